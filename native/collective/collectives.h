@@ -1,0 +1,35 @@
+// The algorithms: stateless functions over a Group. Blocking; every rank of the group calls with matching arguments.
+// All throw PeerLost, Timeout. No allocation beyond a small scratch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/dtype.h"
+#include "collective/group.h"
+
+namespace ringtune {
+
+struct RingOptions {
+  std::size_t segment_bytes = 128 << 10;  // pipelining unit; rounded to a multiple of 64
+};
+
+/// In place. `op` is kSum, kMin, kMax or kProduct (Average is Sum and a scale at copy-out; kAverage/kAdasum are refused
+/// with InvariantError). Every chunk is reduced in ring order by one rank and passed on: results are bitwise equal on
+/// all ranks. float16/bfloat16 accumulate in float32 per step and round to nearest even. kBool: kSum/kMax = or,
+/// kProduct/kMin = and.
+void ring_allreduce(const Group& group, std::span<std::byte> data, DType dtype, ReduceOp op, const RingOptions& options);
+
+/// `output` holds the blocks of all ranks in order, `block_bytes[r]` each; this rank's block is already in place.
+void ring_allgather(const Group& group, std::span<std::byte> output, std::span<const std::size_t> block_bytes,
+                    const RingOptions& options);
+
+/// Pipelined chain from `root` (position in the group).
+void chain_broadcast(const Group& group, std::span<std::byte> data, int root, const RingOptions& options);
+
+/// Returns when every rank of the group has entered.
+void ring_barrier(const Group& group);
+
+}  // namespace ringtune

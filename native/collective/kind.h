@@ -1,0 +1,19 @@
+// The collectives of the runtime. Wire values: never renumber.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace ringtune {
+
+enum class CollectiveKind : std::uint8_t {
+  kAllreduce = 0,
+  kAllgather = 1,
+  kBroadcast = 2,
+  kBarrier = 3,
+  kAlltoall = 4,
+  kReducescatter = 5,
+};
+[[nodiscard]] std::string_view name_of(CollectiveKind kind);  // "ALLREDUCE"
+
+}  // namespace ringtune

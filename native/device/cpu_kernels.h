@@ -1,0 +1,22 @@
+// Loops over host memory, vectorised, chosen once at run time for the processor (portable, AVX2, AVX-512).
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "base/dtype.h"
+
+namespace ringtune {
+
+/// accumulator[i] = accumulator[i] op incoming[i] for `count` elements. No alignment needed. op as in ring_allreduce.
+void reduce_into(std::byte* accumulator, const std::byte* incoming, std::size_t count, DType dtype, ReduceOp op);
+
+/// output[i] = input[i] * factor; in place allowed (output == input). Integers: computed in double and truncated toward
+/// zero (Horovod's rule); float16/bfloat16 in float32, round to nearest even; kBool is refused (InvariantError) unless
+/// factor == 1. factor == 1 is a plain copy.
+void scale_copy(std::byte* output, const std::byte* input, std::size_t count, DType dtype, double factor);
+
+/// The instruction set in use: "portable", "avx2", "avx512".
+[[nodiscard]] const char* kernel_isa() noexcept;
+
+}  // namespace ringtune

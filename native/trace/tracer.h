@@ -1,0 +1,49 @@
+// The recorder. Threads write spans into their own single-producer ring; one writer thread drains the rings into the
+// sink and blocks (no timer, no spin) when nothing is recorded. A full ring drops the span and counts it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "trace/sink.h"
+#include "trace/span.h"
+
+namespace ringtune {
+
+struct TracerOptions {
+  std::size_t ring_spans = 1 << 16;  // per recording thread, power of two
+};
+
+/// Thread-safe. `record` never blocks and never allocates after the thread's first call.
+class Tracer {
+ public:
+  explicit Tracer(TracerOptions options = {});
+  ~Tracer();  // stops recording, drains, closes the sink; never throws
+  Tracer(const Tracer&) = delete;
+  Tracer& operator=(const Tracer&) = delete;
+
+  /// Begins to record into `sink`. Throws InvalidArgument when already recording.
+  void start(std::unique_ptr<Sink> sink);
+  /// Drains all rings, writes the dropped count, closes the sink. No-op when not recording. Throws TraceIo.
+  void stop();
+  [[nodiscard]] bool recording() const noexcept { return recording_.load(std::memory_order_relaxed); }
+
+  /// Name -> id, stable for the life of the tracer. Any thread. Cheap for a known name, but callers should cache it.
+  [[nodiscard]] std::uint32_t intern(std::string_view name);
+  void record(const Span& span) noexcept;  // no-op when not recording
+  /// A rare event with free arguments (knob change, stall, error, clock sample): `args_json` is a JSON object.
+  void event(std::string_view name, std::string_view category, std::int64_t at_ns, std::string args_json);
+
+  [[nodiscard]] std::uint64_t dropped() const noexcept;
+  [[nodiscard]] std::uint64_t recorded() const noexcept;
+
+ private:
+  struct Impl;
+  std::atomic<bool> recording_{false};
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ringtune

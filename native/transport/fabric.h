@@ -1,0 +1,64 @@
+// Makes links between the ranks of a job. Two ranks of one host use shared memory (memfd, so that nothing is left in
+// /dev/shm even after SIGKILL), others TCP; `prefer` restricts that.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "transport/link.h"
+#include "transport/store.h"
+#include "transport/waker.h"
+
+namespace ringtune {
+
+enum class TransportChoice : std::uint8_t { kAuto = 0, kShm = 1, kTcp = 2 };
+
+struct FabricOptions {
+  int rank = 0;
+  int size = 1;
+  std::string job = "job";          // prefix of all store keys: a fresh one for every init of a job
+  std::string host;                 // identity of the host; ranks with equal host (+ boot id, pid namespace) share memory
+  std::string bind_address;         // local address for TCP; empty: StoreClient::local_address()
+  TransportChoice transport = TransportChoice::kAuto;
+  std::size_t shm_ring_bytes = 1 << 20;  // per directed pair
+  std::size_t tcp_buffer_bytes = 1 << 20;
+};
+
+/// Called by the monitor thread when a peer process died (rank, reason). Must not block.
+using PeerLostHandler = std::function<void(int rank, const std::string& reason)>;
+
+class Fabric {
+ public:
+  virtual ~Fabric() = default;  // closes all links; frees every segment and socket
+  [[nodiscard]] virtual int rank() const noexcept = 0;
+  [[nodiscard]] virtual int size() const noexcept = 0;
+  /// The rank's waker: rung by every link of this fabric when it can make progress.
+  [[nodiscard]] virtual Waker& waker() noexcept = 0;
+  /// "shm", "tcp" or "inproc": what connect(peer) would give. Never blocks after construction.
+  [[nodiscard]] virtual std::string_view viable(int peer) const = 0;
+  /// Both sides must call connect with the same channel name (any order among several peers; blocks until both did).
+  /// Throws Timeout naming the peer. The link is owned by the fabric and lives as long as it.
+  virtual Link& connect(int peer, const std::string& channel, Deadline deadline) = 0;
+  /// Hosts of all ranks, by rank (for local/cross ranks and hierarchical algorithms).
+  [[nodiscard]] virtual std::vector<std::string> hosts() const = 0;
+  /// Starts liveness: one socket to rank 0 per rank (rank 0 relays losses), a monitor thread that only blocks in
+  /// poll(). A process that dies is reported on every rank well within 2 s. Leaving: see leave().
+  virtual void start_monitor(PeerLostHandler handler) = 0;
+  /// Announces a clean departure on the liveness socket: the peers will not report this rank as lost.
+  virtual void leave() noexcept = 0;
+  /// Aborts all links (any thread).
+  virtual void abort(const std::string& reason) noexcept = 0;
+};
+
+/// The fabric of a real job. Blocks until all `size` ranks have announced themselves in the store or the deadline; the
+/// Timeout message names the missing ranks. `store` is borrowed and must outlive the fabric; it may be null when size == 1.
+[[nodiscard]] std::unique_ptr<Fabric> make_fabric(const FabricOptions& options, StoreClient* store, Deadline deadline);
+
+/// `size` fabrics joined in one process (tests, the control plane at scale). Each is used by its own thread.
+[[nodiscard]] std::vector<std::unique_ptr<Fabric>> make_inproc_fabrics(int size, std::size_t ring_bytes = 1 << 20);
+
+}  // namespace ringtune

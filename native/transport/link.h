@@ -1,0 +1,33 @@
+// One ordered reliable byte channel to one peer. Owned by a Fabric. Used by one thread at a time, except abort().
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace ringtune {
+
+class Link {
+ public:
+  virtual ~Link() = default;
+  [[nodiscard]] virtual int peer() const noexcept = 0;
+  [[nodiscard]] virtual std::string_view kind() const noexcept = 0;  // "inproc", "shm", "tcp"
+
+  // Non-blocking halves: bytes moved now, 0 when none can. They throw PeerLost after the peer closed or died, and the
+  // error given to abort().
+  /// Accepts a prefix of `bytes`; the accepted part may be overwritten by the caller at once.
+  virtual std::size_t try_send(std::span<const std::byte> bytes) = 0;
+  /// A view of received bytes that have not been consumed (contiguous, may be less than all; empty when none).
+  /// Valid until the next consume(). Shared memory: no copy. At least `kPeekMinimum` bytes once that many arrived,
+  /// so that a reader of fixed-size elements always makes progress.
+  [[nodiscard]] virtual std::span<const std::byte> peek() = 0;
+  virtual void consume(std::size_t bytes) = 0;
+
+  /// Any thread: every later or pending call on this link throws PeerLost(peer, reason). Wakes the rank's Waker.
+  virtual void abort(const std::string& reason) noexcept = 0;
+
+  static constexpr std::size_t kPeekMinimum = 64;
+};
+
+}  // namespace ringtune

@@ -1,0 +1,50 @@
+// The rendezvous store: a small key-value server on TCP. Used at start-up, for traces of remote hosts at the end,
+// never in the data path. Values are blobs; keys never change once set (set twice = overwrite, last wins).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+
+namespace ringtune {
+
+/// Owns a listening socket and one thread (poll loop, blocks when idle). Serves until destroyed.
+class StoreServer {
+ public:
+  /// host: address to listen on ("0.0.0.0", "127.0.0.1", "::"); port 0 = any. Throws Error with address and reason.
+  StoreServer(const std::string& host, std::uint16_t port);
+  ~StoreServer();
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+  [[nodiscard]] std::uint16_t port() const noexcept;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// One connection. Thread-safe (calls are serialised). All calls throw Timeout at the deadline, Error on a lost server.
+class StoreClient {
+ public:
+  /// Retries a refused connection until the deadline (the server may start later).
+  StoreClient(const std::string& host, std::uint16_t port, Deadline deadline);
+  ~StoreClient();
+  StoreClient(const StoreClient&) = delete;
+  StoreClient& operator=(const StoreClient&) = delete;
+  void set(const std::string& key, ByteView value);
+  /// Waits until the key exists; `deadline` bounds the wait. The Timeout message names the key.
+  [[nodiscard]] Bytes get(const std::string& key, Deadline deadline);
+  /// Atomic add on an integer key (created as 0); returns the new value.
+  std::int64_t add(const std::string& key, std::int64_t amount);
+  /// This side's address of the connection: an address by which peers that reach the store can reach this host.
+  [[nodiscard]] std::string local_address() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ringtune
