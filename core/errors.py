@@ -1,0 +1,62 @@
+"""The tree of errors: every failure ringtune reports on purpose is a `RingtuneError`.
+
+The native runtime's exceptions (`_native.Error` and its subclasses) are turned into these classes in
+`ringtune.native`, so users never meet a class of the extension module.
+"""
+
+from __future__ import annotations
+
+
+class RingtuneError(RuntimeError):
+    """Base of all errors raised by ringtune."""
+
+
+class RuntimeFailure(RingtuneError):
+    """A collective or the runtime under it failed. Horovod's name for it is `HorovodInternalError`."""
+
+
+class PeerLost(RuntimeFailure):
+    """Another rank died or cannot be reached any more; the job cannot go on."""
+
+
+class Timeout(RuntimeFailure):
+    """A wait with a deadline ended without result; the message names what was missing."""
+
+
+class Mismatch(RuntimeFailure):
+    """Ranks disagree about an operation (shape, dtype, kind, root ...); raised on all of them, the job goes on."""
+
+
+class Protocol(RuntimeFailure):
+    """A peer sent something that is not understood (another version, a stray connection)."""
+
+
+class ShutDown(RuntimeFailure):
+    """The runtime has been shut down, here or by a peer that left, before the operation could finish."""
+
+
+class InvariantError(RuntimeFailure):
+    """A bug in ringtune: an internal check failed. Please report the message."""
+
+
+class NotInitialized(RuntimeFailure, ValueError):
+    """A function was called before ``init()`` or after ``shutdown()``."""
+
+
+class TraceIoError(RingtuneError):
+    """A timeline could not be written or read."""
+
+
+class ConfigError(RingtuneError, ValueError):
+    """A variable of the environment has a value that makes no sense; the message names both."""
+
+
+class InvalidArgument(RingtuneError, ValueError):
+    """An argument makes no sense on this rank alone (duplicate name, wrong dtype, bad root ...)."""
+
+
+class UsageError(RingtuneError):
+    """The command line was used in a way that cannot work; printed without traceback, exit code 2."""
+
+
+HorovodInternalError = RuntimeFailure

@@ -1,0 +1,55 @@
+"""Knobs: the settings of the native runtime that may change while training runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from ringtune.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """One setting of the runtime; all ranks carry the same one, numbered by its epoch.
+
+    Attributes:
+        fusion_bytes: Most bytes reduced as one batch, in bytes; 0 switches fusion off.
+        cycle_time_ns: Pause between two rounds of negotiation, in nanoseconds; 0 = as soon as work arrives.
+        segment_bytes: Size of one send inside a collective, in bytes; at least 1.
+        cache_capacity: Operations remembered by the response cache; 0 switches it off.
+    """
+
+    fusion_bytes: int = 128 << 20
+    cycle_time_ns: int = 1_000_000
+    segment_bytes: int = 256 << 10
+    cache_capacity: int = 1024
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            InvalidArgument: A value is out of its range.
+        """
+        for name, low in (("fusion_bytes", 0), ("cycle_time_ns", 0), ("segment_bytes", 1), ("cache_capacity", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < low:
+                raise InvalidArgument(f"knob {name}: got {value!r}, expected an integer >= {low}")
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the knobs as the native runtime and the run folder's documents hold them."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, int], base: Knobs | None = None) -> Knobs:
+        """Build knobs from a mapping; names that are no knobs (for example ``epoch``) are ignored.
+
+        Args:
+            values: Values by name, possibly only some of the knobs.
+            base: Where missing values come from; default: `DEFAULTS`.
+        """
+        known = (base if base is not None else DEFAULTS).as_dict()
+        known.update({name: int(value) for name, value in values.items() if name in known})
+        return cls(**known)
+
+
+DEFAULTS = Knobs()

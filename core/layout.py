@@ -1,0 +1,122 @@
+"""Names inside a run folder: the one place that knows which file lies where.
+
+A job writes everything it leaves behind into one folder, ``runs/<name>-<YYYYmmdd-HHMMSS>/``. Writers (launcher,
+ranks, tuner, benchmarks) and readers (timeline, dashboard) meet only through these names. Pure: nothing here
+touches the disk.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+FORMAT = 1
+"""Version of the folder's layout, written as ``format`` into every JSON document."""
+
+RUNS_FOLDER = "runs"
+RUN_FILE = "run.json"
+MACHINE_FOLDER = "machine"
+TIMELINE_FOLDER = "timeline"
+TIMELINE_FILE = "timeline.json"
+STEPS_FOLDER = "steps"
+TUNING_FOLDER = "tuning"
+JOURNAL_FILE = "journal.jsonl"
+STUDY_FILE = "study.db"
+SCALING_FOLDER = "scaling"
+LOGS_FOLDER = "logs"
+
+_RANK_IN_NAME = re.compile(r"^rank-(\d{5,})\.")
+
+
+def rank_stem(rank: int) -> str:
+    """Return the stem shared by all per-rank files, for example ``rank-00003``."""
+    return f"rank-{rank:05d}"
+
+
+def rank_of(path: Path) -> int:
+    """Return the rank named by a per-rank file.
+
+    Raises:
+        ValueError: The file's name is not ``rank-NNNNN.<suffix>``.
+    """
+    match = _RANK_IN_NAME.match(path.name)
+    if match is None:
+        raise ValueError(f"{path}: not a per-rank file (expected rank-NNNNN.<suffix>)")
+    return int(match.group(1))
+
+
+def run_file(run: Path) -> Path:
+    """Description of the run: command, times, status, configuration."""
+    return run / RUN_FILE
+
+
+def machine_file(run: Path, rank: int) -> Path:
+    """Where rank describes its machine."""
+    return run / MACHINE_FOLDER / f"{rank_stem(rank)}.json"
+
+
+def timeline_part(run: Path, rank: int) -> Path:
+    """The rank's own part of the timeline (Chrome trace, times on that host's monotonic clock)."""
+    return run / TIMELINE_FOLDER / f"{rank_stem(rank)}.json"
+
+
+def timeline_parts(run: Path) -> Path:
+    """Folder that holds the parts of all ranks."""
+    return run / TIMELINE_FOLDER
+
+
+def timeline_file(run: Path) -> Path:
+    """The merged timeline of all ranks (unless the user named another file)."""
+    return run / TIMELINE_FILE
+
+
+def step_log(run: Path, rank: int) -> Path:
+    """Step statistics of a rank, one JSON object a line."""
+    return run / STEPS_FOLDER / f"{rank_stem(rank)}.jsonl"
+
+
+def step_logs(run: Path) -> Path:
+    """Folder that holds the step statistics of all ranks."""
+    return run / STEPS_FOLDER
+
+
+def tuning_journal(run: Path) -> Path:
+    """The tuner's events, one JSON object a line."""
+    return run / TUNING_FOLDER / JOURNAL_FILE
+
+
+def tuning_study(run: Path) -> Path:
+    """Optuna's SQLite study, when the user names no other storage."""
+    return run / TUNING_FOLDER / STUDY_FILE
+
+
+def scaling_folder(run: Path) -> Path:
+    """Folder of the scaling records."""
+    return run / SCALING_FOLDER
+
+
+def scaling_file(run: Path, name: str) -> Path:
+    """A scaling record of a benchmark."""
+    return run / SCALING_FOLDER / f"{slug(name)}.json"
+
+
+def log_file(run: Path, rank: int) -> Path:
+    """What a rank printed, when the launcher was asked to keep it."""
+    return run / LOGS_FOLDER / f"{rank_stem(rank)}.log"
+
+
+def slug(name: str) -> str:
+    """Return name with everything but letters, digits, ``._-`` replaced by a dash; never empty."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+
+
+def run_name(name: str, at_unix_ns: int) -> str:
+    """Return the folder's name ``<name>-<YYYYmmdd-HHMMSS>`` (local time) for a run created at that moment."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(at_unix_ns / 1e9))
+    return f"{slug(name)}-{stamp}"
+
+
+def is_run(folder: Path) -> bool:
+    """Whether the folder looks like a run."""
+    return (folder / RUN_FILE).is_file()
