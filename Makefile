@@ -1,0 +1,139 @@
+# ringtune: `make help` lists the targets. Every target sets up what it needs; nothing has to be installed before.
+
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := build/stamps
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# cmake and ninja come as wheels with the [dev] extra.
+CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
+CTEST := $(BIN)/ctest --output-on-failure --timeout 120 --no-tests=error
+
+NATIVE_SOURCES := $(shell find native -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name CMakeLists.txt)
+NATIVE_TESTS := $(shell find tests/native -name '*.cc' -o -name '*.h' 2>/dev/null)
+# Arguments for pytest, e.g. make test PYTEST_ARGS="-k launch"
+PYTEST_ARGS ?=
+# What `make bench` measures, e.g. make bench BENCH_ARGS="resnet -np 1,2 --model resnet18"
+BENCH_ARGS ?= resnet -np 1,2 --model resnet50 --batch-size 8
+
+.PHONY: help
+help: ## List the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# ---- set-up --------------------------------------------------------------------------------------------------------
+
+.PHONY: setup
+setup: $(STAMPS)/install ## Create .venv with ringtune (editable) and all tools; system packages too where it may
+
+$(STAMPS)/system: .ci/setup
+	@mkdir -p $(STAMPS)
+	@.ci/setup "$(PYTHON)"
+	@touch $@
+
+# The dependencies without ringtune itself: pip reads them from pyproject.toml, so they stand in one place only.
+$(STAMPS)/venv: pyproject.toml constraints.txt | $(STAMPS)/system
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@echo "setup: installing the Python packages into $(VENV) (some minutes the first time)"
+	@$(PIP) install -q -c constraints.txt "packaging" "tomli; python_version < '3.11'"
+	@$(BIN)/python .ci/requirements.py dev >$(STAMPS)/requirements.txt
+	@$(PIP) install -q -c constraints.txt -r $(STAMPS)/requirements.txt
+	@touch $@
+
+$(STAMPS)/install: $(STAMPS)/venv $(NATIVE_SOURCES)
+	@echo "setup: building ringtune"
+	@$(PIP) install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: typing
+typing: ## Link tree build/typing/ringtune, for type checkers and editors
+	@.ci/link-tree
+
+# ---- use -----------------------------------------------------------------------------------------------------------
+
+.PHONY: demo dashboard bench wheel
+demo: setup ## Train, tune and measure on 2 ranks; leaves runs/demo with trace and report.html
+	@$(BIN)/python -m ringtune.benchmarks.demo --out runs/demo
+
+dashboard: setup ## Serve the dashboard over runs/ on this machine
+	@$(BIN)/ringtune dashboard runs
+
+bench: setup ## Scaling benchmark (BENCH_ARGS="resnet -np 1,2 --model resnet18 ...")
+	@$(BIN)/ringtune bench $(BENCH_ARGS)
+
+wheel: $(STAMPS)/venv ## Build a wheel into dist/
+	@$(PIP) wheel -q --no-deps --no-build-isolation -w dist .
+	@ls dist/*.whl
+
+# ---- tests ---------------------------------------------------------------------------------------------------------
+
+# build_native FOLDER,EXTRA CMAKE OPTIONS
+define build_native
+$(CMAKE) -S native -B $(1) -G Ninja -DRINGTUNE_PYTHON=OFF -DRINGTUNE_TESTS=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
+  $(2) >$(1).log 2>&1 && $(CMAKE) --build $(1) -j $(JOBS) >>$(1).log 2>&1 || { tail -60 $(1).log >&2; exit 1; }
+endef
+
+$(STAMPS)/native-tests: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(STAMPS)/venv
+	@echo "building the native tests"
+	@mkdir -p build
+	@$(call build_native,build/native-tests,)
+	@touch $@
+
+.PHONY: test test-native test-python test-long test-sanitize
+test: setup test-native test-python ## All tests but the long ones, under 15 minutes on 2 cores
+
+test-native: $(STAMPS)/native-tests ## Native tests
+	@echo "native tests"
+	@$(CTEST) --test-dir build/native-tests -j $(JOBS) --quiet --output-log build/native-tests.txt \
+	  || { cat build/native-tests.txt; exit 1; }
+	@grep -E "tests passed" build/native-tests.txt
+
+test-python: $(STAMPS)/install ## Python tests (PYTEST_ARGS="-k launch")
+	@echo "python tests"
+	@$(BIN)/python -m pytest -q -m "not long" $(PYTEST_ARGS)
+
+test-long: $(STAMPS)/install ## Only the tests marked long
+	@$(BIN)/python -m pytest -q -m long $(PYTEST_ARGS)
+
+test-sanitize: $(STAMPS)/venv ## Native tests under ASan+UBSan and TSan
+	@mkdir -p build
+	@for sanitizers in address,undefined thread; do \
+	  folder=build/native-$${sanitizers%%,*}; echo "native tests: $$sanitizers"; \
+	  $(call build_native,$$folder,-DRINGTUNE_SANITIZE=$$sanitizers -DCMAKE_BUILD_TYPE=RelWithDebInfo); \
+	  ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	  TSAN_OPTIONS=halt_on_error=1 $(CTEST) --test-dir $$folder -j $(JOBS) | tail -3; \
+	done
+
+# ---- care ----------------------------------------------------------------------------------------------------------
+
+.PHONY: lint lint-python lint-native format clean
+lint: lint-python lint-native ## Formatting, ruff, mypy --strict, clang-format, clang-tidy (names)
+
+lint-python: typing $(STAMPS)/venv
+	@echo "lint: ruff, mypy"
+	@$(BIN)/ruff format --check --quiet . || { echo "lint: run 'make format'" >&2; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+
+lint-native: $(STAMPS)/venv
+	@echo "lint: clang-format, clang-tidy"
+	@$(BIN)/clang-format --dry-run -Werror $(NATIVE_SOURCES:%CMakeLists.txt=) $(NATIVE_TESTS)
+	@mkdir -p build
+	@$(CMAKE) -S native -B build/lint -G Ninja -DRINGTUNE_PYTHON=OFF -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >build/lint.log 2>&1 \
+	  || { cat build/lint.log >&2; exit 1; }
+	@find native -name '*.cc' -not -path '*/bind/*' -print0 \
+	  | xargs -0 -n 4 -P $(JOBS) $(BIN)/clang-tidy -p build/lint --quiet 2>/dev/null
+
+format: $(STAMPS)/venv ## Format everything
+	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --quiet --fix . || true
+	@$(BIN)/clang-format -i $(NATIVE_SOURCES:%CMakeLists.txt=) $(NATIVE_TESTS)
+
+clean: ## Remove build/, dist/ and caches (.venv and runs/ stay)
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
