@@ -1,0 +1,212 @@
+"""Configuration: the environment, read once when a session opens.
+
+``RINGTUNE_*`` wins over its ``HOROVOD_*`` twin; an empty value counts as unset. A value that cannot be understood
+is a `ConfigError` that names the variable, the value and what was expected; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ringtune.errors import ConfigError
+from ringtune.knobs import Knobs
+from ringtune.variables import HOROVOD_SENSELESS, PREFIX, TWIN_PREFIX, VARIABLES, Variable
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+_BY_NAME = {variable.name: variable for variable in VARIABLES}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of one process; field by field the variables of `ringtune.variables.VARIABLES`.
+
+    Attributes:
+        given: Names (without prefix) of the variables that were set, under either prefix.
+        warnings: Sentences about Horovod's variables that have no effect here; printed once by rank 0.
+    """
+
+    rank: int | None = None
+    size: int | None = None
+    local_rank: int | None = None
+    local_size: int | None = None
+    hostname: str | None = None
+    store: tuple[str, int] | None = None
+    job: str | None = None
+    launcher: bool = False
+    run_dir: Path | None = None
+    timeline: Path | None = None
+    timeline_mark_cycles: bool = False
+    log_level: str = "warning"
+    fusion_bytes: int = 128 << 20
+    cycle_time_ns: int = 1_000_000
+    segment_bytes: int = 256 << 10
+    cache_capacity: int = 1024
+    transport: str = "auto"
+    interface_address: str | None = None
+    start_timeout_ns: int = 120_000_000_000
+    idle_timeout_ns: int = 600_000_000_000
+    thread_affinity: tuple[int, ...] = ()
+    stall_check_disable: bool = False
+    stall_warning_ns: int = 60_000_000_000
+    stall_shutdown_ns: int = 0
+    autotune: bool = False
+    autotune_log: Path | None = None
+    autotune_study: str | None = None
+    autotune_max_trials: int | None = None
+    autotune_steps_per_trial: int | None = None
+    autotune_warmup_steps: int | None = None
+    autotune_seed: int | None = None
+    given: frozenset[str] = field(default=frozenset())
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> Config:
+        """Read the variables.
+
+        Args:
+            environ: Environment to read; default: the process's.
+
+        Raises:
+            ConfigError: An unknown ``RINGTUNE_*`` name, or a value that cannot be understood.
+        """
+        environ = os.environ if environ is None else environ
+        _refuse_unknown(environ)
+        values: dict[str, Any] = {}
+        given = set()
+        for variable in VARIABLES:
+            found = _lookup(variable, environ)
+            if found is not None:
+                values[variable.field] = parse(variable, *found)
+                given.add(variable.name)
+        return cls(**values, given=frozenset(given), warnings=_senseless(environ))
+
+    @property
+    def knobs(self) -> Knobs:
+        """The runtime's first setting."""
+        return Knobs(self.fusion_bytes, self.cycle_time_ns, self.segment_bytes, self.cache_capacity)
+
+    @property
+    def timeline_dynamic(self) -> bool:
+        """Whether the timeline waits for `start_timeline` (Horovod's value ``DYNAMIC``)."""
+        return self.timeline is not None and self.timeline.name.upper() == "DYNAMIC"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the settings that were given as JSON values by variable name, for ``run.json``."""
+        return {PREFIX + name: _plain(getattr(self, _BY_NAME[name].field)) for name in sorted(self.given)}
+
+
+def parse(variable: Variable, source: str, text: str) -> object:
+    """Turn the text of a variable into its value.
+
+    Args:
+        variable: Row of the table.
+        source: Name under which the text was found, for messages.
+        text: The value in the environment.
+
+    Raises:
+        ConfigError: The text is no such value.
+    """
+    text = text.strip()
+    if variable.kind == "bool":
+        return _parse_bool(source, text)
+    if variable.kind in ("int", "float"):
+        return _parse_number(variable, source, text)
+    if variable.kind == "choice":
+        if text.lower() not in variable.choices:
+            raise ConfigError(f"{source}={text!r}: expected one of {', '.join(variable.choices)}")
+        return text.lower()
+    if variable.kind == "address":
+        return parse_address(source, text)
+    if variable.kind == "cores":
+        return _parse_cores(source, text)
+    return Path(text) if variable.kind == "path" else text
+
+
+def parse_address(source: str, text: str) -> tuple[str, int]:
+    """Split ``host:port`` (an IPv6 host in brackets).
+
+    Raises:
+        ConfigError: The text is no address with a port from 1 to 65535.
+    """
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"{source}={text!r}: expected host:port with a port from 1 to 65535")
+    return host, int(port)
+
+
+def _lookup(variable: Variable, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    names = [PREFIX + variable.name]
+    if variable.twin is not None:
+        names.append(TWIN_PREFIX + variable.twin)
+    for name in names:
+        if environ.get(name, "").strip():
+            return name, environ[name]
+    return None
+
+
+def _parse_bool(source: str, text: str) -> bool:
+    word = text.lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise ConfigError(f"{source}={text!r}: expected 1 or 0 (also true/false, yes/no, on/off)")
+
+
+def _parse_number(variable: Variable, source: str, text: str) -> int:
+    """Parse an integer, or a decimal number that the factor turns into an integer."""
+    unit = f" ({variable.unit})" if variable.unit else ""
+    what = "a whole number" if variable.kind == "int" else "a number"
+    bound = "" if variable.low is None else f" >= {variable.low:g}"
+    try:
+        number = int(text) if variable.kind == "int" else float(text)
+        if not math.isfinite(number) or abs(number) * variable.factor >= 2**63:
+            raise ValueError(text)
+    except ValueError:
+        raise ConfigError(f"{source}={text!r}: expected {what}{bound}{unit}") from None
+    if variable.low is not None and number < variable.low:
+        raise ConfigError(f"{source}={text!r}: expected {what}{bound}{unit}")
+    return round(number * variable.factor)
+
+
+def _parse_cores(source: str, text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise ConfigError(f"{source}={text!r}: expected core numbers separated by commas, for example 0,1")
+    return tuple(int(part) for part in parts)
+
+
+def _refuse_unknown(environ: Mapping[str, str]) -> None:
+    known = [PREFIX + variable.name for variable in VARIABLES]
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "the README lists the known ones"
+            raise ConfigError(f"{name}={environ[name]!r}: there is no such variable; {hint}")
+
+
+def _senseless(environ: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(
+        f"{TWIN_PREFIX}{name}={environ[TWIN_PREFIX + name]} has no effect: {reason}"
+        for name, reason in HOROVOD_SENSELESS.items()
+        if environ.get(TWIN_PREFIX + name, "").strip()
+    )
+
+
+def _plain(value: object) -> object:
+    """Return a value that JSON can hold; an address becomes ``host:port``."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple):
+        if len(value) == 2 and isinstance(value[0], str):
+            return f"{value[0]}:{value[1]}"
+        return list(value)
+    return value

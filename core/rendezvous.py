@@ -1,0 +1,247 @@
+"""Rendezvous: how the ranks of a job agree on the address of their store.
+
+The store (`_native.StoreServer`) is a small key-value server; once every rank knows its address the native runtime
+does the rest. Where the address comes from depends on who started the processes:
+
+* ``RINGTUNE_STORE``: given. `ringtune run` serves it; otherwise rank 0 does unless somebody listens there already.
+* ``MASTER_ADDR`` and ``MASTER_PORT`` without torchrun: rank 0 serves it there.
+* torchrun: rank 0 serves it on a free port and publishes the address in torch's own store.
+* mpirun, srun, horovodrun on one host: rank 0 publishes it in a file only this user can read.
+* srun on several hosts: the first host of the node list and a port derived from the job's number.
+* mpirun on several hosts: mpi4py carries the address if it is installed.
+
+A server, once started, lives as long as the process, so that ``init``/``shutdown``/``init`` works: each ``init``
+uses a fresh key (`job_key`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ringtune import address_file, native
+from ringtune.config import Config, parse_address
+from ringtune.deadline import Deadline
+from ringtune.errors import ConfigError, RingtuneError, Timeout
+from ringtune.placement import Placement
+
+Address = tuple[str, int]
+
+
+@dataclass
+class Rendezvous:
+    """What a process knows about its job's store; one per process, kept over ``shutdown``.
+
+    Attributes:
+        address: Where the store listens, once known.
+        generation: How often this process has opened a session.
+    """
+
+    address: Address | None = None
+    generation: int = 0
+    _kept: list[Any] = field(default_factory=list)
+    _file: address_file.AddressFile | None = None
+
+    def find(self, placement: Placement, config: Config, environ: Mapping[str, str] | None = None) -> Address:
+        """Return the store's address; the first call finds it, later ones remember it.
+
+        Args:
+            placement: This process's place in the job.
+            config: Settings; ``start_timeout_ns`` bounds all waiting.
+            environ: Environment; default: the process's.
+
+        Raises:
+            ConfigError: The environment does not say how the ranks can meet; the message says what to set.
+            Timeout: Another rank did not publish the address in time.
+        """
+        if self.address is None:
+            self.address = self._find(placement, config, os.environ if environ is None else environ)
+        return self.address
+
+    def met(self) -> None:
+        """All ranks have met: remove what was left lying for them."""
+        if self._file is not None:
+            self._file.remove()
+            self._file = None
+
+    def job_key(self, name: str) -> str:
+        """Return the next key ``<job>.<generation>``, the same on all ranks as they open equally many sessions."""
+        self.generation += 1
+        return f"{name or 'job'}.{self.generation}"
+
+    def _find(self, place: Placement, config: Config, environ: Mapping[str, str]) -> Address:
+        deadline = Deadline.after_ns(config.start_timeout_ns)
+        if place.store is not None:
+            if place.rank == 0 and not config.launcher:
+                self._serve_at(place.store)
+            return place.store
+        if place.launcher == "torchrun":
+            return self._through_torch(place, config, environ, deadline)
+        if place.launcher == "slurm" and place.several_hosts:
+            address = slurm_address(environ)
+            if place.rank == 0:
+                self._serve_at(address)
+            return address
+        if place.several_hosts:
+            return self._through_mpi(place, config)
+        if place.launcher == "ringtune":
+            raise ConfigError(
+                "RINGTUNE_RANK and RINGTUNE_SIZE are set but RINGTUNE_STORE is not: set it on all ranks to host:port "
+                "of a free port on rank 0's host, or start the job with `ringtune run`"
+            )
+        return self._through_file(place, environ, deadline)
+
+    def _serve_at(self, address: Address) -> None:
+        """Serve the store at a given address unless that is another host's or taken: then it is served there."""
+        try:
+            self._keep(native.load().StoreServer(bind_host(address[0]), address[1]))
+        except native.error_class():
+            # Rank 0 need not be on the store's host, and a test or a scheduler may serve it; the client's
+            # connection, bounded by the start timeout, tells whether somebody does.
+            return
+
+    def _serve(self, place: Placement, config: Config, reach: str) -> Address:
+        """Serve the store on a free port; return the address by which the other ranks reach it."""
+        here = "127.0.0.1" if not place.several_hosts else config.interface_address or _own_address(reach)
+        with native.translated():
+            server = native.load().StoreServer(here if not place.several_hosts else bind_host(here), 0)
+        self._keep(server)
+        return here, server.port
+
+    def _keep(self, thing: Any) -> None:
+        self._kept.append(thing)
+
+    def _through_torch(
+        self, place: Placement, config: Config, environ: Mapping[str, str], deadline: Deadline
+    ) -> Address:
+        store = open_torch_store(place, environ, deadline)
+        self._keep(store)
+        key = f"ringtune/store/{place.job or 'job'}"
+        if place.rank == 0:
+            host, port = self._serve(place, config, environ["MASTER_ADDR"])
+            store.set(key, f"[{host}]:{port}")
+            return host, port
+        while not store.check([key]):
+            if deadline.passed:
+                raise Timeout(
+                    f"rank {place.rank}: rank 0 did not publish ringtune's store under torchrun within "
+                    f"{config.start_timeout_ns / 1e9:g} s: did all ranks call init()? (RINGTUNE_START_TIMEOUT)"
+                )
+            deadline.pause(0.02)
+        return parse_address("address published by rank 0", store.get(key).decode())
+
+    def _through_file(self, place: Placement, environ: Mapping[str, str], deadline: Deadline) -> Address:
+        self._file = address_file.AddressFile.for_job(place, environ)
+        if place.rank == 0:
+            with native.translated():
+                server = native.load().StoreServer("127.0.0.1", 0)
+            self._keep(server)
+            self._file.publish("127.0.0.1", server.port)
+            return "127.0.0.1", server.port
+        return self._file.wait(place.rank, deadline)
+
+    def _through_mpi(self, place: Placement, config: Config) -> Address:
+        try:
+            from mpi4py import MPI
+        except ImportError:
+            raise ConfigError(
+                f"this job of {place.size} ranks (from {place.launcher}) spans several hosts and nothing says where "
+                "its ranks meet: set RINGTUNE_STORE=host:port on all ranks (a free port on rank 0's host, for example "
+                "`mpirun -x RINGTUNE_STORE=node1:29400 ...`), or MASTER_ADDR and MASTER_PORT, or install mpi4py, "
+                "or start the job with `ringtune run -H ...`"
+            ) from None
+        address: Address | None = None
+        if place.rank == 0:
+            address = self._serve(place, config, socket.gethostname())
+        found: Address = MPI.COMM_WORLD.bcast(address, root=0)
+        return found
+
+
+def open_torch_store(place: Placement, environ: Mapping[str, str], deadline: Deadline) -> Any:
+    """Connect to torchrun's store, or be its server on rank 0 where the agent does not serve it.
+
+    Raises:
+        ConfigError: torch is missing, or ``MASTER_ADDR``/``MASTER_PORT`` are.
+    """
+    try:
+        from torch.distributed import TCPStore
+    except ImportError as error:
+        raise ConfigError(f"started by torchrun, but torch cannot be imported: {error}") from None
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if not environ.get(name):
+            raise ConfigError(f"RANK and WORLD_SIZE are set but {name} is not: start with torchrun or set it")
+    address = parse_address("MASTER_ADDR:MASTER_PORT", f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}")
+    agent_serves = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    try:
+        # multi_tenant: torch.distributed, if the script uses it too, shares this port with us in rank 0's process.
+        return TCPStore(
+            address[0],
+            address[1],
+            world_size=None,
+            is_master=place.rank == 0 and not agent_serves,
+            timeout=deadline.left,
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+    except RuntimeError as error:
+        raise RingtuneError(f"torch's store at {address[0]}:{address[1]} cannot be used: {error}") from error
+
+
+def slurm_address(environ: Mapping[str, str]) -> Address:
+    """Return the first host of SLURM's node list and a port derived from the job and step.
+
+    Raises:
+        ConfigError: There is no node list.
+    """
+    nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
+    if not nodes:
+        raise ConfigError(
+            "this SLURM job spans several hosts but SLURM_JOB_NODELIST is not set: set RINGTUNE_STORE=host:port"
+        )
+    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or "0"
+    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or "0"
+    # 15000..30999: above the registered services people run, below Linux's ephemeral ports (32768).
+    return first_node(nodes), 15000 + zlib.crc32(f"{job}.{step}".encode()) % 16000
+
+
+def first_node(nodes: str) -> str:
+    """Return the first name of a SLURM node list: ``gpu[03-05,9],cpu1`` gives ``gpu03``."""
+    head, bracket, rest = nodes.partition("[")
+    if "," in head or not bracket:
+        return nodes.split(",")[0].strip()
+    inside, _, tail = rest.partition("]")
+    first = inside.split(",")[0].split("-")[0]
+    # A suffix after the bracket belongs to the name, up to the next comma: rack[1-2]-node[1-4].
+    suffix = tail.split(",")[0] if not tail.startswith(",") else ""
+    return head + first + (first_node(suffix) if suffix else "")
+
+
+def bind_host(host: str) -> str:
+    """Return the address to listen on for a store that others reach as ``host``.
+
+    A literal address is used as it is. A name may resolve to 127.0.1.1 on its own host (Debian), where other hosts
+    could not reach it, so the server then listens on all interfaces.
+    """
+    if host == "localhost":
+        return "127.0.0.1"
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return "0.0.0.0"
+    return host
+
+
+def _own_address(reach: str) -> str:
+    """Return this host's address on the way to another host; that host's name if it is this one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((reach, 9))  # UDP: nothing is sent
+            address: str = probe.getsockname()[0]
+        except OSError:
+            return reach
+    return reach if address.startswith("127.") else address

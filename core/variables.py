@@ -1,0 +1,225 @@
+"""The table of environment variables: every name ringtune reads, with type, default, unit and meaning.
+
+`ringtune.config` parses it; the README's table is held against it by a test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PREFIX = "RINGTUNE_"
+TWIN_PREFIX = "HOROVOD_"
+
+LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+TRANSPORTS = ("auto", "shm", "tcp")
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable of the environment.
+
+    Attributes:
+        name: Name without ``RINGTUNE_``.
+        field: Name of the attribute of `ringtune.config.Config` that holds the parsed value.
+        kind: ``int``, ``float``, ``bool``, ``str``, ``path``, ``address``, ``choice`` or ``cores``.
+        default: Value when the variable is unset, in the field's unit.
+        unit: Unit of the text in the environment, empty if it has none.
+        meaning: One sentence for the table in the README.
+        twin: Horovod's name without ``HOROVOD_`` that is honoured too, if there is one.
+        low: Smallest allowed number, if there is one.
+        factor: The field is the number times this (for example milliseconds to nanoseconds).
+        choices: Allowed words of a ``choice``.
+    """
+
+    name: str
+    field: str
+    kind: str
+    default: object
+    unit: str
+    meaning: str
+    twin: str | None = None
+    low: float | None = None
+    factor: int = 1
+    choices: tuple[str, ...] = ()
+
+
+_S = 1_000_000_000
+_MS = 1_000_000
+
+VARIABLES: tuple[Variable, ...] = (
+    # Where this process stands in the job; set by a launcher.
+    Variable("RANK", "rank", "int", None, "", "Rank of this process.", "RANK", 0),
+    Variable("SIZE", "size", "int", None, "", "Number of ranks of the job.", "SIZE", 1),
+    Variable("LOCAL_RANK", "local_rank", "int", None, "", "Rank among those of this host.", "LOCAL_RANK", 0),
+    Variable("LOCAL_SIZE", "local_size", "int", None, "", "Number of ranks on this host.", "LOCAL_SIZE", 1),
+    Variable("HOSTNAME", "hostname", "str", None, "", "Name of this host; ranks of one name share memory.", "HOSTNAME"),
+    Variable("STORE", "store", "address", None, "host:port", "Rendezvous store through which the ranks meet."),
+    Variable("JOB", "job", "str", None, "", "Name of the job, the same on all its ranks."),
+    Variable("LAUNCHER", "launcher", "bool", False, "", "Set by `ringtune run`, which then serves the store."),
+    # What the job writes.
+    Variable("RUN_DIR", "run_dir", "path", None, "folder", "Run folder that receives everything the job writes."),
+    Variable("TIMELINE", "timeline", "path", None, "file", "Record all ranks and merge into this file.", "TIMELINE"),
+    Variable(
+        "TIMELINE_MARK_CYCLES",
+        "timeline_mark_cycles",
+        "bool",
+        False,
+        "",
+        "Mark the runtime's cycles in the timeline.",
+        "TIMELINE_MARK_CYCLES",
+    ),
+    Variable(
+        "LOG_LEVEL", "log_level", "choice", "warning", "", "Least severity printed.", "LOG_LEVEL", None, 1, LOG_LEVELS
+    ),
+    # Knobs.
+    Variable(
+        "FUSION_THRESHOLD",
+        "fusion_bytes",
+        "int",
+        128 << 20,
+        "bytes",
+        "Most bytes reduced as one batch; 0 switches fusion off.",
+        "FUSION_THRESHOLD",
+        0,
+    ),
+    Variable(
+        "CYCLE_TIME", "cycle_time_ns", "float", _MS, "ms", "Pause between rounds of negotiation.", "CYCLE_TIME", 0, _MS
+    ),
+    Variable("SEGMENT_BYTES", "segment_bytes", "int", 256 << 10, "bytes", "Size of one send in a collective.", None, 1),
+    Variable(
+        "CACHE_CAPACITY",
+        "cache_capacity",
+        "int",
+        1024,
+        "operations",
+        "Operations the response cache remembers; 0 switches it off.",
+        "CACHE_CAPACITY",
+        0,
+    ),
+    # Links.
+    Variable("TRANSPORT", "transport", "choice", "auto", "", "Kind of links.", None, None, 1, TRANSPORTS),
+    Variable(
+        "INTERFACE_ADDRESS", "interface_address", "str", None, "address", "Local address that links between hosts use."
+    ),
+    Variable(
+        "START_TIMEOUT",
+        "start_timeout_ns",
+        "float",
+        120 * _S,
+        "s",
+        "How long `init` waits for the other ranks.",
+        "START_TIMEOUT",
+        0.001,
+        _S,
+    ),
+    Variable(
+        "IDLE_TIMEOUT",
+        "idle_timeout_ns",
+        "float",
+        600 * _S,
+        "s",
+        "How long a running collective may stand still before it fails.",
+        None,
+        0.001,
+        _S,
+    ),
+    Variable(
+        "THREAD_AFFINITY",
+        "thread_affinity",
+        "cores",
+        (),
+        "core numbers",
+        "Core of the runtime's thread, one per local rank, separated by commas.",
+        "THREAD_AFFINITY",
+    ),
+    # Stall check.
+    Variable(
+        "STALL_CHECK_DISABLE",
+        "stall_check_disable",
+        "bool",
+        False,
+        "",
+        "No warning about operations that some ranks do not submit.",
+        "STALL_CHECK_DISABLE",
+    ),
+    Variable(
+        "STALL_CHECK_TIME_SECONDS",
+        "stall_warning_ns",
+        "float",
+        60 * _S,
+        "s",
+        "Age of an operation at which the warning is printed.",
+        "STALL_CHECK_TIME_SECONDS",
+        0.001,
+        _S,
+    ),
+    Variable(
+        "STALL_SHUTDOWN_TIME_SECONDS",
+        "stall_shutdown_ns",
+        "float",
+        0,
+        "s",
+        "Age of an operation at which the job is ended; 0 = never.",
+        "STALL_SHUTDOWN_TIME_SECONDS",
+        0,
+        _S,
+    ),
+    # Tuner.
+    Variable("AUTOTUNE", "autotune", "bool", False, "", "Tune the knobs while training runs.", "AUTOTUNE"),
+    Variable("AUTOTUNE_LOG", "autotune_log", "path", None, "file", "Table of all trials as CSV.", "AUTOTUNE_LOG"),
+    Variable("AUTOTUNE_STUDY", "autotune_study", "str", None, "storage URL", "Optuna storage that keeps the study."),
+    Variable(
+        "AUTOTUNE_MAX_TRIALS",
+        "autotune_max_trials",
+        "int",
+        None,
+        "trials",
+        "Most settings that are tried.",
+        "AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+        1,
+    ),
+    Variable(
+        "AUTOTUNE_STEPS_PER_TRIAL",
+        "autotune_steps_per_trial",
+        "int",
+        None,
+        "steps",
+        "Steps measured in one trial.",
+        "AUTOTUNE_STEPS_PER_SAMPLE",
+        1,
+    ),
+    Variable(
+        "AUTOTUNE_WARMUP_STEPS", "autotune_warmup_steps", "int", None, "steps", "Steps before the first trial.", None, 0
+    ),
+    Variable("AUTOTUNE_SEED", "autotune_seed", "int", None, "", "Seed of the tuner's suggestions.", None, 0),
+)
+
+HOROVOD_QUIET = frozenset(
+    # Slots and addresses that Horovod's own launchers set for every worker: harmless here.
+    {
+        "CROSS_RANK", "CROSS_SIZE", "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "GLOO_IFACE", "LOG_HIDE_TIME",
+        "ELASTIC", "DYNAMIC_PROCESS_SETS",
+    }
+)  # fmt: skip
+"""Horovod's variables that are accepted in silence."""
+
+HOROVOD_SENSELESS = {
+    "CONTROLLER": "ringtune negotiates with its own controller",
+    "CPU_OPERATIONS": "ringtune has one data plane of its own",
+    "HIERARCHICAL_ALLREDUCE": "the algorithm is chosen by the runtime",
+    "HIERARCHICAL_ALLGATHER": "the algorithm is chosen by the runtime",
+    "TORUS_ALLREDUCE": "the algorithm is chosen by the runtime",
+    "DISABLE_GROUP_FUSION": "groups are planned together with all other operations",
+    "AUTOTUNE_WARMUP_SAMPLES": "set RINGTUNE_AUTOTUNE_WARMUP_STEPS, which counts steps",
+    "AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "the tuner learns the noise from its measurements",
+    "NUM_NCCL_STREAMS": "there is no stream pool",
+    "BATCH_D2D_MEMCOPIES": "copies are always batched",
+    "ENABLE_ASYNC_COMPLETION": "completion is always asynchronous",
+    "ENABLE_XLA_OPS": "TensorFlow is not supported",
+    "DISABLE_NVTX_RANGES": "no NVTX ranges are written",
+    "ADASUM_MPI_CHUNK_SIZE": "MPI is not used",
+    "MPI_THREADS_DISABLE": "MPI is not used",
+    "CCL_CACHE": "oneCCL is not used",
+    "GLOO_TIMEOUT_SECONDS": "set RINGTUNE_START_TIMEOUT or RINGTUNE_IDLE_TIMEOUT",
+}
+"""Horovod's variables that make no sense here: a warning says so once."""
