@@ -1,0 +1,45 @@
+"""Timelines: reading, aligning, joining and analysing what the ranks of a job recorded.
+
+Needs Python, numpy and orjson; neither the native runtime nor a framework. Names load when first used (PEP 562).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "Instant": "spans",
+    "PartInfo": "spans",
+    "Run": "run",
+    "SpanTable": "spans",
+    "Stage": "vocabulary",
+    "Summary": "summary",
+    "Trace": "spans",
+    "align": "clocks",
+    "list_runs": "run",
+    "load": "inputs",
+    "merge": "merge",
+    "merge_run": "merge",
+    "open_run": "run",
+    "read": "reader",
+    "summarize": "summary",
+}
+
+__all__ = [
+    *sorted(_HOMES),
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ringtune.timeline' has no attribute {name!r}")
+    value = getattr(import_module(f"ringtune.timeline.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names for completion."""
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,199 @@
+"""Typed tables: what a trace holds after reading, column by column.
+
+Notation: n = number of spans; every column is a one-dimensional numpy array of length n. All times are
+nanoseconds on one clock, which one `Trace.clock` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ringtune.timeline.vocabulary import Stage
+
+Ints = NDArray[np.int64]
+Codes = NDArray[np.int32]
+Mask = NDArray[np.bool_]
+
+UNKNOWN = -1
+"""Value of ``step`` where the trace does not say."""
+
+
+@dataclass(frozen=True)
+class SpanTable:
+    """Spans as columns; instants of the cycle stage have begin == end.
+
+    ``name`` and ``tensor`` are indices into ``names`` and ``tensors``; ``tensors[0]`` is always "" (no tensor).
+    ``batch`` 0 means none, ``step`` -1 means unknown. Tables are immutable: filters and sorts return new ones.
+    """
+
+    begin_ns: Ints
+    end_ns: Ints
+    rank: Codes
+    stage: NDArray[np.uint8]
+    name: Codes
+    tensor: Codes
+    bytes: Ints
+    batch: Ints
+    step: Ints
+    epoch: Codes
+    names: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ("",)
+
+    def __len__(self) -> int:
+        return len(self.begin_ns)
+
+    @property
+    def duration_ns(self) -> Ints:
+        """``end_ns - begin_ns``."""
+        return self.end_ns - self.begin_ns
+
+    def take(self, chosen: Mask | NDArray[np.integer[Any]] | slice) -> SpanTable:
+        """Return the spans chosen by a mask, by indices (also to sort) or by a slice; string tables are shared."""
+        return replace(self, **{column: getattr(self, column)[chosen] for column in COLUMN_TYPES})
+
+    def of_stage(self, *stages: Stage) -> SpanTable:
+        """Return the spans of these stages."""
+        return self.take(np.isin(self.stage, np.array(stages, dtype=np.uint8)))
+
+    def of_rank(self, rank: int) -> SpanTable:
+        """Return the spans of one rank."""
+        return self.take(self.rank == rank)
+
+    def shifted(self, offset_ns: Ints | int) -> SpanTable:
+        """Return the same spans moved in time by one offset or one per span."""
+        return replace(self, begin_ns=self.begin_ns + offset_ns, end_ns=self.end_ns + offset_ns)
+
+    def name_texts(self) -> list[str]:
+        """The names, span by span."""
+        return [self.names[code] for code in self.name.tolist()]
+
+    def tensor_texts(self) -> list[str]:
+        """The tensors' names, span by span ("" = none)."""
+        return [self.tensors[code] for code in self.tensor.tolist()]
+
+    def name_mask(self, predicate: str) -> Mask:
+        """Which spans' names start with this text."""
+        hit = np.array([name.startswith(predicate) for name in self.names], dtype=np.bool_)
+        return hit[self.name] if len(self) else np.zeros(0, dtype=np.bool_)
+
+
+COLUMN_TYPES: Mapping[str, type[np.generic]] = {
+    "begin_ns": np.int64,
+    "end_ns": np.int64,
+    "rank": np.int32,
+    "stage": np.uint8,
+    "name": np.int32,
+    "tensor": np.int32,
+    "bytes": np.int64,
+    "batch": np.int64,
+    "step": np.int64,
+    "epoch": np.int32,
+}
+
+
+def empty_table() -> SpanTable:
+    """Return a table without spans."""
+    return SpanTable(**{column: np.empty(0, dtype=kind) for column, kind in COLUMN_TYPES.items()})  # type: ignore[arg-type]
+
+
+def concatenate(tables: Sequence[SpanTable]) -> SpanTable:
+    """Join tables whose string tables may differ; strings keep the order of first appearance."""
+    if not tables:
+        return empty_table()
+    names: dict[str, int] = {}
+    tensors: dict[str, int] = {"": 0}
+    columns: dict[str, list[NDArray[Any]]] = {column: [] for column in COLUMN_TYPES}
+    for table in tables:
+        name_map = _intern(names, table.names)
+        tensor_map = _intern(tensors, table.tensors)
+        for column, collected in columns.items():
+            values = getattr(table, column)
+            if column == "name":
+                values = name_map[values]
+            elif column == "tensor":
+                values = tensor_map[values]
+            collected.append(values)
+    joined = {column: np.concatenate(collected) for column, collected in columns.items()}
+    return SpanTable(**joined, names=tuple(names), tensors=tuple(tensors))
+
+
+def _intern(table: dict[str, int], texts: Sequence[str]) -> Codes:
+    return np.array([table.setdefault(text, len(table)) for text in texts], dtype=np.int32)
+
+
+@dataclass(frozen=True)
+class Instant:
+    """A rare event at one moment (knob change, stall, error, clock sample)."""
+
+    name: str
+    category: str
+    rank: int
+    at_ns: int
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PartInfo:
+    """What is known about one rank's part of a trace.
+
+    ``recorded`` is None when the part has no end mark. ``truncated``: the end mark is missing or the file's tail is
+    damaged; what stood before it was read. ``offset_ns`` and ``error_ns`` say how the part's clock was brought to
+    rank 0's (0 before merging; ``error_ns`` None = not known).
+    """
+
+    rank: int
+    size: int = 1
+    host: str = ""
+    job: str = ""
+    recorded: int | None = None
+    dropped: int = 0
+    truncated: bool = False
+    offset_ns: int = 0
+    error_ns: int | None = 0
+    unix_ns: int = 0
+    monotonic_ns: int = 0
+    path: Path | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A trace as tables.
+
+    ``source``: ``part`` (one rank), ``merged``, ``horovod`` (Horovod's own timeline), ``chrome`` (any other).
+    ``clock``: what the times count: ``monotonic`` (a host's clock) or ``job`` (from the job's first event, rank 0's
+    clock). ``skipped`` counts events that made no sense and were left out.
+    """
+
+    spans: SpanTable
+    instants: tuple[Instant, ...]
+    parts: tuple[PartInfo, ...]
+    source: str
+    clock: str = "monotonic"
+    origin_ns: int = 0
+    skipped: int = 0
+    path: Path | None = None
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that left anything, in order."""
+        seen = set(np.unique(self.spans.rank).tolist()) | {part.rank for part in self.parts}
+        return tuple(sorted(seen | {instant.rank for instant in self.instants}))
+
+    @property
+    def size(self) -> int:
+        """Ranks of the job as far as the trace knows them."""
+        declared = max((part.size for part in self.parts), default=0)
+        return max(declared, max(self.ranks, default=-1) + 1)
+
+    def instants_named(self, name: str) -> tuple[Instant, ...]:
+        """Instants of this name, in the order of the trace."""
+        return tuple(instant for instant in self.instants if instant.name == name)
+
+
+assert {f.name for f in fields(SpanTable)} == set(COLUMN_TYPES) | {"names", "tensors"}

@@ -1,0 +1,152 @@
+"""Writing trace files: events to JSON bytes by blocks, whole files at once or not at all.
+
+Every event stands on a line of its own, so files can be searched with grep and read back block by block.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import orjson
+
+from ringtune.errors import TraceIoError
+from ringtune.timeline.spans import Instant, PartInfo, SpanTable
+from ringtune.timeline.vocabulary import END_EVENT, FORMAT, PART_EVENT, Stage
+
+Event = dict[str, Any]
+
+BLOCK_EVENTS = 16384
+"""Events turned into JSON at once: large enough to be quick, small enough for the cache."""
+
+GZIP_LEVEL = 4
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that appears under its name only when the block ends well; gzip when the name ends in ``.gz``.
+
+    Raises:
+        TraceIoError: It cannot be written; nothing is left behind.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as plain:
+            if path.suffix == ".gz":
+                # No name and no time inside: equal traces give equal files.
+                with gzip.GzipFile("", "wb", GZIP_LEVEL, plain, mtime=0) as packed:
+                    yield cast(BinaryIO, packed)
+            else:
+                yield plain
+        os.replace(temporary, path)
+    except OSError as error:
+        raise TraceIoError(f"{path}: cannot be written ({error.strerror or error}); choose another output") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def event_lines(events: Sequence[Event]) -> bytes:
+    """Return events as JSON, one a line, separated by commas, no comma at the end; empty for no events."""
+    packed = orjson.dumps(events, default=str)
+    # Quotes inside strings are escaped, so this sequence can only stand between two objects.
+    return packed[1:-1].replace(b'},{"name"', b'},\n{"name"')
+
+
+def write_events(file: BinaryIO, blocks: Iterable[Sequence[Event]]) -> int:
+    """Write the blocks as the inside of one JSON array; return how many events that were."""
+    count = 0
+    for block in blocks:
+        if block:
+            file.write(b",\n" if count else b"")
+            file.write(event_lines(block))
+            count += len(block)
+    return count
+
+
+def metadata(name: str, pid: int, tid: int, /, **args: Any) -> Event:
+    """Return a metadata event."""
+    return {"name": name, "ph": "M", "pid": pid, "tid": tid, "args": args}
+
+
+def process_events(rank: int, label: str, stages: Iterable[Stage]) -> list[Event]:
+    """Return the metadata that names and sorts a rank's process and its tracks, one a stage."""
+    events = [metadata("process_name", rank, 0, name=label), metadata("process_sort_index", rank, 0, sort_index=rank)]
+    for stage in stages:
+        events.append(metadata("thread_name", rank, int(stage), name=stage.label))
+        events.append(metadata("thread_sort_index", rank, int(stage), sort_index=int(stage)))
+    return events
+
+
+def span_args(row: tuple[int, int, int, int, int], tensors: Sequence[str]) -> Event:
+    """Return a span's arguments from (tensor code, bytes, batch, step, epoch); what is not known is left out."""
+    tensor, size, batch, step, epoch = row
+    args: Event = {}
+    if tensor:
+        args["tensor"] = tensors[tensor]
+    args["bytes"] = size
+    if batch:
+        args["batch"] = batch
+    if step >= 0:
+        args["step"] = step
+    args["epoch"] = epoch
+    return args
+
+
+def argument_rows(table: SpanTable) -> Iterator[tuple[int, int, int, int, int]]:
+    """Rows for `span_args`, span by span."""
+    columns = (table.tensor, table.bytes, table.batch, table.step, table.epoch)
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def instant_event(instant: Instant, scope: str, origin_ns: int = 0) -> Event:
+    """Return a rare instant as an event; scope is ``p`` (process) or ``g`` (global)."""
+    return {
+        "name": instant.name,
+        "cat": instant.category,
+        "ph": "i",
+        "s": scope,
+        "pid": instant.rank,
+        "tid": int(Stage.CYCLE),
+        "ts": (instant.at_ns - origin_ns) / 1000,
+        "args": dict(instant.args),
+    }
+
+
+def write_part(path: Path, info: PartInfo, spans: SpanTable, instants: Sequence[Instant]) -> None:
+    """Write one rank's part in the recorder's format (tests, demos and the generator use it).
+
+    Raises:
+        TraceIoError: The file cannot be written.
+    """
+    header = process_events(info.rank, f"rank {info.rank}", [stage for stage in Stage if stage is not Stage.OTHER])
+    about = {"format": FORMAT, "rank": info.rank, "size": info.size, "host": info.host, "job": info.job}
+    header.append(metadata(PART_EVENT, info.rank, 0, **about, unix_ns=info.unix_ns, monotonic_ns=info.monotonic_ns))
+    recorded = len(spans) if info.recorded is None else info.recorded
+    end = [] if info.truncated else [metadata(END_EVENT, info.rank, 0, recorded=recorded, dropped=info.dropped)]
+    with atomic_file(path) as file:
+        file.write(b"[\n")
+        rare = [instant_event(instant, "p") for instant in instants]
+        write_events(file, [header, *_part_blocks(spans), rare, end])
+        file.write(b"\n]\n")
+
+
+def _part_blocks(spans: SpanTable) -> Iterator[list[Event]]:
+    for start in range(0, len(spans), BLOCK_EVENTS):
+        block = spans.take(slice(start, start + BLOCK_EVENTS))
+        columns = (block.name, block.stage, block.rank, block.begin_ns, block.end_ns)
+        rows = zip(*(column.tolist() for column in columns), argument_rows(block), strict=True)
+        yield [_part_event(row, spans) for row in rows]
+
+
+def _part_event(row: tuple[Any, ...], spans: SpanTable) -> Event:
+    name, stage, rank, begin, end, arguments = row
+    event: Event = {"name": spans.names[name], "cat": Stage(stage).label, "pid": rank, "tid": stage, "ts": begin / 1000}
+    if stage == Stage.CYCLE:
+        return {**event, "ph": "i", "s": "p"}
+    return {**event, "ph": "X", "dur": (end - begin) / 1000, "args": span_args(arguments, spans.tensors)}
