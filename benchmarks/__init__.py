@@ -1,0 +1,1 @@
+"""Scaling and micro benchmarks of ringtune, run by ``ringtune bench``."""

@@ -1,0 +1,35 @@
+"""The commands of `ringtune bench`."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+# Name -> where the command stands. It is imported when it is used: `ringtune bench --help` needs neither torch nor
+# scipy. A new benchmark adds a line here.
+COMMANDS = {
+    "allreduce": "ringtune.benchmarks.commands:allreduce",
+    "gradients": "ringtune.benchmarks.commands:gradients",
+    "resnet": "ringtune.benchmarks.commands:resnet",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=LazyGroup)
+def bench() -> None:
+    """Measure training, scaling and single collectives, beside peers in the same run."""

@@ -1,0 +1,176 @@
+"""Options of the benchmarks on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+
+from ringtune import layout
+from ringtune.benchmarks.jobs import parse_ranks
+from ringtune.benchmarks.peers import select_peers
+from ringtune.benchmarks.records import write_json
+from ringtune.benchmarks.sizes import format_bytes, parse_sizes
+from ringtune.errors import RingtuneError, UsageError
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+# The names in `patterns.DTYPES`, which needs torch; a test holds the two together.
+DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8")
+DEFAULT_SIZES = "1KiB,..,64MiB"
+
+
+def _common(command: _Command) -> _Command:
+    """Adds the options that all benchmarks share."""
+    for option in (
+        click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file."),
+        click.option(
+            "--threads-per-rank",
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            help="Compute threads of each rank, the same for every rank count, so that efficiency shows communication "
+            "and not a smaller share of the cores.",
+        ),
+        click.option("-H", "--hosts", help="host:slots,... as for 'ringtune run'; default: this host."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.option("-np", "--num-proc", default="1,2", show_default=True, help="Rank counts, comma-separated.")
+@click.option("--model", default="resnet50", show_default=True, help="Any classification model of torchvision.")
+@click.option("--batch-size", type=click.IntRange(min=1), default=8, show_default=True, help="Images per rank.")
+@click.option("--image-size", type=click.IntRange(min=1), default=224, show_default=True, help="Pixels per side.")
+@click.option("--num-warmup-batches", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--num-batches-per-iter", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option("--num-iters", type=click.IntRange(min=1), default=10, show_default=True, help="Samples per rank count.")
+@click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True, help="Repeat all rank counts.")
+@click.option("--peers", default="", help="Compared in the same processes: ddp-gloo.")
+@click.option("--fp16-allreduce", is_flag=True, help="Send gradients as float16 (ringtune only).")
+@click.option("--seed", type=int, default=42, show_default=True)
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Run folder; default: runs/bench-<model>-<time>.")
+@_common
+def resnet(**options: Any) -> None:
+    """Images per second and scaling efficiency of a model on synthetic images."""
+    from ringtune.benchmarks.resnet import ScalingRequest, run_resnet, store_record
+    from ringtune.benchmarks.workers.config import TrainingRun, TrainingTask
+
+    peers = select_peers(options["peers"], "resnet")
+    task = TrainingTask(
+        options["model"], options["batch_size"], options["image_size"], fp16_allreduce=options["fp16_allreduce"]
+    )
+    run = TrainingRun(
+        task,
+        list(peers.contenders),
+        options["num_warmup_batches"],
+        options["num_batches_per_iter"],
+        options["num_iters"],
+        options["threads_per_rank"],
+        options["seed"],
+    )
+    request = ScalingRequest(parse_ranks(options["num_proc"]), options["hosts"], options["rounds"], run, peers)
+    console = Console()
+    record = run_resnet(request, console)
+    folder = options["run_dir"] or _default_folder(f"bench-{task.model}", record["created_unix_ns"])
+    console.print(f"record: {store_record(folder, record)}", soft_wrap=True)
+    _write(options["json_file"], record, console)
+
+
+@click.command()
+@click.option("-np", "--num-proc", type=click.IntRange(min=1), default=2, show_default=True, help="Ranks.")
+@click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help="Tensor sizes; '..' goes on by factors of 4.")
+@click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
+@click.option("--peers", default="gloo", show_default=True, help="Comma-separated: gloo.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True, help="Per size."
+)
+@click.option("--require", type=float, help="Exit 1 when the ratio to the best peer is below this for any size.")
+@_common
+def allreduce(**options: Any) -> None:
+    """Time of one allreduce by size, beside peers in the same processes."""
+    from ringtune.benchmarks.micro import allreduce_cases
+
+    sizes = parse_sizes(options["sizes"])
+    for size_bytes in sizes:
+        if size_bytes % _item_bytes(options["dtype"]):
+            raise UsageError(f"{format_bytes(size_bytes)} is not a whole number of {options['dtype']} elements")
+    _race("allreduce", allreduce_cases(sizes), options)
+
+
+@click.command()
+@click.option("-np", "--num-proc", type=click.IntRange(min=1), default=2, show_default=True, help="Ranks.")
+@click.option(
+    "--profile",
+    "profiles",
+    multiple=True,
+    default=("resnet50",),
+    show_default=True,
+    help="A torchvision model, a file with sizes, or COUNTxSIZE as in 2000x4KiB; may be repeated.",
+)
+@click.option("--peers", default="gloo", show_default=True, help="Comma-separated: gloo.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Per case."
+)
+@click.option("--require", type=float, help="Exit 1 when the ratio to the best peer is below this for any profile.")
+@_common
+def gradients(**options: Any) -> None:
+    """Time to reduce all gradients of a step: submitted in backward order, then waited for."""
+    from ringtune.benchmarks.micro import Case
+    from ringtune.benchmarks.profiles import load_profile
+
+    cases = []
+    for profile in map(load_profile, options["profiles"]):
+        if any(size_bytes % _item_bytes("float32") for size_bytes in profile.sizes_bytes):
+            raise UsageError(f"{profile.name}: every tensor must be a whole number of float32 elements")
+        label = f"{profile.name}: {len(profile.sizes_bytes)} tensors, {format_bytes(profile.total_bytes)}"
+        cases.append(Case(label, profile.sizes_bytes))
+    _race("gradients", cases, options)
+
+
+def _race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:
+    """Runs a micro benchmark and applies `--json` and `--require`.
+
+    Raises:
+        UsageError: `--require` without a peer that is present.
+        RingtuneError: a ratio is below `--require`.
+    """
+    from ringtune.benchmarks.micro import MicroRequest, below, run_micro
+
+    peers = select_peers(options["peers"], benchmark)
+    require = options["require"]
+    if require is not None and len(peers.contenders) == 1:
+        raise UsageError("--require compares with the best peer, and no peer takes part; see --peers")
+    request = MicroRequest(
+        benchmark,
+        options["num_proc"],
+        options["hosts"],
+        cases,
+        options.get("dtype", "float32"),
+        options["seconds"],
+        options["threads_per_rank"],
+        peers,
+    )
+    console = Console()
+    record = run_micro(request, console)
+    _write(options["json_file"], record, console)
+    missed = below(record, require) if require is not None else []
+    if missed:
+        raise RingtuneError("slower than required:\n" + "\n".join(missed))
+
+
+def _item_bytes(dtype: str) -> int:
+    return int(dtype.strip("abcdefghijklmnopqrstuvwxyz")) // 8
+
+
+def _default_folder(name: str, created_unix_ns: int) -> Path:
+    return Path(layout.RUNS_FOLDER) / layout.run_name(name, created_unix_ns)
+
+
+def _write(path: Path | None, record: dict[str, Any], console: Console) -> None:
+    if path is not None:
+        write_json(path, record)
+        console.print(f"record: {path}", soft_wrap=True)

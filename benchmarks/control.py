@@ -1,0 +1,44 @@
+"""torch.distributed with gloo beside ringtune: the peer itself, and the neutral channel that steers measurements."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+import ringtune.torch as hvd
+
+_TIMEOUT = timedelta(seconds=60)
+
+
+@contextmanager
+def open_gloo() -> Iterator[None]:
+    """Holds torch's default process group (gloo) over the ranks of the running ringtune job."""
+    host = "127.0.0.1" if hvd.local_size() == hvd.size() else socket.gethostname()
+    if host == "127.0.0.1":
+        # Gloo otherwise takes the address of the host's name, which on some machines is unreachable.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    first = None
+    if hvd.rank() == 0:
+        first = dist.TCPStore(host, 0, hvd.size(), is_master=True, timeout=_TIMEOUT, wait_for_workers=False)
+    address = hvd.broadcast_object((host, first.port) if first else None, root_rank=0, name="bench.gloo_store")
+    store = first or dist.TCPStore(*address, hvd.size(), is_master=False, timeout=_TIMEOUT)
+    dist.init_process_group("gloo", store=store, rank=hvd.rank(), world_size=hvd.size())
+    try:
+        yield
+        # The store lives in rank 0: it stays until nobody needs it.
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def slowest(values: Sequence[float]) -> list[float]:
+    """Returns element by element the largest value of all ranks; all ranks call it with equally many values."""
+    gathered = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(gathered, op=dist.ReduceOp.MAX)
+    return [float(value) for value in gathered]

@@ -1,0 +1,88 @@
+"""Starting a benchmark's worker on several ranks and listening to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ringtune.benchmarks import marks
+from ringtune.errors import RingtuneError, UsageError
+from ringtune.launch import LaunchOptions, launch
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_WORKERS = "ringtune.benchmarks.workers"
+_KEPT_LINES = 25
+# Each rank computes with one thread per core it may use; libraries read these before torch can be told.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class WorkerJob:
+    """A job of one worker program.
+
+    Args:
+        worker: module under `ringtune.benchmarks.workers`.
+        config: dataclass that the worker reads back from its only argument.
+        ranks: number of ranks.
+        hosts: as for `ringtune run -H`; None for this host.
+        threads: compute threads per rank.
+    """
+
+    worker: str
+    config: DataclassInstance
+    ranks: int
+    hosts: str | None
+    threads: int
+
+
+def run_worker(job: WorkerJob, on_event: Callable[[dict[str, Any]], None]) -> None:
+    """Runs `job` to its end and hands every marked line of its ranks to `on_event`.
+
+    Raises:
+        RingtuneError: a rank failed; the message ends with what the job printed last.
+    """
+    printed: deque[str] = deque(maxlen=_KEPT_LINES)
+
+    def on_line(rank: int, line: str) -> None:
+        event = marks.receive(line)
+        if event is None:
+            printed.append(f"[{rank}] {line}".rstrip())
+        else:
+            on_event(event)
+
+    code = launch(
+        LaunchOptions(
+            command=[sys.executable, "-m", f"{_WORKERS}.{job.worker}", json.dumps(asdict(job.config))],
+            num_proc=job.ranks,
+            hosts=job.hosts,
+            environ={**os.environ, **thread_environment(job.threads)},
+            on_line=on_line,
+        )
+    )
+    if code != 0:
+        tail = "\n".join(printed) or "(it printed nothing)"
+        raise RingtuneError(f"the {job.worker} benchmark on {job.ranks} ranks failed with exit code {code}:\n{tail}")
+
+
+def thread_environment(threads: int) -> Mapping[str, str]:
+    """Returns the variables that make numeric libraries use `threads` threads per rank."""
+    return dict.fromkeys(_THREAD_VARIABLES, str(threads))
+
+
+def parse_ranks(text: str) -> list[int]:
+    """Returns the rank counts in ``1,2,4``, ascending.
+
+    Raises:
+        UsageError: empty, not numbers, or not positive.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word.isdigit() and int(word) > 0 for word in words):
+        raise UsageError(f"-np {text!r}: expected rank counts such as 1,2,4")
+    return sorted({int(word) for word in words})

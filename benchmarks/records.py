@@ -1,0 +1,108 @@
+"""Scaling records: what a scaling benchmark leaves behind for the dashboard and for `--json`.
+
+The format is described in `timeline/README.md` (run folder, `scaling/<name>.json`). `rate` is that of the whole job;
+`low` and `high` bound the median with 95 % confidence; efficiency is the rate per rank against the rate per rank of
+the smallest rank count in the record.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ringtune import layout
+from ringtune.benchmarks.statistics import Interval, median_interval, ratio_interval
+
+
+@dataclass
+class RankCountSamples:
+    """What was measured at one rank count.
+
+    Args:
+        ranks: ranks of the job.
+        hosts: hosts they ran on.
+        rates: rate of the whole job, one sample per iteration, in the record's unit.
+        per_rank: median rate of each rank, by rank.
+    """
+
+    ranks: int
+    hosts: int = 1
+    rates: list[float] = field(default_factory=list)
+    per_rank: list[float] = field(default_factory=list)
+
+    @property
+    def rate(self) -> Interval:
+        """Median rate of the job with its interval."""
+        return median_interval(self.rates)
+
+    def efficiency(self, base: RankCountSamples) -> Interval:
+        """Returns the rate per rank relative to `base` (1 = ideal scaling)."""
+        return ratio_interval(self.rates, base.rates, factor=base.ranks / self.ranks)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a scaling record describes: the fields that must agree for two records to be comparable."""
+
+    benchmark: str
+    model: str
+    batch_size: int
+    image_size: int
+    dtype: str
+    unit: str
+
+
+def scaling_record(
+    workload: Workload,
+    samples: Mapping[str, Sequence[RankCountSamples]],
+    *,
+    command: Sequence[str],
+    created_unix_ns: int,
+) -> dict[str, Any]:
+    """Returns the scaling record as it is written to disk.
+
+    Args:
+        workload: what was measured.
+        samples: per participant, one entry per rank count; ``ringtune`` is the subject, all others go to ``peers``.
+        command: the command line that measured it.
+        created_unix_ns: when.
+    """
+    return {
+        "format": layout.FORMAT,
+        "benchmark": workload.benchmark,
+        "model": workload.model,
+        "batch_size": workload.batch_size,
+        "image_size": workload.image_size,
+        "dtype": workload.dtype,
+        "unit": workload.unit,
+        "created_unix_ns": created_unix_ns,
+        "command": list(command),
+        "records": _rows(samples["ringtune"]),
+        "peers": {name: {"records": _rows(rows)} for name, rows in samples.items() if name != "ringtune"},
+    }
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Writes `document` so that a reader sees either the old file or the whole new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def _rows(rows: Sequence[RankCountSamples]) -> list[dict[str, Any]]:
+    ordered = sorted(rows, key=lambda row: row.ranks)
+    return [
+        {
+            "ranks": row.ranks,
+            "hosts": row.hosts,
+            "rate": {**row.rate.as_json(), "samples": row.rates},
+            "per_rank": row.per_rank,
+            "efficiency": row.efficiency(ordered[0]).as_json(),
+        }
+        for row in ordered
+    ]

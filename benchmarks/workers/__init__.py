@@ -1,0 +1,1 @@
+"""Programs that ``ringtune bench`` starts once per rank."""
