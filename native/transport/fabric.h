@@ -28,7 +28,8 @@ struct FabricOptions {
   std::size_t tcp_buffer_bytes = 1 << 20;
 };
 
-/// Called by the monitor thread when a peer process died (rank, reason). Must not block.
+/// Called by the monitor thread when a peer process died (rank, reason), at most once per rank. Must not block, throw or
+/// destroy the fabric; may call Fabric::abort().
 using PeerLostHandler = std::function<void(int rank, const std::string& reason)>;
 
 class Fabric {
@@ -41,16 +42,20 @@ class Fabric {
   /// "shm", "tcp" or "inproc": what connect(peer) would give. Never blocks after construction.
   [[nodiscard]] virtual std::string_view viable(int peer) const = 0;
   /// Both sides must call connect with the same channel name (any order among several peers; blocks until both did).
-  /// Throws Timeout naming the peer. The link is owned by the fabric and lives as long as it.
+  /// Throws Timeout naming the peer, PeerLost when it died or after abort(), InvalidArgument when the channel is open or
+  /// the peer is no rank of the job. The link is owned by the fabric and lives as long as it. One thread at a time.
   virtual Link& connect(int peer, const std::string& channel, Deadline deadline) = 0;
   /// Hosts of all ranks, by rank (for local/cross ranks and hierarchical algorithms).
   [[nodiscard]] virtual std::vector<std::string> hosts() const = 0;
-  /// Starts liveness: one socket to rank 0 per rank (rank 0 relays losses), a monitor thread that only blocks in
+  /// At most once. Starts liveness: one socket to rank 0 per rank (rank 0 relays losses), a monitor thread that only blocks in
   /// poll(). A process that dies is reported on every rank well within 2 s. Leaving: see leave().
   virtual void start_monitor(PeerLostHandler handler) = 0;
   /// Announces a clean departure on the liveness socket: the peers will not report this rank as lost.
   virtual void leave() noexcept = 0;
-  /// Aborts all links (any thread).
+  /// Rank 0, after start_monitor: blocks until every other rank has left or is lost; false at the deadline. Other ranks:
+  /// true at once. Any thread but the handler's. For a shutdown in which rank 0 goes last.
+  [[nodiscard]] virtual bool wait_left(Deadline deadline) = 0;
+  /// Aborts all links, present and future: they throw PeerLost(their peer, reason). Any thread; wakes all waiters.
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 

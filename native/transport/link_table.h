@@ -1,0 +1,52 @@
+// What every fabric keeps: its open links by peer and channel, and the reason of an abort.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "transport/link.h"
+
+namespace ringtune {
+
+/// A reason that is given once and then stays. give() from any thread; check() from any thread, cheap.
+class AbortState {
+ public:
+  /// Only the first reason counts. Never throws.
+  void give(const std::string& reason) noexcept;
+  [[nodiscard]] bool given() const noexcept { return given_.load(std::memory_order_acquire); }
+  /// Throws PeerLost(peer, reason) when a reason was given.
+  void check(int peer) const {
+    if (given()) [[unlikely]] raise(peer);
+  }
+
+ private:
+  [[noreturn]] void raise(int peer) const;
+
+  std::mutex mutex_;
+  std::string reason_;
+  std::atomic<bool> given_{false};
+};
+
+/// Owns the links of one fabric. Any thread; links live until clear().
+class LinkTable {
+ public:
+  /// Throws InvalidArgument when this channel to the peer is open, PeerLost after abort().
+  void check_free(int peer, const std::string& channel) const;
+  /// Takes the link; it is aborted at once when abort() came first.
+  Link& add(const std::string& channel, std::unique_ptr<Link> link);
+  void abort(const std::string& reason) noexcept;
+  [[nodiscard]] const AbortState& aborted() const noexcept { return aborted_; }
+  void clear() noexcept;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::pair<int, std::string>, std::unique_ptr<Link>> links_;
+  AbortState aborted_;
+  std::string reason_;
+};
+
+}  // namespace ringtune
