@@ -1,0 +1,35 @@
+// The kernels of one instruction set, as a table. Internal to device/ and its tests.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+
+#include "base/dtype.h"
+
+namespace ringtune::device {
+
+using ReduceKernel = void (*)(std::byte* accumulator, const std::byte* incoming, std::size_t count);
+using ScaleKernel = void (*)(std::byte* output, const std::byte* input, std::size_t count, double factor);
+
+inline constexpr std::size_t kReduceOpCount = 6;
+
+/// Indexed by the numeric values of DType and ReduceOp; null where the combination is refused.
+struct KernelTable {
+  const char* isa;
+  std::array<std::array<ReduceKernel, kReduceOpCount>, kDTypeCount> reduce;
+  std::array<ScaleKernel, kDTypeCount> scale;
+};
+
+extern const KernelTable kPortableKernels;
+#if defined(__x86_64__)
+extern const KernelTable kAvx2Kernels;    // needs AVX2 and F16C
+extern const KernelTable kAvx512Kernels;  // needs AVX-512 F, BW, DQ, VL
+#endif
+
+/// The table of that name, or null when it was not built or this processor lacks the instructions.
+[[nodiscard]] const KernelTable* kernels_of(std::string_view isa) noexcept;
+/// The best table for this processor; chosen once.
+[[nodiscard]] const KernelTable& kernels() noexcept;
+
+}  // namespace ringtune::device
