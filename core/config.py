@@ -44,6 +44,7 @@ class Config:
     timeline: Path | None = None
     timeline_mark_cycles: bool = False
     log_level: str = "warning"
+    traceback: bool = False
     fusion_bytes: int = 128 << 20
     cycle_time_ns: int = 1_000_000
     segment_bytes: int = 256 << 10

@@ -1,0 +1,91 @@
+"""Opening a session: settings, placement, rendezvous, runtime, run folder."""
+
+from __future__ import annotations
+
+import atexit
+from pathlib import Path
+from typing import Any
+
+from ringtune import native, placement, runfolder, session
+from ringtune.config import Config
+from ringtune.errors import ConfigError, InvalidArgument
+from ringtune.placement import Placement
+from ringtune.rendezvous import Rendezvous
+from ringtune.session import Links, Session
+from ringtune.variables import LOG_LEVELS, TRANSPORTS
+
+_rendezvous = Rendezvous()
+
+
+def open_session(config: Config | None = None) -> Session:
+    """Open a session and make it the current one; see `Session.open`."""
+    if session.state.current is not None:
+        raise InvalidArgument("a session is open in this process already: close it (shutdown()) before opening another")
+    config = Config.from_environ() if config is None else config
+    place = placement.detect(config)
+    address = _rendezvous.find(place, config) if place.size > 1 else ("", 0)
+    job = _rendezvous.job_key(place.job)
+    try:
+        with native.translated():
+            store = native.load().StoreClient(*address, config.start_timeout_ns) if place.size > 1 else None
+            run_folder = _agree_on_folder(config, place, store, job)
+            runtime = native.load().Runtime(runtime_options(config, place, address, job))
+    finally:
+        _rendezvous.met()
+    opened = Session(config, place, runtime, Links(job, store, run_folder))
+    session.state.current = opened
+    try:
+        opened.begin()
+    except BaseException:
+        opened.close()
+        raise
+    atexit.unregister(session.shutdown)
+    atexit.register(session.shutdown)
+    return opened
+
+
+def runtime_options(config: Config, place: Placement, address: tuple[str, int], job: str) -> Any:
+    """Translate settings and placement into the native runtime's options.
+
+    Raises:
+        ConfigError: ``RINGTUNE_THREAD_AFFINITY`` names fewer cores than there are ranks on this host.
+    """
+    options = native.load().RuntimeOptions()
+    options.rank, options.size, options.host = place.rank, place.size, place.host
+    options.store_host, options.store_port = address
+    options.job = job
+    options.bind_address = config.interface_address or ""
+    options.transport = TRANSPORTS.index(config.transport)
+    options.connect_timeout_ns, options.idle_timeout_ns = config.start_timeout_ns, config.idle_timeout_ns
+    options.fusion_bytes, options.cycle_time_ns = config.fusion_bytes, config.cycle_time_ns
+    options.segment_bytes, options.cache_capacity = config.segment_bytes, config.cache_capacity
+    options.stall_warning_ns = 0 if config.stall_check_disable else config.stall_warning_ns
+    options.stall_shutdown_ns = 0 if config.stall_check_disable else config.stall_shutdown_ns
+    options.thread_affinity = _core_of(config, place)
+    options.log_level = LOG_LEVELS.index(config.log_level)
+    return options
+
+
+def _core_of(config: Config, place: Placement) -> int:
+    if not config.thread_affinity:
+        return -1
+    local_rank = place.rank if place.local_rank is None else place.local_rank
+    if local_rank >= len(config.thread_affinity):
+        raise ConfigError(
+            f"RINGTUNE_THREAD_AFFINITY names {len(config.thread_affinity)} cores, but this is local rank {local_rank}: "
+            "name one core for each rank of the host"
+        )
+    return config.thread_affinity[local_rank]
+
+
+def _agree_on_folder(config: Config, place: Placement, store: Any, job: str) -> Path:
+    """Return the run folder's path; rank 0 chooses it and tells the others through the store."""
+    if config.run_dir is not None:
+        return config.run_dir.absolute()
+    key = f"{job}/run_folder"
+    if place.rank == 0:
+        folder = runfolder.planned_folder(runfolder.script_name())
+        if store is not None:
+            store.set(key, str(folder).encode())
+        return folder
+    return Path(store.get(key, config.start_timeout_ns).decode())

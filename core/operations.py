@@ -1,0 +1,58 @@
+"""What a session can be asked to do: descriptions of operations, and named ranges of the timeline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Allreduce:
+    """An allreduce to submit: addresses of contiguous memory, numbers as in ``native/base/dtype.h``."""
+
+    name: str
+    input: int
+    output: int
+    shape: Sequence[int]
+    dtype: int
+    op: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+    group: str = ""
+    group_size: int = 0
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """A broadcast to submit."""
+
+    name: str
+    input: int
+    output: int
+    shape: Sequence[int]
+    dtype: int
+    root: int
+
+
+class Range:
+    """Records the time spent in its body as a span of the timeline; costs little when nothing records."""
+
+    __slots__ = ("_begin_ns", "_name", "_runtime")
+
+    def __init__(self, runtime: Any, name: str) -> None:
+        self._runtime = runtime
+        self._name = name
+        self._begin_ns = 0
+
+    def __enter__(self) -> Range:
+        self._begin_ns = time.monotonic_ns()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._runtime is not None and self._runtime.recording:
+            self._runtime.record_range(self._name, self._begin_ns, time.monotonic_ns())

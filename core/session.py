@@ -1,0 +1,391 @@
+"""The session: one job's life in this process, from ``init()`` to ``shutdown()``.
+
+A `Session` owns the native runtime, writes the run folder and drives the extensions. There is one current session
+per process; the framework front ends (`ringtune.torch`) work through it. Not thread-safe: open, close and step on
+the thread that trains; submitting and waiting may happen on any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ringtune import extensions, layout, native, runfolder
+from ringtune.config import Config
+from ringtune.errors import NotInitialized, RingtuneError
+from ringtune.knobs import Knobs
+from ringtune.operations import Allreduce, Broadcast, Range
+from ringtune.placement import Placement
+from ringtune.stats import StepStats
+from ringtune.step_log import StepLog
+
+WAIT_SLICE_NS = 100_000_000
+"""Longest time inside the runtime without looking at signals, so that Ctrl-C is answered within it."""
+
+_LEAVE_TIMEOUT_NS = 10_000_000_000
+"""How long rank 0, whose negotiator the others need, waits for them to leave before it goes."""
+
+NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+"""Horovod's words, which scripts compare."""
+
+
+class Session:
+    """One job's life in this process. Made by `Session.open`.
+
+    Args:
+        config: Settings of this process.
+        place: Where it stands in the job.
+        runtime: The native runtime (or what behaves like it); owned.
+        links: How this job meets and where it writes.
+
+    Attributes:
+        run_folder: Folder the job writes into, None when it writes nothing.
+        store: Client of the rendezvous store, None for a job of one.
+        job: Key of this session in the store, the same on all ranks.
+    """
+
+    def __init__(self, config: Config, place: Placement, runtime: Any, links: Links) -> None:
+        self.config = config
+        self.placement = place
+        self.runtime = runtime
+        self.job = links.job
+        self.store = links.store
+        self.run_folder: Path | None = None
+        self.rank: int = place.rank
+        self.size: int = place.size
+        self.local_rank: int = runtime.local_rank
+        self.local_size: int = runtime.local_size
+        self.cross_rank: int = runtime.cross_rank
+        self.cross_size: int = runtime.cross_size
+        self.homogeneous: bool = runtime.homogeneous
+        self.hosts: list[str] = list(runtime.hosts)
+        self.timeline_file: Path | None = None
+        self.closed = False
+        self._planned_folder = links.run_folder
+        self._pid = os.getpid()
+        self._error = native.error_class()
+        self._extensions = extensions.ExtensionSet(place.rank)
+        self._step_log: StepLog | None = None
+
+    @staticmethod
+    def open(config: Config | None = None) -> Session:
+        """Find this process's place, meet the other ranks and make the session current.
+
+        Args:
+            config: Settings; default: those of the environment.
+
+        Raises:
+            ConfigError: The environment makes no sense; the message says which variable.
+            Timeout: Not all ranks came; the message names the missing ones.
+        """
+        from ringtune.opening import open_session
+
+        return open_session(config)
+
+    @staticmethod
+    def current() -> Session | None:
+        """Return the open session of this process, if there is one."""
+        return state.current
+
+    @property
+    def knobs(self) -> Knobs:
+        """The runtime's present setting."""
+        return Knobs.from_dict(self.runtime.knobs())
+
+    @property
+    def epoch(self) -> int:
+        """Version of the present setting."""
+        return int(self.runtime.knobs()["epoch"])
+
+    @property
+    def recording(self) -> bool:
+        """Whether a timeline is being recorded."""
+        return bool(self.runtime.recording)
+
+    # -- operations --------------------------------------------------------------------------------------------------
+
+    def submit_allreduce(self, operation: Allreduce) -> int:
+        """Start an allreduce; the buffers must stay alive until its ticket is done.
+
+        Raises:
+            InvalidArgument: The name is in flight already, or the operation makes no sense on this rank.
+            ShutDown: The runtime has been shut down.
+        """
+        o = operation
+        try:
+            return int(
+                self.runtime.allreduce(
+                    o.name, o.input, o.output, o.shape, o.dtype, o.op, o.prescale, o.postscale, o.group, o.group_size
+                )
+            )
+        except self._error as error:
+            raise native.translate(error) from None
+
+    def submit_allgather(self, name: str, address: int, shape: Sequence[int], dtype: int) -> int:
+        """Start an allgather along the first dimension; `take_gathered` returns its result."""
+        try:
+            return int(self.runtime.allgather(name, address, shape, dtype))
+        except self._error as error:
+            raise native.translate(error) from None
+
+    def submit_broadcast(self, operation: Broadcast) -> int:
+        """Start a broadcast from a root rank; buffers must stay alive until its ticket is done."""
+        o = operation
+        try:
+            return int(self.runtime.broadcast(o.name, o.input, o.output, o.shape, o.dtype, o.root))
+        except self._error as error:
+            raise native.translate(error) from None
+
+    def submit_barrier(self, name: str) -> int:
+        """Start a barrier: its ticket is done when all ranks have submitted it."""
+        try:
+            return int(self.runtime.barrier(name))
+        except self._error as error:
+            raise native.translate(error) from None
+
+    def poll(self, ticket: int) -> bool:
+        """Return whether the operation is done (or failed), without waiting."""
+        try:
+            return bool(self.runtime.poll(ticket))
+        except self._error as error:
+            raise native.translate(error) from None
+
+    def wait(self, ticket: int) -> None:
+        """Wait until the operation is done; Ctrl-C interrupts the wait, not the operation.
+
+        Raises:
+            RuntimeFailure: The operation failed, on all ranks; the subclass says how.
+        """
+        wait = self.runtime.wait
+        try:
+            while not wait(ticket, WAIT_SLICE_NS):
+                pass
+        except self._error as error:
+            raise native.translate(error) from None
+
+    def take_gathered(self, ticket: int) -> tuple[tuple[int, ...], Any]:
+        """Return shape and bytes (an owning buffer) of a finished allgather."""
+        try:
+            shape, buffer = self.runtime.take_gathered(ticket)
+        except self._error as error:
+            raise native.translate(error) from None
+        return tuple(shape), buffer
+
+    def release(self, ticket: int) -> None:
+        """Forget a finished operation."""
+        self.runtime.release(ticket)
+
+    # -- steps and knobs ---------------------------------------------------------------------------------------------
+
+    def end_step(self) -> StepStats:
+        """Close the present step: count it, log it and tell the extensions."""
+        try:
+            stats = StepStats.from_dict(self.runtime.end_step())
+        except self._error as error:
+            raise native.translate(error) from None
+        if self._step_log is not None:
+            self._append(stats)
+        if self._extensions:
+            self._extensions.on_step(stats)
+        return stats
+
+    def propose_knobs(self, knobs: Knobs) -> int:
+        """Ask for another setting; all ranks take it at one cycle with nothing in flight.
+
+        Returns:
+            The epoch the setting will carry.
+
+        Raises:
+            InvalidArgument: This is not rank 0.
+        """
+        try:
+            return int(self.runtime.propose_knobs(knobs.as_dict()))
+        except self._error as error:
+            raise native.translate(error) from None
+
+    # -- timeline ----------------------------------------------------------------------------------------------------
+
+    def range(self, name: str) -> Range:
+        """Return a context manager that records its body under a name in the timeline."""
+        return Range(self.runtime, name)
+
+    def start_timeline(self, path: str | Path | None = None, *, mark_cycles: bool = False) -> None:
+        """Record this rank's part of the timeline.
+
+        Args:
+            path: Where rank 0 shall merge all parts when the session closes; default: in the run folder.
+            mark_cycles: Also mark the runtime's cycles.
+
+        Raises:
+            TraceIoError: The part cannot be written.
+        """
+        run = self.ensure_run_folder()
+        part = layout.timeline_part(run, self.rank)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        self.timeline_file = Path(path).absolute() if path is not None else layout.timeline_file(run)
+        try:
+            self.runtime.start_timeline(str(part), mark_cycles)
+        except self._error as error:
+            raise native.translate(error) from None
+        if self.rank == 0 and path is not None:
+            runfolder.update(run, labels={"timeline": str(self.timeline_file)})
+
+    def stop_timeline(self) -> None:
+        """Stop recording; the part is complete when this returns."""
+        try:
+            if self.recording:
+                self.runtime.stop_timeline()
+        except self._error as error:
+            raise native.translate(error) from None
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def ensure_run_folder(self) -> Path:
+        """Return the run folder, making it when it is needed for the first time.
+
+        Raises:
+            RingtuneError: It cannot be written.
+        """
+        if self.run_folder is None:
+            run = self._planned_folder
+            if self.rank == 0:
+                self._describe(run)
+            runfolder.write_machine(run, self.rank, self.placement.host)
+            self._step_log = StepLog(run, self.rank)
+            self.run_folder = run
+        return self.run_folder
+
+    def close(self) -> None:
+        """Leave the job: extensions, timeline, runtime, run folder, in this order. Idempotent."""
+        if self.closed or os.getpid() != self._pid:  # a forked child holds only a copy
+            return
+        self.closed = True
+        if state.current is self:
+            state.current = None
+        self._extensions.on_close()
+        for leave in (self.stop_timeline, lambda: self.runtime.shutdown(_LEAVE_TIMEOUT_NS)):
+            try:
+                leave()
+            except (RingtuneError, self._error) as error:  # nothing is left to do about it but to say so
+                _warn(f"[rank {self.rank}] while leaving the job: {error}")
+        if self._step_log is not None:
+            self._step_log.close()
+        self._extensions.after_close()
+        if self.run_folder is not None and self.rank == 0 and not self.config.launcher:
+            runfolder.finish(self.run_folder, exit_code())
+
+    def begin(self) -> None:
+        """Start what the settings ask for: run folder, timeline, extensions."""
+        config = self.config
+        if self.rank == 0:
+            for sentence in config.warnings:
+                _warn(sentence)
+        if config.run_dir is not None or config.autotune:
+            self.ensure_run_folder()
+        if config.timeline is not None and not config.timeline_dynamic:
+            self.start_timeline(config.timeline, mark_cycles=config.timeline_mark_cycles)
+        self._extensions.open(self, extensions.registered())
+
+    def _describe(self, run: Path) -> None:
+        facts: dict[str, Any] = {
+            "size": self.size,
+            "hosts": self.hosts,
+            "config": self.config.as_dict(),
+            "knobs": self.knobs.as_dict(),
+            "versions": runfolder.versions(),
+        }
+        if runfolder.read(run) is None:
+            record = runfolder.RunRecord(runfolder.script_name(), command=[sys.executable, *sys.argv])
+            runfolder.create(run, replace(record, **facts))
+        else:  # the launcher has described the run already
+            runfolder.update(run, **facts)
+
+    def _append(self, stats: StepStats) -> None:
+        assert self._step_log is not None
+        try:
+            self._step_log.append(stats)
+        except RingtuneError as error:
+            _warn(f"[rank {self.rank}] the step log ends here: {error}")
+            self._step_log.close()
+            self._step_log = None
+
+
+@dataclass(frozen=True)
+class Links:
+    """How a session meets its job and where it would write.
+
+    Attributes:
+        job: Key of the session in the store.
+        store: Client of the store, None for a job of one.
+        run_folder: Absolute path of the run folder, the same on all ranks; made when first needed.
+    """
+
+    job: str
+    store: Any
+    run_folder: Path
+
+
+@dataclass
+class State:
+    """What a process holds: at most one open session.
+
+    Attributes:
+        current: The open session.
+    """
+
+    current: Session | None = None
+
+
+state = State()
+
+
+def init(config: Config | None = None) -> Session:
+    """Open the session of this process, or return the one that is open.
+
+    Raises:
+        ConfigError: The environment makes no sense.
+        Timeout: Not all ranks came.
+    """
+    return state.current if state.current is not None else Session.open(config)
+
+
+def shutdown() -> None:
+    """Close the session of this process; idempotent."""
+    if state.current is not None:
+        state.current.close()
+
+
+def is_initialized() -> bool:
+    """Return whether a session is open."""
+    return state.current is not None
+
+
+def range(name: str) -> Range:
+    """Record the body of a ``with`` statement in the timeline of the current session, if there is one."""
+    return Range(state.current.runtime if state.current is not None else None, name)
+
+
+def require() -> Session:
+    """Return the current session.
+
+    Raises:
+        NotInitialized: There is none.
+    """
+    if state.current is None:
+        raise NotInitialized(NOT_INITIALIZED)
+    return state.current
+
+
+def exit_code() -> int | None:
+    """Return the process's exit code as far as it shows while the session closes: None unless it fails."""
+    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
+        return 130
+    return 1 if hasattr(sys, "last_value") else None
+
+
+def _warn(sentence: str) -> None:
+    print(f"ringtune warning: {sentence}", file=sys.stderr, flush=True)
