@@ -1,0 +1,215 @@
+"""``ringtune check``: what is built and available on this machine, and what will be missed.
+
+Nothing here imports torch or a GPU library: versions come from package metadata and libraries are looked for by name,
+so the answer takes a fraction of a second and is there even when an import would crash.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import json
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import import_module, metadata, util
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ringtune.variables import PREFIX, TWIN_PREFIX, VARIABLES
+
+_MIB = 1 << 20
+_SHM = Path("/dev/shm")
+_LITTLE_SHM_BYTES = 256 * _MIB
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the answer.
+
+    Attributes:
+        name: What was looked for.
+        available: Whether it is there.
+        detail: Version, path or number; when it is missing, what brings it.
+        warning: A sentence if something about it will be missed, else empty.
+    """
+
+    name: str
+    available: bool
+    detail: str
+    warning: str = ""
+
+
+def find_all() -> list[Finding]:
+    """Look for everything ringtune can use on this machine."""
+    found = [_ringtune(), _native(), Finding("python", True, platform.python_version())]
+    found += [_package(name, extra) for name, extra in _PACKAGES]
+    found += [_nccl(), _cupy(), _gpus(), _mpi_launcher(), _ssh(), _shared_memory(), _cores()]
+    return found
+
+
+_PACKAGES = (
+    ("torch", "torch"),
+    ("torchvision", "bench"),
+    ("scikit-learn", "bench"),
+    ("optuna", "tuner"),
+    ("dash", "dashboard"),
+    ("mpi4py", "mpi"),
+)
+
+
+def _ringtune() -> Finding:
+    try:
+        return Finding("ringtune", True, metadata.version("ringtune"))
+    except metadata.PackageNotFoundError:
+        return Finding("ringtune", True, f"not installed, running from {Path(__file__).parent}")
+
+
+def _native() -> Finding:
+    try:
+        info: dict[str, str] = import_module("ringtune._native").build_info()
+    except ImportError as error:
+        warning = (
+            "no job can run without the native runtime: install ringtune again with a C++20 compiler (pip install .)"
+        )
+        return Finding("native runtime", False, str(error), warning)
+    return Finding("native runtime", True, ", ".join(f"{key} {value}" for key, value in info.items() if value))
+
+
+def _package(name: str, extra: str) -> Finding:
+    version = _version(name)
+    return Finding(name, bool(version), version or f"pip install 'ringtune[{extra}]'")
+
+
+def _nccl() -> Finding:
+    for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
+        if version := _version(package):
+            return Finding("NCCL", True, f"{version} ({package})")
+    library = ctypes.util.find_library("nccl")
+    return Finding("NCCL", library is not None, library or "pip install 'ringtune[gpu-cu12]' or 'ringtune[gpu-cu13]'")
+
+
+def _cupy() -> Finding:
+    for package in ("cupy-cuda13x", "cupy-cuda12x", "cupy"):
+        if version := _version(package):
+            return Finding("CuPy", True, f"{version} ({package})")
+    return Finding("CuPy", False, "pip install 'ringtune[gpu-cu12]' or 'ringtune[gpu-cu13]'")
+
+
+def _gpus() -> Finding:
+    """GPUs as the driver lists them; works without any CUDA library."""
+    folder = Path("/proc/driver/nvidia/gpus")
+    try:
+        files = sorted(folder.glob("*/information"))
+        names = [_field(file.read_text(encoding="utf-8", errors="replace"), "Model") for file in files]
+    except OSError:
+        names = []
+    return Finding("GPUs", bool(names), ", ".join(names) or "none")
+
+
+def _field(text: str, name: str) -> str:
+    return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith(name)), "unknown")
+
+
+def _mpi_launcher() -> Finding:
+    path = shutil.which("mpirun") or shutil.which("srun")
+    return Finding("mpirun or srun", path is not None, path or "not needed: `ringtune run` starts jobs by itself")
+
+
+def _ssh() -> Finding:
+    path = shutil.which("ssh")
+    return Finding("ssh", path is not None, path or "needed for ranks on other hosts only")
+
+
+def _shared_memory() -> Finding:
+    try:
+        usage = shutil.disk_usage(_SHM)
+    except OSError as error:
+        warning = "ranks of one host will use TCP, which is slower"
+        return Finding("shared memory", False, f"{_SHM}: {error.strerror}", warning)
+    little = usage.free < _LITTLE_SHM_BYTES
+    warning = f"little room in {_SHM}; in a container give it more (docker run --shm-size=1g)" if little else ""
+    return Finding("shared memory", True, f"{usage.free // _MIB} MiB free of {usage.total // _MIB} MiB", warning)
+
+
+def _cores() -> Finding:
+    cores = len(os.sched_getaffinity(0))
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    warning = ""
+    if given.isdigit() and int(given) > cores:
+        warning = f"OMP_NUM_THREADS={given}, but this machine has {cores} cores: threads will wait for one another"
+    elif cores < 2:
+        warning = "one core: two ranks on this machine take turns, so scaling figures mean nothing"
+    return Finding("cores", True, f"{cores} usable of {os.cpu_count()}", warning)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        # Found on the path without metadata, as packages of a distribution sometimes are.
+        return "unknown version" if package.isidentifier() and util.find_spec(package) else ""
+
+
+def variable_rows() -> list[tuple[str, str, str, str, str]]:
+    """Return the table of variables as text: name, Horovod's name, default, unit, meaning."""
+    return [
+        (
+            PREFIX + variable.name,
+            TWIN_PREFIX + variable.twin if variable.twin else "",
+            _default_text(variable.default, variable.factor),
+            variable.unit or (" or ".join(variable.choices) if variable.choices else ""),
+            variable.meaning,
+        )
+        for variable in VARIABLES
+    ]
+
+
+def _default_text(default: object, factor: int) -> str:
+    if default is None or default == ():
+        return ""
+    if isinstance(default, bool):
+        return str(int(default))
+    return f"{default / factor:g}" if isinstance(default, int) and factor != 1 else str(default)
+
+
+def _print_table(console: Console) -> None:
+    table = Table(title="ringtune", title_justify="left", show_header=False)
+    for column, wrap in (("name", False), ("state", False), ("detail", True)):
+        table.add_column(column, no_wrap=not wrap)
+    findings = find_all()
+    for finding in findings:
+        state = "[green]yes[/]" if finding.available else "[dim]no[/]"
+        detail = escape(finding.detail)
+        table.add_row(finding.name, state, detail if finding.available else f"[dim]{detail}[/]")
+    console.print(table)
+    for finding in findings:
+        if finding.warning:
+            console.print(f"[yellow]{finding.name}:[/] {escape(finding.warning)}", highlight=False)
+
+
+def _print_variables(console: Console) -> None:
+    table = Table("variable", "Horovod's", "default", "unit", "meaning")
+    for row in variable_rows():
+        table.add_row(*row)
+    console.print(table)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@click.option("--variables", is_flag=True, help="List the environment variables instead.")
+def check(as_json: bool, variables: bool) -> None:
+    """Show what is built and available on this machine."""
+    if as_json:
+        names = ("name", "horovod", "default", "unit", "meaning")
+        rows = [dict(zip(names, row, strict=True)) for row in variable_rows()]
+        click.echo(json.dumps(rows if variables else [asdict(finding) for finding in find_all()], indent=2))
+        return
+    show: Callable[[Console], None] = _print_variables if variables else _print_table
+    # A pipe has no width; 120 keeps a row on a line.
+    show(Console(width=None if os.isatty(1) else 120))

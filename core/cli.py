@@ -1,0 +1,180 @@
+"""The command ``ringtune``: a table of commands, loaded when they are used.
+
+This table is the one place in core that knows the layers above it, as strings. Rooms raise `RingtuneError` (or
+`UsageError`); `main` is the only place that turns them into a message and an exit code.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+import click
+
+from ringtune.errors import RingtuneError, UsageError
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the table.
+
+    Attributes:
+        target: ``module:attribute`` of the click command.
+        summary: One line for ``ringtune --help``, which must import no command.
+        extra: Extra of the package that brings what the command imports; empty if the base is enough.
+    """
+
+    target: str
+    summary: str
+    extra: str = ""
+
+
+COMMANDS = {
+    "run": Entry("ringtune.launch.command:run", "Start a training job on several ranks."),
+    "check": Entry("ringtune.check:check", "Show what is built and available on this machine."),
+    "timeline": Entry("ringtune.timeline.cli:timeline", "Read timelines: where the time went."),
+    "tune": Entry("ringtune.tuner.cli:tune", "Tune the knobs while a job trains.", "tuner"),
+    "dashboard": Entry("ringtune.dashboard.cli:dashboard", "Serve the dashboard over the run folders.", "dashboard"),
+    "report": Entry("ringtune.dashboard.cli:report", "Write a run as one self-contained HTML file.", "dashboard"),
+    "bench": Entry("ringtune.benchmarks.cli:bench", "Measure throughput and scaling efficiency.", "bench"),
+}
+
+# Modules whose absence has a better explanation than the command's own extra.
+_EXTRA_OF_MODULE = {
+    "torch": "torch",
+    "optuna": "tuner",
+    "scipy": "tuner",
+    "dash": "dashboard",
+    "dash_ag_grid": "dashboard",
+    "dash_mantine_components": "dashboard",
+    "plotly": "dashboard",
+    "waitress": "dashboard",
+    "torchvision": "bench",
+    "sklearn": "bench",
+    "mpi4py": "mpi",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is called, and only that one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry.target.partition(":")
+        try:
+            command = getattr(import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            raise _missing_module(error, entry.extra) from error
+        assert isinstance(command, click.Command), f"{entry.target} is no click command"
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"the commands are: {', '.join(COMMANDS)}."
+            raise UsageError(f"there is no command '{name}'; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        import ringtune
+
+        click.echo(f"ringtune {ringtune.__version__}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version."
+)
+@click.option("--traceback", "show_traceback", is_flag=True, help="Show where an error was raised (for developers).")
+@click.pass_context
+def cli(ctx: click.Context, show_traceback: bool) -> None:
+    """See, predict and cut the cost of communication in data-parallel training."""
+    ctx.obj = None
+    if show_traceback:
+        os.environ["RINGTUNE_TRACEBACK"] = "1"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: Words after ``ringtune``; default: the process's.
+
+    Returns:
+        The exit code: what the command returned, 1 after an error, 2 after wrong use, 130 after an interrupt.
+    """
+    try:
+        result = cli.main(args=arguments, prog_name="ringtune", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, click.Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # `ringtune timeline summary F | head`: the reader has had enough. Keep the interpreter from flushing again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except RingtuneError as error:
+        return _report(error)
+    except ModuleNotFoundError as error:
+        if (missing := _missing_module(error)) is error:
+            raise
+        return _report(missing)
+    return result if isinstance(result, int) else 0
+
+
+def _report(error: Exception) -> int:
+    # Read here and not through Config: the configuration itself may be what is wrong.
+    if os.environ.get("RINGTUNE_TRACEBACK", "").strip() not in ("", "0"):
+        traceback.print_exception(type(error), error, error.__traceback__)
+    click.secho(f"ringtune: {error}", fg="red", err=True)
+    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
+
+
+def _missing_module(error: ModuleNotFoundError, extra: str = "") -> Exception:
+    """Return the error that says what to install, or `error` itself when the cause is not a missing extra.
+
+    Args:
+        error: What an import raised.
+        extra: The command's own extra, which is right for modules that several extras bring.
+    """
+    name = error.name or ""
+    root = name.partition(".")[0]
+    if name == "ringtune._native":
+        return RingtuneError("the native runtime is not built; install ringtune again with `pip install .`")
+    needed = extra if root in _EXTRA_OF_MODULE and extra else _EXTRA_OF_MODULE.get(root, "")
+    if not needed:
+        return error
+    found = RingtuneError(f"this needs {root}, which is not installed: pip install 'ringtune[{needed}]'")
+    found.__cause__ = error
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

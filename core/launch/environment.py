@@ -1,0 +1,102 @@
+"""The environment a rank starts with."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringtune.launch.hosts import Slot
+
+# What belongs to the launcher's host or shell and would be wrong on another one.
+_NOT_FOR_OTHER_HOSTS = re.compile(
+    r"^(HOSTNAME|HOST|PWD|OLDPWD|SHLVL|_|TERM_.*|SSH_.*|DISPLAY|XAUTHORITY|XDG_.*|DBUS_.*|WINDOWID|TMUX.*|STY|"
+    r"TMPDIR|BASH_FUNC_.*)$"
+)
+# Places that another launcher gave this process; a rank must not take them for its own.
+_FOREIGN_PLACE = re.compile(
+    r"^(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|TORCHELASTIC_RUN_ID|PMI_RANK|PMI_SIZE|"
+    r"OMPI_COMM_WORLD_.*|SLURM_PROCID|SLURM_LOCALID|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME))$"
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all ranks of a job share.
+
+    Attributes:
+        name: Random name of the job.
+        size: Number of ranks.
+        store_port: Port of the launcher's rendezvous store.
+        run_dir: Absolute run folder, or None.
+    """
+
+    name: str
+    size: int
+    store_port: int
+    run_dir: Path | None
+
+
+def rank_environment(
+    job: Job, slot: Slot, store_host: str, base: Mapping[str, str], settings: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables of one rank: `base`, then `settings`, then the rank's place in the job.
+
+    Args:
+        job: What all ranks share.
+        slot: Where this rank runs.
+        store_host: Address by which the rank's host reaches the store.
+        base: The user's environment.
+        settings: What the command line asked for.
+    """
+    environ = {name: value for name, value in base.items() if not _FOREIGN_PLACE.match(name)}
+    environ.update(settings)
+    bracketed = f"[{store_host}]" if ":" in store_host else store_host
+    environ.update(
+        {
+            "RINGTUNE_RANK": str(slot.rank),
+            "RINGTUNE_SIZE": str(job.size),
+            "RINGTUNE_LOCAL_RANK": str(slot.local_rank),
+            "RINGTUNE_LOCAL_SIZE": str(slot.local_size),
+            "RINGTUNE_HOSTNAME": slot.host,
+            "RINGTUNE_STORE": f"{bracketed}:{job.store_port}",
+            "RINGTUNE_JOB": job.name,
+            "RINGTUNE_LAUNCHER": "1",
+            # Without it a rank's lines arrive in blocks, long after the event they tell of.
+            "PYTHONUNBUFFERED": "1",
+        }
+    )
+    environ.pop("RINGTUNE_RUN_DIR", None)
+    if job.run_dir is not None:
+        environ["RINGTUNE_RUN_DIR"] = str(job.run_dir)
+    return environ
+
+
+def for_other_host(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what belongs to this host or to the shell the user sits at."""
+    return {name: value for name, value in environ.items() if not _NOT_FOR_OTHER_HOSTS.match(name)}
+
+
+def address_towards(host: str) -> str:
+    """Return this machine's address on the way to `host`, by which that host can reach us.
+
+    Nothing is sent: connecting a UDP socket only asks the kernel for its route. Falls back to this host's name.
+    """
+    name = host.rpartition("@")[2]
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            found: str = probe.getsockname()[0]
+            return found
+    except OSError:
+        # The name may be known to ssh alone (an alias in its configuration).
+        return socket.gethostname()
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,195 @@
+"""Starts a job: finds its hosts, serves the rendezvous store, starts the ranks and stays with them to the end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ringtune import native, runfolder
+from ringtune.config import Config
+from ringtune.errors import UsageError
+from ringtune.launch import after_run, remote
+from ringtune.launch.environment import Job, address_towards, cores, for_other_host, rank_environment
+from ringtune.launch.hosts import Host, Slot, assign, is_local, parse_hostfile, parse_hosts
+from ringtune.launch.options import LaunchOptions
+from ringtune.launch.rank import Order, RankProcess
+from ringtune.launch.streams import Streams
+from ringtune.launch.supervisor import Outcome, Supervisor
+
+
+def launch(options: LaunchOptions) -> int:
+    """Run a job to its end.
+
+    Signals that arrive meanwhile are passed on to the ranks when this is called in the main thread.
+
+    Args:
+        options: The job.
+
+    Returns:
+        The first failing rank's exit code (128 + number after a signal), 0 if all ended well.
+
+    Raises:
+        UsageError: The options cannot work: hosts, number of ranks, a command that is not there.
+        RingtuneError: A host cannot be reached, the run folder cannot be written, the runtime is not built.
+    """
+    slots = plan(options)
+    if options.run_dir is not None:
+        options = dataclasses.replace(options, run_dir=options.run_dir.absolute())
+    local = frozenset(host for host in {slot.host for slot in slots} if is_local(host))
+    if local:
+        require_command(options.command, options.environ.get("PATH"))
+    # Wrong settings are found here, once, instead of by every rank.
+    config = Config.from_environ({**options.environ, **options.settings})
+    remote.require_reachable({slot.host for slot in slots} - local, options)
+    store = open_store("127.0.0.1" if len(local) == len({slot.host for slot in slots}) else "0.0.0.0")
+    with contextlib.closing(store), contextlib.closing(Streams(len(slots), options)) as streams:
+        _say_plan(slots, local, options, streams)
+        job = Job(secrets.token_hex(8), len(slots), store.port, options.run_dir)
+        if options.run_dir is not None:
+            runfolder.create(options.run_dir, _record(options, slots, config))
+        outcome = _run(job, slots, local, options, streams)
+        if options.run_dir is not None:
+            runfolder.finish(options.run_dir, outcome.exit_code)
+            after_run.call(options.run_dir, streams.say)
+    return outcome.exit_code
+
+
+def plan(options: LaunchOptions) -> list[Slot]:
+    """Return where each rank runs.
+
+    Raises:
+        UsageError: Hosts or number of ranks make no sense.
+    """
+    if not options.command:
+        raise UsageError("say what to run: ringtune run -np 2 python train.py")
+    if options.num_proc is not None and options.num_proc < 1:
+        raise UsageError(f"-np {options.num_proc}: a job has at least 1 rank")
+    if options.hosts is not None and options.hostfile is not None:
+        raise UsageError("give -H or --hostfile, not both")
+    hosts = _hosts(options)
+    if hosts is None and options.num_proc is None:
+        raise UsageError("say how many ranks: ringtune run -np 2 ...")
+    if hosts is None:
+        assert options.num_proc is not None
+        hosts = [Host("localhost", options.num_proc)]
+    return assign(hosts, options.num_proc or sum(host.slots for host in hosts))
+
+
+def require_command(command: Sequence[str], path: str | None) -> None:
+    """Check that this machine can execute a command.
+
+    Raises:
+        UsageError: It is not there, or is no program.
+    """
+    program = command[0]
+    if shutil.which(program, path=path):
+        return
+    file = Path(program)
+    if file.suffix == ".py" and file.is_file():
+        raise UsageError(f"{program} is not executable; run it with python: ringtune run ... python {program}")
+    if file.is_dir():
+        raise UsageError(f"{program} is a folder, not a program")
+    if file.is_file():
+        raise UsageError(f"{program} is not executable (chmod +x {program})")
+    place = "there is no such file" if "/" in program else "it is not on PATH"
+    raise UsageError(f"cannot run {program!r}: {place}")
+
+
+def open_store(host: str) -> Any:
+    """Serve the rendezvous store on a free port; has ``port`` and ``close()``."""
+    with native.translated():
+        return native.load().StoreServer(host, 0)
+
+
+def _hosts(options: LaunchOptions) -> list[Host] | None:
+    if options.hostfile is not None:
+        return parse_hostfile(options.hostfile)
+    return None if options.hosts is None else parse_hosts(options.hosts)
+
+
+def _run(job: Job, slots: Sequence[Slot], local: frozenset[str], options: LaunchOptions, streams: Streams) -> Outcome:
+    others = [slot.host for slot in slots if slot.host not in local]
+    with _ended_in_the_end() as ranks:
+        for slot in slots:
+            # A rank here must announce an address that ranks on other hosts can reach, so it meets the store there.
+            towards = slot.host if slot.host not in local else others[0] if others else ""
+            store_host = address_towards(towards) if towards else "127.0.0.1"
+            environ = rank_environment(job, slot, store_host, options.environ, options.settings)
+            here = slot.host in local
+            order = Order(
+                options.command,
+                environ if here else for_other_host(environ),
+                Path.cwd(),
+                slot.local_size,
+                options.kill_grace_s,
+            )
+            warden = remote.warden_command() if here else remote.remote_warden_command(slot.host, options)
+            ranks.append(RankProcess(slot, warden, order))
+        outcome = Supervisor(ranks, streams, options).run()
+    if outcome.failure is not None and not outcome.interrupted_by and len(slots) > 1:
+        streams.say(f"the job failed: {outcome.failure}")
+    return outcome
+
+
+@contextlib.contextmanager
+def _ended_in_the_end() -> Iterator[list[RankProcess]]:
+    """A list of ranks; those that still run when the block is left, by whatever error, are killed."""
+    ranks: list[RankProcess] = []
+    try:
+        yield ranks
+    finally:
+        for rank in ranks:
+            if rank.exit_code() is None:
+                rank.kill()
+        for rank in ranks:
+            rank.close()
+
+
+def _say_plan(slots: Sequence[Slot], local: frozenset[str], options: LaunchOptions, streams: Streams) -> None:
+    here = sum(slot.host in local for slot in slots)
+    given = options.environ.get("OMP_NUM_THREADS", "")
+    threads = int(given) if given.isdigit() and int(given) else max(1, cores() // max(1, here))
+    if here * threads > cores():
+        streams.say(
+            f"warning: {here} ranks with {threads} {'thread' if threads == 1 else 'threads'} each share "
+            f"{cores()} cores; times will tell little about a real job"
+        )
+    if not options.verbose:
+        return
+    for host in dict.fromkeys(slot.host for slot in slots):
+        ranks = [slot.rank for slot in slots if slot.host == host]
+        way = "" if host in local else " by ssh"
+        streams.say(f"ranks {ranks[0]}-{ranks[-1]} on {host}{way}: {' '.join(options.command)}")
+    if not given:
+        streams.say(f"OMP_NUM_THREADS is not set: each rank gets its share of its host's cores (here {threads})")
+    if options.run_dir is not None:
+        streams.say(f"run folder: {options.run_dir}")
+
+
+def _record(options: LaunchOptions, slots: Sequence[Slot], config: Config) -> runfolder.RunRecord:
+    named = config.timeline is not None and not config.timeline_dynamic
+    labels = {"timeline": str(config.timeline.absolute())} if named and config.timeline else {}
+    return runfolder.RunRecord(
+        name=options.name or run_name(options.command),
+        command=options.command,
+        size=len(slots),
+        hosts=[slot.host for slot in slots],
+        config=config.as_dict(),
+        knobs=config.knobs.as_dict(),
+        labels=labels,
+    )
+
+
+def run_name(command: Sequence[str]) -> str:
+    """Return a name for a run: the stem of the Python script or module, else the program's."""
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        if word == "-m" and following:
+            return following
+        if word.endswith(".py"):
+            return Path(word).stem
+    return Path(command[0]).stem

@@ -1,0 +1,60 @@
+"""What a job is started with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+OnLine = Callable[[int, str, str], None]
+"""Called with (rank, ``"stdout"`` or ``"stderr"``, line without its end) for each line a rank prints."""
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """A job: what to run, where, and what to do with its output.
+
+    Attributes:
+        command: Program and arguments; every rank runs the same.
+        num_proc: Number of ranks, from 1; None = all slots of `hosts` or `hostfile`.
+        hosts: ``host:slots,host2:slots``; None = this machine.
+        hostfile: File of lines ``host slots=N``, instead of `hosts`.
+        run_dir: Folder that receives what the job writes; None = no run folder.
+        name: Name of the run in ``run.json``; empty = the command's script.
+        environ: Environment of the ranks before ringtune's own variables are added.
+        settings: ``RINGTUNE_*`` variables (or others) that override `environ`.
+        prefix_output: Whether printed lines begin with ``[rank]``.
+        timestamp_output: Whether printed lines begin with the time of day.
+        echo: Whether the ranks' output is printed at all (`on_line` and the log files see it anyway).
+        on_line: Sees every line that a rank prints.
+        output_folder: Folder for ``rank.<n>/stdout`` and ``stderr``, as horovodrun's ``--output-filename``.
+        keep_logs: Whether the run folder keeps each rank's output under ``logs/``.
+        ssh_port: Port for ssh; None = ssh's own choice.
+        ssh_identity_file: Key for ssh; None = ssh's own choice.
+        failure_grace_s: How long the other ranks may go on after one failed, so that their messages are seen.
+        kill_grace_s: How long a rank may take to obey SIGTERM before SIGKILL.
+        interrupt_grace_s: How long the ranks may take to end after a forwarded SIGINT, SIGTERM or SIGHUP.
+        verbose: Whether the launcher says what it starts.
+    """
+
+    command: list[str]
+    num_proc: int | None = None
+    hosts: str | None = None
+    hostfile: Path | None = None
+    run_dir: Path | None = None
+    name: str = ""
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    settings: Mapping[str, str] = field(default_factory=dict)
+    prefix_output: bool = True
+    timestamp_output: bool = False
+    echo: bool = True
+    on_line: OnLine | None = None
+    output_folder: Path | None = None
+    keep_logs: bool = False
+    ssh_port: int | None = None
+    ssh_identity_file: Path | None = None
+    failure_grace_s: float = 3.0
+    kill_grace_s: float = 5.0
+    interrupt_grace_s: float = 30.0
+    verbose: bool = False

@@ -1,0 +1,114 @@
+"""One rank as the launcher sees it: its warden's process, its two streams, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringtune.launch.hosts import Slot
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a warden is told: the first line it reads.
+
+    Attributes:
+        command: Program and arguments.
+        environ: The rank's whole environment.
+        cwd: Folder in which it starts.
+        local_size: Ranks on the host, which share its cores.
+        grace_s: Time between SIGTERM and SIGKILL if the launcher disappears.
+    """
+
+    command: Sequence[str]
+    environ: Mapping[str, str]
+    cwd: Path
+    local_size: int
+    grace_s: float
+
+    def line(self) -> bytes:
+        """Return the order as one line of JSON; ASCII, so that bytes that are no UTF-8 survive as escapes."""
+        fields = {
+            "command": list(self.command),
+            "environ": dict(self.environ),
+            "cwd": str(self.cwd),
+            "local_size": self.local_size,
+            "grace_s": self.grace_s,
+        }
+        return json.dumps(fields).encode("ascii") + b"\n"
+
+
+class RankProcess:
+    """A started rank. Not thread-safe: belongs to the launcher's loop."""
+
+    def __init__(self, slot: Slot, warden: Sequence[str], order: Order) -> None:
+        self.slot = slot
+        # A session of its own: Ctrl-C in the terminal reaches the launcher alone, which forwards it once.
+        self._process = subprocess.Popen(
+            warden,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None and self._process.stderr is not None
+        self.stdout = self._process.stdout.fileno()
+        self.stderr = self._process.stderr.fileno()
+        os.set_blocking(self.stdout, False)
+        os.set_blocking(self.stderr, False)
+        self.pidfd = os.pidfd_open(self._process.pid)
+        self._tell(order.line())
+
+    @property
+    def rank(self) -> int:
+        """Rank in the job."""
+        return self.slot.rank
+
+    @property
+    def pid(self) -> int:
+        """Process id of the warden (or of ssh)."""
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Return the exit code once the rank has ended (128 + number after a signal), else None."""
+        code = self._process.poll()
+        return code if code is None or code >= 0 else 128 - code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to everything the rank has started in its session."""
+        self._tell(f"signal {number}\n".encode())
+
+    def kill(self) -> None:
+        """End the rank now; the warden sees the signal and, if it is stuck, the end of its input."""
+        self.send_signal(signal.SIGKILL)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def kill_warden(self) -> None:
+        """Last resort after `kill`: an ssh that hangs. The kernel then ends a local rank too."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Wait for the process and free its descriptors."""
+        os.close(self.pidfd)
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        self._process.wait()
+
+    def _tell(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        # A warden that is gone needs to hear nothing.
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            view = memoryview(data)
+            while view:
+                view = view[self._process.stdin.write(view) :]

@@ -1,0 +1,96 @@
+"""Where the ranks' output goes: the console, log files, a caller's function."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from ringtune import layout
+from ringtune.errors import RingtuneError
+from ringtune.launch.options import LaunchOptions
+from ringtune.launch.output import Console, Lines, TextLines
+
+_NAMES = ("stdout", "stderr")
+
+
+class Streams:
+    """Both streams of all ranks. Not thread-safe: belongs to the launcher's loop."""
+
+    def __init__(self, num_proc: int, options: LaunchOptions) -> None:
+        self._console = Console(prefix=options.prefix_output, timestamp=options.timestamp_output)
+        self._echo = options.echo
+        self._files = contextlib.ExitStack()
+        self._copies: dict[tuple[int, str], list[BinaryIO]] = {}
+        self._lines: dict[tuple[int, str], Lines] = {}
+        self._texts: dict[tuple[int, str], TextLines] = {}
+        for rank in range(num_proc):
+            for name in _NAMES:
+                self._lines[rank, name] = Lines(partial(self._emit, rank, name))
+                if options.on_line is not None:
+                    self._texts[rank, name] = TextLines(partial(options.on_line, rank, name))
+        try:
+            self._open_copies(num_proc, options)
+        except OSError as error:
+            self.close()
+            raise RingtuneError(f"{error.filename}: cannot be written: {error.strerror}") from None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether some unfinished line is held back for a moment."""
+        return any(lines.waiting for lines in self._lines.values())
+
+    def feed(self, rank: int, name: str, data: bytes) -> None:
+        """Take bytes of a rank's ``stdout`` or ``stderr`` as they arrived."""
+        for file in self._copies.get((rank, name), ()):
+            file.write(data)
+        self._lines[rank, name].feed(data)
+
+    def flush_stale(self) -> None:
+        """Show unfinished lines that have waited long enough."""
+        for lines in self._lines.values():
+            lines.flush_stale()
+
+    def end(self, rank: int) -> None:
+        """A rank has ended: show the rest of its output."""
+        for name in _NAMES:
+            self._lines[rank, name].flush()
+            if (rank, name) in self._texts:
+                self._texts[rank, name].end()
+
+    def say(self, text: str) -> None:
+        """Print the launcher's own words."""
+        self._console.say(text)
+
+    def close(self) -> None:
+        """Close log files and end a line that stands open."""
+        for name in _NAMES:
+            # The console may be the pipe whose end is the reason for closing.
+            with contextlib.suppress(OSError):
+                self._console.close_line(name)
+        self._files.close()
+
+    def _emit(self, rank: int, name: str, piece: bytes) -> None:
+        if self._echo:
+            self._console.put(rank, name, piece)
+        if (rank, name) in self._texts:
+            self._texts[rank, name].put(piece)
+
+    def _open_copies(self, num_proc: int, options: LaunchOptions) -> None:
+        for rank in range(num_proc):
+            if options.keep_logs and options.run_dir is not None:
+                self._copy_to(layout.log_file(options.run_dir, rank), rank, _NAMES)
+            if options.output_folder is not None:
+                # Horovod's names: rank.<rank, padded to the width of the largest>/stdout and stderr.
+                folder = options.output_folder / f"rank.{rank:0{len(str(num_proc - 1))}d}"
+                for name in _NAMES:
+                    self._copy_to(folder / name, rank, (name,))
+
+    def _copy_to(self, path: Path, rank: int, names: Iterable[str]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Unbuffered: the file shows what a rank said even when the launcher is killed.
+        file = self._files.enter_context(path.open("wb", buffering=0))
+        for name in names:
+            self._copies.setdefault((rank, name), []).append(file)

@@ -1,0 +1,230 @@
+"""The launcher's loop: moves output, passes signals on, and decides what the end of a rank means for the others.
+
+One thread, no polling: the loop sleeps until a pipe has bytes, a rank ends (pidfd), a signal arrives or a deadline
+passes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+from ringtune.launch.options import LaunchOptions
+from ringtune.launch.rank import RankProcess
+from ringtune.launch.streams import Streams
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_FORWARDED = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCONT)
+_ABANDON_S = 3.0
+"""Time a warden may take after SIGKILL before it is killed itself (an ssh to a host that is gone)."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first rank that did not end with 0.
+
+    Attributes:
+        rank: Its rank.
+        host: Its host.
+        exit_code: Its exit code, 128 + number after a signal.
+        after_s: Seconds from the start of the job.
+    """
+
+    rank: int
+    host: str
+    exit_code: int
+    after_s: float
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.host} {how_ended(self.exit_code)}, {self.after_s:.1f} s after the start"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the job ended.
+
+    Attributes:
+        exit_code: The job's exit code.
+        failure: The first failure, if any rank failed.
+        interrupted_by: Number of the signal that asked the job to end; 0 = none.
+    """
+
+    exit_code: int
+    failure: Failure | None
+    interrupted_by: int
+
+
+def how_ended(exit_code: int) -> str:
+    """Say an exit code in words."""
+    if exit_code > 128:
+        with contextlib.suppress(ValueError):
+            name = signal.Signals(exit_code - 128).name
+            hint = " (out of memory?)" if name == "SIGKILL" else ""
+            return f"was killed by {name}{hint}"
+    return f"exited with code {exit_code}"
+
+
+class Supervisor:
+    """Watches the ranks of one job from start to end."""
+
+    def __init__(self, ranks: Sequence[RankProcess], streams: Streams, options: LaunchOptions) -> None:
+        self._running = {rank.rank: rank for rank in ranks}
+        self._streams = streams
+        self._options = options
+        self._started = time.monotonic()
+        self._selector = selectors.DefaultSelector()
+        self._signals: deque[int] = deque()
+        self._failure: Failure | None = None
+        self._interrupted_by = 0
+        # Moments of the next escalation; each is armed by the one before.
+        self._terminate_at: float | None = None
+        self._kill_at: float | None = None
+        self._abandon_at: float | None = None
+
+    def run(self) -> Outcome:
+        """Stay until every rank has ended."""
+        with self._selector, self._catching_signals():
+            for rank in self._running.values():
+                self._selector.register(rank.stdout, selectors.EVENT_READ, (rank, "stdout"))
+                self._selector.register(rank.stderr, selectors.EVENT_READ, (rank, "stderr"))
+                self._selector.register(rank.pidfd, selectors.EVENT_READ, (rank, "end"))
+            while self._running:
+                self._turn()
+        code = self._failure.exit_code if self._failure else 0
+        if self._interrupted_by and self._failure:
+            code = 128 + self._interrupted_by
+        return Outcome(code, self._failure, self._interrupted_by)
+
+    def _turn(self) -> None:
+        ended = []
+        for key, _ in self._selector.select(self._timeout()):
+            if key.data is None:
+                os.read(key.fd, 4096)
+            elif key.data[1] == "end":
+                ended.append(key.data[0])
+            else:
+                self._read(*key.data)
+        while self._signals:
+            self._on_signal(self._signals.popleft())
+        # Last, so that what a rank said before it ended stands before the launcher's word about it.
+        for rank in ended:
+            self._on_end(rank)
+        self._streams.flush_stale()
+        self._escalate()
+
+    def _timeout(self) -> float | None:
+        moments = [at for at in (self._terminate_at, self._kill_at, self._abandon_at) if at is not None]
+        waits = [max(0.0, at - time.monotonic()) for at in moments]
+        if self._streams.waiting:
+            waits.append(0.1)
+        return min(waits, default=None)
+
+    def _read(self, rank: RankProcess, stream: str) -> bool:
+        """Pass on what can be read now; False when there is no more, for now or for ever."""
+        descriptor = rank.stdout if stream == "stdout" else rank.stderr
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return False
+        if data:
+            self._streams.feed(rank.rank, stream, data)
+            return True
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(descriptor)
+        return False
+
+    def _on_end(self, rank: RankProcess) -> None:
+        code = rank.exit_code()
+        if code is None:
+            return
+        for stream in ("stdout", "stderr"):
+            while self._read(rank, stream):
+                pass
+        for descriptor in (rank.stdout, rank.stderr, rank.pidfd):
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(descriptor)
+        self._streams.end(rank.rank)
+        del self._running[rank.rank]
+        if code != 0 and self._failure is None:
+            self._failure = Failure(rank.rank, rank.slot.host, code, time.monotonic() - self._started)
+            self._after_failure()
+
+    def _after_failure(self) -> None:
+        if self._interrupted_by:
+            return
+        others = ", ending the others" if self._running else ""
+        self._streams.say(f"{self._failure}{others}")
+        # The survivors notice by themselves and say what they lost; only then are they told to go.
+        self._terminate_at = time.monotonic() + self._options.failure_grace_s
+
+    def _on_signal(self, number: int) -> None:
+        if number == signal.SIGTSTP:
+            # The ranks have no terminal, where the kernel ignores SIGTSTP; SIGSTOP stops them all the same.
+            self._send(signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif number not in _ENDING:
+            self._send(number)
+        elif self._interrupted_by:
+            self._streams.say(f"{signal.Signals(number).name} again, killing the ranks")
+            self._kill_at = time.monotonic()
+        else:
+            self._interrupted_by = number
+            self._send(number)
+            self._kill_at = time.monotonic() + self._options.interrupt_grace_s
+            self._streams.say(f"{signal.Signals(number).name} passed on to {len(self._running)} ranks")
+
+    def _escalate(self) -> None:
+        now = time.monotonic()
+        if self._terminate_at is not None and now >= self._terminate_at:
+            self._terminate_at = None
+            self._send(signal.SIGTERM)
+            self._send(signal.SIGCONT)  # a stopped rank would sleep through it
+            self._kill_at = min(now + self._options.kill_grace_s, self._kill_at or float("inf"))
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill_at = None
+            for rank in self._running.values():
+                rank.kill()
+            self._abandon_at = now + _ABANDON_S
+        if self._abandon_at is not None and now >= self._abandon_at:
+            self._abandon_at = None
+            for rank in self._running.values():
+                rank.kill_warden()
+
+    def _send(self, number: int) -> None:
+        for rank in self._running.values():
+            rank.send_signal(number)
+
+    @contextlib.contextmanager
+    def _catching_signals(self) -> Iterator[None]:
+        """Turn signals into events of the loop; outside the main thread Python allows none, and none is caught."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        wake, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector.register(wake, selectors.EVENT_READ, None)
+        before_wakeup = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        before = {number: signal.signal(number, self._note_signal) for number in _FORWARDED if _not_ignored(number)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(before_wakeup)
+            os.close(wake)
+            os.close(wake_write)
+
+    def _note_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signals.append(number)
+
+
+def _not_ignored(number: int) -> bool:
+    """Whether a signal should be caught: under nohup SIGHUP is ignored and must stay so."""
+    return signal.getsignal(number) is not signal.SIG_IGN
