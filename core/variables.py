@@ -71,6 +71,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "LOG_LEVEL", "log_level", "choice", "warning", "", "Least severity printed.", "LOG_LEVEL", None, 1, LOG_LEVELS
     ),
+    Variable("TRACEBACK", "traceback", "bool", False, "", "The command line shows where an error was raised."),
     # Knobs.
     Variable(
         "FUSION_THRESHOLD",
