@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from ringtune import layout
+from ringtune import runfolder
 from ringtune.benchmarks.jobs import parse_ranks
 from ringtune.benchmarks.peers import select_peers
-from ringtune.benchmarks.records import write_json
+from ringtune.benchmarks.progress import open_console
 from ringtune.benchmarks.sizes import format_bytes, parse_sizes
 from ringtune.errors import RingtuneError, UsageError
 
@@ -73,9 +73,9 @@ def resnet(**options: Any) -> None:
         options["seed"],
     )
     request = ScalingRequest(parse_ranks(options["num_proc"]), options["hosts"], options["rounds"], run, peers)
-    console = Console()
+    console = open_console()
     record = run_resnet(request, console)
-    folder = options["run_dir"] or _default_folder(f"bench-{task.model}", record["created_unix_ns"])
+    folder = options["run_dir"] or runfolder.planned_folder(f"bench-{task.model}")
     console.print(f"record: {store_record(folder, record)}", soft_wrap=True)
     _write(options["json_file"], record, console)
 
@@ -154,7 +154,7 @@ def _race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:
         options["threads_per_rank"],
         peers,
     )
-    console = Console()
+    console = open_console()
     record = run_micro(request, console)
     _write(options["json_file"], record, console)
     missed = below(record, require) if require is not None else []
@@ -166,11 +166,7 @@ def _item_bytes(dtype: str) -> int:
     return int(dtype.strip("abcdefghijklmnopqrstuvwxyz")) // 8
 
 
-def _default_folder(name: str, created_unix_ns: int) -> Path:
-    return Path(layout.RUNS_FOLDER) / layout.run_name(name, created_unix_ns)
-
-
 def _write(path: Path | None, record: dict[str, Any], console: Console) -> None:
     if path is not None:
-        write_json(path, record)
+        runfolder.write_json(path, record)
         console.print(f"record: {path}", soft_wrap=True)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _WORKERS = "ringtune.benchmarks.workers"
 _KEPT_LINES = 25
+_INTERRUPTED = 130
 # Each rank computes with one thread per core it may use; libraries read these before torch can be told.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -47,10 +48,11 @@ def run_worker(job: WorkerJob, on_event: Callable[[dict[str, Any]], None]) -> No
 
     Raises:
         RingtuneError: a rank failed; the message ends with what the job printed last.
+        KeyboardInterrupt: the user ended the job.
     """
     printed: deque[str] = deque(maxlen=_KEPT_LINES)
 
-    def on_line(rank: int, line: str) -> None:
+    def on_line(rank: int, stream: str, line: str) -> None:
         event = marks.receive(line)
         if event is None:
             printed.append(f"[{rank}] {line}".rstrip())
@@ -62,16 +64,19 @@ def run_worker(job: WorkerJob, on_event: Callable[[dict[str, Any]], None]) -> No
             command=[sys.executable, "-m", f"{_WORKERS}.{job.worker}", json.dumps(asdict(job.config))],
             num_proc=job.ranks,
             hosts=job.hosts,
-            environ={**os.environ, **thread_environment(job.threads)},
+            environ={**os.environ, **thread_variables(job.threads)},
+            echo=False,
             on_line=on_line,
         )
     )
+    if code == _INTERRUPTED:
+        raise KeyboardInterrupt
     if code != 0:
         tail = "\n".join(printed) or "(it printed nothing)"
         raise RingtuneError(f"the {job.worker} benchmark on {job.ranks} ranks failed with exit code {code}:\n{tail}")
 
 
-def thread_environment(threads: int) -> Mapping[str, str]:
+def thread_variables(threads: int) -> Mapping[str, str]:
     """Returns the variables that make numeric libraries use `threads` threads per rank."""
     return dict.fromkeys(_THREAD_VARIABLES, str(threads))
 

@@ -15,8 +15,8 @@ from ringtune import layout
 from ringtune.benchmarks.jobs import WorkerJob, run_worker
 from ringtune.benchmarks.peers import SUBJECT, Selection
 from ringtune.benchmarks.progress import open_progress
-from ringtune.benchmarks.sizes import format_bytes, format_duration
-from ringtune.benchmarks.statistics import Interval, paired_ratio_interval, quartiles
+from ringtune.benchmarks.sizes import duration_unit, format_bytes, format_duration
+from ringtune.benchmarks.statistics import paired_ratio_interval, quartiles
 from ringtune.benchmarks.workers.config import MicroRun
 from ringtune.errors import RingtuneError
 
@@ -128,15 +128,17 @@ def below(record: dict[str, Any], require: float) -> list[str]:
 def micro_table(record: dict[str, Any]) -> Table:
     """Returns the table that ends the benchmark."""
     title = f"{record['benchmark']}, {record['ranks']} ranks, {record['dtype']}"
-    caption = "median [quartiles] per reduction on the slowest rank; ratio above 1: ringtune is faster [95 % interval]"
+    caption = (
+        "median and quartiles per reduction on the slowest rank; ratio above 1: ringtune is faster (95 % interval)"
+    )
     table = Table(title=title, caption=caption)
-    table.add_column("")
+    table.add_column("", overflow="fold")
     contenders = list(record["cases"][0]["times"])
     for name in contenders:
-        table.add_column(name, justify="right", style="bold" if name == SUBJECT else None)
-    table.add_column("GB/s", justify="right")
+        table.add_column(name, justify="right", style="bold" if name == SUBJECT else None, no_wrap=True)
+    table.add_column("GB/s", justify="right", no_wrap=True)
     if len(contenders) > 1:
-        table.add_column("ratio to the best peer", justify="right")
+        table.add_column("to the best peer", justify="right", no_wrap=True)
     for case in record["cases"]:
         cells = [_spread(case["times"][name]) for name in contenders]
         speed = case["bytes"] / case["times"][SUBJECT]["median"]
@@ -147,12 +149,13 @@ def micro_table(record: dict[str, Any]) -> Table:
 
 
 def _spread(times: dict[str, Any]) -> str:
-    quarter = f"{format_duration(times['low'])}, {format_duration(times['high'])}"
-    return f"{format_duration(times['median'])} [{quarter}]"
+    unit_ns, unit = duration_unit(times["median"])
+    median, low, high = (f"{times[key] / unit_ns:.3g}" for key in ("median", "low", "high"))
+    return f"{median} [{low}, {high}] {unit}"
 
 
 def _case_line(case: Case, times_ns: dict[str, list[float]]) -> str:
-    medians: dict[str, Interval] = {name: quartiles(values) for name, values in times_ns.items()}
+    medians = {name: quartiles(values) for name, values in times_ns.items()}
     return f"{case.label}: " + ", ".join(f"{name} {format_duration(value.median)}" for name, value in medians.items())
 
 

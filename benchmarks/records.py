@@ -7,11 +7,8 @@ the smallest rank count in the record.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ringtune import layout
@@ -40,7 +37,9 @@ class RankCountSamples:
         return median_interval(self.rates)
 
     def efficiency(self, base: RankCountSamples) -> Interval:
-        """Returns the rate per rank relative to `base` (1 = ideal scaling)."""
+        """Returns the rate per rank relative to `base` (1 = ideal scaling, and `base` itself by definition)."""
+        if self is base:
+            return Interval(1.0, 1.0, 1.0)
         return ratio_interval(self.rates, base.rates, factor=base.ranks / self.ranks)
 
 
@@ -84,14 +83,6 @@ def scaling_record(
         "records": _rows(samples["ringtune"]),
         "peers": {name: {"records": _rows(rows)} for name, rows in samples.items() if name != "ringtune"},
     }
-
-
-def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Writes `document` so that a reader sees either the old file or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
 
 
 def _rows(rows: Sequence[RankCountSamples]) -> list[dict[str, Any]]:

@@ -16,11 +16,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ringtune import layout
+from ringtune import layout, runfolder
 from ringtune.benchmarks.jobs import WorkerJob, run_worker
 from ringtune.benchmarks.peers import SUBJECT, Selection
 from ringtune.benchmarks.progress import Reporter, open_progress
-from ringtune.benchmarks.records import RankCountSamples, Workload, scaling_record, write_json
+from ringtune.benchmarks.records import RankCountSamples, Workload, scaling_record
 from ringtune.benchmarks.statistics import Interval, quartiles
 from ringtune.benchmarks.vision import check_model
 from ringtune.benchmarks.workers.config import TrainingRun
@@ -84,9 +84,25 @@ def run_resnet(request: ScalingRequest, console: Console) -> dict[str, Any]:
 
 
 def store_record(run: Path, record: dict[str, Any]) -> Path:
-    """Writes `record` into the run folder `run` and returns its path."""
+    """Writes `record` into the run folder `run`, which is described first if it is new, and returns its path.
+
+    Raises:
+        RingtuneError: the folder cannot be written.
+    """
+    if not layout.is_run(run):
+        name = f"bench-{record['model']}"
+        runfolder.create(
+            run,
+            runfolder.RunRecord(
+                name,
+                record["command"],
+                created_unix_ns=record["created_unix_ns"],
+                size=max(row["ranks"] for row in record["records"]),
+            ),
+        )
+        runfolder.finish(run, 0)
     path = layout.scaling_file(run, f"{record['benchmark']}-{record['model']}")
-    write_json(path, record)
+    runfolder.write_json(path, record)
     return path
 
 
@@ -131,9 +147,10 @@ def add_samples(entry: RankCountSamples, per_rank: list[list[float]]) -> None:
 def scaling_table(record: dict[str, Any], results: Results) -> Table:
     """Returns the table that ends the benchmark."""
     title = f"{record['model']}, batch {record['batch_size']} per rank, {record['image_size']} px, {UNIT}"
-    table = Table(title=title, caption="[low, high]: 95 % interval of the median; efficiency against the first row")
-    for heading in ("", "ranks", "total", "per rank (median of each)", "efficiency"):
-        table.add_column(heading, justify="left" if not heading else "right")
+    caption = "in brackets: 95 % interval of the median; efficiency: rate per rank against the smallest rank count"
+    table = Table(title=title, caption=caption)
+    for heading in ("", "ranks", "all ranks", "each rank", "efficiency"):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for name, by_ranks in results.items():
         base = by_ranks[min(by_ranks)]
         for ranks, entry in sorted(by_ranks.items()):

@@ -67,10 +67,15 @@ def format_bytes(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def duration_unit(duration_ns: float) -> tuple[float, str]:
+    """Returns the unit in which `duration_ns` reads best: its length in nanoseconds and its name."""
+    for unit_ns, name in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
+        if duration_ns >= unit_ns:
+            return unit_ns, name
+    return 1.0, "ns"
+
+
 def format_duration(duration_ns: float) -> str:
     """Returns a short text with three digits: ``812 ns``, ``1.43 ms``."""
-    for unit, name in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
-        if duration_ns >= unit:
-            value = duration_ns / unit
-            return f"{value:.0f} {name}" if value >= 100 else f"{value:.3g} {name}"
-    return f"{duration_ns:.0f} ns"
+    unit_ns, name = duration_unit(duration_ns)
+    return f"{duration_ns / unit_ns:.3g} {name}"

@@ -1,0 +1,213 @@
+"""`make demo`: trains, tunes and measures on two ranks and leaves one run folder with a report.
+
+    python -m ringtune.benchmarks.demo --out runs/demo
+
+Every part is the command that a user would type. The tuning session is a job of its own (`<out>-tune`); its journal
+is also put into `<out>`, where the trace and the scaling record are, so that one report shows everything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.rule import Rule
+
+from ringtune import layout
+from ringtune.benchmarks.progress import open_console
+from ringtune.errors import RingtuneError, UsageError
+
+EXAMPLES = Path(__file__).parent / "examples"
+REQUIRED_ACCURACY = 0.95
+# One computing thread per rank: two ranks then fit on two cores and one rank is not faster for having both.
+THREADS = {"OMP_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Where the demo writes.
+
+    Args:
+        out: run folder of the training, of the report and of the scaling record.
+        console: where it prints.
+    """
+
+    out: Path
+    console: Console
+
+    @property
+    def tuning(self) -> Path:
+        """Run folder of the tuning session."""
+        return self.out.with_name(f"{self.out.name}-tune")
+
+    @property
+    def report(self) -> Path:
+        """The self-contained page."""
+        return self.out / "report.html"
+
+    @property
+    def result(self) -> Path:
+        """Loss and accuracy of the training."""
+        return self.out / "digits.json"
+
+    def train(self) -> None:
+        """Trains on real data with the timeline on."""
+        run = ["run", "-np", "2", "--run-dir", str(self.out), "--timeline", str(layout.timeline_file(self.out))]
+        self._ringtune(*run, sys.executable, str(EXAMPLES / "digits.py"), "--json", str(self.result))
+        accuracy = self._read(self.result)["accuracy"]
+        if accuracy < REQUIRED_ACCURACY:
+            raise RingtuneError(f"the training reached {accuracy:.1%} accuracy, expected {REQUIRED_ACCURACY:.0%}")
+
+    def summarize(self) -> None:
+        """Prints where the time of the training went."""
+        self._ringtune("timeline", "summary", str(layout.timeline_file(self.out)))
+
+    def tune(self) -> None:
+        """Searches better knobs while a longer training runs, and keeps the journal beside the trace."""
+        tune = ["tune", "-np", "2", "--run-dir", str(self.tuning), "--max-trials", "8", "--steps-per-trial", "15"]
+        self._ringtune(*tune, sys.executable, str(EXAMPLES / "digits.py"), "--epochs", "60")
+        if self.decision() is None:
+            raise RingtuneError(f"the tuning session ended without a decision; see {self.tuning}")
+        shutil.copytree(layout.tuning_journal(self.tuning).parent, layout.tuning_journal(self.out).parent)
+
+    def measure(self) -> None:
+        """Measures scaling of ResNet-50 on small images, beside torch's DDP."""
+        bench = ["bench", "resnet", "-np", "1,2", "--model", "resnet50", "--batch-size", "8", "--image-size", "64"]
+        sampling = ["--num-warmup-batches", "2", "--num-batches-per-iter", "1", "--num-iters", "8", "--rounds", "2"]
+        self._ringtune(*bench, *sampling, "--peers", "ddp-gloo", "--run-dir", str(self.out))
+
+    def write_report(self) -> None:
+        """Writes everything into one page."""
+        self._ringtune("report", str(self.out), "--output", str(self.report))
+        if not self.report.is_file():
+            raise RingtuneError(f"no report was written to {self.report}")
+
+    def decision(self) -> dict[str, Any] | None:
+        """Returns the tuner's last result in the journal, None when there is none."""
+        journal = layout.tuning_journal(self.tuning)
+        if not journal.is_file():
+            return None
+        events = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+        results: list[dict[str, Any]] = [event for event in events if event["event"] == "result"]
+        return results[-1] if results else None
+
+    def conclude(self) -> None:
+        """Prints what was seen and how to look at it."""
+        say = self.console.print
+        result, decision = self._read(self.result), self.decision()
+        say(f"accuracy     {result['accuracy']:.2%} on handwritten digits, loss {result['loss']:.6f}, 2 ranks")
+        if decision is not None:
+            say(f"tuner        {decision_text(decision)}", soft_wrap=True)
+        for path in sorted(layout.scaling_folder(self.out).glob("*.json")):
+            for line in scaling_lines(self._read(path)):
+                say(f"scaling      {line}", soft_wrap=True)
+        say(f"trace        {layout.timeline_file(self.out)} (opens in https://ui.perfetto.dev)", soft_wrap=True)
+        say(f"report       {self.report}", soft_wrap=True)
+        say(f"dashboard    {dashboard_command(self.out)}", soft_wrap=True)
+
+    def _ringtune(self, *words: str) -> None:
+        self.console.print(f"$ ringtune {shlex.join(words)}", style="dim", markup=False, soft_wrap=True)
+        command = [sys.executable, "-m", "ringtune.cli", *words]
+        code = subprocess.run(command, env={**os.environ, **THREADS}, check=False).returncode
+        if code != 0:
+            raise RingtuneError(f"'ringtune {words[0]}' failed with exit code {code}")
+
+    def _read(self, path: Path) -> Any:
+        return json.loads(path.read_text(encoding="utf-8"))
+
+
+def decision_text(decision: dict[str, Any]) -> str:
+    """Returns the tuner's result in a sentence."""
+    knobs, gain = decision["knobs"], decision["gain"]
+    setting = f"{knobs['fusion_bytes'] / 2**20:.3g} MiB fusion buffer, {knobs['cycle_time_ns'] / 1e6:.3g} ms cycle time"
+    if decision["decision"] == "improved":
+        bounds = f"95 % interval {gain['low']:.1%} to {gain['high']:.1%}"
+        return f"better than the default by {gain['median']:.1%} ({bounds}): {setting}"
+    return f"{decision['decision']}: {setting}; {decision['reason']}"
+
+
+def scaling_lines(record: dict[str, Any]) -> list[str]:
+    """Returns a line for each participant at the largest rank count of a scaling record."""
+    lines = []
+    for name, rows in {"ringtune": record["records"], **{k: v["records"] for k, v in record["peers"].items()}}.items():
+        row = rows[-1]
+        efficiency, rate = row["efficiency"], row["rate"]["median"]
+        interval = f"[{efficiency['low']:.1%}, {efficiency['high']:.1%}]"
+        lines.append(
+            f"{record['model']}, {name}: {rate:.1f} {record['unit']} on {row['ranks']} ranks, "
+            f"efficiency {efficiency['median']:.1%} {interval}"
+        )
+    return lines
+
+
+def dashboard_command(out: Path) -> str:
+    """Returns what to type for the dashboard over the folder of `out`."""
+    if out.parent == Path(layout.RUNS_FOLDER):
+        return "make dashboard"
+    return shlex.join(["ringtune", "dashboard", str(out.parent)])
+
+
+def clear(folder: Path) -> None:
+    """Removes an earlier demo's run folder.
+
+    Raises:
+        UsageError: the folder holds something else.
+    """
+    if not folder.exists():
+        return
+    if not folder.is_dir() or (not layout.is_run(folder) and any(folder.iterdir())):
+        raise UsageError(f"{folder} exists and is no run folder; choose another --out")
+    shutil.rmtree(folder)
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/demo"), show_default=True)
+def demo(out: Path) -> None:
+    """Train, tune and measure on two ranks; leaves a run folder with the merged trace and report.html."""
+    console = open_console()
+    show = Demo(out, console)
+    clear(show.out)
+    clear(show.tuning)
+    parts: tuple[tuple[str, Callable[[], None]], ...] = (
+        ("Training on 2 ranks", show.train),
+        ("Where the time went", show.summarize),
+        ("Tuning while it trains", show.tune),
+        ("Scaling from 1 to 2 ranks", show.measure),
+        ("Report", show.write_report),
+    )
+    begin = time.monotonic()
+    for title, part in parts:
+        console.print(Rule(title))
+        part()
+    console.print(Rule(f"Done in {time.monotonic() - begin:.0f} s"))
+    show.conclude()
+
+
+def main() -> int:
+    """Runs the demo; returns the exit code."""
+    try:
+        demo(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return 130
+    except RingtuneError as error:
+        click.secho(f"demo: {error}", fg="red", err=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

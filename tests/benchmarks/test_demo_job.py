@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_demo_leaves_trace_journal_record_and_report(tmp_path: Path) -> None:
+    out = tmp_path / "runs" / "demo"
+    command = [sys.executable, "-m", "ringtune.benchmarks.demo", "--out", str(out)]
+    done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, timeout=590, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    left = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    assert {"run.json", "timeline.json", "tuning/journal.jsonl", "scaling/resnet-resnet50.json", "report.html"} <= left
+    assert "accuracy" in done.stdout
+
+
+def test_the_demo_removes_nothing_that_is_not_its_own(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("keep me")
+    command = [sys.executable, "-m", "ringtune.benchmarks.demo", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "is no run folder" in done.stderr
