@@ -1,0 +1,12 @@
+// The Python face: the only folder that sees Python.h.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace ringtune::bind {
+
+void add_errors(nanobind::module_& module);
+void add_store(nanobind::module_& module);
+void add_runtime(nanobind::module_& module);
+
+}  // namespace ringtune::bind

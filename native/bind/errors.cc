@@ -1,0 +1,22 @@
+#include "bind/bind.h"
+
+#include "base/error.h"
+
+namespace nb = nanobind;
+
+namespace ringtune::bind {
+
+// Derived classes are registered after their base: nanobind asks the newest translator first.
+void add_errors(nb::module_& module) {
+  const nb::exception<Error> base(module, "Error", PyExc_RuntimeError);
+  nb::exception<Timeout>(module, "Timeout", base.ptr());
+  nb::exception<Mismatch>(module, "Mismatch", base.ptr());
+  nb::exception<InvalidArgument>(module, "InvalidArgument", base.ptr());
+  nb::exception<Protocol>(module, "Protocol", base.ptr());
+  nb::exception<ShutDown>(module, "ShutDown", base.ptr());
+  nb::exception<TraceIo>(module, "TraceIo", base.ptr());
+  nb::exception<InvariantError>(module, "InvariantError", base.ptr());
+  nb::exception<PeerLost>(module, "PeerLost", base.ptr());
+}
+
+}  // namespace ringtune::bind

@@ -1,0 +1,41 @@
+#include "bind/bind.h"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+
+#include <map>
+#include <string>
+
+#include "base/clock.h"
+#include "device/cpu_kernels.h"
+
+#define RINGTUNE_TEXT_(x) #x
+#define RINGTUNE_TEXT(x) RINGTUNE_TEXT_(x)
+
+namespace {
+
+std::map<std::string, std::string> build_info() {
+  return {
+      {"version", RINGTUNE_VERSION},
+      {"isa", ringtune::kernel_isa()},
+#if defined(__clang__)
+      {"compiler", "clang " __clang_version__},
+#else
+      {"compiler", "gcc " __VERSION__},
+#endif
+      {"built_for_python", RINGTUNE_TEXT(PY_MAJOR_VERSION) "." RINGTUNE_TEXT(PY_MINOR_VERSION)},
+      {"nccl", ""},
+      {"mpi", ""},
+  };
+}
+
+}  // namespace
+
+NB_MODULE(_native, module) {
+  module.doc() = "The native runtime of ringtune.";
+  ringtune::bind::add_errors(module);
+  ringtune::bind::add_store(module);
+  ringtune::bind::add_runtime(module);
+  module.def("now_ns", &ringtune::now_ns, "CLOCK_MONOTONIC in nanoseconds: the clock of all spans and statistics.");
+  module.def("build_info", &build_info, "What was built: version, instruction set in use, compiler.");
+}

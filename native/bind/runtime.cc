@@ -1,0 +1,248 @@
+#include "runtime/runtime.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <utility>
+
+#include "base/error.h"
+#include "bind/bind.h"
+
+namespace nb = nanobind;
+
+namespace ringtune::bind {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+ReduceOp to_reduce_op(int value) {
+  if (value < 0 || value > 5) throw InvalidArgument("unknown reduction " + std::to_string(value) + ", expected 0 to 5");
+  return static_cast<ReduceOp>(value);
+}
+
+DType to_dtype(int value) {
+  if (value < 0 || value >= kDTypeCount) throw InvalidArgument("unknown dtype number " + std::to_string(value));
+  return static_cast<DType>(value);
+}
+
+// Addresses are those of tensors that the caller keeps alive.
+const void* input_at(std::uintptr_t address) { return reinterpret_cast<const void*>(address); }
+void* output_at(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+Ticket allreduce(Runtime& self, std::string name, std::uintptr_t input, std::uintptr_t output, Shape shape, int dtype,
+                 int op, double prescale, double postscale, std::string group, std::uint32_t group_size) {
+  Submission submission{{}, input_at(input), output_at(output)};
+  Request& request = submission.request;
+  request.name = std::move(name);
+  request.kind = CollectiveKind::kAllreduce;
+  request.dtype = to_dtype(dtype);
+  request.op = to_reduce_op(op);
+  request.prescale = prescale;
+  request.postscale = postscale;
+  request.group = std::move(group);
+  request.group_size = group_size;
+  request.shape = std::move(shape);
+  return self.submit(std::move(submission));
+}
+
+Ticket allgather(Runtime& self, std::string name, std::uintptr_t input, Shape shape, int dtype) {
+  Submission submission{{}, input_at(input), nullptr};
+  submission.request.name = std::move(name);
+  submission.request.kind = CollectiveKind::kAllgather;
+  submission.request.dtype = to_dtype(dtype);
+  submission.request.shape = std::move(shape);
+  return self.submit(std::move(submission));
+}
+
+Ticket broadcast(Runtime& self, std::string name, std::uintptr_t input, std::uintptr_t output, Shape shape, int dtype,
+                 int root) {
+  Submission submission{{}, input_at(input), output_at(output)};
+  submission.request.name = std::move(name);
+  submission.request.kind = CollectiveKind::kBroadcast;
+  submission.request.dtype = to_dtype(dtype);
+  submission.request.root = root;
+  submission.request.shape = std::move(shape);
+  return self.submit(std::move(submission));
+}
+
+Ticket barrier(Runtime& self, std::string name) {
+  Submission submission;
+  submission.request.name = std::move(name);
+  submission.request.kind = CollectiveKind::kBarrier;
+  submission.request.dtype = DType::kUint8;
+  submission.request.shape = {0};
+  return self.submit(std::move(submission));
+}
+
+nb::tuple take_gathered(Runtime& self, Ticket ticket) {
+  const OperationPtr operation = self.operation(ticket);
+  if (operation->request.kind != CollectiveKind::kAllgather || !operation->done.load(std::memory_order_acquire)) {
+    throw InvalidArgument("ticket " + std::to_string(ticket) + " is no finished allgather");
+  }
+  auto* bytes = new Bytes(std::move(operation->gathered));
+  nb::capsule owner(bytes, [](void* memory) noexcept { delete static_cast<Bytes*>(memory); });
+  const std::size_t extent = bytes->size();
+  return nb::make_tuple(nb::tuple(nb::cast(operation->gathered_shape)),
+                        nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(bytes->data(), {extent}, owner));
+}
+
+nb::dict to_dict(const Knobs& knobs, std::uint32_t epoch) {
+  nb::dict values;
+  values["fusion_bytes"] = knobs.fusion_bytes;
+  values["cycle_time_ns"] = knobs.cycle_time_ns;
+  values["segment_bytes"] = knobs.segment_bytes;
+  values["cache_capacity"] = knobs.cache_capacity;
+  values["epoch"] = epoch;
+  return values;
+}
+
+std::uint32_t propose_knobs(Runtime& self, const nb::dict& values) {
+  Knobs knobs = self.knobs();
+  for (const auto& [key, value] : values) {
+    const auto name = nb::cast<std::string>(key);
+    if (name == "fusion_bytes") {
+      knobs.fusion_bytes = nb::cast<std::uint64_t>(value);
+    } else if (name == "cycle_time_ns") {
+      knobs.cycle_time_ns = nb::cast<std::int64_t>(value);
+    } else if (name == "segment_bytes") {
+      knobs.segment_bytes = nb::cast<std::uint64_t>(value);
+    } else if (name == "cache_capacity") {
+      knobs.cache_capacity = nb::cast<std::uint32_t>(value);
+    } else if (name != "epoch") {
+      throw InvalidArgument("unknown knob '" + name +
+                            "', expected fusion_bytes, cycle_time_ns, segment_bytes or cache_capacity");
+    }
+  }
+  return self.propose_knobs(knobs);
+}
+
+nb::dict to_dict(const CounterValues& values) {
+  nb::dict fields;
+  fields["bytes"] = values.bytes;
+  fields["collectives"] = values.collectives;
+  fields["batches"] = values.batches;
+  fields["negotiate_ns"] = values.negotiate_ns;
+  fields["communicate_ns"] = values.communicate_ns;
+  fields["copy_ns"] = values.copy_ns;
+  fields["wait_ns"] = values.wait_ns;
+  fields["control_messages"] = values.control_messages;
+  fields["control_bytes"] = values.control_bytes;
+  return fields;
+}
+
+nb::dict end_step(Runtime& self) {
+  const StepStats stats = self.end_step();
+  nb::dict fields = to_dict(stats.values);
+  fields["step"] = stats.step;
+  fields["epoch"] = stats.epoch;
+  fields["begin_ns"] = stats.begin_ns;
+  fields["end_ns"] = stats.end_ns;
+  fields["world_step"] = stats.world_step;
+  fields["world_step_ns"] = stats.world_step_ns;
+  return fields;
+}
+
+/// Options with plain numbers, as Python sets them.
+struct PythonOptions : RuntimeOptions {};
+
+void add_options(nb::module_& module) {
+  nb::class_<PythonOptions>(module, "RuntimeOptions", "How a rank joins its job. Times in nanoseconds, sizes in bytes.")
+      .def(nb::init<>())
+      .def_rw("rank", &PythonOptions::rank)
+      .def_rw("size", &PythonOptions::size)
+      .def_rw("store_host", &PythonOptions::store_host)
+      .def_rw("store_port", &PythonOptions::store_port)
+      .def_rw("job", &PythonOptions::job)
+      .def_rw("host", &PythonOptions::host)
+      .def_rw("bind_address", &PythonOptions::bind_address)
+      .def_prop_rw(
+          "transport", [](const PythonOptions& o) { return static_cast<int>(o.transport); },
+          [](PythonOptions& o, int value) {
+            if (value < 0 || value > 2) throw InvalidArgument("transport must be 0 (auto), 1 (shm) or 2 (tcp)");
+            o.transport = static_cast<TransportChoice>(value);
+          })
+      .def_rw("connect_timeout_ns", &PythonOptions::connect_timeout_ns)
+      .def_rw("idle_timeout_ns", &PythonOptions::idle_timeout_ns)
+      .def_prop_rw("fusion_bytes", [](const PythonOptions& o) { return o.knobs.fusion_bytes; },
+                   [](PythonOptions& o, std::uint64_t value) { o.knobs.fusion_bytes = value; })
+      .def_prop_rw("cycle_time_ns", [](const PythonOptions& o) { return o.knobs.cycle_time_ns; },
+                   [](PythonOptions& o, std::int64_t value) { o.knobs.cycle_time_ns = value; })
+      .def_prop_rw("segment_bytes", [](const PythonOptions& o) { return o.knobs.segment_bytes; },
+                   [](PythonOptions& o, std::uint64_t value) { o.knobs.segment_bytes = value; })
+      .def_prop_rw("cache_capacity", [](const PythonOptions& o) { return o.knobs.cache_capacity; },
+                   [](PythonOptions& o, std::uint32_t value) { o.knobs.cache_capacity = value; })
+      .def_rw("stall_warning_ns", &PythonOptions::stall_warning_ns)
+      .def_rw("stall_shutdown_ns", &PythonOptions::stall_shutdown_ns)
+      .def_rw("thread_affinity", &PythonOptions::thread_affinity)
+      .def_rw("log_level", &PythonOptions::log_level);
+}
+
+void add_collectives(nb::class_<Runtime>& runtime) {
+  runtime
+      .def("allreduce", &allreduce, nb::arg("name"), nb::arg("input"), nb::arg("output"), nb::arg("shape"),
+           nb::arg("dtype"), nb::arg("op"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("group") = "",
+           nb::arg("group_size") = 0)
+      .def("allgather", &allgather, nb::arg("name"), nb::arg("input"), nb::arg("shape"), nb::arg("dtype"))
+      .def("broadcast", &broadcast, nb::arg("name"), nb::arg("input"), nb::arg("output"), nb::arg("shape"),
+           nb::arg("dtype"), nb::arg("root"))
+      .def("barrier", &barrier, nb::arg("name"))
+      .def("poll", &Runtime::poll, nb::arg("ticket"))
+      .def(
+          "wait",
+          [](Runtime& self, Ticket ticket, std::int64_t timeout_ns) {
+            return self.wait(ticket, timeout_ns < 0 ? Deadline::never() : Deadline::after(timeout_ns));
+          },
+          nb::arg("ticket"), nb::arg("timeout_ns"), nb::call_guard<nb::gil_scoped_release>())
+      .def("take_gathered", &take_gathered, nb::arg("ticket"))
+      .def("release", &Runtime::release, nb::arg("ticket"));
+}
+
+void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
+  runtime.def("knobs", [](const Runtime& self) { return to_dict(self.knobs(), self.epoch()); })
+      .def("propose_knobs", &propose_knobs, nb::arg("knobs"))
+      .def("end_step", &end_step)
+      .def("counters", [](const Runtime& self) { return to_dict(self.counters()); })
+      .def("start_timeline", &Runtime::start_timeline, nb::arg("path"), nb::arg("mark_cycles") = false,
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("stop_timeline", &Runtime::stop_timeline, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("recording", [](Runtime& self) { return self.tracer().recording(); })
+      .def("record_range", &Runtime::record_range, nb::arg("name"), nb::arg("begin_ns"), nb::arg("end_ns"))
+      .def(
+          "event",
+          [](Runtime& self, const std::string& name, const std::string& category, std::string args_json) {
+            if (self.tracer().recording()) self.tracer().event(name, category, now_ns(), std::move(args_json));
+          },
+          nb::arg("name"), nb::arg("category"), nb::arg("args_json"));
+}
+
+}  // namespace
+
+void add_runtime(nb::module_& module) {
+  add_options(module);
+  nb::class_<Runtime> runtime(module, "Runtime", "The runtime of one rank.");
+  runtime
+      .def(
+          "__init__",
+          [](Runtime* self, const PythonOptions& options) {
+            const RuntimeOptions copy = options;
+            const nb::gil_scoped_release released;
+            new (self) Runtime(copy);
+          },
+          nb::arg("options"))
+      .def_prop_ro("rank", &Runtime::rank)
+      .def_prop_ro("size", &Runtime::size)
+      .def_prop_ro("hosts", &Runtime::hosts)
+      .def_prop_ro("transports", &Runtime::transports)
+      .def_prop_ro("local_rank", [](const Runtime& self) { return self.topology().local_rank; })
+      .def_prop_ro("local_size", [](const Runtime& self) { return self.topology().local_size; })
+      .def_prop_ro("cross_rank", [](const Runtime& self) { return self.topology().cross_rank; })
+      .def_prop_ro("cross_size", [](const Runtime& self) { return self.topology().cross_size; })
+      .def_prop_ro("homogeneous", [](const Runtime& self) { return self.topology().homogeneous; })
+      .def("shutdown", &Runtime::shutdown, nb::arg("timeout_ns"), nb::call_guard<nb::gil_scoped_release>());
+  add_collectives(runtime);
+  add_tuning_and_tracing(runtime);
+}
+
+}  // namespace ringtune::bind

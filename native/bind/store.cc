@@ -1,0 +1,70 @@
+#include <nanobind/stl/string.h>
+
+#include <memory>
+
+#include "bind/bind.h"
+#include "transport/store.h"
+
+namespace nb = nanobind;
+
+namespace ringtune::bind {
+namespace {
+
+ByteView view_of(const nb::bytes& value) {
+  return {static_cast<const std::byte*>(value.data()), value.size()};
+}
+
+/// A server that can be closed from Python before it is garbage.
+class ClosableServer {
+ public:
+  ClosableServer(const std::string& host, std::uint16_t port) : server_(std::make_unique<StoreServer>(host, port)) {
+    port_ = server_->port();
+  }
+  [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
+  void close() { server_.reset(); }
+
+ private:
+  std::unique_ptr<StoreServer> server_;
+  std::uint16_t port_ = 0;
+};
+
+}  // namespace
+
+void add_store(nb::module_& module) {
+  nb::class_<ClosableServer>(module, "StoreServer", "The rendezvous store: a small key-value server on TCP.")
+      .def(nb::init<const std::string&, std::uint16_t>(), nb::arg("host"), nb::arg("port"))
+      .def_prop_ro("port", &ClosableServer::port)
+      .def("close", &ClosableServer::close, nb::call_guard<nb::gil_scoped_release>());
+
+  nb::class_<StoreClient>(module, "StoreClient", "One connection to a StoreServer.")
+      .def(
+          "__init__",
+          [](StoreClient* self, const std::string& host, std::uint16_t port, std::int64_t timeout_ns) {
+            const nb::gil_scoped_release released;
+            new (self) StoreClient(host, port, Deadline::after(timeout_ns));
+          },
+          nb::arg("host"), nb::arg("port"), nb::arg("timeout_ns"))
+      .def(
+          "set",
+          [](StoreClient& self, const std::string& key, const nb::bytes& value) {
+            const ByteView view = view_of(value);  // `value` keeps the memory alive while the lock is released
+            const nb::gil_scoped_release released;
+            self.set(key, view);
+          },
+          nb::arg("key"), nb::arg("value"))
+      .def(
+          "get",
+          [](StoreClient& self, const std::string& key, std::int64_t timeout_ns) {
+            Bytes value;
+            {
+              const nb::gil_scoped_release released;
+              value = self.get(key, Deadline::after(timeout_ns));
+            }
+            return nb::bytes(value.data(), value.size());
+          },
+          nb::arg("key"), nb::arg("timeout_ns"))
+      .def("add", &StoreClient::add, nb::arg("key"), nb::arg("amount"), nb::call_guard<nb::gil_scoped_release>())
+      .def("local_address", &StoreClient::local_address);
+}
+
+}  // namespace ringtune::bind

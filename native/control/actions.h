@@ -1,0 +1,58 @@
+// What the negotiator tells the runtime to do. Plain data, so that tests compare exact lists.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/bytes.h"
+#include "control/messages.h"
+
+namespace ringtune {
+
+struct SendAction {
+  int to = 0;
+  Bytes payload;
+  friend bool operator==(const SendAction&, const SendAction&) = default;
+};
+
+/// Run one fused batch of this rank's pending tensors, in this order.
+struct ExecuteAction {
+  std::uint32_t batch_id = 0;
+  std::vector<std::string> names;
+  std::vector<std::int64_t> rows;  // allgather: first dimension by rank
+  friend bool operator==(const ExecuteAction&, const ExecuteAction&) = default;
+};
+
+/// Finish one pending tensor with an error.
+struct FailAction {
+  FailureKind kind = FailureKind::kMismatch;
+  std::string name;
+  std::string message;
+  friend bool operator==(const FailAction&, const FailAction&) = default;
+};
+
+struct ApplyKnobsAction {
+  std::uint32_t epoch = 0;
+  Knobs knobs;
+  friend bool operator==(const ApplyKnobsAction&, const ApplyKnobsAction&) = default;
+};
+
+/// Warn: a tensor has waited `age_ns` for the ranks in `missing`.
+struct StallAction {
+  std::string name;
+  std::vector<int> missing;
+  std::int64_t age_ns = 0;
+  friend bool operator==(const StallAction&, const StallAction&) = default;
+};
+
+/// The job cannot go on: fail everything, now and later.
+struct AbortAction {
+  std::string message;
+  friend bool operator==(const AbortAction&, const AbortAction&) = default;
+};
+
+using Action = std::variant<SendAction, ExecuteAction, FailAction, ApplyKnobsAction, StallAction, AbortAction>;
+
+}  // namespace ringtune

@@ -1,0 +1,66 @@
+// The negotiation of one rank: its Worker, and on rank 0 the Coordinator as well. Events in, actions out; a message of
+// rank 0 to itself never leaves the machine. Pure: driven by one thread, with the time as an argument.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "control/actions.h"
+#include "control/coordinator.h"
+#include "control/worker.h"
+
+namespace ringtune {
+
+struct NegotiatorOptions {
+  int rank = 0;
+  int size = 1;
+  Knobs knobs;
+  StallLimits stall;
+};
+
+struct ControlCounters {
+  std::uint64_t messages = 0;  // sent and received over links
+  std::uint64_t bytes = 0;
+};
+
+class Negotiator {
+ public:
+  explicit Negotiator(const NegotiatorOptions& options);
+
+  void local_ready(Request request, std::int64_t now_ns);
+  void set_waiting(bool waiting) noexcept { worker_.set_waiting(waiting); }
+  void report_step(const StepReport& report) { worker_.report_step(report); }
+  /// A message of the negotiation from `from` (rank 0 hears workers, workers hear rank 0). Throws Protocol.
+  void peer_message(int from, ControlMessage message, std::size_t bytes, std::int64_t now_ns);
+  void tick(std::int64_t now_ns);
+  void leave() noexcept { worker_.leave(); }
+  /// Rank 0 only. Returns the epoch.
+  std::uint32_t propose(const Knobs& knobs);
+
+  /// What to do now, in this order. Call after every event.
+  [[nodiscard]] std::vector<Action> take_actions();
+  /// When tick must be called if nothing else happens; Worker::kNever when never.
+  [[nodiscard]] std::int64_t next_wake_ns() const noexcept;
+
+  [[nodiscard]] bool has_left() const noexcept { return worker_.has_left(); }
+  [[nodiscard]] bool everyone_left() const noexcept { return coordinator_ && coordinator_->everyone_left(); }
+  [[nodiscard]] std::size_t bundle_room() const noexcept { return worker_.bundle_room(); }
+  [[nodiscard]] std::size_t pending() const noexcept { return worker_.pending(); }
+  [[nodiscard]] StepReport world_step() const noexcept { return coordinator_ ? coordinator_->world_step() : StepReport{}; }
+  [[nodiscard]] const ControlCounters& counters() const noexcept { return counters_; }
+  void validate_state() const;
+
+ private:
+  void exchange(std::int64_t now_ns);
+  void send(int to, const ControlMessage& message);
+  void publish(const Decisions& decisions, std::int64_t now_ns);
+
+  NegotiatorOptions options_;
+  Worker worker_;
+  std::optional<Coordinator> coordinator_;
+  std::vector<Action> actions_;
+  ControlCounters counters_;
+};
+
+}  // namespace ringtune

@@ -1,0 +1,89 @@
+// One rank's side of the negotiation: collects what became ready here, announces it in bundles, and turns the decisions
+// of the coordinator into actions. A pure machine: no clock, socket or thread inside; one thread drives it.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "control/actions.h"
+#include "control/messages.h"
+
+namespace ringtune {
+
+class Worker {
+ public:
+  Worker(int rank, const Knobs& knobs, std::int64_t stall_warning_ns)
+      : rank_(rank), knobs_(knobs), stall_warning_ns_(stall_warning_ns) {}
+
+  /// A tensor is ready here. Its name is not pending (the caller has checked).
+  void ready(Request request, std::int64_t now_ns, std::vector<Action>& actions);
+  /// Whether a caller of this rank is blocked: bundles then leave at once.
+  void set_waiting(bool waiting) noexcept;
+  void report_step(const StepReport& report);
+  void leave() noexcept { leaving_ = true; }
+  /// The coordinator has confirmed: no batch that needs this rank will come any more.
+  [[nodiscard]] bool has_left() const noexcept { return left_ || (coordinator_left_ && told_leaving_); }
+
+  /// The next announcement when one is due at `now_ns`.
+  [[nodiscard]] std::optional<Announcement> take_announcement(std::int64_t now_ns);
+  void decided(const Decisions& decisions, std::int64_t now_ns, std::vector<Action>& actions);
+  /// Warns of a coordinator that has been silent while tensors wait.
+  void tick(std::int64_t now_ns, std::vector<Action>& actions);
+
+  /// When take_announcement or tick will have something to do without a further event; kNever when never.
+  [[nodiscard]] std::int64_t next_wake_ns() const noexcept;
+  [[nodiscard]] std::size_t pending() const noexcept { return pending_.size(); }
+  /// Bytes that a held-back bundle can still take before it leaves; 0 when none is held back.
+  [[nodiscard]] std::size_t bundle_room() const noexcept {
+    return bundle_.empty() || bundle_bytes_ >= knobs_.fusion_bytes ? 0 : knobs_.fusion_bytes - bundle_bytes_;
+  }
+  /// Throws InvariantError when the tables contradict each other (tests).
+  void validate_state() const;
+
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+ private:
+  struct Pending {
+    Request request;
+    std::int64_t since_ns;
+    bool announced = false;
+  };
+  struct Cached {
+    std::uint32_t id;
+    Request request;
+  };
+
+  [[nodiscard]] bool bundle_due(std::int64_t now_ns) const noexcept;
+  void apply(const BatchDecision& batch, std::vector<Action>& actions);
+  void apply(const FailureDecision& failure, std::vector<Action>& actions);
+  void apply(const LeftDecision& left, std::vector<Action>& actions);
+  void fail_all(const std::string& message, std::vector<Action>& actions);
+  void remember(std::uint32_t id, const std::string& name);
+  void forget(std::uint32_t id);
+
+  int rank_;
+  Knobs knobs_;
+  std::int64_t stall_warning_ns_;
+  std::unordered_map<std::string, Pending> pending_;
+  std::vector<std::string> bundle_;  // pending names that have not been announced
+  std::size_t bundle_bytes_ = 0;
+  std::int64_t bundle_since_ns_ = 0;
+  std::vector<StepReport> steps_;
+  std::unordered_map<std::string, Cached> cache_;
+  std::unordered_map<std::uint32_t, std::string> names_by_id_;
+  std::uint64_t seen_ = 0;
+  std::int64_t last_heard_ns_ = 0;
+  std::int64_t next_stall_ns_ = kNever;
+  bool waiting_ = false;
+  bool told_waiting_ = false;
+  bool leaving_ = false;
+  bool told_leaving_ = false;
+  bool left_ = false;
+  bool coordinator_left_ = false;
+};
+
+}  // namespace ringtune

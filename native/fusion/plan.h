@@ -1,0 +1,35 @@
+// Which ready tensors travel together. A pure function: only the coordinator plans, and sends the result to all ranks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "collective/kind.h"
+
+namespace ringtune {
+
+/// One tensor that is ready on every rank.
+struct ReadyTensor {
+  CollectiveKind kind = CollectiveKind::kAllreduce;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  std::size_t bytes = 0;
+  std::string group;  // members of a named group stay in one batch (as far as dtype and op allow)
+};
+
+/// Every tensor starts at a multiple of this in a fusion buffer, so that vector loads are aligned.
+inline constexpr std::size_t kFusionAlignment = 64;
+[[nodiscard]] constexpr std::size_t fused_size(std::size_t bytes) noexcept {
+  return (bytes + kFusionAlignment - 1) / kFusionAlignment * kFusionAlignment;
+}
+
+/// Batches as lists of indices into `ready`. Order of first members is kept; only allreduces of one dtype and one
+/// reduction (Average counts as Sum: it scales at copy-out) share a batch; a batch holds at most `fusion_bytes` of padded
+/// tensors unless its first member (or group) alone is larger. 0: every tensor (or group) on its own.
+[[nodiscard]] std::vector<std::vector<std::uint32_t>> plan(std::span<const ReadyTensor> ready, std::size_t fusion_bytes);
+
+}  // namespace ringtune

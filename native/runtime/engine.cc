@@ -1,0 +1,391 @@
+#include "runtime/engine.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/futex.h"
+#include "base/log.h"
+
+namespace ringtune {
+namespace {
+
+constexpr std::int64_t kClockIntervalNs = 10'000'000'000;  // drift of a quartz: some 10 us in that time
+
+void pin(std::thread& thread, int core) {
+  if (core < 0) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<std::size_t>(core), &set);
+  if (pthread_setaffinity_np(thread.native_handle(), sizeof(set), &set) != 0) {
+    log(LogLevel::kWarning, "the cycle thread cannot be bound to core ", core, ": no such core for this process");
+  }
+}
+
+std::string json_object(const Knobs& knobs, std::uint32_t epoch) {
+  std::ostringstream out;
+  out << "{\"epoch\":" << epoch << ",\"fusion_bytes\":" << knobs.fusion_bytes
+      << ",\"cycle_time_ns\":" << knobs.cycle_time_ns << ",\"segment_bytes\":" << knobs.segment_bytes
+      << ",\"cache_capacity\":" << knobs.cache_capacity << "}";
+  return out.str();
+}
+
+}  // namespace
+
+Group connect_ring(Fabric& fabric, Deadline deadline) {
+  Group group{.rank = fabric.rank(), .size = fabric.size(), .waker = &fabric.waker()};
+  if (group.size == 1) return group;
+  // Edge i leads from rank i to its successor. Each rank makes its two edges in ascending order, so the rank that is
+  // waited for is never waiting for a later edge: no circle.
+  const int previous = (group.rank + group.size - 1) % group.size;
+  const auto connect_next = [&] {
+    group.next = &fabric.connect((group.rank + 1) % group.size, "ring." + std::to_string(group.rank), deadline);
+  };
+  const auto connect_prev = [&] {
+    group.prev = &fabric.connect(previous, "ring." + std::to_string(previous), deadline);
+  };
+  if (group.rank < previous) {
+    connect_next();
+    connect_prev();
+  } else {
+    connect_prev();
+    connect_next();
+  }
+  return group;
+}
+
+Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& tickets, Counters& counters, Tracer& tracer)
+    : options_(options),
+      fabric_(fabric),
+      tickets_(tickets),
+      counters_(counters),
+      tracer_(tracer),
+      negotiator_(options.negotiator),
+      knobs_(options.negotiator.knobs) {
+  const std::vector<std::string> hosts = fabric.hosts();
+  shares_clock_ = hosts.at(static_cast<std::size_t>(fabric.rank())) == hosts.front();
+  const Deadline deadline = Deadline::after(options.connect_timeout_ns);
+  if (fabric.size() > 1) control_ = std::make_unique<ControlPlane>(fabric, deadline);
+  Group group = connect_ring(fabric, deadline);
+  group.idle_timeout_ns = options.idle_timeout_ns;
+  executor_ = std::make_unique<Executor>(group, counters, tracer);
+  executor_->set_knobs(knobs_);
+  thread_ = std::thread([this] { run(); });
+  pthread_setname_np(thread_.native_handle(), "ringtune-cycle");
+  pin(thread_, options.thread_affinity);
+}
+
+Engine::~Engine() { leave(Deadline::after(0)); }
+
+void Engine::submitted(std::size_t bytes) noexcept {
+  // While a bundle is held back the cycle thread wakes at the end of the cycle time anyway: a wake per gradient would
+  // cost the training thread a system call each. Relaxed: a stale value costs one wake or at most one cycle.
+  const auto size = static_cast<std::int64_t>(bytes);
+  if (quiet_bytes_.fetch_sub(size, std::memory_order_relaxed) <= size) nudge();
+}
+
+void Engine::caller_waits() noexcept {
+  waiting_callers_.fetch_add(1, std::memory_order_relaxed);
+  nudge();
+}
+
+std::uint32_t Engine::propose(const Knobs& knobs) {
+  std::uint32_t epoch = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    proposals_.push_back(knobs);
+    epoch = ++proposed_epoch_;
+    mail_.store(true, std::memory_order_release);
+  }
+  nudge();
+  return epoch;
+}
+
+Knobs Engine::knobs() const {
+  const std::lock_guard lock(mutex_);
+  return knobs_;
+}
+
+void Engine::step_ended(const StepReport& report) {
+  const std::lock_guard lock(mutex_);
+  reports_.push_back(report);
+  step_.store(report.step + 1, std::memory_order_relaxed);
+  mail_.store(true, std::memory_order_release);  // travels with the next announcement: no nudge
+}
+
+StepReport Engine::world_step() const {
+  const std::lock_guard lock(mutex_);
+  return world_step_;
+}
+
+std::uint32_t Engine::look_at_clock() {
+  std::uint32_t number = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    number = ++looks_requested_;
+    mail_.store(true, std::memory_order_release);
+  }
+  nudge();
+  return number;
+}
+
+void Engine::wait_for_look(std::uint32_t number, Deadline deadline) const {
+  while (true) {
+    const std::uint32_t seen = clock_looks_.load(std::memory_order_acquire);
+    if (seen >= number || deadline.expired()) return;
+    futex_wait(clock_looks_, seen, deadline, FutexScope::kPrivate);
+  }
+}
+
+void Engine::peer_lost(int rank, const std::string& reason) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!lost_) lost_ = std::make_exception_ptr(PeerLost(rank, reason));
+  }
+  fabric_.abort(reason);  // wakes the cycle thread wherever it waits; it throws from the link and ends in stop()
+}
+
+void Engine::leave(Deadline deadline) {
+  if (!thread_.joinable()) return;
+  leave_deadline_ns_.store(deadline.when_ns(), std::memory_order_relaxed);
+  leave_requested_.store(true, std::memory_order_release);
+  nudge();
+  thread_.join();
+}
+
+void Engine::run() noexcept {
+  try {
+    while (!finished()) {
+      const std::uint32_t ticket = fabric_.waker().prepare();
+      if (!cycle()) sleep(ticket);
+    }
+    fabric_.leave();
+    stop(std::make_exception_ptr(ShutDown("ringtune has been shut down on this rank; call init() again to go on")));
+  } catch (...) {
+    stop(std::current_exception());
+  }
+}
+
+void Engine::sleep(std::uint32_t waker_ticket) {
+  Deadline deadline = Deadline::at(negotiator_.next_wake_ns());
+  if (leaving_) deadline = earlier(deadline, Deadline::at(leave_deadline_ns_.load(std::memory_order_relaxed)));
+  quiet_bytes_.store(static_cast<std::int64_t>(negotiator_.bundle_room()), std::memory_order_relaxed);
+  fabric_.waker().wait(waker_ticket, deadline);
+  quiet_bytes_.store(0, std::memory_order_relaxed);
+}
+
+/// One round; true when something was done, so that another round may find more.
+bool Engine::cycle() {
+  if (mail_.exchange(false, std::memory_order_acquire)) take_mail();
+  take_submitted();
+  if (leave_requested_.load(std::memory_order_acquire) && !leaving_) {
+    leaving_ = true;
+    negotiator_.leave();
+  }
+  negotiator_.set_waiting(waiting_callers_.load(std::memory_order_relaxed) > 0);
+  bool worked = control_ && take_received();
+  negotiator_.tick(now_ns());
+  worked = perform(negotiator_.take_actions()) || worked;
+  if (control_) control_->flush();
+  const ControlCounters& control = negotiator_.counters();
+  counters_.control_messages.store(control.messages, std::memory_order_relaxed);
+  counters_.control_bytes.store(control.bytes, std::memory_order_relaxed);
+  if (worked && tracer_.recording() && control_ && !shares_clock_ && now_ns() - last_look_ns_ > kClockIntervalNs) {
+    look_at_clock();
+    last_look_ns_ = now_ns();
+  }
+  return worked;
+}
+
+void Engine::take_mail() {
+  std::vector<Knobs> proposals;
+  std::vector<StepReport> reports;
+  std::uint32_t looks = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    proposals.swap(proposals_);
+    reports.swap(reports_);
+    looks = looks_requested_;
+    world_step_ = negotiator_.world_step();
+  }
+  for (const Knobs& knobs : proposals) negotiator_.propose(knobs);
+  for (const StepReport& report : reports) negotiator_.report_step(report);
+  if (looks == looks_wanted_) return;
+  looks_wanted_ = looks;
+  if (shares_clock_) {
+    record_clock({});
+  } else if (!clock_.active()) {
+    clock_.begin();
+    send_clock_ping();
+  }
+}
+
+void Engine::take_submitted() {
+  for (const OperationPtr& operation : tickets_.take_submitted()) {
+    negotiator_.local_ready(operation->request, operation->submitted_ns);
+  }
+}
+
+bool Engine::take_received() {
+  bool any = false;
+  for (Received& received : control_->receive()) {
+    any = true;
+    handle(std::move(received));
+  }
+  return any;
+}
+
+void Engine::handle(Received&& received) {
+  if (const auto* ping = std::get_if<ClockPing>(&received.message)) {
+    handle(*ping, received.from);
+    return;
+  }
+  if (const auto* decisions = std::get_if<Decisions>(&received.message)) {
+    for (const Decision& item : decisions->items) {
+      const auto* left = std::get_if<LeftDecision>(&item);
+      if (left != nullptr && (left->rank == 0 || left->rank == fabric_.rank())) control_->expect_departure(0);
+    }
+  }
+  negotiator_.peer_message(received.from, std::move(received.message), received.bytes, now_ns());
+}
+
+void Engine::handle(const ClockPing& ping, int from) {
+  const std::int64_t now = now_ns();
+  if (fabric_.rank() == 0) {
+    control_->send(from, encode(ClockPing{ping.worker_ns, now}));
+  } else if (const auto sample = clock_.answered(ping.worker_ns, ping.coordinator_ns, now)) {
+    record_clock(*sample);
+  } else if (clock_.active()) {
+    send_clock_ping();
+  }
+}
+
+void Engine::send_clock_ping() {
+  control_->send(0, encode(ClockPing{now_ns(), 0}));
+  control_->flush();
+}
+
+void Engine::record_clock(const ClockSample& sample) {
+  last_look_ns_ = now_ns();
+  if (tracer_.recording()) {
+    tracer_.event("CLOCK", "clock", last_look_ns_,
+                  "{\"offset_ns\":" + std::to_string(sample.offset_ns) +
+                      ",\"error_ns\":" + std::to_string(sample.error_ns) + "}");
+  }
+  clock_looks_.store(looks_wanted_, std::memory_order_release);
+  futex_wake(clock_looks_, kFutexWakeAll, FutexScope::kPrivate);
+}
+
+bool Engine::perform(std::vector<Action> actions) {
+  // All batches of one decision are agreed at this moment, though they run one after another: the difference is what
+  // the timeline shows as queueing.
+  const std::int64_t agreed_ns = now_ns();
+  std::vector<std::vector<OperationPtr>> batches;
+  for (const Action& action : actions) {
+    const auto* execution = std::get_if<ExecuteAction>(&action);
+    if (execution == nullptr) continue;
+    std::vector<OperationPtr>& batch = batches.emplace_back();
+    for (const std::string& name : execution->names) {
+      OperationPtr operation = tickets_.in_flight(name);
+      RINGTUNE_CHECK(operation != nullptr, "tensor '", name, "' was agreed on but is not in flight");
+      operation->agreed_ns = agreed_ns;
+      batch.push_back(std::move(operation));
+    }
+  }
+  if (!batches.empty() && mark_cycles_.load(std::memory_order_relaxed) && tracer_.recording()) {
+    tracer_.record({agreed_ns, agreed_ns, 0, tracer_.intern("CYCLE_START"), 0, step_.load(std::memory_order_relaxed),
+                    static_cast<std::uint16_t>(epoch()), Stage::kCycle, 255});
+  }
+  std::size_t next_batch = 0;
+  for (const Action& action : actions) {
+    if (const auto* message = std::get_if<SendAction>(&action)) {
+      control_->send(message->to, message->payload);
+      control_->flush();
+    } else if (const auto* execution = std::get_if<ExecuteAction>(&action)) {
+      execute(*execution, batches[next_batch++]);
+    } else if (const auto* change = std::get_if<ApplyKnobsAction>(&action)) {
+      apply(*change);
+    } else if (const auto* failure = std::get_if<FailAction>(&action)) {
+      fail_one(*failure);
+    } else if (const auto* stall = std::get_if<StallAction>(&action)) {
+      report_stall(*stall);
+    } else if (const auto* abort = std::get_if<AbortAction>(&action)) {
+      throw Timeout(abort->message);
+    }
+  }
+  return !actions.empty();
+}
+
+void Engine::execute(const ExecuteAction& action, std::span<const OperationPtr> batch) {
+  if (control_) control_->flush();  // a peer may still wait for a decision: nothing of ours stays behind a long batch
+  executor_->execute(batch, {action.batch_id, epoch(), step_.load(std::memory_order_relaxed), action.rows});
+  for (const OperationPtr& operation : batch) tickets_.finish(operation, nullptr);
+}
+
+void Engine::apply(const ApplyKnobsAction& action) {
+  {
+    const std::lock_guard lock(mutex_);
+    knobs_ = action.knobs;
+  }
+  epoch_.store(action.epoch, std::memory_order_relaxed);
+  executor_->set_knobs(action.knobs);
+  if (tracer_.recording()) tracer_.event("KNOBS", "knobs", now_ns(), json_object(action.knobs, action.epoch));
+}
+
+void Engine::fail_one(const FailAction& action) {
+  if (tracer_.recording()) {
+    tracer_.event("ERROR", "error", now_ns(),
+                  "{\"tensor\":" + json_quote(action.name) + ",\"message\":" + json_quote(action.message) + "}");
+  }
+  const OperationPtr operation = tickets_.in_flight(action.name);
+  if (operation == nullptr) return;
+  tickets_.finish(operation, action.kind == FailureKind::kMismatch ? std::make_exception_ptr(Mismatch(action.message))
+                                                                   : std::make_exception_ptr(ShutDown(action.message)));
+}
+
+void Engine::report_stall(const StallAction& action) {
+  std::ostringstream age;
+  age.precision(1);
+  age << std::fixed << static_cast<double>(action.age_ns) * 1e-9;
+  log(LogLevel::kWarning, "stalled: tensor '", action.name, "' was submitted ", age.str(), " s ago and still waits for ",
+      action.missing.size() > 1 ? "ranks " : "rank ", rank_list(action.missing),
+      ". Is it busy, blocked or gone, or does it run other collectives?");
+  if (!tracer_.recording()) return;
+  std::ostringstream args;
+  args << "{\"tensor\":" << json_quote(action.name) << ",\"missing\":[";
+  for (std::size_t i = 0; i < action.missing.size(); ++i) args << (i > 0 ? "," : "") << action.missing[i];
+  args << "],\"age_ns\":" << action.age_ns << "}";
+  tracer_.event("STALL", "stall", now_ns(), args.str());
+}
+
+bool Engine::finished() {
+  if (!leaving_) return false;
+  const bool free_to_go = fabric_.rank() == 0 ? negotiator_.everyone_left() : negotiator_.has_left();
+  if (free_to_go && (!control_ || control_->flush())) return true;
+  return now_ns() >= leave_deadline_ns_.load(std::memory_order_relaxed);
+}
+
+void Engine::stop(std::exception_ptr error) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (lost_) error = lost_;
+  }
+  std::string reason = "the runtime of a peer has ended";
+  bool clean = false;
+  try {
+    std::rethrow_exception(error);
+  } catch (const ShutDown&) {
+    clean = true;
+  } catch (const std::exception& caught) {
+    reason = caught.what();
+  }
+  if (!clean) {
+    log(LogLevel::kDebug, "the runtime stops: ", reason);
+    fabric_.abort(reason);  // peers that wait for this rank must not wait in vain
+  }
+  tickets_.close(error);
+}
+
+}  // namespace ringtune

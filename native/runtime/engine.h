@@ -1,0 +1,126 @@
+// The cycle thread: one loop that negotiates, plans and executes for a rank. It sleeps when there is nothing to do.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "collective/group.h"
+#include "control/negotiator.h"
+#include "runtime/clock_sync.h"
+#include "runtime/control_plane.h"
+#include "runtime/executor.h"
+#include "runtime/statistics.h"
+#include "runtime/ticket_table.h"
+#include "trace/tracer.h"
+#include "transport/fabric.h"
+
+namespace ringtune {
+
+struct EngineOptions {
+  NegotiatorOptions negotiator;
+  std::int64_t connect_timeout_ns = 0;
+  std::int64_t idle_timeout_ns = 0;
+  int thread_affinity = -1;
+};
+
+/// Borrows the fabric, the tickets, the counters and the tracer. Public methods may be called from any thread.
+class Engine {
+ public:
+  /// Connects the links and starts the thread. Throws Timeout naming a peer that does not connect.
+  Engine(const EngineOptions& options, Fabric& fabric, TicketTable& tickets, Counters& counters, Tracer& tracer);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// `bytes` were submitted. Wakes the cycle thread only if it would not come by itself within the cycle time.
+  void submitted(std::size_t bytes) noexcept;
+  /// A caller blocks: nothing is held back meanwhile.
+  void caller_waits() noexcept;
+  void caller_waits_no_more() noexcept { waiting_callers_.fetch_sub(1, std::memory_order_relaxed); }
+
+  std::uint32_t propose(const Knobs& knobs);
+  [[nodiscard]] Knobs knobs() const;
+  [[nodiscard]] std::uint32_t epoch() const noexcept { return epoch_.load(std::memory_order_relaxed); }
+  /// A step ended: `report` for the coordinator, the next step's number for the spans.
+  void step_ended(const StepReport& report);
+  [[nodiscard]] StepReport world_step() const;
+
+  /// Looks at rank 0's clock and records a CLOCK event. Returns at once; the number is for wait_for_look.
+  std::uint32_t look_at_clock();
+  /// Blocks until that look has been recorded, or the deadline.
+  void wait_for_look(std::uint32_t number, Deadline deadline) const;
+  void mark_cycles(bool on) noexcept { mark_cycles_.store(on, std::memory_order_relaxed); }
+
+  /// A peer died (monitor thread): everything in flight fails.
+  void peer_lost(int rank, const std::string& reason) noexcept;
+  /// Leaves the job and ends the thread; on rank 0 after all others have left, at most until the deadline. Idempotent.
+  void leave(Deadline deadline);
+
+ private:
+  void nudge() noexcept { fabric_.waker().notify(); }
+  void run() noexcept;
+  void sleep(std::uint32_t waker_ticket);
+  bool cycle();
+  void take_mail();
+  void take_submitted();
+  bool take_received();
+  void handle(Received&& received);
+  void handle(const ClockPing& ping, int from);
+  bool perform(std::vector<Action> actions);
+  void execute(const ExecuteAction& action, std::span<const OperationPtr> batch);
+  void apply(const ApplyKnobsAction& action);
+  void fail_one(const FailAction& action);
+  void report_stall(const StallAction& action);
+  void send_clock_ping();
+  void record_clock(const ClockSample& sample);
+  [[nodiscard]] bool finished();
+  void stop(std::exception_ptr error) noexcept;
+
+  EngineOptions options_;
+  Fabric& fabric_;
+  TicketTable& tickets_;
+  Counters& counters_;
+  Tracer& tracer_;
+  bool shares_clock_;  // same host as rank 0
+
+  // Cycle thread only.
+  Negotiator negotiator_;
+  std::unique_ptr<ControlPlane> control_;
+  std::unique_ptr<Executor> executor_;
+  ClockSync clock_;
+  std::int64_t last_look_ns_ = 0;
+  std::uint32_t looks_wanted_ = 0;
+  bool leaving_ = false;
+
+  // Mail for the cycle thread, and what it publishes.
+  mutable std::mutex mutex_;
+  std::vector<Knobs> proposals_;
+  std::vector<StepReport> reports_;
+  std::uint32_t proposed_epoch_ = 0;
+  std::uint32_t looks_requested_ = 0;
+  Knobs knobs_;
+  StepReport world_step_;
+  std::exception_ptr lost_;
+  std::atomic<bool> mail_{false};
+  std::atomic<std::uint32_t> epoch_{0};
+  std::atomic<std::uint32_t> step_{0};
+  std::atomic<std::uint32_t> clock_looks_{0};
+  std::atomic<int> waiting_callers_{0};
+  std::atomic<std::int64_t> quiet_bytes_{0};  // what may be submitted without waking the cycle thread
+  std::atomic<bool> mark_cycles_{false};
+  std::atomic<bool> leave_requested_{false};
+  std::atomic<std::int64_t> leave_deadline_ns_{0};
+  std::thread thread_;
+};
+
+/// The ring of all ranks: links made in an order that cannot deadlock. Blocks; throws Timeout.
+[[nodiscard]] Group connect_ring(Fabric& fabric, Deadline deadline);
+
+}  // namespace ringtune

@@ -1,0 +1,247 @@
+#include "runtime/runtime.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "runtime/engine.h"
+
+namespace ringtune {
+namespace {
+
+constexpr std::int64_t kSecondNs = 1'000'000'000;
+
+std::unique_ptr<StoreClient> connect_store(const RuntimeOptions& options, Deadline deadline) {
+  if (options.size == 1) return nullptr;
+  return std::make_unique<StoreClient>(options.store_host, options.store_port, deadline);
+}
+
+std::unique_ptr<Fabric> connect_fabric(const RuntimeOptions& options, StoreClient* store, Deadline deadline) {
+  FabricOptions fabric;
+  fabric.rank = options.rank;
+  fabric.size = options.size;
+  fabric.job = options.job;
+  fabric.host = options.host;
+  fabric.bind_address = options.bind_address;
+  fabric.transport = options.transport;
+  return make_fabric(fabric, store, deadline);
+}
+
+EngineOptions engine_options(const RuntimeOptions& options) {
+  EngineOptions engine;
+  engine.negotiator = {options.rank, options.size, options.knobs, {options.stall_warning_ns, options.stall_shutdown_ns}};
+  engine.connect_timeout_ns = options.connect_timeout_ns;
+  engine.idle_timeout_ns = options.idle_timeout_ns;
+  engine.thread_affinity = options.thread_affinity;
+  return engine;
+}
+
+/// What can be refused without asking another rank.
+void check_submission(const Submission& submission, int size) {
+  const Request& request = submission.request;
+  const auto refuse = [&](const std::string& why) { throw InvalidArgument("tensor '" + request.name + "': " + why); };
+  if (request.name.empty()) throw InvalidArgument("a collective needs a name");
+  for (const std::int64_t extent : request.shape) {
+    if (extent < 0) refuse("negative extent in shape " + shape_text(request.shape));
+  }
+  const bool has_bytes = byte_count(request) > 0;
+  if (has_bytes && submission.input == nullptr) refuse("no input memory was given");
+  const bool in_place = request.kind == CollectiveKind::kAllreduce || request.kind == CollectiveKind::kBroadcast;
+  if (has_bytes && in_place && submission.output == nullptr) refuse("no output memory was given");
+  if (request.kind == CollectiveKind::kBroadcast && (request.root < 0 || request.root >= size)) {
+    refuse("broadcast received invalid root rank " + std::to_string(request.root) + ", expected 0 to " +
+           std::to_string(size - 1));
+  }
+  if (request.kind == CollectiveKind::kAllreduce) {
+    if (request.op == ReduceOp::kAdasum) refuse("Adasum is not built in this version; use Average or Sum");
+    const bool scales = request.prescale != 1.0 || request.postscale != 1.0 || request.op == ReduceOp::kAverage;
+    if (request.dtype == DType::kBool && scales) refuse("bool cannot be averaged or scaled; use Sum, Min, Max or Product");
+  }
+  if (request.kind == CollectiveKind::kAlltoall || request.kind == CollectiveKind::kReducescatter) {
+    refuse(std::string(name_of(request.kind)) + " is not built in this version");
+  }
+}
+
+}  // namespace
+
+class Runtime::Impl {
+ public:
+  Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
+      : options(given), store(made ? nullptr : connect_store(given, Deadline::after(given.connect_timeout_ns))) {
+    set_log_level(static_cast<LogLevel>(given.log_level));
+    set_log_rank(given.rank);
+    fabric = made ? std::move(made)
+                  : connect_fabric(given, store.get(), Deadline::after(given.connect_timeout_ns));
+    hosts = fabric->hosts();
+    topology = topology_of(hosts, given.rank);
+    engine = std::make_unique<Engine>(engine_options(given), *fabric, tickets, counters, tracer);
+    try {
+      fabric->start_monitor([this](int rank, const std::string& reason) { engine->peer_lost(rank, reason); });
+    } catch (...) {
+      engine->leave(Deadline::after(0));
+      throw;
+    }
+    step_begin_ns = now_ns();
+  }
+  ~Impl() { engine->leave(Deadline::after(0)); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  // The fabric goes before the engine: its monitor thread may call the engine until it ends. The engine's own thread,
+  // which uses the fabric, has ended by then (see ~Impl).
+  RuntimeOptions options;
+  std::unique_ptr<StoreClient> store;
+  Counters counters;
+  TicketTable tickets;
+  Tracer tracer;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<Fabric> fabric;
+  std::vector<std::string> hosts;
+  Topology topology;
+  std::uint32_t step = 0;
+  std::int64_t step_begin_ns = 0;
+  CounterValues at_step_begin;
+  std::mutex shutdown_mutex;
+  bool down = false;
+};
+
+Runtime::Runtime(const RuntimeOptions& options) : Runtime(options, nullptr) {}
+Runtime::Runtime(const RuntimeOptions& options, std::unique_ptr<Fabric> fabric)
+    : impl_(std::make_unique<Impl>(options, std::move(fabric))) {}
+
+Runtime::~Runtime() {
+  try {
+    shutdown(5 * kSecondNs);
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, "while shutting down: ", error.what());
+  }
+}
+
+int Runtime::rank() const noexcept { return impl_->options.rank; }
+int Runtime::size() const noexcept { return impl_->options.size; }
+const std::vector<std::string>& Runtime::hosts() const noexcept { return impl_->hosts; }
+const Topology& Runtime::topology() const noexcept { return impl_->topology; }
+
+std::vector<std::string> Runtime::transports() const {
+  std::vector<std::string> list;
+  for (int peer = 0; peer < size(); ++peer) {
+    list.emplace_back(peer == rank() ? std::string_view("self") : impl_->fabric->viable(peer));
+  }
+  return list;
+}
+
+Ticket Runtime::submit(Submission submission) {
+  check_submission(submission, size());
+  auto operation = std::make_shared<Operation>();
+  operation->request = std::move(submission.request);
+  operation->input = static_cast<const std::byte*>(submission.input);
+  operation->output = static_cast<std::byte*>(submission.output);
+  operation->submitted_ns = now_ns();
+  const std::size_t bytes = byte_count(operation->request);
+  const Ticket ticket = impl_->tickets.submit(std::move(operation));
+  impl_->engine->submitted(bytes);
+  return ticket;
+}
+
+bool Runtime::poll(Ticket ticket) { return impl_->tickets.find(ticket)->done.load(std::memory_order_acquire); }
+
+bool Runtime::wait(Ticket ticket, Deadline deadline) {
+  const OperationPtr operation = impl_->tickets.find(ticket);
+  if (!operation->done.load(std::memory_order_acquire)) {
+    const std::int64_t begin_ns = now_ns();
+    impl_->engine->caller_waits();
+    const bool done = impl_->tickets.wait(*operation, deadline);
+    impl_->engine->caller_waits_no_more();
+    const std::int64_t end_ns = now_ns();
+    impl_->counters.wait_ns.fetch_add(end_ns - begin_ns, std::memory_order_relaxed);
+    if (impl_->tracer.recording()) {
+      impl_->tracer.record({begin_ns, end_ns, 0, impl_->tracer.intern(operation->request.name), 0, impl_->step,
+                            static_cast<std::uint16_t>(epoch()), Stage::kWait,
+                            static_cast<std::uint8_t>(operation->request.kind)});
+    }
+    if (!done) return false;
+  }
+  if (operation->error) std::rethrow_exception(operation->error);
+  return true;
+}
+
+OperationPtr Runtime::operation(Ticket ticket) { return impl_->tickets.find(ticket); }
+void Runtime::release(Ticket ticket) { impl_->tickets.release(ticket); }
+
+Knobs Runtime::knobs() const { return impl_->engine->knobs(); }
+std::uint32_t Runtime::epoch() const noexcept { return impl_->engine->epoch(); }
+
+std::uint32_t Runtime::propose_knobs(const Knobs& knobs) {
+  if (rank() != 0) {
+    throw InvalidArgument("knobs are proposed on rank 0 only (this is rank " + std::to_string(rank()) +
+                          "): it carries the change to all ranks");
+  }
+  if (knobs.cycle_time_ns < 0) throw InvalidArgument("cycle_time_ns must not be negative");
+  if (knobs.segment_bytes == 0) throw InvalidArgument("segment_bytes must be at least 1");
+  return impl_->engine->propose(knobs);
+}
+
+StepStats Runtime::end_step() {
+  StepStats stats;
+  stats.step = impl_->step++;
+  stats.epoch = epoch();
+  stats.begin_ns = impl_->step_begin_ns;
+  stats.end_ns = impl_->step_begin_ns = now_ns();
+  const CounterValues now = counters();
+  stats.values = now - std::exchange(impl_->at_step_begin, now);
+  impl_->engine->step_ended({stats.step, stats.end_ns - stats.begin_ns});
+  const StepReport world = impl_->engine->world_step();
+  if (world.duration_ns > 0) {
+    stats.world_step = world.step;
+    stats.world_step_ns = world.duration_ns;
+  }
+  if (impl_->tracer.recording()) {
+    impl_->tracer.record({stats.begin_ns, stats.end_ns, static_cast<std::uint64_t>(stats.values.bytes),
+                          impl_->tracer.intern(""), 0, stats.step,
+                          static_cast<std::uint16_t>(stats.epoch), Stage::kStep, 255});
+  }
+  return stats;
+}
+
+CounterValues Runtime::counters() const noexcept { return snapshot(impl_->counters); }
+
+void Runtime::start_timeline(const std::string& path, bool mark_cycles) {
+  const auto rank_index = static_cast<std::size_t>(rank());
+  impl_->tracer.start(make_chrome_sink(path, {rank(), size(), impl_->hosts[rank_index], impl_->options.job}));
+  impl_->engine->mark_cycles(mark_cycles);
+  impl_->engine->look_at_clock();
+  const Knobs now = knobs();
+  impl_->tracer.event("KNOBS", "knobs", now_ns(),
+                      "{\"epoch\":" + std::to_string(epoch()) + ",\"fusion_bytes\":" + std::to_string(now.fusion_bytes) +
+                          ",\"cycle_time_ns\":" + std::to_string(now.cycle_time_ns) +
+                          ",\"segment_bytes\":" + std::to_string(now.segment_bytes) +
+                          ",\"cache_capacity\":" + std::to_string(now.cache_capacity) + "}");
+}
+
+void Runtime::stop_timeline() {
+  if (!impl_->tracer.recording()) return;
+  // A last look at rank 0's clock, so that drift can be interpolated. Bounded: rank 0 may have ended.
+  const std::uint32_t look = impl_->engine->look_at_clock();
+  impl_->engine->wait_for_look(look, Deadline::after(kSecondNs / 4));
+  impl_->tracer.stop();
+}
+
+Tracer& Runtime::tracer() noexcept { return impl_->tracer; }
+
+void Runtime::record_range(std::string_view name, std::int64_t begin_ns, std::int64_t end_ns) {
+  Tracer& tracer = impl_->tracer;
+  if (!tracer.recording()) return;
+  tracer.record({begin_ns, end_ns, 0, tracer.intern(name), 0, impl_->step, static_cast<std::uint16_t>(epoch()),
+                 Stage::kRange, 255});
+}
+
+void Runtime::shutdown(std::int64_t timeout_ns) {
+  const std::lock_guard lock(impl_->shutdown_mutex);
+  if (impl_->down) return;
+  impl_->down = true;
+  stop_timeline();
+  impl_->engine->leave(Deadline::after(timeout_ns));
+}
+
+}  // namespace ringtune

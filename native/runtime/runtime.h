@@ -1,0 +1,104 @@
+// The runtime of one rank: callers submit operations and wait for tickets; one background thread, the cycle thread,
+// negotiates, plans and executes. Any number of runtimes may live in one process.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fusion/knobs.h"
+#include "runtime/operation.h"
+#include "runtime/statistics.h"
+#include "trace/tracer.h"
+#include "transport/fabric.h"
+
+namespace ringtune {
+
+struct RuntimeOptions {
+  int rank = 0;
+  int size = 1;
+  std::string store_host;
+  std::uint16_t store_port = 0;
+  std::string job = "job";
+  std::string host;
+  std::string bind_address;
+  TransportChoice transport = TransportChoice::kAuto;
+  std::int64_t connect_timeout_ns = 60'000'000'000;
+  std::int64_t idle_timeout_ns = 0;  // a collective in which no byte moves for so long fails; 0 = never
+  Knobs knobs;
+  std::int64_t stall_warning_ns = 60'000'000'000;
+  std::int64_t stall_shutdown_ns = 0;
+  int thread_affinity = -1;  // core of the cycle thread
+  int log_level = 3;         // warning
+};
+
+/// A collective as a caller states it. Addresses are borrowed until the operation is done.
+struct Submission {
+  Request request;
+  const void* input = nullptr;
+  void* output = nullptr;
+};
+
+/// Where a rank stands among the hosts of the job.
+struct Topology {
+  int local_rank = 0;
+  int local_size = 1;
+  int cross_rank = 0;
+  int cross_size = 1;
+  bool homogeneous = true;  // every host has equally many ranks
+};
+[[nodiscard]] Topology topology_of(const std::vector<std::string>& hosts, int rank);
+
+/// Thread-safe. Methods block only where said.
+class Runtime {
+ public:
+  /// Blocks until all ranks have met; throws Timeout naming the missing ones.
+  explicit Runtime(const RuntimeOptions& options);
+  /// For tests: over a fabric made elsewhere.
+  Runtime(const RuntimeOptions& options, std::unique_ptr<Fabric> fabric);
+  ~Runtime();  // shutdown(5 s)
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  [[nodiscard]] int rank() const noexcept;
+  [[nodiscard]] int size() const noexcept;
+  [[nodiscard]] const std::vector<std::string>& hosts() const noexcept;
+  [[nodiscard]] const Topology& topology() const noexcept;
+  /// "shm", "tcp", "inproc": how this rank reaches each other one ("self" for itself).
+  [[nodiscard]] std::vector<std::string> transports() const;
+
+  /// Throws InvalidArgument (name in flight, bad root ...), ShutDown, or the error that ended the job.
+  Ticket submit(Submission submission);
+  [[nodiscard]] bool poll(Ticket ticket);
+  /// Blocks; false at the deadline. Rethrows the operation's error. A failed or finished ticket stays until release().
+  bool wait(Ticket ticket, Deadline deadline);
+  /// The result of a finished allgather, moved out.
+  [[nodiscard]] OperationPtr operation(Ticket ticket);
+  void release(Ticket ticket);
+
+  [[nodiscard]] Knobs knobs() const;
+  [[nodiscard]] std::uint32_t epoch() const noexcept;
+  /// Rank 0 only (InvalidArgument elsewhere). Returns the epoch that the change will carry on all ranks.
+  std::uint32_t propose_knobs(const Knobs& knobs);
+
+  /// Ends the current step and begins the next. Call from one thread.
+  StepStats end_step();
+  [[nodiscard]] CounterValues counters() const noexcept;
+
+  /// Throws TraceIo, InvalidArgument when already recording.
+  void start_timeline(const std::string& path, bool mark_cycles);
+  void stop_timeline();  // may wait a fraction of a second for a last look at rank 0's clock
+  [[nodiscard]] Tracer& tracer() noexcept;
+  void record_range(std::string_view name, std::int64_t begin_ns, std::int64_t end_ns);
+
+  /// Announces the departure and ends the cycle thread. Pending operations fail with ShutDown. Rank 0 waits for all
+  /// others to leave, at most until `timeout_ns`. Idempotent.
+  void shutdown(std::int64_t timeout_ns);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ringtune

@@ -1,0 +1,49 @@
+// What a step cost: counters that the threads of the runtime add to, and their differences between two steps.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace ringtune {
+
+/// Sums since the runtime started. Relaxed atomics: each is exact, a snapshot may be torn by an operation in flight.
+struct Counters {
+  std::atomic<std::uint64_t> bytes{0};        // payload reduced, gathered, broadcast by this rank
+  std::atomic<std::uint64_t> collectives{0};  // operations finished
+  std::atomic<std::uint64_t> batches{0};
+  std::atomic<std::int64_t> negotiate_ns{0};    // submit -> agreed, summed over operations
+  std::atomic<std::int64_t> communicate_ns{0};  // on the links; batches run one after another
+  std::atomic<std::int64_t> copy_ns{0};         // into and out of the fusion buffer
+  std::atomic<std::int64_t> wait_ns{0};         // callers blocked
+  std::atomic<std::uint64_t> control_messages{0};
+  std::atomic<std::uint64_t> control_bytes{0};
+};
+
+/// A snapshot of Counters, or the difference of two.
+struct CounterValues {
+  std::int64_t bytes = 0;
+  std::int64_t collectives = 0;
+  std::int64_t batches = 0;
+  std::int64_t negotiate_ns = 0;
+  std::int64_t communicate_ns = 0;
+  std::int64_t copy_ns = 0;
+  std::int64_t wait_ns = 0;
+  std::int64_t control_messages = 0;
+  std::int64_t control_bytes = 0;
+};
+
+[[nodiscard]] CounterValues snapshot(const Counters& counters) noexcept;
+[[nodiscard]] CounterValues operator-(const CounterValues& now, const CounterValues& before) noexcept;
+
+/// One optimizer step on this rank; times on its monotonic clock.
+struct StepStats {
+  std::uint32_t step = 0;
+  std::uint32_t epoch = 0;
+  std::int64_t begin_ns = 0;
+  std::int64_t end_ns = 0;
+  CounterValues values;
+  std::int64_t world_step = -1;    // the newest step that all ranks reported; rank 0 only, -1 = none
+  std::int64_t world_step_ns = 0;  // its longest duration over the ranks
+};
+
+}  // namespace ringtune
