@@ -32,8 +32,12 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x72696e6762656c6cull;  // "ringbell"
 constexpr std::int64_t kSpinNs = 10'000;
-// A wait up to this many times as long as the spin says that the next one may well end while spinning.
-constexpr std::int64_t kSpinPaysFactor = 8;
+// When to spin: a spin that ends the wait earns credit, one that is followed by a sleep costs more. Out of credit, waits
+// block at once; after kSpinRest waits that were short all the same, one more try. Long waits never bring it back.
+constexpr int kSpinCreditMax = 16;
+constexpr int kSpinCost = 4;
+constexpr int kSpinRest = 32;
+constexpr std::int64_t kShortWaitFactor = 8;  // of spin_ns
 
 struct WakerPage {
   std::uint64_t magic = kMagic;
@@ -107,7 +111,8 @@ void WakerWord::ring(int doorbell) noexcept {
   }
 }
 
-SharedWaker::SharedWaker(WakerReach reach, std::int64_t spin_ns) : reach_(reach), spin_ns_(spin_ns) {
+SharedWaker::SharedWaker(WakerReach reach, std::int64_t spin_ns)
+    : spin_ns_(spin_ns), spin_credit_(kSpinCreditMax) {
   if (reach == WakerReach::kHost) {
     memory_fd_ = create_segment("ringtune-waker", page_bytes());
     memory_ = map_segment(memory_fd_.get(), 0, page_bytes());
@@ -156,9 +161,10 @@ bool SharedWaker::spin(std::uint32_t ticket, std::int64_t until_ns) const noexce
 void SharedWaker::wait(std::uint32_t ticket, Deadline deadline) {
   if (changed(ticket) || deadline.expired()) return;
   const std::int64_t begin_ns = now_ns();
-  // relaxed: spin_pays_ is only a hint of one waiter to the next.
-  if (spin_ns_ > 0 && spin_pays_.load(std::memory_order_relaxed) &&
-      spin(ticket, std::min(begin_ns + spin_ns_, deadline.when_ns()))) {
+  const bool try_spin = spin_ns_ > 0 && spin_credit_.load(std::memory_order_relaxed) > 0;
+  if (try_spin && spin(ticket, std::min(begin_ns + spin_ns_, deadline.when_ns()))) {
+    const int credit = spin_credit_.load(std::memory_order_relaxed);
+    if (credit < kSpinCreditMax) spin_credit_.store(credit + 1, std::memory_order_relaxed);
     return;
   }
   if (watched_.load(std::memory_order_acquire) > 0) {
@@ -166,7 +172,18 @@ void SharedWaker::wait(std::uint32_t ticket, Deadline deadline) {
   } else {
     sleep_on_word(ticket, deadline);
   }
-  spin_pays_.store(now_ns() - begin_ns <= kSpinPaysFactor * spin_ns_, std::memory_order_relaxed);
+  if (spin_ns_ > 0) learn_from_sleep(try_spin, now_ns() - begin_ns);
+}
+
+void SharedWaker::learn_from_sleep(bool spun, std::int64_t waited_ns) noexcept {
+  int credit = spin_credit_.load(std::memory_order_relaxed);
+  if (spun) {
+    credit -= kSpinCost;
+    if (credit <= 0) credit = -kSpinRest;
+  } else if (waited_ns <= kShortWaitFactor * spin_ns_) {
+    ++credit;
+  }
+  spin_credit_.store(credit, std::memory_order_relaxed);
 }
 
 bool SharedWaker::announce_sleep(std::uint32_t ticket, std::uint32_t bit, std::uint32_t& value) noexcept {

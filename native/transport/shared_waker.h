@@ -52,8 +52,8 @@ struct WakerAddress {
 /// any thread. Several threads may wait: one of them polls the sockets, the others sleep on the word and take over.
 class SharedWaker final : public Waker {
  public:
-  /// `spin_ns`: how long a wait looks at the word before it blocks, 0 = never. Spinning pauses by itself while waits
-  /// turn out long, so an idle rank costs nothing. Throws Error when the kernel gives no memory or descriptors.
+  /// `spin_ns`: how long a wait looks at the word before it blocks, 0 = never. Spinning stops by itself while it does not
+  /// pay (long waits, no free core), so an idle rank costs nothing. Throws Error when the kernel gives no memory or descriptors.
   SharedWaker(WakerReach reach, std::int64_t spin_ns);
 
   [[nodiscard]] std::uint32_t prepare() noexcept override;
@@ -70,6 +70,7 @@ class SharedWaker final : public Waker {
  private:
   [[nodiscard]] bool changed(std::uint32_t ticket) const noexcept;
   [[nodiscard]] bool spin(std::uint32_t ticket, std::int64_t until_ns) const noexcept;
+  void learn_from_sleep(bool spun, std::int64_t waited_ns) noexcept;
   bool announce_sleep(std::uint32_t ticket, std::uint32_t bit, std::uint32_t& value) noexcept;
   void sleep_on_word(std::uint32_t ticket, Deadline deadline);
   void sleep_on_sockets(std::uint32_t ticket, Deadline deadline);
@@ -77,9 +78,8 @@ class SharedWaker final : public Waker {
   void open_doorbell();
   void open_epoll();
 
-  const WakerReach reach_;
   std::int64_t spin_ns_;
-  std::atomic<bool> spin_pays_{true};
+  std::atomic<int> spin_credit_;  // > 0: worth a try; relaxed, as it is only a hint of one wait to the next
   Fd memory_fd_;
   Mapping memory_;
   WakerWord* word_;  // in memory_

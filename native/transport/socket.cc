@@ -1,0 +1,190 @@
+#include "transport/socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "transport/memory.h"
+
+namespace ringtune {
+namespace {
+
+void set_option(int fd, int level, int option, int value) noexcept {
+  // Tuning and failure detection only: a kernel that refuses still gives a working connection.
+  (void)::setsockopt(fd, level, option, &value, sizeof(value));
+}
+
+SocketAddress name_of_end(int fd, int (*query)(int, sockaddr*, socklen_t*)) {
+  SocketAddress address;
+  address.length = sizeof(address.storage);
+  if (query(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) {
+    throw_errno("cannot read the address of a socket");
+  }
+  return address;
+}
+
+std::string numeric_host(const SocketAddress& address) {
+  char host[NI_MAXHOST];
+  const int code = ::getnameinfo(reinterpret_cast<const sockaddr*>(&address.storage), address.length, host,
+                                 sizeof(host), nullptr, 0, NI_NUMERICHOST);
+  if (code != 0) throw Error(std::string("cannot print the address of a socket: ") + ::gai_strerror(code));
+  std::string text = host;
+  // An IPv4 peer of a dual-stack socket: give the plain form, which an IPv4 socket can connect to as well.
+  if (text.starts_with("::ffff:") && text.find('.') != std::string::npos) text.erase(0, 7);
+  return text;
+}
+
+Fd listen_at(const SocketAddress& address) {
+  Fd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return fd;
+  set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (address.storage.ss_family == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0 ||
+      ::listen(fd.get(), SOMAXCONN) != 0) {
+    const int code = errno;
+    fd.reset();
+    errno = code;
+  }
+  return fd;
+}
+
+}  // namespace
+
+std::string endpoint_text(const std::string& host, std::uint16_t port) {
+  const bool v6 = host.find(':') != std::string::npos;
+  return (v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int code = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (code != 0) throw Error("cannot resolve host '" + host + "': " + ::gai_strerror(code));
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    SocketAddress address;
+    std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
+    address.length = entry->ai_addrlen;
+    addresses.push_back(address);
+  }
+  return addresses;
+}
+
+Fd listen_tcp(const std::string& host, std::uint16_t port) {
+  for (const SocketAddress& address : resolve(host, port)) {
+    Fd fd = listen_at(address);
+    if (fd) return fd;
+  }
+  throw_errno("cannot listen on " + endpoint_text(host, port));
+}
+
+std::uint16_t local_port(int fd) {
+  const SocketAddress address = name_of_end(fd, &::getsockname);
+  if (address.storage.ss_family == AF_INET6) {
+    return ntohs(reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_port);
+  }
+  return ntohs(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_port);
+}
+
+std::string local_host(int fd) { return numeric_host(name_of_end(fd, &::getsockname)); }
+std::string remote_host(int fd) { return numeric_host(name_of_end(fd, &::getpeername)); }
+
+std::optional<Fd> accept_tcp(int listener) {
+  while (true) {
+    Fd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd) {
+      set_option(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+      return fd;
+    }
+    // These tell of one connection that failed before it was accepted; the next may be fine.
+    if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO || errno == ENETDOWN || errno == EHOSTUNREACH) {
+      continue;
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return std::nullopt;
+    throw_errno("cannot accept a connection");
+  }
+}
+
+ConnectAttempt start_connect(const SocketAddress& address) {
+  Fd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) throw_errno("cannot create a socket");
+  set_option(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0 &&
+      errno != EINPROGRESS && errno != EINTR) {
+    return {.fd = Fd(), .error = errno};
+  }
+  return {.fd = std::move(fd), .error = 0};
+}
+
+int connect_error(int fd) noexcept {
+  int code = 0;
+  socklen_t length = sizeof(code);
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &length) != 0) return errno;
+  return code;
+}
+
+bool poll_socket(int fd, short events, Deadline deadline) {
+  while (true) {
+    pollfd entry{.fd = fd, .events = events, .revents = 0};
+    const std::int64_t ms = deadline.is_never() ? -1 : (deadline.remaining_ns() + 999'999) / 1'000'000;
+    const int count = ::poll(&entry, 1, static_cast<int>(std::min<std::int64_t>(ms, std::numeric_limits<int>::max())));
+    if (count > 0) return true;
+    if (count < 0 && errno != EINTR) throw_errno("poll");
+    if (deadline.expired()) return false;
+  }
+}
+
+void keep_alive(int fd) noexcept {
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, kPeerSilenceSeconds - 1);
+}
+
+void detect_silence(int fd) noexcept {
+  keep_alive(fd);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kPeerSilenceSeconds * 1000);
+}
+
+Transfer read_some(int fd, std::span<std::byte> bytes) noexcept {
+  while (true) {
+    const ssize_t count = ::recv(fd, bytes.data(), bytes.size(), 0);
+    if (count > 0) return {.bytes = static_cast<std::size_t>(count)};
+    if (count == 0) return {.closed = !bytes.empty()};
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
+    return {.closed = true, .error = errno};
+  }
+}
+
+Transfer write_some(int fd, std::span<const std::byte> bytes) noexcept {
+  while (true) {
+    const ssize_t count = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (count >= 0) return {.bytes = static_cast<std::size_t>(count)};
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
+    return {.closed = true, .error = errno};
+  }
+}
+
+std::string errno_text(int code) { return std::generic_category().message(code); }
+
+std::string describe(const Transfer& transfer) {
+  return transfer.error == 0 ? "connection closed" : errno_text(transfer.error);
+}
+
+}  // namespace ringtune

@@ -1,0 +1,76 @@
+// TCP sockets: numeric addresses, listening, connecting, options. IPv4 and IPv6.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+
+namespace ringtune {
+
+/// A resolved address. Value type.
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+};
+
+/// "10.0.0.1:4567" or "[::1]:4567", for messages.
+[[nodiscard]] std::string endpoint_text(const std::string& host, std::uint16_t port);
+
+/// All addresses of a host name or numeric address. May block in the resolver. Throws Error naming host and reason.
+[[nodiscard]] std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port);
+
+/// A non-blocking listening socket; port 0 = any. Throws Error with address and reason.
+[[nodiscard]] Fd listen_tcp(const std::string& host, std::uint16_t port);
+[[nodiscard]] std::uint16_t local_port(int fd);
+/// Numeric address of this or the other end. Throws Error.
+[[nodiscard]] std::string local_host(int fd);
+[[nodiscard]] std::string remote_host(int fd);
+
+/// The next waiting connection, non-blocking, with TCP_NODELAY; empty when none waits. Throws Error only for faults of
+/// the listening socket itself (not for a client that went away).
+[[nodiscard]] std::optional<Fd> accept_tcp(int listener);
+
+/// A connect under way, or one that failed at once (`error` = errno, no descriptor).
+struct ConnectAttempt {
+  Fd fd;
+  int error = 0;
+};
+/// Starts a non-blocking connect; finished when the socket is writable: then connect_error() is 0 or an errno.
+/// Throws Error when there is no descriptor left.
+[[nodiscard]] ConnectAttempt start_connect(const SocketAddress& address);
+[[nodiscard]] int connect_error(int fd) noexcept;
+
+/// Waits for events (POLLIN, POLLOUT) on one socket; false at the deadline. Restarts after signals. Throws Error.
+bool poll_socket(int fd, short events, Deadline deadline);
+
+/// A host that vanished without FIN is noticed after about this time on an idle connection (keepalive probes).
+inline constexpr int kPeerSilenceSeconds = 5;
+void keep_alive(int fd) noexcept;
+/// The same also while sent bytes are not acknowledged. Only for connections whose reader never pauses: the kernel counts
+/// a closed receive window as silence, so a busy peer would be dropped from a link that carries bulk data.
+void detect_silence(int fd) noexcept;
+
+/// What came of one non-blocking read or write.
+struct Transfer {
+  std::size_t bytes = 0;
+  bool closed = false;  // end of stream, or the connection broke
+  int error = 0;        // errno when it broke, else 0
+};
+[[nodiscard]] Transfer read_some(int fd, std::span<std::byte> bytes) noexcept;
+/// Never raises SIGPIPE.
+[[nodiscard]] Transfer write_some(int fd, std::span<const std::byte> bytes) noexcept;
+
+/// The text of an errno.
+[[nodiscard]] std::string errno_text(int code);
+/// "connection closed" or the text of errno.
+[[nodiscard]] std::string describe(const Transfer& transfer);
+
+}  // namespace ringtune

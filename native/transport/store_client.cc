@@ -1,0 +1,190 @@
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "transport/socket.h"
+#include "transport/store.h"
+#include "transport/store_wire.h"
+#include "transport/wire.h"
+
+namespace ringtune {
+namespace {
+
+// The server answers set and add at once; without any progress for this long it is lost.
+constexpr std::int64_t kSilenceNs = 30'000'000'000;
+// How long a get whose time is over waits for the server's word that the key is missing.
+constexpr std::int64_t kCancelNs = 2'000'000'000;
+constexpr std::int64_t kAttemptNs = 3'000'000'000;
+constexpr std::int64_t kFirstPauseNs = 10'000'000;
+constexpr std::int64_t kLongestPauseNs = 200'000'000;
+
+/// One round over all addresses; empty when none answered, with the reason in `why`.
+Fd connect_once(const std::vector<SocketAddress>& addresses, Deadline deadline, std::string& why) {
+  for (const SocketAddress& address : addresses) {
+    ConnectAttempt attempt = start_connect(address);
+    if (attempt.error == 0 && !poll_socket(attempt.fd.get(), POLLOUT, earlier(deadline, Deadline::after(kAttemptNs)))) {
+      why = "no answer";
+      continue;
+    }
+    const int error = attempt.error != 0 ? attempt.error : connect_error(attempt.fd.get());
+    if (error == 0) return std::move(attempt.fd);
+    why = errno_text(error);
+  }
+  return Fd();
+}
+
+Fd connect_until(const std::string& host, std::uint16_t port, Deadline deadline) {
+  const std::vector<SocketAddress> addresses = resolve(host, port);
+  std::string why;
+  for (std::int64_t pause_ns = kFirstPauseNs;; pause_ns = std::min(2 * pause_ns, kLongestPauseNs)) {
+    Fd fd = connect_once(addresses, deadline, why);
+    if (fd) return fd;
+    if (deadline.expired()) {
+      throw Timeout("cannot reach the store at " + endpoint_text(host, port) + ": " + why +
+                    ". Does the launcher (or rank 0) run there, and does RINGTUNE_STORE name it?");
+    }
+    std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(pause_ns, deadline.remaining_ns())));
+  }
+}
+
+ByteWriter start_request(StoreOp op, std::uint32_t request) {
+  ByteWriter writer;
+  writer.u8(static_cast<std::uint8_t>(op));
+  writer.u32(request);
+  return writer;
+}
+
+struct Answer {
+  StoreStatus status = StoreStatus::kOk;
+  Bytes value;
+};
+
+}  // namespace
+
+/// All under `mutex`, which also serialises the calls.
+struct StoreClient::Impl {
+  Impl(const std::string& host, std::uint16_t port, Deadline deadline)
+      : endpoint(endpoint_text(host, port)), fd(connect_until(host, port, deadline)), in(kStoreMaxFrameBytes + 64) {
+    keep_alive(fd.get());
+    ByteWriter magic;
+    magic.u32(kStoreMagic);
+    send(magic.bytes());
+  }
+
+  [[noreturn]] void lose(const std::string& why) {
+    fd.reset();
+    throw Error("lost the store at " + endpoint + ": " + why + ". The process that serves it has probably ended");
+  }
+
+  void send(ByteView bytes) {
+    if (!fd) lose("connection closed earlier");
+    while (!bytes.empty()) {
+      const Transfer transfer = write_some(fd.get(), bytes);
+      if (transfer.closed) lose(describe(transfer));
+      bytes = bytes.subspan(transfer.bytes);
+      if (transfer.bytes == 0 && !poll_socket(fd.get(), POLLOUT, Deadline::after(kSilenceNs))) lose("no progress");
+    }
+  }
+
+  void send_request(const ByteWriter& writer) {
+    Bytes frame;
+    append_frame(frame, writer.bytes());
+    send(frame);
+  }
+
+  /// Waits for the answer; `silence_ns` > 0 counts from the last bytes that came instead of `deadline`.
+  bool receive(std::uint32_t request, Answer& answer, Deadline deadline, std::int64_t silence_ns) {
+    while (true) {
+      if (const std::optional<ByteView> frame = in.next()) {
+        ByteReader reader(*frame);
+        if (reader.u32() != request) lose("it answered another request");
+        answer.status = static_cast<StoreStatus>(reader.u8());
+        const ByteView value = reader.blob();
+        answer.value.assign(value.begin(), value.end());
+        return true;
+      }
+      const Deadline until = silence_ns > 0 ? Deadline::after(silence_ns) : deadline;
+      if (!poll_socket(fd.get(), POLLIN, until)) return false;
+      const Transfer transfer = read_some(fd.get(), in.space());
+      if (transfer.closed) lose(describe(transfer));
+      in.filled(transfer.bytes);
+    }
+  }
+
+  Bytes ask(const ByteWriter& writer, std::uint32_t request) {
+    send_request(writer);
+    Answer answer;
+    if (!receive(request, answer, Deadline::never(), kSilenceNs)) lose("no answer");
+    if (answer.status != StoreStatus::kOk) {
+      throw Error("the store at " + endpoint + " refused: " +
+                  std::string(reinterpret_cast<const char*>(answer.value.data()), answer.value.size()));
+    }
+    return std::move(answer.value);
+  }
+
+  Bytes get(const std::string& key, Deadline deadline) {
+    const std::uint32_t request = next_request++;
+    ByteWriter writer = start_request(StoreOp::kGet, request);
+    writer.string(key);
+    send_request(writer);
+    Answer answer;
+    if (!receive(request, answer, deadline, 0)) {
+      // Take the request back; the last word is the server's, so that no late answer can confuse the next call.
+      send_request(start_request(StoreOp::kCancel, request));
+      if (!receive(request, answer, Deadline::after(kCancelNs), 0)) lose("no answer");
+    }
+    if (answer.status == StoreStatus::kOk) return std::move(answer.value);
+    throw Timeout("key '" + key + "' did not appear in the store at " + endpoint + " in time");
+  }
+
+  std::mutex mutex;
+  const std::string endpoint;
+  Fd fd;
+  FrameAssembler in;
+  std::uint32_t next_request = 1;
+};
+
+StoreClient::StoreClient(const std::string& host, std::uint16_t port, Deadline deadline)
+    : impl_(std::make_unique<Impl>(host, port, deadline)) {}
+StoreClient::~StoreClient() = default;
+
+void StoreClient::set(const std::string& key, ByteView value) {
+  const std::lock_guard lock(impl_->mutex);
+  const std::uint32_t request = impl_->next_request++;
+  ByteWriter writer = start_request(StoreOp::kSet, request);
+  writer.string(key);
+  writer.blob(value);
+  if (writer.bytes().size() > kStoreMaxFrameBytes) {
+    throw InvalidArgument("the value of store key '" + key + "' has " + std::to_string(value.size()) +
+                          " bytes; the limit is " + std::to_string(kStoreMaxFrameBytes));
+  }
+  (void)impl_->ask(writer, request);
+}
+
+Bytes StoreClient::get(const std::string& key, Deadline deadline) {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->get(key, deadline);
+}
+
+std::int64_t StoreClient::add(const std::string& key, std::int64_t amount) {
+  const std::lock_guard lock(impl_->mutex);
+  const std::uint32_t request = impl_->next_request++;
+  ByteWriter writer = start_request(StoreOp::kAdd, request);
+  writer.string(key);
+  writer.i64(amount);
+  const Bytes value = impl_->ask(writer, request);
+  return ByteReader(value).i64();
+}
+
+std::string StoreClient::local_address() const {
+  const std::lock_guard lock(impl_->mutex);
+  if (!impl_->fd) impl_->lose("connection closed earlier");
+  return local_host(impl_->fd.get());
+}
+
+}  // namespace ringtune

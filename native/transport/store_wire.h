@@ -1,0 +1,24 @@
+// What store client and server say to each other.
+//
+// The client opens with kStoreMagic. Then frames: client {u8 operation, u32 request, ...}, server {u32 request, u8 status,
+// blob}. A get is answered when the key exists; a cancelled get is answered with kMissing unless its answer is under way.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ringtune {
+
+inline constexpr std::uint32_t kStoreMagic = 0x31535452;  // "RTS1" as it stands on the wire
+inline constexpr std::size_t kStoreMaxFrameBytes = std::size_t{1} << 30;
+
+enum class StoreOp : std::uint8_t {
+  kSet = 1,     // string key, blob value -> empty blob
+  kGet = 2,     // string key -> the value
+  kCancel = 3,  // of the get with this request number; no answer of its own
+  kAdd = 4,     // string key, i64 amount -> i64, the new value
+};
+
+enum class StoreStatus : std::uint8_t { kOk = 0, kMissing = 1, kRefused = 2 };  // refused: the blob says why
+
+}  // namespace ringtune
