@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 import ringtune.torch as hvd
 
@@ -23,11 +24,7 @@ def open_gloo() -> Iterator[None]:
     if host == "127.0.0.1":
         # Gloo otherwise takes the address of the host's name, which on some machines is unreachable.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    first = None
-    if hvd.rank() == 0:
-        first = dist.TCPStore(host, 0, hvd.size(), is_master=True, timeout=_TIMEOUT, wait_for_workers=False)
-    address = hvd.broadcast_object((host, first.port) if first else None, root_rank=0, name="bench.gloo_store")
-    store = first or dist.TCPStore(*address, hvd.size(), is_master=False, timeout=_TIMEOUT)
+    store = _open_store(host)
     dist.init_process_group("gloo", store=store, rank=hvd.rank(), world_size=hvd.size())
     try:
         yield
@@ -35,6 +32,14 @@ def open_gloo() -> Iterator[None]:
         dist.barrier()
     finally:
         dist.destroy_process_group()
+
+
+def _open_store(host: str) -> TCPStore:
+    """Returns torch's store, served by rank 0 on a free port of `host`."""
+    served = TCPStore(host, 0, hvd.size(), True, _TIMEOUT, False) if hvd.rank() == 0 else None
+    address = (host, served.port) if served else None
+    name, port = hvd.broadcast_object(address, root_rank=0, name="bench.gloo_store")
+    return served or TCPStore(name, port, hvd.size(), False, _TIMEOUT)
 
 
 def slowest(values: Sequence[float]) -> list[float]:

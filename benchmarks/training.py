@@ -38,7 +38,7 @@ class _ModelTrainer:
     def step(self) -> None:
         self._optimizer.zero_grad()
         loss = functional.cross_entropy(_logits(self._model(self._images)), self._labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self._optimizer.step()
 
 
