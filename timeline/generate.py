@@ -18,7 +18,7 @@ import numpy as np
 
 from ringtune import layout
 from ringtune.timeline import vocabulary as words
-from ringtune.timeline.spans import COLUMN_TYPES, Instant, PartInfo, SpanTable
+from ringtune.timeline.spans import COLUMN_TYPES, Instant, Ints, PartInfo, SpanTable
 from ringtune.timeline.vocabulary import Stage
 from ringtune.timeline.writer import write_part
 
@@ -157,13 +157,14 @@ class GeneratedJob:
         return moved, instants
 
 
-def to_local(plan: Schedule, rank: int, at_ns: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def to_local(plan: Schedule, rank: int, at_ns: Ints) -> Ints:
     """Turn moments on rank 0's clock into moments on the rank's own clock."""
     clock = plan.clocks.get(plan.host(rank), HostClock())
     if plan.host(rank) == plan.host(0):
-        return at_ns.astype(np.int64)
+        return at_ns
     drift = np.rint((at_ns - plan.start_ns) * (clock.drift_ppm * 1e-6)).astype(np.int64)
-    return at_ns.astype(np.int64) - clock.offset_ns - drift
+    local: Ints = at_ns - clock.offset_ns - drift
+    return local
 
 
 class _Rows:
@@ -171,7 +172,7 @@ class _Rows:
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self.rows: list[tuple[int, int, int, int, int, int, int, int]] = []
+        self.rows: list[tuple[int, ...]] = []
         self.names: dict[str, int] = {}
         self.tensors: dict[str, int] = {"": 0}
 
@@ -180,8 +181,7 @@ class _Rows:
         name_code = self.names.setdefault(name, len(self.names))
         tensor_code = self.tensors.setdefault(tensor, len(self.tensors))
         size, batch, step, epoch = facts
-        packed = (begin, end, int(stage), name_code, tensor_code, size, batch, step)
-        self.rows.append((*packed, epoch))
+        self.rows.append((begin, end, int(stage), name_code, tensor_code, size, batch, step, epoch))
 
     def table(self) -> SpanTable:
         """The spans in the order in which they ended, as the recorder writes them."""

@@ -1,0 +1,177 @@
+"""Who arrived last: which rank the others had to wait for.
+
+A tensor can run when every rank has submitted it; a batch when all its tensors can. For each, the rank that
+submitted last is found on the aligned clocks. Lateness = last submit - last but one: what the job would gain if only
+that rank were on time. Spread = last - first. Where two ranks are closer than their clocks' error bounds allow to
+tell, the arrival is undecided and counts for nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ringtune.timeline.spans import Ints, SpanTable, Trace
+from ringtune.timeline.vocabulary import ARRIVAL, Stage
+
+
+@dataclass(frozen=True)
+class Submits:
+    """Submissions as columns; ``group`` numbers what must be complete before it can run."""
+
+    group: Ints
+    rank: Ints
+    at_ns: Ints
+
+
+@dataclass(frozen=True)
+class RankArrivals:
+    """How often a rank was last, and by how much (over tensors: each tensor of each step counts)."""
+
+    rank: int
+    tensors_last: int
+    batches_last: int
+    batch_lateness_ns: int
+    """Sum over the batches it was last for: the most the job could gain from it."""
+    median_lateness_ns: float
+    """Over the tensors it was last for; 0 when for none."""
+    largest_lateness_ns: int
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Arrivals of the job; empty ``ranks`` when fewer than two ranks' submissions are known."""
+
+    tensors: int
+    tensors_undecided: int
+    batches: int
+    batches_undecided: int
+    ranks: tuple[RankArrivals, ...]
+
+
+@dataclass(frozen=True)
+class LastOnes:
+    """The last of each group that all ranks submitted; rank -1 where undecided."""
+
+    rank: Ints
+    lateness_ns: Ints
+    spread_ns: Ints
+
+
+def arrivals(trace: Trace) -> Arrivals:
+    """Find who arrived last for every tensor and every batch."""
+    negotiate = trace.spans.of_stage(Stage.NEGOTIATE)
+    tensors = _tensor_submits(negotiate)
+    if len(np.unique(tensors.rank)) < 2:
+        tensors = _ticks(trace)
+    errors = _error_table(trace)
+    by_tensor, by_batch = last_ones(tensors, errors), last_ones(_batch_submits(negotiate), errors)
+    ranks = np.unique(tensors.rank).tolist() if len(by_tensor.rank) else []
+    return Arrivals(
+        tensors=len(by_tensor.rank),
+        tensors_undecided=int((by_tensor.rank < 0).sum()),
+        batches=len(by_batch.rank),
+        batches_undecided=int((by_batch.rank < 0).sum()),
+        ranks=tuple(_of_rank(rank, by_tensor, by_batch) for rank in ranks),
+    )
+
+
+def last_ones(submits: Submits, errors: NDArray[np.float64]) -> LastOnes:
+    """Find the last rank of each group that every rank submitted.
+
+    ``errors[a, b]`` is the clock error in ns between ranks a and b (infinite: not comparable).
+    """
+    ranks = len(np.unique(submits.rank))
+    none = np.empty(0, dtype=np.int64)
+    if ranks < 2:
+        return LastOnes(none, none, none)
+    order = np.lexsort((submits.rank, submits.at_ns, submits.group))
+    group, rank, at = submits.group[order], submits.rank[order], submits.at_ns[order]
+    ends = np.flatnonzero(np.append(np.diff(group) != 0, True))
+    sizes = np.diff(np.concatenate(([-1], ends)))
+    ends = ends[sizes == ranks]
+    if not len(ends):
+        return LastOnes(none, none, none)
+    lateness, spread = at[ends] - at[ends - 1], at[ends] - at[ends - ranks + 1]
+    sure = lateness > errors[rank[ends], rank[ends - 1]]
+    return LastOnes(np.where(sure, rank[ends], -1), lateness, spread)
+
+
+def _tensor_submits(negotiate: SpanTable) -> Submits:
+    """One submission per rank, tensor and batch; tensors without a batch are matched by their order."""
+    rank, tensor, batch = (column.astype(np.int64) for column in (negotiate.rank, negotiate.tensor, negotiate.batch))
+    turn = np.where(batch > 0, batch, -1 - _occurrence(rank, tensor, negotiate.begin_ns))
+    return _first_of_each(_number(tensor, turn), rank, negotiate.begin_ns)
+
+
+def _batch_submits(negotiate: SpanTable) -> Submits:
+    """One submission per rank and batch: its last tensor's."""
+    fused = negotiate.take(negotiate.batch > 0)
+    order = np.argsort(-fused.begin_ns, kind="stable")
+    fused = fused.take(order)
+    return _first_of_each(_number(fused.batch), fused.rank.astype(np.int64), fused.begin_ns)
+
+
+def _ticks(trace: Trace) -> Submits:
+    """Submissions as Horovod's coordinator saw them."""
+    ticks = trace.instants_named(ARRIVAL)
+    names: dict[str, int] = {}
+    tensor = np.array([names.setdefault(str(tick.args.get("tensor")), len(names)) for tick in ticks], dtype=np.int64)
+    rank = np.array([tick.rank for tick in ticks], dtype=np.int64)
+    at = np.array([tick.at_ns for tick in ticks], dtype=np.int64)
+    return _first_of_each(_number(tensor, _occurrence(rank, tensor, at)), rank, at)
+
+
+def _occurrence(rank: Ints, tensor: Ints, at_ns: Ints) -> Ints:
+    """The how-manieth submission of its tensor by its rank each one is, from 0."""
+    order = np.lexsort((at_ns, tensor, rank))
+    key = _number(rank, tensor)[order]
+    starts = np.flatnonzero(np.concatenate(([True], np.diff(key) != 0))) if len(key) else np.empty(0, np.int64)
+    runs = np.diff(np.append(starts, len(key)))
+    turn = np.empty(len(key), dtype=np.int64)
+    turn[order] = np.arange(len(key)) - np.repeat(starts, runs)
+    return turn
+
+
+def _number(*columns: Ints) -> Ints:
+    """Number the distinct rows."""
+    if not len(columns[0]):
+        return np.empty(0, dtype=np.int64)
+    numbered = np.unique(columns[0], return_inverse=True)[1].astype(np.int64)
+    for column in columns[1:]:
+        inner = np.unique(column, return_inverse=True)[1].astype(np.int64)
+        numbered = np.unique(numbered * (int(inner.max()) + 1) + inner, return_inverse=True)[1].astype(np.int64)
+    return numbered
+
+
+def _first_of_each(group: Ints, rank: Ints, at_ns: Ints) -> Submits:
+    """Keep the first row of each group and rank, in the order given."""
+    _, first = np.unique(_number(group, rank), return_index=True)
+    return Submits(group[first], rank[first], at_ns[first])
+
+
+def _error_table(trace: Trace) -> NDArray[np.float64]:
+    """Clock error between any two ranks: none within a host, the sum of both bounds otherwise."""
+    size = max(trace.ranks, default=-1) + 1
+    bounds = np.zeros(size)
+    hosts = [""] * size
+    for part in trace.parts:
+        if part.rank < size:
+            bounds[part.rank] = np.inf if part.error_ns is None else part.error_ns
+            hosts[part.rank] = part.host
+    same = np.array(hosts)[:, None] == np.array(hosts)[None, :] if size else np.zeros((0, 0), dtype=np.bool_)
+    return np.where(same, 0.0, bounds[:, None] + bounds[None, :])
+
+
+def _of_rank(rank: int, by_tensor: LastOnes, by_batch: LastOnes) -> RankArrivals:
+    tensors, batches = by_tensor.lateness_ns[by_tensor.rank == rank], by_batch.lateness_ns[by_batch.rank == rank]
+    return RankArrivals(
+        rank=rank,
+        tensors_last=len(tensors),
+        batches_last=len(batches),
+        batch_lateness_ns=int(batches.sum()),
+        median_lateness_ns=float(np.median(tensors)) if len(tensors) else 0.0,
+        largest_lateness_ns=int(tensors.max()) if len(tensors) else 0,
+    )

@@ -1,0 +1,62 @@
+"""Bus bandwidth: how fast the links were used, comparable between numbers of ranks.
+
+Notation: n = ranks, S = bytes of a batch as recorded (payload of one rank), t = time of its COMMUNICATE span. Bus
+bandwidth = S * factor / t. The factors are those of nccl-tests: allreduce 2(n-1)/n, reduce-scatter and alltoall
+(n-1)/n, broadcast 1; allgather is (n-1)/n of the gathered n * S bytes, so n - 1 of what a rank gives.
+
+Source: NVIDIA nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ringtune.timeline.intervals import length, union
+from ringtune.timeline.spans import SpanTable
+from ringtune.timeline.vocabulary import KINDS, RING_PREFIX, Stage
+
+
+def bus_factor(kind: str, ranks: int) -> float:
+    """Return the factor of a collective (a word of `KINDS`) among so many ranks; 0 where no bus is used."""
+    if ranks < 2 or kind == "BARRIER":
+        return 0.0
+    share = (ranks - 1) / ranks
+    return {"ALLREDUCE": 2 * share, "ALLGATHER": float(ranks - 1), "BROADCAST": 1.0}.get(kind, share)
+
+
+@dataclass(frozen=True)
+class KindTraffic:
+    """One kind of collective, all ranks together; bandwidth in bytes/s of one rank, None when it cannot be told."""
+
+    kind: str
+    batches: int
+    bytes: int
+    busy_ns: int
+    factor: float
+    bus_bytes_per_s: float | None
+
+
+def traffic(spans: SpanTable, ranks: int) -> tuple[KindTraffic, ...]:
+    """Return the traffic of every kind of collective that occurs; the spans may be of any ranks of one job."""
+    communicate = spans.of_stage(Stage.COMMUNICATE)
+    found = []
+    for kind in KINDS:
+        chosen = communicate.take(communicate.name_mask(RING_PREFIX + kind))
+        if not len(chosen):
+            continue
+        busy = sum(_busy(chosen.of_rank(rank)) for rank in set(chosen.rank.tolist()))
+        size, factor = int(chosen.bytes.sum()), bus_factor(kind, ranks)
+        rate = size * factor / busy * 1e9 if busy and factor and size else None
+        found.append(KindTraffic(kind, len(chosen), size, busy, factor, rate))
+    return tuple(found)
+
+
+def bus_rate(kinds: tuple[KindTraffic, ...]) -> float | None:
+    """Return the bus bandwidth over all kinds in bytes/s of one rank; None when nothing used the bus."""
+    busy = sum(kind.busy_ns for kind in kinds if kind.bus_bytes_per_s is not None)
+    moved = sum(kind.bytes * kind.factor for kind in kinds if kind.bus_bytes_per_s is not None)
+    return moved / busy * 1e9 if busy else None
+
+
+def _busy(spans: SpanTable) -> int:
+    return length(union(spans.begin_ns, spans.end_ns))

@@ -1,0 +1,76 @@
+"""How well tensors were fused into batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringtune.timeline.spans import SpanTable, Trace
+from ringtune.timeline.vocabulary import KNOBS, Stage
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Batches of the lowest rank that recorded any (they are equal on all ranks).
+
+    ``fill`` = mean bytes of a batch / size of the fusion buffer in force; None when the trace names no buffer size.
+    """
+
+    rank: int
+    batches: int
+    bytes: int
+    batches_per_step: float | None
+    tensors_per_batch: float
+    bytes_per_batch: float
+    fill: float | None
+
+
+def fusion(trace: Trace) -> Fusion | None:
+    """Return how well tensors were fused; None when no batch was recorded."""
+    batches = trace.spans.take((trace.spans.stage == Stage.COMMUNICATE) & (trace.spans.batch > 0))
+    if not len(batches):
+        return None
+    rank = int(batches.rank.min())
+    batches = batches.of_rank(rank)
+    steps = len(np.unique(batches.step[batches.step >= 0]))
+    size = int(batches.bytes.sum())
+    return Fusion(
+        rank=rank,
+        batches=len(batches),
+        bytes=size,
+        batches_per_step=len(batches) / steps if steps else None,
+        tensors_per_batch=_tensors(trace.spans.of_rank(rank), batches) / len(batches),
+        bytes_per_batch=size / len(batches),
+        fill=_fill(trace, batches),
+    )
+
+
+def _tensors(spans: SpanTable, batches: SpanTable) -> int:
+    """Tensors in these batches: what was negotiated, queued or copied for each, whichever stage knows most."""
+    most = np.ones(len(batches), dtype=np.int64)
+    for stage in (Stage.NEGOTIATE, Stage.QUEUE, Stage.COPY_IN):
+        ids, counts = np.unique(spans.of_stage(stage).batch, return_counts=True)
+        if len(ids):
+            place = np.minimum(np.searchsorted(ids, batches.batch), len(ids) - 1)
+            most = np.maximum(most, np.where(ids[place] == batches.batch, counts[place], 0))
+    return int(most.sum())
+
+
+def _fill(trace: Trace, batches: SpanTable) -> float | None:
+    sizes = {epoch: size for epoch, size in fusion_sizes(trace).items() if size > 0}
+    known = np.isin(batches.epoch, np.array(list(sizes), dtype=np.int32))
+    if not known.any():
+        return None
+    buffers = np.array([sizes[epoch] for epoch in batches.epoch[known].tolist()], dtype=np.float64)
+    return float((batches.bytes[known] / buffers).mean())
+
+
+def fusion_sizes(trace: Trace) -> dict[int, int]:
+    """Return the size of the fusion buffer in bytes under each version of the knobs the trace names."""
+    sizes: dict[int, int] = {}
+    for instant in trace.instants_named(KNOBS):
+        epoch, size = instant.args.get("epoch"), instant.args.get("fusion_bytes")
+        if isinstance(epoch, int) and isinstance(size, int):
+            sizes.setdefault(epoch, size)
+    return sizes

@@ -1,0 +1,57 @@
+"""Whatever the user names, as one trace: a run folder, a folder of parts, some parts, or any single file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ringtune import layout
+from ringtune.errors import RingtuneError
+from ringtune.timeline.merge import join, part_files
+from ringtune.timeline.reader import read
+from ringtune.timeline.run import Run
+from ringtune.timeline.spans import Trace
+
+PathLike = str | os.PathLike[str]
+
+
+def load(source: PathLike | Sequence[PathLike]) -> Trace:
+    """Read a run folder (its merged timeline if there is one, else its parts), a folder of parts, parts, or a file.
+
+    Raises:
+        RingtuneError: Nothing is there to read; the message says what was looked for.
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        return _joined([Path(path) for path in source])
+    path = Path(source)
+    if not path.is_dir():
+        return _joined([path])
+    merged = Run(path).timeline if layout.is_run(path) else _merged_in(path)
+    if merged is not None:
+        return read(merged)
+    parts = part_files(path)
+    if not parts:
+        raise RingtuneError(
+            f"{path}: neither {layout.TIMELINE_FILE} nor {layout.TIMELINE_FOLDER}/rank-*.json in it; "
+            "record a timeline with `ringtune run --timeline`, or name a trace file"
+        )
+    return _joined(parts)
+
+
+def _merged_in(folder: Path) -> Path | None:
+    usual = layout.timeline_file(folder)
+    return next((path for path in (usual, usual.with_name(usual.name + ".gz")) if path.is_file()), None)
+
+
+def _joined(paths: Sequence[Path]) -> Trace:
+    """One file as it is; several parts on one clock."""
+    traces = [read(path) for path in paths]
+    if not traces:
+        raise RingtuneError("no trace named; give a run folder or a trace file")
+    if len(traces) == 1 and traces[0].source != "part":
+        return traces[0]
+    for trace in traces:
+        if trace.source != "part" or len(trace.parts) != 1:
+            raise RingtuneError(f"{trace.path}: not one rank's part; several files can be read together only as parts")
+    return join(traces)

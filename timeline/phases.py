@@ -1,0 +1,72 @@
+"""Where each rank's time went: per stage, and communication exposed against overlapped.
+
+Notation: busy = length of the union of a stage's spans (what the wall clock saw); total = sum of their lengths
+(larger where spans overlap). Communication is the union of COMMUNICATE spans; exposed is its part inside WAIT,
+overlapped the rest, so exposed + overlapped = busy of communicate, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ringtune.timeline.intervals import difference, intersection, length, union
+from ringtune.timeline.spans import Ints, SpanTable
+from ringtune.timeline.vocabulary import Stage
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """Spans of one stage on one rank."""
+
+    count: int
+    total_ns: int
+    busy_ns: int
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Communication against the callers' waiting, on one rank; None where the trace records no waiting at all.
+
+    ``wait_ns`` splits exactly into ``exposed_ns`` (while communicating), ``wait_copy_ns`` (while copying) and
+    ``wait_other_ns`` (negotiation, queue: other ranks were late, or the cycle had not come).
+    """
+
+    wait_ns: int
+    exposed_ns: int
+    overlapped_ns: int
+    wait_copy_ns: int
+    wait_other_ns: int
+
+
+def covered(spans: SpanTable, *stages: Stage) -> Ints:
+    """Return the time covered by these stages as a set of intervals."""
+    chosen = spans.of_stage(*stages)
+    return union(chosen.begin_ns, chosen.end_ns)
+
+
+def stage_times(spans: SpanTable) -> Mapping[str, StageTime]:
+    """Return the times of every stage that occurs, by label; the spans are of one rank."""
+    found = {}
+    for stage in Stage:
+        chosen = spans.of_stage(stage)
+        if len(chosen):
+            busy = length(union(chosen.begin_ns, chosen.end_ns))
+            found[stage.label] = StageTime(len(chosen), int(chosen.duration_ns.sum()), busy)
+    return found
+
+
+def exposure(spans: SpanTable) -> Exposure:
+    """Split communication and waiting of one rank."""
+    communicate = covered(spans, Stage.COMMUNICATE)
+    wait = covered(spans, Stage.WAIT)
+    exposed = length(intersection(communicate, wait))
+    rest = difference(wait, communicate)
+    copying = length(intersection(rest, covered(spans, Stage.COPY_IN, Stage.COPY_OUT)))
+    return Exposure(
+        wait_ns=length(wait),
+        exposed_ns=exposed,
+        overlapped_ns=length(communicate) - exposed,
+        wait_copy_ns=copying,
+        wait_other_ns=length(rest) - copying,
+    )

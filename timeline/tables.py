@@ -1,0 +1,140 @@
+"""The summary as tables for a terminal. Only draws: every number comes from `ringtune.timeline.summary`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ringtune.timeline.summary import RankSummary, Summary
+from ringtune.timeline.units import bytes_text, rate_text, share_text, time_text
+from ringtune.timeline.vocabulary import Stage
+
+_PHASES = (Stage.NEGOTIATE, Stage.QUEUE, Stage.COPY_IN, Stage.COMMUNICATE, Stage.COPY_OUT, Stage.WAIT, Stage.STEP)
+
+
+def summary_view(summary: Summary) -> RenderableType:
+    """Return everything the summary knows, most important first."""
+    parts: list[RenderableType] = [_headline(summary), *_warnings(summary), phase_table(summary)]
+    if any(rank.stages.get(Stage.COMMUNICATE.label) for rank in summary.ranks):
+        parts.append(communication_table(summary))
+    if summary.fusion:
+        parts.append(fusion_line(summary))
+    if summary.arrivals.ranks:
+        parts.append(arrival_table(summary))
+    if summary.epochs:
+        parts.append(epoch_table(summary))
+    return Group(*parts)
+
+
+def _headline(summary: Summary) -> Text:
+    job = f"job {summary.job}, " if summary.job else ""
+    text = Text(f"{job}{summary.size} ranks, {summary.span_count} spans over {time_text(summary.duration_ns)}")
+    if summary.steps:
+        steps = summary.steps
+        text.append(
+            f"\n{steps.count} steps: median {time_text(steps.median_ns)}, p95 {time_text(steps.p95_ns)}", "bold"
+        )
+        text.append(f" (shortest {time_text(steps.shortest_ns)}, longest {time_text(steps.longest_ns)})")
+    if summary.clock_error_ns:
+        text.append(f"\nclocks of all hosts aligned within ±{time_text(summary.clock_error_ns)}", "dim")
+    return text
+
+
+def _warnings(summary: Summary) -> Iterator[Text]:
+    torn = [str(rank.rank) for rank in summary.ranks if rank.truncated]
+    found = []
+    if summary.missing:
+        found.append(f"no part of rank {', '.join(map(str, summary.missing))}: its times are not in this summary")
+    if torn:
+        found.append(f"the part of rank {', '.join(torn)} ends early (killed, or still recording)")
+    if summary.dropped:
+        lost = share_text(summary.dropped, summary.dropped + summary.span_count)
+        found.append(f"{summary.dropped} spans ({lost}) were dropped while recording: sums are too small")
+    if summary.skipped:
+        found.append(f"{summary.skipped} events made no sense and were left out")
+    if summary.clock_error_ns is None and summary.source == "merged":
+        found.append("a host's clock was not measured: comparisons between hosts may be off")
+    if summary.stalls or summary.errors:
+        found.append(f"{summary.stalls} stalls, {summary.errors} failed operations")
+    for sentence in found:
+        yield Text(f"! {sentence}", style="yellow")
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="left" if column == "host" else "right", no_wrap=True)
+    return table
+
+
+def phase_table(summary: Summary) -> Table:
+    """Time per phase and rank: what the wall clock saw (overlapping spans count once)."""
+    stages = [stage for stage in _PHASES if any(stage.label in rank.stages for rank in summary.ranks)]
+    table = _table("Time per phase", "rank", *(stage.label.replace("_", " ") for stage in stages))
+    for rank in summary.ranks:
+        cells = [rank.stages.get(stage.label) for stage in stages]
+        table.add_row(str(rank.rank), *(time_text(cell.busy_ns) if cell else "-" for cell in cells))
+    return table
+
+
+def communication_table(summary: Summary) -> Table:
+    """Bytes, bandwidth, and how much of the communication the training had to wait for."""
+    columns = ("rank", "host", "bytes", "bus bandwidth", "exposed", "overlapped", "wait of step")
+    table = _table("Communication", *columns)
+    for rank in summary.ranks:
+        table.add_row(str(rank.rank), rank.host or "-", *_communication_cells(rank))
+    return table
+
+
+def _communication_cells(rank: RankSummary) -> tuple[str, ...]:
+    size, rate = bytes_text(rank.bytes), rate_text(rank.bus_bytes_per_s)
+    if rank.exposure is None:
+        return size, rate, "-", "-", "-"
+    step = rank.steps.total_ns if rank.steps else 0
+    exposed, overlapped = time_text(rank.exposure.exposed_ns), time_text(rank.exposure.overlapped_ns)
+    return size, rate, exposed, overlapped, share_text(rank.exposure.wait_ns, step)
+
+
+def fusion_line(summary: Summary) -> Text:
+    """Batch fill in one sentence."""
+    fusion = summary.fusion
+    if fusion is None:
+        return Text("")
+    rate = f", {fusion.batches_per_step:.1f} a step" if fusion.batches_per_step is not None else ""
+    fill = f", {100 * fusion.fill:.1f} % of the fusion buffer" if fusion.fill is not None else ""
+    return Text(
+        f"Fusion: {fusion.batches} batches{rate}, {fusion.tensors_per_batch:.1f} tensors "
+        f"and {bytes_text(fusion.bytes_per_batch)} each{fill}"
+    )
+
+
+def arrival_table(summary: Summary) -> Table:
+    """Who the others waited for."""
+    arrivals = summary.arrivals
+    title = f"Arrived last ({arrivals.tensors} tensors, {arrivals.tensors_undecided} too close to tell)"
+    table = _table(title, "rank", "tensors", "batches", "median late", "largest", "sum over batches")
+    for rank in arrivals.ranks:
+        table.add_row(
+            str(rank.rank),
+            f"{rank.tensors_last} ({share_text(rank.tensors_last, arrivals.tensors)})",
+            str(rank.batches_last),
+            time_text(rank.median_lateness_ns),
+            time_text(rank.largest_lateness_ns),
+            time_text(rank.batch_lateness_ns),
+        )
+    return table
+
+
+def epoch_table(summary: Summary) -> Table:
+    """Versions of the knobs that were in force."""
+    table = _table("Knobs", "epoch", "steps", "batches", "fusion buffer", "cycle time")
+    for epoch in summary.epochs:
+        steps = f"{epoch.first_step}-{epoch.last_step}" if epoch.first_step >= 0 else "-"
+        size, cycle = epoch.knobs.get("fusion_bytes"), epoch.knobs.get("cycle_time_ns")
+        fusion_cell = bytes_text(size) if isinstance(size, int) else "-"
+        cycle_cell = time_text(cycle) if isinstance(cycle, int) else "-"
+        table.add_row(str(epoch.epoch), steps, str(epoch.batches), fusion_cell, cycle_cell)
+    return table

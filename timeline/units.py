@@ -1,0 +1,39 @@
+"""Numbers with units for people: short, three significant digits, one way everywhere."""
+
+from __future__ import annotations
+
+
+def time_text(ns: float) -> str:
+    """Return a time, for example ``12.3 ms``."""
+    for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+        if abs(ns) >= size:
+            return f"{_short(ns / size)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def bytes_text(count: float) -> str:
+    """Return an amount of bytes in binary units, for example ``64.0 MiB``."""
+    for size, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if abs(count) >= size:
+            return f"{_short(count / size)} {unit}"
+    return f"{count:.0f} B"
+
+
+def rate_text(bytes_per_s: float | None) -> str:
+    """Return a bandwidth in decimal units as vendors and nccl-tests do, for example ``9.81 GB/s``; ``-`` for None."""
+    if bytes_per_s is None:
+        return "-"
+    for size, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
+        if bytes_per_s >= size:
+            return f"{_short(bytes_per_s / size)} {unit}"
+    return f"{bytes_per_s:.0f} B/s"
+
+
+def share_text(part: float, whole: float) -> str:
+    """Return a share, for example ``12.5 %``; ``-`` when there is no whole."""
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def _short(value: float) -> str:
+    digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    return f"{value:.{digits}f}"
