@@ -1,0 +1,136 @@
+"""The Dash app: frame, routing and the pulse that keeps pages of a running job up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from ringtune.dashboard import routes
+from ringtune.dashboard.components import empty, run_head
+from ringtune.dashboard.context import Context
+from ringtune.dashboard.data.runs import RunsFolder
+from ringtune.dashboard.pages import overview, runs, scaling, timeline, tuning
+from ringtune.dashboard.routes import Route
+from ringtune.dashboard.theme import FONT
+from ringtune.dashboard.units import plain
+
+PULSE_MS = 1500
+"""How often a page asks whether something changed; when nothing did, the answer is empty."""
+
+PAGES: Mapping[str, Callable[[Context, Route], html.Div]] = {
+    "runs": runs.layout,
+    "overview": overview.layout,
+    "timeline": timeline.layout,
+    "tuning": tuning.layout,
+    "scaling": scaling.layout,
+}
+
+
+def create_app(root: Path, prefix: str = "/") -> Dash:
+    """Return the app over a folder of runs, served under ``prefix`` (a path with a slash at both ends)."""
+    context = Context(RunsFolder(root), prefix)
+    app = Dash(
+        "ringtune.dashboard",
+        title="ringtune",
+        update_title=None,
+        assets_folder=str(Path(__file__).parent / "assets"),
+        serve_locally=True,
+        suppress_callback_exceptions=True,
+        requests_pathname_prefix=prefix,
+        routes_pathname_prefix=prefix,
+        add_log_handler=False,
+    )
+    app.layout = _frame(context)
+    _register(app, context)
+    for page in (runs, overview, timeline, tuning, scaling):
+        page.register(app, context)
+    return app
+
+
+def _frame(context: Context) -> dmc.MantineProvider:
+    toggle = dmc.ColorSchemeToggle(
+        id="scheme", lightIcon="☀", darkIcon="☾", variant="subtle", color="gray", size="lg", **{"aria-label": "Light or dark"}
+    )
+    header = dmc.Group(
+        [
+            dcc.Link("ringtune", href=context.prefix, className="rt-brand"),
+            html.Nav(id="nav"),
+            dmc.Group(
+                [dmc.Text(f"\u200e{plain(context.folder.root, 200)}", size="xs", c="dimmed", className="rt-folder"), toggle],
+                gap="sm",
+                ml="auto",
+            ),
+        ],
+        h="100%",
+        px=22,
+        gap="lg",
+    )
+    return dmc.MantineProvider(
+        [
+            dcc.Location(id="url", refresh=False),
+            dcc.Interval(id="pulse", interval=PULSE_MS),
+            dcc.Store(id="stamp"),
+            dcc.Store(id="address"),
+            dcc.Store(id="addressed"),
+            dmc.AppShell(
+                [dmc.AppShellHeader(header), dmc.AppShellMain(html.Div(id="page", className="rt-main"))],
+                header={"height": 54},
+                padding=0,
+            ),
+        ],
+        theme={"fontFamily": FONT, "primaryColor": "blue", "headings": {"fontFamily": FONT, "fontWeight": "600"}},
+        defaultColorScheme="auto",
+    )
+
+
+def _register(app: Dash, context: Context) -> None:
+    @app.callback(
+        Output("page", "children"), Output("nav", "children"), Input("url", "pathname"), Input("url", "search")
+    )
+    def show(pathname: str | None, search: str | None) -> tuple[Any, Any]:
+        route = context.route(pathname, search)
+        return page_of(context, route), _nav(route, context.prefix)
+
+    @app.callback(
+        Output("stamp", "data"), Input("pulse", "n_intervals"), State("stamp", "data"), State("url", "pathname")
+    )
+    def pulse(_beat: int | None, known: str | None, pathname: str | None) -> Any:
+        now = context.stamp(context.route(pathname, ""))
+        return no_update if now == known else now
+
+    @app.callback(
+        Output("run-head", "children"), Input("stamp", "data"), State("url", "pathname"), prevent_initial_call=True
+    )
+    def head(_stamp: str | None, pathname: str | None) -> Any:
+        route = context.route(pathname, "")
+        run = context.run(route)
+        return no_update if run is None else run_head(run, route.page, context.prefix)
+
+    app.clientside_callback(
+        ClientsideFunction("ringtune", "address"), Output("addressed", "data"), Input("address", "data")
+    )
+
+
+def page_of(context: Context, route: Route) -> html.Div:
+    """Return the page of a route; a friendly one for addresses that lead nowhere."""
+    if route.page == "unknown":
+        return html.Div(empty("There is no such page", "The address is none that this dashboard knows. All runs are listed under Runs."))
+    if not route.run:
+        return PAGES[route.page](context, route)
+    run = context.run(route)
+    if run is None:
+        lost = f"There is no run {plain(route.run)!r} below {context.folder.root}. It may have been moved or deleted."
+        return html.Div(empty("This run is not here", lost))
+    return html.Div([html.Div(run_head(run, route.page, context.prefix), id="run-head"), PAGES[route.page](context, route)])
+
+
+def _nav(route: Route, prefix: str) -> list[dcc.Link]:
+    at_scaling = route.page == "scaling" and not route.run
+    places = (("Runs", Route("runs"), not at_scaling), ("Scaling", Route("scaling"), at_scaling))
+    return [
+        dcc.Link(word, href=routes.href(place, prefix), className="rt-nav rt-nav-active" if active else "rt-nav", id=f"nav-{place.page}")
+        for word, place, active in places
+    ]

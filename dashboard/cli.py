@@ -1,0 +1,48 @@
+"""The commands ``ringtune dashboard`` and ``ringtune report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from ringtune import layout
+from ringtune.errors import UsageError
+
+
+@click.command()
+@click.argument("runs", type=click.Path(path_type=Path), default=Path(layout.RUNS_FOLDER))
+@click.option("--port", type=click.IntRange(0, 65535), default=8050, show_default=True, help="Port; 0 for any free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--token", default="", help="Secret that every request must carry; made up when --host needs one.")
+@click.option("--prefix", default="/", show_default=True, help="Path under which a proxy shows the dashboard.")
+def dashboard(runs: Path, port: int, host: str, token: str, prefix: str) -> None:
+    """Serve the dashboard over the folder RUNS (or over one run) until interrupted with Ctrl-C."""
+    from ringtune.dashboard.server import ServeOptions, Server, is_loopback, new_token
+
+    if token and len(token) < 8:
+        raise UsageError("--token is too short: give at least 8 characters, or none to have one made up")
+    if not is_loopback(host) and not token:
+        token = new_token()
+    clean = "/" + prefix.strip("/") + ("/" if prefix.strip("/") else "")
+    server = Server(ServeOptions(runs, host, port, token, clean))
+    click.echo(f"ringtune dashboard over {runs.resolve()}\n  {server.url}")
+    if not is_loopback(host):
+        click.echo("  Reachable from other machines, without encryption: only share the address with its token in a network you trust.")
+    click.echo("  Stop with Ctrl-C.")
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.close()
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"), show_default=True)
+def report(run: Path, output: Path) -> None:
+    """Write the folder RUN as one self-contained HTML file that opens anywhere, without a network."""
+    from ringtune.dashboard.report import write_report
+
+    written = write_report(run, output)
+    click.echo(f"{output}: {written / 2**20:.1f} MiB, opens in any browser without a network")

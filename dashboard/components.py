@@ -1,0 +1,144 @@
+"""Pieces that pages share: cards, numbers, badges, empty states. All text is plain; nothing is read as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dash_mantine_components as dmc
+import plotly.graph_objects as go
+from dash import dcc, html
+from ringtune.dashboard import routes, theme
+from ringtune.dashboard.data.runs import RunInfo
+from ringtune.dashboard.routes import Route
+from ringtune.dashboard.units import count, moment, plain
+
+STATUS_WORDS = {
+    "live": ("live", "blue"),
+    "finished": ("finished", "teal"),
+    "failed": ("failed", "red"),
+    "lost": ("lost", "orange"),
+    "unreadable": ("unreadable", "gray"),
+}
+TAB_WORDS = {"overview": "Overview", "timeline": "Timeline", "tuning": "Tuning", "scaling": "Scaling"}
+
+GRAPH_CONFIG: dict[str, Any] = {
+    "displaylogo": False,
+    "responsive": True,
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
+    "toImageButtonOptions": {"format": "svg", "filename": "ringtune"},
+}
+
+
+def badge(status: str, identity: str = "") -> dmc.Badge:
+    """Return the badge of a run's status."""
+    word, color = STATUS_WORDS.get(status, STATUS_WORDS["unreadable"])
+    more = {"id": identity} if identity else {}
+    return dmc.Badge(word, color=color, variant="light", radius="sm", **more)
+
+
+def card(title: str, children: Any, hint: str = "") -> dmc.Card:
+    """Return a titled card."""
+    head = [dmc.Title(title, order=4, className="rt-card-title")]
+    if hint:
+        head.append(dmc.Text(hint, size="sm", c="dimmed"))
+    return dmc.Card([dmc.Stack(head, gap=2, mb="xs"), children], withBorder=True, radius="md", p="md")
+
+
+def graph(identity: str, height: int, **config: Any) -> dcc.Graph:
+    """Return an empty graph that a callback fills; ``config`` adds to `GRAPH_CONFIG`."""
+    blank = go.Figure(layout={"height": height, "template": theme.template("light"), "xaxis": {"visible": False}})
+    blank.update_yaxes(visible=False)
+    return dcc.Graph(id=identity, figure=blank, config={**GRAPH_CONFIG, **config}, className="rt-graph")
+
+
+def stat(label: str, value: str, note: str = "") -> dmc.Card:
+    """Return one number with its label and a line below."""
+    lines = [
+        dmc.Text(label, size="xs", c="dimmed", className="rt-stat-label"),
+        dmc.Text(value, className="rt-stat-value"),
+        dmc.Text(note or "\u00a0", size="xs", c="dimmed"),
+    ]
+    return dmc.Card(dmc.Stack(lines, gap=2), withBorder=True, radius="md", px="md", py="sm")
+
+
+def stats(cards: Sequence[dmc.Card]) -> dmc.SimpleGrid:
+    """Return numbers side by side."""
+    return dmc.SimpleGrid(list(cards), cols={"base": 2, "sm": 3, "lg": min(6, max(1, len(cards)))}, spacing="md")
+
+
+def empty(title: str, what: str, command: str = "") -> dmc.Card:
+    """Return an empty state: what is missing, and the command that makes it."""
+    lines: list[Any] = [dmc.Title(title, order=4), dmc.Text(what, c="dimmed", maw=620, ta="center")]
+    if command:
+        lines.append(dmc.Code(command, block=True))
+    return dmc.Card(dmc.Stack(lines, align="center", gap="sm"), withBorder=True, radius="md", p="xl", className="rt-empty")
+
+
+def problems(sentences: Sequence[str]) -> list[Any]:
+    """Return a note about what could not be read; nothing when all could."""
+    if not sentences:
+        return []
+    shown = [html.Li(plain(sentence, 300)) for sentence in sentences[:8]]
+    if len(sentences) > 8:
+        shown.append(html.Li(f"and {len(sentences) - 8} more"))
+    return [
+        dmc.Alert(html.Ul(shown, className="rt-list"), title="Some of this run could not be read", color="yellow", mb="md")
+    ]
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> dmc.Table:
+    """Return a table of two columns."""
+    rows = [
+        dmc.TableTr([dmc.TableTd(plain(name), className="rt-fact-name"), dmc.TableTd(plain(value, 400), className="rt-wrap")])
+        for name, value in pairs
+    ]
+    return dmc.Table(dmc.TableTbody(rows), withRowBorders=True, verticalSpacing=6)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> dmc.TableScrollContainer:
+    """Return a small table of text."""
+    top = dmc.TableThead(dmc.TableTr([dmc.TableTh(word) for word in head]))
+    body = dmc.TableTbody([dmc.TableTr([dmc.TableTd(plain(cell, 200)) for cell in row]) for row in rows])
+    return dmc.TableScrollContainer(dmc.Table([top, body], verticalSpacing=6, striped=True), minWidth=500)
+
+
+def run_head(info: RunInfo, tab: str, prefix: str) -> list[Any]:
+    """Return the head of a run's pages: name, how it is doing, and its tabs."""
+    parts = [f"{count(info.ranks)} rank{'s' if info.ranks != 1 else ''}" if info.ranks else "", _hosts(info)]
+    parts += [moment(info.created_unix_ns) if info.created_unix_ns else "", info.ending]
+    line = dmc.Group(
+        [
+            dmc.Title(info.name, order=2, className="rt-run-name"),
+            badge(info.status, "run-status"),
+            *[dmc.Badge(tag, variant="outline", color="gray", radius="sm", tt="none") for tag in info.tags[:6]],
+            dmc.Text(" · ".join(part for part in parts if part), c="dimmed", size="sm"),
+        ],
+        gap="sm",
+    )
+    return [line, _tabs(info.id, tab, prefix)]
+
+
+def _hosts(info: RunInfo) -> str:
+    hosts = sorted(set(info.hosts))
+    if not hosts:
+        return ""
+    return f"on {plain(hosts[0], 40)}" if len(hosts) == 1 else f"on {len(hosts)} hosts"
+
+
+def _tabs(run_id: str, active: str, prefix: str) -> html.Nav:
+    links = [
+        dcc.Link(
+            word,
+            href=routes.href(Route(tab, run_id), prefix),
+            className="rt-tab rt-tab-active" if tab == active else "rt-tab",
+            id=f"tab-{tab}",
+        )
+        for tab, word in TAB_WORDS.items()
+    ]
+    return html.Nav(links, className="rt-tabs")
+
+
+def shown(visible: object) -> dict[str, str]:
+    """Return the style that shows or hides a part of a page."""
+    return {} if visible else {"display": "none"}

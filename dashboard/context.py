@@ -1,0 +1,94 @@
+"""What pages ask: the served folder with everything that is kept between requests."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ringtune import layout
+from ringtune.dashboard import routes
+from ringtune.dashboard.data import scaling, trace, tuning
+from ringtune.dashboard.data.cache import Cache
+from ringtune.dashboard.data.files import listing, signature
+from ringtune.dashboard.data.runs import RunInfo, RunsFolder, UnknownRun
+from ringtune.dashboard.data.scaling import ScalingTable
+from ringtune.dashboard.data.steps import StepReader, Steps
+from ringtune.dashboard.data.timeline import TimelineIndex
+from ringtune.dashboard.data.tuning import TuningHistory
+from ringtune.dashboard.routes import Route
+
+
+@dataclass
+class Context:
+    """Reads runs for pages and keeps what it read. Safe to use from several threads.
+
+    Attributes:
+        folder: The runs.
+        prefix: Path under which the app is served, with a slash at both ends.
+    """
+
+    folder: RunsFolder
+    prefix: str = "/"
+    _steps: Cache = field(default_factory=lambda: Cache(capacity=8))
+    _small: Cache = field(default_factory=lambda: Cache(capacity=256))
+    _indexes: Cache = field(default_factory=lambda: Cache(capacity=3))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def route(self, pathname: str | None, search: str | None) -> Route:
+        """Return the route of an address."""
+        return routes.parse(pathname, search, self.prefix)
+
+    def run(self, route: Route) -> RunInfo | None:
+        """Return the route's run, None when there is none of that name (any more)."""
+        try:
+            return self.folder.find(route.run)
+        except UnknownRun:
+            return None
+
+    def steps(self, run: RunInfo) -> Steps:
+        """Return the steps of a run written so far; only new lines are read."""
+        reader = self._steps.get(run.path, None, lambda: StepReader(run.path))
+        return reader.read()
+
+    def tuning(self, run: RunInfo) -> TuningHistory:
+        """Return the tuning history of a run."""
+        stamp = signature([layout.tuning_journal(run.path)])
+        return self._small.get(("tuning", run.path), stamp, lambda: tuning.data(run))
+
+    def scaling(self, runs: list[RunInfo]) -> ScalingTable:
+        """Return the scaling records of runs."""
+        files = [path for run in runs for path in listing(run.path, layout.scaling_folder(run.path), ".json")]
+        key = ("scaling", tuple(run.path for run in runs))
+        return self._small.get(key, signature(files), lambda: scaling.data(runs))
+
+    def timeline(self, run: RunInfo) -> TimelineIndex:
+        """Return the timeline of a run, read anew when its files changed.
+
+        Raises:
+            Unreadable: There is a timeline, but it cannot be shown; the message says why.
+        """
+        files = trace.sources(run.path)
+        return self._indexes.get(run.path, signature(files), lambda: trace.load(run.path, files))
+
+    def stamp(self, route: Route) -> str:
+        """Return what changes when something that the route's page shows is written: a few `stat` calls."""
+        if not route.run:
+            return str(hash(self.folder.stamp()))
+        path = self.folder.paths().get(route.run)
+        if path is None:
+            return "gone"
+        return str(hash((signature(_shown_files(path, route.page)), getattr(self.run(route), "status", ""))))
+
+
+def _shown_files(run: Path, page: str) -> list[Path]:
+    files = [layout.run_file(run)]
+    if page == "overview":
+        files += [run / layout.MACHINE_FOLDER, *listing(run, layout.step_logs(run), ".jsonl")]
+    elif page == "timeline":
+        files += trace.sources(run)
+    elif page == "tuning":
+        files.append(layout.tuning_journal(run))
+    elif page == "scaling":
+        files += listing(run, layout.scaling_folder(run), ".json")
+    return files

@@ -1,0 +1,258 @@
+"""The runs below a folder: which there are, and how each of them is doing."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import statistics
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+from ringtune import layout
+from ringtune.dashboard.data.cache import Cache
+from ringtune.dashboard.data.files import (
+    Unreadable,
+    integer,
+    listing,
+    mapping,
+    read_document,
+    read_tail,
+    sequence,
+    signature,
+    text,
+)
+from ringtune.dashboard.units import long_duration, plain
+from ringtune.errors import RingtuneError
+
+RUN_LIMIT = 5000
+SILENT_AFTER_NS = 10 * 60 * 10**9
+_TAIL_BYTES = 96 * 2**10
+_SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM"}
+
+
+class UnknownRun(RingtuneError):
+    """The address names a run that is not below the served folder."""
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What ``run.json`` and the machine files say about a run, checked and bounded.
+
+    Attributes:
+        id: The run's path below the served folder; names it in addresses.
+        path: Its folder.
+        name: What the user called it.
+        status: ``live``, ``finished``, ``failed``, ``lost`` (it says it runs, but nothing does) or ``unreadable``.
+        ending: How it ended, in words; empty while it runs.
+        ranks: Number of ranks.
+        created_unix_ns, ended_unix_ns: Moments, 0 where unknown.
+        tags: ``key=value`` of its labels.
+        problems: Sentences about what could not be read.
+    """
+
+    id: str
+    path: Path
+    name: str
+    status: str
+    ending: str = ""
+    ranks: int = 0
+    created_unix_ns: int = 0
+    ended_unix_ns: int = 0
+    command: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    config: dict[str, str] = field(default_factory=dict)
+    knobs: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A line of the table of runs: the run, its newest step and median step time (NaN where it has no steps)."""
+
+    info: RunInfo
+    steps: int
+    step_ns: float
+
+
+class RunsFolder:
+    """The folder that is served, or one run of its own. Only finds and reads; nothing is ever written.
+
+    Raises:
+        UnknownRun: From `find`, when no run has that id.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self.cache = Cache(capacity=64)
+        self._rows = Cache(capacity=RUN_LIMIT)
+
+    def paths(self) -> dict[str, Path]:
+        """Return the runs' folders by id: the folder itself, its children, and theirs. Links are not followed."""
+        found: dict[str, Path] = {}
+        if layout.is_run(self.root):
+            found[self.root.name] = self.root
+        for child in _folders(self.root):
+            if layout.is_run(child):
+                found[child.name] = child
+            for grandchild in _folders(child):
+                if layout.is_run(grandchild):
+                    found[f"{child.name}/{grandchild.name}"] = grandchild
+            if len(found) >= RUN_LIMIT:
+                break
+        return found
+
+    def find(self, run_id: str) -> RunInfo:
+        """Return a run by its id; the id is only looked up, never joined to a path."""
+        path = self.paths().get(run_id)
+        if path is None:
+            raise UnknownRun(f"There is no run {plain(run_id)!r} below {self.root}")
+        return read_run(run_id, path)
+
+    def rows(self) -> list[RunRow]:
+        """Return all runs, the newest first."""
+        rows = [self._row(run_id, path) for run_id, path in self.paths().items()]
+        return sorted(rows, key=lambda row: (-row.info.created_unix_ns, row.info.id))
+
+    def stamp(self) -> tuple[object, ...]:
+        """Return what changes when a run comes, goes, or writes something that the table shows."""
+        return tuple(
+            (run_id, signature([layout.run_file(path), layout.step_log(path, 0)]))
+            for run_id, path in self.paths().items()
+        )
+
+    def _row(self, run_id: str, path: Path) -> RunRow:
+        info = read_run(run_id, path)
+        log = layout.step_log(path, 0)
+        steps, step_ns = self._rows.get(run_id, signature([log]), lambda: newest_steps(path, log))
+        return RunRow(info, steps, step_ns)
+
+
+def _folders(parent: Path) -> list[Path]:
+    try:
+        with os.scandir(parent) as entries:
+            found = [e for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return [Path(entry.path) for entry in sorted(found, key=lambda entry: entry.name)[:RUN_LIMIT]]
+
+
+def read_run(run_id: str, path: Path) -> RunInfo:
+    """Return what a run's folder says about it; a broken ``run.json`` gives a run with status ``unreadable``."""
+    try:
+        document = read_document(path, layout.run_file(path))
+    except Unreadable as error:
+        return RunInfo(run_id, path, plain(path.name), "unreadable", str(error), problems=(str(error),))
+    status, ending = _status(path, document)
+    labels = {key: value for key, value in mapping(document.get("labels")).items() if key != "timeline"}
+    known = integer(document.get("format"), layout.FORMAT) <= layout.FORMAT
+    newer = f"{layout.RUN_FILE} has a newer format than this ringtune knows; some values may be missing"
+    return RunInfo(
+        id=run_id,
+        path=path,
+        name=text(document.get("name")) or plain(path.name),
+        status=status,
+        ending=ending,
+        ranks=max(0, integer(document.get("size"))),
+        created_unix_ns=integer(document.get("created_unix_ns")),
+        ended_unix_ns=integer(document.get("ended_unix_ns")),
+        command=tuple(text(part) for part in sequence(document.get("command"))[:200]),
+        hosts=tuple(text(host) for host in sequence(document.get("hosts"))[:10000]),
+        config=_words(document.get("config")),
+        knobs={plain(key): integer(value) for key, value in mapping(document.get("knobs")).items()},
+        versions=_words(document.get("versions")),
+        tags=tuple(_tag(key, value) for key, value in list(labels.items())[:20]),
+        problems=() if known else (newer,),
+    )
+
+
+def _words(value: object) -> dict[str, str]:
+    return {plain(key): plain(inner, 300) for key, inner in list(mapping(value).items())[:300]}
+
+
+def _tag(key: str, value: object) -> str:
+    return plain(key, 40) if value in (True, "", None) else f"{plain(key, 40)}={plain(value, 40)}"
+
+
+def _status(path: Path, document: dict[str, Any]) -> tuple[str, str]:
+    """Return the status of a run and how it ended, in words."""
+    said = document.get("status")
+    code = document.get("exit_code")
+    lasted = integer(document.get("ended_unix_ns")) - integer(document.get("created_unix_ns"))
+    after = f" after {long_duration(lasted)}" if 0 < lasted < 10**18 else ""
+    if said == "finished":
+        return "finished", f"finished{after}"
+    if said == "failed":
+        return "failed", f"{_exit_words(code)}{after}"
+    if said == "running":
+        gone = _gone(path)
+        return ("lost", gone) if gone else ("live", "")
+    return "unreadable", "its status is none that ringtune knows"
+
+
+def _exit_words(code: object) -> str:
+    number = integer(code, -(10**9))
+    if number == -(10**9):
+        return "failed"
+    signal = -number if number < 0 else number - 128
+    if signal in _SIGNALS:
+        return f"ended by {_SIGNALS[signal]}"
+    return f"failed with exit code {number}"
+
+
+def _gone(path: Path) -> str:
+    """Return why a run that says it is running is not, or an empty text when it may well be."""
+    here = [m for m in _machines(path) if m.get("host") == socket.gethostname() and integer(m.get("pid")) > 0]
+    if here and not any(Path(f"/proc/{integer(m.get('pid'))}").exists() for m in here):
+        return "its processes are gone: killed, or the machine was restarted"
+    changed = [layout.run_file(path), *listing(path, layout.step_logs(path), ".jsonl")]
+    changed += listing(path, layout.timeline_parts(path), ".json")
+    silent_ns = time.time_ns() - max((entry[1] for entry in signature(changed)), default=0)
+    if silent_ns > SILENT_AFTER_NS:
+        return f"nothing was written for {long_duration(silent_ns)}: probably killed"
+    return ""
+
+
+def _machines(path: Path) -> list[dict[str, Any]]:
+    found = []
+    for file in listing(path, path / layout.MACHINE_FOLDER, ".json")[:64]:
+        try:
+            found.append(read_document(path, file))
+        except Unreadable:
+            continue
+    return found
+
+
+def newest_steps(run: Path, log: Path) -> tuple[int, float]:
+    """Return the number of steps of a step log and the median duration of the newest ones in nanoseconds.
+
+    Only the end of the file is read: the table of runs must stay quick with hundreds of long runs.
+    """
+    try:
+        content, _ = read_tail(run, log, _TAIL_BYTES)
+    except Unreadable:
+        return 0, float("nan")
+    walls, newest = [], -1
+    for line in content[: content.rfind(b"\n") + 1].splitlines():
+        try:
+            row = orjson.loads(line)
+        except (orjson.JSONDecodeError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            newest = max(newest, integer(row.get("step"), -1))
+            # The first step counts from init: it holds the start of the job, not a step's work.
+            if integer(row.get("step")) > 0:
+                walls.append(integer(row.get("end_ns")) - integer(row.get("begin_ns")))
+    return newest + 1, statistics.median(walls) if walls else float("nan")
+
+
+def rank_files(run: Path, folder: Path, suffix: str) -> dict[int, Path]:
+    """Return the per-rank files of a folder by rank; other names are passed over."""
+    name = re.compile(rf"rank-(\d{{5,7}}){re.escape(suffix)}")
+    found = ((name.fullmatch(path.name), path) for path in listing(run, folder, suffix))
+    return {int(match.group(1)): path for match, path in found if match}

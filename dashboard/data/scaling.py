@@ -1,0 +1,101 @@
+"""Throughput and efficiency against ranks, from the scaling records of runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ringtune import layout
+from ringtune.dashboard.data.files import Unreadable, integer, listing, read_document, text
+from ringtune.dashboard.data.runs import RunInfo
+from ringtune.dashboard.units import plain
+from ringtune.timeline.records import ScalingPoint, ScalingRecord, scaling_record
+
+RECORD_LIMIT = 200
+
+
+@dataclass(frozen=True)
+class ScalingSeries:
+    """One scaling record: points by ranks in increasing order, at least one.
+
+    Attributes:
+        id: Names the series in addresses: ``<run id>/<file stem>``.
+        run: Id of its run.
+        label: Model and run, for legends.
+        model: What was trained.
+        unit: Unit of the rates, for example ``images/s``.
+        facts: How it was measured, in words.
+        created_unix_ns: When.
+        points: Rates of the whole job and efficiencies (1 = ideal).
+    """
+
+    id: str
+    run: str
+    label: str
+    model: str
+    unit: str
+    facts: str
+    created_unix_ns: int
+    points: tuple[ScalingPoint, ...]
+
+    def ideal(self) -> tuple[list[int], list[float]]:
+        """Return ranks and rates of perfect scaling from the smallest job measured."""
+        base = self.points[0]
+        per_rank = base.rate.median / base.ranks
+        return [point.ranks for point in self.points], [per_rank * point.ranks for point in self.points]
+
+
+@dataclass(frozen=True)
+class ScalingTable:
+    """All series found, and sentences about what could not be read."""
+
+    series: tuple[ScalingSeries, ...]
+    problems: tuple[str, ...] = ()
+
+    def chosen(self, ids: Iterable[str]) -> ScalingTable:
+        """Return the series with these ids; all of them when none is named."""
+        wanted = set(ids)
+        found = tuple(series for series in self.series if series.id in wanted)
+        return ScalingTable(found, self.problems) if wanted else self
+
+
+def data(runs: Iterable[RunInfo]) -> ScalingTable:
+    """Return the scaling records of runs, in the order of the runs."""
+    series, problems = [], []
+    for run in runs:
+        for path in listing(run.path, layout.scaling_folder(run.path), ".json")[:RECORD_LIMIT]:
+            try:
+                record = scaling_record(path.stem, read_document(run.path, path))
+                series.append(_series(run, record))
+            except (Unreadable, ValueError, TypeError, OverflowError) as error:
+                problems.append(f"{run.id}/scaling/{plain(path.name)}: {plain(error)}")
+    return ScalingTable(tuple(series), tuple(problems))
+
+
+def _series(run: RunInfo, record: ScalingRecord) -> ScalingSeries:
+    points = tuple(p for p in record.points if p.ranks > 0 and math.isfinite(p.rate.median))
+    if not points:
+        raise ValueError("holds no record with ranks and a rate")
+    model = plain(record.model or record.benchmark)
+    return ScalingSeries(
+        id=f"{run.id}/{plain(record.name)}",
+        run=run.id,
+        label=f"{model} · {run.name}",
+        model=model,
+        unit=plain(record.unit, 40) or "samples/s",
+        facts=_facts(record.data),
+        created_unix_ns=integer(record.data.get("created_unix_ns")),
+        points=points,
+    )
+
+
+def _facts(document: Mapping[str, Any]) -> str:
+    parts = [text(document.get("benchmark"))]
+    if batch := integer(document.get("batch_size")):
+        parts.append(f"batch {batch} a rank")
+    if image := integer(document.get("image_size")):
+        parts.append(f"{image} × {image} pixels")
+    parts.append(text(document.get("dtype")))
+    return ", ".join(part for part in parts if part)

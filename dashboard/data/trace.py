@@ -1,0 +1,82 @@
+"""Finding and reading the timeline of a run: the merged file, or the ranks' parts while the job runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ringtune import layout
+from ringtune.dashboard.data.files import Unreadable, open_inside
+from ringtune.dashboard.data.runs import rank_files
+from ringtune.dashboard.data.timeline import TimelineIndex
+from ringtune.dashboard.units import count, plain, size
+from ringtune.errors import RingtuneError
+from ringtune.timeline.merge import join
+from ringtune.timeline.reader import read
+from ringtune.timeline.spans import Trace, empty_table
+
+SIZE_LIMIT_BYTES = 2 * 2**30
+"""Largest timeline that is read: reading takes about five times as much memory."""
+
+
+def sources(run: Path) -> list[Path]:
+    """Return the files of a run's timeline: the merged file if there is one, else the ranks' parts, else nothing.
+
+    Only files of the folder itself count. A path that ``run.json`` names is not followed: it may come from anywhere,
+    and the parts hold the same.
+    """
+    merged = layout.timeline_file(run)
+    if os.path.lexists(merged):
+        return [merged]
+    return list(rank_files(run, layout.timeline_parts(run), ".json").values())
+
+
+def load(run: Path, files: list[Path]) -> TimelineIndex:
+    """Return the index of a run's timeline on the job's time.
+
+    Raises:
+        Unreadable: A file is no trace, leads out of the folder, or all are too large together.
+    """
+    _check(run, files)
+    traces, problems = [], []
+    for path in files:
+        try:
+            traces.append(read(path))
+        except RingtuneError as error:
+            problems.append(plain(str(error).replace(str(run), "").lstrip("/"), 300))
+    if files and not traces:
+        raise Unreadable(problems[0])
+    trace = _joined(traces)
+    return TimelineIndex.build(trace, tuple(problems + _remarks(trace)))
+
+
+def _joined(traces: list[Trace]) -> Trace:
+    """Return the traces of one job as one; a merged or foreign file as it is."""
+    if not traces:
+        return Trace(empty_table(), (), (), "merged", "job")
+    if len(traces) == 1 and traces[0].source != "part":
+        return traces[0]
+    try:
+        return join(traces)
+    except RingtuneError as error:
+        raise Unreadable(f"The parts of the timeline do not fit together: {plain(error, 300)}") from error
+
+
+def _check(run: Path, files: list[Path]) -> None:
+    total = 0
+    for path in files:
+        descriptor = open_inside(run, path)
+        total += os.fstat(descriptor).st_size
+        os.close(descriptor)
+    if total > SIZE_LIMIT_BYTES:
+        raise Unreadable(
+            f"The timeline has {size(total)}, more than the {size(SIZE_LIMIT_BYTES)} that can be shown. "
+            "Open it in Perfetto, or record fewer steps"
+        )
+
+
+def _remarks(trace: Trace) -> list[str]:
+    """Return sentences about what the recorder had to leave out."""
+    lost = [f"rank {part.rank} dropped {count(part.dropped)} spans: its recorder could not keep up" for part in trace.parts if part.dropped]
+    unknown = [f"rank {part.rank}: how well its clock fits rank 0's is not known" for part in trace.parts if part.error_ns is None]
+    return lost + unknown

@@ -1,0 +1,142 @@
+"""The history of a tuning session, from the tuner's journal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ringtune import layout
+from ringtune.dashboard.data.files import integer, mapping
+from ringtune.dashboard.data.jsonlines import read_rows
+from ringtune.dashboard.data.runs import RunInfo
+from ringtune.dashboard.units import duration, percent, plain, size
+from ringtune.timeline import records
+from ringtune.timeline.records import Estimate, Trial, TuningResult
+
+Parsed = TypeVar("Parsed")
+
+SOURCES = {
+    "default": "default",
+    "stored": "from the last session",
+    "start-point": "start point",
+    "sampler": "sampler",
+    "confirm": "confirmation",
+}
+"""Where a trial's knobs came from, in words."""
+
+CONFIRMING = ("default", "confirm")
+"""Trials whose step time counts as confirmed: measured for its own sake, not picked for being low."""
+
+
+def confirmed(trial: Trial) -> bool:
+    """Whether a trial's step time is a measurement to trust (see `CONFIRMING`)."""
+    return trial.source in CONFIRMING and trial.state == "complete" and trial.step_ns is not None
+
+
+@dataclass(frozen=True)
+class TuningHistory:
+    """A tuning session. ``default`` is the knobs it started from; ``result`` is None while it runs."""
+
+    trials: tuple[Trial, ...]
+    default: dict[str, int]
+    world: int
+    result: TuningResult | None
+    problems: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.trials or self.default or self.result)
+
+
+def data(run: RunInfo) -> TuningHistory:
+    """Return the tuning history of a run; an empty one when it was not tuned."""
+    rows, problems = read_rows(run.path, layout.tuning_journal(run.path))
+    return history(rows, problems)
+
+
+def history(rows: Sequence[dict[str, Any]], problems: Sequence[str] = ()) -> TuningHistory:
+    """Return the history told by the journal's events; the last session when the journal holds several."""
+    said = list(problems)
+    starts = [index for index, row in enumerate(rows) if row.get("event") == "start"]
+    rows = rows[starts[-1] :] if starts else rows
+    start = rows[0] if starts else {}
+    trials = _parsed(rows, "trial", records.trial, said)
+    results = _parsed(rows, "result", records.tuning_result, said)
+    return TuningHistory(
+        trials=tuple(trials),
+        default={key: integer(value) for key, value in mapping(start.get("default")).items()},
+        world=integer(start.get("world")),
+        result=results[-1] if results else None,
+        problems=tuple(said),
+    )
+
+
+def _parsed(
+    rows: Sequence[dict[str, Any]], event: str, parse: Callable[[dict[str, Any]], Parsed], problems: list[str]
+) -> list[Parsed]:
+    found = []
+    for row in rows:
+        if row.get("event") == event:
+            try:
+                found.append(parse(row))
+            except (ValueError, TypeError, OverflowError) as error:
+                problems.append(f"tuning/{layout.JOURNAL_FILE}: {plain(error)}; left out")
+    return found
+
+
+def best_confirmed(past: TuningHistory) -> tuple[list[int], list[float]]:
+    """Return, at each trial, the lowest confirmed median step time so far in ns (trials before the first left out)."""
+    numbers, best, lowest = [], [], math.inf
+    for trial in past.trials:
+        if confirmed(trial) and trial.step_ns is not None:
+            lowest = min(lowest, trial.step_ns.median)
+        if math.isfinite(lowest):
+            numbers.append(trial.trial)
+            best.append(lowest)
+    return numbers, best
+
+
+def default_step_ns(past: TuningHistory) -> Estimate | None:
+    """Return the newest measurement of the default setting; None before there is one."""
+    found = [trial.step_ns for trial in past.trials if trial.source == "default" and confirmed(trial)]
+    return found[-1] if found else None
+
+
+def knob_words(knobs: Mapping[str, int]) -> str:
+    """Return a setting in words, for example ``fusion buffer 64 MiB, cycle time 1.00 ms``."""
+    return f"fusion buffer {size(knobs.get('fusion_bytes'))}, cycle time {duration(knobs.get('cycle_time_ns'))}"
+
+
+def words(past: TuningHistory) -> list[str]:
+    """Return the session's decision in sentences."""
+    if not past:
+        return []
+    stopped = sum(trial.state == "stopped-early" for trial in past.trials)
+    tried = f"{len(past.trials)} trials" + (" so far" if past.result is None else "")
+    tried += f", {stopped} of them stopped early because they were clearly slower." if stopped else "."
+    if past.result is None:
+        return ["The session is still searching, or it was ended without a result.", tried]
+    return [_decision(past.result), *_lost(past.result), tried]
+
+
+def _decision(result: TuningResult) -> str:
+    setting = knob_words(result.knobs)
+    reason = f" {plain(result.reason, 300).rstrip('.')}." if result.reason else ""
+    if result.decision == "improved":
+        return f"A better setting was found and confirmed: {setting}.{_gain(result.gain)}"
+    if result.decision == "keep-default":
+        return f"The default stays: {setting}.{reason}"
+    if result.decision == "interrupted":
+        return f"The session was interrupted; the best confirmed setting so far is kept: {setting}.{reason}"
+    return f"The session ended with {setting}.{reason}"
+
+
+def _gain(gain: Estimate | None) -> str:
+    if gain is None or not math.isfinite(gain.median):
+        return ""
+    return f" A step takes {percent(gain.median)} less time than with the default ({percent(gain.low)} to {percent(gain.high)})."
+
+
+def _lost(result: TuningResult) -> list[str]:
+    return [f"The search cost {duration(result.lost_ns)} against training with the default."] if result.lost_ns > 0 else []

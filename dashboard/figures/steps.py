@@ -1,0 +1,113 @@
+"""Figures of the steps: their time along the run, and where it goes on each rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+from ringtune.dashboard import theme
+from ringtune.dashboard.data.steps import Breakdown, StepLine
+from ringtune.dashboard.theme import Scheme
+from ringtune.dashboard.units import duration, time_scale
+
+BAR_LIMIT_RANKS = 64
+
+
+def step_times(lines: Sequence[StepLine], scheme: Scheme = "light", height: int = 300) -> go.Figure:
+    """Draw step time against step number; the shaded span is least to most where a point holds several steps."""
+    figure = theme.blank(scheme, height)
+    top = max((float(line.high_ns.max()) for line in lines), default=1.0)
+    factor, unit = time_scale(max((float(line.median_ns.max()) for line in lines), default=top))
+    for line in lines:
+        color = theme.rank_color(line.rank)
+        if (line.high_ns > line.low_ns).any() and len(lines) <= 4:
+            figure.add_trace(_band(line, factor, color))
+        figure.add_trace(
+            go.Scatter(
+                x=line.step,
+                y=line.median_ns / factor,
+                name=line.label,
+                mode="lines" if len(line.step) > 1 else "markers",
+                line={"color": color, "width": 1.6, "dash": theme.rank_dash(line.rank)},
+                hovertemplate=f"step %{{x:,.0f}} · {line.label}: %{{y:.4~g}} {unit}<extra></extra>",
+            )
+        )
+    figure.update_layout(hovermode="closest", showlegend=len(lines) > 1)
+    figure.update_xaxes(title_text="Step", tickformat=",~d")
+    figure.update_yaxes(title_text=f"Step time ({unit})", rangemode="tozero")
+    return figure
+
+
+def _band(line: StepLine, factor: float, color: str) -> go.Scatter:
+    return go.Scatter(
+        x=[*line.step, *line.step[::-1]],
+        y=[*(line.high_ns / factor), *(line.low_ns[::-1] / factor)],
+        fill="toself",
+        fillcolor=color,
+        opacity=0.18,
+        line={"width": 0},
+        hoverinfo="skip",
+        showlegend=False,
+        name=f"{line.label} span",
+    )
+
+
+def breakdown(parts: Sequence[Breakdown], scheme: Scheme = "light") -> go.Figure:
+    """Draw each rank's mean step as computation alone, overlapped and exposed communication."""
+    parts = parts[:BAR_LIMIT_RANKS]
+    columns = (
+        ("Computation alone", theme.COMPUTE_COLOR, [part.alone_ns for part in parts]),
+        ("Overlapped communication", theme.OVERLAPPED_COLOR, [part.overlapped_ns for part in parts]),
+        ("Exposed communication", theme.EXPOSED_COLOR, [part.exposed_ns for part in parts]),
+    )
+    walls = [part.wall_ns for part in parts]
+    return _bars(parts, columns, walls, scheme)
+
+
+def phases(parts: Sequence[Breakdown], scheme: Scheme = "light") -> go.Figure:
+    """Draw the mean time of each phase of communication in a step, rank by rank."""
+    parts = parts[:BAR_LIMIT_RANKS]
+    columns = (
+        ("Negotiate, summed", theme.PHASES["negotiate"].color, [part.negotiate_ns for part in parts]),
+        ("Copy in and out", theme.PHASES["copy_in"].color, [part.copy_ns for part in parts]),
+        ("Communicate", theme.PHASES["communicate"].color, [part.communicate_ns for part in parts]),
+        ("Wait", theme.PHASES["wait"].color, [part.exposed_ns for part in parts]),
+    )
+    figure = _bars(parts, columns, None, scheme)
+    figure.update_layout(barmode="group")
+    return figure
+
+
+Columns = Sequence[tuple[str, str, list[float]]]
+
+
+def _bars(parts: Sequence[Breakdown], columns: Columns, walls: list[float] | None, scheme: Scheme) -> go.Figure:
+    rows = len(parts)
+    each = 30 if walls is not None else 52
+    figure = theme.blank(scheme, max(210, 100 + each * rows if rows <= 8 else 340 + 9 * (rows - 8)))
+    top = max((value for _, _, values in columns for value in values), default=1.0)
+    factor, unit = time_scale(max(top, max(walls, default=0.0) if walls else 0.0))
+    ranks = [f"rank {part.rank}" for part in parts]
+    for label, color, values in columns:
+        figure.add_trace(
+            go.Bar(
+                name=label,
+                orientation="h",
+                y=ranks,
+                x=[value / factor for value in values],
+                marker={"color": color, "line": {"width": 0}},
+                hovertext=[_hover(label, value, part, walls is not None) for value, part in zip(values, parts, strict=True)],
+                hovertemplate="%{hovertext}<extra></extra>",
+            )
+        )
+    figure.update_layout(barmode="stack", bargap=0.35, bargroupgap=0.08)
+    figure.update_xaxes(title_text=f"Mean time a step ({unit})", rangemode="tozero")
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    return figure
+
+
+def _hover(label: str, value: float, part: Breakdown, shares: bool) -> str:
+    share = f" ({100 * value / part.wall_ns:.1f} % of the step)" if shares and part.wall_ns > 0 else ""
+    known = duration(value) if math.isfinite(value) else "unknown"
+    return f"rank {part.rank} · {label}: {known}{share}<br>mean of {part.steps:,} steps"

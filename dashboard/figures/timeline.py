@@ -1,0 +1,183 @@
+"""The figure of the timeline: a bar for every shape, lanes by rank and phase."""
+
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+from ringtune.dashboard import theme
+from ringtune.dashboard.data.timeline import Lane, Shapes, TimelineIndex, View
+from ringtune.dashboard.theme import PHASES, Scheme
+from ringtune.dashboard.units import duration, markup, size
+from ringtune.timeline.spans import Instant
+
+NS_PER_AXIS = 1e6
+"""The axis counts milliseconds."""
+
+LANE_PIXELS = 21
+RANK_GAP = 0.55
+_FAINT = 0.16
+_LABEL_LIMIT = 160
+"""With more shapes than this no names are written into them: they would not fit."""
+
+
+def timeline(index: TimelineIndex, view: View, scheme: Scheme = "light") -> go.Figure:
+    """Draw a view: one trace of bars per phase, so that the legend hides and shows phases."""
+    places = _places(view.lanes)
+    figure = theme.blank(scheme, _height(places))
+    for stage, phase in PHASES.items():
+        chosen = np.flatnonzero(np.array([view.lanes[n].stage.label == stage for n in view.shapes.lane], dtype=np.bool_))
+        if len(chosen):
+            figure.add_trace(_bars(index, view, chosen, places, phase))
+    _instants(figure, index, view, places)
+    _axes(figure, view, places, scheme)
+    return figure
+
+
+def _places(lanes: tuple[Lane, ...]) -> np.ndarray:
+    """Return the vertical place of every lane, with a gap between ranks."""
+    gaps = [0.0] + [RANK_GAP if later.rank != former.rank else 0.0 for former, later in zip(lanes, lanes[1:], strict=False)]
+    return np.arange(len(lanes)) + np.cumsum(gaps[: len(lanes)])
+
+
+def _height(places: np.ndarray) -> int:
+    rows = float(places[-1]) + 1 if len(places) else 4
+    return int(min(max(110 + LANE_PIXELS * rows, 260), 2400))
+
+
+def _bars(index: TimelineIndex, view: View, chosen: np.ndarray, places: np.ndarray, phase: theme.Phase) -> go.Bar:
+    shapes = view.shapes
+    lane = shapes.lane[chosen]
+    rows = np.array([view.lanes[n].rows for n in lane])
+    row = shapes.row[chosen]
+    # A block stands for all rows of its lane; a span takes its own.
+    height = np.where(row < 0, 0.82, 0.82 / rows)
+    offset = np.where(row < 0, 0.0, (row + 0.5) / rows * 0.82 - 0.41)
+    # A span shorter than a pixel must still be seen.
+    least = view.window.length_ns / 2000
+    length = np.maximum(shapes.end_ns[chosen] - shapes.begin_ns[chosen], least)
+    opacity = 0.35 + 0.65 * shapes.share[chosen]
+    if view.searched:
+        opacity = np.where(shapes.hit[chosen], 1.0, _FAINT)
+    labelled = len(shapes) <= _LABEL_LIMIT
+    return go.Bar(
+        orientation="h",
+        name=phase.label,
+        base=shapes.begin_ns[chosen] / NS_PER_AXIS,
+        x=length / NS_PER_AXIS,
+        y=places[lane] + offset,
+        width=height,
+        marker={"color": phase.color, "opacity": opacity, "line": {"width": 0}},
+        text=[_label(index, span) for span in shapes.span[chosen].tolist()] if labelled else None,
+        textposition="inside" if labelled else "none",
+        insidetextanchor="start",
+        textfont={"color": "#ffffff", "size": 11},
+        hovertext=[_hover(index, view, n) for n in chosen.tolist()],
+        hovertemplate="%{hovertext}<extra></extra>",
+    )
+
+
+def _label(index: TimelineIndex, span: int) -> str:
+    if span < 0:
+        return ""
+    spans = index.spans
+    step = int(spans.step[span])
+    text = spans.tensors[spans.tensor[span]] or spans.names[spans.name[span]]
+    return f"step {step}" if text == "STEP" and step >= 0 else markup(text, 40)
+
+
+def _hover(index: TimelineIndex, view: View, n: int) -> str:
+    shapes: Shapes = view.shapes
+    lane = view.lanes[int(shapes.lane[n])]
+    begin, end, span = int(shapes.begin_ns[n]), int(shapes.end_ns[n]), int(shapes.span[n])
+    phase = PHASES[lane.stage.label]
+    if span >= 0:
+        return _span_hover(index, span, lane, phase)
+    return (
+        f"<b>{int(shapes.count[n]):,} spans</b> · {phase.label} · rank {lane.rank}<br>"
+        f"{duration(end - begin)} from {duration(begin)}, {100 * float(shapes.share[n]):.0f} % covered<br>"
+        "zoom in to see each"
+    )
+
+
+def _span_hover(index: TimelineIndex, span: int, lane: Lane, phase: theme.Phase) -> str:
+    spans = index.spans
+    begin, end = int(spans.begin_ns[span]), int(spans.end_ns[span])
+    tensor = spans.tensors[spans.tensor[span]]
+    lines = [f"<b>{markup(spans.names[spans.name[span]], 80)}</b> · {phase.label} · rank {lane.rank}"]
+    lines += [f"tensor {markup(tensor, 90)}"] if tensor else []
+    lines.append(f"{duration(end - begin)}, from {begin / 1e6:,.3f} to {end / 1e6:,.3f} ms")
+    facts = []
+    if volume := int(spans.bytes[span]):
+        rate = f" at {size(volume * 1e9 / (end - begin))}/s" if end > begin and lane.stage.label == "communicate" else ""
+        facts.append(f"{size(volume)}{rate}")
+    facts += [f"batch {int(spans.batch[span])}"] if spans.batch[span] > 0 else []
+    facts += [f"step {int(spans.step[span])}"] if spans.step[span] >= 0 else []
+    facts.append(f"knobs version {int(spans.epoch[span])}")
+    return "<br>".join([*lines, " · ".join(facts)])
+
+
+def _instants(figure: go.Figure, index: TimelineIndex, view: View, places: np.ndarray) -> None:
+    """Mark knob changes, stalls and errors on the top lane of their rank."""
+    looks = {"KNOBS": ("triangle-down", theme.YELLOW), "STALL": ("x", theme.VERMILLION), "ERROR": ("x", theme.VERMILLION)}
+    tops: dict[int, float] = {}
+    for lane, place in zip(view.lanes, places.tolist(), strict=True):
+        tops.setdefault(lane.rank, place)
+    for name, (symbol, color) in looks.items():
+        shown = [i for i in index.instants if i.name == name and i.rank in tops and _inside(i, view)][:300]
+        if shown:
+            figure.add_trace(
+                go.Scatter(
+                    x=[instant.at_ns / NS_PER_AXIS for instant in shown],
+                    y=[tops[instant.rank] - 0.55 for instant in shown],
+                    mode="markers",
+                    name=name.lower(),
+                    marker={"symbol": symbol, "size": 10, "color": color},
+                    hovertext=[_instant_hover(instant) for instant in shown],
+                    hovertemplate="%{hovertext}<extra></extra>",
+                )
+            )
+
+
+def _inside(instant: Instant, view: View) -> bool:
+    return view.window.begin_ns <= instant.at_ns <= view.window.end_ns
+
+
+def _instant_hover(instant: Instant) -> str:
+    facts = [f"{markup(key, 30)}: {markup(value, 120)}" for key, value in list(instant.args.items())[:8]]
+    return "<br>".join([f"<b>{markup(instant.name)}</b> · rank {instant.rank} · {instant.at_ns / 1e6:,.3f} ms", *facts])
+
+
+def _axes(figure: go.Figure, view: View, places: np.ndarray, scheme: Scheme) -> None:
+    ranks: dict[int, list[float]] = {}
+    for lane, place in zip(view.lanes, places.tolist(), strict=True):
+        ranks.setdefault(lane.rank, []).append(place)
+    labels = [PHASES[lane.stage.label].label for lane in view.lanes]
+    for rank, own in ranks.items():
+        figure.add_annotation(
+            text=f"<b>rank {rank}</b>",
+            xref="paper",
+            x=-0.002,
+            xshift=-86,
+            y=(own[0] + own[-1]) / 2,
+            textangle=-90,
+            showarrow=False,
+            font={"size": 12, "color": theme.ink(scheme).text},
+        )
+    bottom = float(places[-1]) + 0.6 if len(places) else 1.0
+    figure.update_yaxes(
+        tickvals=places.tolist(), ticktext=labels, range=[bottom, -0.9], fixedrange=True, showgrid=False, zeroline=False
+    )
+    figure.update_xaxes(
+        title_text="Time since the job's first event (ms)",
+        range=[view.window.begin_ns / NS_PER_AXIS, view.window.end_ns / NS_PER_AXIS],
+        tickformat=",.12~g",
+        zeroline=False,
+    )
+    figure.update_layout(
+        dragmode="pan",
+        hovermode="closest",
+        margin={"l": 112, "r": 12, "t": 34, "b": 44},
+        uirevision="window",
+        showlegend=True,
+        legend={"itemsizing": "constant", "traceorder": "normal"},
+    )

@@ -1,0 +1,168 @@
+"""Figures of a tuning session: trials in order, and the plane of both knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+from ringtune.dashboard import theme
+from ringtune.dashboard.data.tuning import SOURCES, Trial, TuningHistory, best_confirmed, default_step_ns, knob_words
+from ringtune.dashboard.theme import Scheme
+from ringtune.dashboard.units import duration, markup, size, time_scale
+
+SOURCE_LOOK = {
+    "default": (theme.DEFAULT_COLOR, "square"),
+    "stored": (theme.PURPLE, "diamond"),
+    "start-point": (theme.ORANGE, "triangle-up"),
+    "sampler": (theme.BLUE, "circle"),
+    "confirm": (theme.GREEN, "star"),
+}
+
+
+def trials(past: TuningHistory, scheme: Scheme = "light", height: int = 340) -> go.Figure:
+    """Draw step time with its interval trial by trial, the default's level, and the best confirmed so far."""
+    figure = theme.blank(scheme, height)
+    measured = [trial for trial in past.trials if trial.step_ns is not None]
+    factor, unit = time_scale(max((trial.step_ns.median for trial in measured if trial.step_ns), default=1e6))
+    _default_level(figure, past, factor)
+    for source, label in SOURCES.items():
+        chosen = [trial for trial in measured if trial.source == source]
+        if chosen:
+            figure.add_trace(_dots(chosen, label, factor))
+    numbers, best = best_confirmed(past)
+    if numbers:
+        figure.add_trace(
+            go.Scatter(
+                x=numbers,
+                y=[value / factor for value in best],
+                name="best confirmed",
+                mode="lines",
+                line={"color": theme.BEST_COLOR, "width": 2.4, "shape": "hv"},
+                hovertemplate=f"best confirmed after trial %{{x}}: %{{y:.4~g}} {unit}<extra></extra>",
+            )
+        )
+    figure.update_xaxes(title_text="Trial", tickformat="d", rangemode="nonnegative")
+    figure.update_yaxes(title_text=f"Step time ({unit})")
+    return figure
+
+
+def _default_level(figure: go.Figure, past: TuningHistory, factor: float) -> None:
+    level = default_step_ns(past)
+    if level is None:
+        return
+    numbers = [trial.trial for trial in past.trials]
+    ends = [min(numbers) - 0.5, max(numbers) + 0.5]
+    figure.add_hrect(y0=level.low / factor, y1=level.high / factor, fillcolor=theme.DEFAULT_COLOR, opacity=0.14, line_width=0)
+    figure.add_trace(
+        go.Scatter(
+            x=ends,
+            y=[level.median / factor] * 2,
+            name="default setting",
+            mode="lines",
+            line={"color": theme.DEFAULT_COLOR, "width": 1.6, "dash": "dash"},
+            hovertemplate=f"default setting: {duration(level.median)}<extra></extra>",
+        )
+    )
+
+
+def _dots(chosen: Sequence[Trial], label: str, factor: float) -> go.Scatter:
+    color, symbol = SOURCE_LOOK[chosen[0].source]
+    steps = [trial.step_ns for trial in chosen if trial.step_ns is not None]
+    return go.Scatter(
+        x=[trial.trial for trial in chosen],
+        y=[step.median / factor for step in steps],
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": [max(0.0, step.high - step.median) / factor for step in steps],
+            "arrayminus": [max(0.0, step.median - step.low) / factor for step in steps],
+            "thickness": 1.2,
+            "width": 3,
+            "color": color,
+        },
+        name=label,
+        mode="markers",
+        marker={
+            "color": color,
+            "size": 11 if symbol == "star" else 8,
+            "symbol": [symbol + ("-open" if trial.state == "stopped-early" else "") for trial in chosen],
+            "line": {"width": 1.4, "color": color},
+        },
+        hovertext=[_hover(trial) for trial in chosen],
+        hovertemplate="%{hovertext}<extra></extra>",
+    )
+
+
+def _hover(trial: Trial) -> str:
+    step = trial.step_ns
+    time = f"{duration(step.median)} ({duration(step.low)} to {duration(step.high)})" if step else "not measured"
+    early = ", stopped early" if trial.state == "stopped-early" else ""
+    source = markup(SOURCES.get(trial.source, trial.source))
+    return (
+        f"trial {trial.trial}: {source}{early}<br>{knob_words(trial.knobs)}<br>"
+        f"step time {time}<br>{trial.steps:,} steps, knobs version {trial.epoch}"
+    )
+
+
+def plane(past: TuningHistory, scheme: Scheme = "light", height: int = 340) -> go.Figure:
+    """Draw the trials on the plane of fusion buffer and cycle time, both logarithmic, coloured by step time."""
+    figure = theme.blank(scheme, height)
+    shown = [trial for trial in past.trials if trial.step_ns and min(_knobs(trial)) > 0]
+    factor, unit = time_scale(max((trial.step_ns.median for trial in shown if trial.step_ns), default=1e6))
+    if shown:
+        figure.add_trace(
+            go.Scatter(
+                x=[_knobs(trial)[0] for trial in shown],
+                y=[_knobs(trial)[1] / 1e6 for trial in shown],
+                mode="markers",
+                name="trials",
+                showlegend=False,
+                marker={
+                    "color": [trial.step_ns.median / factor for trial in shown if trial.step_ns],
+                    "colorscale": "Cividis",
+                    "reversescale": True,
+                    "size": 12,
+                    "line": {"width": 1, "color": theme.ink(scheme).surface},
+                    "colorbar": {"title": {"text": f"Step time<br>({unit})"}, "thickness": 12, "outlinewidth": 0},
+                },
+                hovertext=[_hover(trial) for trial in shown],
+                hovertemplate="%{hovertext}<extra></extra>",
+            )
+        )
+    _mark(figure, past.default, ("default", "square-open", theme.ink(scheme).faint))
+    if past.result is not None:
+        _mark(figure, past.result.knobs, ("kept", "circle-open", theme.VERMILLION))
+    values = [_knobs(trial)[0] for trial in shown] + [past.default.get("fusion_bytes", 0)]
+    ticks = _byte_ticks([value for value in values if value > 0])
+    figure.update_xaxes(title_text="Fusion buffer (bytes)", type="log", tickvals=ticks, ticktext=[size(t) for t in ticks])
+    figure.update_yaxes(title_text="Cycle time (ms)", type="log")
+    return figure
+
+
+def _knobs(trial: Trial) -> tuple[int, int]:
+    return trial.knobs.get("fusion_bytes", 0), trial.knobs.get("cycle_time_ns", 0)
+
+
+def _mark(figure: go.Figure, knobs: object, look: tuple[str, str, str]) -> None:
+    name, symbol, color = look
+    if not isinstance(knobs, dict) or min(knobs.get("fusion_bytes", 0), knobs.get("cycle_time_ns", 0)) <= 0:
+        return
+    figure.add_trace(
+        go.Scatter(
+            x=[knobs["fusion_bytes"]],
+            y=[knobs["cycle_time_ns"] / 1e6],
+            name=name,
+            mode="markers",
+            marker={"symbol": symbol, "size": 20, "color": color, "line": {"width": 2.4, "color": color}},
+            hoverinfo="skip",
+        )
+    )
+
+
+def _byte_ticks(values: Sequence[int]) -> list[int]:
+    """Return powers of four that cover the values."""
+    if not values:
+        return []
+    low, high = min(values).bit_length() - 1, max(values).bit_length()
+    step = max(1, (high - low) // 6)
+    return [2**power for power in range(low, high + 1, step)]

@@ -1,0 +1,1 @@
+"""Pages: each module lays out one page and registers the callbacks that keep it up to date."""

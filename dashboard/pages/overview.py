@@ -1,0 +1,169 @@
+"""A run at a glance: its numbers, steps over time, where a step goes, machine and settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, html, no_update
+from ringtune.dashboard.components import card, empty, facts, graph, problems, shown, stat, stats, table
+from ringtune.dashboard.context import Context
+from ringtune.dashboard.data import machine, steps
+from ringtune.dashboard.data.machine import MachineTable
+from ringtune.dashboard.data.runs import RunInfo
+from ringtune.dashboard.data.steps import StepSummary
+from ringtune.dashboard.figures import steps as figures
+from ringtune.dashboard.routes import Route
+from ringtune.dashboard.theme import scheme_of
+from ringtune.dashboard.units import count, duration, number, percent, signed_percent, size
+
+LATE_FROM = 0.02
+"""A rank that computes at least this share longer than the median rank is called the slowest."""
+
+
+def layout(_context: Context, _route: Route) -> html.Div:
+    """Return the page; its callback fills it."""
+    charts = html.Div(
+        dmc.Stack(
+            [
+                html.Div(id="overview-stats"),
+                card("Step time", graph("overview-steps", 280), "One line a rank; a step ends when the optimizer has run."),
+                dmc.SimpleGrid(
+                    [
+                        card(
+                            "Where a step goes",
+                            graph("overview-breakdown", 230),
+                            "Exposed communication blocks training; overlapped communication runs beside computation.",
+                        ),
+                        card(
+                            "Communication by phase",
+                            graph("overview-phases", 230),
+                            "Negotiation is summed over tensors that wait at the same time, so it may exceed the step.",
+                        ),
+                    ],
+                    cols={"base": 1, "md": 2},
+                    spacing="md",
+                ),
+            ],
+            gap="md",
+        ),
+        id="overview-charts",
+    )
+    return html.Div(
+        [
+            html.Div(id="overview-problems"),
+            html.Div(id="overview-ending"),
+            charts,
+            html.Div(
+                empty(
+                    "No steps yet",
+                    "Steps are counted when the training script calls its DistributedOptimizer. Once the first step has "
+                    "ended, this page shows step times and where they go.",
+                ),
+                id="overview-empty",
+            ),
+            html.Div(id="overview-facts", className="rt-below"),
+        ]
+    )
+
+
+def stat_cards(summary: StepSummary, ranks: int) -> list[dmc.Card]:
+    """Return the numbers at the top of the page."""
+    spread = f"quartiles {duration(summary.low_ns)} to {duration(summary.high_ns)}"
+    rate = size(summary.bytes_per_step * 1e9 / summary.median_ns) if summary.median_ns > 0 else "–"
+    batches = f"{number(summary.collectives_per_step)} operations in {number(summary.batches_per_step)} batches"
+    cards = [
+        stat("Steps", count(summary.steps), f"on {count(ranks)} rank{'s' if ranks != 1 else ''}"),
+        stat("Step time, median", duration(summary.median_ns), spread),
+        stat("Exposed communication", percent(summary.exposed_share), "of the step, training is blocked"),
+        stat("Overlapped", percent(summary.overlapped_share), "of the communication is hidden"),
+        stat("Reduced in a step", size(summary.bytes_per_step), f"{rate}/s a rank; {batches}"),
+    ]
+    if summary.latest_rank >= 0:
+        late = summary.latest_lead >= LATE_FROM
+        note = f"computes {signed_percent(summary.latest_lead)} against the median rank"
+        cards.append(stat("Slowest rank", f"rank {summary.latest_rank}" if late else "none", note if late else "ranks are even"))
+    return cards
+
+
+def ending(run: RunInfo) -> list[Any]:
+    """Return how a run that did not end well ended, with what its ranks last printed."""
+    if run.status not in ("failed", "lost"):
+        return []
+    said = [
+        html.Div([dmc.Text(f"rank {rank} printed last", size="xs", c="dimmed"), html.Pre("\n".join(lines), className="rt-log")])
+        for rank, lines in list(machine.last_words(run).items())[:4]
+    ]
+    return [dmc.Alert(said, title=f"This run {run.ending}" if run.status == "failed" else f"This run is lost: {run.ending}", color="red", mb="md")]
+
+
+def machine_rows(machines: MachineTable) -> list[list[str]]:
+    """Return the table of machines, ranks with the same machine in one row."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for one in machines.machines:
+        memory = size(one.memory_bytes) if one.memory_bytes else "–"
+        key = (one.host, one.cpu, str(one.cores or "–"), memory, one.kernel, one.python)
+        groups.setdefault(key, []).append(one.rank)
+    return [[_rank_words(ranks), *key] for key, ranks in groups.items()]
+
+
+def _rank_words(ranks: list[int]) -> str:
+    if len(ranks) <= 4:
+        return ", ".join(map(str, ranks))
+    return f"{ranks[0]} … {ranks[-1]} ({len(ranks)})"
+
+
+def run_facts(run: RunInfo) -> list[tuple[str, str]]:
+    """Return command, knobs, versions and configuration as name and value."""
+    pairs = [("Command", " ".join(run.command))] if run.command else []
+    if run.knobs:
+        shown_knobs = [(name, size(v) if name.endswith("_bytes") else duration(v) if name.endswith("_ns") else str(v)) for name, v in run.knobs.items()]
+        pairs.append(("Knobs at the start", ", ".join(f"{name} {value}" for name, value in shown_knobs)))
+    if run.versions:
+        pairs.append(("Versions", ", ".join(f"{name} {version}" for name, version in run.versions.items() if version)))
+    return pairs + sorted(run.config.items()) + [("Folder", str(run.path))]
+
+
+def _fact_cards(run: RunInfo, machines: MachineTable) -> dmc.Stack:
+    cards = []
+    if machines.machines:
+        head = ["Ranks", "Host", "Processor", "Cores", "Memory", "Kernel", "Python"]
+        cards.append(card("Machines", table(head, machine_rows(machines))))
+    cards.append(card("Settings", facts(run_facts(run))))
+    return dmc.Stack(cards, gap="md", mt="md")
+
+
+def register(app: Dash, context: Context) -> None:
+    """Register the page's callbacks."""
+
+    @app.callback(
+        Output("overview-problems", "children"),
+        Output("overview-ending", "children"),
+        Output("overview-stats", "children"),
+        Output("overview-steps", "figure"),
+        Output("overview-breakdown", "figure"),
+        Output("overview-phases", "figure"),
+        Output("overview-charts", "style"),
+        Output("overview-empty", "style"),
+        Output("overview-facts", "children"),
+        Input("stamp", "data"),
+        Input("scheme", "computedColorScheme"),
+        State("url", "pathname"),
+    )
+    def fill(_stamp: str | None, scheme: str | None, pathname: str | None) -> tuple[Any, ...]:
+        run = context.run(context.route(pathname, ""))
+        if run is None:
+            return (no_update,) * 9
+        found, machines, look = context.steps(run), machine.data(run), scheme_of(scheme)
+        summary, parts = steps.summary(found), steps.breakdown(found)
+        return (
+            problems([*run.problems, *found.problems, *machines.problems]),
+            ending(run),
+            stats(stat_cards(summary, len(found.ranks))) if summary else None,
+            figures.step_times(steps.lines(found), look, 280),
+            figures.breakdown(parts, look),
+            figures.phases(parts, look),
+            shown(summary),
+            shown(not summary),
+            _fact_cards(run, machines),
+        )

@@ -1,0 +1,139 @@
+"""One calm design: colours of phases and ranks, and the plotly template of both schemes.
+
+The palette is Okabe and Ito's, which people with any common colour blindness can tell apart; every phase has one
+colour on every page. Colours stand on white and on dark grey alike, so that a phase looks the same in both schemes.
+
+Source: Okabe, Ito, "Color Universal Design" (2008), https://jfly.uni-koeln.de/color/
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import plotly.graph_objects as go
+
+Scheme = Literal["light", "dark"]
+
+FONT = 'Inter, system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Liberation Sans", Arial, sans-serif'
+
+BLUE, ORANGE, GREEN, VERMILLION = "#1F78B4", "#E69F00", "#009E73", "#D55E00"
+SKY, PURPLE, YELLOW, GREY = "#56B4E9", "#CC79A7", "#B8A200", "#8A929E"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of a training step as it is shown: its name for people, its colour, what it means."""
+
+    label: str
+    color: str
+    meaning: str
+
+
+PHASES: dict[str, Phase] = {
+    "step": Phase("Step", GREY, "one optimizer step"),
+    "range": Phase("Range", YELLOW, "an interval named by the training script"),
+    "negotiate": Phase("Negotiate", PURPLE, "from submit to the agreement of all ranks"),
+    "queue": Phase("Queue", ORANGE, "agreed, waiting for its batch to start"),
+    "copy_in": Phase("Copy in", SKY, "copy into the fusion buffer"),
+    "communicate": Phase("Communicate", BLUE, "a batch on the links"),
+    "copy_out": Phase("Copy out", GREEN, "copy out of the fusion buffer"),
+    "wait": Phase("Wait", VERMILLION, "the training loop is blocked: exposed communication"),
+    "other": Phase("Other", GREY, "a span that ringtune did not record"),
+}
+"""Phases in the order of their lanes, by the stage's name in the trace."""
+
+COMPUTE_COLOR = "#B4BAC4"
+OVERLAPPED_COLOR = BLUE
+EXPOSED_COLOR = VERMILLION
+BEST_COLOR = GREEN
+DEFAULT_COLOR = GREY
+
+RANK_COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW, GREY)
+DASHES = ("solid", "dash", "dot", "dashdot")
+
+
+@dataclass(frozen=True)
+class Ink:
+    """What differs between the schemes."""
+
+    text: str
+    faint: str
+    grid: str
+    surface: str
+
+
+INKS: dict[str, Ink] = {
+    "light": Ink(text="#25292f", faint="#6b7280", grid="#e6e8ec", surface="#ffffff"),
+    "dark": Ink(text="#d7dae0", faint="#9aa1ac", grid="#363a41", surface="#24262b"),
+}
+
+
+def scheme_of(value: object) -> Scheme:
+    """Return the scheme a browser reported; light when it reported nothing yet."""
+    return "dark" if value == "dark" else "light"
+
+
+def ink(scheme: Scheme) -> Ink:
+    """Return the colours of text and grid of a scheme."""
+    return INKS[scheme]
+
+
+def rank_color(rank: int) -> str:
+    """Return the colour of a rank; it repeats after eight, where lines change their dash."""
+    return RANK_COLORS[rank % len(RANK_COLORS)]
+
+
+def rank_dash(rank: int) -> str:
+    """Return the dash of a rank's line."""
+    return DASHES[rank // len(RANK_COLORS) % len(DASHES)]
+
+
+def template(scheme: Scheme) -> go.layout.Template:
+    """Return the plotly template: transparent paper, thin grid, quiet axes, legend above the plot."""
+    tint = INKS[scheme]
+    axis: dict[str, Any] = {
+        "gridcolor": tint.grid,
+        "linecolor": tint.grid,
+        "zerolinecolor": tint.grid,
+        "zerolinewidth": 1,
+        "ticks": "",
+        "tickfont": {"color": tint.faint, "size": 12},
+        "title": {"font": {"color": tint.faint, "size": 12}, "standoff": 8},
+        "automargin": True,
+    }
+    return go.layout.Template(
+        layout={
+            "font": {"family": FONT, "size": 13, "color": tint.text},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "colorway": list(RANK_COLORS),
+            "margin": {"l": 56, "r": 16, "t": 34, "b": 44},
+            "xaxis": axis,
+            "yaxis": axis,
+            "hoverlabel": {
+                "bgcolor": tint.surface,
+                "bordercolor": tint.grid,
+                "align": "left",
+                "font": {"family": FONT, "size": 12, "color": tint.text},
+            },
+            "legend": {
+                "orientation": "h",
+                "x": 0,
+                "xanchor": "left",
+                "y": 1.02,
+                "yanchor": "bottom",
+                "font": {"size": 12, "color": tint.text},
+                "title": {"font": {"size": 12, "color": tint.faint}},
+            },
+            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": tint.faint, "activecolor": tint.text},
+            "colorscale": {"sequential": "Cividis"},
+        }
+    )
+
+
+def blank(scheme: Scheme, height: int) -> go.Figure:
+    """Return an empty figure in the design, ``height`` pixels high."""
+    figure = go.Figure()
+    figure.update_layout(template=template(scheme), height=height, barmode="overlay")
+    return figure

@@ -1,0 +1,109 @@
+"""How numbers and foreign text are written, everywhere the same way."""
+
+from __future__ import annotations
+
+import html
+import math
+import time
+import unicodedata
+
+_DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+_SIZES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+NO_VALUE = "–"
+
+
+def _digits(value: float) -> str:
+    """Return value with three significant digits, thousands separated."""
+    if value == 0:
+        return "0"
+    places = max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{min(places, 6)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text and places > 2 else text
+
+
+def duration(ns: float | None) -> str:
+    """Return a time in nanoseconds in the unit that fits, for example ``12.3 ms``; a dash for None or NaN."""
+    if ns is None or not math.isfinite(ns):
+        return NO_VALUE
+    for factor, unit in _DURATIONS:
+        if abs(ns) >= factor:
+            return f"{_digits(ns / factor)} {unit}"
+    return "0 s" if ns == 0 else f"{_digits(ns)} ns"
+
+
+def time_scale(ns: float) -> tuple[float, str]:
+    """Return nanoseconds in the unit, and the unit, in which an axis that reaches ``ns`` reads best."""
+    for factor, unit in _DURATIONS:
+        if ns >= factor:
+            return factor, unit
+    return _DURATIONS[-1]
+
+
+def long_duration(ns: float | None) -> str:
+    """Return a span of minutes to days, for example ``2 h 05 min``; below a minute like `duration`."""
+    if ns is None or not math.isfinite(ns):
+        return NO_VALUE
+    seconds = int(ns / 1e9)
+    if seconds < 60:
+        return duration(ns)
+    minutes, rest = divmod(seconds, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def size(count_bytes: float | None) -> str:
+    """Return a number of bytes with a binary unit, for example ``64 MiB``; a dash for None or NaN."""
+    if count_bytes is None or not math.isfinite(count_bytes):
+        return NO_VALUE
+    for factor, unit in _SIZES:
+        if abs(count_bytes) >= factor:
+            value = count_bytes / factor
+            text = f"{value:.0f}" if value == int(value) else _digits(value)
+            return f"{text} {unit}"
+    return "0 B"
+
+
+def count(value: int | None) -> str:
+    """Return a whole number with thousands separated."""
+    return NO_VALUE if value is None else f"{value:,}"
+
+
+def number(value: float | None) -> str:
+    """Return a plain number with three significant digits."""
+    return NO_VALUE if value is None or not math.isfinite(value) else _digits(value)
+
+
+def percent(share: float | None) -> str:
+    """Return a share of one as per cent, for example ``94.2 %``."""
+    return NO_VALUE if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"
+
+
+def signed_percent(share: float) -> str:
+    """Return a share of one as per cent with its sign, for example ``+3.1 %``."""
+    return f"{100 * share:+.1f} %"
+
+
+def moment(unix_ns: int | None) -> str:
+    """Return a moment in local time, for example ``2025-11-20 14:03:22``; a dash where there is none."""
+    if not unix_ns:
+        return NO_VALUE
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_ns / 1e9))
+    except (OverflowError, ValueError, OSError):
+        return NO_VALUE
+
+
+def plain(text: object, limit: int = 120) -> str:
+    """Return foreign text on one line: control and direction characters replaced, cut in the middle at limit."""
+    line = "".join(" " if unicodedata.category(c).startswith("C") else c for c in str(text)[: 8 * limit])
+    if len(line) <= limit:
+        return line
+    head = (limit - 1) * 2 // 3
+    return f"{line[:head]}…{line[len(line) - (limit - 1 - head) :]}"
+
+
+def markup(text: object, limit: int = 120) -> str:
+    """Return foreign text for plotly, which reads labels as a little HTML: like `plain`, with ``<&>`` written out."""
+    return html.escape(plain(text, limit), quote=False)
