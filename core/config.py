@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ringtune.errors import ConfigError
-from ringtune.knobs import Knobs
+from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.variables import HOROVOD_SENSELESS, PREFIX, TWIN_PREFIX, VARIABLES, Variable
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -45,14 +45,14 @@ class Config:
     timeline_mark_cycles: bool = False
     log_level: str = "warning"
     traceback: bool = False
-    fusion_bytes: int = 128 << 20
-    cycle_time_ns: int = 1_000_000
-    segment_bytes: int = 256 << 10
-    cache_capacity: int = 1024
+    fusion_bytes: int = DEFAULTS.fusion_bytes
+    cycle_time_ns: int = DEFAULTS.cycle_time_ns
+    segment_bytes: int = DEFAULTS.segment_bytes
+    cache_capacity: int = DEFAULTS.cache_capacity
     transport: str = "auto"
     interface_address: str | None = None
     start_timeout_ns: int = 120_000_000_000
-    idle_timeout_ns: int = 600_000_000_000
+    idle_timeout_ns: int = 0
     thread_affinity: tuple[int, ...] = ()
     stall_check_disable: bool = False
     stall_warning_ns: int = 60_000_000_000

@@ -55,6 +55,10 @@ class InvalidArgument(RingtuneError, ValueError):
     """An argument makes no sense on this rank alone (duplicate name, wrong dtype, bad root ...)."""
 
 
+class NotSupported(RingtuneError, NotImplementedError):
+    """Part of Horovod's interface that ringtune does not have yet; the message says what to use instead."""
+
+
 class UsageError(RingtuneError):
     """The command line was used in a way that cannot work; printed without traceback, exit code 2."""
 

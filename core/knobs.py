@@ -14,14 +14,14 @@ class Knobs:
 
     Attributes:
         fusion_bytes: Most bytes reduced as one batch, in bytes; 0 switches fusion off.
-        cycle_time_ns: Pause between two rounds of negotiation, in nanoseconds; 0 = as soon as work arrives.
+        cycle_time_ns: How long an incomplete batch may wait for more tensors, in nanoseconds; 0 = not at all.
         segment_bytes: Size of one send inside a collective, in bytes; at least 1.
         cache_capacity: Operations remembered by the response cache; 0 switches it off.
     """
 
-    fusion_bytes: int = 128 << 20
+    fusion_bytes: int = 16 << 20
     cycle_time_ns: int = 1_000_000
-    segment_bytes: int = 256 << 10
+    segment_bytes: int = 128 << 10
     cache_capacity: int = 1024
 
     def __post_init__(self) -> None:

@@ -169,7 +169,7 @@ def open_torch_store(place: Placement, environ: Mapping[str, str], deadline: Dea
         ConfigError: torch is missing, or ``MASTER_ADDR``/``MASTER_PORT`` are.
     """
     try:
-        from torch.distributed import TCPStore
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
     except ImportError as error:
         raise ConfigError(f"started by torchrun, but torch cannot be imported: {error}") from None
     for name in ("MASTER_ADDR", "MASTER_PORT"):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ringtune.knobs import DEFAULTS
+
 PREFIX = "RINGTUNE_"
 TWIN_PREFIX = "HOROVOD_"
 
@@ -77,21 +79,38 @@ VARIABLES: tuple[Variable, ...] = (
         "FUSION_THRESHOLD",
         "fusion_bytes",
         "int",
-        128 << 20,
+        DEFAULTS.fusion_bytes,
         "bytes",
         "Most bytes reduced as one batch; 0 switches fusion off.",
         "FUSION_THRESHOLD",
         0,
     ),
     Variable(
-        "CYCLE_TIME", "cycle_time_ns", "float", _MS, "ms", "Pause between rounds of negotiation.", "CYCLE_TIME", 0, _MS
+        "CYCLE_TIME",
+        "cycle_time_ns",
+        "float",
+        DEFAULTS.cycle_time_ns,
+        "ms",
+        "How long an incomplete batch waits for more tensors.",
+        "CYCLE_TIME",
+        0,
+        _MS,
     ),
-    Variable("SEGMENT_BYTES", "segment_bytes", "int", 256 << 10, "bytes", "Size of one send in a collective.", None, 1),
+    Variable(
+        "SEGMENT_BYTES",
+        "segment_bytes",
+        "int",
+        DEFAULTS.segment_bytes,
+        "bytes",
+        "Size of one send in a collective.",
+        None,
+        1,
+    ),
     Variable(
         "CACHE_CAPACITY",
         "cache_capacity",
         "int",
-        1024,
+        DEFAULTS.cache_capacity,
         "operations",
         "Operations the response cache remembers; 0 switches it off.",
         "CACHE_CAPACITY",
@@ -117,11 +136,11 @@ VARIABLES: tuple[Variable, ...] = (
         "IDLE_TIMEOUT",
         "idle_timeout_ns",
         "float",
-        600 * _S,
+        0,
         "s",
-        "How long a running collective may stand still before it fails.",
+        "How long a running collective may stand still before it fails; 0 = for ever.",
         None,
-        0.001,
+        0,
         _S,
     ),
     Variable(

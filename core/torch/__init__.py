@@ -1,0 +1,34 @@
+"""Horovod's names for PyTorch, on ringtune's runtime: ``import ringtune.torch as hvd``."""
+
+from __future__ import annotations
+
+import torch as _torch
+
+from ringtune.common.process_sets import ProcessSet, global_process_set
+from ringtune.torch.compression import Compression
+from ringtune.torch.functions import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from ringtune.torch.mpi_ops import *  # noqa: F403 - exactly its __all__
+from ringtune.torch.mpi_ops import __all__ as _operations
+from ringtune.torch.optimizer import DistributedOptimizer
+
+__all__ = [
+    "Compression",
+    "DistributedOptimizer",
+    "ProcessSet",
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "global_process_set",
+    *_operations,
+]
+
+
+def _check_has_gpu() -> bool:
+    """Return whether torch sees a CUDA device."""
+    return _torch.cuda.is_available()

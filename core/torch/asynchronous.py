@@ -1,0 +1,279 @@
+"""Horovod's collectives on torch tensors: the asynchronous and in-place forms, which no gradient flows through.
+
+Every asynchronous form returns a handle for `synchronize` and `poll`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ringtune import session
+from ringtune.common.process_sets import ProcessSet, global_process_set, require_global
+from ringtune.errors import HorovodInternalError, InvalidArgument
+from ringtune.operations import Allreduce
+from ringtune.torch import handles
+from ringtune.torch.arguments import Average, reduction, resolve_op
+from ringtune.torch.handles import Pending, Reduction, synchronize
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start a reduction of the tensor over all ranks into a new tensor.
+
+    Args:
+        tensor: This rank's contribution; same shape and dtype on all ranks.
+        average: Deprecated, use ``op``.
+        name: Name by which ranks match the operation; counted if missing.
+        op: ``Average`` (default), ``Sum``, ``Min``, ``Max`` or ``Product``.
+        prescale_factor: Multiplies each contribution.
+        postscale_factor: Multiplies the result.
+        process_set: The set of all ranks.
+
+    Returns:
+        Handle for `synchronize`, which returns the result.
+
+    Raises:
+        InvalidArgument: The operation makes no sense on this rank, or its name is in flight.
+        NotInitialized: Before ``init()``.
+    """
+    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    return _start_allreduce(tensor, _like(tensor), name, how)
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start a reduction in place; arguments as in `allreduce_async`."""
+    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    return _start_allreduce(tensor, tensor, name, how)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduce in place and return the tensor; arguments as in `allreduce_async`."""
+    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    result: torch.Tensor = synchronize(_start_allreduce(tensor, tensor, name, how))
+    return result
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start reductions of several tensors that run only when all of them are ready on all ranks.
+
+    Returns:
+        One handle; `synchronize` returns the list of results.
+    """
+    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    return _start_group(tensors, [_like(tensor) for tensor in tensors], name, how)
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start a group of reductions in place; `synchronize` returns the tuple of tensors."""
+    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    return _start_group(tensors, tensors, name, how)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[torch.Tensor, ...]:
+    """Reduce a group in place and return the tuple of tensors."""
+    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    return tuple(synchronize(_start_group(tensors, tensors, name, how)))
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor, name: str, op: int, process_set: ProcessSet = global_process_set
+) -> Callable[[], torch.Tensor]:
+    """Start a reduction of a sparse COO tensor: indices and values of all ranks are gathered.
+
+    Returns:
+        A function that waits and returns the uncoalesced result; with ``Average`` values are divided by the size.
+    """
+    require_global(process_set)
+    op = resolve_op(None, op)
+    indices = tensor._indices().transpose(0, 1).contiguous()
+    gather_indices = allgather_async(indices, name=f"{name}.indices")
+    gather_values = allgather_async(tensor._values(), name=f"{name}.values")
+    size = session.require().size
+
+    def wait() -> torch.Tensor:
+        found: torch.Tensor = synchronize(gather_indices)
+        values: torch.Tensor = synchronize(gather_values)
+        if op == Average:
+            values = values / size
+        return torch.sparse_coo_tensor(found.transpose(0, 1), values, tensor.size(), check_invariants=False)
+
+    return wait
+
+
+def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
+    """Start concatenating the ranks' tensors along the first dimension, which may differ per rank.
+
+    Returns:
+        Handle for `synchronize`, which returns the concatenation in order of ranks.
+
+    Raises:
+        HorovodInternalError: The tensor has no dimension.
+    """
+    require_global(process_set)
+    return _start_allgather([tensor], handles.wire_name("allgather", name), single=True)
+
+
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Start several allgathers under one handle; `synchronize` returns the tuple of results."""
+    require_global(process_set)
+    return _start_allgather(tensors, handles.wire_name("grouped_allgather", name), single=False)
+
+
+def broadcast_async(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Start a broadcast of the root's tensor into a new tensor.
+
+    Args:
+        tensor: On the root what is sent; elsewhere gives shape and dtype, which must agree.
+        root_rank: Rank that sends.
+        name: Name by which ranks match the operation; counted if missing.
+        process_set: The set of all ranks.
+
+    Raises:
+        InvalidArgument: There is no such root.
+    """
+    require_global(process_set)
+    return _start_broadcast(tensor, _like(tensor), root_rank, name)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Start a broadcast in place; arguments as in `broadcast_async`."""
+    require_global(process_set)
+    return _start_broadcast(tensor, tensor, root_rank, name)
+
+
+def broadcast_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """Broadcast in place and return the tensor; arguments as in `broadcast_async`."""
+    require_global(process_set)
+    result: torch.Tensor = synchronize(_start_broadcast(tensor, tensor, root_rank, name))
+    return result
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Wait until all ranks have come here."""
+    require_global(process_set)
+    now = session.require()
+    handles.synchronize(handles.register(Pending([now.submit_barrier("barrier.noname")], lambda: None)))
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    """Return contiguous memory for a result; sparse and other odd tensors are refused when submitted."""
+    handles.dtype_number(tensor)
+    return torch.empty(tensor.shape, dtype=tensor.dtype)
+
+
+def _start_allreduce(tensor: torch.Tensor, output: torch.Tensor, name: str | None, how: Reduction) -> int:
+    wire = handles.wire_name("allreduce", name)
+    ticket, kept = handles.start_allreduce(
+        tensor, output, Allreduce(wire, 0, 0, (), 0, how.op, how.prescale, how.postscale)
+    )
+    return handles.register(Pending([ticket], lambda: handles.settle(kept), kept))
+
+
+def _start_group(
+    tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], name: str | None, how: Reduction
+) -> int:
+    if not tensors:
+        raise InvalidArgument("grouped_allreduce: got no tensors, expected at least one")
+    for tensor in tensors:  # a group that is submitted in part would never run
+        handles.dtype_number(tensor)
+    base = handles.wire_name("grouped_allreduce", name)
+    started = [
+        handles.start_allreduce(
+            tensor,
+            output,
+            Allreduce(
+                f"{base}_{index}of{len(tensors)}", 0, 0, (), 0, how.op, how.prescale, how.postscale, base, len(tensors)
+            ),
+        )
+        for index, (tensor, output) in enumerate(zip(tensors, outputs, strict=True), 1)
+    ]
+    keep = [kept for _, kept in started]
+    return handles.register(
+        Pending([ticket for ticket, _ in started], lambda: [handles.settle(kept) for kept in keep], keep)
+    )
+
+
+def _start_allgather(tensors: Sequence[torch.Tensor], base: str, *, single: bool) -> int:
+    if not tensors:
+        raise InvalidArgument("grouped_allgather: got no tensors, expected at least one")
+    for tensor in tensors:
+        handles.dtype_number(tensor)
+        if tensor.dim() == 0:
+            raise HorovodInternalError(f"tensor '{base}' has no dimension: allgather needs at least one to join along")
+    names = [base] if single else [f"{base}_{index}of{len(tensors)}" for index in range(1, len(tensors) + 1)]
+    started = [handles.start_allgather(tensor, name) for tensor, name in zip(tensors, names, strict=True)]
+    tickets = [ticket for ticket, _ in started]
+    dtypes = [tensor.dtype for tensor in tensors]
+
+    def finish() -> torch.Tensor | tuple[torch.Tensor, ...]:
+        results = [handles.gathered(ticket, dtype) for ticket, dtype in zip(tickets, dtypes, strict=True)]
+        return results[0] if single else tuple(results)
+
+    return handles.register(Pending(tickets, finish, [kept for _, kept in started]))
+
+
+def _start_broadcast(tensor: torch.Tensor, output: torch.Tensor, root: int, name: str | None) -> int:
+    size = session.require().size
+    if not 0 <= root < size:
+        raise InvalidArgument(
+            f"broadcast received invalid root rank {root} for provided process set, expected 0 to {size - 1}"
+        )
+    ticket, kept = handles.start_broadcast(tensor, output, handles.wire_name("broadcast", name), root)
+    return handles.register(Pending([ticket], lambda: handles.settle(kept), kept))

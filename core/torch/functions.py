@@ -1,0 +1,186 @@
+"""Bringing ranks into the same state: parameters, optimizer state and any Python object."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ringtune import session
+from ringtune.common.process_sets import ProcessSet, global_process_set, require_global
+from ringtune.errors import InvalidArgument, RingtuneError
+from ringtune.torch import handles
+from ringtune.torch.asynchronous import allgather_async, broadcast_, broadcast_async_
+from ringtune.torch.handles import synchronize
+
+
+def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: int) -> None:
+    """Overwrite tensors with those of the root, in place.
+
+    Args:
+        params: ``model.state_dict()``, or a list of tensors or of ``(name, tensor)`` pairs.
+        root_rank: Rank whose values all ranks take.
+
+    Raises:
+        InvalidArgument: Params are something else, for example a generator, or hold what is no tensor.
+    """
+    if isinstance(params, Mapping):
+        named = sorted(params.items())
+    elif isinstance(params, list):
+        named = [entry if isinstance(entry, tuple) else (f"parameter.{i}", entry) for i, entry in enumerate(params)]
+    else:
+        raise InvalidArgument(
+            f"invalid params of type: {type(params)}; expected a state_dict or a list such as list(model.parameters())"
+        )
+    tensors = [(name, value) for name, value in named if value is not None]
+    for name, value in tensors:
+        if not isinstance(value, torch.Tensor):
+            raise InvalidArgument(f"broadcast_parameters: {name!r} is a {type(value).__name__}, expected a tensor")
+    _finish([broadcast_async_(tensor.detach(), root_rank, name) for name, tensor in tensors])
+
+
+def broadcast_object(
+    obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Return the root's object on all ranks.
+
+    Args:
+        obj: What is sent; ignored except on the root.
+        root_rank: Rank that sends.
+        name: Name by which ranks match the operation.
+        process_set: The set of all ranks.
+
+    Raises:
+        RuntimeFailure: The operation failed.
+    """
+    require_global(process_set)
+    name = name or "broadcast_object"
+    here = session.require().rank == root_rank
+    payload = _bytes_tensor(_dumps(obj)) if here else torch.empty(0, dtype=torch.uint8)
+    size = broadcast_(torch.tensor([payload.numel()], dtype=torch.int64), root_rank, f"{name}.sz")
+    if not here:
+        payload = torch.empty(int(size.item()), dtype=torch.uint8)
+    broadcast_(payload, root_rank, f"{name}.t")
+    return obj if here else _load(payload)
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """Return the objects of all ranks, in order of ranks."""
+    name = name or "allgather_object"
+    payload = _bytes_tensor(_dumps(obj))
+    sizes = synchronize(allgather_async(torch.tensor([payload.numel()], dtype=torch.int64), f"{name}.sz"))
+    joined = synchronize(allgather_async(payload, f"{name}.t"))
+    return [_load(part) for part in torch.split(joined, sizes.tolist())]
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """Give all ranks the root's optimizer state and options, in place; works for every optimizer.
+
+    Ranks need not have any state yet: it is made in the shape of the root's.
+
+    Args:
+        optimizer: The optimizer, wrapped by `DistributedOptimizer` or not.
+        root_rank: Rank whose state all ranks take.
+        model: Accepted for Horovod's sake; not needed.
+
+    Raises:
+        InvalidArgument: The ranks' optimizers do not hold equally many parameters.
+    """
+    del model
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    here = session.require().rank == root_rank
+    tensors: list[torch.Tensor] = []
+    options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    counts = [len(group["params"]) for group in optimizer.param_groups]
+    state = [optimizer.state.get(param) for param in params]
+    sketch = (counts, *_sketch((options, state), tensors)) if here else None
+    theirs = broadcast_object(sketch, root_rank, "optimizer.sketch")
+    agree = allgather_object(counts == theirs[0], "optimizer.agree")
+    if not all(agree):
+        wrong = [rank for rank, same in enumerate(agree) if not same]
+        raise InvalidArgument(
+            f"broadcast_optimizer_state: rank {root_rank}'s optimizer holds {theirs[0]} parameters by group, "
+            f"this rank's {counts}; ranks {wrong} differ from the root"
+        )
+    if not here:
+        options, state = _build(theirs[1:], tensors)
+        _take_over(optimizer, params, options, state)
+    _finish([broadcast_async_(one, root_rank, f"optimizer.{index}") for index, one in enumerate(tensors)])
+
+
+@dataclass(frozen=True)
+class _Placeholder:
+    """Stands for a tensor in a sketch of the state."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def _sketch(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """Return the value with placeholders for its tensors, which are collected in order."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value.detach())
+        return _Placeholder(tuple(value.shape), value.dtype)
+    if isinstance(value, dict):
+        return {key: _sketch(one, tensors) for key, one in value.items()}
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(_sketch(one, tensors) for one in value)
+    return value
+
+
+def _build(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """Return the value with new tensors in the places of its placeholders, collected in the same order."""
+    if isinstance(value, _Placeholder):
+        tensors.append(torch.empty(value.shape, dtype=value.dtype))
+        return tensors[-1]
+    if isinstance(value, dict):
+        return {key: _build(one, tensors) for key, one in value.items()}
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(_build(one, tensors) for one in value)
+    return value
+
+
+def _take_over(optimizer: torch.optim.Optimizer, params: list[Any], options: list[Any], state: list[Any]) -> None:
+    """Put options and state into the optimizer; groups stay the same objects, which schedulers may hold."""
+    for group, new in zip(optimizer.param_groups, options, strict=True):
+        group.update(new)
+    optimizer.state.clear()
+    for param, new in zip(params, state, strict=True):
+        if new is not None:
+            optimizer.state[param] = new
+
+
+def _finish(started: list[int]) -> None:
+    """Wait for all handles and raise the first failure afterwards, so that nothing stays in flight."""
+    failure: RingtuneError | None = None
+    for handle in started:
+        try:
+            handles.synchronize(handle)
+        except RingtuneError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+def _dumps(obj: Any) -> bytes:
+    """Pickle an object; with cloudpickle, if it is installed, also lambdas and classes of the script."""
+    try:
+        import cloudpickle  # type: ignore[import-untyped]
+    except ImportError:
+        return pickle.dumps(obj)
+    data: bytes = cloudpickle.dumps(obj)
+    return data
+
+
+def _bytes_tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _load(payload: torch.Tensor) -> Any:
+    return pickle.load(io.BytesIO(payload.numpy().tobytes()))

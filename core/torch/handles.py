@@ -1,0 +1,234 @@
+"""Handles: operations on tensors that are under way in the native runtime.
+
+A handle is the ticket of the operation (of a group: of its first member). The table keeps every buffer alive until
+`synchronize`; what arrives in a scratch buffer is copied to where it belongs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ringtune import session
+from ringtune.errors import InvalidArgument, RingtuneError
+from ringtune.operations import Allreduce, Broadcast
+
+DTYPES: dict[torch.dtype, int] = {
+    torch.uint8: 0,
+    torch.int8: 1,
+    torch.int16: 2,
+    torch.int32: 3,
+    torch.int64: 4,
+    torch.float16: 5,
+    torch.bfloat16: 6,
+    torch.float32: 7,
+    torch.float64: 8,
+    torch.bool: 9,
+}
+"""Numbers of ``native/base/dtype.h``."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How an allreduce combines: operation number and factors before and after."""
+
+    op: int
+    prescale: float = 1.0
+    postscale: float = 1.0
+
+
+@dataclass
+class Pending:
+    """What belongs to a handle.
+
+    Attributes:
+        tickets: Tickets of its operations.
+        finish: Makes the result when all are done.
+        keep: Buffers the runtime reads or writes.
+    """
+
+    tickets: list[int]
+    finish: Callable[[], Any]
+    keep: list[Any] = field(default_factory=list)
+
+
+_pending: dict[int, Pending] = {}
+_unnamed: dict[str, int] = {}
+
+
+def reset() -> None:
+    """Forget all handles and start counting unnamed operations anew; all ranks do so at ``init``."""
+    _pending.clear()
+    _unnamed.clear()
+
+
+def wire_name(kind: str, name: str | None) -> str:
+    """Return the name under which ranks match an operation: ``<kind>.<name>``.
+
+    Unnamed operations are counted per kind, so that kinds used by some ranks only cannot bring others out of step.
+    """
+    if name is None:
+        count = _unnamed.get(kind, 0) + 1
+        _unnamed[kind] = count
+        return f"{kind}.noname.{count}"
+    return f"{kind}.{name}"
+
+
+def dtype_number(tensor: torch.Tensor) -> int:
+    """Return the runtime's number of the tensor's dtype.
+
+    Raises:
+        InvalidArgument: The tensor is not dense, not in the CPU's memory, or of a dtype that cannot be reduced.
+    """
+    if not tensor.is_cpu:
+        raise InvalidArgument(
+            f"tensor of shape {list(tensor.shape)} is on {tensor.device}: CUDA tensors come with the GPU runtime, "
+            "which this version does not have; move the tensor to the CPU first (tensor.cpu())"
+        )
+    if tensor.layout is not torch.strided:
+        raise InvalidArgument(f"tensor of layout {tensor.layout}: use sparse_allreduce_async, or tensor.to_dense()")
+    number = DTYPES.get(tensor.dtype)
+    if number is None:
+        raise InvalidArgument(
+            f"Tensor type {tensor.type()} is not supported; supported: "
+            f"{', '.join(str(dtype).removeprefix('torch.') for dtype in DTYPES)}"
+        )
+    return number
+
+
+def start_allreduce(tensor: torch.Tensor, output: torch.Tensor, operation: Allreduce) -> tuple[int, list[Any]]:
+    """Submit an allreduce of any strided tensor.
+
+    Args:
+        tensor: What this rank contributes.
+        output: Where the result goes; may be the tensor itself.
+        operation: Name, reduction and group; addresses, shape and dtype are filled in here.
+
+    Returns:
+        Ticket, and what must be kept; `settle` moves a result that lies in scratch memory.
+    """
+    number = dtype_number(tensor)
+    source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+    target = output if output.is_contiguous() else source if output is tensor else torch.empty_like(source)
+    o = operation
+    ticket = session.require().submit_allreduce(
+        Allreduce(
+            o.name,
+            source.data_ptr(),
+            target.data_ptr(),
+            tuple(tensor.shape),
+            number,
+            o.op,
+            o.prescale,
+            o.postscale,
+            o.group,
+            o.group_size,
+        )
+    )
+    return ticket, [source, target, output]
+
+
+def start_broadcast(tensor: torch.Tensor, output: torch.Tensor, name: str, root: int) -> tuple[int, list[Any]]:
+    """Submit a broadcast of any strided tensor; see `start_allreduce`."""
+    number = dtype_number(tensor)
+    source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+    target = output if output.is_contiguous() else source if output is tensor else torch.empty_like(source)
+    ticket = session.require().submit_broadcast(
+        Broadcast(name, source.data_ptr(), target.data_ptr(), tuple(tensor.shape), number, root)
+    )
+    return ticket, [source, target, output]
+
+
+def start_allgather(tensor: torch.Tensor, name: str) -> tuple[int, list[Any]]:
+    """Submit an allgather of any strided tensor along its first dimension."""
+    number = dtype_number(tensor)
+    source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+    ticket = session.require().submit_allgather(name, source.data_ptr(), tuple(tensor.shape), number)
+    return ticket, [source]
+
+
+def settle(kept: list[Any]) -> torch.Tensor:
+    """Return the output of a finished operation, copying it out of scratch memory if it lies there."""
+    _, target, output = kept
+    if target is not output:
+        with torch.no_grad():
+            output.copy_(target)
+    result: torch.Tensor = output
+    return result
+
+
+def gathered(ticket: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return the result of a finished allgather as a tensor that owns its memory."""
+    shape, buffer = session.require().take_gathered(ticket)
+    if 0 in shape:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).view(shape)
+
+
+def register(pending: Pending) -> int:
+    """Enter an operation into the table and return its handle."""
+    handle = pending.tickets[0]
+    _pending[handle] = pending
+    return handle
+
+
+def poll(handle: int) -> bool:
+    """Return whether the operation is done, so that `synchronize` would not wait.
+
+    Raises:
+        InvalidArgument: The handle is unknown or has been synchronised already.
+    """
+    tickets = _find(handle).tickets
+    now = session.require()
+    return all(now.poll(ticket) for ticket in tickets)
+
+
+def synchronize(handle: int) -> Any:
+    """Wait for an operation and return its result; Ctrl-C interrupts the wait.
+
+    Returns:
+        The output tensor; for a group all outputs.
+
+    Raises:
+        InvalidArgument: The handle is unknown or has been synchronised already.
+        RuntimeFailure: The operation failed; it is named in the message.
+    """
+    pending = _find(handle)
+    failure = wait_all(pending.tickets)
+    del _pending[handle]
+    try:
+        if failure is not None:
+            raise failure
+        return pending.finish()
+    finally:
+        release_all(pending.tickets)
+
+
+def wait_all(tickets: list[int]) -> RingtuneError | None:
+    """Wait for every ticket, whatever becomes of the others, and return the first failure."""
+    now = session.require()
+    failure: RingtuneError | None = None
+    for ticket in tickets:
+        try:
+            now.wait(ticket)
+        except RingtuneError as error:
+            failure = failure or error
+    return failure
+
+
+def release_all(tickets: list[int]) -> None:
+    """Let the runtime forget finished operations."""
+    now = session.state.current
+    if now is not None:
+        for ticket in tickets:
+            now.release(ticket)
+
+
+def _find(handle: int) -> Pending:
+    pending = _pending.get(handle)
+    if pending is None:
+        raise InvalidArgument(f"Handle {handle} was not created or has been cleared.")
+    return pending
