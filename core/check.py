@@ -17,6 +17,7 @@ from importlib import import_module, metadata, util
 from pathlib import Path
 
 import click
+import psutil
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -24,8 +25,6 @@ from rich.table import Table
 from ringtune.variables import PREFIX, TWIN_PREFIX, VARIABLES
 
 _MIB = 1 << 20
-_SHM = Path("/dev/shm")
-_LITTLE_SHM_BYTES = 256 * _MIB
 
 
 @dataclass(frozen=True)
@@ -127,14 +126,14 @@ def _ssh() -> Finding:
 
 
 def _shared_memory() -> Finding:
+    """The runtime shares anonymous memory (memfd), so the size of /dev/shm does not matter; free memory does."""
+    free = psutil.virtual_memory().available
     try:
-        usage = shutil.disk_usage(_SHM)
+        os.close(os.memfd_create("ringtune-check", os.MFD_CLOEXEC))
     except OSError as error:
         warning = "ranks of one host will use TCP, which is slower"
-        return Finding("shared memory", False, f"{_SHM}: {error.strerror}", warning)
-    little = usage.free < _LITTLE_SHM_BYTES
-    warning = f"little room in {_SHM}; in a container give it more (docker run --shm-size=1g)" if little else ""
-    return Finding("shared memory", True, f"{usage.free // _MIB} MiB free of {usage.total // _MIB} MiB", warning)
+        return Finding("shared memory", False, f"memfd_create: {error.strerror}", warning)
+    return Finding("shared memory", True, f"memfd, {free // _MIB} MiB of memory available")
 
 
 def _cores() -> Finding:

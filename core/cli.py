@@ -65,6 +65,10 @@ _EXTRA_OF_MODULE = {
 }
 
 
+class _ReaderGone(Exception):
+    """Nobody reads our output any more. Click would turn a BrokenPipeError into exit code 1 by itself."""
+
+
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is called, and only that one."""
 
@@ -92,6 +96,14 @@ class LazyGroup(click.Group):
             hint = f"did you mean '{near[0]}'?" if near else f"the commands are: {', '.join(COMMANDS)}."
             raise UsageError(f"there is no command '{name}'; {hint}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            result: object = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise _ReaderGone from error
+        return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -130,10 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         result = cli.main(args=arguments, prog_name="ringtune", standalone_mode=False)
-        sys.stdout.flush()
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
+    except _ReaderGone:
         # `ringtune timeline summary F | head`: the reader has had enough. Keep the interpreter from flushing again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE

@@ -1,0 +1,31 @@
+"""`ringtune` for the launcher's tests: the real command line, with a stand-in for the store if the runtime is absent.
+
+Plain commands as ranks need no store; only its port must be there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import sys
+import types
+
+if importlib.util.find_spec("ringtune._native") is None:
+
+    class StoreServer:
+        def __init__(self, host: str, port: int) -> None:
+            self._socket = socket.create_server((host, port))
+            self.port = self._socket.getsockname()[1]
+
+        def close(self) -> None:
+            self._socket.close()
+
+    stand_in = types.ModuleType("ringtune._native")
+    stand_in.StoreServer = StoreServer  # type: ignore[attr-defined]
+    stand_in.Error = type("Error", (Exception,), {})  # type: ignore[attr-defined]
+    sys.modules["ringtune._native"] = stand_in
+
+from ringtune.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

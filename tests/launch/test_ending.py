@@ -1,0 +1,168 @@
+"""How jobs end: signals, stuck ranks, a killed launcher. Nothing may survive."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.launch.conftest import Jobs, alive, wait_for
+
+# Each rank writes its process id, and that of a child of its own, into a file when it is ready.
+REPORT = """
+import subprocess
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+ready = f"ready-{rank}"
+open(ready + ".part", "w").write(f"{os.getpid()} {child.pid}")
+os.rename(ready + ".part", ready)
+"""
+
+
+def start(jobs: Jobs, num_proc: int, text: str) -> tuple[subprocess.Popen[bytes], list[int]]:
+    """Start a job and return its launcher and the process ids of ranks and their children, all running."""
+    script = jobs.script(REPORT + text)
+    process = jobs.start("-np", str(num_proc), "--no-run-dir", sys.executable, script)
+    files = [jobs.folder / f"ready-{rank}" for rank in range(num_proc)]
+    wait_for(lambda: all(file.exists() for file in files))
+    return process, [int(word) for file in files for word in file.read_text().split()]
+
+
+def none_alive(pids: list[int]) -> bool:
+    return not any(alive(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_ends_all(jobs: Jobs, number: signal.Signals) -> None:
+    process, pids = start(jobs, 2, "time.sleep(300)")
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert f"{number.name} passed on to 2 ranks" in stderr.decode()
+    wait_for(lambda: none_alive(pids))
+
+
+def test_ranks_may_finish_after_a_signal(jobs: Jobs) -> None:
+    process, _ = start(
+        jobs,
+        2,
+        "signal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0)))\n"
+        "open(f'armed-{rank}', 'w')\n"
+        "time.sleep(300)",
+    )
+    wait_for(lambda: all((jobs.folder / f"armed-{rank}").exists() for rank in range(2)))
+    process.send_signal(signal.SIGTERM)
+    stdout, _ = process.communicate(timeout=20)
+    assert sorted(stdout.decode().splitlines()) == ["[0] saved", "[1] saved"]
+    assert process.returncode == 0
+
+
+def test_user_signals_are_passed_on(jobs: Jobs) -> None:
+    process, _ = start(
+        jobs, 2, "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))\nopen(f'armed-{rank}', 'w')\ntime.sleep(300)"
+    )
+    wait_for(lambda: all((jobs.folder / f"armed-{rank}").exists() for rank in range(2)))
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def test_second_interrupt_kills(jobs: Jobs) -> None:
+    process, pids = start(
+        jobs, 2, "signal.signal(signal.SIGINT, signal.SIG_IGN)\nopen(f'deaf-{rank}', 'w')\ntime.sleep(300)"
+    )
+    wait_for(lambda: all((jobs.folder / f"deaf-{rank}").exists() for rank in range(2)))
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)  # two signals at once would be one
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode == 128 + signal.SIGINT
+    wait_for(lambda: none_alive(pids))
+
+
+@pytest.mark.parametrize(
+    "deafness", ["signal.signal(signal.SIGTERM, signal.SIG_IGN)", "os.kill(os.getpid(), signal.SIGSTOP)"]
+)
+def test_stuck_rank_is_killed_when_another_fails(jobs: Jobs, deafness: str) -> None:
+    begin = time.monotonic()
+    process, pids = start(jobs, 2, f"if rank == 1: time.sleep(0.5); sys.exit(7)\n{deafness}\ntime.sleep(300)")
+    process.communicate(timeout=30)
+    assert process.returncode == 7
+    # 3 s for the survivors' own words, 5 s to obey SIGTERM, and room for a busy machine.
+    assert time.monotonic() - begin < 20
+    wait_for(lambda: none_alive(pids))
+
+
+def test_killed_launcher_leaves_nothing(jobs: Jobs) -> None:
+    process, pids = start(jobs, 2, "time.sleep(300)")
+    wardens = [child.pid for child in psutil.Process(process.pid).children()]
+    process.kill()
+    process.wait()
+    wait_for(lambda: none_alive(pids + wardens))
+
+
+def test_killed_launcher_leaves_no_deaf_rank_and_no_daemon(jobs: Jobs) -> None:
+    process, pids = start(
+        jobs,
+        1,
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
+        open("daemon.part", "w").write(str(daemon.pid)); os.rename("daemon.part", "daemon")
+        time.sleep(300)
+        """.replace("\n        ", "\n"),
+    )
+    file = jobs.folder / "daemon"
+    wait_for(file.exists)
+    process.kill()
+    process.wait()
+    wait_for(lambda: none_alive([*pids, int(file.read_text())]))
+
+
+def test_killed_warden_takes_its_rank_along(jobs: Jobs) -> None:
+    process, pids = start(jobs, 2, "time.sleep(300)")
+    psutil.Process(pids[0]).parent().kill()
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGKILL
+    wait_for(lambda: not alive(pids[0]) and not alive(pids[2]))
+
+
+def test_children_of_a_finished_rank_are_ended(jobs: Jobs) -> None:
+    process, pids = start(jobs, 2, "")
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+    wait_for(lambda: none_alive(pids))
+
+
+def test_reader_that_leaves_ends_the_job(jobs: Jobs) -> None:
+    process, pids = start(jobs, 1, "while True: print('x' * 1000)")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(timeout=20) == 141
+    wait_for(lambda: none_alive(pids))
+
+
+def test_idle_launcher_sleeps(jobs: Jobs) -> None:
+    process, _ = start(jobs, 2, "time.sleep(300)")
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children()]
+
+    def used() -> float:
+        return sum(sum(member.cpu_times()[:2]) for member in family)
+
+    before = used()
+    time.sleep(2)
+    assert used() - before < 0.04
+
+
+def test_environment_that_is_no_text(jobs: Jobs) -> None:
+    result = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("driver.py")), "run", "-np", "1", "--no-run-dir", "--no-prefix",
+         sys.executable, jobs.script("os.write(1, os.environb[b'ODD'])")],
+        env={**os.environb, b"ODD": b"\xff\n="}, cwd=jobs.folder, capture_output=True, timeout=30, check=True,
+    )  # fmt: skip
+    assert result.stdout == b"\xff\n=\n"
