@@ -1,0 +1,82 @@
+#include "control/messages.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace ringtune {
+namespace {
+
+Request full_request() {
+  Request request;
+  request.name = "allreduce.a \"b\" \xc3\xa9";
+  request.kind = CollectiveKind::kBroadcast;
+  request.dtype = DType::kBfloat16;
+  request.op = ReduceOp::kMax;
+  request.root = 3;
+  request.process_set = 2;
+  request.prescale = 0.5;
+  request.postscale = -2.0;
+  request.group = "g";
+  request.group_size = 4;
+  request.shape = {2, 0, 1'000'000'000'000};
+  return request;
+}
+
+Announcement full_announcement() {
+  return {7, true, true, {1, 2, 0xffffffff}, {full_request(), {}}, {{5, 1234}, {6, -1}}};
+}
+
+Decisions full_decisions() {
+  return {9,
+          {BatchDecision{3, {{1, ""}, {0, "x"}}, {4, 0, 2}}, FailureDecision{FailureKind::kShutDown, "t", "why"},
+           KnobsDecision{2, {1, 2, 3, 4}}, EvictDecision{{8, 9}}, LeftDecision{1}, AbortDecision{"end"},
+           StallDecision{"t"}}};
+}
+
+class ControlMessages : public testing::TestWithParam<ControlMessage> {};
+
+TEST_P(ControlMessages, SurviveTheWire) { EXPECT_EQ(decode(encode(GetParam())), GetParam()); }
+
+TEST_P(ControlMessages, EveryTruncationIsAProtocolError) {
+  const Bytes bytes = encode(GetParam());
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_THROW((void)decode(ByteView(bytes).first(length)), Protocol) << length;
+  }
+}
+
+TEST_P(ControlMessages, TrailingBytesAreAProtocolError) {
+  Bytes bytes = encode(GetParam());
+  bytes.push_back(std::byte{0});
+  EXPECT_THROW((void)decode(bytes), Protocol);
+}
+
+TEST_P(ControlMessages, NoFlippedByteDoesMoreThanFail) {
+  const Bytes bytes = encode(GetParam());
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    Bytes broken = bytes;
+    broken[i] ^= std::byte{0xff};
+    try {
+      (void)decode(broken);
+    } catch (const Protocol&) {
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ControlMessages,
+                         testing::Values(ControlMessage{Announcement{}}, ControlMessage{full_announcement()},
+                                         ControlMessage{Decisions{}}, ControlMessage{full_decisions()},
+                                         ControlMessage{ClockPing{5, 6}}));
+
+TEST(ControlMessages, UnknownTypeIsNamed) {
+  const Bytes bytes{std::byte{77}};
+  try {
+    (void)decode(bytes);
+    FAIL();
+  } catch (const Protocol& error) {
+    EXPECT_STREQ(error.what(), "unknown control message 77");
+  }
+}
+
+}  // namespace
+}  // namespace ringtune

@@ -1,0 +1,93 @@
+#include "control/request.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace ringtune {
+namespace {
+
+Request base(CollectiveKind kind) {
+  Request request;
+  request.name = "t";
+  request.kind = kind;
+  request.shape = {2, 3};
+  return request;
+}
+
+struct MismatchCase {
+  const char* name;
+  CollectiveKind kind;
+  std::function<void(Request&)> change;  // what rank 1 of 3 does otherwise
+  const char* message;                   // empty: no mismatch
+};
+void PrintTo(const MismatchCase& c, std::ostream* out) { *out << c.name; }
+
+class RequestMismatch : public testing::TestWithParam<MismatchCase> {};
+
+TEST_P(RequestMismatch, IsNamedWithRanksAndValues) {
+  const Request same = base(GetParam().kind);
+  Request odd = same;
+  GetParam().change(odd);
+  const std::vector<const Request*> ranks{&same, &odd, &same};
+  EXPECT_EQ(find_mismatch(ranks).value_or(""), GetParam().message);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, RequestMismatch,
+    testing::Values(
+        MismatchCase{"equal", CollectiveKind::kAllreduce, [](Request&) {}, ""},
+        MismatchCase{"dtype", CollectiveKind::kAllreduce, [](Request& r) { r.dtype = DType::kInt32; },
+                     "Mismatched data types: One rank had type float32, but another rank had type int32. Tensor 't': "
+                     "type float32 on ranks 0, 2; type int32 on rank 1. Submit the same dtype on every rank."},
+        MismatchCase{"shape", CollectiveKind::kAllreduce, [](Request& r) { r.shape = {3, 2}; },
+                     "Mismatched ALLREDUCE tensor shapes: One rank had shape [2, 3], but another rank had shape [3, 2]. "
+                     "Tensor 't': shape [2, 3] on ranks 0, 2; shape [3, 2] on rank 1. Submit the same shape on every "
+                     "rank."},
+        MismatchCase{"operation", CollectiveKind::kAllreduce, [](Request& r) { r.kind = CollectiveKind::kBroadcast; },
+                     "Mismatched operations: One rank had an ALLREDUCE, but another rank had an BROADCAST. Tensor 't': "
+                     "an ALLREDUCE on ranks 0, 2; an BROADCAST on rank 1. Call the same collective on every rank."},
+        MismatchCase{"reduction", CollectiveKind::kAllreduce, [](Request& r) { r.op = ReduceOp::kMin; },
+                     "Mismatched reduction operation: One rank had reduction op Sum, but another rank had reduction op "
+                     "Min. Tensor 't': reduction op Sum on ranks 0, 2; reduction op Min on rank 1. Use the same op on "
+                     "every rank."},
+        MismatchCase{"factors", CollectiveKind::kAllreduce, [](Request& r) { r.prescale = 0.5; },
+                     "Mismatched prescale and/or postscale factors: One rank had factors 1 and 1, but another rank had "
+                     "factors 0.5 and 1. Tensor 't': factors 1 and 1 on ranks 0, 2; factors 0.5 and 1 on rank 1. Use "
+                     "the same factors on every rank."},
+        MismatchCase{"root", CollectiveKind::kBroadcast, [](Request& r) { r.root = 2; },
+                     "Mismatched BROADCAST root ranks: One rank had root rank 0, but another rank had root rank 2. "
+                     "Tensor 't': root rank 0 on ranks 0, 2; root rank 2 on rank 1. Name the same root on every rank."},
+        MismatchCase{"group", CollectiveKind::kAllreduce,
+                     [](Request& r) {
+                       r.group = "g";
+                       r.group_size = 2;
+                     },
+                     "Mismatched groups: One rank had no group, but another rank had group 'g' of 2. Tensor 't': no "
+                     "group on ranks 0, 2; group 'g' of 2 on rank 1. Submit the same group of tensors on every rank."},
+        MismatchCase{"allgather_rows_may_differ", CollectiveKind::kAllgather, [](Request& r) { r.shape[0] = 9; }, ""},
+        MismatchCase{"allgather_columns_may_not", CollectiveKind::kAllgather, [](Request& r) { r.shape[1] = 9; },
+                     "Mismatched ALLGATHER tensor shapes: One rank had shape [*, 3], but another rank had shape [*, 9]. "
+                     "Tensor 't': shape [*, 3] on ranks 0, 2; shape [*, 9] on rank 1. Only the first dimension may "
+                     "differ."},
+        MismatchCase{"barriers_have_no_shape", CollectiveKind::kBarrier, [](Request& r) { r.shape = {}; }, ""}),
+    [](const auto& row) { return std::string(row.param.name); });
+
+TEST(RankList, JoinsRuns) {
+  EXPECT_EQ(rank_list({}), "");
+  EXPECT_EQ(rank_list(std::vector<int>{3}), "3");
+  EXPECT_EQ(rank_list(std::vector<int>{0, 1, 3, 4, 5, 9}), "0, 1, 3-5, 9");
+}
+
+TEST(RequestSize, CountsElementsAndBytes) {
+  Request request = base(CollectiveKind::kAllreduce);
+  EXPECT_EQ(element_count(request), 6u);
+  EXPECT_EQ(byte_count(request), 24u);
+  request.shape = {};
+  EXPECT_EQ(element_count(request), 1u);
+  request.shape = {4, 0};
+  EXPECT_EQ(byte_count(request), 0u);
+}
+
+}  // namespace
+}  // namespace ringtune
