@@ -1,0 +1,95 @@
+"""The seam between the tuner and whoever suggests settings: messages and the `Advisor` protocol.
+
+Nothing here blocks: training asks once a step and goes on with its default while the answer is not there. Two real
+implementations: `study.StudyAdvisor` (in this process, used by simulations and inside the advisor process) and
+`advisor.ProcessAdvisor` (another process, used in training).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from ringtune.knobs import Knobs
+from ringtune.tuner.records import ResultRecord, TrialRecord
+
+AdvisorState = Literal["starting", "ready", "failed"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What one step of the job communicates, seen during the warm-up.
+
+    Attributes:
+        collectives: Operations a step.
+        bytes: Payload a step and rank, in bytes.
+    """
+
+    collectives: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What earlier sessions of the same job have left.
+
+    Attributes:
+        best: The best known setting other than the default; None when none is known.
+        trials: Number of trials in the store.
+    """
+
+    best: Knobs | None
+    trials: int
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A setting to try next; token is handed back with the outcome."""
+
+    knobs: Knobs
+    token: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one trial.
+
+    Attributes:
+        trial: What was measured.
+        ratio: Median step time divided by the default's, measured around the same time; 1 = as fast as the default.
+        token: The suggestion it answers; None for settings the tuner chose itself.
+    """
+
+    trial: TrialRecord
+    ratio: float
+    token: int | None = None
+
+
+class Advisor(Protocol):
+    """Suggests settings and remembers outcomes. No method blocks; none raises for a failure of the advisor."""
+
+    @property
+    def state(self) -> AdvisorState:
+        """``starting`` until suggestions can be computed, ``failed`` for good once something broke."""
+
+    @property
+    def failure(self) -> str:
+        """Why the advisor failed, one sentence; empty otherwise."""
+
+    def open(self, workload: Workload) -> str:
+        """Say which job this is, once; returns the job's fingerprint."""
+
+    def stored(self) -> Stored | None:
+        """Return what is known about the job; None while it is being read."""
+
+    def ask(self) -> Suggestion | None:
+        """Return the next setting to try; None while it is being computed."""
+
+    def tell(self, outcome: Outcome) -> None:
+        """Report a trial."""
+
+    def conclude(self, result: ResultRecord) -> None:
+        """Report the session's end; what was confirmed is what the next session starts from."""
+
+    def close(self) -> None:
+        """Let go of everything; bounded wait of a few seconds."""

@@ -1,0 +1,58 @@
+"""Which job is this? Results of one session help the next one only when both run the same kind of job."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ringtune.tuner.advice import Workload
+
+
+@dataclass(frozen=True)
+class JobDescription:
+    """What is known about a job before its first step.
+
+    Attributes:
+        world: Number of ranks.
+        hosts: Number of hosts; their names may change from one run to the next.
+        cpu: Model of rank 0's processor.
+        cores: Its number of cores.
+        transport: How ranks are linked, as configured.
+        versions: Versions of ringtune and the framework.
+        searched: Names of the searched knobs.
+        fixed: Values of the knobs that are not searched.
+    """
+
+    world: int = 1
+    hosts: int = 1
+    cpu: str = ""
+    cores: int = 0
+    transport: str = "auto"
+    versions: tuple[tuple[str, str], ...] = ()
+    searched: tuple[str, ...] = ()
+    fixed: tuple[tuple[str, int], ...] = ()
+
+    def as_dict(self, workload: Workload) -> dict[str, Any]:
+        """Return the description with the workload as JSON values; stored beside the results."""
+        return {**asdict(self), "collectives": workload.collectives, "bytes": workload.bytes}
+
+    def fingerprint(self, workload: Workload) -> str:
+        """Return 16 hexadecimal digits that name this kind of job."""
+        text = json.dumps(self.as_dict(workload), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def cpu_model() -> str:
+    """Return the processor's model name as Linux gives it; empty when it says nothing."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() in ("model name", "Model", "cpu model"):
+            return value.strip()
+    return ""

@@ -1,0 +1,416 @@
+"""OnlineTuner: decides after every training step which knobs come next. Pure: no I/O, no clock, no thread.
+
+The way through a session:
+
+1. warm-up: steps discarded, until the advisor is ready and has looked up what is stored about the job;
+2. baseline: the default is trial 0 and the measure of everything;
+3. search: the stored best of earlier sessions, fixed start points, then the advisor's suggestions. Before each trial
+   the default runs a few steps again, so that a trial is compared with the machine as it is now. While the advisor
+   thinks, training goes on with the default, and those steps are not counted (the thinking disturbs them). A
+   setting that is clearly worse is left after a few steps;
+4. confirmation: the best few against the default, interleaved (`confirm.Comparison`);
+5. the confirmed setting stays; otherwise the default does.
+
+The caller feeds `StepStats`, applies the knobs returned, and says with `proposed` which epoch they will carry.
+Written as a generator: every ``yield`` hands out knobs (or None) and receives the next step's `Sample`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from ringtune.knobs import Knobs
+from ringtune.stats import StepStats
+from ringtune.tuner.advice import Advisor, Outcome, Stored, Suggestion, Workload
+from ringtune.tuner.confirm import Comparison, Verdict
+from ringtune.tuner.feed import Sample, StepFeed
+from ringtune.tuner.meter import Meter, Steps
+from ringtune.tuner.records import (
+    Decision,
+    NoteRecord,
+    Outbox,
+    Record,
+    ResultRecord,
+    Source,
+    StartRecord,
+    TrialRecord,
+    TrialState,
+)
+from ringtune.tuner.scoring import NO_GAIN, Interval, clearly_worse, median_interval
+from ringtune.tuner.space import Space, distinct
+
+Phase = Literal["warm-up", "baseline", "search", "confirm", "done"]
+
+# The test for "clearly worse" is made after every step, hence the small probability.
+_WORSE_MARGIN, _WORSE_ALPHA = 0.10, 0.005
+_CANDIDATES, _CANDIDATES_APART = 2, 0.08
+# With this many stored trials the sampler has a model, and start points would only cost time.
+_ENOUGH_STORED = 5
+
+
+@dataclass(frozen=True)
+class OnlineOptions:
+    """Budget and patience of a session.
+
+    Attributes:
+        max_trials: Trials of the search, the default included, confirmations not.
+        steps_per_trial: Steps counted in a trial.
+        warmup_steps: First steps of the job that are discarded.
+        settle_steps: Steps discarded after every change of knobs; at least 1.
+        patience: The search ends after this many trials of the sampler without progress.
+        min_gain: Share of the step time that counts as progress.
+        advisor_wait_ns: Training time after which an advisor that does not answer is given up.
+        world: Number of ranks, for the journal.
+    """
+
+    max_trials: int = 16
+    steps_per_trial: int = 10
+    warmup_steps: int = 5
+    settle_steps: int = 2
+    patience: int = 6
+    min_gain: float = 0.01
+    advisor_wait_ns: int = 60_000_000_000
+    world: int = 1
+
+    @property
+    def block_steps(self) -> int:
+        """Steps of the default before each trial, and of each setting in a block of the confirmation."""
+        return max(3, self.steps_per_trial // 2)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial of the search; ratio = its median step time divided by the default's."""
+
+    knobs: Knobs
+    source: Source
+    ratio: float
+    state: TrialState = "complete"
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """How a session ends; the epoch is filled in when it is known."""
+
+    decision: Decision
+    knobs: Knobs
+    gain: Interval
+    reason: str
+
+
+class OnlineTuner:
+    """The decision machine of one session.
+
+    Args:
+        space: What is searched, around the job's default.
+        advisor: Suggests settings; never blocks.
+        options: Budget.
+
+    Attributes:
+        phase: Where the session is.
+        trials: The trials of the search so far.
+        result: The end of the session; None while it runs.
+    """
+
+    def __init__(self, space: Space, advisor: Advisor, options: OnlineOptions | None = None) -> None:
+        self.phase: Phase = "warm-up"
+        self.trials: list[Trial] = []
+        self.result: ResultRecord | None = None
+        self._space, self._advisor, self._options = space, advisor, options or OnlineOptions()
+        self._default = space.default
+        self._meter = Meter(space.default, self._options.settle_steps)
+        self._feed, self._outbox = StepFeed(), Outbox()
+        self._number = 0
+        self._bytes = 0
+        self._advisor_given_up = False
+        self._pending: _Ending | None = None
+        self._steps = self._session()
+        next(self._steps)
+
+    @property
+    def lost_ns(self) -> int:
+        """Time lost against the default so far, in nanoseconds; negative when time was won."""
+        return self._meter.lost_ns
+
+    def take_records(self) -> list[Record]:
+        """Return what happened since the last call, in order."""
+        return self._outbox.take()
+
+    def on_step(self, stats: StepStats) -> Knobs | None:
+        """Take in a finished step.
+
+        Returns:
+            Knobs to propose to all ranks; the caller must then call `proposed`. None: nothing changes.
+
+        Raises:
+            InvariantError: Knobs were handed out and `proposed` was not called.
+        """
+        if self.phase == "done":
+            return None
+        sample = self._feed.add(stats)
+        if sample is None:
+            return None
+        self._meter.account(sample)
+        try:
+            return self._steps.send(sample)
+        except StopIteration:
+            return None
+
+    def proposed(self, epoch: int) -> None:
+        """Say which epoch the knobs of the last `on_step` will carry."""
+        self._meter.proposed(epoch)
+        if self._pending is not None:
+            self._finish(self._pending)
+
+    def interrupt(self, why: str) -> None:
+        """End the session now (training is over); does nothing when it has ended by itself.
+
+        Args:
+            why: What happened, as the beginning of a sentence, for example "training ended".
+        """
+        if self.result is not None:
+            return
+        self._steps.close()
+        reason = f"{why} {self._place()}; nothing was confirmed, so the default stays"
+        best = self._best()
+        if best.ratio < 1.0:
+            reason += f"; best seen, unconfirmed: {describe(best.knobs)} ({percent(1.0 - best.ratio)} less time a step)"
+        self._finish(_Ending("interrupted", self._default, NO_GAIN, reason))
+
+    # -- the session ------------------------------------------------------------------------------------------
+
+    def _session(self) -> Steps:
+        stored = yield from self._warm_up()
+        if not self._space.dimensions:
+            self._finish(_Ending("keep-default", self._default, NO_GAIN, "the user's own settings fix every knob"))
+            return
+        self.phase = "baseline"
+        yield from self._baseline()
+        self.phase = "search"
+        yield from self._search(stored)
+        self.phase = "confirm"
+        verdict = yield from self._confirm(self._candidates())
+        self._pending = self._decide(verdict)
+        if self._pending.knobs == self._meter.current:
+            self._finish(self._pending)
+        else:
+            # The result carries the epoch of the last change, so it is written when `proposed` has named it.
+            yield self._meter.ask_for(self._pending.knobs)
+
+    def _warm_up(self) -> Generator[Knobs | None, Sample, Stored]:
+        seen: list[Sample] = []
+        waited_ns = 0
+        while len(seen) < max(self._options.warmup_steps, 1) or (
+            self._advisor.state == "starting" and waited_ns < self._options.advisor_wait_ns
+        ):
+            sample = yield None
+            seen.append(sample)
+            waited_ns += sample.ns
+        self._bytes = int(median(sample.bytes for sample in seen))
+        workload = Workload(int(median(sample.collectives for sample in seen)), self._bytes)
+        fingerprint = self._advisor.open(workload)
+        stored = self._advisor.stored()
+        while stored is None and self._advisor_usable(waited_ns):
+            waited_ns += (yield None).ns
+            stored = self._advisor.stored()
+        stored = stored or Stored(None, 0)
+        self._outbox.put(self._start_record(fingerprint, stored))
+        return stored
+
+    def _baseline(self) -> Steps:
+        times: list[int] = []
+        yield from self._meter.collect(self._default, self._options.steps_per_trial, times)
+        self._meter.reference.extend(times)
+        self._report(Trial(self._default, "default", 1.0), times, token=None)
+
+    def _search(self, stored: Stored) -> Steps:
+        for knobs, source in self._known(stored):
+            if len(self.trials) < self._options.max_trials:
+                yield from self._trial(knobs, source, token=None)
+        best, stale = self._best().ratio, 0
+        while len(self.trials) < self._options.max_trials and stale < self._options.patience:
+            suggestion = yield from self._suggestion()
+            if suggestion is None:
+                return
+            yield from self._trial(suggestion.knobs, "sampler", suggestion.token)
+            progress = best - self._best().ratio
+            stale = 0 if progress >= self._options.min_gain else stale + 1
+            best = min(best, self._best().ratio)
+
+    def _known(self, stored: Stored) -> list[tuple[Knobs, Source]]:
+        """Settings that need no advisor: the stored best, then the start points that lie elsewhere."""
+        known: list[tuple[Knobs, Source]] = []
+        if stored.best is not None:
+            known.append((stored.best, "stored"))
+        if stored.trials < _ENOUGH_STORED:
+            taken = [knobs for knobs, _ in known]
+            points = distinct(self._space, self._space.start_points(), apart=_CANDIDATES_APART, taken=taken)
+            known += [(knobs, "start-point") for knobs in points]
+        return known
+
+    def _suggestion(self) -> Generator[Knobs | None, Sample, Suggestion | None]:
+        """Run the default, uncounted, until the advisor has answered; None when it has failed."""
+        waited_ns = 0
+        while self._advisor_usable(waited_ns):
+            suggestion = self._advisor.ask()
+            if suggestion is not None:
+                return suggestion
+            yield from self._meter.switch(self._default)
+            waited_ns += (yield None).ns
+        return None
+
+    def _trial(self, knobs: Knobs, source: Source, token: int | None) -> Steps:
+        yield from self._meter.refresh(self._options.block_steps)
+        times: list[int] = []
+        reference = list(self._meter.reference)
+
+        def worse(so_far: list[int]) -> bool:
+            return clearly_worse(so_far, reference, _WORSE_MARGIN, _WORSE_ALPHA)
+
+        yield from self._meter.collect(knobs, self._options.steps_per_trial, times, worse)
+        state: TrialState = "complete" if len(times) == self._options.steps_per_trial else "stopped-early"
+        self._report(Trial(knobs, source, median(times) / median(reference), state), times, token)
+
+    def _confirm(self, candidates: list[Knobs]) -> Generator[Knobs | None, Sample, Verdict]:
+        comparison = Comparison(candidates, min_gain=self._options.min_gain)
+        while comparison.verdict is None:
+            times: dict[Knobs, list[int]] = {}
+            for knobs in comparison.order(self._default):
+                times[knobs] = []
+                yield from self._meter.collect(knobs, self._options.block_steps, times[knobs])
+                comparison.epochs[knobs] = self._meter.epoch
+            default = times.pop(self._default)
+            self._meter.reference.extend(default)
+            comparison.add_block(default, times)
+        self._report_comparison(comparison)
+        return comparison.verdict
+
+    # -- decisions --------------------------------------------------------------------------------------------
+
+    def _best(self) -> Trial:
+        complete = [trial for trial in self.trials if trial.state == "complete"]
+        return min(complete, key=lambda trial: trial.ratio, default=Trial(self._default, "default", 1.0))
+
+    def _candidates(self) -> list[Knobs]:
+        """Settings worth confirming: faster than the default in their trial, the best first, not alike."""
+        faster = [trial for trial in self.trials if trial.state == "complete" and trial.ratio < 1.0]
+        ordered = [trial.knobs for trial in sorted(faster, key=lambda trial: trial.ratio)]
+        apart = distinct(self._space, ordered, apart=_CANDIDATES_APART)
+        return [knobs for knobs in apart if knobs != self._default][:_CANDIDATES]
+
+    def _decide(self, verdict: Verdict) -> _Ending:
+        if verdict.winner is not None:
+            reason = f"confirmed beside the default: {spread(verdict.gain)} less time a step"
+            return _Ending("improved", verdict.winner.knobs, verdict.gain, reason)
+        reason = "no other setting looked faster"
+        if verdict.rival is not None:
+            reason = f"no gain was confirmed: {describe(verdict.rival.knobs)} measured {spread(verdict.gain)} less time"
+        return _Ending("keep-default", self._default, NO_GAIN, reason)
+
+    def _advisor_usable(self, waited_ns: int) -> bool:
+        """Whether to go on with the advisor; the first time it is not, a note says why."""
+        if self._advisor_given_up:
+            return False
+        failure = self._advisor.failure if self._advisor.state == "failed" else ""
+        if not failure and waited_ns >= self._options.advisor_wait_ns:
+            failure = f"no answer within {self._options.advisor_wait_ns / 1e9:.0f} s of training"
+        if failure:
+            self._advisor_given_up = True
+            self._outbox.put(NoteRecord(f"the advisor is gone, the search ends with what is measured: {failure}"))
+        return not failure
+
+    # -- reports ----------------------------------------------------------------------------------------------
+
+    def _place(self) -> str:
+        return f"in the {self.phase} phase after {len(self.trials)} of at most {self._options.max_trials} trials"
+
+    def _start_record(self, fingerprint: str, stored: Stored) -> StartRecord:
+        options = self._options
+        return StartRecord(
+            default=self._default,
+            fingerprint=fingerprint,
+            world=options.world,
+            searched=tuple(dimension.name for dimension in self._space.dimensions),
+            max_trials=options.max_trials,
+            steps_per_trial=options.steps_per_trial,
+            stored_trials=stored.trials,
+        )
+
+    def _report(self, trial: Trial, times: list[int], token: int | None) -> None:
+        """Record a trial of the search and tell the advisor."""
+        self.trials.append(trial)
+        gain = _rough_gain(trial, median_interval(times))
+        record = self._put_trial(trial, times, gain, self._meter.epoch)
+        self._advisor.tell(Outcome(record, trial.ratio, token))
+
+    def _report_comparison(self, comparison: Comparison) -> None:
+        """Record the confirmation: the default, then every candidate with its gain."""
+        if not comparison.rivals:
+            return
+        times, epochs = comparison.default_samples, comparison.epochs
+        self._put_trial(Trial(self._default, "confirm", 1.0), times, NO_GAIN, epochs[self._default])
+        for rival in comparison.rivals:
+            state: TrialState = "complete" if len(rival.log_ratios) == comparison.blocks else "stopped-early"
+            gain = comparison.gain(rival)
+            trial = Trial(rival.knobs, "confirm", 1.0 - gain.median, state)
+            self._put_trial(trial, rival.samples, gain, epochs[rival.knobs])
+
+    def _put_trial(self, trial: Trial, times: list[int], gain: Interval, epoch: int) -> TrialRecord:
+        record = TrialRecord(
+            trial=self._number,
+            source=trial.source,
+            state=trial.state,
+            knobs=trial.knobs,
+            epoch=epoch,
+            steps=len(times),
+            step_ns=median_interval(times),
+            gain=gain,
+            bytes=self._bytes,
+            lost_ns=self._meter.lost_ns,
+        )
+        self._number += 1
+        self._outbox.put(record)
+        return record
+
+    def _finish(self, ending: _Ending) -> None:
+        self.result = ResultRecord(
+            decision=ending.decision,
+            knobs=ending.knobs,
+            epoch=self._meter.epoch,
+            gain=ending.gain,
+            lost_ns=self._meter.lost_ns,
+            reason=ending.reason,
+            trials=len(self.trials),
+        )
+        self._pending = None
+        self.phase = "done"
+        self._outbox.put(self.result)
+        self._advisor.conclude(self.result)
+
+
+def _rough_gain(trial: Trial, step_ns: Interval) -> Interval:
+    """Gain of a single trial: its interval comes from the spread of the trial's own steps only."""
+    reference = step_ns.median / trial.ratio
+    return Interval(1.0 - trial.ratio, 1.0 - step_ns.high / reference, 1.0 - step_ns.low / reference)
+
+
+def describe(knobs: Knobs) -> str:
+    """Return the searched knobs for people: ``fusion 32.0 MiB, cycle 0.25 ms``."""
+    size, unit = knobs.fusion_bytes / (1 << 20), "MiB"
+    if size < 1.0:
+        size, unit = knobs.fusion_bytes / (1 << 10), "KiB"
+    return f"fusion {size:.4g} {unit}, cycle {knobs.cycle_time_ns / 1e6:.3g} ms"
+
+
+def percent(share: float) -> str:
+    """Return a share for people, for example ``4.2 %``; infinite bounds become words."""
+    return f"{100.0 * share:.1f} %" if math.isfinite(share) else "unknown"
+
+
+def spread(gain: Interval) -> str:
+    """Return a gain with its interval for people."""
+    return f"{percent(gain.median)} ({percent(gain.low)} to {percent(gain.high)})"

@@ -1,0 +1,157 @@
+"""What the tuner did, as records: the lines of the tuning journal (`ringtune.layout.tuning_journal`).
+
+Every record carries its units in the field names. Readers must ignore events and fields they do not know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from ringtune.knobs import Knobs
+from ringtune.tuner.scoring import NO_GAIN, Interval
+
+Source = Literal["default", "stored", "start-point", "sampler", "confirm"]
+TrialState = Literal["complete", "stopped-early"]
+Decision = Literal["improved", "keep-default", "interrupted"]
+
+
+def knobs_fields(knobs: Knobs) -> dict[str, int]:
+    """Return the searched knobs as the journal holds them."""
+    return {"fusion_bytes": knobs.fusion_bytes, "cycle_time_ns": knobs.cycle_time_ns}
+
+
+@dataclass(frozen=True)
+class StartRecord:
+    """A session begins: its default, its budget, and what is known about the job."""
+
+    event: ClassVar[str] = "start"
+    default: Knobs
+    fingerprint: str
+    world: int
+    searched: tuple[str, ...]
+    max_trials: int
+    steps_per_trial: int
+    stored_trials: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "event": self.event,
+            "default": knobs_fields(self.default),
+            "fingerprint": self.fingerprint,
+            "world": self.world,
+            "searched": list(self.searched),
+            "max_trials": self.max_trials,
+            "steps_per_trial": self.steps_per_trial,
+            "stored_trials": self.stored_trials,
+        }
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One setting was measured.
+
+    Attributes:
+        trial: Number of the trial; 0 is the default.
+        source: Where the setting came from; ``confirm`` = measured again beside the default.
+        state: ``stopped-early``: it was clearly worse and was left.
+        knobs: The setting.
+        epoch: Version of the knobs (the newest one, when the setting was measured in several blocks).
+        steps: Steps counted (without those discarded after the change).
+        step_ns: Median step time with its 95 % interval, in nanoseconds.
+        gain: Share of the default's step time saved, against steps of the default measured around the same time.
+        bytes: Payload a step and rank, in bytes.
+        lost_ns: Time lost by the search so far against the default; negative when time was won.
+    """
+
+    event: ClassVar[str] = "trial"
+    trial: int
+    source: Source
+    state: TrialState
+    knobs: Knobs
+    epoch: int
+    steps: int
+    step_ns: Interval
+    gain: Interval = NO_GAIN
+    bytes: int = 0
+    lost_ns: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "event": self.event,
+            "trial": self.trial,
+            "source": self.source,
+            "state": self.state,
+            "knobs": knobs_fields(self.knobs),
+            "epoch": self.epoch,
+            "steps": self.steps,
+            "step_ns": self.step_ns.as_dict(),
+            "gain": self.gain.as_dict(),
+            "bytes": self.bytes,
+            "lost_ns": self.lost_ns,
+        }
+
+
+@dataclass(frozen=True)
+class NoteRecord:
+    """Something the reader of the journal should know, for example that the advisor failed."""
+
+    event: ClassVar[str] = "note"
+    message: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"event": self.event, "message": self.message}
+
+
+@dataclass(frozen=True)
+class ResultRecord:
+    """A session ended.
+
+    Attributes:
+        decision: ``improved``: knobs were confirmed to be faster; otherwise the default stays.
+        knobs: The setting that stays.
+        epoch: Version of the knobs it runs under (0-based; the newest proposed one).
+        gain: Share of the default's step time that the kept setting saves; zeros when the default is kept.
+        lost_ns: Time lost by the whole search against the default; negative when time was won.
+        reason: One sentence for the user.
+        trials: Number of trials made, the default included, confirmations not.
+    """
+
+    event: ClassVar[str] = "result"
+    decision: Decision
+    knobs: Knobs
+    epoch: int
+    gain: Interval
+    lost_ns: int
+    reason: str
+    trials: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "event": self.event,
+            "decision": self.decision,
+            "knobs": knobs_fields(self.knobs),
+            "epoch": self.epoch,
+            "gain": self.gain.as_dict(),
+            "lost_ns": self.lost_ns,
+            "reason": self.reason,
+            "trials": self.trials,
+        }
+
+
+Record = StartRecord | TrialRecord | NoteRecord | ResultRecord
+
+
+@dataclass
+class Outbox:
+    """Records waiting for the journal."""
+
+    records: list[Record] = field(default_factory=list)
+
+    def put(self, record: Record) -> None:
+        self.records.append(record)
+
+    def take(self) -> list[Record]:
+        """Return the waiting records in order and forget them."""
+        taken, self.records = self.records, []
+        return taken

@@ -1,0 +1,108 @@
+"""The searched space: which knobs the tuner may turn, and how far.
+
+All dimensions are searched on a logarithmic scale: a factor of two matters as much at 64 KiB as at 64 MiB. (Horovod
+searches raw megabytes and milliseconds, and its box does not hold its own default.) A knob that the user has set
+himself is left out and keeps his value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ringtune.knobs import DEFAULTS, Knobs
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One searched knob; Optuna's ``FloatDistribution(low, high, log=True)`` of whole numbers.
+
+    Attributes:
+        name: Field of `Knobs`, with its unit.
+        low: Smallest value, included; at least 1.
+        high: Largest value, included.
+        grain: Values are rounded to multiples of it (never below low), so that settings stay readable.
+    """
+
+    name: str
+    low: int
+    high: int
+    grain: int
+
+    def snap(self, value: float) -> int:
+        """Return the nearest allowed value."""
+        rounded = round(value / self.grain) * self.grain
+        return min(max(rounded, self.low), self.high)
+
+    def unit(self, value: float) -> float:
+        """Map a value onto [0, 1] on the logarithmic scale; values outside the range are clamped."""
+        clamped = min(max(value, self.low), self.high)
+        return math.log(clamped / self.low) / math.log(self.high / self.low)
+
+    def at(self, unit: float) -> int:
+        """Return the allowed value at a place in [0, 1] of the logarithmic scale."""
+        return self.snap(self.low * (self.high / self.low) ** unit)
+
+
+FUSION = Dimension("fusion_bytes", 64 << 10, 256 << 20, 4 << 10)
+CYCLE = Dimension("cycle_time_ns", 50_000, 50_000_000, 1_000)
+SEARCHED = (FUSION, CYCLE)
+
+# Places of the start points as (fusion, cycle) on the unit scales: one per corner of the plausible middle, short
+# cycles first because long ones are seldom right and cost the most to try.
+_START = ((0.66, 0.12), (0.45, 0.45), (0.82, 0.62), (0.25, 0.25))
+
+
+@dataclass(frozen=True)
+class Space:
+    """The knobs that are searched, around the setting the job would run with otherwise.
+
+    Attributes:
+        default: The job's own setting (trial 0); gives the knobs that are not searched.
+        dimensions: The searched knobs; empty when the user has fixed them all.
+    """
+
+    default: Knobs = DEFAULTS
+    dimensions: tuple[Dimension, ...] = SEARCHED
+
+    @classmethod
+    def around(cls, default: Knobs, fixed: Collection[str] = ()) -> Space:
+        """Return the space without the knobs that the user has set himself.
+
+        Args:
+            default: The setting the job runs with when nothing is tuned.
+            fixed: Names of knobs (fields of `Knobs`) that must keep the default's value.
+        """
+        return cls(default, tuple(dimension for dimension in SEARCHED if dimension.name not in fixed))
+
+    def knobs(self, params: Mapping[str, float]) -> Knobs:
+        """Return the setting for a suggestion: searched knobs from params (snapped), the rest from the default.
+
+        Raises:
+            KeyError: A searched knob is missing in params.
+        """
+        return replace(self.default, **{d.name: d.snap(params[d.name]) for d in self.dimensions})
+
+    def params(self, knobs: Knobs) -> dict[str, int]:
+        """Return the searched knobs of a setting, moved into the searched range where they lie outside it."""
+        return {d.name: min(max(int(getattr(knobs, d.name)), d.low), d.high) for d in self.dimensions}
+
+    def distance(self, a: Knobs, b: Knobs) -> float:
+        """Distance of two settings on the unit scales, from 0 to sqrt(number of dimensions)."""
+        return math.hypot(*(d.unit(getattr(a, d.name)) - d.unit(getattr(b, d.name)) for d in self.dimensions))
+
+    def start_points(self) -> list[Knobs]:
+        """Return the settings tried before the sampler has a model; without repetitions and without the default."""
+        place = {FUSION.name: 0, CYCLE.name: 1}
+        points = (self.knobs({d.name: d.at(at[place[d.name]]) for d in self.dimensions}) for at in _START)
+        return distinct(self, points, apart=0.05, taken=[self.default]) if self.dimensions else []
+
+
+def distinct(space: Space, settings: Iterable[Knobs], *, apart: float, taken: Sequence[Knobs] = ()) -> list[Knobs]:
+    """Return the settings, in order, that lie at least apart (unit scale) from those kept before and from taken."""
+    kept: list[Knobs] = []
+    for knobs in settings:
+        if all(space.distance(knobs, other) >= apart for other in (*taken, *kept)):
+            kept.append(knobs)
+    return kept

@@ -1,0 +1,229 @@
+"""StudyAdvisor: Optuna's Gaussian-process sampler over a stored study, one study per kind of job.
+
+The study's value is the step time relative to the default measured around the same time (1 = as fast as the
+default, smaller is better), so results of different sessions, machines' moods and days compare. Values above
+`WORST` are stored as `WORST` with the true figure in the attribute ``ratio``: one disastrous setting must not flatten
+the model where it matters.
+
+Source: `optuna.samplers.GPSampler`: Gaussian process with a Matern-5/2 kernel and one length scale a dimension,
+noise learned, log expected improvement (Ament et al. 2023).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ringtune.knobs import Knobs
+from ringtune.tuner.advice import AdvisorState, Outcome, Stored, Suggestion, Workload
+from ringtune.tuner.fingerprint import JobDescription
+from ringtune.tuner.records import ResultRecord, knobs_fields
+from ringtune.tuner.space import Space
+
+if TYPE_CHECKING:
+    import optuna
+
+WORST = 2.0
+_STARTUP_TRIALS = 3
+_CONFIRMED = "ringtune:confirmed"
+_JOB = "ringtune:job"
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """Where results are kept and how suggestions are drawn.
+
+    Attributes:
+        storage: Optuna storage: a URL (``sqlite:///...``, ``postgresql://...``), a path of a SQLite file, or a path
+            ending in ``.log`` for Optuna's journal file; empty = memory only.
+        copy: A second storage that receives this session's trials (the run folder's ``study.db``); empty = none.
+        seed: Seed of the sampler; None = different every time.
+    """
+
+    storage: str = ""
+    copy: str = ""
+    seed: int | None = None
+
+
+class StudyAdvisor:
+    """An `Advisor` in this process; its calls block for as long as Optuna computes.
+
+    Args:
+        space: What is searched.
+        job: What is known about the job before its first step.
+        options: Storage and seed.
+    """
+
+    def __init__(self, space: Space, job: JobDescription, options: StudyOptions | None = None) -> None:
+        self._space, self._job, self._options = space, job, options or StudyOptions()
+        self._studies: list[optuna.Study] = []
+        self._asked: dict[int, optuna.trial.Trial] = {}
+        self._failure = ""
+
+    @property
+    def state(self) -> AdvisorState:
+        return "failed" if self._failure else "ready"
+
+    @property
+    def failure(self) -> str:
+        return self._failure
+
+    def open(self, workload: Workload) -> str:
+        fingerprint = self._job.fingerprint(workload)
+        self._guard(lambda: self._open(fingerprint, workload))
+        return fingerprint
+
+    def stored(self) -> Stored | None:
+        return self._guard(self._stored) or Stored(None, 0)
+
+    def ask(self) -> Suggestion | None:
+        suggestion: Suggestion | None = self._guard(self._ask)
+        return suggestion
+
+    def tell(self, outcome: Outcome) -> None:
+        self._guard(lambda: self._tell(outcome))
+
+    def conclude(self, result: ResultRecord) -> None:
+        self._guard(lambda: self._conclude(result))
+
+    def close(self) -> None:
+        self._studies.clear()
+
+    def _guard(self, action: Callable[[], Any]) -> Any:
+        """Run an action; its failure becomes the advisor's, which training survives."""
+        if self._failure:
+            return None
+        try:
+            return action()
+        except Exception as error:  # Optuna, SQLAlchemy and torch raise many kinds
+            self._failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+            return None
+
+    def _open(self, fingerprint: str, workload: Workload) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(logging.ERROR)
+        name = f"ringtune-{fingerprint}"
+        for place in dict.fromkeys((self._options.storage, *filter(None, (self._options.copy,)))):
+            study = optuna.create_study(
+                storage=open_storage(place), study_name=name, sampler=self._sampler(), load_if_exists=True
+            )
+            study.set_user_attr(_JOB, self._job.as_dict(workload))
+            self._studies.append(study)
+
+    def _sampler(self) -> optuna.samplers.BaseSampler:
+        import optuna
+
+        # The sampler is experimental in Optuna's words; its interface is the one all samplers have.
+        return optuna.samplers.GPSampler(seed=self._options.seed, n_startup_trials=_STARTUP_TRIALS)
+
+    def _distributions(self) -> dict[str, optuna.distributions.BaseDistribution]:
+        import optuna
+
+        # Floats, rounded by the space: over a grid of whole numbers the sampler searches 50 times as long.
+        return {d.name: optuna.distributions.FloatDistribution(d.low, d.high, log=True) for d in self._space.dimensions}
+
+    def _stored(self) -> Stored:
+        """The setting confirmed last; else the best measured one, if it beat the default."""
+        import optuna
+
+        study = self._studies[0]
+        trials = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+        confirmed = study.user_attrs.get(_CONFIRMED)
+        if confirmed is not None:
+            best = self._space.knobs(confirmed)
+            return Stored(best if best != self._space.default else None, len(trials))
+        fitting = [t for t in trials if t.values and self._fits(t.params) and t.values[0] < 1.0]
+        if not fitting:
+            return Stored(None, len(trials))
+        return Stored(self._space.knobs(min(fitting, key=lambda trial: trial.values[0]).params), len(trials))
+
+    def _fits(self, params: dict[str, Any]) -> bool:
+        return {d.name for d in self._space.dimensions} <= params.keys()
+
+    def _ask(self) -> Suggestion:
+        trial = self._studies[0].ask(self._distributions())
+        self._asked[trial.number] = trial
+        return Suggestion(self._space.knobs(trial.params), trial.number)
+
+    def _tell(self, outcome: Outcome) -> None:
+        attributes = _attributes(outcome)
+        value = min(outcome.ratio, WORST)
+        asked = self._asked.pop(outcome.token, None) if outcome.token is not None else None
+        for study in self._studies:
+            if asked is not None and study is self._studies[0]:
+                for name, attribute in attributes.items():
+                    asked.set_user_attr(name, attribute)
+                study.tell(asked, value)
+            else:
+                self._add(study, outcome.trial.knobs, value, attributes)
+
+    def _add(self, study: optuna.Study, knobs: Knobs, value: float, attributes: dict[str, Any]) -> None:
+        import optuna
+
+        study.add_trial(
+            optuna.trial.create_trial(
+                params={name: float(value) for name, value in self._space.params(knobs).items()},
+                distributions=self._distributions(),
+                value=value,
+                user_attrs=attributes,
+            )
+        )
+
+    def _conclude(self, result: ResultRecord) -> None:
+        import optuna
+
+        for trial in self._asked.values():  # asked for, but training ended before it was tried
+            self._studies[0].tell(trial, state=optuna.trial.TrialState.FAIL)
+        self._asked.clear()
+        if result.decision != "interrupted":
+            for study in self._studies:
+                study.set_user_attr(_CONFIRMED, knobs_fields(result.knobs))
+                study.set_user_attr("ringtune:gain", result.gain.as_dict())
+
+
+def _attributes(outcome: Outcome) -> dict[str, Any]:
+    """What a stored trial carries beside its value; units as in the journal."""
+    trial = outcome.trial
+    return {
+        "trial": trial.trial,
+        "source": trial.source,
+        "state": trial.state,
+        "epoch": trial.epoch,
+        "steps": trial.steps,
+        "step_ns": trial.step_ns.as_dict(),
+        "ratio": outcome.ratio,
+    }
+
+
+def open_storage(place: str) -> Any:
+    """Return what Optuna takes as storage.
+
+    Args:
+        place: See `StudyOptions.storage`. Folders of files are made.
+    """
+    import optuna
+
+    if not place:
+        return None
+    if "://" in place:
+        if place.startswith("sqlite:///"):
+            Path(place.removeprefix("sqlite:///").partition("?")[0]).parent.mkdir(parents=True, exist_ok=True)
+        return place
+    path = Path(place).expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".log":
+        from optuna.storages.journal import JournalFileBackend
+
+        return optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+    return f"sqlite:///{path}"
+
+
+def default_storage() -> str:
+    """Return the user's own memory of all jobs: ``$XDG_CACHE_HOME/ringtune/studies.db`` (``~/.cache`` when unset)."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "ringtune", "studies.db")
