@@ -1,8 +1,8 @@
 """Events of a trace file, block by block: Chrome's array or object form, plain or gzip, whole or torn.
 
-Memory stays bounded by the block, however large the file. A block is cut where two events meet (a line end, or
-``},{"``, which cannot stand inside a JSON string) and parsed by orjson at once. Where that fails (another layout,
-a torn tail, bytes that are no UTF-8) the block is walked event by event, and what is whole is kept.
+Memory stays bounded by the block, however large the file. A block is cut where two events meet (a line that begins
+with ``{``, or ``},{"``: neither can stand inside a JSON string) and parsed by orjson at once. Where that fails
+(another layout, a torn tail, bytes that are no UTF-8) it is walked event by event, and what is whole is kept.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class EventStream:
 
     def _whole_events(self, buffer: bytes) -> tuple[list[Any], bytes]:
         """Parse up to the last place where two events meet; return the events and the rest."""
-        cut = buffer.rfind(b"\n")
+        cut = buffer.rfind(b"\n{")
         if cut <= 0:
             cut = buffer.rfind(b'},{"') + 1
         events = _parse(buffer[:cut]) if cut > 0 else []

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from ringtune import layout
+
 FORMAT = 1
 """Version of the part's and the merged file's format."""
 
@@ -159,4 +161,36 @@ ARGUMENT_WORDS = (
     ArgumentWord("message", "text", "what went wrong"),
     ArgumentWord("offset_ns", "ns", "add it to this rank's clock to get rank 0's"),
     ArgumentWord("error_ns", "ns", "the offset is right within plus or minus this"),
+)
+
+
+@dataclass(frozen=True)
+class FileWord:
+    """One row of the table of the run folder; ``path`` is relative to it."""
+
+    path: str
+    writer: str
+    content: str
+
+
+_RANK_0 = layout.rank_stem(0)
+
+FILE_WORDS = (
+    FileWord(
+        layout.RUN_FILE,
+        "launcher or rank 0",
+        "name, command, times, status, size, hosts, config, knobs, versions, labels",
+    ),
+    FileWord(f"{layout.MACHINE_FOLDER}/{_RANK_0}.json", "each rank", "host, cpu, cores, memory, kernel, python, pid"),
+    FileWord(f"{layout.TIMELINE_FOLDER}/{_RANK_0}.json", "each rank", "that rank's part of the timeline"),
+    FileWord(
+        layout.TIMELINE_FILE,
+        "rank 0 at exit, or the launcher",
+        "the merged timeline (or the file the user named, then its path stands in the label `timeline`)",
+    ),
+    FileWord(f"{layout.STEPS_FOLDER}/{_RANK_0}.jsonl", "each rank", "one line a step: its statistics"),
+    FileWord(f"{layout.TUNING_FOLDER}/{layout.JOURNAL_FILE}", "rank 0", "one line a tuner event: start, trial, result"),
+    FileWord(f"{layout.TUNING_FOLDER}/{layout.STUDY_FILE}", "rank 0", "Optuna's study, when not stored elsewhere"),
+    FileWord(f"{layout.SCALING_FOLDER}/<name>.json", "benchmarks", "a scaling record: rate and efficiency by ranks"),
+    FileWord(f"{layout.LOGS_FOLDER}/{_RANK_0}.log", "launcher, when asked", "what the rank printed"),
 )

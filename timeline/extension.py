@@ -1,0 +1,147 @@
+"""The timeline inside a training process: at the end rank 0 merges all parts into the file the user named.
+
+Registered as session extension (entry-point group ``ringtune.session``) and, for jobs whose rank 0 died, with the
+launcher (``ringtune.after_run``). Nothing here may break or hang a job: waits are bounded, a failure is one line on
+stderr, and the parts stay where they are for ``ringtune timeline merge``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from ringtune import layout
+from ringtune.errors import RingtuneError
+from ringtune.timeline.exchange import Collection, Limits, Store, announce, upload
+from ringtune.timeline.merge import MergeReport, merge, merge_run, part_files
+from ringtune.timeline.run import Run
+
+
+class SessionLike(Protocol):
+    """What is needed of a `ringtune.session.Session`."""
+
+    rank: int
+    size: int
+    job: str
+    run_folder: Path | None
+    timeline_file: Path | None
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """Host of every rank."""
+
+    @property
+    def store(self) -> Store | None:
+        """Client of the job's store; None for a job of one."""
+
+
+class TimelineExtension:
+    """Brings the parts together when the session has closed."""
+
+    def __init__(self, session: SessionLike, limits: Limits | None = None) -> None:
+        self._session = session
+        self._limits = limits or Limits()
+
+    def on_step(self, stats: Any) -> None:
+        """Nothing to do."""
+
+    def on_close(self) -> None:
+        """Nothing to do: the parts are not complete yet."""
+
+    def after_close(self) -> None:
+        """Merge (rank 0) or hand over this rank's part (all others)."""
+        try:
+            if self._session.rank == 0:
+                self._merge()
+            else:
+                self._hand_over()
+        except (RingtuneError, OSError) as error:
+            _warn(f"[rank {self._session.rank}] the timeline was not merged: {error}")
+
+    def _part(self) -> Path | None:
+        """This rank's part if it recorded one."""
+        folder = self._session.run_folder
+        part = layout.timeline_part(folder, self._session.rank) if folder is not None else None
+        return part if part is not None and part.is_file() else None
+
+    def _hand_over(self) -> None:
+        session, part = self._session, self._part()
+        if session.store is None:
+            return
+        far = session.hosts[session.rank] != session.hosts[0]
+        state = "none" if part is None else "upload" if far else "file"
+        try:
+            announce(session.store, session.job, session.rank, state)
+            if part is not None and far:
+                upload(session.store, session.job, session.rank, part)
+        except Exception as error:  # the store's own classes are not known in this room
+            if part is not None and far:
+                _warn(
+                    f"[rank {session.rank}] its part of the timeline could not be sent to rank 0: {error}; "
+                    f"it lies in {part} on {session.hosts[session.rank]}"
+                )
+
+    def _merge(self) -> None:
+        session, part = self._session, self._part()
+        if part is None or session.run_folder is None:
+            return
+        problems: list[str] = []
+        parts = {0: part}
+        if session.store is not None:
+            parts |= self._gather(session.store, session.run_folder, problems)
+        output = session.timeline_file or layout.timeline_file(session.run_folder)
+        report = merge(parts.values(), output)
+        for sentence in [*problems, *report.sentences()]:
+            _warn(sentence)
+        _say(report)
+
+    def _gather(self, store: Store, folder: Path, problems: list[str]) -> Mapping[int, Path]:
+        """Parts of the other ranks: those on this host's disk, and those that were sent."""
+        session = self._session
+        collection = Collection(store, session.job, self._limits)
+        states = collection.announced(session.size)
+        far = [rank for rank, state in states.items() if state == "upload"]
+        collection.fetch({rank: layout.timeline_part(folder, rank) for rank in far})
+        problems += collection.problems
+        paths = {rank: layout.timeline_part(folder, rank) for rank in range(1, session.size)}
+        # A rank that said nothing may have died recording; what it wrote is on the disk all the same.
+        return {rank: path for rank, path in paths.items() if states.get(rank) != "none" and path.is_file()}
+
+
+def open_timeline(session: SessionLike) -> TimelineExtension:
+    """Session extension (entry-point group ``ringtune.session``); recording may also start later, so always there."""
+    return TimelineExtension(session)
+
+
+def merge_after_run(folder: Path) -> None:
+    """Merge what the ranks left when rank 0 could not (entry-point group ``ringtune.after_run``).
+
+    Raises:
+        RingtuneError: There are parts but they cannot be merged.
+    """
+    run, parts = Run(folder), part_files(folder)
+    merged = run.timeline
+    if not parts:
+        return
+    if merged is not None:
+        with suppress(OSError):
+            if merged.stat().st_mtime_ns >= max(part.stat().st_mtime_ns for part in parts):
+                return
+    named = run.labels.get("timeline")
+    report = merge_run(folder, named if isinstance(named, str) and named else None)
+    for sentence in report.sentences():
+        _warn(sentence)
+    _say(report)
+
+
+def _say(report: MergeReport) -> None:
+    ranks = len(report.parts)
+    who = f"{ranks} {'rank' if ranks == 1 else 'ranks'}"
+    print(f"ringtune: timeline of {who}, {report.spans} spans: {report.output}", file=sys.stderr, flush=True)
+
+
+def _warn(sentence: str) -> None:
+    print(f"ringtune warning: {sentence}", file=sys.stderr, flush=True)
