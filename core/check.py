@@ -17,7 +17,6 @@ from importlib import import_module, metadata, util
 from pathlib import Path
 
 import click
-import psutil
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -127,13 +126,21 @@ def _ssh() -> Finding:
 
 def _shared_memory() -> Finding:
     """The runtime shares anonymous memory (memfd), so the size of /dev/shm does not matter; free memory does."""
-    free = psutil.virtual_memory().available
+    free = _available_memory_bytes()
     try:
         os.close(os.memfd_create("ringtune-check", os.MFD_CLOEXEC))
     except OSError as error:
         warning = "ranks of one host will use TCP, which is slower"
         return Finding("shared memory", False, f"memfd_create: {error.strerror}", warning)
     return Finding("shared memory", True, f"memfd, {free // _MIB} MiB of memory available")
+
+
+def _available_memory_bytes() -> int:
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        return int(_field(text, "MemAvailable").split()[0]) << 10
+    except (OSError, ValueError):
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _cores() -> Finding:
