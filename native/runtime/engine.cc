@@ -159,7 +159,7 @@ void Engine::run() noexcept {
   try {
     while (!finished()) {
       const std::uint32_t ticket = fabric_.waker().prepare();
-      if (!cycle()) sleep(ticket);
+      if (!cycle() && !finished()) sleep(ticket);
     }
     fabric_.leave();
     stop(std::make_exception_ptr(ShutDown("ringtune has been shut down on this rank; call init() again to go on")));
