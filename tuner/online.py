@@ -17,7 +17,6 @@ Written as a generator: every ``yield`` hands out knobs (or None) and receives t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator
 from dataclasses import dataclass
 from statistics import median
@@ -42,6 +41,7 @@ from ringtune.tuner.records import (
 )
 from ringtune.tuner.scoring import NO_GAIN, Interval, clearly_worse, median_interval
 from ringtune.tuner.space import Space, distinct
+from ringtune.tuner.words import describe, percent, spread
 
 Phase = Literal["warm-up", "baseline", "search", "confirm", "done"]
 
@@ -396,21 +396,3 @@ def _rough_gain(trial: Trial, step_ns: Interval) -> Interval:
     """Gain of a single trial: its interval comes from the spread of the trial's own steps only."""
     reference = step_ns.median / trial.ratio
     return Interval(1.0 - trial.ratio, 1.0 - step_ns.high / reference, 1.0 - step_ns.low / reference)
-
-
-def describe(knobs: Knobs) -> str:
-    """Return the searched knobs for people: ``fusion 32.0 MiB, cycle 0.25 ms``."""
-    size, unit = knobs.fusion_bytes / (1 << 20), "MiB"
-    if size < 1.0:
-        size, unit = knobs.fusion_bytes / (1 << 10), "KiB"
-    return f"fusion {size:.4g} {unit}, cycle {knobs.cycle_time_ns / 1e6:.3g} ms"
-
-
-def percent(share: float) -> str:
-    """Return a share for people, for example ``4.2 %``; infinite bounds become words."""
-    return f"{100.0 * share:.1f} %" if math.isfinite(share) else "unknown"
-
-
-def spread(gain: Interval) -> str:
-    """Return a gain with its interval for people."""
-    return f"{percent(gain.median)} ({percent(gain.low)} to {percent(gain.high)})"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +42,13 @@ class StudyOptions:
         storage: Optuna storage: a URL (``sqlite:///...``, ``postgresql://...``), a path of a SQLite file, or a path
             ending in ``.log`` for Optuna's journal file; empty = memory only.
         copy: A second storage that receives this session's trials (the run folder's ``study.db``); empty = none.
+        storage_optional: Whether the session may do with `copy`, or with memory, when `storage` cannot be opened.
         seed: Seed of the sampler; None = different every time.
     """
 
     storage: str = ""
     copy: str = ""
+    storage_optional: bool = False
     seed: int | None = None
 
 
@@ -71,6 +74,10 @@ class StudyAdvisor:
     @property
     def failure(self) -> str:
         return self._failure
+
+    def warm(self) -> None:
+        """Import and run everything once, so that the first suggestion does not disturb a measurement for seconds."""
+        self._guard(self._warm)
 
     def open(self, workload: Workload) -> str:
         fingerprint = self._job.fingerprint(workload)
@@ -100,25 +107,46 @@ class StudyAdvisor:
         try:
             return action()
         except Exception as error:  # Optuna, SQLAlchemy and torch raise many kinds
-            self._failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+            self._failure = explain(error)
             return None
 
     def _open(self, fingerprint: str, workload: Workload) -> None:
         import optuna
 
         optuna.logging.set_verbosity(logging.ERROR)
-        name = f"ringtune-{fingerprint}"
-        for place in dict.fromkeys((self._options.storage, *filter(None, (self._options.copy,)))):
-            study = optuna.create_study(
-                storage=open_storage(place), study_name=name, sampler=self._sampler(), load_if_exists=True
-            )
-            study.set_user_attr(_JOB, self._job.as_dict(workload))
+        description = self._job.as_dict(workload)
+        for place in dict.fromkeys((self._options.storage, self._options.copy)):
+            if not place and self._studies:
+                continue
+            try:
+                study = optuna.create_study(
+                    storage=open_storage(place),
+                    study_name=f"ringtune-{fingerprint}",
+                    sampler=self._sampler(),
+                    load_if_exists=True,
+                )
+            except Exception:
+                if not self._options.storage_optional:
+                    raise
+                continue
+            study.set_user_attr(_JOB, description)
             self._studies.append(study)
+        if not self._studies:
+            self._studies.append(optuna.create_study(sampler=self._sampler()))
+
+    def _warm(self) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(logging.ERROR)
+        study = optuna.create_study(sampler=self._sampler())
+        for value in (*range(_STARTUP_TRIALS), 0):
+            study.tell(study.ask(self._distributions()), 1.0 + 0.1 * value)
 
     def _sampler(self) -> optuna.samplers.BaseSampler:
         import optuna
 
-        # The sampler is experimental in Optuna's words; its interface is the one all samplers have.
+        # Experimental is Optuna's word for the sampler's options; only the interface of all samplers is used here.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         return optuna.samplers.GPSampler(seed=self._options.seed, n_startup_trials=_STARTUP_TRIALS)
 
     def _distributions(self) -> dict[str, optuna.distributions.BaseDistribution]:
@@ -198,6 +226,14 @@ def _attributes(outcome: Outcome) -> dict[str, Any]:
         "step_ns": trial.step_ns.as_dict(),
         "ratio": outcome.ratio,
     }
+
+
+def explain(error: Exception) -> str:
+    """Return one line that says what broke."""
+    if isinstance(error, ModuleNotFoundError):
+        return f"{error.name} is not installed; pip install 'ringtune[tuner]' brings it"
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def open_storage(place: str) -> Any:

@@ -1,0 +1,270 @@
+"""The advisor process: Optuna's sampler beside the training process, never inside it.
+
+``python -m ringtune.tuner.advisor`` speaks `wire` messages on its standard input and output. Training writes
+requests and reads answers that have arrived; it never waits. The process runs niced, on one thread and without GPU;
+it ends when its input ends or its parent is gone, whichever is seen first (a forked data loader may hold the pipe
+open). Its failure is one sentence in the journal, and training goes on with what is confirmed.
+
+Requests: ``setup``, ``open``, ``ask``, ``tell``, ``conclude``. Answers: ``ready``, ``stored``, ``suggestion``,
+``concluded``, ``failed``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import IO, Any
+
+from ringtune.tuner import wire
+from ringtune.tuner.advice import AdvisorState, Outcome, Stored, Suggestion, Workload
+from ringtune.tuner.records import ResultRecord
+from ringtune.tuner.study import StudyAdvisor
+
+_NICE = 15
+_PARENT_CHECK_S = 1.0
+_CLOSE_TIMEOUT_S = 5.0
+
+
+class ProcessAdvisor:
+    """An `Advisor` in another process; no call blocks but `close`.
+
+    Args:
+        setup: What the advisor is made of.
+        command: How to start the process; default: this interpreter with this module.
+    """
+
+    def __init__(self, setup: wire.Setup, command: list[str] | None = None) -> None:
+        self._job = setup.job
+        self._state: AdvisorState = "starting"
+        self._failure = ""
+        self._stored: Stored | None = None
+        self._suggestion: Suggestion | None = None
+        self._asked = self._concluded = False
+        self._unread, self._unsent = b"", b""
+        # A file, not a pipe: nobody would empty a pipe while training runs.
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._process = subprocess.Popen(
+                command or [sys.executable, "-m", "ringtune.tuner.advisor"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=_environment(),
+            )
+        except OSError as error:
+            self._fail(f"its process does not start: {error}")
+            return
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+        self._send("setup", **wire.setup_fields(setup))
+
+    @property
+    def state(self) -> AdvisorState:
+        self._pump()
+        return self._state
+
+    @property
+    def failure(self) -> str:
+        return self._failure
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, while there is a process."""
+        return self._process.pid if self._process is not None else None
+
+    def open(self, workload: Workload) -> str:
+        self._send("open", collectives=workload.collectives, bytes=workload.bytes)
+        return self._job.fingerprint(workload)
+
+    def stored(self) -> Stored | None:
+        self._pump()
+        return self._stored if self._state != "failed" else self._stored or Stored(None, 0)
+
+    def ask(self) -> Suggestion | None:
+        if not self._asked:
+            self._asked = True
+            self._send("ask")
+        self._pump()
+        suggestion, self._suggestion = self._suggestion, None
+        self._asked = suggestion is None
+        return suggestion
+
+    def tell(self, outcome: Outcome) -> None:
+        self._send("tell", **wire.outcome_fields(outcome))
+
+    def conclude(self, result: ResultRecord) -> None:
+        self._send("conclude", **wire.result_fields(result))
+
+    def close(self) -> None:
+        """Let the process finish what it was told, for a few seconds at most; then end it."""
+        process, self._process = self._process, None
+        if process is not None:
+            assert process.stdin is not None and process.stdout is not None
+            with contextlib.suppress(OSError):
+                os.set_blocking(process.stdin.fileno(), True)
+                if self._state != "failed":
+                    process.stdin.write(self._unsent)
+                process.stdin.close()
+            try:
+                process.wait(_CLOSE_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+        self._errors.close()
+
+    def _send(self, kind: str, **fields: Any) -> None:
+        if self._process is None or self._state == "failed":
+            return
+        self._unsent += wire.encode(kind, **fields)
+        self._flush()
+
+    def _flush(self) -> None:
+        """Write as much as the pipe takes; the rest goes with the next call."""
+        assert self._process is not None and self._process.stdin is not None
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[os.write(self._process.stdin.fileno(), self._unsent) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._fail_from_process()
+
+    def _pump(self) -> None:
+        """Take in the answers that have arrived."""
+        if self._process is None or self._state == "failed":
+            return
+        self._flush()
+        assert self._process.stdout is not None
+        while True:
+            try:
+                data = os.read(self._process.stdout.fileno(), 1 << 16)
+            except BlockingIOError:
+                break
+            if not data:
+                self._fail_from_process()
+                break
+            *lines, self._unread = (self._unread + data).split(b"\n")
+            for line in lines:
+                self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message = wire.decode(line)
+        except ValueError as error:
+            self._fail(str(error))
+            return
+        if message["kind"] == "ready" and self._state == "starting":
+            self._state = "ready"
+        elif message["kind"] == "stored":
+            self._stored = wire.stored_from(message)
+        elif message["kind"] == "suggestion":
+            self._suggestion = wire.suggestion_from(message)
+        elif message["kind"] == "failed":
+            self._fail(message["why"])
+
+    def _fail(self, why: str) -> None:
+        if self._state != "failed":
+            self._state, self._failure = "failed", why
+
+    def _fail_from_process(self) -> None:
+        """The process has closed its pipes: say how it ended, with the last line it printed."""
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.05)
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip().splitlines()
+        last = f": {said[-1]}" if said else ""
+        self._fail(f"its process ended with code {self._process.returncode}{last}")
+
+
+def _environment() -> dict[str, str]:
+    """Environment of the process: one thread, no GPU context; it belongs to no job."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RINGTUNE_")}
+    return {**kept, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+class Server:
+    """The other side: reads requests, answers them one after the other.
+
+    Args:
+        answers: File descriptor that answers are written to.
+    """
+
+    def __init__(self, answers: int) -> None:
+        self._answers = answers
+        self._advisor: StudyAdvisor | None = None
+        self._failed = False
+
+    def handle(self, message: dict[str, Any]) -> None:
+        """Carry out one request."""
+        kind = message["kind"]
+        if kind == "setup":
+            setup = wire.setup_from(message)
+            self._advisor = StudyAdvisor(setup.space, setup.job, setup.options)
+            self._advisor.warm()
+            if not self._advisor.failure:
+                self._answer("ready")
+        assert self._advisor is not None, f"{kind} before setup"
+        if kind == "open":
+            self._advisor.open(wire.workload_from(message))
+            stored = self._advisor.stored()
+            self._answer("stored", **wire.stored_fields(stored or Stored(None, 0)))
+        elif kind == "ask":
+            suggestion = self._advisor.ask()
+            if suggestion is not None:
+                self._answer("suggestion", **wire.suggestion_fields(suggestion))
+        elif kind == "tell":
+            self._advisor.tell(wire.outcome_from(message))
+        elif kind == "conclude":
+            self._advisor.conclude(wire.result_from(message))
+        if self._advisor.failure and not self._failed:
+            self._failed = True
+            self._answer("failed", why=self._advisor.failure)
+
+    def _answer(self, kind: str, **fields: Any) -> None:
+        os.write(self._answers, wire.encode(kind, **fields))
+
+
+def serve(requests: int, answers: int) -> None:
+    """Answer requests until the input ends or the parent process is gone.
+
+    Args:
+        requests: File descriptor to read from.
+        answers: File descriptor to write to.
+    """
+    server, parent, unread = Server(answers), os.getppid(), b""
+    while os.getppid() == parent:
+        if not select.select([requests], [], [], _PARENT_CHECK_S)[0]:
+            continue
+        data = os.read(requests, 1 << 16)
+        if not data:
+            return
+        *lines, unread = (unread + data).split(b"\n")
+        for line in lines:
+            server.handle(wire.decode(line))
+
+
+def main() -> None:
+    """Entry point of the process."""
+    # Ctrl-C and the launcher's SIGTERM reach the whole group; the parent ends this process when it has said all.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.nice(_NICE)
+    # What libraries print must not get between the answers.
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    with contextlib.suppress(BrokenPipeError):
+        serve(0, answers)
+
+
+if __name__ == "__main__":
+    main()

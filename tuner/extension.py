@@ -1,0 +1,146 @@
+"""The tuner inside a training session: feeds `OnlineTuner`, proposes knobs, writes the journal.
+
+Runs on rank 0 with ``RINGTUNE_AUTOTUNE=1``; the other ranks only follow the knobs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from ringtune import layout, runfolder
+from ringtune.config import Config
+from ringtune.knobs import Knobs
+from ringtune.stats import StepStats
+from ringtune.tuner.advice import Advisor
+from ringtune.tuner.advisor import ProcessAdvisor
+from ringtune.tuner.fingerprint import JobDescription, cpu_model
+from ringtune.tuner.journal import Journal
+from ringtune.tuner.online import OnlineOptions, OnlineTuner
+from ringtune.tuner.records import NoteRecord, Record, ResultRecord
+from ringtune.tuner.space import Space
+from ringtune.tuner.study import StudyOptions, default_storage
+from ringtune.tuner.wire import Setup
+from ringtune.tuner.words import sentence
+
+if TYPE_CHECKING:
+    from ringtune.session import Session
+
+_KNOB_OF_VARIABLE = {"FUSION_THRESHOLD": "fusion_bytes", "CYCLE_TIME": "cycle_time_ns"}
+_TALKATIVE = ("trace", "debug", "info")
+
+
+class TunerExtension:
+    """A `SessionExtension`: everything around the pure tuner.
+
+    Args:
+        session: The training session; must be rank 0.
+        tuner: The decision machine.
+        advisor: Its advisor; owned and closed here.
+        journal: Where records go; owned and closed here.
+    """
+
+    def __init__(self, session: Session, tuner: OnlineTuner, advisor: Advisor, journal: Journal) -> None:
+        self._session, self._tuner, self._advisor, self._journal = session, tuner, advisor, journal
+        self._talkative = session.config.log_level.lower() in _TALKATIVE
+        self._closed = False
+
+    def on_step(self, stats: StepStats) -> None:
+        """Let the tuner decide, and apply what it wants.
+
+        Raises:
+            RingtuneError: Knobs could not be proposed; the tuner has let go of everything.
+        """
+        if self._closed:
+            return
+        try:
+            knobs = self._tuner.on_step(stats)
+            if knobs is not None:
+                self._tuner.proposed(self._session.propose_knobs(knobs))
+            self._write(self._tuner.take_records())
+        except Exception:
+            self._close()
+            raise
+        if self._tuner.result is not None:
+            self._close()
+
+    def on_close(self) -> None:
+        """Record an unfinished search with what was learned."""
+        if not self._closed:
+            self._tuner.interrupt("training ended")
+            self._write(self._tuner.take_records())
+            self._close()
+
+    def after_close(self) -> None:
+        """Nothing is left to do."""
+
+    def _write(self, records: list[Record]) -> None:
+        self._journal.write(records)
+        for record in records:
+            if self._talkative or isinstance(record, (ResultRecord, NoteRecord)):
+                print(f"ringtune autotune: {sentence(record)}", file=sys.stderr, flush=True)
+
+    def _close(self) -> None:
+        self._closed = True
+        self._journal.close()
+        self._advisor.close()
+
+
+def open_tuner(session: Session) -> TunerExtension | None:
+    """Return the tuner of a session; None where nothing is to be tuned.
+
+    Raises:
+        RingtuneError: The journal or the log cannot be written.
+    """
+    config = session.config
+    if not config.autotune or session.rank != 0:
+        return None
+    if session.size == 1:
+        print("ringtune autotune: a job of one rank sends nothing; nothing to tune", file=sys.stderr, flush=True)
+        return None
+    run = session.ensure_run_folder()
+    space = space_of(config, session.knobs)
+    journal = Journal(layout.tuning_journal(run), config.autotune_log)
+    storage = study_options(config, str(layout.tuning_study(run)))
+    advisor = ProcessAdvisor(Setup(space, describe_job(session, space), storage))
+    return TunerExtension(session, OnlineTuner(space, advisor, online_options(config, session.size)), advisor, journal)
+
+
+def space_of(config: Config, default: Knobs) -> Space:
+    """Return the searched space: without the knobs whose variables the user has set, under either prefix."""
+    fixed = [knob for variable, knob in _KNOB_OF_VARIABLE.items() if variable in config.given]
+    return Space.around(default, fixed)
+
+
+def online_options(config: Config, world: int) -> OnlineOptions:
+    """Return the budget that the variables ask for."""
+    asked = {
+        "max_trials": config.autotune_max_trials,
+        "steps_per_trial": config.autotune_steps_per_trial,
+        "warmup_steps": config.autotune_warmup_steps,
+    }
+    return OnlineOptions(world=world, **{name: value for name, value in asked.items() if value is not None})
+
+
+def study_options(config: Config, copy: str) -> StudyOptions:
+    """Return where results are kept: the user's storage alone, or his memory of all jobs with a copy in the run."""
+    if config.autotune_study:
+        return StudyOptions(storage=config.autotune_study, seed=config.autotune_seed)
+    return StudyOptions(default_storage(), copy, storage_optional=True, seed=config.autotune_seed)
+
+
+def describe_job(session: Session, space: Space) -> JobDescription:
+    """Return what is known about the job before its first step."""
+    searched = tuple(dimension.name for dimension in space.dimensions)
+    fixed = tuple(item for item in sorted(space.default.as_dict().items()) if item[0] not in searched)
+    return JobDescription(
+        world=session.size,
+        hosts=len(set(session.hosts)),
+        cpu=cpu_model(),
+        cores=os.cpu_count() or 0,
+        transport=session.config.transport,
+        versions=tuple(sorted(runfolder.versions().items())),
+        searched=searched,
+        fixed=fixed,
+    )

@@ -1,0 +1,103 @@
+"""The tuning journal (JSON lines) and Horovod's autotune log (CSV).
+
+Both are flushed line by line: whoever looks while training runs sees every finished trial, and a job that is killed
+loses none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import orjson
+
+from ringtune.errors import RingtuneError
+from ringtune.knobs import Knobs
+from ringtune.tuner.records import Record, ResultRecord, TrialRecord
+
+CSV_HEADER = (
+    "hierarchical_allreduce,hierarchical_allgather,torus_allreduce,cache_enabled,"
+    "cycle_time_ms,tensor_fusion_threshold,score"
+)
+
+
+class Journal:
+    """Appends records to files. Single-threaded; owned by the tuner's extension.
+
+    Args:
+        path: The journal, appended to; None = none is kept. Folders are made.
+        csv: Horovod's log, written anew; None = none. Its score is the payload in bytes a microsecond of step time.
+
+    Raises:
+        RingtuneError: A file cannot be written.
+    """
+
+    def __init__(self, path: Path | None, csv: Path | None = None) -> None:
+        self._lines = _open(path, "ab")
+        try:
+            self._csv = _open(csv, "wb")
+        except RingtuneError:
+            self.close()
+            raise
+        self._scores: dict[Knobs, float] = {}
+        if self._csv is not None:
+            self._csv.write(CSV_HEADER.encode() + b"\n")
+
+    def write(self, records: Iterable[Record]) -> None:
+        """Append records, stamped with the present time."""
+        for record in records:
+            if self._lines is not None:
+                fields = {"event": record.event, "at_unix_ns": time.time_ns(), **record.as_dict()}
+                self._lines.write(orjson.dumps(fields) + b"\n")
+            if self._csv is not None:
+                self._write_csv(self._csv, record)
+
+    def _write_csv(self, csv: IO[bytes], record: Record) -> None:
+        if isinstance(record, TrialRecord):
+            # Bytes a microsecond, as Horovod scores; the newest measurement of a setting is its best known one.
+            self._scores[record.knobs] = record.bytes / (record.step_ns.median / 1e3)
+            csv.write(csv_row(record.knobs, self._scores[record.knobs]))
+        elif isinstance(record, ResultRecord):
+            csv.write(csv_row(record.knobs, self._scores.get(record.knobs, 0.0)))
+
+    def close(self) -> None:
+        """Close the files; idempotent."""
+        for file in (self._lines, getattr(self, "_csv", None)):
+            if file is not None:
+                file.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def csv_row(knobs: Knobs, score: float) -> bytes:
+    """Return a row of Horovod's log: booleans as 0 or 1, milliseconds, MiB; the blank in it is Horovod's."""
+    cache, cycle_ms, fusion_mib = int(knobs.cache_capacity > 0), knobs.cycle_time_ns / 1e6, knobs.fusion_bytes / 2**20
+    return f"0,0,0, {cache},{cycle_ms:g},{fusion_mib:g},{score:g}\n".encode()
+
+
+def _open(path: Path | None, mode: str) -> IO[bytes] | None:
+    if path is None:
+        return None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(path, mode, buffering=0)
+    except OSError as error:
+        raise RingtuneError(f"the tuner cannot write {path}: {error.strerror}") from None
+
+
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """Return the event in a line of the journal; None for a line that is torn or holds none."""
+    try:
+        event = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return event if isinstance(event, dict) and "event" in event else None

@@ -1,0 +1,73 @@
+"""The tuner's records in words for people, and the environment that keeps a result."""
+
+from __future__ import annotations
+
+import math
+
+from ringtune.knobs import Knobs
+from ringtune.tuner.records import NoteRecord, Record, ResultRecord, StartRecord, TrialRecord
+from ringtune.tuner.scoring import Interval
+
+SOURCES = {
+    "default": "default",
+    "stored": "from an earlier session",
+    "start-point": "start point",
+    "sampler": "suggested",
+    "confirm": "confirmation",
+}
+
+
+def describe(knobs: Knobs) -> str:
+    """Return the searched knobs: ``fusion 32 MiB, cycle 0.25 ms``."""
+    size, unit = knobs.fusion_bytes / (1 << 20), "MiB"
+    if size < 1.0:
+        size, unit = knobs.fusion_bytes / (1 << 10), "KiB"
+    return f"fusion {size:.4g} {unit}, cycle {knobs.cycle_time_ns / 1e6:.3g} ms"
+
+
+def percent(share: float) -> str:
+    """Return a share, for example ``4.2 %``; without a finite value ``unknown``."""
+    return f"{100.0 * share:.1f} %" if math.isfinite(share) else "unknown"
+
+
+def spread(gain: Interval) -> str:
+    """Return a gain with its interval: ``4.2 % (1.0 % to 7.3 %)``."""
+    return f"{percent(gain.median)} ({percent(gain.low)} to {percent(gain.high)})"
+
+
+def milliseconds(ns: float) -> str:
+    """Return a duration in milliseconds with three significant digits or more."""
+    return f"{ns / 1e6:.2f} ms" if ns < 1e8 else f"{ns / 1e6:.0f} ms"
+
+
+def sentence(record: Record) -> str:
+    """Return a record as one line."""
+    if isinstance(record, StartRecord):
+        known = f"; {record.stored_trials} trials of this job are stored" if record.stored_trials else ""
+        return (
+            f"searching {', '.join(record.searched)} on {record.world} ranks, at most {record.max_trials} trials "
+            f"of {record.steps_per_trial} steps; default: {describe(record.default)}{known}"
+        )
+    if isinstance(record, TrialRecord):
+        left = ", left early" if record.state == "stopped-early" else ""
+        gain = "" if record.source == "default" else f", gain {percent(record.gain.median)}"
+        return (
+            f"trial {record.trial} ({SOURCES[record.source]}): {describe(record.knobs)}: "
+            f"{milliseconds(record.step_ns.median)} a step{gain}{left}"
+        )
+    if isinstance(record, NoteRecord):
+        return record.message
+    if record.decision == "improved":
+        return f"improved: {describe(record.knobs)}; {record.reason}"
+    kept = "keeping the default" if record.decision == "keep-default" else "interrupted"
+    return f"{kept} ({describe(record.knobs)}): {record.reason}"
+
+
+def environment(result: ResultRecord) -> list[str]:
+    """Return the lines of an environment that keeps a confirmed setting; the default needs none."""
+    if result.decision != "improved":
+        return []
+    return [
+        f"RINGTUNE_FUSION_THRESHOLD={result.knobs.fusion_bytes}",
+        f"RINGTUNE_CYCLE_TIME={result.knobs.cycle_time_ns / 1e6:g}",
+    ]
