@@ -31,6 +31,24 @@ class AbortState {
   std::atomic<bool> given_{false};
 };
 
+/// For the end of a stream that is cut within an element: a reader that gets the same few bytes again and again can never
+/// go on, and no further event will wake it. One per link, used by the link's thread.
+class CutEnd {
+ public:
+  /// Call when the stream has ended and `rest` unconsumed bytes (less than Link::kPeekMinimum) are shown. True when the
+  /// reader had its chances; until then the caller rings its own waker so that the reader looks once more.
+  [[nodiscard]] bool shown(std::size_t rest) noexcept {
+    looks_ = rest == rest_ ? looks_ + 1 : 1;
+    rest_ = rest;
+    return looks_ > kLooks;
+  }
+
+ private:
+  static constexpr int kLooks = 8;
+  std::size_t rest_ = 0;
+  int looks_ = 0;
+};
+
 /// Owns the links of one fabric. Any thread; links live until clear().
 class LinkTable {
  public:

@@ -25,9 +25,13 @@ std::size_t RingLink::try_send(std::span<const std::byte> bytes) {
 std::span<const std::byte> RingLink::peek() {
   aborted_.check(parts_.peer);
   std::span<const std::byte> view = receiver_.peek();
-  if (view.empty() && peer_closed()) [[unlikely]] {
+  if (view.size() < kPeekMinimum && peer_closed()) [[unlikely]] {
     view = receiver_.peek();  // bytes that came between the two looks: deliver all before the end
     if (view.empty()) throw_closed();
+    if (view.size() < kPeekMinimum) {
+      if (cut_end_.shown(view.size())) throw_closed();
+      parts_.waker->notify();
+    }
   }
   return view;
 }

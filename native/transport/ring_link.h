@@ -45,6 +45,7 @@ class RingLink final : public Link {
   RingSender sender_;
   RingReceiver receiver_;
   AbortState aborted_;
+  CutEnd cut_end_;
 };
 
 }  // namespace ringtune

@@ -43,7 +43,10 @@ std::size_t TcpLink::try_send(std::span<const std::byte> bytes) {
 std::span<const std::byte> TcpLink::peek() {
   aborted_.check(peer_);
   if (end_ - begin_ < kPeekMinimum) fill();
-  if (begin_ == end_ && ended_.closed) [[unlikely]] throw_lost(ended_);
+  if (ended_.closed && end_ - begin_ < kPeekMinimum) [[unlikely]] {
+    if (begin_ == end_ || cut_end_.shown(end_ - begin_)) throw_lost(ended_);
+    waker_.notify();
+  }
   return std::span(buffer_).subspan(begin_, end_ - begin_);
 }
 

@@ -40,6 +40,7 @@ class TcpLink final : public Link {
   Bytes buffer_;
   std::size_t begin_ = 0;  // received, not consumed: [begin_, end_)
   std::size_t end_ = 0;
+  CutEnd cut_end_;
   Transfer ended_;  // closed once the stream has ended
 };
 

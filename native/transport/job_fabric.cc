@@ -1,0 +1,284 @@
+// The fabric of a real job: processes on one or several hosts.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "transport/announcement.h"
+#include "transport/fabric.h"
+#include "transport/link_table.h"
+#include "transport/monitor.h"
+#include "transport/ring_link.h"
+#include "transport/shared_waker.h"
+#include "transport/star.h"
+#include "transport/tcp_link.h"
+#include "transport/tcp_meeting.h"
+
+namespace ringtune {
+namespace {
+
+constexpr std::size_t kSegmentAddressBytes = 16;
+
+struct Peer {
+  Announcement announcement;
+  std::shared_ptr<Bell> bell;  // set when its memory could be opened from here
+  bool shares_memory = false;  // both sides could
+  std::string why_not;         // when they do not share memory
+};
+
+bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+
+class JobFabric final : public Fabric {
+ public:
+  JobFabric(FabricOptions options, StoreClient* store, Deadline deadline);
+  ~JobFabric() override;
+
+  [[nodiscard]] int rank() const noexcept override { return options_.rank; }
+  [[nodiscard]] int size() const noexcept override { return options_.size; }
+  [[nodiscard]] Waker& waker() noexcept override { return waker_; }
+  [[nodiscard]] std::string_view viable(int peer) const override {
+    return peer_at(peer).shares_memory ? "shm" : "tcp";
+  }
+  [[nodiscard]] std::vector<std::string> hosts() const override;
+  Link& connect(int peer, const std::string& channel, Deadline deadline) override;
+  void start_monitor(PeerLostHandler handler) override;
+  void leave() noexcept override;
+  [[nodiscard]] bool wait_left(Deadline deadline) override;
+  void abort(const std::string& reason) noexcept override;
+
+ private:
+  void meet_all(StoreClient& store, Deadline deadline);
+  void open_bells();
+  void agree_on_memory(Deadline deadline);
+  void check_choices() const;
+  [[nodiscard]] const Peer& peer_at(int rank) const;
+  [[nodiscard]] std::unique_ptr<Link> connect_shm(const MeetingRequest& request, Fd socket);
+  [[nodiscard]] DuplexSegment offer_segment(const MeetingRequest& request, int socket);
+  [[nodiscard]] DuplexSegment take_segment(const MeetingRequest& request, int socket);
+
+  FabricOptions options_;
+  SharedWaker waker_;
+  std::optional<TcpMeeting> meeting_;
+  std::vector<Peer> peers_;  // by rank; the own one without a bell
+  LinkTable links_;
+  std::mutex monitor_mutex_;  // guards the next two against leave() and wait_left() on other threads
+  std::vector<StarSocket> star_;
+  std::unique_ptr<Monitor> monitor_;
+};
+
+JobFabric::JobFabric(FabricOptions options, StoreClient* store, Deadline deadline)
+    : options_(std::move(options)), waker_(options_.size > 1 ? WakerReach::kHost : WakerReach::kProcess, 0) {
+  if (options_.host.empty()) {
+    std::array<char, 256> name{};
+    if (::gethostname(name.data(), name.size() - 1) != 0) throw_errno("cannot read the name of this host");
+    options_.host = name.data();
+  }
+  if (options_.size > 1) {
+    RINGTUNE_CHECK(store != nullptr, "a job of several ranks needs a store");
+    meet_all(*store, deadline);
+    return;
+  }
+  Peer self;
+  self.announcement = describe_process();
+  self.announcement.host = options_.host;
+  peers_.push_back(std::move(self));
+}
+
+void JobFabric::meet_all(StoreClient& store, Deadline deadline) {
+  Announcement own = describe_process();
+  own.rank = options_.rank;
+  own.host = options_.host;
+  own.transport = options_.transport;
+  own.waker = waker_.address();
+  own.address = options_.bind_address.empty() ? store.local_address() : options_.bind_address;
+  meeting_.emplace(options_.job, options_.rank, own.address, waker_);
+  own.port = meeting_->port();
+  for (Announcement& announcement : exchange_announcements(options_, own, store, deadline)) {
+    peers_.push_back({.announcement = std::move(announcement), .bell = nullptr, .shares_memory = false, .why_not = ""});
+  }
+  open_bells();
+  agree_on_memory(deadline);
+  check_choices();
+  waker_.set_spin_ns(default_spin_ns(static_cast<int>(
+      std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.shares_memory; }) + 1)));
+}
+
+void JobFabric::open_bells() {
+  const Announcement& own = peers_[static_cast<std::size_t>(rank())].announcement;
+  for (Peer& peer : peers_) {
+    if (peer.announcement.rank == rank()) continue;
+    peer.why_not = why_not_shared(own, peer.announcement);
+    if (peer.why_not.empty() &&
+        (own.transport == TransportChoice::kTcp || peer.announcement.transport == TransportChoice::kTcp)) {
+      peer.why_not = "RINGTUNE_TRANSPORT=tcp was asked for";
+    }
+    if (!peer.why_not.empty()) continue;
+    try {
+      peer.bell = std::make_shared<PeerBell>(peer.announcement.waker);
+    } catch (const Error& error) {  // hidepid, a security module ...: the pair uses TCP then
+      peer.why_not = error.what();
+      log(LogLevel::kWarning, "no shared memory with ", name_of(peer.announcement), ", TCP instead: ", error.what());
+    }
+  }
+}
+
+// A pair shares memory only when both could open the other's: each rank gives the list of those that it reached.
+void JobFabric::agree_on_memory(Deadline deadline) {
+  std::vector<StarPeer> ranks;
+  ByteWriter reached;
+  for (const Peer& peer : peers_) {
+    const Announcement& at = peer.announcement;
+    ranks.push_back({.rank = at.rank, .name = name_of(at), .address = at.address, .port = at.port});
+    if (peer.bell) reached.i32(at.rank);
+  }
+  star_ = form_star(*meeting_, rank(), ranks, deadline);
+  const std::vector<Bytes> lists = star_exchange(star_, rank(), reached.bytes(), deadline);
+  for (std::size_t index = 0; index < peers_.size() && index < lists.size(); ++index) {
+    Peer& peer = peers_[index];
+    ByteReader reader(lists[index]);
+    while (reader.remaining() > 0) {
+      if (reader.i32() == rank() && peer.bell) peer.shares_memory = true;
+    }
+    if (peer.bell && !peer.shares_memory) peer.why_not = "it cannot open the memory of this process";
+  }
+}
+
+void JobFabric::check_choices() const {
+  const Announcement& own = peers_[static_cast<std::size_t>(rank())].announcement;
+  for (const Peer& peer : peers_) {
+    if (peer.announcement.rank == rank() || peer.shares_memory) continue;
+    const std::string name = name_of(peer.announcement);
+    if (own.transport == TransportChoice::kShm) {
+      throw InvalidArgument("RINGTUNE_TRANSPORT=shm, but rank " + std::to_string(rank()) + " and " + name +
+                            " cannot share memory: " + peer.why_not + ". Use RINGTUNE_TRANSPORT=auto");
+    }
+    if (own.boot_id != peer.announcement.boot_id && is_loopback(peer.announcement.address)) {
+      throw InvalidArgument(name + " is on another machine but announced the address " + peer.announcement.address +
+                            ", which only that machine can reach: give the store's host by an address that all hosts "
+                            "reach, or set RINGTUNE_INTERFACE_ADDRESS there");
+    }
+  }
+}
+
+JobFabric::~JobFabric() {
+  links_.clear();
+  const std::lock_guard lock(monitor_mutex_);
+  monitor_.reset();
+}
+
+const Peer& JobFabric::peer_at(int rank) const {
+  if (rank < 0 || rank >= size() || rank == options_.rank) {
+    throw InvalidArgument("rank " + std::to_string(options_.rank) + " of " + std::to_string(size()) + " has no peer " +
+                          std::to_string(rank));
+  }
+  return peers_[static_cast<std::size_t>(rank)];
+}
+
+std::vector<std::string> JobFabric::hosts() const {
+  std::vector<std::string> names;
+  for (const Peer& peer : peers_) names.push_back(peer.announcement.host);
+  return names;
+}
+
+Link& JobFabric::connect(int rank, const std::string& channel, Deadline deadline) {
+  const Peer& peer = peer_at(rank);
+  links_.check_free(rank, channel);
+  const MeetingRequest request{.peer = rank,
+                               .peer_name = name_of(peer.announcement),
+                               .channel = channel,
+                               .deadline = deadline,
+                               .aborted = &links_.aborted()};
+  // The higher rank dials: roles are fixed, so it does not matter who comes first.
+  Fd socket = options_.rank < rank ? meeting_->accept(request)
+                                   : meeting_->dial(request, peer.announcement.address, peer.announcement.port);
+  if (peer.shares_memory) return links_.add(channel, connect_shm(request, std::move(socket)));
+  return links_.add(channel, std::make_unique<TcpLink>(std::move(socket), rank, request.peer_name, waker_,
+                                                       options_.tcp_buffer_bytes));
+}
+
+// The socket only carries the address of the segment; it closes when both sides have mapped it.
+std::unique_ptr<Link> JobFabric::connect_shm(const MeetingRequest& request, Fd socket) {
+  const WatchScope scope(waker_, socket.get());
+  const Peer& peer = peer_at(request.peer);
+  const bool lower = options_.rank < request.peer;
+  DuplexSegment segment = lower ? offer_segment(request, socket.get()) : take_segment(request, socket.get());
+  segment.detach_fd();
+  return std::make_unique<RingLink>(RingLinkParts{.kind = "shm",
+                                                  .peer = request.peer,
+                                                  .peer_name = request.peer_name,
+                                                  .side = lower ? SegmentSide::kLower : SegmentSide::kHigher,
+                                                  .segment = std::make_shared<const DuplexSegment>(std::move(segment)),
+                                                  .peer_bell = peer.bell,
+                                                  .waker = &waker_});
+}
+
+DuplexSegment JobFabric::offer_segment(const MeetingRequest& request, int socket) {
+  DuplexSegment segment = DuplexSegment::create(options_.shm_ring_bytes);
+  ByteWriter address;
+  address.i32(::getpid());
+  address.i32(segment.fd());
+  address.u64(segment.token());
+  (void)write_some(socket, address.bytes());  // fits; a peer that is gone shows below
+  std::array<std::byte, 1> mapped;
+  read_exactly(request, waker_, socket, mapped);
+  return segment;
+}
+
+DuplexSegment JobFabric::take_segment(const MeetingRequest& request, int socket) {
+  std::array<std::byte, kSegmentAddressBytes> bytes;
+  read_exactly(request, waker_, socket, bytes);
+  ByteReader reader(bytes);
+  const int pid = reader.i32();
+  const int fd = reader.i32();
+  DuplexSegment segment = DuplexSegment::attach(pid, fd, reader.u64());
+  const std::array<std::byte, 1> mapped{};
+  (void)write_some(socket, mapped);
+  return segment;
+}
+
+void JobFabric::start_monitor(PeerLostHandler handler) {
+  const std::lock_guard lock(monitor_mutex_);
+  RINGTUNE_CHECK(monitor_ == nullptr, "start_monitor() was called twice");
+  if (size() > 1) {
+    monitor_ = std::make_unique<Monitor>(rank(), size(), std::move(star_), waker_, std::move(handler));
+  }
+}
+
+void JobFabric::leave() noexcept {
+  const std::lock_guard lock(monitor_mutex_);
+  if (monitor_) monitor_->leave();
+}
+
+bool JobFabric::wait_left(Deadline deadline) {
+  while (true) {
+    const std::uint32_t ticket = waker_.prepare();
+    {
+      const std::lock_guard lock(monitor_mutex_);
+      if (!monitor_ || monitor_->alone()) return true;
+    }
+    if (deadline.expired()) return false;
+    waker_.wait(ticket, deadline);
+  }
+}
+
+void JobFabric::abort(const std::string& reason) noexcept {
+  links_.abort(reason);
+  waker_.notify();
+}
+
+}  // namespace
+
+std::unique_ptr<Fabric> make_fabric(const FabricOptions& options, StoreClient* store, Deadline deadline) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    throw InvalidArgument("rank " + std::to_string(options.rank) + " does not exist in a job of " +
+                          std::to_string(options.size));
+  }
+  return std::make_unique<JobFabric>(options, store, deadline);
+}
+
+}  // namespace ringtune

@@ -1,0 +1,158 @@
+#include "transport/monitor.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "transport/socket.h"
+
+namespace ringtune {
+namespace {
+
+constexpr std::size_t kMaxMessageBytes = 4096;
+constexpr std::size_t kMaxReasonBytes = 1024;
+
+enum class Message : std::uint8_t { kGoodbye = 1, kLost = 2 };
+
+Bytes goodbye() {
+  ByteWriter writer;
+  writer.u8(static_cast<std::uint8_t>(Message::kGoodbye));
+  return writer.take();
+}
+
+Bytes lost(int rank, const std::string& reason) {
+  ByteWriter writer;
+  writer.u8(static_cast<std::uint8_t>(Message::kLost));
+  writer.i32(rank);
+  writer.string(reason.substr(0, kMaxReasonBytes));
+  return writer.take();
+}
+
+}  // namespace
+
+Monitor::Spoke::Spoke(StarSocket socket)
+    : peer(std::move(socket.peer)), fd(std::move(socket.fd)), in(kMaxMessageBytes) {}
+
+Monitor::Monitor(int rank, int size, std::vector<StarSocket> sockets, Waker& waker, PeerLostHandler handler)
+    : rank_(rank), waker_(waker), handler_(std::move(handler)), reported_(static_cast<std::size_t>(size)) {
+  for (StarSocket& socket : sockets) spokes_.emplace_back(std::move(socket));
+  thread_ = start_thread("rt-monitor", [this] { run(); });
+}
+
+Monitor::~Monitor() {
+  stop_.raise();
+  thread_.join();
+}
+
+void Monitor::run() noexcept {
+  try {
+    watch_until_stop();
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, "liveness is not watched any more: ", error.what());
+  }
+}
+
+void Monitor::watch_until_stop() {
+  std::vector<pollfd> events;
+  while (true) {
+    events.assign({{.fd = stop_.fd(), .events = POLLIN, .revents = 0}});
+    {
+      const std::lock_guard lock(mutex_);
+      for (const Spoke& spoke : spokes_) {
+        events.push_back({.fd = spoke.present ? spoke.fd.get() : -1, .events = POLLIN, .revents = 0});
+      }
+    }
+    const int count = ::poll(events.data(), events.size(), -1);
+    if (count < 0 && errno != EINTR) throw_errno("monitor: poll");
+    if (count < 0) continue;
+    if (events[0].revents != 0) return;
+    for (std::size_t i = 1; i < events.size(); ++i) {
+      if (events[i].revents != 0) read_from(spokes_[i - 1]);
+    }
+  }
+}
+
+void Monitor::read_from(Spoke& spoke) {
+  try {
+    const Transfer transfer = read_some(spoke.fd.get(), spoke.in.space());
+    spoke.in.filled(transfer.bytes);
+    while (const std::optional<ByteView> frame = spoke.in.next()) handle(spoke, *frame);
+    if (transfer.closed) {
+      lose(spoke, spoke.peer.name + " died without leaving the job: " + describe(transfer));
+    }
+  } catch (const Protocol& error) {
+    lose(spoke, spoke.peer.name + " sent nonsense on its liveness connection: " + error.what());
+  }
+}
+
+void Monitor::handle(Spoke& spoke, ByteView frame) {
+  ByteReader reader(frame);
+  const auto kind = static_cast<Message>(reader.u8());
+  if (kind == Message::kGoodbye) return gone(spoke);
+  if (kind != Message::kLost) throw Protocol("unknown message");
+  const int rank = reader.i32();
+  report(rank, reader.string());
+}
+
+// Its socket stays open (and unwatched) until the end: closing it here would let leave() write to a stranger's number.
+void Monitor::gone(Spoke& spoke) {
+  {
+    const std::lock_guard lock(mutex_);
+    spoke.present = false;
+  }
+  waker_.notify();
+}
+
+void Monitor::lose(Spoke& spoke, const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!spoke.present) return;  // it said goodbye before
+    spoke.present = false;
+  }
+  if (rank_ == 0) send_all(lost(spoke.peer.rank, reason), spoke.peer.rank);
+  report(spoke.peer.rank, reason);
+  waker_.notify();
+}
+
+void Monitor::report(int rank, const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto index = static_cast<std::size_t>(rank);
+    if (left_ || rank < 0 || rank == rank_ || index >= reported_.size() || reported_[index]) return;
+    reported_[index] = true;
+  }
+  log(LogLevel::kInfo, reason);
+  handler_(rank, reason);
+}
+
+// A few bytes into sockets that carry hardly anything: they fit, or the peer is beyond help.
+void Monitor::send_all(ByteView payload, int except) noexcept {
+  try {
+    Bytes frame;
+    append_frame(frame, payload);
+    const std::lock_guard lock(mutex_);
+    for (const Spoke& spoke : spokes_) {
+      if (spoke.present && spoke.peer.rank != except) (void)write_some(spoke.fd.get(), frame);
+    }
+  } catch (...) {  // out of memory: the peers will see this rank's own sockets close
+  }
+}
+
+void Monitor::leave() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(left_, true)) return;
+  }
+  send_all(goodbye(), -1);
+}
+
+bool Monitor::alone() const {
+  if (rank_ != 0) return true;
+  const std::lock_guard lock(mutex_);
+  return std::none_of(spokes_.begin(), spokes_.end(), [](const Spoke& spoke) { return spoke.present; });
+}
+
+}  // namespace ringtune

@@ -1,0 +1,63 @@
+// Liveness: a thread that only blocks in poll() on the sockets of the star. A socket that ends without a goodbye means
+// that its process died; rank 0 tells the others.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "transport/fabric.h"
+#include "transport/star.h"
+#include "transport/thread.h"
+#include "transport/waker.h"
+#include "transport/wire.h"
+
+namespace ringtune {
+
+/// Owns the sockets and the thread. leave() and wait_left() from any thread. The handler runs on the monitor's thread, at
+/// most once per rank, and never after the destructor returned.
+class Monitor {
+ public:
+  /// `waker` (borrowed) is rung when a rank has left or is lost. Throws Error when there is no thread or descriptor left.
+  Monitor(int rank, int size, std::vector<StarSocket> sockets, Waker& waker, PeerLostHandler handler);
+  ~Monitor();  // without leave() the others will report this rank as lost
+  Monitor(const Monitor&) = delete;
+  Monitor& operator=(const Monitor&) = delete;
+
+  /// Says goodbye; reports nothing from now on. Idempotent, never blocks.
+  void leave() noexcept;
+  /// True when no other rank is present any more (rank 0) or at once (other ranks).
+  [[nodiscard]] bool alone() const;
+
+ private:
+  struct Spoke {
+    explicit Spoke(StarSocket socket);
+    StarPeer peer;
+    ParentOnlyFd fd;
+    FrameAssembler in;
+    bool present = true;  // neither left nor lost
+  };
+
+  void run() noexcept;
+  void watch_until_stop();
+  void read_from(Spoke& spoke);
+  void handle(Spoke& spoke, ByteView frame);
+  void gone(Spoke& spoke);
+  void lose(Spoke& spoke, const std::string& reason);
+  void report(int rank, const std::string& reason);
+  void send_all(ByteView payload, int except) noexcept;
+
+  const int rank_;
+  Waker& waker_;
+  PeerLostHandler handler_;
+  StopSignal stop_;
+  mutable std::mutex mutex_;  // guards what follows; never held while the handler runs
+  std::vector<Spoke> spokes_;
+  std::vector<bool> reported_;
+  bool left_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ringtune
