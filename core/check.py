@@ -176,6 +176,14 @@ def variable_rows() -> list[tuple[str, str, str, str, str]]:
     ]
 
 
+def variables_markdown() -> str:
+    """Return the table of variables as it stands in ``core/README.md``."""
+    lines = ["| variable | Horovod's | default | unit | meaning |", "|---|---|---|---|---|"]
+    for name, twin, default, unit, meaning in variable_rows():
+        lines.append(f"| `{name}` | {f'`{twin}`' if twin else ''} | {default} | {unit} | {meaning} |")
+    return "\n".join(lines)
+
+
 def _default_text(default: object, factor: int) -> str:
     if default is None or default == ():
         return ""
@@ -209,8 +217,12 @@ def _print_variables(console: Console) -> None:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--variables", is_flag=True, help="List the environment variables instead.")
-def check(as_json: bool, variables: bool) -> None:
+@click.option("--markdown", is_flag=True, help="List the environment variables as a Markdown table.")
+def check(as_json: bool, variables: bool, markdown: bool) -> None:
     """Show what is built and available on this machine."""
+    if markdown:
+        click.echo(variables_markdown())
+        return
     if as_json:
         names = ("name", "horovod", "default", "unit", "meaning")
         rows = [dict(zip(names, row, strict=True)) for row in variable_rows()]

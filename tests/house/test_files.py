@@ -16,10 +16,10 @@ TOP_LEVEL = {
 MAX_LINES = 400
 MAX_BYTES = 2 << 20
 TEXT = {".py", ".pyi", ".cc", ".h", ".md", ".toml", ".txt", ".css", ".js", ".sh", ".yml", ""}
-# Folders of the machines this is written on, and addresses of package registries other than the public ones' names.
+# Folders of the machines this is written on, and addresses of package registries: pip's own configuration names those.
 MACHINE = re.compile(
-    r"(?<![\w.])/(?:work|opt|root|home|Users)/(?!\.\.\.)\w+|\bpyenv\b|https?://[^\s)\"'`>]*(?:pypi|simple/|index-url)|"
-    r"\bfile://|(?:index|find-links)-?(?:url)?\s*="
+    r"(?<![\w.])/(?:work|opt|root|home|Users)/\w+|\bpyenv\b|https?://[^\s)\"'`>]*(?:pypi|/simple)|\bfile://|"
+    r"--(?:extra-)?index-url|--find-links"
 )
 
 

@@ -46,6 +46,13 @@ def test_command_has_help(name: str) -> None:
     assert result.stdout.startswith(f"Usage: ringtune {name}")
 
 
+def test_readme_holds_the_table_of_variables() -> None:
+    from ringtune.check import variables_markdown
+
+    readme = (ROOT / "core" / "README.md").read_text(encoding="utf-8")
+    assert variables_markdown() in readme, "put the output of `ringtune check --markdown` into core/README.md"
+
+
 @pytest.mark.parametrize(
     ("compiler", "message"),
     [

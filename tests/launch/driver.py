@@ -5,12 +5,13 @@ Plain commands as ranks need no store; only its port must be there.
 
 from __future__ import annotations
 
-import importlib.util
 import socket
 import sys
 import types
 
-if importlib.util.find_spec("ringtune._native") is None:
+try:
+    import ringtune._native  # noqa: F401
+except ImportError:
 
     class StoreServer:
         def __init__(self, host: str, port: int) -> None:
