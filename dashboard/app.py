@@ -8,6 +8,7 @@ from typing import Any
 
 import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+
 from ringtune.dashboard import routes
 from ringtune.dashboard.components import empty, run_head
 from ringtune.dashboard.context import Context
@@ -35,7 +36,7 @@ def create_app(root: Path, prefix: str = "/") -> Dash:
     app = Dash(
         "ringtune.dashboard",
         title="ringtune",
-        update_title=None,
+        update_title="",
         assets_folder=str(Path(__file__).parent / "assets"),
         serve_locally=True,
         suppress_callback_exceptions=True,
@@ -51,15 +52,23 @@ def create_app(root: Path, prefix: str = "/") -> Dash:
 
 
 def _frame(context: Context) -> dmc.MantineProvider:
-    toggle = dmc.ColorSchemeToggle(
-        id="scheme", lightIcon="☀", darkIcon="☾", variant="subtle", color="gray", size="lg", **{"aria-label": "Light or dark"}
+    toggle = dmc.ActionIcon(
+        [html.Span("☀", className="rt-when-light"), html.Span("☾", className="rt-when-dark")],
+        id="scheme-toggle",
+        variant="subtle",
+        color="gray",
+        size="lg",
+        **{"aria-label": "Light or dark"},
     )
     header = dmc.Group(
         [
             dcc.Link("ringtune", href=context.prefix, className="rt-brand"),
             html.Nav(id="nav"),
             dmc.Group(
-                [dmc.Text(f"\u200e{plain(context.folder.root, 200)}", size="xs", c="dimmed", className="rt-folder"), toggle],
+                [
+                    dmc.Text(f"\u200e{plain(context.folder.root, 200)}", size="xs", c="dimmed", className="rt-folder"),
+                    toggle,
+                ],
                 gap="sm",
                 ml="auto",
             ),
@@ -73,8 +82,7 @@ def _frame(context: Context) -> dmc.MantineProvider:
             dcc.Location(id="url", refresh=False),
             dcc.Interval(id="pulse", interval=PULSE_MS),
             dcc.Store(id="stamp"),
-            dcc.Store(id="address"),
-            dcc.Store(id="addressed"),
+            dcc.Store(id="scheme", storage_type="local"),
             dmc.AppShell(
                 [dmc.AppShellHeader(header), dmc.AppShellMain(html.Div(id="page", className="rt-main"))],
                 header={"height": 54},
@@ -82,6 +90,7 @@ def _frame(context: Context) -> dmc.MantineProvider:
             ),
         ],
         theme={"fontFamily": FONT, "primaryColor": "blue", "headings": {"fontFamily": FONT, "fontWeight": "600"}},
+        id="frame",
         defaultColorScheme="auto",
     )
 
@@ -109,28 +118,44 @@ def _register(app: Dash, context: Context) -> None:
         run = context.run(route)
         return no_update if run is None else run_head(run, route.page, context.prefix)
 
-    app.clientside_callback(
-        ClientsideFunction("ringtune", "address"), Output("addressed", "data"), Input("address", "data")
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ringtune", "scheme"),
+        Output("scheme", "data"),
+        Output("frame", "forceColorScheme"),
+        Input("scheme-toggle", "n_clicks"),
+        State("scheme", "data"),
     )
 
 
 def page_of(context: Context, route: Route) -> html.Div:
     """Return the page of a route; a friendly one for addresses that lead nowhere."""
     if route.page == "unknown":
-        return html.Div(empty("There is no such page", "The address is none that this dashboard knows. All runs are listed under Runs."))
+        return html.Div(
+            empty(
+                "There is no such page",
+                "The address is none that this dashboard knows. All runs are listed under Runs.",
+            )
+        )
     if not route.run:
         return PAGES[route.page](context, route)
     run = context.run(route)
     if run is None:
         lost = f"There is no run {plain(route.run)!r} below {context.folder.root}. It may have been moved or deleted."
         return html.Div(empty("This run is not here", lost))
-    return html.Div([html.Div(run_head(run, route.page, context.prefix), id="run-head"), PAGES[route.page](context, route)])
+    return html.Div(
+        [html.Div(run_head(run, route.page, context.prefix), id="run-head"), PAGES[route.page](context, route)]
+    )
 
 
 def _nav(route: Route, prefix: str) -> list[dcc.Link]:
     at_scaling = route.page == "scaling" and not route.run
     places = (("Runs", Route("runs"), not at_scaling), ("Scaling", Route("scaling"), at_scaling))
     return [
-        dcc.Link(word, href=routes.href(place, prefix), className="rt-nav rt-nav-active" if active else "rt-nav", id=f"nav-{place.page}")
+        dcc.Link(
+            word,
+            href=routes.href(place, prefix),
+            className="rt-nav rt-nav-active" if active else "rt-nav",
+            id=f"nav-{place.page}",
+        )
         for word, place, active in places
     ]

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+
 from ringtune import layout
 from ringtune.errors import UsageError
 
 
 @click.command()
 @click.argument("runs", type=click.Path(path_type=Path), default=Path(layout.RUNS_FOLDER))
-@click.option("--port", type=click.IntRange(0, 65535), default=8050, show_default=True, help="Port; 0 for any free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8050, show_default=True, help="Port; 0 for any free one."
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--token", default="", help="Secret that every request must carry; made up when --host needs one.")
 @click.option("--prefix", default="/", show_default=True, help="Path under which a proxy shows the dashboard.")
@@ -27,7 +30,9 @@ def dashboard(runs: Path, port: int, host: str, token: str, prefix: str) -> None
     server = Server(ServeOptions(runs, host, port, token, clean))
     click.echo(f"ringtune dashboard over {runs.resolve()}\n  {server.url}")
     if not is_loopback(host):
-        click.echo("  Reachable from other machines, without encryption: only share the address with its token in a network you trust.")
+        click.echo(
+            "  Other machines can reach it, without encryption: use it, and share its token, only in a network you trust."
+        )
     click.echo("  Stop with Ctrl-C.")
     try:
         server.run()
@@ -39,7 +44,9 @@ def dashboard(runs: Path, port: int, host: str, token: str, prefix: str) -> None
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"), show_default=True)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"), show_default=True
+)
 def report(run: Path, output: Path) -> None:
     """Write the folder RUN as one self-contained HTML file that opens anywhere, without a network."""
     from ringtune.dashboard.report import write_report

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import dash_mantine_components as dmc
 import plotly.graph_objects as go
-from dash import dcc, html
+from dash import ClientsideFunction, Dash, Input, Output, dcc, html
+
 from ringtune.dashboard import routes, theme
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.routes import Route
@@ -34,7 +35,7 @@ def badge(status: str, identity: str = "") -> dmc.Badge:
     """Return the badge of a run's status."""
     word, color = STATUS_WORDS.get(status, STATUS_WORDS["unreadable"])
     more = {"id": identity} if identity else {}
-    return dmc.Badge(word, color=color, variant="light", radius="sm", **more)
+    return dmc.Badge(word, color=color, variant="light", radius="sm", tt="none", **more)
 
 
 def card(title: str, children: Any, hint: str = "") -> dmc.Card:
@@ -49,7 +50,7 @@ def graph(identity: str, height: int, **config: Any) -> dcc.Graph:
     """Return an empty graph that a callback fills; ``config`` adds to `GRAPH_CONFIG`."""
     blank = go.Figure(layout={"height": height, "template": theme.template("light"), "xaxis": {"visible": False}})
     blank.update_yaxes(visible=False)
-    return dcc.Graph(id=identity, figure=blank, config={**GRAPH_CONFIG, **config}, className="rt-graph")
+    return dcc.Graph(id=identity, figure=blank, config=cast(Any, {**GRAPH_CONFIG, **config}), className="rt-graph")
 
 
 def stat(label: str, value: str, note: str = "") -> dmc.Card:
@@ -72,7 +73,9 @@ def empty(title: str, what: str, command: str = "") -> dmc.Card:
     lines: list[Any] = [dmc.Title(title, order=4), dmc.Text(what, c="dimmed", maw=620, ta="center")]
     if command:
         lines.append(dmc.Code(command, block=True))
-    return dmc.Card(dmc.Stack(lines, align="center", gap="sm"), withBorder=True, radius="md", p="xl", className="rt-empty")
+    return dmc.Card(
+        dmc.Stack(lines, align="center", gap="sm"), withBorder=True, radius="md", p="xl", className="rt-empty"
+    )
 
 
 def problems(sentences: Sequence[str]) -> list[Any]:
@@ -83,14 +86,18 @@ def problems(sentences: Sequence[str]) -> list[Any]:
     if len(sentences) > 8:
         shown.append(html.Li(f"and {len(sentences) - 8} more"))
     return [
-        dmc.Alert(html.Ul(shown, className="rt-list"), title="Some of this run could not be read", color="yellow", mb="md")
+        dmc.Alert(
+            html.Ul(shown, className="rt-list"), title="Some of this run could not be read", color="yellow", mb="md"
+        )
     ]
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> dmc.Table:
     """Return a table of two columns."""
     rows = [
-        dmc.TableTr([dmc.TableTd(plain(name), className="rt-fact-name"), dmc.TableTd(plain(value, 400), className="rt-wrap")])
+        dmc.TableTr(
+            [dmc.TableTd(plain(name), className="rt-fact-name"), dmc.TableTd(plain(value, 400), className="rt-wrap")]
+        )
         for name, value in pairs
     ]
     return dmc.Table(dmc.TableTbody(rows), withRowBorders=True, verticalSpacing=6)
@@ -137,6 +144,18 @@ def _tabs(run_id: str, active: str, prefix: str) -> html.Nav:
         for tab, word in TAB_WORDS.items()
     ]
     return html.Nav(links, className="rt-tabs")
+
+
+def address_store(page: str) -> html.Div:
+    """Return what a page's callbacks write the address of the view into, as ``{"path", "search"}``."""
+    return html.Div([dcc.Store(id=f"{page}-address"), dcc.Store(id=f"{page}-addressed")], hidden=True)
+
+
+def follow_address(app: Dash, page: str) -> None:
+    """Let the browser's address follow the page's view."""
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ringtune", "address"), Output(f"{page}-addressed", "data"), Input(f"{page}-address", "data")
+    )
 
 
 def shown(visible: object) -> dict[str, str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+
 from ringtune import layout
 from ringtune.dashboard import routes
 from ringtune.dashboard.data import trace
@@ -21,6 +22,7 @@ from ringtune.dashboard.data.files import listing
 from ringtune.dashboard.data.runs import RunsFolder
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.server import ServeOptions, Server
+from ringtune.dashboard.theme import Scheme
 from ringtune.errors import UsageError
 
 CHROMIUM_ARGUMENTS = (
@@ -33,7 +35,7 @@ CHROMIUM_ARGUMENTS = (
     "--disable-sync",
 )
 WIDTH, HEIGHT = 1280, 720
-SCHEMES = ("light", "dark")
+SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,10 @@ def serving(root: Path) -> Iterator[str]:
 
 
 def wanted(folder: RunsFolder) -> list[Picture]:
-    """Return the pages worth a picture: of each kind the newest run that has something to show."""
+    """Return the pages worth a picture: of each kind the newest run that has something to show, finished ones first."""
     drawn = ".js-plotly-plot .main-svg"
     pictures = [Picture("runs", Route("runs"), ".ag-row")]
-    rows = folder.rows()
+    rows = sorted(folder.rows(), key=lambda row: row.info.status != "finished")
     for page, has in (("overview", _steps), ("timeline", _spans), ("tuning", _journal), ("scaling", _records)):
         run = next((row.info for row in rows if has(row.info.path)), None)
         if run is not None:
@@ -98,7 +100,7 @@ def _records(run: Path) -> bool:
     return bool(listing(run, layout.scaling_folder(run), ".json"))
 
 
-def take(root: Path, out: Path, schemes: Sequence[str] = SCHEMES) -> list[Path]:
+def take(root: Path, out: Path, schemes: Sequence[Scheme] = SCHEMES) -> list[Path]:
     """Take a picture of every page in every scheme and return the files ``<page>-<scheme>.png``."""
     from playwright.sync_api import sync_playwright
 

@@ -20,9 +20,10 @@ from urllib.parse import parse_qsl, urlencode
 import waitress
 from dash import Dash
 from flask import Flask, Response, abort, redirect, request
+from werkzeug.wrappers import Response as BaseResponse
+
 from ringtune.dashboard.app import create_app
 from ringtune.errors import UsageError
-from werkzeug.wrappers import Response as BaseResponse
 
 THREADS = 8
 TOKEN_BYTES = 24
@@ -61,7 +62,12 @@ class Server:
         guard(app, options)
         try:
             self._server: Any = waitress.create_server(
-                app.server, host=options.host, port=options.port, threads=THREADS, ident=None, clear_untrusted_proxy_headers=True
+                app.server,
+                host=options.host,
+                port=options.port,
+                threads=THREADS,
+                ident=None,
+                clear_untrusted_proxy_headers=True,
             )
         except OSError as error:
             raise UsageError(_bind_words(options, error)) from error
@@ -137,11 +143,15 @@ def guard(app: Dash, options: ServeOptions) -> None:
     @server.before_request
     def admit() -> BaseResponse | None:
         if not options.token:
-            return None if _host_is_here(request.host) else abort(421, "This dashboard only answers under its own address")
+            return (
+                None if _host_is_here(request.host) else abort(421, "This dashboard only answers under its own address")
+            )
         if _same(_offered(cookie), options.token):
             return _without_token() if "token" in request.args else None
         return Response(
-            "This dashboard needs a token: open the address that `ringtune dashboard` printed.\n", 401, mimetype="text/plain"
+            "This dashboard needs a token: open the address that `ringtune dashboard` printed.\n",
+            401,
+            mimetype="text/plain",
         )
 
     @server.after_request

@@ -108,7 +108,7 @@ def template(scheme: Scheme) -> go.layout.Template:
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "colorway": list(RANK_COLORS),
-            "margin": {"l": 56, "r": 16, "t": 34, "b": 44},
+            "margin": {"l": 56, "r": 16, "t": 30, "b": 44},
             "xaxis": axis,
             "yaxis": axis,
             "hoverlabel": {

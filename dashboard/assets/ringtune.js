@@ -12,9 +12,19 @@ window.dash_clientside.ringtune = {
     }
     return window.dash_clientside.no_update;
   },
-  quickFilter: function (text) {
+  quickFilter: function (text, options) {
     const query = text ? "q=" + encodeURIComponent(text) : "";
-    return [{ quickFilterText: text || "" }, { path: window.location.pathname, search: query }];
+    return [
+      Object.assign({}, options, { quickFilterText: text || "" }),
+      { path: window.location.pathname, search: query },
+    ];
+  },
+  // Light or dark: what the user chose last, else what the system prefers.
+  scheme: function (clicks, known) {
+    const preferred = window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+    const now = known || preferred;
+    const next = clicks ? (now === "dark" ? "light" : "dark") : now;
+    return [next, next];
   },
 };
 

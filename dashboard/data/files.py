@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+
 from ringtune.dashboard.units import plain, size
 from ringtune.errors import RingtuneError
 

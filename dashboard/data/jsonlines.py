@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+
 from ringtune.dashboard.data.files import Unreadable, open_inside
 from ringtune.dashboard.units import plain, size
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+
 from ringtune import layout
 from ringtune.dashboard.data.cache import Cache
 from ringtune.dashboard.data.files import (
@@ -209,12 +210,12 @@ def _gone(path: Path) -> str:
     """Return why a run that says it is running is not, or an empty text when it may well be."""
     here = [m for m in _machines(path) if m.get("host") == socket.gethostname() and integer(m.get("pid")) > 0]
     if here and not any(Path(f"/proc/{integer(m.get('pid'))}").exists() for m in here):
-        return "its processes are gone: killed, or the machine was restarted"
+        return "lost: its processes are gone, it was killed"
     changed = [layout.run_file(path), *listing(path, layout.step_logs(path), ".jsonl")]
     changed += listing(path, layout.timeline_parts(path), ".json")
     silent_ns = time.time_ns() - max((entry[1] for entry in signature(changed)), default=0)
     if silent_ns > SILENT_AFTER_NS:
-        return f"nothing was written for {long_duration(silent_ns)}: probably killed"
+        return f"lost: wrote nothing for {long_duration(silent_ns)}"
     return ""
 
 

@@ -11,12 +11,13 @@ Notation, per rank and step, all in nanoseconds:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
 from ringtune import layout
 from ringtune.dashboard.data.files import Unreadable, integer
 from ringtune.dashboard.data.jsonlines import LineFollower
@@ -30,7 +31,7 @@ Floats = NDArray[np.float64]
 WARM_UP_STEPS = 1
 """Left out of statistics when there are more: the first step counts from init and holds the start of the job."""
 
-_LARGEST = 2**62
+_LARGEST = 2**60
 
 
 def steady(steps: RankSteps) -> RankSteps:
@@ -129,12 +130,9 @@ def _line(label: str, rank: int, steps: Ints, walls: Ints) -> StepLine:
     width = max(1, -(-int(steps[-1] - steps[0] + 1) // POINT_LIMIT))
     bucket = (steps - steps[0]) // width
     starts = np.flatnonzero(np.diff(bucket, prepend=-1))
-    groups = np.split(walls, starts[1:])
-
-    def each(statistic: Callable[[Floats], np.floating]) -> Floats:
-        return np.array([float(statistic(group)) for group in groups])
-
-    return StepLine(label, rank, steps[starts].astype(np.float64), each(np.median), each(np.min), each(np.max))
+    median = np.array([float(np.median(group)) for group in np.split(walls, starts[1:])])
+    low, high = np.minimum.reduceat(walls, starts), np.maximum.reduceat(walls, starts)
+    return StepLine(label, rank, steps[starts].astype(np.float64), median, low, high)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from ringtune.dashboard.theme import PHASES
 from ringtune.timeline.spans import Instant, SpanTable, Trace
 from ringtune.timeline.vocabulary import OVERLAPPING_STAGES, STAGE_OF_LABEL, Stage
@@ -165,18 +167,23 @@ class TimelineIndex:
         window = self.clamped(query.window)
         lanes = tuple(lane for lane in self.lanes if not query.ranks or lane.rank in query.ranks)
         found = self._found(query.search)
-        wide = window.widened(query.margin)
-        slices = [lane.touching(wide.begin_ns, wide.end_ns) for lane in lanes]
-        within = [lane.touching(window.begin_ns, window.end_ns) for lane in lanes]
-        total = sum(part.stop - part.start for part in slices)
-        pixel_ns = 0.0 if total <= limit else window.length_ns / PIXELS
+        spans = _total(_slices(lanes, window))
+        wide, slices = window, _slices(lanes, window)
+        for margin in (query.margin, query.margin / 4):
+            wide, slices = window.widened(margin), _slices(lanes, window.widened(margin))
+            # Single spans are worth more than a wide margin.
+            if _total(slices) <= limit or spans > limit:
+                break
+        pixel_ns = 0.0 if _total(slices) <= limit else window.length_ns / PIXELS
         while True:
-            parts = [_shapes(n, lane, part, (pixel_ns, found)) for n, (lane, part) in enumerate(zip(lanes, slices, strict=True))]
+            parts = [
+                _shapes(n, lane, part, (pixel_ns, found))
+                for n, (lane, part) in enumerate(zip(lanes, slices, strict=True))
+            ]
             if pixel_ns == 0.0 or sum(map(len, parts)) <= limit or pixel_ns > wide.length_ns:
                 break
             pixel_ns *= 2
         hits = int(found.sum()) if found is not None else 0
-        spans = sum(part.stop - part.start for part in within)
         return View(window, lanes, _joined(parts), spans, hits, found is not None)
 
     def clamped(self, window: Window | None) -> Window:
@@ -224,13 +231,23 @@ class TimelineIndex:
             return self._searches[needle]
 
 
+def _slices(lanes: tuple[Lane, ...], window: Window) -> list[slice]:
+    return [lane.touching(window.begin_ns, window.end_ns) for lane in lanes]
+
+
+def _total(slices: list[slice]) -> int:
+    return sum(part.stop - part.start for part in slices)
+
+
 def _search(spans: SpanTable, needle: str) -> Mask:
     tensors = np.array([needle in text.lower() for text in spans.tensors], dtype=np.bool_)
     names = np.array([needle in text.lower() for text in spans.names], dtype=np.bool_)
     found = tensors[spans.tensor] if len(tensors) else np.zeros(len(spans), dtype=np.bool_)
     batches = np.unique(spans.batch[found & (spans.batch > 0)])
     carried = (spans.stage == Stage.COMMUNICATE) & np.isin(spans.batch, batches)
-    return found | carried | (names[spans.name] if len(names) else False)
+    named = names[spans.name] if len(names) else np.zeros(len(spans), dtype=np.bool_)
+    hit: Mask = found | carried | named
+    return hit
 
 
 def _lane(spans: SpanTable, rank: int, stage: Stage) -> Lane:
@@ -299,6 +316,6 @@ def _joined(parts: list[Shapes]) -> Shapes:
     empty = {"share": np.float64, "hit": np.bool_}
     columns = {}
     for name in names:
-        blank = np.empty(0, dtype=empty.get(name, np.int64))
+        blank: NDArray[Any] = np.empty(0, dtype=empty.get(name, np.int64))
         columns[name] = np.concatenate([blank, *(getattr(part, name) for part in parts)])
     return Shapes(**columns)

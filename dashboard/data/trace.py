@@ -77,6 +77,14 @@ def _check(run: Path, files: list[Path]) -> None:
 
 def _remarks(trace: Trace) -> list[str]:
     """Return sentences about what the recorder had to leave out."""
-    lost = [f"rank {part.rank} dropped {count(part.dropped)} spans: its recorder could not keep up" for part in trace.parts if part.dropped]
-    unknown = [f"rank {part.rank}: how well its clock fits rank 0's is not known" for part in trace.parts if part.error_ns is None]
+    lost = [
+        f"rank {part.rank} dropped {count(part.dropped)} spans: its recorder could not keep up"
+        for part in trace.parts
+        if part.dropped
+    ]
+    unknown = [
+        f"rank {part.rank}: how well its clock fits rank 0's is not known"
+        for part in trace.parts
+        if part.error_ns is None
+    ]
     return lost + unknown

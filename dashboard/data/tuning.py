@@ -135,8 +135,11 @@ def _decision(result: TuningResult) -> str:
 def _gain(gain: Estimate | None) -> str:
     if gain is None or not math.isfinite(gain.median):
         return ""
-    return f" A step takes {percent(gain.median)} less time than with the default ({percent(gain.low)} to {percent(gain.high)})."
+    bounds = f"{percent(gain.low)} to {percent(gain.high)}"
+    return f" A step takes {percent(gain.median)} less time than with the default ({bounds})."
 
 
 def _lost(result: TuningResult) -> list[str]:
-    return [f"The search cost {duration(result.lost_ns)} against training with the default."] if result.lost_ns > 0 else []
+    return (
+        [f"The search cost {duration(result.lost_ns)} against training with the default."] if result.lost_ns > 0 else []
+    )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
+
 from ringtune.dashboard import theme
 from ringtune.dashboard.data.scaling import ScalingSeries
 from ringtune.dashboard.theme import Scheme

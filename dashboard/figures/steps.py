@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import plotly.graph_objects as go
+
 from ringtune.dashboard import theme
 from ringtune.dashboard.data.steps import Breakdown, StepLine
 from ringtune.dashboard.theme import Scheme
@@ -97,11 +98,13 @@ def _bars(parts: Sequence[Breakdown], columns: Columns, walls: list[float] | Non
                 y=ranks,
                 x=[value / factor for value in values],
                 marker={"color": color, "line": {"width": 0}},
-                hovertext=[_hover(label, value, part, walls is not None) for value, part in zip(values, parts, strict=True)],
+                hovertext=[
+                    _hover(label, value, part, walls is not None) for value, part in zip(values, parts, strict=True)
+                ],
                 hovertemplate="%{hovertext}<extra></extra>",
             )
         )
-    figure.update_layout(barmode="stack", bargap=0.35, bargroupgap=0.08)
+    figure.update_layout(barmode="stack", bargap=0.35, bargroupgap=0.08, legend={"traceorder": "normal"})
     figure.update_xaxes(title_text=f"Mean time a step ({unit})", rangemode="tozero")
     figure.update_yaxes(autorange="reversed", showgrid=False)
     return figure

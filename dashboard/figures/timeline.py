@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import plotly.graph_objects as go
+
 from ringtune.dashboard import theme
-from ringtune.dashboard.data.timeline import Lane, Shapes, TimelineIndex, View
+from ringtune.dashboard.data.timeline import Floats, Ints, Lane, Shapes, TimelineIndex, View
 from ringtune.dashboard.theme import PHASES, Scheme
 from ringtune.dashboard.units import duration, markup, size
 from ringtune.timeline.spans import Instant
@@ -16,8 +19,8 @@ NS_PER_AXIS = 1e6
 LANE_PIXELS = 21
 RANK_GAP = 0.55
 _FAINT = 0.16
-_LABEL_LIMIT = 160
-"""With more shapes than this no names are written into them: they would not fit."""
+LETTERS = 150
+"""About how many letters fit side by side into the width of a window."""
 
 
 def timeline(index: TimelineIndex, view: View, scheme: Scheme = "light") -> go.Figure:
@@ -25,7 +28,9 @@ def timeline(index: TimelineIndex, view: View, scheme: Scheme = "light") -> go.F
     places = _places(view.lanes)
     figure = theme.blank(scheme, _height(places))
     for stage, phase in PHASES.items():
-        chosen = np.flatnonzero(np.array([view.lanes[n].stage.label == stage for n in view.shapes.lane], dtype=np.bool_))
+        chosen = np.flatnonzero(
+            np.array([view.lanes[n].stage.label == stage for n in view.shapes.lane], dtype=np.bool_)
+        )
         if len(chosen):
             figure.add_trace(_bars(index, view, chosen, places, phase))
     _instants(figure, index, view, places)
@@ -33,18 +38,18 @@ def timeline(index: TimelineIndex, view: View, scheme: Scheme = "light") -> go.F
     return figure
 
 
-def _places(lanes: tuple[Lane, ...]) -> np.ndarray:
+def _places(lanes: tuple[Lane, ...]) -> Floats:
     """Return the vertical place of every lane, with a gap between ranks."""
-    gaps = [0.0] + [RANK_GAP if later.rank != former.rank else 0.0 for former, later in zip(lanes, lanes[1:], strict=False)]
-    return np.arange(len(lanes)) + np.cumsum(gaps[: len(lanes)])
+    gaps = [0.0] + [RANK_GAP if later.rank != former.rank else 0.0 for former, later in pairwise(lanes)]
+    return np.arange(len(lanes), dtype=np.float64) + np.cumsum(np.array(gaps[: len(lanes)], dtype=np.float64))
 
 
-def _height(places: np.ndarray) -> int:
+def _height(places: Floats) -> int:
     rows = float(places[-1]) + 1 if len(places) else 4
     return int(min(max(110 + LANE_PIXELS * rows, 260), 2400))
 
 
-def _bars(index: TimelineIndex, view: View, chosen: np.ndarray, places: np.ndarray, phase: theme.Phase) -> go.Bar:
+def _bars(index: TimelineIndex, view: View, chosen: Ints, places: Floats, phase: theme.Phase) -> go.Bar:
     shapes = view.shapes
     lane = shapes.lane[chosen]
     rows = np.array([view.lanes[n].rows for n in lane])
@@ -58,7 +63,7 @@ def _bars(index: TimelineIndex, view: View, chosen: np.ndarray, places: np.ndarr
     opacity = 0.35 + 0.65 * shapes.share[chosen]
     if view.searched:
         opacity = np.where(shapes.hit[chosen], 1.0, _FAINT)
-    labelled = len(shapes) <= _LABEL_LIMIT
+    room = (LETTERS * length / view.window.length_ns).astype(int)
     return go.Bar(
         orientation="h",
         name=phase.label,
@@ -67,22 +72,25 @@ def _bars(index: TimelineIndex, view: View, chosen: np.ndarray, places: np.ndarr
         y=places[lane] + offset,
         width=height,
         marker={"color": phase.color, "opacity": opacity, "line": {"width": 0}},
-        text=[_label(index, span) for span in shapes.span[chosen].tolist()] if labelled else None,
-        textposition="inside" if labelled else "none",
+        text=[_label(index, span, fit) for span, fit in zip(shapes.span[chosen].tolist(), room.tolist(), strict=True)],
+        textposition="inside",
         insidetextanchor="start",
+        constraintext="none",
+        textangle=0,
         textfont={"color": "#ffffff", "size": 11},
         hovertext=[_hover(index, view, n) for n in chosen.tolist()],
         hovertemplate="%{hovertext}<extra></extra>",
     )
 
 
-def _label(index: TimelineIndex, span: int) -> str:
-    if span < 0:
+def _label(index: TimelineIndex, span: int, room: int) -> str:
+    """Return the name to write into a span, as far as there is room for it."""
+    if span < 0 or room < 5:
         return ""
     spans = index.spans
     step = int(spans.step[span])
     text = spans.tensors[spans.tensor[span]] or spans.names[spans.name[span]]
-    return f"step {step}" if text == "STEP" and step >= 0 else markup(text, 40)
+    return f"step {step}" if text == "STEP" and step >= 0 else markup(text, min(room, 60))
 
 
 def _hover(index: TimelineIndex, view: View, n: int) -> str:
@@ -108,7 +116,9 @@ def _span_hover(index: TimelineIndex, span: int, lane: Lane, phase: theme.Phase)
     lines.append(f"{duration(end - begin)}, from {begin / 1e6:,.3f} to {end / 1e6:,.3f} ms")
     facts = []
     if volume := int(spans.bytes[span]):
-        rate = f" at {size(volume * 1e9 / (end - begin))}/s" if end > begin and lane.stage.label == "communicate" else ""
+        rate = (
+            f" at {size(volume * 1e9 / (end - begin))}/s" if end > begin and lane.stage.label == "communicate" else ""
+        )
         facts.append(f"{size(volume)}{rate}")
     facts += [f"batch {int(spans.batch[span])}"] if spans.batch[span] > 0 else []
     facts += [f"step {int(spans.step[span])}"] if spans.step[span] >= 0 else []
@@ -116,9 +126,13 @@ def _span_hover(index: TimelineIndex, span: int, lane: Lane, phase: theme.Phase)
     return "<br>".join([*lines, " · ".join(facts)])
 
 
-def _instants(figure: go.Figure, index: TimelineIndex, view: View, places: np.ndarray) -> None:
+def _instants(figure: go.Figure, index: TimelineIndex, view: View, places: Floats) -> None:
     """Mark knob changes, stalls and errors on the top lane of their rank."""
-    looks = {"KNOBS": ("triangle-down", theme.YELLOW), "STALL": ("x", theme.VERMILLION), "ERROR": ("x", theme.VERMILLION)}
+    looks = {
+        "KNOBS": ("triangle-down", theme.YELLOW),
+        "STALL": ("x", theme.VERMILLION),
+        "ERROR": ("x", theme.VERMILLION),
+    }
     tops: dict[int, float] = {}
     for lane, place in zip(view.lanes, places.tolist(), strict=True):
         tops.setdefault(lane.rank, place)
@@ -147,7 +161,7 @@ def _instant_hover(instant: Instant) -> str:
     return "<br>".join([f"<b>{markup(instant.name)}</b> · rank {instant.rank} · {instant.at_ns / 1e6:,.3f} ms", *facts])
 
 
-def _axes(figure: go.Figure, view: View, places: np.ndarray, scheme: Scheme) -> None:
+def _axes(figure: go.Figure, view: View, places: Floats, scheme: Scheme) -> None:
     ranks: dict[int, list[float]] = {}
     for lane, place in zip(view.lanes, places.tolist(), strict=True):
         ranks.setdefault(lane.rank, []).append(place)
@@ -157,7 +171,7 @@ def _axes(figure: go.Figure, view: View, places: np.ndarray, scheme: Scheme) -> 
             text=f"<b>rank {rank}</b>",
             xref="paper",
             x=-0.002,
-            xshift=-86,
+            xshift=-98,
             y=(own[0] + own[-1]) / 2,
             textangle=-90,
             showarrow=False,
@@ -176,7 +190,7 @@ def _axes(figure: go.Figure, view: View, places: np.ndarray, scheme: Scheme) -> 
     figure.update_layout(
         dragmode="pan",
         hovermode="closest",
-        margin={"l": 112, "r": 12, "t": 34, "b": 44},
+        margin={"l": 124, "r": 12, "t": 34, "b": 44},
         uirevision="window",
         showlegend=True,
         legend={"itemsizing": "constant", "traceorder": "normal"},

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
+
 from ringtune.dashboard import theme
-from ringtune.dashboard.data.tuning import SOURCES, Trial, TuningHistory, best_confirmed, default_step_ns, knob_words
+from ringtune.dashboard.data.tuning import SOURCES, TuningHistory, best_confirmed, default_step_ns, knob_words
 from ringtune.dashboard.theme import Scheme
 from ringtune.dashboard.units import duration, markup, size, time_scale
+from ringtune.timeline.records import Trial
 
 SOURCE_LOOK = {
     "default": (theme.DEFAULT_COLOR, "square"),
@@ -17,6 +19,9 @@ SOURCE_LOOK = {
     "sampler": (theme.BLUE, "circle"),
     "confirm": (theme.GREEN, "star"),
 }
+
+
+CYCLE_TICKS_MS = [mantissa * 10.0**power for power in range(-4, 5) for mantissa in (1, 2, 5)]
 
 
 def trials(past: TuningHistory, scheme: Scheme = "light", height: int = 340) -> go.Figure:
@@ -41,7 +46,7 @@ def trials(past: TuningHistory, scheme: Scheme = "light", height: int = 340) -> 
                 hovertemplate=f"best confirmed after trial %{{x}}: %{{y:.4~g}} {unit}<extra></extra>",
             )
         )
-    figure.update_xaxes(title_text="Trial", tickformat="d", rangemode="nonnegative")
+    figure.update_xaxes(title_text="Trial", tickformat="d", zeroline=False)
     figure.update_yaxes(title_text=f"Step time ({unit})")
     return figure
 
@@ -52,12 +57,15 @@ def _default_level(figure: go.Figure, past: TuningHistory, factor: float) -> Non
         return
     numbers = [trial.trial for trial in past.trials]
     ends = [min(numbers) - 0.5, max(numbers) + 0.5]
-    figure.add_hrect(y0=level.low / factor, y1=level.high / factor, fillcolor=theme.DEFAULT_COLOR, opacity=0.14, line_width=0)
+    figure.add_hrect(
+        y0=level.low / factor, y1=level.high / factor, fillcolor=theme.DEFAULT_COLOR, opacity=0.14, line_width=0
+    )
     figure.add_trace(
         go.Scatter(
             x=ends,
             y=[level.median / factor] * 2,
-            name="default setting",
+            name="default's level",
+            showlegend=False,
             mode="lines",
             line={"color": theme.DEFAULT_COLOR, "width": 1.6, "dash": "dash"},
             hovertemplate=f"default setting: {duration(level.median)}<extra></extra>",
@@ -123,7 +131,12 @@ def plane(past: TuningHistory, scheme: Scheme = "light", height: int = 340) -> g
                     "reversescale": True,
                     "size": 12,
                     "line": {"width": 1, "color": theme.ink(scheme).surface},
-                    "colorbar": {"title": {"text": f"Step time<br>({unit})"}, "thickness": 12, "outlinewidth": 0},
+                    "colorbar": {
+                        "title": {"text": f"Step time<br>({unit})", "font": {"size": 12}},
+                        "tickfont": {"size": 12, "color": theme.ink(scheme).faint},
+                        "thickness": 12,
+                        "outlinewidth": 0,
+                    },
                 },
                 hovertext=[_hover(trial) for trial in shown],
                 hovertemplate="%{hovertext}<extra></extra>",
@@ -134,8 +147,10 @@ def plane(past: TuningHistory, scheme: Scheme = "light", height: int = 340) -> g
         _mark(figure, past.result.knobs, ("kept", "circle-open", theme.VERMILLION))
     values = [_knobs(trial)[0] for trial in shown] + [past.default.get("fusion_bytes", 0)]
     ticks = _byte_ticks([value for value in values if value > 0])
-    figure.update_xaxes(title_text="Fusion buffer (bytes)", type="log", tickvals=ticks, ticktext=[size(t) for t in ticks])
-    figure.update_yaxes(title_text="Cycle time (ms)", type="log")
+    figure.update_xaxes(
+        title_text="Fusion buffer (bytes)", type="log", tickvals=ticks, ticktext=[size(t) for t in ticks]
+    )
+    figure.update_yaxes(title_text="Cycle time (ms)", type="log", tickvals=CYCLE_TICKS_MS)
     return figure
 
 
@@ -143,9 +158,9 @@ def _knobs(trial: Trial) -> tuple[int, int]:
     return trial.knobs.get("fusion_bytes", 0), trial.knobs.get("cycle_time_ns", 0)
 
 
-def _mark(figure: go.Figure, knobs: object, look: tuple[str, str, str]) -> None:
+def _mark(figure: go.Figure, knobs: Mapping[str, int], look: tuple[str, str, str]) -> None:
     name, symbol, color = look
-    if not isinstance(knobs, dict) or min(knobs.get("fusion_bytes", 0), knobs.get("cycle_time_ns", 0)) <= 0:
+    if min(knobs.get("fusion_bytes", 0), knobs.get("cycle_time_ns", 0)) <= 0:
         return
     figure.add_trace(
         go.Scatter(

@@ -6,6 +6,7 @@ from typing import Any
 
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, html, no_update
+
 from ringtune.dashboard.components import card, empty, facts, graph, problems, shown, stat, stats, table
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import machine, steps
@@ -15,7 +16,7 @@ from ringtune.dashboard.data.steps import StepSummary
 from ringtune.dashboard.figures import steps as figures
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
-from ringtune.dashboard.units import count, duration, number, percent, signed_percent, size
+from ringtune.dashboard.units import count, duration, number, percent, size
 
 LATE_FROM = 0.02
 """A rank that computes at least this share longer than the median rank is called the slowest."""
@@ -27,7 +28,11 @@ def layout(_context: Context, _route: Route) -> html.Div:
         dmc.Stack(
             [
                 html.Div(id="overview-stats"),
-                card("Step time", graph("overview-steps", 280), "One line a rank; a step ends when the optimizer has run."),
+                card(
+                    "Step time",
+                    graph("overview-steps", 280),
+                    "One line a rank; a step ends with the optimizer.",
+                ),
                 dmc.SimpleGrid(
                     [
                         card(
@@ -62,27 +67,32 @@ def layout(_context: Context, _route: Route) -> html.Div:
                 ),
                 id="overview-empty",
             ),
-            html.Div(id="overview-facts", className="rt-below"),
+            html.Div(id="overview-facts"),
         ]
     )
 
 
 def stat_cards(summary: StepSummary, ranks: int) -> list[dmc.Card]:
     """Return the numbers at the top of the page."""
-    spread = f"quartiles {duration(summary.low_ns)} to {duration(summary.high_ns)}"
+    spread = f"half within {duration(summary.low_ns)} to {duration(summary.high_ns)}"
     rate = size(summary.bytes_per_step * 1e9 / summary.median_ns) if summary.median_ns > 0 else "–"
-    batches = f"{number(summary.collectives_per_step)} operations in {number(summary.batches_per_step)} batches"
     cards = [
         stat("Steps", count(summary.steps), f"on {count(ranks)} rank{'s' if ranks != 1 else ''}"),
         stat("Step time, median", duration(summary.median_ns), spread),
-        stat("Exposed communication", percent(summary.exposed_share), "of the step, training is blocked"),
-        stat("Overlapped", percent(summary.overlapped_share), "of the communication is hidden"),
-        stat("Reduced in a step", size(summary.bytes_per_step), f"{rate}/s a rank; {batches}"),
+        stat("Exposed communication", percent(summary.exposed_share), "of the step"),
+        stat("Overlapped", percent(summary.overlapped_share), "of the communication"),
+        stat(
+            "Reduced in a step",
+            size(summary.bytes_per_step),
+            f"in {number(summary.batches_per_step)} batches, {rate}/s",
+        ),
     ]
     if summary.latest_rank >= 0:
         late = summary.latest_lead >= LATE_FROM
-        note = f"computes {signed_percent(summary.latest_lead)} against the median rank"
-        cards.append(stat("Slowest rank", f"rank {summary.latest_rank}" if late else "none", note if late else "ranks are even"))
+        note = f"computes {percent(summary.latest_lead)} longer"
+        cards.append(
+            stat("Slowest rank", f"rank {summary.latest_rank}" if late else "none", note if late else "ranks are even")
+        )
     return cards
 
 
@@ -91,10 +101,22 @@ def ending(run: RunInfo) -> list[Any]:
     if run.status not in ("failed", "lost"):
         return []
     said = [
-        html.Div([dmc.Text(f"rank {rank} printed last", size="xs", c="dimmed"), html.Pre("\n".join(lines), className="rt-log")])
+        html.Div(
+            [
+                dmc.Text(f"rank {rank} printed last", size="xs", c="dimmed"),
+                html.Pre("\n".join(lines), className="rt-log"),
+            ]
+        )
         for rank, lines in list(machine.last_words(run).items())[:4]
     ]
-    return [dmc.Alert(said, title=f"This run {run.ending}" if run.status == "failed" else f"This run is lost: {run.ending}", color="red", mb="md")]
+    return [
+        dmc.Alert(
+            said,
+            title=f"This run {run.ending}" if run.status == "failed" else f"This run is {run.ending}",
+            color="red",
+            mb="md",
+        )
+    ]
 
 
 def machine_rows(machines: MachineTable) -> list[list[str]]:
@@ -117,7 +139,10 @@ def run_facts(run: RunInfo) -> list[tuple[str, str]]:
     """Return command, knobs, versions and configuration as name and value."""
     pairs = [("Command", " ".join(run.command))] if run.command else []
     if run.knobs:
-        shown_knobs = [(name, size(v) if name.endswith("_bytes") else duration(v) if name.endswith("_ns") else str(v)) for name, v in run.knobs.items()]
+        shown_knobs = [
+            (name, size(v) if name.endswith("_bytes") else duration(v) if name.endswith("_ns") else str(v))
+            for name, v in run.knobs.items()
+        ]
         pairs.append(("Knobs at the start", ", ".join(f"{name} {value}" for name, value in shown_knobs)))
     if run.versions:
         pairs.append(("Versions", ", ".join(f"{name} {version}" for name, version in run.versions.items() if version)))
@@ -147,7 +172,7 @@ def register(app: Dash, context: Context) -> None:
         Output("overview-empty", "style"),
         Output("overview-facts", "children"),
         Input("stamp", "data"),
-        Input("scheme", "computedColorScheme"),
+        Input("scheme", "data"),
         State("url", "pathname"),
     )
     def fill(_stamp: str | None, scheme: str | None, pathname: str | None) -> tuple[Any, ...]:

@@ -8,15 +8,17 @@ from typing import Any
 
 import dash_ag_grid as dag
 import dash_mantine_components as dmc
-from dash import ClientsideFunction, Dash, Input, Output, html
+from dash import ClientsideFunction, Dash, Input, Output, State, html
+
 from ringtune.dashboard import routes
-from ringtune.dashboard.components import STATUS_WORDS, empty, shown
+from ringtune.dashboard.components import STATUS_WORDS, address_store, empty, follow_address, shown
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.runs import RunRow
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.units import duration, moment
 
-_NUMBER = {"type": "rightAligned", "cellClass": "rt-number"}
+_NUMBER = {"type": "rightAligned", "cellClass": "rt-number ag-right-aligned-cell"}
+PAGE_ROWS = 50
 
 
 def layout(context: Context, route: Route) -> html.Div:
@@ -38,18 +40,19 @@ def layout(context: Context, route: Route) -> html.Div:
                 justify="space-between",
                 mb="md",
             ),
-            html.Div(_grid(search), id="runs-table"),
+            address_store("runs"),
+            html.Div(_grid(search, len(context.folder.paths())), id="runs-table"),
             html.Div(_nothing(context), id="runs-empty"),
         ]
     )
 
 
-def _grid(search: str) -> dag.AgGrid:
+def _grid(search: str, rows: int) -> dag.AgGrid:
     return dag.AgGrid(
         id="runs-grid",
         rowData=[],
         columnDefs=_columns(),
-        defaultColDef={"sortable": True, "resizable": True, "filter": True, "suppressHeaderMenuButton": True},
+        defaultColDef={"sortable": True, "resizable": True, "filter": False, "suppressHeaderMenuButton": True},
         getRowId="params.data.id",
         dashGridOptions={
             "quickFilterText": search,
@@ -58,9 +61,9 @@ def _grid(search: str) -> dag.AgGrid:
             "rowHeight": 42,
             "headerHeight": 40,
             "pagination": True,
-            "paginationPageSize": 50,
+            "paginationPageSize": PAGE_ROWS,
             "paginationPageSizeSelector": False,
-            "suppressPaginationPanel": False,
+            "suppressPaginationPanel": rows <= PAGE_ROWS,
             "enableCellTextSelection": True,
         },
         columnSize="responsiveSizeToFit",
@@ -71,10 +74,10 @@ def _grid(search: str) -> dag.AgGrid:
 def _columns() -> list[dict[str, Any]]:
     return [
         {"field": "name", "headerName": "Name", "cellRenderer": "RunLink", "minWidth": 190},
-        {"field": "state", "headerName": "Status", "cellRenderer": "Status", "minWidth": 230, "tooltipField": "ending"},
-        {"field": "ranks", "headerName": "Ranks", "maxWidth": 90, **_NUMBER},
+        {"field": "state", "headerName": "Status", "cellRenderer": "Status", "minWidth": 270, "tooltipField": "ending"},
+        {"field": "ranks", "headerName": "Ranks", "maxWidth": 95, "minWidth": 80, **_NUMBER},
         {"field": "created", "headerName": "Created", "sort": "desc", "minWidth": 165, "cellClass": "rt-number"},
-        {"field": "steps", "headerName": "Steps", "maxWidth": 100, **_NUMBER},
+        {"field": "steps", "headerName": "Steps", "maxWidth": 110, "minWidth": 80, **_NUMBER},
         {
             "field": "step_ns",
             "headerName": "Step time (median)",
@@ -129,10 +132,11 @@ def register(app: Dash, context: Context) -> None:
         rows = table_rows(context.folder.rows(), context.prefix)
         return rows, shown(rows), shown(not rows)
 
-    app.clientside_callback(
+    app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ringtune", "quickFilter"),
         Output("runs-grid", "dashGridOptions"),
-        Output("address", "data", allow_duplicate=True),
+        Output("runs-address", "data"),
         Input("runs-search", "value"),
-        prevent_initial_call=True,
+        State("runs-grid", "dashGridOptions"),
     )
+    follow_address(app, "runs")

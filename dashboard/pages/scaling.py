@@ -7,7 +7,8 @@ from urllib.parse import quote, urlencode
 
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, html, no_update
-from ringtune.dashboard.components import card, empty, graph, problems, shown, table
+
+from ringtune.dashboard.components import address_store, card, empty, follow_address, graph, problems, shown, table
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.scaling import ScalingSeries, ScalingTable
 from ringtune.dashboard.figures import scaling as figures
@@ -50,12 +51,18 @@ def layout(context: Context, route: Route) -> html.Div:
     )
     nothing = empty(
         "No scaling measured yet" if not route.run else "This run holds no scaling record",
-        "The benchmark trains the same model on growing numbers of ranks and records images per second with their spread. Run it:",
+        "The benchmark trains one model on growing numbers of ranks and records images per second. Run it:",
         "ringtune bench resnet -np 1,2 --model resnet50 --batch-size 8",
     )
     title = [] if route.run else [dmc.Title("Scaling", order=2, className="rt-run-name", mb="md")]
     return html.Div(
-        [*title, html.Div(id="scaling-problems"), html.Div(charts, id="scaling-charts"), html.Div(nothing, id="scaling-empty")]
+        [
+            *title,
+            address_store("scaling"),
+            html.Div(id="scaling-problems"),
+            html.Div(charts, id="scaling-charts"),
+            html.Div(nothing, id="scaling-empty"),
+        ]
     )
 
 
@@ -76,7 +83,18 @@ def table_rows(series: tuple[ScalingSeries, ...]) -> list[list[str]]:
             known = point.efficiency
             share = f"{percent(known.median)} ({percent(known.low)} to {percent(known.high)})" if known else "–"
             rate = f"{number(point.rate.median)} {one.unit}"
-            rows.append([one.label, one.facts, count(point.ranks), count(point.hosts), rate, spread, share, moment(one.created_unix_ns)])
+            rows.append(
+                [
+                    one.label,
+                    one.facts,
+                    count(point.ranks),
+                    count(point.hosts),
+                    rate,
+                    spread,
+                    share,
+                    moment(one.created_unix_ns),
+                ]
+            )
     return rows
 
 
@@ -97,12 +115,11 @@ def register(app: Dash, context: Context) -> None:
         Output("scaling-table", "children"),
         Output("scaling-charts", "style"),
         Output("scaling-empty", "style"),
-        Output("address", "data", allow_duplicate=True),
+        Output("scaling-address", "data"),
         Input("stamp", "data"),
-        Input("scheme", "computedColorScheme"),
+        Input("scheme", "data"),
         Input("scaling-series", "value"),
         State("url", "pathname"),
-        prevent_initial_call="initial_duplicate",
     )
     def fill(_stamp: str | None, scheme: str | None, chosen: list[str] | None, pathname: str | None) -> tuple[Any, ...]:
         route = context.route(pathname, "")
@@ -120,3 +137,5 @@ def register(app: Dash, context: Context) -> None:
             shown(not found.series),
             address(pathname, found, chosen or []),
         )
+
+    follow_address(app, "scaling")

@@ -8,7 +8,8 @@ from urllib.parse import urlencode
 
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
-from ringtune.dashboard.components import empty, graph, problems, shown
+
+from ringtune.dashboard.components import address_store, empty, follow_address, graph, problems, shown
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.timeline import Query, TimelineIndex, View, Window
@@ -31,21 +32,30 @@ def layout(context: Context, route: Route) -> html.Div:
     """Return the page; its callback draws the timeline."""
     index = _index(context, route)
     ranks = [str(rank) for rank in index.ranks] if isinstance(index, TimelineIndex) else []
-    chosen = [rank for rank in route.list("ranks") if rank in ranks] or ranks[:RANK_LIMIT]
+    chosen = [rank for rank in route.list("ranks") if rank in ranks]
+    chosen = chosen or (ranks[:RANK_LIMIT] if len(ranks) > RANK_LIMIT else [])
     nothing = empty(
         "No timeline was recorded",
-        "With the timeline on, every rank records when each tensor was negotiated, queued, copied and sent. Start the job with it:",
+        "With it on, every rank records when each tensor was negotiated, queued, copied and sent. Start the job so:",
         "ringtune run -np 2 --timeline trace.json python train.py",
     )
     return html.Div(
         [
             html.Div(id="timeline-problems"),
+            address_store("timeline"),
             dcc.Store(id="timeline-window", data=_asked(route)),
             html.Div(
                 dmc.Card(
                     [
                         _controls(route, ranks, chosen),
-                        dmc.Text(id="timeline-note", size="sm", c="dimmed", mt=6),
+                        dmc.Group(
+                            [
+                                dmc.Text(id="timeline-note", size="sm", c="dimmed"),
+                                dmc.Text("Scroll to zoom, drag to pan, point for details", size="xs", c="dimmed"),
+                            ],
+                            justify="space-between",
+                            mt=8,
+                        ),
                         graph("timeline-graph", 520, scrollZoom=True, doubleClick="autosize"),
                     ],
                     withBorder=True,
@@ -65,19 +75,25 @@ def _controls(route: Route, ranks: list[str], chosen: list[str]) -> dmc.Group:
         value=route.query.get("q", "")[:200],
         placeholder="Search a tensor or a span …",
         debounce=350,
-        w=250,
+        w=230,
         **{"aria-label": "Search a tensor"},
     )
     step = dmc.NumberInput(
-        id="timeline-step", placeholder="Jump to step", min=0, w=140, debounce=500, hideControls=True, **{"aria-label": "Step"}
+        id="timeline-step",
+        placeholder="Jump to step",
+        min=0,
+        w=140,
+        debounce=500,
+        hideControls=True,
+        **{"aria-label": "Step"},
     )
     select = dmc.MultiSelect(
         id="timeline-ranks",
         data=[{"value": rank, "label": f"rank {rank}"} for rank in ranks],
         value=chosen,
-        placeholder="Ranks",
-        miw=180,
-        maw=420,
+        placeholder="All ranks" if not chosen else "",
+        clearable=True,
+        w=210 if len(chosen) < 3 else 420,
         **{"aria-label": "Ranks"},
     )
     return dmc.Group(
@@ -88,7 +104,6 @@ def _controls(route: Route, ranks: list[str], chosen: list[str]) -> dmc.Group:
             select,
             dmc.Button("First steps", id="timeline-start", variant="default"),
             dmc.Button("Whole run", id="timeline-fit", variant="default"),
-            dmc.Text("Scroll to zoom, drag to pan", size="xs", c="dimmed"),
         ],
         gap="sm",
     )
@@ -177,7 +192,7 @@ def note(index: TimelineIndex, view: View, missed_step: object = None) -> str:
 
 
 def address(pathname: str | None, window: Window | None, search: str, ranks: list[str]) -> dict[str, str]:
-    """Return the address that restores a view; ``ranks`` is empty when all are shown."""
+    """Return the address that restores a view; no ``ranks`` are all of them."""
     query: dict[str, str] = {}
     if window is not None:
         # A thousandth of the window is enough to restore it, and keeps addresses short.
@@ -203,7 +218,7 @@ def register(app: Dash, context: Context) -> None:
         Output("timeline-problems", "children"),
         Output("timeline-charts", "style"),
         Output("timeline-empty", "style"),
-        Output("address", "data", allow_duplicate=True),
+        Output("timeline-address", "data"),
         Input("timeline-graph", "relayoutData"),
         Input("timeline-search", "value"),
         Input("timeline-next", "n_clicks"),
@@ -212,10 +227,9 @@ def register(app: Dash, context: Context) -> None:
         Input("timeline-start", "n_clicks"),
         Input("timeline-fit", "n_clicks"),
         Input("stamp", "data"),
-        Input("scheme", "computedColorScheme"),
+        Input("scheme", "data"),
         State("timeline-window", "data"),
         State("url", "pathname"),
-        prevent_initial_call="initial_duplicate",
     )
     def draw(
         event: dict[str, Any] | None,
@@ -235,7 +249,15 @@ def register(app: Dash, context: Context) -> None:
             return (no_update,) * 7
         index = _index(context, context.route(pathname, ""))
         if not isinstance(index, TimelineIndex):
-            return no_update, "", no_update, problems([index] if index else []), shown(False), shown(index is None), no_update
+            return (
+                no_update,
+                "",
+                no_update,
+                problems([index] if index else []),
+                shown(False),
+                shown(index is None),
+                no_update,
+            )
         before = Window(*held["window"]) if held.get("window") else None
         window, forced = next_window(index, trigger, Controls(event, search or "", step, before))
         chosen = tuple(int(rank) for rank in ranks or [] if rank.isdigit())
@@ -244,7 +266,6 @@ def register(app: Dash, context: Context) -> None:
         figure = figures.timeline(index, view, scheme_of(scheme))
         figure.update_xaxes(uirevision=revision)
         missed = step if trigger == "timeline-step" and step not in (None, "") and not forced else None
-        all_ranks = len(chosen) == len(index.ranks)
         return (
             figure,
             note(index, view, missed),
@@ -252,5 +273,7 @@ def register(app: Dash, context: Context) -> None:
             problems(index.problems),
             shown(True),
             shown(False),
-            address(pathname, window, search or "", [] if all_ranks else ranks or []),
+            address(pathname, window, search or "", ranks or []),
         )
+
+    follow_address(app, "timeline")

@@ -7,6 +7,7 @@ from typing import Any
 import dash_ag_grid as dag
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, html, no_update
+
 from ringtune.dashboard.components import card, empty, graph, problems, shown
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import tuning
@@ -16,7 +17,7 @@ from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import duration, plain, size
 
-_NUMBER = {"type": "rightAligned", "cellClass": "rt-number"}
+_NUMBER = {"type": "rightAligned", "cellClass": "rt-number ag-right-aligned-cell"}
 
 
 def layout(_context: Context, _route: Route) -> html.Div:
@@ -51,8 +52,18 @@ def _grid() -> dag.AgGrid:
         {"field": "trial", "headerName": "Trial", "maxWidth": 90, **_NUMBER},
         {"field": "source", "headerName": "Source", "minWidth": 130},
         {"field": "state", "headerName": "State", "minWidth": 120},
-        {"field": "fusion_bytes", "headerName": "Fusion buffer", "valueFormatter": {"function": "params.data.fusion"}, **_NUMBER},
-        {"field": "cycle_time_ns", "headerName": "Cycle time", "valueFormatter": {"function": "params.data.cycle"}, **_NUMBER},
+        {
+            "field": "fusion_bytes",
+            "headerName": "Fusion buffer",
+            "valueFormatter": {"function": "params.data.fusion"},
+            **_NUMBER,
+        },
+        {
+            "field": "cycle_time_ns",
+            "headerName": "Cycle time",
+            "valueFormatter": {"function": "params.data.cycle"},
+            **_NUMBER,
+        },
         {"field": "step_ns", "headerName": "Step time", "valueFormatter": {"function": "params.data.step"}, **_NUMBER},
         {"field": "interval", "headerName": "Interval", "minWidth": 170, **_NUMBER},
         {"field": "steps", "headerName": "Steps", "maxWidth": 90, **_NUMBER},
@@ -120,7 +131,7 @@ def register(app: Dash, context: Context) -> None:
         Output("tuning-charts", "style"),
         Output("tuning-empty", "style"),
         Input("stamp", "data"),
-        Input("scheme", "computedColorScheme"),
+        Input("scheme", "data"),
         State("url", "pathname"),
     )
     def fill(_stamp: str | None, scheme: str | None, pathname: str | None) -> tuple[Any, ...]:

@@ -1,0 +1,221 @@
+"""One run as one file: ``ringtune report RUN -o report.html``.
+
+The file holds everything, plotly.js once, and forbids itself to load anything: it works offline and by mail.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+from plotly.utils import PlotlyJSONEncoder
+
+from ringtune.dashboard import theme
+from ringtune.dashboard.data import machine, scaling, steps, trace, tuning
+from ringtune.dashboard.data.files import Unreadable
+from ringtune.dashboard.data.runs import RunInfo, read_run
+from ringtune.dashboard.data.timeline import Query, TimelineIndex
+from ringtune.dashboard.figures import scaling as scaling_figures
+from ringtune.dashboard.figures import steps as step_figures
+from ringtune.dashboard.figures import timeline as timeline_figures
+from ringtune.dashboard.figures import tuning as tuning_figures
+from ringtune.dashboard.pages.overview import machine_rows, run_facts
+from ringtune.dashboard.pages.scaling import table_rows as scaling_rows
+from ringtune.dashboard.pages.timeline import first_steps, note
+from ringtune.dashboard.units import count, duration, moment, percent, plain, size
+from ringtune.errors import RingtuneError, UsageError
+
+TIMELINE_RANKS = 8
+TEMPLATE = Path(__file__).parent / "assets" / "report.template"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report: a title, sentences, figures, and a table of head and rows."""
+
+    title: str
+    words: tuple[str, ...] = ()
+    figures: tuple[go.Figure, ...] = ()
+    head: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+def write_report(run: Path, output: Path) -> int:
+    """Write the report of a run and return its size in bytes. The file appears whole or not at all.
+
+    Raises:
+        UsageError: There is no such run.
+        RingtuneError: The file cannot be written.
+    """
+    if not run.is_dir():
+        raise UsageError(f"{run}: no such run folder. Give one of the folders under runs/")
+    info = read_run(run.resolve().name, run.resolve())
+    if info.status == "unreadable" and not info.created_unix_ns:
+        raise UsageError(f"{run}: not a run folder that can be read: {info.ending}")
+    content = page(info).encode()
+    partial = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        partial.write_bytes(content)
+        os.replace(partial, output)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise RingtuneError(f"{output}: cannot be written: {error.strerror or error}") from error
+    return len(content)
+
+
+def page(run: RunInfo) -> str:
+    """Return the report as HTML."""
+    found = sections(run)
+    figures = [figure for section in found for figure in section.figures]
+    body, first = [], 0
+    for section in found:
+        body.append(_section(section, first))
+        first += len(section.figures)
+    values = {
+        "title": escape(f"{run.name} · ringtune report"),
+        "name": escape(run.name),
+        "status": escape(run.ending or run.status),
+        "status_class": escape(run.status),
+        "line": escape(" · ".join(_line(run))),
+        "body": "\n".join(body),
+        "made": escape(f"Made by ringtune {run.versions.get('ringtune', '')} on {moment(time.time_ns())}"),
+        "figures": _script_json([_bare(figure) for figure in figures]),
+        "templates": _script_json({scheme: theme.template(scheme).to_plotly_json() for scheme in ("light", "dark")}),
+        "plotly": get_plotlyjs().replace("</script", "<\\/script"),
+    }
+    text = TEMPLATE.read_text(encoding="utf-8")
+    # One pass over the template's own marks: what is filled in is never searched for marks again.
+    pieces = text.split("@@")
+    return "".join(values[piece] if position % 2 else piece for position, piece in enumerate(pieces))
+
+
+def _bare(figure: go.Figure) -> dict[str, Any]:
+    """Return a figure without its template: the page brings one for each scheme."""
+    parts = figure.to_plotly_json()
+    layout = {key: value for key, value in parts["layout"].items() if key != "template"}
+    return {"data": parts["data"], "layout": layout}
+
+
+def _script_json(value: object) -> str:
+    """Return JSON that may stand inside a script element, whatever texts it holds."""
+    text = json.dumps(value, cls=PlotlyJSONEncoder)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "\\u2028")
+
+
+def _line(run: RunInfo) -> list[str]:
+    parts = [
+        f"{count(run.ranks)} ranks" if run.ranks else "",
+        moment(run.created_unix_ns) if run.created_unix_ns else "",
+    ]
+    return [part for part in [*parts, *run.tags] if part]
+
+
+def _section(section: Section, first: int) -> str:
+    words = "".join(f"<p>{escape(sentence)}</p>" for sentence in section.words)
+    plots = "".join(f'<div class="figure" id="figure-{first + n}"></div>' for n in range(len(section.figures)))
+    return f"<section><h2>{escape(section.title)}</h2>{words}{plots}{_table(section)}</section>"
+
+
+def _table(section: Section) -> str:
+    if not section.rows:
+        return ""
+    head = "".join(f"<th>{escape(word)}</th>" for word in section.head)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{escape(plain(cell, 400))}</td>" for cell in row) + "</tr>" for row in section.rows
+    )
+    return f'<div class="scroll"><table>{f"<thead><tr>{head}</tr></thead>" if head else ""}<tbody>{rows}</tbody></table></div>'
+
+
+def sections(run: RunInfo) -> list[Section]:
+    """Return the parts of the report that the run has something for."""
+    reader = steps.StepReader(run.path).read()
+    machines, past = machine.data(run), tuning.data(run)
+    measured = scaling.data([run])
+    timeline, timeline_problems = _timeline(run)
+    problems = [
+        *run.problems,
+        *reader.problems,
+        *machines.problems,
+        *past.problems,
+        *measured.problems,
+        *timeline_problems,
+    ]
+    found = [Section("Summary", tuple(_summary(run, steps.summary(reader), tuning.words(past))))]
+    if len(reader):
+        found.append(_steps(reader))
+    found += [timeline] if timeline else []
+    if past:
+        found.append(
+            Section("Tuning", tuple(tuning.words(past)), (tuning_figures.trials(past), tuning_figures.plane(past)))
+        )
+    if measured.series:
+        found.append(_scaling(measured.series))
+    head = ("Ranks", "Host", "Processor", "Cores", "Memory", "Kernel", "Python")
+    if machines.machines:
+        found.append(Section("Machines", (), (), head, tuple(map(tuple, machine_rows(machines)))))
+    found.append(Section("Settings", (), (), (), tuple(run_facts(run))))
+    if problems:
+        found.append(Section("What could not be read", tuple(plain(problem, 300) for problem in problems[:20])))
+    return found
+
+
+def _summary(run: RunInfo, numbers: steps.StepSummary | None, tuned: Sequence[str]) -> list[str]:
+    ending = run.ending or "is still running"
+    words = [f"{run.name} {ending if run.status != 'live' else 'is still running'}."]
+    if numbers is None:
+        return [*words, "No steps were recorded.", *tuned[:1]]
+    words.append(
+        f"{count(numbers.steps)} steps of {duration(numbers.median_ns)} (median; half of them between "
+        f"{duration(numbers.low_ns)} and {duration(numbers.high_ns)}), each reducing {size(numbers.bytes_per_step)} on every rank."
+    )
+    overlapped = f" {percent(numbers.overlapped_share)} of the communication ran beside computation."
+    hidden = overlapped if numbers.overlapped_share >= 0 else ""
+    words.append(f"Training was blocked by communication for {percent(numbers.exposed_share)} of the time.{hidden}")
+    if numbers.latest_rank >= 0 and numbers.latest_lead >= 0.02:
+        words.append(
+            f"Rank {numbers.latest_rank} computes {percent(numbers.latest_lead)} longer than the median rank: "
+            "the others wait for it."
+        )
+    return [*words, *tuned[:1]]
+
+
+def _steps(table: steps.Steps) -> Section:
+    parts = steps.breakdown(table)
+    figures = (step_figures.step_times(steps.lines(table)), step_figures.breakdown(parts), step_figures.phases(parts))
+    words = (
+        "Step time of every rank; then where the mean step goes on each rank, and the phases of its communication "
+        "(negotiation is summed over tensors that wait at the same time).",
+    )
+    return Section("Steps", words, figures)
+
+
+def _timeline(run: RunInfo) -> tuple[Section | None, list[str]]:
+    """Return the extract of the timeline: the first steps after the warm-up, of the first ranks."""
+    files = trace.sources(run.path)
+    if not files:
+        return None, []
+    try:
+        index: TimelineIndex = trace.load(run.path, files)
+    except Unreadable as error:
+        return None, [str(error)]
+    if not len(index.spans):
+        return None, list(index.problems)
+    view = index.view(Query(first_steps(index), index.ranks[:TIMELINE_RANKS]))
+    drawn = index.ranks[:TIMELINE_RANKS]
+    shown = f"The first steps after the warm-up, ranks {drawn[0]} to {drawn[-1]} of {len(index.ranks)}. "
+    words = (shown + note(index, view) + " Scroll to zoom, drag to pan.",)
+    return Section("Timeline", words, (timeline_figures.timeline(index, view),)), list(index.problems)
+
+
+def _scaling(series: tuple[scaling.ScalingSeries, ...]) -> Section:
+    head = ("Measurement", "What", "Ranks", "Hosts", "Throughput", "Interval", "Efficiency", "Measured")
+    figures = (scaling_figures.rate(series), scaling_figures.efficiency(series))
+    return Section("Scaling", (), figures, head, tuple(map(tuple, scaling_rows(series))))
