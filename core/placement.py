@@ -77,7 +77,7 @@ _LAUNCHERS = (
     _Launcher(
         "slurm",
         ("SLURM_PROCID",),
-        ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"),
+        ("SLURM_NTASKS", "SLURM_NPROCS"),
         ("SLURM_LOCALID",),
         (),
         ("SLURM_JOB_ID", "SLURM_JOBID"),
@@ -140,6 +140,8 @@ def _read(row: _Launcher, environ: Mapping[str, str]) -> Placement | None:
     rank, size = _first(row.rank, environ), _first(row.size, environ)
     if row.name == "slurm" and not _in_slurm_step(environ):
         return None
+    if row.name == "slurm":  # a step may have fewer tasks than its job
+        size = _first(("SLURM_STEP_NUM_TASKS",), environ) or size
     if rank is None and size is None:
         return None
     if rank is None or size is None:

@@ -10,6 +10,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -145,7 +146,8 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
         part.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
         os.replace(part, path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise RingtuneError(f"{path}: cannot be written: {error.strerror or error}; choose another --run-dir") from None
 
 

@@ -1,0 +1,189 @@
+"""A native runtime in plain Python: a world whose other ranks contribute exactly what this rank does."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ringtune.torch.handles import DTYPES
+
+_TORCH = {number: dtype for dtype, number in DTYPES.items()}
+
+
+class Error(RuntimeError):
+    pass
+
+
+class InvalidArgument(Error):
+    pass
+
+
+class Mismatch(Error):
+    pass
+
+
+class ShutDown(Error):
+    pass
+
+
+class RuntimeOptions(SimpleNamespace):
+    def __init__(self) -> None:
+        super().__init__(rank=0, size=1)
+
+
+class FakeRuntime:
+    """Finishes operations at once unless their name is in `held`; fails those in `failing`."""
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+        self.rank, self.size = options.rank, options.size
+        self.local_rank, self.local_size, self.cross_rank, self.cross_size = options.rank, options.size, 0, 1
+        self.homogeneous = True
+        self.hosts = ["here"] * options.size
+        self.calls: list[tuple[Any, ...]] = []
+        self.held: set[str] = set()
+        self.failing: set[str] = set()
+        self.ranges: list[str] = []
+        self.recording = False
+        self.down = False
+        self.steps = 0
+        self._knobs = {
+            name: getattr(options, name)
+            for name in ("fusion_bytes", "cycle_time_ns", "segment_bytes", "cache_capacity")
+        }
+        self._epoch = 0
+        self._names: dict[int, str] = {}
+        self._gathered: dict[int, Any] = {}
+
+    def allreduce(
+        self, name: str, source: int, target: int, shape: Sequence[int], dtype: int, op: int,
+        prescale: float, postscale: float, group: str = "", group_size: int = 0,
+    ) -> int:  # fmt: skip
+        values = _tensor(source, shape, dtype).clone()
+        factor = prescale * postscale * (self.size if op == 1 else 1)
+        result = values if factor == 1 else (values.double() * factor).to(values.dtype)
+        _tensor(target, shape, dtype).copy_(result)
+        return self._ticket(("allreduce", name, tuple(shape), dtype, op, prescale, postscale, group, group_size))
+
+    def allgather(self, name: str, source: int, shape: Sequence[int], dtype: int) -> int:
+        ticket = self._ticket(("allgather", name, tuple(shape), dtype))
+        joined = torch.cat([_tensor(source, shape, dtype)] * self.size)
+        self._gathered[ticket] = tuple(joined.shape), joined.view(torch.uint8).reshape(-1).numpy().copy()
+        return ticket
+
+    def broadcast(self, name: str, source: int, target: int, shape: Sequence[int], dtype: int, root: int) -> int:
+        _tensor(target, shape, dtype).copy_(_tensor(source, shape, dtype).clone())
+        return self._ticket(("broadcast", name, tuple(shape), dtype, root))
+
+    def barrier(self, name: str) -> int:
+        return self._ticket(("barrier", name))
+
+    def poll(self, ticket: int) -> bool:
+        return self._name(ticket) not in self.held
+
+    def wait(self, ticket: int, timeout_ns: int) -> bool:
+        name = self._name(ticket)
+        if name in self.failing:
+            raise Mismatch(f"tensor '{name}': ranks disagree")
+        if name in self.held:
+            time.sleep(min(timeout_ns, 1_000_000) / 1e9)
+            return False
+        return True
+
+    def take_gathered(self, ticket: int) -> tuple[tuple[int, ...], np.ndarray[Any, Any]]:
+        found: tuple[tuple[int, ...], np.ndarray[Any, Any]] = self._gathered.pop(ticket)
+        return found
+
+    def release(self, ticket: int) -> None:
+        self._names.pop(ticket)
+
+    def knobs(self) -> dict[str, int]:
+        return {**self._knobs, "epoch": self._epoch}
+
+    def propose_knobs(self, knobs: dict[str, int]) -> int:
+        if self.rank != 0:
+            raise InvalidArgument("only rank 0 proposes knobs")
+        self._knobs.update(knobs)
+        self._epoch += 1
+        return self._epoch
+
+    def end_step(self) -> dict[str, int]:
+        self.steps += 1
+        return {"step": self.steps - 1, "begin_ns": 10, "end_ns": 30, "bytes": 7, "world_step": self.steps - 1}
+
+    def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
+        Path(path).write_text("[]", encoding="utf-8")
+        self.recording = True
+
+    def stop_timeline(self) -> None:
+        self.recording = False
+
+    def record_range(self, name: str, begin_ns: int, end_ns: int) -> None:
+        self.ranges.append(name)
+
+    def shutdown(self, timeout_ns: int) -> None:
+        self.down = True
+
+    @property
+    def open_tickets(self) -> int:
+        return len(self._names)
+
+    def _ticket(self, call: tuple[Any, ...]) -> int:
+        if call[1] in (self._names[ticket] for ticket in self._names) and call[1] in self.held:
+            raise InvalidArgument(f"tensor '{call[1]}': the name is in flight")
+        self.calls.append(call)
+        ticket = len(self.calls)
+        self._names[ticket] = call[1]
+        return ticket
+
+    def _name(self, ticket: int) -> str:
+        if ticket not in self._names:
+            raise InvalidArgument(f"ticket {ticket} is unknown")
+        return self._names[ticket]
+
+
+class FakeStore:
+    """Server and client at once, within the process."""
+
+    values: dict[str, bytes] = {}  # noqa: RUF012 - shared on purpose
+
+    def __init__(self, host: str = "", port: int = 0, timeout_ns: int = 0) -> None:
+        self.port = port or 1
+
+    def set(self, key: str, value: bytes) -> None:
+        self.values[key] = value
+
+    def get(self, key: str, timeout_ns: int) -> bytes:
+        return self.values[key]
+
+
+def module() -> Any:
+    """Return what stands for ``ringtune._native``."""
+    return SimpleNamespace(
+        Error=Error,
+        InvalidArgument=InvalidArgument,
+        Mismatch=Mismatch,
+        ShutDown=ShutDown,
+        Runtime=FakeRuntime,
+        RuntimeOptions=RuntimeOptions,
+        StoreServer=FakeStore,
+        StoreClient=FakeStore,
+        now_ns=time.monotonic_ns,
+        build_info=lambda: {"version": "fake", "nccl": ""},
+    )
+
+
+def _tensor(address: int, shape: Sequence[int], dtype: int) -> torch.Tensor:
+    kind = _TORCH[dtype]
+    count = int(np.prod(shape, dtype=np.int64))
+    if count == 0:
+        return torch.empty(tuple(shape), dtype=kind)
+    memory = (ctypes.c_char * (count * kind.itemsize)).from_address(address)
+    return torch.frombuffer(memory, dtype=kind).view(tuple(shape))

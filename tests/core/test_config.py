@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from ringtune.config import Config
+from ringtune.errors import ConfigError
+from ringtune.variables import HOROVOD_QUIET, HOROVOD_SENSELESS, VARIABLES, Variable
+
+Read = Callable[..., Config]
+IDS = [variable.name for variable in VARIABLES]
+
+EXAMPLES = {
+    "int": ("7", 7),
+    "float": ("2.5", 2.5),
+    "bool": ("1", True),
+    "str": ("word", "word"),
+    "path": ("a/b.json", Path("a/b.json")),
+    "address": ("node1:29400", ("node1", 29400)),
+    "cores": ("0, 2", (0, 2)),
+}
+
+
+def example(variable: Variable) -> tuple[str, object]:
+    if variable.kind == "choice":
+        return variable.choices[-1].upper(), variable.choices[-1]
+    text, value = EXAMPLES[variable.kind]
+    return text, round(value * variable.factor) if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("variable", VARIABLES, ids=IDS)
+def test_each_variable_sets_its_field(variable: Variable, config: Read) -> None:
+    text, value = example(variable)
+    found = config(**{f"RINGTUNE_{variable.name}": text})
+    assert getattr(found, variable.field) == value
+    assert found.given == {variable.name}
+
+
+@pytest.mark.parametrize("variable", [v for v in VARIABLES if v.twin], ids=lambda v: v.name)
+def test_horovods_twin_sets_the_same_field(variable: Variable, config: Read) -> None:
+    text, value = example(variable)
+    assert getattr(config(**{f"HOROVOD_{variable.twin}": text}), variable.field) == value
+
+
+@pytest.mark.parametrize("variable", [v for v in VARIABLES if v.twin], ids=lambda v: v.name)
+def test_ringtune_wins_over_the_twin(variable: Variable, config: Read) -> None:
+    text, value = example(variable)
+    both = config(**{f"RINGTUNE_{variable.name}": text, f"HOROVOD_{variable.twin}": "?"})
+    assert getattr(both, variable.field) == value
+
+
+@pytest.mark.parametrize("variable", VARIABLES, ids=IDS)
+def test_default_of_the_table_is_the_fields(variable: Variable, config: Read) -> None:
+    assert getattr(Config(), variable.field) == variable.default
+    assert getattr(config(**{f"RINGTUNE_{variable.name}": " "}), variable.field) == variable.default
+
+
+def test_the_table_and_the_class_have_the_same_fields() -> None:
+    assert {v.field for v in VARIABLES} | {"given", "warnings"} == {f.name for f in fields(Config)}
+    assert len({v.name for v in VARIABLES}) == len(VARIABLES)
+
+
+def test_no_horovod_name_is_both_honoured_and_senseless() -> None:
+    twins = {v.twin for v in VARIABLES if v.twin}
+    assert (
+        not twins & set(HOROVOD_SENSELESS) and not twins & HOROVOD_QUIET and not HOROVOD_QUIET & set(HOROVOD_SENSELESS)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("RINGTUNE_RANK", "one", "a whole number >= 0"),
+        ("RINGTUNE_RANK", "-1", "a whole number >= 0"),
+        ("RINGTUNE_SIZE", "0", "a whole number >= 1"),
+        ("RINGTUNE_CYCLE_TIME", "fast", r"a number >= 0 \(ms\)"),
+        ("RINGTUNE_CYCLE_TIME", "nan", r"a number >= 0 \(ms\)"),
+        ("RINGTUNE_CYCLE_TIME", "inf", r"a number >= 0 \(ms\)"),
+        ("HOROVOD_FUSION_THRESHOLD", "64MB", r"a whole number >= 0 \(bytes\)"),
+        ("RINGTUNE_AUTOTUNE", "maybe", "1 or 0"),
+        ("RINGTUNE_TRANSPORT", "rdma", "one of auto, shm, tcp"),
+        ("RINGTUNE_STORE", "node1", "host:port"),
+        ("RINGTUNE_STORE", "node1:70000", "host:port"),
+        ("RINGTUNE_THREAD_AFFINITY", "0,x", "core numbers"),
+    ],
+)
+def test_a_bad_value_names_variable_value_and_expectation(name: str, text: str, expected: str, config: Read) -> None:
+    with pytest.raises(ConfigError, match=f"{name}='{text}': expected .*{expected}"):
+        config(**{name: text})
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one(config: Read) -> None:
+    with pytest.raises(ConfigError, match=r"RINGTUNE_FUSION_TRESHOLD='1': .*did you mean RINGTUNE_FUSION_THRESHOLD\?"):
+        config(RINGTUNE_FUSION_TRESHOLD=1)
+    with pytest.raises(ValueError, match="no such variable"):
+        config(RINGTUNE_ZZZ=1)
+
+
+@pytest.mark.parametrize("name", sorted(HOROVOD_SENSELESS))
+def test_horovods_senseless_variables_warn(name: str, config: Read) -> None:
+    (warning,) = config(**{f"HOROVOD_{name}": "1"}).warnings
+    assert warning.startswith(f"HOROVOD_{name}=1 has no effect")
+
+
+@pytest.mark.parametrize("name", sorted(HOROVOD_QUIET))
+def test_what_horovods_launchers_set_is_quiet(name: str, config: Read) -> None:
+    assert config(**{f"HOROVOD_{name}": "1"}).warnings == ()
+
+
+@pytest.mark.parametrize("text", ["1", "true", "YES", "on"])
+def test_true_words(text: str, config: Read) -> None:
+    assert config(RINGTUNE_AUTOTUNE=text).autotune
+
+
+@pytest.mark.parametrize("text", ["0", "False", "no", "OFF"])
+def test_false_words(text: str, config: Read) -> None:
+    assert not config(RINGTUNE_AUTOTUNE=text).autotune
+
+
+def test_dynamic_timeline(config: Read) -> None:
+    assert config(HOROVOD_TIMELINE="dynamic").timeline_dynamic
+    assert not config(RINGTUNE_TIMELINE="t.json").timeline_dynamic
+
+
+def test_ipv6_store(config: Read) -> None:
+    assert config(RINGTUNE_STORE="[::1]:80").store == ("::1", 80)
+
+
+def test_given_settings_as_json(config: Read) -> None:
+    found = config(
+        RINGTUNE_CYCLE_TIME=2, RINGTUNE_STORE="a:1", HOROVOD_TIMELINE="t.json", RINGTUNE_THREAD_AFFINITY="1,2"
+    )
+    assert found.as_dict() == {
+        "RINGTUNE_CYCLE_TIME": 2_000_000,
+        "RINGTUNE_STORE": "a:1",
+        "RINGTUNE_THREAD_AFFINITY": [1, 2],
+        "RINGTUNE_TIMELINE": "t.json",
+    }

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import ringtune.torch as hvd
+from ringtune.common.util import num_rank_is_power_2, split_list
+from ringtune.session import Session
+
+Open = Callable[..., Session]
+
+
+def model() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+
+
+def test_broadcast_parameters_of_a_state_dict_in_order_of_names(opened: Open) -> None:
+    now = opened(2)
+    hvd.broadcast_parameters(model().state_dict(), root_rank=0)
+    names = [call[1] for call in now.runtime.calls]
+    assert names == sorted(names) and "broadcast.0.weight" in names and now.runtime.open_tickets == 0
+
+
+@pytest.mark.parametrize("kind", ["tensors", "pairs"])
+def test_broadcast_parameters_of_lists(kind: str, opened: Open) -> None:
+    now = opened(2)
+    hvd.broadcast_parameters(list(model().parameters() if kind == "tensors" else model().named_parameters()), 0)
+    assert len(now.runtime.calls) == 4
+
+
+@pytest.mark.parametrize("params", [model().named_parameters(), 3, None])
+def test_broadcast_parameters_of_something_else(params: Any, opened: Open) -> None:
+    opened(2)
+    with pytest.raises(ValueError, match="invalid params of type"):
+        hvd.broadcast_parameters(params, 0)
+
+
+def test_broadcast_parameters_names_what_is_no_tensor(opened: Open) -> None:
+    opened(2)
+    with pytest.raises(ValueError, match="'a' is a int, expected a tensor"):
+        hvd.broadcast_parameters({"a": 3}, 0)
+
+
+def test_broadcast_parameters_waits_for_all_before_it_fails(opened: Open) -> None:
+    now = opened(2)
+    now.runtime.failing.add("broadcast.a")
+    with pytest.raises(hvd.HorovodInternalError, match=r"broadcast.a"):
+        hvd.broadcast_parameters({"a": torch.ones(1), "b": torch.ones(1)}, 0)
+    assert now.runtime.open_tickets == 0
+
+
+@pytest.mark.parametrize("value", [None, 7, {"a": [1, 2]}, "x" * 100_000], ids=["none", "int", "dict", "long"])
+def test_objects(value: Any, opened: Open) -> None:
+    opened(2)
+    assert hvd.broadcast_object(value, 0) == value
+    assert hvd.allgather_object(value) == [value, value]
+
+
+def test_names_of_an_objects_broadcasts(opened: Open) -> None:
+    now = opened(2)
+    hvd.broadcast_object([1], name="o")
+    assert [call[1] for call in now.runtime.calls] == ["broadcast.o.sz", "broadcast.o.t"]
+
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "SGD": {"lr": 0.1}, "Adam": {}, "AdamW": {"amsgrad": True}, "Adagrad": {}, "RMSprop": {"momentum": 0.9},
+    "Adadelta": {}, "Adamax": {}, "NAdam": {}, "RAdam": {}, "Rprop": {}, "ASGD": {}, "LBFGS": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_optimizer_state(name: str, opened: Open) -> None:
+    opened(2)
+    net = torch.nn.Linear(3, 1)
+    optimizer = getattr(torch.optim, name)(net.parameters(), **OPTIMIZERS[name])
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = net(torch.ones(2, 3)).square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    before = str(optimizer.state_dict())
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    assert str(optimizer.state_dict()) == before
+
+
+@pytest.mark.parametrize(
+    ("items", "parts", "expected"), [([1, 2, 3], 2, [[1, 2], [3]]), ([1], 2, [[1], []]), ([], 1, [[]])]
+)
+def test_split_list(items: list[int], parts: int, expected: list[list[int]]) -> None:
+    assert split_list(items, parts) == expected
+
+
+@pytest.mark.parametrize(("number", "expected"), [(0, False), (1, True), (6, False), (8, True)])
+def test_power_of_two(number: int, expected: bool) -> None:
+    assert num_rank_is_power_2(number) == expected
