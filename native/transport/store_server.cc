@@ -49,6 +49,8 @@ class Service {
   void read_from(std::uint64_t id, Connection& connection);
   void handle_frames(std::uint64_t id, Connection& connection);
   void handle(std::uint64_t id, Connection& connection, ByteReader request);
+  void set(Connection& connection, std::uint32_t request, ByteReader& fields);
+  void get(std::uint64_t id, Connection& connection, std::uint32_t request, ByteReader& fields);
   void add(Connection& connection, std::uint32_t request, ByteReader& fields);
   void cancel(std::uint64_t id, Connection& connection, std::uint32_t request);
   void put(const std::string& key, Bytes value);
@@ -138,25 +140,36 @@ void Service::handle_frames(std::uint64_t id, Connection& connection) {
 void Service::handle(std::uint64_t id, Connection& connection, ByteReader request) {
   const auto op = static_cast<StoreOp>(request.u8());
   const std::uint32_t number = request.u32();
-  if (op == StoreOp::kCancel) {
-    request.expect_end();
-    return cancel(id, connection, number);
+  switch (op) {
+    case StoreOp::kSet:
+      return set(connection, number, request);
+    case StoreOp::kGet:
+      return get(id, connection, number, request);
+    case StoreOp::kAdd:
+      return add(connection, number, request);
+    case StoreOp::kCancel:
+      request.expect_end();
+      return cancel(id, connection, number);
   }
-  if (op == StoreOp::kAdd) return add(connection, number, request);
-  const std::string key = request.string();
-  if (op == StoreOp::kSet) {
-    const ByteView value = request.blob();
-    request.expect_end();
-    put(key, Bytes(value.begin(), value.end()));
-    return answer(connection, number, StoreStatus::kOk, {});
-  }
-  if (op != StoreOp::kGet) throw Protocol("unknown operation " + std::to_string(static_cast<int>(op)));
-  request.expect_end();
+  throw Protocol("unknown operation " + std::to_string(static_cast<int>(op)));
+}
+
+void Service::set(Connection& connection, std::uint32_t request, ByteReader& fields) {
+  const std::string key = fields.string();
+  const ByteView value = fields.blob();
+  fields.expect_end();
+  put(key, Bytes(value.begin(), value.end()));
+  answer(connection, request, StoreStatus::kOk, {});
+}
+
+void Service::get(std::uint64_t id, Connection& connection, std::uint32_t request, ByteReader& fields) {
+  const std::string key = fields.string();
+  fields.expect_end();
   const auto found = values_.find(key);
   if (found == values_.end()) {
-    waiting_[key].push_back({.connection = id, .request = number});
+    waiting_[key].push_back({.connection = id, .request = request});
   } else {
-    answer(connection, number, StoreStatus::kOk, found->second);
+    answer(connection, request, StoreStatus::kOk, found->second);
   }
 }
 
