@@ -1,0 +1,223 @@
+// The rendezvous of a job and strangers at its door; what links do is in link_contract_test.cc.
+#include <poll.h>
+
+#include <functional>
+
+#include "base/error.h"
+#include "fabrics.h"
+#include "transport/shared_waker.h"
+#include "transport/socket.h"
+#include "transport/tcp_meeting.h"
+
+namespace ringtune::testing {
+namespace {
+
+using FabricTest = LeakChecked;
+using Adjust = std::function<void(FabricOptions&)>;
+
+/// Runs the rendezvous of one rank with its own connection to the store.
+std::unique_ptr<Fabric> meet(const StoreServer& server, int rank, int size, const Adjust& adjust,
+                             std::unique_ptr<StoreClient>& client, Deadline deadline) {
+  client = std::make_unique<StoreClient>("127.0.0.1", server.port(), seconds(20));
+  FabricOptions options;
+  options.rank = rank;
+  options.size = size;
+  options.host = "test-host";
+  adjust(options);
+  return make_fabric(options, client.get(), deadline);
+}
+
+struct Meeting {
+  StoreServer server{"127.0.0.1", 0};
+  std::unique_ptr<StoreClient> clients[2];
+  std::unique_ptr<Fabric> fabrics[2];
+  std::string errors[2];
+
+  explicit Meeting(const Adjust& adjust) {
+    std::thread other([&] { run(1, adjust); });
+    run(0, adjust);
+    other.join();
+  }
+  void run(int rank, const Adjust& adjust) {
+    try {
+      fabrics[rank] = meet(server, rank, 2, adjust, clients[rank], seconds(20));
+    } catch (const Error& error) {
+      errors[rank] = error.what();
+    }
+  }
+};
+
+TEST_F(FabricTest, AJobOfOneNeedsNoStore) {
+  FabricOptions options;
+  options.host = "alone";
+  const std::unique_ptr<Fabric> fabric = make_fabric(options, nullptr, milliseconds(0));
+  EXPECT_EQ(fabric->size(), 1);
+  EXPECT_EQ(fabric->hosts(), std::vector<std::string>{"alone"});
+  EXPECT_THROW((void)fabric->connect(0, "self", seconds(1)), InvalidArgument);
+  fabric->start_monitor([](int, const std::string&) { FAIL(); });
+  fabric->leave();
+  EXPECT_TRUE(fabric->wait_left(milliseconds(0)));
+  fabric->abort("over");
+}
+
+TEST_F(FabricTest, ARankOutsideTheJobIsRefused) {
+  FabricOptions options;
+  options.rank = 2;
+  options.size = 2;
+  EXPECT_THROW((void)make_fabric(options, nullptr, milliseconds(0)), InvalidArgument);
+}
+
+TEST_F(FabricTest, ATimeoutNamesTheMissingRanks) {
+  const StoreServer server("127.0.0.1", 0);
+  std::unique_ptr<StoreClient> client;
+  const Timeout error = expect_throw<Timeout>(
+      [&] { (void)meet(server, 1, 4, [](FabricOptions&) {}, client, milliseconds(50)); });
+  EXPECT_NE(std::string(error.what()).find("ranks 0, 2, 3 of 4"), std::string::npos) << error.what();
+}
+
+TEST_F(FabricTest, TheSameHostSharesMemory) {
+  const Meeting meeting([](FabricOptions&) {});
+  ASSERT_TRUE(meeting.fabrics[0] && meeting.fabrics[1]) << meeting.errors[0] << meeting.errors[1];
+  EXPECT_EQ(meeting.fabrics[0]->viable(1), "shm");
+  EXPECT_EQ(meeting.fabrics[1]->viable(0), "shm");
+  EXPECT_EQ(meeting.fabrics[0]->hosts(), (std::vector<std::string>{"test-host", "test-host"}));
+}
+
+TEST_F(FabricTest, DifferentHostsUseTcp) {
+  const Meeting meeting([](FabricOptions& options) { options.host = "host-" + std::to_string(options.rank); });
+  ASSERT_TRUE(meeting.fabrics[0] && meeting.fabrics[1]) << meeting.errors[0] << meeting.errors[1];
+  EXPECT_EQ(meeting.fabrics[0]->viable(1), "tcp");
+  EXPECT_EQ(meeting.fabrics[1]->viable(0), "tcp");
+  EXPECT_EQ(meeting.fabrics[1]->hosts(), (std::vector<std::string>{"host-0", "host-1"}));
+}
+
+TEST_F(FabricTest, OneRankThatWantsTcpIsEnough) {
+  const Meeting meeting([](FabricOptions& options) {
+    if (options.rank == 1) options.transport = TransportChoice::kTcp;
+  });
+  ASSERT_TRUE(meeting.fabrics[0] && meeting.fabrics[1]) << meeting.errors[0] << meeting.errors[1];
+  EXPECT_EQ(meeting.fabrics[0]->viable(1), "tcp");
+  EXPECT_EQ(meeting.fabrics[1]->viable(0), "tcp");
+}
+
+TEST_F(FabricTest, SharedMemoryAcrossHostsIsRefusedWithTheReason) {
+  const Meeting meeting([](FabricOptions& options) {
+    options.host = "host-" + std::to_string(options.rank);
+    options.transport = TransportChoice::kShm;
+  });
+  EXPECT_NE(meeting.errors[0].find("'host-0' and 'host-1'"), std::string::npos) << meeting.errors[0];
+  EXPECT_NE(meeting.errors[1].find("'host-1' and 'host-0'"), std::string::npos) << meeting.errors[1];
+  for (const std::string& error : meeting.errors) {
+    EXPECT_NE(error.find("RINGTUNE_TRANSPORT=auto"), std::string::npos) << error;
+  }
+}
+
+TEST_F(FabricTest, JobsInOneStoreDoNotMeet) {
+  const StoreServer server("127.0.0.1", 0);
+  std::unique_ptr<StoreClient> clients[4];
+  std::unique_ptr<Fabric> fabrics[4];
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      const auto adjust = [i](FabricOptions& options) {
+        options.job = i < 2 ? "first" : "second";
+        options.host = options.job;
+      };
+      fabrics[i] = meet(server, i % 2, 2, adjust, clients[i], seconds(20));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(fabrics[1]->hosts(), (std::vector<std::string>{"first", "first"}));
+  EXPECT_EQ(fabrics[3]->hosts(), (std::vector<std::string>{"second", "second"}));
+}
+
+class MeetingTest : public LeakChecked {
+ protected:
+  [[nodiscard]] MeetingRequest request(int peer, const std::string& channel, Deadline deadline) const {
+    return {.peer = peer,
+            .peer_name = "rank " + std::to_string(peer),
+            .channel = channel,
+            .deadline = deadline,
+            .aborted = &aborted_};
+  }
+  AbortState aborted_;
+};
+
+Fd raw_client(std::uint16_t port) {
+  ConnectAttempt attempt = start_connect(resolve("127.0.0.1", port).front());
+  EXPECT_EQ(attempt.error, 0);
+  EXPECT_TRUE(poll_socket(attempt.fd.get(), POLLOUT, seconds(10)));
+  return std::move(attempt.fd);
+}
+
+TEST_F(MeetingTest, StrangersDoNotKeepRanksApart) {
+  SharedWaker waker_a(WakerReach::kProcess, 0);
+  SharedWaker waker_b(WakerReach::kProcess, 0);
+  TcpMeeting a("job", 0, "127.0.0.1", waker_a);
+  TcpMeeting b("job", 1, "127.0.0.1", waker_b);
+  std::vector<Fd> strangers;
+  for (const std::string& bytes : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\x03\0", 2), std::string(),
+                                   std::string("\x08\0\0\0garbage!", 12), std::string(20'000, 'x')}) {
+    strangers.push_back(raw_client(a.port()));
+    if (!bytes.empty()) (void)write_some(strangers.back().get(), std::as_bytes(std::span(bytes)));
+  }
+  Fd dialled;
+  std::thread other([&] { dialled = b.dial(request(0, "c", seconds(20)), "127.0.0.1", a.port()); });
+  const Fd accepted = a.accept(request(1, "c", seconds(20)));
+  other.join();
+  EXPECT_TRUE(accepted.valid());
+  EXPECT_TRUE(dialled.valid());
+  // The silent and the slow stranger are still there; they must not keep the waker awake.
+  const std::int64_t before = thread_cpu_ns();
+  waker_a.wait(waker_a.prepare(), milliseconds(100));
+  EXPECT_LT(thread_cpu_ns() - before, 10'000'000);
+}
+
+TEST_F(MeetingTest, AnotherJobIsTurnedAwayAndTold) {
+  SharedWaker waker_a(WakerReach::kProcess, 0);
+  SharedWaker waker_b(WakerReach::kProcess, 0);
+  TcpMeeting a("job-a", 0, "127.0.0.1", waker_a);
+  TcpMeeting b("job-b", 1, "127.0.0.1", waker_b);
+  std::string refusal;
+  std::thread other([&] {
+    try {
+      (void)b.dial(request(0, "c", seconds(20)), "127.0.0.1", a.port());
+    } catch (const Protocol& error) {
+      refusal = error.what();
+      aborted_.give("seen");
+      waker_a.notify();
+    }
+  });
+  EXPECT_THROW((void)a.accept(request(1, "c", seconds(20))), PeerLost);  // by aborted_, once the other was refused
+  other.join();
+  EXPECT_NE(refusal.find("another job"), std::string::npos) << refusal;
+}
+
+TEST_F(MeetingTest, NobodyAtTheAddressIsALostPeer) {
+  SharedWaker waker(WakerReach::kProcess, 0);
+  TcpMeeting meeting("job", 1, "127.0.0.1", waker);
+  std::uint16_t free_port = 0;
+  { free_port = TcpMeeting("job", 0, "127.0.0.1", waker).port(); }
+  const PeerLost error = expect_throw<PeerLost>(
+      [&] { (void)meeting.dial(request(0, "c", seconds(20)), "127.0.0.1", free_port); });
+  EXPECT_EQ(error.rank(), 0);
+  EXPECT_NE(std::string(error.what()).find("127.0.0.1:" + std::to_string(free_port)), std::string::npos);
+}
+
+TEST_F(MeetingTest, WorksOverIpv6) {
+  SharedWaker waker_a(WakerReach::kProcess, 0);
+  SharedWaker waker_b(WakerReach::kProcess, 0);
+  try {
+    TcpMeeting a("job", 0, "::1", waker_a);
+    TcpMeeting b("job", 1, "::1", waker_b);
+    Fd dialled;
+    std::thread other([&] { dialled = b.dial(request(0, "c", seconds(20)), "::1", a.port()); });
+    EXPECT_TRUE(a.accept(request(1, "c", seconds(20))).valid());
+    other.join();
+  } catch (const Error& error) {
+    GTEST_SKIP() << "this machine has no IPv6: " << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace ringtune::testing
