@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import secrets
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -164,7 +165,7 @@ def _say_plan(slots: Sequence[Slot], local: frozenset[str], options: LaunchOptio
     for host in dict.fromkeys(slot.host for slot in slots):
         ranks = [slot.rank for slot in slots if slot.host == host]
         way = "" if host in local else " by ssh"
-        streams.say(f"ranks {ranks[0]}-{ranks[-1]} on {host}{way}: {' '.join(options.command)}")
+        streams.say(f"ranks {ranks[0]}-{ranks[-1]} on {host}{way}: {shlex.join(options.command)}")
     if not given:
         streams.say(f"OMP_NUM_THREADS is not set: each rank gets its share of its host's cores (here {threads})")
     if options.run_dir is not None:

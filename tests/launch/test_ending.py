@@ -72,6 +72,18 @@ def test_user_signals_are_passed_on(jobs: Jobs) -> None:
     assert process.returncode == 0
 
 
+def test_stop_and_continue(jobs: Jobs) -> None:
+    process, pids = start(jobs, 2, "time.sleep(300)")
+    watched = [psutil.Process(pid) for pid in [process.pid, *pids]]
+    process.send_signal(signal.SIGTSTP)
+    wait_for(lambda: all(member.status() == psutil.STATUS_STOPPED for member in watched))
+    process.send_signal(signal.SIGCONT)
+    wait_for(lambda: all(member.status() == psutil.STATUS_SLEEPING for member in watched))
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+
+
 def test_second_interrupt_kills(jobs: Jobs) -> None:
     process, pids = start(
         jobs, 2, "signal.signal(signal.SIGINT, signal.SIG_IGN)\nopen(f'deaf-{rank}', 'w')\ntime.sleep(300)"
