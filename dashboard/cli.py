@@ -31,7 +31,7 @@ def dashboard(runs: Path, port: int, host: str, token: str, prefix: str) -> None
     click.echo(f"ringtune dashboard over {runs.resolve()}\n  {server.url}")
     if not is_loopback(host):
         click.echo(
-            "  Other machines can reach it, without encryption: use it, and share its token, only in a network you trust."
+            "  Other machines can reach it, unencrypted: use it, and share its token, only in a network you trust."
         )
     click.echo("  Stop with Ctrl-C.")
     try:

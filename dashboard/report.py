@@ -131,7 +131,8 @@ def _table(section: Section) -> str:
     rows = "".join(
         "<tr>" + "".join(f"<td>{escape(plain(cell, 400))}</td>" for cell in row) + "</tr>" for row in section.rows
     )
-    return f'<div class="scroll"><table>{f"<thead><tr>{head}</tr></thead>" if head else ""}<tbody>{rows}</tbody></table></div>'
+    top = f"<thead><tr>{head}</tr></thead>" if head else ""
+    return f'<div class="scroll"><table>{top}<tbody>{rows}</tbody></table></div>'
 
 
 def sections(run: RunInfo) -> list[Section]:
@@ -174,7 +175,8 @@ def _summary(run: RunInfo, numbers: steps.StepSummary | None, tuned: Sequence[st
         return [*words, "No steps were recorded.", *tuned[:1]]
     words.append(
         f"{count(numbers.steps)} steps of {duration(numbers.median_ns)} (median; half of them between "
-        f"{duration(numbers.low_ns)} and {duration(numbers.high_ns)}), each reducing {size(numbers.bytes_per_step)} on every rank."
+        f"{duration(numbers.low_ns)} and {duration(numbers.high_ns)}), each reducing {size(numbers.bytes_per_step)} "
+        "on every rank."
     )
     overlapped = f" {percent(numbers.overlapped_share)} of the communication ran beside computation."
     hidden = overlapped if numbers.overlapped_share >= 0 else ""

@@ -49,13 +49,14 @@ def open_inside(run: Path, path: Path) -> int:
     """
     shown = plain(path.relative_to(run) if path.is_relative_to(run) else path.name)
     try:
-        if not path.resolve().is_relative_to(run.resolve()):
-            raise Unreadable(f"{shown} is a link out of the run's folder; it is not followed")
+        inside = path.resolve().is_relative_to(run.resolve())
         # O_NONBLOCK: opening a pipe that somebody left in the folder must not wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) if inside else -1
     except (OSError, RuntimeError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "its path makes no sense"
         raise Unreadable(f"{shown} cannot be read: {reason.lower()}") from error
+    if not inside:
+        raise Unreadable(f"{shown} is a link out of the run's folder; it is not followed")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise Unreadable(f"{shown} is not a regular file; it is not read")

@@ -62,7 +62,7 @@ def layout(_context: Context, _route: Route) -> html.Div:
             html.Div(
                 empty(
                     "No steps yet",
-                    "Steps are counted when the training script calls its DistributedOptimizer. Once the first step has "
+                    "Steps are counted when the training script calls its DistributedOptimizer. When the first one has "
                     "ended, this page shows step times and where they go.",
                 ),
                 id="overview-empty",

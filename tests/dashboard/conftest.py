@@ -1,0 +1,75 @@
+"""Fixtures: folders of runs, a served dashboard, and a browser that notices every request and complaint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, HEIGHT, WIDTH, serving
+
+from tests.dashboard.folders import gallery
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs of every status; tests must not change them."""
+    return gallery(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="session")
+def root(runs: dict[str, Path]) -> Path:
+    return runs["done"].parent
+
+
+@pytest.fixture(scope="session")
+def url(root: Path) -> Iterator[str]:
+    """Address of a dashboard over `runs`, without its last slash."""
+    with serving(root) as address:
+        yield address.rstrip("/")
+
+
+@dataclass
+class Visit:
+    """A page of the browser with what it asked for and complained about."""
+
+    page: Any
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def outside(self, home: str) -> list[str]:
+        """Requests that left for anywhere but home."""
+        return [one for one in self.requests if not one.startswith((home, "data:", "blob:", "about:"))]
+
+
+@pytest.fixture(scope="session")
+def browser(require_tool: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A headless Chromium; without one tests are skipped, and with CI=true they fail."""
+    program = require_tool("browser")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        context = playwright.chromium.launch_persistent_context(
+            str(tmp_path_factory.mktemp("profile")),
+            executable_path=program,
+            args=list(CHROMIUM_ARGUMENTS),
+            headless=True,
+            viewport={"width": WIDTH, "height": HEIGHT},
+        )
+        context.set_default_timeout(20_000)
+        yield context
+        context.close()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Visit]:
+    """A fresh page; requests and complaints are collected."""
+    page = browser.new_page()
+    seen = Visit(page)
+    page.on("request", lambda request: seen.requests.append(request.url))
+    page.on("console", lambda message: seen.complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: seen.complaints.append(str(error)))
+    yield seen
+    page.close()
