@@ -18,7 +18,7 @@ MAX_BYTES = 2 << 20
 TEXT = {".py", ".pyi", ".cc", ".h", ".md", ".toml", ".txt", ".css", ".js", ".sh", ".yml", ""}
 # Folders of the machines this is written on, and addresses of package registries: pip's own configuration names those.
 MACHINE = re.compile(
-    r"(?<![\w.])/(?:work|opt|root|home|Users)/\w+|\bpyenv\b|https?://[^\s)\"'`>]*(?:pypi|/simple)|\bfile://|"
+    r"(?<![\w.])/(?:work|opt|root|home|Users)/(?!me\b|user\b)\w+|\bpyenv\b|https?://[^\s)\"'`>]*(?:pypi|/simple)|\bfile://|"
     r"--(?:extra-)?index-url|--find-links"
 )
 
