@@ -20,6 +20,7 @@ from ringtune.timeline.writer import (
     Event,
     argument_rows,
     atomic_file,
+    cycle_args,
     instant_event,
     process_events,
     span_args,
@@ -108,7 +109,7 @@ def _span_events(block: SpanTable, pairs: list[bool], identities: list[int]) -> 
             events.append({**event, "ph": "b", "id": identity, "args": span_args(arguments, tensors)})
             events.append({**event, "ph": "e", "id": identity, "ts": end / 1000})
         elif stage == Stage.CYCLE and begin == end:
-            events.append({**event, "ph": "i", "s": "p"})
+            events.append({**event, "ph": "i", "s": "p", "args": cycle_args(arguments)})
         else:
             events.append({**event, "ph": "X", "dur": (end - begin) / 1000, "args": span_args(arguments, tensors)})
     return events

@@ -18,7 +18,7 @@ import orjson
 
 from ringtune.errors import TraceIoError
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
 LONGEST_EVENT_BYTES = 64 << 20
 """An event (or a file's tail) that is longer counts as damage."""
 

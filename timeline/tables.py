@@ -31,7 +31,8 @@ def summary_view(summary: Summary) -> RenderableType:
 
 def _headline(summary: Summary) -> Text:
     job = f"job {summary.job}, " if summary.job else ""
-    text = Text(f"{job}{summary.size} ranks, {summary.span_count} spans over {time_text(summary.duration_ns)}")
+    ranks = "1 rank" if summary.size == 1 else f"{summary.size} ranks"
+    text = Text(f"{job}{ranks}, {summary.span_count} spans over {time_text(summary.duration_ns)}")
     if summary.steps:
         steps = summary.steps
         text.append(

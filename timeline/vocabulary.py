@@ -107,11 +107,13 @@ SPAN_WORDS = (
         Stage.WAIT,
         WAIT_NAME,
         "a caller blocked in synchronize: exposed communication",
-        ("tensor", "step", "epoch"),
+        ("tensor", "bytes", "step", "epoch"),
     ),
     SpanWord(Stage.STEP, STEP_NAME, "one optimizer step, end of step to end of step", ("step", "epoch")),
     SpanWord(Stage.RANGE, "the user's name", "a range named by the user or a framework hook", ("step", "epoch")),
-    SpanWord(Stage.CYCLE, CYCLE_NAME, "instant: one cycle of the runtime (only with cycle marks on)", ()),
+    SpanWord(
+        Stage.CYCLE, CYCLE_NAME, "instant: one cycle of the runtime (only with cycle marks on)", ("step", "epoch")
+    ),
 )
 
 OVERLAPPING_STAGES = frozenset(word.stage for word in SPAN_WORDS if word.overlaps)

@@ -98,6 +98,12 @@ def span_args(row: tuple[int, int, int, int, int], tensors: Sequence[str]) -> Ev
     return args
 
 
+def cycle_args(row: tuple[int, int, int, int, int]) -> Event:
+    """Return a cycle mark's arguments from the same row; it has neither tensor nor bytes."""
+    _, _, _, step, epoch = row
+    return {"step": step, "epoch": epoch} if step >= 0 else {"epoch": epoch}
+
+
 def argument_rows(table: SpanTable) -> Iterator[tuple[int, int, int, int, int]]:
     """Rows for `span_args`, span by span."""
     columns = (table.tensor, table.bytes, table.batch, table.step, table.epoch)
@@ -132,7 +138,7 @@ def write_part(path: Path, info: PartInfo, spans: SpanTable, instants: Sequence[
     with atomic_file(path) as file:
         file.write(b"[\n")
         rare = [instant_event(instant, "p") for instant in instants]
-        write_events(file, [header, *_part_blocks(spans), rare, end])
+        write_events(file, [header, rare, *_part_blocks(spans), end])
         file.write(b"\n]\n")
 
 
@@ -148,5 +154,5 @@ def _part_event(row: tuple[Any, ...], spans: SpanTable) -> Event:
     name, stage, rank, begin, end, arguments = row
     event: Event = {"name": spans.names[name], "cat": Stage(stage).label, "pid": rank, "tid": stage, "ts": begin / 1000}
     if stage == Stage.CYCLE:
-        return {**event, "ph": "i", "s": "p"}
+        return {**event, "ph": "i", "s": "p", "args": cycle_args(arguments)}
     return {**event, "ph": "X", "dur": (end - begin) / 1000, "args": span_args(arguments, spans.tensors)}

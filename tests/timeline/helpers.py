@@ -1,0 +1,79 @@
+"""What the timeline's tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from ringtune.timeline.generate import GeneratedJob, HostClock, Schedule, generate
+from ringtune.timeline.merge import merge
+from ringtune.timeline.merged_file import in_file_order
+from ringtune.timeline.reader import read
+from ringtune.timeline.spans import COLUMN_TYPES, SpanTable, Trace, concatenate
+
+TWO_HOSTS = ("host-a", "host-a", "host-b", "host-b")
+SKEWED = {"host-b": HostClock(offset_ns=-777_000_123_456, drift_ppm=40.0, error_ns=1_500)}
+
+
+def four_ranks(**changes: Any) -> Schedule:
+    """Two hosts with two ranks each, clocks far apart and drifting."""
+    return Schedule(**{"ranks": 4, "hosts": TWO_HOSTS, "clocks": SKEWED, **changes})
+
+
+def merged(job: GeneratedJob, folder: Path, name: str = "merged.json") -> Trace:
+    """The job's parts, written, merged and read back."""
+    merge(job.write(folder / "parts"), folder / name)
+    return read(folder / name)
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    """The events of a file, parsed the plain way."""
+    document = orjson.loads(path.read_bytes())
+    return document if isinstance(document, list) else document["traceEvents"]
+
+
+def rows(table: SpanTable) -> list[tuple[Any, ...]]:
+    """The spans as tuples with their texts, in file order: comparable between tables."""
+    table = in_file_order(table)
+    plain = [column for column in COLUMN_TYPES if column not in ("name", "tensor")]
+    columns = [getattr(table, column).tolist() for column in plain]
+    return sorted(zip(*columns, table.name_texts(), table.tensor_texts(), strict=True))
+
+
+def truth_table(job: GeneratedJob) -> SpanTable:
+    """All spans of a generated job on rank 0's clock, from the job's first event."""
+    table = concatenate(list(job.spans.values()))
+    return table.shifted(-int(table.begin_ns.min()))
+
+
+def write_json(path: Path, document: Any) -> Path:
+    """Write a document and return its path."""
+    path.write_bytes(orjson.dumps(document))
+    return path
+
+
+def make_spans(specs: list[tuple[int, int]], *, stage: int, rank: int = 0) -> SpanTable:
+    """A table of spans (begin, end) in one stage of one rank."""
+    begin, end = (np.array([spec[at] for spec in specs], dtype=np.int64) for at in (0, 1))
+    columns = {name: np.zeros(len(specs), dtype=kind) for name, kind in COLUMN_TYPES.items()}
+    columns |= {"begin_ns": begin, "end_ns": end}
+    columns["stage"] += np.uint8(stage)
+    columns["rank"] += np.int32(rank)
+    return SpanTable(**columns, names=("span",), tensors=("",))
+
+
+__all__ = [
+    "SKEWED",
+    "TWO_HOSTS",
+    "events_of",
+    "four_ranks",
+    "generate",
+    "make_spans",
+    "merged",
+    "rows",
+    "truth_table",
+    "write_json",
+]

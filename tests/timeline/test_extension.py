@@ -1,0 +1,194 @@
+"""The merge at the end of a job, with sessions and stores made of Python; real jobs run in tests/jobs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ringtune import layout
+from ringtune.timeline import exchange
+from ringtune.timeline.exchange import Limits
+from ringtune.timeline.extension import TimelineExtension, merge_after_run, open_timeline
+from ringtune.timeline.generate import GeneratedJob, Schedule, generate
+from ringtune.timeline.generate_run import generate_run
+from ringtune.timeline.reader import read
+from tests.timeline.helpers import four_ranks, rows, truth_table
+
+QUICK = Limits(announce_ns=50_000_000, upload_ns=50_000_000)
+
+
+class MemoryStore:
+    """A store in memory; waits like the real one, and fails when told to."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.broken = False
+        self._changed = threading.Condition()
+
+    def set(self, key: str, value: bytes) -> None:
+        if self.broken:
+            raise ConnectionError("store is gone")
+        with self._changed:
+            self.values[key] = value
+            self._changed.notify_all()
+
+    def get(self, key: str, timeout_ns: int) -> bytes:
+        if self.broken:
+            raise ConnectionError("store is gone")
+        with self._changed:
+            if not self._changed.wait_for(lambda: key in self.values, timeout_ns / 1e9):
+                raise TimeoutError(f"no key {key}")
+            return self.values[key]
+
+
+@dataclass
+class FakeSession:
+    rank: int
+    size: int
+    hosts: list[str]
+    run_folder: Path | None
+    timeline_file: Path | None = None
+    store: MemoryStore | None = None
+    job: str = "job-1"
+
+
+@dataclass
+class FakeJob:
+    """The sessions of one job; every host has a disk of its own."""
+
+    job: GeneratedJob
+    root: Path
+    store: MemoryStore = field(default_factory=MemoryStore)
+
+    def folder(self, rank: int) -> Path:
+        return self.root / self.job.schedule.host(rank)
+
+    def session(self, rank: int) -> FakeSession:
+        plan = self.job.schedule
+        hosts = [plan.host(other) for other in range(plan.ranks)]
+        named = self.root / "trace.json"
+        return FakeSession(rank, plan.ranks, hosts, self.folder(rank), named, self.store)
+
+    def record(self) -> None:
+        written = self.job.write(self.root / "all")
+        for rank, path in enumerate(written):
+            target = layout.timeline_part(self.folder(rank), rank)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(target)
+
+    def close(self, rank: int, limits: Limits | None = None) -> None:
+        TimelineExtension(self.session(rank), limits).after_close()
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> FakeJob:
+    job = FakeJob(generate(four_ranks(ranks=4)), tmp_path)
+    job.record()
+    return job
+
+
+def test_rank_0_merges_what_lies_on_its_disk_and_what_is_sent(
+    four: FakeJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(exchange, "SEGMENT_BYTES", 1000)  # several segments
+    closing = [threading.Thread(target=four.close, args=(rank,)) for rank in (0, 3, 1, 2)]
+    for thread in closing:
+        thread.start()
+    for thread in closing:
+        thread.join(timeout=30)
+    trace = read(four.root / "trace.json")
+    assert trace.ranks == (0, 1, 2, 3)
+    assert len(trace.spans) == len(truth_table(four.job))
+    assert "timeline of 4 ranks" in capsys.readouterr().err
+    assert {four.store.values[key] for key in four.store.values if key.count("/") == 3} == {b""}
+
+
+def test_a_rank_that_died_is_bounded_in_time_and_named(four: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
+    four.close(1)
+    four.close(2)
+    begun = time.monotonic()
+    four.close(0, QUICK)
+    assert time.monotonic() - begun < 5
+    assert read(four.root / "trace.json").ranks == (0, 1, 2)
+    assert "no part of rank 3" in capsys.readouterr().err
+
+
+def test_a_dead_rank_on_this_host_still_has_its_part_on_the_disk(four: FakeJob) -> None:
+    for rank in (2, 3):
+        four.close(rank)
+    four.close(0, QUICK)
+    assert read(four.root / "trace.json").ranks == (0, 1, 2, 3)
+
+
+def test_an_upload_that_stops_halfway_leaves_no_half_part(four: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in (1, 3):
+        four.close(rank)
+    exchange.announce(four.store, "job-1", 2, "upload")
+    four.store.set("job-1/part/2/0", b"no zlib")
+    four.close(0, QUICK)
+    assert read(four.root / "trace.json").ranks == (0, 1, 3)
+    assert sorted(path.name for path in layout.timeline_parts(four.folder(0)).iterdir()) == [
+        f"rank-0000{rank}.json" for rank in (0, 1, 3)
+    ]
+    assert "the part of rank 2 did not arrive" in capsys.readouterr().err
+
+
+def test_a_lost_store_costs_one_line_at_most(four: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
+    four.store.broken = True
+    four.close(1)
+    assert capsys.readouterr().err == ""  # its part lies where rank 0 finds it
+    four.close(2)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "could not be sent to rank 0: store is gone" in error
+    assert str(layout.timeline_part(four.folder(2), 2)) in error
+    four.close(0, QUICK)
+    assert read(four.root / "trace.json").ranks == (0, 1)
+
+
+def test_an_output_that_cannot_be_written_is_one_line(four: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
+    session = four.session(0)
+    (four.root / "file").write_text("")
+    session.timeline_file = four.root / "file" / "trace.json"
+    TimelineExtension(session, QUICK).after_close()
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "the timeline was not merged" in error and "cannot be written" in error
+
+
+def test_without_a_recording_nothing_happens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in (None, tmp_path):
+        extension = open_timeline(FakeSession(0, 1, ["a"], folder))
+        extension.on_step(None)
+        extension.on_close()
+        extension.after_close()
+    store = MemoryStore()
+    open_timeline(FakeSession(1, 2, ["a", "b"], tmp_path, store=store)).after_close()
+    assert store.values == {"job-1/part/1": b"none"}
+    assert capsys.readouterr().err == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_of_one_needs_no_store(tmp_path: Path) -> None:
+    job = generate(Schedule(ranks=1))
+    job.write(layout.timeline_parts(tmp_path))
+    TimelineExtension(FakeSession(0, 1, ["host-a"], tmp_path)).after_close()
+    assert rows(read(layout.timeline_file(tmp_path)).spans) == rows(truth_table(job))
+
+
+def test_the_launcher_merges_what_rank_0_could_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = generate_run(tmp_path)
+    layout.timeline_part(run, 0).unlink()
+    merge_after_run(run)
+    merged = layout.timeline_file(run)
+    assert read(merged).ranks == (1,)
+    assert "no part of rank 0" in capsys.readouterr().err
+    stamp = merged.stat().st_mtime_ns
+    merge_after_run(run)
+    assert merged.stat().st_mtime_ns == stamp
+    merge_after_run(tmp_path)  # nothing recorded: nothing to do
+    assert capsys.readouterr().err == ""

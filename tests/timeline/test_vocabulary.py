@@ -1,0 +1,127 @@
+"""README, vocabulary, run folder and native recorder speak the same words."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ringtune import layout
+from ringtune.timeline import vocabulary as words
+from ringtune.timeline.generate_run import generate_run
+from ringtune.timeline.merge import merge_run
+from ringtune.timeline.vocabulary import Stage
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "timeline" / "README.md").read_text(encoding="utf-8")
+
+
+def table(heading: str) -> list[list[str]]:
+    """Rows of the first table under a heading, cells stripped of code marks around the whole cell."""
+    section = README.split(f" {heading}\n", 1)[1]
+    lines = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    assert lines is not None
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines.group().strip().split("\n")]
+    return rows[2:]
+
+
+def code(text: str) -> str:
+    return f"`{text}`"
+
+
+def arguments(names: tuple[str, ...]) -> str:
+    return ", ".join(map(code, names)) or "-"
+
+
+def camel(stage: Stage) -> str:
+    return "".join(part.title() for part in stage.name.split("_"))
+
+
+def test_spans_table() -> None:
+    expected = [
+        [
+            str(int(word.stage)),
+            code(word.stage.label),
+            word.name if word.stage is Stage.RANGE else code(word.name),
+            word.meaning,
+            arguments(word.arguments),
+        ]
+        for word in words.SPAN_WORDS
+    ]
+    assert table("Spans") == expected
+
+
+def test_instants_table() -> None:
+    expected = [[code(w.name), code(w.category), w.meaning, arguments(w.arguments)] for w in words.INSTANT_WORDS]
+    assert table("Instants") == expected
+
+
+def test_arguments_table_explains_every_argument() -> None:
+    assert table("Arguments") == [[code(w.name), w.unit, w.meaning] for w in words.ARGUMENT_WORDS]
+    used = {name for word in (*words.SPAN_WORDS, *words.INSTANT_WORDS) for name in word.arguments}
+    assert used == {word.name for word in words.ARGUMENT_WORDS}
+
+
+def test_run_folder_table() -> None:
+    assert table("Run folder") == [[code(word.path), word.writer, word.content] for word in words.FILE_WORDS]
+
+
+def test_a_run_holds_nothing_the_table_does_not_name(tmp_path: Path) -> None:
+    run = generate_run(tmp_path)
+    merge_run(run)
+    names = {
+        re.sub(r"rank-\d+", layout.rank_stem(0), str(path.relative_to(run)))
+        for path in run.rglob("*")
+        if path.is_file()
+    }
+    patterns = [re.escape(word.path).replace("<name>", "[^/]+") for word in words.FILE_WORDS]
+    assert [name for name in names if not any(re.fullmatch(pattern, name) for pattern in patterns)] == []
+
+
+def test_every_kind_is_named_in_the_readme() -> None:
+    assert ", ".join(words.KINDS) in README
+
+
+def test_stages_are_numbered_as_the_recorder_numbers_them() -> None:
+    header = (ROOT / "native" / "trace" / "span.h").read_text(encoding="utf-8")
+    native = {name: int(number) for name, number in re.findall(r"^  k([A-Z]\w+) = (\d+),", header, re.MULTILINE)}
+    assert native == {camel(stage): int(stage) for stage in Stage if stage is not Stage.OTHER}
+
+
+def test_spans_are_named_as_the_recorder_names_them() -> None:
+    sink = (ROOT / "native" / "trace" / "chrome_sink.cc").read_text(encoding="utf-8")
+    native = dict(re.findall(r'case Stage::k(\w+): return "(\w*)";', sink))
+    ours = {camel(word.stage): word.name.removesuffix("<KIND>") for word in words.SPAN_WORDS}
+    assert native == {**ours, "Range": ""}  # the user's name
+    for event in (words.PART_EVENT, words.END_EVENT):
+        assert f'"{event}"' in sink
+
+
+def test_kinds_are_numbered_as_in_the_runtime() -> None:
+    header = (ROOT / "native" / "collective" / "kind.h").read_text(encoding="utf-8")
+    native = {
+        int(number): name.upper() for name, number in re.findall(r"^  k([A-Z]\w+) = (\d+),", header, re.MULTILINE)
+    }
+    assert native == dict(enumerate(words.KINDS))
+
+
+@pytest.mark.parametrize(
+    "statement", ["import ringtune.timeline", "from ringtune.timeline import load, summarize, merge"]
+)
+def test_reading_traces_needs_neither_torch_nor_the_native_runtime(statement: str) -> None:
+    heavy = "('torch', 'ringtune._native', 'optuna', 'dash')"
+    check = f"{statement}; import sys; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_loads() -> None:
+    import ringtune.timeline as package
+
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = package.nothing
