@@ -38,7 +38,7 @@ class Rendezvous:
     """What a process knows about its job's store; one per process, kept over ``shutdown``.
 
     Attributes:
-        address: Where the store listens, once known.
+        address: Where the store listens, once found.
         generation: How often this process has opened a session.
     """
 
@@ -48,7 +48,7 @@ class Rendezvous:
     _file: address_file.AddressFile | None = None
 
     def find(self, placement: Placement, config: Config, environ: Mapping[str, str] | None = None) -> Address:
-        """Return the store's address; the first call finds it, later ones remember it.
+        """Return the store's address. One that had to be found is remembered; a given one is read each time.
 
         Args:
             placement: This process's place in the job.
@@ -59,6 +59,10 @@ class Rendezvous:
             ConfigError: The environment does not say how the ranks can meet; the message says what to set.
             Timeout: Another rank did not publish the address in time.
         """
+        if placement.store is not None:
+            if placement.rank == 0 and not config.launcher:
+                self._serve_at(placement.store)
+            return placement.store
         if self.address is None:
             self.address = self._find(placement, config, os.environ if environ is None else environ)
         return self.address
@@ -76,10 +80,6 @@ class Rendezvous:
 
     def _find(self, place: Placement, config: Config, environ: Mapping[str, str]) -> Address:
         deadline = Deadline.after_ns(config.start_timeout_ns)
-        if place.store is not None:
-            if place.rank == 0 and not config.launcher:
-                self._serve_at(place.store)
-            return place.store
         if place.launcher == "torchrun":
             return self._through_torch(place, config, environ, deadline)
         if place.launcher == "slurm" and place.several_hosts:

@@ -1,0 +1,441 @@
+"""What the ranks of the tests' jobs do. Values are small integers, so that every sum is exact."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from typing import Any
+
+import torch
+
+import ringtune.torch as hvd
+from ringtune import session
+from ringtune.errors import RingtuneError, RuntimeFailure
+from ringtune.knobs import Knobs
+from ringtune.operations import Allreduce, Broadcast
+from ringtune.torch.handles import DTYPES
+
+
+def open_session(environ: dict[str, str] | None = None) -> tuple[int, int]:
+    """Leave the present session and join a new one with these variables."""
+    hvd.shutdown()
+    for name in [name for name in os.environ if name.startswith("RINGTUNE_")]:
+        if environ is not None:
+            del os.environ[name]
+    os.environ.update(environ or {})
+    hvd.init()
+    return hvd.rank(), hvd.size()
+
+
+def close_session() -> bool:
+    hvd.shutdown()
+    return hvd.is_initialized()
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """Return a fingerprint of the tensor's bits."""
+    return hashlib.sha256(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+def contribution(rank: int, count: int, dtype: torch.dtype, op: int) -> torch.Tensor:
+    """Return what a rank contributes: small integers that depend on rank and place."""
+    place = torch.arange(count, dtype=torch.int64)
+    if op == hvd.Product:
+        return ((place + rank) % 2 + 1).to(dtype)
+    return (place % 7 + 2 * rank).to(dtype)
+
+
+def expectation(size: int, count: int, dtype: torch.dtype, op: int) -> torch.Tensor:
+    """Return the exact result of the reduction of all contributions."""
+    parts = torch.stack([contribution(rank, count, torch.int64, op) for rank in range(size)])
+    if op == hvd.Average:  # the ranks' sum is a multiple of the size: 2 (0 + ... + n-1) = n (n-1)
+        return torch.div(parts.sum(0), size, rounding_mode="trunc").to(dtype)
+    if op == hvd.Min:
+        return parts.min(0).values.to(dtype)
+    if op == hvd.Max:
+        return parts.max(0).values.to(dtype)
+    return (parts.prod(0) if op == hvd.Product else parts.sum(0)).to(dtype)
+
+
+def allreduce(dtype: str, count: int, op: int, repeat: int = 2) -> str:
+    """Reduce exactly, the second time from the response cache; return the fingerprint."""
+    kind = getattr(torch, dtype)
+    result = torch.empty(0)
+    for _ in range(repeat):
+        tensor = contribution(hvd.rank(), count, kind, op)
+        before = digest(tensor)
+        result = hvd.allreduce(tensor, name=f"{dtype}.{count}.{op}", op=op)
+        assert result.dtype is kind and torch.equal(result, expectation(hvd.size(), count, kind, op))
+        assert digest(tensor) == before, "the input was changed"
+    return digest(result)
+
+
+def integer_average(values: list[list[int]], dtype: str) -> list[int]:
+    """Average integers; the result is truncated toward zero."""
+    found: list[int] = hvd.allreduce(torch.tensor(values[hvd.rank()], dtype=getattr(torch, dtype))).tolist()
+    return found
+
+
+def scaled(dtype: str, op: int, prescale: float, postscale: float) -> list[float]:
+    """Reduce [2, 4, 8] (times rank + 1) with factors."""
+    tensor = (torch.tensor([2, 4, 8]) * (hvd.rank() + 1)).to(getattr(torch, dtype))
+    result = hvd.allreduce(tensor, op=op, prescale_factor=prescale, postscale_factor=postscale)
+    found: list[float] = result.double().tolist()
+    return found
+
+
+def broadcast(dtype: str, count: int, root: int) -> str:
+    """Send the root's values; in place and out of place."""
+    kind = getattr(torch, dtype)
+    tensor = contribution(hvd.rank(), count, kind, hvd.Sum)
+    expected = contribution(root, count, kind, hvd.Sum)
+    result = hvd.broadcast(tensor, root, name=f"o.{dtype}.{count}.{root}")
+    assert torch.equal(result, expected)
+    hvd.broadcast_(tensor, root, name=f"i.{dtype}.{count}.{root}")
+    assert torch.equal(tensor, expected)
+    return digest(result)
+
+
+def allgather(dtype: str, rows: list[int], width: int) -> str:
+    """Gather differing numbers of rows."""
+    kind = getattr(torch, dtype)
+
+    def part(rank: int) -> torch.Tensor:
+        return contribution(rank, rows[rank] * width, kind, hvd.Sum).view(rows[rank], width)
+
+    result = hvd.allgather(part(hvd.rank()), name=f"{dtype}.{width}.{len(rows)}")
+    assert result.dtype is kind and torch.equal(result, torch.cat([part(rank) for rank in range(hvd.size())]))
+    return digest(result)
+
+
+def barrier(slow_rank: int, delay_s: float) -> tuple[float, float]:
+    """Come to a barrier, one rank late; return when this rank came and left, on the common monotonic clock."""
+    if hvd.rank() == slow_rank:
+        time.sleep(delay_s)
+    came = time.monotonic()
+    hvd.barrier()
+    return came, time.monotonic()
+
+
+def many(seed: int, count: int) -> str:
+    """Submit many tensors of all sizes in an order of this rank's own; return the fingerprint of all results."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, 5000, (count,), generator=generator).tolist()
+    kinds = [list(DTYPES)[i] for i in torch.randint(5, 9, (count,), generator=generator).tolist()]
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed * 100 + hvd.rank())).tolist()
+    handles = {
+        i: hvd.allreduce_async(contribution(hvd.rank(), lengths[i], kinds[i], hvd.Sum), name=f"m.{i}", op=hvd.Sum)
+        for i in order
+    }
+    for i in range(count):
+        result = hvd.synchronize(handles[i])
+        assert torch.equal(result, expectation(hvd.size(), lengths[i], kinds[i], hvd.Sum)), f"tensor {i}"
+        handles[i] = digest(result)
+    return hashlib.sha256("".join(str(handles[i]) for i in range(count)).encode()).hexdigest()
+
+
+def group(rows: list[int]) -> list[str]:
+    """Reduce a group whose members have several dtypes."""
+    kinds = [torch.float32, torch.int64, torch.bfloat16]
+    tensors = [contribution(hvd.rank(), n, kinds[i % 3], hvd.Sum) for i, n in enumerate(rows)]
+    results = hvd.grouped_allreduce(tensors, name="group", op=hvd.Sum)
+    for i, result in enumerate(results):
+        assert torch.equal(result, expectation(hvd.size(), rows[i], kinds[i % 3], hvd.Sum))
+    return [digest(result) for result in results]
+
+
+def group_needs_all() -> bool:
+    """A member of a group that is ready everywhere waits for the others."""
+    now = session.require()
+    values = [torch.ones(4), torch.ones(4)]
+
+    def submit(i: int) -> int:
+        address = values[i].data_ptr()
+        return now.submit_allreduce(Allreduce(f"part.{i}", address, address, (4,), 7, hvd.Sum, 1.0, 1.0, "pair", 2))
+
+    first = submit(0)
+    time.sleep(0.1)
+    early = now.poll(first)
+    second = submit(1)
+    now.wait(first)
+    now.wait(second)
+    assert torch.equal(values[0], torch.full((4,), float(hvd.size()))) and torch.equal(values[0], values[1])
+    return early
+
+
+def mismatch(what: str) -> str:
+    """Disagree with rank 1 about something, check that the error says so, and show that the job goes on."""
+    odd = hvd.rank() == 1
+    tensor = torch.ones(4, 3)
+    message = ""
+    try:
+        if what == "shape":
+            hvd.allreduce(torch.ones(5, 3) if odd else tensor, name="w")
+        elif what == "dtype":
+            hvd.allreduce(tensor.double() if odd else tensor, name="w")
+        elif what == "op":
+            hvd.allreduce(tensor, name="w", op=hvd.Max if odd else hvd.Sum)
+        elif what == "prescale":
+            hvd.allreduce(tensor, name="w", prescale_factor=2.0 if odd else 1.0)
+        elif what == "root":
+            hvd.broadcast(tensor, 1 if odd else 0, name="w")
+        elif what == "columns":
+            hvd.allgather(torch.ones(2, 4) if odd else torch.ones(2, 3), name="w")
+        else:
+            _other_kind(odd)
+    except RuntimeFailure as error:
+        message = f"{type(error).__name__}: {error}"
+    assert torch.equal(hvd.allreduce(tensor, name="w2", op=hvd.Sum), tensor * hvd.size()), "the job is not usable"
+    return message
+
+
+def _other_kind(odd: bool) -> None:
+    now = session.require()
+    tensor = torch.ones(4)
+    address = tensor.data_ptr()
+    if odd:
+        ticket = now.submit_broadcast(Broadcast("w", address, address, (4,), 7, 0))
+    else:
+        ticket = now.submit_allreduce(Allreduce("w", address, address, (4,), 7, hvd.Sum))
+    now.wait(ticket)
+
+
+def duplicate_name() -> tuple[str, str]:
+    """Use a name that is in flight."""
+    if hvd.rank() == 1:
+        time.sleep(0.3)
+    first = hvd.allreduce_async(torch.ones(3), name="twice", op=hvd.Sum)
+    kind = message = ""
+    if hvd.rank() == 0:
+        try:
+            hvd.allreduce_async(torch.ones(3), name="twice", op=hvd.Sum)
+        except ValueError as error:
+            kind, message = type(error).__name__, str(error)
+    assert torch.equal(hvd.synchronize(first), torch.full((3,), float(hvd.size())))
+    return kind, message
+
+
+def until_failure() -> tuple[str, str, float]:
+    """Reduce until the job fails; return the error and when it was raised."""
+    tensor = torch.ones(1000)
+    try:
+        while True:
+            hvd.allreduce(tensor, name="loop")
+    except RuntimeFailure as error:
+        return type(error).__name__, str(error), time.monotonic()
+
+
+def after_failure() -> tuple[str, float]:
+    """Submit after the job has failed; return the error and how long it took."""
+    begin = time.monotonic()
+    try:
+        hvd.allreduce(torch.ones(3))
+    except RuntimeFailure as error:
+        return type(error).__name__, time.monotonic() - begin
+    return "", 0.0
+
+
+def wait_for_all(name: str, patience_s: float = 0.0) -> list[float]:
+    """Reduce one tensor, perhaps after a pause."""
+    time.sleep(patience_s)
+    found: list[float] = hvd.allreduce(torch.ones(2), name=name, op=hvd.Sum).tolist()
+    return found
+
+
+def submit_only(name: str) -> int:
+    return hvd.allreduce_async(torch.ones(2), name=name, op=hvd.Sum)
+
+
+def finish(handle: int) -> list[float]:
+    found: list[float] = hvd.synchronize(handle).tolist()
+    return found
+
+
+def interrupted_wait(name: str) -> float:
+    """Wait for an operation that others do not submit until Ctrl-C; return when it came through."""
+    handle = hvd.allreduce_async(torch.ones(2), name=name, op=hvd.Sum)
+    with contextlib.suppress(KeyboardInterrupt):
+        hvd.synchronize(handle)
+        raise AssertionError("the wait ended by itself")
+    at = time.monotonic()
+    _kept.append(handle)
+    return at
+
+
+def finish_kept() -> list[float]:
+    return finish(_kept.pop())
+
+
+_kept: list[int] = []
+
+
+def cpu_while_idle(seconds: float) -> float:
+    """Return the share of one core this process uses while it does nothing."""
+    hvd.allreduce(torch.ones(10), name="before")
+    time.sleep(0.3)
+    begin, cpu = time.monotonic(), time.process_time()
+    time.sleep(seconds)
+    return (time.process_time() - cpu) / (time.monotonic() - begin)
+
+
+def leave(delay_s: float) -> float:
+    """Shut down after a pause; return how long the shutdown took."""
+    hvd.allreduce(torch.ones(1), name="together")
+    time.sleep(delay_s)
+    begin = time.monotonic()
+    hvd.shutdown()
+    return time.monotonic() - begin
+
+
+def many_sessions(rounds: int) -> list[float]:
+    """Init and shut down again and again."""
+    found = []
+    for _ in range(rounds):
+        hvd.init()
+        found.append(float(hvd.allreduce(torch.ones(1), op=hvd.Sum).item()))
+        hvd.shutdown()
+    return found
+
+
+def join_and_sum() -> tuple[int, int, float]:
+    """Join whatever job the environment describes."""
+    hvd.init()
+    total = float(hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum).item())
+    result = hvd.rank(), hvd.size(), total
+    hvd.shutdown()
+    return result
+
+
+def make_network() -> torch.nn.Module:
+    torch.manual_seed(3)
+    return torch.nn.Sequential(
+        torch.nn.Linear(20, 50), torch.nn.ReLU(), torch.nn.Linear(50, 50), torch.nn.Tanh(), torch.nn.Linear(50, 3)
+    )
+
+
+def train(options: dict[str, Any]) -> tuple[list[str], list[torch.Tensor]]:
+    """Train on this rank's share of each batch; return a fingerprint of every step's gradients and the parameters.
+
+    Options: ``steps``, ``batch`` (joined), ``change_knobs``, ``optimizer`` and those of `DistributedOptimizer`.
+    """
+    options = dict(options)
+    steps, batch = options.pop("steps", 5), options.pop("batch", 60)
+    change, kind = options.pop("change_knobs", False), options.pop("optimizer", "SGD")
+    accumulate = options.get("backward_passes_per_step", 1)
+    rank, size = hvd.rank(), hvd.size()
+    model = make_network()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    base = getattr(torch.optim, kind)(model.parameters(), lr=0.05)
+    optimizer = hvd.DistributedOptimizer(base, model.named_parameters(), **options)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    generator = torch.Generator().manual_seed(11)
+    prints = []
+    for step in range(steps):
+        data = torch.randn(batch, 20, generator=generator)
+        labels = torch.randint(0, 3, (batch,), generator=generator)
+        optimizer.zero_grad()
+        share = torch.arange(rank, batch, size).chunk(accumulate)
+        for part in share:
+            loss = torch.nn.functional.cross_entropy(model(data[part]), labels[part]) / accumulate
+            loss.backward()  # type: ignore[no-untyped-call]
+            if change and rank == 0:
+                session.require().propose_knobs(_some_knobs(step))
+        optimizer.synchronize()
+        prints.append(digest(torch.cat([param.grad.view(-1) for param in model.parameters()])))  # type: ignore[union-attr]
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    return prints, [param.detach().clone() for param in model.parameters()]
+
+
+def _some_knobs(step: int) -> Knobs:
+    return Knobs(
+        fusion_bytes=(0, 256, 4096, 1 << 20)[step % 4],
+        cycle_time_ns=(0, 100_000, 1_000_000)[step % 3],
+        segment_bytes=(64, 1024, 1 << 17)[step % 3],
+        cache_capacity=(0, 2, 1024)[step % 3],
+    )
+
+
+def knobs_under_load(seconds: float) -> tuple[int, int]:
+    """Reduce many exact tensors while rank 0 changes the knobs all the time; return rounds and epochs seen."""
+    epochs = set()
+    rounds = 0
+    until = time.monotonic() + seconds
+    while hvd.broadcast_object(time.monotonic() < until, name="go"):
+        handles = []
+        for i in range(20):
+            if hvd.rank() == 0 and i % 5 == 0:
+                session.require().propose_knobs(_some_knobs(rounds + i))
+            tensor = contribution(hvd.rank(), 700 * i + 1, torch.float32, hvd.Sum)
+            handles.append(hvd.allreduce_async_(tensor, name=f"load.{i}", op=hvd.Sum))
+        for i, handle in enumerate(handles):
+            assert torch.equal(hvd.synchronize(handle), expectation(hvd.size(), 700 * i + 1, torch.float32, hvd.Sum))
+        epochs.add(session.require().epoch)
+        rounds += 1
+    return rounds, len(epochs)
+
+
+def knobs_now() -> tuple[dict[str, int], int]:
+    """Return the setting after one more collective."""
+    hvd.barrier()
+    now = session.require()
+    return now.knobs.as_dict(), now.epoch
+
+
+def propose_small_fusion() -> int:
+    """Let rank 0 change one knob; elsewhere it is refused."""
+    try:
+        return session.require().propose_knobs(Knobs(fusion_bytes=12345))
+    except RingtuneError as error:
+        assert hvd.rank() != 0 and "rank 0" in str(error)
+        return 0
+
+
+def differentiate(what: str) -> list[float]:
+    """Return the gradient of a collective's weighted sum; weights differ by rank."""
+    tensor = torch.ones(3, requires_grad=True)
+    weight = torch.full((3,), float(hvd.rank() + 1))
+    if what == "allreduce":
+        (hvd.allreduce(tensor, op=hvd.Sum) * weight).sum().backward()
+    elif what == "allgather":
+        (hvd.allgather(tensor) * weight.repeat(hvd.size())).sum().backward()
+    else:
+        (hvd.broadcast(tensor, 1) * weight).sum().backward()
+    assert tensor.grad is not None
+    found: list[float] = tensor.grad.tolist()
+    return found
+
+
+def share_objects(value: Any) -> tuple[Any, list[Any]]:
+    """Send the last rank's object and gather everybody's."""
+    mine = [hvd.rank(), value]
+    return hvd.broadcast_object(mine, hvd.size() - 1), hvd.allgather_object(mine * (hvd.rank() + 1))
+
+
+def share_optimizer_state(kind: str, options: dict[str, Any]) -> str:
+    """Give ranks without state the root's; return all of it as text."""
+    torch.manual_seed(hvd.rank())
+    model = torch.nn.Linear(4, 2)
+    optimizer = getattr(torch.optim, kind)(model.parameters(), **{**options, "lr": 0.1 * (hvd.rank() + 1)})
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = model(torch.ones(3, 4)).square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    if hvd.rank() == 0:
+        optimizer.step(closure)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer.step(closure)
+    return f"{optimizer.state_dict()} {model.weight.tolist()}"
+
+
+def sparse() -> list[list[float]]:
+    """Reduce a sparse tensor whose places differ by rank."""
+    tensor = torch.sparse_coo_tensor([[hvd.rank(), 4]], torch.ones(2, 2), (5, 2), check_invariants=True)
+    found: list[list[float]] = hvd.sparse_allreduce_async(tensor, "sparse", hvd.Sum)().to_dense().tolist()
+    return found

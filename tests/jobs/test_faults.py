@@ -1,0 +1,212 @@
+"""What happens when ranks disagree, die, stop, leave or are interrupted."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.jobs import cases
+from tests.jobs.launching import Job, variables
+
+GetJob = Callable[..., Job]
+TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
+LOST_WITHIN_S = 2.0
+
+BOTH_VALUES = {
+    "shape": (r"\[4, 3\]", r"\[5, 3\]"),
+    "dtype": ("float32", "float64"),
+    "op": ("Sum", "Max"),
+    "prescale": ("1", "2"),
+    "root": ("0", "1"),
+    "columns": (r"3\]", r"4\]"),
+    "kind": ("(?i)allreduce", "(?i)broadcast"),
+}
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("what", list(BOTH_VALUES))
+def test_disagreement_is_an_error_on_every_rank_and_the_job_goes_on(
+    what: str, size: int, transport: str, job: GetJob
+) -> None:
+    messages = job(size, transport).run(cases.mismatch, what=what)
+    for message in messages:
+        assert message.startswith("Mismatch: ")
+        assert re.search(r"\bw\b", message) and re.search(r"\b1\b", message), message
+        assert all(re.search(value, message) for value in BOTH_VALUES[what]), message
+
+
+@TRANSPORTS
+def test_a_name_in_flight_cannot_be_used_twice(transport: str, job: GetJob) -> None:
+    (kind, message), _ = job(2, transport).run(cases.duplicate_name)
+    assert kind == "InvalidArgument" and "allreduce.twice" in message
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_killed_rank_is_noticed_within_two_seconds(victim: int, transport: str, fresh: GetJob) -> None:
+    job = fresh(3, transport=transport)
+    job.start(cases.until_failure)
+    time.sleep(0.3)
+    killed_at = time.monotonic()
+    job.ranks[victim].signal(signal.SIGKILL)
+    for number, result in enumerate(job.collect(10)):
+        if number == victim:
+            assert result is None
+            continue
+        ((kind, message, raised_at),) = result
+        assert kind == "PeerLost" and re.search(rf"rank {victim}\b", message)
+        assert raised_at - killed_at < LOST_WITHIN_S
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_killed_while_all_are_idle(victim: int, transport: str, fresh: GetJob) -> None:
+    job = fresh(2, transport=transport)
+    job.run(cases.wait_for_all, name="x")
+    job.ranks[victim].signal(signal.SIGKILL)
+    time.sleep(0.5)
+    survivor = job.ranks[1 - victim]
+    survivor.send(cases.after_failure, {})
+    ((kind, took_s),) = survivor.receive(time.monotonic() + 10)
+    assert kind == "PeerLost" and took_s < LOST_WITHIN_S
+
+
+@TRANSPORTS
+def test_a_rank_that_waits_for_a_killed_one(transport: str, fresh: GetJob) -> None:
+    job = fresh(2, transport=transport)
+    job.ranks[0].send(cases.until_failure, {})
+    time.sleep(0.3)
+    killed_at = time.monotonic()
+    job.ranks[1].signal(signal.SIGKILL)
+    ((kind, _, raised_at),) = job.ranks[0].receive(time.monotonic() + 10)
+    assert kind == "PeerLost" and raised_at - killed_at < LOST_WITHIN_S
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("stopped", [False, True], ids=["late", "stopped"])
+def test_a_stall_names_tensor_missing_ranks_and_age(stopped: bool, transport: str, fresh: GetJob) -> None:
+    job = fresh(3, transport=transport, stall_check_time_seconds=0.5)
+    job.run(cases.wait_for_all, name="warm")
+    if stopped:
+        job.ranks[1].signal(signal.SIGSTOP)
+    for number in (0, 2):
+        job.ranks[number].send(cases.wait_for_all, {"name": "late"})
+    warning = _wait_for(r"allreduce\.late", job, 5)
+    job.ranks[1].signal(signal.SIGCONT)
+    job.ranks[1].send(cases.wait_for_all, {"name": "late"})
+    assert job.collect() == [([3.0, 3.0],)] * 3
+    assert re.search(r"\b1\b", warning) and re.search(r"\d+(\.\d+)? ?(s|ms)\b", warning), warning
+
+
+def _wait_for(pattern: str, job: Job, seconds: float) -> str:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for line in job.ranks[0].stderr().splitlines():
+            if re.search(pattern, line):
+                return line
+        time.sleep(0.02)
+    raise AssertionError(f"no line with {pattern} on stderr of rank 0: {job.ranks[0].stderr()!r}")
+
+
+def test_a_stall_can_end_the_job(fresh: GetJob) -> None:
+    job = fresh(2, stall_check_time_seconds=0.2, stall_shutdown_time_seconds=0.6)
+    job.ranks[0].send(cases.until_failure, {})
+    ((_, message, _),) = job.ranks[0].receive(time.monotonic() + 10)
+    assert "allreduce.loop" in message
+
+
+def test_missing_ranks_are_named_at_start(fresh: GetJob) -> None:
+    job = fresh(3, join=False, start_timeout=1)
+    for number in (0, 2):
+        job.ranks[number].send(cases.open_session, {})
+    for number in (0, 2):
+        failure = job.ranks[number].receive(time.monotonic() + 10)
+        assert failure.kind[0] == "Timeout" and re.search(r"\b1\b", failure.message), failure.message
+
+
+@TRANSPORTS
+def test_ctrl_c_interrupts_a_wait_and_the_job_goes_on(transport: str, fresh: GetJob) -> None:
+    job = fresh(2, transport=transport)
+    job.ranks[0].send(cases.interrupted_wait, {"name": "w"})
+    time.sleep(0.3)
+    sent_at = time.monotonic()
+    job.ranks[0].signal(signal.SIGINT)
+    (came_at,) = job.ranks[0].receive(time.monotonic() + 10)
+    assert came_at - sent_at < 0.5
+    job.ranks[0].send(cases.finish_kept, {})
+    job.ranks[1].send(cases.wait_for_all, {"name": "w"})
+    assert job.collect() == [([2.0, 2.0],)] * 2
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_ranks_may_leave_at_different_times(last: int, transport: str, fresh: GetJob) -> None:
+    job = fresh(3, transport=transport)
+    for number, rank in enumerate(job.ranks):
+        rank.send(cases.leave, {"delay_s": 0.6 if number == last else 0.0})
+    took = [result[0] for result in job.collect(10)]
+    assert max(took) < 3
+
+
+@TRANSPORTS
+def test_init_shutdown_init(transport: str, fresh: GetJob) -> None:
+    job = fresh(3, join=False, transport=transport)
+    assert job.run(cases.many_sessions, rounds=5) == [[3.0] * 5] * 3
+
+
+def test_one_rank_joins_and_leaves_often(fresh: GetJob) -> None:
+    assert fresh(1, join=False, environ={}).run(cases.many_sessions, rounds=5) == [[1.0] * 5]
+
+
+@pytest.mark.parametrize("recording", [False, True], ids=["quiet", "recording"])
+@TRANSPORTS
+def test_an_idle_rank_uses_less_than_a_hundredth_of_a_core(
+    transport: str, recording: bool, fresh: GetJob, tmp_path: object
+) -> None:
+    settings = {"run_dir": f"{tmp_path}/run", "timeline": f"{tmp_path}/t.json"} if recording else {}
+    job = fresh(3, transport=transport, **settings)
+    assert max(job.run(cases.cpu_while_idle, seconds=3.0)) < 0.01
+
+
+LAUNCHERS = {
+    "by hand": variables(2),
+    "master": {"OMPI_COMM_WORLD_RANK": "{rank}", "OMPI_COMM_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"},
+    "mpirun": {
+        "OMPI_COMM_WORLD_RANK": "{rank}", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "{rank}",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "test@1",
+    },
+    "hydra": {"PMI_RANK": "{rank}", "PMI_SIZE": "2", "MPI_LOCALRANKID": "{rank}", "MPI_LOCALNRANKS": "2"},
+    "srun": {
+        "SLURM_PROCID": "{rank}", "SLURM_NTASKS": "2", "SLURM_LOCALID": "{rank}", "SLURM_TASKS_PER_NODE": "2",
+        "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0",
+    },
+    "horovodrun": {
+        "HOROVOD_RANK": "{rank}", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "{rank}", "HOROVOD_LOCAL_SIZE": "2",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1",
+    },
+    "torchrun without agent": {
+        "RANK": "{rank}", "WORLD_SIZE": "2", "LOCAL_RANK": "{rank}", "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "t", "TORCHELASTIC_USE_AGENT_STORE": "False",
+    },
+    "srun on several hosts": {
+        "SLURM_PROCID": "{rank}", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_TASKS_PER_NODE": "1(x2)",
+        "SLURM_NODEID": "{rank}", "SLURM_JOB_NODELIST": "localhost,other",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("launcher", list(LAUNCHERS))
+def test_ranks_of_each_launcher_find_each_other_twice(launcher: str, fresh: GetJob) -> None:
+    environ = dict(LAUNCHERS[launcher])
+    if "MASTER_ADDR" in environ:
+        environ["MASTER_PORT"] = variables(2)["RINGTUNE_STORE"].rpartition(":")[2]
+    if "SLURM_JOB_NODELIST" in environ:  # the port is made of this number: another job of this host has another
+        environ["SLURM_JOB_ID"] = variables(2)["RINGTUNE_STORE"].rpartition(":")[2]
+    job = fresh(2, join=False, environ=environ)
+    for _ in range(2):
+        assert job.run(cases.join_and_sum) == [(0, 2, 3.0), (1, 2, 3.0)]
