@@ -30,8 +30,9 @@ class SpscRing {
 
   [[nodiscard]] std::size_t capacity() const noexcept { return mask_ + 1; }
 
-  /// Producer. False when full.
-  bool try_push(const T& value) noexcept {
+  /// Producer. False when full. `publish` is release, or seq_cst when the producer then looks at a flag by which the
+  /// consumer says that it sleeps (store of the tail, load of the flag: only seq_cst keeps that order).
+  bool try_push(const T& value, std::memory_order publish = std::memory_order_release) noexcept {
     // relaxed: only this thread writes tail_.
     const std::size_t tail = tail_.load(std::memory_order_relaxed);
     if (tail - cached_head_ > mask_) {
@@ -41,7 +42,7 @@ class SpscRing {
     }
     slots_[tail & mask_] = value;
     // release: whoever sees the new tail sees the slot.
-    tail_.store(tail + 1, std::memory_order_release);
+    tail_.store(tail + 1, publish);
     return true;
   }
 
@@ -61,9 +62,9 @@ class SpscRing {
     head_.store(head_.load(std::memory_order_relaxed) + count, std::memory_order_release);
   }
 
-  /// Any thread; a snapshot.
+  /// Any thread; a snapshot. seq_cst for the counterpart of `publish`: a consumer that has announced its sleep looks here.
   [[nodiscard]] bool empty() const noexcept {
-    return head_.load(std::memory_order_acquire) == tail_.load(std::memory_order_acquire);
+    return head_.load(std::memory_order_acquire) == tail_.load(std::memory_order_seq_cst);
   }
 
  private:

@@ -34,4 +34,8 @@ struct Span {
 };
 static_assert(sizeof(Span) == 40);
 
+/// "ALLREDUCE" for the wire value of a CollectiveKind; empty when there is none of that number. The table lives here
+/// because the timeline needs it below collective/.
+[[nodiscard]] std::string_view operation_name(std::uint8_t kind) noexcept;
+
 }  // namespace ringtune

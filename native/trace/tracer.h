@@ -17,7 +17,9 @@ struct TracerOptions {
   std::size_t ring_spans = 1 << 16;  // per recording thread, power of two
 };
 
-/// Thread-safe. `record` never blocks and never allocates after the thread's first call.
+/// Thread-safe; owns the rings, the writer thread and, while recording, the sink. `record` never blocks and never
+/// allocates after the thread's first call. A sink that throws ends the writing, not the recording: the reason is logged
+/// once, everything later counts as dropped, and stop() throws TraceIo. In a forked child the tracer is inert.
 class Tracer {
  public:
   explicit Tracer(TracerOptions options = {});
@@ -25,7 +27,7 @@ class Tracer {
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
 
-  /// Begins to record into `sink`. Throws InvalidArgument when already recording.
+  /// Begins to record into `sink`; the counts start at zero. Throws InvalidArgument when already recording.
   void start(std::unique_ptr<Sink> sink);
   /// Drains all rings, writes the dropped count, closes the sink. No-op when not recording. Throws TraceIo.
   void stop();
@@ -34,9 +36,11 @@ class Tracer {
   /// Name -> id, stable for the life of the tracer. Any thread. Cheap for a known name, but callers should cache it.
   [[nodiscard]] std::uint32_t intern(std::string_view name);
   void record(const Span& span) noexcept;  // no-op when not recording
-  /// A rare event with free arguments (knob change, stall, error, clock sample): `args_json` is a JSON object.
+  /// A rare event with free arguments (knob change, stall, error, clock sample): `args_json` is a JSON object, else
+  /// InvalidArgument. Allocates and takes a lock. No-op when not recording.
   void event(std::string_view name, std::string_view category, std::int64_t at_ns, std::string args_json);
 
+  /// Of the recording that runs or ended last. recorded = spans handed to the sink.
   [[nodiscard]] std::uint64_t dropped() const noexcept;
   [[nodiscard]] std::uint64_t recorded() const noexcept;
 

@@ -1,0 +1,21 @@
+#include "trace/span.h"
+
+#include <array>
+#include <cstddef>
+
+namespace ringtune {
+
+std::string_view name_of(Stage stage) {
+  constexpr std::array<std::string_view, kStageCount> kNames{"negotiate", "queue", "copy_in", "communicate", "copy_out",
+                                                             "wait",      "step",  "range",   "cycle"};
+  const auto index = static_cast<std::size_t>(stage);
+  return index < kNames.size() ? kNames[index] : "unknown";
+}
+
+std::string_view operation_name(std::uint8_t kind) noexcept {
+  constexpr std::array<std::string_view, 6> kNames{"ALLREDUCE", "ALLGATHER", "BROADCAST",
+                                                   "BARRIER",   "ALLTOALL",  "REDUCESCATTER"};
+  return kind < kNames.size() ? kNames[kind] : std::string_view{};
+}
+
+}  // namespace ringtune

@@ -1,0 +1,95 @@
+#include "trace/tracer.h"
+
+#include <bit>
+#include <mutex>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "trace/json.h"
+#include "trace/name_table.h"
+#include "trace/thread_rings.h"
+#include "trace/writer.h"
+
+namespace ringtune {
+
+struct Tracer::Impl {
+  explicit Impl(std::size_t ring_spans) : rings(ring_spans) {}
+  NameTable names;
+  ThreadRings rings;
+  std::mutex control;  // start and stop, one at a time
+  // The writer of the current recording, read by recorders without a lock. Writers that ended are kept: a recorder may
+  // have read the pointer just before the stop. A recording is rare and an ended writer is small.
+  std::atomic<TraceWriter*> writer{nullptr};
+  std::vector<std::unique_ptr<TraceWriter>> writers;
+};
+
+Tracer::Tracer(TracerOptions options) : impl_(std::make_unique<Impl>(options.ring_spans)) {
+  RINGTUNE_CHECK(std::has_single_bit(options.ring_spans) && options.ring_spans >= 4, "ring of ", options.ring_spans,
+                 " spans: a power of two from 4 on is needed");
+}
+
+Tracer::~Tracer() {
+  try {
+    stop();
+  } catch (const Error&) {  // the writer has logged it
+  }
+}
+
+void Tracer::start(std::unique_ptr<Sink> sink) {
+  RINGTUNE_CHECK(sink != nullptr);
+  const std::lock_guard lock(impl_->control);
+  if (recording()) throw InvalidArgument("the timeline is already being recorded; stop it before starting another");
+  impl_->writers.push_back(std::make_unique<TraceWriter>(std::move(sink), &impl_->rings, &impl_->names));
+  // release: whoever reads the pointer sees the writer behind it.
+  impl_->writer.store(impl_->writers.back().get(), std::memory_order_release);
+  recording_.store(true, std::memory_order_release);
+}
+
+void Tracer::stop() {
+  const std::lock_guard lock(impl_->control);
+  if (!recording()) return;
+  recording_.store(false, std::memory_order_release);
+  const std::string error = impl_->writers.back()->finish();
+  if (!error.empty()) throw TraceIo(error);
+}
+
+std::uint32_t Tracer::intern(std::string_view name) { return impl_->names.intern(name); }
+
+void Tracer::record(const Span& span) noexcept {
+  // acquire: pairs with start(), so that the pointer read next is that writer's (or a later one's).
+  if (!recording_.load(std::memory_order_acquire)) return;
+  TraceWriter& writer = *impl_->writer.load(std::memory_order_acquire);
+  ThreadRing* const ring = impl_->rings.mine();
+  if (ring == nullptr) {
+    writer.count_lost();
+    return;
+  }
+  if (!ring->spans.try_push(span, std::memory_order_seq_cst)) {
+    // Only this thread writes its count; load and store are cheaper than an atomic add.
+    ring->dropped.store(ring->dropped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    return;
+  }
+  writer.pushed(*ring);
+}
+
+void Tracer::event(std::string_view name, std::string_view category, std::int64_t at_ns, std::string args_json) {
+  if (!is_json_object(args_json)) {
+    throw InvalidArgument("the arguments of event " + json_quote(name) + " are no JSON object: " + args_json);
+  }
+  if (!recording_.load(std::memory_order_acquire)) return;
+  impl_->writer.load(std::memory_order_acquire)
+      ->push_event({std::string(name), std::string(category), at_ns, std::move(args_json)});
+}
+
+std::uint64_t Tracer::dropped() const noexcept {
+  const TraceWriter* const writer = impl_->writer.load(std::memory_order_acquire);
+  return writer == nullptr ? 0 : writer->dropped();
+}
+
+std::uint64_t Tracer::recorded() const noexcept {
+  const TraceWriter* const writer = impl_->writer.load(std::memory_order_acquire);
+  return writer == nullptr ? 0 : writer->written();
+}
+
+}  // namespace ringtune

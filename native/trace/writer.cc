@@ -1,0 +1,178 @@
+#include "trace/writer.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "base/futex.h"
+#include "base/log.h"
+
+namespace ringtune {
+namespace {
+
+constexpr std::int64_t kNapNs = 100'000'000;
+
+/// Signals belong to the application's threads: a thread started while this lives inherits that all are blocked.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() noexcept {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+TraceWriter::TraceWriter(std::unique_ptr<Sink> sink, ThreadRings* rings, const NameTable* names)
+    : sink_(std::move(sink)), rings_(rings), names_(names),
+      lookup_([this](std::uint32_t id) { return names_->name_of(id); }), dropped_before_(rings->dropped()),
+      process_(::getpid()) {
+  // Left behind by a recorder that was overtaken by the stop before: they belong to no recording.
+  for (const auto& ring : rings_->all()) {
+    while (!ring->spans.readable().empty()) ring->spans.consume(ring->spans.readable().size());
+  }
+  const SignalsBlocked blocked;
+  thread_ = std::thread([this] { run(); });
+  pthread_setname_np(thread_.native_handle(), "ringtune-trace");
+}
+
+TraceWriter::~TraceWriter() {
+  if (thread_.joinable()) (void)finish();
+}
+
+std::string TraceWriter::finish() {
+  if (::getpid() != process_) {
+    // A forked child has no such thread (joining would wait for ever, detaching throws), and the file is its parent's:
+    // both are given up for good.
+    (void)new std::thread(std::move(thread_));
+    (void)sink_.release();
+    return {};
+  }
+  stop_.store(true, std::memory_order_seq_cst);  // before wake() looks at the state; see nap()
+  wake();
+  thread_.join();
+  return error_;
+}
+
+std::uint64_t TraceWriter::dropped() const {
+  return rings_->dropped() - dropped_before_ + lost_.load(std::memory_order_relaxed);
+}
+
+void TraceWriter::push_event(RareEvent event) {
+  {
+    const std::lock_guard lock(event_mutex_);
+    events_.push_back(std::move(event));
+  }
+  wake();
+}
+
+void TraceWriter::wake() noexcept {
+  // A system call only when the thread does wait. seq_cst: ordered against what was published before.
+  if (state_.exchange(kAwake, std::memory_order_seq_cst) != kAwake) futex_wake(state_, 1, FutexScope::kPrivate);
+}
+
+void TraceWriter::run() noexcept {
+  bool unflushed = false;
+  for (;;) {
+    const bool stopping = stop_.load(std::memory_order_seq_cst);  // before the round: it then sees all there was
+    const bool moved = drain();
+    if (stopping) break;
+    unflushed |= moved;
+    if (moved) {
+      nap();
+      continue;
+    }
+    if (std::exchange(unflushed, false)) guarded("flush", [this] { sink_->flush(); });
+    sleep();
+  }
+  // Also after a failure: perhaps the summary finds room; if not, the first error is the one to tell.
+  const bool was_failed = std::exchange(failed_, false);
+  guarded("close", [this] { sink_->close(dropped()); });
+  failed_ |= was_failed;
+  sink_.reset();
+}
+
+/// Runs `action` on the sink. False when it threw now or earlier.
+template <typename Action>
+bool TraceWriter::guarded(const char* what, Action action) noexcept {
+  if (failed_) return false;
+  try {
+    action();
+    return true;
+  } catch (const std::exception& error) {
+    failed_ = true;
+    if (!error_.empty()) return false;
+    try {
+      error_ = std::string(error.what()) + " (timeline stopped at " + what + "; training goes on without it)";
+      log_line(LogLevel::kError, error_);
+    } catch (...) {
+      error_ = "timeline stopped";  // short enough for no allocation
+    }
+    return false;
+  }
+}
+
+bool TraceWriter::drain() {
+  bool moved = drain_events();
+  for (const auto& ring : rings_->all()) {
+    // At most what was there at the beginning and once around: a thread that never rests does not starve the others.
+    for (int part = 0; part < 2; ++part) {
+      const std::span<const Span> spans = ring->spans.readable();
+      if (spans.empty()) break;
+      moved = true;
+      if (guarded("write", [&] { sink_->write(spans, lookup_); })) {
+        written_.fetch_add(spans.size(), std::memory_order_relaxed);
+      } else {
+        lost_.fetch_add(spans.size(), std::memory_order_relaxed);
+      }
+      ring->spans.consume(spans.size());
+    }
+  }
+  return moved;
+}
+
+bool TraceWriter::drain_events() {
+  std::vector<RareEvent> events;
+  {
+    const std::lock_guard lock(event_mutex_);
+    events.swap(events_);
+  }
+  for (const RareEvent& event : events) guarded("write", [&] { sink_->write(event); });
+  return !events.empty();
+}
+
+void TraceWriter::nap() {
+  state_.store(kNapping, std::memory_order_seq_cst);
+  // Either finish() sees kNapping and wakes, or we see its stop here. Spans may wait until the nap is over.
+  if (!stop_.load(std::memory_order_seq_cst)) {
+    (void)futex_wait(state_, kNapping, Deadline::after(kNapNs), FutexScope::kPrivate);
+  }
+  state_.store(kAwake, std::memory_order_relaxed);
+}
+
+void TraceWriter::sleep() {
+  state_.store(kSleeping, std::memory_order_seq_cst);
+  // A recorder stores its tail, then loads the state; we store the state, then load the tails. In the single order of
+  // seq_cst operations one of the two sees the other, so no span is left lying while we sleep.
+  while (state_.load(std::memory_order_seq_cst) == kSleeping && nothing_there()) {
+    (void)futex_wait(state_, kSleeping, Deadline::never(), FutexScope::kPrivate);
+  }
+  state_.store(kAwake, std::memory_order_relaxed);
+}
+
+bool TraceWriter::nothing_there() {
+  if (stop_.load(std::memory_order_seq_cst) || !rings_->all_empty()) return false;
+  const std::lock_guard lock(event_mutex_);
+  return events_.empty();
+}
+
+}  // namespace ringtune

@@ -1,0 +1,76 @@
+// The thread that moves spans from the rings into the sink. Internal to trace/.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "trace/name_table.h"
+#include "trace/sink.h"
+#include "trace/thread_rings.h"
+
+namespace ringtune {
+
+/// Lives for one recording: the constructor starts the thread, finish() drains and ends it. Borrows rings and names.
+///
+/// While spans come in, the thread naps at most 100 ms between two rounds; after a round without any it flushes the sink
+/// and sleeps without a timer until the next span. A recorder pays for a wake-up only then, and when a quarter of its
+/// ring was filled since it last looked.
+class TraceWriter {
+ public:
+  TraceWriter(std::unique_ptr<Sink> sink, ThreadRings* rings, const NameTable* names);
+  ~TraceWriter();  // ends the thread when finish() was not called
+  TraceWriter(const TraceWriter&) = delete;
+  TraceWriter& operator=(const TraceWriter&) = delete;
+
+  /// Recorder, after a push with seq_cst. Inline: the common case is one load.
+  void pushed(ThreadRing& ring) noexcept {
+    const bool sleeping = state_.load(std::memory_order_seq_cst) == kSleeping;
+    const bool quarter = (++ring.pushed & (ring.spans.capacity() / 4 - 1)) == 0;
+    if (sleeping || quarter) [[unlikely]] wake();
+  }
+  void push_event(RareEvent event);
+  /// A span that found no room or no ring.
+  void count_lost() noexcept { lost_.fetch_add(1, std::memory_order_relaxed); }
+
+  /// Blocks until everything recorded before the call is written and the sink is closed. Returns the first error of the
+  /// sink, empty when there was none. In a forked child: gives up thread and file and returns at once.
+  std::string finish();
+
+  [[nodiscard]] std::uint64_t written() const noexcept { return written_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t dropped() const;
+
+ private:
+  enum State : std::uint32_t { kAwake = 0, kNapping = 1, kSleeping = 2 };
+  void run() noexcept;
+  bool drain();
+  bool drain_events();
+  bool nothing_there();
+  void nap();
+  void sleep();
+  void wake() noexcept;
+  template <typename Action>
+  bool guarded(const char* what, Action action) noexcept;
+
+  std::unique_ptr<Sink> sink_;
+  ThreadRings* rings_;
+  const NameTable* names_;
+  NameLookup lookup_;
+  const std::uint64_t dropped_before_;  // by the rings, in earlier recordings
+  const int process_;
+  alignas(64) std::atomic<std::uint32_t> state_{kAwake};  // read by every recorder: alone on its line
+  alignas(64) std::atomic<bool> stop_{false};
+  std::atomic<std::uint64_t> written_{0};
+  std::atomic<std::uint64_t> lost_{0};
+  std::mutex event_mutex_;
+  std::vector<RareEvent> events_;
+  std::string error_;  // of the writer thread; read by others after join
+  bool failed_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ringtune
