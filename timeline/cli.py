@@ -16,6 +16,7 @@ from ringtune.timeline.merge import MergeReport, merge, merge_run
 from ringtune.timeline.summary import summarize
 from ringtune.timeline.tables import summary_view
 
+_PIPE_WIDTH = 140
 _STEPS = re.compile(r"^(\d*):(\d*)$")
 
 
@@ -42,7 +43,8 @@ def summary(source: tuple[Path, ...], as_json: bool, steps: str | None) -> None:
     if as_json:
         sys.stdout.write(orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
-        console = Console(soft_wrap=True) if not sys.stdout.isatty() else Console()
+        # In a file or a pipe nothing needs to fit a screen.
+        console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
         console.print(summary_view(found), highlight=False)
 
 
@@ -56,7 +58,10 @@ def summary(source: tuple[Path, ...], as_json: bool, steps: str | None) -> None:
     help="Merged file (.gz packs it); default: timeline.json in the run folder.",
 )
 def merge_command(source: tuple[Path, ...], output: Path | None) -> None:
-    """Join the parts of all ranks into one trace on one clock, for Perfetto and for the summary."""
+    """Join the parts of all ranks into one trace.
+
+    All on rank 0's clock, for Perfetto and for the summary. Takes a run folder, or parts (rank-*.json) in any order.
+    """
     if len(source) == 1 and source[0].is_dir():
         report = merge_run(source[0], output)
     elif output is None:

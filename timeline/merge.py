@@ -69,6 +69,7 @@ def merge(parts: Iterable[PathLike], output: PathLike) -> MergeReport:
     if not traces:
         raise RingtuneError(f"nothing to merge: {problems[0]}")
     joined = join(traces)
+    traces.clear()  # its columns would double the memory while the joined ones are sorted and written
     missing = tuple(sorted(set(range(joined.size)) - {part.rank for part in joined.parts}))
     target = Path(output)
     write_merged(target, joined, problems=problems, missing=missing)
@@ -137,8 +138,11 @@ def join(traces: Sequence[Trace]) -> Trace:
     )
     moments = ([int(spans.begin_ns.min())] if len(spans) else []) + [instant.at_ns for instant in instants]
     origin = min(moments, default=0)
+    # In place: `concatenate` has just made these columns, nobody else holds them.
+    for column in (spans.begin_ns, spans.end_ns):
+        column -= origin
     return Trace(
-        spans=spans.shifted(-origin),
+        spans=spans,
         instants=tuple(replace(instant, at_ns=instant.at_ns - origin) for instant in instants),
         parts=tuple(trace.parts[0] for trace in aligned),
         source="merged",

@@ -62,18 +62,20 @@ class EventStream:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         unpack = zlib.decompressobj(wbits=31) if packed else None
-        while raw := file.read(CHUNK_BYTES):
-            if unpack is None:
-                yield raw
-                continue
-            try:
+        try:
+            while raw := file.read(CHUNK_BYTES):
+                if unpack is None:
+                    yield raw
+                    continue
                 while raw:
                     yield unpack.decompress(raw, CHUNK_BYTES)
                     raw = unpack.unconsumed_tail or unpack.unused_data
                     if unpack.eof:
                         unpack = zlib.decompressobj(wbits=31)  # files may be several gzip members
-            except zlib.error:
-                return
+            if unpack is not None:
+                yield unpack.flush()
+        except zlib.error:
+            return
 
     def _events(self, chunks: Iterator[bytes]) -> Iterator[list[Any]]:
         buffer = self._open(chunks)

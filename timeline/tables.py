@@ -67,7 +67,9 @@ def _warnings(summary: Summary) -> Iterator[Text]:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="left" if column == "host" else "right", no_wrap=True)
+        # On a narrow terminal the host gives way, never a number.
+        is_host = column == "host"
+        table.add_column(column, justify="left" if is_host else "right", no_wrap=not is_host, overflow="fold")
     return table
 
 
