@@ -1,8 +1,8 @@
 """Bus bandwidth: how fast the links were used, comparable between numbers of ranks.
 
-Notation: n = ranks, S = bytes of a batch as recorded (payload of one rank), t = time of its COMMUNICATE span. Bus
-bandwidth = S * factor / t. The factors are those of nccl-tests: allreduce 2(n-1)/n, reduce-scatter and alltoall
-(n-1)/n, broadcast 1; allgather is (n-1)/n of the gathered n * S bytes, so n - 1 of what a rank gives.
+Notation: n = ranks, S = bytes of a batch as its COMMUNICATE span records them (for an allgather the gathered bytes of
+all ranks, as nccl-tests counts), t = time of that span. Bus bandwidth = S * factor / t, with the factors of nccl-tests:
+allreduce 2(n-1)/n; allgather, reduce-scatter and alltoall (n-1)/n; broadcast 1.
 
 Source: NVIDIA nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth".
 """
@@ -21,7 +21,7 @@ def bus_factor(kind: str, ranks: int) -> float:
     if ranks < 2 or kind == "BARRIER":
         return 0.0
     share = (ranks - 1) / ranks
-    return {"ALLREDUCE": 2 * share, "ALLGATHER": float(ranks - 1), "BROADCAST": 1.0}.get(kind, share)
+    return {"ALLREDUCE": 2 * share, "BROADCAST": 1.0}.get(kind, share)
 
 
 @dataclass(frozen=True)

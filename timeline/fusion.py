@@ -1,4 +1,4 @@
-"""How well tensors were fused into batches."""
+"""How well tensors were fused into batches. Only allreduces are: others run alone and are not counted here."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtune.timeline.spans import SpanTable, Trace
-from ringtune.timeline.vocabulary import KNOBS, Stage
+from ringtune.timeline.vocabulary import KNOBS, RING_PREFIX, Stage
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """Batches of the lowest rank that recorded any (they are equal on all ranks).
+    """Allreduce batches of the lowest rank that recorded any (they are equal on all ranks).
 
     ``fill`` = mean bytes of a batch / size of the fusion buffer in force; None when the trace names no buffer size.
     """
@@ -28,7 +28,8 @@ class Fusion:
 
 def fusion(trace: Trace) -> Fusion | None:
     """Return how well tensors were fused; None when no batch was recorded."""
-    batches = trace.spans.take((trace.spans.stage == Stage.COMMUNICATE) & (trace.spans.batch > 0))
+    of_allreduce = trace.spans.name_mask(RING_PREFIX + "ALLREDUCE")
+    batches = trace.spans.take(of_allreduce & (trace.spans.stage == Stage.COMMUNICATE) & (trace.spans.batch > 0))
     if not len(batches):
         return None
     rank = int(batches.rank.min())

@@ -131,7 +131,10 @@ class InstantWord:
 
 INSTANT_WORDS = (
     InstantWord(
-        KNOBS, "knobs", "this rank switched to a version of the knobs", ("epoch", "fusion_bytes", "cycle_time_ns")
+        KNOBS,
+        "knobs",
+        "this rank switched to a version of the knobs",
+        ("epoch", "fusion_bytes", "cycle_time_ns", "segment_bytes", "cache_capacity"),
     ),
     InstantWord(STALL, "stall", "a tensor waits for ranks that have not submitted it", ("tensor", "missing", "age_ns")),
     InstantWord(ERROR, "error", "an operation failed on this rank", ("tensor", "message")),
@@ -152,12 +155,18 @@ class ArgumentWord:
 
 ARGUMENT_WORDS = (
     ArgumentWord("tensor", "text", "name of the tensor; left out when empty"),
-    ArgumentWord("bytes", "bytes", "payload of the tensor, of the whole batch for a `communicate` span"),
+    ArgumentWord(
+        "bytes",
+        "bytes",
+        "payload of this rank's tensor; of a `communicate` span: of the batch, for an allgather of all ranks",
+    ),
     ArgumentWord("batch", "number", "fused batch, equal on all ranks; left out when 0 (none)"),
     ArgumentWord("step", "number", "optimizer step in which it was recorded"),
     ArgumentWord("epoch", "number", "version of the knobs in force"),
     ArgumentWord("fusion_bytes", "bytes", "size of the fusion buffer"),
     ArgumentWord("cycle_time_ns", "ns", "shortest time between two cycles"),
+    ArgumentWord("segment_bytes", "bytes", "size of one send within a collective"),
+    ArgumentWord("cache_capacity", "number", "tensors the response cache remembers"),
     ArgumentWord("missing", "list of ranks", "ranks that have not submitted the tensor"),
     ArgumentWord("age_ns", "ns", "how long the oldest rank has waited"),
     ArgumentWord("message", "text", "what went wrong"),

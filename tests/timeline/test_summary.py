@@ -77,7 +77,7 @@ def test_bus_bandwidth_follows_nccl_tests(tmp_path: Path) -> None:
     ("kind", "ranks", "factor"),
     [
         ("ALLREDUCE", 2, 1.0), ("ALLREDUCE", 8, 1.75), ("REDUCESCATTER", 4, 0.75), ("ALLTOALL", 4, 0.75),
-        ("ALLGATHER", 4, 3.0), ("BROADCAST", 4, 1.0), ("BARRIER", 4, 0.0), ("ALLREDUCE", 1, 0.0),
+        ("ALLGATHER", 4, 0.75), ("BROADCAST", 4, 1.0), ("BARRIER", 4, 0.0), ("ALLREDUCE", 1, 0.0),
     ],
 )  # fmt: skip
 def test_bus_factors(kind: str, ranks: int, factor: float) -> None:
@@ -129,6 +129,15 @@ def test_knob_epochs_and_fill(tmp_path: Path) -> None:
     ]
     assert summary.fusion is not None
     assert summary.fusion.fill == pytest.approx(sum(fills) / len(fills))
+
+
+def test_only_allreduces_count_as_fused(tmp_path: Path) -> None:
+    job = generate(Schedule())
+    plain = summarize(merged(job, tmp_path / "plain")).fusion
+    other = replace(make_spans([(1, 2)], stage=Stage.COMMUNICATE), names=("RING_BROADCAST",))
+    other = replace(other.shifted(job.schedule.start_ns), batch=other.batch + 999)
+    with_broadcast = replace(job, spans={**job.spans, 0: concatenate([job.spans[0], other])})
+    assert summarize(merged(with_broadcast, tmp_path / "more")).fusion == plain
 
 
 def test_a_range_of_steps(tmp_path: Path) -> None:
