@@ -8,9 +8,23 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from typing import Protocol
 
 from ringtune.knobs import Knobs
 from ringtune.stats import StepStats
+
+
+class Job(Protocol):
+    """A job whose noise-free step time depends on the knobs alone."""
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def gradients(self) -> int: ...
+
+    def step_ns(self, knobs: Knobs) -> float:
+        """Return the duration of a step in nanoseconds."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +96,7 @@ class Noise:
 class SimulatedRun:
     """Plays a job step by step; knobs proposed take effect two steps later, as in the real runtime."""
 
-    def __init__(self, job: SyntheticJob | Flat, noise: Noise, knobs: Knobs, seed: int) -> None:
+    def __init__(self, job: Job, noise: Noise, knobs: Knobs, seed: int) -> None:
         self.job, self.noise, self.knobs = job, noise, knobs
         self.epoch = 0
         self.step = 0

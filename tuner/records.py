@@ -5,8 +5,9 @@ Every record carries its units in the field names. Readers must ignore events an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, TypeVar
 
 from ringtune.knobs import Knobs
 from ringtune.tuner.scoring import NO_GAIN, Interval
@@ -140,6 +141,35 @@ class ResultRecord:
 
 
 Record = StartRecord | TrialRecord | NoteRecord | ResultRecord
+
+
+_KINDS: dict[str, type[Any]] = {kind.event: kind for kind in (StartRecord, TrialRecord, NoteRecord, ResultRecord)}
+_Built = TypeVar("_Built")
+
+
+def build(kind: type[_Built], values: Mapping[str, Any]) -> _Built:
+    """Rebuild a record from its `as_dict`; fields it does not know are ignored.
+
+    Raises:
+        TypeError: A field is missing.
+        ValueError: A value makes no sense.
+    """
+    known = {item.name: values[item.name] for item in fields(kind) if item.name in values}  # type: ignore[arg-type]
+    for name, value in known.items():
+        if name in ("knobs", "default"):
+            known[name] = Knobs.from_dict(value)
+        elif isinstance(value, dict):
+            known[name] = Interval(**value)
+        elif isinstance(value, list):
+            known[name] = tuple(value)
+    return kind(**known)
+
+
+def parse(event: Mapping[str, Any]) -> Record | None:
+    """Return the record of a journal's line; None for an event that is not known."""
+    kind = _KINDS.get(event.get("event", ""))
+    record: Record | None = build(kind, event) if kind is not None else None
+    return record
 
 
 @dataclass

@@ -10,8 +10,7 @@ import orjson
 from ringtune.knobs import Knobs
 from ringtune.tuner.advice import Outcome, Stored, Suggestion, Workload
 from ringtune.tuner.fingerprint import JobDescription
-from ringtune.tuner.records import ResultRecord, TrialRecord
-from ringtune.tuner.scoring import Interval
+from ringtune.tuner.records import ResultRecord, TrialRecord, build
 from ringtune.tuner.space import SEARCHED, Space
 from ringtune.tuner.study import StudyOptions
 
@@ -36,9 +35,12 @@ def decode(line: bytes) -> dict[str, Any]:
     Raises:
         ValueError: The line is no message.
     """
-    message = orjson.loads(line)
+    try:
+        message = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        message = None
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
-        raise ValueError(f"no message of the advisor: {line[:80]!r}")
+        raise ValueError(f"not understood: {line[:80].decode(errors='replace')!r}")
     return message
 
 
@@ -74,7 +76,7 @@ def outcome_fields(outcome: Outcome) -> dict[str, Any]:
 
 def outcome_from(fields: dict[str, Any]) -> Outcome:
     """Rebuild what `outcome_fields` has packed."""
-    return Outcome(_record(TrialRecord, fields["trial"]), fields["ratio"], fields["token"])
+    return Outcome(build(TrialRecord, fields["trial"]), fields["ratio"], fields["token"])
 
 
 def result_fields(result: ResultRecord) -> dict[str, Any]:
@@ -84,8 +86,7 @@ def result_fields(result: ResultRecord) -> dict[str, Any]:
 
 def result_from(fields: dict[str, Any]) -> ResultRecord:
     """Rebuild what `result_fields` has packed."""
-    result: ResultRecord = _record(ResultRecord, fields["result"])
-    return result
+    return build(ResultRecord, fields["result"])
 
 
 def stored_fields(stored: Stored) -> dict[str, Any]:
@@ -107,14 +108,3 @@ def suggestion_fields(suggestion: Suggestion) -> dict[str, Any]:
 def suggestion_from(fields: dict[str, Any]) -> Suggestion:
     """Rebuild what `suggestion_fields` has packed."""
     return Suggestion(Knobs.from_dict(fields["knobs"]), fields["token"])
-
-
-def _record(kind: Any, fields: dict[str, Any]) -> Any:
-    """Rebuild a record from its `as_dict` with full knobs."""
-    values = {name: value for name, value in fields.items() if name != "event"}
-    for name, value in values.items():
-        if name == "knobs":
-            values[name] = Knobs.from_dict(value)
-        elif isinstance(value, dict):
-            values[name] = Interval(**value)
-    return kind(**values)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringtune.knobs import DEFAULTS, Knobs
+from ringtune.tuner.space import CYCLE, FUSION, Space, distinct
+
+
+def test_bounds() -> None:
+    assert (FUSION.low, FUSION.high) == (64 << 10, 256 << 20)
+    assert (CYCLE.low, CYCLE.high) == (50_000, 50_000_000)
+
+
+def test_the_scale_is_logarithmic() -> None:
+    assert FUSION.at(0.0) == FUSION.low and FUSION.at(1.0) == FUSION.high
+    assert FUSION.at(0.5) == 4 << 20  # sqrt(64 KiB * 256 MiB)
+    assert FUSION.unit(4 << 20) == pytest.approx(0.5)
+
+
+@given(st.floats(0, 1))
+def test_places_survive_the_way_there_and_back(unit: float) -> None:
+    for dimension in (FUSION, CYCLE):
+        assert abs(dimension.unit(dimension.at(unit)) - unit) < 0.004
+        assert dimension.snap(dimension.at(unit)) == dimension.at(unit)
+
+
+def test_values_outside_are_moved_to_the_edge() -> None:
+    space = Space()
+    assert space.params(Knobs(fusion_bytes=0, cycle_time_ns=0)) == {"fusion_bytes": 64 << 10, "cycle_time_ns": 50_000}
+    assert space.knobs({"fusion_bytes": 1e12, "cycle_time_ns": 1.0}) == Knobs(256 << 20, 50_000)
+
+
+def test_the_default_is_inside() -> None:
+    assert Space().knobs(Space().params(DEFAULTS)) == DEFAULTS
+    horovods = Knobs(128 << 20, 1_000_000)
+    assert Space(horovods).knobs(Space(horovods).params(horovods)) == horovods
+
+
+def test_knobs_fixed_by_the_user_keep_his_value() -> None:
+    default = Knobs(fusion_bytes=0, cycle_time_ns=2_000_000)
+    space = Space.around(default, ["fusion_bytes"])
+    assert [dimension.name for dimension in space.dimensions] == ["cycle_time_ns"]
+    assert {knobs.fusion_bytes for knobs in space.start_points()} == {0}
+    assert space.knobs({"cycle_time_ns": 70_000}) == Knobs(0, 70_000)
+
+
+def test_nothing_is_left_when_all_is_fixed() -> None:
+    space = Space.around(DEFAULTS, ["fusion_bytes", "cycle_time_ns"])
+    assert space.dimensions == () and space.start_points() == []
+
+
+def test_start_points_differ_from_each_other_and_from_the_default() -> None:
+    space = Space()
+    points = space.start_points()
+    assert len(points) == 4
+    assert distinct(space, points, apart=0.1, taken=[DEFAULTS]) == points
+
+
+def test_distance_is_on_the_logarithmic_scale() -> None:
+    space = Space()
+    low, high = Knobs(64 << 10, 50_000), Knobs(256 << 20, 50_000_000)
+    assert space.distance(low, high) == pytest.approx(math.sqrt(2))
+    assert space.distance(Knobs(1 << 20), Knobs(2 << 20)) == pytest.approx(
+        space.distance(Knobs(1 << 24), Knobs(1 << 25))
+    )

@@ -1,0 +1,154 @@
+"""``ringtune tune``: runs a training job with the tuner on and shows what it finds."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from ringtune import layout, runfolder
+from ringtune.errors import RingtuneError
+from ringtune.launch import LaunchOptions, launch
+from ringtune.launch.launcher import run_name
+from ringtune.tuner.progress import Follower, LiveView, PlainView
+from ringtune.tuner.records import Record, ResultRecord, TrialRecord
+from ringtune.tuner.words import describe, environment, sentence
+
+_VARIABLES = {
+    "max_trials": "RINGTUNE_AUTOTUNE_MAX_TRIALS",
+    "steps_per_trial": "RINGTUNE_AUTOTUNE_STEPS_PER_TRIAL",
+    "warmup_steps": "RINGTUNE_AUTOTUNE_WARMUP_STEPS",
+    "seed": "RINGTUNE_AUTOTUNE_SEED",
+    "study": "RINGTUNE_AUTOTUNE_STUDY",
+}
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What the command line asked for.
+
+    Attributes:
+        job: The job to run, without the tuner's variables.
+        settings: The tuner's variables.
+        apply: ``print``, or the file that receives the environment of the result.
+    """
+
+    job: LaunchOptions
+    settings: dict[str, str]
+    apply: str = "print"
+
+
+@click.command(context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]})
+@click.option("-np", "--num-proc", type=int, metavar="N", help="Number of ranks; default: all slots of the hosts.")
+@click.option("-H", "--hosts", metavar="HOST:SLOTS,...", help="Where the ranks run; default: this machine.")
+@click.option("-hostfile", "--hostfile", type=click.Path(path_type=Path), help="File of lines `host slots=N`.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Run folder; default: runs/<script>-<time>.")
+@click.option("--max-trials", type=click.IntRange(min=1), help="Most settings tried, the default included [16].")
+@click.option("--steps-per-trial", type=click.IntRange(min=1), help="Steps measured in one trial [10].")
+@click.option("--warmup-steps", type=click.IntRange(min=0), help="Steps before the first trial [5].")
+@click.option("--study", metavar="URL", help="Optuna storage to start from and add to [the user's own memory].")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of the suggestions.")
+@click.option("--apply", default="print", metavar="print|FILE", help="Print the result's environment, or write it.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...")
+def tune(command: tuple[str, ...], **values: Any) -> int:
+    """Tune fusion buffer and cycle time while COMMAND trains on several ranks.
+
+    \b
+    ringtune tune -np 2 python train.py
+    ringtune tune -np 8 -H node1:4,node2:4 --apply tuned.env python train.py
+
+    The job trains as always and ends as always; the setting that a fresh comparison confirms stays for the rest of
+    it. Ctrl-C ends the job and keeps what was learned.
+    """  # noqa: D301 (\b is click's mark for text that is not to be wrapped)
+    settings = {variable: str(values[name]) for name, variable in _VARIABLES.items() if values[name] is not None}
+    run_dir: Path = values["run_dir"] or runfolder.planned_folder(run_name(command) if command else "tune")
+    job = LaunchOptions(
+        command=list(command),
+        num_proc=values["num_proc"],
+        hosts=values["hosts"],
+        hostfile=values["hostfile"],
+        run_dir=run_dir.absolute(),
+    )
+    return run_tuned(TuneOptions(job, settings, str(values["apply"])))
+
+
+def run_tuned(options: TuneOptions) -> int:
+    """Run the job, show its tuning session and say how it ended.
+
+    Returns:
+        The job's exit code.
+
+    Raises:
+        UsageError: The job's options cannot work.
+        RingtuneError: The job cannot be started, or the environment cannot be written.
+    """
+    assert options.job.run_dir is not None
+    journal = layout.tuning_journal(options.job.run_dir)
+    job = replace(options.job, settings={**options.settings, "RINGTUNE_AUTOTUNE": "1"})
+    console = Console()
+    with contextlib.ExitStack() as stack:
+        if console.is_terminal and not console.is_dumb_terminal:
+            view = stack.enter_context(LiveView(console))
+            job = replace(job, echo=False, on_line=view.line)
+            follower = stack.enter_context(Follower(journal, view.show))
+        else:
+            follower = stack.enter_context(Follower(journal, PlainView().show))
+        exit_code = launch(job)
+    for line in closing_words(follower.records, options.job.run_dir):
+        click.echo(line)
+    if follower.result is not None:
+        apply(follower.result, options.apply)
+    return exit_code
+
+
+def closing_words(records: Sequence[Record], run: Path) -> list[str]:
+    """Return what is to be said at the end of the job."""
+    result = next((record for record in reversed(records) if isinstance(record, ResultRecord)), None)
+    if not records:
+        return [
+            "ringtune tune: nothing was tuned: no training session with two or more ranks reached its first trial. "
+            "Does the script call init(), and optimizer.step() of a DistributedOptimizer often enough?"
+        ]
+    trials = [record for record in records if isinstance(record, TrialRecord) and record.source != "confirm"]
+    if result is None:
+        return [
+            f"ringtune tune: the job ended before the search was finished and without saying so; "
+            f"{len(trials)} trials are kept for the next session (journal: {layout.tuning_journal(run)})"
+        ]
+    lines = [f"ringtune tune: {sentence(result)}"]
+    lines.append(
+        f"ringtune tune: {len(trials)} trials, time lost by searching {result.lost_ns / 1e9:.2f} s; run: {run}"
+    )
+    if result.decision == "interrupted":
+        lines.append("ringtune tune: the trials are kept; the next session of this job starts from the best of them")
+    return lines
+
+
+def apply(result: ResultRecord, where: str) -> None:
+    """Print the environment that keeps the result, or write it into a file.
+
+    Args:
+        result: How the session ended.
+        where: ``print`` or a file name.
+
+    Raises:
+        RingtuneError: The file cannot be written.
+    """
+    lines = environment(result)
+    if where == "print":
+        if lines:
+            click.echo("ringtune tune: to keep it, set:")
+        for line in lines:
+            click.echo(line)
+        return
+    head = f"# ringtune tune: {result.decision}: {describe(result.knobs)}"
+    try:
+        Path(where).write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise RingtuneError(f"--apply {where}: cannot be written: {error.strerror}") from None
+    click.echo(f"ringtune tune: environment written to {where}")
