@@ -295,7 +295,7 @@ bool Engine::perform(std::vector<Action> actions) {
     }
   }
   if (!batches.empty() && mark_cycles_.load(std::memory_order_relaxed) && tracer_.recording()) {
-    tracer_.record({agreed_ns, agreed_ns, 0, tracer_.intern("CYCLE_START"), 0, step_.load(std::memory_order_relaxed),
+    tracer_.record({agreed_ns, agreed_ns, 0, tracer_.intern(""), 0, step_.load(std::memory_order_relaxed),
                     static_cast<std::uint16_t>(epoch()), Stage::kCycle, 255});
   }
   std::size_t next_batch = 0;
