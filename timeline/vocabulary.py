@@ -109,7 +109,12 @@ SPAN_WORDS = (
         "a caller blocked in synchronize: exposed communication",
         ("tensor", "bytes", "step", "epoch"),
     ),
-    SpanWord(Stage.STEP, STEP_NAME, "one optimizer step, end of step to end of step", ("step", "epoch")),
+    SpanWord(
+        Stage.STEP,
+        STEP_NAME,
+        "one optimizer step, end of step to end of step; the bytes are all it reduced",
+        ("bytes", "step", "epoch"),
+    ),
     SpanWord(Stage.RANGE, "the user's name", "a range named by the user or a framework hook", ("step", "epoch")),
     SpanWord(
         Stage.CYCLE, CYCLE_NAME, "instant: one cycle of the runtime (only with cycle marks on)", ("step", "epoch")

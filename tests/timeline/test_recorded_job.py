@@ -1,0 +1,145 @@
+"""What the native recorder writes in a real job: the vocabulary's words, merged at exit, over one host and two."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ringtune import layout
+from ringtune.timeline.arrivals import arrivals
+from ringtune.timeline.reader import read
+from ringtune.timeline.summary import summarize
+from ringtune.timeline.vocabulary import INSTANT_WORDS, SPAN_WORDS, Stage
+from tests.timeline import recorded_job
+from tests.timeline.helpers import events_of
+from tests.timeline.test_merge import check_structure
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 60
+
+
+def run_job(folder: Path, hosts: tuple[str, ...], *options: str) -> list[tuple[int, str]]:
+    """Run one rank a host name with the timeline on; return exit codes and stderr by rank."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    ranks = []
+    for rank, host in enumerate(hosts):
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("RINGTUNE_", "HOROVOD_"))}
+        environ |= {
+            "RINGTUNE_RANK": str(rank),
+            "RINGTUNE_SIZE": str(len(hosts)),
+            "RINGTUNE_LOCAL_RANK": str(hosts[:rank].count(host)),
+            "RINGTUNE_LOCAL_SIZE": str(hosts.count(host)),
+            "RINGTUNE_HOSTNAME": host,
+            "RINGTUNE_STORE": f"127.0.0.1:{port}",
+            "RINGTUNE_JOB": f"recorded-{port}",
+            "RINGTUNE_RUN_DIR": str(folder / "run"),
+            "RINGTUNE_TIMELINE": str(folder / "trace.json"),
+            "RINGTUNE_TIMELINE_MARK_CYCLES": "1",
+        }
+        command = [sys.executable, "-m", "tests.timeline.recorded_job", *options]
+        ranks.append(
+            subprocess.Popen(
+                command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            )
+        )
+    try:
+        errors = [rank.communicate(timeout=TIMEOUT_S)[1] for rank in ranks]
+        return [(rank.returncode, error) for rank, error in zip(ranks, errors, strict=True)]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+
+
+@pytest.fixture(scope="module", params=[("a", "a"), ("a", "b"), ("only",)], ids=["one host", "two hosts", "one rank"])
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, ...]]:
+    """The folder of a job that ran well, and its hosts."""
+    folder = tmp_path_factory.mktemp("recorded")
+    results = run_job(folder, request.param)
+    assert [code for code, _ in results] == [0] * len(request.param), results
+    assert f"timeline of {len(request.param)} rank" in results[0][1]
+    return folder, request.param
+
+
+def test_only_words_of_the_vocabulary_are_recorded(recorded: tuple[Path, tuple[str, ...]]) -> None:
+    folder, hosts = recorded
+    spans = {word.stage.label: word for word in SPAN_WORDS}
+    rare = {word.name: word for word in INSTANT_WORDS}
+    for rank in range(len(hosts)):
+        seen = set()
+        for event in events_of(layout.timeline_part(folder / "run", rank)):
+            if event["ph"] == "M":
+                continue
+            word = spans.get(event["cat"]) or rare[event["name"]]
+            assert set(event["args"]) <= set(word.arguments), event
+            assert event["pid"] == rank
+            seen.add(event["cat"])
+        expected = {word.stage.label for word in SPAN_WORDS} | {"knobs"}
+        assert expected - {"wait"} <= seen  # a wait that finds its operation done leaves nothing
+
+
+def test_every_tensor_leaves_each_phase_once_a_step(recorded: tuple[Path, tuple[str, ...]]) -> None:
+    folder, hosts = recorded
+    trace = read(folder / "trace.json")
+    assert (trace.source, trace.skipped, trace.size) == ("merged", 0, len(hosts))
+    for rank in range(len(hosts)):
+        spans = trace.spans.of_rank(rank)
+        for stage in (Stage.NEGOTIATE, Stage.QUEUE):
+            chosen = spans.of_stage(stage)
+            assert sorted(chosen.tensor_texts()) == sorted(recorded_job.NAMES * recorded_job.STEPS)
+            assert set(chosen.bytes.tolist()) == {4 * recorded_job.COUNT}
+        assert spans.of_stage(Stage.STEP).step.tolist() == list(range(recorded_job.STEPS))
+        assert [part.dropped for part in trace.parts] == [0] * len(hosts)
+    check_structure(folder / "trace.json")
+
+
+def test_phases_of_a_tensor_follow_one_another(recorded: tuple[Path, tuple[str, ...]]) -> None:
+    folder, hosts = recorded
+    trace = read(folder / "trace.json")
+    for rank in range(len(hosts)):
+        spans = trace.spans.of_rank(rank)
+        submitted = spans.of_stage(Stage.NEGOTIATE)
+        queued = spans.of_stage(Stage.QUEUE)
+        keys = [list(zip(table.batch.tolist(), table.tensor_texts(), strict=True)) for table in (submitted, queued)]
+        agreed = dict(zip(keys[0], submitted.end_ns.tolist(), strict=True))
+        started = dict(zip(keys[1], queued.end_ns.tolist(), strict=True))
+        assert agreed == dict(zip(keys[1], queued.begin_ns.tolist(), strict=True))
+        run = spans.of_stage(Stage.COMMUNICATE)
+        begins = dict(zip(run.batch.tolist(), run.begin_ns.tolist(), strict=True))
+        assert all(begins[batch] >= start for (batch, _), start in started.items())
+
+
+def test_batches_and_clocks_join_the_ranks(recorded: tuple[Path, tuple[str, ...]]) -> None:
+    folder, hosts = recorded
+    trace = read(folder / "trace.json")
+    run = trace.spans.of_stage(Stage.COMMUNICATE)
+    batches = [sorted(run.of_rank(rank).batch.tolist()) for rank in range(len(hosts))]
+    assert all(batch == batches[0] for batch in batches)
+    summary = summarize(trace)
+    assert summary.clock_error_ns is not None
+    if len(set(hosts)) == 2:
+        # Both names are this machine: the true offset is zero, and the measured one must be within its bound.
+        assert summary.clock_error_ns > 0
+        assert abs(trace.parts[1].offset_ns) <= summary.clock_error_ns
+    if len(hosts) == 2:
+        assert arrivals(trace).tensors == len(recorded_job.NAMES) * recorded_job.STEPS
+        flows = [event for event in events_of(folder / "trace.json") if event["ph"] in "sf"]
+        assert len(flows) == 2 * len(batches[0])
+
+
+def test_parts_of_a_killed_job_are_valid_and_merged(tmp_path: Path) -> None:
+    results = run_job(tmp_path, ("a", "a"), "--dies")
+    assert results[1][0] == -signal.SIGKILL
+    assert results[0][0] != 0
+    for rank in (0, 1):
+        assert events_of(layout.timeline_part(tmp_path / "run", rank))
+    trace = read(tmp_path / "trace.json")
+    assert [part.truncated for part in trace.parts] == [False, True]
+    assert "the part of rank 1 ends early" in results[0][1]
