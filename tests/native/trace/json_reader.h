@@ -1,0 +1,55 @@
+// A JSON reader for the tests: just enough to check whole files and look at events.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "trace/json.h"
+
+namespace ringtune::testing {
+
+inline std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+/// True when the text is one JSON array.
+inline bool is_json_array(const std::string& text) { return is_json_object("{\"array\":" + text + "}"); }
+
+/// The elements of an array file, one line each, without the separating comma.
+inline std::vector<std::string> events_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::size_t begin = 0;
+  while (begin < text.size()) {
+    const std::size_t end = text.find('\n', begin);
+    std::string line = text.substr(begin, end - begin);
+    if (line.size() > 2 && line.back() == ',') line.pop_back();
+    if (line.size() > 2) lines.push_back(line);
+    begin = end + 1;
+  }
+  return lines;
+}
+
+/// A fresh file in the temporary folder, removed at the end.
+class TemporaryFile {
+ public:
+  TemporaryFile() {
+    std::string pattern = "/tmp/ringtune-trace-XXXXXX";
+    ::close(::mkstemp(pattern.data()));
+    path_ = pattern;
+  }
+  ~TemporaryFile() { ::unlink(path_.c_str()); }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace ringtune::testing

@@ -1,0 +1,268 @@
+#include "trace/tracer.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "trace/thread_rings.h"
+
+namespace ringtune {
+namespace {
+
+Span span_at(std::int64_t begin_ns, std::uint32_t name_id = 0) {
+  return {begin_ns, begin_ns + 10, 4, name_id, 1, 2, 3, Stage::kCopyIn, 0};
+}
+
+/// Holds the writer thread inside write() until it is let go, counts, and can be told to fail.
+class GateSink : public Sink {
+ public:
+  struct Control {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool open = true;
+    bool inside = false;
+    bool fail = false;
+    std::size_t spans = 0;
+    std::size_t events = 0;
+    std::size_t flushes = 0;
+    std::size_t closes = 0;
+    std::uint64_t dropped = 0;
+
+    template <typename Predicate>
+    void wait_for(Predicate predicate) {
+      std::unique_lock lock(mutex);
+      ASSERT_TRUE(changed.wait_for(lock, std::chrono::seconds(20), predicate));
+    }
+    void set_open(bool value) {
+      const std::lock_guard lock(mutex);
+      open = value;
+      changed.notify_all();
+    }
+  };
+
+  explicit GateSink(Control* control) : control_(*control) {}
+  void write(std::span<const Span> spans, const NameLookup&) override {
+    std::unique_lock lock(control_.mutex);
+    control_.inside = true;
+    control_.changed.notify_all();
+    control_.changed.wait(lock, [this] { return control_.open; });
+    control_.inside = false;
+    if (control_.fail) throw TraceIo("disk full");
+    control_.spans += spans.size();
+    control_.changed.notify_all();
+  }
+  void write(const RareEvent&) override { bump(control_.events); }
+  void flush() override { bump(control_.flushes); }
+  void close(std::uint64_t dropped) override {
+    bump(control_.closes);
+    control_.dropped = dropped;
+  }
+
+ private:
+  void bump(std::size_t& counter) {
+    const std::lock_guard lock(control_.mutex);
+    ++counter;
+    control_.changed.notify_all();
+  }
+  Control& control_;
+};
+
+TEST(TraceTracer, KeepsEverySpanInOrder) {
+  std::vector<Span> out;
+  Tracer tracer;
+  tracer.start(make_memory_sink(&out));
+  for (int i = 0; i < 1000; ++i) tracer.record(span_at(i));
+  tracer.stop();
+  ASSERT_EQ(out.size(), 1000U);
+  for (int i = 0; i < 1000; ++i) ASSERT_EQ(out[static_cast<std::size_t>(i)].begin_ns, i);
+  EXPECT_EQ(tracer.recorded(), 1000U);
+  EXPECT_EQ(tracer.dropped(), 0U);
+}
+
+TEST(TraceTracer, RecordsNothingWhenStopped) {
+  std::vector<Span> out;
+  Tracer tracer;
+  tracer.record(span_at(1));
+  tracer.start(make_memory_sink(&out));
+  EXPECT_TRUE(tracer.recording());
+  tracer.stop();
+  tracer.stop();
+  tracer.record(span_at(2));
+  EXPECT_FALSE(tracer.recording());
+  EXPECT_TRUE(out.empty());
+}
+
+TEST(TraceTracer, StartsAnyNumberOfTimesButOnlyOneAtATime) {
+  Tracer tracer;
+  for (int round = 0; round < 20; ++round) {
+    std::vector<Span> out;
+    tracer.start(make_memory_sink(&out));
+    EXPECT_THROW(tracer.start(make_null_sink()), InvalidArgument);
+    tracer.record(span_at(round));
+    tracer.stop();
+    ASSERT_EQ(out.size(), 1U);
+    EXPECT_EQ(out[0].begin_ns, round);
+    EXPECT_EQ(tracer.recorded(), 1U);
+  }
+}
+
+TEST(TraceTracer, NamesAreStable) {
+  Tracer tracer;
+  const std::uint32_t first = tracer.intern("a");
+  EXPECT_EQ(tracer.intern(""), 0U);
+  EXPECT_NE(tracer.intern("b"), first);
+  EXPECT_EQ(tracer.intern("a"), first);
+}
+
+TEST(TraceTracer, AFullRingDropsAndCounts) {
+  GateSink::Control control;
+  control.open = false;
+  Tracer tracer({.ring_spans = 8});
+  tracer.start(std::make_unique<GateSink>(&control));
+  tracer.record(span_at(0));
+  control.wait_for([&] { return control.inside; });  // the writer holds one span and consumes nothing
+  for (int i = 1; i < 20; ++i) tracer.record(span_at(i));
+  EXPECT_EQ(tracer.dropped(), 12U);
+  control.set_open(true);
+  tracer.stop();
+  EXPECT_EQ(control.spans, 8U);
+  EXPECT_EQ(control.dropped, 12U);
+  EXPECT_EQ(tracer.recorded(), 8U);
+  tracer.start(make_null_sink());
+  EXPECT_EQ(tracer.dropped(), 0U) << "the counts start anew";
+}
+
+TEST(TraceTracer, ManyThreadsLoseNothing) {
+  constexpr int kThreads = 8;
+  constexpr int kEach = 5000;
+  std::vector<Span> out;
+  Tracer tracer;
+  tracer.start(make_memory_sink(&out));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kEach; ++i) tracer.record(span_at(t * kEach + i));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  tracer.stop();
+  std::set<std::int64_t> seen;
+  for (const Span& span : out) seen.insert(span.begin_ns);
+  EXPECT_EQ(seen.size(), static_cast<std::size_t>(kThreads * kEach));
+  EXPECT_EQ(out.size(), seen.size());
+}
+
+TEST(TraceTracer, StartAndStopWhileOthersRecord) {
+  Tracer tracer;
+  std::atomic<bool> done{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      while (!done.load()) tracer.record(span_at(1, tracer.intern("x")));
+    });
+  }
+  for (int round = 0; round < 30; ++round) {
+    tracer.start(make_null_sink());
+    tracer.event("KNOBS", "knobs", now_ns(), "{}");
+    tracer.stop();
+  }
+  done.store(true);
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(TraceRings, AThreadThatEndsGivesItsRingBack) {
+  ThreadRings rings(16);
+  for (int i = 0; i < 50; ++i) std::thread([&] { EXPECT_NE(rings.mine(), nullptr); }).join();
+  EXPECT_EQ(rings.count(), 1U);
+}
+
+TEST(TraceRings, UnreadSpansAreNotHandedOn) {
+  ThreadRings rings(16);
+  std::thread([&] { EXPECT_TRUE(rings.mine()->spans.try_push(span_at(1))); }).join();
+  std::thread([&] { EXPECT_TRUE(rings.mine()->spans.empty()); }).join();
+  EXPECT_EQ(rings.count(), 2U);
+}
+
+TEST(TraceRings, OneThreadHasOneRingPerTracer) {
+  auto first = std::make_unique<ThreadRings>(16);
+  ThreadRings second(16);
+  ThreadRing* const ring = first->mine();
+  EXPECT_NE(second.mine(), ring);
+  EXPECT_EQ(first->mine(), ring);
+  first.reset();  // the tracer ends before the thread
+  ThreadRings third(16);
+  EXPECT_NE(third.mine(), second.mine());
+}
+
+TEST(TraceWriter, FlushesWhenNothingComesAndThenSleeps) {
+  GateSink::Control control;
+  Tracer tracer;
+  tracer.start(std::make_unique<GateSink>(&control));
+  for (std::size_t round = 1; round <= 3; ++round) {  // each round the writer sleeps for good and must be woken
+    tracer.record(span_at(1));
+    control.wait_for([&] { return control.flushes == round && control.spans == round; });
+  }
+  tracer.stop();
+  EXPECT_EQ(control.closes, 1U);
+}
+
+TEST(TraceWriter, UsesNoProcessorWhenIdle) {
+  Tracer tracer;
+  tracer.start(make_null_sink());
+  tracer.record(span_at(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(250));  // the nap after the span is over
+  const auto switches = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_nvcsw;
+  };
+  const long before = switches();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_LE(switches() - before, 3) << "only this thread's own sleep; a timer of the writer would show";
+  tracer.stop();
+}
+
+TEST(TraceWriter, AFailingSinkEndsTheTimelineNotTheTraining) {
+  GateSink::Control control;
+  control.fail = true;
+  Tracer tracer({.ring_spans = 16});
+  ::testing::internal::CaptureStderr();
+  tracer.start(std::make_unique<GateSink>(&control));
+  tracer.record(span_at(1));
+  // The ring holds 16: that 1000 more find room or are counted shows that the writer goes on draining.
+  for (int i = 0; i < 1000; ++i) tracer.record(span_at(i));
+  EXPECT_TRUE(tracer.recording());
+  try {
+    tracer.stop();
+    FAIL() << "stop() must tell";
+  } catch (const TraceIo& error) {
+    EXPECT_NE(std::string(error.what()).find("disk full"), std::string::npos);
+  }
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("disk full"), std::string::npos);
+  EXPECT_EQ(log.find("disk full"), log.rfind("disk full")) << "logged once: " << log;
+  EXPECT_EQ(tracer.dropped(), 1001U);
+  EXPECT_EQ(tracer.recorded(), 0U);
+  tracer.start(make_null_sink());  // and it can be started again
+  tracer.stop();
+}
+
+TEST(TraceWriter, RareEventsReachTheSink) {
+  GateSink::Control control;
+  Tracer tracer;
+  tracer.event("KNOBS", "knobs", 1, "{}");  // not recording: nothing
+  tracer.start(std::make_unique<GateSink>(&control));
+  tracer.event("KNOBS", "knobs", 1, R"({"epoch":1})");
+  EXPECT_THROW(tracer.event("KNOBS", "knobs", 1, "epoch 1"), InvalidArgument);
+  tracer.stop();
+  EXPECT_EQ(control.events, 1U);
+}
+
+}  // namespace
+}  // namespace ringtune
