@@ -30,6 +30,8 @@ from ringtune.errors import RingtuneError, UsageError
 
 EXAMPLES = Path(__file__).parent / "examples"
 REQUIRED_ACCURACY = 0.95
+# Where steps are so short that the first training is over before the search, a longer one starts from what it learned.
+TUNING_EPOCHS = (120, 400)
 # One computing thread per rank: two ranks then fit on two cores and one rank is not faster for having both.
 THREADS = {"OMP_NUM_THREADS": "1"}
 
@@ -76,9 +78,14 @@ class Demo:
     def tune(self) -> None:
         """Searches better knobs while a longer training runs, and keeps the journal beside the trace."""
         tune = ["tune", "-np", "2", "--run-dir", str(self.tuning), "--max-trials", "8", "--steps-per-trial", "15"]
-        self._ringtune(*tune, sys.executable, str(EXAMPLES / "digits.py"), "--epochs", "60")
-        if self.decision() is None:
-            raise RingtuneError(f"the tuning session ended without a decision; see {self.tuning}")
+        for epochs in TUNING_EPOCHS:
+            clear(self.tuning)
+            self._ringtune(*tune, sys.executable, str(EXAMPLES / "digits.py"), "--epochs", str(epochs))
+            decision = self.decision()
+            if decision is not None and decision["decision"] != "interrupted":
+                break
+        else:
+            raise RingtuneError(f"the training ended before the tuner had decided; see {self.tuning}")
         shutil.copytree(layout.tuning_journal(self.tuning).parent, layout.tuning_journal(self.out).parent)
 
     def measure(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ringtune import layout
-from ringtune.benchmarks.statistics import Interval, median_interval, ratio_interval
+from ringtune.benchmarks.statistics import Interval, median_interval, quartiles, ratio_interval
 
 
 @dataclass
@@ -22,14 +22,29 @@ class RankCountSamples:
     Args:
         ranks: ranks of the job.
         hosts: hosts they ran on.
-        rates: rate of the whole job, one sample per iteration, in the record's unit.
-        per_rank: median rate of each rank, by rank.
+        by_rank: rate of each rank, one sample per iteration, in the record's unit.
     """
 
     ranks: int
     hosts: int = 1
-    rates: list[float] = field(default_factory=list)
-    per_rank: list[float] = field(default_factory=list)
+    by_rank: list[list[float]] = field(default_factory=list)
+
+    def add(self, by_rank: Sequence[Sequence[float]]) -> None:
+        """Adds the samples of one more job."""
+        if not self.by_rank:
+            self.by_rank = [[] for _ in by_rank]
+        for samples, new in zip(self.by_rank, by_rank, strict=True):
+            samples.extend(new)
+
+    @property
+    def rates(self) -> list[float]:
+        """Rate of the whole job: it has finished an iteration when its slowest rank has."""
+        return [self.ranks * min(rates) for rates in zip(*self.by_rank, strict=True)]
+
+    @property
+    def per_rank(self) -> list[float]:
+        """Median rate of each rank."""
+        return [quartiles(samples).median for samples in self.by_rank]
 
     @property
     def rate(self) -> Interval:

@@ -21,7 +21,7 @@ from ringtune.benchmarks.jobs import WorkerJob, run_worker
 from ringtune.benchmarks.peers import SUBJECT, Selection
 from ringtune.benchmarks.progress import Reporter, open_progress
 from ringtune.benchmarks.records import RankCountSamples, Workload, scaling_record
-from ringtune.benchmarks.statistics import Interval, quartiles
+from ringtune.benchmarks.statistics import Interval
 from ringtune.benchmarks.vision import check_model
 from ringtune.benchmarks.workers.config import TrainingRun
 from ringtune.errors import RingtuneError
@@ -126,22 +126,8 @@ def _measure(request: ScalingRequest, ranks: int, reporter: Reporter, results: R
         raise RingtuneError(f"the training benchmark on {_ranks(ranks)} ended without a result")
     for name, per_rank in answer["rates"].items():
         entry = results[name].setdefault(ranks, RankCountSamples(ranks, answer["hosts"]))
-        add_samples(entry, per_rank)
+        entry.add(per_rank)
         reporter.say(f"{_ranks(ranks)}, {name}: {_text(entry.rate)} {UNIT}")
-
-
-def add_samples(entry: RankCountSamples, per_rank: list[list[float]]) -> None:
-    """Adds one job's samples: per rank, the images/s of each iteration.
-
-    The job has finished an iteration when its slowest rank has, so that rank's speed counts for all.
-    """
-    rounds_before = len(entry.rates)
-    entry.rates += [len(per_rank) * min(rates) for rates in zip(*per_rank, strict=True)]
-    medians = [quartiles(rates).median for rates in per_rank]
-    if entry.per_rank:
-        weight = rounds_before / len(entry.rates)
-        medians = [old * weight + new * (1 - weight) for old, new in zip(entry.per_rank, medians, strict=True)]
-    entry.per_rank = medians
 
 
 def scaling_table(record: dict[str, Any], results: Results) -> Table:

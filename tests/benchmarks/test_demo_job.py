@@ -13,7 +13,9 @@ import pytest
 def test_the_demo_leaves_trace_journal_record_and_report(tmp_path: Path) -> None:
     out = tmp_path / "runs" / "demo"
     command = [sys.executable, "-m", "ringtune.benchmarks.demo", "--out", str(out)]
-    done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, timeout=590, check=False)
+    # The tuner's memory of earlier jobs stays out of the user's own.
+    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=590, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     left = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     assert {"run.json", "timeline.json", "tuning/journal.jsonl", "scaling/resnet-resnet50.json", "report.html"} <= left

@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import Any
 
 from ringtune.benchmarks.records import RankCountSamples, Workload, scaling_record
-from ringtune.benchmarks.resnet import add_samples
 
 WORKLOAD = Workload("resnet", "resnet18", 4, 32, "float32", "images/s")
 
@@ -13,7 +12,7 @@ def record(**samples: list[RankCountSamples]) -> dict[str, Any]:
 
 
 def test_efficiency_against_one_rank() -> None:
-    rows = record(ringtune=[RankCountSamples(1, 1, [10.0] * 3, [10.0]), RankCountSamples(2, 1, [18.0] * 3, [9.0, 9.0])])
+    rows = record(ringtune=[RankCountSamples(1, 1, [[10.0] * 3]), RankCountSamples(2, 1, [[9.0] * 3] * 2)])
     assert rows == {
         "format": 1,
         "benchmark": "resnet",
@@ -45,26 +44,27 @@ def test_efficiency_against_one_rank() -> None:
 
 
 def test_base_is_the_smallest_rank_count() -> None:
-    rows = record(ringtune=[RankCountSamples(4, 2, [60.0] * 2), RankCountSamples(2, 1, [40.0] * 2)])["records"]
+    rows = record(ringtune=[RankCountSamples(4, 2, [[15.0] * 2] * 4), RankCountSamples(2, 1, [[20.0] * 2] * 2)])[
+        "records"
+    ]
     assert [row["ranks"] for row in rows] == [2, 4]
     assert [row["efficiency"]["median"] for row in rows] == [1.0, 0.75]
 
 
 def test_peers_stand_beside() -> None:
-    one = [RankCountSamples(1, 1, [10.0])]
+    one = [RankCountSamples(1, 1, [[10.0]])]
     assert list(record(ringtune=one, **{"ddp-gloo": one})["peers"]) == ["ddp-gloo"]
 
 
 def test_the_slowest_rank_counts() -> None:
-    entry = RankCountSamples(2)
-    add_samples(entry, [[5.0, 6.0, 7.0], [4.0, 8.0, 7.0]])
+    entry = RankCountSamples(2, 1, [[5.0, 6.0, 7.0], [4.0, 8.0, 7.0]])
     assert entry.rates == [8.0, 12.0, 14.0]
     assert entry.per_rank == [6.0, 7.0]
 
 
 def test_rounds_are_pooled() -> None:
     entry = RankCountSamples(1)
-    add_samples(entry, [[5.0, 5.0]])
-    add_samples(entry, [[8.0]])
+    entry.add([[5.0, 5.0]])
+    entry.add([[8.0]])
     assert entry.rates == [5.0, 5.0, 8.0]
-    assert entry.per_rank == [6.0]
+    assert entry.per_rank == [5.0]
