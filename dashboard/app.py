@@ -8,6 +8,7 @@ from typing import Any
 
 import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
 
 from ringtune.dashboard import routes
 from ringtune.dashboard.components import empty, run_head
@@ -108,7 +109,9 @@ def _register(app: Dash, context: Context) -> None:
     )
     def pulse(_beat: int | None, known: str | None, pathname: str | None) -> Any:
         now = context.stamp(context.route(pathname, ""))
-        return no_update if now == known else now
+        if now == known:
+            raise PreventUpdate  # an answer without content, where `no_update` would have one
+        return now
 
     @app.callback(
         Output("run-head", "children"), Input("stamp", "data"), State("url", "pathname"), prevent_initial_call=True

@@ -23,13 +23,6 @@ STATUS_WORDS = {
 }
 TAB_WORDS = {"overview": "Overview", "timeline": "Timeline", "tuning": "Tuning", "scaling": "Scaling"}
 
-GRAPH_CONFIG: dict[str, Any] = {
-    "displaylogo": False,
-    "responsive": True,
-    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
-    "toImageButtonOptions": {"format": "svg", "filename": "ringtune"},
-}
-
 
 def badge(status: str, identity: str = "") -> dmc.Badge:
     """Return the badge of a run's status."""
@@ -47,10 +40,10 @@ def card(title: str, children: Any, hint: str = "") -> dmc.Card:
 
 
 def graph(identity: str, height: int, **config: Any) -> dcc.Graph:
-    """Return an empty graph that a callback fills; ``config`` adds to `GRAPH_CONFIG`."""
+    """Return an empty graph that a callback fills; ``config`` adds to `theme.PLOT_CONFIG`."""
     blank = go.Figure(layout={"height": height, "template": theme.template("light"), "xaxis": {"visible": False}})
     blank.update_yaxes(visible=False)
-    return dcc.Graph(id=identity, figure=blank, config=cast(Any, {**GRAPH_CONFIG, **config}), className="rt-graph")
+    return dcc.Graph(id=identity, figure=blank, config=cast(Any, {**theme.PLOT_CONFIG, **config}), className="rt-graph")
 
 
 def stat(label: str, value: str, note: str = "") -> dmc.Card:

@@ -89,6 +89,7 @@ def page(run: RunInfo) -> str:
         "made": escape(f"Made by ringtune {run.versions.get('ringtune', '')} on {moment(time.time_ns())}"),
         "figures": _script_json([_bare(figure) for figure in figures]),
         "templates": _script_json({scheme: theme.template(scheme).to_plotly_json() for scheme in ("light", "dark")}),
+        "config": _script_json(theme.PLOT_CONFIG),
         "plotly": get_plotlyjs().replace("</script", "<\\/script"),
     }
     text = TEMPLATE.read_text(encoding="utf-8")

@@ -7,10 +7,13 @@ policy forbids the browser to load anything from elsewhere, whatever a run folde
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hmac
 import ipaddress
 import secrets
 import socket
+import threading
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
@@ -20,6 +23,7 @@ from urllib.parse import parse_qsl, urlencode
 import waitress
 from dash import Dash
 from flask import Flask, Response, abort, redirect, request
+from waitress import wasyncore
 from werkzeug.wrappers import Response as BaseResponse
 
 from ringtune.dashboard.app import create_app
@@ -58,20 +62,14 @@ class Server:
     def __init__(self, options: ServeOptions) -> None:
         check(options)
         self.options = options
+        self._stopping = threading.Event()
+        self._listener = _listen(options)
+        self.port = int(self._listener.getsockname()[1])
         app = create_app(options.root, options.prefix)
         guard(app, options)
-        try:
-            self._server: Any = waitress.create_server(
-                app.server,
-                host=options.host,
-                port=options.port,
-                threads=THREADS,
-                ident=None,
-                clear_untrusted_proxy_headers=True,
-            )
-        except OSError as error:
-            raise UsageError(_bind_words(options, error)) from error
-        self.port = int(self._server.effective_port) if hasattr(self._server, "effective_port") else options.port
+        self._server: Any = waitress.create_server(
+            app.server, sockets=[self._listener], threads=THREADS, ident=None, clear_untrusted_proxy_headers=True
+        )
 
     @property
     def url(self) -> str:
@@ -82,12 +80,39 @@ class Server:
         return f"http://{shown}:{self.port}{self.options.prefix}{query}"
 
     def run(self) -> None:
-        """Serve until `close` is called on another thread, or until interrupted."""
-        self._server.run()
+        """Serve until `close` is called on another thread, or until interrupted; then nothing listens any more."""
+        try:
+            while not self._stopping.is_set():
+                self._server.asyncore.loop(timeout=1, count=1, map=self._server._map)
+        finally:
+            self._server.task_dispatcher.shutdown(timeout=5)
+            wasyncore.close_all(self._server._map, ignore_all=True)
+            self._listener.close()
 
     def close(self) -> None:
-        """Stop listening."""
-        self._server.close()
+        """Let `run` end, on whichever thread it is."""
+        self._stopping.set()
+        with contextlib.suppress(OSError):  # it has ended already
+            self._server.pull_trigger()
+
+
+def _listen(options: ServeOptions) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise UsageError(_bind_words(options, error)) from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        # Here already: another program on the port must be noticed now, not when serving begins.
+        listener.listen(64)
+    except OSError as error:
+        listener.close()
+        raise UsageError(_bind_words(options, error)) from error
+    return listener
 
 
 def check(options: ServeOptions) -> None:
@@ -126,9 +151,9 @@ def _bind_words(options: ServeOptions, error: OSError) -> str:
     where = f"{options.host}:{options.port}"
     if isinstance(error, socket.gaierror):
         return f"--host {options.host}: no such host name. Give an address of this machine, for example 127.0.0.1"
-    if error.errno == 98:
+    if error.errno == errno.EADDRINUSE:
         return f"Port {where} is in use. Give another one with --port, or --port 0 for any that is free"
-    if error.errno == 99:
+    if error.errno == errno.EADDRNOTAVAIL:
         return f"{options.host} is no address of this machine. Give one that is, for example 127.0.0.1"
     return f"Cannot listen on {where}: {error.strerror or error}"
 

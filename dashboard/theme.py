@@ -53,6 +53,17 @@ RANK_COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW, GREY)
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 
+PLOT_CONFIG: dict[str, Any] = {
+    "displaylogo": False,
+    "responsive": True,
+    # Newer plotly offers to upload charts to its maker; nothing leaves the machine here.
+    "modeBarButtonsToRemove": ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d", "autoScale2d"],
+    "plotlyServerURL": "",
+    "toImageButtonOptions": {"format": "svg", "filename": "ringtune"},
+}
+"""How plotly behaves in the browser, in the dashboard and in reports."""
+
+
 @dataclass(frozen=True)
 class Ink:
     """What differs between the schemes."""

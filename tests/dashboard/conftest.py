@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, HEIGHT, WIDTH, serving
 
+from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, HEIGHT, WIDTH, serving
 from tests.dashboard.folders import gallery
 
 
@@ -38,6 +39,13 @@ class Visit:
     page: Any
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
+
+    def until(self, expression: str, seconds: float = 15) -> None:
+        """Wait until an expression is true in the page; Playwright's own way needs eval, which the page forbids."""
+        deadline = time.monotonic() + seconds
+        while not self.page.evaluate(expression):
+            assert time.monotonic() < deadline, f"still not true: {expression}"
+            self.page.wait_for_timeout(50)
 
     def outside(self, home: str) -> list[str]:
         """Requests that left for anywhere but home."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from ringtune import layout
 from ringtune.dashboard.data import machine, scaling, steps, tuning
 from ringtune.dashboard.data.cache import Cache
@@ -16,7 +17,6 @@ from ringtune.dashboard.data.jsonlines import LineFollower
 from ringtune.dashboard.data.runs import RunsFolder, UnknownRun, read_run
 from ringtune.timeline.generate import Schedule, generate
 from ringtune.timeline.generate_run import generate_run
-
 from tests.dashboard.folders import change, training
 
 PLAN = Schedule(ranks=3, steps=6, late_rank=2, late_ns=2_000_000)
@@ -127,7 +127,11 @@ def test_the_decision_in_words(run: Path) -> None:
 
 
 def test_only_the_last_session_of_a_journal_counts() -> None:
-    rows = [{"event": "start"}, {"event": "result", "decision": "improved", "knobs": {}}, {"event": "start", "world": 3}]
+    rows = [
+        {"event": "start"},
+        {"event": "result", "decision": "improved", "knobs": {}},
+        {"event": "start", "world": 3},
+    ]
     past = tuning.history(rows)
     assert (past.world, past.result, past.trials) == (3, None, ())
 
@@ -237,7 +241,9 @@ def test_pipes_and_large_documents_are_not_read(run: Path, monkeypatch: pytest.M
         read_document(run, layout.machine_file(run, 0))
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '"text"', "\x00\xff", '{"status":[1],"size":"many"}', '{"size":1e400}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "null", '"text"', "\x00\xff", '{"status":[1],"size":"many"}', '{"size":1e400}']
+)
 def test_a_broken_description_gives_a_row_that_says_so(tmp_path: Path, content: str) -> None:
     run = tmp_path / "broken"
     run.mkdir()
