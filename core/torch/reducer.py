@@ -118,7 +118,7 @@ class Reducer:
         ]
         self._plain = options.compression is Compression.none
         for slot in self.slots:
-            slot.param.register_post_accumulate_grad_hook(self._hook(slot))  # type: ignore[no-untyped-call]
+            slot.param.register_post_accumulate_grad_hook(self._hook(slot))
 
     @property
     def busy(self) -> bool:
