@@ -32,7 +32,8 @@ std::string store_key(const std::string& job, int rank) { return job + "/rank/" 
   for (const int rank : missing) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
   throw Timeout("rank " + std::to_string(options.rank) + " waited in vain for " +
                 (missing.size() == 1 ? "rank " : "ranks ") + ranks + " of " + std::to_string(options.size) + " (job '" +
-                options.job + "'): did those processes start, and reach this point? RINGTUNE_START_TIMEOUT is the time "
+                options.job +
+                "'): did those processes start, and reach this point? RINGTUNE_START_TIMEOUT is the time "
                 "to wait in seconds");
 }
 

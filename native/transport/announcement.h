@@ -38,8 +38,8 @@ struct Announcement {
 /// "rank 1 on host a".
 [[nodiscard]] std::string name_of(const Announcement& announcement);
 
-/// Puts the own announcement into the store and collects those of all ranks, by rank. Blocks until all are there. Throws
-/// Timeout naming the ranks that are not.
+/// Puts the own announcement into the store and collects those of all ranks, by rank. Blocks until all are there.
+/// Throws Timeout naming the ranks that are not.
 [[nodiscard]] std::vector<Announcement> exchange_announcements(const FabricOptions& options, const Announcement& own,
                                                                StoreClient& store, Deadline deadline);
 

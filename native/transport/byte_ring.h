@@ -10,15 +10,16 @@
 
 namespace ringtune {
 
-/// The words both sides share; zeroed memory is an empty ring. Positions are byte counts since the start and never wrap.
-/// Each word that one side writes often has a cache line of its own.
+/// The words both sides share; zeroed memory is an empty ring. Positions are byte counts since the start and never
+/// wrap. Each word that one side writes often has a cache line of its own.
 struct RingControl {
-  alignas(64) std::atomic<std::uint64_t> tail{0};           // bytes produced; written by the producer
-  alignas(64) std::atomic<std::uint64_t> head{0};           // bytes consumed; written by the consumer
-  alignas(64) std::atomic<std::uint32_t> sender_waits{0};   // rare: a full ring
+  alignas(64) std::atomic<std::uint64_t> tail{0};          // bytes produced; written by the producer
+  alignas(64) std::atomic<std::uint64_t> head{0};          // bytes consumed; written by the consumer
+  alignas(64) std::atomic<std::uint32_t> sender_waits{0};  // rare: a full ring
 };
 
-/// The storage of a ring as one side sees it. Borrows all: control words, mirrored data (see map_mirrored), capacity = 2^n.
+/// The storage of a ring as one side sees it. Borrows all: control words, mirrored data (see map_mirrored), capacity =
+/// 2^n.
 struct RingView {
   RingControl* control = nullptr;
   std::byte* data = nullptr;
@@ -47,7 +48,8 @@ class RingSender {
 class RingReceiver {
  public:
   RingReceiver(RingView ring, Bell& producer) noexcept;
-  /// All unconsumed bytes in one piece (the mirror makes them contiguous). Throws Protocol when the words make no sense.
+  /// All unconsumed bytes in one piece (the mirror makes them contiguous). Throws Protocol when the words make no
+  /// sense.
   [[nodiscard]] std::span<const std::byte> peek();
   /// At most what peek() showed (InvariantError otherwise).
   void consume(std::size_t bytes);

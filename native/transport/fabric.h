@@ -20,16 +20,16 @@ enum class TransportChoice : std::uint8_t { kAuto = 0, kShm = 1, kTcp = 2 };
 struct FabricOptions {
   int rank = 0;
   int size = 1;
-  std::string job = "job";          // prefix of all store keys: a fresh one for every init of a job
-  std::string host;                 // identity of the host; ranks with equal host (+ boot id, pid namespace) share memory
-  std::string bind_address;         // local address for TCP; empty: StoreClient::local_address()
+  std::string job = "job";   // prefix of all store keys: a fresh one for every init of a job
+  std::string host;          // identity of the host; ranks with equal host (+ boot id, pid namespace) share memory
+  std::string bind_address;  // local address for TCP; empty: StoreClient::local_address()
   TransportChoice transport = TransportChoice::kAuto;
   std::size_t shm_ring_bytes = 1 << 20;  // per directed pair
   std::size_t tcp_buffer_bytes = 1 << 20;
 };
 
-/// Called by the monitor thread when a peer process died (rank, reason), at most once per rank. Must not block, throw or
-/// destroy the fabric; may call Fabric::abort().
+/// Called by the monitor thread when a peer process died (rank, reason), at most once per rank. Must not block, throw
+/// or destroy the fabric; may call Fabric::abort().
 using PeerLostHandler = std::function<void(int rank, const std::string& reason)>;
 
 class Fabric {
@@ -42,25 +42,26 @@ class Fabric {
   /// "shm", "tcp" or "inproc": what connect(peer) would give. Never blocks after construction.
   [[nodiscard]] virtual std::string_view viable(int peer) const = 0;
   /// Both sides must call connect with the same channel name (any order among several peers; blocks until both did).
-  /// Throws Timeout naming the peer, PeerLost when it died or after abort(), InvalidArgument when the channel is open or
-  /// the peer is no rank of the job. The link is owned by the fabric and lives as long as it. One thread at a time.
+  /// Throws Timeout naming the peer, PeerLost when it died or after abort(), InvalidArgument when the channel is open
+  /// or the peer is no rank of the job. The link is owned by the fabric and lives as long as it. One thread at a time.
   virtual Link& connect(int peer, const std::string& channel, Deadline deadline) = 0;
   /// Hosts of all ranks, by rank (for local/cross ranks and hierarchical algorithms).
   [[nodiscard]] virtual std::vector<std::string> hosts() const = 0;
-  /// At most once. Starts liveness: one socket to rank 0 per rank (rank 0 relays losses), a monitor thread that only blocks in
-  /// poll(). A process that dies is reported on every rank well within 2 s. Leaving: see leave().
+  /// At most once. Starts liveness: one socket to rank 0 per rank (rank 0 relays losses), a monitor thread that only
+  /// blocks in poll(). A process that dies is reported on every rank well within 2 s. Leaving: see leave().
   virtual void start_monitor(PeerLostHandler handler) = 0;
   /// Announces a clean departure on the liveness socket: the peers will not report this rank as lost.
   virtual void leave() noexcept = 0;
-  /// Rank 0, after start_monitor: blocks until every other rank has left or is lost; false at the deadline. Other ranks:
-  /// true at once. Any thread but the handler's. For a shutdown in which rank 0 goes last.
+  /// Rank 0, after start_monitor: blocks until every other rank has left or is lost; false at the deadline. Other
+  /// ranks: true at once. Any thread but the handler's. For a shutdown in which rank 0 goes last.
   [[nodiscard]] virtual bool wait_left(Deadline deadline) = 0;
   /// Aborts all links, present and future: they throw PeerLost(their peer, reason). Any thread; wakes all waiters.
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 
 /// The fabric of a real job. Blocks until all `size` ranks have announced themselves in the store or the deadline; the
-/// Timeout message names the missing ranks. `store` is borrowed and must outlive the fabric; it may be null when size == 1.
+/// Timeout message names the missing ranks. `store` is borrowed and must outlive the fabric; it may be null when size
+/// == 1.
 [[nodiscard]] std::unique_ptr<Fabric> make_fabric(const FabricOptions& options, StoreClient* store, Deadline deadline);
 
 /// `size` fabrics joined in one process (tests, the control plane at scale). Each is used by its own thread.

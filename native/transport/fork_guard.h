@@ -1,5 +1,5 @@
-// Sockets that a forked child must not keep open. A data loader forks workers that outlive a killed rank for seconds; if
-// they held its liveness socket, nobody would see it close.
+// Sockets that a forked child must not keep open. A data loader forks workers that outlive a killed rank for seconds;
+// if they held its liveness socket, nobody would see it close.
 #pragma once
 
 #include "base/fd.h"

@@ -15,7 +15,8 @@ namespace ringtune {
 void send_all(Link& link, Waker& waker, std::span<const std::byte> bytes, Deadline deadline);
 void recv_all(Link& link, Waker& waker, std::span<std::byte> bytes, Deadline deadline);
 
-/// Frames: little-endian u32 length + payload. FrameReader collects one frame without blocking; FrameWriter keeps unsent bytes.
+/// Frames: little-endian u32 length + payload. FrameReader collects one frame without blocking; FrameWriter keeps
+/// unsent bytes.
 class FrameReader {
  public:
   /// Consumes what is there; true when `frame()` holds a complete frame (until the next poll). Throws Protocol for a

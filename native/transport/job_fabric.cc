@@ -41,9 +41,7 @@ class JobFabric final : public Fabric {
   [[nodiscard]] int rank() const noexcept override { return options_.rank; }
   [[nodiscard]] int size() const noexcept override { return options_.size; }
   [[nodiscard]] Waker& waker() noexcept override { return waker_; }
-  [[nodiscard]] std::string_view viable(int peer) const override {
-    return peer_at(peer).shares_memory ? "shm" : "tcp";
-  }
+  [[nodiscard]] std::string_view viable(int peer) const override { return peer_at(peer).shares_memory ? "shm" : "tcp"; }
   [[nodiscard]] std::vector<std::string> hosts() const override;
   Link& connect(int peer, const std::string& channel, Deadline deadline) override;
   void start_monitor(PeerLostHandler handler) override;

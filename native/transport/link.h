@@ -16,11 +16,13 @@ class Link {
 
   // Non-blocking halves: bytes moved now, 0 when none can. They throw PeerLost after the peer closed or died, and the
   // error given to abort().
-  /// Accepts a prefix of `bytes`; the accepted part may be overwritten by the caller at once.
+  /// Accepts a prefix of `bytes`; the accepted part may be overwritten by the caller at once. Nothing to send is never
+  /// an error of the peer: bytes that it sent before it closed can still be read.
   virtual std::size_t try_send(std::span<const std::byte> bytes) = 0;
   /// A view of received bytes that have not been consumed (contiguous, may be less than all; empty when none).
   /// Valid until the next consume(). Shared memory: no copy. At least `kPeekMinimum` bytes once that many arrived,
-  /// so that a reader of fixed-size elements always makes progress.
+  /// so that a reader of fixed-size elements always makes progress. Throws PeerLost only when all bytes are consumed,
+  /// or when the same few bytes are shown again and again after the end of the stream.
   [[nodiscard]] virtual std::span<const std::byte> peek() = 0;
   virtual void consume(std::size_t bytes) = 0;
 

@@ -20,7 +20,8 @@ class AbortState {
   [[nodiscard]] bool given() const noexcept { return given_.load(std::memory_order_acquire); }
   /// Throws PeerLost(peer, reason) when a reason was given.
   void check(int peer) const {
-    if (given()) [[unlikely]] raise(peer);
+    if (given()) [[unlikely]]
+      raise(peer);
   }
 
  private:
@@ -31,8 +32,8 @@ class AbortState {
   std::atomic<bool> given_{false};
 };
 
-/// For the end of a stream that is cut within an element: a reader that gets the same few bytes again and again can never
-/// go on, and no further event will wake it. One per link, used by the link's thread.
+/// For the end of a stream that is cut within an element: a reader that gets the same few bytes again and again can
+/// never go on, and no further event will wake it. One per link, used by the link's thread.
 class CutEnd {
  public:
   /// Call when the stream has ended and `rest` unconsumed bytes (less than Link::kPeekMinimum) are shown. True when the

@@ -57,7 +57,7 @@ Fd open_peer_fd(int pid, int fd, int flags) {
 }
 
 std::size_t segment_bytes(int fd) {
-  struct stat status {};
+  struct stat status{};
   if (::fstat(fd, &status) != 0) throw_errno("cannot read the size of a shared segment");
   return static_cast<std::size_t>(status.st_size);
 }

@@ -1,5 +1,5 @@
-// Anonymous shared memory. A segment is a memfd: it has no name in any file system, so nothing can be left behind however
-// the process ends, and a peer of the same user opens it through /proc/<pid>/fd/<number>.
+// Anonymous shared memory. A segment is a memfd: it has no name in any file system, so nothing can be left behind
+// however the process ends, and a peer of the same user opens it through /proc/<pid>/fd/<number>.
 #pragma once
 
 #include <cstddef>

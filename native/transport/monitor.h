@@ -16,11 +16,12 @@
 
 namespace ringtune {
 
-/// Owns the sockets and the thread. leave() and wait_left() from any thread. The handler runs on the monitor's thread, at
-/// most once per rank, and never after the destructor returned.
+/// Owns the sockets and the thread. leave() and wait_left() from any thread. The handler runs on the monitor's thread,
+/// at most once per rank, and never after the destructor returned.
 class Monitor {
  public:
-  /// `waker` (borrowed) is rung when a rank has left or is lost. Throws Error when there is no thread or descriptor left.
+  /// `waker` (borrowed) is rung when a rank has left or is lost. Throws Error when there is no thread or descriptor
+  /// left.
   Monitor(int rank, int size, std::vector<StarSocket> sockets, Waker& waker, PeerLostHandler handler);
   ~Monitor();  // without leave() the others will report this rank as lost
   Monitor(const Monitor&) = delete;

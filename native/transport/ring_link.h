@@ -13,7 +13,7 @@
 namespace ringtune {
 
 struct RingLinkParts {
-  std::string_view kind;                   // a literal: "shm" or "inproc"
+  std::string_view kind;  // a literal: "shm" or "inproc"
   int peer = 0;
   std::string peer_name;                   // for messages, e.g. "rank 1 on host a"
   SegmentSide side = SegmentSide::kLower;  // of this rank

@@ -32,7 +32,8 @@ struct DuplexSegment::Header {
 DuplexSegment::DuplexSegment(Fd fd, std::size_t capacity)
     : fd_(std::move(fd)),
       header_(map_segment(fd_.get(), 0, page_bytes())),
-      data_{map_mirrored(fd_.get(), page_bytes(), capacity), map_mirrored(fd_.get(), page_bytes() + capacity, capacity)},
+      data_{map_mirrored(fd_.get(), page_bytes(), capacity),
+            map_mirrored(fd_.get(), page_bytes() + capacity, capacity)},
       capacity_(capacity) {
   static_assert(sizeof(Header) <= 4096, "the header fits in the smallest page");
 }
@@ -71,7 +72,8 @@ RingView DuplexSegment::ring_of(SegmentSide side) const noexcept {
   return {.control = &header().rings[index], .data = data_[index].data(), .capacity = capacity_};
 }
 
-// release and acquire: a side that sees the flag also sees what the other wrote before (the last bytes of a closed ring).
+// release and acquire: a side that sees the flag also sees what the other wrote before (the last bytes of a closed
+// ring).
 void DuplexSegment::mark_joined(SegmentSide side, bool joined) const noexcept {
   header().joined[index_of(side)].store(joined ? 1 : 0, std::memory_order_release);
 }

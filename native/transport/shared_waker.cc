@@ -32,8 +32,9 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x72696e6762656c6cull;  // "ringbell"
 constexpr std::int64_t kSpinNs = 10'000;
-// When to spin: a spin that ends the wait earns credit, one that is followed by a sleep costs more. Out of credit, waits
-// block at once; after kSpinRest waits that were short all the same, one more try. Long waits never bring it back.
+// When to spin: a spin that ends the wait earns credit, one that is followed by a sleep costs more. Out of credit,
+// waits block at once; after kSpinRest waits that were short all the same, one more try. Long waits never bring it
+// back.
 constexpr int kSpinCreditMax = 16;
 constexpr int kSpinCost = 4;
 constexpr int kSpinRest = 32;
@@ -73,8 +74,8 @@ int wait_events(int epoll, std::span<epoll_event> events, Deadline deadline) {
     timespec timeout{};
     timeout.tv_sec = static_cast<time_t>(deadline.remaining_ns() / 1'000'000'000);
     timeout.tv_nsec = static_cast<long>(deadline.remaining_ns() % 1'000'000'000);
-    const long count = ::syscall(SYS_epoll_pwait2, epoll, events.data(), room,
-                                 deadline.is_never() ? nullptr : &timeout, nullptr, 0);
+    const long count =
+        ::syscall(SYS_epoll_pwait2, epoll, events.data(), room, deadline.is_never() ? nullptr : &timeout, nullptr, 0);
     if (count >= 0) return static_cast<int>(count);
     if (errno == EINTR) return 0;
     if (errno != ENOSYS && errno != EPERM) throw_errno("epoll_pwait2");
@@ -111,8 +112,7 @@ void WakerWord::ring(int doorbell) noexcept {
   }
 }
 
-SharedWaker::SharedWaker(WakerReach reach, std::int64_t spin_ns)
-    : spin_ns_(spin_ns), spin_credit_(kSpinCreditMax) {
+SharedWaker::SharedWaker(WakerReach reach, std::int64_t spin_ns) : spin_ns_(spin_ns), spin_credit_(kSpinCreditMax) {
   if (reach == WakerReach::kHost) {
     memory_fd_ = create_segment("ringtune-waker", page_bytes());
     memory_ = map_segment(memory_fd_.get(), 0, page_bytes());

@@ -4,10 +4,10 @@
 //
 //   bits 31..2  number of notifications (wraps)    bit 1  asleep in epoll (sockets)    bit 0  asleep on the futex
 //
-// A sleeper sets its bit with a compare-and-swap that succeeds only while the counter still equals its ticket. A notifier
-// advances the counter and clears the bits in one compare-and-swap, and makes a system call only for the bits that it
-// cleared. As everything happens on one atomic word, there is an order of all these steps: either the notifier came
-// first, then the sleeper's swap fails and it returns; or the sleeper came first, then the notifier saw its bit.
+// A sleeper sets its bit with a compare-and-swap that succeeds only while the counter still equals its ticket. A
+// notifier advances the counter and clears the bits in one compare-and-swap, and makes a system call only for the bits
+// that it cleared. As everything happens on one atomic word, there is an order of all these steps: either the notifier
+// came first, then the sleeper's swap fails and it returns; or the sleeper came first, then the notifier saw its bit.
 #pragma once
 
 #include <atomic>
@@ -48,12 +48,14 @@ struct WakerAddress {
   std::uint64_t token = 0;  // proves that the number still means this waker
 };
 
-/// Owns the word, the doorbell pipe and (from the first watch() on) an epoll set. prepare/wait/notify/watch/unwatch from
-/// any thread. Several threads may wait: one of them polls the sockets, the others sleep on the word and take over.
+/// Owns the word, the doorbell pipe and (from the first watch() on) an epoll set. prepare/wait/notify/watch/unwatch
+/// from any thread. Several threads may wait: one of them polls the sockets, the others sleep on the word and take
+/// over.
 class SharedWaker final : public Waker {
  public:
-  /// `spin_ns`: how long a wait looks at the word before it blocks, 0 = never. Spinning stops by itself while it does not
-  /// pay (long waits, no free core), so an idle rank costs nothing. Throws Error when the kernel gives no memory or descriptors.
+  /// `spin_ns`: how long a wait looks at the word before it blocks, 0 = never. Spinning stops by itself while it does
+  /// not pay (long waits, no free core), so an idle rank costs nothing. Throws Error when the kernel gives no memory or
+  /// descriptors.
   SharedWaker(WakerReach reach, std::int64_t spin_ns);
 
   [[nodiscard]] std::uint32_t prepare() noexcept override;

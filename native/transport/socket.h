@@ -54,8 +54,8 @@ bool poll_socket(int fd, short events, Deadline deadline);
 /// A host that vanished without FIN is noticed after about this time on an idle connection (keepalive probes).
 inline constexpr int kPeerSilenceSeconds = 5;
 void keep_alive(int fd) noexcept;
-/// The same also while sent bytes are not acknowledged. Only for connections whose reader never pauses: the kernel counts
-/// a closed receive window as silence, so a busy peer would be dropped from a link that carries bulk data.
+/// The same also while sent bytes are not acknowledged. Only for connections whose reader never pauses: the kernel
+/// counts a closed receive window as silence, so a busy peer would be dropped from a link that carries bulk data.
 void detect_silence(int fd) noexcept;
 
 /// What came of one non-blocking read or write.

@@ -44,7 +44,8 @@ Bytes receive_frame(const StarSocket& socket, Deadline deadline) {
     if (transfer.bytes == 0 && !poll_socket(socket.fd.get(), POLLIN, deadline)) throw_late(socket.peer);
     if (!header || have < bytes.size()) continue;
     const std::size_t length = ByteReader(bytes).u32();
-    if (length > kMaxExchangeBytes) throw Protocol(socket.peer.name + " sent a frame of " + std::to_string(length) + " bytes");
+    if (length > kMaxExchangeBytes)
+      throw Protocol(socket.peer.name + " sent a frame of " + std::to_string(length) + " bytes");
     header = false;
     have = 0;
     bytes.resize(length);

@@ -121,8 +121,8 @@ struct StoreClient::Impl {
     Answer answer;
     if (!receive(request, answer, Deadline::never(), kSilenceNs)) lose("no answer");
     if (answer.status != StoreStatus::kOk) {
-      throw Error("the store at " + endpoint + " refused: " +
-                  std::string(reinterpret_cast<const char*>(answer.value.data()), answer.value.size()));
+      throw Error("the store at " + endpoint +
+                  " refused: " + std::string(reinterpret_cast<const char*>(answer.value.data()), answer.value.size()));
     }
     return std::move(answer.value);
   }

@@ -196,9 +196,8 @@ void Service::add(Connection& connection, std::uint32_t request, ByteReader& fie
 
 void Service::cancel(std::uint64_t id, Connection& connection, std::uint32_t request) {
   for (auto entry = waiting_.begin(); entry != waiting_.end(); ++entry) {
-    const std::size_t erased = std::erase_if(entry->second, [&](const WaitingGet& get) {
-      return get.connection == id && get.request == request;
-    });
+    const std::size_t erased = std::erase_if(
+        entry->second, [&](const WaitingGet& get) { return get.connection == id && get.request == request; });
     if (erased == 0) continue;
     if (entry->second.empty()) waiting_.erase(entry);
     return answer(connection, request, StoreStatus::kMissing, {});

@@ -1,7 +1,8 @@
 // What store client and server say to each other.
 //
-// The client opens with kStoreMagic. Then frames: client {u8 operation, u32 request, ...}, server {u32 request, u8 status,
-// blob}. A get is answered when the key exists; a cancelled get is answered with kMissing unless its answer is under way.
+// The client opens with kStoreMagic. Then frames: client {u8 operation, u32 request, ...}, server {u32 request, u8
+// status, blob}. A get is answered when the key exists; a cancelled get is answered with kMissing unless its answer is
+// under way.
 #pragma once
 
 #include <cstddef>

@@ -34,7 +34,8 @@ std::size_t TcpLink::try_send(std::span<const std::byte> bytes) {
   aborted_.check(peer_);
   if (bytes.empty()) return 0;
   const Transfer transfer = write_some(fd_.get(), bytes);
-  if (transfer.closed) [[unlikely]] throw_lost(transfer);
+  if (transfer.closed) [[unlikely]]
+    throw_lost(transfer);
   return transfer.bytes;
 }
 

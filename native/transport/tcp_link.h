@@ -12,8 +12,8 @@
 
 namespace ringtune {
 
-/// Owns a connected non-blocking socket and a receive buffer; the waker (borrowed, outlives the link) watches the socket
-/// for both directions while the link lives. One thread at a time, except abort(). Never blocks.
+/// Owns a connected non-blocking socket and a receive buffer; the waker (borrowed, outlives the link) watches the
+/// socket for both directions while the link lives. One thread at a time, except abort(). Never blocks.
 class TcpLink final : public Link {
  public:
   TcpLink(Fd fd, int peer, std::string peer_name, Waker& waker, std::size_t buffer_bytes);

@@ -184,8 +184,8 @@ Fd TcpMeeting::dial(const MeetingRequest& request, const std::string& host, std:
   const std::string where = endpoint_text(host, port);
   ConnectAttempt attempt = start_connect(resolve(host, port).front());
   if (attempt.error != 0) {
-    throw PeerLost(request.peer, "cannot reach " + request.peer_name + " at " + where + ": " +
-                                     errno_text(attempt.error));
+    throw PeerLost(request.peer,
+                   "cannot reach " + request.peer_name + " at " + where + ": " + errno_text(attempt.error));
   }
   const WatchScope scope(waker_, attempt.fd.get());
   finish_connect(request, attempt.fd.get(), where);

@@ -35,8 +35,8 @@ class TcpMeeting {
   /// Blocks until the peer (a higher rank) has dialled for this channel. Throws Timeout naming the peer, or as
   /// request.aborted says.
   [[nodiscard]] Fd accept(const MeetingRequest& request);
-  /// Dials the peer (a lower rank) and blocks until it has accepted. Throws PeerLost when nobody listens there, Protocol
-  /// when it is no rank of this job and version, Timeout.
+  /// Dials the peer (a lower rank) and blocks until it has accepted. Throws PeerLost when nobody listens there,
+  /// Protocol when it is no rank of this job and version, Timeout.
   [[nodiscard]] Fd dial(const MeetingRequest& request, const std::string& host, std::uint16_t port);
 
  private:

@@ -24,7 +24,8 @@ class Waker : public Bell {
  public:
   [[nodiscard]] virtual std::uint32_t prepare() noexcept = 0;
   /// Returns when notified since `ticket`, when a watched socket has a new event, at the deadline, and now and then for
-  /// no reason. Spins for a few microseconds first only when the machine has a core to spare (see spin_ns), then blocks.
+  /// no reason. Spins for a few microseconds first only when the machine has a core to spare (see spin_ns), then
+  /// blocks.
   virtual void wait(std::uint32_t ticket, Deadline deadline) = 0;
   /// Sockets whose readiness also ends wait(). Edge-triggered: only news end a wait, so a socket that nobody reads now
   /// does not keep the rank awake; a reader drains (to EAGAIN or a short read) before it waits. `want_write`: also when

@@ -70,8 +70,8 @@ TEST_F(FabricTest, ARankOutsideTheJobIsRefused) {
 TEST_F(FabricTest, ATimeoutNamesTheMissingRanks) {
   const StoreServer server("127.0.0.1", 0);
   std::unique_ptr<StoreClient> client;
-  const Timeout error = expect_throw<Timeout>(
-      [&] { (void)meet(server, 1, 4, [](FabricOptions&) {}, client, milliseconds(50)); });
+  const Timeout error =
+      expect_throw<Timeout>([&] { (void)meet(server, 1, 4, [](FabricOptions&) {}, client, milliseconds(50)); });
   EXPECT_NE(std::string(error.what()).find("ranks 0, 2, 3 of 4"), std::string::npos) << error.what();
 }
 
@@ -197,9 +197,11 @@ TEST_F(MeetingTest, NobodyAtTheAddressIsALostPeer) {
   SharedWaker waker(WakerReach::kProcess, 0);
   TcpMeeting meeting("job", 1, "127.0.0.1", waker);
   std::uint16_t free_port = 0;
-  { free_port = TcpMeeting("job", 0, "127.0.0.1", waker).port(); }
-  const PeerLost error = expect_throw<PeerLost>(
-      [&] { (void)meeting.dial(request(0, "c", seconds(20)), "127.0.0.1", free_port); });
+  {
+    free_port = TcpMeeting("job", 0, "127.0.0.1", waker).port();
+  }
+  const PeerLost error =
+      expect_throw<PeerLost>([&] { (void)meeting.dial(request(0, "c", seconds(20)), "127.0.0.1", free_port); });
   EXPECT_EQ(error.rank(), 0);
   EXPECT_NE(std::string(error.what()).find("127.0.0.1:" + std::to_string(free_port)), std::string::npos);
 }

@@ -153,7 +153,9 @@ TEST_F(StoreTest, AClientThatVanishesWhileItWaitsDisturbsNobody) {
 
 TEST_F(StoreTest, AClientWaitsForAServerThatStartsLater) {
   std::uint16_t port = 0;
-  { port = StoreServer("127.0.0.1", 0).port(); }
+  {
+    port = StoreServer("127.0.0.1", 0).port();
+  }
   const Timeout error = expect_throw<Timeout>([&] { StoreClient client("127.0.0.1", port, milliseconds(50)); });
   EXPECT_NE(std::string(error.what()).find("127.0.0.1:" + std::to_string(port)), std::string::npos) << error.what();
   std::thread client_thread([&] {

@@ -1,5 +1,3 @@
-#include "transport/shared_waker.h"
-
 #include <poll.h>
 #include <unistd.h>
 
@@ -7,6 +5,7 @@
 
 #include "base/error.h"
 #include "fabrics.h"
+#include "transport/shared_waker.h"
 
 namespace ringtune::testing {
 namespace {
