@@ -24,7 +24,7 @@ def open_session(config: Config | None = None) -> Session:
     config = Config.from_environ() if config is None else config
     place = placement.detect(config)
     address = _rendezvous.find(place, config) if place.size > 1 else ("", 0)
-    job = _rendezvous.job_key(place.job)
+    job = _rendezvous.job_key(place.job, address)
     try:
         with native.translated():
             store = native.load().StoreClient(*address, config.start_timeout_ns) if place.size > 1 else None

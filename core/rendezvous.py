@@ -39,11 +39,11 @@ class Rendezvous:
 
     Attributes:
         address: Where the store listens, once found.
-        generation: How often this process has opened a session.
+        generations: How often this process has joined a job at each store.
     """
 
     address: Address | None = None
-    generation: int = 0
+    generations: dict[Address, int] = field(default_factory=dict)
     _kept: list[Any] = field(default_factory=list)
     _file: address_file.AddressFile | None = None
 
@@ -73,10 +73,14 @@ class Rendezvous:
             self._file.remove()
             self._file = None
 
-    def job_key(self, name: str) -> str:
-        """Return the next key ``<job>.<generation>``, the same on all ranks as they open equally many sessions."""
-        self.generation += 1
-        return f"{name or 'job'}.{self.generation}"
+    def job_key(self, name: str, address: Address) -> str:
+        """Return the next key ``<job>.<generation>`` at a store, the same on all ranks of the job.
+
+        Counted per store: a process may have been in other jobs before, which its peers were not in.
+        """
+        generation = self.generations.get(address, 0) + 1
+        self.generations[address] = generation
+        return f"{name or 'job'}.{generation}"
 
     def _find(self, place: Placement, config: Config, environ: Mapping[str, str]) -> Address:
         deadline = Deadline.after_ns(config.start_timeout_ns)

@@ -19,7 +19,7 @@ Coordinator::Coordinator(int size, const Knobs& knobs, const StallLimits& stall)
   items_.push_back(KnobsDecision{epoch_, knobs_});
 }
 
-void Coordinator::announced(int from, const Announcement& message, std::int64_t now_ns) {
+void Coordinator::announced(int from, const WorkerNews& message, std::int64_t now_ns) {
   const auto index = static_cast<std::size_t>(from);
   seen_[index] = std::max(seen_[index], message.seen);
   drop_tombstones();

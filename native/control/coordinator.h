@@ -27,7 +27,7 @@ class Coordinator {
   Coordinator(int size, const Knobs& knobs, const StallLimits& stall);
 
   /// Throws Protocol when the message contradicts what the rank said before.
-  void announced(int from, const Announcement& message, std::int64_t now_ns);
+  void announced(int from, const WorkerNews& message, std::int64_t now_ns);
   /// All ranks will switch between the same two batches. Returns the epoch of the change.
   std::uint32_t propose(const Knobs& knobs);
   void tick(std::int64_t now_ns, std::vector<Action>& actions);

@@ -43,7 +43,7 @@ Knobs read_knobs(ByteReader& in) {
   return knobs;
 }
 
-void write(ByteWriter& out, const Announcement& message) {
+void write(ByteWriter& out, const WorkerNews& message) {
   out.u64(message.seen);
   out.u8(static_cast<std::uint8_t>((message.waiting ? 1 : 0) | (message.leaving ? 2 : 0)));
   write_list(out, message.cached, [&](std::uint32_t id) { out.u32(id); });
@@ -54,8 +54,8 @@ void write(ByteWriter& out, const Announcement& message) {
   });
 }
 
-Announcement read_announcement(ByteReader& in) {
-  Announcement message;
+WorkerNews read_announcement(ByteReader& in) {
+  WorkerNews message;
   message.seen = in.u64();
   const std::uint8_t flags = in.u8();
   message.waiting = (flags & 1) != 0;
@@ -146,7 +146,7 @@ Bytes encode(const ControlMessage& message) {
   ByteWriter out;
   out.u8(static_cast<std::uint8_t>(message.index()));
   std::visit(Overloaded{
-                 [&](const Announcement& announcement) { write(out, announcement); },
+                 [&](const WorkerNews& announcement) { write(out, announcement); },
                  [&](const Decisions& decisions) {
                    out.u64(decisions.sequence);
                    write_list(out, decisions.items, [&](const Decision& item) { write_decision(out, item); });

@@ -21,14 +21,14 @@ struct StepReport {
 };
 
 /// Worker -> coordinator.
-struct Announcement {
+struct WorkerNews {
   std::uint64_t seen = 0;                    // decisions this rank has processed: frees evicted cache numbers
   bool waiting = false;                      // a caller of this rank is blocked: do not hold batches back
   bool leaving = false;                      // the rank shuts down
   std::vector<std::uint32_t> cached;         // tensors known by number
   std::vector<Request> requests;             // tensors in full
   std::vector<StepReport> steps;
-  friend bool operator==(const Announcement&, const Announcement&) = default;
+  friend bool operator==(const WorkerNews&, const WorkerNews&) = default;
 };
 
 /// A tensor of a batch: by cache number, or by name when it has none yet.
@@ -101,7 +101,7 @@ struct ClockPing {
   friend bool operator==(const ClockPing&, const ClockPing&) = default;
 };
 
-using ControlMessage = std::variant<Announcement, Decisions, ClockPing>;
+using ControlMessage = std::variant<WorkerNews, Decisions, ClockPing>;
 
 [[nodiscard]] Bytes encode(const ControlMessage& message);
 [[nodiscard]] ControlMessage decode(ByteView bytes);  // throws Protocol

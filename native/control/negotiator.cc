@@ -24,7 +24,7 @@ std::uint32_t Negotiator::propose(const Knobs& knobs) {
 void Negotiator::peer_message(int from, ControlMessage message, std::size_t bytes, std::int64_t now_ns) {
   ++counters_.messages;
   counters_.bytes += bytes;
-  if (const auto* announcement = std::get_if<Announcement>(&message); announcement != nullptr && coordinator_) {
+  if (const auto* announcement = std::get_if<WorkerNews>(&message); announcement != nullptr && coordinator_) {
     coordinator_->announced(from, *announcement, now_ns);
   } else if (const auto* decisions = std::get_if<Decisions>(&message); decisions != nullptr && from == 0) {
     worker_.decided(*decisions, now_ns, actions_);

@@ -49,12 +49,12 @@ bool Worker::bundle_due(std::int64_t now_ns) const noexcept {
   return waiting_ || bundle_bytes_ >= knobs_.fusion_bytes || now_ns >= bundle_since_ns_ + knobs_.cycle_time_ns;
 }
 
-std::optional<Announcement> Worker::take_announcement(std::int64_t now_ns) {
+std::optional<WorkerNews> Worker::take_announcement(std::int64_t now_ns) {
   if (coordinator_left_ && !(leaving_ && !told_leaving_)) return std::nullopt;
   const bool tell_waiting = waiting_ && !told_waiting_ && !pending_.empty();
   const bool tell_leaving = leaving_ && !told_leaving_;
   if (!bundle_due(now_ns) && !tell_waiting && !tell_leaving) return std::nullopt;
-  Announcement message;
+  WorkerNews message;
   message.seen = seen_;
   message.waiting = waiting_;
   message.leaving = leaving_;

@@ -29,7 +29,7 @@ class Worker {
   [[nodiscard]] bool has_left() const noexcept { return left_ || (coordinator_left_ && told_leaving_); }
 
   /// The next announcement when one is due at `now_ns`.
-  [[nodiscard]] std::optional<Announcement> take_announcement(std::int64_t now_ns);
+  [[nodiscard]] std::optional<WorkerNews> take_announcement(std::int64_t now_ns);
   void decided(const Decisions& decisions, std::int64_t now_ns, std::vector<Action>& actions);
   /// Warns of a coordinator that has been silent while tensors wait.
   void tick(std::int64_t now_ns, std::vector<Action>& actions);

@@ -46,7 +46,7 @@ std::vector<Received> ControlPlane::receive() {
       while (source.reader.poll(*source.link)) {
         const ByteView frame = source.reader.frame();
         messages.push_back({first_rank_ + static_cast<int>(i), decode(frame), frame.size()});
-        const auto* announcement = std::get_if<Announcement>(&messages.back().message);
+        const auto* announcement = std::get_if<WorkerNews>(&messages.back().message);
         if (announcement != nullptr && announcement->leaving) source.departing = true;
       }
     } catch (const PeerLost&) {

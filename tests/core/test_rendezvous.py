@@ -90,9 +90,11 @@ def test_torchrun_without_master_says_so() -> None:
         find(RANK=1, WORLD_SIZE=2, LOCAL_RANK=1, LOCAL_WORLD_SIZE=2)
 
 
-def test_job_keys_count_sessions() -> None:
+def test_job_keys_count_sessions_of_a_store() -> None:
     meeting = Rendezvous()
-    assert [meeting.job_key("a"), meeting.job_key("a"), meeting.job_key("")] == ["a.1", "a.2", "job.3"]
+    here, there = ("here", 1), ("there", 1)
+    keys = [meeting.job_key("a", here), meeting.job_key("a", here), meeting.job_key("", there)]
+    assert keys == ["a.1", "a.2", "job.1"]
 
 
 def test_address_file_round_trip(temporary: Path) -> None:

@@ -34,7 +34,7 @@ class Pool:
                 mine = {name: value.replace("{rank}", str(number)) for name, value in environ.items()}
                 rank.send(cases.open_session, {"environ": mine})
             for number, result in enumerate(job.collect()):
-                assert result == ((number, size),), result
+                assert result == ((number, size),), result or job.ranks[number].death()
             self._joined = (size, transport)
         return job
 

@@ -77,6 +77,11 @@ class Rank:
     def stderr(self) -> str:
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 
+    def death(self) -> str:
+        """Say how the process died, with what it wrote."""
+        self.process.join(5)
+        return f"died with exit code {self.process.exitcode}; stderr:\n{self.stderr()}"
+
     def end(self) -> None:
         self.pipe.close()
         self.process.kill()
@@ -120,7 +125,7 @@ class Job:
         for rank, result in enumerate(results):
             if isinstance(result, Failure):
                 raise AssertionError(f"rank {rank} of {self.size}: {result.kind[0]}: {result.message}\n{result.trace}")
-            assert result is not None, f"rank {rank} died:\n{self.ranks[rank].stderr()}"
+            assert result is not None, f"rank {rank} of {self.size} {self.ranks[rank].death()}"
         return [result[0] for result in results]
 
     def start(self, function: Callable[..., Any], /, **options: Any) -> None:

@@ -23,7 +23,7 @@ Request full_request() {
   return request;
 }
 
-Announcement full_announcement() {
+WorkerNews full_announcement() {
   return {7, true, true, {1, 2, 0xffffffff}, {full_request(), {}}, {{5, 1234}, {6, -1}}};
 }
 
@@ -64,7 +64,7 @@ TEST_P(ControlMessages, NoFlippedByteDoesMoreThanFail) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ControlMessages,
-                         testing::Values(ControlMessage{Announcement{}}, ControlMessage{full_announcement()},
+                         testing::Values(ControlMessage{WorkerNews{}}, ControlMessage{full_announcement()},
                                          ControlMessage{Decisions{}}, ControlMessage{full_decisions()},
                                          ControlMessage{ClockPing{5, 6}}));
 

@@ -349,7 +349,7 @@ TEST(Negotiator, WorldStepIsTheLongestOfTheNewestThatAllReported) {
 
 TEST(Negotiator, AnnouncingTwiceIsAProtocolError) {
   Simulation job(2);
-  Announcement message;
+  WorkerNews message;
   message.requests = {allreduce("a")};
   job.at(0).peer_message(1, message, 1, 0);
   EXPECT_THROW(job.at(0).peer_message(1, message, 1, 0), Protocol);
@@ -357,14 +357,14 @@ TEST(Negotiator, AnnouncingTwiceIsAProtocolError) {
 
 TEST(Negotiator, UnknownCacheNumberIsAProtocolError) {
   Simulation job(2);
-  Announcement message;
+  WorkerNews message;
   message.cached = {99};
   EXPECT_THROW(job.at(0).peer_message(1, message, 1, 0), Protocol);
 }
 
 TEST(Negotiator, WorkerDoesNotTakeAnnouncements) {
   Simulation job(3);
-  EXPECT_THROW(job.at(1).peer_message(2, Announcement{}, 1, 0), Protocol);
+  EXPECT_THROW(job.at(1).peer_message(2, WorkerNews{}, 1, 0), Protocol);
 }
 
 }  // namespace
