@@ -97,7 +97,8 @@ void JobFabric::meet_all(StoreClient& store, Deadline deadline) {
   meeting_.emplace(options_.job, options_.rank, own.address, waker_);
   own.port = meeting_->port();
   for (Announcement& announcement : exchange_announcements(options_, own, store, deadline)) {
-    peers_.push_back({.announcement = std::move(announcement), .bell = nullptr, .shares_memory = false, .why_not = ""});
+    // In place: GCC 12 at -O3 destroys a temporary Peer that was never built when the exchange throws.
+    peers_.emplace_back().announcement = std::move(announcement);
   }
   open_bells();
   agree_on_memory(deadline);
