@@ -100,7 +100,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> dmc.TableScroll
     """Return a small table of text."""
     top = dmc.TableThead(dmc.TableTr([dmc.TableTh(word) for word in head]))
     body = dmc.TableTbody([dmc.TableTr([dmc.TableTd(plain(cell, 200)) for cell in row]) for row in rows])
-    return dmc.TableScrollContainer(dmc.Table([top, body], verticalSpacing=6, striped=True), minWidth=500)
+    return dmc.TableScrollContainer(dmc.Table([top, body], verticalSpacing=6, className="rt-table"), minWidth=500)
 
 
 def run_head(info: RunInfo, tab: str, prefix: str) -> list[Any]:

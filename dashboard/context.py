@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,13 +11,16 @@ from ringtune import layout
 from ringtune.dashboard import routes
 from ringtune.dashboard.data import scaling, trace, tuning
 from ringtune.dashboard.data.cache import Cache
-from ringtune.dashboard.data.files import listing, signature
+from ringtune.dashboard.data.files import Signature, listing, signature
 from ringtune.dashboard.data.runs import RunInfo, RunsFolder, UnknownRun
 from ringtune.dashboard.data.scaling import ScalingTable
 from ringtune.dashboard.data.steps import StepReader, Steps
 from ringtune.dashboard.data.timeline import TimelineIndex
 from ringtune.dashboard.data.tuning import TuningHistory
 from ringtune.dashboard.routes import Route
+
+REST = 10
+"""A growing timeline is read again after this many times the time that reading it took."""
 
 
 @dataclass
@@ -33,6 +37,7 @@ class Context:
     _steps: Cache = field(default_factory=lambda: Cache(capacity=8))
     _small: Cache = field(default_factory=lambda: Cache(capacity=256))
     _indexes: Cache = field(default_factory=lambda: Cache(capacity=3))
+    _fresh_until: dict[Path, tuple[float, Signature]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def route(self, pathname: str | None, search: str | None) -> Route:
@@ -69,7 +74,22 @@ class Context:
             Unreadable: There is a timeline, but it cannot be shown; the message says why.
         """
         files = trace.sources(run.path)
-        return self._indexes.get(run.path, signature(files), lambda: trace.load(run.path, files))
+        return self._indexes.get(run.path, self._timeline_state(run.path), lambda: self._load(run.path, files))
+
+    def _load(self, run: Path, files: list[Path]) -> TimelineIndex:
+        begin = time.monotonic()
+        try:
+            return trace.load(run, files)
+        finally:
+            now = time.monotonic()
+            with self._lock:
+                self._fresh_until[run] = (now + REST * (now - begin), signature(files))
+
+    def _timeline_state(self, run: Path) -> Signature:
+        """Return the signature of a run's timeline, the former one as long as reading it again would cost too much."""
+        with self._lock:
+            until, state = self._fresh_until.get(run, (0.0, ()))
+        return state if time.monotonic() < until else signature(trace.sources(run))
 
     def stamp(self, route: Route) -> str:
         """Return what changes when something that the route's page shows is written: a few `stat` calls."""
@@ -78,15 +98,14 @@ class Context:
         path = self.folder.paths().get(route.run)
         if path is None:
             return "gone"
-        return str(hash((signature(_shown_files(path, route.page)), getattr(self.run(route), "status", ""))))
+        shown = self._timeline_state(path) if route.page == "timeline" else ()
+        return str(hash((signature(_shown_files(path, route.page)), shown, getattr(self.run(route), "status", ""))))
 
 
 def _shown_files(run: Path, page: str) -> list[Path]:
     files = [layout.run_file(run)]
     if page == "overview":
         files += [run / layout.MACHINE_FOLDER, *listing(run, layout.step_logs(run), ".jsonl")]
-    elif page == "timeline":
-        files += trace.sources(run)
     elif page == "tuning":
         files.append(layout.tuning_journal(run))
     elif page == "scaling":

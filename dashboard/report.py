@@ -28,6 +28,7 @@ from ringtune.dashboard.figures import steps as step_figures
 from ringtune.dashboard.figures import timeline as timeline_figures
 from ringtune.dashboard.figures import tuning as tuning_figures
 from ringtune.dashboard.pages.overview import machine_rows, run_facts
+from ringtune.dashboard.pages.scaling import HEAD as SCALING_HEAD
 from ringtune.dashboard.pages.scaling import table_rows as scaling_rows
 from ringtune.dashboard.pages.timeline import first_steps, note
 from ringtune.dashboard.units import count, duration, moment, percent, plain, size
@@ -219,6 +220,5 @@ def _timeline(run: RunInfo) -> tuple[Section | None, list[str]]:
 
 
 def _scaling(series: tuple[scaling.ScalingSeries, ...]) -> Section:
-    head = ("Measurement", "What", "Ranks", "Hosts", "Throughput", "Interval", "Efficiency", "Measured")
     figures = (scaling_figures.rate(series), scaling_figures.efficiency(series))
-    return Section("Scaling", (), figures, head, tuple(map(tuple, scaling_rows(series))))
+    return Section("Scaling", (), figures, SCALING_HEAD, tuple(map(tuple, scaling_rows(series))))

@@ -58,9 +58,9 @@ def breakdown(parts: Sequence[Breakdown], scheme: Scheme = "light") -> go.Figure
     """Draw each rank's mean step as computation alone, overlapped and exposed communication."""
     parts = parts[:BAR_LIMIT_RANKS]
     columns = (
-        ("Computation alone", theme.COMPUTE_COLOR, [part.alone_ns for part in parts]),
-        ("Overlapped communication", theme.OVERLAPPED_COLOR, [part.overlapped_ns for part in parts]),
-        ("Exposed communication", theme.EXPOSED_COLOR, [part.exposed_ns for part in parts]),
+        ("Compute alone", theme.COMPUTE_COLOR, [part.alone_ns for part in parts]),
+        ("Overlapped", theme.OVERLAPPED_COLOR, [part.overlapped_ns for part in parts]),
+        ("Exposed", theme.EXPOSED_COLOR, [part.exposed_ns for part in parts]),
     )
     walls = [part.wall_ns for part in parts]
     return _bars(parts, columns, walls, scheme)
@@ -85,8 +85,7 @@ Columns = Sequence[tuple[str, str, list[float]]]
 
 def _bars(parts: Sequence[Breakdown], columns: Columns, walls: list[float] | None, scheme: Scheme) -> go.Figure:
     rows = len(parts)
-    each = 30 if walls is not None else 52
-    figure = theme.blank(scheme, max(210, 100 + each * rows if rows <= 8 else 340 + 9 * (rows - 8)))
+    figure = theme.blank(scheme, max(210, 100 + 46 * rows if rows <= 8 else 468 + 12 * (rows - 8)))
     top = max((value for _, _, values in columns for value in values), default=1.0)
     factor, unit = time_scale(max(top, max(walls, default=0.0) if walls else 0.0))
     ranks = [f"rank {part.rank}" for part in parts]

@@ -18,6 +18,8 @@ NS_PER_AXIS = 1e6
 
 LANE_PIXELS = 21
 RANK_GAP = 0.55
+ROW_MORE = 0.16
+FILL = 0.82
 _FAINT = 0.16
 LETTERS = 150
 """About how many letters fit side by side into the width of a window."""
@@ -40,8 +42,16 @@ def timeline(index: TimelineIndex, view: View, scheme: Scheme = "light") -> go.F
 
 def _places(lanes: tuple[Lane, ...]) -> Floats:
     """Return the vertical place of every lane, with a gap between ranks."""
+    heights = _heights(lanes)
     gaps = [0.0] + [RANK_GAP if later.rank != former.rank else 0.0 for former, later in pairwise(lanes)]
-    return np.arange(len(lanes), dtype=np.float64) + np.cumsum(np.array(gaps[: len(lanes)], dtype=np.float64))
+    tops = np.cumsum(heights + np.array(gaps[: len(lanes)], dtype=np.float64)) - heights
+    centres: Floats = tops + heights / 2
+    return centres
+
+
+def _heights(lanes: tuple[Lane, ...]) -> Floats:
+    """Return the heights of lanes: more for those whose spans lie in several rows."""
+    return np.array([1 + ROW_MORE * (lane.rows - 1) for lane in lanes], dtype=np.float64)
 
 
 def _height(places: Floats) -> int:
@@ -55,15 +65,18 @@ def _bars(index: TimelineIndex, view: View, chosen: Ints, places: Floats, phase:
     rows = np.array([view.lanes[n].rows for n in lane])
     row = shapes.row[chosen]
     # A block stands for all rows of its lane; a span takes its own.
-    height = np.where(row < 0, 0.82, 0.82 / rows)
-    offset = np.where(row < 0, 0.0, (row + 0.5) / rows * 0.82 - 0.41)
+    full = FILL * _heights(view.lanes)[lane]
+    height = np.where(row < 0, full, full / rows)
+    offset = np.where(row < 0, 0.0, ((row + 0.5) / rows - 0.5) * full)
     # A span shorter than a pixel must still be seen.
     least = view.window.length_ns / 2000
     length = np.maximum(shapes.end_ns[chosen] - shapes.begin_ns[chosen], least)
     opacity = 0.35 + 0.65 * shapes.share[chosen]
     if view.searched:
         opacity = np.where(shapes.hit[chosen], 1.0, _FAINT)
-    room = (LETTERS * length / view.window.length_ns).astype(int)
+    # Names only where a span has its lane for itself, and where a search does not dim it.
+    told = (rows == 1) & (shapes.hit[chosen] | (not view.searched))
+    room = np.where(told, LETTERS * length / view.window.length_ns, 0).astype(int)
     return go.Bar(
         orientation="h",
         name=phase.label,
@@ -142,7 +155,7 @@ def _instants(figure: go.Figure, index: TimelineIndex, view: View, places: Float
             figure.add_trace(
                 go.Scatter(
                     x=[instant.at_ns / NS_PER_AXIS for instant in shown],
-                    y=[tops[instant.rank] - 0.55 for instant in shown],
+                    y=[tops[instant.rank] - 0.6 for instant in shown],
                     mode="markers",
                     name=name.lower(),
                     marker={"symbol": symbol, "size": 10, "color": color},
@@ -177,9 +190,14 @@ def _axes(figure: go.Figure, view: View, places: Floats, scheme: Scheme) -> None
             showarrow=False,
             font={"size": 12, "color": theme.ink(scheme).text},
         )
-    bottom = float(places[-1]) + 0.6 if len(places) else 1.0
+    bottom = float(places[-1]) + 0.7 if len(places) else 1.0
     figure.update_yaxes(
-        tickvals=places.tolist(), ticktext=labels, range=[bottom, -0.9], fixedrange=True, showgrid=False, zeroline=False
+        tickvals=places.tolist(),
+        ticktext=labels,
+        range=[bottom, -0.35],
+        fixedrange=True,
+        showgrid=False,
+        zeroline=False,
     )
     figure.update_xaxes(
         title_text="Time since the job's first event (ms)",

@@ -17,6 +17,7 @@ from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import count, moment, number, percent
 
 SERIES_LIMIT = 8
+HEAD = ("Measurement", "Ranks", "Hosts", "Throughput", "Efficiency", "What", "When")
 
 
 def layout(context: Context, route: Route) -> html.Div:
@@ -75,26 +76,15 @@ def records(context: Context, route: Route) -> ScalingTable:
 
 
 def table_rows(series: tuple[ScalingSeries, ...]) -> list[list[str]]:
-    """Return one row for every measured point."""
+    """Return one row, as `HEAD` names its cells, for every measured point."""
     rows = []
     for one in series:
         for point in one.points:
-            spread = f"{number(point.rate.low)} to {number(point.rate.high)}"
+            rate = f"{number(point.rate.median)} {one.unit} ({number(point.rate.low)} to {number(point.rate.high)})"
             known = point.efficiency
             share = f"{percent(known.median)} ({percent(known.low)} to {percent(known.high)})" if known else "–"
-            rate = f"{number(point.rate.median)} {one.unit}"
-            rows.append(
-                [
-                    one.label,
-                    one.facts,
-                    count(point.ranks),
-                    count(point.hosts),
-                    rate,
-                    spread,
-                    share,
-                    moment(one.created_unix_ns),
-                ]
-            )
+            cells = [one.label, count(point.ranks), count(point.hosts), rate, share, one.facts]
+            rows.append([*cells, moment(one.created_unix_ns)])
     return rows
 
 
@@ -127,12 +117,11 @@ def register(app: Dash, context: Context) -> None:
             return (no_update,) * 7
         found, look = records(context, route), scheme_of(scheme)
         series = found.chosen(chosen).series[:SERIES_LIMIT] if chosen else ()
-        head = ["Measurement", "What", "Ranks", "Hosts", "Throughput", "Interval", "Efficiency", "Measured"]
         return (
             problems(found.problems),
             figures.rate(series, look),
             figures.efficiency(series, look),
-            table(head, table_rows(series)),
+            table(HEAD, table_rows(series)),
             shown(found.series),
             shown(not found.series),
             address(pathname, found, chosen or []),

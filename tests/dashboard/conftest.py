@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,22 @@ import pytest
 
 from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, HEIGHT, WIDTH, serving
 from tests.dashboard.folders import gallery
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Report failures of browser tests in Python's own style.
+
+    pytest's style parses the sources again, which Python 3.11 refuses at times among Playwright's greenlets
+    ("AST constructor recursion depth mismatch") and which then ends the whole session.
+    """
+    style = item.config.option.tbstyle
+    if "visit" in getattr(item, "fixturenames", ()):
+        item.config.option.tbstyle = "native"
+    try:
+        return (yield)
+    finally:
+        item.config.option.tbstyle = style
 
 
 @pytest.fixture(scope="session")

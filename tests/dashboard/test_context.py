@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ringtune import layout
+from ringtune.dashboard import context as module
+from ringtune.dashboard.context import Context
+from ringtune.dashboard.data.runs import RunsFolder
+from ringtune.dashboard.routes import TABS, Route
+from ringtune.timeline.generate import Schedule
+from ringtune.timeline.generate_run import generate_run
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    generate_run(tmp_path, "one", Schedule(ranks=2, steps=3))
+    return Context(RunsFolder(tmp_path))
+
+
+def only(context: Context, page: str) -> Route:
+    return Route(page, context.folder.rows()[0].info.id)
+
+
+@pytest.mark.parametrize(
+    ("page", "file"),
+    [
+        ("overview", lambda run: layout.step_log(run, 1)),
+        ("timeline", lambda run: layout.timeline_part(run, 0)),
+        ("tuning", layout.tuning_journal),
+        ("scaling", lambda run: layout.scaling_file(run, "resnet")),
+    ],
+)
+def test_a_page_changes_with_its_own_files_only(context: Context, page: str, file: object) -> None:
+    before = {tab: context.stamp(only(context, tab)) for tab in TABS}
+    path = file(context.folder.rows()[0].info.path)  # type: ignore[operator]
+    with path.open("a") as stream:
+        stream.write("\n")
+    changed = {tab for tab in TABS if context.stamp(only(context, tab)) != before[tab]}
+    assert changed == {page}
+
+
+def test_what_did_not_change_is_not_read_again(context: Context) -> None:
+    run = context.folder.rows()[0].info
+    assert context.timeline(run) is context.timeline(run)
+    assert context.tuning(run) is context.tuning(run)
+    assert context.scaling([run]) is context.scaling([run])
+    assert context.steps(run) is context.steps(run)
+
+
+def test_a_growing_timeline_is_not_read_all_the_time(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REST", 1e9)
+    run, route = context.folder.rows()[0].info, only(context, "timeline")
+    first, stamp = context.timeline(run), context.stamp(route)
+    with layout.timeline_part(run.path, 0).open("a") as stream:
+        stream.write("\n")
+    assert context.timeline(run) is first and context.stamp(route) == stamp
+    context._fresh_until.clear()
+    assert context.stamp(route) != stamp
+    assert context.timeline(run) is not first
+
+
+def test_a_run_that_goes_away_is_gone(context: Context) -> None:
+    route = only(context, "overview")
+    layout.run_file(context.folder.rows()[0].info.path).unlink()
+    assert context.run(route) is None
+    assert context.stamp(route) == "gone"
