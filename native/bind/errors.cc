@@ -1,6 +1,5 @@
-#include "bind/bind.h"
-
 #include "base/error.h"
+#include "bind/bind.h"
 
 namespace nb = nanobind;
 

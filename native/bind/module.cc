@@ -1,5 +1,3 @@
-#include "bind/bind.h"
-
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 
@@ -7,6 +5,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "bind/bind.h"
 #include "device/cpu_kernels.h"
 
 #define RINGTUNE_TEXT_(x) #x

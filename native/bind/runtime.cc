@@ -165,14 +165,18 @@ void add_options(nb::module_& module) {
           })
       .def_rw("connect_timeout_ns", &PythonOptions::connect_timeout_ns)
       .def_rw("idle_timeout_ns", &PythonOptions::idle_timeout_ns)
-      .def_prop_rw("fusion_bytes", [](const PythonOptions& o) { return o.knobs.fusion_bytes; },
-                   [](PythonOptions& o, std::uint64_t value) { o.knobs.fusion_bytes = value; })
-      .def_prop_rw("cycle_time_ns", [](const PythonOptions& o) { return o.knobs.cycle_time_ns; },
-                   [](PythonOptions& o, std::int64_t value) { o.knobs.cycle_time_ns = value; })
-      .def_prop_rw("segment_bytes", [](const PythonOptions& o) { return o.knobs.segment_bytes; },
-                   [](PythonOptions& o, std::uint64_t value) { o.knobs.segment_bytes = value; })
-      .def_prop_rw("cache_capacity", [](const PythonOptions& o) { return o.knobs.cache_capacity; },
-                   [](PythonOptions& o, std::uint32_t value) { o.knobs.cache_capacity = value; })
+      .def_prop_rw(
+          "fusion_bytes", [](const PythonOptions& o) { return o.knobs.fusion_bytes; },
+          [](PythonOptions& o, std::uint64_t value) { o.knobs.fusion_bytes = value; })
+      .def_prop_rw(
+          "cycle_time_ns", [](const PythonOptions& o) { return o.knobs.cycle_time_ns; },
+          [](PythonOptions& o, std::int64_t value) { o.knobs.cycle_time_ns = value; })
+      .def_prop_rw(
+          "segment_bytes", [](const PythonOptions& o) { return o.knobs.segment_bytes; },
+          [](PythonOptions& o, std::uint64_t value) { o.knobs.segment_bytes = value; })
+      .def_prop_rw(
+          "cache_capacity", [](const PythonOptions& o) { return o.knobs.cache_capacity; },
+          [](PythonOptions& o, std::uint32_t value) { o.knobs.cache_capacity = value; })
       .def_rw("stall_warning_ns", &PythonOptions::stall_warning_ns)
       .def_rw("stall_shutdown_ns", &PythonOptions::stall_shutdown_ns)
       .def_rw("thread_affinity", &PythonOptions::thread_affinity)

@@ -1,18 +1,17 @@
+#include "transport/store.h"
+
 #include <nanobind/stl/string.h>
 
 #include <memory>
 
 #include "bind/bind.h"
-#include "transport/store.h"
 
 namespace nb = nanobind;
 
 namespace ringtune::bind {
 namespace {
 
-ByteView view_of(const nb::bytes& value) {
-  return {static_cast<const std::byte*>(value.data()), value.size()};
-}
+ByteView view_of(const nb::bytes& value) { return {static_cast<const std::byte*>(value.data()), value.size()}; }
 
 /// A server that can be closed from Python before it is garbage.
 class ClosableServer {

@@ -208,12 +208,14 @@ void Coordinator::rank_left(int rank) {
   items_.push_back(LeftDecision{rank});
   // Whatever is incomplete needs the leaver: even what it has announced, since it will not run it any more.
   for (auto& [name, entry] : std::exchange(entries_, {})) {
-    const auto some = std::find_if(entry.by_rank.begin(), entry.by_rank.end(), [](const auto& r) { return r != nullptr; });
+    const auto some =
+        std::find_if(entry.by_rank.begin(), entry.by_rank.end(), [](const auto& r) { return r != nullptr; });
     fail(**some, FailureKind::kShutDown, leavers_message(name));
   }
   for (auto& [name, group] : std::exchange(groups_, {})) {
     for (const Ready& member : group.members) {
-      items_.push_back(FailureDecision{FailureKind::kShutDown, member.request->name, leavers_message(member.request->name)});
+      items_.push_back(
+          FailureDecision{FailureKind::kShutDown, member.request->name, leavers_message(member.request->name)});
     }
   }
 }

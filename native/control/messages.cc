@@ -73,30 +73,31 @@ WorkerNews read_announcement(ByteReader& in) {
 
 void write_decision(ByteWriter& out, const Decision& decision) {
   out.u8(static_cast<std::uint8_t>(decision.index()));
-  std::visit(Overloaded{
-                 [&](const BatchDecision& batch) {
-                   out.u32(batch.batch_id);
-                   write_list(out, batch.tensors, [&](const TensorRef& tensor) {
-                     out.u32(tensor.cache_id);
-                     out.string(tensor.name);
-                   });
-                   write_list(out, batch.rows, [&](std::int64_t rows) { out.i64(rows); });
-                 },
-                 [&](const FailureDecision& failure) {
-                   out.u8(static_cast<std::uint8_t>(failure.kind));
-                   out.string(failure.name);
-                   out.string(failure.message);
-                 },
-                 [&](const KnobsDecision& change) {
-                   out.u32(change.epoch);
-                   write_knobs(out, change.knobs);
-                 },
-                 [&](const EvictDecision& evict) { write_list(out, evict.cache_ids, [&](std::uint32_t id) { out.u32(id); }); },
-                 [&](const LeftDecision& left) { out.i32(left.rank); },
-                 [&](const AbortDecision& abort) { out.string(abort.message); },
-                 [&](const StallDecision& stall) { out.string(stall.name); },
-             },
-             decision);
+  std::visit(
+      Overloaded{
+          [&](const BatchDecision& batch) {
+            out.u32(batch.batch_id);
+            write_list(out, batch.tensors, [&](const TensorRef& tensor) {
+              out.u32(tensor.cache_id);
+              out.string(tensor.name);
+            });
+            write_list(out, batch.rows, [&](std::int64_t rows) { out.i64(rows); });
+          },
+          [&](const FailureDecision& failure) {
+            out.u8(static_cast<std::uint8_t>(failure.kind));
+            out.string(failure.name);
+            out.string(failure.message);
+          },
+          [&](const KnobsDecision& change) {
+            out.u32(change.epoch);
+            write_knobs(out, change.knobs);
+          },
+          [&](const EvictDecision& evict) { write_list(out, evict.cache_ids, [&](std::uint32_t id) { out.u32(id); }); },
+          [&](const LeftDecision& left) { out.i32(left.rank); },
+          [&](const AbortDecision& abort) { out.string(abort.message); },
+          [&](const StallDecision& stall) { out.string(stall.name); },
+      },
+      decision);
 }
 
 BatchDecision read_batch(ByteReader& in) {
@@ -124,19 +125,26 @@ FailureDecision read_failure(ByteReader& in) {
 
 Decision read_decision(ByteReader& in) {
   switch (const std::uint8_t type = in.u8()) {
-    case 0: return read_batch(in);
-    case 1: return read_failure(in);
+    case 0:
+      return read_batch(in);
+    case 1:
+      return read_failure(in);
     case 2: {
       KnobsDecision change;
       change.epoch = in.u32();
       change.knobs = read_knobs(in);
       return change;
     }
-    case 3: return EvictDecision{read_list(in, 4, [&] { return in.u32(); })};
-    case 4: return LeftDecision{in.i32()};
-    case 5: return AbortDecision{in.string()};
-    case 6: return StallDecision{in.string()};
-    default: throw Protocol("a control message holds the unknown decision " + std::to_string(type));
+    case 3:
+      return EvictDecision{read_list(in, 4, [&] { return in.u32(); })};
+    case 4:
+      return LeftDecision{in.i32()};
+    case 5:
+      return AbortDecision{in.string()};
+    case 6:
+      return StallDecision{in.string()};
+    default:
+      throw Protocol("a control message holds the unknown decision " + std::to_string(type));
   }
 }
 

@@ -22,11 +22,11 @@ struct StepReport {
 
 /// Worker -> coordinator.
 struct WorkerNews {
-  std::uint64_t seen = 0;                    // decisions this rank has processed: frees evicted cache numbers
-  bool waiting = false;                      // a caller of this rank is blocked: do not hold batches back
-  bool leaving = false;                      // the rank shuts down
-  std::vector<std::uint32_t> cached;         // tensors known by number
-  std::vector<Request> requests;             // tensors in full
+  std::uint64_t seen = 0;             // decisions this rank has processed: frees evicted cache numbers
+  bool waiting = false;               // a caller of this rank is blocked: do not hold batches back
+  bool leaving = false;               // the rank shuts down
+  std::vector<std::uint32_t> cached;  // tensors known by number
+  std::vector<Request> requests;      // tensors in full
   std::vector<StepReport> steps;
   friend bool operator==(const WorkerNews&, const WorkerNews&) = default;
 };
@@ -35,7 +35,7 @@ struct WorkerNews {
 struct TensorRef {
   static constexpr std::uint32_t kUncached = 0;
   std::uint32_t cache_id = kUncached;
-  std::string name;          // empty when the ranks know the number already
+  std::string name;  // empty when the ranks know the number already
   friend bool operator==(const TensorRef&, const TensorRef&) = default;
 };
 

@@ -47,7 +47,9 @@ class Negotiator {
   [[nodiscard]] bool everyone_left() const noexcept { return coordinator_ && coordinator_->everyone_left(); }
   [[nodiscard]] std::size_t bundle_room() const noexcept { return worker_.bundle_room(); }
   [[nodiscard]] std::size_t pending() const noexcept { return worker_.pending(); }
-  [[nodiscard]] StepReport world_step() const noexcept { return coordinator_ ? coordinator_->world_step() : StepReport{}; }
+  [[nodiscard]] StepReport world_step() const noexcept {
+    return coordinator_ ? coordinator_->world_step() : StepReport{};
+  }
   [[nodiscard]] const ControlCounters& counters() const noexcept { return counters_; }
   void validate_state() const;
 

@@ -58,7 +58,8 @@ Request read_request(ByteReader& in) {
   request.name = in.string();
   const std::uint8_t kind = in.u8();
   if (kind > static_cast<std::uint8_t>(CollectiveKind::kReducescatter)) {
-    throw Protocol("a peer announced tensor '" + request.name + "' with the unknown collective " + std::to_string(kind));
+    throw Protocol("a peer announced tensor '" + request.name + "' with the unknown collective " +
+                   std::to_string(kind));
   }
   request.kind = static_cast<CollectiveKind>(kind);
   request.dtype = dtype_from_wire(in.u8());
@@ -101,7 +102,7 @@ std::vector<std::pair<std::string, std::vector<int>>> group_by_value(std::span<c
 }
 
 struct Property {
-  std::string what;    // "data types"
+  std::string what;  // "data types"
   std::string remedy;
   Value value;
 };

@@ -23,8 +23,8 @@ struct Request {
   std::uint32_t process_set = 0;
   double prescale = 1.0;
   double postscale = 1.0;
-  std::string group;              // tensors of one group run only when all members are ready
-  std::uint32_t group_size = 0;   // 0 = no group
+  std::string group;             // tensors of one group run only when all members are ready
+  std::uint32_t group_size = 0;  // 0 = no group
   std::vector<std::int64_t> shape;
   friend bool operator==(const Request&, const Request&) = default;
 };
@@ -36,8 +36,8 @@ struct Request {
 void write_request(ByteWriter& out, const Request& request);
 [[nodiscard]] Request read_request(ByteReader& in);  // throws Protocol
 
-/// Compares what the ranks sent (index = rank; none is null). Empty when they agree; else a message that names the tensor,
-/// the first thing that differs, and every value with the ranks that sent it.
+/// Compares what the ranks sent (index = rank; none is null). Empty when they agree; else a message that names the
+/// tensor, the first thing that differs, and every value with the ranks that sent it.
 [[nodiscard]] std::optional<std::string> find_mismatch(std::span<const Request* const> by_rank);
 
 /// "0, 2-5, 9"

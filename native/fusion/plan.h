@@ -28,8 +28,9 @@ inline constexpr std::size_t kFusionAlignment = 64;
 }
 
 /// Batches as lists of indices into `ready`. Order of first members is kept; only allreduces of one dtype and one
-/// reduction (Average counts as Sum: it scales at copy-out) share a batch; a batch holds at most `fusion_bytes` of padded
-/// tensors unless its first member (or group) alone is larger. 0: every tensor (or group) on its own.
-[[nodiscard]] std::vector<std::vector<std::uint32_t>> plan(std::span<const ReadyTensor> ready, std::size_t fusion_bytes);
+/// reduction (Average counts as Sum: it scales at copy-out) share a batch; a batch holds at most `fusion_bytes` of
+/// padded tensors unless its first member (or group) alone is larger. 0: every tensor (or group) on its own.
+[[nodiscard]] std::vector<std::vector<std::uint32_t>> plan(std::span<const ReadyTensor> ready,
+                                                           std::size_t fusion_bytes);
 
 }  // namespace ringtune

@@ -1,5 +1,5 @@
-// The offset of this host's clock against rank 0's, from message round trips (Cristian's algorithm: of several exchanges
-// the one with the shortest round trip is kept; half of it bounds the error).
+// The offset of this host's clock against rank 0's, from message round trips (Cristian's algorithm: of several
+// exchanges the one with the shortest round trip is kept; half of it bounds the error).
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,14 @@ struct ClockSample {
 class ClockSync {
  public:
   /// Starts a burst; the first question is due at once.
-  void begin() noexcept { left_ = kBurst; best_round_trip_ns_ = -1; }
+  void begin() noexcept {
+    left_ = kBurst;
+    best_round_trip_ns_ = -1;
+  }
   [[nodiscard]] bool active() const noexcept { return left_ > 0; }
   /// An answer to the question sent at `asked_ns` came at `now_ns`. A sample when it ended the burst; else ask again.
-  std::optional<ClockSample> answered(std::int64_t asked_ns, std::int64_t coordinator_ns, std::int64_t now_ns) noexcept {
+  std::optional<ClockSample> answered(std::int64_t asked_ns, std::int64_t coordinator_ns,
+                                      std::int64_t now_ns) noexcept {
     if (left_ == 0) return std::nullopt;
     const std::int64_t round_trip_ns = now_ns - asked_ns;
     if (best_round_trip_ns_ < 0 || round_trip_ns < best_round_trip_ns_) {

@@ -349,8 +349,8 @@ void Engine::report_stall(const StallAction& action) {
   std::ostringstream age;
   age.precision(1);
   age << std::fixed << static_cast<double>(action.age_ns) * 1e-9;
-  log(LogLevel::kWarning, "stalled: tensor '", action.name, "' was submitted ", age.str(), " s ago and still waits for ",
-      action.missing.size() > 1 ? "ranks " : "rank ", rank_list(action.missing),
+  log(LogLevel::kWarning, "stalled: tensor '", action.name, "' was submitted ", age.str(),
+      " s ago and still waits for ", action.missing.size() > 1 ? "ranks " : "rank ", rank_list(action.missing),
       ". Is it busy, blocked or gone, or does it run other collectives?");
   if (!tracer_.recording()) return;
   std::ostringstream args;

@@ -24,8 +24,8 @@ void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& 
       const auto epoch = static_cast<std::uint16_t>(context.epoch);
       tracer_.record({operation->submitted_ns, operation->agreed_ns, bytes, name, context.batch_id, context.step, epoch,
                       Stage::kNegotiate, kind});
-      tracer_.record({operation->agreed_ns, begin_ns, bytes, name, context.batch_id, context.step, epoch, Stage::kQueue,
-                      kind});
+      tracer_.record(
+          {operation->agreed_ns, begin_ns, bytes, name, context.batch_id, context.step, epoch, Stage::kQueue, kind});
     }
   }
   switch (first.request.kind) {
@@ -36,15 +36,20 @@ void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& 
         allreduce_fused(batch, context);
       }
       break;
-    case CollectiveKind::kAllgather: allgather(first, context); break;
-    case CollectiveKind::kBroadcast: broadcast(first, context); break;
+    case CollectiveKind::kAllgather:
+      allgather(first, context);
+      break;
+    case CollectiveKind::kBroadcast:
+      broadcast(first, context);
+      break;
     case CollectiveKind::kBarrier: {
       const std::int64_t start_ns = now_ns();
       ring_barrier(group_);
       record_batch(batch, context, start_ns, 0);
       break;
     }
-    default: RINGTUNE_CHECK(false, "collective ", name_of(first.request.kind), " has no executor");
+    default:
+      RINGTUNE_CHECK(false, "collective ", name_of(first.request.kind), " has no executor");
   }
   counters_.collectives.fetch_add(batch.size(), std::memory_order_relaxed);
   counters_.batches.fetch_add(1, std::memory_order_relaxed);
@@ -166,9 +171,8 @@ void Executor::record_batch(std::span<const OperationPtr> batch, const BatchCont
   counters_.communicate_ns.fetch_add(end_ns - begin_ns, std::memory_order_relaxed);
   if (!tracer_.recording()) return;
   const Request& first = batch.front()->request;
-  const std::uint32_t name = batch.size() == 1
-                                 ? tracer_.intern(first.name)
-                                 : tracer_.intern(first.name + " +" + std::to_string(batch.size() - 1));
+  const std::uint32_t name = batch.size() == 1 ? tracer_.intern(first.name)
+                                               : tracer_.intern(first.name + " +" + std::to_string(batch.size() - 1));
   tracer_.record({begin_ns, end_ns, bytes, name, context.batch_id, context.step,
                   static_cast<std::uint16_t>(context.epoch), Stage::kCommunicate,
                   static_cast<std::uint8_t>(first.kind)});

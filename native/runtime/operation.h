@@ -20,13 +20,13 @@ struct Operation {
   Ticket ticket = 0;
   Request request;
   const std::byte* input = nullptr;
-  std::byte* output = nullptr;       // allreduce, broadcast: as large as the input; may be the input
+  std::byte* output = nullptr;  // allreduce, broadcast: as large as the input; may be the input
   std::int64_t submitted_ns = 0;
-  std::int64_t agreed_ns = 0;        // cycle thread only
+  std::int64_t agreed_ns = 0;  // cycle thread only
 
   // Written by the cycle thread before `done`, read by callers after they saw it.
   std::exception_ptr error;
-  Bytes gathered;                              // allgather: the result
+  Bytes gathered;  // allgather: the result
   std::vector<std::int64_t> gathered_shape;
   std::atomic<bool> done{false};
 };

@@ -30,7 +30,8 @@ std::unique_ptr<Fabric> connect_fabric(const RuntimeOptions& options, StoreClien
 
 EngineOptions engine_options(const RuntimeOptions& options) {
   EngineOptions engine;
-  engine.negotiator = {options.rank, options.size, options.knobs, {options.stall_warning_ns, options.stall_shutdown_ns}};
+  engine.negotiator = {
+      options.rank, options.size, options.knobs, {options.stall_warning_ns, options.stall_shutdown_ns}};
   engine.connect_timeout_ns = options.connect_timeout_ns;
   engine.idle_timeout_ns = options.idle_timeout_ns;
   engine.thread_affinity = options.thread_affinity;
@@ -56,7 +57,8 @@ void check_submission(const Submission& submission, int size) {
   if (request.kind == CollectiveKind::kAllreduce) {
     if (request.op == ReduceOp::kAdasum) refuse("Adasum is not built in this version; use Average or Sum");
     const bool scales = request.prescale != 1.0 || request.postscale != 1.0 || request.op == ReduceOp::kAverage;
-    if (request.dtype == DType::kBool && scales) refuse("bool cannot be averaged or scaled; use Sum, Min, Max or Product");
+    if (request.dtype == DType::kBool && scales)
+      refuse("bool cannot be averaged or scaled; use Sum, Min, Max or Product");
   }
   if (request.kind == CollectiveKind::kAlltoall || request.kind == CollectiveKind::kReducescatter) {
     refuse(std::string(name_of(request.kind)) + " is not built in this version");
@@ -71,8 +73,7 @@ class Runtime::Impl {
       : options(given), store(made ? nullptr : connect_store(given, Deadline::after(given.connect_timeout_ns))) {
     set_log_level(static_cast<LogLevel>(given.log_level));
     set_log_rank(given.rank);
-    fabric = made ? std::move(made)
-                  : connect_fabric(given, store.get(), Deadline::after(given.connect_timeout_ns));
+    fabric = made ? std::move(made) : connect_fabric(given, store.get(), Deadline::after(given.connect_timeout_ns));
     hosts = fabric->hosts();
     topology = topology_of(hosts, given.rank);
     engine = std::make_unique<Engine>(engine_options(given), *fabric, tickets, counters, tracer);
@@ -198,8 +199,8 @@ StepStats Runtime::end_step() {
   }
   if (impl_->tracer.recording()) {
     impl_->tracer.record({stats.begin_ns, stats.end_ns, static_cast<std::uint64_t>(stats.values.bytes),
-                          impl_->tracer.intern(""), 0, stats.step,
-                          static_cast<std::uint16_t>(stats.epoch), Stage::kStep, 255});
+                          impl_->tracer.intern(""), 0, stats.step, static_cast<std::uint16_t>(stats.epoch),
+                          Stage::kStep, 255});
   }
   return stats;
 }
@@ -213,8 +214,8 @@ void Runtime::start_timeline(const std::string& path, bool mark_cycles) {
   impl_->engine->look_at_clock();
   const Knobs now = knobs();
   impl_->tracer.event("KNOBS", "knobs", now_ns(),
-                      "{\"epoch\":" + std::to_string(epoch()) + ",\"fusion_bytes\":" + std::to_string(now.fusion_bytes) +
-                          ",\"cycle_time_ns\":" + std::to_string(now.cycle_time_ns) +
+                      "{\"epoch\":" + std::to_string(epoch()) + ",\"fusion_bytes\":" +
+                          std::to_string(now.fusion_bytes) + ",\"cycle_time_ns\":" + std::to_string(now.cycle_time_ns) +
                           ",\"segment_bytes\":" + std::to_string(now.segment_bytes) +
                           ",\"cache_capacity\":" + std::to_string(now.cache_capacity) + "}");
 }

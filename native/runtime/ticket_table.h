@@ -17,8 +17,8 @@ namespace ringtune {
 /// Thread-safe. Callers submit, wait and release; the cycle thread takes, finds and finishes.
 class TicketTable {
  public:
-  /// Registers the operation and queues it for the cycle thread. Throws InvalidArgument when its name is in flight, or the
-  /// error given to close().
+  /// Registers the operation and queues it for the cycle thread. Throws InvalidArgument when its name is in flight, or
+  /// the error given to close().
   Ticket submit(OperationPtr operation);
   /// What was submitted since the last call, in order.
   [[nodiscard]] std::vector<OperationPtr> take_submitted();

@@ -6,8 +6,8 @@
 namespace ringtune {
 
 Topology topology_of(const std::vector<std::string>& hosts, int rank) {
-  std::vector<std::string> order;        // hosts by their first rank
-  std::map<std::string, int> counts;     // ranks on each
+  std::vector<std::string> order;     // hosts by their first rank
+  std::map<std::string, int> counts;  // ranks on each
   Topology topology;
   for (int r = 0; r < static_cast<int>(hosts.size()); ++r) {
     const std::string& host = hosts[static_cast<std::size_t>(r)];
@@ -22,8 +22,8 @@ Topology topology_of(const std::vector<std::string>& hosts, int rank) {
     if (host == mine) topology.cross_rank = topology.cross_size;
     ++topology.cross_size;
   }
-  topology.homogeneous = std::all_of(counts.begin(), counts.end(),
-                                     [&](const auto& entry) { return entry.second == topology.local_size; });
+  topology.homogeneous =
+      std::all_of(counts.begin(), counts.end(), [&](const auto& entry) { return entry.second == topology.local_size; });
   return topology;
 }
 

@@ -75,10 +75,11 @@ TEST(Negotiator, MismatchFailsOnEveryRankAndTheJobGoesOn) {
   job.submit(2, allreduce("a", {3}));
   job.submit_everywhere(allreduce("b"));
   job.settle();
-  const FailAction failure{FailureKind::kMismatch, "a",
-                           "Mismatched ALLREDUCE tensor shapes: One rank had shape [2], but another rank had shape [3]. "
-                           "Tensor 'a': shape [2] on ranks 0, 1; shape [3] on rank 2. Submit the same shape on every "
-                           "rank."};
+  const FailAction failure{
+      FailureKind::kMismatch, "a",
+      "Mismatched ALLREDUCE tensor shapes: One rank had shape [2], but another rank had shape [3]. "
+      "Tensor 'a': shape [2] on ranks 0, 1; shape [3] on rank 2. Submit the same shape on every "
+      "rank."};
   for (int rank = 0; rank < 3; ++rank) {
     const std::vector<Action> actions = job.take(rank);
     ASSERT_EQ(actions.size(), 2u);
@@ -201,7 +202,7 @@ TEST(Negotiator, NumberEvictedWhileOnItsWayStillCounts) {
   job.submit(1, allreduce("old"));
   job.submit(1, allreduce("new"));
   job.submit(0, allreduce("new"));
-  job.turn(1);  // "old" leaves by number ...
+  job.turn(1);   // "old" leaves by number ...
   job.settle();  // ... "new" pushes it out of the cache
   job.submit(0, allreduce("old"));
   job.settle();

@@ -1,5 +1,5 @@
-// Whatever the order in which ranks submit and messages arrive, all ranks execute the same batches in the same order and
-// nothing is lost: driven with seeded random schedules.
+// Whatever the order in which ranks submit and messages arrive, all ranks execute the same batches in the same order
+// and nothing is lost: driven with seeded random schedules.
 #include <gtest/gtest.h>
 
 #include <algorithm>

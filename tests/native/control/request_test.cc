@@ -40,10 +40,11 @@ INSTANTIATE_TEST_SUITE_P(
         MismatchCase{"dtype", CollectiveKind::kAllreduce, [](Request& r) { r.dtype = DType::kInt32; },
                      "Mismatched data types: One rank had type float32, but another rank had type int32. Tensor 't': "
                      "type float32 on ranks 0, 2; type int32 on rank 1. Submit the same dtype on every rank."},
-        MismatchCase{"shape", CollectiveKind::kAllreduce, [](Request& r) { r.shape = {3, 2}; },
-                     "Mismatched ALLREDUCE tensor shapes: One rank had shape [2, 3], but another rank had shape [3, 2]. "
-                     "Tensor 't': shape [2, 3] on ranks 0, 2; shape [3, 2] on rank 1. Submit the same shape on every "
-                     "rank."},
+        MismatchCase{
+            "shape", CollectiveKind::kAllreduce, [](Request& r) { r.shape = {3, 2}; },
+            "Mismatched ALLREDUCE tensor shapes: One rank had shape [2, 3], but another rank had shape [3, 2]. "
+            "Tensor 't': shape [2, 3] on ranks 0, 2; shape [3, 2] on rank 1. Submit the same shape on every "
+            "rank."},
         MismatchCase{"operation", CollectiveKind::kAllreduce, [](Request& r) { r.kind = CollectiveKind::kBroadcast; },
                      "Mismatched operations: One rank had an ALLREDUCE, but another rank had an BROADCAST. Tensor 't': "
                      "an ALLREDUCE on ranks 0, 2; an BROADCAST on rank 1. Call the same collective on every rank."},
@@ -66,10 +67,11 @@ INSTANTIATE_TEST_SUITE_P(
                      "Mismatched groups: One rank had no group, but another rank had group 'g' of 2. Tensor 't': no "
                      "group on ranks 0, 2; group 'g' of 2 on rank 1. Submit the same group of tensors on every rank."},
         MismatchCase{"allgather_rows_may_differ", CollectiveKind::kAllgather, [](Request& r) { r.shape[0] = 9; }, ""},
-        MismatchCase{"allgather_columns_may_not", CollectiveKind::kAllgather, [](Request& r) { r.shape[1] = 9; },
-                     "Mismatched ALLGATHER tensor shapes: One rank had shape [*, 3], but another rank had shape [*, 9]. "
-                     "Tensor 't': shape [*, 3] on ranks 0, 2; shape [*, 9] on rank 1. Only the first dimension may "
-                     "differ."},
+        MismatchCase{
+            "allgather_columns_may_not", CollectiveKind::kAllgather, [](Request& r) { r.shape[1] = 9; },
+            "Mismatched ALLGATHER tensor shapes: One rank had shape [*, 3], but another rank had shape [*, 9]. "
+            "Tensor 't': shape [*, 3] on ranks 0, 2; shape [*, 9] on rank 1. Only the first dimension may "
+            "differ."},
         MismatchCase{"barriers_have_no_shape", CollectiveKind::kBarrier, [](Request& r) { r.shape = {}; }, ""}),
     [](const auto& row) { return std::string(row.param.name); });
 

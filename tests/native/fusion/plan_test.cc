@@ -31,8 +31,7 @@ TEST_P(FusionPlan, GivesTheBatches) { EXPECT_EQ(plan(GetParam().ready, GetParam(
 INSTANTIATE_TEST_SUITE_P(
     Table, FusionPlan,
     testing::Values(
-        PlanCase{"nothing", {}, 1024, {}},
-        PlanCase{"all_fit", {tensor(64), tensor(128), tensor(64)}, 256, {{0, 1, 2}}},
+        PlanCase{"nothing", {}, 1024, {}}, PlanCase{"all_fit", {tensor(64), tensor(128), tensor(64)}, 256, {{0, 1, 2}}},
         PlanCase{"one_byte_too_many", {tensor(64), tensor(129), tensor(64)}, 256, {{0, 1}, {2}}},
         PlanCase{"padding_counts", {tensor(1), tensor(1)}, 127, {{0}, {1}}},
         PlanCase{"zero_switches_fusion_off", {tensor(4), tensor(4)}, 0, {{0}, {1}}},
@@ -42,7 +41,8 @@ INSTANTIATE_TEST_SUITE_P(
                  {tensor(64), tensor(64, DType::kFloat64), tensor(64), tensor(64, DType::kFloat64)},
                  256,
                  {{0, 2}, {1, 3}}},
-        PlanCase{"average_is_sum_on_the_wire", {tensor(64, DType::kFloat32, ReduceOp::kAverage), tensor(64)}, 256, {{0, 1}}},
+        PlanCase{
+            "average_is_sum_on_the_wire", {tensor(64, DType::kFloat32, ReduceOp::kAverage), tensor(64)}, 256, {{0, 1}}},
         PlanCase{"min_is_not", {tensor(64, DType::kFloat32, ReduceOp::kMin), tensor(64)}, 256, {{0}, {1}}},
         PlanCase{"adasum_never_fuses",
                  {tensor(64, DType::kFloat32, ReduceOp::kAdasum), tensor(64, DType::kFloat32, ReduceOp::kAdasum)},

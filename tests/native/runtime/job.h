@@ -15,7 +15,8 @@ namespace ringtune::testing_support {
 
 class Job {
  public:
-  explicit Job(int size, const std::function<void(RuntimeOptions&)>& adjust = {}) : runtimes_(static_cast<std::size_t>(size)) {
+  explicit Job(int size, const std::function<void(RuntimeOptions&)>& adjust = {})
+      : runtimes_(static_cast<std::size_t>(size)) {
     auto fabrics = make_inproc_fabrics(size);
     on_every_rank([&](int rank) {
       RuntimeOptions options;
@@ -61,9 +62,13 @@ class Job {
 template <typename T>
 constexpr DType dtype_of();
 template <>
-constexpr DType dtype_of<float>() { return DType::kFloat32; }
+constexpr DType dtype_of<float>() {
+  return DType::kFloat32;
+}
 template <>
-constexpr DType dtype_of<std::int32_t>() { return DType::kInt32; }
+constexpr DType dtype_of<std::int32_t>() {
+  return DType::kInt32;
+}
 
 template <typename T>
 Submission allreduce_of(const std::string& name, std::vector<T>& data, ReduceOp op = ReduceOp::kSum) {

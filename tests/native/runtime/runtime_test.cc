@@ -46,11 +46,13 @@ TEST_P(RuntimeAtSize, FusesManyTensorsWithoutMixingThem) {
   Job job(GetParam(), [](RuntimeOptions& options) { options.knobs.fusion_bytes = 4096; });
   job.on_every_rank([&](int rank) {
     std::vector<std::vector<float>> tensors;
-    for (std::size_t i = 0; i < 60; ++i) tensors.emplace_back(1 + 7 * i, static_cast<float>(i + 1) * static_cast<float>(rank + 1));
+    for (std::size_t i = 0; i < 60; ++i)
+      tensors.emplace_back(1 + 7 * i, static_cast<float>(i + 1) * static_cast<float>(rank + 1));
     for (int round = 0; round < 3; ++round) {
       std::vector<Ticket> tickets;
       for (std::size_t i = 0; i < tensors.size(); ++i) {
-        std::fill(tensors[i].begin(), tensors[i].end(), static_cast<float>((i + 1) * static_cast<std::size_t>(rank + 1)));
+        std::fill(tensors[i].begin(), tensors[i].end(),
+                  static_cast<float>((i + 1) * static_cast<std::size_t>(rank + 1)));
         tickets.push_back(job[rank].submit(allreduce_of("t" + std::to_string(i), tensors[i])));
       }
       for (const Ticket ticket : tickets) finish(job[rank], ticket);
@@ -77,7 +79,8 @@ TEST_P(RuntimeAtSize, GathersBlocksOfDifferentLength) {
     for (int r = 0; r < job.size(); ++r) expected.insert(expected.end(), static_cast<std::size_t>(r) * 2, r);
     EXPECT_EQ(done->gathered_shape, (std::vector<std::int64_t>{job.size() * (job.size() - 1) / 2, 2}));
     ASSERT_EQ(done->gathered.size(), expected.size() * 4);
-    EXPECT_TRUE(std::equal(done->gathered.begin(), done->gathered.end(), reinterpret_cast<const std::byte*>(expected.data())));
+    EXPECT_TRUE(
+        std::equal(done->gathered.begin(), done->gathered.end(), reinterpret_cast<const std::byte*>(expected.data())));
     job[rank].release(ticket);
   });
 }
