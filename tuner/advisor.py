@@ -25,9 +25,9 @@ from ringtune.tuner.advice import AdvisorState, Outcome, Stored, Suggestion, Wor
 from ringtune.tuner.records import ResultRecord
 from ringtune.tuner.study import StudyAdvisor
 
-_NICE = 15
+_NICE = 10
 _PARENT_CHECK_S = 1.0
-_CLOSE_TIMEOUT_S = 5.0
+_CLOSE_TIMEOUT_S = 10.0
 
 
 class ProcessAdvisor:
@@ -209,7 +209,10 @@ class Server:
         if kind == "setup":
             setup = wire.setup_from(message)
             self._advisor = StudyAdvisor(setup.space, setup.job, setup.options)
+            # At full priority up to here: training has not begun, or its warm-up waits for this. From here on politely.
             self._advisor.warm()
+            with contextlib.suppress(OSError):
+                os.nice(_NICE)
             if not self._advisor.failure:
                 self._answer("ready")
         assert self._advisor is not None, f"{kind} before setup"
@@ -257,13 +260,13 @@ def main() -> None:
     # Ctrl-C and the launcher's SIGTERM reach the whole group; the parent ends this process when it has said all.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    with contextlib.suppress(OSError):
-        os.nice(_NICE)
     # What libraries print must not get between the answers.
     answers = os.dup(1)
     os.dup2(2, 1)
     with contextlib.suppress(BrokenPipeError):
         serve(0, answers)
+    # Everything is stored; taking apart torch and SQLAlchemy would only keep the parent waiting.
+    os._exit(0)
 
 
 if __name__ == "__main__":

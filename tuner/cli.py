@@ -124,7 +124,7 @@ def closing_words(records: Sequence[Record], run: Path) -> list[str]:
     lines.append(
         f"ringtune tune: {len(trials)} trials, time lost by searching {result.lost_ns / 1e9:.2f} s; run: {run}"
     )
-    if result.decision == "interrupted":
+    if result.decision == "interrupted" and trials:
         lines.append("ringtune tune: the trials are kept; the next session of this job starts from the best of them")
     return lines
 

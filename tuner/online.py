@@ -308,7 +308,9 @@ class OnlineTuner:
             return _Ending("improved", verdict.winner.knobs, verdict.gain, reason)
         reason = "no other setting looked faster"
         if verdict.rival is not None:
-            reason = f"no gain was confirmed: {describe(verdict.rival.knobs)} measured {spread(verdict.gain)} less time"
+            reason = (
+                f"no gain was confirmed; the best rival, {describe(verdict.rival.knobs)}: gain {spread(verdict.gain)}"
+            )
         return _Ending("keep-default", self._default, NO_GAIN, reason)
 
     def _advisor_usable(self, waited_ns: int) -> bool:

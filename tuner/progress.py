@@ -90,6 +90,9 @@ class PlainView:
         self._best: TrialRecord | None = None
 
     def show(self, record: Record) -> None:
+        """Print a record; the result waits for the closing words, unless training goes on with it."""
+        if isinstance(record, ResultRecord) and record.decision == "interrupted":
+            return
         line = f"ringtune tune: {sentence(record)}"
         if isinstance(record, TrialRecord):
             self._best = better(self._best, record)

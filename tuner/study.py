@@ -141,6 +141,8 @@ class StudyAdvisor:
         study = optuna.create_study(sampler=self._sampler())
         for value in (*range(_STARTUP_TRIALS), 0):
             study.tell(study.ask(self._distributions()), 1.0 + 0.1 * value)
+        if self._options.storage or self._options.copy:
+            optuna.storages.RDBStorage("sqlite:///:memory:")
 
     def _sampler(self) -> optuna.samplers.BaseSampler:
         import optuna

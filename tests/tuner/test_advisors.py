@@ -248,7 +248,7 @@ def test_a_program_that_is_not_there_is_a_failure() -> None:
 def test_it_is_nice_and_ignores_what_ends_the_job(process: ProcessAdvisor) -> None:
     wait(lambda: True if process.state == "ready" else None)
     assert process.pid is not None
-    assert psutil.Process(process.pid).nice() >= 15
+    assert psutil.Process(process.pid).nice() >= 10
     os.kill(process.pid, signal.SIGINT)
     os.kill(process.pid, signal.SIGTERM)
     process.open(WORK)

@@ -130,7 +130,7 @@ def test_a_lucky_trial_is_not_believed() -> None:
     for _ in range(5):
         run.next_step()
     assert tuner.result is not None and tuner.result.decision == "keep-default"
-    assert "no gain was confirmed: fusion 2 MiB" in tuner.result.reason
+    assert "no gain was confirmed; the best rival, fusion 2 MiB" in tuner.result.reason
     assert run.knobs == DEFAULTS
 
 

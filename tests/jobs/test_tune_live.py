@@ -1,0 +1,102 @@
+"""``ringtune tune`` on a real training of two ranks: many small gradients and a default that is far too slow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from ringtune import layout
+
+# Twenty small layers, trained for the given number of steps or until the journal holds the given text.
+SCRIPT = """
+import os
+import sys
+import torch
+import ringtune.torch as hvd
+
+hvd.init()
+torch.set_num_threads(1)
+torch.manual_seed(0)
+layers = [layer for _ in range(20) for layer in (torch.nn.Linear(32, 32), torch.nn.Tanh())]
+model = torch.nn.Sequential(*layers)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
+inputs = torch.randn(8, 32)
+journal = os.path.join(os.environ["RINGTUNE_RUN_DIR"], "tuning", "journal.jsonl")
+for step in range(int(sys.argv[1])):
+    if step % 20 == 19:
+        enough = os.path.exists(journal) and sys.argv[2] in open(journal).read()
+        if hvd.broadcast_object(enough, root_rank=0):
+            break
+    optimizer.zero_grad()
+    model(inputs).square().mean().backward()
+    optimizer.step()
+print("checksum", sum(parameter.double().sum().item() for parameter in model.parameters()), flush=True)
+hvd.shutdown()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "small.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+RESULT = '"event":"result"'
+
+
+def tune(script: Path, run: Path, until: tuple[int, str], *options: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("RINGTUNE_", "HOROVOD_"))}
+    environ["XDG_CACHE_HOME"] = str(script.parent / "cache")
+    program = Path(sys.executable).with_name("ringtune")
+    command = [str(program), "tune", "-np", "2", "--run-dir", str(run), "--seed", "1"]
+    command += [*options, sys.executable, str(script), str(until[0]), until[1]]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=150, check=False)
+
+
+def journal(run: Path) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in layout.tuning_journal(run).read_bytes().splitlines()]
+
+
+def test_a_session_from_beginning_to_end(script: Path, tmp_path: Path) -> None:
+    one = tmp_path / "one"
+    done = tune(
+        script, one, (100_000, RESULT), "--max-trials", "6", "--steps-per-trial", "6", "--apply", str(tmp_path / "env")
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    start, default, *rest = journal(one)
+    assert (start["event"], start["world"], start["stored_trials"]) == ("start", 2, 0)
+    assert (default["trial"], default["source"], default["epoch"], default["bytes"]) == (0, "default", 0, 84_480)
+    result = rest[-1]
+    assert result["decision"] in ("improved", "keep-default"), done.stdout
+    trials = [event for event in rest if event["event"] == "trial"]
+    assert {"start-point", "sampler"} <= {event["source"] for event in trials}
+    # Every change is a new version of the knobs, the same on both ranks: the checksums agree.
+    epochs = [event["epoch"] for event in trials if event["source"] != "confirm"]
+    assert epochs == sorted(set(epochs))
+    sums = {line.split()[-1] for line in done.stdout.splitlines() if "checksum" in line}
+    assert len(sums) == 1
+    logs = [orjson.loads(line) for line in layout.step_log(one, 1).read_bytes().splitlines()]
+    assert logs[-1]["epoch"] == result["epoch"]
+    assert (tmp_path / "env").read_text().startswith(f"# ringtune tune: {result['decision']}")
+
+
+def test_a_training_without_enough_steps_for_a_trial_says_so(script: Path, tmp_path: Path) -> None:
+    done = tune(script, tmp_path / "run", (1, RESULT))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "training ended in the warm-up phase after 0 of at most 16 trials" in done.stdout
+
+
+def test_a_training_that_is_too_short_keeps_what_was_learned(script: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = tune(script, run, (100_000, '"trial":2'), "--max-trials", "8")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert journal(run)[-1]["decision"] == "interrupted"
+    assert "training ended in the" in done.stdout
+    assert "the trials are kept" in done.stdout

@@ -1,0 +1,176 @@
+"""The tuner inside a session: a session-like object over a simulated job, with the real advisor process."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from ringtune import layout
+from ringtune.config import Config
+from ringtune.errors import InvalidArgument
+from ringtune.knobs import Knobs
+from ringtune.tuner import extension
+from ringtune.tuner.extension import TunerExtension, open_tuner, space_of
+from ringtune.tuner.landscape import Noise, SimulatedRun, SyntheticJob
+
+online_options = extension.online_options
+SMALL = SyntheticJob(gradients=400, backward_ns=2e6, bytes=4 << 20, latency_ns=20e3)
+BAD = Knobs(256 << 10, 20_000_000)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulated steps pass far quicker than the advisor's real seconds: wait for it as long as it takes."""
+    monkeypatch.setattr(
+        extension,
+        "online_options",
+        lambda config, world: replace(online_options(config, world), advisor_wait_ns=10**18),
+    )
+
+
+class FakeSession:
+    """What the tuner needs of a session."""
+
+    rank, size = 0, 2
+    hosts = ("here", "here")
+
+    def __init__(self, folder: Path, **environ: str) -> None:
+        self.config = Config.from_environ({"RINGTUNE_AUTOTUNE": "1", "RINGTUNE_AUTOTUNE_SEED": "1", **environ})
+        self.run = SimulatedRun(SMALL, Noise(0.01), BAD, 1)
+        self.knobs = BAD
+        self.refuses = False
+        self._folder = folder
+
+    def ensure_run_folder(self) -> Path:
+        return self._folder
+
+    def propose_knobs(self, knobs: Knobs) -> int:
+        if self.refuses:
+            raise InvalidArgument("no knobs today")
+        return self.run.propose(knobs)
+
+
+def opened(session: Any) -> TunerExtension:
+    extension = open_tuner(session)
+    assert extension is not None
+    return extension
+
+
+def train(session: FakeSession, tuner: TunerExtension, seconds: float = 60) -> None:
+    """Step until the tuner has decided; steps take a little real time, as the advisor does."""
+    deadline = time.monotonic() + seconds
+    while tuner._tuner.result is None:
+        assert time.monotonic() < deadline
+        tuner.on_step(session.run.next_step())
+        time.sleep(0.0005)
+
+
+def journal(folder: Path) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in layout.tuning_journal(folder).read_bytes().splitlines()]
+
+
+def test_a_session_finds_a_better_setting_and_the_next_starts_from_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    csv = tmp_path / "autotune.csv"
+    first = FakeSession(tmp_path / "one", RINGTUNE_AUTOTUNE_LOG=str(csv), RINGTUNE_AUTOTUNE_MAX_TRIALS="8")
+    tuner = opened(first)
+    train(first, tuner)
+    tuner.on_close()
+    result = journal(tmp_path / "one")[-1]
+    assert (result["event"], result["decision"]) == ("result", "improved")
+    for _ in range(3):
+        first.run.next_step()
+    assert first.run.knobs.as_dict() | result["knobs"] == first.run.knobs.as_dict()
+    assert first.run.epoch == result["epoch"]
+    assert "ringtune autotune: improved: fusion" in capsys.readouterr().err
+    assert csv.read_text().startswith("hierarchical_allreduce,")
+    assert layout.tuning_study(tmp_path / "one").is_file()
+
+    second = FakeSession(tmp_path / "two", RINGTUNE_AUTOTUNE_MAX_TRIALS="3")
+    tuner = opened(second)
+    train(second, tuner)
+    start, default, stored, *_ = journal(tmp_path / "two")
+    assert start["stored_trials"] >= 5 and default["source"] == "default"
+    assert (stored["source"], stored["knobs"]) == ("stored", result["knobs"])
+
+
+def test_a_training_that_ends_early_keeps_what_was_learned(tmp_path: Path) -> None:
+    session = FakeSession(tmp_path / "run")
+    tuner = opened(session)
+    deadline = time.monotonic() + 60
+    while len(tuner._tuner.trials) < 3:
+        assert time.monotonic() < deadline
+        tuner.on_step(session.run.next_step())
+        time.sleep(0.0005)
+    tuner.on_close()
+    result = journal(tmp_path / "run")[-1]
+    assert result["decision"] == "interrupted"
+    assert result["reason"].startswith("training ended in the search phase after 3 of at most 16 trials")
+    tuner.on_step(session.run.next_step())  # nothing happens any more
+
+    again = FakeSession(tmp_path / "again", RINGTUNE_AUTOTUNE_MAX_TRIALS="2")
+    tuner = opened(again)
+    train(again, tuner)
+    assert journal(tmp_path / "again")[2]["source"] == "stored"
+
+
+def test_refused_knobs_end_the_tuner_and_its_process(tmp_path: Path) -> None:
+    session = FakeSession(tmp_path)
+    tuner = opened(session)
+    session.refuses = True
+    with pytest.raises(InvalidArgument, match="no knobs today"):
+        train(session, tuner)
+    assert tuner._closed
+    tuner.on_close()
+
+
+def test_every_trial_is_printed_when_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session = FakeSession(tmp_path, RINGTUNE_LOG_LEVEL="info", RINGTUNE_AUTOTUNE_MAX_TRIALS="2")
+    train(session, opened(session))
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[0].startswith(
+        "ringtune autotune: searching fusion_bytes, cycle_time_ns on 2 ranks, at most 2 trials"
+    )
+    assert printed[1].startswith("ringtune autotune: trial 0 (default): fusion 256 KiB, cycle 20 ms: ")
+
+
+def test_other_ranks_and_jobs_without_autotune_have_no_tuner(tmp_path: Path) -> None:
+    session: Any = FakeSession(tmp_path)
+    session.rank = 1
+    assert open_tuner(session) is None
+    session = FakeSession(tmp_path, RINGTUNE_AUTOTUNE="0")
+    assert open_tuner(session) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_of_one_rank_has_nothing_to_tune(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session: Any = FakeSession(tmp_path)
+    session.size = 1
+    assert open_tuner(session) is None
+    assert "nothing to tune" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("prefix", ["RINGTUNE_", "HOROVOD_"])
+def test_knobs_that_the_user_sets_are_left_alone(prefix: str) -> None:
+    config = Config.from_environ({f"{prefix}FUSION_THRESHOLD": "1048576"})
+    space = space_of(config, config.knobs)
+    assert [dimension.name for dimension in space.dimensions] == ["cycle_time_ns"]
+    assert space.default.fusion_bytes == 1 << 20
+
+
+def test_the_budget_comes_from_the_environment() -> None:
+    environ = {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "7", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "20"}
+    options = online_options(Config.from_environ(environ), 4)
+    assert (options.max_trials, options.steps_per_trial, options.warmup_steps, options.world) == (7, 20, 5, 4)
+
+
+def test_a_storage_of_the_users_choice_is_the_only_one() -> None:
+    config = Config.from_environ({"RINGTUNE_AUTOTUNE_STUDY": "postgresql://team/db"})
+    options = extension.study_options(config, "/run/study.db")
+    assert (options.storage, options.copy, options.storage_optional) == ("postgresql://team/db", "", False)
