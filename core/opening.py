@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ringtune import native, placement, runfolder, session
 from ringtune.config import Config
@@ -13,6 +15,8 @@ from ringtune.placement import Placement
 from ringtune.rendezvous import Rendezvous
 from ringtune.session import Links, Session
 from ringtune.variables import LOG_LEVELS, TRANSPORTS
+
+T = TypeVar("T")
 
 _rendezvous = Rendezvous()
 
@@ -25,14 +29,18 @@ def open_session(config: Config | None = None) -> Session:
     place = placement.detect(config)
     address = _rendezvous.find(place, config) if place.size > 1 else ("", 0)
     job = _rendezvous.job_key(place.job, address)
-    try:
+    options = runtime_options(config, place, address, job)
+
+    def meet() -> Session:
         with native.translated():
             store = native.load().StoreClient(*address, config.start_timeout_ns) if place.size > 1 else None
             run_folder = _agree_on_folder(config, place, store, job)
-            runtime = native.load().Runtime(runtime_options(config, place, address, job))
+            return Session(config, place, native.load().Runtime(options), Links(job, store, run_folder))
+
+    try:
+        opened = interruptible(meet) if place.size > 1 else meet()
     finally:
         _rendezvous.met()
-    opened = Session(config, place, runtime, Links(job, store, run_folder))
     session.state.current = opened
     try:
         opened.begin()
@@ -42,6 +50,29 @@ def open_session(config: Config | None = None) -> Session:
     atexit.unregister(session.shutdown)
     atexit.register(session.shutdown)
     return opened
+
+
+def interruptible(call: Callable[[], T]) -> T:
+    """Return what the call returns; Ctrl-C is answered although it blocks outside Python.
+
+    An interrupted call is left to its thread, which ends with the process or at the call's own deadline.
+    """
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(call())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="ringtune-open", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+    if failed:
+        raise failed[0]
+    return done[0]
 
 
 def runtime_options(config: Config, place: Placement, address: tuple[str, int], job: str) -> Any:

@@ -29,6 +29,12 @@ def open_session(environ: dict[str, str] | None = None) -> tuple[int, int]:
     return hvd.rank(), hvd.size()
 
 
+def open_session_in(folder: str) -> tuple[int, int]:
+    """Join from another working directory."""
+    os.chdir(folder)
+    return open_session()
+
+
 def close_session() -> bool:
     hvd.shutdown()
     return hvd.is_initialized()
@@ -439,3 +445,27 @@ def sparse() -> list[list[float]]:
     tensor = torch.sparse_coo_tensor([[hvd.rank(), 4]], torch.ones(2, 2), (5, 2), check_invariants=True)
     found: list[list[float]] = hvd.sparse_allreduce_async(tensor, "sparse", hvd.Sum)().to_dense().tolist()
     return found
+
+
+def steps(count: int) -> list[dict[str, int]]:
+    """Reduce three named tensors of 400 bytes a step; return the statistics of each step."""
+    now = session.require()
+    found = []
+    for _ in range(count):
+        with now.range("forward"):
+            tensors = [torch.ones(100) for _ in range(3)]
+        handles = [hvd.allreduce_async_(tensor, name=f"s.{i}") for i, tensor in enumerate(tensors)]
+        for handle in handles:
+            hvd.synchronize(handle)
+        found.append(now.end_step().as_dict())
+    return found
+
+
+def fork_and_reduce() -> tuple[int, float]:
+    """Fork a child as a data loader does; it must neither disturb the job nor think it is in it for long."""
+    child = os.fork()
+    if child == 0:
+        hvd.shutdown()
+        os._exit(7)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), float(hvd.allreduce(torch.ones(1), name="after fork", op=hvd.Sum).item())

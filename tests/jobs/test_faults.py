@@ -129,6 +129,16 @@ def test_missing_ranks_are_named_at_start(fresh: GetJob) -> None:
         assert failure.kind[0] == "Timeout" and re.search(r"\b1\b", failure.message), failure.message
 
 
+def test_ctrl_c_interrupts_init(fresh: GetJob) -> None:
+    job = fresh(2, join=False)
+    job.ranks[0].send(cases.open_session, {})
+    time.sleep(0.5)
+    sent_at = time.monotonic()
+    job.ranks[0].signal(signal.SIGINT)
+    failure = job.ranks[0].receive(time.monotonic() + 10)
+    assert failure.kind[0] == "KeyboardInterrupt" and failure.at_s - sent_at < 0.5
+
+
 @TRANSPORTS
 def test_ctrl_c_interrupts_a_wait_and_the_job_goes_on(transport: str, fresh: GetJob) -> None:
     job = fresh(2, transport=transport)
@@ -195,7 +205,7 @@ LAUNCHERS = {
     },
     "srun on several hosts": {
         "SLURM_PROCID": "{rank}", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_TASKS_PER_NODE": "1(x2)",
-        "SLURM_NODEID": "{rank}", "SLURM_JOB_NODELIST": "localhost,other",
+        "SLURM_NODEID": "{rank}", "SLURM_JOB_NODELIST": "localhost,other", "SLURM_STEP_ID": "0",
     },
 }  # fmt: skip
 
