@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch", "ringtune.torch", "tests.jobs.cases"])
+CONTEXT.set_forkserver_preload(["torch", "ringtune.torch", "tests.jobs.cases", "tests.jobs.training"])
 
 TIMEOUT_S = 30.0
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import ringtune.torch as hvd
-from tests.jobs import cases
+from tests.jobs import cases, training
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]
@@ -120,14 +120,14 @@ def test_gradients_through_collectives(what: str, size: int, transport: str, job
         "allgather": [[ranks / size] * 3] * size,
         "broadcast": [[ranks / size if rank == 1 else 0.0] * 3 for rank in range(size)],
     }
-    found = job(size, transport).run(cases.differentiate, what=what)
+    found = job(size, transport).run(training.differentiate, what=what)
     assert found == [pytest.approx(one) for one in expected[what]]
 
 
 @SOMEWHERE
 @pytest.mark.parametrize("value", [None, {"a": "ä"}, "x" * 300_000], ids=["none", "dict", "long"])
 def test_objects(value: object, size: int, transport: str, job: GetJob) -> None:
-    for sent, gathered in job(size, transport).run(cases.share_objects, value=value):
+    for sent, gathered in job(size, transport).run(training.share_objects, value=value):
         assert sent == [size - 1, value]
         assert gathered == [[rank, value] * (rank + 1) for rank in range(size)]
 
@@ -135,4 +135,4 @@ def test_objects(value: object, size: int, transport: str, job: GetJob) -> None:
 @SOMEWHERE
 def test_sparse_tensors(size: int, transport: str, job: GetJob) -> None:
     expected = [[float(row < size) + (size if row == 4 else 0)] * 2 for row in range(5)]
-    assert job(size, transport).run(cases.sparse) == [expected] * size
+    assert job(size, transport).run(training.sparse) == [expected] * size

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ringtune import layout
-from tests.jobs import cases
+from tests.jobs import cases, training
 from tests.jobs.launching import Job, variables
 
 GetJob = Callable[..., Job]
@@ -25,7 +25,7 @@ STAGES = {"negotiate", "queue", "copy_in", "communicate", "copy_out", "wait", "s
 
 def test_step_statistics_count_what_was_reduced(fresh: GetJob, tmp_path: Path) -> None:
     job = fresh(2, run_dir=tmp_path / "run")
-    for rank, steps in enumerate(job.run(cases.steps, count=4)):
+    for rank, steps in enumerate(job.run(training.steps, count=4)):
         assert [step["step"] for step in steps] == [0, 1, 2, 3]
         assert all(step["collectives"] == 3 and step["bytes"] == 1200 for step in steps)
         assert all(1 <= step["batches"] <= 3 and step["end_ns"] > step["begin_ns"] for step in steps)
@@ -64,7 +64,7 @@ def events(path: Path) -> list[dict[str, Any]]:
 def test_parts_of_the_timeline_hold_every_stage_of_every_tensor(transport: str, fresh: GetJob, tmp_path: Path) -> None:
     run = tmp_path / "run"
     job = fresh(2, run_dir=run, timeline=tmp_path / "t.json", transport=transport)
-    job.run(cases.steps, count=3)
+    job.run(training.steps, count=3)
     job.run(cases.close_session)
     for rank in range(2):
         spans = [event for event in events(layout.timeline_part(run, rank)) if event["ph"] == "X"]
@@ -77,8 +77,8 @@ def test_parts_of_the_timeline_hold_every_stage_of_every_tensor(transport: str, 
 def test_parts_are_whole_after_sigkill(fresh: GetJob, tmp_path: Path) -> None:
     run = tmp_path / "run"
     job = fresh(2, run_dir=run, timeline=tmp_path / "t.json")
-    job.run(cases.steps, count=50)
-    job.start(cases.steps, count=100_000)
+    job.run(training.steps, count=50)
+    job.start(training.steps, count=100_000)
     time.sleep(1.5)
     for rank in job.ranks:
         rank.signal(signal.SIGKILL)
@@ -91,7 +91,7 @@ def test_parts_are_whole_after_sigkill(fresh: GetJob, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_forked_child_does_not_disturb_the_job(size: int, fresh: GetJob) -> None:
-    assert fresh(size).run(cases.fork_and_reduce) == [(7, float(size))] * size
+    assert fresh(size).run(training.fork_and_reduce) == [(7, float(size))] * size
 
 
 SCRIPT = """

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ringtune.torch as hvd
-from tests.jobs import cases
+from tests.jobs import training
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]
@@ -27,7 +27,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def train(job: Job, **options: Any) -> tuple[list[str], list[torch.Tensor]]:
     """Train, check that all ranks had the same gradients at each step, and return those of rank 0."""
-    found = job.run(cases.train, options=options)
+    found = job.run(training.train, options=options)
     for prints, parameters in found[1:]:
         assert prints == found[0][0]
         assert all(torch.equal(a, b) for a, b in zip(parameters, found[0][1], strict=True))
@@ -56,13 +56,13 @@ def test_knobs_changed_while_training_leave_gradients_bit_exact(transport: str, 
 @TRANSPORTS
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_knobs_changed_under_load_leave_sums_exact(size: int, transport: str, job: GetJob) -> None:
-    found = job(size, transport).run(cases.knobs_under_load, seconds=1.0)
+    found = job(size, transport).run(training.knobs_under_load, seconds=1.0)
     assert all(rounds > 1 and epochs > 1 for rounds, epochs in found)
 
 
 def test_a_proposal_reaches_all_ranks_with_one_epoch(job: GetJob) -> None:
-    epochs = job(3).run(cases.propose_small_fusion)
-    found = job(3).run(cases.knobs_now)
+    epochs = job(3).run(training.propose_small_fusion)
+    found = job(3).run(training.knobs_now)
     assert epochs[1:] == [0, 0] and all(epoch == epochs[0] for _, epoch in found)
     assert all(knobs["fusion_bytes"] == 12345 for knobs, _ in found)
 
@@ -76,4 +76,4 @@ def test_a_proposal_reaches_all_ranks_with_one_epoch(job: GetJob) -> None:
 def test_optimizer_state_reaches_ranks_that_have_none(
     kind: str, options: dict[str, Any], size: int, job: GetJob
 ) -> None:
-    assert len(set(job(size).run(cases.share_optimizer_state, kind=kind, options=options))) == 1
+    assert len(set(job(size).run(training.share_optimizer_state, kind=kind, options=options))) == 1
