@@ -17,7 +17,8 @@ from ringtune.tuner.advice import Advisor
 from ringtune.tuner.advisor import ProcessAdvisor
 from ringtune.tuner.fingerprint import JobDescription, cpu_model
 from ringtune.tuner.journal import Journal
-from ringtune.tuner.online import OnlineOptions, OnlineTuner
+from ringtune.tuner.online import OnlineTuner
+from ringtune.tuner.options import OnlineOptions
 from ringtune.tuner.records import NoteRecord, Record, ResultRecord
 from ringtune.tuner.space import Space
 from ringtune.tuner.study import StudyOptions, default_storage

@@ -75,7 +75,13 @@ class Meter:
             sample = yield None
 
     def collect(
-        self, knobs: Knobs, steps: int, into: list[int], leave: Callable[[list[int]], bool] | None = None
+        self,
+        knobs: Knobs,
+        steps: int,
+        into: list[int],
+        *,
+        at_least_ns: int = 0,
+        leave: Callable[[list[int]], bool] | None = None,
     ) -> Steps:
         """Run a setting and append its step times in nanoseconds.
 
@@ -83,10 +89,11 @@ class Meter:
             knobs: The setting.
             steps: Steps to count.
             into: Where the times go.
+            at_least_ns: Count further steps until they took so long together, but at most ten times as many.
             leave: Asked after every step with the times so far; True ends the measurement.
         """
         yield from self.switch(knobs)
-        for _ in range(steps):
+        while len(into) < steps or (sum(into) < at_least_ns and len(into) < 10 * steps):
             sample = yield None
             into.append(sample.ns)
             if leave is not None and leave(into):

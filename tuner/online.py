@@ -28,6 +28,7 @@ from ringtune.tuner.advice import Advisor, Outcome, Stored, Suggestion, Workload
 from ringtune.tuner.confirm import Comparison, Verdict
 from ringtune.tuner.feed import Sample, StepFeed
 from ringtune.tuner.meter import Meter, Steps
+from ringtune.tuner.options import OnlineOptions
 from ringtune.tuner.records import (
     Decision,
     NoteRecord,
@@ -50,36 +51,6 @@ _WORSE_MARGIN, _WORSE_ALPHA = 0.10, 0.005
 _CANDIDATES, _CANDIDATES_APART = 2, 0.08
 # With this many stored trials the sampler has a model, and start points would only cost time.
 _ENOUGH_STORED = 5
-
-
-@dataclass(frozen=True)
-class OnlineOptions:
-    """Budget and patience of a session.
-
-    Attributes:
-        max_trials: Trials of the search, the default included, confirmations not.
-        steps_per_trial: Steps counted in a trial.
-        warmup_steps: First steps of the job that are discarded.
-        settle_steps: Steps discarded after every change of knobs; at least 1.
-        patience: The search ends after this many trials of the sampler without progress.
-        min_gain: Share of the step time that counts as progress.
-        advisor_wait_ns: Training time after which an advisor that does not answer is given up.
-        world: Number of ranks, for the journal.
-    """
-
-    max_trials: int = 16
-    steps_per_trial: int = 10
-    warmup_steps: int = 5
-    settle_steps: int = 2
-    patience: int = 6
-    min_gain: float = 0.01
-    advisor_wait_ns: int = 60_000_000_000
-    world: int = 1
-
-    @property
-    def block_steps(self) -> int:
-        """Steps of the default before each trial, and of each setting in a block of the confirmation."""
-        return max(3, self.steps_per_trial // 2)
 
 
 @dataclass(frozen=True)
@@ -271,7 +242,7 @@ class OnlineTuner:
         def worse(so_far: list[int]) -> bool:
             return clearly_worse(so_far, reference, _WORSE_MARGIN, _WORSE_ALPHA)
 
-        yield from self._meter.collect(knobs, self._options.steps_per_trial, times, worse)
+        yield from self._meter.collect(knobs, self._options.steps_per_trial, times, leave=worse)
         state: TrialState = "complete" if len(times) == self._options.steps_per_trial else "stopped-early"
         self._report(Trial(knobs, source, median(times) / median(reference), state), times, token)
 
@@ -281,7 +252,9 @@ class OnlineTuner:
             times: dict[Knobs, list[int]] = {}
             for knobs in comparison.order(self._default):
                 times[knobs] = []
-                yield from self._meter.collect(knobs, self._options.block_steps, times[knobs])
+                yield from self._meter.collect(
+                    knobs, self._options.block_steps, times[knobs], at_least_ns=self._options.block_ns
+                )
                 comparison.epochs[knobs] = self._meter.epoch
             default = times.pop(self._default)
             self._meter.reference.extend(default)

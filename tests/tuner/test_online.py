@@ -11,7 +11,8 @@ from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.stats import StepStats
 from ringtune.tuner.advice import Stored, Workload
 from ringtune.tuner.landscape import Flat, Noise, SimulatedRun
-from ringtune.tuner.online import OnlineOptions, OnlineTuner
+from ringtune.tuner.online import OnlineTuner
+from ringtune.tuner.options import OnlineOptions
 from ringtune.tuner.records import NoteRecord, ResultRecord, StartRecord, TrialRecord
 from ringtune.tuner.space import Space
 from tests.tuner.jobs import FakeAdvisor, play

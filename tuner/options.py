@@ -1,0 +1,38 @@
+"""Budget and patience of a tuning session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class OnlineOptions:
+    """Budget and patience of a session.
+
+    Attributes:
+        max_trials: Trials of the search, the default included, confirmations not.
+        steps_per_trial: Steps counted in a trial.
+        warmup_steps: First steps of the job that are discarded.
+        settle_steps: Steps discarded after every change of knobs; at least 1.
+        patience: The search ends after this many trials of the sampler without progress.
+        min_gain: Share of the step time that counts as progress.
+        block_ns: Least time a setting runs in a block of the confirmation: the operating system's disturbances last for
+            tens of milliseconds, and a block must be longer than one of them.
+        advisor_wait_ns: Training time after which an advisor that does not answer is given up.
+        world: Number of ranks, for the journal.
+    """
+
+    max_trials: int = 16
+    steps_per_trial: int = 10
+    warmup_steps: int = 5
+    settle_steps: int = 2
+    patience: int = 6
+    min_gain: float = 0.01
+    block_ns: int = 100_000_000
+    advisor_wait_ns: int = 60_000_000_000
+    world: int = 1
+
+    @property
+    def block_steps(self) -> int:
+        """Steps of the default before each trial, and of each setting in a block of the confirmation."""
+        return max(3, self.steps_per_trial // 2)
