@@ -22,10 +22,10 @@ constexpr std::string_view kClose = "\n]\n";
 }  // namespace
 
 ArrayFile::ArrayFile(const std::string& path)
-    : path_(path), fd_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+    : path_(path), fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)), patch_(fd_.get()) {
   if (!fd_) throw_io("create", path_, errno);
   buffer_.reserve(2 * kBlockBytes);
-  write_at(0, "[\n]\n");
+  write_at(0, "[" + std::string(kClose));
   end_ = 1;
 }
 
@@ -34,7 +34,7 @@ void ArrayFile::flush() {
   const auto block = static_cast<std::int64_t>(buffer_.size());
   buffer_ += kClose;
   try {
-    write_at(end_, buffer_);
+    lay_over(buffer_);
   } catch (...) {
     buffer_.clear();
     cut_back();
@@ -42,6 +42,13 @@ void ArrayFile::flush() {
   }
   end_ += block;
   buffer_.clear();
+}
+
+void ArrayFile::lay_over(std::string_view block) {
+  const auto close = static_cast<std::int64_t>(kClose.size());
+  // Also finds a full disk while nothing but blanks can be cut short.
+  write_at(end_ + close, std::string(block.size() - kClose.size(), ' '));
+  if (!patch_.apply(end_, block)) write_at(end_, block);
 }
 
 void ArrayFile::write_at(std::int64_t offset, std::string_view text) {

@@ -6,13 +6,15 @@
 #include <string_view>
 
 #include "base/fd.h"
+#include "trace/whole_patch.h"
 
 namespace ringtune {
 
-/// Owns the file. Elements are collected into blocks of about 4 KiB; a block is written by one pwrite() over the closing
-/// bracket of the block before and ends with a bracket of its own, so that the file is a complete array between any two
-/// writes, whatever kills the process. (The kernel may stop a write only for SIGKILL and only between two pages: a window
-/// of well under a microsecond in which the bracket may be lost; readers accept a missing one.)
+/// Owns the file. Elements are collected into blocks of about 4 KiB. A block takes the place of the closing bracket of the
+/// block before and ends with a bracket of its own: the file is first made longer by blanks, which an array may be
+/// followed by, then the block is laid over bracket and blanks as a whole (WholePatch). So the file is a complete array at
+/// any moment, whatever kills the process. Where the file system knows no shared mappings an ordinary write is used: a
+/// SIGKILL between two of its pages can then leave the last bracket out, which readers accept.
 /// One thread. Throws TraceIo with path and reason; after a failed write the file is cut back to its last good state.
 class ArrayFile {
  public:
@@ -36,11 +38,13 @@ class ArrayFile {
 
  private:
   void write_at(std::int64_t offset, std::string_view text);
+  void lay_over(std::string_view block);
   void cut_back() noexcept;
   std::string path_;
   Fd fd_;
+  WholePatch patch_;
   std::string buffer_;
-  std::int64_t end_ = 0;  // offset of the closing "\n]"
+  std::int64_t end_ = 0;   // offset of the closing "\n]\n", which the next block takes the place of
   bool first_ = true;
 };
 

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "trace/thread_rings.h"
 
 namespace ringtune {
@@ -247,6 +248,7 @@ TEST(TraceWriter, AFailingSinkEndsTheTimelineNotTheTraining) {
   GateSink::Control control;
   control.fail = true;
   Tracer tracer({.ring_spans = 16});
+  set_log_level(LogLevel::kWarning);  // whatever other tests left
   ::testing::internal::CaptureStderr();
   tracer.start(std::make_unique<GateSink>(&control));
   tracer.record(span_at(1));
