@@ -99,8 +99,15 @@ class Meter:
             if leave is not None and leave(into):
                 return
 
-    def refresh(self, steps: int) -> Steps:
-        """Run the default and add its step times to the reference."""
+    def refresh(self, steps: int, at_least_ns: int) -> Steps:
+        """Run the default and add its step times to the reference; steps and time as for `collect`."""
         times: list[int] = []
-        yield from self.collect(self.default, steps, times)
+        yield from self.collect(self.default, steps, times, at_least_ns=at_least_ns)
         self.reference.extend(times)
+
+    def rest(self, at_least_ns: int) -> Steps:
+        """Run the default for a while without counting."""
+        yield from self.switch(self.default)
+        rested_ns = 0
+        while rested_ns < at_least_ns:
+            rested_ns += (yield None).ns

@@ -194,7 +194,9 @@ class OnlineTuner:
 
     def _baseline(self) -> Steps:
         times: list[int] = []
-        yield from self._meter.collect(self._default, self._options.steps_per_trial, times)
+        yield from self._meter.collect(
+            self._default, self._options.steps_per_trial, times, at_least_ns=self._options.window_ns
+        )
         self._meter.reference.extend(times)
         self._report(Trial(self._default, "default", 1.0), times, token=None)
 
@@ -229,21 +231,26 @@ class OnlineTuner:
         while self._advisor_usable(waited_ns):
             suggestion = self._advisor.ask()
             if suggestion is not None:
+                yield from self._meter.rest(self._options.quiet_ns)
                 return suggestion
             yield from self._meter.switch(self._default)
             waited_ns += (yield None).ns
         return None
 
     def _trial(self, knobs: Knobs, source: Source, token: int | None) -> Steps:
-        yield from self._meter.refresh(self._options.block_steps)
+        options = self._options
+        yield from self._meter.refresh(options.block_steps, options.window_ns)
         times: list[int] = []
         reference = list(self._meter.reference)
 
         def worse(so_far: list[int]) -> bool:
-            return clearly_worse(so_far, reference, _WORSE_MARGIN, _WORSE_ALPHA)
+            early = len(so_far) < options.steps_per_trial
+            return early and clearly_worse(so_far, reference, _WORSE_MARGIN, _WORSE_ALPHA)
 
-        yield from self._meter.collect(knobs, self._options.steps_per_trial, times, leave=worse)
-        state: TrialState = "complete" if len(times) == self._options.steps_per_trial else "stopped-early"
+        yield from self._meter.collect(
+            knobs, options.steps_per_trial, times, at_least_ns=options.window_ns, leave=worse
+        )
+        state: TrialState = "complete" if len(times) >= options.steps_per_trial else "stopped-early"
         self._report(Trial(knobs, source, median(times) / median(reference), state), times, token)
 
     def _confirm(self, candidates: list[Knobs]) -> Generator[Knobs | None, Sample, Verdict]:

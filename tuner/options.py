@@ -18,6 +18,9 @@ class OnlineOptions:
         min_gain: Share of the step time that counts as progress.
         block_ns: Least time a setting runs in a block of the confirmation: the operating system's disturbances last for
             tens of milliseconds, and a block must be longer than one of them.
+        window_ns: Least time of a trial and of the steps of the default before it, for the same reason.
+        quiet_ns: Time discarded after the advisor's answer: on a full machine the operating system needs tens of
+            milliseconds until every rank has a core of its own again.
         advisor_wait_ns: Training time after which an advisor that does not answer is given up.
         world: Number of ranks, for the journal.
     """
@@ -29,6 +32,8 @@ class OnlineOptions:
     patience: int = 6
     min_gain: float = 0.01
     block_ns: int = 100_000_000
+    window_ns: int = 50_000_000
+    quiet_ns: int = 50_000_000
     advisor_wait_ns: int = 60_000_000_000
     world: int = 1
 

@@ -90,8 +90,8 @@ class PlainView:
         self._best: TrialRecord | None = None
 
     def show(self, record: Record) -> None:
-        """Print a record; the result waits for the closing words, unless training goes on with it."""
-        if isinstance(record, ResultRecord) and record.decision == "interrupted":
+        """Print a record; the rank itself says the result at once, and the closing words repeat it."""
+        if isinstance(record, ResultRecord):
             return
         line = f"ringtune tune: {sentence(record)}"
         if isinstance(record, TrialRecord):

@@ -29,20 +29,20 @@ std::string operands(const char* expression, const A& a, const B& b) {
 
 }  // namespace ringtune::detail
 
-#define RINGTUNE_CHECK(condition, ...)                                                                          \
-  do {                                                                                                          \
-    if (!(condition)) [[unlikely]]                                                                              \
+#define RINGTUNE_CHECK(condition, ...)                                                                              \
+  do {                                                                                                              \
+    if (!(condition)) [[unlikely]]                                                                                  \
       ::ringtune::detail::check_failed(__FILE__, __LINE__, "check failed: " #condition __VA_OPT__(, ) __VA_ARGS__); \
   } while (false)
 
-#define RINGTUNE_CHECK_OP_(a, op, b, ...)                                                                       \
-  do {                                                                                                          \
-    const auto& ringtune_a_ = (a);                                                                              \
-    const auto& ringtune_b_ = (b);                                                                              \
-    if (!(ringtune_a_ op ringtune_b_)) [[unlikely]]                                                             \
-      ::ringtune::detail::check_failed(__FILE__, __LINE__,                                                      \
+#define RINGTUNE_CHECK_OP_(a, op, b, ...)                                                                        \
+  do {                                                                                                           \
+    const auto& ringtune_a_ = (a);                                                                               \
+    const auto& ringtune_b_ = (b);                                                                               \
+    if (!(ringtune_a_ op ringtune_b_)) [[unlikely]]                                                              \
+      ::ringtune::detail::check_failed(__FILE__, __LINE__,                                                       \
                                        ::ringtune::detail::operands(#a " " #op " " #b, ringtune_a_, ringtune_b_) \
-                                           __VA_OPT__(, ) __VA_ARGS__);                                         \
+                                           __VA_OPT__(, ) __VA_ARGS__);                                          \
   } while (false)
 
 #define RINGTUNE_CHECK_EQ(a, b, ...) RINGTUNE_CHECK_OP_(a, ==, b __VA_OPT__(, ) __VA_ARGS__)

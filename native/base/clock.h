@@ -6,8 +6,8 @@
 
 namespace ringtune {
 
-[[nodiscard]] std::int64_t now_ns() noexcept;        // CLOCK_MONOTONIC
-[[nodiscard]] std::int64_t unix_now_ns() noexcept;   // CLOCK_REALTIME, for headers only
+[[nodiscard]] std::int64_t now_ns() noexcept;       // CLOCK_MONOTONIC
+[[nodiscard]] std::int64_t unix_now_ns() noexcept;  // CLOCK_REALTIME, for headers only
 
 /// A point in monotonic time after which a wait gives up. Value type.
 class Deadline {

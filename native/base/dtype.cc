@@ -58,7 +58,8 @@ DType dtype_from_wire(std::uint8_t value) {
 }
 
 ReduceOp reduce_op_from_wire(std::uint8_t value) {
-  if (value >= kOps.size()) throw Protocol("a peer sent reduction number " + std::to_string(value) + ", known are 0..5");
+  if (value >= kOps.size())
+    throw Protocol("a peer sent reduction number " + std::to_string(value) + ", known are 0..5");
   return static_cast<ReduceOp>(value);
 }
 

@@ -16,9 +16,9 @@ enum class FutexScope : std::uint8_t {
 static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
-/// Sleeps while `word == expected`, at most until the deadline. Returns false only when the deadline passed; true after a
-/// wake, a change of the word, a signal or for no reason: the caller looks at the word again. The kernel compares under
-/// its own lock, so a waker that stores first and wakes afterwards is never missed. Any thread; blocks; throws
+/// Sleeps while `word == expected`, at most until the deadline. Returns false only when the deadline passed; true after
+/// a wake, a change of the word, a signal or for no reason: the caller looks at the word again. The kernel compares
+/// under its own lock, so a waker that stores first and wakes afterwards is never missed. Any thread; blocks; throws
 /// InvariantError when the kernel refuses (never in practice).
 bool futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, Deadline deadline, FutexScope scope);
 

@@ -13,8 +13,8 @@
 namespace ringtune {
 
 /// Owns a buffer of `capacity` elements (a power of two). Exactly one thread calls try_push, exactly one (other) thread
-/// calls readable/consume; the roles may move to another thread only through a synchronising hand-over. Never blocks; no
-/// allocation after construction; the constructor throws InvariantError for a bad capacity.
+/// calls readable/consume; the roles may move to another thread only through a synchronising hand-over. Never blocks;
+/// no allocation after construction; the constructor throws InvariantError for a bad capacity.
 ///
 /// Indices run freely and are masked on access, so full and empty differ without a spare slot.
 template <typename T>
@@ -62,7 +62,8 @@ class SpscRing {
     head_.store(head_.load(std::memory_order_relaxed) + count, std::memory_order_release);
   }
 
-  /// Any thread; a snapshot. seq_cst for the counterpart of `publish`: a consumer that has announced its sleep looks here.
+  /// Any thread; a snapshot. seq_cst for the counterpart of `publish`: a consumer that has announced its sleep looks
+  /// here.
   [[nodiscard]] bool empty() const noexcept {
     return head_.load(std::memory_order_acquire) == tail_.load(std::memory_order_seq_cst);
   }

@@ -27,8 +27,8 @@ void ring_allreduce(const Group& group, std::span<std::byte> data, DType dtype, 
   RINGTUNE_CHECK(op != ReduceOp::kAverage && op != ReduceOp::kAdasum, name_of(op), " is composed above the ring");
   const std::vector<ChunkRange> chunks = cut_chunks(data.size(), size_of(dtype), group.size);
   if (group.size == 1 || data.empty()) return;
-  StreamTransfer transfer{.what = "ring allreduce", .arrival = {.dtype = dtype, .op = op},
-                          .segment_bytes = segment_of(options)};
+  StreamTransfer transfer{
+      .what = "ring allreduce", .arrival = {.dtype = dtype, .op = op}, .segment_bytes = segment_of(options)};
   for (const RingStep& step : ring_steps(group.rank, group.size)) {
     transfer.send.push_back(chunks[static_cast<std::size_t>(step.send_chunk)]);
     transfer.recv.push_back(chunks[static_cast<std::size_t>(step.recv_chunk)]);

@@ -20,7 +20,8 @@ struct RingOptions {
 /// with InvariantError). Every chunk is reduced in ring order by one rank and passed on: results are bitwise equal on
 /// all ranks. float16/bfloat16 accumulate in float32 per step and round to nearest even. kBool: kSum/kMax = or,
 /// kProduct/kMin = and.
-void ring_allreduce(const Group& group, std::span<std::byte> data, DType dtype, ReduceOp op, const RingOptions& options);
+void ring_allreduce(const Group& group, std::span<std::byte> data, DType dtype, ReduceOp op,
+                    const RingOptions& options);
 
 /// `output` holds the blocks of all ranks in order, `block_bytes[r]` each; this rank's block is already in place.
 void ring_allgather(const Group& group, std::span<std::byte> output, std::span<const std::size_t> block_bytes,

@@ -18,7 +18,8 @@ struct Group {
   Link* next = nullptr;
   Link* prev = nullptr;
   Waker* waker = nullptr;
-  std::int64_t idle_timeout_ns = 0;  // no byte moved for that long -> Timeout; 0 = wait for ever (peer loss still ends it)
+  std::int64_t idle_timeout_ns =
+      0;  // no byte moved for that long -> Timeout; 0 = wait for ever (peer loss still ends it)
 };
 
 }  // namespace ringtune

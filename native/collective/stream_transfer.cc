@@ -41,7 +41,11 @@ namespace {
 class Runner {
  public:
   Runner(const Group& group, std::span<std::byte> data, const StreamTransfer& transfer)
-      : group_(group), data_(data), transfer_(transfer), send_(transfer.send), recv_(transfer.recv),
+      : group_(group),
+        data_(data),
+        transfer_(transfer),
+        send_(transfer.send),
+        recv_(transfer.recv),
         element_bytes_(size_of(transfer.arrival.dtype)) {}
 
   void run() {

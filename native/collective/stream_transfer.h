@@ -45,10 +45,10 @@ struct Arrival {
 };
 
 struct StreamTransfer {
-  std::string_view what;         // "ring allreduce", for messages
+  std::string_view what;              // "ring allreduce", for messages
   std::vector<ChunkRange> send = {};  // to next, in this order; empty: nothing
   std::vector<ChunkRange> recv = {};  // from prev
-  std::size_t ready_bytes = 0;   // of the send stream before anything has arrived; each byte that arrives adds one
+  std::size_t ready_bytes = 0;        // of the send stream before anything has arrived; each byte that arrives adds one
   Arrival arrival = {};
   std::size_t segment_bytes = 0;
 };

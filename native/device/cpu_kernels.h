@@ -8,14 +8,14 @@
 
 namespace ringtune {
 
-/// accumulator[i] = accumulator[i] op incoming[i] for `count` elements. No alignment needed; the two must not overlap. `op`
-/// as in ring_allreduce (InvariantError otherwise). Integers wrap around; a NaN on either side of Min and Max wins, as in
-/// torch.minimum. Any thread; does not block.
+/// accumulator[i] = accumulator[i] op incoming[i] for `count` elements. No alignment needed; the two must not overlap.
+/// `op` as in ring_allreduce (InvariantError otherwise). Integers wrap around; a NaN on either side of Min and Max
+/// wins, as in torch.minimum. Any thread; does not block.
 void reduce_into(std::byte* accumulator, const std::byte* incoming, std::size_t count, DType dtype, ReduceOp op);
 
-/// output[i] = input[i] * factor; in place allowed (output == input, no other overlap). Integers: computed in double and
-/// truncated toward zero (Horovod's rule), out of range to the nearest end; float16/bfloat16 in float32, round to nearest
-/// even; kBool is refused (InvariantError) unless factor == 1. factor == 1 is a plain copy.
+/// output[i] = input[i] * factor; in place allowed (output == input, no other overlap). Integers: computed in double
+/// and truncated toward zero (Horovod's rule), out of range to the nearest end; float16/bfloat16 in float32, round to
+/// nearest even; kBool is refused (InvariantError) unless factor == 1. factor == 1 is a plain copy.
 void scale_copy(std::byte* output, const std::byte* input, std::size_t count, DType dtype, double factor);
 
 /// The instruction set in use: "portable", "avx2", "avx512".

@@ -41,7 +41,11 @@ void scale_blocks(std::byte* output, const std::byte* input, std::size_t count, 
 
 template <typename Block>
 constexpr ReduceRow block_row() {
-  return {nullptr, reduce_blocks<Block, Sum>, nullptr, reduce_blocks<Block, Min>, reduce_blocks<Block, Max>,
+  return {nullptr,
+          reduce_blocks<Block, Sum>,
+          nullptr,
+          reduce_blocks<Block, Min>,
+          reduce_blocks<Block, Max>,
           reduce_blocks<Block, Product>};
 }
 

@@ -32,7 +32,8 @@ const Loose<T>* loose(const std::byte* at) noexcept {
   return reinterpret_cast<const Loose<T>*>(at);
 }
 
-/// Integer arithmetic wraps around, as torch's does: computed unsigned, and wide enough that nothing is promoted to int.
+/// Integer arithmetic wraps around, as torch's does: computed unsigned, and wide enough that nothing is promoted to
+/// int.
 template <typename T>
 using Wrapping = std::conditional_t<(sizeof(T) < 4), std::uint32_t, std::make_unsigned_t<T>>;
 
@@ -56,7 +57,8 @@ struct Product {
     }
   }
 };
-// A NaN on either side wins: `a` when it is NaN, else the comparison is false and `b` is taken. `|` works on vectors too.
+// A NaN on either side wins: `a` when it is NaN, else the comparison is false and `b` is taken. `|` works on vectors
+// too.
 struct Min {
   template <typename T>
   [[gnu::always_inline]] static T apply(T a, T b) noexcept {
@@ -182,7 +184,11 @@ constexpr ReduceRow plain_row() {
 
 template <typename Pair>
 constexpr ReduceRow pair_row() {
-  return {nullptr, reduce_pairs<Pair, Sum>, nullptr, reduce_pairs<Pair, Min>, reduce_pairs<Pair, Max>,
+  return {nullptr,
+          reduce_pairs<Pair, Sum>,
+          nullptr,
+          reduce_pairs<Pair, Min>,
+          reduce_pairs<Pair, Max>,
           reduce_pairs<Pair, Product>};
 }
 

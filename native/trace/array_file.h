@@ -10,12 +10,12 @@
 
 namespace ringtune {
 
-/// Owns the file. Elements are collected into blocks of about 4 KiB. A block takes the place of the closing bracket of the
-/// block before and ends with a bracket of its own: the file is first made longer by blanks, which an array may be
-/// followed by, then the block is laid over bracket and blanks as a whole (WholePatch). So the file is a complete array at
-/// any moment, whatever kills the process. Where the file system knows no shared mappings an ordinary write is used: a
-/// SIGKILL between two of its pages can then leave the last bracket out, which readers accept.
-/// One thread. Throws TraceIo with path and reason; after a failed write the file is cut back to its last good state.
+/// Owns the file. Elements are collected into blocks of about 4 KiB. A block takes the place of the closing bracket of
+/// the block before and ends with a bracket of its own: the file is first made longer by blanks, which an array may be
+/// followed by, then the block is laid over bracket and blanks as a whole (WholePatch). So the file is a complete array
+/// at any moment, whatever kills the process. Where the file system knows no shared mappings an ordinary write is used:
+/// a SIGKILL between two of its pages can then leave the last bracket out, which readers accept. One thread. Throws
+/// TraceIo with path and reason; after a failed write the file is cut back to its last good state.
 class ArrayFile {
  public:
   /// Creates or truncates `path` and writes an empty array.
@@ -44,7 +44,7 @@ class ArrayFile {
   Fd fd_;
   WholePatch patch_;
   std::string buffer_;
-  std::int64_t end_ = 0;   // offset of the closing "\n]\n", which the next block takes the place of
+  std::int64_t end_ = 0;  // offset of the closing "\n]\n", which the next block takes the place of
   bool first_ = true;
 };
 

@@ -29,15 +29,24 @@ void append_microseconds(std::string& out, std::int64_t ns) {
 
 constexpr std::string_view event_name(Stage stage) {
   switch (stage) {
-    case Stage::kNegotiate: return "NEGOTIATE_";
-    case Stage::kQueue: return "QUEUE";
-    case Stage::kCopyIn: return "MEMCPY_IN_FUSION_BUFFER";
-    case Stage::kCommunicate: return "RING_";
-    case Stage::kCopyOut: return "MEMCPY_OUT_FUSION_BUFFER";
-    case Stage::kWait: return "WAIT";
-    case Stage::kStep: return "STEP";
-    case Stage::kRange: return "";  // the user's name
-    case Stage::kCycle: return "CYCLE_START";
+    case Stage::kNegotiate:
+      return "NEGOTIATE_";
+    case Stage::kQueue:
+      return "QUEUE";
+    case Stage::kCopyIn:
+      return "MEMCPY_IN_FUSION_BUFFER";
+    case Stage::kCommunicate:
+      return "RING_";
+    case Stage::kCopyOut:
+      return "MEMCPY_OUT_FUSION_BUFFER";
+    case Stage::kWait:
+      return "WAIT";
+    case Stage::kStep:
+      return "STEP";
+    case Stage::kRange:
+      return "";  // the user's name
+    case Stage::kCycle:
+      return "CYCLE_START";
   }
   return "UNKNOWN";
 }
@@ -94,9 +103,8 @@ class ChromeSink : public Sink {
     const std::int64_t monotonic_ns = now_ns();
     write_metadata("ringtune_part", 0,
                    "{\"format\":1,\"rank\":" + rank + ",\"size\":" + std::to_string(header.size) +
-                       ",\"host\":" + json_quote(header.host) + ",\"job\":" + json_quote(header.job) +
-                       ",\"unix_ns\":" + std::to_string(unix_ns) + ",\"monotonic_ns\":" + std::to_string(monotonic_ns) +
-                       "}");
+                       ",\"host\":" + json_quote(header.host) + ",\"job\":" + json_quote(header.job) + ",\"unix_ns\":" +
+                       std::to_string(unix_ns) + ",\"monotonic_ns\":" + std::to_string(monotonic_ns) + "}");
   }
 
   void write_span(const Span& span, const NameLookup& name_of) {

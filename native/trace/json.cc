@@ -49,13 +49,20 @@ class Checker {
     constexpr int kMaxDepth = 64;
     if (left_.empty() || depth > kMaxDepth) return false;
     switch (left_.front()) {
-      case '{': return members('{', '}', depth);
-      case '[': return members('[', ']', depth);
-      case '"': return string();
-      case 't': return eat("true");
-      case 'f': return eat("false");
-      case 'n': return eat("null");
-      default: return number();
+      case '{':
+        return members('{', '}', depth);
+      case '[':
+        return members('[', ']', depth);
+      case '"':
+        return string();
+      case 't':
+        return eat("true");
+      case 'f':
+        return eat("false");
+      case 'n':
+        return eat("null");
+      default:
+        return number();
     }
   }
 
@@ -129,11 +136,21 @@ class Checker {
 void append_escape(std::string& out, std::uint8_t c) {
   constexpr char kHex[] = "0123456789abcdef";
   switch (c) {
-    case '"': out += "\\\""; return;
-    case '\\': out += "\\\\"; return;
-    case '\n': out += "\\n"; return;
-    case '\r': out += "\\r"; return;
-    case '\t': out += "\\t"; return;
+    case '"':
+      out += "\\\"";
+      return;
+    case '\\':
+      out += "\\\\";
+      return;
+    case '\n':
+      out += "\\n";
+      return;
+    case '\r':
+      out += "\\r";
+      return;
+    case '\t':
+      out += "\\t";
+      return;
     default:
       out += "\\u00";
       out += kHex[c >> 4];

@@ -27,8 +27,8 @@ class Sink {
   virtual ~Sink() = default;
   virtual void write(std::span<const Span> spans, const NameLookup& name_of) = 0;  // throws TraceIo
   virtual void write(const RareEvent& event) = 0;                                  // throws TraceIo
-  virtual void flush() = 0;                        // the file is valid JSON afterwards
-  virtual void close(std::uint64_t dropped) = 0;   // writes the summary event; idempotent
+  virtual void flush() = 0;                                                        // the file is valid JSON afterwards
+  virtual void close(std::uint64_t dropped) = 0;  // writes the summary event; idempotent
 };
 
 struct PartHeader {

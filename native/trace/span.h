@@ -28,9 +28,9 @@ struct Span {
   std::uint32_t name_id;   // Tracer::intern
   std::uint32_t batch_id;  // fused batch; 0 = none
   std::uint32_t step;
-  std::uint16_t epoch;     // version of the knobs
+  std::uint16_t epoch;  // version of the knobs
   Stage stage;
-  std::uint8_t kind;       // CollectiveKind of the operation (collective/kind.h), 255 = none
+  std::uint8_t kind;  // CollectiveKind of the operation (collective/kind.h), 255 = none
 };
 static_assert(sizeof(Span) == 40);
 

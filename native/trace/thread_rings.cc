@@ -25,7 +25,8 @@ class OwnedRings {
     for (auto& [id, ring] : rings_) ring->owner_ended.store(true, std::memory_order_release);
   }
   ThreadRing* find(std::uint64_t id) const noexcept {
-    const auto found = std::find_if(rings_.begin(), rings_.end(), [id](const auto& entry) { return entry.first == id; });
+    const auto found =
+        std::find_if(rings_.begin(), rings_.end(), [id](const auto& entry) { return entry.first == id; });
     return found == rings_.end() ? nullptr : found->second.get();
   }
   void add(std::uint64_t id, std::shared_ptr<ThreadRing> ring) {
@@ -45,7 +46,8 @@ ThreadRings::ThreadRings(std::size_t ring_spans)
     : id_(g_next_id.fetch_add(1, std::memory_order_relaxed)), ring_spans_(ring_spans) {}
 
 ThreadRing* ThreadRings::mine() noexcept {
-  if (t_last.tracer_id == id_) [[likely]] return t_last.ring;
+  if (t_last.tracer_id == id_) [[likely]]
+    return t_last.ring;
   if (t_last.thread_ending) return nullptr;  // t_owned is destroyed
   ThreadRing* ring = t_owned.find(id_);
   if (ring == nullptr) {

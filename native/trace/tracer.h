@@ -18,8 +18,8 @@ struct TracerOptions {
 };
 
 /// Thread-safe; owns the rings, the writer thread and, while recording, the sink. `record` never blocks and never
-/// allocates after the thread's first call. A sink that throws ends the writing, not the recording: the reason is logged
-/// once, everything later counts as dropped, and stop() throws TraceIo. In a forked child the tracer is inert.
+/// allocates after the thread's first call. A sink that throws ends the writing, not the recording: the reason is
+/// logged once, everything later counts as dropped, and stop() throws TraceIo. In a forked child the tracer is inert.
 class Tracer {
  public:
   explicit Tracer(TracerOptions options = {});

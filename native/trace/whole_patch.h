@@ -10,9 +10,9 @@
 namespace ringtune {
 
 /// A write() across a page boundary is no such thing: the kernel looks for a deadly signal (and may run somebody else)
-/// between two pages. Copying to the memory of a process it does in one go. So the bytes are put into a memfd and *read*
-/// from there into a shared mapping of the file; a page that cannot be had ends in an error code, never in SIGBUS.
-/// Owns mapping and memfd, borrows the file. One thread. Throws nothing.
+/// between two pages. Copying to the memory of a process it does in one go. So the bytes are put into a memfd and
+/// *read* from there into a shared mapping of the file; a page that cannot be had ends in an error code, never in
+/// SIGBUS. Owns mapping and memfd, borrows the file. One thread. Throws nothing.
 class WholePatch {
  public:
   explicit WholePatch(int file) noexcept;

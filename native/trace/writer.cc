@@ -33,8 +33,11 @@ class SignalsBlocked {
 }  // namespace
 
 TraceWriter::TraceWriter(std::unique_ptr<Sink> sink, ThreadRings* rings, const NameTable* names)
-    : sink_(std::move(sink)), rings_(rings), names_(names),
-      lookup_([this](std::uint32_t id) { return names_->name_of(id); }), dropped_before_(rings->dropped()),
+    : sink_(std::move(sink)),
+      rings_(rings),
+      names_(names),
+      lookup_([this](std::uint32_t id) { return names_->name_of(id); }),
+      dropped_before_(rings->dropped()),
       process_(::getpid()) {
   // Left behind by a recorder that was overtaken by the stop before: they belong to no recording.
   for (const auto& ring : rings_->all()) {

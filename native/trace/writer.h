@@ -17,9 +17,9 @@ namespace ringtune {
 
 /// Lives for one recording: the constructor starts the thread, finish() drains and ends it. Borrows rings and names.
 ///
-/// While spans come in, the thread naps at most 100 ms between two rounds; after a round without any it flushes the sink
-/// and sleeps without a timer until the next span. A recorder pays for a wake-up only then, and when a quarter of its
-/// ring was filled since it last looked.
+/// While spans come in, the thread naps at most 100 ms between two rounds; after a round without any it flushes the
+/// sink and sleeps without a timer until the next span. A recorder pays for a wake-up only then, and when a quarter of
+/// its ring was filled since it last looked.
 class TraceWriter {
  public:
   TraceWriter(std::unique_ptr<Sink> sink, ThreadRings* rings, const NameTable* names);
@@ -31,7 +31,8 @@ class TraceWriter {
   void pushed(ThreadRing& ring) noexcept {
     const bool sleeping = state_.load(std::memory_order_seq_cst) == kSleeping;
     const bool quarter = (++ring.pushed & (ring.spans.capacity() / 4 - 1)) == 0;
-    if (sleeping || quarter) [[unlikely]] wake();
+    if (sleeping || quarter) [[unlikely]]
+      wake();
   }
   void push_event(RareEvent event);
   /// A span that found no room or no ring.

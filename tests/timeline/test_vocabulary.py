@@ -93,7 +93,7 @@ def test_stages_are_numbered_as_the_recorder_numbers_them() -> None:
 
 def test_spans_are_named_as_the_recorder_names_them() -> None:
     sink = (ROOT / "native" / "trace" / "chrome_sink.cc").read_text(encoding="utf-8")
-    native = dict(re.findall(r'case Stage::k(\w+): return "(\w*)";', sink))
+    native = dict(re.findall(r'case Stage::k(\w+):\s+return "(\w*)";', sink))
     ours = {camel(word.stage): word.name.removesuffix("<KIND>") for word in words.SPAN_WORDS}
     assert native == {**ours, "Range": ""}  # the user's name
     for event in (words.PART_EVENT, words.END_EVENT):

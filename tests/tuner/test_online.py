@@ -245,7 +245,7 @@ def test_interrupted_in_the_search() -> None:
     result = tuner.result
     assert result is not None and (result.decision, result.knobs) == ("interrupted", DEFAULTS)
     assert result.reason == (
-        "training ended in the search phase after 3 of at most 30 trials; nothing was confirmed, so the default "
+        "training ended in the search phase after 2 of at most 30 trials; nothing was confirmed, so the default "
         "stays; best seen, unconfirmed: fusion 2 MiB, cycle 0.3 ms (20.0 % less time a step)"
     )
     assert tuner.on_step(run.next_step()) is None

@@ -34,9 +34,8 @@ void expect_allreduced(const Group& group, std::size_t count, DType dtype, Reduc
 class CollectiveAllreduceTypes : public ::testing::TestWithParam<std::tuple<int, DType, ReduceOp>> {};
 TEST_P(CollectiveAllreduceTypes, IsExact) {
   const auto [size, dtype, op] = GetParam();
-  run_ring(size, kRing, kIdle, [&, dtype = dtype, op = op](const Group& group) {
-    expect_allreduced(group, 1003, dtype, op, 256);
-  });
+  run_ring(size, kRing, kIdle,
+           [&, dtype = dtype, op = op](const Group& group) { expect_allreduced(group, 1003, dtype, op, 256); });
 }
 INSTANTIATE_TEST_SUITE_P(All, CollectiveAllreduceTypes,
                          ::testing::Combine(::testing::Values(1, 2, 3, 5),
@@ -83,7 +82,8 @@ TEST_P(CollectiveStingy, OneOperationTakesNothingOfTheNext) {
   });
   EXPECT_EQ(left, 0U);
 }
-INSTANTIATE_TEST_SUITE_P(All, CollectiveStingy, ::testing::Combine(::testing::Values(2, 3, 5), ::testing::Values(64, 100, 5000)));
+INSTANTIATE_TEST_SUITE_P(All, CollectiveStingy,
+                         ::testing::Combine(::testing::Values(2, 3, 5), ::testing::Values(64, 100, 5000)));
 
 TEST(CollectiveAllreduce, RoundedSumsAreBitEqualOnAllRanks) {
   std::mutex mutex;
@@ -130,7 +130,8 @@ TEST_P(CollectiveAllgather, HoldsAllBlocksInOrder) {
 }
 INSTANTIATE_TEST_SUITE_P(Blocks, CollectiveAllgather,
                          ::testing::Values(Blocks{5}, Blocks{7, 7}, Blocks{0, 0}, Blocks{0, 9}, Blocks{0, 1, 2, 3},
-                                           Blocks{0, 0, 11, 0, 0}, Blocks{kMebi + 3, 1, 0}, Blocks{1, 70001, 0, 33, 5}));
+                                           Blocks{0, 0, 11, 0, 0}, Blocks{kMebi + 3, 1, 0},
+                                           Blocks{1, 70001, 0, 33, 5}));
 
 class CollectiveBroadcast : public ::testing::TestWithParam<std::tuple<int, int, std::size_t>> {};
 TEST_P(CollectiveBroadcast, ReachesEveryRank) {

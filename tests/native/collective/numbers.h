@@ -14,20 +14,29 @@ namespace ringtune::testing {
 inline void put_number(std::byte* at, DType dtype, int value) {
   const auto store = [at](auto typed) { std::memcpy(at, &typed, sizeof typed); };
   switch (dtype) {
-    case DType::kUint8: return store(static_cast<std::uint8_t>(value));
-    case DType::kInt8: return store(static_cast<std::int8_t>(value));
-    case DType::kInt16: return store(static_cast<std::int16_t>(value));
-    case DType::kInt32: return store(static_cast<std::int32_t>(value));
-    case DType::kInt64: return store(static_cast<std::int64_t>(value));
-    case DType::kFloat16: return store(static_cast<_Float16>(value));
+    case DType::kUint8:
+      return store(static_cast<std::uint8_t>(value));
+    case DType::kInt8:
+      return store(static_cast<std::int8_t>(value));
+    case DType::kInt16:
+      return store(static_cast<std::int16_t>(value));
+    case DType::kInt32:
+      return store(static_cast<std::int32_t>(value));
+    case DType::kInt64:
+      return store(static_cast<std::int64_t>(value));
+    case DType::kFloat16:
+      return store(static_cast<_Float16>(value));
     case DType::kBfloat16: {
       const float wide = static_cast<float>(value);
       std::memcpy(at, reinterpret_cast<const std::byte*>(&wide) + 2, 2);  // exact: the low half is zero
       return;
     }
-    case DType::kFloat32: return store(static_cast<float>(value));
-    case DType::kFloat64: return store(static_cast<double>(value));
-    case DType::kBool: return store(static_cast<std::uint8_t>(value != 0));
+    case DType::kFloat32:
+      return store(static_cast<float>(value));
+    case DType::kFloat64:
+      return store(static_cast<double>(value));
+    case DType::kBool:
+      return store(static_cast<std::uint8_t>(value != 0));
   }
 }
 

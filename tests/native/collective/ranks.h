@@ -41,8 +41,8 @@ inline void on_threads(int size, const std::function<void(int)>& body) {
   }
 }
 
-/// The ring of the runtime over make_inproc_fabrics. Edge e leads from rank e to rank e + 1; edges are opened in order of
-/// their number, so that blocking connects cannot wait in a circle.
+/// The ring of the runtime over make_inproc_fabrics. Edge e leads from rank e to rank e + 1; edges are opened in order
+/// of their number, so that blocking connects cannot wait in a circle.
 inline void run_ring(int size, std::size_t ring_bytes, std::int64_t idle_timeout_ns, const RankBody& body) {
   const std::vector<std::unique_ptr<Fabric>> fabrics = make_inproc_fabrics(size, ring_bytes);
   on_threads(size, [&](int rank) {
@@ -157,7 +157,11 @@ inline std::size_t run_stingy_ring(int size, std::size_t capacity, const RankBod
     const auto at = static_cast<std::size_t>(rank);
     StingyLink next((rank + 1) % size, edges[at].get(), nullptr);
     StingyLink prev((rank + size - 1) % size, nullptr, edges[(at + count - 1) % count].get());
-    body(Group{.rank = rank, .size = size, .next = &next, .prev = &prev, .waker = &wakers[at],
+    body(Group{.rank = rank,
+               .size = size,
+               .next = &next,
+               .prev = &prev,
+               .waker = &wakers[at],
                .idle_timeout_ns = 20'000'000'000});
   });
   std::size_t left = 0;

@@ -28,9 +28,12 @@ TEST(CollectiveSchedule, RefusesATornElement) { EXPECT_THROW((void)cut_chunks(10
 TEST(CollectiveSchedule, StepsOfThreeRanksAsATable) {
   constexpr auto kScatter = RingPhase::kReduceScatter;
   constexpr auto kGather = RingPhase::kAllgather;
-  EXPECT_EQ(ring_steps(0, 3), (std::vector<RingStep>{{kScatter, 0, 2}, {kScatter, 2, 1}, {kGather, 1, 0}, {kGather, 0, 2}}));
-  EXPECT_EQ(ring_steps(1, 3), (std::vector<RingStep>{{kScatter, 1, 0}, {kScatter, 0, 2}, {kGather, 2, 1}, {kGather, 1, 0}}));
-  EXPECT_EQ(ring_steps(2, 3), (std::vector<RingStep>{{kScatter, 2, 1}, {kScatter, 1, 0}, {kGather, 0, 2}, {kGather, 2, 1}}));
+  EXPECT_EQ(ring_steps(0, 3),
+            (std::vector<RingStep>{{kScatter, 0, 2}, {kScatter, 2, 1}, {kGather, 1, 0}, {kGather, 0, 2}}));
+  EXPECT_EQ(ring_steps(1, 3),
+            (std::vector<RingStep>{{kScatter, 1, 0}, {kScatter, 0, 2}, {kGather, 2, 1}, {kGather, 1, 0}}));
+  EXPECT_EQ(ring_steps(2, 3),
+            (std::vector<RingStep>{{kScatter, 2, 1}, {kScatter, 1, 0}, {kGather, 0, 2}, {kGather, 2, 1}}));
 }
 
 TEST(CollectiveSchedule, NamesAreTheTimelines) {

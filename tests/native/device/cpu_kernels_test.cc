@@ -36,7 +36,7 @@ std::vector<T> reduce(const KernelTable& table, DType dtype, ReduceOp op, const 
   std::memcpy(left.data() + 1, a.data(), bytes);
   std::memcpy(right.data() + 3, b.data(), bytes);
   table.reduce[static_cast<std::size_t>(dtype)][static_cast<std::size_t>(op)](left.data() + 1, right.data() + 3,
-                                                                             a.size());
+                                                                              a.size());
   std::vector<T> result(a.size());
   std::memcpy(result.data(), left.data() + 1, bytes);
   return result;
@@ -164,8 +164,8 @@ TEST_P(DeviceKernels, BoolIsOrAndAnd) {
 TEST_P(DeviceKernels, NanWinsInMinAndMax) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
-    const auto result = reduce(*table_, DType::kFloat32, op, std::vector<float>{nan, 1, nan, 4},
-                               std::vector<float>{1, nan, nan, 4});
+    const auto result =
+        reduce(*table_, DType::kFloat32, op, std::vector<float>{nan, 1, nan, 4}, std::vector<float>{1, nan, nan, 4});
     EXPECT_TRUE(std::isnan(result[0]) && std::isnan(result[1]) && std::isnan(result[2]));
     EXPECT_EQ(result[3], 4);
     const U16 half = reduce(*table_, DType::kFloat16, op, U16{0x7e00, 0x3c00}, U16{0x3c00, 0x7e00});

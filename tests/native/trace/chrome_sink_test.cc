@@ -44,8 +44,10 @@ TEST(TraceChrome, HeaderAndEndStandAsAgreed) {
   EXPECT_EQ(events[1], R"({"name":"process_sort_index","ph":"M","pid":1,"tid":0,"args":{"sort_index":1}})");
   EXPECT_EQ(events[6], R"({"name":"thread_name","ph":"M","pid":1,"tid":2,"args":{"name":"copy_in"}})");
   EXPECT_EQ(events[7], R"({"name":"thread_sort_index","ph":"M","pid":1,"tid":2,"args":{"sort_index":2}})");
-  EXPECT_EQ(events[kHeaderEvents - 1].find(R"({"name":"ringtune_part","ph":"M","pid":1,"tid":0,"args":{"format":1,"rank":1,)"
-                                           R"("size":4,"host":"node\"7","job":"job","unix_ns":)"), 0U);
+  EXPECT_EQ(
+      events[kHeaderEvents - 1].find(R"({"name":"ringtune_part","ph":"M","pid":1,"tid":0,"args":{"format":1,"rank":1,)"
+                                     R"("size":4,"host":"node\"7","job":"job","unix_ns":)"),
+      0U);
   EXPECT_EQ(events.back(), R"({"name":"ringtune_end","ph":"M","pid":1,"tid":0,"args":{"recorded":0,"dropped":7}})");
 }
 
@@ -68,15 +70,21 @@ TEST_P(TraceChromeStage, HasItsName) {
 INSTANTIATE_TEST_SUITE_P(
     Stages, TraceChromeStage,
     ::testing::Values(
-        StageCase{Stage::kNegotiate, 0, R"({"name":"NEGOTIATE_ALLREDUCE","cat":"negotiate","ph":"X","pid":1,"tid":0,"ts":1.000,"dur":1.000,"args":{"tensor":"user","bytes":0,"step":0,"epoch":0}})"},
+        StageCase{
+            Stage::kNegotiate, 0,
+            R"({"name":"NEGOTIATE_ALLREDUCE","cat":"negotiate","ph":"X","pid":1,"tid":0,"ts":1.000,"dur":1.000,"args":{"tensor":"user","bytes":0,"step":0,"epoch":0}})"},
         StageCase{Stage::kQueue, 1, R"({"name":"QUEUE","cat":"queue","ph":"X")"},
         StageCase{Stage::kCommunicate, 2, R"({"name":"RING_BROADCAST","cat":"communicate","ph":"X","pid":1,"tid":3)"},
         StageCase{Stage::kCommunicate, 255, R"({"name":"RING_UNKNOWN")"},
-        StageCase{Stage::kCopyOut, 0, R"({"name":"MEMCPY_OUT_FUSION_BUFFER","cat":"copy_out","ph":"X","pid":1,"tid":4)"},
+        StageCase{Stage::kCopyOut, 0,
+                  R"({"name":"MEMCPY_OUT_FUSION_BUFFER","cat":"copy_out","ph":"X","pid":1,"tid":4)"},
         StageCase{Stage::kWait, 255, R"({"name":"WAIT","cat":"wait","ph":"X","pid":1,"tid":5)"},
         StageCase{Stage::kStep, 255, R"({"name":"STEP","cat":"step","ph":"X","pid":1,"tid":6)"},
-        StageCase{Stage::kRange, 255, R"({"name":"user","cat":"range","ph":"X","pid":1,"tid":7,"ts":1.000,"dur":1.000,"args":{"step":0,"epoch":0}})"},
-        StageCase{Stage::kCycle, 255, R"({"name":"CYCLE_START","cat":"cycle","ph":"i","s":"p","pid":1,"tid":8,"ts":1.000,"args":{)"}));
+        StageCase{
+            Stage::kRange, 255,
+            R"({"name":"user","cat":"range","ph":"X","pid":1,"tid":7,"ts":1.000,"dur":1.000,"args":{"step":0,"epoch":0}})"},
+        StageCase{Stage::kCycle, 255,
+                  R"({"name":"CYCLE_START","cat":"cycle","ph":"i","s":"p","pid":1,"tid":8,"ts":1.000,"args":{)"}));
 
 class TraceChromeHostile : public ::testing::TestWithParam<std::string> {};
 TEST_P(TraceChromeHostile, NamesLeaveTheFileValid) {
@@ -128,7 +136,7 @@ TEST_P(TraceKill, LeavesValidJson) {
   ASSERT_GT(child, 0);
   const auto least = static_cast<std::size_t>(GetParam());
   const Deadline deadline = Deadline::after(20'000'000'000);
-  struct stat state {};
+  struct stat state{};
   while (::stat(file.path().c_str(), &state) == 0 && static_cast<std::size_t>(state.st_size) < least &&
          !deadline.expired()) {
     ::usleep(500);
