@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import find_tool
 from tests.launch.conftest import Jobs
+from tests.namespaces import machines
 
 pytest.importorskip("ringtune._native", exc_type=ImportError)
 pytest.importorskip("torch")
@@ -59,33 +58,8 @@ def test_lost_rank_is_named_by_survivors_and_launcher(jobs: Jobs) -> None:
 @pytest.fixture
 def two_machines() -> Iterator[dict[str, str]]:
     """Two network namespaces joined by a bridge; address -> namespace."""
-    find_tool("ip")
-    if os.geteuid() != 0:
-        pytest.skip("needs root for network namespaces")
-    tag = f"rt{os.getpid() % 10000}"
-    bridge, net = f"{tag}b", f"10.{200 + os.getpid() % 50}.{os.getpid() % 250}"
-    spaces = {f"{net}.{number}": f"{tag}n{number}" for number in (2, 3)}
-    commands = [f"link add {bridge} type bridge", f"addr add {net}.1/24 dev {bridge}", f"link set {bridge} up"]
-    for address, space in spaces.items():
-        outside, inside = f"{space}o", f"{space}i"
-        commands += [
-            f"netns add {space}",
-            f"link add {outside} type veth peer name {inside} netns {space}",
-            f"link set {outside} master {bridge} up",
-            f"-n {space} addr add {address}/24 dev {inside}",
-            f"-n {space} link set {inside} up",
-            f"-n {space} link set lo up",
-        ]
-    try:
-        for command in commands:
-            made = subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=False)
-            if made.returncode != 0:
-                pytest.skip(f"no network namespaces here: ip {command}: {made.stderr.strip()}")
+    with machines(2) as spaces:
         yield spaces
-    finally:
-        for space in spaces.values():
-            subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
-        subprocess.run(["ip", "link", "del", bridge], capture_output=True, check=False)
 
 
 def test_two_machines(jobs: Jobs, two_machines: dict[str, str]) -> None:

@@ -1,0 +1,55 @@
+"""One rank in a network namespace: joins one world after another and reduces exactly; a JSON line per world.
+
+Run as `python -m tests.jobs.namespace_rank RANK STORE_ADDRESS FIRST_PORT WORLDS` with `WORLDS` like `1,2,3`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+
+import ringtune.torch as hvd
+from ringtune.session import Session
+from tests.jobs import cases
+
+COUNTS = (0, 1, 1001, (1 << 18) + 3)  # the last: 1 MiB and 3 elements of float32
+DTYPES = ("float32", "bfloat16", "int64", "uint8")
+
+
+def current_transports() -> list[str]:
+    session = Session.current()
+    assert session is not None
+    return list(session.runtime.transports)
+
+
+def main() -> None:
+    rank, address, port, worlds = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
+    torch.set_num_threads(1)
+    for number, size in enumerate(int(word) for word in worlds.split(",")):
+        if rank >= size:
+            continue
+        environ = {
+            "RINGTUNE_RANK": str(rank),
+            "RINGTUNE_SIZE": str(size),
+            "RINGTUNE_STORE": f"{address}:{port + number}",
+            "RINGTUNE_START_TIMEOUT": "60",
+            "RINGTUNE_HOSTNAME": f"namespace-{rank}",
+        }
+        cases.open_session(environ)
+        transports = sorted(set(current_transports()) - {"self"})
+        digests = [
+            cases.allreduce(dtype=dtype, count=count, op=op)
+            for dtype in DTYPES
+            for count in COUNTS
+            for op in (hvd.Sum, hvd.Average, hvd.Max)
+        ]
+        digests.append(cases.broadcast(dtype="float32", count=1001, root=size - 1))
+        digests.append(cases.allgather(dtype="float32", rows=[0, 3, 1, 2, 7], width=3))
+        print(json.dumps({"size": size, "rank": rank, "transports": transports, "digests": digests}), flush=True)
+        cases.close_session()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Hosts made of network namespaces on one bridge: what crosses them crosses a network."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.conftest import find_tool
+
+
+@contextmanager
+def machines(count: int) -> Iterator[dict[str, str]]:
+    """Make `count` namespaces that reach one another and this host; give address -> namespace.
+
+    Skips, and in CI fails, where `ip` is missing; skips where namespaces are forbidden.
+    """
+    find_tool("ip")
+    if os.geteuid() != 0:
+        pytest.skip("needs root for network namespaces")
+    tag = f"rt{os.getpid() % 10000}"
+    bridge, net = f"{tag}b", f"10.{200 + os.getpid() % 50}.{os.getpid() % 250}"
+    spaces = {f"{net}.{number + 2}": f"{tag}n{number + 2}" for number in range(count)}
+    commands = [f"link add {bridge} type bridge", f"addr add {net}.1/24 dev {bridge}", f"link set {bridge} up"]
+    for address, space in spaces.items():
+        outside, inside = f"{space}o", f"{space}i"
+        commands += [
+            f"netns add {space}",
+            f"link add {outside} type veth peer name {inside} netns {space}",
+            f"link set {outside} master {bridge} up",
+            f"-n {space} addr add {address}/24 dev {inside}",
+            f"-n {space} link set {inside} up",
+            f"-n {space} link set lo up",
+        ]
+    try:
+        for command in commands:
+            made = subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=False)
+            if made.returncode != 0:
+                pytest.skip(f"no network namespaces here: ip {command}: {made.stderr.strip()}")
+        yield spaces
+    finally:
+        for space in spaces.values():
+            subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "del", bridge], capture_output=True, check=False)
