@@ -119,7 +119,7 @@ class Demo:
         for path in sorted(layout.scaling_folder(self.out).glob("*.json")):
             for line in scaling_lines(self._read(path)):
                 say(f"scaling      {line}", soft_wrap=True)
-        say(f"trace        {layout.timeline_file(self.out)} (opens in https://ui.perfetto.dev)", soft_wrap=True)
+        say(f"trace        {layout.timeline_file(self.out)} (opens in Perfetto)", soft_wrap=True)
         say(f"report       {self.report}", soft_wrap=True)
         say(f"dashboard    {dashboard_command(self.out)}", soft_wrap=True)
 

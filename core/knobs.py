@@ -22,7 +22,7 @@ class Knobs:
     fusion_bytes: int = 16 << 20
     cycle_time_ns: int = 1_000_000
     segment_bytes: int = 128 << 10
-    cache_capacity: int = 1024
+    cache_capacity: int = 8192
 
     def __post_init__(self) -> None:
         """Check the ranges.

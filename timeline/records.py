@@ -209,13 +209,14 @@ class ScalingPoint:
 
 @dataclass(frozen=True)
 class ScalingRecord:
-    """A scaling benchmark; ``data`` is the whole document as written."""
+    """A scaling benchmark: its points, those of peers measured beside it, and ``data``, the document as written."""
 
     name: str
     benchmark: str
     model: str
     unit: str
     points: tuple[ScalingPoint, ...]
+    peers: Mapping[str, tuple[ScalingPoint, ...]]
     data: Mapping[str, Any]
 
 
@@ -227,15 +228,24 @@ def scaling_record(name: str, document: object) -> ScalingRecord:
     """
     if not isinstance(document, Mapping) or not isinstance(document.get("records"), list):
         raise ValueError('no scaling record: expected an object with a list "records"')
-    points = sorted((_point(entry) for entry in document["records"]), key=lambda point: (point.ranks, point.hosts))
+    peers = document.get("peers") or {}
+    if not isinstance(peers, Mapping):
+        raise ValueError(f'"peers" is no object: {peers!r:.80}')
     return ScalingRecord(
         name=name,
         benchmark=str(document.get("benchmark", name)),
         model=str(document.get("model", "")),
         unit=str(document.get("unit", "")),
-        points=tuple(points),
+        points=_points(document),
+        peers={str(peer): _points(measured) for peer, measured in peers.items()},
         data=document,
     )
+
+
+def _points(document: object) -> tuple[ScalingPoint, ...]:
+    if not isinstance(document, Mapping) or not isinstance(document.get("records"), list):
+        raise ValueError('expected an object with a list "records"')
+    return tuple(sorted((_point(entry) for entry in document["records"]), key=lambda point: (point.ranks, point.hosts)))
 
 
 def _point(entry: object) -> ScalingPoint:

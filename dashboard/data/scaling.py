@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ringtune import layout
@@ -21,7 +21,7 @@ class ScalingSeries:
     """One scaling record: points by ranks in increasing order, at least one.
 
     Attributes:
-        id: Names the series in addresses: ``<run id>/<file stem>``.
+        id: Names the series in addresses: ``<run id>/<file stem>``, with ``@<peer>`` for a peer beside it.
         run: Id of its run.
         label: Model and run, for legends.
         model: What was trained.
@@ -69,15 +69,27 @@ def data(runs: Iterable[RunInfo]) -> ScalingTable:
             try:
                 record = scaling_record(path.stem, read_document(run.path, path))
                 series.append(_series(run, record))
+                series += [_peer(series[-1], peer, points) for peer, points in record.peers.items()]
             except (Unreadable, ValueError, TypeError, OverflowError) as error:
                 problems.append(f"{run.id}/scaling/{plain(path.name)}: {plain(error)}")
     return ScalingTable(tuple(series), tuple(problems))
 
 
-def _series(run: RunInfo, record: ScalingRecord) -> ScalingSeries:
-    points = tuple(p for p in record.points if p.ranks > 0 and math.isfinite(p.rate.median))
-    if not points:
+def _usable(points: Iterable[ScalingPoint]) -> tuple[ScalingPoint, ...]:
+    found = tuple(p for p in points if p.ranks > 0 and math.isfinite(p.rate.median))
+    if not found:
         raise ValueError("holds no record with ranks and a rate")
+    return found
+
+
+def _peer(beside: ScalingSeries, peer: str, points: tuple[ScalingPoint, ...]) -> ScalingSeries:
+    """Return what a peer reached in the same benchmark, as a series of its own."""
+    name = plain(peer, 40)
+    return replace(beside, id=f"{beside.id}@{name}", label=f"{beside.label} · {name}", points=_usable(points))
+
+
+def _series(run: RunInfo, record: ScalingRecord) -> ScalingSeries:
+    points = _usable(record.points)
     model = plain(record.model or record.benchmark)
     return ScalingSeries(
         id=f"{run.id}/{plain(record.name)}",

@@ -86,15 +86,35 @@ def _parsed(
 
 
 def best_confirmed(past: TuningHistory) -> tuple[list[int], list[float]]:
-    """Return, at each trial, the lowest confirmed median step time so far in ns (trials before the first left out)."""
-    numbers, best, lowest = [], [], math.inf
+    """Return, at each trial, the newest median step time in ns of the setting that was confirmed by then.
+
+    That is the default, until the result names another: a lower median alone confirms nothing. Trials before the first
+    measurement are left out.
+    """
+    numbers: list[int] = []
+    best: list[float] = []
     for trial in past.trials:
-        if confirmed(trial) and trial.step_ns is not None:
-            lowest = min(lowest, trial.step_ns.median)
-        if math.isfinite(lowest):
-            numbers.append(trial.trial)
-            best.append(lowest)
+        if confirmed(trial) and trial.step_ns is not None and _confirmed_setting(past, trial):
+            current = trial.step_ns.median
+        elif best:
+            current = best[-1]
+        else:
+            continue
+        numbers.append(trial.trial)
+        best.append(current)
     return numbers, best
+
+
+def _confirmed_setting(past: TuningHistory, trial: Trial) -> bool:
+    """Whether the trial ran the default, or what the session decided for in its stead."""
+    kept = past.result.knobs if past.result is not None and past.result.decision == "improved" else None
+    if trial.source == "default" or _same_setting(trial.knobs, past.default):
+        return kept is None or trial.source == "default"
+    return kept is not None and _same_setting(trial.knobs, kept)
+
+
+def _same_setting(knobs: Mapping[str, int], other: Mapping[str, int]) -> bool:
+    return bool(other) and all(knobs.get(name) == value for name, value in other.items() if name in knobs)
 
 
 def default_step_ns(past: TuningHistory) -> Estimate | None:
@@ -122,7 +142,8 @@ def words(past: TuningHistory) -> list[str]:
 
 def _decision(result: TuningResult) -> str:
     setting = knob_words(result.knobs)
-    reason = f" {plain(result.reason, 300).rstrip('.')}." if result.reason else ""
+    because = plain(result.reason, 300).rstrip(".")
+    reason = f" {because[:1].upper()}{because[1:]}." if because else ""
     if result.decision == "improved":
         return f"A better setting was found and confirmed: {setting}.{_gain(result.gain)}"
     if result.decision == "keep-default":
