@@ -268,3 +268,50 @@ def test_steps_of_a_large_run_are_read_quickly(tmp_path: Path) -> None:
     first = reader.read()
     assert reader.read() is first
     assert np.array_equal(first.ranks[0].step, np.arange(50))
+
+
+def trial_row(number: int, source: str, knobs: dict[str, int], median: float) -> dict[str, object]:
+    step = {"median": median, "low": median - 1.0, "high": median + 1.0}
+    return {
+        "event": "trial", "trial": number, "source": source, "state": "complete", "knobs": knobs, "epoch": number,
+        "steps": 10, "step_ns": step,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("decision", "expected"), [("keep-default", [10.0, 10.0, 9.0, 9.0]), ("improved", [10.0, 10.0, 10.0, 8.0])]
+)
+def test_a_lower_median_is_confirmed_only_by_the_result(decision: str, expected: list[float]) -> None:
+    default = {"fusion_bytes": 1, "cycle_time_ns": 1}
+    rival = {"fusion_bytes": 2, "cycle_time_ns": 1}
+    past = tuning.history(
+        [
+            {"event": "start", "default": default, "world": 2},
+            trial_row(0, "default", default, 10.0),
+            trial_row(1, "sampler", rival, 7.0),
+            trial_row(2, "confirm", default, 9.0),
+            trial_row(3, "confirm", rival, 8.0),
+            {"event": "result", "decision": decision, "knobs": default if decision == "keep-default" else rival},
+        ]
+    )
+    assert tuning.best_confirmed(past) == ([0, 1, 2, 3], expected)
+
+
+def test_peers_of_a_benchmark_are_series_of_their_own(tmp_path: Path) -> None:
+    run = generate_run(tmp_path)
+    path = next(layout.scaling_folder(run).glob("*.json"))
+    record = json.loads(path.read_text())
+    record["peers"] = {"ddp-gloo": {"records": record["records"][:1]}}
+    path.write_text(json.dumps(record))
+    found = {series.id.split("/")[-1]: series for series in scaling.data([read_run("x", run)]).series}
+    peer = found[f"{path.stem}@ddp-gloo"]
+    assert [point.ranks for point in peer.points] == [record["records"][0]["ranks"]]
+    assert peer.label.endswith("· ddp-gloo")
+
+
+def test_damaged_peers_are_named(tmp_path: Path) -> None:
+    run = generate_run(tmp_path)
+    path = next(layout.scaling_folder(run).glob("*.json"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "peers": {"x": 3}}))
+    table = scaling.data([read_run("x", run)])
+    assert any('expected an object with a list "records"' in problem for problem in table.problems)
