@@ -26,6 +26,11 @@ STUDY_FILE = "study.db"
 SCALING_FOLDER = "scaling"
 LOGS_FOLDER = "logs"
 
+RANK_FOLDERS = (MACHINE_FOLDER, TIMELINE_FOLDER, STEPS_FOLDER, LOGS_FOLDER)
+"""Folders that hold one file a rank."""
+RANK_FILES = "rank-*"
+"""Pattern of those files."""
+
 _RANK_IN_NAME = re.compile(r"^rank-(\d{5,})\.")
 
 

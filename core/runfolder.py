@@ -86,6 +86,26 @@ def create(run: Path, record: RunRecord) -> None:
     write_json(layout.run_file(run), {"format": layout.FORMAT, **asdict(record)})
 
 
+def begin(run: Path, record: RunRecord) -> None:
+    """Like `create`, for a folder that an earlier job may have used: its per-rank files and its merged trace go.
+
+    A rank that the new job does not have would otherwise seem to belong to it, and step logs would run on. Tuning and
+    scaling stay: they hold histories. Call it before any rank has started.
+
+    Raises:
+        RingtuneError: The folder cannot be written.
+    """
+    old = [layout.timeline_file(run)]
+    for folder in layout.RANK_FOLDERS:
+        old += (run / folder).glob(layout.RANK_FILES)
+    for path in old:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise RingtuneError(f"{path}: cannot be replaced: {error.strerror or error}") from None
+    create(run, record)
+
+
 def read(run: Path) -> dict[str, Any] | None:
     """Return the description of the run, or None if there is none that can be read."""
     try:

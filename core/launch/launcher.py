@@ -7,7 +7,7 @@ import dataclasses
 import secrets
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +48,17 @@ def launch(options: LaunchOptions) -> int:
     config = Config.from_environ({**options.environ, **options.settings})
     remote.require_reachable({slot.host for slot in slots} - local, options)
     store = open_store("127.0.0.1" if len(local) == len({slot.host for slot in slots}) else "0.0.0.0")
-    with contextlib.closing(store), contextlib.closing(Streams(len(slots), options)) as streams:
-        _say_plan(slots, local, options, streams)
-        job = Job(secrets.token_hex(8), len(slots), store.port, options.run_dir)
+    with contextlib.closing(store):
+        # Before the streams open their log files: it clears those of an earlier job in the same folder.
         if options.run_dir is not None:
-            runfolder.create(options.run_dir, _record(options, slots, config))
-        outcome = _run(job, slots, local, options, streams)
-        if options.run_dir is not None:
-            runfolder.finish(options.run_dir, outcome.exit_code)
-            after_run.call(options.run_dir, streams.say)
+            runfolder.begin(options.run_dir, _record(options, slots, config))
+        with _finishing(options.run_dir) as ended, contextlib.closing(Streams(len(slots), options)) as streams:
+            _say_plan(slots, local, options, streams)
+            job = Job(secrets.token_hex(8), len(slots), store.port, options.run_dir)
+            outcome = _run(job, slots, local, options, streams)
+            ended(outcome.exit_code)
+            if options.run_dir is not None:
+                after_run.call(options.run_dir, streams.say)
     return outcome.exit_code
 
 
@@ -170,6 +172,27 @@ def _say_plan(slots: Sequence[Slot], local: frozenset[str], options: LaunchOptio
         streams.say(f"OMP_NUM_THREADS is not set: each rank gets its share of its host's cores (here {threads})")
     if options.run_dir is not None:
         streams.say(f"run folder: {options.run_dir}")
+
+
+@contextlib.contextmanager
+def _finishing(run: Path | None) -> Iterator[Callable[[int], None]]:
+    """Give a function that writes how the run ended; a run that fails before it is called ends as failed."""
+    if run is None:
+        yield lambda code: None
+        return
+    folder = run
+    codes: list[int] = []
+
+    def ended(code: int) -> None:
+        codes.append(code)
+        runfolder.finish(folder, code)
+
+    try:
+        yield ended
+    except BaseException:
+        if not codes:
+            runfolder.finish(folder, 1)
+        raise
 
 
 def _record(options: LaunchOptions, slots: Sequence[Slot], config: Config) -> runfolder.RunRecord:

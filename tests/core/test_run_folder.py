@@ -31,6 +31,19 @@ def test_create_writes_all_fields(tmp_path: Path) -> None:
     assert set(found["versions"]) == {"ringtune", "python", "torch"}
 
 
+def test_begin_clears_what_ranks_of_an_earlier_job_left(tmp_path: Path) -> None:
+    kept = [layout.tuning_journal(tmp_path), layout.scaling_file(tmp_path, "resnet"), tmp_path / "steps" / "my notes"]
+    gone = [layout.step_log(tmp_path, 7), layout.timeline_part(tmp_path, 0), layout.machine_file(tmp_path, 2)]
+    gone += [layout.log_file(tmp_path, 1), layout.timeline_file(tmp_path)]
+    for path in (*kept, *gone):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    runfolder.begin(tmp_path, RunRecord("job"))
+    assert [path for path in kept if not path.exists()] == []
+    assert [path for path in gone if path.exists()] == []
+    assert runfolder.read(tmp_path) is not None
+
+
 def test_update_keeps_what_it_does_not_name_and_merges_labels(tmp_path: Path) -> None:
     runfolder.create(tmp_path, RunRecord("job", labels={"a": "1"}))
     runfolder.update(tmp_path, size=3, labels={"b": "2"})
