@@ -226,8 +226,7 @@ def scaling_record(name: str, document: object) -> ScalingRecord:
     Raises:
         ValueError: It is no scaling record.
     """
-    if not isinstance(document, Mapping) or not isinstance(document.get("records"), list):
-        raise ValueError('no scaling record: expected an object with a list "records"')
+    document = _with_records(document)
     peers = document.get("peers") or {}
     if not isinstance(peers, Mapping):
         raise ValueError(f'"peers" is no object: {peers!r:.80}')
@@ -243,9 +242,14 @@ def scaling_record(name: str, document: object) -> ScalingRecord:
 
 
 def _points(document: object) -> tuple[ScalingPoint, ...]:
+    entries = _with_records(document)["records"]
+    return tuple(sorted((_point(entry) for entry in entries), key=lambda point: (point.ranks, point.hosts)))
+
+
+def _with_records(document: object) -> Mapping[str, Any]:
     if not isinstance(document, Mapping) or not isinstance(document.get("records"), list):
-        raise ValueError('expected an object with a list "records"')
-    return tuple(sorted((_point(entry) for entry in document["records"]), key=lambda point: (point.ranks, point.hosts)))
+        raise ValueError('no scaling record: expected an object with a list "records"')
+    return document
 
 
 def _point(entry: object) -> ScalingPoint:

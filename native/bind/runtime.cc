@@ -144,43 +144,41 @@ nb::dict end_step(Runtime& self) {
   return fields;
 }
 
-/// Options with plain numbers, as Python sets them.
-struct PythonOptions : RuntimeOptions {};
-
 void add_options(nb::module_& module) {
-  nb::class_<PythonOptions>(module, "RuntimeOptions", "How a rank joins its job. Times in nanoseconds, sizes in bytes.")
+  nb::class_<RuntimeOptions>(module, "RuntimeOptions",
+                             "How a rank joins its job. Times in nanoseconds, sizes in bytes.")
       .def(nb::init<>())
-      .def_rw("rank", &PythonOptions::rank)
-      .def_rw("size", &PythonOptions::size)
-      .def_rw("store_host", &PythonOptions::store_host)
-      .def_rw("store_port", &PythonOptions::store_port)
-      .def_rw("job", &PythonOptions::job)
-      .def_rw("host", &PythonOptions::host)
-      .def_rw("bind_address", &PythonOptions::bind_address)
+      .def_rw("rank", &RuntimeOptions::rank)
+      .def_rw("size", &RuntimeOptions::size)
+      .def_rw("store_host", &RuntimeOptions::store_host)
+      .def_rw("store_port", &RuntimeOptions::store_port)
+      .def_rw("job", &RuntimeOptions::job)
+      .def_rw("host", &RuntimeOptions::host)
+      .def_rw("bind_address", &RuntimeOptions::bind_address)
       .def_prop_rw(
-          "transport", [](const PythonOptions& o) { return static_cast<int>(o.transport); },
-          [](PythonOptions& o, int value) {
+          "transport", [](const RuntimeOptions& o) { return static_cast<int>(o.transport); },
+          [](RuntimeOptions& o, int value) {
             if (value < 0 || value > 2) throw InvalidArgument("transport must be 0 (auto), 1 (shm) or 2 (tcp)");
             o.transport = static_cast<TransportChoice>(value);
           })
-      .def_rw("connect_timeout_ns", &PythonOptions::connect_timeout_ns)
-      .def_rw("idle_timeout_ns", &PythonOptions::idle_timeout_ns)
+      .def_rw("connect_timeout_ns", &RuntimeOptions::connect_timeout_ns)
+      .def_rw("idle_timeout_ns", &RuntimeOptions::idle_timeout_ns)
       .def_prop_rw(
-          "fusion_bytes", [](const PythonOptions& o) { return o.knobs.fusion_bytes; },
-          [](PythonOptions& o, std::uint64_t value) { o.knobs.fusion_bytes = value; })
+          "fusion_bytes", [](const RuntimeOptions& o) { return o.knobs.fusion_bytes; },
+          [](RuntimeOptions& o, std::uint64_t value) { o.knobs.fusion_bytes = value; })
       .def_prop_rw(
-          "cycle_time_ns", [](const PythonOptions& o) { return o.knobs.cycle_time_ns; },
-          [](PythonOptions& o, std::int64_t value) { o.knobs.cycle_time_ns = value; })
+          "cycle_time_ns", [](const RuntimeOptions& o) { return o.knobs.cycle_time_ns; },
+          [](RuntimeOptions& o, std::int64_t value) { o.knobs.cycle_time_ns = value; })
       .def_prop_rw(
-          "segment_bytes", [](const PythonOptions& o) { return o.knobs.segment_bytes; },
-          [](PythonOptions& o, std::uint64_t value) { o.knobs.segment_bytes = value; })
+          "segment_bytes", [](const RuntimeOptions& o) { return o.knobs.segment_bytes; },
+          [](RuntimeOptions& o, std::uint64_t value) { o.knobs.segment_bytes = value; })
       .def_prop_rw(
-          "cache_capacity", [](const PythonOptions& o) { return o.knobs.cache_capacity; },
-          [](PythonOptions& o, std::uint32_t value) { o.knobs.cache_capacity = value; })
-      .def_rw("stall_warning_ns", &PythonOptions::stall_warning_ns)
-      .def_rw("stall_shutdown_ns", &PythonOptions::stall_shutdown_ns)
-      .def_rw("thread_affinity", &PythonOptions::thread_affinity)
-      .def_rw("log_level", &PythonOptions::log_level);
+          "cache_capacity", [](const RuntimeOptions& o) { return o.knobs.cache_capacity; },
+          [](RuntimeOptions& o, std::uint32_t value) { o.knobs.cache_capacity = value; })
+      .def_rw("stall_warning_ns", &RuntimeOptions::stall_warning_ns)
+      .def_rw("stall_shutdown_ns", &RuntimeOptions::stall_shutdown_ns)
+      .def_rw("thread_affinity", &RuntimeOptions::thread_affinity)
+      .def_rw("log_level", &RuntimeOptions::log_level);
 }
 
 void add_collectives(nb::class_<Runtime>& runtime) {
@@ -229,7 +227,7 @@ void add_runtime(nb::module_& module) {
   runtime
       .def(
           "__init__",
-          [](Runtime* self, const PythonOptions& options) {
+          [](Runtime* self, const RuntimeOptions& options) {
             const RuntimeOptions copy = options;
             const nb::gil_scoped_release released;
             new (self) Runtime(copy);

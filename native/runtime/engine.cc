@@ -331,7 +331,11 @@ void Engine::apply(const ApplyKnobsAction& action) {
   }
   epoch_.store(action.epoch, std::memory_order_relaxed);
   executor_->set_knobs(action.knobs);
-  if (tracer_.recording()) tracer_.event("KNOBS", "knobs", now_ns(), json_object(action.knobs, action.epoch));
+  record_knobs();
+}
+
+void Engine::record_knobs() const {
+  if (tracer_.recording()) tracer_.event("KNOBS", "knobs", now_ns(), json_object(knobs(), epoch()));
 }
 
 void Engine::fail_one(const FailAction& action) {

@@ -56,6 +56,8 @@ class Engine {
   std::uint32_t look_at_clock();
   /// Blocks until that look has been recorded, or the deadline.
   void wait_for_look(std::uint32_t number, Deadline deadline) const;
+  /// Records the present knobs as a KNOBS event.
+  void record_knobs() const;
   void mark_cycles(bool on) noexcept { mark_cycles_.store(on, std::memory_order_relaxed); }
 
   /// A peer died (monitor thread): everything in flight fails.

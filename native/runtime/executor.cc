@@ -31,16 +31,16 @@ void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& 
   switch (first.request.kind) {
     case CollectiveKind::kAllreduce:
       if (batch.size() == 1) {
-        allreduce_one(first, context);
+        allreduce_one(batch, context);
       } else {
         allreduce_fused(batch, context);
       }
       break;
     case CollectiveKind::kAllgather:
-      allgather(first, context);
+      allgather(batch, context);
       break;
     case CollectiveKind::kBroadcast:
-      broadcast(first, context);
+      broadcast(batch, context);
       break;
     case CollectiveKind::kBarrier: {
       const std::int64_t start_ns = now_ns();
@@ -61,7 +61,8 @@ double Executor::postscale(const Request& request) const noexcept {
 }
 
 /// A tensor alone needs no fusion buffer: it is reduced where its result belongs.
-void Executor::allreduce_one(Operation& operation, const BatchContext& context) {
+void Executor::allreduce_one(std::span<const OperationPtr> batch, const BatchContext& context) {
+  Operation& operation = *batch.front();
   const Request& request = operation.request;
   const std::size_t count = element_count(request);
   if (operation.output != operation.input || request.prescale != 1.0) {
@@ -69,8 +70,7 @@ void Executor::allreduce_one(Operation& operation, const BatchContext& context) 
     scale_copy(operation.output, operation.input, count, request.dtype, request.prescale);
     record(Stage::kCopyIn, operation, context, begin_ns);
   }
-  const OperationPtr alias(OperationPtr{}, &operation);
-  reduce({operation.output, byte_count(request)}, {&alias, 1}, context);
+  reduce({operation.output, byte_count(request)}, batch, context);
   if (const double factor = postscale(request); factor != 1.0) {
     const std::int64_t begin_ns = now_ns();
     scale_copy(operation.output, operation.output, count, request.dtype, factor);
@@ -115,7 +115,8 @@ void Executor::reduce(std::span<std::byte> data, std::span<const OperationPtr> b
   record_batch(batch, context, begin_ns, data.size());
 }
 
-void Executor::allgather(Operation& operation, const BatchContext& context) {
+void Executor::allgather(std::span<const OperationPtr> batch, const BatchContext& context) {
+  Operation& operation = *batch.front();
   const Request& request = operation.request;
   RINGTUNE_CHECK_EQ(context.rows.size(), static_cast<std::size_t>(group_.size));
   std::size_t row_bytes = size_of(request.dtype);
@@ -140,11 +141,11 @@ void Executor::allgather(Operation& operation, const BatchContext& context) {
   record(Stage::kCopyIn, operation, context, copy_ns);
   const std::int64_t begin_ns = now_ns();
   ring_allgather(group_, operation.gathered, blocks, {.segment_bytes = knobs_.segment_bytes});
-  const OperationPtr alias(OperationPtr{}, &operation);
-  record_batch({&alias, 1}, context, begin_ns, total);
+  record_batch(batch, context, begin_ns, total);
 }
 
-void Executor::broadcast(Operation& operation, const BatchContext& context) {
+void Executor::broadcast(std::span<const OperationPtr> batch, const BatchContext& context) {
+  Operation& operation = *batch.front();
   const Request& request = operation.request;
   const std::size_t bytes = byte_count(request);
   if (group_.rank == request.root && operation.output != operation.input && bytes > 0) {
@@ -152,8 +153,7 @@ void Executor::broadcast(Operation& operation, const BatchContext& context) {
   }
   const std::int64_t begin_ns = now_ns();
   chain_broadcast(group_, {operation.output, bytes}, request.root, {.segment_bytes = knobs_.segment_bytes});
-  const OperationPtr alias(OperationPtr{}, &operation);
-  record_batch({&alias, 1}, context, begin_ns, bytes);
+  record_batch(batch, context, begin_ns, bytes);
 }
 
 void Executor::record(Stage stage, const Operation& operation, const BatchContext& context, std::int64_t begin_ns) {

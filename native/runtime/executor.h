@@ -33,10 +33,10 @@ class Executor {
   void execute(std::span<const OperationPtr> batch, const BatchContext& context);
 
  private:
-  void allreduce_one(Operation& operation, const BatchContext& context);
+  void allreduce_one(std::span<const OperationPtr> batch, const BatchContext& context);
   void allreduce_fused(std::span<const OperationPtr> batch, const BatchContext& context);
-  void allgather(Operation& operation, const BatchContext& context);
-  void broadcast(Operation& operation, const BatchContext& context);
+  void allgather(std::span<const OperationPtr> batch, const BatchContext& context);
+  void broadcast(std::span<const OperationPtr> batch, const BatchContext& context);
   void reduce(std::span<std::byte> data, std::span<const OperationPtr> batch, const BatchContext& context);
   [[nodiscard]] double postscale(const Request& request) const noexcept;
   void record(Stage stage, const Operation& operation, const BatchContext& context, std::int64_t begin_ns);

@@ -212,12 +212,7 @@ void Runtime::start_timeline(const std::string& path, bool mark_cycles) {
   impl_->tracer.start(make_chrome_sink(path, {rank(), size(), impl_->hosts[rank_index], impl_->options.job}));
   impl_->engine->mark_cycles(mark_cycles);
   impl_->engine->look_at_clock();
-  const Knobs now = knobs();
-  impl_->tracer.event("KNOBS", "knobs", now_ns(),
-                      "{\"epoch\":" + std::to_string(epoch()) + ",\"fusion_bytes\":" +
-                          std::to_string(now.fusion_bytes) + ",\"cycle_time_ns\":" + std::to_string(now.cycle_time_ns) +
-                          ",\"segment_bytes\":" + std::to_string(now.segment_bytes) +
-                          ",\"cache_capacity\":" + std::to_string(now.cache_capacity) + "}");
+  impl_->engine->record_knobs();
 }
 
 void Runtime::stop_timeline() {
