@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
@@ -35,7 +36,11 @@ def find_tool(name: str) -> str:
     for program in programs:
         if path := shutil.which(program):
             return path
-    message = f"needs {what}"
+    missing(f"needs {what}")
+
+
+def missing(message: str) -> NoReturn:
+    """Skip the test for want of something on this machine; with CI=true that is a failure."""
     if IN_CI:
         pytest.fail(f"{message}; with CI=true a missing tool is a failure")
     pytest.skip(message)

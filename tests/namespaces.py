@@ -7,20 +7,18 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
-from tests.conftest import find_tool
+from tests.conftest import find_tool, missing
 
 
 @contextmanager
 def machines(count: int) -> Iterator[dict[str, str]]:
     """Make `count` namespaces that reach one another and this host; give address -> namespace.
 
-    Skips, and in CI fails, where `ip` is missing; skips where namespaces are forbidden.
+    Skips, and in CI fails, where `ip` is missing or namespaces are forbidden.
     """
     find_tool("ip")
     if os.geteuid() != 0:
-        pytest.skip("needs root for network namespaces")
+        missing("needs root for network namespaces")
     tag = f"rt{os.getpid() % 10000}"
     bridge, net = f"{tag}b", f"10.{200 + os.getpid() % 50}.{os.getpid() % 250}"
     spaces = {f"{net}.{number + 2}": f"{tag}n{number + 2}" for number in range(count)}
@@ -39,7 +37,7 @@ def machines(count: int) -> Iterator[dict[str, str]]:
         for command in commands:
             made = subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=False)
             if made.returncode != 0:
-                pytest.skip(f"no network namespaces here: ip {command}: {made.stderr.strip()}")
+                missing(f"no network namespaces here: ip {command}: {made.stderr.strip()}")
         yield spaces
     finally:
         for space in spaces.values():
