@@ -39,6 +39,7 @@ class Config:
     hostname: str | None = None
     store: tuple[str, int] | None = None
     job: str | None = None
+    worker: int | None = None
     launcher: bool = False
     run_dir: Path | None = None
     timeline: Path | None = None
@@ -52,6 +53,7 @@ class Config:
     transport: str = "auto"
     interface_address: str | None = None
     start_timeout_ns: int = 120_000_000_000
+    elastic_timeout_ns: int = 600_000_000_000
     idle_timeout_ns: int = 0
     thread_affinity: tuple[int, ...] = ()
     stall_check_disable: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 from ringtune import native, placement, runfolder, session
 from ringtune.config import Config
+from ringtune.elastic import membership
 from ringtune.errors import ConfigError, InvalidArgument
 from ringtune.placement import Placement
 from ringtune.rendezvous import Rendezvous
@@ -26,9 +28,9 @@ def open_session(config: Config | None = None) -> Session:
     if session.state.current is not None:
         raise InvalidArgument("a session is open in this process already: close it (shutdown()) before opening another")
     config = Config.from_environ() if config is None else config
-    place = placement.detect(config)
+    place = _find_place(config)
     address = _rendezvous.find(place, config) if place.size > 1 else ("", 0)
-    job = _rendezvous.job_key(place.job, address)
+    job = _rendezvous.job_key(place, address)
     options = runtime_options(config, place, address, job)
 
     def meet() -> Session:
@@ -50,6 +52,25 @@ def open_session(config: Config | None = None) -> Session:
     atexit.unregister(session.shutdown)
     atexit.register(session.shutdown)
     return opened
+
+
+def _find_place(config: Config) -> Placement:
+    """Return where this process stands; a worker of an elastic job asks its launcher, and may wait there."""
+    if config.worker is None:
+        return placement.detect(config)
+    member = membership.join(config)
+    found = interruptible(lambda: member.next_place(config.elastic_timeout_ns))
+    return Placement(
+        rank=found.rank,
+        size=found.size,
+        local_rank=None,
+        local_size=None,
+        host=config.hostname or socket.gethostname(),
+        store=config.store,
+        launcher="ringtune",
+        job=config.job or "",
+        generation=found.generation,
+    )
 
 
 def interruptible(call: Callable[[], T]) -> T:

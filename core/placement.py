@@ -28,6 +28,7 @@ class Placement:
         store: Address of the rendezvous store if the environment names one.
         launcher: ``ringtune``, ``horovodrun``, ``torchrun``, ``openmpi``, ``pmi``, ``slurm`` or ``single``.
         job: Name of the job as far as the launcher gives one, else empty.
+        generation: Number of the set of ranks in an elastic job; None in a job with fixed ranks.
     """
 
     rank: int = 0
@@ -38,6 +39,7 @@ class Placement:
     store: tuple[str, int] | None = None
     launcher: str = "single"
     job: str = ""
+    generation: int | None = None
 
     @property
     def several_hosts(self) -> bool:

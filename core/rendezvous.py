@@ -73,14 +73,17 @@ class Rendezvous:
             self._file.remove()
             self._file = None
 
-    def job_key(self, name: str, address: Address) -> str:
+    def job_key(self, placement: Placement, address: Address) -> str:
         """Return the next key ``<job>.<generation>`` at a store, the same on all ranks of the job.
 
-        Counted per store: a process may have been in other jobs before, which its peers were not in.
+        Counted per store: a process may have been in other jobs before, which its peers were not in. In an elastic
+        job the launcher counts, since its ranks have not been there equally long.
         """
-        generation = self.generations.get(address, 0) + 1
-        self.generations[address] = generation
-        return f"{name or 'job'}.{generation}"
+        generation = placement.generation
+        if generation is None:
+            generation = self.generations.get(address, 0) + 1
+            self.generations[address] = generation
+        return f"{placement.job or 'job'}.{generation}"
 
     def _find(self, place: Placement, config: Config, environ: Mapping[str, str]) -> Address:
         deadline = Deadline.after_ns(config.start_timeout_ns)

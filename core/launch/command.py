@@ -14,9 +14,10 @@ from typing import Any
 import click
 
 from ringtune import runfolder
+from ringtune.config import Config
 from ringtune.errors import UsageError
 from ringtune.launch.launcher import launch, run_name
-from ringtune.launch.options import LaunchOptions
+from ringtune.launch.options import ElasticOptions, LaunchOptions
 from ringtune.variables import LOG_LEVELS, TRANSPORTS
 
 _MIB = 1 << 20
@@ -152,6 +153,32 @@ def _print_build(ctx: click.Context, parameter: click.Parameter, value: bool) ->
 @click.option("-np", "--num-proc", type=int, metavar="N", help="Number of ranks; default: all slots of the hosts.")
 @click.option("-H", "--hosts", metavar="HOST:SLOTS,...", help="Where the ranks run; default: this machine.")
 @click.option("-hostfile", "--hostfile", type=click.Path(path_type=Path), help="File of lines `host slots=N`.")
+@click.option("--min-np", "--min-num-proc", type=int, metavar="N", help="Elastic: least ranks; default: -np.")
+@click.option("--max-np", "--max-num-proc", type=int, metavar="N", help="Elastic: most ranks; default: all slots.")
+@click.option(
+    "--host-discovery-script",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Elastic: prints the hosts there are now, `host:slots` by line.",
+)
+@click.option(
+    "--slots-per-host",
+    "--slots",
+    type=click.IntRange(1),
+    default=1,
+    metavar="N",
+    help="Elastic: slots of a host without number.",
+)
+@click.option(
+    "--elastic-timeout", type=click.FloatRange(0.001), metavar="S", help="Elastic: wait for enough ranks; default 600."
+)
+@click.option("--reset-limit", type=_AT_LEAST_0, metavar="N", help="Elastic: how often the ranks may change.")
+@click.option(
+    "--blacklist-cooldown-range",
+    type=(click.FloatRange(0), click.FloatRange(0)),
+    metavar="MIN MAX",
+    help="Elastic: seconds until a host where ranks failed gets new ones; default: never.",
+)
 @click.option("-p", "--ssh-port", type=click.IntRange(1, 65535), metavar="PORT", help="Port of ssh on other hosts.")
 @click.option("-i", "--ssh-identity-file", type=click.Path(path_type=Path), help="Key for ssh.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Run folder; default: runs/<script>-<time>.")
@@ -219,6 +246,36 @@ def options_from(command: list[str], values: Mapping[str, Any]) -> LaunchOptions
         ssh_port=values["ssh_port"],
         ssh_identity_file=values["ssh_identity_file"],
         verbose=values["verbose"],
+        elastic=_elastic_from(values),
+    )
+
+
+def _elastic_from(values: Mapping[str, Any]) -> ElasticOptions | None:
+    """Return how the ranks may change; as in Horovod one of three flags makes a job elastic."""
+    makes = ("min_np", "max_np", "host_discovery_script")
+    needs = ("elastic_timeout", "reset_limit", "blacklist_cooldown_range")
+    if all(values[name] is None for name in makes):
+        given = [name for name in needs if values[name] is not None]
+        if given:
+            flag = given[0].replace("_", "-")
+            raise UsageError(
+                f"--{flag} is for elastic jobs: give --min-np, --max-np or --host-discovery-script as well"
+            )
+        return None
+    timeout = values["elastic_timeout"]
+    cooldown = values["blacklist_cooldown_range"]
+    if cooldown is not None and cooldown[0] > cooldown[1]:
+        raise UsageError(f"--blacklist-cooldown-range {cooldown[0]:g} {cooldown[1]:g}: the first must be the smaller")
+    if timeout is None:
+        timeout = Config.from_environ().elastic_timeout_ns / 1e9
+    return ElasticOptions(
+        min_np=values["min_np"],
+        max_np=values["max_np"],
+        script=values["host_discovery_script"],
+        default_slots=values["slots_per_host"],
+        reset_limit=values["reset_limit"],
+        timeout_s=timeout,
+        cooldown_s=cooldown,
     )
 
 

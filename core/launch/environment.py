@@ -19,7 +19,7 @@ _NOT_FOR_OTHER_HOSTS = re.compile(
 # Places that another launcher gave this process; a rank must not take them for its own.
 _FOREIGN_PLACE = re.compile(
     r"^(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|TORCHELASTIC_RUN_ID|PMI_RANK|PMI_SIZE|"
-    r"OMPI_COMM_WORLD_.*|SLURM_PROCID|SLURM_LOCALID|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME))$"
+    r"RINGTUNE_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|WORKER)|OMPI_COMM_WORLD_.*|SLURM_PROCID|SLURM_LOCALID|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME))$"
 )
 
 
@@ -52,15 +52,39 @@ def rank_environment(
         base: The user's environment.
         settings: What the command line asked for.
     """
+    place = {
+        "RINGTUNE_RANK": str(slot.rank),
+        "RINGTUNE_SIZE": str(job.size),
+        "RINGTUNE_LOCAL_RANK": str(slot.local_rank),
+        "RINGTUNE_LOCAL_SIZE": str(slot.local_size),
+    }
+    return _environment(job, slot, store_host, base, {**settings, **place})
+
+
+def worker_environment(
+    job: Job, slot: Slot, store_host: str, base: Mapping[str, str], settings: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables of a worker of an elastic job, which learns its rank from the store; see `rank_environment`.
+
+    Args:
+        job: What all workers share.
+        slot: Where this worker runs; its rank is the worker's number.
+        store_host: Address by which the worker's host reaches the store.
+        base: The user's environment.
+        settings: What the command line asked for.
+    """
+    place = {"RINGTUNE_WORKER": str(slot.rank), "HOROVOD_ELASTIC": "1"}
+    return _environment(job, slot, store_host, base, {**settings, **place})
+
+
+def _environment(
+    job: Job, slot: Slot, store_host: str, base: Mapping[str, str], more: Mapping[str, str]
+) -> dict[str, str]:
     environ = {name: value for name, value in base.items() if not _FOREIGN_PLACE.match(name)}
-    environ.update(settings)
     bracketed = f"[{store_host}]" if ":" in store_host else store_host
+    environ.update(more)
     environ.update(
         {
-            "RINGTUNE_RANK": str(slot.rank),
-            "RINGTUNE_SIZE": str(job.size),
-            "RINGTUNE_LOCAL_RANK": str(slot.local_rank),
-            "RINGTUNE_LOCAL_SIZE": str(slot.local_size),
             "RINGTUNE_HOSTNAME": slot.host,
             "RINGTUNE_STORE": f"{bracketed}:{job.store_port}",
             "RINGTUNE_JOB": job.name,

@@ -45,7 +45,7 @@ def parse_hosts(text: str) -> list[Host]:
     Raises:
         UsageError: A word is not ``host[:slots]``, or a host appears twice.
     """
-    hosts = [_parse_host(word.strip(), "-H") for word in text.split(",") if word.strip()]
+    hosts = [parse_host_line(word.strip(), 1, "-H") for word in text.split(",") if word.strip()]
     if not hosts:
         raise UsageError(f"-H {text!r}: expected host:slots, separated by commas (localhost:2,node7:4)")
     return _unique(hosts)
@@ -70,7 +70,7 @@ def parse_hostfile(path: Path) -> list[Host]:
         slots = [word.partition("=")[2] for word in options if word.startswith("slots=")]
         if len(slots) != len(options) or len(slots) > 1:
             raise UsageError(f"--hostfile {path}, line {number}: {line.strip()!r}: expected `host slots=N`")
-        hosts.append(_parse_host(f"{name}:{slots[0]}" if slots else name, f"--hostfile {path}, line {number}"))
+        hosts.append(parse_host_line(f"{name}:{slots[0]}" if slots else name, 1, f"--hostfile {path}, line {number}"))
     if not hosts:
         raise UsageError(f"--hostfile {path}: names no host")
     return _unique(hosts)
@@ -119,14 +119,19 @@ def _can_bind(family: int, address: tuple[object, ...]) -> bool:
     return True
 
 
-def _parse_host(word: str, source: str) -> Host:
+def parse_host_line(word: str, default_slots: int, source: str) -> Host:
+    """Parse ``host`` or ``host:slots``; without slots it takes the default.
+
+    Raises:
+        UsageError: The word is neither.
+    """
     match = _HOST.match(word)
     if match is None:
         raise UsageError(f"{source}: {word!r}: expected host:slots, for example localhost:2")
     name = match["address"] or match["name"]
     slots = match["slots"]
     if slots is None:
-        return Host(name, 1)
+        return Host(name, default_slots)
     if not slots.isascii() or not slots.isdigit() or int(slots) == 0:
         raise UsageError(f"{source}: {word!r}: slots must be a whole number from 1, got {slots!r}")
     return Host(name, int(slots))

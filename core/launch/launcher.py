@@ -14,7 +14,8 @@ from typing import Any
 from ringtune import native, runfolder
 from ringtune.config import Config
 from ringtune.errors import UsageError
-from ringtune.launch import after_run, remote
+from ringtune.launch import after_run, elastic, remote
+from ringtune.launch.discovery import Discovery
 from ringtune.launch.environment import Job, address_towards, cores, for_other_host, rank_environment
 from ringtune.launch.hosts import Host, Slot, assign, is_local, parse_hostfile, parse_hosts
 from ringtune.launch.options import LaunchOptions
@@ -29,7 +30,7 @@ def launch(options: LaunchOptions) -> int:
     Signals that arrive meanwhile are passed on to the ranks when this is called in the main thread.
 
     Args:
-        options: The job.
+        options: The job; with ``elastic`` its ranks may change while it runs.
 
     Returns:
         The first failing rank's exit code (128 + number after a signal), 0 if all ended well.
@@ -39,23 +40,37 @@ def launch(options: LaunchOptions) -> int:
         RingtuneError: A host cannot be reached, the run folder cannot be written, the runtime is not built.
     """
     slots = plan(options)
+    discovery: Discovery | None = None
+    hosts = [Host(slot.host, slot.local_size) for slot in slots if slot.local_rank == 0]
+    if options.elastic is not None:
+        hosts, discovery = elastic.first_hosts(options, _hosts(options))
+    with contextlib.closing(discovery) if discovery is not None else contextlib.nullcontext():
+        return _launch(options, slots, hosts, discovery)
+
+
+def _launch(options: LaunchOptions, slots: Sequence[Slot], hosts: Sequence[Host], discovery: Discovery | None) -> int:
     if options.run_dir is not None:
         options = dataclasses.replace(options, run_dir=options.run_dir.absolute())
-    local = frozenset(host for host in {slot.host for slot in slots} if is_local(host))
+    names = {host.name for host in hosts}
+    local = frozenset(name for name in names if is_local(name))
     if local:
         require_command(options.command, options.environ.get("PATH"))
     # Wrong settings are found here, once, instead of by every rank.
     config = Config.from_environ({**options.environ, **options.settings})
-    remote.require_reachable({slot.host for slot in slots} - local, options)
-    store = open_store("127.0.0.1" if len(local) == len({slot.host for slot in slots}) else "0.0.0.0")
+    remote.require_reachable(names - local, options)
+    store = open_store("127.0.0.1" if len(local) == len(names) and discovery is None else "0.0.0.0")
     with contextlib.closing(store):
         # Before the streams open their log files: it clears those of an earlier job in the same folder.
         if options.run_dir is not None:
             runfolder.begin(options.run_dir, _record(options, slots, config))
         with _finishing(options.run_dir) as ended, contextlib.closing(Streams(len(slots), options)) as streams:
-            _say_plan(slots, local, options, streams)
             job = Job(secrets.token_hex(8), len(slots), store.port, options.run_dir)
-            outcome = _run(job, slots, local, options, streams)
+            if options.elastic is None:
+                _say_plan(slots, local, options, streams)
+                outcome = _run(job, slots, local, options, streams)
+            else:
+                supervisor = elastic.ElasticSupervisor(job, elastic.limits_of(options), streams, options)
+                outcome = supervisor.run_with(hosts, discovery)
             ended(outcome.exit_code)
             if options.run_dir is not None:
                 after_run.call(options.run_dir, streams.say)
@@ -63,7 +78,7 @@ def launch(options: LaunchOptions) -> int:
 
 
 def plan(options: LaunchOptions) -> list[Slot]:
-    """Return where each rank runs.
+    """Return where each rank runs; for an elastic job only how many there are at the start.
 
     Raises:
         UsageError: Hosts or number of ranks make no sense.
@@ -74,6 +89,9 @@ def plan(options: LaunchOptions) -> list[Slot]:
         raise UsageError(f"-np {options.num_proc}: a job has at least 1 rank")
     if options.hosts is not None and options.hostfile is not None:
         raise UsageError("give -H or --hostfile, not both")
+    if options.elastic is not None:
+        start = elastic.limits_of(options).start_np
+        return assign([Host("localhost", start)], start)
     hosts = _hosts(options)
     if hosts is None and options.num_proc is None:
         raise UsageError("say how many ranks: ringtune run -np 2 ...")

@@ -12,6 +12,29 @@ OnLine = Callable[[int, str, str], None]
 
 
 @dataclass(frozen=True)
+class ElasticOptions:
+    """How the ranks of a job may change.
+
+    Attributes:
+        min_np: Least ranks with which the job goes on; None = `LaunchOptions.num_proc`.
+        max_np: Most ranks; None = as many as there are slots.
+        script: Prints the hosts there are now, ``host:slots`` by line; None = the hosts are given and stay.
+        default_slots: Slots of a host whose line gives none.
+        reset_limit: How often the ranks may change; None = any number of times.
+        timeout_s: How long to wait for enough ranks.
+        cooldown_s: Shortest and longest time before a host where ranks failed gets new ones; None = never again.
+    """
+
+    min_np: int | None = None
+    max_np: int | None = None
+    script: Path | None = None
+    default_slots: int = 1
+    reset_limit: int | None = None
+    timeout_s: float = 600.0
+    cooldown_s: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
 class LaunchOptions:
     """A job: what to run, where, and what to do with its output.
 
@@ -36,6 +59,7 @@ class LaunchOptions:
         kill_grace_s: How long a rank may take to obey SIGTERM before SIGKILL.
         interrupt_grace_s: How long the ranks may take to end after a forwarded SIGINT, SIGTERM or SIGHUP.
         verbose: Whether the launcher says what it starts.
+        elastic: How the ranks may change while the job runs; None = they are fixed.
     """
 
     command: list[str]
@@ -58,3 +82,4 @@ class LaunchOptions:
     kill_grace_s: float = 5.0
     interrupt_grace_s: float = 30.0
     verbose: bool = False
+    elastic: ElasticOptions | None = None

@@ -26,13 +26,24 @@ class Streams:
         self._copies: dict[tuple[int, str], list[BinaryIO]] = {}
         self._lines: dict[tuple[int, str], Lines] = {}
         self._texts: dict[tuple[int, str], TextLines] = {}
+        self._options = options
+        # Horovod's names of folders: the number of a rank padded to the width of the largest.
+        self._width = len(str(num_proc - 1))
         for rank in range(num_proc):
-            for name in _NAMES:
-                self._lines[rank, name] = Lines(partial(self._emit, rank, name))
-                if options.on_line is not None:
-                    self._texts[rank, name] = TextLines(partial(options.on_line, rank, name))
+            self.open(rank)
+
+    def open(self, rank: int) -> None:
+        """Take output of one more rank.
+
+        Raises:
+            RingtuneError: Its log files cannot be written.
+        """
+        for name in _NAMES:
+            self._lines[rank, name] = Lines(partial(self._emit, rank, name))
+            if self._options.on_line is not None:
+                self._texts[rank, name] = TextLines(partial(self._options.on_line, rank, name))
         try:
-            self._open_copies(num_proc, options)
+            self._open_copies(rank)
         except OSError as error:
             self.close()
             raise RingtuneError(f"{error.filename}: cannot be written: {error.strerror}") from None
@@ -78,15 +89,14 @@ class Streams:
         if (rank, name) in self._texts:
             self._texts[rank, name].put(piece)
 
-    def _open_copies(self, num_proc: int, options: LaunchOptions) -> None:
-        for rank in range(num_proc):
-            if options.keep_logs and options.run_dir is not None:
-                self._copy_to(layout.log_file(options.run_dir, rank), rank, _NAMES)
-            if options.output_folder is not None:
-                # Horovod's names: rank.<rank, padded to the width of the largest>/stdout and stderr.
-                folder = options.output_folder / f"rank.{rank:0{len(str(num_proc - 1))}d}"
-                for name in _NAMES:
-                    self._copy_to(folder / name, rank, (name,))
+    def _open_copies(self, rank: int) -> None:
+        options = self._options
+        if options.keep_logs and options.run_dir is not None:
+            self._copy_to(layout.log_file(options.run_dir, rank), rank, _NAMES)
+        if options.output_folder is not None:
+            folder = options.output_folder / f"rank.{rank:0{self._width}d}"
+            for name in _NAMES:
+                self._copy_to(folder / name, rank, (name,))
 
     def _copy_to(self, path: Path, rank: int, names: Iterable[str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

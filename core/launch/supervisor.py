@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 from ringtune.launch.options import LaunchOptions
 from ringtune.launch.rank import RankProcess
@@ -76,7 +77,7 @@ class Supervisor:
     """Watches the ranks of one job from start to end."""
 
     def __init__(self, ranks: Sequence[RankProcess], streams: Streams, options: LaunchOptions) -> None:
-        self._running = {rank.rank: rank for rank in ranks}
+        self._running: dict[int, RankProcess] = {}
         self._streams = streams
         self._options = options
         self._started = time.monotonic()
@@ -88,16 +89,24 @@ class Supervisor:
         self._terminate_at: float | None = None
         self._kill_at: float | None = None
         self._abandon_at: float | None = None
+        for rank in ranks:
+            self._add(rank)
 
     def run(self) -> Outcome:
         """Stay until every rank has ended."""
         with self._selector, self._catching_signals():
-            for rank in self._running.values():
-                self._selector.register(rank.stdout, selectors.EVENT_READ, (rank, "stdout"))
-                self._selector.register(rank.stderr, selectors.EVENT_READ, (rank, "stderr"))
-                self._selector.register(rank.pidfd, selectors.EVENT_READ, (rank, "end"))
             while self._running:
                 self._turn()
+        return self._outcome()
+
+    def _add(self, rank: RankProcess) -> None:
+        """Watch a rank from now on."""
+        self._running[rank.rank] = rank
+        self._selector.register(rank.stdout, selectors.EVENT_READ, (rank, "stdout"))
+        self._selector.register(rank.stderr, selectors.EVENT_READ, (rank, "stderr"))
+        self._selector.register(rank.pidfd, selectors.EVENT_READ, (rank, "end"))
+
+    def _outcome(self) -> Outcome:
         code = self._failure.exit_code if self._failure else 0
         if self._interrupted_by and self._failure:
             code = 128 + self._interrupted_by
@@ -111,7 +120,7 @@ class Supervisor:
             elif key.data[1] == "end":
                 ended.append(key.data[0])
             else:
-                self._read(*key.data)
+                self._handle(*key.data)
         while self._signals:
             self._on_signal(self._signals.popleft())
         # Last, so that what a rank said before it ended stands before the launcher's word about it.
@@ -126,6 +135,10 @@ class Supervisor:
         if self._streams.waiting:
             waits.append(0.1)
         return min(waits, default=None)
+
+    def _handle(self, source: Any, kind: str) -> None:
+        """Take what a descriptor has: a rank's ``stdout`` or ``stderr``."""
+        self._read(source, kind)
 
     def _read(self, rank: RankProcess, stream: str) -> bool:
         """Pass on what can be read now; False when there is no more, for now or for ever."""
@@ -153,9 +166,16 @@ class Supervisor:
                 self._selector.unregister(descriptor)
         self._streams.end(rank.rank)
         del self._running[rank.rank]
+        self._judge(rank, code)
+
+    def _judge(self, rank: RankProcess, code: int) -> None:
+        """Decide what the end of a rank means for the others: here the first failure ends them all."""
         if code != 0 and self._failure is None:
-            self._failure = Failure(rank.rank, rank.slot.host, code, time.monotonic() - self._started)
+            self._failure = self._failure_of(rank, code)
             self._after_failure()
+
+    def _failure_of(self, rank: RankProcess, code: int) -> Failure:
+        return Failure(rank.rank, rank.slot.host, code, time.monotonic() - self._started)
 
     def _after_failure(self) -> None:
         if self._interrupted_by:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch as _torch
 
 from ringtune.common.process_sets import ProcessSet, global_process_set
+from ringtune.torch import elastic
 from ringtune.torch.compression import Compression
 from ringtune.torch.functions import (
     allgather_object,
@@ -24,6 +25,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "elastic",
     "global_process_set",
     *_operations,
 ]

@@ -16,6 +16,7 @@ import torch
 
 from ringtune.common.process_sets import ProcessSet, global_process_set, require_global
 from ringtune.common.util import split_list
+from ringtune.elastic import membership
 from ringtune.errors import InvalidArgument
 from ringtune.session import require, state
 from ringtune.torch.arguments import Average, resolve_op
@@ -195,7 +196,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     named = _named(optimizer, named_parameters)
     members = _members(wishes.groups, named)
     wrapped = _wrap(optimizer, named, wishes.passes)
-    if require().size > 1:
+    # An elastic job of one rank may have more of them later, and its hooks must be there by then.
+    if require().size > 1 or membership.current() is not None:
         options = ReducerOptions(reduction_of(wishes.op, wishes.predivide), compression, sparse_as_dense, wishes.passes)
         wrapped._reducer = Reducer([entry for entry in named if entry[1].requires_grad], members, options)
     return wrapped

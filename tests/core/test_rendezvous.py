@@ -93,7 +93,8 @@ def test_torchrun_without_master_says_so() -> None:
 def test_job_keys_count_sessions_of_a_store() -> None:
     meeting = Rendezvous()
     here, there = ("here", 1), ("there", 1)
-    keys = [meeting.job_key("a", here), meeting.job_key("a", here), meeting.job_key("", there)]
+    named, nameless = Placement(job="a"), Placement()
+    keys = [meeting.job_key(named, here), meeting.job_key(named, here), meeting.job_key(nameless, there)]
     assert keys == ["a.1", "a.2", "job.1"]
 
 

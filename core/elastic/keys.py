@@ -1,0 +1,35 @@
+"""How the launcher of an elastic job and its workers talk: keys in the job's rendezvous store.
+
+A *worker* is one process, a *generation* one set of ranks. Each worker counts how often it has joined (1, 2, ...).
+
+===========================  =========  ==========================================================================
+key                          writer     value
+===========================  =========  ==========================================================================
+``ready/<worker>/<count>``   worker     ``1``: it waits for its place in the next generation
+``news``                     worker     counter, one up for every ``ready``
+``place/<worker>/<count>``   launcher   JSON: ``{"generation", "rank", "size"}`` or ``{"leave": reason}``
+``notice``                   launcher   JSON: ``{"number", "result"}``, the latest change of hosts; there from the start
+===========================  =========  ==========================================================================
+"""
+
+from __future__ import annotations
+
+
+def ready(job: str, worker: int, count: int) -> str:
+    """Key by which a worker says that it waits for its place."""
+    return f"{job}/elastic/ready/{worker}/{count}"
+
+
+def place(job: str, worker: int, count: int) -> str:
+    """Key under which a worker finds its place."""
+    return f"{job}/elastic/place/{worker}/{count}"
+
+
+def news(job: str) -> str:
+    """Counter of all `ready` keys."""
+    return f"{job}/elastic/news"
+
+
+def notice(job: str) -> str:
+    """Key of the latest change of hosts."""
+    return f"{job}/elastic/notice"

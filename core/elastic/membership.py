@@ -1,0 +1,144 @@
+"""A worker's side of an elastic job: ask the launcher for a place, look for news about hosts."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from ringtune import native
+from ringtune.config import Config
+from ringtune.elastic import keys
+from ringtune.elastic.results import HostUpdateResult
+from ringtune.errors import ConfigError, Timeout
+
+_LOOK_EVERY_S = 0.5
+"""Least time between two looks for news: commits may come many times a second."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A worker's place in one generation.
+
+    Attributes:
+        generation: Number of the set of ranks, from 1.
+        rank: Rank in it.
+        size: Number of ranks in it.
+    """
+
+    generation: int
+    rank: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Notice:
+    """News about hosts.
+
+    Attributes:
+        number: Counts the notices of the job.
+        result: What happened.
+    """
+
+    number: int
+    result: HostUpdateResult
+
+
+class Membership:
+    """This process as a worker of an elastic job; one per process. Not thread-safe.
+
+    Args:
+        job: Name of the job.
+        worker: Number of this process in the job.
+        store: Client of the launcher's store.
+    """
+
+    def __init__(self, job: str, worker: int, store: Any) -> None:
+        self._job = job
+        self._worker = worker
+        self._store = store
+        self._count = 0
+        self._place: Place | None = None
+        self._seen = 0
+        self._looked = 0.0
+
+    def next_place(self, timeout_ns: int) -> Place:
+        """Say that this worker is ready and wait for its place in the next generation.
+
+        Raises:
+            Timeout: The launcher found not enough ranks in time.
+            RingtuneError: The launcher has gone.
+            SystemExit: The job goes on without this worker.
+        """
+        self._count += 1
+        with native.translated():
+            self._store.set(keys.ready(self._job, self._worker, self._count), b"1")
+            self._store.add(keys.news(self._job), 1)
+            try:
+                text = self._store.get(keys.place(self._job, self._worker, self._count), timeout_ns)
+            except native.error_class() as error:
+                if type(error).__name__ != "Timeout":
+                    raise
+                raise Timeout(
+                    f"worker {self._worker}: the launcher gave no place within {timeout_ns / 1e9:g} s "
+                    "(RINGTUNE_ELASTIC_TIMEOUT): too few ranks are left, or one of them does not come"
+                ) from None
+        answer = orjson.loads(text)
+        if "leave" in answer:
+            print(f"ringtune: worker {self._worker} leaves the job: {answer['leave']}", file=sys.stderr, flush=True)
+            raise SystemExit(0)
+        self._place = Place(answer["generation"], answer["rank"], answer["size"])
+        # News that came before this generation was formed have been acted on.
+        self._seen = self._latest().number
+        return self._place
+
+    def take_notice(self) -> Notice | None:
+        """Return news that have not been taken yet; only rank 0 looks, at most twice a second."""
+        now = time.monotonic()
+        if self._place is None or self._place.rank != 0 or now - self._looked < _LOOK_EVERY_S:
+            return None
+        self._looked = now
+        notice = self._latest()
+        if notice.number <= self._seen:
+            return None
+        self._seen = notice.number
+        return notice
+
+    def _latest(self) -> Notice:
+        with native.translated():
+            value = orjson.loads(self._store.get(keys.notice(self._job), 5_000_000_000))
+        return Notice(value["number"], HostUpdateResult(value["result"]))
+
+
+@dataclass
+class _Current:
+    member: Membership | None = None
+
+
+_state = _Current()
+
+
+def current() -> Membership | None:
+    """Return this process's membership, None in a job with fixed ranks (or before its first ``init()``)."""
+    return _state.member
+
+
+def join(config: Config) -> Membership:
+    """Return this process's membership, made at the first call.
+
+    Raises:
+        ConfigError: The launcher's variables are incomplete.
+        RingtuneError: The launcher's store cannot be reached.
+    """
+    if config.worker is None or config.store is None or config.job is None:
+        raise ConfigError(
+            "RINGTUNE_WORKER is set but RINGTUNE_STORE or RINGTUNE_JOB is not: `ringtune run --min-np` sets all three"
+        )
+    if _state.member is None:
+        with native.translated():
+            store = native.load().StoreClient(*config.store, config.start_timeout_ns)
+        _state.member = Membership(config.job, config.worker, store)
+    return _state.member

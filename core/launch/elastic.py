@@ -1,0 +1,255 @@
+"""The launcher of an elastic job: keeps it going while ranks fail and hosts come and go.
+
+`Roster` decides; this module asks the hosts' script, starts processes, reads and writes the store (see
+`ringtune.elastic.keys`) and passes on what happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ringtune import native
+from ringtune.elastic import keys
+from ringtune.elastic.results import HostUpdateResult
+from ringtune.errors import UsageError
+from ringtune.launch import remote, roster
+from ringtune.launch.discovery import Discovery
+from ringtune.launch.environment import Job, address_towards, for_other_host, worker_environment
+from ringtune.launch.hosts import Host, Slot, is_local
+from ringtune.launch.options import ElasticOptions, LaunchOptions
+from ringtune.launch.rank import Order, RankProcess
+from ringtune.launch.roster import Roster
+from ringtune.launch.streams import Streams
+from ringtune.launch.supervisor import Failure, Outcome, Supervisor, how_ended
+
+_LOOK_EVERY_S = 0.1
+_STORE_TIMEOUT_NS = 10_000_000_000
+
+
+def limits_of(options: LaunchOptions) -> roster.Limits:
+    """Return what an elastic job keeps to.
+
+    Raises:
+        UsageError: Numbers of ranks that contradict each other.
+    """
+    elastic = options.elastic
+    assert elastic is not None
+    start = options.num_proc if options.num_proc is not None else elastic.min_np
+    if start is None:
+        raise UsageError("say how many ranks to start with: ringtune run -np 2 --min-np 1 ...")
+    least = elastic.min_np if elastic.min_np is not None else start
+    if not 1 <= least <= start or (elastic.max_np is not None and elastic.max_np < start):
+        most = "" if elastic.max_np is None else f" <= --max-np {elastic.max_np}"
+        raise UsageError(f"--min-np {least}, -np {start}{most}: expected 1 <= --min-np <= -np <= --max-np")
+    return roster.Limits(
+        start, least, elastic.max_np, elastic.reset_limit, elastic.timeout_s, elastic.cooldown_s, elastic.script is None
+    )
+
+
+class ElasticSupervisor(Supervisor):
+    """Watches an elastic job from start to end.
+
+    Args:
+        job: What its workers share.
+        limits: What it keeps to.
+        streams: Where output goes.
+        options: The job.
+    """
+
+    def __init__(self, job: Job, limits: roster.Limits, streams: Streams, options: LaunchOptions) -> None:
+        super().__init__((), streams, options)
+        self._job = job
+        self._roster = Roster(limits)
+        self._counts: dict[int, int] = {}
+        self._started_workers: list[RankProcess] = []
+        self._notices = 0
+        self._news = 0
+        self._given_up: roster.GiveUp | None = None
+        with native.translated():
+            self._store = native.load().StoreClient("127.0.0.1", job.store_port, _STORE_TIMEOUT_NS)
+        self._tell_notice(HostUpdateResult.no_update)
+
+    def run_with(self, hosts: Sequence[Host], discovery: Discovery | None) -> Outcome:
+        """Stay until the job has ended.
+
+        Args:
+            hosts: The hosts at the start.
+            discovery: Where later hosts come from, None if they stay.
+        """
+        with self._selector, self._catching_signals(), self._cleaning_up():
+            if discovery is not None:
+                self._selector.register(discovery.wake_fd, selectors.EVENT_READ, (discovery, "hosts"))
+                discovery.start()
+            self._feed(functools.partial(self._roster.discovered, hosts))
+            while self._running or not (self._roster.over or self._interrupted_by):
+                self._turn()
+                self._look()
+        return self._outcome()
+
+    def _look(self) -> None:
+        """Read what the workers have said, and let time pass."""
+        with native.translated():
+            news = self._store.add(keys.news(self._job.name), 0)
+        if news != self._news:
+            self._news = news
+            for worker in list(self._running):
+                if self._said_ready(worker):
+                    self._counts[worker] += 1
+                    self._feed(functools.partial(self._roster.ready, worker))
+        self._feed(self._roster.tick)
+
+    def _said_ready(self, worker: int) -> bool:
+        try:
+            self._store.get(keys.ready(self._job.name, worker, self._counts[worker] + 1), 0)
+        except native.error_class():
+            return False
+        return True
+
+    def _feed(self, event: Callable[[float], None]) -> None:
+        event(time.monotonic())
+        for action in self._roster.take_actions():
+            self._do(action)
+
+    def _do(self, action: roster.Action) -> None:
+        if isinstance(action, roster.Start):
+            self._start(action)
+        elif isinstance(action, roster.Publish):
+            self._publish(action)
+        elif isinstance(action, roster.Dismiss):
+            self._place(action.worker, {"leave": action.reason})
+        elif isinstance(action, roster.Notify):
+            self._tell_notice(action.result)
+        elif isinstance(action, roster.Kill):
+            self._streams.say(f"worker {action.worker} does not come, ending it")
+            self._running[action.worker].kill()
+        elif isinstance(action, roster.Say):
+            self._streams.say(action.text)
+        else:
+            self._given_up = action
+            self._streams.say(f"the job ends: {action.reason}")
+            self._terminate_at = time.monotonic()
+
+    def _start(self, action: roster.Start) -> None:
+        if self._interrupted_by:
+            return
+        elastic, here = self._options.elastic, is_local(action.host)
+        assert elastic is not None
+        slot = Slot(action.worker, action.host, 0, 1)
+        environ = worker_environment(
+            self._job, slot, self._store_host(here, action.host), self._options.environ, self._options.settings
+        )
+        order = Order(
+            self._options.command,
+            environ if here else for_other_host(environ),
+            Path.cwd(),
+            self._roster.slots_of(action.host),
+            self._options.kill_grace_s,
+        )
+        warden = remote.warden_command() if here else remote.remote_warden_command(action.host, self._options)
+        self._streams.open(action.worker)
+        self._counts[action.worker] = 0
+        process = RankProcess(slot, warden, order)
+        self._started_workers.append(process)
+        self._add(process)
+        if self._options.verbose:
+            self._streams.say(f"worker {action.worker} started on {action.host}")
+
+    def _store_host(self, here: bool, host: str) -> str:
+        """Return the address by which a worker reaches the store, and by which its peers will reach the worker."""
+        if not here:
+            return address_towards(host)
+        others = [name for name in self._roster.hosts() if not is_local(name)]
+        if others:
+            return address_towards(others[0])
+        # Hosts that a script names later must reach this worker as well.
+        scripted = self._options.elastic is not None and self._options.elastic.script is not None
+        return address_towards(socket.gethostname()) if scripted else "127.0.0.1"
+
+    def _publish(self, action: roster.Publish) -> None:
+        self._streams.say(f"generation {action.generation}: {len(action.workers)} ranks")
+        for rank, worker in enumerate(action.workers):
+            place = {"generation": action.generation, "rank": rank, "size": len(action.workers)}
+            self._place(worker, place)
+
+    def _place(self, worker: int, value: Mapping[str, Any]) -> None:
+        with native.translated():
+            self._store.set(keys.place(self._job.name, worker, self._counts[worker]), orjson.dumps(value))
+
+    def _tell_notice(self, result: HostUpdateResult) -> None:
+        with native.translated():
+            text = orjson.dumps({"number": self._notices, "result": int(result)})
+            self._store.set(keys.notice(self._job.name), text)
+        self._notices += 1
+
+    # -- how the loop of the base class differs ----------------------------------------------------------------------
+
+    def _handle(self, source: Any, kind: str) -> None:
+        if kind != "hosts":
+            super()._handle(source, kind)
+            return
+        while (answer := source.take()) is not None:
+            if isinstance(answer, str):  # once it worked: the hosts known stay until it works again
+                self._streams.say(answer)
+            else:
+                self._feed(functools.partial(self._roster.discovered, answer))
+
+    def _timeout(self) -> float | None:
+        return min(super()._timeout() or _LOOK_EVERY_S, _LOOK_EVERY_S)
+
+    def _judge(self, rank: RankProcess, code: int) -> None:
+        if code != 0:
+            self._failure = self._failure_of(rank, code)
+            if not self._interrupted_by and self._given_up is None:
+                self._streams.say(f"worker {rank.rank} on {rank.slot.host} {how_ended(code)}")
+        if not self._interrupted_by:
+            self._feed(functools.partial(self._roster.ended, rank.rank, code))
+
+    def _outcome(self) -> Outcome:
+        if self._interrupted_by:
+            return Outcome(128 + self._interrupted_by, self._failure, self._interrupted_by)
+        failure = self._failure if self._given_up is not None or self._roster.failed_at_the_end else None
+        if self._given_up is not None:
+            failure = failure or Failure(0, "the launcher", self._given_up.exit_code, time.monotonic() - self._started)
+            return Outcome(self._given_up.exit_code, failure, 0)
+        return Outcome(failure.exit_code if failure else 0, failure, 0)
+
+    @contextlib.contextmanager
+    def _cleaning_up(self) -> Any:
+        try:
+            yield
+        finally:
+            for worker in self._started_workers:
+                if worker.exit_code() is None:
+                    worker.send_signal(signal.SIGKILL)
+                    worker.kill()
+            for worker in self._started_workers:
+                worker.close()
+
+
+def first_hosts(options: LaunchOptions, given: Sequence[Host] | None) -> tuple[list[Host], Discovery | None]:
+    """Return the hosts at the start and where later ones come from.
+
+    Raises:
+        UsageError: The discovery script does not work, or hosts are given twice.
+    """
+    elastic: ElasticOptions | None = options.elastic
+    assert elastic is not None
+    if elastic.script is not None:
+        if given is not None:
+            raise UsageError("give -H or --hostfile or --host-discovery-script, only one of them")
+        discovery = Discovery(elastic.script, elastic.default_slots)
+        return discovery.first(), discovery
+    if given is not None:
+        return list(given), None
+    most = elastic.max_np or options.num_proc or elastic.min_np or 1
+    return [Host("localhost", most)], None
