@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ringtune.config import Config
     from ringtune.errors import RingtuneError
     from ringtune.knobs import Knobs
+    from ringtune.run_function import run
     from ringtune.session import Session, init, is_initialized, range, shutdown
     from ringtune.stats import StepStats
 
@@ -28,6 +29,7 @@ __all__ = [
     "init",
     "is_initialized",
     "range",
+    "run",
     "shutdown",
 ]
 
@@ -40,6 +42,7 @@ _HOMES = {
     "init": "ringtune.session",
     "is_initialized": "ringtune.session",
     "range": "ringtune.session",
+    "run": "ringtune.run_function",
     "shutdown": "ringtune.session",
 }
 

@@ -65,6 +65,11 @@ class Membership:
         self._seen = 0
         self._looked = 0.0
 
+    @property
+    def place(self) -> Place | None:
+        """This worker's place in the present generation, None before the first."""
+        return self._place
+
     def next_place(self, timeout_ns: int) -> Place:
         """Say that this worker is ready and wait for its place in the next generation.
 

@@ -194,6 +194,7 @@ def _print_build(ctx: click.Context, parameter: click.Parameter, value: bool) ->
     is_flag=True,
     help="Print the time before each line.",
 )
+@click.option("--as-horovod", is_flag=True, help="`import horovod.torch` in COMMAND finds ringtune.")
 @click.option("-v", "--verbose", is_flag=True, help="Say what is started where.")
 @click.option(
     "-cb",
@@ -229,6 +230,9 @@ def options_from(command: list[str], values: Mapping[str, Any]) -> LaunchOptions
             "--logs keeps the output in the run folder, and --no-run-dir makes none; use --output-filename"
         )
     settings = settings_from(values)
+    if values["as_horovod"]:
+        rest = os.environ.get("PYTHONPATH")
+        settings["PYTHONPATH"] = os.pathsep.join([str(as_horovod_folder()), *([rest] if rest else [])])
     name = values["name"] or (run_name(command) if command else "")
     run_dir = None if values["no_run_dir"] else values["run_dir"] or _default_run_dir(name)
     return LaunchOptions(
@@ -248,6 +252,11 @@ def options_from(command: list[str], values: Mapping[str, Any]) -> LaunchOptions
         verbose=values["verbose"],
         elastic=_elastic_from(values),
     )
+
+
+def as_horovod_folder() -> Path:
+    """Return the folder whose ``horovod`` package gives way to ringtune."""
+    return Path(__file__).parents[1] / "alias"
 
 
 def _elastic_from(values: Mapping[str, Any]) -> ElasticOptions | None:

@@ -65,12 +65,16 @@ def _launch(options: LaunchOptions, slots: Sequence[Slot], hosts: Sequence[Host]
             runfolder.begin(options.run_dir, _record(options, slots, config))
         with _finishing(options.run_dir) as ended, contextlib.closing(Streams(len(slots), options)) as streams:
             job = Job(secrets.token_hex(8), len(slots), store.port, options.run_dir)
+            if options.call is not None:
+                options.call.offer(_client(store), job.name)
             if options.elastic is None:
                 _say_plan(slots, local, options, streams)
                 outcome = _run(job, slots, local, options, streams)
             else:
                 supervisor = elastic.ElasticSupervisor(job, elastic.limits_of(options), streams, options)
                 outcome = supervisor.run_with(hosts, discovery)
+            if options.call is not None and outcome.exit_code == 0:
+                options.call.collect(_client(store), job.name)
             ended(outcome.exit_code)
             if options.run_dir is not None:
                 after_run.call(options.run_dir, streams.say)
@@ -125,6 +129,11 @@ def open_store(host: str) -> Any:
     """Serve the rendezvous store on a free port; has ``port`` and ``close()``."""
     with native.translated():
         return native.load().StoreServer(host, 0)
+
+
+def _client(store: Any) -> Any:
+    with native.translated():
+        return native.load().StoreClient("127.0.0.1", store.port, 10_000_000_000)
 
 
 def _hosts(options: LaunchOptions) -> list[Host] | None:

@@ -6,6 +6,10 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ringtune.launch.call import Call
 
 OnLine = Callable[[int, str, str], None]
 """Called with (rank, ``"stdout"`` or ``"stderr"``, line without its end) for each line a rank prints."""
@@ -60,6 +64,7 @@ class LaunchOptions:
         interrupt_grace_s: How long the ranks may take to end after a forwarded SIGINT, SIGTERM or SIGHUP.
         verbose: Whether the launcher says what it starts.
         elastic: How the ranks may change while the job runs; None = they are fixed.
+        call: The call that the command makes on every rank, for `ringtune.run`; None = the command is a user's.
     """
 
     command: list[str]
@@ -83,3 +88,4 @@ class LaunchOptions:
     interrupt_grace_s: float = 30.0
     verbose: bool = False
     elastic: ElasticOptions | None = None
+    call: Call | None = None

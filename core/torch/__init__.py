@@ -16,11 +16,13 @@ from ringtune.torch.functions import (
 from ringtune.torch.mpi_ops import *  # noqa: F403 - exactly its __all__
 from ringtune.torch.mpi_ops import __all__ as _operations
 from ringtune.torch.optimizer import DistributedOptimizer
+from ringtune.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
     "Compression",
     "DistributedOptimizer",
     "ProcessSet",
+    "SyncBatchNorm",
     "allgather_object",
     "broadcast_object",
     "broadcast_optimizer_state",

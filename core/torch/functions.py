@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle  # type: ignore[import-untyped]
 import torch
 
 from ringtune import session
@@ -169,11 +170,7 @@ def _finish(started: list[int]) -> None:
 
 
 def _dumps(obj: Any) -> bytes:
-    """Pickle an object; with cloudpickle, if it is installed, also lambdas and classes of the script."""
-    try:
-        import cloudpickle  # type: ignore[import-untyped]
-    except ImportError:
-        return pickle.dumps(obj)
+    """Pickle an object, lambdas and classes of the script included."""
     data: bytes = cloudpickle.dumps(obj)
     return data
 

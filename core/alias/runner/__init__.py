@@ -1,0 +1,7 @@
+"""``horovod.runner``."""
+
+from __future__ import annotations
+
+from ringtune.run_function import run
+
+__all__ = ["run"]
