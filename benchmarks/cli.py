@@ -11,6 +11,7 @@ import click
 COMMANDS = {
     "allreduce": "ringtune.benchmarks.commands:allreduce",
     "gradients": "ringtune.benchmarks.commands:gradients",
+    "links": "ringtune.benchmarks.commands:links",
     "resnet": "ringtune.benchmarks.commands:resnet",
 }
 

@@ -131,6 +131,37 @@ def gradients(**options: Any) -> None:
     _race("gradients", cases, options)
 
 
+@click.command()
+@click.option("--rate", "rates", default="1gbit,10gbit", show_default=True, help="Of the links; none = unshaped.")
+@click.option("--hosts", type=click.IntRange(min=2), default=2, show_default=True, help="Network namespaces.")
+@click.option("--ranks-per-host", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--sizes", default="1KiB,..,64MiB", show_default=True, help="Tensor sizes.")
+@click.option("--peers", default="gloo", show_default=True, help="Comma-separated: gloo.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=0.5, show_default=True)
+@click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True, help="iperf3 and race alternate.")
+@click.option("--require", type=float, help="Exit 1 when the ratio to the best peer is below this for any size.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
+def links(**options: Any) -> None:
+    """Allreduce between hosts (network namespaces with shaped links), beside iperf3 and Gloo. Needs root."""
+    from ringtune.benchmarks.links import LinksRequest, below, run_links
+
+    request = LinksRequest(
+        [word.strip() for word in options["rates"].split(",")],
+        options["hosts"],
+        options["ranks_per_host"],
+        parse_sizes(options["sizes"]),
+        options["seconds"],
+        options["rounds"],
+        select_peers(options["peers"], "allreduce"),
+    )
+    console = open_console()
+    record = run_links(request, console)
+    _write(options["json_file"], record, console)
+    missed = below(record, options["require"]) if options["require"] is not None else []
+    if missed:
+        raise RingtuneError("slower than required:\n" + "\n".join(missed))
+
+
 def _race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:
     """Runs a micro benchmark and applies `--json` and `--require`.
 

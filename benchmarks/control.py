@@ -20,7 +20,8 @@ _TIMEOUT = timedelta(seconds=60)
 @contextmanager
 def open_gloo() -> Iterator[None]:
     """Holds torch's default process group (gloo) over the ranks of the running ringtune job."""
-    host = "127.0.0.1" if hvd.local_size() == hvd.size() else socket.gethostname()
+    named = os.environ.get("RINGTUNE_INTERFACE_ADDRESS")
+    host = named or ("127.0.0.1" if hvd.local_size() == hvd.size() else socket.gethostname())
     if host == "127.0.0.1":
         # Gloo otherwise takes the address of the host's name, which on some machines is unreachable.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

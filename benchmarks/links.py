@@ -1,0 +1,242 @@
+"""`ringtune bench links`: allreduce between hosts beside iperf3 and Gloo on the same links.
+
+The hosts are network namespaces with links shaped to a rate (see `network.py`). For each rate, iperf3 measures the
+line one way and both ways at once, then ringtune and its peers race in the same processes (see `bursts.py`), then
+iperf3 measures again; all of that `rounds` times. What crosses each host's link in one direction during an allreduce
+of N bytes over H hosts is at least 2 (H - 1) / H N: that, per second, over iperf3's one-way rate is the share of the
+line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ringtune import layout
+from ringtune.benchmarks import marks, network
+from ringtune.benchmarks.jobs import thread_variables
+from ringtune.benchmarks.network import Host
+from ringtune.benchmarks.peers import SUBJECT, Selection
+from ringtune.benchmarks.sizes import duration_unit, format_bytes
+from ringtune.benchmarks.statistics import Interval, paired_ratio_interval, quartiles
+from ringtune.benchmarks.workers.config import MicroRun
+from ringtune.errors import RingtuneError, UsageError
+
+_STORE_PORT = 29450
+_WORKER = "ringtune.benchmarks.workers.micro"
+_IPERF_SECONDS = 2
+
+
+@dataclass(frozen=True)
+class LinksRequest:
+    """What the user asked for.
+
+    Args:
+        rates: as `network.parse_rate` reads them.
+        hosts: network namespaces.
+        ranks_per_host: ranks in each; those of one host share memory.
+        sizes_bytes: tensor sizes.
+        seconds: measured per size and contender in each round.
+        rounds: how often iperf3 and the race alternate.
+        peers: who takes part.
+    """
+
+    rates: Sequence[str]
+    hosts: int
+    ranks_per_host: int
+    sizes_bytes: Sequence[int]
+    seconds: float
+    rounds: int
+    peers: Selection
+
+
+def run_links(request: LinksRequest, console: Console) -> dict[str, Any]:
+    """Measures, prints a table per rate and returns the record for `--json`.
+
+    Raises:
+        UsageError: root or a program is missing.
+        RingtuneError: a rank failed, a wrong result included.
+    """
+    lacking = network.missing()
+    if lacking is None and shutil.which("iperf3") is None:
+        lacking = "the program 'iperf3'"
+    if lacking is not None:
+        raise UsageError(f"'ringtune bench links' makes hosts of network namespaces and needs {lacking}")
+    for name, reason in request.peers.absent.items():
+        console.print(f"absent: {name} ({reason})")
+    record = {
+        "format": layout.FORMAT,
+        "benchmark": "links",
+        "command": ["ringtune", *sys.argv[1:]],
+        "created_unix_ns": time.time_ns(),
+        "hosts": request.hosts,
+        "ranks_per_host": request.ranks_per_host,
+        "unit": "ns",
+        "absent": dict(request.peers.absent),
+        "rates": [],
+    }
+    for rate in request.rates:
+        record["rates"].append(_measure(request, rate))
+        console.print(links_table(record, record["rates"][-1]))
+    return record
+
+
+def _measure(request: LinksRequest, rate: str) -> dict[str, Any]:
+    lines: list[tuple[float, float]] = []
+    samples: list[dict[str, list[float]]] = [{} for _ in request.sizes_bytes]
+    with network.hosts(request.hosts, network.parse_rate(rate)) as hosts:
+        lines.append(_line_rates(hosts[0], hosts[1]))
+        for _ in range(request.rounds):
+            for case, times in zip(samples, _race(request, hosts), strict=True):
+                for name, values in times.items():
+                    case.setdefault(name, []).extend(values)
+            lines.append(_line_rates(hosts[0], hosts[1]))
+    one_way = statistics.median(line[0] for line in lines)
+    both_ways = statistics.median(line[1] for line in lines)
+    return {
+        "rate": rate,
+        "iperf3_bits": one_way,
+        "iperf3_bidir_bits": both_ways,
+        "iperf3_samples": lines,
+        "cases": [
+            _case_record(request, size_bytes, times, one_way)
+            for size_bytes, times in zip(request.sizes_bytes, samples, strict=True)
+        ],
+    }
+
+
+def _case_record(
+    request: LinksRequest, size_bytes: int, times_ns: dict[str, list[float]], line_bits: float
+) -> dict[str, Any]:
+    peers = {name: quartiles(values).median for name, values in times_ns.items() if name != SUBJECT}
+    best = min(peers, key=lambda name: peers[name]) if peers else None
+    crossing_bits = 8 * size_bytes * 2 * (request.hosts - 1) / request.hosts
+    own = quartiles(times_ns[SUBJECT])
+    return {
+        "label": format_bytes(size_bytes),
+        "bytes": size_bytes,
+        "times": {name: {**quartiles(values).as_json(), "samples": values} for name, values in times_ns.items()},
+        "line_share": Interval(
+            *(crossing_bits / time_ns * 1e9 / line_bits for time_ns in (own.median, own.high, own.low))
+        ).as_json(),
+        "best_peer": best,
+        "ratio": paired_ratio_interval(times_ns[best], times_ns[SUBJECT]).as_json() if best else None,
+    }
+
+
+def _line_rates(server: Host, client: Host) -> tuple[float, float]:
+    """Returns received bits per second of iperf3 one way, and of the slower direction both ways at once."""
+    one = _iperf(server, client, [])
+    both = _iperf(server, client, ["--bidir"])
+    slower = min(both["sum_received"]["bits_per_second"], both["sum_received_bidir_reverse"]["bits_per_second"])
+    return float(one["sum_received"]["bits_per_second"]), float(slower)
+
+
+def _iperf(server: Host, client: Host, options: list[str]) -> dict[str, Any]:
+    serving = subprocess.Popen(server.command(["iperf3", "-s", "-1", "--forceflush"]), stdout=subprocess.PIPE, text=True)
+    try:
+        assert serving.stdout is not None
+        serving.stdout.readline()  # the line of dashes; the next one says that it listens
+        serving.stdout.readline()
+        words = ["iperf3", "-c", server.address, "-t", str(_IPERF_SECONDS), "-J", *options]
+        done = subprocess.run(client.command(words), capture_output=True, text=True, check=False)
+    finally:
+        serving.terminate()
+        serving.wait()
+        if serving.stdout is not None:
+            serving.stdout.close()
+    answer = json.loads(done.stdout or "{}")
+    if "error" in answer or "end" not in answer:
+        raise RingtuneError(f"iperf3 failed: {answer.get('error', done.stderr.strip())}")
+    end = answer["end"]
+    assert isinstance(end, dict)
+    return end
+
+
+def _race(request: LinksRequest, hosts: Sequence[Host]) -> list[dict[str, list[float]]]:
+    """Returns nanoseconds per call, per size and contender, of one job over all hosts."""
+    cases = [[size_bytes] for size_bytes in request.sizes_bytes]
+    run = MicroRun("allreduce", list(request.peers.contenders), cases, "float32", request.seconds, 1)
+    ranks = [
+        subprocess.Popen(
+            host.command([sys.executable, "-m", _WORKER, json.dumps(asdict(run))]),
+            env=_environ(request, hosts, index),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for index, host in enumerate(host for host in hosts for _ in range(request.ranks_per_host))
+    ]
+    try:
+        outputs = [rank.communicate()[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    events = [event for event in map(marks.receive, outputs[0].splitlines()) if event and event["event"] == "case"]
+    if any(rank.returncode for rank in ranks) or len(events) != len(cases):
+        raise RingtuneError("a rank of the links benchmark failed:\n" + "\n".join(text[-1500:] for text in outputs))
+    return [event["times_ns"] for event in events]
+
+
+def _environ(request: LinksRequest, hosts: Sequence[Host], rank: int) -> dict[str, str]:
+    host = hosts[rank // request.ranks_per_host]
+    return {
+        **os.environ,
+        **thread_variables(1),
+        "RINGTUNE_RANK": str(rank),
+        "RINGTUNE_SIZE": str(len(hosts) * request.ranks_per_host),
+        "RINGTUNE_STORE": f"{hosts[0].address}:{_STORE_PORT}",
+        "RINGTUNE_HOSTNAME": host.namespace,
+        "RINGTUNE_INTERFACE_ADDRESS": host.address,
+        "GLOO_SOCKET_IFNAME": network.INTERFACE,
+    }
+
+
+def below(record: dict[str, Any], require: float) -> list[str]:
+    """Returns a sentence for each case in which ringtune is less than `require` times as fast as the best peer."""
+    return [
+        f"{rate['rate']}, {case['label']}: {case['ratio']['median']:.2f}x of {case['best_peer']}, required {require:g}x"
+        for rate in record["rates"]
+        for case in rate["cases"]
+        if case["ratio"] is not None and case["ratio"]["median"] < require
+    ]
+
+
+def links_table(record: dict[str, Any], rate: dict[str, Any]) -> Table:
+    """Returns the table of one rate."""
+    line = f"iperf3 {rate['iperf3_bits'] / 1e9:.3f} Gbit/s one way, {rate['iperf3_bidir_bits'] / 1e9:.3f} both ways"
+    ranks = f"{record['hosts']} hosts x {record['ranks_per_host']} ranks"
+    table = Table(title=f"allreduce at {rate['rate']}, {ranks}; {line}", caption="median and quartiles per allreduce")
+    table.add_column("", no_wrap=True)
+    names = list(rate["cases"][0]["times"])
+    for name in names:
+        table.add_column(name, justify="right", style="bold" if name == SUBJECT else None, no_wrap=True)
+    table.add_column("of the line", justify="right", no_wrap=True)
+    table.add_column("to the best peer", justify="right", no_wrap=True)
+    for case in rate["cases"]:
+        share, ratio = case["line_share"], case["ratio"]
+        table.add_row(
+            case["label"],
+            *(_spread(case["times"][name]) for name in names),
+            f"{share['median']:.1%} [{share['low']:.1%}, {share['high']:.1%}]",
+            f"{ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]" if ratio else "",
+        )
+    return table
+
+
+def _spread(times: dict[str, Any]) -> str:
+    unit_ns, unit = duration_unit(times["median"])
+    median, low, high = (f"{times[key] / unit_ns:.3g}" for key in ("median", "low", "high"))
+    return f"{median} [{low}, {high}] {unit}"

@@ -1,0 +1,103 @@
+"""Hosts made of network namespaces, joined by links of a chosen rate: a network to measure on one machine.
+
+Each namespace has one virtual Ethernet cable into a bridge; a token bucket filter (`tc ... tbf`) at both ends of the
+cable lets bytes through at the given rate in each direction, as a network card does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ringtune.errors import RingtuneError, UsageError
+
+INTERFACE = "wire0"
+UNSHAPED = "none"
+_UNITS = {"kbit": 1_000, "mbit": 1_000_000, "gbit": 1_000_000_000}
+# The bucket holds one millisecond of the line: what a card's queue would hold, and enough for the kernel's timers.
+_BURST_SECONDS = 1e-3
+_QUEUE = "20ms"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A network namespace and its address on the common network."""
+
+    namespace: str
+    address: str
+
+    def command(self, words: list[str]) -> list[str]:
+        """Returns the command line that runs `words` in this namespace."""
+        return ["ip", "netns", "exec", self.namespace, *words]
+
+
+def parse_rate(text: str) -> int | None:
+    """Returns the bits per second that ``1gbit`` or ``500mbit`` names, None for ``none``.
+
+    Raises:
+        UsageError: not a rate.
+    """
+    word = text.strip().lower()
+    if word == UNSHAPED:
+        return None
+    for unit, factor in _UNITS.items():
+        number = word.removesuffix(unit)
+        if number != word and number.replace(".", "", 1).isdigit() and float(number) > 0:
+            return round(float(number) * factor)
+    raise UsageError(f"{text!r} is not a rate; write 1gbit, 500mbit or {UNSHAPED} for an unshaped link")
+
+
+def missing() -> str | None:
+    """Returns what this machine lacks for `hosts`, or None."""
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            return f"the program {tool!r} (package iproute2)"
+    return None if os.geteuid() == 0 else "root, which network namespaces need"
+
+
+@contextmanager
+def hosts(count: int, rate_bits: int | None) -> Iterator[list[Host]]:
+    """Makes `count` hosts whose links carry `rate_bits` per second each way; removes them at the end.
+
+    Raises:
+        RingtuneError: the kernel refused; the message holds the command and its answer.
+    """
+    tag = f"rtl{os.getpid() % 100000}"
+    net = f"10.{100 + os.getpid() % 90}.{os.getpid() // 90 % 250}"
+    made = [Host(f"{tag}n{number}", f"{net}.{number + 2}") for number in range(count)]
+    try:
+        _run(f"ip link add {tag} type bridge")
+        _run(f"ip link set {tag} up")
+        for host in made:
+            _add(host, tag, rate_bits)
+        yield made
+    finally:
+        for host in made:
+            subprocess.run(["ip", "netns", "del", host.namespace], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "del", tag], capture_output=True, check=False)
+
+
+def _add(host: Host, bridge: str, rate_bits: int | None) -> None:
+    space, outside = host.namespace, f"{host.namespace}o"
+    _run(f"ip netns add {space}")
+    _run(f"ip link add {outside} type veth peer name {INTERFACE} netns {space}")
+    _run(f"ip link set {outside} master {bridge} up")
+    _run(f"ip -n {space} addr add {host.address}/24 dev {INTERFACE}")
+    _run(f"ip -n {space} link set {INTERFACE} up")
+    _run(f"ip -n {space} link set lo up")
+    if rate_bits is None:
+        return
+    burst = max(16_384, int(rate_bits / 8 * _BURST_SECONDS))
+    shape = f"root tbf rate {rate_bits}bit burst {burst} latency {_QUEUE}"
+    _run(f"tc -n {space} qdisc add dev {INTERFACE} {shape}")
+    _run(f"tc qdisc add dev {outside} {shape}")
+
+
+def _run(command: str) -> None:
+    done = subprocess.run(command.split(), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RingtuneError(f"no network namespaces here: {command}: {done.stderr.strip()}")
