@@ -24,6 +24,7 @@ class RuntimeOptions:
     host: str
     bind_address: str
     transport: int
+    sockets_per_peer: int
     connect_timeout_ns: int
     idle_timeout_ns: int
     fusion_bytes: int

@@ -51,6 +51,7 @@ class Config:
     segment_bytes: int = DEFAULTS.segment_bytes
     cache_capacity: int = DEFAULTS.cache_capacity
     transport: str = "auto"
+    sockets_per_peer: int = 1
     interface_address: str | None = None
     start_timeout_ns: int = 120_000_000_000
     elastic_timeout_ns: int = 600_000_000_000

@@ -119,6 +119,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     # Links.
     Variable("TRANSPORT", "transport", "choice", "auto", "", "Kind of links.", None, None, 1, TRANSPORTS),
+    Variable("SOCKETS_PER_PEER", "sockets_per_peer", "int", 1, "", "TCP connections of a link between hosts.", None, 1),
     Variable(
         "INTERFACE_ADDRESS", "interface_address", "str", None, "address", "Local address that links between hosts use."
     ),

@@ -1,7 +1,6 @@
 #include "collective/stream_transfer.h"
 
 #include <algorithm>
-#include <cstring>
 #include <sstream>
 
 #include "base/check.h"
@@ -80,17 +79,18 @@ class Runner {
   /// At most to the end of the segment, so that it is sent on before the next one is worked on.
   bool receive_some() {
     if (recv_.done()) return false;
-    const std::span<const std::byte> arrived = group_.prev->peek();
-    const std::size_t usable = std::min(arrived.size(), recv_.left_in_segment(transfer_.segment_bytes));
-    // A byte stream may stop inside an element: that one waits for its rest.
-    const std::size_t bytes = usable - usable % element_bytes_;
-    if (bytes == 0) return false;
+    const std::size_t wanted = recv_.left_in_segment(transfer_.segment_bytes);
     std::byte* const target = data_.data() + recv_.at();
-    if (recv_.index() < transfer_.arrival.reduced_pieces) {
-      reduce_into(target, arrived.data(), bytes / element_bytes_, transfer_.arrival.dtype, transfer_.arrival.op);
-    } else {
-      std::memcpy(target, arrived.data(), bytes);
+    if (recv_.index() >= transfer_.arrival.reduced_pieces) {
+      const std::size_t received = group_.prev->try_receive({target, wanted});
+      if (received > 0) recv_.advance(received);
+      return received > 0;
     }
+    const std::span<const std::byte> arrived = group_.prev->peek_some(wanted);
+    // A byte stream may stop inside an element: that one waits for its rest.
+    const std::size_t bytes = arrived.size() - arrived.size() % element_bytes_;
+    if (bytes == 0) return false;
+    reduce_into(target, arrived.data(), bytes / element_bytes_, transfer_.arrival.dtype, transfer_.arrival.op);
     group_.prev->consume(bytes);
     recv_.advance(bytes);
     return true;

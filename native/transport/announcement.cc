@@ -11,7 +11,7 @@ namespace ringtune {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x41475452;  // "RTGA" on the wire
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 
 std::string read_line(const char* path) {
   std::string line;
@@ -57,6 +57,7 @@ Bytes encode(const Announcement& announcement) {
   writer.string(announcement.pid_namespace);
   writer.u32(announcement.user);
   writer.u8(static_cast<std::uint8_t>(announcement.transport));
+  writer.i32(announcement.sockets);
   writer.i32(announcement.waker.pid);
   writer.i32(announcement.waker.memory_fd);
   writer.i32(announcement.waker.doorbell_fd);
@@ -80,6 +81,7 @@ Announcement decode_announcement(ByteView bytes) {
   announcement.pid_namespace = reader.string();
   announcement.user = reader.u32();
   announcement.transport = static_cast<TransportChoice>(reader.u8());
+  announcement.sockets = reader.i32();
   announcement.waker.pid = reader.i32();
   announcement.waker.memory_fd = reader.i32();
   announcement.waker.doorbell_fd = reader.i32();

@@ -20,6 +20,7 @@ struct Announcement {
   std::string pid_namespace;  // likewise
   std::uint32_t user = 0;
   TransportChoice transport = TransportChoice::kAuto;
+  int sockets = 1;  // wanted for a TCP link
   WakerAddress waker;
   std::string address;  // numeric, of the listening socket
   std::uint16_t port = 0;

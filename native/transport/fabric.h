@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -24,9 +25,15 @@ struct FabricOptions {
   std::string host;          // identity of the host; ranks with equal host (+ boot id, pid namespace) share memory
   std::string bind_address;  // local address for TCP; empty: StoreClient::local_address()
   TransportChoice transport = TransportChoice::kAuto;
-  std::size_t shm_ring_bytes = 1 << 20;  // per directed pair
-  std::size_t tcp_buffer_bytes = 1 << 20;
+  std::size_t shm_ring_bytes = 1 << 20;      // per directed pair
+  std::size_t tcp_buffer_bytes = 256 << 10;  // of a link, for what is reduced out of it: small, so that it stays cached
+  int sockets_per_peer = 1;                  // of a TCP link; the smaller wish of the two ranks counts
 };
+
+/// Channels named control... carry small messages: one socket whatever sockets_per_peer.
+[[nodiscard]] inline bool is_control_channel(std::string_view channel) noexcept {
+  return channel.starts_with("control");
+}
 
 /// Called by the monitor thread when a peer process died (rank, reason), at most once per rank. Must not block, throw
 /// or destroy the fabric; may call Fabric::abort().

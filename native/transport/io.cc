@@ -38,15 +38,9 @@ void send_all(Link& link, Waker& waker, std::span<const std::byte> bytes, Deadli
 void recv_all(Link& link, Waker& waker, std::span<std::byte> bytes, Deadline deadline) {
   while (!bytes.empty()) {
     const std::uint32_t ticket = waker.prepare();
-    const std::span<const std::byte> view = link.peek();
-    if (view.empty()) {
-      wait_or_throw(link, waker, ticket, deadline, "receiving from");
-      continue;
-    }
-    const std::size_t count = std::min(view.size(), bytes.size());
-    std::memcpy(bytes.data(), view.data(), count);
-    link.consume(count);
+    const std::size_t count = link.try_receive(bytes);
     bytes = bytes.subspan(count);
+    if (count == 0) wait_or_throw(link, waker, ticket, deadline, "receiving from");
   }
 }
 

@@ -55,6 +55,7 @@ class JobFabric final : public Fabric {
   void agree_on_memory(Deadline deadline);
   void check_choices() const;
   [[nodiscard]] const Peer& peer_at(int rank) const;
+  [[nodiscard]] Fd meet(const MeetingRequest& request);
   [[nodiscard]] std::unique_ptr<Link> connect_shm(const MeetingRequest& request, Fd socket);
   [[nodiscard]] DuplexSegment offer_segment(const MeetingRequest& request, int socket);
   [[nodiscard]] DuplexSegment take_segment(const MeetingRequest& request, int socket);
@@ -92,6 +93,7 @@ void JobFabric::meet_all(StoreClient& store, Deadline deadline) {
   own.rank = options_.rank;
   own.host = options_.host;
   own.transport = options_.transport;
+  own.sockets = options_.sockets_per_peer;
   own.waker = waker_.address();
   own.address = options_.bind_address.empty() ? store.local_address() : options_.bind_address;
   meeting_.emplace(options_.job, options_.rank, own.address, waker_);
@@ -192,12 +194,28 @@ Link& JobFabric::connect(int rank, const std::string& channel, Deadline deadline
                                .channel = channel,
                                .deadline = deadline,
                                .aborted = &links_.aborted()};
-  // The higher rank dials: roles are fixed, so it does not matter who comes first.
-  Fd socket = options_.rank < rank ? meeting_->accept(request)
-                                   : meeting_->dial(request, peer.announcement.address, peer.announcement.port);
-  if (peer.shares_memory) return links_.add(channel, connect_shm(request, std::move(socket)));
-  return links_.add(channel, std::make_unique<TcpLink>(std::move(socket), rank, request.peer_name, waker_,
-                                                       options_.tcp_buffer_bytes));
+  if (peer.shares_memory) return links_.add(channel, connect_shm(request, meet(request)));
+  TcpLinkParts parts{.sockets = {},
+                     .peer = rank,
+                     .peer_name = request.peer_name,
+                     .waker = &waker_,
+                     .buffer_bytes = options_.tcp_buffer_bytes};
+  // The fewer that one of the two wants; control messages are too small to share.
+  const int wanted = std::min(options_.sockets_per_peer, peer.announcement.sockets);
+  const int count = is_control_channel(channel) ? 1 : std::max(wanted, 1);
+  for (int number = 0; number < count; ++number) {
+    MeetingRequest one = request;
+    if (number > 0) one.channel += "#" + std::to_string(number);
+    parts.sockets.push_back(meet(one));
+  }
+  return links_.add(channel, std::make_unique<TcpLink>(std::move(parts)));
+}
+
+// The higher rank dials: roles are fixed, so it does not matter who comes first.
+Fd JobFabric::meet(const MeetingRequest& request) {
+  if (options_.rank < request.peer) return meeting_->accept(request);
+  const Announcement& at = peer_at(request.peer).announcement;
+  return meeting_->dial(request, at.address, at.port);
 }
 
 // The socket only carries the address of the segment; it closes when both sides have mapped it.

@@ -160,25 +160,48 @@ void detect_silence(int fd) noexcept {
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kPeerSilenceSeconds * 1000);
 }
 
-Transfer read_some(int fd, std::span<std::byte> bytes) noexcept {
+namespace {
+
+msghdr message_of(std::span<const iovec> buffers) noexcept {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(buffers.data());  // the kernel only reads the list
+  message.msg_iovlen = buffers.size();
+  return message;
+}
+
+}  // namespace
+
+Transfer read_into(int fd, std::span<const iovec> buffers) noexcept {
+  msghdr message = message_of(buffers);
   while (true) {
-    const ssize_t count = ::recv(fd, bytes.data(), bytes.size(), 0);
+    const ssize_t count = ::recvmsg(fd, &message, 0);
     if (count > 0) return {.bytes = static_cast<std::size_t>(count)};
-    if (count == 0) return {.closed = !bytes.empty()};
+    if (count == 0) return {.closed = !buffers.empty() && buffers.front().iov_len > 0};
     if (errno == EINTR) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
     return {.closed = true, .error = errno};
   }
 }
 
-Transfer write_some(int fd, std::span<const std::byte> bytes) noexcept {
+Transfer write_from(int fd, std::span<const iovec> buffers) noexcept {
+  const msghdr message = message_of(buffers);
   while (true) {
-    const ssize_t count = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t count = ::sendmsg(fd, &message, MSG_NOSIGNAL);
     if (count >= 0) return {.bytes = static_cast<std::size_t>(count)};
     if (errno == EINTR) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
     return {.closed = true, .error = errno};
   }
+}
+
+Transfer read_some(int fd, std::span<std::byte> bytes) noexcept {
+  const iovec buffer{bytes.data(), bytes.size()};
+  return read_into(fd, std::span(&buffer, 1));
+}
+
+Transfer write_some(int fd, std::span<const std::byte> bytes) noexcept {
+  const iovec buffer{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  return write_from(fd, std::span(&buffer, 1));
 }
 
 std::string errno_text(int code) { return std::generic_category().message(code); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -67,6 +68,11 @@ struct Transfer {
 [[nodiscard]] Transfer read_some(int fd, std::span<std::byte> bytes) noexcept;
 /// Never raises SIGPIPE.
 [[nodiscard]] Transfer write_some(int fd, std::span<const std::byte> bytes) noexcept;
+
+/// The same with several buffers, at most kMaxBuffers.
+inline constexpr std::size_t kMaxBuffers = 64;
+[[nodiscard]] Transfer read_into(int fd, std::span<const iovec> buffers) noexcept;
+[[nodiscard]] Transfer write_from(int fd, std::span<const iovec> buffers) noexcept;
 
 /// The text of an errno.
 [[nodiscard]] std::string errno_text(int code);

@@ -30,7 +30,7 @@ struct Joined {
   Fabric& operator[](std::size_t rank) { return *fabrics[rank]; }
 };
 
-/// `kind`: "inproc", "shm" or "tcp".
+/// `kind`: "inproc", "shm", "tcp" or "tcp4" (four sockets per peer).
 inline Joined join(const std::string& kind, int size, std::size_t ring_bytes = 1 << 20) {
   Joined joined;
   if (kind == "inproc") {
@@ -52,6 +52,7 @@ inline Joined join(const std::string& kind, int size, std::size_t ring_bytes = 1
       options.transport = kind == "shm" ? TransportChoice::kShm : TransportChoice::kTcp;
       options.shm_ring_bytes = ring_bytes;
       options.tcp_buffer_bytes = ring_bytes;
+      options.sockets_per_peer = kind == "tcp4" ? 4 : 1;
       joined.fabrics[index] = make_fabric(options, joined.clients[index].get(), seconds(20));
     });
   }

@@ -29,8 +29,9 @@ TEST_P(LinkContract, TellsItsPeerAndKind) {
   const Pair pair = connect_pair(world);
   EXPECT_EQ(pair.a->peer(), 1);
   EXPECT_EQ(pair.b->peer(), 0);
-  EXPECT_EQ(pair.a->kind(), GetParam());
-  EXPECT_EQ(world[0].viable(1), GetParam());
+  const std::string kind = GetParam() == "tcp4" ? "tcp" : GetParam();
+  EXPECT_EQ(pair.a->kind(), kind);
+  EXPECT_EQ(world[0].viable(1), kind);
   EXPECT_EQ(world[1].hosts().size(), 2u);
 }
 
@@ -104,6 +105,54 @@ TEST_P(LinkContract, CarriesSixtyFourMebibytesBothWaysAtOnce) {
   other.join();
   EXPECT_EQ(at_a, sum(b));
   EXPECT_EQ(at_b, sum(a));
+}
+
+// What is looked at, what is received to its place and what is peeked at in full take turns in one stream.
+TEST_P(LinkContract, ReceivesIntoPlaceAndByViewInTurns) {
+  Joined world = joined(16 << 10);
+  const Pair pair = connect_pair(world);
+  constexpr std::size_t kTotal = 3'000'017;
+  std::thread sender([&] { send_all(*pair.a, world[0].waker(), patterned(0, kTotal), seconds(20)); });
+  std::mt19937 random(3);
+  Waker& waker = world[1].waker();
+  for (std::size_t at = 0; at < kTotal;) {
+    const std::size_t count = std::min<std::size_t>(random() % 300'000, kTotal - at);
+    Bytes bytes(count);
+    const bool by_view = random() % 2 == 0;
+    for (std::size_t have = 0; have < count;) {
+      const std::uint32_t ticket = waker.prepare();
+      std::size_t now = 0;
+      if (by_view) {
+        const std::span<const std::byte> view = random() % 8 == 0 ? pair.b->peek() : pair.b->peek_some(count - have);
+        now = std::min(view.size(), count - have);
+        std::memcpy(bytes.data() + have, view.data(), now);
+        pair.b->consume(now);
+      } else {
+        now = pair.b->try_receive(std::span(bytes).subspan(have));
+      }
+      have += now;
+      if (now == 0) waker.wait(ticket, seconds(20));
+    }
+    ASSERT_EQ(bytes, patterned(at, count)) << "at byte " << at;
+    at += count;
+  }
+  sender.join();
+}
+
+TEST_P(LinkContract, ShowsNoMoreThanIsWanted) {
+  Joined world = joined();
+  const Pair pair = connect_pair(world);
+  send_all(*pair.a, world[0].waker(), patterned(0, 1000), seconds(20));
+  for (std::size_t at = 0; at < 1000;) {
+    const std::uint32_t ticket = world[1].waker().prepare();
+    const std::span<const std::byte> view = pair.b->peek_some(7);
+    ASSERT_LE(view.size(), 7u);
+    ASSERT_EQ(std::memcmp(view.data(), patterned(at, 7).data(), view.size()), 0);
+    pair.b->consume(view.size());
+    at += view.size();
+    if (view.empty()) world[1].waker().wait(ticket, seconds(20));
+  }
+  EXPECT_TRUE(pair.b->peek().empty());
 }
 
 TEST_P(LinkContract, ShowsAPartialElementTogetherWithItsRest) {
@@ -291,7 +340,7 @@ TEST_P(LinkContract, WaitingCostsNoProcessorTimeEvenBesideUnreadBytes) {
   EXPECT_LT(thread_cpu_ns() - before, 15'000'000) << "of 300 ms";
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, LinkContract, ::testing::Values("inproc", "shm", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Kinds, LinkContract, ::testing::Values("inproc", "shm", "tcp", "tcp4"),
                          [](const auto& kind) { return kind.param; });
 
 }  // namespace
