@@ -144,7 +144,9 @@ def _line_rates(server: Host, client: Host) -> tuple[float, float]:
 
 
 def _iperf(server: Host, client: Host, options: list[str]) -> dict[str, Any]:
-    serving = subprocess.Popen(server.command(["iperf3", "-s", "-1", "--forceflush"]), stdout=subprocess.PIPE, text=True)
+    serving = subprocess.Popen(
+        server.command(["iperf3", "-s", "-1", "--forceflush"]), stdout=subprocess.PIPE, text=True
+    )
     try:
         assert serving.stdout is not None
         serving.stdout.readline()  # the line of dashes; the next one says that it listens
