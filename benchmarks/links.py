@@ -75,7 +75,7 @@ def run_links(request: LinksRequest, console: Console) -> dict[str, Any]:
         raise UsageError(f"'ringtune bench links' makes hosts of network namespaces and needs {lacking}")
     for name, reason in request.peers.absent.items():
         console.print(f"absent: {name} ({reason})")
-    record = {
+    record: dict[str, Any] = {
         "format": layout.FORMAT,
         "benchmark": "links",
         "command": ["ringtune", *sys.argv[1:]],

@@ -25,6 +25,7 @@ class RuntimeOptions:
     bind_address: str
     transport: int
     sockets_per_peer: int
+    tcp_congestion: str
     connect_timeout_ns: int
     idle_timeout_ns: int
     fusion_bytes: int

@@ -52,6 +52,7 @@ class Config:
     cache_capacity: int = DEFAULTS.cache_capacity
     transport: str = "auto"
     sockets_per_peer: int = 1
+    tcp_congestion: str = "auto"
     interface_address: str | None = None
     start_timeout_ns: int = 120_000_000_000
     elastic_timeout_ns: int = 600_000_000_000

@@ -108,7 +108,7 @@ def runtime_options(config: Config, place: Placement, address: tuple[str, int], 
     options.job = job
     options.bind_address = config.interface_address or ""
     options.transport = TRANSPORTS.index(config.transport)
-    options.sockets_per_peer = config.sockets_per_peer
+    options.sockets_per_peer, options.tcp_congestion = config.sockets_per_peer, config.tcp_congestion
     options.connect_timeout_ns, options.idle_timeout_ns = config.start_timeout_ns, config.idle_timeout_ns
     options.fusion_bytes, options.cycle_time_ns = config.fusion_bytes, config.cycle_time_ns
     options.segment_bytes, options.cache_capacity = config.segment_bytes, config.cache_capacity

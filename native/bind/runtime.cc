@@ -161,6 +161,7 @@ void add_options(nb::module_& module) {
             if (value < 0 || value > 2) throw InvalidArgument("transport must be 0 (auto), 1 (shm) or 2 (tcp)");
             o.transport = static_cast<TransportChoice>(value);
           })
+      .def_rw("tcp_congestion", &RuntimeOptions::tcp_congestion)
       .def_rw("sockets_per_peer", &RuntimeOptions::sockets_per_peer)
       .def_rw("connect_timeout_ns", &RuntimeOptions::connect_timeout_ns)
       .def_rw("idle_timeout_ns", &RuntimeOptions::idle_timeout_ns)

@@ -25,6 +25,7 @@ std::unique_ptr<Fabric> connect_fabric(const RuntimeOptions& options, StoreClien
   fabric.host = options.host;
   fabric.bind_address = options.bind_address;
   fabric.transport = options.transport;
+  fabric.tcp_congestion = options.tcp_congestion;
   fabric.sockets_per_peer = options.sockets_per_peer;
   return make_fabric(fabric, store, deadline);
 }

@@ -25,6 +25,7 @@ struct RuntimeOptions {
   std::string bind_address;
   TransportChoice transport = TransportChoice::kAuto;
   int sockets_per_peer = 1;  // of a link between hosts
+  std::string tcp_congestion = "auto";
   std::int64_t connect_timeout_ns = 60'000'000'000;
   std::int64_t idle_timeout_ns = 0;  // a collective in which no byte moves for so long fails; 0 = never
   Knobs knobs;

@@ -27,6 +27,7 @@ struct FabricOptions {
   TransportChoice transport = TransportChoice::kAuto;
   std::size_t shm_ring_bytes = 1 << 20;      // per directed pair
   std::size_t tcp_buffer_bytes = 256 << 10;  // of a link, for what is reduced out of it: small, so that it stays cached
+  std::string tcp_congestion = "auto";       // see control_congestion()
   int sockets_per_peer = 1;                  // of a TCP link; the smaller wish of the two ranks counts
 };
 

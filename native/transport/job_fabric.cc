@@ -15,6 +15,7 @@
 #include "transport/monitor.h"
 #include "transport/ring_link.h"
 #include "transport/shared_waker.h"
+#include "transport/socket.h"
 #include "transport/star.h"
 #include "transport/tcp_link.h"
 #include "transport/tcp_meeting.h"
@@ -207,6 +208,7 @@ Link& JobFabric::connect(int rank, const std::string& channel, Deadline deadline
     MeetingRequest one = request;
     if (number > 0) one.channel += "#" + std::to_string(number);
     parts.sockets.push_back(meet(one));
+    control_congestion(parts.sockets.back().get(), options_.tcp_congestion);
   }
   return links_.add(channel, std::make_unique<TcpLink>(std::move(parts)));
 }

@@ -6,6 +6,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "transport/memory.h"
 
 namespace ringtune {
@@ -158,6 +160,21 @@ void keep_alive(int fd) noexcept {
 void detect_silence(int fd) noexcept {
   keep_alive(fd);
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kPeerSilenceSeconds * 1000);
+}
+
+void control_congestion(int fd, const std::string& name) {
+  if (name == "system") return;
+  std::string wanted = name;
+  if (name == "auto") {
+    std::array<char, 16> present{};
+    socklen_t length = present.size() - 1;
+    if (::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, present.data(), &length) != 0) return;
+    if (!std::string_view(present.data()).starts_with("bbr")) return;
+    wanted = "cubic";
+  }
+  if (::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, wanted.data(), static_cast<socklen_t>(wanted.size())) == 0) return;
+  const int code = errno;
+  if (name != "auto") log(LogLevel::kWarning, "no TCP congestion control '", wanted, "' here: ", errno_text(code));
 }
 
 namespace {
