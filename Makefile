@@ -58,7 +58,7 @@ typing: ## Link tree build/typing/ringtune, for type checkers and editors
 
 # ---- use -----------------------------------------------------------------------------------------------------------
 
-.PHONY: demo dashboard bench wheel
+.PHONY: demo dashboard bench bench-peers wheel
 demo: setup ## Train, tune and measure on 2 ranks; leaves runs/demo with trace and report.html
 	@$(BIN)/python -m ringtune.benchmarks.demo --out runs/demo
 
@@ -67,6 +67,9 @@ dashboard: setup ## Serve the dashboard over runs/ on this machine
 
 bench: setup ## Scaling benchmark (BENCH_ARGS="resnet -np 1,2 --model resnet18 ...")
 	@$(BIN)/ringtune bench $(BENCH_ARGS)
+
+bench-peers: ## Install the MPI peers of `ringtune bench` into build/peers/
+	@.ci/bench-peers "$(PYTHON)"
 
 wheel: $(STAMPS)/venv ## Build a wheel into dist/
 	@$(PIP) wheel --no-deps --no-build-isolation -w dist .

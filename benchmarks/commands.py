@@ -13,12 +13,12 @@ from ringtune import runfolder
 from ringtune.benchmarks.jobs import parse_ranks
 from ringtune.benchmarks.peers import select_peers
 from ringtune.benchmarks.progress import open_console
+from ringtune.benchmarks.requirements import missed_limit, missed_peers, parse_rules
 from ringtune.benchmarks.sizes import format_bytes, parse_sizes
+from ringtune.benchmarks.workers.race.patterns import DTYPES, item_bytes
 from ringtune.errors import RingtuneError, UsageError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-# The names in `patterns.DTYPES`, which needs torch; a test holds the two together.
-DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8")
 DEFAULT_SIZES = "1KiB,..,64MiB"
 
 
@@ -35,6 +35,32 @@ def _common(command: _Command) -> _Command:
             "and not a smaller share of the cores.",
         ),
         click.option("-H", "--hosts", help="host:slots,... as for 'ringtune run'; default: this host."),
+    ):
+        command = option(command)
+    return command
+
+
+def _racing(command: _Command) -> _Command:
+    """Adds the options that all races share."""
+    for option in (
+        click.option(
+            "--require-limit",
+            metavar="RULES",
+            help="Exit 1 when the ratio to the copy limit is below these, as in >=64MiB:0.75.",
+        ),
+        click.option(
+            "--require",
+            metavar="RULES",
+            help="Exit 1 when the ratio to the best peer is below these: 1.2, or by size <=256KiB:1.0,>=64MiB:1.5, or "
+            "against one peer gloo:4.",
+        ),
+        click.option(
+            "--peers",
+            default="gloo",
+            show_default=True,
+            help="Comma-separated: gloo, openmpi, mpich, impi, openmpi-tuned, impi-tuned, or all. 'make bench-peers' "
+            "installs them.",
+        ),
     ):
         command = option(command)
     return command
@@ -84,19 +110,18 @@ def resnet(**options: Any) -> None:
 @click.option("-np", "--num-proc", type=click.IntRange(min=1), default=2, show_default=True, help="Ranks.")
 @click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help="Tensor sizes; '..' goes on by factors of 4.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
-@click.option("--peers", default="gloo", show_default=True, help="Comma-separated: gloo.")
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True, help="Per size."
 )
-@click.option("--require", type=float, help="Exit 1 when the ratio to the best peer is below this for any size.")
+@_racing
 @_common
 def allreduce(**options: Any) -> None:
-    """Time of one allreduce by size, beside peers in the same processes."""
+    """Time of one blocking allreduce by size, beside peers in the same run."""
     from ringtune.benchmarks.micro import allreduce_cases
 
     sizes = parse_sizes(options["sizes"])
     for size_bytes in sizes:
-        if size_bytes % _item_bytes(options["dtype"]):
+        if size_bytes % item_bytes(options["dtype"]):
             raise UsageError(f"{format_bytes(size_bytes)} is not a whole number of {options['dtype']} elements")
     _race("allreduce", allreduce_cases(sizes), options)
 
@@ -111,11 +136,10 @@ def allreduce(**options: Any) -> None:
     show_default=True,
     help="A torchvision model, a file with sizes, or COUNTxSIZE as in 2000x4KiB; may be repeated.",
 )
-@click.option("--peers", default="gloo", show_default=True, help="Comma-separated: gloo.")
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Per case."
 )
-@click.option("--require", type=float, help="Exit 1 when the ratio to the best peer is below this for any profile.")
+@_racing
 @_common
 def gradients(**options: Any) -> None:
     """Time to reduce all gradients of a step: submitted in backward order, then waited for."""
@@ -124,7 +148,7 @@ def gradients(**options: Any) -> None:
 
     cases = []
     for profile in map(load_profile, options["profiles"]):
-        if any(size_bytes % _item_bytes("float32") for size_bytes in profile.sizes_bytes):
+        if any(size_bytes % item_bytes("float32") for size_bytes in profile.sizes_bytes):
             raise UsageError(f"{profile.name}: every tensor must be a whole number of float32 elements")
         label = f"{profile.name}: {len(profile.sizes_bytes)} tensors, {format_bytes(profile.total_bytes)}"
         cases.append(Case(label, profile.sizes_bytes))
@@ -163,17 +187,18 @@ def links(**options: Any) -> None:
 
 
 def _race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:
-    """Runs a micro benchmark and applies `--json` and `--require`.
+    """Runs a micro benchmark and applies `--json`, `--require` and `--require-limit`.
 
     Raises:
         UsageError: `--require` without a peer that is present.
-        RingtuneError: a ratio is below `--require`.
+        RingtuneError: a ratio is below what is required.
     """
-    from ringtune.benchmarks.micro import MicroRequest, below, run_micro
+    from ringtune.benchmarks.micro import MicroRequest, run_micro
 
-    peers = select_peers(options["peers"], benchmark)
-    require = options["require"]
-    if require is not None and len(peers.contenders) == 1:
+    peers = select_peers(options["peers"], benchmark, options["hosts"])
+    rules = parse_rules(options["require"]) if options["require"] else ()
+    limit_rules = parse_rules(options["require_limit"]) if options["require_limit"] else ()
+    if rules and not peers.peers:
         raise UsageError("--require compares with the best peer, and no peer takes part; see --peers")
     request = MicroRequest(
         benchmark,
@@ -188,13 +213,11 @@ def _race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:
     console = open_console()
     record = run_micro(request, console)
     _write(options["json_file"], record, console)
-    missed = below(record, require) if require is not None else []
+    senders = {name: spec.name for spec in peers.peers for name in spec.contenders[benchmark]}
+    missed = missed_peers(record, rules, senders) if rules else []
+    missed += missed_limit(record, limit_rules)
     if missed:
         raise RingtuneError("slower than required:\n" + "\n".join(missed))
-
-
-def _item_bytes(dtype: str) -> int:
-    return int(dtype.strip("abcdefghijklmnopqrstuvwxyz")) // 8
 
 
 def _write(path: Path | None, record: dict[str, Any], console: Console) -> None:

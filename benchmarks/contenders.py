@@ -1,98 +1,90 @@
-"""The ways to sum tensors over all ranks that the micro benchmarks race, each through its public Python call."""
+"""The ways to sum tensors over all ranks that torch's processes race, each through its public Python call."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
 import ringtune.torch as hvd
+from ringtune.benchmarks.workers.race.bursts import Contest, SumContest, in_turn
+from ringtune.benchmarks.workers.race.patterns import Array, Buffers, Task
+from ringtune.benchmarks.workers.race.rank import Opener
 
 # The defaults of torch's DDP: `bucket_cap_mb=25`, and a smaller first bucket so that the first reduction starts early.
 BUCKET_BYTES = 25 * 1024 * 1024
 FIRST_BUCKET_BYTES = 1024 * 1024
 
-
-class Contender(Protocol):
-    """Sums tensors in place over all ranks."""
-
-    def reduce(self) -> None:
-        """Sums all tensors it was opened with; returns when they hold the result on this rank."""
+Tensors = Sequence[torch.Tensor]
 
 
-class RingtuneBlocking:
-    """One blocking `hvd.allreduce_` per tensor."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._named = [(tensor, f"bench.{index}") for index, tensor in enumerate(tensors)]
-
-    def reduce(self) -> None:
-        for tensor, name in self._named:
-            hvd.allreduce_(tensor, name=name, op=hvd.Sum)
+def ringtune_blocking(tensors: Tensors) -> Callable[[], object]:
+    """Returns one blocking `hvd.allreduce_` per tensor."""
+    return in_turn([partial(hvd.allreduce_, tensor, name=name, op=hvd.Sum) for tensor, name in _named(tensors)])
 
 
-class RingtuneAsync:
-    """All tensors submitted in order, then waited for."""
+def ringtune_async(tensors: Tensors) -> Callable[[], object]:
+    """Returns a call that submits all tensors in order and then waits for them."""
+    named = _named(tensors)
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._named = [(tensor, f"bench.{index}") for index, tensor in enumerate(tensors)]
-
-    def reduce(self) -> None:
-        handles = [hvd.allreduce_async_(tensor, name=name, op=hvd.Sum) for tensor, name in self._named]
+    def reduce() -> None:
+        handles = [hvd.allreduce_async_(tensor, name=name, op=hvd.Sum) for tensor, name in named]
         for handle in handles:
             hvd.synchronize(handle)
 
-
-class GlooBlocking:
-    """One blocking `torch.distributed.all_reduce` per tensor."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._tensors = list(tensors)
-
-    def reduce(self) -> None:
-        for tensor in self._tensors:
-            dist.all_reduce(tensor)
+    return reduce
 
 
-class GlooAsync:
-    """All tensors submitted in order with `async_op=True`, then waited for."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._tensors = list(tensors)
-
-    def reduce(self) -> None:
-        works = [dist.all_reduce(tensor, async_op=True) for tensor in self._tensors]
-        for work in works:
-            assert work is not None
-            work.wait()
+def _named(tensors: Tensors) -> list[tuple[torch.Tensor, str]]:
+    return [(tensor, f"bench.{index}") for index, tensor in enumerate(tensors)]
 
 
-class GlooBuckets:
+def gloo_blocking(tensors: Tensors) -> Callable[[], object]:
+    """Returns one blocking `torch.distributed.all_reduce` per tensor."""
+    return in_turn([partial(dist.all_reduce, tensor) for tensor in tensors])
+
+
+def gloo_async(tensors: Tensors) -> Callable[[], object]:
+    """Returns a call that submits all tensors in order with `async_op=True` and then waits for them."""
+    fixed = list(tensors)
+
+    def reduce() -> None:
+        _wait([dist.all_reduce(tensor, async_op=True) for tensor in fixed])
+
+    return reduce
+
+
+def gloo_buckets(tensors: Tensors) -> Callable[[], object]:
     """As torch's DDP: tensors are copied into 25 MB buckets, each bucket is reduced as soon as it is full."""
+    buckets = []
+    for members in plan_buckets(tensors):
+        flat = torch.empty(sum(tensor.numel() for tensor in members), dtype=members[0].dtype)
+        views = flat.split([tensor.numel() for tensor in members])
+        buckets.append((flat, list(zip(members, views, strict=True))))
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._buckets: list[tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]] = []
-        for members in plan_buckets(tensors):
-            flat = torch.empty(sum(tensor.numel() for tensor in members), dtype=members[0].dtype)
-            views = flat.split([tensor.numel() for tensor in members])
-            self._buckets.append((flat, list(zip(members, views, strict=True))))
-
-    def reduce(self) -> None:
+    def reduce() -> None:
         works = []
-        for flat, members in self._buckets:
+        for flat, members in buckets:
             for tensor, view in members:
                 view.copy_(tensor)
             works.append(dist.all_reduce(flat, async_op=True))
-        for work, (_, members) in zip(works, self._buckets, strict=True):
-            assert work is not None
-            work.wait()
+        for work, (_, members) in zip(works, buckets, strict=True):
+            _wait([work])
             for tensor, view in members:
                 tensor.copy_(view)
 
+    return reduce
 
-def plan_buckets(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+
+def _wait(works: Sequence[dist.Work | None]) -> None:
+    for work in works:
+        assert work is not None
+        work.wait()
+
+
+def plan_buckets(tensors: Tensors) -> list[list[torch.Tensor]]:
     """Returns `tensors` in order, cut where a bucket has reached its size (1 MiB the first, 25 MiB all others)."""
     buckets: list[list[torch.Tensor]] = [[]]
     filled_bytes = 0
@@ -106,12 +98,46 @@ def plan_buckets(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
     return buckets
 
 
-class _Opens(Protocol):
-    def __call__(self, tensors: Sequence[torch.Tensor]) -> Contender:
-        """Returns a contender over `tensors`."""
+def open_sum(make: Callable[[Tensors], Callable[[], object]], task: Task) -> Contest:
+    """Returns the contest of `make` over tensors in memory of their own each."""
+    buffers = Buffers(task)
+    return SumContest(buffers, make([_as_tensor(array, task.dtype) for array in buffers.arrays]))
 
 
-CONTENDERS: Mapping[str, Mapping[str, _Opens]] = {
-    "allreduce": {"ringtune": RingtuneBlocking, "gloo": GlooBlocking},
-    "gradients": {"ringtune": RingtuneAsync, "gloo": GlooAsync, "gloo-buckets": GlooBuckets},
+def open_bucket_views(task: Task) -> Contest:
+    """As torch's DDP with `gradient_as_bucket_view`: tensors are parts of the buckets, nothing is copied."""
+    shapes = plan_buckets([torch.empty(length, dtype=_dtype(task.dtype), device="meta") for length in task.lengths])
+    arrays: list[Array] = []
+    flats = []
+    for members in shapes:
+        lengths = [tensor.numel() for tensor in members]
+        flat = Buffers(Task([task.itemsize * sum(lengths)], task.dtype, task.rank, task.size)).arrays[0]
+        flats.append(_as_tensor(flat, task.dtype))
+        ends = [sum(lengths[: index + 1]) for index in range(len(lengths))]
+        arrays += [flat[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+    return SumContest(Buffers(task, arrays), gloo_async(flats))
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def _as_tensor(array: Array, dtype: str) -> torch.Tensor:
+    # NumPy's memory for all contenders: large arrays ask for huge pages, torch's own tensors do not.
+    return torch.from_numpy(array.view("int16") if dtype == "bfloat16" else array).view(_dtype(dtype))
+
+
+_SUMS = {
+    "ringtune": ringtune_blocking,
+    "ringtune-async": ringtune_async,
+    "gloo": gloo_blocking,
+    "gloo-async": gloo_async,
+    "gloo-buckets": gloo_buckets,
+}
+# Every way that `workers/micro.py` can open.
+CONTENDERS: Mapping[str, Opener] = {
+    **{name: partial(open_sum, make) for name, make in _SUMS.items()},
+    "gloo-bucket-views": open_bucket_views,
 }

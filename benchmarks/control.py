@@ -1,14 +1,13 @@
-"""torch.distributed with gloo beside ringtune: the peer itself, and the neutral channel that steers measurements."""
+"""torch.distributed with gloo beside ringtune: a process group over the ranks of a ringtune job."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -41,10 +40,3 @@ def _open_store(host: str) -> TCPStore:
     address = (host, served.port) if served else None
     name, port = hvd.broadcast_object(address, root_rank=0, name="bench.gloo_store")
     return served or TCPStore(name, port, hvd.size(), False, _TIMEOUT)
-
-
-def slowest(values: Sequence[float]) -> list[float]:
-    """Returns element by element the largest value of all ranks; all ranks call it with equally many values."""
-    gathered = torch.tensor(values, dtype=torch.float64)
-    dist.all_reduce(gathered, op=dist.ReduceOp.MAX)
-    return [float(value) for value in gathered]

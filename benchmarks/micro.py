@@ -1,24 +1,26 @@
-"""`ringtune bench allreduce` and `ringtune bench gradients`: races of ringtune and its peers in the same processes."""
+"""`ringtune bench allreduce` and `ringtune bench gradients`: races of ringtune and its peers, and what they gave."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from ringtune import layout
-from ringtune.benchmarks.jobs import WorkerJob, run_worker
-from ringtune.benchmarks.peers import SUBJECT, Selection
-from ringtune.benchmarks.progress import open_progress
+from ringtune.benchmarks.environments import LIMIT, SUBJECT, Setting, linked_benchmarks, start_limit
+from ringtune.benchmarks.peers import Selection, job_plans
+from ringtune.benchmarks.progress import Reporter, open_progress
+from ringtune.benchmarks.racejob import JobLost, JobPlan, RaceJob
+from ringtune.benchmarks.races import Budget, CaseResult, Race
 from ringtune.benchmarks.sizes import duration_unit, format_bytes, format_duration
 from ringtune.benchmarks.statistics import paired_ratio_interval, quartiles
-from ringtune.benchmarks.workers.config import MicroRun
-from ringtune.errors import RingtuneError
 
 
 @dataclass(frozen=True)
@@ -54,41 +56,72 @@ class MicroRequest:
     peers: Selection
 
 
+@dataclass
+class Outcome:
+    """What a benchmark gave.
+
+    Args:
+        results: one per case.
+        about: peer -> name and version, as it says itself.
+        failed: peer -> how it was lost on the way.
+    """
+
+    results: list[CaseResult] = field(default_factory=list)
+    about: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
 def run_micro(request: MicroRequest, console: Console) -> dict[str, Any]:
     """Measures, prints the table and returns the record for `--json`.
 
     Raises:
-        RingtuneError: the job failed, a wrong result included.
+        RingtuneError: ringtune's own job failed, a wrong result included.
     """
-    run = MicroRun(
-        request.benchmark,
-        list(request.peers.contenders),
-        [list(case.sizes_bytes) for case in request.cases],
-        request.dtype,
-        request.seconds,
-        request.threads,
-    )
     created_unix_ns = time.time_ns()
-    times_ns: list[dict[str, list[float]]] = []
-    with open_progress(console, request.benchmark, len(request.cases)) as reporter:
+    with ExitStack() as stack:
+        reporter = stack.enter_context(open_progress(console, request.benchmark, len(request.cases)))
+        outcome = Outcome()
         for name, reason in request.peers.absent.items():
             reporter.say(f"absent: {name} ({reason})")
-
-        def on_event(event: dict[str, Any]) -> None:
-            if event["event"] == "case":
-                times_ns.append(event["times_ns"])
-                reporter.advance(_case_line(request.cases[event["case"]], event["times_ns"]))
-
-        run_worker(WorkerJob("micro", run, request.ranks, request.hosts, request.threads), on_event)
-    if len(times_ns) != len(request.cases):
-        raise RingtuneError(f"the {request.benchmark} benchmark gave {len(times_ns)} of {len(request.cases)} results")
-    record = micro_record(request, times_ns) | {"created_unix_ns": created_unix_ns}
+        jobs = _start_jobs(request, stack, outcome, reporter)
+        race = Race(jobs, partial(_lose, outcome, reporter))
+        for case in request.cases:
+            result = race.run_case(case.sizes_bytes, request.dtype, Budget(request.seconds))
+            outcome.results.append(result)
+            reporter.advance(_case_line(case, result))
+    record = micro_record(request, outcome) | {"created_unix_ns": created_unix_ns}
     console.print(micro_table(record))
     return record
 
 
-def micro_record(request: MicroRequest, times_ns: Sequence[dict[str, list[float]]]) -> dict[str, Any]:
-    """Returns the record of the measured times (nanoseconds per reduction, per case and contender)."""
+def _start_jobs(request: MicroRequest, stack: ExitStack, outcome: Outcome, reporter: Reporter) -> list[RaceJob]:
+    setting = Setting(request.ranks, request.hosts, request.threads, stack.enter_context(linked_benchmarks()))
+    plans = job_plans(request.peers, request.benchmark, setting)
+    if request.hosts is None:
+        plans.append(start_limit(setting))
+    jobs = []
+    for plan in plans:
+        try:
+            job = RaceJob(plan)
+        except JobLost as error:
+            _lose(outcome, reporter, plan, error)
+            continue
+        stack.callback(job.close)
+        outcome.about[plan.name] = job.about
+        jobs.append(job)
+    return jobs
+
+
+def _lose(outcome: Outcome, reporter: Reporter, plan: JobPlan, error: JobLost) -> None:
+    """Goes on without a peer; without ringtune there is nothing to compare."""
+    if plan.name == SUBJECT:
+        raise error
+    outcome.failed[plan.name] = str(error)
+    reporter.say(f"failed: {error}")
+
+
+def micro_record(request: MicroRequest, outcome: Outcome) -> dict[str, Any]:
+    """Returns the record of what was measured (nanoseconds per reduction, per case and contender)."""
     return {
         "format": layout.FORMAT,
         "benchmark": request.benchmark,
@@ -97,66 +130,73 @@ def micro_record(request: MicroRequest, times_ns: Sequence[dict[str, list[float]
         "dtype": request.dtype,
         "threads_per_rank": request.threads,
         "unit": "ns",
+        "about": outcome.about,
         "absent": dict(request.peers.absent),
-        "cases": [_case_record(case, times) for case, times in zip(request.cases, times_ns, strict=True)],
+        "failed": outcome.failed,
+        "cases": [_case_record(case, result) for case, result in zip(request.cases, outcome.results, strict=True)],
     }
 
 
-def _case_record(case: Case, times_ns: dict[str, list[float]]) -> dict[str, Any]:
-    peers = {name: quartiles(values) for name, values in times_ns.items() if name != SUBJECT}
-    best = min(peers, key=lambda name: peers[name].median) if peers else None
+def _case_record(case: Case, result: CaseResult) -> dict[str, Any]:
+    times_ns = result.times_ns
+    medians = {name: quartiles(values).median for name, values in times_ns.items()}
+    peers = [name for name in times_ns if name not in (SUBJECT, LIMIT)]
+    best = min(peers, key=medians.__getitem__, default=None)
     return {
         "label": case.label,
         "tensors": len(case.sizes_bytes),
         "bytes": sum(case.sizes_bytes),
         "times": {name: {**quartiles(values).as_json(), "samples": values} for name, values in times_ns.items()},
+        "unsupported": result.unsupported,
         "best_peer": best,
         # Above 1: ringtune is that many times faster than the best peer.
         "ratio": paired_ratio_interval(times_ns[best], times_ns[SUBJECT]).as_json() if best else None,
+        # 1: as fast as every rank copying the tensors once.
+        "limit_ratio": paired_ratio_interval(times_ns[LIMIT], times_ns[SUBJECT]).as_json()
+        if LIMIT in times_ns
+        else None,
     }
-
-
-def below(record: dict[str, Any], require: float) -> list[str]:
-    """Returns a sentence for each case in which ringtune is less than `require` times as fast as the best peer."""
-    return [
-        f"{case['label']}: {case['ratio']['median']:.2f}x of {case['best_peer']}, required {require:g}x"
-        for case in record["cases"]
-        if case["ratio"] is not None and case["ratio"]["median"] < require
-    ]
 
 
 def micro_table(record: dict[str, Any]) -> Table:
     """Returns the table that ends the benchmark."""
     title = f"{record['benchmark']}, {record['ranks']} ranks, {record['dtype']}"
     caption = (
-        "median and quartiles per reduction on the slowest rank; ratio above 1: ringtune is faster (95 % interval)"
+        "median and quartiles per reduction on the slowest rank; ratios above 1: ringtune is faster (95 % interval)"
     )
-    table = Table(title=title, caption=caption)
+    table = Table(title=title, caption=caption, show_lines=True)
     table.add_column("", overflow="fold")
-    contenders = list(record["cases"][0]["times"])
+    contenders = list(dict.fromkeys(name for case in record["cases"] for name in case["times"]))
     for name in contenders:
-        table.add_column(name, justify="right", style="bold" if name == SUBJECT else None, no_wrap=True)
-    table.add_column("GB/s", justify="right", no_wrap=True)
-    if len(contenders) > 1:
-        table.add_column("to the best peer", justify="right", no_wrap=True)
+        table.add_column(name, justify="right", style="bold" if name == SUBJECT else None, overflow="fold")
+    ratios = {"ratio": "to the best peer", "limit_ratio": "to copy-limit"}
+    ratios = {key: title for key, title in ratios.items() if any(case[key] for case in record["cases"])}
+    for title in ratios.values():
+        table.add_column(title, justify="right", no_wrap=True)
     for case in record["cases"]:
-        cells = [_spread(case["times"][name]) for name in contenders]
-        speed = case["bytes"] / case["times"][SUBJECT]["median"]
-        ratio = case["ratio"]
-        tail = [f"{ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"] if ratio else []
-        table.add_row(case["label"], *cells, f"{speed:.3g}", *tail)
+        cells = [_cell(case, name) for name in contenders]
+        table.add_row(case["label"], *cells, *(_ratio(case[key]) for key in ratios))
     return table
 
 
-def _spread(times: dict[str, Any]) -> str:
+def _cell(case: dict[str, Any], name: str) -> str:
+    times = case["times"].get(name)
+    if times is None:
+        return "unsupported" if name in case["unsupported"] else "failed"
     unit_ns, unit = duration_unit(times["median"])
     median, low, high = (f"{times[key] / unit_ns:.3g}" for key in ("median", "low", "high"))
-    return f"{median} [{low}, {high}] {unit}"
+    return f"{median} {unit}\n\\[{low}, {high}]"
 
 
-def _case_line(case: Case, times_ns: dict[str, list[float]]) -> str:
-    medians = {name: quartiles(values) for name, values in times_ns.items()}
-    return f"{case.label}: " + ", ".join(f"{name} {format_duration(value.median)}" for name, value in medians.items())
+def _ratio(ratio: dict[str, float] | None) -> str:
+    return f"{ratio['median']:.2f}\n\\[{ratio['low']:.2f}, {ratio['high']:.2f}]" if ratio else "-"
+
+
+def _case_line(case: Case, result: CaseResult) -> str:
+    medians = {name: quartiles(values) for name, values in result.times_ns.items()}
+    told = [f"{name} {format_duration(value.median)}" for name, value in medians.items()]
+    told += [f"{name} unsupported ({reason})" for name, reason in result.unsupported.items()]
+    return f"{case.label}: " + ", ".join(told)
 
 
 def allreduce_cases(sizes_bytes: Sequence[int]) -> list[Case]:

@@ -1,19 +1,22 @@
 """Who ringtune is measured against: the registry behind every `--peers` option.
 
-A peer is registered once with the contenders (see `contenders.py` and `training.py`) it sends into each benchmark and
-with a check that says why it is absent here. A peer that is not installed is named in tables and files, never
-dropped in silence.
+A peer is registered once, with the contenders that it sends into each benchmark, with a check that says why it is
+absent here, and with the way to start its job in a race. A peer that is not installed is named in tables and files,
+never dropped in silence.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from ringtune.benchmarks.environments import SUBJECT, MpiPeer, Setting, Start, gloo_absent, start_torch
+from ringtune.benchmarks.racejob import JobPlan
 from ringtune.errors import UsageError
 
-SUBJECT = "ringtune"
+ALL = "all"
 
 
 @dataclass(frozen=True)
@@ -22,62 +25,101 @@ class PeerSpec:
 
     Args:
         name: as users write it.
-        contenders: benchmark -> contenders that the peer sends into it.
+        contenders: benchmark -> contenders that the peer sends into it, each with what its ranks call it.
         absent: returns why the peer cannot run here, or None when it can.
+        start: how its job in a race is started; None when it runs in ringtune's own processes (training).
     """
 
     name: str
-    contenders: Mapping[str, tuple[str, ...]]
+    contenders: Mapping[str, Mapping[str, str]]
     absent: Callable[[], str | None]
+    start: Start | None = None
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The contenders that will run (ringtune first) and why the other peers asked for cannot."""
+    """Who will run.
+
+    Args:
+        contenders: the names in the table, ringtune first.
+        absent: why the other peers asked for cannot run.
+        peers: the peers that send the contenders.
+    """
 
     contenders: tuple[str, ...]
     absent: Mapping[str, str]
+    peers: tuple[PeerSpec, ...] = ()
 
 
-def _gloo_absent() -> str | None:
-    if importlib.util.find_spec("torch") is None:
-        return "torch is not installed"
-    import torch.distributed
+def _mpi(name: str, *peer_fields: Any) -> PeerSpec:
+    peer = MpiPeer(name, *peer_fields)
+    return PeerSpec(name, {"allreduce": {name: "mpi"}, "gradients": {name: "mpi"}}, peer.absent, peer.start)
 
-    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
-        return "this build of torch has no gloo"
-    return None
 
+# Large temporary buffers come from the heap and are kept, instead of fresh pages from the kernel in every call.
+_KEEP_MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296"}
+_HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+_OPENMPI = ("mpirun", "--oversubscribe")
+_GLOO = {
+    "allreduce": {"gloo": "gloo"},
+    "gradients": {"gloo": "gloo-async", "gloo-buckets": "gloo-buckets", "gloo-bucket-views": "gloo-bucket-views"},
+}
 
 PEERS: dict[str, PeerSpec] = {
     spec.name: spec
     for spec in (
-        PeerSpec("gloo", {"allreduce": ("gloo",), "gradients": ("gloo", "gloo-buckets")}, _gloo_absent),
-        PeerSpec("ddp-gloo", {"resnet": ("ddp-gloo",)}, _gloo_absent),
+        PeerSpec("gloo", _GLOO, gloo_absent, partial(start_torch, "gloo")),
+        PeerSpec("ddp-gloo", {"resnet": {"ddp-gloo": "ddp-gloo"}}, gloo_absent),
+        _mpi("openmpi", "openmpi", _OPENMPI),
+        _mpi("openmpi-tuned", "openmpi", _OPENMPI, _KEEP_MEMORY),
+        _mpi("mpich", "mpich", ("mpiexec",)),
+        _mpi("impi", "impi", ("mpiexec",)),
+        _mpi("impi-tuned", "impi", ("mpiexec",), _HUGE_PAGES),
     )
 }
+_SUBJECT = {"allreduce": {SUBJECT: "ringtune"}, "gradients": {SUBJECT: "ringtune-async"}}
 
 
-def select_peers(text: str, benchmark: str) -> Selection:
+def select_peers(text: str, benchmark: str, hosts: str | None = None) -> Selection:
     """Returns who takes part in `benchmark`.
 
     Args:
-        text: comma-separated peer names; empty for ringtune alone.
+        text: comma-separated peer names, ``all`` for every known one; empty for ringtune alone.
         benchmark: ``allreduce``, ``gradients`` or ``resnet``.
+        hosts: where the ranks run, None for this host.
 
     Raises:
         UsageError: a peer is unknown or does not take part in this benchmark; the message lists those that do.
     """
+    known = [peer.name for peer in PEERS.values() if benchmark in peer.contenders]
+    names = [word.strip() for word in text.split(",") if word.strip()]
     contenders = [SUBJECT]
     absent: dict[str, str] = {}
-    for name in dict.fromkeys(word.strip() for word in text.split(",") if word.strip()):
-        spec = PEERS.get(name)
-        if spec is None or benchmark not in spec.contenders:
-            known = ", ".join(peer.name for peer in PEERS.values() if benchmark in peer.contenders)
-            raise UsageError(f"unknown peer {name!r} for 'ringtune bench {benchmark}'; known: {known}")
-        reason = spec.absent()
+    present: list[PeerSpec] = []
+    for name in dict.fromkeys(known if ALL in names else names):
+        if name not in known:
+            raise UsageError(
+                f"unknown peer {name!r} for 'ringtune bench {benchmark}'; known: {', '.join(known)}, or {ALL}"
+            )
+        spec = PEERS[name]
+        reason = spec.absent() or _away(spec, hosts)
         if reason is None:
             contenders.extend(spec.contenders[benchmark])
+            present.append(spec)
         else:
             absent[name] = reason
-    return Selection(tuple(contenders), absent)
+    return Selection(tuple(contenders), absent, tuple(present))
+
+
+def _away(spec: PeerSpec, hosts: str | None) -> str | None:
+    own_processes = spec.start is None or spec.name == "gloo"
+    return None if hosts is None or own_processes else "it is started on this host only; leave out -H"
+
+
+def job_plans(selection: Selection, benchmark: str, setting: Setting) -> list[JobPlan]:
+    """Returns the jobs of a race, ringtune's first."""
+    plans = [start_torch(SUBJECT, setting, _SUBJECT[benchmark])]
+    for spec in selection.peers:
+        assert spec.start is not None, spec.name
+        plans.append(spec.start(setting, spec.contenders[benchmark]))
+    return plans

@@ -17,8 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ringtune import layout, runfolder
+from ringtune.benchmarks.environments import SUBJECT
 from ringtune.benchmarks.jobs import WorkerJob, run_worker
-from ringtune.benchmarks.peers import SUBJECT, Selection
+from ringtune.benchmarks.peers import Selection
 from ringtune.benchmarks.progress import Reporter, open_progress
 from ringtune.benchmarks.records import RankCountSamples, Workload, scaling_record
 from ringtune.benchmarks.statistics import Interval

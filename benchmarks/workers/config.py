@@ -50,29 +50,3 @@ class TrainingRun:
         """Returns what `dataclasses.asdict` and `json.dumps` made of a `TrainingRun`."""
         fields = json.loads(text)
         return cls(**{**fields, "task": TrainingTask(**fields["task"])})
-
-
-@dataclass(frozen=True)
-class MicroRun:
-    """What a rank of a micro benchmark does.
-
-    Args:
-        benchmark: key of `contenders.CONTENDERS`.
-        contenders: who races.
-        cases: per case the sizes of its tensors in bytes.
-        dtype: of all tensors, one of `patterns.DTYPES`.
-        seconds: measured per case and contender.
-        threads: of torch, per rank.
-    """
-
-    benchmark: str
-    contenders: list[str]
-    cases: list[list[int]]
-    dtype: str
-    seconds: float
-    threads: int
-
-    @classmethod
-    def from_json(cls, text: str) -> MicroRun:
-        """Returns what `dataclasses.asdict` and `json.dumps` made of a `MicroRun`."""
-        return cls(**json.loads(text))

@@ -1,56 +1,32 @@
-"""One rank of a micro benchmark: races the contenders case by case and reports the times.
+"""One rank of a micro benchmark that needs torch: ringtune itself, and gloo.
 
-Started by `ringtune bench allreduce` and `ringtune bench gradients` as ``python -m ringtune.benchmarks.workers.micro
-CONFIG`` where CONFIG is the JSON form of `MicroRun`.
+Started by `ringtune run` as ``python -m ringtune.benchmarks.workers.micro JOIN THREADS LIBRARY``; JOIN is where
+the driver of the race listens. One job runs one of the two, so that neither has the other's threads beside it.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 
 import torch
 
+import ringtune
 import ringtune.torch as hvd
-from ringtune.benchmarks import marks
-from ringtune.benchmarks.bursts import Budget, Race
 from ringtune.benchmarks.contenders import CONTENDERS
 from ringtune.benchmarks.control import open_gloo
-from ringtune.benchmarks.patterns import Buffers, exact_sums
-from ringtune.benchmarks.workers.config import MicroRun
-
-# Lines of progress per case: enough to see that it lives, few enough not to disturb what is measured.
-NOTES_PER_CASE = 5
+from ringtune.benchmarks.workers.race.rank import Seat, serve
 
 
-def main(config: str) -> None:
-    """Runs this rank; rank 0 prints marked lines ``round`` and, per case, ``case``."""
-    run = MicroRun.from_json(config)
+def main(join: str, threads: str, library: str) -> None:
+    """Runs this rank; `library` is ``ringtune`` or ``gloo``."""
     hvd.init()
-    torch.set_num_threads(run.threads)
-    with open_gloo():
-        for index in range(len(run.cases)):
-            _case(run, index)
+    torch.set_num_threads(int(threads))
+    about = f"ringtune {ringtune.__version__}" if library == "ringtune" else f"gloo of torch {torch.__version__}"
+    with open_gloo() if library == "gloo" else nullcontext():
+        serve(Seat(join, hvd.rank(), hvd.size(), about), CONTENDERS)
     hvd.shutdown()
 
 
-def _case(run: MicroRun, index: int) -> None:
-    buffers = Buffers(run.cases[index], run.dtype, hvd.rank(), hvd.size())
-    openers = CONTENDERS[run.benchmark]
-    contenders = {name: openers[name](buffers.tensors) for name in run.contenders}
-    race = Race(contenders, buffers, exact_sums(run.dtype, hvd.size()))
-
-    def on_round(done: int, rounds: int) -> None:
-        if done % max(1, rounds // NOTES_PER_CASE) == 0:
-            _send("round", case=index, done=done, rounds=rounds)
-
-    samples = race.run(Budget(seconds=run.seconds), on_round)
-    _send("case", case=index, times_ns=samples)
-
-
-def _send(event: str, **fields: object) -> None:
-    if hvd.rank() == 0:
-        marks.send(event, **fields)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

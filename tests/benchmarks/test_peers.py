@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from ringtune.benchmarks import peers
-from ringtune.benchmarks.peers import PeerSpec, Selection, select_peers
+from ringtune.benchmarks import environments, peers
+from ringtune.benchmarks.environments import Setting, linked_benchmarks
+from ringtune.benchmarks.peers import PEERS, PeerSpec, Selection, job_plans, select_peers
 from ringtune.errors import UsageError
 
 
@@ -12,7 +15,9 @@ def test_ringtune_alone() -> None:
 
 
 def test_a_peer_may_send_several_contenders() -> None:
-    assert select_peers("gloo,gloo", "gradients").contenders == ("ringtune", "gloo", "gloo-buckets")
+    chosen = select_peers("gloo,gloo", "gradients")
+    assert chosen.contenders == ("ringtune", "gloo", "gloo-buckets", "gloo-bucket-views")
+    assert chosen.peers == (PEERS["gloo"],)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +29,50 @@ def test_unknown_peer_lists_the_known(name: str, benchmark: str) -> None:
 
 
 def test_an_absent_peer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = PeerSpec("other", {"allreduce": ("other",)}, lambda: "it is not installed")
+    spec = PeerSpec("other", {"allreduce": {"other": "other"}}, lambda: "it is not installed")
     monkeypatch.setitem(peers.PEERS, "other", spec)
-    assert select_peers("other,gloo", "allreduce") == Selection(("ringtune", "gloo"), {"other": "it is not installed"})
+    chosen = select_peers("other,gloo", "allreduce")
+    assert (chosen.contenders, chosen.absent) == (("ringtune", "gloo"), {"other": "it is not installed"})
+
+
+def test_an_mpi_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(environments, "peers_folder", lambda: tmp_path)
+    chosen = select_peers("all", "allreduce")
+    assert chosen.contenders == ("ringtune", "gloo")
+    known = {name for name, spec in PEERS.items() if "allreduce" in spec.contenders}
+    assert set(chosen.absent) == known - {"gloo"}
+    assert chosen.absent["impi"] == f"there is no {tmp_path / 'impi'}; 'make bench-peers' installs it"
+
+
+def test_on_other_hosts_only_torch_peers_take_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("mpiexec", "python"):
+        (tmp_path / "impi" / "bin").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "impi" / "bin" / name).touch()
+    monkeypatch.setattr(environments, "peers_folder", lambda: tmp_path)
+    assert select_peers("impi", "allreduce").contenders == ("ringtune", "impi")
+    assert select_peers("gloo,impi", "allreduce", "a:1,b:1").absent == {
+        "impi": "it is started on this host only; leave out -H"
+    }
+
+
+def test_commands_of_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
+    chosen = Selection(("ringtune", "openmpi-tuned"), {}, (PEERS["openmpi-tuned"],))
+    ours, theirs = job_plans(chosen, "gradients", Setting(2, None, 1, Path("link")))
+    assert ours.contenders == {"ringtune": "ringtune-async"}
+    [command] = ours.commands("127.0.0.1:9/x")
+    assert command[-4:] == ["ringtune.benchmarks.workers.micro", "127.0.0.1:9/x", "1", "ringtune"]
+    assert theirs.name == "openmpi-tuned"
+    [command] = theirs.commands("127.0.0.1:9/x")
+    assert command[1:4] == ["--oversubscribe", "-n", "2"]
+    assert command[-2:] == ["ringtune.benchmarks.workers.race.mpi", "127.0.0.1:9/x"]
+    assert "mmap_threshold" in theirs.environ["GLIBC_TUNABLES"]
+    assert theirs.environ["PYTHONPATH"] == "link"
+    assert "OMPI_COMM_WORLD_RANK" not in theirs.environ
+
+
+def test_the_link_holds_these_benchmarks_alone() -> None:
+    with linked_benchmarks() as link:
+        assert [path.name for path in (link / "ringtune").iterdir()] == ["benchmarks"]
+        assert (link / "ringtune" / "benchmarks" / "workers" / "race" / "mpi.py").is_file()
+    assert not link.exists()

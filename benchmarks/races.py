@@ -1,0 +1,162 @@
+"""Races between jobs: who runs when, for how long, and what counts.
+
+Bursts of all contenders alternate in rotating order, one job at a time, so that a slow spell of the machine hits all of
+them. A sample is the time per call of one burst on its slowest rank.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ringtune.benchmarks.racejob import JobLost, JobPlan, RaceJob, TaskUnsupported
+from ringtune.benchmarks.workers.race.bursts import Burst
+
+# Long enough that clock and scheduler noise are small, short enough that contenders alternate often.
+BURST_NS = 10_000_000
+# Until the estimate of a call's time is steady: the first calls find cold caches and unopened connections.
+CALIBRATIONS = 5
+ORDER_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long a case may take: seconds per contender, and bounds for the number of samples."""
+
+    seconds: float = 1.0
+    min_rounds: int = 7
+    max_rounds: int = 400
+
+
+@dataclass
+class CaseResult:
+    """What a case gave.
+
+    Args:
+        times_ns: nanoseconds per call by contender, one sample per round.
+        unsupported: contender -> why it cannot do this case.
+    """
+
+    times_ns: dict[str, list[float]] = field(default_factory=dict)
+    unsupported: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Order:
+    """The tensors of a case."""
+
+    sizes_bytes: Sequence[int]
+    dtype: str
+
+
+@dataclass
+class _Runner:
+    """A contender in a case."""
+
+    name: str
+    way: str
+    job: RaceJob
+    max_calls: int
+    burst: Burst = field(default_factory=lambda: Burst(1, 1))
+    samples: list[float] = field(default_factory=list)
+
+    def run(self) -> float:
+        answers = self.job.ask(
+            ORDER_SECONDS, do="burst", contender=self.way, loops=self.burst.loops, calls=self.burst.calls
+        )
+        return max(float(answer["ns"]) for answer in answers)
+
+
+class Race:
+    """All jobs of a benchmark, case after case.
+
+    Args:
+        jobs: who takes part.
+        on_loss: called when a job is lost; it decides whether the race goes on (returns) or ends (raises).
+    """
+
+    def __init__(self, jobs: Sequence[RaceJob], on_loss: Callable[[JobPlan, JobLost], None]) -> None:
+        self._jobs = list(jobs)
+        self._on_loss = on_loss
+
+    def run_case(self, sizes_bytes: Sequence[int], dtype: str, budget: Budget) -> CaseResult:
+        """Returns the samples of one case; those of a job that is lost on the way are left out."""
+        result = CaseResult()
+        runners: list[_Runner] = []
+        for job in list(self._jobs):
+            with self._guard(job):
+                for name in job.plan.contenders:
+                    runners += _open(job, name, _Order(sizes_bytes, dtype), result)
+        for runner in self._still(runners):
+            with self._guard(runner.job):
+                _calibrate(runner)
+        runners = self._still(runners)
+        deadline = time.monotonic() + budget.seconds * len(runners)
+        for index in range(budget.max_rounds):
+            if index >= budget.min_rounds and time.monotonic() > deadline:
+                break
+            runners = self._round(runners, index)
+        result.times_ns = {runner.name: runner.samples for runner in runners}
+        for job in list(self._jobs):
+            with self._guard(job):
+                job.ask(ORDER_SECONDS, do="close")
+        return result
+
+    def _round(self, runners: list[_Runner], index: int) -> list[_Runner]:
+        """Lets everybody run once, beginning with another one each time; returns who is still there."""
+        turn = index % max(1, len(runners))
+        for runner in runners[turn:] + runners[:turn]:
+            if runner.job in self._jobs:
+                with self._guard(runner.job):
+                    runner.samples.append(runner.run())
+        return self._still(runners)
+
+    def _still(self, runners: Sequence[_Runner]) -> list[_Runner]:
+        return [runner for runner in runners if runner.job in self._jobs]
+
+    @contextmanager
+    def _guard(self, job: RaceJob) -> Iterator[None]:
+        """Takes a job that is lost out of the race."""
+        try:
+            yield
+        except JobLost as error:
+            self._jobs.remove(job)
+            job.close()
+            self._on_loss(job.plan, error)
+
+
+def _open(job: RaceJob, name: str, order: _Order, result: CaseResult) -> list[_Runner]:
+    """Returns the contender ready to run, or notes that it cannot."""
+    way = job.plan.contenders[name]
+    try:
+        answers = job.ask(
+            ORDER_SECONDS, do="open", contender=way, sizes_bytes=list(order.sizes_bytes), dtype=order.dtype
+        )
+    except TaskUnsupported as error:
+        result.unsupported[name] = str(error)
+        return []
+    return [_Runner(name, way, job, int(answers[0]["max_calls"]))]
+
+
+def _calibrate(runner: _Runner) -> None:
+    """Warms `runner` up and decides how much it calls in a burst."""
+    for _ in range(CALIBRATIONS):
+        runner.burst = plan_burst(runner.run(), runner.max_calls, runner.burst)
+
+
+def plan_burst(call_ns: float, max_calls: int, before: Burst) -> Burst:
+    """Returns the burst that fills `BURST_NS`, at most 16 times as many calls as `before`.
+
+    A first estimate out of a single call says little about the next thousands.
+
+    Args:
+        call_ns: estimated time of a call.
+        max_calls: how often a loop may call, the untimed call included.
+        before: the burst that gave the estimate.
+    """
+    limit = 16 * before.loops * before.calls
+    wanted = max(1, min(int(BURST_NS / max(call_ns, 1.0)), limit))
+    calls = max(1, min(wanted, max_calls - 1))
+    return Burst(max(1, round(wanted / calls)), calls)

@@ -1,0 +1,49 @@
+"""One rank of an MPI contender, started by that MPI's own ``mpiexec`` as ``python -m ... JOIN``.
+
+Needs mpi4py and NumPy alone. Tensors are summed as mpi4py's users do it: in place on NumPy arrays, one blocking
+``Allreduce`` per tensor.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ringtune.benchmarks.workers.race.bursts import Contest, SumContest, in_turn
+from ringtune.benchmarks.workers.race.patterns import Array, Buffers, Task
+from ringtune.benchmarks.workers.race.rank import Seat, Unsupported, serve
+
+
+def open_blocking(task: Task) -> Contest:
+    """Returns the contest of one blocking ``Allreduce`` per tensor.
+
+    Raises:
+        Unsupported: this MPI has no sum for the dtype.
+    """
+    reduce = MPI.COMM_WORLD.Allreduce
+    try:
+        reduce(MPI.IN_PLACE, _message(np.zeros(2, task.storage), task.dtype))
+    except MPI.Exception as error:
+        raise Unsupported(f"no sum of {task.dtype} ({error})") from error
+    buffers = Buffers(task)
+    calls = [partial(reduce, MPI.IN_PLACE, _message(array, task.dtype)) for array in buffers.arrays]
+    return SumContest(buffers, in_turn(calls))
+
+
+def _message(array: Array, dtype: str) -> Any:
+    return [array, MPI.BFLOAT16_T] if dtype == "bfloat16" else array
+
+
+def main(join: str) -> None:
+    """Runs this rank."""
+    world = MPI.COMM_WORLD
+    about = " ".join(MPI.Get_library_version().replace("\0", " ").split())[:80]
+    serve(Seat(join, world.Get_rank(), world.Get_size(), about), {"mpi": open_blocking})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
