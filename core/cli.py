@@ -54,6 +54,7 @@ _EXTRA_OF_MODULE = {
     "torch": "torch",
     "optuna": "tuner",
     "scipy": "tuner",
+    "duckdb": "timeline",
     "dash": "dashboard",
     "dash_ag_grid": "dashboard",
     "dash_mantine_components": "dashboard",

@@ -24,6 +24,8 @@ class Submits:
     group: Ints
     rank: Ints
     at_ns: Ints
+    tensor: Ints
+    """Index into the names of the table they came from; of a batch that of its last tensor."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +60,16 @@ class LastOnes:
     rank: Ints
     lateness_ns: Ints
     spread_ns: Ints
+    tensor: Ints
 
 
 def arrivals(trace: Trace) -> Arrivals:
     """Find who arrived last for every tensor and every batch."""
     negotiate = trace.spans.of_stage(Stage.NEGOTIATE)
-    tensors = _tensor_submits(negotiate)
+    tensors = tensor_submits(negotiate)
     if len(np.unique(tensors.rank)) < 2:
         tensors = _ticks(trace)
-    errors = _error_table(trace)
+    errors = error_table(trace)
     by_tensor, by_batch = last_ones(tensors, errors), last_ones(_batch_submits(negotiate), errors)
     ranks = np.unique(tensors.rank).tolist() if len(by_tensor.rank) else []
     return Arrivals(
@@ -86,24 +89,24 @@ def last_ones(submits: Submits, errors: NDArray[np.float64]) -> LastOnes:
     ranks = len(np.unique(submits.rank))
     none = np.empty(0, dtype=np.int64)
     if ranks < 2:
-        return LastOnes(none, none, none)
+        return LastOnes(none, none, none, none)
     order = np.lexsort((submits.rank, submits.at_ns, submits.group))
     group, rank, at = submits.group[order], submits.rank[order], submits.at_ns[order]
     ends = np.flatnonzero(np.append(np.diff(group) != 0, True))
     sizes = np.diff(np.concatenate(([-1], ends)))
     ends = ends[sizes == ranks]
     if not len(ends):
-        return LastOnes(none, none, none)
+        return LastOnes(none, none, none, none)
     lateness, spread = at[ends] - at[ends - 1], at[ends] - at[ends - ranks + 1]
     sure = lateness > errors[rank[ends], rank[ends - 1]]
-    return LastOnes(np.where(sure, rank[ends], -1), lateness, spread)
+    return LastOnes(np.where(sure, rank[ends], -1), lateness, spread, submits.tensor[order][ends])
 
 
-def _tensor_submits(negotiate: SpanTable) -> Submits:
+def tensor_submits(negotiate: SpanTable) -> Submits:
     """One submission per rank, tensor and batch; tensors without a batch are matched by their order."""
     rank, tensor, batch = (column.astype(np.int64) for column in (negotiate.rank, negotiate.tensor, negotiate.batch))
     turn = np.where(batch > 0, batch, -1 - _occurrence(rank, tensor, negotiate.begin_ns))
-    return _first_of_each(_number(tensor, turn), rank, negotiate.begin_ns)
+    return _first_of_each(_number(tensor, turn), rank, negotiate.begin_ns, tensor)
 
 
 def _batch_submits(negotiate: SpanTable) -> Submits:
@@ -111,7 +114,9 @@ def _batch_submits(negotiate: SpanTable) -> Submits:
     fused = negotiate.take(negotiate.batch > 0)
     order = np.argsort(-fused.begin_ns, kind="stable")
     fused = fused.take(order)
-    return _first_of_each(_number(fused.batch), fused.rank.astype(np.int64), fused.begin_ns)
+    return _first_of_each(
+        _number(fused.batch), fused.rank.astype(np.int64), fused.begin_ns, fused.tensor.astype(np.int64)
+    )
 
 
 def _ticks(trace: Trace) -> Submits:
@@ -121,7 +126,7 @@ def _ticks(trace: Trace) -> Submits:
     tensor = np.array([names.setdefault(str(tick.args.get("tensor")), len(names)) for tick in ticks], dtype=np.int64)
     rank = np.array([tick.rank for tick in ticks], dtype=np.int64)
     at = np.array([tick.at_ns for tick in ticks], dtype=np.int64)
-    return _first_of_each(_number(tensor, _occurrence(rank, tensor, at)), rank, at)
+    return _first_of_each(_number(tensor, _occurrence(rank, tensor, at)), rank, at, tensor)
 
 
 def _occurrence(rank: Ints, tensor: Ints, at_ns: Ints) -> Ints:
@@ -146,13 +151,13 @@ def _number(*columns: Ints) -> Ints:
     return numbered
 
 
-def _first_of_each(group: Ints, rank: Ints, at_ns: Ints) -> Submits:
+def _first_of_each(group: Ints, rank: Ints, at_ns: Ints, tensor: Ints) -> Submits:
     """Keep the first row of each group and rank, in the order given."""
     _, first = np.unique(_number(group, rank), return_index=True)
-    return Submits(group[first], rank[first], at_ns[first])
+    return Submits(group[first], rank[first], at_ns[first], tensor[first])
 
 
-def _error_table(trace: Trace) -> NDArray[np.float64]:
+def error_table(trace: Trace) -> NDArray[np.float64]:
     """Clock error between any two ranks: none within a host, the sum of both bounds otherwise."""
     size = max(trace.ranks, default=-1) + 1
     bounds = np.zeros(size)

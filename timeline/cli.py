@@ -1,23 +1,16 @@
-"""``ringtune timeline``: summary and merge."""
+"""``ringtune timeline``: summary, merge, and the analyses of `ringtune.timeline.commands`."""
 
 from __future__ import annotations
 
-import re
-import sys
 from pathlib import Path
 
 import click
-import orjson
-from rich.console import Console
 
-from ringtune.errors import RingtuneError, UsageError
-from ringtune.timeline.inputs import load
+from ringtune.errors import UsageError
+from ringtune.timeline.commands import ANALYSES, json_option, read_source, show, sources, steps_option
 from ringtune.timeline.merge import MergeReport, merge, merge_run
 from ringtune.timeline.summary import summarize
 from ringtune.timeline.tables import summary_view
-
-_PIPE_WIDTH = 140
-_STEPS = re.compile(r"^(\d*):(\d*)$")
 
 
 @click.group()
@@ -26,26 +19,17 @@ def timeline() -> None:
 
 
 @timeline.command()
-@click.argument("source", metavar="FILE|RUN_DIR", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-@click.option("--steps", metavar="FIRST:END", help="Only these steps, END not included; either may be left out.")
+@sources
+@json_option
+@steps_option
 def summary(source: tuple[Path, ...], as_json: bool, steps: str | None) -> None:
     """Print where the time went.
 
     Takes a run folder, a merged file, one or several parts (rank-*.json), Horovod's own timeline, or any Chrome
     trace; plain or .gz.
     """
-    chosen = _parse_steps(steps)
-    trace = load(source[0] if len(source) == 1 else source)
-    found = summarize(trace, chosen)
-    if steps is not None and not found.span_count:
-        raise RingtuneError(f"{source[0]}: no spans in the steps {steps}; look at the whole trace to see which it has")
-    if as_json:
-        sys.stdout.write(orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2).decode() + "\n")
-    else:
-        # In a file or a pipe nothing needs to fit a screen.
-        console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
-        console.print(summary_view(found), highlight=False)
+    found = summarize(read_source(source, steps))
+    show(found.to_json(), lambda: summary_view(found), as_json)
 
 
 @timeline.command("merge")
@@ -78,13 +62,5 @@ def _print_report(report: MergeReport) -> None:
         click.secho(f"! {sentence}", fg="yellow", err=True)
 
 
-def _parse_steps(text: str | None) -> tuple[int | None, int | None] | None:
-    if text is None:
-        return None
-    match = _STEPS.match(text)
-    if match is None:
-        raise UsageError(f"--steps {text}: expected FIRST:END, for example 10:20, :5 or 100:")
-    first, end = (int(number) if number else None for number in match.groups())
-    if first is not None and end is not None and end <= first:
-        raise UsageError(f"--steps {text}: END must be larger than FIRST (END is not included)")
-    return first, end
+for _command in ANALYSES:
+    timeline.add_command(_command)

@@ -107,7 +107,8 @@ class GeneratedJob:
     """A made-up job on rank 0's clock; `write` puts each rank's part on that rank's own clock."""
 
     schedule: Schedule
-    truth: Truth
+    truth: Truth | None
+    """None for a simulated job (`ringtune.timeline.scenario`), which comes with a truth of its own."""
     spans: Mapping[int, SpanTable]
     instants: Mapping[int, tuple[Instant, ...]]
 
@@ -167,7 +168,7 @@ def to_local(plan: Schedule, rank: int, at_ns: Ints) -> Ints:
     return local
 
 
-class _Rows:
+class Rows:
     """Collects spans row by row and turns them into a table."""
 
     def __init__(self, rank: int) -> None:
@@ -196,7 +197,7 @@ class _Rows:
 def generate(plan: Schedule | None = None) -> GeneratedJob:
     """Make up a job."""
     plan = plan or Schedule()
-    rows = {rank: _Rows(rank) for rank in range(plan.ranks)}
+    rows = {rank: Rows(rank) for rank in range(plan.ranks)}
     instants: dict[int, list[Instant]] = {rank: [] for rank in range(plan.ranks)}
     exposed, overlapped, waited = dict.fromkeys(rows, 0), dict.fromkeys(rows, 0), dict.fromkeys(rows, 0)
     at, lengths = plan.start_ns, []
@@ -217,7 +218,7 @@ def generate(plan: Schedule | None = None) -> GeneratedJob:
         lengths.append(finish - at)
         at = finish
     for rank in rows:
-        instants[rank] += _clock_samples(plan, rank, at)
+        instants[rank] += clock_samples(plan, rank, at)
     return GeneratedJob(
         plan,
         _truth(plan, lengths, (exposed, overlapped, waited)),
@@ -251,7 +252,7 @@ def _batch_times(plan: Schedule, step: int, at: int) -> tuple[list[tuple[int, in
     return runs, free
 
 
-def _record_step(plan: Schedule, rows: _Rows, step_at: tuple[int, int], runs: Sequence[tuple[int, int]]) -> None:
+def _record_step(plan: Schedule, rows: Rows, step_at: tuple[int, int], runs: Sequence[tuple[int, int]]) -> None:
     step, at = step_at
     index = 0
     for number, (batch, (begin, end)) in enumerate(zip(plan.batches, runs, strict=True)):
@@ -282,7 +283,7 @@ def _mark_knobs(plan: Schedule, step: int, at: int, instants: Mapping[int, list[
         found.append(Instant(words.KNOBS, "knobs", rank, at, args))
 
 
-def _clock_samples(plan: Schedule, rank: int, end: int) -> list[Instant]:
+def clock_samples(plan: Schedule, rank: int, end: int) -> list[Instant]:
     """Samples at the start, in the middle and at the end; the offset is filled in when the part is written."""
     if rank == 0:
         return []

@@ -152,7 +152,7 @@ def _document(name: str, job: GeneratedJob) -> dict[str, Any]:
         "name": name,
         "command": ["python", f"{name}.py"],
         "created_unix_ns": plan.start_unix_ns,
-        "ended_unix_ns": plan.start_unix_ns + sum(job.truth.step_ns),
+        "ended_unix_ns": plan.start_unix_ns + (sum(job.truth.step_ns) if job.truth else 0),
         "status": "finished",
         "exit_code": 0,
         "size": plan.ranks,

@@ -64,7 +64,8 @@ def _warnings(summary: Summary) -> Iterator[Text]:
         yield Text(f"! {sentence}", style="yellow")
 
 
-def _table(title: str, *columns: str) -> Table:
+def new_table(title: str, *columns: str) -> Table:
+    """Return an empty table; texts stand left, numbers right."""
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in columns:
         # On a narrow terminal the host gives way, never a number.
@@ -76,7 +77,7 @@ def _table(title: str, *columns: str) -> Table:
 def phase_table(summary: Summary) -> Table:
     """Time per phase and rank: what the wall clock saw (overlapping spans count once)."""
     stages = [stage for stage in _PHASES if any(stage.label in rank.stages for rank in summary.ranks)]
-    table = _table("Time per phase", "rank", *(stage.label.replace("_", " ") for stage in stages))
+    table = new_table("Time per phase", "rank", *(stage.label.replace("_", " ") for stage in stages))
     for rank in summary.ranks:
         cells = [rank.stages.get(stage.label) for stage in stages]
         table.add_row(str(rank.rank), *(time_text(cell.busy_ns) if cell else "-" for cell in cells))
@@ -86,7 +87,7 @@ def phase_table(summary: Summary) -> Table:
 def communication_table(summary: Summary) -> Table:
     """Bytes, bandwidth, and how much of the communication the training had to wait for."""
     columns = ("rank", "host", "bytes", "bus bandwidth", "exposed", "overlapped", "wait of step")
-    table = _table("Communication", *columns)
+    table = new_table("Communication", *columns)
     for rank in summary.ranks:
         table.add_row(str(rank.rank), rank.host or "-", *_communication_cells(rank))
     return table
@@ -118,7 +119,7 @@ def arrival_table(summary: Summary) -> Table:
     """Who the others waited for."""
     arrivals = summary.arrivals
     title = f"Arrived last ({arrivals.tensors} tensors, {arrivals.tensors_undecided} too close to tell)"
-    table = _table(title, "rank", "tensors", "batches", "median late", "largest", "sum over batches")
+    table = new_table(title, "rank", "tensors", "batches", "median late", "largest", "sum over batches")
     for rank in arrivals.ranks:
         table.add_row(
             str(rank.rank),
@@ -133,7 +134,7 @@ def arrival_table(summary: Summary) -> Table:
 
 def epoch_table(summary: Summary) -> Table:
     """Versions of the knobs that were in force."""
-    table = _table("Knobs", "epoch", "steps", "batches", "fusion buffer", "cycle time")
+    table = new_table("Knobs", "epoch", "steps", "batches", "fusion buffer", "cycle time")
     for epoch in summary.epochs:
         steps = f"{epoch.first_step}-{epoch.last_step}" if epoch.first_step >= 0 else "-"
         size, cycle = epoch.knobs.get("fusion_bytes"), epoch.knobs.get("cycle_time_ns")

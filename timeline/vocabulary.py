@@ -29,12 +29,17 @@ class Stage(IntEnum):
     CYCLE = 8
     OTHER = 9
     """Spans of traces ringtune did not record and cannot place; the recorder never writes it."""
+    KERNEL = 10
+    """Work of a device other than communication, as other tools record it; the recorder never writes it."""
 
     @property
     def label(self) -> str:
         """The stage as the trace's ``cat`` spells it, for example ``copy_in``."""
         return self.name.lower()
 
+
+FOREIGN_STAGES = frozenset({Stage.OTHER, Stage.KERNEL})
+"""Stages only traces of other tools have."""
 
 STAGE_OF_LABEL = {stage.label: stage for stage in Stage}
 

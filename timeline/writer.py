@@ -16,7 +16,7 @@ import orjson
 
 from ringtune.errors import TraceIoError
 from ringtune.timeline.spans import Instant, PartInfo, SpanTable
-from ringtune.timeline.vocabulary import END_EVENT, FORMAT, PART_EVENT, Stage
+from ringtune.timeline.vocabulary import END_EVENT, FOREIGN_STAGES, FORMAT, PART_EVENT, Stage
 
 Event = dict[str, Any]
 
@@ -130,7 +130,7 @@ def write_part(path: Path, info: PartInfo, spans: SpanTable, instants: Sequence[
     Raises:
         TraceIoError: The file cannot be written.
     """
-    header = process_events(info.rank, f"rank {info.rank}", [stage for stage in Stage if stage is not Stage.OTHER])
+    header = process_events(info.rank, f"rank {info.rank}", [stage for stage in Stage if stage not in FOREIGN_STAGES])
     about = {"format": FORMAT, "rank": info.rank, "size": info.size, "host": info.host, "job": info.job}
     header.append(metadata(PART_EVENT, info.rank, 0, **about, unix_ns=info.unix_ns, monotonic_ns=info.monotonic_ns))
     recorded = len(spans) if info.recorded is None else info.recorded

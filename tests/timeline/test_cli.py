@@ -13,6 +13,7 @@ from ringtune.timeline.generate import Schedule
 from ringtune.timeline.generate_run import generate_run
 from ringtune.timeline.merge import merge_run
 from ringtune.timeline.reader import read
+from ringtune.timeline.scenario import Scenario, simulate
 from ringtune.timeline.units import bytes_text, rate_text, share_text, time_text
 from tests.timeline.helpers import four_ranks
 
@@ -104,3 +105,60 @@ def test_units() -> None:
     assert [bytes_text(count) for count in (5, 2048, 64 << 20, 3 << 30)] == ["5 B", "2.00 KiB", "64.0 MiB", "3.00 GiB"]
     assert [rate_text(rate) for rate in (None, 10, 2e3, 9.81e9)] == ["-", "10 B/s", "2.00 kB/s", "9.81 GB/s"]
     assert (share_text(1, 8), share_text(1, 0)) == ("12.5 %", "-")
+
+
+@pytest.fixture
+def slow_run(tmp_path: Path) -> Path:
+    """A run in which rank 3 computes 2 ms longer than the others, and a fast one to compare it with."""
+    simulate(Scenario(steps=20))[0].write(layout.timeline_parts(tmp_path / "fast"))
+    simulate(Scenario(steps=20, slow_compute={3: 2_000_000}))[0].write(layout.timeline_parts(tmp_path / "slow"))
+    return tmp_path / "slow"
+
+
+def test_analyses_print_tables(slow_run: Path) -> None:
+    assert "rank 3 is late by compute in 20 of 20 steps, 1.9" in invoke("stragglers", slow_run).output
+    path = invoke("critical-path", slow_run).output
+    for expected in ("Critical path: 30", "late (others waited)", "By rank", "Longest steps", "layer4.weight +1"):
+        assert expected in path
+    factors = invoke("efficiency", slow_run, "--reference", slow_run.with_name("fast")).output
+    for expected in ("load balance", "x serialisation", "x transfer", "= efficiency"):
+        assert expected in factors
+    changed = invoke("diff", slow_run.with_name("fast"), slow_run).output
+    assert "compute rank 3" in changed
+    assert changed.index("slower") < changed.index("same")
+
+
+@pytest.mark.parametrize("command", ["stragglers", "critical-path", "efficiency"])
+def test_analyses_print_json_and_take_steps(slow_run: Path, command: str) -> None:
+    whole = json.loads(invoke(command, slow_run, "--json").output)
+    some = json.loads(invoke(command, slow_run, "--json", "--steps", "5:10").output)
+    assert whole.keys() == some.keys()
+    steps = [found["steps"] if isinstance(found["steps"], int) else len(found["steps"]) for found in (whole, some)]
+    assert steps == [20, 5]
+
+
+def test_queries_and_export(slow_run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    sql = "select stage, count(*) as spans from spans group by all order by 1"
+    rows = json.loads(invoke("query", sql, slow_run, "--json").output)
+    assert rows[0] == {"stage": "communicate", "spans": 4 * 20 * 3}
+    assert "communicate" in invoke("query", sql, slow_run).output
+    assert "spans" in invoke("export", slow_run, "--parquet", tmp_path / "spans.parquet").output
+    assert (tmp_path / "spans.parquet").read_bytes()[:4] == b"PAR1"
+
+
+def test_analyses_say_what_they_lack(run: Path, tmp_path: Path) -> None:
+    part = layout.timeline_part(run, 0)
+    with pytest.raises(RingtuneError, match="two ranks ran together"):
+        invoke("stragglers", part)
+    with pytest.raises(RingtuneError, match="needs at least two"):
+        invoke("diff", run, run, "--steps", "1:2")
+    empty = tmp_path / "empty.json"
+    empty.write_text("[]")
+    for command in ("critical-path", "efficiency", "stragglers"):
+        with pytest.raises(RingtuneError):
+            invoke(command, empty)
+    with pytest.raises(RingtuneError, match="no file; merge the run first"):
+        invoke("open", run, "--ui", "https://ui.example", "--port", "0")
+    with pytest.raises(RingtuneError, match="not there"):
+        invoke("open", tmp_path / "none.json")

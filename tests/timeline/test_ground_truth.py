@@ -1,0 +1,234 @@
+"""Every analysis across ranks gives back what the simulated job put in, exactly."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringtune.timeline.batches import batch_table
+from ringtune.timeline.compare import compare
+from ringtune.timeline.critical import critical_path
+from ringtune.timeline.efficiency import efficiency
+from ringtune.timeline.inputs import load
+from ringtune.timeline.merge import join, merge
+from ringtune.timeline.scenario import Scenario, ScenarioTruth, simulate
+from ringtune.timeline.spans import Trace
+from ringtune.timeline.stragglers import CAUSES, stragglers
+from ringtune.timeline.vocabulary import Stage
+from tests.timeline.helpers import SKEWED, TWO_HOSTS
+
+
+def trace_of(plan: Scenario) -> tuple[Trace, ScenarioTruth]:
+    """A simulated job as a joined trace, and its truth."""
+    job, truth = simulate(plan)
+    return join([Trace(job.spans[rank], (), (job.part_info(rank),), "part") for rank in job.spans]), truth
+
+
+def slow(ranks: int, largest: int) -> st.SearchStrategy[dict[int, int]]:
+    return st.dictionaries(st.integers(0, ranks - 1), st.integers(0, largest), max_size=2)
+
+
+def plans() -> st.SearchStrategy[Scenario]:
+    def of_size(ranks: int) -> st.SearchStrategy[Scenario]:
+        return st.builds(
+            Scenario,
+            ranks=st.just(ranks),
+            steps=st.integers(1, 6),
+            batches=st.integers(1, 4),
+            tensors_per_batch=st.integers(1, 3),
+            compute_ns=st.integers(1_000, 20_000_000),
+            jitter_ns=st.integers(10_000, 3_000_000),
+            control_ns=st.integers(0, 2_000_000),
+            copy_ns=st.integers(0, 200_000),
+            transfer_ns=st.integers(1, 15_000_000),
+            update_ns=st.integers(1, 3_000_000),
+            slow_compute=slow(ranks, 5_000_000),
+            slow_control=slow(ranks, 1_000_000),
+            slow_link=slow(ranks, 2_000_000),
+            seed=st.integers(0, 10**6),
+        )
+
+    return st.integers(1, 5).flatmap(of_size)
+
+
+@settings(max_examples=80, deadline=None)
+@given(plan=plans())
+def test_the_critical_path_is_the_one_that_was_simulated(plan: Scenario) -> None:
+    trace, truth = trace_of(plan)
+    found = critical_path(trace)
+    assert found.length_ns == truth.runtime_ns
+    assert found.causes == dict(truth.causes())
+    # The stretches tile the job: each begins where the one before ended.
+    ends = [stretch.end_ns for stretch in found.stretches]
+    assert [stretch.begin_ns for stretch in found.stretches] == [0, *ends[:-1]]
+    assert sum(step.length_ns for step in found.steps) == found.length_ns
+    assert sum(part.total_ns for part in found.contributions) == found.length_ns
+
+
+def test_the_critical_path_names_ranks_and_moments() -> None:
+    trace, truth = trace_of(Scenario(slow_compute={2: 3_000_000}, slow_link={1: 40_000}))
+    found = critical_path(trace)
+    start = truth.path[0].begin_ns
+    expected = [(cause.name, cause.rank, cause.begin_ns - start, cause.end_ns - start) for cause in truth.path]
+    assert [(s.cause, s.rank, s.begin_ns, s.end_ns) for s in found.stretches] == expected
+    assert {part.rank for part in found.contributions if part.cause == "late"} == {2}
+    assert [step.step for step in found.steps] == list(range(12))
+
+
+@settings(max_examples=60, deadline=None)
+@given(plan=plans())
+def test_efficiency_is_exact_and_its_factors_multiply(plan: Scenario) -> None:
+    trace, truth = trace_of(plan)
+    found = efficiency(trace)
+    assert tuple(found.useful_ns.values()) == truth.useful_ns
+    assert (found.runtime_ns, found.ideal_ns) == (truth.runtime_ns, truth.ideal_ns)
+    product = found.load_balance * found.serialisation * found.transfer
+    assert product == found.efficiency == Fraction(sum(truth.useful_ns), plan.ranks * truth.runtime_ns)
+    assert all(0 < factor <= 1 for factor in (found.load_balance, found.serialisation, found.transfer))
+
+
+def test_computation_scaling_compares_with_a_reference() -> None:
+    alone, truth = trace_of(Scenario(ranks=1))
+    together, slower = trace_of(Scenario(ranks=3, compute_ns=14_000_000))
+    found = efficiency(together, alone)
+    expected = Fraction(truth.useful_ns[0], 12) / Fraction(sum(slower.useful_ns), 3 * 12)
+    assert found.computation == expected
+    assert found.load_balance * found.serialisation * found.transfer * expected == found.efficiency
+    assert found.to_json()["efficiency"] == pytest.approx(float(found.efficiency))
+
+
+def lateness_put_in(plan: Scenario, truth: ScenarioTruth) -> dict[str, Counter[int]]:
+    """Lateness by cause and rank, counted the plain way: the latest batch of each step."""
+    found: dict[str, Counter[int]] = {cause: Counter() for cause in (*CAUSES, "carried")}
+    for step in range(plan.steps):
+        worst: dict[str, tuple[int, int]] = {}
+        for batch in range(plan.batches):
+            for cause, moments in (
+                ("compute", truth.submit_ns), ("negotiation", truth.agreed_ns), ("network", truth.end_ns)
+            ):  # fmt: skip
+                row = moments[step][batch]
+                order = sorted(range(plan.ranks), key=lambda rank: (row[rank], rank))
+                last, second = order[-1], order[-2]
+                lateness = row[last] - row[second]
+                if cause == "compute":
+                    released = truth.released_ns[step - 1] if step else None
+                    carried = 0 if released is None else min(lateness, max(0, released[last] - released[second]))
+                    if lateness:
+                        worst["carried"] = max(worst.get("carried", (0, 0)), (carried, last))
+                    lateness -= carried
+                if lateness:
+                    worst[cause] = max(worst.get(cause, (0, 0)), (lateness, last))
+        for cause, (lateness, rank) in worst.items():
+            found[cause][rank] += lateness
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(plan=plans().filter(lambda plan: plan.ranks > 1))
+def test_lateness_comes_back_by_rank_and_cause(plan: Scenario) -> None:
+    trace, truth = trace_of(plan)
+    expected = lateness_put_in(plan, truth)
+    found = stragglers(trace)
+    for cause in CAUSES:
+        totals = {rank.rank: rank.causes[cause].total_ns for rank in found.ranks if rank.causes[cause].total_ns}
+        assert totals == {rank: total for rank, total in expected[cause].items() if total}
+
+
+@pytest.mark.parametrize(
+    ("cause", "change"),
+    [
+        ("compute", {"slow_compute": {2: 2_000_000}}),
+        ("negotiation", {"slow_control": {2: 400_000}}),
+        ("network", {"slow_link": {2: 400_000}}),
+    ],
+)
+def test_a_slow_rank_is_found_by_its_cause_and_nobody_else(cause: str, change: dict[str, Any]) -> None:
+    trace, _ = trace_of(Scenario(steps=40, **change))
+    found = stragglers(trace)
+    assert {rank.rank: rank.verdict for rank in found.ranks if rank.verdict} == {2: (cause,)}
+    assert found.chance[cause] < 0.001
+    assert found.worst_steps[0].rank == 2
+    if cause == "compute":
+        assert (found.tensors[0].rank, found.tensors[0].rank_times) == (2, 40)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_chance_is_called_chance(seed: int) -> None:
+    trace, _ = trace_of(Scenario(steps=60, jitter_ns=2_000_000, seed=seed))
+    found = stragglers(trace)
+    assert [rank.verdict for rank in found.ranks] == [()] * 4
+    assert found.chance["compute"] > 0.001
+
+
+def test_clocks_far_apart_change_nothing_but_what_their_error_hides(tmp_path: Path) -> None:
+    plan = Scenario(steps=20, slow_compute={3: 2_000_000}, hosts=TWO_HOSTS, clocks=SKEWED)
+    job, truth = simulate(plan)
+    merge(job.write(tmp_path), tmp_path / "merged.json")
+    trace = load(tmp_path / "merged.json")
+    found = stragglers(trace)
+    assert {rank.rank: rank.verdict for rank in found.ranks if rank.verdict} == {3: ("compute",)}
+    assert {host.host: host.steps_last["compute"] for host in found.hosts} == {"host-a": 0, "host-b": 20}
+    path = critical_path(trace)
+    assert path.length_ns == pytest.approx(truth.runtime_ns, abs=5)
+    assert path.causes["late"] == pytest.approx(truth.causes()["late"], abs=200)
+    assert float(efficiency(trace).efficiency) == pytest.approx(sum(truth.useful_ns) / 4 / truth.runtime_ns, rel=1e-6)
+
+
+def test_diff_finds_what_was_changed_and_only_that() -> None:
+    before, _ = trace_of(Scenario(steps=40))
+    after, _ = trace_of(Scenario(steps=40, slow_compute={1: 1_500_000}, seed=1))
+    found = compare(before, after)
+    by_name = {(change.kind, change.what): change for change in found.changes}
+    slowed = by_name["compute", "rank 1"]
+    assert slowed.verdict == "slower"
+    assert slowed.low_ns <= slowed.difference_ns <= slowed.high_ns
+    assert slowed.difference_ns == pytest.approx(1_500_000, abs=50_000)
+    assert by_name["step", "step"].verdict == "slower"
+    assert [by_name["compute", f"rank {rank}"].verdict for rank in (0, 2, 3)] == ["same"] * 3
+    assert by_name["stage", "communicate"].verdict == "same"
+    verdicts = [change.verdict for change in found.changes]
+    assert verdicts == sorted(verdicts, key=("slower", "faster", "same").index)  # worst first
+    back = compare(after, before)
+    assert {change.verdict for change in back.changes if (change.kind, change.what) == ("compute", "rank 1")} == {
+        "faster"
+    }
+
+
+def test_equal_runs_are_the_same() -> None:
+    found = compare(trace_of(Scenario(steps=40))[0], trace_of(Scenario(steps=40, seed=9))[0])
+    assert {change.verdict for change in found.changes} == {"same"}
+    assert (found.only_first, found.only_second) == ((), ())
+
+
+@settings(max_examples=40, deadline=None)
+@given(plan=plans())
+def test_phases_of_a_tensor_follow_one_another_and_sums_match(plan: Scenario) -> None:
+    trace, _ = trace_of(plan)
+    for rank in trace.ranks:
+        spans = trace.spans.of_rank(rank)
+        by_stage = {}
+        for stage in (Stage.NEGOTIATE, Stage.QUEUE, Stage.COPY_IN, Stage.COPY_OUT):
+            chosen = spans.of_stage(stage)
+            chosen = chosen.take(np.lexsort((chosen.tensor, chosen.batch)))
+            by_stage[stage] = chosen
+            assert len(chosen) == plan.steps * plan.batches * plan.tensors_per_batch
+        order = [by_stage[stage] for stage in (Stage.NEGOTIATE, Stage.QUEUE, Stage.COPY_IN, Stage.COPY_OUT)]
+        assert np.array_equal(order[0].end_ns, order[1].begin_ns)
+        assert np.all(order[1].end_ns <= order[2].begin_ns)
+        assert np.all(order[2].end_ns <= order[3].begin_ns)
+        run = spans.of_stage(Stage.COMMUNICATE)
+        assert int(run.bytes.sum()) == int(order[0].bytes.sum())
+    table = batch_table(trace)
+    assert np.all(table.submit <= table.agreed)
+    assert np.all(table.agreed <= table.start)
+    assert np.all(table.start <= table.begin)
+    assert np.all(table.begin < table.end)
+    assert np.all(table.end <= table.done)
+    assert np.all(table.begin.max(axis=1) < table.end.min(axis=1))  # nothing is received before it was sent

@@ -1,0 +1,78 @@
+"""Serving a trace to Perfetto's page: on this machine only, that page only, that file only."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from ringtune import layout
+from ringtune.errors import RingtuneError, UsageError
+from ringtune.timeline.inputs import load
+from ringtune.timeline.run import Run
+from ringtune.timeline.viewing import TraceServer, as_run, origin_of
+from tests.timeline.helpers import generate, merged, rows
+
+UI = "https://ui.example:8443/v1"
+
+
+def answer(address: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+    request = urllib.request.Request(address, method=method, headers={"Origin": "https://ui.example:8443"})
+    with urllib.request.urlopen(request, timeout=5) as response:
+        return response.status, dict(response.headers), response.read()
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "my trace.json"
+    path.write_bytes(b'{"traceEvents":[]}')
+    return path
+
+
+def test_the_trace_is_served_to_that_page(trace: Path) -> None:
+    server = TraceServer(trace, UI, port=0)
+    assert server.link == f"{UI}/#!/?url={server.url}"
+    assert server.url.startswith("http://127.0.0.1:")
+    with server.running() as url:
+        status, headers, body = answer(url)
+        assert (status, body) == (200, trace.read_bytes())
+        assert headers["Access-Control-Allow-Origin"] == "https://ui.example:8443"
+        assert headers["Content-Length"] == str(len(body))
+        assert answer(url, "HEAD")[2] == b""
+        status, headers, _ = answer(url, "OPTIONS")
+        assert (status, headers["Access-Control-Allow-Private-Network"]) == (204, "true")
+
+
+def test_nothing_else_is_served(trace: Path) -> None:
+    (trace.parent / "secret").write_text("secret")
+    server = TraceServer(trace, UI, port=0)
+    with server.running() as url:
+        root = url.rsplit("/", 1)[0]
+        for path in ("/", "/secret", "/../secret", "/%2e%2e/secret", "/my%20trace.json/"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                answer(root + path)
+        trace.unlink()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            answer(url)
+
+
+def test_bad_input_is_refused(trace: Path) -> None:
+    with pytest.raises(RingtuneError, match="no file; merge the run first"):
+        TraceServer(trace.with_name("none.json"), UI, port=0)
+    for address in ("ui.example", "ftp://ui.example", "https://", ""):
+        with pytest.raises(UsageError, match="expected the address"):
+            origin_of(address)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(RingtuneError, match="cannot be used"):
+        TraceServer(trace, UI, port=taken.getsockname()[1])
+
+
+def test_a_lonely_file_becomes_a_run_for_the_dashboard(tmp_path: Path) -> None:
+    job = generate()
+    trace = merged(job, tmp_path, "lonely.json")
+    run = as_run(tmp_path / "lonely.json", tmp_path / "shown")
+    assert layout.is_run(run)
+    assert not Run(run).problems
+    assert rows(load(run).spans) == rows(trace.spans)

@@ -1,0 +1,160 @@
+"""Batches over all ranks as matrices: when each rank submitted, agreed, began and ended each batch.
+
+Notation: B batches, R ranks; every matrix is B x R, int64 ns, `MISSING` where a rank recorded nothing. Per batch and
+rank: submit = its last tensor's submission; agreed = its negotiation's end; start = its last tensor left the queue;
+begin, end = its collective; done = the last tensor copied out (or end). Where a trace records no negotiation, submit,
+agreed and start are begin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ringtune.timeline.intervals import difference, union
+from ringtune.timeline.spans import UNKNOWN, Codes, Ints, SpanTable, Trace
+from ringtune.timeline.vocabulary import Stage
+
+MISSING = -(2**62)
+
+_KNOWS_WAITING = np.array([Stage.WAIT, Stage.NEGOTIATE, Stage.QUEUE], dtype=np.uint8)
+"""Traces with spans of these stages do not mean waiting where they record none."""
+
+
+@dataclass(frozen=True)
+class BatchTable:
+    """Batches in the order of their ids; ``ranks[r]`` is the rank of column r, ``label`` an index into ``labels``."""
+
+    ids: Ints
+    ranks: tuple[int, ...]
+    submit: Ints
+    agreed: Ints
+    start: Ints
+    begin: Ints
+    end: Ints
+    done: Ints
+    step: Ints
+    label: Codes
+    bytes: Ints
+    labels: tuple[str, ...]
+
+    @property
+    def complete(self) -> NDArray[np.bool_]:
+        """Batches that every rank recorded."""
+        found: NDArray[np.bool_] = (self.begin != MISSING).all(axis=1)
+        return found
+
+    def take(self, chosen: NDArray[np.bool_]) -> BatchTable:
+        """Return some of the batches."""
+        names = ("ids", "submit", "agreed", "start", "begin", "end", "done", "step", "label", "bytes")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
+
+
+def numbered(spans: SpanTable) -> SpanTable:
+    """Give collectives without a batch one: the n-th of its name in its step on each rank is the same batch.
+
+    Other tools do not number batches; equal ranks run equal collectives in equal order.
+    """
+    where = np.flatnonzero((spans.stage == Stage.COMMUNICATE) & (spans.batch == 0))
+    if not len(where) or np.any(spans.batch[spans.stage == Stage.COMMUNICATE] > 0):
+        return spans
+    order = np.lexsort((spans.begin_ns[where], spans.name[where], spans.step[where], spans.rank[where]))
+    where = where[order]
+    keys = np.stack((spans.rank[where], spans.step[where], spans.name[where]))
+    fresh = np.concatenate(([True], np.any(np.diff(keys, axis=1) != 0, axis=0)))
+    starts = np.flatnonzero(fresh)
+    turn = np.arange(len(where)) - np.repeat(starts, np.diff(np.append(starts, len(where))))
+    _, number = np.unique(np.stack((keys[1], keys[2], turn)), axis=1, return_inverse=True)
+    batch = spans.batch.copy()
+    batch[where] = number.reshape(-1) + 1
+    return replace(spans, batch=batch)
+
+
+def batch_table(trace: Trace) -> BatchTable:
+    """Return the trace's batches; empty when it holds no collectives."""
+    spans = numbered(trace.spans)
+    runs = spans.take((spans.stage == Stage.COMMUNICATE) & (spans.batch > 0))
+    ids, first, row = np.unique(runs.batch, return_index=True, return_inverse=True)
+    ranks, column = np.unique(runs.rank, return_inverse=True)
+    shape = (len(ids), len(ranks))
+    begin = -_latest(shape, row, column, -runs.begin_ns)
+    begin[begin == -MISSING] = MISSING
+    end = _latest(shape, row, column, runs.end_ns)
+    about = (ids, ranks, shape)
+    submit = _of_stage(spans, Stage.NEGOTIATE, about, "begin_ns")
+    agreed = _of_stage(spans, Stage.NEGOTIATE, about, "end_ns")
+    start = _of_stage(spans, Stage.QUEUE, about, "end_ns")
+    done = np.maximum(_of_stage(spans, Stage.COPY_OUT, about, "end_ns"), end)
+    unheard = submit == MISSING
+    return BatchTable(
+        ids=ids,
+        ranks=tuple(ranks.tolist()),
+        submit=np.where(unheard, begin, submit),
+        agreed=np.where(unheard, begin, agreed),
+        start=np.where(start == MISSING, begin, start),
+        begin=begin,
+        end=end,
+        done=np.where(end == MISSING, MISSING, done),
+        step=runs.step[first],
+        label=np.where(runs.tensor[first] > 0, runs.tensor[first], -1 - runs.name[first]).astype(np.int32),
+        bytes=runs.bytes[first],
+        labels=(*spans.tensors, *reversed(spans.names)),  # -1 - name counts from the end
+    )
+
+
+def _latest(shape: tuple[int, int], row: Ints, column: Ints, values: Ints) -> Ints:
+    found = np.full(shape[0] * shape[1], MISSING, dtype=np.int64)
+    np.maximum.at(found, row * shape[1] + column, values)
+    return found.reshape(shape)
+
+
+def _of_stage(spans: SpanTable, stage: Stage, about: tuple[Ints, Codes, tuple[int, int]], moment: str) -> Ints:
+    """Latest moment of a stage per batch and rank."""
+    ids, ranks, shape = about
+    if not len(ids):
+        return np.full(shape, MISSING, dtype=np.int64)
+    chosen = spans.take((spans.stage == stage) & (spans.batch > 0))
+    row = np.minimum(np.searchsorted(ids, chosen.batch), len(ids) - 1)
+    column = np.minimum(np.searchsorted(ranks, chosen.rank), len(ranks) - 1)
+    known = (ids[row] == chosen.batch) & (ranks[column] == chosen.rank)
+    return _latest(shape, row[known], column[known], getattr(chosen, moment)[known])
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """One rank's training: its steps (sorted, a whole trace without steps is one) and when it waited.
+
+    ``waits`` are disjoint sorted intervals; ``syncs`` all moments at which a wait ended, also waits of no length.
+    """
+
+    rank: int
+    number: Ints
+    begin: Ints
+    end: Ints
+    waits: Ints
+    syncs: Ints
+
+
+def rank_steps(trace: Trace, rank: int) -> RankSteps | None:
+    """Return a rank's steps and waits; None when it recorded nothing.
+
+    Other tools do not record waits: there, communication that no other work of the device overlaps is waiting.
+    """
+    spans = trace.spans.of_rank(rank)
+    if not len(spans):
+        return None
+    steps = spans.of_stage(Stage.STEP)
+    steps = steps.take(np.argsort(steps.begin_ns, kind="stable"))
+    number, begin, end = steps.step, steps.begin_ns, steps.end_ns
+    if not len(steps):
+        number = np.array([UNKNOWN], dtype=np.int64)
+        begin, end = spans.begin_ns.min(keepdims=True), spans.end_ns.max(keepdims=True)
+    wait = spans.of_stage(Stage.WAIT)
+    waits, syncs = union(wait.begin_ns, wait.end_ns), np.unique(wait.end_ns)
+    if not np.isin(spans.stage, _KNOWS_WAITING).any():
+        moving, busy = spans.of_stage(Stage.COMMUNICATE), spans.of_stage(Stage.KERNEL)
+        waits = difference(union(moving.begin_ns, moving.end_ns), union(busy.begin_ns, busy.end_ns))
+        syncs = waits[:, 1]
+    return RankSteps(rank, number, begin, end, waits, syncs)

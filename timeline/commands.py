@@ -1,0 +1,214 @@
+"""The analyses as commands of ``ringtune timeline``."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+from rich.console import Console, RenderableType
+
+from ringtune.errors import RingtuneError, UsageError
+from ringtune.timeline.inputs import load
+from ringtune.timeline.spans import Trace
+from ringtune.timeline.summary import select_steps
+
+_PIPE_WIDTH = 160
+_STEPS = re.compile(r"^(\d*):(\d*)$")
+
+StepRange = tuple[int | None, int | None]
+
+
+def sources(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument for what is read: a run folder, files, or parts."""
+    kind: click.Path = click.Path(path_type=Path)
+    return click.argument("source", metavar="FILE|RUN_DIR", nargs=-1, required=True, type=kind)(command)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+steps_option = click.option(
+    "--steps", metavar="FIRST:END", help="Only these steps, END not included; either may be left out."
+)
+
+
+def read_source(source: tuple[Path, ...], steps: str | None) -> Trace:
+    """Load what the user named, cut to the steps.
+
+    Raises:
+        RingtuneError: Nothing is there, or not in these steps.
+    """
+    chosen = parse_steps(steps)
+    trace = load(source[0] if len(source) == 1 else source)
+    if chosen is None:
+        return trace
+    trace = select_steps(trace, *chosen)
+    if not len(trace.spans):
+        raise RingtuneError(f"{source[0]}: no spans in the steps {steps}; look at the whole trace to see which it has")
+    return trace
+
+
+def parse_steps(text: str | None) -> StepRange | None:
+    """Read ``FIRST:END``.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if text is None:
+        return None
+    match = _STEPS.match(text)
+    if match is None:
+        raise UsageError(f"--steps {text}: expected FIRST:END, for example 10:20, :5 or 100:")
+    first, end = (int(number) if number else None for number in match.groups())
+    if first is not None and end is not None and end <= first:
+        raise UsageError(f"--steps {text}: END must be larger than FIRST (END is not included)")
+    return first, end
+
+
+def show(data: object, view: Callable[[], RenderableType], as_json: bool) -> None:
+    """Print as JSON or as tables."""
+    if as_json:
+        sys.stdout.write(orjson.dumps(data, option=orjson.OPT_INDENT_2, default=str).decode() + "\n")
+        return
+    # In a file or a pipe nothing needs to fit a screen.
+    console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+    console.print(view(), highlight=False)
+
+
+@click.command("critical-path")
+@sources
+@json_option
+@steps_option
+def critical_path_command(source: tuple[Path, ...], as_json: bool, steps: str | None) -> None:
+    """Print the chain of causes, across ranks, that set each step's length."""
+    from ringtune.timeline.analysis_tables import critical_path_view
+    from ringtune.timeline.critical import critical_path
+
+    found = critical_path(read_source(source, steps))
+    show(found.to_json(), lambda: critical_path_view(found), as_json)
+
+
+@click.command("stragglers")
+@sources
+@json_option
+@steps_option
+def stragglers_command(source: tuple[Path, ...], as_json: bool, steps: str | None) -> None:
+    """Print who made the others wait, how often, by how much, why, and whether it is chance."""
+    from ringtune.timeline.analysis_tables import stragglers_view
+    from ringtune.timeline.stragglers import stragglers
+
+    found = stragglers(read_source(source, steps))
+    show(found.to_json(), lambda: stragglers_view(found), as_json)
+
+
+@click.command("efficiency")
+@sources
+@click.option(
+    "--reference",
+    metavar="FILE|RUN_DIR",
+    type=click.Path(path_type=Path),
+    help="The same training on fewer ranks (usually one), for computation scaling.",
+)
+@json_option
+@steps_option
+def efficiency_command(source: tuple[Path, ...], reference: Path | None, as_json: bool, steps: str | None) -> None:
+    """Print the factors that multiply exactly to the parallel efficiency."""
+    from ringtune.timeline.analysis_tables import efficiency_view
+    from ringtune.timeline.efficiency import efficiency
+
+    base = read_source((reference,), None) if reference is not None else None
+    found = efficiency(read_source(source, steps), base)
+    show(found.to_json(), lambda: efficiency_view(found), as_json)
+
+
+@click.command("diff")
+@click.argument("first", metavar="A", type=click.Path(path_type=Path))
+@click.argument("second", metavar="B", type=click.Path(path_type=Path))
+@click.option("--tensors", default=20, show_default=True, type=click.IntRange(0), help="Tensors to list.")
+@json_option
+@steps_option
+def diff_command(first: Path, second: Path, tensors: int, as_json: bool, steps: str | None) -> None:
+    """Print what got slower or faster from A to B, with 95 % intervals, worst first.
+
+    A and B are run folders or trace files. --steps leaves out, for example, the first steps of both.
+    """
+    from ringtune.timeline.analysis_tables import comparison_view
+    from ringtune.timeline.compare import compare
+
+    found = compare(read_source((first,), steps), read_source((second,), steps), tensors)
+    show(found.to_json(), lambda: comparison_view(found), as_json)
+
+
+@click.command("query")
+@click.argument("sql")
+@sources
+@json_option
+@steps_option
+def query_command(sql: str, source: tuple[Path, ...], as_json: bool, steps: str | None) -> None:
+    r"""Run an SQL statement (DuckDB's dialect) over the tables spans, instants and parts.
+
+    \b
+    ringtune timeline query "select rank, stage, sum(duration_ns) from spans group by all" trace.json
+    """
+    from ringtune.timeline.analysis_tables import answer_view
+    from ringtune.timeline.database import query
+
+    answer = query(read_source(source, steps), sql)
+    show(answer.to_json(), lambda: answer_view(answer), as_json)
+
+
+@click.command("export")
+@sources
+@click.option(
+    "--parquet", required=True, metavar="OUT", type=click.Path(path_type=Path, dir_okay=False), help="File to write."
+)
+@steps_option
+def export_command(source: tuple[Path, ...], parquet: Path, steps: str | None) -> None:
+    """Write the spans as a Parquet file, for pandas, polars, DuckDB and others."""
+    from ringtune.timeline.database import export_parquet
+
+    rows = export_parquet(read_source(source, steps), parquet)
+    click.echo(f"{parquet}: {rows} spans")
+
+
+@click.command("open")
+@click.argument("source", metavar="FILE|RUN_DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--ui",
+    metavar="ADDRESS",
+    envvar="RINGTUNE_PERFETTO_UI",
+    help="Perfetto's page, https://HOST; without it the dashboard's own viewer is used.",
+)
+@click.option("--port", type=click.IntRange(0, 65535), help="Port; default: 9001 for Perfetto, 8050 for the dashboard.")
+def open_command(source: Path, ui: str | None, port: int | None) -> None:
+    """Look at a trace in a browser: in the dashboard (needs no network), or in Perfetto's page with --ui.
+
+    Serves on 127.0.0.1 until interrupted with Ctrl-C; the trace stays on this machine.
+    """
+    from ringtune import layout
+    from ringtune.timeline.viewing import PERFETTO_PORT, TraceServer, show_in_dashboard
+
+    if not ui:
+        raise SystemExit(show_in_dashboard(source, 8050 if port is None else port))
+    server = TraceServer(
+        layout.timeline_file(source) if source.is_dir() else source, ui, PERFETTO_PORT if port is None else port
+    )
+    click.echo(f"{server.url}\n  open {server.link}\n  Stop with Ctrl-C.")
+    with server.running(), suppress(KeyboardInterrupt):
+        threading.Event().wait()
+
+
+ANALYSES = (
+    critical_path_command,
+    stragglers_command,
+    efficiency_command,
+    diff_command,
+    query_command,
+    export_command,
+    open_command,
+)

@@ -1,0 +1,280 @@
+"""Stragglers: who made the others wait, how often, by how much, by which cause, and whether that is chance.
+
+Notation: for a batch all ranks ran, lateness of the last rank = its moment minus that of the last but one: what the
+job could gain if only that rank were on time. Three moments, three causes:
+
+* ``compute``: the last tensor's submit. What the rank brought along from having been released late by the collective
+  before is not its computing: that share is ``carried``, and counts for nobody's cause here.
+* ``negotiation``: the moment it heard that the batch may run (agreed). All ranks wait for the last to begin.
+* ``network``: the end of its collective, where ranks that began together end apart.
+
+Where two ranks are closer than their clocks' error bounds allow to tell, nobody is last. Batches of a step are not
+independent: a rank late in one is late in the next. So a step counts once, with the latest of its batches, and the
+tests draw steps: per rank a one-sided binomial test against 1/R (Holm's correction), over all ranks a permutation
+test of the lateness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ringtune.errors import RingtuneError
+from ringtune.timeline.arrivals import LastOnes, error_table, last_ones, tensor_submits
+from ringtune.timeline.batches import MISSING, BatchTable, batch_table, rank_steps
+from ringtune.timeline.chance import binomial_tail, holm, permutation_test
+from ringtune.timeline.spans import Ints, Trace
+from ringtune.timeline.vocabulary import Stage
+
+CAUSES = ("compute", "negotiation", "network")
+
+SURE = 0.01
+MATERIAL = 0.002
+"""A rank is called a straggler when its p-value is below `SURE` and its lateness at least this share of the job."""
+
+
+@dataclass(frozen=True)
+class CauseLateness:
+    """One cause on one rank. Steps in which it was last; lateness summed over those steps, and its largest."""
+
+    steps_last: int
+    total_ns: int
+    largest_ns: int
+    p_value: float
+
+
+@dataclass(frozen=True)
+class RankStraggling:
+    """One rank. ``carried_ns``: lateness of its submits inherited from being released late; ``verdict``: causes that
+    are no chance and matter, strongest first.
+    """
+
+    rank: int
+    host: str
+    causes: dict[str, CauseLateness]
+    carried_ns: int
+    verdict: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HostStraggling:
+    """All ranks of a host together: steps in which one of them was last, by cause."""
+
+    host: str
+    ranks: int
+    steps_last: dict[str, int]
+    total_ns: dict[str, int]
+
+
+@dataclass(frozen=True)
+class TensorStraggling:
+    """A tensor: how often it was waited for, the rank that was last most often, and the lateness summed."""
+
+    tensor: str
+    times: int
+    undecided: int
+    rank: int
+    rank_times: int
+    total_ns: int
+
+
+@dataclass(frozen=True)
+class StepStraggling:
+    """A step in which somebody was late: the cause with the largest lateness."""
+
+    step: int
+    cause: str
+    rank: int
+    lateness_ns: int
+
+
+@dataclass(frozen=True)
+class Stragglers:
+    """Everything; ``chance``: per cause the permutation test's p-value over all ranks (1 when nothing to test)."""
+
+    steps: int
+    batches: int
+    incomplete: int
+    ranks: tuple[RankStraggling, ...]
+    hosts: tuple[HostStraggling, ...]
+    tensors: tuple[TensorStraggling, ...]
+    worst_steps: tuple[StepStraggling, ...]
+    chance: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Late:
+    """Per step (rows) the rank (column) that was last by a cause, -1 for nobody, and by how much."""
+
+    steps: Ints
+    column: Ints
+    lateness: Ints
+
+
+def stragglers(trace: Trace, largest: int = 20) -> Stragglers:
+    """Find who made the others wait; at most ``largest`` tensors and steps are listed.
+
+    Raises:
+        RingtuneError: Fewer than two ranks ran a batch together.
+    """
+    everything = batch_table(trace)
+    table = everything.take(everything.complete)
+    if len(table.ranks) < 2 or not len(table.ids):
+        raise RingtuneError(
+            "no batch that two ranks ran together: stragglers are found by comparing ranks; "
+            "give the run folder or the parts of all ranks"
+        )
+    errors = error_table(trace)[np.ix_(table.ranks, table.ranks)]
+    carried, late = _compute(trace, table, errors)
+    found = {
+        "compute": _per_step(table, *late),
+        "negotiation": _per_step(table, *_last(table.agreed, errors)),
+        "network": _per_step(table, *_last(table.end, errors)),
+    }
+    tests = {cause: _tests(found[cause], len(table.ranks)) for cause in CAUSES}
+    hosts = {part.rank: part.host for part in trace.parts}
+    ranks = [
+        _rank((column, rank, hosts.get(rank, "")), found, tests, carried) for column, rank in enumerate(table.ranks)
+    ]
+    ranks = [replace(rank, verdict=_verdict(rank, int(table.done.max() - table.submit.min()))) for rank in ranks]
+    return Stragglers(
+        steps=len(np.unique(table.step)),
+        batches=len(table.ids),
+        incomplete=len(everything.ids) - len(table.ids),
+        ranks=tuple(ranks),
+        hosts=tuple(_hosts(ranks)),
+        tensors=tuple(_tensors(trace)[:largest]),
+        worst_steps=tuple(_steps(table, found)[:largest]),
+        chance={cause: _chance(found[cause], len(table.ranks)) for cause in CAUSES},
+    )
+
+
+def _last(moments: Ints, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """Column of the last rank (-1: too close to tell) and its lateness, row by row."""
+    order = np.argsort(moments, axis=1, kind="stable")
+    last, second = order[:, -1], order[:, -2]
+    rows = np.arange(len(moments))
+    lateness = moments[rows, last] - moments[rows, second]
+    sure = lateness > errors[last, second]
+    return np.where(sure, last, -1), np.where(sure, lateness, 0)
+
+
+def _compute(trace: Trace, table: BatchTable, errors: NDArray[np.float64]) -> tuple[Ints, tuple[Ints, Ints]]:
+    """Lateness of submits without what was carried over; and the carried lateness by column."""
+    last, lateness = _last(table.submit, errors)
+    released = np.stack([_released(trace, rank, table.submit[:, at]) for at, rank in enumerate(table.ranks)], axis=1)
+    second = np.argsort(table.submit, axis=1, kind="stable")[:, -2]
+    rows = np.arange(len(last))
+    known = (released[rows, last] != MISSING) & (released[rows, second] != MISSING) & (last >= 0)
+    behind = np.where(known, released[rows, last] - released[rows, second], 0)
+    carried = np.clip(behind, 0, lateness)
+    own = lateness - carried
+    column, worst = _per_step(table, last, carried).column, _per_step(table, last, carried).lateness
+    sums = np.zeros(len(table.ranks), dtype=np.int64)
+    np.add.at(sums, column[column >= 0], worst[column >= 0])
+    return sums, (np.where(own > 0, last, -1), own)
+
+
+def _released(trace: Trace, rank: int, before: Ints) -> Ints:
+    """When the rank's last wait before each moment ended."""
+    steps = rank_steps(trace, rank)
+    syncs = steps.syncs if steps is not None else np.empty(0, dtype=np.int64)
+    place = np.searchsorted(syncs, before, side="right") - 1
+    return np.where(place >= 0, syncs[np.maximum(place, 0)] if len(syncs) else MISSING, MISSING)
+
+
+def _per_step(table: BatchTable, last: Ints, lateness: Ints) -> _Late:
+    """The latest batch of every step; batches of no known step are one round each."""
+    unknown = table.step < 0
+    rounds = np.where(unknown, -1 - np.arange(len(last)), table.step)
+    order = np.lexsort((lateness, rounds))
+    ends = np.flatnonzero(np.append(np.diff(rounds[order]) != 0, True))
+    chosen = order[ends]
+    return _Late(table.step[chosen], last[chosen], lateness[chosen])
+
+
+def _tests(late: _Late, ranks: int) -> list[float]:
+    decided = int((late.column >= 0).sum())
+    hits = [int((late.column == column).sum()) for column in range(ranks)]
+    return holm([binomial_tail(count, decided, 1 / ranks) if count else 1.0 for count in hits])
+
+
+def _chance(late: _Late, ranks: int) -> float:
+    decided = late.column >= 0
+    if not decided.any():
+        return 1.0
+    rounds = np.zeros((int(decided.sum()), ranks))
+    rounds[np.arange(len(rounds)), late.column[decided]] = late.lateness[decided]
+    return permutation_test(rounds)
+
+
+def _rank(
+    who: tuple[int, int, str], found: dict[str, _Late], tests: dict[str, list[float]], carried: Ints
+) -> RankStraggling:
+    column, rank, host = who
+    causes = {}
+    for cause, late in found.items():
+        mine = late.lateness[late.column == column]
+        largest = int(mine.max()) if len(mine) else 0
+        causes[cause] = CauseLateness(len(mine), int(mine.sum()), largest, tests[cause][column])
+    return RankStraggling(rank, host, causes, int(carried[column]), ())
+
+
+def _verdict(rank: RankStraggling, job_ns: int) -> tuple[str, ...]:
+    sure = [
+        cause
+        for cause, late in rank.causes.items()
+        if late.p_value < SURE and late.total_ns > 0 and late.total_ns >= MATERIAL * job_ns
+    ]
+    return tuple(sorted(sure, key=lambda cause: -rank.causes[cause].total_ns))
+
+
+def _hosts(ranks: Sequence[RankStraggling]) -> Iterator[HostStraggling]:
+    for host in sorted({rank.host for rank in ranks}):
+        members = [rank for rank in ranks if rank.host == host]
+        yield HostStraggling(
+            host,
+            len(members),
+            {cause: sum(member.causes[cause].steps_last for member in members) for cause in CAUSES},
+            {cause: sum(member.causes[cause].total_ns for member in members) for cause in CAUSES},
+        )
+
+
+def _tensors(trace: Trace) -> list[TensorStraggling]:
+    """Tensors by the lateness of their submits, longest first."""
+    negotiate = trace.spans.of_stage(Stage.NEGOTIATE)
+    submits = tensor_submits(negotiate)
+    if len(np.unique(submits.rank)) < 2:
+        return []
+    last: LastOnes = last_ones(submits, error_table(trace))
+    found = []
+    for code in np.unique(last.tensor).tolist():
+        mine = last.tensor == code
+        ranks, lateness = last.rank[mine], last.lateness_ns[mine]
+        decided = ranks >= 0
+        counts = np.bincount(ranks[decided]) if decided.any() else np.zeros(1, dtype=np.int64)
+        rank = int(counts.argmax()) if decided.any() else -1
+        total = int(lateness[decided].sum())
+        name = negotiate.tensors[code]
+        found.append(TensorStraggling(name, len(ranks), int((~decided).sum()), rank, int(counts.max()), total))
+    return sorted(found, key=lambda tensor: (-tensor.total_ns, tensor.tensor))
+
+
+def _steps(table: BatchTable, found: dict[str, _Late]) -> list[StepStraggling]:
+    steps = []
+    for cause, late in found.items():
+        rows = zip(late.steps.tolist(), late.column.tolist(), late.lateness.tolist(), strict=True)
+        steps += [
+            StepStraggling(step, cause, table.ranks[column], lateness)
+            for step, column, lateness in rows
+            if column >= 0 and lateness > 0
+        ]
+    return sorted(steps, key=lambda step: (-step.lateness_ns, step.step, step.cause))
