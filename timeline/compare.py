@@ -161,8 +161,9 @@ def _tensor_samples(spans: SpanTable, steps: Ints, ranks: int) -> Samples:
 def _sums(spans: SpanTable, steps: Ints, column: Ints, columns: int) -> Floats:
     """Durations summed by step (rows) and column."""
     cell = np.searchsorted(steps, spans.step) * columns + column
-    summed: Floats = np.bincount(cell, weights=spans.duration_ns.astype(np.float64), minlength=len(steps) * columns)
-    return summed.reshape(len(steps), columns).astype(np.float64)
+    summed = np.bincount(cell, weights=spans.duration_ns.astype(np.float64), minlength=len(steps) * columns)
+    found: Floats = np.asarray(summed, dtype=np.float64).reshape(len(steps), columns)
+    return found
 
 
 def _chosen(first: Samples, second: Samples, tensors: int) -> list[tuple[str, str]]:
