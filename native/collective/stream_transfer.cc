@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "collective/progress.h"
 #include "device/cpu_kernels.h"
 
 namespace ringtune {
@@ -48,21 +49,9 @@ class Runner {
         element_bytes_(size_of(transfer.arrival.dtype)) {}
 
   void run() {
-    Deadline deadline = idle_deadline();
-    bool fresh = true;  // the deadline was set since the last byte moved
-    while (!send_.done() || !recv_.done()) {
-      // The ticket is drawn before looking, so that a notify in between ends the wait at once.
-      const std::uint32_t ticket = group_.waker->prepare();
-      if (send_some() | receive_some()) {
-        fresh = false;
-        continue;
-      }
-      // Read the clock only when there is nothing to do: not on the fast path.
-      if (!fresh) deadline = idle_deadline();
-      fresh = true;
-      if (deadline.expired()) throw_timeout();
-      group_.waker->wait(ticket, deadline);
-    }
+    advance_until(
+        *group_.waker, group_.idle_timeout_ns, [&] { return send_.done() && recv_.done(); },
+        [&] { return send_some() | receive_some(); }, [&] { throw_timeout(); });
   }
 
  private:
@@ -94,10 +83,6 @@ class Runner {
     group_.prev->consume(bytes);
     recv_.advance(bytes);
     return true;
-  }
-
-  [[nodiscard]] Deadline idle_deadline() const {
-    return group_.idle_timeout_ns > 0 ? Deadline::after(group_.idle_timeout_ns) : Deadline::never();
   }
 
   [[noreturn]] void throw_timeout() const {

@@ -1,0 +1,103 @@
+#include "collective/algorithm.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace ringtune {
+namespace {
+
+constexpr std::array<std::string_view, kAlgorithmCount> kNames{
+    "table", "ring", "flat", "recursive-doubling", "halving-doubling", "tree"};
+constexpr std::size_t kRuleBytes = 14;
+
+std::vector<AlgorithmRule> built_in() {
+  using enum Algorithm;
+  constexpr LinkClass kNet = LinkClass::kNetwork;
+  constexpr LinkClass kMem = LinkClass::kMemory;
+  return {
+      // Two ranks exchange everything either way: one step, and nothing waits for a reduced byte to come back.
+      {kNet, 2, 0, kRecursiveDoubling},
+      {kMem, 2, 64 << 10, kRecursiveDoubling},
+      {kNet, 4, 8 << 10, kFlat},
+      {kNet, 0, 32 << 10, kRecursiveDoubling},
+      {kNet, 0, 256 << 10, kHalvingDoubling},
+      {kMem, 0, 16 << 10, kRecursiveDoubling},
+  };
+}
+
+}  // namespace
+
+std::string_view name_of(Algorithm algorithm) {
+  const auto index = static_cast<std::size_t>(algorithm);
+  RINGTUNE_CHECK_LT(index, kNames.size(), "no such algorithm");
+  return kNames[index];
+}
+
+Algorithm algorithm_named(std::string_view name) {
+  std::string known;
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] == name) return static_cast<Algorithm>(i);
+    known += (i > 0 ? ", " : "") + std::string(kNames[i]);
+  }
+  throw InvalidArgument("no algorithm '" + std::string(name) + "': expected one of " + known);
+}
+
+AlgorithmTable::AlgorithmTable() : rules_(built_in()) {}
+
+AlgorithmTable::AlgorithmTable(std::vector<AlgorithmRule> rules) : rules_(std::move(rules)) {
+  for (const AlgorithmRule& rule : rules_) {
+    if (rule.algorithm == Algorithm::kTable) {
+      throw InvalidArgument("a row of the algorithm table says 'table' itself: name an algorithm");
+    }
+  }
+}
+
+Algorithm AlgorithmTable::choose(LinkClass links, int ranks, std::uint64_t bytes) const noexcept {
+  for (const AlgorithmRule& rule : rules_) {
+    if (rule.links == links && (rule.max_ranks == 0 || static_cast<std::uint32_t>(ranks) <= rule.max_ranks) &&
+        (rule.max_bytes == 0 || bytes <= rule.max_bytes)) {
+      return rule.algorithm;
+    }
+  }
+  return Algorithm::kRing;
+}
+
+Bytes AlgorithmTable::encode() const {
+  ByteWriter out;
+  out.u32(static_cast<std::uint32_t>(rules_.size()));
+  for (const AlgorithmRule& rule : rules_) {
+    out.u8(static_cast<std::uint8_t>(rule.links));
+    out.u32(rule.max_ranks);
+    out.u64(rule.max_bytes);
+    out.u8(static_cast<std::uint8_t>(rule.algorithm));
+  }
+  return out.take();
+}
+
+AlgorithmTable AlgorithmTable::decode(ByteView bytes) {
+  ByteReader in(bytes);
+  const std::uint32_t count = in.u32();
+  if (count > in.remaining() / kRuleBytes) throw Protocol("an algorithm table promises more rows than it holds");
+  std::vector<AlgorithmRule> rules;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    AlgorithmRule rule;
+    const std::uint8_t links = in.u8();
+    rule.max_ranks = in.u32();
+    rule.max_bytes = in.u64();
+    const std::uint8_t algorithm = in.u8();
+    if (links > 1 || algorithm == 0 || algorithm >= kAlgorithmCount) {
+      throw Protocol("an algorithm table holds a row that this version does not know");
+    }
+    rule.links = static_cast<LinkClass>(links);
+    rule.algorithm = static_cast<Algorithm>(algorithm);
+    rules.push_back(rule);
+  }
+  in.expect_end();
+  return AlgorithmTable(std::move(rules));
+}
+
+}  // namespace ringtune
