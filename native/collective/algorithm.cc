@@ -11,7 +11,7 @@ namespace ringtune {
 namespace {
 
 constexpr std::array<std::string_view, kAlgorithmCount> kNames{
-    "table", "ring", "flat", "recursive-doubling", "halving-doubling", "tree"};
+    "table", "ring", "flat", "recursive-doubling", "halving-doubling", "tree", "hierarchical"};
 constexpr std::size_t kRuleBytes = 14;
 
 std::vector<AlgorithmRule> built_in() {

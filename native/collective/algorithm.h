@@ -18,8 +18,9 @@ enum class Algorithm : std::uint8_t {
   kRecursiveDoubling = 3,  // "recursive-doubling": log2 n exchanges of everything
   kHalvingDoubling = 4,    // "halving-doubling": log2 n exchanges that halve, then log2 n that double
   kTree = 5,               // "tree": binomial tree to the first rank and back
+  kHierarchical = 6,       // "hierarchical": within each host, then across hosts, then within each host
 };
-inline constexpr int kAlgorithmCount = 6;
+inline constexpr int kAlgorithmCount = 7;
 [[nodiscard]] std::string_view name_of(Algorithm algorithm);
 /// Throws InvalidArgument that lists the names.
 [[nodiscard]] Algorithm algorithm_named(std::string_view name);

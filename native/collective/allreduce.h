@@ -22,8 +22,8 @@ struct AllreduceOptions {
   RingOptions ring = {};
 };
 
-/// In place, as ring_allreduce: bitwise equal on all ranks. Ranks of a group name the same algorithm. The flat
-/// algorithm keeps a copy of the bytes of every rank. Blocks; throws PeerLost, Timeout.
+/// In place, as ring_allreduce: bitwise equal on all ranks. Ranks of a group name the same algorithm. Blocks; throws
+/// PeerLost, Timeout.
 void allreduce(const Paths& paths, std::span<std::byte> data, DType dtype, ReduceOp op,
                const AllreduceOptions& options);
 

@@ -50,7 +50,7 @@ using Schedule = std::vector<Step>;
 /// Source: R. Thakur, R. Rabenseifner, W. Gropp, Optimization of Collective Communication Operations in MPICH (2005).
 [[nodiscard]] Schedule halving_doubling(int rank, int size, std::size_t bytes, std::size_t element_bytes);
 
-/// Binomial tree to rank 0 and back.
+/// Binomial tree to rank 0 and back: as many steps up as down.
 [[nodiscard]] Schedule binomial_tree(int rank, int size, std::size_t bytes);
 
 /// One step: the buffer holds a block of `block_bytes` for every rank, the own one filled; everybody sends it to all.

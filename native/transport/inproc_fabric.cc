@@ -37,6 +37,7 @@ class InprocFabric final : public Fabric {
   [[nodiscard]] int rank() const noexcept override { return rank_; }
   [[nodiscard]] int size() const noexcept override { return world_->size; }
   [[nodiscard]] Waker& waker() noexcept override { return own_waker(); }
+  [[nodiscard]] bool share_memory(int /*a*/, int /*b*/) const override { return true; }
   [[nodiscard]] std::string_view viable(int peer) const override {
     check_peer(peer);
     return "inproc";

@@ -29,6 +29,7 @@ struct Peer {
   Announcement announcement;
   std::shared_ptr<Bell> bell;  // set when its memory could be opened from here
   bool shares_memory = false;  // both sides could
+  std::vector<bool> reached;   // by rank: whose memory it could open
   std::string why_not;         // when they do not share memory
 };
 
@@ -43,6 +44,7 @@ class JobFabric final : public Fabric {
   [[nodiscard]] int size() const noexcept override { return options_.size; }
   [[nodiscard]] Waker& waker() noexcept override { return waker_; }
   [[nodiscard]] std::string_view viable(int peer) const override { return peer_at(peer).shares_memory ? "shm" : "tcp"; }
+  [[nodiscard]] bool share_memory(int a, int b) const override;
   [[nodiscard]] std::vector<std::string> hosts() const override;
   Link& connect(int peer, const std::string& channel, Deadline deadline) override;
   void start_monitor(PeerLostHandler handler) override;
@@ -143,9 +145,13 @@ void JobFabric::agree_on_memory(Deadline deadline) {
   for (std::size_t index = 0; index < peers_.size() && index < lists.size(); ++index) {
     Peer& peer = peers_[index];
     ByteReader reader(lists[index]);
+    peer.reached.assign(peers_.size(), false);
     while (reader.remaining() > 0) {
-      if (reader.i32() == rank() && peer.bell) peer.shares_memory = true;
+      const std::int32_t other = reader.i32();
+      if (other < 0 || other >= size()) throw Protocol("a rank says that it reaches a rank that does not exist");
+      peer.reached[static_cast<std::size_t>(other)] = true;
     }
+    peer.shares_memory = peer.bell && peer.reached[static_cast<std::size_t>(rank())];
     if (peer.bell && !peer.shares_memory) peer.why_not = "it cannot open the memory of this process";
   }
 }
@@ -179,6 +185,14 @@ const Peer& JobFabric::peer_at(int rank) const {
                           std::to_string(rank));
   }
   return peers_[static_cast<std::size_t>(rank)];
+}
+
+bool JobFabric::share_memory(int a, int b) const {
+  const auto reaches = [&](int from, int to) {
+    const Peer& peer = peers_.at(static_cast<std::size_t>(from));
+    return static_cast<std::size_t>(to) < peer.reached.size() && peer.reached[static_cast<std::size_t>(to)];
+  };
+  return a == b || (reaches(a, b) && reaches(b, a));
 }
 
 std::vector<std::string> JobFabric::hosts() const {

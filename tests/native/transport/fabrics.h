@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -30,13 +31,9 @@ struct Joined {
   Fabric& operator[](std::size_t rank) { return *fabrics[rank]; }
 };
 
-/// `kind`: "inproc", "shm", "tcp" or "tcp4" (four sockets per peer).
-inline Joined join(const std::string& kind, int size, std::size_t ring_bytes = 1 << 20) {
+/// Fabrics of processes; `choose` sets what is special about each rank.
+inline Joined join_processes(int size, const std::function<void(FabricOptions&)>& choose) {
   Joined joined;
-  if (kind == "inproc") {
-    joined.fabrics = make_inproc_fabrics(size, ring_bytes);
-    return joined;
-  }
   joined.server = std::make_unique<StoreServer>("127.0.0.1", 0);
   joined.clients.resize(static_cast<std::size_t>(size));
   joined.fabrics.resize(static_cast<std::size_t>(size));
@@ -49,15 +46,35 @@ inline Joined join(const std::string& kind, int size, std::size_t ring_bytes = 1
       options.rank = rank;
       options.size = size;
       options.host = "test-host";
-      options.transport = kind == "shm" ? TransportChoice::kShm : TransportChoice::kTcp;
-      options.shm_ring_bytes = ring_bytes;
-      options.tcp_buffer_bytes = ring_bytes;
-      options.sockets_per_peer = kind == "tcp4" ? 4 : 1;
+      choose(options);
       joined.fabrics[index] = make_fabric(options, joined.clients[index].get(), seconds(20));
     });
   }
   for (std::thread& thread : threads) thread.join();
   return joined;
+}
+
+/// `kind`: "inproc", "shm", "tcp" or "tcp4" (four sockets per peer).
+inline Joined join(const std::string& kind, int size, std::size_t ring_bytes = 1 << 20) {
+  if (kind == "inproc") {
+    Joined joined;
+    joined.fabrics = make_inproc_fabrics(size, ring_bytes);
+    return joined;
+  }
+  return join_processes(size, [&](FabricOptions& options) {
+    options.transport = kind == "shm" ? TransportChoice::kShm : TransportChoice::kTcp;
+    options.shm_ring_bytes = ring_bytes;
+    options.tcp_buffer_bytes = ring_bytes;
+    options.sockets_per_peer = kind == "tcp4" ? 4 : 1;
+  });
+}
+
+/// Ranks on hosts of these names: shared memory within a host, two sockets per peer between hosts.
+inline Joined join_hosts(const std::vector<std::string>& hosts) {
+  return join_processes(static_cast<int>(hosts.size()), [&](FabricOptions& options) {
+    options.host = hosts[static_cast<std::size_t>(options.rank)];
+    options.sockets_per_peer = 2;
+  });
 }
 
 /// Both ends of a channel between ranks 0 and 1.

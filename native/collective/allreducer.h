@@ -1,0 +1,58 @@
+// The allreduce of one group over links: owns the links of all algorithms and knows which one to take.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "collective/algorithm.h"
+#include "collective/collectives.h"
+#include "collective/host_layout.h"
+#include "collective/mesh.h"
+
+namespace ringtune {
+
+enum class Switch : std::uint8_t { kAuto = 0, kOn = 1, kOff = 2 };
+
+/// What the knobs say about the choice. The same on all ranks.
+struct AlgorithmWish {
+  Algorithm algorithm = Algorithm::kTable;
+  Switch hierarchical = Switch::kAuto;  // kAuto: where hosts hold several ranks of the group
+};
+
+struct AllreducerOptions {
+  MeshOptions mesh;
+  AlgorithmTable table;
+};
+
+/// Borrows the fabric and copies the ring. One thread at a time. Links are made at their first use, by all ranks alike.
+class Allreducer {
+ public:
+  /// `members`: global ranks by position, this one among them; `ring` is the ring over them.
+  Allreducer(Fabric& fabric, const std::vector<int>& members, const Group& ring, AllreducerOptions options);
+
+  /// Never kTable. Pure: every rank of the group comes to the same.
+  [[nodiscard]] Algorithm choose(std::size_t bytes, const AlgorithmWish& wish) const noexcept;
+  /// In place, as ring_allreduce. Blocks; throws PeerLost, Timeout.
+  void run(std::span<std::byte> data, DType dtype, ReduceOp op, Algorithm algorithm, const RingOptions& ring);
+
+ private:
+  void run_hierarchical(std::span<std::byte> data, DType dtype, ReduceOp op, const RingOptions& ring);
+  void run_leaders(std::span<std::byte> data, DType dtype, ReduceOp op, const RingOptions& ring);
+  void run_slices(std::span<std::byte> data, DType dtype, ReduceOp op, const RingOptions& ring);
+  void run_across(Mesh& mesh, std::span<std::byte> data, DType dtype, ReduceOp op, const RingOptions& ring);
+
+  Group ring_;
+  AlgorithmTable table_;
+  HostLayout layout_;
+  LinkClass links_;
+  Mesh mesh_;
+  std::unique_ptr<Mesh> local_;    // of this host, when there are levels
+  std::unique_ptr<Mesh> cross_;    // the same place on every host
+  std::unique_ptr<Mesh> leaders_;  // only on the first member of a host
+};
+
+}  // namespace ringtune

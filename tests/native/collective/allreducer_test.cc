@@ -1,0 +1,104 @@
+// The choice of algorithm, and the hierarchical one on several hosts of one machine.
+#include "collective/allreducer.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "../transport/fabrics.h"
+#include "base/error.h"
+#include "numbers.h"
+#include "ranks.h"
+
+namespace ringtune::testing {
+namespace {
+
+using enum Algorithm;
+using Hosts = std::vector<std::string>;
+constexpr std::int64_t kIdle = 20'000'000'000;
+
+/// Runs `body` on every rank with the allreducer of all of them.
+template <typename Body>
+void run_allreducers(Joined& world, std::int64_t idle_timeout_ns, Body body) {
+  const int size = static_cast<int>(world.fabrics.size());
+  on_threads(size, [&](int rank) {
+    std::vector<int> members;
+    for (int member = 0; member < size; ++member) members.push_back(member);
+    Fabric& fabric = world[static_cast<std::size_t>(rank)];
+    const MeshOptions mesh{.channel = "mesh", .connect_timeout_ns = kIdle, .idle_timeout_ns = idle_timeout_ns};
+    const Group ring{.rank = rank, .size = size, .waker = &fabric.waker()};
+    Allreducer allreducer(fabric, members, ring, {.mesh = mesh, .table = {}});
+    body(allreducer, rank);
+  });
+}
+
+class Hierarchical : public ::testing::TestWithParam<Hosts> {};
+
+TEST_P(Hierarchical, IsExactAndBitEqual) {
+  const int size = static_cast<int>(GetParam().size());
+  Joined world = join_hosts(GetParam());
+  std::mutex mutex;
+  std::vector<Buffer> results;
+  run_allreducers(world, kIdle, [&](Allreducer& allreducer, int rank) {
+    for (const std::size_t count : {1, 7, 1000, 20'001, 300'003}) {
+      for (const DType dtype : {DType::kFloat32, DType::kBfloat16, DType::kInt64}) {
+        Buffer data = input_of(rank, count, dtype, ReduceOp::kSum);
+        allreducer.run(data, dtype, ReduceOp::kSum, kHierarchical, {});
+        EXPECT_TRUE(data == reduced_of(size, count, dtype, ReduceOp::kSum)) << "rank " << rank << ", " << count;
+      }
+    }
+    std::vector<float> values(100'000);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = 1.0F / static_cast<float>(i * 9 + static_cast<std::size_t>(rank) + 1);
+    }
+    const auto bytes = std::as_writable_bytes(std::span(values));
+    allreducer.run(bytes, DType::kFloat32, ReduceOp::kSum, kHierarchical, {});
+    const std::lock_guard lock(mutex);
+    results.emplace_back(bytes.begin(), bytes.end());
+  });
+  for (const Buffer& result : results) EXPECT_TRUE(result == results.front());
+}
+INSTANTIATE_TEST_SUITE_P(Hosts, Hierarchical,
+                         ::testing::Values(Hosts{"a", "a", "b", "b"}, Hosts{"a", "b", "a", "b"}, Hosts{"a", "b", "b"},
+                                           Hosts{"a", "a", "b", "b", "c", "c"}, Hosts{"a", "a", "a", "b", "b", "b"},
+                                           Hosts{"a", "a", "b", "c", "c", "c"}));
+
+TEST(Allreducer, ChoosesByLevelsAndWish) {
+  Joined world = join_hosts({"a", "a", "b"});
+  run_allreducers(world, kIdle, [&](Allreducer& allreducer, int) {
+    EXPECT_EQ(allreducer.choose(100, {}), kHierarchical);
+    EXPECT_EQ(allreducer.choose(100, {.algorithm = kTree, .hierarchical = Switch::kAuto}), kTree);
+    EXPECT_EQ(allreducer.choose(100, {.algorithm = kTree, .hierarchical = Switch::kOn}), kHierarchical);
+    EXPECT_EQ(allreducer.choose(100, {.algorithm = kTable, .hierarchical = Switch::kOff}),
+              AlgorithmTable().choose(LinkClass::kNetwork, 3, 100));
+  });
+}
+
+TEST(Allreducer, OneLevelIsNeverHierarchical) {
+  for (const char* kind : {"shm", "tcp"}) {
+    Joined world = join(kind, 2);
+    const LinkClass links = kind == std::string("shm") ? LinkClass::kMemory : LinkClass::kNetwork;
+    run_allreducers(world, kIdle, [&](Allreducer& allreducer, int) {
+      for (const std::size_t bytes : {1, 1 << 20, 1 << 28}) {
+        EXPECT_EQ(allreducer.choose(bytes, {}), AlgorithmTable().choose(links, 2, bytes));
+      }
+      EXPECT_EQ(allreducer.choose(1, {.algorithm = kHierarchical, .hierarchical = Switch::kOn}), kRing);
+    });
+  }
+}
+
+TEST(Allreducer, ARankThatGoesEndsAHierarchicalWait) {
+  Joined world = join_hosts({"a", "a", "b", "b"});
+  run_allreducers(world, 0, [&](Allreducer& allreducer, int rank) {
+    Buffer data(4 << 20);
+    allreducer.run(data, DType::kFloat32, ReduceOp::kSum, kHierarchical, {});
+    const auto own = static_cast<std::size_t>(rank);
+    if (rank != 3) {
+      EXPECT_THROW(allreducer.run(data, DType::kFloat32, ReduceOp::kSum, kHierarchical, {}), PeerLost);
+    }
+    world.fabrics[own].reset();  // closes its links, as the kernel does for a process that died
+  });
+}
+
+}  // namespace
+}  // namespace ringtune::testing
