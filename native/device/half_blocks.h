@@ -9,20 +9,20 @@ namespace {
 
 /// The vector is computed on by the operators of the compiler's vector extension, so Sum, Min ... serve here too.
 template <typename Block, typename Op>
-void reduce_blocks(std::byte* accumulator, const std::byte* incoming, std::size_t count) {
+void reduce_blocks(std::byte* output, const std::byte* left, const std::byte* right, std::size_t count) {
   constexpr std::size_t kBytes = Block::kLanes * 2;
   const std::size_t whole = count / Block::kLanes * kBytes;
   for (std::size_t at = 0; at < whole; at += kBytes) {
-    Block::store(accumulator + at, Op::apply(Block::load(accumulator + at), Block::load(incoming + at)));
+    Block::store(output + at, Op::apply(Block::load(left + at), Block::load(right + at)));
   }
   const std::size_t rest = count * 2 - whole;
   if (rest == 0) return;
   std::byte a[kBytes]{};
   std::byte b[kBytes]{};
-  __builtin_memcpy(a, accumulator + whole, rest);
-  __builtin_memcpy(b, incoming + whole, rest);
+  __builtin_memcpy(a, left + whole, rest);
+  __builtin_memcpy(b, right + whole, rest);
   Block::store(a, Op::apply(Block::load(a), Block::load(b)));
-  __builtin_memcpy(accumulator + whole, a, rest);
+  __builtin_memcpy(output + whole, a, rest);
 }
 
 template <typename Block>

@@ -81,19 +81,21 @@ struct And {
 };
 
 template <typename T, typename Op>
-void reduce_plain(std::byte* accumulator, const std::byte* incoming, std::size_t count) {
-  Loose<T>* const a = loose<T>(accumulator);
-  const Loose<T>* const b = loose<T>(incoming);
+void reduce_plain(std::byte* output, const std::byte* left, const std::byte* right, std::size_t count) {
+  Loose<T>* const out = loose<T>(output);
+  const Loose<T>* const a = loose<T>(left);
+  const Loose<T>* const b = loose<T>(right);
 #pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) a[i].value = Op::template apply<T>(a[i].value, b[i].value);
+  for (std::size_t i = 0; i < count; ++i) out[i].value = Op::template apply<T>(a[i].value, b[i].value);
 }
 
 template <typename Op>
-void reduce_bool(std::byte* accumulator, const std::byte* incoming, std::size_t count) {
-  auto* const a = reinterpret_cast<std::uint8_t*>(accumulator);
-  const auto* const b = reinterpret_cast<const std::uint8_t*>(incoming);
+void reduce_bool(std::byte* output, const std::byte* left, const std::byte* right, std::size_t count) {
+  auto* const out = reinterpret_cast<std::uint8_t*>(output);
+  const auto* const a = reinterpret_cast<const std::uint8_t*>(left);
+  const auto* const b = reinterpret_cast<const std::uint8_t*>(right);
 #pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) a[i] = Op::apply(a[i], b[i]);
+  for (std::size_t i = 0; i < count; ++i) out[i] = Op::apply(a[i], b[i]);
 }
 
 /// The two elements of a word, each widened to float32. On little-endian the low half comes first in memory.
@@ -113,20 +115,22 @@ struct BfloatPair {
 };
 
 template <typename Pair, typename Op>
-void reduce_pairs(std::byte* accumulator, const std::byte* incoming, std::size_t count) {
-  Loose<std::uint32_t>* const a = loose<std::uint32_t>(accumulator);
-  const Loose<std::uint32_t>* const b = loose<std::uint32_t>(incoming);
+void reduce_pairs(std::byte* output, const std::byte* left, const std::byte* right, std::size_t count) {
+  Loose<std::uint32_t>* const out = loose<std::uint32_t>(output);
+  const Loose<std::uint32_t>* const a = loose<std::uint32_t>(left);
+  const Loose<std::uint32_t>* const b = loose<std::uint32_t>(right);
   const std::size_t pairs = count / 2;
 #pragma GCC ivdep
   for (std::size_t i = 0; i < pairs; ++i) {
     const std::uint32_t x = a[i].value;
     const std::uint32_t y = b[i].value;
-    a[i].value = Pair::join(Op::apply(Pair::low(x), Pair::low(y)), Op::apply(Pair::high(x), Pair::high(y)));
+    out[i].value = Pair::join(Op::apply(Pair::low(x), Pair::low(y)), Op::apply(Pair::high(x), Pair::high(y)));
   }
   if (count % 2 == 0) return;
-  Loose<std::uint16_t>* const last = loose<std::uint16_t>(accumulator) + (count - 1);
-  const std::uint16_t other = loose<std::uint16_t>(incoming)[count - 1].value;
-  last->value = static_cast<std::uint16_t>(Pair::join(Op::apply(Pair::low(last->value), Pair::low(other)), 0.0F));
+  const std::uint16_t x = loose<std::uint16_t>(left)[count - 1].value;
+  const std::uint16_t y = loose<std::uint16_t>(right)[count - 1].value;
+  loose<std::uint16_t>(output)[count - 1].value =
+      static_cast<std::uint16_t>(Pair::join(Op::apply(Pair::low(x), Pair::low(y)), 0.0F));
 }
 
 template <typename T>

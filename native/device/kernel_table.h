@@ -9,7 +9,8 @@
 
 namespace ringtune::device {
 
-using ReduceKernel = void (*)(std::byte* accumulator, const std::byte* incoming, std::size_t count);
+/// output[i] = left[i] op right[i]; the output may be either of them.
+using ReduceKernel = void (*)(std::byte* output, const std::byte* left, const std::byte* right, std::size_t count);
 using ScaleKernel = void (*)(std::byte* output, const std::byte* input, std::size_t count, double factor);
 
 inline constexpr std::size_t kReduceOpCount = 6;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "transport/abortable.h"
 #include "transport/link.h"
 #include "transport/store.h"
 #include "transport/waker.h"
@@ -65,6 +66,8 @@ class Fabric {
   /// Rank 0, after start_monitor: blocks until every other rank has left or is lost; false at the deadline. Other
   /// ranks: true at once. Any thread but the handler's. For a shutdown in which rank 0 goes last.
   [[nodiscard]] virtual bool wait_left(Deadline deadline) = 0;
+  /// What else is to be aborted with the links, as long as it lives. Any thread.
+  virtual void add_abortable(const std::shared_ptr<Abortable>& abortable) = 0;
   /// Aborts all links, present and future: they throw PeerLost(their peer, reason). Any thread; wakes all waiters.
   virtual void abort(const std::string& reason) noexcept = 0;
 };

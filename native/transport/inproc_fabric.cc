@@ -49,6 +49,7 @@ class InprocFabric final : public Fabric {
   void start_monitor(PeerLostHandler handler) override;
   void leave() noexcept override { depart(""); }
   [[nodiscard]] bool wait_left(Deadline deadline) override;
+  void add_abortable(const std::shared_ptr<Abortable>& abortable) override { links_.add_abortable(abortable); }
   void abort(const std::string& reason) noexcept override {
     links_.abort(reason);
     own_waker().notify();

@@ -50,6 +50,7 @@ class JobFabric final : public Fabric {
   void start_monitor(PeerLostHandler handler) override;
   void leave() noexcept override;
   [[nodiscard]] bool wait_left(Deadline deadline) override;
+  void add_abortable(const std::shared_ptr<Abortable>& abortable) override { links_.add_abortable(abortable); }
   void abort(const std::string& reason) noexcept override;
 
  private:

@@ -36,6 +36,12 @@ Link& LinkTable::add(const std::string& channel, std::unique_ptr<Link> link) {
   return added;
 }
 
+void LinkTable::add_abortable(const std::shared_ptr<Abortable>& abortable) {
+  const std::lock_guard lock(mutex_);
+  abortables_.emplace_back(abortable);
+  if (aborted_.given()) abortable->abort(reason_);
+}
+
 void LinkTable::abort(const std::string& reason) noexcept {
   const std::lock_guard lock(mutex_);
   if (aborted_.given()) return;
@@ -45,6 +51,9 @@ void LinkTable::abort(const std::string& reason) noexcept {
   }
   aborted_.give(reason);
   for (const auto& [key, link] : links_) link->abort(reason);
+  for (const std::weak_ptr<Abortable>& weak : abortables_) {
+    if (const std::shared_ptr<Abortable> abortable = weak.lock()) abortable->abort(reason);
+  }
 }
 
 void LinkTable::clear() noexcept {

@@ -7,7 +7,9 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "transport/abortable.h"
 #include "transport/link.h"
 
 namespace ringtune {
@@ -57,6 +59,8 @@ class LinkTable {
   void check_free(int peer, const std::string& channel) const;
   /// Takes the link; it is aborted at once when abort() came first.
   Link& add(const std::string& channel, std::unique_ptr<Link> link);
+  /// Is aborted together with the links as long as it lives; at once when abort() came first.
+  void add_abortable(const std::shared_ptr<Abortable>& abortable);
   void abort(const std::string& reason) noexcept;
   [[nodiscard]] const AbortState& aborted() const noexcept { return aborted_; }
   void clear() noexcept;
@@ -64,6 +68,7 @@ class LinkTable {
  private:
   mutable std::mutex mutex_;
   std::map<std::pair<int, std::string>, std::unique_ptr<Link>> links_;
+  std::vector<std::weak_ptr<Abortable>> abortables_;
   AbortState aborted_;
   std::string reason_;
 };

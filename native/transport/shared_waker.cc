@@ -18,10 +18,7 @@
 
 #include "base/error.h"
 #include "base/futex.h"
-
-#if defined(__x86_64__) || defined(__i386__)
-#include <immintrin.h>
-#endif
+#include "transport/pause.h"
 
 #ifndef SYS_epoll_pwait2
 #define SYS_epoll_pwait2 441  // the same number on every architecture
@@ -45,14 +42,6 @@ struct WakerPage {
   std::uint64_t token = 0;
   WakerWord word;
 };
-
-void pause_cpu() noexcept {
-#if defined(__x86_64__) || defined(__i386__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 Mapping map_private_page() {
   void* page = ::mmap(nullptr, page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

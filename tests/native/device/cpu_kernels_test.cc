@@ -35,8 +35,8 @@ std::vector<T> reduce(const KernelTable& table, DType dtype, ReduceOp op, const 
   std::vector<std::byte> right(bytes + 3);
   std::memcpy(left.data() + 1, a.data(), bytes);
   std::memcpy(right.data() + 3, b.data(), bytes);
-  table.reduce[static_cast<std::size_t>(dtype)][static_cast<std::size_t>(op)](left.data() + 1, right.data() + 3,
-                                                                              a.size());
+  table.reduce[static_cast<std::size_t>(dtype)][static_cast<std::size_t>(op)](left.data() + 1, left.data() + 1,
+                                                                              right.data() + 3, a.size());
   std::vector<T> result(a.size());
   std::memcpy(result.data(), left.data() + 1, bytes);
   return result;
@@ -203,8 +203,8 @@ TEST_P(DeviceAgreement, WithThePortableKernels) {
   std::vector<std::byte> expected = a;
   const auto row = static_cast<std::size_t>(dtype);
   const auto column = static_cast<std::size_t>(op);
-  device::kPortableKernels.reduce[row][column](expected.data(), b.data(), count);
-  table->reduce[row][column](a.data(), b.data(), count);
+  device::kPortableKernels.reduce[row][column](expected.data(), expected.data(), b.data(), count);
+  table->reduce[row][column](a.data(), a.data(), b.data(), count);
   EXPECT_TRUE(a == expected);
 }
 INSTANTIATE_TEST_SUITE_P(All, DeviceAgreement,

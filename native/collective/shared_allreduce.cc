@@ -1,0 +1,192 @@
+#include "collective/shared_allreduce.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "device/cpu_kernels.h"
+
+namespace ringtune {
+namespace {
+
+// Below this a second exchange costs more than to reduce everything everywhere.
+constexpr std::size_t kFlatBytes = 8 << 10;
+// A message is cut at least this often, so that the members work at the same time, but not below the smallest piece.
+constexpr std::size_t kLeastPieces = 4;
+constexpr std::size_t kSmallestPiece = 8 << 10;
+constexpr std::size_t kPartAlignment = 64;  // parts of different members do not share cache lines
+constexpr int kMostMembers = 1024;
+
+/// Walks fragments as one stream of elements.
+class FragmentCursor {
+ public:
+  explicit FragmentCursor(std::span<const Fragment> fragments) : fragments_(fragments) {}
+
+  /// Calls `visit(fragment, first element in it, elements, elements of the stream passed in this call)` for the next
+  /// `count` elements.
+  template <typename Visit>
+  void walk(std::size_t count, Visit&& visit) {
+    std::size_t passed = 0;
+    while (passed < count) {
+      const Fragment& fragment = fragments_[index_];
+      const std::size_t some = std::min(count - passed, fragment.count - offset_);
+      if (some > 0) visit(fragment, offset_, some, passed);
+      passed += some;
+      offset_ += some;
+      if (offset_ == fragment.count) {
+        ++index_;
+        offset_ = 0;
+      }
+    }
+  }
+
+ private:
+  std::span<const Fragment> fragments_;
+  std::size_t index_ = 0;
+  std::size_t offset_ = 0;
+};
+
+class Round {
+ public:
+  Round(Arena& arena, std::span<const Fragment> fragments, const SharedRound& round)
+      : arena_(arena),
+        round_(round),
+        element_(size_of(round.dtype)),
+        packing_(fragments),
+        reducing_(fragments),
+        spreading_(fragments) {
+    for (const Fragment& fragment : fragments) total_ += fragment.count;
+    piece_ = piece_elements();
+    pieces_ = (total_ + piece_ - 1) / piece_;
+  }
+
+  bool run() {
+    arena_.begin_round(round_.token);
+    pack_next();  // together with the vote
+    if (!arena_.agreed()) return false;
+    if (arena_.size() == 2 || total_ * element_ <= kFlatBytes) {
+      run_flat();
+    } else {
+      run_in_parts();
+    }
+    arena_.end_round();
+    return true;
+  }
+
+ private:
+  [[nodiscard]] std::size_t piece_elements() const noexcept {
+    const std::size_t slot = arena_.slot_bytes();
+    const std::size_t bytes = total_ * element_;
+    std::size_t wanted = std::max((bytes + kLeastPieces - 1) / kLeastPieces, kSmallestPiece);
+    wanted = (wanted + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+    return std::min(wanted, slot) / element_;
+  }
+  [[nodiscard]] std::size_t elements_of(std::size_t piece) const noexcept {
+    return std::min(piece_, total_ - piece * piece_);
+  }
+
+  void pack_next() {
+    if (packed_ == pieces_) {
+      if (pieces_ == 0) arena_.publish(ArenaCounter::kPosted, 0);
+      return;
+    }
+    // The slot is free when everyone is done with the piece that it held before.
+    if (packed_ >= arena_.slots()) arena_.wait_all(ArenaCounter::kTaken, packed_ - arena_.slots() + 1);
+    std::byte* const slot = arena_.slot(arena_.position(), packed_);
+    packing_.walk(
+        elements_of(packed_), [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
+          scale_copy(slot + at * element_, fragment.input + first * element_, count, round_.dtype, fragment.prescale);
+        });
+    arena_.publish(ArenaCounter::kPosted, ++packed_);
+  }
+
+  /// Reduces `count` elements from `begin` of a piece: with the factor of each fragment, into what `target` says.
+  template <typename Target>
+  void reduce(std::size_t piece, std::size_t begin, std::size_t count, Target&& target) {
+    std::array<const std::byte*, kMostMembers> bases;
+    std::array<const std::byte*, kMostMembers> inputs;
+    const auto size = static_cast<std::size_t>(arena_.size());
+    for (std::size_t member = 0; member < size; ++member) bases[member] = arena_.slot(static_cast<int>(member), piece);
+    reducing_.walk(count, [&](const Fragment& fragment, std::size_t first, std::size_t some, std::size_t at) {
+      const std::size_t offset = (begin + at) * element_;
+      for (std::size_t member = 0; member < size; ++member) inputs[member] = bases[member] + offset;
+      reduce_many(target(fragment, first, offset), {inputs.data(), size}, some, round_.dtype, round_.op,
+                  fragment.postscale);
+    });
+  }
+
+  void run_flat() {
+    for (std::size_t piece = 0; piece < pieces_; ++piece) {
+      if (packed_ < pieces_) pack_next();
+      arena_.wait_all(ArenaCounter::kPosted, piece + 1);
+      reduce(piece, 0, elements_of(piece), [&](const Fragment& fragment, std::size_t first, std::size_t) {
+        return fragment.output + first * element_;
+      });
+      arena_.publish(ArenaCounter::kTaken, piece + 1);
+    }
+  }
+
+  [[nodiscard]] std::size_t part_begin(std::size_t piece, int member) const noexcept {
+    const std::size_t elements = elements_of(piece);
+    const std::size_t unit = kPartAlignment / element_;
+    const auto size = static_cast<std::size_t>(arena_.size());
+    const std::size_t units = (elements + unit - 1) / unit;
+    return std::min(elements, units * static_cast<std::size_t>(member) / size * unit);
+  }
+
+  void run_in_parts() {
+    const std::size_t ahead = arena_.slots() - 1;
+    for (std::size_t piece = 0; piece < pieces_; ++piece) {
+      while (packed_ < pieces_ && packed_ < piece + ahead) pack_next();
+      reduce_part(piece);
+      if (piece > 0) spread(piece - 1);
+    }
+    if (pieces_ > 0) spread(pieces_ - 1);
+  }
+
+  void reduce_part(std::size_t piece) {
+    arena_.wait_all(ArenaCounter::kPosted, piece + 1);
+    const int own = arena_.position();
+    const std::size_t begin = part_begin(piece, own);
+    const std::size_t end = part_begin(piece, own + 1);
+    std::byte* const slot = arena_.slot(own, piece);
+    const auto skip = [](const Fragment&, std::size_t, std::size_t, std::size_t) {};
+    reducing_.walk(begin, skip);
+    reduce(piece, begin, end - begin, [&](const Fragment&, std::size_t, std::size_t offset) { return slot + offset; });
+    reducing_.walk(elements_of(piece) - end, skip);
+    arena_.publish(ArenaCounter::kReduced, piece + 1);
+  }
+
+  void spread(std::size_t piece) {
+    for (int member = 0; member < arena_.size(); ++member) {
+      if (member != arena_.position()) arena_.wait(member, ArenaCounter::kReduced, piece + 1);
+      const std::size_t begin = part_begin(piece, member);
+      const std::byte* const slot = arena_.slot(member, piece);
+      spreading_.walk(part_begin(piece, member + 1) - begin, [&](const Fragment& fragment, std::size_t first,
+                                                                 std::size_t count, std::size_t at) {
+        scale_copy(fragment.output + first * element_, slot + (begin + at) * element_, count, round_.dtype, 1.0);
+      });
+    }
+    arena_.publish(ArenaCounter::kTaken, piece + 1);
+  }
+
+  Arena& arena_;
+  const SharedRound& round_;
+  std::size_t element_;
+  FragmentCursor packing_;
+  FragmentCursor reducing_;
+  FragmentCursor spreading_;
+  std::size_t total_ = 0;
+  std::size_t piece_ = 1;
+  std::size_t pieces_ = 0;
+  std::size_t packed_ = 0;
+};
+
+}  // namespace
+
+bool shared_allreduce(Arena& arena, std::span<const Fragment> fragments, const SharedRound& round) {
+  RINGTUNE_CHECK_LE(arena.size(), kMostMembers, "members of an arena");
+  return Round(arena, fragments, round).run();
+}
+
+}  // namespace ringtune

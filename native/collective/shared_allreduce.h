@@ -1,0 +1,40 @@
+// Allreduce through shared memory: copy in, reduction and copy out in one pass over the tensors.
+//
+// The tensors of a batch (*fragments*) are walked as one stream, cut into pieces of a slot. Every member packs a piece
+// into its slot, which stays in its second-level cache, and the next one ahead; then
+//   two members, or a small batch:   each reduces the whole piece out of all slots into its outputs;
+//   otherwise:                       each reduces its part of the piece out of all slots into its own slot, and copies
+//                                    the other parts from theirs.
+// Sums are formed in the order of the members, element by element: results are bitwise equal on all members, whatever
+// the size of the pieces.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/dtype.h"
+#include "transport/arena.h"
+
+namespace ringtune {
+
+/// One tensor. Addresses are borrowed; input and output are the same or do not overlap.
+struct Fragment {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::size_t count = 0;  // elements
+  double prescale = 1.0;
+  double postscale = 1.0;
+};
+
+struct SharedRound {
+  std::uint64_t token = 0;  // what this member believes the round to be; any value but Arena::kDeclined
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+};
+
+/// One round. False, with no output written, when a member declined it or came with another token: then it is false
+/// for every member. Blocks; throws PeerLost, Timeout.
+[[nodiscard]] bool shared_allreduce(Arena& arena, std::span<const Fragment> fragments, const SharedRound& round);
+
+}  // namespace ringtune

@@ -1,0 +1,244 @@
+#include "transport/arena.h"
+
+#include <fcntl.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <new>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/futex.h"
+#include "transport/pause.h"
+
+namespace ringtune {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x72696e676172656eull;  // "ringaren"
+constexpr std::uint64_t kAll = 0xffffffff;               // the count of a member that has ended the round
+constexpr int kYields = 64;                              // before a rank that shares its core sleeps
+constexpr std::int64_t kSliceNs = 1'000'000'000;         // of a sleep: bounds what a lost wake-up could cost
+
+constexpr std::uint64_t value_of(std::uint64_t round, std::uint64_t count) noexcept { return round << 32 | count; }
+
+struct alignas(64) CounterLine {
+  std::atomic<std::uint64_t> value{0};
+};
+
+}  // namespace
+
+struct ArenaRegion::Header {
+  std::uint64_t magic = kMagic;
+  std::uint64_t token = 0;
+  std::uint64_t slot_bytes = 0;
+  std::uint64_t slots = 0;
+  // One line: the token of a round is written before its counter, and read after it.
+  struct alignas(64) {
+    std::atomic<std::uint64_t> posted{0};
+    std::array<std::atomic<std::uint64_t>, 2> tokens{};
+  } round;
+  std::array<CounterLine, kArenaCounters - 1> counters;
+  // Only this rank's threads sleep here; peers look whether somebody does and ring.
+  struct alignas(64) {
+    std::atomic<std::uint32_t> sleeps{0};
+    std::atomic<std::uint32_t> bell{0};
+  } waiter;
+};
+
+ArenaRegion::ArenaRegion(Fd fd, std::size_t bytes) : fd_(std::move(fd)), memory_(map_segment(fd_.get(), 0, bytes)) {}
+
+ArenaRegion ArenaRegion::create(std::size_t slot_bytes, std::size_t slots) {
+  static_assert(sizeof(Header) <= 4096, "the header fits in the smallest page");
+  const std::size_t bytes = page_bytes() + 2 * slots * slot_bytes;
+  ArenaRegion region(create_segment("ringtune-arena", bytes), bytes);
+  auto* header = new (region.memory_.data()) Header;
+  header->token = random_token();
+  header->slot_bytes = slot_bytes;
+  header->slots = slots;
+  return region;
+}
+
+ArenaRegion ArenaRegion::attach(int pid, int fd, std::uint64_t token) {
+  Fd opened = open_peer_fd(pid, fd, O_RDWR);
+  const std::size_t bytes = segment_bytes(opened.get());
+  if (bytes < page_bytes()) throw Error("the arena of process " + std::to_string(pid) + " is too small");
+  ArenaRegion region(std::move(opened), bytes);
+  region.detach_fd();
+  const Header& header = region.header();
+  if (header.magic != kMagic || header.token != token || bytes != page_bytes() + 2 * header.slots * header.slot_bytes) {
+    throw Error("the arena of process " + std::to_string(pid) + " is not the announced one");
+  }
+  return region;
+}
+
+ArenaRegion::Header& ArenaRegion::header() const noexcept { return *reinterpret_cast<Header*>(memory_.data()); }
+std::uint64_t ArenaRegion::token() const noexcept { return header().token; }
+std::byte* ArenaRegion::slot(std::size_t index) const noexcept {
+  return memory_.data() + page_bytes() + index * header().slot_bytes;
+}
+
+Arena::Arena(int position, std::vector<ArenaRegion> regions, std::vector<int> ranks, ArenaOptions options)
+    : position_(position), regions_(std::move(regions)), ranks_(std::move(ranks)), options_(std::move(options)) {
+  RINGTUNE_CHECK_EQ(regions_.size(), ranks_.size());
+  for (const ArenaRegion& region : regions_) {
+    RINGTUNE_CHECK_EQ(region.header().slots, options_.slots);
+    RINGTUNE_CHECK_EQ(region.header().slot_bytes, options_.slot_bytes);
+  }
+}
+
+std::byte* Arena::slot(int member, std::size_t piece) const noexcept {
+  const std::size_t set = round_ % 2 * options_.slots;
+  return regions_[static_cast<std::size_t>(member)].slot(set + piece % options_.slots);
+}
+
+std::uint64_t Arena::begin_round(std::uint64_t token) noexcept {
+  ++round_;
+  // relaxed: published by the release of the counter in raise().
+  regions_[static_cast<std::size_t>(position_)].header().round.tokens[round_ % 2].store(token,
+                                                                                        std::memory_order_relaxed);
+  return round_;
+}
+
+void Arena::decline_round() noexcept {
+  begin_round(kDeclined);
+  end_round();
+}
+
+bool Arena::agreed() {
+  const std::uint64_t mine =
+      regions_[static_cast<std::size_t>(position_)].header().round.tokens[round_ % 2].load(std::memory_order_relaxed);
+  bool all = true;
+  for (int member = 0; member < size(); ++member) {
+    if (member == position_) continue;
+    wait_for(member, ArenaCounter::kPosted, value_of(round_, 0));
+    // relaxed: after the acquire of the counter. The member cannot have come two rounds further, so the token is of
+    // this round.
+    const std::uint64_t theirs =
+        regions_[static_cast<std::size_t>(member)].header().round.tokens[round_ % 2].load(std::memory_order_relaxed);
+    if (theirs != mine) {
+      all = false;
+      break;  // one is enough: nobody will write an output in this round
+    }
+  }
+  if (!all) end_round();
+  return all;
+}
+
+const std::atomic<std::uint64_t>& Arena::counter_of(int member, ArenaCounter counter) const noexcept {
+  ArenaRegion::Header& header = regions_[static_cast<std::size_t>(member)].header();
+  if (counter == ArenaCounter::kPosted) return header.round.posted;
+  return header.counters[static_cast<std::size_t>(counter) - 1].value;
+}
+
+void Arena::raise(std::atomic<std::uint64_t>& counter, std::uint64_t value) noexcept {
+  // Sequentially consistent: ordered before the look at the peers' `sleeps`, as their store of it is ordered before
+  // their last look at the counter. Either we see that one sleeps, or it sees the new value.
+  counter.store(value, std::memory_order_seq_cst);
+  for (int member = 0; member < size(); ++member) {
+    if (member == position_) continue;
+    auto& waiter = regions_[static_cast<std::size_t>(member)].header().waiter;
+    if (waiter.sleeps.load(std::memory_order_seq_cst) == 0) [[likely]]
+      continue;
+    waiter.bell.fetch_add(1, std::memory_order_release);
+    futex_wake(waiter.bell, kFutexWakeAll, FutexScope::kShared);
+  }
+}
+
+void Arena::publish(ArenaCounter counter, std::size_t count) noexcept {
+  raise(const_cast<std::atomic<std::uint64_t>&>(counter_of(position_, counter)), value_of(round_, count));
+}
+
+void Arena::end_round() noexcept {
+  ArenaRegion::Header& own = regions_[static_cast<std::size_t>(position_)].header();
+  // The others in one go: whoever waits for them looks at the last one written through raise().
+  for (CounterLine& line : own.counters) line.value.store(value_of(round_, kAll), std::memory_order_release);
+  raise(own.round.posted, value_of(round_, kAll));
+}
+
+void Arena::wait(int member, ArenaCounter counter, std::size_t count) {
+  wait_for(member, counter, value_of(round_, count));
+}
+
+void Arena::wait_all(ArenaCounter counter, std::size_t count) {
+  for (int member = 0; member < size(); ++member) {
+    if (member != position_) wait(member, counter, count);
+  }
+}
+
+void Arena::wait_for(int member, ArenaCounter counter, std::uint64_t value) {
+  const std::atomic<std::uint64_t>& word = counter_of(member, counter);
+  // acquire: whoever sees the number sees the data that it counts.
+  if (word.load(std::memory_order_acquire) >= value) [[likely]]
+    return;
+  if (!spin(word, value)) sleep_for(member, counter, value);
+}
+
+bool Arena::spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value) const noexcept {
+  if (options_.spin_ns == 0) {
+    // The peer may need this very core: let it run. The kernel hands over in about a microsecond.
+    for (int i = 0; i < kYields; ++i) {
+      ::sched_yield();
+      if (counter.load(std::memory_order_acquire) >= value) return true;
+    }
+    return false;
+  }
+  const std::int64_t until_ns = now_ns() + options_.spin_ns;
+  do {
+    for (int i = 0; i < 64; ++i) {
+      if (counter.load(std::memory_order_acquire) >= value) return true;
+      pause_cpu();
+    }
+  } while (now_ns() < until_ns);
+  return false;
+}
+
+void Arena::sleep_for(int member, ArenaCounter counter, std::uint64_t value) {
+  const std::atomic<std::uint64_t>& word = counter_of(member, counter);
+  auto& waiter = regions_[static_cast<std::size_t>(position_)].header().waiter;
+  const std::int64_t begin_ns = now_ns();
+  std::int64_t next_report_ns = options_.stall_ns > 0 ? begin_ns + options_.stall_ns : Deadline::never().when_ns();
+  while (true) {
+    aborted_.check(ranks_[static_cast<std::size_t>(member)]);
+    const std::uint32_t seen = waiter.bell.load(std::memory_order_acquire);
+    waiter.sleeps.store(1, std::memory_order_seq_cst);
+    const bool arrived = word.load(std::memory_order_seq_cst) >= value;
+    if (!arrived && !aborted_.given()) {
+      const Deadline slice = earlier(Deadline::after(kSliceNs), Deadline::at(next_report_ns));
+      (void)futex_wait(waiter.bell, seen, slice, FutexScope::kShared);
+    }
+    waiter.sleeps.store(0, std::memory_order_relaxed);
+    if (arrived) return;
+    const std::int64_t now = now_ns();
+    if (options_.idle_timeout_ns > 0 && now - begin_ns > options_.idle_timeout_ns) {
+      throw Timeout("rank " + std::to_string(ranks_[static_cast<std::size_t>(member)]) +
+                    " has not moved in a collective for longer than the idle timeout");
+    }
+    if (now >= next_report_ns) {
+      next_report_ns = now + options_.stall_ns;
+      report(member, counter, value, now - begin_ns);
+    }
+  }
+}
+
+void Arena::report(int, ArenaCounter counter, std::uint64_t value, std::int64_t waited_ns) const {
+  if (!options_.on_stall) return;
+  std::vector<int> missing;
+  for (int other = 0; other < size(); ++other) {
+    if (other != position_ && counter_of(other, counter).load(std::memory_order_acquire) < value) {
+      missing.push_back(other);
+    }
+  }
+  if (!missing.empty()) options_.on_stall(missing, waited_ns);
+}
+
+void Arena::abort(const std::string& reason) noexcept {
+  aborted_.give(reason);
+  auto& waiter = regions_[static_cast<std::size_t>(position_)].header().waiter;
+  waiter.bell.fetch_add(1, std::memory_order_release);
+  futex_wake(waiter.bell, kFutexWakeAll, FutexScope::kShared);
+}
+
+}  // namespace ringtune

@@ -1,0 +1,119 @@
+// Shared memory of the ranks of one group on one host. Every member owns one region, which it writes and all map.
+//
+// Collectives run in *rounds*. In a round every member posts a token (what it believes the round to be) and numbers of
+// *pieces*: data that it has put into its slots, and data of its peers that it has taken. All waiting is for such a
+// number of a peer to grow. Numbers only ever grow: round << 32 | count.
+//
+// A member may be at most one round ahead of another: it ends round r only after all have posted r, so what it writes
+// in round r + 1 must not touch what a peer may still read of round r. Slots and tokens therefore come in two sets, by
+// the parity of the round.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "transport/abortable.h"
+#include "transport/link_table.h"
+#include "transport/memory.h"
+
+namespace ringtune {
+
+/// What a member may wait for in another's region. Each has a cache line of its own.
+enum class ArenaCounter : std::uint8_t {
+  kPosted = 0,  // pieces that the member has put into its slots in this round
+  kReduced,     // pieces of which the member has reduced its part
+  kTaken,       // pieces of which the member needs nothing any more
+};
+inline constexpr std::size_t kArenaCounters = 3;
+
+struct ArenaOptions {
+  std::size_t slot_bytes = 128 << 10;
+  std::size_t slots = 4;             // of each of the two sets
+  std::int64_t spin_ns = 0;          // how long a wait looks before it sleeps
+  std::int64_t idle_timeout_ns = 0;  // a wait that lasts longer throws Timeout; 0 = never
+  std::int64_t stall_ns = 0;         // a wait that lasts longer calls on_stall, again and again; 0 = never
+  std::function<void(const std::vector<int>& missing, std::int64_t waited_ns)> on_stall;  // positions in the group
+};
+
+/// One member's region: made by its owner, mapped by the others. Owns the mapping.
+class ArenaRegion {
+ public:
+  /// Throws Error when there is no memory.
+  static ArenaRegion create(std::size_t slot_bytes, std::size_t slots);
+  /// Maps what process `pid` created as its descriptor `fd`. Throws Error when that is gone or not the one of `token`.
+  static ArenaRegion attach(int pid, int fd, std::uint64_t token);
+
+  [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+  [[nodiscard]] std::uint64_t token() const noexcept;
+  void detach_fd() noexcept { fd_.reset(); }  // the mapping keeps the memory alive
+
+ private:
+  friend class Arena;
+  struct Header;
+  ArenaRegion(Fd fd, std::size_t bytes);
+  [[nodiscard]] Header& header() const noexcept;
+  [[nodiscard]] std::byte* slot(std::size_t index) const noexcept;
+
+  Fd fd_;
+  Mapping memory_;
+};
+
+/// Owns the regions' mappings. One thread at a time, except abort(). Waiting methods block; they throw PeerLost after
+/// abort() and Timeout after the idle timeout.
+class Arena final : public Abortable {
+ public:
+  /// `regions` by position in the group, `names` for messages ("rank 1 on host a"), `ranks` for PeerLost.
+  Arena(int position, std::vector<ArenaRegion> regions, std::vector<int> ranks, ArenaOptions options);
+  ~Arena() override = default;
+
+  [[nodiscard]] int position() const noexcept { return position_; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(regions_.size()); }
+  [[nodiscard]] std::size_t slot_bytes() const noexcept { return options_.slot_bytes; }
+  [[nodiscard]] std::size_t slots() const noexcept { return options_.slots; }
+  [[nodiscard]] bool oversubscribed() const noexcept { return options_.spin_ns == 0; }
+  /// Slot of a piece of this round, in the region of a member.
+  [[nodiscard]] std::byte* slot(int member, std::size_t piece) const noexcept;
+
+  /// Begins a round with this token; nothing is visible to the others before post(). Returns its number.
+  std::uint64_t begin_round(std::uint64_t token) noexcept;
+  /// Votes against the round that comes next, which is over for this member at once.
+  void decline_round() noexcept;
+  /// Blocks until all members have posted this round. False when one declined it or came with another token; the round
+  /// is over then.
+  [[nodiscard]] bool agreed();
+  /// Sets the own counter to `count` pieces of this round and wakes members that wait for it.
+  void publish(ArenaCounter counter, std::size_t count) noexcept;
+  /// Blocks until the member's counter has `count` pieces in this round, or it has ended the round.
+  void wait(int member, ArenaCounter counter, std::size_t count);
+  void wait_all(ArenaCounter counter, std::size_t count);
+  void end_round() noexcept;
+
+  /// Any thread: every pending and later wait throws PeerLost(rank, reason).
+  void abort(const std::string& reason) noexcept override;
+
+  static constexpr std::uint64_t kDeclined = ~std::uint64_t{0};
+
+ private:
+  [[nodiscard]] const std::atomic<std::uint64_t>& counter_of(int member, ArenaCounter counter) const noexcept;
+  void raise(std::atomic<std::uint64_t>& counter, std::uint64_t value) noexcept;
+  void wait_for(int member, ArenaCounter counter, std::uint64_t value);
+  bool spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value) const noexcept;
+  void sleep_for(int member, ArenaCounter counter, std::uint64_t value);
+  void report(int member, ArenaCounter counter, std::uint64_t value, std::int64_t waited_ns) const;
+
+  int position_;
+  std::vector<ArenaRegion> regions_;
+  std::vector<int> ranks_;
+  ArenaOptions options_;
+  std::uint64_t round_ = 0;
+  AbortState aborted_;
+};
+
+}  // namespace ringtune

@@ -1,0 +1,242 @@
+#include "collective/shared_allreduce.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <tuple>
+
+#include "base/error.h"
+#include "collective/arena_meeting.h"
+#include "numbers.h"
+#include "ranks.h"
+
+namespace ringtune {
+namespace {
+
+using testing::Buffer;
+using testing::input_of;
+using testing::on_threads;
+using testing::reduced_of;
+
+constexpr std::int64_t kWaitNs = 20'000'000'000;
+
+Group ring_of(Fabric& fabric) {
+  Group group{.rank = fabric.rank(), .size = fabric.size(), .waker = &fabric.waker(), .idle_timeout_ns = kWaitNs};
+  for (int edge = 0; edge < group.size && group.size > 1; ++edge) {
+    const std::string channel = "edge/" + std::to_string(edge);
+    const Deadline deadline = Deadline::after(kWaitNs);
+    if (edge == group.rank) group.next = &fabric.connect((edge + 1) % group.size, channel, deadline);
+    if ((edge + 1) % group.size == group.rank) group.prev = &fabric.connect(edge, channel, deadline);
+  }
+  return group;
+}
+
+ArenaOptions options_of(std::size_t slot_bytes, std::size_t slots) {
+  ArenaOptions options;
+  options.slot_bytes = slot_bytes;
+  options.slots = slots;
+  options.idle_timeout_ns = kWaitNs;
+  return options;
+}
+
+/// A thread for each member, with its arena and fabric.
+void run_arena(int members, const ArenaOptions& options, const std::function<void(Arena&, Fabric&)>& body) {
+  const std::vector<std::unique_ptr<Fabric>> fabrics = make_inproc_fabrics(members, 64 << 10);
+  std::vector<int> ranks;
+  for (int rank = 0; rank < members; ++rank) ranks.push_back(rank);
+  on_threads(members, [&](int rank) {
+    Fabric& fabric = *fabrics[static_cast<std::size_t>(rank)];
+    const std::shared_ptr<Arena> arena = connect_arena(fabric, ring_of(fabric), ranks, options);
+    ASSERT_NE(arena, nullptr);
+    body(*arena, fabric);
+  });
+}
+
+void expect_reduced(Arena& arena, std::size_t count, DType dtype, ReduceOp op, std::uint64_t token) {
+  Buffer data = input_of(arena.position(), count, dtype, op);
+  const Fragment fragment{data.data(), data.data(), count};
+  ASSERT_TRUE(shared_allreduce(arena, {&fragment, 1}, {token, dtype, op}));
+  EXPECT_TRUE(data == reduced_of(arena.size(), count, dtype, op)) << count << " elements";
+}
+
+class SharedAllreduceTypes : public ::testing::TestWithParam<std::tuple<int, DType, ReduceOp>> {};
+TEST_P(SharedAllreduceTypes, IsExact) {
+  const auto [members, dtype, op] = GetParam();
+  run_arena(members, options_of(1024, 2), [dtype = dtype, op = op](Arena& arena, Fabric&) {
+    expect_reduced(arena, 1003, dtype, op, 1);
+    expect_reduced(arena, 30'001, dtype, op, 2);
+  });
+}
+INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceTypes,
+                         ::testing::Combine(::testing::Values(2, 3, 5),
+                                            ::testing::Values(DType::kUint8, DType::kInt8, DType::kInt16, DType::kInt32,
+                                                              DType::kInt64, DType::kFloat16, DType::kBfloat16,
+                                                              DType::kFloat32, DType::kFloat64, DType::kBool),
+                                            ::testing::Values(ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
+                                                              ReduceOp::kProduct)));
+
+// Elements; slot bytes; slots. Slots far smaller than the message wrap around many times.
+class SharedAllreduceSizes
+    : public ::testing::TestWithParam<std::tuple<int, std::size_t, std::pair<std::size_t, std::size_t>>> {};
+TEST_P(SharedAllreduceSizes, IsExactInManyRounds) {
+  const auto [members, count, slots] = GetParam();
+  run_arena(members, options_of(slots.first, slots.second), [count = count](Arena& arena, Fabric&) {
+    for (std::uint64_t round = 1; round <= 5; ++round) {
+      expect_reduced(arena, count, DType::kFloat32, ReduceOp::kSum, round);
+    }
+  });
+}
+INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceSizes,
+                         ::testing::Combine(::testing::Values(2, 3, 4, 7),
+                                            ::testing::Values(std::size_t{0}, 1, 255, 2048, 2049, 16'384, 262'147),
+                                            ::testing::Values(std::pair<std::size_t, std::size_t>{128 << 10, 4},
+                                                              std::pair<std::size_t, std::size_t>{4096, 2},
+                                                              std::pair<std::size_t, std::size_t>{64, 3})));
+
+class SharedAllreduceFragments : public ::testing::TestWithParam<int> {};
+TEST_P(SharedAllreduceFragments, KeepTheirOwnFactorsAndPlaces) {
+  const std::vector<std::size_t> counts{5, 0, 1000, 1, 17, 0, 4096, 3};
+  run_arena(GetParam(), options_of(4096, 2), [&](Arena& arena, Fabric&) {
+    std::vector<std::vector<float>> inputs;
+    std::vector<std::vector<float>> outputs;
+    std::vector<Fragment> fragments;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      inputs.emplace_back(counts[i] + 1, static_cast<float>(i + 1) * static_cast<float>(arena.position() + 1));
+      outputs.emplace_back(counts[i] + 2, -1.0F);
+      fragments.push_back({reinterpret_cast<const std::byte*>(inputs.back().data()),
+                           reinterpret_cast<std::byte*>(outputs.back().data()), counts[i], 2.0,
+                           i % 2 == 0 ? 1.0 : 0.5});
+    }
+    ASSERT_TRUE(shared_allreduce(arena, fragments, {9, DType::kFloat32, ReduceOp::kSum}));
+    const int n = arena.size();
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      const float sum = static_cast<float>(i + 1) * static_cast<float>(n * (n + 1) / 2) * (i % 2 == 0 ? 2.0F : 1.0F);
+      std::vector<float> expected(counts[i], sum);
+      expected.insert(expected.end(), {-1.0F, -1.0F});
+      EXPECT_EQ(outputs[i], expected) << "fragment " << i;
+      EXPECT_EQ(inputs[i].back(), static_cast<float>(i + 1) * static_cast<float>(arena.position() + 1));
+    }
+  });
+}
+INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceFragments, ::testing::Values(2, 3, 6));
+
+TEST(SharedAllreduce, IsBitwiseEqualOnAllMembersAndForAllPieces) {
+  constexpr std::size_t kCount = 50'000;
+  std::vector<std::vector<float>> results;
+  for (const auto& [slot, slots] : {std::pair<std::size_t, std::size_t>{256, 2}, {4096, 3}, {128 << 10, 4}}) {
+    std::vector<std::vector<float>> found(4);
+    run_arena(4, options_of(slot, slots), [&](Arena& arena, Fabric&) {
+      std::mt19937 random(static_cast<unsigned>(arena.position()));
+      std::uniform_real_distribution<float> numbers(-1e3F, 1e3F);
+      std::vector<float> data(kCount);
+      for (float& number : data) number = numbers(random);
+      auto* bytes = reinterpret_cast<std::byte*>(data.data());
+      const Fragment fragment{bytes, bytes, kCount};
+      ASSERT_TRUE(shared_allreduce(arena, {&fragment, 1}, {1, DType::kFloat32, ReduceOp::kSum}));
+      found[static_cast<std::size_t>(arena.position())] = data;
+    });
+    results.insert(results.end(), found.begin(), found.end());
+  }
+  for (const std::vector<float>& result : results) {
+    EXPECT_EQ(std::memcmp(result.data(), results.front().data(), kCount * sizeof(float)), 0);
+  }
+}
+
+class SharedAllreduceVotes : public ::testing::TestWithParam<std::tuple<int, bool>> {};
+TEST_P(SharedAllreduceVotes, OneVoteAgainstLeavesAllOutputsAlone) {
+  const auto [members, declines] = GetParam();
+  run_arena(members, options_of(4096, 2), [members = members, declines = declines](Arena& arena, Fabric&) {
+    for (int dissenter = 0; dissenter < members; ++dissenter) {
+      std::vector<float> data(30'000, 1.0F);
+      auto* bytes = reinterpret_cast<std::byte*>(data.data());
+      const Fragment fragment{bytes, bytes, data.size()};
+      const bool dissents = arena.position() == dissenter;
+      if (dissents && declines) {
+        arena.decline_round();
+      } else {
+        const std::uint64_t token = dissents ? 8 : 7;
+        EXPECT_FALSE(shared_allreduce(arena, {&fragment, 1}, {token, DType::kFloat32, ReduceOp::kSum}));
+      }
+      EXPECT_EQ(std::count(data.begin(), data.end(), 1.0F), 30'000);
+      // Everyone knows, and the next round is a round like any other.
+      expect_reduced(arena, 10'000, DType::kFloat32, ReduceOp::kSum, 100);
+    }
+  });
+}
+INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceVotes, ::testing::Combine(::testing::Values(2, 3, 5), ::testing::Bool()));
+
+TEST(SharedAllreduce, EveryoneMayDecline) {
+  run_arena(3, options_of(4096, 2), [](Arena& arena, Fabric&) {
+    arena.decline_round();
+    expect_reduced(arena, 10'000, DType::kInt32, ReduceOp::kSum, 1);
+  });
+}
+
+TEST(SharedAllreduce, AnAbortEndsTheWait) {
+  std::atomic<int> caught{0};
+  run_arena(2, options_of(4096, 2), [&](Arena& arena, Fabric& fabric) {
+    expect_reduced(arena, 10, DType::kInt32, ReduceOp::kSum, 1);
+    if (arena.position() == 1) return;  // never comes again
+    std::thread other([&] { fabric.abort("rank 1 died"); });
+    std::vector<float> data(30'000, 1.0F);
+    auto* bytes = reinterpret_cast<std::byte*>(data.data());
+    const Fragment fragment{bytes, bytes, data.size()};
+    try {
+      (void)shared_allreduce(arena, {&fragment, 1}, {2, DType::kFloat32, ReduceOp::kSum});
+    } catch (const PeerLost& error) {
+      EXPECT_STREQ(error.what(), "rank 1 died");
+      EXPECT_EQ(error.rank(), 1);
+      ++caught;
+    }
+    other.join();
+  });
+  EXPECT_EQ(caught, 1);
+}
+
+TEST(SharedAllreduce, TheIdleTimeoutNamesTheRank) {
+  ArenaOptions options = options_of(4096, 2);
+  options.idle_timeout_ns = 20'000'000;
+  run_arena(2, options, [&](Arena& arena, Fabric&) {
+    if (arena.position() == 1) return;
+    const Fragment nothing{};
+    try {
+      (void)shared_allreduce(arena, {&nothing, 1}, {1, DType::kFloat32, ReduceOp::kSum});
+      FAIL() << "no timeout";
+    } catch (const Timeout& error) {
+      EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos) << error.what();
+    }
+  });
+}
+
+TEST(SharedAllreduce, AStallIsReportedWithThoseWhoAreMissing) {
+  std::atomic<int> reports{0};
+  std::mutex mutex;
+  std::vector<int> named;
+  std::atomic<bool> come{false};
+  ArenaOptions options = options_of(4096, 2);
+  options.stall_ns = 5'000'000;
+  options.on_stall = [&](const std::vector<int>& missing, std::int64_t waited_ns) {
+    EXPECT_GE(waited_ns, 5'000'000);
+    {
+      const std::lock_guard lock(mutex);
+      named = missing;
+    }
+    if (++reports == 2) come = true;
+  };
+  run_arena(3, options, [&](Arena& arena, Fabric&) {
+    while (arena.position() == 2 && !come) std::this_thread::yield();
+    expect_reduced(arena, 100, DType::kInt32, ReduceOp::kSum, 1);
+  });
+  EXPECT_GE(reports, 2);
+  EXPECT_EQ(named, (std::vector<int>{2}));
+}
+
+TEST(SharedAllreduce, AloneThereIsNoArena) {
+  const auto fabrics = make_inproc_fabrics(1);
+  EXPECT_EQ(connect_arena(*fabrics.front(), ring_of(*fabrics.front()), {0}, {}), nullptr);
+}
+
+}  // namespace
+}  // namespace ringtune
