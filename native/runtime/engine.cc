@@ -34,28 +34,6 @@ std::string json_object(const Knobs& knobs, std::uint32_t epoch) {
 
 }  // namespace
 
-Group connect_ring(Fabric& fabric, Deadline deadline) {
-  Group group{.rank = fabric.rank(), .size = fabric.size(), .waker = &fabric.waker()};
-  if (group.size == 1) return group;
-  // Edge i leads from rank i to its successor. Each rank makes its two edges in ascending order, so the rank that is
-  // waited for is never waiting for a later edge: no circle.
-  const int previous = (group.rank + group.size - 1) % group.size;
-  const auto connect_next = [&] {
-    group.next = &fabric.connect((group.rank + 1) % group.size, "ring." + std::to_string(group.rank), deadline);
-  };
-  const auto connect_prev = [&] {
-    group.prev = &fabric.connect(previous, "ring." + std::to_string(previous), deadline);
-  };
-  if (group.rank < previous) {
-    connect_next();
-    connect_prev();
-  } else {
-    connect_prev();
-    connect_next();
-  }
-  return group;
-}
-
 Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& tickets, Counters& counters, Tracer& tracer)
     : options_(options),
       fabric_(fabric),
@@ -68,9 +46,11 @@ Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& ticket
   shares_clock_ = hosts.at(static_cast<std::size_t>(fabric.rank())) == hosts.front();
   const Deadline deadline = Deadline::after(options.connect_timeout_ns);
   if (fabric.size() > 1) control_ = std::make_unique<ControlPlane>(fabric, deadline);
-  Group group = connect_ring(fabric, deadline);
-  group.idle_timeout_ns = options.idle_timeout_ns;
-  executor_ = std::make_unique<Executor>(group, counters, tracer);
+  world_ = std::make_unique<Communicator>(fabric, all_ranks(fabric.size()),
+                                          CommunicatorOptions{.connect_timeout_ns = options.connect_timeout_ns,
+                                                              .idle_timeout_ns = options.idle_timeout_ns});
+  (void)world_->ring();  // a rank that cannot be reached is found out now, not in the first collective
+  executor_ = std::make_unique<Executor>(counters, tracer);
   executor_->set_knobs(knobs_);
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "ringtune-cycle");
@@ -320,7 +300,7 @@ bool Engine::perform(std::vector<Action> actions) {
 
 void Engine::execute(const ExecuteAction& action, std::span<const OperationPtr> batch) {
   if (control_) control_->flush();  // a peer may still wait for a decision: nothing of ours stays behind a long batch
-  executor_->execute(batch, {action.batch_id, epoch(), step_.load(std::memory_order_relaxed), action.rows});
+  executor_->execute(batch, {*world_, action.batch_id, epoch(), step_.load(std::memory_order_relaxed), action.rows});
   for (const OperationPtr& operation : batch) tickets_.finish(operation, nullptr);
 }
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "collective/group.h"
+#include "collective/communicator.h"
 #include "control/negotiator.h"
 #include "runtime/clock_sync.h"
 #include "runtime/control_plane.h"
@@ -95,6 +95,7 @@ class Engine {
   // Cycle thread only.
   Negotiator negotiator_;
   std::unique_ptr<ControlPlane> control_;
+  std::unique_ptr<Communicator> world_;
   std::unique_ptr<Executor> executor_;
   ClockSync clock_;
   std::int64_t last_look_ns_ = 0;
@@ -121,8 +122,5 @@ class Engine {
   std::atomic<std::int64_t> leave_deadline_ns_{0};
   std::thread thread_;
 };
-
-/// The ring of all ranks: links made in an order that cannot deadlock. Blocks; throws Timeout.
-[[nodiscard]] Group connect_ring(Fabric& fabric, Deadline deadline);
 
 }  // namespace ringtune

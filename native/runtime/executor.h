@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "collective/group.h"
+#include "collective/communicator.h"
 #include "fusion/knobs.h"
 #include "runtime/fusion_buffer.h"
 #include "runtime/operation.h"
@@ -16,39 +16,44 @@ namespace ringtune {
 
 /// Everything a batch needs to know besides its tensors.
 struct BatchContext {
+  Communicator& communicator;
   std::uint32_t batch_id = 0;
   std::uint32_t epoch = 0;
   std::uint32_t step = 0;
-  std::vector<std::int64_t> rows;  // allgather: first dimension by rank
+  std::vector<std::int64_t> rows;  // allgather: first dimension by position in the set
 };
 
-/// Borrows the group, the counters and the tracer. Throws what the collectives throw (PeerLost, Timeout).
+/// Borrows the counters and the tracer. Throws what the collectives throw (PeerLost, Timeout).
 class Executor {
  public:
-  Executor(const Group& group, Counters& counters, Tracer& tracer)
-      : group_(group), counters_(counters), tracer_(tracer) {}
+  Executor(Counters& counters, Tracer& tracer) : counters_(counters), tracer_(tracer) {}
 
   void set_knobs(const Knobs& knobs) noexcept { knobs_ = knobs; }
   /// All operations of the batch are of one kind; several only for allreduce. Results are complete on return.
   void execute(std::span<const OperationPtr> batch, const BatchContext& context);
 
  private:
+  // execute_reduce.cc
+  void allreduce(std::span<const OperationPtr> batch, const BatchContext& context);
   void allreduce_one(std::span<const OperationPtr> batch, const BatchContext& context);
   void allreduce_fused(std::span<const OperationPtr> batch, const BatchContext& context);
+  void reduce(std::span<std::byte> data, std::span<const OperationPtr> batch, const BatchContext& context);
+  // execute_others.cc
   void allgather(std::span<const OperationPtr> batch, const BatchContext& context);
   void broadcast(std::span<const OperationPtr> batch, const BatchContext& context);
-  void reduce(std::span<std::byte> data, std::span<const OperationPtr> batch, const BatchContext& context);
-  [[nodiscard]] double postscale(const Request& request) const noexcept;
+  void barrier(std::span<const OperationPtr> batch, const BatchContext& context);
   void record(Stage stage, const Operation& operation, const BatchContext& context, std::int64_t begin_ns);
   void record_batch(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns,
                     std::size_t bytes);
 
-  Group group_;
   Counters& counters_;
   Tracer& tracer_;
   Knobs knobs_;
   FusionBuffer buffer_;
   std::vector<std::size_t> offsets_;
 };
+
+/// The factor after the reduction over so many ranks: Average is the sum times 1 / size, as in Horovod.
+[[nodiscard]] double postscale_of(const Request& request, int size) noexcept;
 
 }  // namespace ringtune
