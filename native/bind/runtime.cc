@@ -78,7 +78,7 @@ Ticket barrier(Runtime& self, std::string name) {
 
 nb::tuple take_gathered(Runtime& self, Ticket ticket) {
   const OperationPtr operation = self.operation(ticket);
-  if (operation->request.kind != CollectiveKind::kAllgather || !operation->done.load(std::memory_order_acquire)) {
+  if (operation->request().kind != CollectiveKind::kAllgather || !operation->done()) {
     throw InvalidArgument("ticket " + std::to_string(ticket) + " is no finished allgather");
   }
   auto* bytes = new Bytes(std::move(operation->gathered));

@@ -43,8 +43,6 @@ class Coordinator {
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
  private:
-  using SharedRequest = std::shared_ptr<const Request>;
-
   /// A tensor that some ranks have announced.
   struct Entry {
     std::vector<SharedRequest> by_rank;

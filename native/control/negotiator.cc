@@ -12,7 +12,7 @@ Negotiator::Negotiator(const NegotiatorOptions& options)
   if (options.rank == 0) coordinator_.emplace(options.size, options.knobs, options.stall);
 }
 
-void Negotiator::local_ready(Request request, std::int64_t now_ns) {
+void Negotiator::local_ready(SharedRequest request, std::int64_t now_ns) {
   worker_.ready(std::move(request), now_ns, actions_);
 }
 

@@ -28,7 +28,7 @@ class Negotiator {
  public:
   explicit Negotiator(const NegotiatorOptions& options);
 
-  void local_ready(Request request, std::int64_t now_ns);
+  void local_ready(SharedRequest request, std::int64_t now_ns);
   void set_waiting(bool waiting) noexcept { worker_.set_waiting(waiting); }
   void report_step(const StepReport& report) { worker_.report_step(report); }
   /// A message of the negotiation from `from` (rank 0 hears workers, workers hear rank 0). Throws Protocol.

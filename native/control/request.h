@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,6 +29,9 @@ struct Request {
   std::vector<std::int64_t> shape;
   friend bool operator==(const Request&, const Request&) = default;
 };
+
+/// Repeated operations share one request, so that passing it on costs no copy and a look at the pointer often suffices.
+using SharedRequest = std::shared_ptr<const Request>;
 
 [[nodiscard]] std::size_t element_count(const Request& request);
 [[nodiscard]] std::size_t byte_count(const Request& request);

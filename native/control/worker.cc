@@ -14,11 +14,13 @@ constexpr const char* kCoordinatorLeft =
 
 constexpr const char* kLeft = "ringtune was shut down on this rank while the operation was pending";
 
+bool same(const SharedRequest& a, const SharedRequest& b) { return a == b || *a == *b; }
+
 }  // namespace
 
-void Worker::ready(Request request, std::int64_t now_ns, std::vector<Action>& actions) {
+void Worker::ready(SharedRequest request, std::int64_t now_ns, std::vector<Action>& actions) {
   if (coordinator_left_ || left_) {
-    actions.push_back(FailAction{FailureKind::kShutDown, request.name, left_ ? kLeft : kCoordinatorLeft});
+    actions.push_back(FailAction{FailureKind::kShutDown, request->name, left_ ? kLeft : kCoordinatorLeft});
     return;
   }
   if (pending_.empty()) {
@@ -26,9 +28,9 @@ void Worker::ready(Request request, std::int64_t now_ns, std::vector<Action>& ac
     if (stall_warning_ns_ > 0) next_stall_ns_ = now_ns + 2 * stall_warning_ns_;
   }
   if (bundle_.empty()) bundle_since_ns_ = now_ns;
-  bundle_bytes_ += byte_count(request);
-  bundle_.push_back(request.name);
-  std::string name = request.name;
+  bundle_bytes_ += byte_count(*request);
+  bundle_.push_back(request->name);
+  std::string name = request->name;
   const bool fresh = pending_.emplace(std::move(name), Pending{std::move(request), now_ns}).second;
   RINGTUNE_CHECK(fresh, "tensor '", bundle_.back(), "' is pending already");
 }
@@ -62,10 +64,10 @@ std::optional<WorkerNews> Worker::take_announcement(std::int64_t now_ns) {
     Pending& pending = pending_.at(name);
     pending.announced = true;
     const auto cached = cache_.find(name);
-    if (cached != cache_.end() && cached->second.request == pending.request) {
+    if (cached != cache_.end() && same(cached->second.request, pending.request)) {
       message.cached.push_back(cached->second.id);
     } else {
-      message.requests.push_back(pending.request);
+      message.requests.push_back(*pending.request);
     }
   }
   bundle_.clear();
@@ -122,7 +124,7 @@ void Worker::apply(const FailureDecision& failure, std::vector<Action>& actions)
   const auto pending = pending_.find(failure.name);
   if (pending == pending_.end()) return;  // this rank had not come to it yet; it will be told again when it does
   if (!pending->second.announced) {
-    bundle_bytes_ -= std::min(bundle_bytes_, byte_count(pending->second.request));
+    bundle_bytes_ -= std::min(bundle_bytes_, byte_count(*pending->second.request));
     bundle_.erase(std::find(bundle_.begin(), bundle_.end(), failure.name));
   }
   pending_.erase(pending);
@@ -174,7 +176,7 @@ void Worker::tick(std::int64_t now_ns, std::vector<Action>& actions) {
     if (oldest == nullptr || pending.since_ns < oldest->since_ns) oldest = &pending;
   }
   if (oldest == nullptr || now_ns - oldest->since_ns < 2 * stall_warning_ns_) return;
-  actions.push_back(StallAction{oldest->request.name, {0}, now_ns - oldest->since_ns});
+  actions.push_back(StallAction{oldest->request->name, {0}, now_ns - oldest->since_ns});
 }
 
 std::int64_t Worker::next_wake_ns() const noexcept {

@@ -20,7 +20,7 @@ class Worker {
       : rank_(rank), knobs_(knobs), stall_warning_ns_(stall_warning_ns) {}
 
   /// A tensor is ready here. Its name is not pending (the caller has checked).
-  void ready(Request request, std::int64_t now_ns, std::vector<Action>& actions);
+  void ready(SharedRequest request, std::int64_t now_ns, std::vector<Action>& actions);
   /// Whether a caller of this rank is blocked: bundles then leave at once.
   void set_waiting(bool waiting) noexcept;
   void report_step(const StepReport& report);
@@ -48,13 +48,13 @@ class Worker {
 
  private:
   struct Pending {
-    Request request;
+    SharedRequest request;
     std::int64_t since_ns;
     bool announced = false;
   };
   struct Cached {
     std::uint32_t id;
-    Request request;
+    SharedRequest request;
   };
 
   [[nodiscard]] bool bundle_due(std::int64_t now_ns) const noexcept;

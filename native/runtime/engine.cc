@@ -66,11 +66,6 @@ void Engine::submitted(std::size_t bytes) noexcept {
   if (quiet_bytes_.fetch_sub(size, std::memory_order_relaxed) <= size) nudge();
 }
 
-void Engine::caller_waits() noexcept {
-  waiting_callers_.fetch_add(1, std::memory_order_relaxed);
-  nudge();
-}
-
 std::uint32_t Engine::propose(const Knobs& knobs) {
   std::uint32_t epoch = 0;
   {
@@ -135,27 +130,6 @@ void Engine::leave(Deadline deadline) {
   thread_.join();
 }
 
-void Engine::run() noexcept {
-  try {
-    while (!finished()) {
-      const std::uint32_t ticket = fabric_.waker().prepare();
-      if (!cycle() && !finished()) sleep(ticket);
-    }
-    fabric_.leave();
-    stop(std::make_exception_ptr(ShutDown("ringtune has been shut down on this rank; call init() again to go on")));
-  } catch (...) {
-    stop(std::current_exception());
-  }
-}
-
-void Engine::sleep(std::uint32_t waker_ticket) {
-  Deadline deadline = Deadline::at(negotiator_.next_wake_ns());
-  if (leaving_) deadline = earlier(deadline, Deadline::at(leave_deadline_ns_.load(std::memory_order_relaxed)));
-  quiet_bytes_.store(static_cast<std::int64_t>(negotiator_.bundle_room()), std::memory_order_relaxed);
-  fabric_.waker().wait(waker_ticket, deadline);
-  quiet_bytes_.store(0, std::memory_order_relaxed);
-}
-
 /// One round; true when something was done, so that another round may find more.
 bool Engine::cycle() {
   if (mail_.exchange(false, std::memory_order_acquire)) take_mail();
@@ -203,8 +177,9 @@ void Engine::take_mail() {
 }
 
 void Engine::take_submitted() {
-  for (const OperationPtr& operation : tickets_.take_submitted()) {
-    negotiator_.local_ready(operation->request, operation->submitted_ns);
+  for (const OperationPtr operation : tickets_.take_submitted()) {
+    // The request lives in what the operation holds: one count for both.
+    negotiator_.local_ready(SharedRequest(operation->prepared, &operation->prepared->request), operation->submitted_ns);
   }
 }
 
@@ -301,7 +276,7 @@ bool Engine::perform(std::vector<Action> actions) {
 void Engine::execute(const ExecuteAction& action, std::span<const OperationPtr> batch) {
   if (control_) control_->flush();  // a peer may still wait for a decision: nothing of ours stays behind a long batch
   executor_->execute(batch, {*world_, action.batch_id, epoch(), step_.load(std::memory_order_relaxed), action.rows});
-  for (const OperationPtr& operation : batch) tickets_.finish(operation, nullptr);
+  tickets_.finish(batch, nullptr);
 }
 
 void Engine::apply(const ApplyKnobsAction& action) {
@@ -325,8 +300,9 @@ void Engine::fail_one(const FailAction& action) {
   }
   const OperationPtr operation = tickets_.in_flight(action.name);
   if (operation == nullptr) return;
-  tickets_.finish(operation, action.kind == FailureKind::kMismatch ? std::make_exception_ptr(Mismatch(action.message))
-                                                                   : std::make_exception_ptr(ShutDown(action.message)));
+  tickets_.finish({&operation, 1}, action.kind == FailureKind::kMismatch
+                                       ? std::make_exception_ptr(Mismatch(action.message))
+                                       : std::make_exception_ptr(ShutDown(action.message)));
 }
 
 void Engine::report_stall(const StallAction& action) {
@@ -342,34 +318,6 @@ void Engine::report_stall(const StallAction& action) {
   for (std::size_t i = 0; i < action.missing.size(); ++i) args << (i > 0 ? "," : "") << action.missing[i];
   args << "],\"age_ns\":" << action.age_ns << "}";
   tracer_.event("STALL", "stall", now_ns(), args.str());
-}
-
-bool Engine::finished() {
-  if (!leaving_) return false;
-  const bool free_to_go = fabric_.rank() == 0 ? negotiator_.everyone_left() : negotiator_.has_left();
-  if (free_to_go && (!control_ || control_->flush())) return true;
-  return now_ns() >= leave_deadline_ns_.load(std::memory_order_relaxed);
-}
-
-void Engine::stop(std::exception_ptr error) noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    if (lost_) error = lost_;
-  }
-  std::string reason = "the runtime of a peer has ended";
-  bool clean = false;
-  try {
-    std::rethrow_exception(error);
-  } catch (const ShutDown&) {
-    clean = true;
-  } catch (const std::exception& caught) {
-    reason = caught.what();
-  }
-  if (!clean) {
-    log(LogLevel::kDebug, "the runtime stops: ", reason);
-    fabric_.abort(reason);  // peers that wait for this rank must not wait in vain
-  }
-  tickets_.close(error);
 }
 
 }  // namespace ringtune

@@ -1,4 +1,6 @@
-// The cycle thread: one loop that negotiates, plans and executes for a rank. It sleeps when there is nothing to do.
+// The engine of a rank: one loop that negotiates, plans and executes. Whoever holds the drive mutex turns it: a caller
+// that waits for its operation, so that a blocking call wakes no other thread, and else the cycle thread, which sleeps
+// when there is nothing to do.
 #pragma once
 
 #include <atomic>
@@ -41,9 +43,9 @@ class Engine {
 
   /// `bytes` were submitted. Wakes the cycle thread only if it would not come by itself within the cycle time.
   void submitted(std::size_t bytes) noexcept;
-  /// A caller blocks: nothing is held back meanwhile.
-  void caller_waits() noexcept;
-  void caller_waits_no_more() noexcept { waiting_callers_.fetch_sub(1, std::memory_order_relaxed); }
+  /// Blocks until the operation is done, driving the engine meanwhile if nobody else does; nothing is held back.
+  /// False at the deadline. Does not rethrow the operation's error.
+  [[nodiscard]] bool wait(Operation& operation, Deadline deadline);
 
   std::uint32_t propose(const Knobs& knobs);
   [[nodiscard]] Knobs knobs() const;
@@ -68,7 +70,13 @@ class Engine {
  private:
   void nudge() noexcept { fabric_.waker().notify(); }
   void run() noexcept;
-  void sleep(std::uint32_t waker_ticket);
+  bool turn() noexcept;
+  [[nodiscard]] Deadline next_turn() const noexcept;
+  void sleep(std::uint32_t waker_ticket, Deadline deadline);
+  void park() noexcept;
+  void drive(Operation& operation, Deadline deadline) noexcept;
+  bool try_drive() noexcept;
+  void stop_driving() noexcept;
   bool cycle();
   void take_mail();
   void take_submitted();
@@ -92,7 +100,13 @@ class Engine {
   Tracer& tracer_;
   bool shares_clock_;  // same host as rank 0
 
-  // Cycle thread only.
+  // Who drives. `turns_` counts the callers that stopped driving; the cycle thread sleeps on it while a caller drives.
+  std::mutex drive_;
+  std::atomic<std::uint32_t> turns_{0};
+  std::atomic<bool> parked_{false};
+
+  // Guarded by drive_ from here to the mail.
+  bool ended_ = false;  // by an error: nothing is driven any more
   Negotiator negotiator_;
   std::unique_ptr<ControlPlane> control_;
   std::unique_ptr<Communicator> world_;
@@ -102,7 +116,7 @@ class Engine {
   std::uint32_t looks_wanted_ = 0;
   bool leaving_ = false;
 
-  // Mail for the cycle thread, and what it publishes.
+  // Mail for the driving thread, and what it publishes.
   mutable std::mutex mutex_;
   std::vector<Knobs> proposals_;
   std::vector<StepReport> reports_;

@@ -16,7 +16,7 @@ void Executor::barrier(std::span<const OperationPtr> batch, const BatchContext& 
 
 void Executor::allgather(std::span<const OperationPtr> batch, const BatchContext& context) {
   Operation& operation = *batch.front();
-  const Request& request = operation.request;
+  const Request& request = operation.request();
   RINGTUNE_CHECK_EQ(context.rows.size(), static_cast<std::size_t>(context.communicator.size()));
   std::size_t row_bytes = size_of(request.dtype);
   for (std::size_t i = 1; i < request.shape.size(); ++i) row_bytes *= static_cast<std::size_t>(request.shape[i]);
@@ -35,7 +35,7 @@ void Executor::allgather(std::span<const OperationPtr> batch, const BatchContext
   if (operation.gathered_shape.empty()) operation.gathered_shape.push_back(0);
   operation.gathered_shape.front() = all_rows;
   const std::int64_t copy_ns = now_ns();
-  const std::size_t bytes = byte_count(request);
+  const std::size_t bytes = operation.prepared->bytes;
   if (bytes > 0) std::memcpy(operation.gathered.data() + own, operation.input, bytes);
   record(Stage::kCopyIn, operation, context, copy_ns);
   const std::int64_t begin_ns = now_ns();
@@ -45,8 +45,8 @@ void Executor::allgather(std::span<const OperationPtr> batch, const BatchContext
 
 void Executor::broadcast(std::span<const OperationPtr> batch, const BatchContext& context) {
   Operation& operation = *batch.front();
-  const Request& request = operation.request;
-  const std::size_t bytes = byte_count(request);
+  const Request& request = operation.request();
+  const std::size_t bytes = operation.prepared->bytes;
   Communicator& communicator = context.communicator;
   const int root = communicator.position_of(request.root);
   if (communicator.rank() == root && operation.output != operation.input && bytes > 0) {

@@ -20,14 +20,14 @@ void Executor::allreduce(std::span<const OperationPtr> batch, const BatchContext
 /// A tensor alone needs no fusion buffer: it is reduced where its result belongs.
 void Executor::allreduce_one(std::span<const OperationPtr> batch, const BatchContext& context) {
   Operation& operation = *batch.front();
-  const Request& request = operation.request;
-  const std::size_t count = element_count(request);
+  const Request& request = operation.request();
+  const std::size_t count = operation.prepared->count;
   if (operation.output != operation.input || request.prescale != 1.0) {
     const std::int64_t begin_ns = now_ns();
     scale_copy(operation.output, operation.input, count, request.dtype, request.prescale);
     record(Stage::kCopyIn, operation, context, begin_ns);
   }
-  reduce({operation.output, byte_count(request)}, batch, context);
+  reduce({operation.output, operation.prepared->bytes}, batch, context);
   if (const double factor = postscale_of(request, context.communicator.size()); factor != 1.0) {
     const std::int64_t begin_ns = now_ns();
     scale_copy(operation.output, operation.output, count, request.dtype, factor);
@@ -38,18 +38,18 @@ void Executor::allreduce_one(std::span<const OperationPtr> batch, const BatchCon
 void Executor::allreduce_fused(std::span<const OperationPtr> batch, const BatchContext& context) {
   offsets_.clear();
   std::size_t total = 0;
-  for (const OperationPtr& operation : batch) {
+  for (const OperationPtr operation : batch) {
     offsets_.push_back(total);
-    total += fused_size(byte_count(operation->request));
+    total += fused_size(operation->prepared->bytes);
   }
   const std::span<std::byte> buffer = buffer_.take(total);
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const Operation& operation = *batch[i];
     const std::int64_t begin_ns = now_ns();
-    const std::size_t bytes = byte_count(operation.request);
+    const std::size_t bytes = operation.prepared->bytes;
     std::byte* slot = buffer.data() + offsets_[i];
-    scale_copy(slot, operation.input, element_count(operation.request), operation.request.dtype,
-               operation.request.prescale);
+    scale_copy(slot, operation.input, operation.prepared->count, operation.request().dtype,
+               operation.request().prescale);
     // The padding travels and is added up as well: zeros, so that no stale bits turn into slow or trapping numbers.
     std::memset(slot + bytes, 0, fused_size(bytes) - bytes);
     record(Stage::kCopyIn, operation, context, begin_ns);
@@ -58,14 +58,14 @@ void Executor::allreduce_fused(std::span<const OperationPtr> batch, const BatchC
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const Operation& operation = *batch[i];
     const std::int64_t begin_ns = now_ns();
-    scale_copy(operation.output, buffer.data() + offsets_[i], element_count(operation.request), operation.request.dtype,
-               postscale_of(operation.request, context.communicator.size()));
+    scale_copy(operation.output, buffer.data() + offsets_[i], operation.prepared->count, operation.request().dtype,
+               postscale_of(operation.request(), context.communicator.size()));
     record(Stage::kCopyOut, operation, context, begin_ns);
   }
 }
 
 void Executor::reduce(std::span<std::byte> data, std::span<const OperationPtr> batch, const BatchContext& context) {
-  const Request& request = batch.front()->request;
+  const Request& request = batch.front()->request();
   const ReduceOp op = request.op == ReduceOp::kAverage ? ReduceOp::kSum : request.op;
   const std::int64_t begin_ns = now_ns();
   ring_allreduce(context.communicator.ring(), data, request.dtype, op, {.segment_bytes = knobs_.segment_bytes});

@@ -9,13 +9,13 @@ void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& 
   RINGTUNE_CHECK(!batch.empty());
   Operation& first = *batch.front();
   const std::int64_t begin_ns = now_ns();
-  for (const OperationPtr& operation : batch) {
+  for (const OperationPtr operation : batch) {
     counters_.negotiate_ns.fetch_add(operation->agreed_ns - operation->submitted_ns, std::memory_order_relaxed);
-    counters_.bytes.fetch_add(byte_count(operation->request), std::memory_order_relaxed);
+    counters_.bytes.fetch_add(operation->prepared->bytes, std::memory_order_relaxed);
     if (tracer_.recording()) {
-      const std::uint32_t name = tracer_.intern(operation->request.name);
-      const std::uint64_t bytes = byte_count(operation->request);
-      const auto kind = static_cast<std::uint8_t>(operation->request.kind);
+      const std::uint32_t name = trace_name(tracer_, *operation->prepared);
+      const std::uint64_t bytes = operation->prepared->bytes;
+      const auto kind = static_cast<std::uint8_t>(operation->request().kind);
       const auto epoch = static_cast<std::uint16_t>(context.epoch);
       tracer_.record({operation->submitted_ns, operation->agreed_ns, bytes, name, context.batch_id, context.step, epoch,
                       Stage::kNegotiate, kind});
@@ -23,7 +23,7 @@ void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& 
           {operation->agreed_ns, begin_ns, bytes, name, context.batch_id, context.step, epoch, Stage::kQueue, kind});
     }
   }
-  switch (first.request.kind) {
+  switch (first.request().kind) {
     case CollectiveKind::kAllreduce:
       allreduce(batch, context);
       break;
@@ -37,7 +37,7 @@ void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& 
       barrier(batch, context);
       break;
     default:
-      RINGTUNE_CHECK(false, "collective ", name_of(first.request.kind), " has no executor");
+      RINGTUNE_CHECK(false, "collective ", name_of(first.request().kind), " has no executor");
   }
   counters_.collectives.fetch_add(batch.size(), std::memory_order_relaxed);
   counters_.batches.fetch_add(1, std::memory_order_relaxed);
@@ -51,9 +51,9 @@ void Executor::record(Stage stage, const Operation& operation, const BatchContex
   const std::int64_t end_ns = now_ns();
   counters_.copy_ns.fetch_add(end_ns - begin_ns, std::memory_order_relaxed);
   if (!tracer_.recording()) return;
-  tracer_.record({begin_ns, end_ns, byte_count(operation.request), tracer_.intern(operation.request.name),
+  tracer_.record({begin_ns, end_ns, operation.prepared->bytes, trace_name(tracer_, *operation.prepared),
                   context.batch_id, context.step, static_cast<std::uint16_t>(context.epoch), stage,
-                  static_cast<std::uint8_t>(operation.request.kind)});
+                  static_cast<std::uint8_t>(operation.request().kind)});
 }
 
 void Executor::record_batch(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns,
@@ -61,7 +61,7 @@ void Executor::record_batch(std::span<const OperationPtr> batch, const BatchCont
   const std::int64_t end_ns = now_ns();
   counters_.communicate_ns.fetch_add(end_ns - begin_ns, std::memory_order_relaxed);
   if (!tracer_.recording()) return;
-  const Request& first = batch.front()->request;
+  const Request& first = batch.front()->request();
   const std::uint32_t name = batch.size() == 1 ? tracer_.intern(first.name)
                                                : tracer_.intern(first.name + " +" + std::to_string(batch.size() - 1));
   tracer_.record({begin_ns, end_ns, bytes, name, context.batch_id, context.step,

@@ -10,27 +10,65 @@
 
 #include "base/bytes.h"
 #include "control/request.h"
+#include "trace/tracer.h"
 
 namespace ringtune {
 
 using Ticket = std::uint64_t;
 
-/// Addresses are borrowed: the caller keeps the memory alive until the operation is done.
-struct Operation {
-  Ticket ticket = 0;
+/// What is known of a request before it is submitted again. Immutable but for the cached number of its name.
+struct Prepared {
+  explicit Prepared(Request given)
+      : request(std::move(given)), count(element_count(request)), bytes(byte_count(request)) {}
   Request request;
+  std::size_t count;
+  std::size_t bytes;
+  mutable std::atomic<std::uint32_t> trace_name{0};  // Tracer::intern(request.name), 0 = not asked for yet
+};
+
+[[nodiscard]] inline std::uint32_t trace_name(Tracer& tracer, const Prepared& prepared) {
+  // Relaxed: whoever finds no number asks the tracer, which gives everybody the same.
+  std::uint32_t id = prepared.trace_name.load(std::memory_order_relaxed);
+  if (id == 0) prepared.trace_name.store(id = tracer.intern(prepared.request.name), std::memory_order_relaxed);
+  return id;
+}
+
+struct Operation;
+
+/// A name under which operations are submitted: its last request, and the operation in flight.
+struct NameEntry {
+  std::shared_ptr<const Prepared> prepared;
+  Operation* operation = nullptr;
+};
+
+/// Addresses are borrowed: the caller keeps the memory alive until the operation is done. Operations are pooled: one
+/// that is released is used again under another ticket, and its memory lives as long as the runtime.
+struct Operation {
+  static constexpr std::uint32_t kPending = 0;
+  static constexpr std::uint32_t kAwaited = 1;  // pending, and somebody sleeps on `state`
+  static constexpr std::uint32_t kDone = 2;
+
+  [[nodiscard]] const Request& request() const noexcept { return prepared->request; }
+  // Acquire: whoever sees `done` sees the result and the error as well.
+  [[nodiscard]] bool done() const noexcept { return state.load(std::memory_order_acquire) == kDone; }
+
+  std::shared_ptr<const Prepared> prepared;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;  // allreduce, broadcast: as large as the input; may be the input
   std::int64_t submitted_ns = 0;
-  std::int64_t agreed_ns = 0;  // cycle thread only
+  std::int64_t agreed_ns = 0;  // by the driving thread only
+  Ticket ticket = 0;           // guarded by the table; 0 = in the pool
+  std::uint32_t slot = 0;      // where the table holds it
+  NameEntry* entry = nullptr;  // the table's, while in flight
+  bool abandoned = false;      // guarded by the table: released before it was done
 
-  // Written by the cycle thread before `done`, read by callers after they saw it.
+  // Written by the driving thread before `state` becomes kDone, read by callers after they saw it.
   std::exception_ptr error;
   Bytes gathered;  // allgather: the result
   std::vector<std::int64_t> gathered_shape;
-  std::atomic<bool> done{false};
+  std::atomic<std::uint32_t> state{kPending};  // futex word
 };
 
-using OperationPtr = std::shared_ptr<Operation>;
+using OperationPtr = Operation*;
 
 }  // namespace ringtune

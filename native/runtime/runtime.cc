@@ -91,6 +91,19 @@ class Runtime::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
+  /// Registers an allreduce; a repeated one costs one look-up.
+  Ticket enter(const AllreduceCall& call, std::size_t& bytes) {
+    const std::int64_t now = now_ns();
+    if (call.input != nullptr && call.output != nullptr) {
+      if (const Ticket ticket = tickets.submit_again(call, now, bytes)) return ticket;
+    }
+    Submission submission{request_of(call), call.input, call.output};
+    check_submission(submission, options.size);
+    auto prepared = std::make_shared<const Prepared>(std::move(submission.request));
+    bytes = prepared->bytes;
+    return tickets.submit(std::move(prepared), {call.input, call.output}, now);
+  }
+
   // The fabric goes before the engine: its monitor thread may call the engine until it ends. The engine's own thread,
   // which uses the fabric, has ended by then (see ~Impl).
   RuntimeOptions options;
@@ -136,36 +149,48 @@ std::vector<std::string> Runtime::transports() const {
 
 Ticket Runtime::submit(Submission submission) {
   check_submission(submission, size());
-  auto operation = std::make_shared<Operation>();
-  operation->request = std::move(submission.request);
-  operation->input = static_cast<const std::byte*>(submission.input);
-  operation->output = static_cast<std::byte*>(submission.output);
-  operation->submitted_ns = now_ns();
-  const std::size_t bytes = byte_count(operation->request);
-  const Ticket ticket = impl_->tickets.submit(std::move(operation));
+  std::shared_ptr<const Prepared> prepared = impl_->tickets.known(submission.request.name);
+  if (prepared == nullptr || prepared->request != submission.request) {
+    prepared = std::make_shared<const Prepared>(std::move(submission.request));
+  }
+  const std::size_t bytes = prepared->bytes;
+  const Ticket ticket = impl_->tickets.submit(std::move(prepared), {submission.input, submission.output}, now_ns());
   impl_->engine->submitted(bytes);
   return ticket;
 }
 
-bool Runtime::poll(Ticket ticket) { return impl_->tickets.find(ticket)->done.load(std::memory_order_acquire); }
+Ticket Runtime::submit(const AllreduceCall& call) {
+  std::size_t bytes = 0;
+  const Ticket ticket = impl_->enter(call, bytes);
+  impl_->engine->submitted(bytes);
+  return ticket;
+}
+
+Ticket Runtime::allreduce_now(const AllreduceCall& call, Deadline deadline) {
+  std::size_t bytes = 0;
+  const Ticket ticket = impl_->enter(call, bytes);  // nobody is woken: this thread drives
+  if (!wait(ticket, deadline)) return ticket;
+  release(ticket);
+  return 0;
+}
+
+bool Runtime::poll(Ticket ticket) { return impl_->tickets.find(ticket)->done(); }
 
 bool Runtime::wait(Ticket ticket, Deadline deadline) {
-  const OperationPtr operation = impl_->tickets.find(ticket);
-  if (!operation->done.load(std::memory_order_acquire)) {
+  Operation& operation = *impl_->tickets.find(ticket);
+  if (!operation.done()) {
     const std::int64_t begin_ns = now_ns();
-    impl_->engine->caller_waits();
-    const bool done = impl_->tickets.wait(*operation, deadline);
-    impl_->engine->caller_waits_no_more();
+    const bool done = impl_->engine->wait(operation, deadline);
     const std::int64_t end_ns = now_ns();
     impl_->counters.wait_ns.fetch_add(end_ns - begin_ns, std::memory_order_relaxed);
     if (impl_->tracer.recording()) {
-      impl_->tracer.record({begin_ns, end_ns, 0, impl_->tracer.intern(operation->request.name), 0, impl_->step,
+      impl_->tracer.record({begin_ns, end_ns, 0, trace_name(impl_->tracer, *operation.prepared), 0, impl_->step,
                             static_cast<std::uint16_t>(epoch()), Stage::kWait,
-                            static_cast<std::uint8_t>(operation->request.kind)});
+                            static_cast<std::uint8_t>(operation.request().kind)});
     }
     if (!done) return false;
   }
-  if (operation->error) std::rethrow_exception(operation->error);
+  if (operation.error) std::rethrow_exception(operation.error);
   return true;
 }
 

@@ -1,5 +1,5 @@
-// The runtime of one rank: callers submit operations and wait for tickets; one background thread, the cycle thread,
-// negotiates, plans and executes. Any number of runtimes may live in one process.
+// The runtime of one rank: callers submit operations and wait for tickets; whoever drives - a caller that waits, else
+// the cycle thread in the background - negotiates, plans and executes. Any number of runtimes may live in one process.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include "fusion/knobs.h"
 #include "runtime/operation.h"
 #include "runtime/statistics.h"
+#include "runtime/ticket_table.h"
 #include "trace/tracer.h"
 #include "transport/fabric.h"
 
@@ -72,6 +73,11 @@ class Runtime {
 
   /// Throws InvalidArgument (name in flight, bad root ...), ShutDown, or the error that ended the job.
   Ticket submit(Submission submission);
+  /// The same for an allreduce; one that repeats the last request of its name costs a look-up.
+  Ticket submit(const AllreduceCall& call);
+  /// An allreduce from begin to end on the calling thread, which drives the runtime itself: 0 when it is done. At the
+  /// deadline the ticket of an operation that goes on (wait for it, release it). Blocks; throws as submit and wait do.
+  Ticket allreduce_now(const AllreduceCall& call, Deadline deadline);
   [[nodiscard]] bool poll(Ticket ticket);
   /// Blocks; false at the deadline. Rethrows the operation's error. A failed or finished ticket stays until release().
   bool wait(Ticket ticket, Deadline deadline);

@@ -1,87 +1,200 @@
 #include "runtime/ticket_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 #include "base/futex.h"
 
 namespace ringtune {
+namespace {
 
-Ticket TicketTable::submit(OperationPtr operation) {
+// A ticket is the slot of its operation and, above it, a number that is never used twice.
+constexpr unsigned kSlotBits = 24;
+constexpr std::size_t kNamesKept = 1 << 16;  // unnamed operations are numbered: names of long runs must not pile up
+
+constexpr std::uint32_t slot_of(Ticket ticket) noexcept {
+  return static_cast<std::uint32_t>(ticket & ((Ticket{1} << kSlotBits) - 1));
+}
+
+}  // namespace
+
+bool same(const Request& request, const AllreduceCall& call) noexcept {
+  return request.kind == CollectiveKind::kAllreduce && request.dtype == call.dtype && request.op == call.op &&
+         request.process_set == call.process_set && request.prescale == call.prescale &&
+         request.postscale == call.postscale && request.group_size == call.group_size && request.group == call.group &&
+         std::equal(request.shape.begin(), request.shape.end(), call.shape.begin(), call.shape.end());
+}
+
+Request request_of(const AllreduceCall& call) {
+  Request request;
+  request.name = call.name;
+  request.dtype = call.dtype;
+  request.op = call.op;
+  request.process_set = call.process_set;
+  request.prescale = call.prescale;
+  request.postscale = call.postscale;
+  request.group = call.group;
+  request.group_size = call.group_size;
+  request.shape.assign(call.shape.begin(), call.shape.end());
+  return request;
+}
+
+TicketTable::TicketTable() : forget_at_(kNamesKept) {}
+
+std::shared_ptr<const Prepared> TicketTable::known(std::string_view name) const {
   const std::lock_guard lock(mutex_);
+  const auto it = entries_.find(name);
+  return it == entries_.end() ? nullptr : it->second.prepared;
+}
+
+Ticket TicketTable::submit(std::shared_ptr<const Prepared> prepared, const Memory& memory, std::int64_t now_ns) {
+  const std::lock_guard lock(mutex_);
+  if (entries_.size() >= forget_at_) forget_unused();
+  NameEntry& entry = entries_[prepared->request.name];
+  // The new request counts from the moment it is accepted: a refused one must not displace the one in flight.
+  if (entry.operation == nullptr && !closed_) entry.prepared = std::move(prepared);
+  return enter(entry, memory, now_ns);
+}
+
+Ticket TicketTable::submit_again(const AllreduceCall& call, std::int64_t now_ns, std::size_t& bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto it = entries_.find(call.name);
+  if (it == entries_.end() || it->second.prepared == nullptr || !same(it->second.prepared->request, call)) return 0;
+  bytes = it->second.prepared->bytes;
+  return enter(it->second, {call.input, call.output}, now_ns);
+}
+
+Ticket TicketTable::enter(NameEntry& entry, const Memory& memory, std::int64_t now_ns) {
   if (closed_) std::rethrow_exception(closed_);
-  const std::string& name = operation->request.name;
-  if (!in_flight_.emplace(name, operation).second) {
-    throw InvalidArgument("Duplicate tensor name '" + name +
+  if (entry.operation != nullptr) {
+    throw InvalidArgument("Duplicate tensor name '" + entry.prepared->request.name +
                           "': an operation of this name is still in flight on this rank. Wait for it "
                           "(synchronize), or give the operations different names.");
   }
-  operation->ticket = next_ticket_++;
-  by_ticket_.emplace(operation->ticket, operation);
-  submitted_.push_back(std::move(operation));
-  return next_ticket_ - 1;
+  Operation& operation = *allocate();
+  operation.prepared = entry.prepared;
+  operation.input = static_cast<const std::byte*>(memory.input);
+  operation.output = static_cast<std::byte*>(memory.output);
+  operation.submitted_ns = now_ns;
+  operation.ticket = (generation_++ << kSlotBits) | operation.slot;
+  // Relaxed: the driving thread takes the operation under the same lock.
+  operation.state.store(Operation::kPending, std::memory_order_relaxed);
+  entry.operation = &operation;
+  operation.entry = &entry;
+  submitted_.push_back(&operation);
+  open_.fetch_add(1, std::memory_order_relaxed);
+  return operation.ticket;
 }
 
-std::vector<OperationPtr> TicketTable::take_submitted() {
+OperationPtr TicketTable::allocate() {
+  if (!free_.empty()) {
+    const std::uint32_t slot = free_.back();
+    free_.pop_back();
+    return &operations_[slot];
+  }
+  if (operations_.size() >= (std::size_t{1} << kSlotBits)) {
+    throw InvalidArgument("more than 16 million operations wait to be synchronized");
+  }
+  Operation& operation = operations_.emplace_back();
+  operation.slot = static_cast<std::uint32_t>(operations_.size() - 1);
+  return &operation;
+}
+
+void TicketTable::recycle(Operation& operation) {
+  operation.ticket = 0;
+  operation.abandoned = false;
+  operation.error = nullptr;
+  if (!operation.gathered.empty()) operation.gathered = {};
+  free_.push_back(operation.slot);
+}
+
+void TicketTable::forget_unused() {
+  // Used elsewhere (an operation that is not released, the response cache, a plan): still alive.
+  std::erase_if(entries_, [](const auto& item) {
+    return item.second.operation == nullptr && item.second.prepared.use_count() <= 1;
+  });
+  forget_at_ = std::max(kNamesKept, 2 * entries_.size());
+}
+
+std::span<const OperationPtr> TicketTable::take_submitted() {
+  taken_.clear();
   const std::lock_guard lock(mutex_);
-  return std::exchange(submitted_, {});
+  taken_.swap(submitted_);
+  return taken_;
 }
 
-OperationPtr TicketTable::in_flight(const std::string& name) {
+OperationPtr TicketTable::in_flight(const std::string& name) const {
   const std::lock_guard lock(mutex_);
-  const auto it = in_flight_.find(name);
-  return it == in_flight_.end() ? nullptr : it->second;
+  const auto it = entries_.find(name);
+  return it == entries_.end() ? nullptr : it->second.operation;
 }
 
-void TicketTable::finish(const OperationPtr& operation, std::exception_ptr error) {
+bool TicketTable::finish_one(Operation& operation, const std::exception_ptr& error) {
+  operation.entry->operation = nullptr;
+  operation.entry = nullptr;
+  operation.error = error;
+  // Release: whoever sees kDone sees the result and the error as well.
+  const bool awaited = operation.state.exchange(Operation::kDone, std::memory_order_acq_rel) == Operation::kAwaited;
+  if (operation.abandoned) recycle(operation);
+  return awaited;
+}
+
+void TicketTable::finish(std::span<const OperationPtr> operations, const std::exception_ptr& error) {
+  awakened_.clear();
   {
     const std::lock_guard lock(mutex_);
-    in_flight_.erase(operation->request.name);
-    operation->error = std::move(error);
-    // Release: whoever sees `done` sees the result and the error as well.
-    operation->done.store(true, std::memory_order_release);
+    for (const OperationPtr operation : operations) {
+      if (finish_one(*operation, error)) awakened_.push_back(operation);
+    }
+    open_.fetch_sub(operations.size(), std::memory_order_relaxed);
   }
-  // Sequentially consistent on both sides: either the sleeper sees the new count, or we see the sleeper.
-  finished_.fetch_add(1);
-  if (sleepers_.load() > 0) futex_wake(finished_, kFutexWakeAll, FutexScope::kPrivate);
+  // Operations are never freed: one that was released and is used again meanwhile wakes its sleepers once for nothing.
+  for (const OperationPtr operation : awakened_) futex_wake(operation->state, kFutexWakeAll, FutexScope::kPrivate);
 }
 
-void TicketTable::close(std::exception_ptr error) {
+void TicketTable::close(const std::exception_ptr& error) {
   std::vector<OperationPtr> doomed;
   {
     const std::lock_guard lock(mutex_);
     if (!closed_) closed_ = error;
-    for (const auto& [name, operation] : in_flight_) doomed.push_back(operation);
+    for (const auto& [name, entry] : entries_) {
+      if (entry.operation != nullptr) doomed.push_back(entry.operation);
+    }
     submitted_.clear();
   }
-  for (const OperationPtr& operation : doomed) finish(operation, error);
+  finish(doomed, error);
 }
 
 OperationPtr TicketTable::find(Ticket ticket) {
   const std::lock_guard lock(mutex_);
-  const auto it = by_ticket_.find(ticket);
-  if (it == by_ticket_.end()) {
+  const std::uint32_t slot = slot_of(ticket);
+  if (ticket == 0 || slot >= operations_.size() || operations_[slot].ticket != ticket || operations_[slot].abandoned) {
     throw InvalidArgument("Ticket " + std::to_string(ticket) + " was not created or has been cleared.");
   }
-  return it->second;
+  return &operations_[slot];
 }
 
-bool TicketTable::wait(const Operation& operation, Deadline deadline) {
-  sleepers_.fetch_add(1);
-  bool done = false;
-  while (true) {
-    const std::uint32_t seen = finished_.load();
-    done = operation.done.load(std::memory_order_acquire);
-    if (done || deadline.expired()) break;
-    futex_wait(finished_, seen, deadline, FutexScope::kPrivate);
+void TicketTable::sleep(Operation& operation, Deadline deadline) {
+  std::uint32_t seen = Operation::kPending;
+  // Acquire on failure: it may be done. On success nothing is published but that somebody sleeps.
+  if (!operation.state.compare_exchange_strong(seen, Operation::kAwaited, std::memory_order_acquire) &&
+      seen != Operation::kAwaited) {
+    return;
   }
-  sleepers_.fetch_sub(1);
-  return done;
+  futex_wait(operation.state, Operation::kAwaited, deadline, FutexScope::kPrivate);
 }
 
 void TicketTable::release(Ticket ticket) {
   const std::lock_guard lock(mutex_);
-  by_ticket_.erase(ticket);
+  const std::uint32_t slot = slot_of(ticket);
+  if (ticket == 0 || slot >= operations_.size() || operations_[slot].ticket != ticket) return;
+  Operation& operation = operations_[slot];
+  if (operation.done()) {
+    recycle(operation);
+  } else {
+    operation.abandoned = true;  // its memory is in use until it is done
+  }
 }
 
 }  // namespace ringtune

@@ -3,9 +3,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
+#include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -14,36 +18,82 @@
 
 namespace ringtune {
 
-/// Thread-safe. Callers submit, wait and release; the cycle thread takes, finds and finishes.
+/// An allreduce as a caller states it: views, so that a repeated call allocates nothing.
+struct AllreduceCall {
+  std::string_view name;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  std::uint32_t process_set = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::string_view group;
+  std::uint32_t group_size = 0;
+  std::span<const std::int64_t> shape;
+  const void* input = nullptr;
+  void* output = nullptr;
+};
+[[nodiscard]] bool same(const Request& request, const AllreduceCall& call) noexcept;
+[[nodiscard]] Request request_of(const AllreduceCall& call);
+
+/// Where the tensor of an operation is.
+struct Memory {
+  const void* input = nullptr;
+  void* output = nullptr;
+};
+
+/// Thread-safe. Callers submit, wait and release; the driving thread takes, finds and finishes. Operations are pooled
+/// and requests are kept, so that a repeated operation costs one hash look-up and no allocation.
 class TicketTable {
  public:
-  /// Registers the operation and queues it for the cycle thread. Throws InvalidArgument when its name is in flight, or
-  /// the error given to close().
-  Ticket submit(OperationPtr operation);
-  /// What was submitted since the last call, in order.
-  [[nodiscard]] std::vector<OperationPtr> take_submitted();
+  TicketTable();
+
+  /// The request last submitted under that name, or null. A caller that finds its own there may submit it again.
+  [[nodiscard]] std::shared_ptr<const Prepared> known(std::string_view name) const;
+  /// Registers an operation and queues it for the driving thread. Throws InvalidArgument when its name is in flight,
+  /// or the error given to close().
+  Ticket submit(std::shared_ptr<const Prepared> prepared, const Memory& memory, std::int64_t now_ns);
+  /// The same in one step when `call` repeats the last request of its name; 0 when it does not.
+  Ticket submit_again(const AllreduceCall& call, std::int64_t now_ns, std::size_t& bytes);
+  /// What was submitted since the last call, in order. Valid until the next call. Driving thread.
+  [[nodiscard]] std::span<const OperationPtr> take_submitted();
   /// The operation in flight under that name, or null.
-  [[nodiscard]] OperationPtr in_flight(const std::string& name);
-  /// Ends an operation; `error` may be null. Wakes its waiters.
-  void finish(const OperationPtr& operation, std::exception_ptr error);
+  [[nodiscard]] OperationPtr in_flight(const std::string& name) const;
+  /// Ends operations; `error` may be null. Wakes who sleeps on one of them.
+  void finish(std::span<const OperationPtr> operations, const std::exception_ptr& error);
   /// Ends everything in flight with `error`; later submits throw it.
-  void close(std::exception_ptr error);
+  void close(const std::exception_ptr& error);
+  /// Operations that are not done. Relaxed: a hint.
+  [[nodiscard]] std::size_t open() const noexcept { return open_.load(std::memory_order_relaxed); }
 
   /// Throws InvalidArgument for a ticket that was never given or has been released.
   [[nodiscard]] OperationPtr find(Ticket ticket);
-  /// Blocks until the operation is done; false at the deadline. Does not rethrow its error.
-  [[nodiscard]] bool wait(const Operation& operation, Deadline deadline);
+  /// Blocks until the operation is done or the deadline; returns for no reason now and then.
+  static void sleep(Operation& operation, Deadline deadline);
   void release(Ticket ticket);
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<Ticket, OperationPtr> by_ticket_;
-  std::unordered_map<std::string, OperationPtr> in_flight_;
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view name) const noexcept { return std::hash<std::string_view>{}(name); }
+  };
+
+  Ticket enter(NameEntry& entry, const Memory& memory, std::int64_t now_ns);
+  OperationPtr allocate();
+  void recycle(Operation& operation);
+  [[nodiscard]] bool finish_one(Operation& operation, const std::exception_ptr& error);
+  void forget_unused();
+
+  mutable std::mutex mutex_;
+  std::unordered_map<std::string, NameEntry, Hash, std::equal_to<>> entries_;
+  std::size_t forget_at_;
+  std::deque<Operation> operations_;  // by slot; addresses are stable
+  std::vector<std::uint32_t> free_;
   std::vector<OperationPtr> submitted_;
+  std::vector<OperationPtr> taken_;     // driving thread only
+  std::vector<OperationPtr> awakened_;  // driving thread only
   std::exception_ptr closed_;
-  Ticket next_ticket_ = 1;
-  std::atomic<std::uint32_t> finished_{0};  // futex word: counts finished operations
-  std::atomic<std::uint32_t> sleepers_{0};
+  Ticket generation_ = 1;
+  std::atomic<std::size_t> open_{0};
 };
 
 }  // namespace ringtune

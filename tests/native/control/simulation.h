@@ -40,7 +40,9 @@ class Simulation {
     return knobs;
   }
 
-  void submit(int rank, const Request& request) { at(rank).local_ready(request, now_ns); }
+  void submit(int rank, const Request& request) {
+    at(rank).local_ready(std::make_shared<const Request>(request), now_ns);
+  }
   void submit_everywhere(const Request& request) {
     for (int rank = 0; rank < size(); ++rank) submit(rank, request);
   }

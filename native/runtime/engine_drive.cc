@@ -1,0 +1,143 @@
+// Who turns the engine, and when it sleeps.
+#include "base/error.h"
+#include "base/futex.h"
+#include "base/log.h"
+#include "runtime/engine.h"
+
+namespace ringtune {
+
+bool Engine::try_drive() noexcept {
+  if (!drive_.try_lock()) return false;
+  quiet_bytes_.store(0, std::memory_order_relaxed);  // who submits now rings: the driver decides anew what can wait
+  return true;
+}
+
+void Engine::stop_driving() noexcept {
+  drive_.unlock();
+  // Sequentially consistent on both sides (see park): either the cycle thread sees the new count and does not sleep, or
+  // we see that it is parked.
+  turns_.fetch_add(1);
+  if (parked_.load()) futex_wake(turns_, 1, FutexScope::kPrivate);
+}
+
+/// The cycle thread found a caller driving: sleeps until that caller stops.
+void Engine::park() noexcept {
+  parked_.store(true);
+  const std::uint32_t seen = turns_.load();
+  // The caller may have stopped before it could see the flag: then the mutex is free.
+  if (drive_.try_lock()) {
+    drive_.unlock();
+  } else {
+    futex_wait(turns_, seen, Deadline::never(), FutexScope::kPrivate);
+  }
+  parked_.store(false);
+}
+
+/// When the engine must be turned if nothing happens.
+Deadline Engine::next_turn() const noexcept {
+  const Deadline next = Deadline::at(negotiator_.next_wake_ns());
+  return leaving_ ? earlier(next, Deadline::at(leave_deadline_ns_.load(std::memory_order_relaxed))) : next;
+}
+
+bool Engine::wait(Operation& operation, Deadline deadline) {
+  // Relaxed: the driving thread reads it in its next cycle, and the nudge below orders it for a driver that sleeps.
+  waiting_callers_.fetch_add(1, std::memory_order_relaxed);
+  while (!operation.done() && !deadline.expired()) {
+    if (try_drive()) {
+      drive(operation, deadline);
+      stop_driving();
+      // What is left is the cycle thread's: other callers may wait for it, here and on the other ranks.
+      if (tickets_.open() > 0) nudge();
+      if (!operation.done() && !deadline.expired()) TicketTable::sleep(operation, deadline);
+    } else {
+      nudge();  // the operation may have been submitted, and the wish to wait come, after the driver last looked
+      TicketTable::sleep(operation, deadline);
+    }
+  }
+  waiting_callers_.fetch_sub(1, std::memory_order_relaxed);
+  return operation.done();
+}
+
+/// Drives until the operation is done, the deadline, or until there is nothing more to drive.
+void Engine::drive(Operation& operation, Deadline deadline) noexcept {
+  try {
+    while (!ended_ && !operation.done() && !finished()) {
+      const std::uint32_t ticket = fabric_.waker().prepare();
+      const bool worked = cycle();
+      if (operation.done() || deadline.expired()) return;
+      if (!worked) fabric_.waker().wait(ticket, earlier(deadline, next_turn()));
+    }
+  } catch (...) {
+    stop(std::current_exception());
+  }
+}
+
+void Engine::run() noexcept {
+  while (turn()) {
+  }
+}
+
+/// One turn of the cycle thread; false when the engine has come to its end.
+bool Engine::turn() noexcept {
+  const std::uint32_t ticket = fabric_.waker().prepare();
+  if (!try_drive()) {
+    park();
+    return true;
+  }
+  std::unique_lock driving(drive_, std::adopt_lock);
+  if (ended_) return false;
+  try {
+    const bool worked = !finished() && cycle();
+    if (finished()) {
+      fabric_.leave();
+      stop(std::make_exception_ptr(ShutDown("ringtune has been shut down on this rank; call init() again to go on")));
+      return false;
+    }
+    if (worked) return true;
+    const Deadline deadline = next_turn();
+    quiet_bytes_.store(static_cast<std::int64_t>(negotiator_.bundle_room()), std::memory_order_relaxed);
+    driving.unlock();
+    sleep(ticket, deadline);
+  } catch (...) {
+    if (!driving) driving.lock();
+    stop(std::current_exception());
+    return false;
+  }
+  return true;
+}
+
+void Engine::sleep(std::uint32_t waker_ticket, Deadline deadline) {
+  fabric_.waker().wait(waker_ticket, deadline);
+  quiet_bytes_.store(0, std::memory_order_relaxed);
+}
+
+bool Engine::finished() {
+  if (!leaving_) return false;
+  const bool free_to_go = fabric_.rank() == 0 ? negotiator_.everyone_left() : negotiator_.has_left();
+  if (free_to_go && (!control_ || control_->flush())) return true;
+  return now_ns() >= leave_deadline_ns_.load(std::memory_order_relaxed);
+}
+
+void Engine::stop(std::exception_ptr error) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (lost_) error = lost_;
+  }
+  std::string reason = "the runtime of a peer has ended";
+  bool clean = false;
+  try {
+    std::rethrow_exception(error);
+  } catch (const ShutDown&) {
+    clean = true;
+  } catch (const std::exception& caught) {
+    reason = caught.what();
+  }
+  if (!clean) {
+    log(LogLevel::kDebug, "the runtime stops: ", reason);
+    fabric_.abort(reason);  // peers that wait for this rank must not wait in vain
+  }
+  tickets_.close(error);
+  ended_ = true;
+}
+
+}  // namespace ringtune
