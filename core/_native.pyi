@@ -32,6 +32,9 @@ class RuntimeOptions:
     cycle_time_ns: int
     segment_bytes: int
     cache_capacity: int
+    algorithm: int
+    hierarchical: int
+    algorithm_rules: list[tuple[int, int, int, int]]
     stall_warning_ns: int
     stall_shutdown_ns: int
     thread_affinity: int

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.errors import ConfigError
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.variables import HOROVOD_SENSELESS, PREFIX, TWIN_PREFIX, VARIABLES, Variable
@@ -50,6 +51,9 @@ class Config:
     cycle_time_ns: int = DEFAULTS.cycle_time_ns
     segment_bytes: int = DEFAULTS.segment_bytes
     cache_capacity: int = DEFAULTS.cache_capacity
+    algorithm: str = ALGORITHMS[0]
+    algorithm_table: Path | None = None
+    hierarchical: str = SWITCH[0]
     transport: str = "auto"
     sockets_per_peer: int = 1
     tcp_congestion: str = "auto"
@@ -95,7 +99,14 @@ class Config:
     @property
     def knobs(self) -> Knobs:
         """The runtime's first setting."""
-        return Knobs(self.fusion_bytes, self.cycle_time_ns, self.segment_bytes, self.cache_capacity)
+        return Knobs(
+            self.fusion_bytes,
+            self.cycle_time_ns,
+            self.segment_bytes,
+            self.cache_capacity,
+            ALGORITHMS.index(self.algorithm),
+            SWITCH.index(self.hierarchical),
+        )
 
     @property
     def timeline_dynamic(self) -> bool:
@@ -123,6 +134,8 @@ def parse(variable: Variable, source: str, text: str) -> object:
         return _parse_bool(source, text)
     if variable.kind in ("int", "float"):
         return _parse_number(variable, source, text)
+    if variable.kind == "switch":
+        return "auto" if text.lower() == "auto" else SWITCH[1 if _parse_bool(source, text) else 2]
     if variable.kind == "choice":
         if text.lower() not in variable.choices:
             raise ConfigError(f"{source}={text!r}: expected one of {', '.join(variable.choices)}")

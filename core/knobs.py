@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.errors import InvalidArgument
+
+_HIGH = {"algorithm": len(ALGORITHMS) - 1, "hierarchical": len(SWITCH) - 1}
 
 
 @dataclass(frozen=True)
@@ -17,12 +20,16 @@ class Knobs:
         cycle_time_ns: How long an incomplete batch may wait for more tensors, in nanoseconds; 0 = not at all.
         segment_bytes: Size of one send inside a collective, in bytes; at least 1.
         cache_capacity: Operations remembered by the response cache; 0 switches it off.
+        algorithm: Index in `ringtune.algorithms.ALGORITHMS`; 0 = as the job's table says.
+        hierarchical: Reduce within hosts before across them: index in `ringtune.algorithms.SWITCH`; 0 = auto.
     """
 
     fusion_bytes: int = 16 << 20
     cycle_time_ns: int = 1_000_000
     segment_bytes: int = 128 << 10
     cache_capacity: int = 8192
+    algorithm: int = 0
+    hierarchical: int = 0
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -30,10 +37,11 @@ class Knobs:
         Raises:
             InvalidArgument: A value is out of its range.
         """
-        for name, low in (("fusion_bytes", 0), ("cycle_time_ns", 0), ("segment_bytes", 1), ("cache_capacity", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < low:
-                raise InvalidArgument(f"knob {name}: got {value!r}, expected an integer >= {low}")
+        for name in self.as_dict():
+            value, low, high = getattr(self, name), int(name == "segment_bytes"), _HIGH.get(name)
+            if not isinstance(value, int) or value < low or (high is not None and value > high):
+                bound = f">= {low}" if high is None else f"from {low} to {high}"
+                raise InvalidArgument(f"knob {name}: got {value!r}, expected an integer {bound}")
 
     def as_dict(self) -> dict[str, int]:
         """Return the knobs as the native runtime and the run folder's documents hold them."""

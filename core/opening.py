@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ringtune import native, placement, runfolder, session
+from ringtune.algorithms import load_table
 from ringtune.config import Config
 from ringtune.elastic import membership
 from ringtune.errors import ConfigError, InvalidArgument
@@ -112,6 +113,9 @@ def runtime_options(config: Config, place: Placement, address: tuple[str, int], 
     options.connect_timeout_ns, options.idle_timeout_ns = config.start_timeout_ns, config.idle_timeout_ns
     options.fusion_bytes, options.cycle_time_ns = config.fusion_bytes, config.cycle_time_ns
     options.segment_bytes, options.cache_capacity = config.segment_bytes, config.cache_capacity
+    options.algorithm, options.hierarchical = config.knobs.algorithm, config.knobs.hierarchical
+    if config.algorithm_table is not None:
+        options.algorithm_rules = load_table(config.algorithm_table)
     options.stall_warning_ns = 0 if config.stall_check_disable else config.stall_warning_ns
     options.stall_shutdown_ns = 0 if config.stall_check_disable else config.stall_shutdown_ns
     options.thread_affinity = _core_of(config, place)

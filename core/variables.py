@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.knobs import DEFAULTS
 
 PREFIX = "RINGTUNE_"
@@ -23,7 +24,8 @@ class Variable:
     Attributes:
         name: Name without ``RINGTUNE_``.
         field: Name of the attribute of `ringtune.config.Config` that holds the parsed value.
-        kind: ``int``, ``float``, ``bool``, ``str``, ``path``, ``address``, ``choice`` or ``cores``.
+        kind: ``int``, ``float``, ``bool``, ``str``, ``path``, ``address``, ``choice``,
+            ``switch`` (auto, on, off) or ``cores``.
         default: Value when the variable is unset, in the field's unit.
         unit: Unit of the text in the environment, empty if it has none.
         meaning: One sentence for the table in the README.
@@ -75,6 +77,36 @@ VARIABLES: tuple[Variable, ...] = (
         "LOG_LEVEL", "log_level", "choice", "warning", "", "Least severity printed.", "LOG_LEVEL", None, 1, LOG_LEVELS
     ),
     Variable("TRACEBACK", "traceback", "bool", False, "", "The command line shows where an error was raised."),
+    # How an allreduce goes.
+    Variable(
+        "ALGORITHM",
+        "algorithm",
+        "choice",
+        ALGORITHMS[0],
+        "",
+        "Algorithm of allreduce between ranks that share no memory; table: by size, ranks and links.",
+        None,
+        None,
+        1,
+        ALGORITHMS,
+    ),
+    Variable(
+        "ALGORITHM_TABLE",
+        "algorithm_table",
+        "path",
+        None,
+        "file",
+        "Table that `ringtune bench allreduce --learn` wrote; rank 0's counts.",
+    ),
+    Variable(
+        "HIERARCHICAL_ALLREDUCE",
+        "hierarchical",
+        "switch",
+        SWITCH[0],
+        "auto or 1 or 0",
+        "Reduce within hosts first; auto: when hosts hold several ranks.",
+        "HIERARCHICAL_ALLREDUCE",
+    ),
     # Knobs.
     Variable(
         "FUSION_THRESHOLD",
@@ -242,7 +274,6 @@ HOROVOD_QUIET = frozenset(
 HOROVOD_SENSELESS = {
     "CONTROLLER": "ringtune negotiates with its own controller",
     "CPU_OPERATIONS": "ringtune has one data plane of its own",
-    "HIERARCHICAL_ALLREDUCE": "the algorithm is chosen by the runtime",
     "HIERARCHICAL_ALLGATHER": "the algorithm is chosen by the runtime",
     "TORUS_ALLREDUCE": "the algorithm is chosen by the runtime",
     "DISABLE_GROUP_FUSION": "groups are planned together with all other operations",

@@ -100,7 +100,7 @@ SPAN_WORDS = (
         Stage.COMMUNICATE,
         "RING_<KIND>",
         "the collective itself, one span a batch; the tensor is the first one's name and ` +N` for N more",
-        ("tensor", "bytes", "batch", "step", "epoch"),
+        ("tensor", "bytes", "algorithm", "batch", "step", "epoch"),
     ),
     SpanWord(
         Stage.COPY_OUT,
@@ -144,7 +144,15 @@ INSTANT_WORDS = (
         KNOBS,
         "knobs",
         "this rank switched to a version of the knobs",
-        ("epoch", "fusion_bytes", "cycle_time_ns", "segment_bytes", "cache_capacity"),
+        (
+            "epoch",
+            "fusion_bytes",
+            "cycle_time_ns",
+            "segment_bytes",
+            "cache_capacity",
+            "algorithm",
+            "hierarchical",
+        ),
     ),
     InstantWord(STALL, "stall", "a tensor waits for ranks that have not submitted it", ("tensor", "missing", "age_ns")),
     InstantWord(ERROR, "error", "an operation failed on this rank", ("tensor", "message")),
@@ -177,6 +185,10 @@ ARGUMENT_WORDS = (
     ArgumentWord("cycle_time_ns", "ns", "shortest time between two cycles"),
     ArgumentWord("segment_bytes", "bytes", "size of one send within a collective"),
     ArgumentWord("cache_capacity", "number", "tensors the response cache remembers"),
+    ArgumentWord(
+        "algorithm", "text", "of a `communicate` span of an allreduce: how it went; of KNOBS: its number, 0 = by table"
+    ),
+    ArgumentWord("hierarchical", "number", "reduce within hosts first: 0 = auto, 1 = on, 2 = off"),
     ArgumentWord("missing", "list of ranks", "ranks that have not submitted the tensor"),
     ArgumentWord("age_ns", "ns", "how long the oldest rank has waited"),
     ArgumentWord("message", "text", "what went wrong"),

@@ -3,8 +3,10 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -94,8 +96,30 @@ nb::dict to_dict(const Knobs& knobs, std::uint32_t epoch) {
   values["cycle_time_ns"] = knobs.cycle_time_ns;
   values["segment_bytes"] = knobs.segment_bytes;
   values["cache_capacity"] = knobs.cache_capacity;
+  values["algorithm"] = knobs.algorithm;
+  values["hierarchical"] = knobs.hierarchical;
   values["epoch"] = epoch;
   return values;
+}
+
+using Rule = std::tuple<int, std::uint32_t, std::uint64_t, int>;
+
+std::vector<Rule> rules_of(const RuntimeOptions& options) {
+  std::vector<Rule> rows;
+  for (const AlgorithmRule& rule : options.algorithms.rules()) {
+    rows.emplace_back(static_cast<int>(rule.links), rule.max_ranks, rule.max_bytes, static_cast<int>(rule.algorithm));
+  }
+  return rows;
+}
+
+void set_rules(RuntimeOptions& options, const std::vector<Rule>& rows) {
+  std::vector<AlgorithmRule> rules;
+  for (const auto& [links, max_ranks, max_bytes, algorithm] : rows) {
+    if (links < 0 || links > 1) throw InvalidArgument("links of a rule must be 0 (memory) or 1 (network)");
+    if (algorithm < 1 || algorithm >= kAlgorithmCount) throw InvalidArgument("a rule names no known algorithm");
+    rules.push_back({static_cast<LinkClass>(links), max_ranks, max_bytes, static_cast<Algorithm>(algorithm)});
+  }
+  options.algorithms = AlgorithmTable(std::move(rules));
 }
 
 std::uint32_t propose_knobs(Runtime& self, const nb::dict& values) {
@@ -110,9 +134,14 @@ std::uint32_t propose_knobs(Runtime& self, const nb::dict& values) {
       knobs.segment_bytes = nb::cast<std::uint64_t>(value);
     } else if (name == "cache_capacity") {
       knobs.cache_capacity = nb::cast<std::uint32_t>(value);
+    } else if (name == "algorithm") {
+      knobs.algorithm = nb::cast<std::uint32_t>(value);
+    } else if (name == "hierarchical") {
+      knobs.hierarchical = nb::cast<std::uint32_t>(value);
     } else if (name != "epoch") {
-      throw InvalidArgument("unknown knob '" + name +
-                            "', expected fusion_bytes, cycle_time_ns, segment_bytes or cache_capacity");
+      throw InvalidArgument(
+          "unknown knob '" + name +
+          "', expected fusion_bytes, cycle_time_ns, segment_bytes, cache_capacity, algorithm or hierarchical");
     }
   }
   return self.propose_knobs(knobs);
@@ -177,6 +206,13 @@ void add_options(nb::module_& module) {
       .def_prop_rw(
           "cache_capacity", [](const RuntimeOptions& o) { return o.knobs.cache_capacity; },
           [](RuntimeOptions& o, std::uint32_t value) { o.knobs.cache_capacity = value; })
+      .def_prop_rw(
+          "algorithm", [](const RuntimeOptions& o) { return o.knobs.algorithm; },
+          [](RuntimeOptions& o, std::uint32_t value) { o.knobs.algorithm = value; })
+      .def_prop_rw(
+          "hierarchical", [](const RuntimeOptions& o) { return o.knobs.hierarchical; },
+          [](RuntimeOptions& o, std::uint32_t value) { o.knobs.hierarchical = value; })
+      .def_prop_rw("algorithm_rules", &rules_of, &set_rules, "Rows (links, max_ranks, max_bytes, algorithm) in order.")
       .def_rw("stall_warning_ns", &RuntimeOptions::stall_warning_ns)
       .def_rw("stall_shutdown_ns", &RuntimeOptions::stall_shutdown_ns)
       .def_rw("thread_affinity", &RuntimeOptions::thread_affinity)

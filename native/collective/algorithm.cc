@@ -1,17 +1,15 @@
 #include "collective/algorithm.h"
 
-#include <array>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "trace/span.h"
 
 namespace ringtune {
 namespace {
 
-constexpr std::array<std::string_view, kAlgorithmCount> kNames{
-    "table", "ring", "flat", "recursive-doubling", "halving-doubling", "tree", "hierarchical"};
 constexpr std::size_t kRuleBytes = 14;
 
 std::vector<AlgorithmRule> built_in() {
@@ -19,29 +17,27 @@ std::vector<AlgorithmRule> built_in() {
   constexpr LinkClass kNet = LinkClass::kNetwork;
   constexpr LinkClass kMem = LinkClass::kMemory;
   return {
-      // Two ranks exchange everything either way: one step, and nothing waits for a reduced byte to come back.
-      {kNet, 2, 0, kRecursiveDoubling},
-      {kMem, 2, 64 << 10, kRecursiveDoubling},
-      {kNet, 4, 8 << 10, kFlat},
+      {kNet, 4, 64 << 10, kRecursiveDoubling},
+      {kNet, 4, 0, kRing},
       {kNet, 0, 32 << 10, kRecursiveDoubling},
-      {kNet, 0, 256 << 10, kHalvingDoubling},
-      {kMem, 0, 16 << 10, kRecursiveDoubling},
+      {kNet, 0, 512 << 10, kHalvingDoubling},
+      {kMem, 2, 64 << 10, kRecursiveDoubling}, {kMem, 0, 16 << 10, kRecursiveDoubling},
   };
 }
 
 }  // namespace
 
 std::string_view name_of(Algorithm algorithm) {
-  const auto index = static_cast<std::size_t>(algorithm);
-  RINGTUNE_CHECK_LT(index, kNames.size(), "no such algorithm");
-  return kNames[index];
+  const std::string_view name = algorithm_name(static_cast<std::uint8_t>(algorithm));
+  RINGTUNE_CHECK(!name.empty(), "no algorithm of number ", static_cast<int>(algorithm));
+  return name;
 }
 
 Algorithm algorithm_named(std::string_view name) {
   std::string known;
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] == name) return static_cast<Algorithm>(i);
-    known += (i > 0 ? ", " : "") + std::string(kNames[i]);
+  for (std::uint8_t number = 0; number < kAlgorithmCount; ++number) {
+    if (algorithm_name(number) == name) return static_cast<Algorithm>(number);
+    known += (number > 0 ? ", " : "") + std::string(algorithm_name(number));
   }
   throw InvalidArgument("no algorithm '" + std::string(name) + "': expected one of " + known);
 }

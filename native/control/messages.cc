@@ -32,6 +32,8 @@ void write_knobs(ByteWriter& out, const Knobs& knobs) {
   out.i64(knobs.cycle_time_ns);
   out.u64(knobs.segment_bytes);
   out.u32(knobs.cache_capacity);
+  out.u32(knobs.algorithm);
+  out.u32(knobs.hierarchical);
 }
 
 Knobs read_knobs(ByteReader& in) {
@@ -40,6 +42,8 @@ Knobs read_knobs(ByteReader& in) {
   knobs.cycle_time_ns = in.i64();
   knobs.segment_bytes = in.u64();
   knobs.cache_capacity = in.u32();
+  knobs.algorithm = in.u32();
+  knobs.hierarchical = in.u32();
   return knobs;
 }
 

@@ -28,7 +28,8 @@ std::string json_object(const Knobs& knobs, std::uint32_t epoch) {
   std::ostringstream out;
   out << "{\"epoch\":" << epoch << ",\"fusion_bytes\":" << knobs.fusion_bytes
       << ",\"cycle_time_ns\":" << knobs.cycle_time_ns << ",\"segment_bytes\":" << knobs.segment_bytes
-      << ",\"cache_capacity\":" << knobs.cache_capacity << "}";
+      << ",\"cache_capacity\":" << knobs.cache_capacity << ",\"algorithm\":" << knobs.algorithm
+      << ",\"hierarchical\":" << knobs.hierarchical << "}";
   return out.str();
 }
 
@@ -47,7 +48,8 @@ Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& ticket
   const Deadline deadline = Deadline::after(options.connect_timeout_ns);
   if (fabric.size() > 1) control_ = std::make_unique<ControlPlane>(fabric, deadline);
   world_ = std::make_unique<Communicator>(fabric, all_ranks(fabric.size()),
-                                          CommunicatorOptions{.connect_timeout_ns = options.connect_timeout_ns,
+                                          CommunicatorOptions{.table = options.algorithms,
+                                                              .connect_timeout_ns = options.connect_timeout_ns,
                                                               .idle_timeout_ns = options.idle_timeout_ns});
   (void)world_->ring();  // a rank that cannot be reached is found out now, not in the first collective
   executor_ = std::make_unique<Executor>(counters, tracer);

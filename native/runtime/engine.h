@@ -30,6 +30,7 @@ struct EngineOptions {
   std::int64_t connect_timeout_ns = 0;
   std::int64_t idle_timeout_ns = 0;
   int thread_affinity = -1;
+  AlgorithmTable algorithms;
 };
 
 /// Borrows the fabric, the tickets, the counters and the tracer. Public methods may be called from any thread.

@@ -2,7 +2,6 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "collective/collectives.h"
 #include "device/cpu_kernels.h"
 #include "fusion/plan.h"
 #include "runtime/executor.h"
@@ -68,8 +67,11 @@ void Executor::reduce(std::span<std::byte> data, std::span<const OperationPtr> b
   const Request& request = batch.front()->request();
   const ReduceOp op = request.op == ReduceOp::kAverage ? ReduceOp::kSum : request.op;
   const std::int64_t begin_ns = now_ns();
-  ring_allreduce(context.communicator.ring(), data, request.dtype, op, {.segment_bytes = knobs_.segment_bytes});
-  record_batch(batch, context, begin_ns, data.size());
+  Allreducer& allreducer = context.communicator.allreducer();
+  const AlgorithmWish wish{static_cast<Algorithm>(knobs_.algorithm), static_cast<Switch>(knobs_.hierarchical)};
+  const Algorithm algorithm = allreducer.choose(data.size(), wish);
+  allreducer.run(data, request.dtype, op, algorithm, {.segment_bytes = knobs_.segment_bytes});
+  record_batch(batch, context, begin_ns, data.size(), algorithm);
 }
 
 }  // namespace ringtune

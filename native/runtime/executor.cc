@@ -57,7 +57,7 @@ void Executor::record(Stage stage, const Operation& operation, const BatchContex
 }
 
 void Executor::record_batch(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns,
-                            std::size_t bytes) {
+                            std::size_t bytes, Algorithm algorithm) {
   const std::int64_t end_ns = now_ns();
   counters_.communicate_ns.fetch_add(end_ns - begin_ns, std::memory_order_relaxed);
   if (!tracer_.recording()) return;
@@ -66,7 +66,7 @@ void Executor::record_batch(std::span<const OperationPtr> batch, const BatchCont
                                                : tracer_.intern(first.name + " +" + std::to_string(batch.size() - 1));
   tracer_.record({begin_ns, end_ns, bytes, name, context.batch_id, context.step,
                   static_cast<std::uint16_t>(context.epoch), Stage::kCommunicate,
-                  static_cast<std::uint8_t>(first.kind)});
+                  span_kind(static_cast<std::uint8_t>(first.kind), static_cast<std::uint8_t>(algorithm))});
 }
 
 }  // namespace ringtune

@@ -44,7 +44,7 @@ class Executor {
   void barrier(std::span<const OperationPtr> batch, const BatchContext& context);
   void record(Stage stage, const Operation& operation, const BatchContext& context, std::int64_t begin_ns);
   void record_batch(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns,
-                    std::size_t bytes);
+                    std::size_t bytes, Algorithm algorithm = Algorithm::kTable);
 
   Counters& counters_;
   Tracer& tracer_;

@@ -30,12 +30,40 @@ std::unique_ptr<Fabric> connect_fabric(const RuntimeOptions& options, StoreClien
   return make_fabric(fabric, store, deadline);
 }
 
+/// What all ranks must choose alike comes from rank 0.
+void agree_on_algorithms(RuntimeOptions& options, StoreClient& store, Deadline deadline) {
+  const std::string key = options.job + "/algorithms";
+  if (options.rank == 0) {
+    ByteWriter out;
+    out.u32(options.knobs.algorithm);
+    out.u32(options.knobs.hierarchical);
+    out.blob(options.algorithms.encode());
+    store.set(key, out.bytes());
+    return;
+  }
+  const Bytes told = store.get(key, deadline);
+  ByteReader in(told);
+  options.knobs.algorithm = in.u32();
+  options.knobs.hierarchical = in.u32();
+  options.algorithms = AlgorithmTable::decode(in.blob());
+}
+
+void check_knobs(const Knobs& knobs) {
+  if (knobs.cycle_time_ns < 0) throw InvalidArgument("cycle_time_ns must not be negative");
+  if (knobs.segment_bytes == 0) throw InvalidArgument("segment_bytes must be at least 1");
+  if (knobs.algorithm >= static_cast<std::uint32_t>(kAlgorithmCount)) {
+    throw InvalidArgument("algorithm must be 0 (as the table says) to " + std::to_string(kAlgorithmCount - 1));
+  }
+  if (knobs.hierarchical > 2) throw InvalidArgument("hierarchical must be 0 (auto), 1 (on) or 2 (off)");
+}
+
 EngineOptions engine_options(const RuntimeOptions& options) {
   EngineOptions engine;
   engine.negotiator = {
       options.rank, options.size, options.knobs, {options.stall_warning_ns, options.stall_shutdown_ns}};
   engine.connect_timeout_ns = options.connect_timeout_ns;
   engine.idle_timeout_ns = options.idle_timeout_ns;
+  engine.algorithms = options.algorithms;
   engine.thread_affinity = options.thread_affinity;
   return engine;
 }
@@ -75,10 +103,12 @@ class Runtime::Impl {
       : options(given), store(made ? nullptr : connect_store(given, Deadline::after(given.connect_timeout_ns))) {
     set_log_level(static_cast<LogLevel>(given.log_level));
     set_log_rank(given.rank);
+    check_knobs(given.knobs);
+    if (store) agree_on_algorithms(options, *store, Deadline::after(given.connect_timeout_ns));
     fabric = made ? std::move(made) : connect_fabric(given, store.get(), Deadline::after(given.connect_timeout_ns));
     hosts = fabric->hosts();
     topology = topology_of(hosts, given.rank);
-    engine = std::make_unique<Engine>(engine_options(given), *fabric, tickets, counters, tracer);
+    engine = std::make_unique<Engine>(engine_options(options), *fabric, tickets, counters, tracer);
     try {
       fabric->start_monitor([this](int rank, const std::string& reason) { engine->peer_lost(rank, reason); });
     } catch (...) {
@@ -205,8 +235,7 @@ std::uint32_t Runtime::propose_knobs(const Knobs& knobs) {
     throw InvalidArgument("knobs are proposed on rank 0 only (this is rank " + std::to_string(rank()) +
                           "): it carries the change to all ranks");
   }
-  if (knobs.cycle_time_ns < 0) throw InvalidArgument("cycle_time_ns must not be negative");
-  if (knobs.segment_bytes == 0) throw InvalidArgument("segment_bytes must be at least 1");
+  check_knobs(knobs);
   return impl_->engine->propose(knobs);
 }
 

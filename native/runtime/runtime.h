@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "collective/algorithm.h"
 #include "fusion/knobs.h"
 #include "runtime/operation.h"
 #include "runtime/statistics.h"
@@ -27,6 +28,7 @@ struct RuntimeOptions {
   TransportChoice transport = TransportChoice::kAuto;
   int sockets_per_peer = 1;  // of a link between hosts
   std::string tcp_congestion = "auto";
+  AlgorithmTable algorithms;  // rank 0's counts
   std::int64_t connect_timeout_ns = 60'000'000'000;
   std::int64_t idle_timeout_ns = 0;  // a collective in which no byte moves for so long fails; 0 = never
   Knobs knobs;

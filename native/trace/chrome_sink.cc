@@ -157,6 +157,12 @@ class ChromeSink : public Sink {
       append_integer(out, span.bytes);
       out += ',';
     }
+    const std::uint8_t algorithm = span.kind >> 4;
+    if (span.stage == Stage::kCommunicate && algorithm != 0 && !algorithm_name(algorithm).empty()) {
+      out += "\"algorithm\":\"";
+      out += algorithm_name(algorithm);
+      out += "\",";
+    }
     if (span.batch_id != 0) {
       out += "\"batch\":";
       append_integer(out, span.batch_id);

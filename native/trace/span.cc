@@ -15,7 +15,14 @@ std::string_view name_of(Stage stage) {
 std::string_view operation_name(std::uint8_t kind) noexcept {
   constexpr std::array<std::string_view, 6> kNames{"ALLREDUCE", "ALLGATHER", "BROADCAST",
                                                    "BARRIER",   "ALLTOALL",  "REDUCESCATTER"};
-  return kind < kNames.size() ? kNames[kind] : std::string_view{};
+  const std::size_t index = kind & 0x0f;
+  return index < kNames.size() ? kNames[index] : std::string_view{};
+}
+
+std::string_view algorithm_name(std::uint8_t algorithm) noexcept {
+  constexpr std::array<std::string_view, 7> kNames{
+      "table", "ring", "flat", "recursive-doubling", "halving-doubling", "tree", "hierarchical"};
+  return algorithm < kNames.size() ? kNames[algorithm] : std::string_view{};
 }
 
 }  // namespace ringtune

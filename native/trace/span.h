@@ -30,12 +30,20 @@ struct Span {
   std::uint32_t step;
   std::uint16_t epoch;  // version of the knobs
   Stage stage;
-  std::uint8_t kind;  // CollectiveKind of the operation (collective/kind.h), 255 = none
+  std::uint8_t kind;  // span_kind() of the operation, 255 = none
 };
 static_assert(sizeof(Span) == 40);
 
-/// "ALLREDUCE" for the wire value of a CollectiveKind; empty when there is none of that number. The table lives here
-/// because the timeline needs it below collective/.
+/// CollectiveKind (collective/kind.h) and Algorithm (collective/algorithm.h; 0 = not told) in one byte of a span.
+[[nodiscard]] constexpr std::uint8_t span_kind(std::uint8_t collective, std::uint8_t algorithm) noexcept {
+  return static_cast<std::uint8_t>((collective & 0x0f) | (algorithm << 4));
+}
+
+/// "ALLREDUCE" for the CollectiveKind in a span's kind; empty when there is none of that number. This table and the
+/// next live here because the timeline needs them below collective/.
 [[nodiscard]] std::string_view operation_name(std::uint8_t kind) noexcept;
+
+/// "ring" for the wire value of an Algorithm; empty when there is none of that number.
+[[nodiscard]] std::string_view algorithm_name(std::uint8_t algorithm) noexcept;
 
 }  // namespace ringtune

@@ -56,7 +56,14 @@ class FakeRuntime:
         self.steps = 0
         self._knobs = {
             name: getattr(options, name)
-            for name in ("fusion_bytes", "cycle_time_ns", "segment_bytes", "cache_capacity")
+            for name in (
+                "fusion_bytes",
+                "cycle_time_ns",
+                "segment_bytes",
+                "cache_capacity",
+                "algorithm",
+                "hierarchical",
+            )
         }
         self._epoch = 0
         self._names: dict[int, str] = {}

@@ -21,6 +21,7 @@ EXAMPLES = {
     "path": ("a/b.json", Path("a/b.json")),
     "address": ("node1:29400", ("node1", 29400)),
     "cores": ("0, 2", (0, 2)),
+    "switch": ("yes", "on"),
 }
 
 
