@@ -1,8 +1,8 @@
 """`ringtune bench links`: allreduce between hosts beside iperf3 and Gloo on the same links.
 
 The hosts are network namespaces with links shaped to a rate (see `network.py`). For each rate, iperf3 measures the
-line one way and both ways at once, then ringtune and its peers race in the same processes (see `bursts.py`), then
-iperf3 measures again; all of that `rounds` times. What crosses each host's link in one direction during an allreduce
+line one way and both ways at once, then ringtune and its peers race (see `races.py`), then iperf3 measures again; all
+of that `rounds` times. What crosses each host's link in one direction during an allreduce
 of N bytes over H hosts is at least 2 (H - 1) / H N: that, per second, over iperf3's one-way rate is the share of the
 line.
 """
@@ -17,20 +17,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from ringtune import layout
-from ringtune.benchmarks import marks, network
+from ringtune.benchmarks import network
+from ringtune.benchmarks.environments import SUBJECT
 from ringtune.benchmarks.jobs import thread_variables
 from ringtune.benchmarks.network import Host
-from ringtune.benchmarks.peers import SUBJECT, Selection
+from ringtune.benchmarks.peers import Selection
+from ringtune.benchmarks.racejob import JobLost, JobPlan, RaceJob
+from ringtune.benchmarks.races import Budget, Race
 from ringtune.benchmarks.sizes import duration_unit, format_bytes
 from ringtune.benchmarks.statistics import Interval, paired_ratio_interval, quartiles
-from ringtune.benchmarks.workers.config import MicroRun
 from ringtune.errors import RingtuneError, UsageError
 
 _STORE_PORT = 29450
@@ -95,10 +98,10 @@ def run_links(request: LinksRequest, console: Console) -> dict[str, Any]:
 def _measure(request: LinksRequest, rate: str) -> dict[str, Any]:
     lines: list[tuple[float, float]] = []
     samples: list[dict[str, list[float]]] = [{} for _ in request.sizes_bytes]
-    with network.hosts(request.hosts, network.parse_rate(rate)) as hosts:
+    with network.hosts(request.hosts, network.parse_rate(rate)) as (driver, hosts):
         lines.append(_line_rates(hosts[0], hosts[1]))
         for _ in range(request.rounds):
-            for case, times in zip(samples, _race(request, hosts), strict=True):
+            for case, times in zip(samples, _race(request, driver, hosts), strict=True):
                 for name, values in times.items():
                     case.setdefault(name, []).extend(values)
             lines.append(_line_rates(hosts[0], hosts[1]))
@@ -166,44 +169,57 @@ def _iperf(server: Host, client: Host, options: list[str]) -> dict[str, Any]:
     return end
 
 
-def _race(request: LinksRequest, hosts: Sequence[Host]) -> list[dict[str, list[float]]]:
-    """Returns nanoseconds per call, per size and contender, of one job over all hosts."""
-    cases = [[size_bytes] for size_bytes in request.sizes_bytes]
-    run = MicroRun("allreduce", list(request.peers.contenders), cases, "float32", request.seconds, 1)
-    ranks = [
-        subprocess.Popen(
-            host.command([sys.executable, "-m", _WORKER, json.dumps(asdict(run))]),
-            env=_environ(request, hosts, index),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for index, host in enumerate(host for host in hosts for _ in range(request.ranks_per_host))
-    ]
-    try:
-        outputs = [rank.communicate()[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    events = [event for event in map(marks.receive, outputs[0].splitlines()) if event and event["event"] == "case"]
-    if any(rank.returncode for rank in ranks) or len(events) != len(cases):
-        raise RingtuneError("a rank of the links benchmark failed:\n" + "\n".join(text[-1500:] for text in outputs))
-    return [event["times_ns"] for event in events]
+def _race(request: LinksRequest, driver: str, hosts: Sequence[Host]) -> list[dict[str, list[float]]]:
+    """Returns nanoseconds per call, per size and contender; every contender is a job over all hosts."""
+
+    def on_loss(plan: JobPlan, error: JobLost) -> None:
+        raise error
+
+    with ExitStack() as stack:
+        jobs = []
+        for number, library in enumerate(request.peers.contenders):
+            job = RaceJob(_plan(request, library, driver, _Job(hosts, _STORE_PORT + number)))
+            stack.callback(job.close)
+            jobs.append(job)
+        race = Race(jobs, on_loss)
+        return [
+            race.run_case([size_bytes], "float32", Budget(request.seconds)).times_ns
+            for size_bytes in request.sizes_bytes
+        ]
 
 
-def _environ(request: LinksRequest, hosts: Sequence[Host], rank: int) -> dict[str, str]:
-    host = hosts[rank // request.ranks_per_host]
-    return {
-        **os.environ,
-        **thread_variables(1),
-        "RINGTUNE_RANK": str(rank),
-        "RINGTUNE_SIZE": str(len(hosts) * request.ranks_per_host),
-        "RINGTUNE_STORE": f"{hosts[0].address}:{_STORE_PORT}",
-        "RINGTUNE_HOSTNAME": host.namespace,
-        "RINGTUNE_INTERFACE_ADDRESS": host.address,
-        "GLOO_SOCKET_IFNAME": network.INTERFACE,
-    }
+@dataclass(frozen=True)
+class _Job:
+    """Where a job runs: on all hosts, and the port of its rendezvous store on the first one."""
+
+    hosts: Sequence[Host]
+    store_port: int
+
+
+def _plan(request: LinksRequest, library: str, driver: str, job: _Job) -> JobPlan:
+    ranks = len(job.hosts) * request.ranks_per_host
+
+    def command(join: str, rank: int) -> list[str]:
+        host = job.hosts[rank // request.ranks_per_host]
+        variables = {
+            "RINGTUNE_RANK": str(rank),
+            "RINGTUNE_SIZE": str(ranks),
+            "RINGTUNE_STORE": f"{job.hosts[0].address}:{job.store_port}",
+            "RINGTUNE_HOSTNAME": host.namespace,
+            "RINGTUNE_INTERFACE_ADDRESS": host.address,
+            "GLOO_SOCKET_IFNAME": network.INTERFACE,
+        }
+        settings = [f"{name}={value}" for name, value in variables.items()]
+        return host.command(["env", *settings, sys.executable, "-m", _WORKER, join, "1", library])
+
+    return JobPlan(
+        library,
+        {library: library},
+        ranks,
+        lambda join: [command(join, rank) for rank in range(ranks)],
+        {**os.environ, **thread_variables(1)},
+        driver,
+    )
 
 
 def below(record: dict[str, Any], require: float) -> list[str]:

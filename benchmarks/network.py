@@ -60,8 +60,10 @@ def missing() -> str | None:
 
 
 @contextmanager
-def hosts(count: int, rate_bits: int | None) -> Iterator[list[Host]]:
+def hosts(count: int, rate_bits: int | None) -> Iterator[tuple[str, list[Host]]]:
     """Makes `count` hosts whose links carry `rate_bits` per second each way; removes them at the end.
+
+    Gives the address under which the hosts reach this process, and the hosts.
 
     Raises:
         RingtuneError: the kernel refused; the message holds the command and its answer.
@@ -71,10 +73,11 @@ def hosts(count: int, rate_bits: int | None) -> Iterator[list[Host]]:
     made = [Host(f"{tag}n{number}", f"{net}.{number + 2}") for number in range(count)]
     try:
         _run(f"ip link add {tag} type bridge")
+        _run(f"ip addr add {net}.1/24 dev {tag}")
         _run(f"ip link set {tag} up")
         for host in made:
             _add(host, tag, rate_bits)
-        yield made
+        yield f"{net}.1", made
     finally:
         for host in made:
             subprocess.run(["ip", "netns", "del", host.namespace], capture_output=True, check=False)
