@@ -148,7 +148,7 @@ class RaceJob:
         answers = self._collect(time.monotonic() + seconds, order["do"])
         for answer in answers:
             if "failed" in answer:
-                raise self._lost(answer["failed"])
+                raise JobLost(f"{self.plan.name}: {answer['failed']}")
         for answer in answers:
             if "unsupported" in answer:
                 raise TaskUnsupported(answer["unsupported"])

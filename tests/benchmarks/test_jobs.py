@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import ringtune.benchmarks
+from ringtune.benchmarks.peers import PEERS
 
 EXAMPLES = Path(ringtune.benchmarks.__file__).parent / "examples"
 DIGITS = [sys.executable, str(EXAMPLES / "digits.py"), "--epochs", "6"]
@@ -108,6 +109,21 @@ def test_bench_gradients_beside_both_gloo_variants(tmp_path: Path) -> None:
     [case] = load(tmp_path / "out.json")["cases"]
     assert (case["tensors"], case["bytes"]) == (9, 9 * 4096)
     assert sorted(case["times"]) == ["copy-limit", "gloo", "gloo-bucket-views", "gloo-buckets", "ringtune"]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("name", [name for name in PEERS if "allreduce" in PEERS[name].contenders and name != "gloo"])
+def test_bench_allreduce_beside_a_peer_of_its_own_environment(name: str, ranks: int, tmp_path: Path) -> None:
+    if absent := PEERS[name].absent():
+        pytest.skip(absent)
+    few = ["--sizes", "1KiB,256KiB", "--seconds", "0.05", "--json", "out.json", "--peers", name]
+    succeed(ringtune_command("bench", "allreduce", "-np", str(ranks), *few), tmp_path)
+    record = load(tmp_path / "out.json")
+    assert (record["absent"], record["failed"]) == ({}, {})
+    assert name in record["about"]
+    for case in record["cases"]:
+        assert sorted(case["times"]) == sorted(["copy-limit", name, "ringtune"])
+        assert case["best_peer"] == name
 
 
 def test_a_ratio_below_what_is_required_fails(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,12 +10,15 @@ from rich.console import Console
 
 from ringtune.benchmarks import marks
 from ringtune.benchmarks.contenders import BUCKET_BYTES, CONTENDERS, FIRST_BUCKET_BYTES, plan_buckets
+from ringtune.benchmarks.environments import Contenders, Setting
 from ringtune.benchmarks.jobs import parse_ranks
-from ringtune.benchmarks.micro import Case, MicroRequest, Outcome, micro_record, micro_table
-from ringtune.benchmarks.peers import PEERS, Selection
+from ringtune.benchmarks.micro import Case, MicroRequest, Outcome, micro_record, micro_table, run_micro
+from ringtune.benchmarks.peers import PEERS, PeerSpec, Selection
 from ringtune.benchmarks.progress import open_progress
+from ringtune.benchmarks.racejob import JobPlan
 from ringtune.benchmarks.races import CaseResult
 from ringtune.errors import UsageError
+from tests.benchmarks.test_racejob import plan_of
 
 REQUEST = MicroRequest(
     "allreduce", 2, None, [Case("1 KiB", (1024,))], "float32", 1.0, 1, Selection(("ringtune", "gloo"), {})
@@ -54,6 +58,34 @@ def test_table_says_who_is_missing_in_a_case() -> None:
     assert "failed" in printed(record)
     record["cases"][1]["unsupported"] = {"gloo": "no sum of float16"}
     assert "unsupported" in printed(record)
+
+
+def fake_peer(behaviour: str) -> PeerSpec:
+    def start(setting: Setting, contenders: Contenders) -> JobPlan:
+        return replace(plan_of(behaviour), name="fake", contenders=contenders)
+
+    return PeerSpec("fake", {"allreduce": {"fake": "way"}}, lambda: None, start)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "failure"),
+    [("dies", "fake: rank 0 died\n  | its last words"), ("leaves at once", "fake: it ended before"), ("good", "")],
+)
+def test_a_failing_peer_is_reported_and_the_others_go_on(behaviour: str, failure: str) -> None:
+    # One rank: the fake peer's call, which does nothing, is then an exact sum.
+    peers = Selection(("ringtune", "fake", "gloo"), {"impi": "not here"}, (fake_peer(behaviour), PEERS["gloo"]))
+    request = MicroRequest("allreduce", 1, None, [Case("64 B", (64,)), Case("8 B", (8,))], "int32", 0.02, 1, peers)
+    console = Console(file=io.StringIO(), width=200)
+    record = run_micro(request, console)
+    assert isinstance(console.file, io.StringIO)
+    assert "absent: impi (not here)" in console.file.getvalue()
+    others = ["copy-limit", "gloo", "ringtune"]
+    assert record["failed"].get("fake", "").startswith(failure)
+    assert f"failed: {failure}" in console.file.getvalue() or not failure
+    for case in record["cases"]:
+        assert sorted(case["times"]) == (others if failure else sorted([*others, "fake"]))
+        assert case["limit_ratio"]["median"] > 0
+    assert record["about"]["ringtune"].startswith("ringtune ")
 
 
 def test_buckets_are_cut_where_they_are_full() -> None:

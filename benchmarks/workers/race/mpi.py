@@ -28,14 +28,18 @@ def open_blocking(task: Task) -> Contest:
     try:
         reduce(MPI.IN_PLACE, _message(np.zeros(2, task.storage), task.dtype))
     except MPI.Exception as error:
-        raise Unsupported(f"no sum of {task.dtype} ({error})") from error
+        raise Unsupported(f"this MPI has no sum of {task.dtype}: {error}") from error
     buffers = Buffers(task)
     calls = [partial(reduce, MPI.IN_PLACE, _message(array, task.dtype)) for array in buffers.arrays]
     return SumContest(buffers, in_turn(calls))
 
 
 def _message(array: Array, dtype: str) -> Any:
-    return [array, MPI.BFLOAT16_T] if dtype == "bfloat16" else array
+    if dtype != "bfloat16":
+        return array
+    if MPI.BFLOAT16_T == MPI.DATATYPE_NULL:
+        raise Unsupported("this MPI has no bfloat16")
+    return [array, MPI.BFLOAT16_T]
 
 
 def main(join: str) -> None:
