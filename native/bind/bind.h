@@ -3,10 +3,13 @@
 
 #include <nanobind/nanobind.h>
 
+#include "runtime/runtime.h"
+
 namespace ringtune::bind {
 
 void add_errors(nanobind::module_& module);
 void add_store(nanobind::module_& module);
 void add_runtime(nanobind::module_& module);
+void add_collectives(nanobind::class_<Runtime>& runtime);
 
 }  // namespace ringtune::bind

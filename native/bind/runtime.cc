@@ -1,6 +1,5 @@
 #include "runtime/runtime.h"
 
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
@@ -11,30 +10,16 @@
 
 #include "base/error.h"
 #include "bind/bind.h"
+#include "bind/convert.h"
 
 namespace nb = nanobind;
 
 namespace ringtune::bind {
 namespace {
 
-using Shape = std::vector<std::int64_t>;
-
-ReduceOp to_reduce_op(int value) {
-  if (value < 0 || value > 5) throw InvalidArgument("unknown reduction " + std::to_string(value) + ", expected 0 to 5");
-  return static_cast<ReduceOp>(value);
-}
-
-DType to_dtype(int value) {
-  if (value < 0 || value >= kDTypeCount) throw InvalidArgument("unknown dtype number " + std::to_string(value));
-  return static_cast<DType>(value);
-}
-
-// Addresses are those of tensors that the caller keeps alive.
-const void* input_at(std::uintptr_t address) { return reinterpret_cast<const void*>(address); }
-void* output_at(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
-
 Ticket allreduce(Runtime& self, std::string name, std::uintptr_t input, std::uintptr_t output, Shape shape, int dtype,
-                 int op, double prescale, double postscale, std::string group, std::uint32_t group_size) {
+                 int op, double prescale, double postscale, std::string group, std::uint32_t group_size,
+                 std::uint32_t process_set) {
   Submission submission{{}, input_at(input), output_at(output)};
   Request& request = submission.request;
   request.name = std::move(name);
@@ -45,49 +30,9 @@ Ticket allreduce(Runtime& self, std::string name, std::uintptr_t input, std::uin
   request.postscale = postscale;
   request.group = std::move(group);
   request.group_size = group_size;
+  request.process_set = process_set;
   request.shape = std::move(shape);
   return self.submit(std::move(submission));
-}
-
-Ticket allgather(Runtime& self, std::string name, std::uintptr_t input, Shape shape, int dtype) {
-  Submission submission{{}, input_at(input), nullptr};
-  submission.request.name = std::move(name);
-  submission.request.kind = CollectiveKind::kAllgather;
-  submission.request.dtype = to_dtype(dtype);
-  submission.request.shape = std::move(shape);
-  return self.submit(std::move(submission));
-}
-
-Ticket broadcast(Runtime& self, std::string name, std::uintptr_t input, std::uintptr_t output, Shape shape, int dtype,
-                 int root) {
-  Submission submission{{}, input_at(input), output_at(output)};
-  submission.request.name = std::move(name);
-  submission.request.kind = CollectiveKind::kBroadcast;
-  submission.request.dtype = to_dtype(dtype);
-  submission.request.root = root;
-  submission.request.shape = std::move(shape);
-  return self.submit(std::move(submission));
-}
-
-Ticket barrier(Runtime& self, std::string name) {
-  Submission submission;
-  submission.request.name = std::move(name);
-  submission.request.kind = CollectiveKind::kBarrier;
-  submission.request.dtype = DType::kUint8;
-  submission.request.shape = {0};
-  return self.submit(std::move(submission));
-}
-
-nb::tuple take_gathered(Runtime& self, Ticket ticket) {
-  const OperationPtr operation = self.operation(ticket);
-  if (operation->request().kind != CollectiveKind::kAllgather || !operation->done()) {
-    throw InvalidArgument("ticket " + std::to_string(ticket) + " is no finished allgather");
-  }
-  auto* bytes = new Bytes(std::move(operation->gathered));
-  nb::capsule owner(bytes, [](void* memory) noexcept { delete static_cast<Bytes*>(memory); });
-  const std::size_t extent = bytes->size();
-  return nb::make_tuple(nb::tuple(nb::cast(operation->gathered_shape)),
-                        nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(bytes->data(), {extent}, owner));
 }
 
 nb::dict to_dict(const Knobs& knobs, std::uint32_t epoch) {
@@ -219,15 +164,11 @@ void add_options(nb::module_& module) {
       .def_rw("log_level", &RuntimeOptions::log_level);
 }
 
-void add_collectives(nb::class_<Runtime>& runtime) {
+void add_allreduce_and_tickets(nb::class_<Runtime>& runtime) {
   runtime
       .def("allreduce", &allreduce, nb::arg("name"), nb::arg("input"), nb::arg("output"), nb::arg("shape"),
            nb::arg("dtype"), nb::arg("op"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("group") = "",
-           nb::arg("group_size") = 0)
-      .def("allgather", &allgather, nb::arg("name"), nb::arg("input"), nb::arg("shape"), nb::arg("dtype"))
-      .def("broadcast", &broadcast, nb::arg("name"), nb::arg("input"), nb::arg("output"), nb::arg("shape"),
-           nb::arg("dtype"), nb::arg("root"))
-      .def("barrier", &barrier, nb::arg("name"))
+           nb::arg("group_size") = 0, nb::arg("process_set") = 0)
       .def("poll", &Runtime::poll, nb::arg("ticket"))
       .def(
           "wait",
@@ -235,7 +176,6 @@ void add_collectives(nb::class_<Runtime>& runtime) {
             return self.wait(ticket, timeout_ns < 0 ? Deadline::never() : Deadline::after(timeout_ns));
           },
           nb::arg("ticket"), nb::arg("timeout_ns"), nb::call_guard<nb::gil_scoped_release>())
-      .def("take_gathered", &take_gathered, nb::arg("ticket"))
       .def("release", &Runtime::release, nb::arg("ticket"));
 }
 
@@ -281,6 +221,7 @@ void add_runtime(nb::module_& module) {
       .def_prop_ro("cross_size", [](const Runtime& self) { return self.topology().cross_size; })
       .def_prop_ro("homogeneous", [](const Runtime& self) { return self.topology().homogeneous; })
       .def("shutdown", &Runtime::shutdown, nb::arg("timeout_ns"), nb::call_guard<nb::gil_scoped_release>());
+  add_allreduce_and_tickets(runtime);
   add_collectives(runtime);
   add_tuning_and_tracing(runtime);
 }

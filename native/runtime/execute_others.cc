@@ -1,4 +1,4 @@
-// Every collective of a batch but allreduce.
+// Allgather, broadcast and barrier.
 #include <cstring>
 
 #include "base/check.h"
@@ -7,6 +7,12 @@
 #include "runtime/executor.h"
 
 namespace ringtune {
+
+std::size_t row_bytes_of(const Request& request) noexcept {
+  std::size_t bytes = size_of(request.dtype);
+  for (std::size_t i = 1; i < request.shape.size(); ++i) bytes *= static_cast<std::size_t>(request.shape[i]);
+  return bytes;
+}
 
 void Executor::barrier(std::span<const OperationPtr> batch, const BatchContext& context) {
   const std::int64_t begin_ns = now_ns();
@@ -18,8 +24,7 @@ void Executor::allgather(std::span<const OperationPtr> batch, const BatchContext
   Operation& operation = *batch.front();
   const Request& request = operation.request();
   RINGTUNE_CHECK_EQ(context.rows.size(), static_cast<std::size_t>(context.communicator.size()));
-  std::size_t row_bytes = size_of(request.dtype);
-  for (std::size_t i = 1; i < request.shape.size(); ++i) row_bytes *= static_cast<std::size_t>(request.shape[i]);
+  const std::size_t row_bytes = row_bytes_of(request);
   std::vector<std::size_t> blocks;
   std::size_t total = 0;
   std::size_t own = 0;

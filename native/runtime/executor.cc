@@ -25,7 +25,11 @@ void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& 
   }
   switch (first.request().kind) {
     case CollectiveKind::kAllreduce:
-      allreduce(batch, context);
+      if (first.request().op == ReduceOp::kAdasum) {
+        adasum(batch, context);
+      } else {
+        allreduce(batch, context);
+      }
       break;
     case CollectiveKind::kAllgather:
       allgather(batch, context);
@@ -36,8 +40,12 @@ void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& 
     case CollectiveKind::kBarrier:
       barrier(batch, context);
       break;
-    default:
-      RINGTUNE_CHECK(false, "collective ", name_of(first.request().kind), " has no executor");
+    case CollectiveKind::kAlltoall:
+      alltoall(batch, context);
+      break;
+    case CollectiveKind::kReducescatter:
+      reducescatter(batch, context);
+      break;
   }
   counters_.collectives.fetch_add(batch.size(), std::memory_order_relaxed);
   counters_.batches.fetch_add(1, std::memory_order_relaxed);

@@ -42,6 +42,10 @@ class Executor {
   void allgather(std::span<const OperationPtr> batch, const BatchContext& context);
   void broadcast(std::span<const OperationPtr> batch, const BatchContext& context);
   void barrier(std::span<const OperationPtr> batch, const BatchContext& context);
+  // execute_exchanges.cc
+  void adasum(std::span<const OperationPtr> batch, const BatchContext& context);
+  void alltoall(std::span<const OperationPtr> batch, const BatchContext& context);
+  void reducescatter(std::span<const OperationPtr> batch, const BatchContext& context);
   void record(Stage stage, const Operation& operation, const BatchContext& context, std::int64_t begin_ns);
   void record_batch(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns,
                     std::size_t bytes, Algorithm algorithm = Algorithm::kTable);
@@ -52,6 +56,9 @@ class Executor {
   FusionBuffer buffer_;
   std::vector<std::size_t> offsets_;
 };
+
+/// Bytes of one row: of everything under one index of the first dimension.
+[[nodiscard]] std::size_t row_bytes_of(const Request& request) noexcept;
 
 /// The factor after the reduction over so many ranks: Average is the sum times 1 / size, as in Horovod.
 [[nodiscard]] double postscale_of(const Request& request, int size) noexcept;

@@ -54,7 +54,9 @@ struct Operation {
 
   std::shared_ptr<const Prepared> prepared;
   const std::byte* input = nullptr;
-  std::byte* output = nullptr;  // allreduce, broadcast: as large as the input; may be the input
+  std::byte* output =
+      nullptr;  // allreduce, broadcast: as large as the input; may be the input; reducescatter: own rows
+  std::vector<std::int64_t> splits;  // alltoall: rows for each member, empty = equal shares; then rows from each
   std::int64_t submitted_ns = 0;
   std::int64_t agreed_ns = 0;  // by the driving thread only
   Ticket ticket = 0;           // guarded by the table; 0 = in the pool
@@ -64,7 +66,7 @@ struct Operation {
 
   // Written by the driving thread before `state` becomes kDone, read by callers after they saw it.
   std::exception_ptr error;
-  Bytes gathered;  // allgather: the result
+  Bytes gathered;  // allgather, alltoall: the result
   std::vector<std::int64_t> gathered_shape;
   std::atomic<std::uint32_t> state{kPending};  // futex word
 };

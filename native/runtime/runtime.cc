@@ -68,33 +68,6 @@ EngineOptions engine_options(const RuntimeOptions& options) {
   return engine;
 }
 
-/// What can be refused without asking another rank.
-void check_submission(const Submission& submission, int size) {
-  const Request& request = submission.request;
-  const auto refuse = [&](const std::string& why) { throw InvalidArgument("tensor '" + request.name + "': " + why); };
-  if (request.name.empty()) throw InvalidArgument("a collective needs a name");
-  for (const std::int64_t extent : request.shape) {
-    if (extent < 0) refuse("negative extent in shape " + shape_text(request.shape));
-  }
-  const bool has_bytes = byte_count(request) > 0;
-  if (has_bytes && submission.input == nullptr) refuse("no input memory was given");
-  const bool in_place = request.kind == CollectiveKind::kAllreduce || request.kind == CollectiveKind::kBroadcast;
-  if (has_bytes && in_place && submission.output == nullptr) refuse("no output memory was given");
-  if (request.kind == CollectiveKind::kBroadcast && (request.root < 0 || request.root >= size)) {
-    refuse("broadcast received invalid root rank " + std::to_string(request.root) + ", expected 0 to " +
-           std::to_string(size - 1));
-  }
-  if (request.kind == CollectiveKind::kAllreduce) {
-    if (request.op == ReduceOp::kAdasum) refuse("Adasum is not built in this version; use Average or Sum");
-    const bool scales = request.prescale != 1.0 || request.postscale != 1.0 || request.op == ReduceOp::kAverage;
-    if (request.dtype == DType::kBool && scales)
-      refuse("bool cannot be averaged or scaled; use Sum, Min, Max or Product");
-  }
-  if (request.kind == CollectiveKind::kAlltoall || request.kind == CollectiveKind::kReducescatter) {
-    refuse(std::string(name_of(request.kind)) + " is not built in this version");
-  }
-}
-
 }  // namespace
 
 class Runtime::Impl {
@@ -107,6 +80,7 @@ class Runtime::Impl {
     if (store) agree_on_algorithms(options, *store, Deadline::after(given.connect_timeout_ns));
     fabric = made ? std::move(made) : connect_fabric(given, store.get(), Deadline::after(given.connect_timeout_ns));
     hosts = fabric->hosts();
+    everyone = all_ranks(given.size);
     topology = topology_of(hosts, given.rank);
     engine = std::make_unique<Engine>(engine_options(options), *fabric, tickets, counters, tracer);
     try {
@@ -128,7 +102,7 @@ class Runtime::Impl {
       if (const Ticket ticket = tickets.submit_again(call, now, bytes)) return ticket;
     }
     Submission submission{request_of(call), call.input, call.output};
-    check_submission(submission, options.size);
+    check_submission(submission, everyone, options.rank);
     auto prepared = std::make_shared<const Prepared>(std::move(submission.request));
     bytes = prepared->bytes;
     return tickets.submit(std::move(prepared), {call.input, call.output}, now);
@@ -143,6 +117,7 @@ class Runtime::Impl {
   Tracer tracer;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Fabric> fabric;
+  std::vector<int> everyone;
   std::vector<std::string> hosts;
   Topology topology;
   std::uint32_t step = 0;
@@ -178,13 +153,14 @@ std::vector<std::string> Runtime::transports() const {
 }
 
 Ticket Runtime::submit(Submission submission) {
-  check_submission(submission, size());
+  check_submission(submission, impl_->everyone, rank());
   std::shared_ptr<const Prepared> prepared = impl_->tickets.known(submission.request.name);
   if (prepared == nullptr || prepared->request != submission.request) {
     prepared = std::make_shared<const Prepared>(std::move(submission.request));
   }
   const std::size_t bytes = prepared->bytes;
-  const Ticket ticket = impl_->tickets.submit(std::move(prepared), {submission.input, submission.output}, now_ns());
+  const Ticket ticket =
+      impl_->tickets.submit(std::move(prepared), {submission.input, submission.output, submission.splits}, now_ns());
   impl_->engine->submitted(bytes);
   return ticket;
 }

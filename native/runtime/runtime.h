@@ -11,6 +11,7 @@
 #include "fusion/knobs.h"
 #include "runtime/operation.h"
 #include "runtime/statistics.h"
+#include "runtime/submission.h"
 #include "runtime/ticket_table.h"
 #include "trace/tracer.h"
 #include "transport/fabric.h"
@@ -36,13 +37,6 @@ struct RuntimeOptions {
   std::int64_t stall_shutdown_ns = 0;
   int thread_affinity = -1;  // core of the cycle thread
   int log_level = 3;         // warning
-};
-
-/// A collective as a caller states it. Addresses are borrowed until the operation is done.
-struct Submission {
-  Request request;
-  const void* input = nullptr;
-  void* output = nullptr;
 };
 
 /// Where a rank stands among the hosts of the job.

@@ -76,6 +76,7 @@ Ticket TicketTable::enter(NameEntry& entry, const Memory& memory, std::int64_t n
   operation.prepared = entry.prepared;
   operation.input = static_cast<const std::byte*>(memory.input);
   operation.output = static_cast<std::byte*>(memory.output);
+  operation.splits.assign(memory.splits.begin(), memory.splits.end());
   operation.submitted_ns = now_ns;
   operation.ticket = (generation_++ << kSlotBits) | operation.slot;
   // Relaxed: the driving thread takes the operation under the same lock.

@@ -35,10 +35,11 @@ struct AllreduceCall {
 [[nodiscard]] bool same(const Request& request, const AllreduceCall& call) noexcept;
 [[nodiscard]] Request request_of(const AllreduceCall& call);
 
-/// Where the tensor of an operation is.
+/// Where the tensor of an operation is and, of an alltoall, how its rows are split.
 struct Memory {
   const void* input = nullptr;
   void* output = nullptr;
+  std::span<const std::int64_t> splits = {};
 };
 
 /// Thread-safe. Callers submit, wait and release; the driving thread takes, finds and finishes. Operations are pooled

@@ -1,0 +1,114 @@
+// Every collective but allreduce.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <utility>
+
+#include "bind/bind.h"
+#include "bind/convert.h"
+
+namespace nb = nanobind;
+
+namespace ringtune::bind {
+namespace {
+
+/// A tensor as Python describes it; the binding's functions take it apart.
+Submission submission_of(CollectiveKind kind, std::string name, Shape shape, int dtype) {
+  Submission submission;
+  submission.request.name = std::move(name);
+  submission.request.kind = kind;
+  submission.request.dtype = to_dtype(dtype);
+  submission.request.shape = std::move(shape);
+  return submission;
+}
+
+Ticket allgather(Runtime& self, std::string name, std::uintptr_t input, Shape shape, int dtype,
+                 std::uint32_t process_set) {
+  Submission submission = submission_of(CollectiveKind::kAllgather, std::move(name), std::move(shape), dtype);
+  submission.input = input_at(input);
+  submission.request.process_set = process_set;
+  return self.submit(std::move(submission));
+}
+
+Ticket broadcast(Runtime& self, std::string name, std::uintptr_t input, std::uintptr_t output, Shape shape, int dtype,
+                 int root, std::uint32_t process_set) {
+  Submission submission = submission_of(CollectiveKind::kBroadcast, std::move(name), std::move(shape), dtype);
+  submission.input = input_at(input);
+  submission.output = output_at(output);
+  submission.request.root = root;
+  submission.request.process_set = process_set;
+  return self.submit(std::move(submission));
+}
+
+Ticket barrier(Runtime& self, std::string name, std::uint32_t process_set) {
+  Submission submission =
+      submission_of(CollectiveKind::kBarrier, std::move(name), {0}, static_cast<int>(DType::kUint8));
+  submission.request.process_set = process_set;
+  return self.submit(std::move(submission));
+}
+
+Ticket alltoall(Runtime& self, std::string name, std::uintptr_t input, Shape shape, int dtype, Shape splits,
+                std::uint32_t process_set) {
+  Submission submission = submission_of(CollectiveKind::kAlltoall, std::move(name), std::move(shape), dtype);
+  submission.input = input_at(input);
+  submission.splits = std::move(splits);
+  submission.request.process_set = process_set;
+  return self.submit(std::move(submission));
+}
+
+Ticket reducescatter(Runtime& self, std::string name, std::uintptr_t input, std::uintptr_t output, Shape shape,
+                     int dtype, int op, double prescale, double postscale, std::string group, std::uint32_t group_size,
+                     std::uint32_t process_set) {
+  Submission submission = submission_of(CollectiveKind::kReducescatter, std::move(name), std::move(shape), dtype);
+  submission.input = input_at(input);
+  submission.output = output_at(output);
+  Request& request = submission.request;
+  request.op = to_reduce_op(op);
+  request.prescale = prescale;
+  request.postscale = postscale;
+  request.group = std::move(group);
+  request.group_size = group_size;
+  request.process_set = process_set;
+  return self.submit(std::move(submission));
+}
+
+OperationPtr finished(Runtime& self, Ticket ticket) {
+  const OperationPtr operation = self.operation(ticket);
+  const CollectiveKind kind = operation->request().kind;
+  if ((kind != CollectiveKind::kAllgather && kind != CollectiveKind::kAlltoall) || !operation->done()) {
+    throw InvalidArgument("ticket " + std::to_string(ticket) + " is no finished allgather or alltoall");
+  }
+  return operation;
+}
+
+nb::tuple take_gathered(Runtime& self, Ticket ticket) {
+  const OperationPtr operation = finished(self, ticket);
+  auto* bytes = new Bytes(std::move(operation->gathered));
+  nb::capsule owner(bytes, [](void* memory) noexcept { delete static_cast<Bytes*>(memory); });
+  const std::size_t extent = bytes->size();
+  return nb::make_tuple(nb::tuple(nb::cast(operation->gathered_shape)),
+                        nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(bytes->data(), {extent}, owner));
+}
+
+}  // namespace
+
+void add_collectives(nb::class_<Runtime>& runtime) {
+  runtime
+      .def("allgather", &allgather, nb::arg("name"), nb::arg("input"), nb::arg("shape"), nb::arg("dtype"),
+           nb::arg("process_set") = 0)
+      .def("broadcast", &broadcast, nb::arg("name"), nb::arg("input"), nb::arg("output"), nb::arg("shape"),
+           nb::arg("dtype"), nb::arg("root"), nb::arg("process_set") = 0)
+      .def("barrier", &barrier, nb::arg("name"), nb::arg("process_set") = 0)
+      .def("alltoall", &alltoall, nb::arg("name"), nb::arg("input"), nb::arg("shape"), nb::arg("dtype"),
+           nb::arg("splits"), nb::arg("process_set") = 0)
+      .def("reducescatter", &reducescatter, nb::arg("name"), nb::arg("input"), nb::arg("output"), nb::arg("shape"),
+           nb::arg("dtype"), nb::arg("op"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("group") = "",
+           nb::arg("group_size") = 0, nb::arg("process_set") = 0)
+      .def("take_gathered", &take_gathered, nb::arg("ticket"))
+      .def(
+          "received_splits", [](Runtime& self, Ticket ticket) { return finished(self, ticket)->splits; },
+          nb::arg("ticket"));
+}
+
+}  // namespace ringtune::bind

@@ -1,0 +1,29 @@
+// From what Python passes to what the runtime takes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+namespace ringtune::bind {
+
+using Shape = std::vector<std::int64_t>;
+
+inline ReduceOp to_reduce_op(int value) {
+  if (value < 0 || value > 5) throw InvalidArgument("unknown reduction " + std::to_string(value) + ", expected 0 to 5");
+  return static_cast<ReduceOp>(value);
+}
+
+inline DType to_dtype(int value) {
+  if (value < 0 || value >= kDTypeCount) throw InvalidArgument("unknown dtype number " + std::to_string(value));
+  return static_cast<DType>(value);
+}
+
+// Addresses are those of tensors that the caller keeps alive.
+inline const void* input_at(std::uintptr_t address) { return reinterpret_cast<const void*>(address); }
+inline void* output_at(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+}  // namespace ringtune::bind

@@ -1,0 +1,81 @@
+// Adasum, alltoall and reducescatter.
+#include <numeric>
+
+#include "base/clock.h"
+#include "collective/adasum.h"
+#include "collective/alltoall.h"
+#include "collective/reducescatter.h"
+#include "device/cpu_kernels.h"
+#include "runtime/executor.h"
+
+namespace ringtune {
+namespace {
+
+std::vector<std::size_t> bytes_of_rows(const std::vector<std::int64_t>& rows, std::size_t row_bytes) {
+  std::vector<std::size_t> bytes;
+  for (const std::int64_t count : rows) bytes.push_back(static_cast<std::size_t>(count) * row_bytes);
+  return bytes;
+}
+
+}  // namespace
+
+void Executor::adasum(std::span<const OperationPtr> batch, const BatchContext& context) {
+  Operation& operation = *batch.front();
+  const Request& request = operation.request();
+  const Prepared& prepared = *operation.prepared;
+  const std::int64_t copy_ns = now_ns();
+  scale_copy(operation.output, operation.input, prepared.count, request.dtype, request.prescale);
+  record(Stage::kCopyIn, operation, context, copy_ns);
+  const std::int64_t begin_ns = now_ns();
+  adasum_allreduce(context.communicator.mesh(), {operation.output, prepared.bytes}, request.dtype);
+  record_batch(batch, context, begin_ns, prepared.bytes);
+  if (request.postscale == 1.0) return;
+  const std::int64_t out_ns = now_ns();
+  scale_copy(operation.output, operation.output, prepared.count, request.dtype, request.postscale);
+  record(Stage::kCopyOut, operation, context, out_ns);
+}
+
+/// How many rows come is known to the senders only: counts go ahead of the rows, so that a tensor whose splits change
+/// with every call is negotiated by its number all the same.
+void Executor::alltoall(std::span<const OperationPtr> batch, const BatchContext& context) {
+  Operation& operation = *batch.front();
+  const Request& request = operation.request();
+  Mesh& mesh = context.communicator.mesh();
+  const std::size_t row_bytes = row_bytes_of(request);
+  if (operation.splits.empty()) {
+    operation.splits.assign(static_cast<std::size_t>(mesh.size()), request.shape.front() / mesh.size());
+  }
+  const std::int64_t begin_ns = now_ns();
+  const std::vector<std::size_t> send_bytes = bytes_of_rows(operation.splits, row_bytes);
+  operation.splits = exchange_counts(mesh, operation.splits);
+  const std::vector<std::size_t> receive_bytes = bytes_of_rows(operation.splits, row_bytes);
+  operation.gathered.resize(std::accumulate(receive_bytes.begin(), receive_bytes.end(), std::size_t{0}));
+  operation.gathered_shape = request.shape;
+  operation.gathered_shape.front() = std::accumulate(operation.splits.begin(), operation.splits.end(), std::int64_t{0});
+  ringtune::alltoall(mesh, {operation.input, operation.prepared->bytes}, send_bytes, operation.gathered, receive_bytes);
+  record_batch(batch, context, begin_ns, operation.gathered.size());
+}
+
+void Executor::reducescatter(std::span<const OperationPtr> batch, const BatchContext& context) {
+  Operation& operation = *batch.front();
+  const Request& request = operation.request();
+  Communicator& communicator = context.communicator;
+  const auto own = static_cast<std::size_t>(communicator.rank());
+  const std::vector<std::size_t> chunks =
+      bytes_of_rows(cut_rows(request.shape.front(), communicator.size()), row_bytes_of(request));
+  const std::int64_t copy_ns = now_ns();
+  const std::span<std::byte> buffer = buffer_.take(operation.prepared->bytes).first(operation.prepared->bytes);
+  scale_copy(buffer.data(), operation.input, operation.prepared->count, request.dtype, request.prescale);
+  record(Stage::kCopyIn, operation, context, copy_ns);
+  const std::int64_t begin_ns = now_ns();
+  const ReduceOp op = request.op == ReduceOp::kAverage ? ReduceOp::kSum : request.op;
+  ring_reducescatter(communicator.ring(), buffer, chunks, request.dtype, op, {.segment_bytes = knobs_.segment_bytes});
+  record_batch(batch, context, begin_ns, buffer.size());
+  const std::int64_t out_ns = now_ns();
+  const std::size_t begin = std::accumulate(chunks.begin(), chunks.begin() + communicator.rank(), std::size_t{0});
+  scale_copy(operation.output, buffer.data() + begin, chunks[own] / size_of(request.dtype), request.dtype,
+             postscale_of(request, communicator.size()));
+  record(Stage::kCopyOut, operation, context, out_ns);
+}
+
+}  // namespace ringtune
