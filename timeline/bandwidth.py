@@ -9,11 +9,28 @@ Source: NVIDIA nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth".
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+import numpy as np
 
 from ringtune.timeline.intervals import length, union
 from ringtune.timeline.spans import SpanTable
-from ringtune.timeline.vocabulary import KINDS, RING_PREFIX, Stage
+from ringtune.timeline.vocabulary import KINDS, Stage
+
+_KIND_WORDS = (
+    ("REDUCESCATTER", re.compile(r"reduce_?scatter", re.IGNORECASE)),  # before the others: names may hold both
+    ("ALLREDUCE", re.compile(r"all_?reduce", re.IGNORECASE)),
+    ("ALLGATHER", re.compile(r"all_?gather", re.IGNORECASE)),
+    ("ALLTOALL", re.compile(r"all_?to_?all", re.IGNORECASE)),
+    ("BROADCAST", re.compile(r"broadcast", re.IGNORECASE)),
+    ("BARRIER", re.compile(r"barrier", re.IGNORECASE)),
+)
+
+
+def kind_of(name: str) -> str:
+    """Return which of `KINDS` a collective is by its name, whoever recorded it; empty for others."""
+    return next((kind for kind, words in _KIND_WORDS if words.search(name)), "")
 
 
 def bus_factor(kind: str, ranks: int) -> float:
@@ -39,9 +56,10 @@ class KindTraffic:
 def traffic(spans: SpanTable, ranks: int) -> tuple[KindTraffic, ...]:
     """Return the traffic of every kind of collective that occurs; the spans may be of any ranks of one job."""
     communicate = spans.of_stage(Stage.COMMUNICATE)
+    kind_of_name = np.array([kind_of(name) for name in communicate.names], dtype=object)
     found = []
     for kind in KINDS:
-        chosen = communicate.take(communicate.name_mask(RING_PREFIX + kind))
+        chosen = communicate.take(np.isin(communicate.name, np.flatnonzero(kind_of_name == kind)))
         if not len(chosen):
             continue
         busy = sum(_busy(chosen.of_rank(rank)) for rank in set(chosen.rank.tolist()))

@@ -4,7 +4,8 @@ Notation: a host's clock shows l where rank 0's shows g; offset(l) = g - l. CLOC
 bound; between samples it is interpolated linearly (a constant drift is met exactly), outside it stays constant.
 Ranks of one host share CLOCK_MONOTONIC, so they share one offset: that of the rank whose samples are the sharpest
 (smallest median error); on rank 0's host it is zero without error.
-Hosts without samples fall back to the wall clocks of the parts' headers: as good as NTP, error not known.
+Hosts without samples fall back to the wall clocks of the parts' headers: as good as NTP, error not known. So do
+traces of other tools; one of a rank that ringtune recorded too is first brought onto that rank's clock.
 """
 
 from __future__ import annotations
@@ -104,8 +105,34 @@ def _from_wall_clock(part: PartInfo, reference: PartInfo | None) -> HostOffset:
     return _fixed(ours - theirs, None, "wall")
 
 
+def placements(traces: Sequence[Trace]) -> list[HostOffset]:
+    """Return for each trace of one job what brings it onto rank 0's clock; foreign traces need a wall clock."""
+    own = [trace.parts[0] for trace in traces if trace.source == "part"]
+    hosts = host_offsets(own, [instant for trace in traces if trace.source == "part" for instant in trace.instants])
+    of_rank = {part.rank: part for part in own}
+    reference = of_rank.get(0) or min(own, key=lambda part: part.rank, default=None)
+    return [
+        hosts[trace.parts[0].host] if trace.source == "part" else _foreign(trace.parts[0], of_rank, reference, hosts)
+        for trace in traces
+    ]
+
+
+def _foreign(
+    part: PartInfo, of_rank: Mapping[int, PartInfo], reference: PartInfo | None, hosts: Mapping[str, HostOffset]
+) -> HostOffset:
+    """By the wall clock onto the same rank's own clock, from there as that rank's part."""
+    shift = part.unix_ns - part.monotonic_ns
+    own = of_rank.get(part.rank, reference)
+    if own is None:
+        return _fixed(shift, None, "wall")
+    shift -= own.unix_ns - own.monotonic_ns
+    onward = hosts[own.host]
+    error = onward.error_ns if own.rank == part.rank else None
+    return HostOffset(onward.at_ns - shift, onward.offset_ns + shift, error, "wall")
+
+
 def align(trace: Trace, offset: HostOffset) -> Trace:
-    """Bring one rank's part onto rank 0's clock; its `PartInfo` then holds the offset at its first span."""
+    """Bring a trace onto rank 0's clock; its `PartInfo` then holds the offset at its first span."""
     spans = trace.spans
     begin, end = spans.begin_ns + offset(spans.begin_ns), spans.end_ns + offset(spans.end_ns)
     instants = tuple(replace(found, at_ns=found.at_ns + offset.at(found.at_ns)) for found in trace.instants)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ringtune.timeline.columns import SpanBuilder, nanoseconds, number
+from ringtune.timeline.kineto import translated
 from ringtune.timeline.spans import Instant
 from ringtune.timeline.vocabulary import ARRIVAL, END_EVENT, PART_EVENT, Stage
 
@@ -27,7 +28,8 @@ class Collector:
     Attributes:
         headers: Arguments of ``ringtune_part`` events by pid, ``ends`` those of ``ringtune_end``.
         process_names: Name of each pid.
-        horovod: Horovod wrote this file.
+        horovod: Horovod wrote this file; ``horovod_start_ns`` is its moment 0 since 1970 (0: not said).
+        kineto: PyTorch's profiler wrote this file; set by the reader.
         skipped: Events that made no sense (spans left out are counted by ``spans``).
     """
 
@@ -38,6 +40,8 @@ class Collector:
         self.ends: dict[Any, Mapping[str, Any]] = {}
         self.process_names: dict[Any, str] = {}
         self.horovod = False
+        self.horovod_start_ns = 0
+        self.kineto = False
         self.skipped = 0
         self._async: defaultdict[Any, list[Event]] = defaultdict(list)
         self._tracks: defaultdict[Any, list[Event]] = defaultdict(list)
@@ -57,6 +61,8 @@ class Collector:
                 self._other(event, pairs)
             except (TypeError, ValueError, KeyError, AttributeError):
                 self.skipped += 1
+        if self.kineto:
+            complete = [translated(event) for event in complete]
         if self.horovod:
             complete = [event for event in complete if not self._arrival(event)]
         self.spans.add(complete)
@@ -117,7 +123,9 @@ class Collector:
         elif name == END_EVENT:
             self.ends[pid] = args
         elif name == "process_name":
-            self.horovod = self.horovod or "start_time_since_epoch_in_micros" in args
+            start = number(args.get("start_time_since_epoch_in_micros"))
+            if start is not None:
+                self.horovod, self.horovod_start_ns = True, int(nanoseconds([start])[0])
             if "name" in args:
                 self.process_names[pid] = str(args["name"])
 

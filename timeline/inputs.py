@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ringtune import layout
 from ringtune.errors import RingtuneError
-from ringtune.timeline.merge import join, part_files
+from ringtune.timeline.merge import join, joinable, part_files
 from ringtune.timeline.reader import read
 from ringtune.timeline.run import Run
 from ringtune.timeline.spans import Trace
@@ -51,7 +51,9 @@ def _joined(paths: Sequence[Path]) -> Trace:
         raise RingtuneError("no trace named; give a run folder or a trace file")
     if len(traces) == 1 and traces[0].source != "part":
         return traces[0]
-    for trace in traces:
-        if trace.source != "part" or len(trace.parts) != 1:
-            raise RingtuneError(f"{trace.path}: not one rank's part; several files can be read together only as parts")
-    return join(traces)
+    usable, problems = joinable(traces)
+    if problems:
+        raise RingtuneError(
+            f"{problems[0].removesuffix('; left out')}; several files can be read together only as parts"
+        )
+    return join(usable)

@@ -1,20 +1,24 @@
 """Merging: the parts of all ranks on one clock in one file that Perfetto and the analyses read.
 
-``merge`` is independent of the order of its inputs: equal parts give equal bytes. Memory is that of the columns
-(about 70 bytes a span); events are turned into JSON block by block.
+``merge`` is independent of the order of its inputs: equal parts give equal bytes. Large ones go through a database
+(`ringtune.timeline.bulk`) in bounded memory; else memory is that of the columns (about 70 bytes a span).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
 from ringtune import layout
 from ringtune.errors import RingtuneError, TraceIoError
-from ringtune.timeline.clocks import align, host_offsets
+from ringtune.timeline import reader
+from ringtune.timeline.batches import numbered
+from ringtune.timeline.clocks import align, placements
 from ringtune.timeline.merged_file import write_merged
 from ringtune.timeline.reader import read
 from ringtune.timeline.spans import PartInfo, Trace, concatenate
@@ -53,10 +57,16 @@ class MergeReport:
         return found
 
 
-def merge(parts: Iterable[PathLike], output: PathLike) -> MergeReport:
+def merge(parts: Iterable[PathLike], output: PathLike, *, bulk: bool | None = None) -> MergeReport:
     """Merge part files into one trace; gzip when the output's name ends in ``.gz``. Written whole or not at all.
 
-    Parts that cannot be read are left out and reported, so one broken file does not cost the others.
+    Traces of other tools (PyTorch's profiler, Horovod) join by their wall clocks. Files that cannot be read are left
+    out and reported, so one broken file does not cost the others.
+
+    Args:
+        parts: Files in any order.
+        output: The merged file.
+        bulk: Whether to merge in a database (`ringtune.timeline.bulk`); None: where it pays and is installed.
 
     Raises:
         RingtuneError: No part could be read, parts are of different jobs, or a rank comes twice.
@@ -65,15 +75,24 @@ def merge(parts: Iterable[PathLike], output: PathLike) -> MergeReport:
     paths = sorted({Path(part).resolve() for part in parts})
     if not paths:
         raise RingtuneError("nothing to merge: no parts given; name a run folder or its timeline/rank-*.json files")
+    if _in_bulk(paths) if bulk is None else bulk:
+        from ringtune.timeline.bulk_merge import merge_in_bulk
+
+        return merge_in_bulk(paths, Path(output))
     traces, problems = _read_parts(paths)
     if not traces:
         raise RingtuneError(f"nothing to merge: {problems[0]}")
     joined = join(traces)
     traces.clear()  # its columns would double the memory while the joined ones are sorted and written
-    missing = tuple(sorted(set(range(joined.size)) - {part.rank for part in joined.parts}))
     target = Path(output)
-    write_merged(target, joined, problems=problems, missing=missing)
-    return MergeReport(target, len(joined.spans), joined.parts, missing, tuple(problems))
+    write_merged(target, joined, problems=problems, missing=missing_ranks(joined))
+    return MergeReport(target, len(joined.spans), joined.parts, missing_ranks(joined), tuple(problems))
+
+
+def _in_bulk(paths: Sequence[Path]) -> bool:
+    with suppress(OSError):
+        return sum(path.stat().st_size for path in paths) > reader.BULK_BYTES and find_spec("duckdb") is not None
+    return False
 
 
 def merge_run(run: PathLike, output: PathLike | None = None) -> MergeReport:
@@ -109,30 +128,37 @@ def _read_parts(paths: Sequence[Path]) -> tuple[list[Trace], list[str]]:
     traces, problems = [], []
     for path in paths:
         try:
-            trace = read(path)
+            traces.append(read(path))
         except TraceIoError as error:
             problems.append(str(error))
-            continue
-        if trace.source == "part" and len(trace.parts) == 1:
-            traces.append(trace)
+    usable, unusable = joinable(traces)
+    return usable, sorted(problems + unusable)
+
+
+def joinable(traces: Sequence[Trace]) -> tuple[list[Trace], list[str]]:
+    """Split traces into those that can be joined and sentences about the others."""
+    usable, problems = [], []
+    for trace in traces:
+        if trace.source == "merged":
+            problems.append(f"{trace.path}: a merged file, not one rank's part; left out")
+        elif trace.source == "part" and len(trace.parts) != 1:
+            problems.append(f"{trace.path}: no part, it holds several ranks; left out")
+        elif trace.source in ("horovod", "chrome") and not (trace.parts and trace.parts[0].unix_ns):
+            problems.append(f"{trace.path}: no part, and no wall clock by which it could be joined; left out")
         else:
-            kind = {"merged": "a merged file", "horovod": "Horovod's own timeline"}.get(trace.source, "no part")
-            problems.append(f"{path}: {kind}, not one rank's part; left out")
-    return traces, problems
+            usable.append(trace)
+    return usable, problems
 
 
 def join(traces: Sequence[Trace]) -> Trace:
-    """Bring parts of one job onto rank 0's clock and into one trace; times then count from the job's first event.
+    """Bring traces of one job onto rank 0's clock and into one; times then count from the job's first event.
 
     Raises:
         RingtuneError: The parts are of different jobs, or a rank comes twice.
     """
-    ordered = sorted(traces, key=lambda trace: trace.parts[0].rank)
-    parts = [trace.parts[0] for trace in ordered]
-    _check_one_job(parts)
-    offsets = host_offsets(parts, [instant for trace in ordered for instant in trace.instants])
-    aligned = [align(trace, offsets[trace.parts[0].host]) for trace in ordered]
-    spans = concatenate([trace.spans for trace in aligned])
+    ordered = in_order(traces)
+    aligned = [align(trace, offset) for trace, offset in zip(ordered, placements(ordered), strict=True)]
+    spans = numbered(concatenate([trace.spans for trace in aligned]))
     instants = sorted(
         (instant for trace in aligned for instant in trace.instants), key=lambda found: (found.at_ns, found.rank)
     )
@@ -144,12 +170,38 @@ def join(traces: Sequence[Trace]) -> Trace:
     return Trace(
         spans=spans,
         instants=tuple(replace(instant, at_ns=instant.at_ns - origin) for instant in instants),
-        parts=tuple(trace.parts[0] for trace in aligned),
+        parts=one_part_a_rank(aligned),
         source="merged",
         clock="job",
         origin_ns=origin,
         skipped=sum(trace.skipped for trace in aligned),
     )
+
+
+def in_order(traces: Sequence[Trace]) -> list[Trace]:
+    """Return traces of one job by rank, ringtune's own parts first.
+
+    Raises:
+        RingtuneError: The parts are of different jobs, or a rank comes twice.
+    """
+    own = sorted((trace for trace in traces if trace.source == "part"), key=lambda trace: trace.parts[0].rank)
+    others = [trace for trace in traces if trace.source != "part"]
+    _check_one_job([trace.parts[0] for trace in own])
+    return own + sorted(others, key=lambda trace: (trace.parts[0].rank, trace.parts[0].unix_ns, str(trace.path)))
+
+
+def one_part_a_rank(traces: Sequence[Trace]) -> tuple[PartInfo, ...]:
+    """Return what is known of each rank; ringtune's own part says more than another tool's trace."""
+    found: dict[int, PartInfo] = {}
+    for trace in traces:
+        for part in trace.parts:
+            found.setdefault(part.rank, part)
+    return tuple(found[rank] for rank in sorted(found))
+
+
+def missing_ranks(joined: Trace) -> tuple[int, ...]:
+    """Ranks of the job without a part."""
+    return tuple(sorted(set(range(joined.size)) - {part.rank for part in joined.parts}))
 
 
 def _check_one_job(parts: Sequence[PartInfo]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from ringtune.timeline.spans import Instant, Mask, PartInfo, SpanTable, Trace
+from ringtune.timeline.spans import Mask, PartInfo, SpanTable, Trace
 from ringtune.timeline.vocabulary import FORMAT, KNOBS, OVERLAPPING_STAGES, Stage
 from ringtune.timeline.writer import (
     BLOCK_EVENTS,
@@ -37,7 +37,19 @@ def write_merged(path: Path, trace: Trace, *, problems: Sequence[str] = (), miss
         TraceIoError: The file cannot be written; nothing is left behind.
     """
     spans = in_file_order(trace.spans)
-    about = {
+    used = np.unique(trace.spans.rank.astype(np.int64) * len(Stage) + trace.spans.stage).tolist()
+    head = head_events(trace, [(code // len(Stage), Stage(code % len(Stage))) for code in used])
+    about = about_document(trace, problems, missing)
+    with atomic_file(path) as file:
+        file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
+        blocks = [head, *_chunks(instant_events(trace))]
+        write_events(file, _all_blocks(blocks, spans))
+        file.write(b'\n],"otherData":' + orjson.dumps({"ringtune": about}) + b"}\n")
+
+
+def about_document(trace: Trace, problems: Sequence[str], missing: Sequence[int]) -> Event:
+    """Return what the file says about itself."""
+    return {
         "format": FORMAT,
         "job": trace.parts[0].job if trace.parts else "",
         "size": trace.size,
@@ -47,11 +59,6 @@ def write_merged(path: Path, trace: Trace, *, problems: Sequence[str] = (), miss
         "problems": list(problems),
         "skipped": trace.skipped,
     }
-    with atomic_file(path) as file:
-        file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
-        blocks = [list(_processes(trace)), *_chunks([_instant(found) for found in trace.instants])]
-        write_events(file, _all_blocks(blocks, spans))
-        file.write(b'\n],"otherData":' + orjson.dumps({"ringtune": about}) + b"}\n")
 
 
 def in_file_order(spans: SpanTable) -> SpanTable:
@@ -67,11 +74,11 @@ def written_async(spans: SpanTable) -> Mask:
     bounds = np.flatnonzero(np.diff(groups[order])) + 1
     for members in np.split(order, bounds):
         if len(members) and not chosen[members[0]]:
-            chosen[members] = _badly_nested(spans.begin_ns[members], spans.end_ns[members])
+            chosen[members] = badly_nested(spans.begin_ns[members], spans.end_ns[members])
     return chosen
 
 
-def _badly_nested(begin: np.ndarray[Any, Any], end: np.ndarray[Any, Any]) -> Mask:
+def badly_nested(begin: np.ndarray[Any, Any], end: np.ndarray[Any, Any]) -> Mask:
     """Which intervals of one track (sorted by begin, longest first) reach out of one they begin in."""
     bad = np.zeros(len(begin), dtype=np.bool_)
     if np.all(begin[1:] >= end[:-1]):
@@ -160,19 +167,22 @@ def _flow_event(identity: int, rank: int, begin_ns: int) -> Event:
     }
 
 
-def _processes(trace: Trace) -> Iterator[Event]:
+def head_events(trace: Trace, used: Sequence[tuple[int, Stage]]) -> list[Event]:
+    """Return the metadata that names processes and tracks; ``used``: the stages of which a rank has spans."""
     hosts = {part.rank: part.host for part in trace.parts}
-    used = np.unique(trace.spans.rank.astype(np.int64) * len(Stage) + trace.spans.stage).tolist()
-    stages = {rank: [Stage(code % len(Stage)) for code in used if code // len(Stage) == rank] for rank in trace.ranks}
-    for rank in trace.ranks:
+    ranks = sorted({*trace.ranks, *(rank for rank, _ in used)})
+    events: list[Event] = []
+    for rank in ranks:
         label = f"rank {rank} ({hosts[rank]})" if hosts.get(rank) else f"rank {rank}"
-        tracks = sorted({*stages[rank], Stage.CYCLE} - {Stage.OTHER})  # instants stand on the cycle track
-        yield from process_events(rank, label, tracks)
+        # Instants stand on the cycle track.
+        tracks = sorted({*(stage for owner, stage in used if owner == rank), Stage.CYCLE} - {Stage.OTHER})
+        events += process_events(rank, label, tracks)
+    return events
 
 
-def _instant(found: Instant) -> Event:
-    # Rank 0 decides the knobs for all: its change is drawn over the whole trace.
-    return instant_event(found, "g" if found.name == KNOBS and found.rank == 0 else "p")
+def instant_events(trace: Trace) -> list[Event]:
+    """Return the rare instants; rank 0 decides the knobs for all: its change is drawn over the whole trace."""
+    return [instant_event(found, "g" if found.name == KNOBS and found.rank == 0 else "p") for found in trace.instants]
 
 
 def _chunks(events: list[Event]) -> Iterator[list[Event]]:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ringtune.errors import TraceIoError
 from ringtune.timeline.collect import Collector
-from ringtune.timeline.spans import UNKNOWN, Instant, PartInfo, SpanTable, Trace
+from ringtune.timeline.foreign import foreign_trace, horovod_trace
+from ringtune.timeline.spans import PartInfo, Trace
 from ringtune.timeline.stream import EventStream
-from ringtune.timeline.vocabulary import COPY_IN_NAME, COPY_OUT_NAME, FORMAT, NEGOTIATE_PREFIX, QUEUE_NAME, Stage
+from ringtune.timeline.vocabulary import FORMAT
 
-_COLLECTIVE = re.compile(r"^(?:RING|GLOO|NCCL|MPI|CCL)_[A-Z]|^nccl(?:Dev)?Kernel|^(?:nccl|gloo|mpi):")
-_PROFILER_STEP = re.compile(r"^ProfilerStep#(\d+)$")
-_RANK_LABEL = re.compile(r"^rank (\d{1,9})\b")
+BULK_BYTES = 32 << 20
+"""From this size on a database pays for starting it, in reading and in merging."""
 
 
 def read(path: str | os.PathLike[str]) -> Trace:
@@ -31,11 +29,15 @@ def read(path: str | os.PathLike[str]) -> Trace:
         TraceIoError: The file cannot be read or is no trace; the message says what to do.
     """
     file = Path(path)
+    quick = _read_quickly(file)
+    if quick is not None:
+        return replace(quick, path=file)
     stream, collector = EventStream(file), Collector()
     count = 0
     with _collection_paused():
         for block in stream.blocks():
             count += len(block)
+            collector.kineto = stream.kineto
             collector.add(block)
     collector.finish()
     skipped = collector.skipped + stream.skipped
@@ -43,8 +45,20 @@ def read(path: str | os.PathLike[str]) -> Trace:
         raise TraceIoError(
             f"{file}: no trace: none of its {skipped} entries is a trace event; give a Chrome trace or a run folder"
         )
-    trace = _interpret(file, stream, collector)
+    trace = interpret(file, stream, collector)
     return replace(trace, skipped=skipped, path=file)
+
+
+def _read_quickly(file: Path) -> Trace | None:
+    """Read a large file of ringtune's with DuckDB, where that is installed."""
+    try:
+        if file.stat().st_size < BULK_BYTES or find_spec("duckdb") is None:
+            return None
+    except OSError:
+        return None
+    from ringtune.timeline.bulk_read import read_in_bulk
+
+    return read_in_bulk(file)
 
 
 @contextmanager
@@ -59,7 +73,12 @@ def _collection_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _interpret(file: Path, stream: EventStream, collector: Collector) -> Trace:
+def interpret(file: Path, stream: EventStream, collector: Collector) -> Trace:
+    """Return what was collected from a file as the kind of trace it is.
+
+    Raises:
+        TraceIoError: The file contradicts itself, or a newer ringtune wrote it.
+    """
     spans, instants = collector.spans.table(), tuple(collector.instants)
     about = _about_merged(file, stream.document)
     if about is not None:
@@ -71,9 +90,8 @@ def _interpret(file: Path, stream: EventStream, collector: Collector) -> Trace:
         parts = tuple(_part(file, pid, stream, collector) for pid in collector.headers)
         return Trace(spans, instants, parts, "part")
     if collector.horovod:
-        part = PartInfo(rank=0, truncated=stream.truncated, path=file)
-        return Trace(_by_name(spans), instants, (part,), "horovod")
-    return _foreign(file, stream, collector, (spans, instants))
+        return horovod_trace(file, stream, collector)
+    return foreign_trace(file, stream, collector)
 
 
 def _about_merged(file: Path, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -136,50 +154,3 @@ def _part(file: Path, pid: Any, stream: EventStream, collector: Collector) -> Pa
 
 def _number(value: object, default: int = 0) -> int:
     return int(value) if isinstance(value, (int, float)) and abs(value) < 2**63 else default
-
-
-def _foreign(
-    file: Path, stream: EventStream, collector: Collector, found: tuple[SpanTable, tuple[Instant, ...]]
-) -> Trace:
-    """A trace of another tool: processes become ranks (their number in ``rank N`` labels, else their order)."""
-    spans, instants = found
-    pids = sorted(set(np.unique(spans.rank).tolist()) | {instant.rank for instant in instants})
-    labelled = {pid: _RANK_LABEL.match(collector.process_names.get(pid, "")) for pid in pids}
-    ranks = {pid: int(label.group(1)) if label else None for pid, label in labelled.items()}
-    world = stream.document.get("distributedInfo")
-    if isinstance(world, dict) and isinstance(world.get("rank"), int):
-        ranks = dict.fromkeys(pids, world["rank"])  # PyTorch's profiler: one file holds one rank
-    elif None in ranks.values():
-        ranks = {pid: order for order, pid in enumerate(pids)}
-    if len(spans):
-        places = np.searchsorted(np.array(pids), spans.rank)
-        mapped = np.array([ranks[pid] for pid in pids], dtype=np.int32)
-        spans = replace(spans, rank=mapped[places])
-    instants = tuple(replace(instant, rank=ranks[instant.rank] or 0) for instant in instants)
-    numbers = sorted({rank for rank in ranks.values() if rank is not None})
-    parts = tuple(PartInfo(rank=rank, truncated=stream.truncated, path=file) for rank in numbers)
-    return Trace(_by_name(spans), instants, parts, "chrome")
-
-
-def _by_name(spans: SpanTable) -> SpanTable:
-    """Place spans without a stage by their names, as far as these are well known."""
-    stage_of_name = np.array([_stage_of(name) for name in spans.names] or [Stage.OTHER], dtype=np.uint8)
-    steps = [_PROFILER_STEP.match(name) for name in spans.names]
-    step_of_name = np.array([int(step.group(1)) if step else UNKNOWN for step in steps] or [UNKNOWN], dtype=np.int64)
-    unplaced = spans.stage == Stage.OTHER
-    return replace(
-        spans,
-        stage=np.where(unplaced, stage_of_name[spans.name], spans.stage).astype(np.uint8),
-        step=np.where(unplaced & (spans.step == UNKNOWN), step_of_name[spans.name], spans.step),
-    )
-
-
-def _stage_of(name: str) -> Stage:
-    if name.startswith(NEGOTIATE_PREFIX):
-        return Stage.NEGOTIATE
-    if _COLLECTIVE.match(name):
-        return Stage.COMMUNICATE
-    if _PROFILER_STEP.match(name):
-        return Stage.STEP
-    known = {QUEUE_NAME: Stage.QUEUE, COPY_IN_NAME: Stage.COPY_IN, COPY_OUT_NAME: Stage.COPY_OUT}
-    return known.get(name, Stage.OTHER)

@@ -45,6 +45,11 @@ class EventStream:
         self._prefix: bytes | None = None  # what stands before the events in the object form
         self._closed = False
 
+    @property
+    def kineto(self) -> bool:
+        """Whether PyTorch's profiler wrote the file; known once the first block was read."""
+        return any(key in (self._prefix or b"") for key in (b'"schemaVersion"', b'"deviceProperties"'))
+
     def blocks(self) -> Iterator[list[Any]]:
         """Yield lists of events (any JSON value where a file is odd).
 

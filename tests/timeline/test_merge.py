@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import random
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +25,16 @@ from ringtune.timeline.spans import Instant, PartInfo
 from ringtune.timeline.vocabulary import Stage
 from ringtune.timeline.writer import write_part
 from tests.timeline.helpers import events_of, four_ranks, make_spans, merged, rows, truth_table
+
+
+@pytest.fixture(scope="module", params=["plain", "bulk"], autouse=True)
+def engine(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every test here runs in both: merging in memory and in a database."""
+    if request.param == "bulk":
+        pytest.importorskip("duckdb")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ringtune.timeline.reader.BULK_BYTES", 0 if request.param == "bulk" else 2**62)
+        yield request.param
 
 
 def test_one_host_comes_back_exactly(tmp_path: Path) -> None:

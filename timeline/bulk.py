@@ -1,0 +1,293 @@
+"""Parts as tables of a database: millions of events a second in bounded memory. Needs DuckDB.
+
+A well-formed part is parsed by DuckDB on all cores; its few events that are no spans by `Collector`, as always.
+Whatever is odd (torn, damaged, of another tool) is read by `ringtune.timeline.reader`, which bears with it, and put
+into a table of the same shape. Spans go to disk when memory is short.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+import orjson
+
+from ringtune.errors import TraceIoError
+from ringtune.timeline.collect import Collector
+from ringtune.timeline.database import register, register_texts
+from ringtune.timeline.merged_file import FLOW_CATEGORY, badly_nested
+from ringtune.timeline.reader import interpret, read
+from ringtune.timeline.spans import Ints, PartInfo, SpanTable, Trace, empty_table
+from ringtune.timeline.stream import EventStream
+from ringtune.timeline.vocabulary import OVERLAPPING_STAGES, Stage
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+MEMORY_BYTES = 1_000_000_000
+"""What DuckDB may hold; the process is a few hundred MB larger."""
+
+_SHAPE = (
+    '{"name":"VARCHAR","cat":"VARCHAR","ph":"VARCHAR","pid":"INTEGER","ts":"DOUBLE","dur":"DOUBLE","id":"BIGINT",'
+    '"args":{"tensor":"VARCHAR","bytes":"BIGINT","batch":"BIGINT","step":"BIGINT","epoch":"INTEGER"}}'
+)
+_SPAN, _CYCLE, _BEGIN, _END, _FLOW, _OTHER = range(6)
+_KIND = f"""
+case when e.ph = 'X' then {_SPAN} when e.ph = 'i' and e.cat = '{Stage.CYCLE.label}' then {_CYCLE}
+  when e.ph = 'b' then {_BEGIN} when e.ph = 'e' then {_END}
+  when e.ph in ('s', 't', 'f') and e.cat = '{FLOW_CATEGORY}' then {_FLOW} else {_OTHER} end
+"""
+_STAGE = (
+    "case e.cat " + " ".join(f"when '{stage.label}' then {int(stage)}" for stage in Stage) + f" else {Stage.OTHER} end"
+)
+_NS = "(floor(e.$)::bigint * 1000 + round_even((e.$ - floor(e.$)) * 1000, 0)::bigint)"
+"""Microseconds as whole nanoseconds, exactly as `ringtune.timeline.columns.nanoseconds` computes them."""
+
+_READ = f"""
+create table $table as
+select {_KIND}::utinyint as kind, case when {_KIND} = {_OTHER} then line end as line, e.name as name,
+  coalesce(e.args.tensor, '') as tensor, ({_STAGE})::utinyint as stage, e.pid as rank,
+  {_NS.replace("$", "ts")} as begin_ns,
+  {_NS.replace("$", "ts")} + case when e.ph = 'X' then {_NS.replace("$", "dur")} else 0 end as end_ns,
+  coalesce(e.args.bytes, 0) as bytes, coalesce(e.args.batch, 0) as batch, coalesce(e.args.step, -1) as step,
+  coalesce(e.args.epoch, 0) as epoch, e.id as id
+from (
+  select line, from_json(
+    case when not starts_with(line, '{{') then null when ends_with(line, '}},') then left(line, -1)
+      when ends_with(line, '}}') then line end, '{_SHAPE}') as e
+  from read_csv(?, columns = {{'line': 'VARCHAR'}}, delim = '\x01', quote = '', escape = '', header = false,
+    auto_detect = false)
+)
+"""
+"""One line, one event, as ringtune writes them; of what is no span the line is kept."""
+
+
+@dataclass(frozen=True)
+class PartTable:
+    """One part in the database. ``about`` is its trace with at most the first span; ``count`` its spans.
+
+    ``shift_ns`` is still to be added to the table's times.
+    """
+
+    table: str
+    about: Trace
+    count: int
+    shift_ns: int = 0
+
+
+@contextmanager
+def bulk_database(spill: Path) -> Iterator[DuckDBPyConnection]:
+    """Open a database that spills into a folder inside ``spill`` (which must exist), removed at the end."""
+    import duckdb
+
+    with TemporaryDirectory(prefix=".ringtune-", dir=spill) as folder:
+        database = duckdb.connect()
+        try:
+            database.execute(f"set memory_limit = '{MEMORY_BYTES}B'")
+            database.execute("set enable_progress_bar = false")
+            database.execute(f"set temp_directory = '{_quoted(folder)}'")
+            yield database
+        finally:
+            database.close()
+
+
+def available() -> bool:
+    """Whether DuckDB is installed."""
+    try:
+        import duckdb  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def load_parts(
+    database: DuckDBPyConnection, paths: Sequence[Path]
+) -> tuple[list[PartTable], list[Trace], dict[Path, str]]:
+    """Read files into tables, as many at once as there are cores.
+
+    Returns the parts; traces that are no ringtune parts, whole; and by path why a file could not be read.
+    """
+    parts, foreign, problems = [], [], {}
+
+    def load(numbered: tuple[int, Path]) -> PartTable | Trace | TraceIoError:
+        number, path = numbered
+        try:
+            return _load(database.cursor(), f"part_{number}", path)
+        except TraceIoError as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=max(1, min(len(paths), os.cpu_count() or 1))) as pool:
+        for path, found in zip(paths, pool.map(load, enumerate(paths)), strict=True):
+            if isinstance(found, PartTable):
+                parts.append(found)
+            elif isinstance(found, Trace):
+                foreign.append(found)
+            else:
+                problems[path] = str(found)
+    return parts, foreign, problems
+
+
+def _load(cursor: DuckDBPyConnection, table: str, path: Path) -> PartTable | Trace:
+    quick = _load_quickly(cursor, table, path)
+    if quick is not None:
+        return quick
+    trace = read(path)
+    if trace.source != "part" or len(trace.parts) != 1:
+        return trace
+    return insert(cursor, table, trace)
+
+
+def _load_quickly(cursor: DuckDBPyConnection, table: str, path: Path) -> PartTable | None:
+    """Parse a part with DuckDB; None when anything about it is not as the recorder writes it."""
+    found = parse_quickly(cursor, table, path)
+    if found is not None and found.about.source == "part" and not found.pairs:
+        return _with_first(cursor, table, found.about, found.count)
+    cursor.execute(f"drop table if exists {table}")
+    return None
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A file in a table with only its spans: ``about`` is the trace without them, ``pairs`` how many are pairs."""
+
+    about: Trace
+    count: int
+    pairs: int
+
+
+def parse_quickly(cursor: DuckDBPyConnection, table: str, path: Path) -> Parsed | None:
+    """Parse a part or a merged file into a table; None when anything is not as ringtune writes it."""
+    import duckdb
+
+    with suppress(duckdb.Error, UnicodeDecodeError, orjson.JSONDecodeError, TraceIoError):
+        cursor.execute(_READ.replace("$table", table), [_literal(path)])
+        rest = cursor.execute(f"select line from {table} where kind = {_OTHER} order by rowid").fetchall()
+        about = _rest(path, [line for (line,) in rest])
+        wrong = "name is null or rank is null or begin_ns is null or end_ns is null or end_ns < begin_ns"
+        spans = f"kind in ({_SPAN}, {_CYCLE}, {_BEGIN})"
+        odd, count, begins, ends = cursor.execute(
+            f"select count(*) filter ({spans} and ({wrong})), count(*) filter ({spans}), "
+            f"count(*) filter (kind = {_BEGIN}), count(*) filter (kind = {_END}) from {table}"
+        ).fetchall()[0]
+        if about is not None and not odd and begins == ends:
+            if begins and not _close_pairs(cursor, table, begins):
+                return None
+            cursor.execute(f"delete from {table} where kind > {_BEGIN}")
+            return Parsed(about, count, begins)
+    return None
+
+
+def _close_pairs(cursor: DuckDBPyConnection, table: str, pairs: int) -> bool:
+    """Give every begun pair its end; False when they do not match one to one."""
+    ends = f"select rank, stage, id, begin_ns as at_ns from {table} where kind = {_END}"
+    match = f"p.kind = {_BEGIN} and p.rank = e.rank and p.stage = e.stage and p.id = e.id where p.kind <= {_BEGIN}"
+    end = f"case when p.kind = {_BEGIN} then e.at_ns else p.end_ns end"
+    cursor.execute(
+        f"create table {table}_closed as select p.* replace ({end} as end_ns) "
+        f"from {table} p left join ({ends}) e on {match}"
+    )
+    closed, beyond = cursor.execute(
+        f"select count(*) filter (kind = {_BEGIN} and end_ns >= begin_ns), count(*) filter (kind = {_BEGIN}) "
+        f"from {table}_closed"
+    ).fetchall()[0]
+    cursor.execute(f"drop table {table}")
+    cursor.execute(f"alter table {table}_closed rename to {table}")
+    return bool(closed == beyond == pairs)
+
+
+def _rest(path: Path, lines: Sequence[str]) -> Trace | None:
+    """What the lines that are no spans say: the trace without its spans; None when they are not ringtune's."""
+    collector, stream = Collector(), EventStream(path)
+    events = []
+    for line in lines:
+        text = line.strip().rstrip(",")
+        if text.startswith("],"):
+            stream.document = orjson.loads("{" + text[2:])
+        elif text not in ("", "[", "]", _MERGED_HEAD):
+            events.append(orjson.loads(text))
+    collector.add(events)
+    collector.finish()
+    if collector.skipped or len(collector.headers) > 1 or collector.horovod or len(collector.spans.table()):
+        return None
+    trace = interpret(path, stream, collector)
+    return trace if trace.source in ("part", "merged") else None
+
+
+_MERGED_HEAD = '{"displayTimeUnit":"ms","traceEvents":['
+
+
+def _with_first(cursor: DuckDBPyConnection, table: str, about: Trace, count: int) -> PartTable:
+    """Add the first span's moment, which says where the part begins."""
+    first = cursor.execute(f"select min(begin_ns) from {table}").fetchall()[0][0]
+    spans = empty_table()
+    if first is not None:
+        moment = np.array([first], dtype=np.int64)
+        zero = {name: np.zeros(1, dtype=values.dtype) for name, values in vars(spans).items() if name not in _TEXTS}
+        spans = SpanTable(**{**zero, "begin_ns": moment, "end_ns": moment}, names=("",), tensors=("",))
+    return PartTable(table, replace(about, spans=spans), count)
+
+
+_TEXTS = ("names", "tensors")
+
+
+def insert(cursor: DuckDBPyConnection, table: str, trace: Trace) -> PartTable:
+    """Put a trace that is in memory into a table."""
+    spans = trace.spans
+    columns = [name for name in vars(spans) if name not in _TEXTS]
+    register(cursor, f"{table}_columns", {name: getattr(spans, name) for name in columns})
+    register_texts(cursor, f"{table}_names", spans.names)
+    register_texts(cursor, f"{table}_tensors", spans.tensors)
+    cursor.execute(
+        f"create table {table} as select n.label as name, t.label as tensor, c.* exclude (name, tensor) "
+        f"from {table}_columns c left join {table}_names n on n.code = c.name "
+        f"left join {table}_tensors t on t.code = c.tensor"
+    )
+    cursor.unregister(f"{table}_columns")
+    return _with_first(cursor, table, trace, len(spans))
+
+
+def moments(database: DuckDBPyConnection, table: str, where: str = "true") -> tuple[Ints, Ints, Ints]:
+    """Begin, end and row number of a table's spans, in the table's order."""
+    found = database.execute(f"select begin_ns, end_ns, rowid from {table} where {where}").fetchnumpy()
+    begin, end, row = (np.asarray(found[name], dtype=np.int64) for name in ("begin_ns", "end_ns", "rowid"))
+    return begin, end, row
+
+
+def pairs_of(database: DuckDBPyConnection, part: PartTable) -> str:
+    """Return an SQL condition: which spans of the part must be written as async pairs."""
+    always = ", ".join(str(int(stage)) for stage in sorted(OVERLAPPING_STAGES))
+    stages = database.execute(f"select distinct rank, stage from {part.table} where stage not in ({always})").fetchall()
+    bad: list[Ints] = []
+    for rank, stage in stages:
+        begin, end, row = moments(database, part.table, f"rank = {rank} and stage = {stage}")
+        if np.all(begin[1:] >= end[:-1]):
+            continue  # the usual case: one after another, as they were recorded
+        order = np.lexsort((-end, begin))
+        bad.append(row[order][badly_nested(begin[order], end[order])])
+    condition = f"stage in ({always})"
+    found = np.concatenate(bad) if bad else np.empty(0, dtype=np.int64)
+    if not len(found):
+        return condition
+    register(database, f"{part.table}_bad", {"row": found})
+    return f"({condition} or rowid in (select row from {part.table}_bad))"
+
+
+def one_part(part: PartTable) -> PartInfo:
+    """What is known about a part."""
+    return part.about.parts[0]
+
+
+def _literal(path: Path) -> str:
+    """The path for DuckDB, which would otherwise take some characters for a pattern."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in str(path))
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")
