@@ -113,6 +113,9 @@ def resnet(**options: Any) -> None:
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True, help="Per size."
 )
+@click.option(
+    "--learn", type=click.Path(path_type=Path), help="Time ringtune's algorithms instead and write their table here."
+)
 @_racing
 @_common
 def allreduce(**options: Any) -> None:
@@ -120,6 +123,12 @@ def allreduce(**options: Any) -> None:
     from ringtune.benchmarks.micro import allreduce_cases
 
     sizes = parse_sizes(options["sizes"])
+    if options["learn"] is not None:
+        from ringtune.benchmarks.learn import LearnRequest, run_learn
+
+        request = LearnRequest(options["num_proc"], options["hosts"], sizes, options["seconds"], options["learn"])
+        run_learn(request, open_console())
+        return
     for size_bytes in sizes:
         if size_bytes % item_bytes(options["dtype"]):
             raise UsageError(f"{format_bytes(size_bytes)} is not a whole number of {options['dtype']} elements")

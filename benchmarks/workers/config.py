@@ -50,3 +50,21 @@ class TrainingRun:
         """Returns what `dataclasses.asdict` and `json.dumps` made of a `TrainingRun`."""
         fields = json.loads(text)
         return cls(**{**fields, "task": TrainingTask(**fields["task"])})
+
+
+@dataclass(frozen=True)
+class LearnRun:
+    """What a rank does that times the algorithms of allreduce.
+
+    Args:
+        sizes_bytes: tensor sizes.
+        seconds: measured per size and algorithm.
+    """
+
+    sizes_bytes: list[int]
+    seconds: float
+
+    @classmethod
+    def from_json(cls, text: str) -> LearnRun:
+        """Returns what `dataclasses.asdict` and `json.dumps` made of a `LearnRun`."""
+        return cls(**json.loads(text))

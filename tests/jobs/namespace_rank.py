@@ -1,11 +1,13 @@
 """One rank in a network namespace: joins one world after another and reduces exactly; a JSON line per world.
 
 Run as `python -m tests.jobs.namespace_rank RANK STORE_ADDRESS FIRST_PORT WORLDS` with `WORLDS` like `1,2,3`.
+Variables of the environment choose sockets and algorithm; `RINGTUNE_HOSTNAME` puts several ranks on one host.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import torch
@@ -15,6 +17,7 @@ from ringtune.session import Session
 from tests.jobs import cases
 
 COUNTS = (0, 1, 1001, (1 << 18) + 3)  # the last: 1 MiB and 3 elements of float32
+CHOICES = ("RINGTUNE_SOCKETS_PER_PEER", "RINGTUNE_ALGORITHM", "RINGTUNE_HIERARCHICAL_ALLREDUCE")
 DTYPES = ("float32", "bfloat16", "int64", "uint8")
 
 
@@ -35,7 +38,8 @@ def main() -> None:
             "RINGTUNE_SIZE": str(size),
             "RINGTUNE_STORE": f"{address}:{port + number}",
             "RINGTUNE_START_TIMEOUT": "60",
-            "RINGTUNE_HOSTNAME": f"namespace-{rank}",
+            "RINGTUNE_HOSTNAME": os.environ.get("RINGTUNE_HOSTNAME", f"namespace-{rank}"),
+            **{name: os.environ[name] for name in CHOICES if name in os.environ},
         }
         cases.open_session(environ)
         transports = sorted(set(current_transports()) - {"self"})
