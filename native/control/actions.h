@@ -25,6 +25,19 @@ struct ExecuteAction {
   friend bool operator==(const ExecuteAction&, const ExecuteAction&) = default;
 };
 
+/// Run the next batch of the plan (Negotiator::round_batch) if all ranks agree, and report to round_done. Nothing is
+/// received meanwhile.
+struct RoundAction {
+  std::uint32_t batch_id = 0;
+  std::uint64_t token = 0;
+  friend bool operator==(const RoundAction&, const RoundAction&) = default;
+};
+
+/// Vote against the next round.
+struct DeclineAction {
+  friend bool operator==(const DeclineAction&, const DeclineAction&) = default;
+};
+
 /// Finish one pending tensor with an error.
 struct FailAction {
   FailureKind kind = FailureKind::kMismatch;
@@ -53,6 +66,7 @@ struct AbortAction {
   friend bool operator==(const AbortAction&, const AbortAction&) = default;
 };
 
-using Action = std::variant<SendAction, ExecuteAction, FailAction, ApplyKnobsAction, StallAction, AbortAction>;
+using Action = std::variant<SendAction, ExecuteAction, FailAction, ApplyKnobsAction, StallAction, AbortAction,
+                            RoundAction, DeclineAction>;
 
 }  // namespace ringtune

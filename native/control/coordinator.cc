@@ -9,11 +9,13 @@
 
 namespace ringtune {
 
-Coordinator::Coordinator(int size, const Knobs& knobs, const StallLimits& stall)
+Coordinator::Coordinator(int size, const Knobs& knobs, const StallLimits& stall, bool plans)
     : size_(size),
       knobs_(knobs),
       stall_(stall),
       seen_(static_cast<std::size_t>(size), 0),
+      waiting_(static_cast<std::size_t>(size), false),
+      plans_(plans),
       left_(static_cast<std::size_t>(size), false) {
   // The ranks may have been started with different settings: rank 0's hold, from the first decision on.
   items_.push_back(KnobsDecision{epoch_, knobs_});
@@ -24,6 +26,10 @@ void Coordinator::announced(int from, const WorkerNews& message, std::int64_t no
   seen_[index] = std::max(seen_[index], message.seen);
   drop_tombstones();
   note_steps(message.steps);
+  waiting_[index] = message.waiting;
+  // Announced before the rank saw the plan: there it was taken over into the plan, or is announced again after it.
+  if (message.seen < plan_sequence_) return;
+  if (plan_id_ != 0 && message.left_plan == plan_id_) end_plan(message.plan_rounds);
   for (const std::uint32_t id : message.cached) {
     const auto slot = slots_.find(id);
     if (slot == slots_.end()) {
@@ -54,7 +60,7 @@ void Coordinator::add(int from, SharedRequest request, std::uint32_t cache_id, s
   ++entry.count;
   if (entry.count == size_) {
     auto node = entries_.extract(it);
-    complete(node.key(), std::move(node.mapped()));
+    complete(node.key(), std::move(node.mapped()), now_ns);
   } else if (left_count_ > 0) {
     const SharedRequest doomed = entry.by_rank[static_cast<std::size_t>(from)];
     entries_.erase(it);
@@ -62,10 +68,11 @@ void Coordinator::add(int from, SharedRequest request, std::uint32_t cache_id, s
   }
 }
 
-void Coordinator::complete(const std::string& name, Entry entry) {
+void Coordinator::complete(const std::string& name, Entry entry, std::int64_t now_ns) {
   const auto known = ids_by_name_.find(name);
   Ready ready;
   ready.request = entry.by_rank.front();
+  ready.ready_ns = now_ns;
   const bool by_number = !entry.in_full && known != ids_by_name_.end() && known->second == entry.cache_id;
   if (!by_number) {
     std::vector<const Request*> pointers;
@@ -113,6 +120,7 @@ void Coordinator::enqueue(Ready ready) {
 /// Fails a tensor, and with it what waits in its group: half a group must not hang or run.
 void Coordinator::fail(const Request& request, FailureKind kind, const std::string& message) {
   items_.push_back(FailureDecision{kind, request.name, message});
+  learner_.disturbed();
   if (request.group_size == 0) return;
   const std::string name = request.group;
   Group& group = groups_[name];
@@ -149,15 +157,64 @@ void Coordinator::plan_ready() {
     batch.rows = std::move(ready_[members.front()].rows);
     items_.push_back(std::move(batch));
   }
+  learn();
   ready_.clear();
+}
+
+/// Shows the learner what has just been decided.
+void Coordinator::learn() {
+  if (!plans_ || !knobs_.plan || left_count_ > 0) return;
+  const bool awaited = std::find(waiting_.begin(), waiting_.end(), true) != waiting_.end();
+  std::optional<std::vector<std::vector<std::uint32_t>>> batches;
+  for (const Ready& ready : ready_) {
+    const auto slot = slots_.find(ready.cache_id);
+    const bool live = slot != slots_.end() && slot->second.evicted_in == 0;
+    batches = learner_.decided(
+        {live ? ready.cache_id : TensorRef::kUncached, ready.request, ready.ready_ns, sequence_ + 1, awaited}, knobs_);
+  }
+  // Only when nothing of the next round has been decided: the ranks begin the plan at its first batch.
+  if (batches) begin_plan(*std::move(batches));
+}
+
+void Coordinator::begin_plan(std::vector<std::vector<std::uint32_t>> batches) {
+  for (const std::vector<std::uint32_t>& batch : batches) {
+    for (const std::uint32_t id : batch) {
+      const auto slot = slots_.find(id);
+      if (slot == slots_.end() || slot->second.evicted_in != 0 || !slot->second.told) return;
+    }
+  }
+  plan_id_ = ++last_plan_id_;
+  plan_batches_ = batches.size();
+  plan_sequence_ = sequence_ + 1;
+  items_.push_back(PlanDecision{plan_id_, std::move(batches)});
+  // The ranks keep what they have announced and was not decided: it runs in the plan, or is announced again after it.
+  entries_.clear();
+  groups_.clear();
+}
+
+void Coordinator::end_plan(std::uint64_t rounds) {
+  items_.push_back(PlanEndDecision{plan_id_});
+  plan_id_ = 0;
+  learner_.ended(rounds, plan_batches_);
+  for (const Knobs& knobs : std::exchange(proposed_, {})) switch_to(knobs);
 }
 
 std::uint32_t Coordinator::propose(const Knobs& knobs) {
   plan_ready();  // what was ready before the change belongs to the old setting
+  if (plan_id_ != 0) {
+    // Rank 0 leaves the plan first: nobody may change in its middle.
+    proposed_.push_back(knobs);
+    return epoch_ + static_cast<std::uint32_t>(proposed_.size());
+  }
+  switch_to(knobs);
+  return epoch_;
+}
+
+void Coordinator::switch_to(const Knobs& knobs) {
+  learner_.reset();
   knobs_ = knobs;
   items_.push_back(KnobsDecision{++epoch_, knobs_});
   trim_cache();
-  return epoch_;
 }
 
 std::optional<Decisions> Coordinator::take_decisions() {

@@ -14,6 +14,7 @@
 
 #include "control/actions.h"
 #include "control/messages.h"
+#include "control/plan_learner.h"
 
 namespace ringtune {
 
@@ -24,7 +25,8 @@ struct StallLimits {
 
 class Coordinator {
  public:
-  Coordinator(int size, const Knobs& knobs, const StallLimits& stall);
+  /// `plans`: the ranks can follow one (NegotiatorOptions).
+  Coordinator(int size, const Knobs& knobs, const StallLimits& stall, bool plans = false);
 
   /// Throws Protocol when the message contradicts what the rank said before.
   void announced(int from, const WorkerNews& message, std::int64_t now_ns);
@@ -65,6 +67,7 @@ class Coordinator {
     SharedRequest request;
     std::uint32_t cache_id = TensorRef::kUncached;
     std::vector<std::int64_t> rows;
+    std::int64_t ready_ns = 0;
   };
   /// Tensors that run only together: the members that are ready, and whether one has failed.
   struct Group {
@@ -74,11 +77,15 @@ class Coordinator {
   };
 
   void add(int from, SharedRequest request, std::uint32_t cache_id, std::int64_t now_ns);
-  void complete(const std::string& name, Entry entry);
+  void complete(const std::string& name, Entry entry, std::int64_t now_ns);
   void enqueue(Ready ready);
   void fail(const Request& request, FailureKind kind, const std::string& message);
   [[nodiscard]] TensorRef reference(const Ready& ready);
   void plan_ready();
+  void learn();
+  void begin_plan(std::vector<std::vector<std::uint32_t>> batches);
+  void end_plan(std::uint64_t rounds);
+  void switch_to(const Knobs& knobs);
   void rank_left(int rank);
   [[nodiscard]] std::string leavers_message(const std::string& name) const;
   void note_steps(const std::vector<StepReport>& steps);
@@ -99,6 +106,16 @@ class Coordinator {
   std::list<std::uint32_t> least_used_;  // live numbers, oldest use first
   std::vector<std::uint32_t> tombstones_;
   std::vector<std::uint64_t> seen_;
+  std::vector<bool> waiting_;  // ranks that said last that a caller is blocked
+
+  // The plan (see plan_follower.h).
+  bool plans_;
+  PlanLearner learner_;
+  std::uint32_t plan_id_ = 0;  // that runs; 0 = none
+  std::uint32_t last_plan_id_ = 0;
+  std::size_t plan_batches_ = 0;
+  std::uint64_t plan_sequence_ = 0;  // of the decisions that began the last plan
+  std::vector<Knobs> proposed_;      // wait for the end of the plan
   std::vector<bool> left_;
   int left_count_ = 0;
   std::vector<Decision> items_;

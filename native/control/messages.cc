@@ -34,6 +34,7 @@ void write_knobs(ByteWriter& out, const Knobs& knobs) {
   out.u32(knobs.cache_capacity);
   out.u32(knobs.algorithm);
   out.u32(knobs.hierarchical);
+  out.u8(knobs.plan ? 1 : 0);
 }
 
 Knobs read_knobs(ByteReader& in) {
@@ -44,6 +45,7 @@ Knobs read_knobs(ByteReader& in) {
   knobs.cache_capacity = in.u32();
   knobs.algorithm = in.u32();
   knobs.hierarchical = in.u32();
+  knobs.plan = in.u8() != 0;
   return knobs;
 }
 
@@ -56,6 +58,8 @@ void write(ByteWriter& out, const WorkerNews& message) {
     out.u32(report.step);
     out.i64(report.duration_ns);
   });
+  out.u32(message.left_plan);
+  out.u64(message.plan_rounds);
 }
 
 WorkerNews read_announcement(ByteReader& in) {
@@ -72,6 +76,8 @@ WorkerNews read_announcement(ByteReader& in) {
     report.duration_ns = in.i64();
     return report;
   });
+  message.left_plan = in.u32();
+  message.plan_rounds = in.u64();
   return message;
 }
 
@@ -100,6 +106,13 @@ void write_decision(ByteWriter& out, const Decision& decision) {
           [&](const LeftDecision& left) { out.i32(left.rank); },
           [&](const AbortDecision& abort) { out.string(abort.message); },
           [&](const StallDecision& stall) { out.string(stall.name); },
+          [&](const PlanDecision& plan) {
+            out.u32(plan.plan_id);
+            write_list(out, plan.batches, [&](const std::vector<std::uint32_t>& batch) {
+              write_list(out, batch, [&](std::uint32_t id) { out.u32(id); });
+            });
+          },
+          [&](const PlanEndDecision& end) { out.u32(end.plan_id); },
       },
       decision);
 }
@@ -147,6 +160,14 @@ Decision read_decision(ByteReader& in) {
       return AbortDecision{in.string()};
     case 6:
       return StallDecision{in.string()};
+    case 7: {
+      PlanDecision plan;
+      plan.plan_id = in.u32();
+      plan.batches = read_list(in, 4, [&] { return read_list(in, 4, [&] { return in.u32(); }); });
+      return plan;
+    }
+    case 8:
+      return PlanEndDecision{in.u32()};
     default:
       throw Protocol("a control message holds the unknown decision " + std::to_string(type));
   }

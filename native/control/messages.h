@@ -28,6 +28,8 @@ struct WorkerNews {
   std::vector<std::uint32_t> cached;  // tensors known by number
   std::vector<Request> requests;      // tensors in full
   std::vector<StepReport> steps;
+  std::uint32_t left_plan = 0;    // the plan that this rank has just left; 0 = none
+  std::uint64_t plan_rounds = 0;  // batches of it that have run
   friend bool operator==(const WorkerNews&, const WorkerNews&) = default;
 };
 
@@ -84,8 +86,22 @@ struct StallDecision {
   friend bool operator==(const StallDecision&, const StallDecision&) = default;
 };
 
+/// From here on the ranks run these batches of cached tensors in this order, again and again, without being told.
+/// What was announced and not decided before belongs to the plan.
+struct PlanDecision {
+  std::uint32_t plan_id = 0;
+  std::vector<std::vector<std::uint32_t>> batches;
+  friend bool operator==(const PlanDecision&, const PlanDecision&) = default;
+};
+
+/// Some rank has left the plan: all others do at their next batch.
+struct PlanEndDecision {
+  std::uint32_t plan_id = 0;
+  friend bool operator==(const PlanEndDecision&, const PlanEndDecision&) = default;
+};
+
 using Decision = std::variant<BatchDecision, FailureDecision, KnobsDecision, EvictDecision, LeftDecision, AbortDecision,
-                              StallDecision>;
+                              StallDecision, PlanDecision, PlanEndDecision>;
 
 /// Coordinator -> every rank.
 struct Decisions {

@@ -9,15 +9,16 @@ namespace ringtune {
 
 Negotiator::Negotiator(const NegotiatorOptions& options)
     : options_(options), worker_(options.rank, options.knobs, options.stall.warning_ns) {
-  if (options.rank == 0) coordinator_.emplace(options.size, options.knobs, options.stall);
+  if (options.rank == 0) coordinator_.emplace(options.size, options.knobs, options.stall, options.plans);
 }
 
-void Negotiator::local_ready(SharedRequest request, std::int64_t now_ns) {
-  worker_.ready(std::move(request), now_ns, actions_);
+void Negotiator::local_ready(SharedRequest request, std::int64_t now_ns, Tag tag) {
+  worker_.ready(std::move(request), tag, now_ns, actions_);
 }
 
 std::uint32_t Negotiator::propose(const Knobs& knobs) {
   RINGTUNE_CHECK(coordinator_.has_value(), "knobs are proposed on rank 0");
+  worker_.leave_plan_soon();
   return coordinator_->propose(knobs);
 }
 
@@ -38,6 +39,10 @@ void Negotiator::tick(std::int64_t now_ns) {
   worker_.tick(now_ns, actions_);
   if (coordinator_) coordinator_->tick(now_ns, actions_);
   exchange(now_ns);
+  // A round that is posted hears no decisions: it comes after them.
+  const bool followed = in_plan();
+  worker_.follow_plan(now_ns, actions_);
+  if (followed && !in_plan()) exchange(now_ns);
 }
 
 /// Announcements and decisions flow until neither side has anything to say: a decision can make the next bundle due.

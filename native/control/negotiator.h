@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "control/actions.h"
@@ -17,6 +18,7 @@ struct NegotiatorOptions {
   int size = 1;
   Knobs knobs;
   StallLimits stall;
+  bool plans = false;  // the ranks can agree on the rounds of a plan without messages: all share memory
 };
 
 struct ControlCounters {
@@ -28,7 +30,8 @@ class Negotiator {
  public:
   explicit Negotiator(const NegotiatorOptions& options);
 
-  void local_ready(SharedRequest request, std::int64_t now_ns);
+  /// `tag`: what the runtime hangs on the tensor; round_batch() gives it back.
+  void local_ready(SharedRequest request, std::int64_t now_ns, Tag tag = 0);
   void set_waiting(bool waiting) noexcept { worker_.set_waiting(waiting); }
   void report_step(const StepReport& report) { worker_.report_step(report); }
   /// A message of the negotiation from `from` (rank 0 hears workers, workers hear rank 0). Throws Protocol.
@@ -37,6 +40,12 @@ class Negotiator {
   void leave() noexcept { worker_.leave(); }
   /// Rank 0 only. Returns the epoch.
   std::uint32_t propose(const Knobs& knobs);
+
+  /// A RoundAction was given and is not done: until then only local_ready, set_waiting, report_step and leave.
+  [[nodiscard]] bool round_posted() const noexcept { return worker_.round_posted(); }
+  [[nodiscard]] std::span<const Tag> round_batch() const noexcept { return worker_.plan().batch(); }
+  void round_done(bool agreed, std::int64_t now_ns) { worker_.round_done(agreed, now_ns); }
+  [[nodiscard]] bool in_plan() const noexcept { return worker_.plan().active(); }
 
   /// What to do now, in this order. Call after every event.
   [[nodiscard]] std::vector<Action> take_actions();

@@ -11,6 +11,7 @@
 
 #include "control/actions.h"
 #include "control/messages.h"
+#include "control/plan_follower.h"
 
 namespace ringtune {
 
@@ -20,11 +21,20 @@ class Worker {
       : rank_(rank), knobs_(knobs), stall_warning_ns_(stall_warning_ns) {}
 
   /// A tensor is ready here. Its name is not pending (the caller has checked).
-  void ready(SharedRequest request, std::int64_t now_ns, std::vector<Action>& actions);
+  void ready(SharedRequest request, Tag tag, std::int64_t now_ns, std::vector<Action>& actions);
   /// Whether a caller of this rank is blocked: bundles then leave at once.
   void set_waiting(bool waiting) noexcept;
   void report_step(const StepReport& report);
   void leave() noexcept { leaving_ = true; }
+
+  /// The plan, if one is followed. Between a RoundAction and round_done this rank hears no decisions.
+  [[nodiscard]] const PlanFollower& plan() const noexcept { return plan_; }
+  [[nodiscard]] bool round_posted() const noexcept { return round_posted_; }
+  void round_done(bool agreed, std::int64_t now_ns);
+  /// Posts the next batch of the plan, or leaves the plan, when it is time. Last thing before the actions are taken.
+  void follow_plan(std::int64_t now_ns, std::vector<Action>& actions);
+  /// The plan, if one is followed, is to be left at the next round.
+  void leave_plan_soon() noexcept { plan_unfit_ = plan_.active(); }
   /// The coordinator has confirmed: no batch that needs this rank will come any more.
   [[nodiscard]] bool has_left() const noexcept { return left_ || (coordinator_left_ && told_leaving_); }
 
@@ -39,6 +49,7 @@ class Worker {
   [[nodiscard]] std::size_t pending() const noexcept { return pending_.size(); }
   /// Bytes that a held-back bundle can still take before it leaves; 0 when none is held back.
   [[nodiscard]] std::size_t bundle_room() const noexcept {
+    if (plan_.active()) return plan_.pending() > 0 ? plan_.room() : 0;
     return bundle_.empty() || bundle_bytes_ >= knobs_.fusion_bytes ? 0 : knobs_.fusion_bytes - bundle_bytes_;
   }
   /// Throws InvariantError when the tables contradict each other (tests).
@@ -51,12 +62,19 @@ class Worker {
     SharedRequest request;
     std::int64_t since_ns;
     bool announced = false;
+    std::uint64_t order = 0;  // in which they became ready
+    Tag tag = 0;
   };
   struct Cached {
     std::uint32_t id;
     SharedRequest request;
   };
 
+  void enqueue(SharedRequest request, Tag tag, std::int64_t now_ns);
+  void enter_plan(const PlanDecision& decision, std::int64_t now_ns);
+  void quit_plan(std::int64_t now_ns);
+  void leave_plan(std::int64_t now_ns, std::vector<Action>& actions);
+  [[nodiscard]] std::int64_t plan_limit_ns() const noexcept;
   [[nodiscard]] bool bundle_due(std::int64_t now_ns) const noexcept;
   void apply(const BatchDecision& batch, std::vector<Action>& actions);
   void apply(const FailureDecision& failure, std::vector<Action>& actions);
@@ -76,6 +94,14 @@ class Worker {
   std::unordered_map<std::string, Cached> cache_;
   std::unordered_map<std::uint32_t, std::string> names_by_id_;
   std::uint64_t seen_ = 0;
+  std::uint64_t order_ = 0;
+  PlanFollower plan_;
+  bool round_posted_ = false;
+  bool plan_unfit_ = false;        // a tensor came that is none of the plan's
+  std::uint32_t left_plan_ = 0;    // to be told to the coordinator
+  std::uint64_t plan_rounds_ = 0;  // of the plan that was left
+  std::uint32_t next_round_id_ = 1;
+  std::int64_t waiting_since_ns_ = kNever;
   std::int64_t last_heard_ns_ = 0;
   std::int64_t next_stall_ns_ = kNever;
   bool waiting_ = false;

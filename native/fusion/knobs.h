@@ -13,6 +13,7 @@ struct Knobs {
   std::uint32_t cache_capacity = 8192;       // tensors that are announced by a number; 0 = always in full
   std::uint32_t algorithm = 0;               // Algorithm (collective/algorithm.h); 0 = as the table of the job says
   std::uint32_t hierarchical = 0;            // Switch (collective/allreducer.h): 0 = auto, 1 = on, 2 = off
+  bool plan = true;                          // repeated steps follow a plan without control messages
   friend bool operator==(const Knobs&, const Knobs&) = default;
 };
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <string>
 #include <variant>
@@ -22,9 +23,10 @@ inline Request allreduce(const std::string& name, std::vector<std::int64_t> shap
 
 class Simulation {
  public:
-  explicit Simulation(int size, Knobs knobs = immediate(), StallLimits stall = {}) {
+  explicit Simulation(int size, Knobs knobs = immediate(), StallLimits stall = {}, bool plans = false)
+      : arena_(static_cast<std::size_t>(size)) {
     for (int rank = 0; rank < size; ++rank) {
-      ranks_.emplace_back(NegotiatorOptions{rank, size, knobs, stall});
+      ranks_.emplace_back(NegotiatorOptions{rank, size, knobs, stall, plans});
       done_.emplace_back();
       wires_.emplace_back();
     }
@@ -41,14 +43,16 @@ class Simulation {
   }
 
   void submit(int rank, const Request& request) {
-    at(rank).local_ready(std::make_shared<const Request>(request), now_ns);
+    at(rank).local_ready(std::make_shared<const Request>(request), now_ns, tag_of(request.name));
   }
   void submit_everywhere(const Request& request) {
     for (int rank = 0; rank < size(); ++rank) submit(rank, request);
   }
 
-  /// One event loop turn of a rank: delivers what has arrived, ticks, collects actions.
+  /// One event loop turn of a rank: delivers what has arrived, ticks, collects actions. While a round of a plan is
+  /// posted it only looks whether that can be resolved.
   void turn(int rank) {
+    if (at(rank).round_posted() && !resolve(rank)) return;
     auto& inbox = wires_[static_cast<std::size_t>(rank)];
     while (!inbox.empty()) {
       auto [from, payload] = std::move(inbox.front());
@@ -56,15 +60,40 @@ class Simulation {
       at(rank).peer_message(from, decode(payload), payload.size(), now_ns);
     }
     at(rank).tick(now_ns);
+    auto& votes = arena_[static_cast<std::size_t>(rank)];
     for (Action& action : at(rank).take_actions()) {
       if (auto* send = std::get_if<SendAction>(&action)) {
         ++messages;
         wires_[static_cast<std::size_t>(send->to)].emplace_back(rank, send->payload);
+      } else if (const auto* round = std::get_if<RoundAction>(&action)) {
+        votes.push_back(round->token);
+      } else if (std::holds_alternative<DeclineAction>(action)) {
+        votes.push_back(kDeclined);
       } else {
         done_[static_cast<std::size_t>(rank)].push_back(std::move(action));
       }
     }
     at(rank).validate_state();
+  }
+
+  /// The round that the rank has posted: true when it is over, agreed or not.
+  bool resolve(int rank) {
+    const std::size_t round = arena_[static_cast<std::size_t>(rank)].size() - 1;
+    const std::uint64_t mine = arena_[static_cast<std::size_t>(rank)].back();
+    bool all = true;
+    bool against = false;
+    for (const auto& votes : arena_) {
+      all = all && votes.size() > round;
+      against = against || (votes.size() > round && votes[round] != mine);
+    }
+    if (!all && !against) return false;
+    if (!against) {
+      ExecuteAction batch;
+      for (const Tag tag : at(rank).round_batch()) batch.names.push_back(names_[tag]);
+      done_[static_cast<std::size_t>(rank)].push_back(std::move(batch));
+    }
+    at(rank).round_done(!against, now_ns);
+    return true;
   }
 
   /// Turns of all ranks until nothing moves.
@@ -74,10 +103,16 @@ class Simulation {
       for (const auto& wire : wires_) {
         if (!wire.empty()) quiet = -1;
       }
+      for (int rank = 0; rank < size(); ++rank) {
+        if (at(rank).round_posted() && resolve(rank)) quiet = -1;
+      }
     }
   }
 
   [[nodiscard]] std::vector<Action> take(int rank) { return std::exchange(done_[static_cast<std::size_t>(rank)], {}); }
+  [[nodiscard]] bool in_plan() {
+    return std::all_of(ranks_.begin(), ranks_.end(), [](const Negotiator& rank) { return rank.in_plan(); });
+  }
   [[nodiscard]] Negotiator& at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }
 
@@ -85,6 +120,16 @@ class Simulation {
   int messages = 0;
 
  private:
+  static constexpr std::uint64_t kDeclined = ~std::uint64_t{0};
+  Tag tag_of(const std::string& name) {
+    const auto found = std::find(names_.begin(), names_.end(), name);
+    const auto tag = static_cast<Tag>(found - names_.begin());
+    if (found == names_.end()) names_.push_back(name);
+    return tag;
+  }
+
+  std::vector<std::vector<std::uint64_t>> arena_;  // votes by rank and round
+  std::vector<std::string> names_;                 // by tag
   std::vector<Negotiator> ranks_;
   std::vector<std::vector<Action>> done_;
   std::vector<std::deque<std::pair<int, Bytes>>> wires_;

@@ -1,0 +1,108 @@
+#include "control/plan_follower.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace ringtune {
+
+void PlanFollower::begin(std::uint32_t id, const std::vector<std::vector<SharedRequest>>& batches,
+                         std::int64_t now_ns) {
+  RINGTUNE_CHECK(id != 0 && !active() && !batches.empty(), "plan ", id);
+  for (const auto& members : batches) {
+    const auto begin = static_cast<std::uint32_t>(tensors_.size());
+    for (const SharedRequest& request : members) {
+      const auto index = static_cast<std::uint32_t>(tensors_.size());
+      by_address_.emplace(request.get(), index);
+      by_name_.emplace(request->name, index);
+      tensors_.push_back({request, byte_count(*request), static_cast<std::uint32_t>(batches_.size())});
+    }
+    const auto end = static_cast<std::uint32_t>(tensors_.size());
+    batches_.push_back({begin, end, end - begin});
+  }
+  tags_.assign(tensors_.size(), 0);
+  id_ = id;
+  position_ = hint_ = pending_ = 0;
+  rounds_ = order_ = 0;
+  progress_ns_ = now_ns;
+}
+
+PlanFollower::Tensor* PlanFollower::find(const SharedRequest& request) {
+  if (hint_ < tensors_.size() && tensors_[hint_].request == request) return &tensors_[hint_];
+  if (const auto known = by_address_.find(request.get()); known != by_address_.end()) return &tensors_[known->second];
+  const auto named = by_name_.find(request->name);
+  if (named == by_name_.end()) return nullptr;
+  Tensor& tensor = tensors_[named->second];
+  return *tensor.request == *request ? &tensor : nullptr;
+}
+
+bool PlanFollower::take(const SharedRequest& request, Tag tag, std::int64_t now_ns) {
+  Tensor* const tensor = find(request);
+  if (tensor == nullptr || tensor->ready) return false;
+  const auto index = static_cast<std::size_t>(tensor - tensors_.data());
+  tensor->ready = true;
+  tensor->since_ns = now_ns;
+  tensor->order = order_++;
+  tags_[index] = tag;
+  --batches_[tensor->batch].missing;
+  ++pending_;
+  hint_ = index + 1 < tensors_.size() ? index + 1 : 0;
+  progress_ns_ = std::max(progress_ns_, now_ns);
+  return true;
+}
+
+std::span<const Tag> PlanFollower::batch() const noexcept {
+  const Batch& batch = batches_[position_];
+  return {tags_.data() + batch.begin, batch.end - batch.begin};
+}
+
+void PlanFollower::ran(std::int64_t now_ns) noexcept {
+  Batch& batch = batches_[position_];
+  for (std::uint32_t i = batch.begin; i < batch.end; ++i) tensors_[i].ready = false;
+  batch.missing = batch.end - batch.begin;
+  pending_ -= batch.missing;
+  position_ = position_ + 1 < batches_.size() ? position_ + 1 : 0;
+  ++rounds_;
+  progress_ns_ = std::max(progress_ns_, now_ns);
+}
+
+std::size_t PlanFollower::room() const noexcept {
+  const Batch& batch = batches_[position_];
+  std::size_t bytes = 0;
+  for (std::uint32_t i = batch.begin; i < batch.end; ++i) bytes += tensors_[i].ready ? 0 : tensors_[i].bytes;
+  return bytes;
+}
+
+std::vector<PlanFollower::Leftover> PlanFollower::end() {
+  std::vector<std::uint32_t> ready;
+  for (std::uint32_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].ready) ready.push_back(i);
+  }
+  std::sort(ready.begin(), ready.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return tensors_[a].order < tensors_[b].order; });
+  std::vector<Leftover> leftovers;
+  leftovers.reserve(ready.size());
+  for (const std::uint32_t i : ready) leftovers.push_back({tensors_[i].request, tags_[i], tensors_[i].since_ns});
+  id_ = 0;
+  batches_.clear();
+  by_address_.clear();
+  by_name_.clear();
+  tensors_.clear();
+  pending_ = 0;
+  return leftovers;
+}
+
+void PlanFollower::validate_state() const {
+  std::size_t ready = 0;
+  for (const Batch& batch : batches_) {
+    std::uint32_t missing = 0;
+    for (std::uint32_t i = batch.begin; i < batch.end; ++i) {
+      missing += tensors_[i].ready ? 0 : 1;
+      ready += tensors_[i].ready ? 1 : 0;
+    }
+    RINGTUNE_CHECK_EQ(missing, batch.missing);
+  }
+  RINGTUNE_CHECK_EQ(ready, pending_);
+}
+
+}  // namespace ringtune

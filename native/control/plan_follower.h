@@ -1,0 +1,99 @@
+// A rank that follows a plan: batches of known tensors that run in a fixed order without a word to the coordinator.
+//
+// Every batch is one agreed round in shared memory: its token names the plan and the position. That is all the
+// agreement there is, and it suffices, because
+//   - all ranks enter the plan at the same place of the stream of decisions, at position 0;
+//   - a round is run by all ranks or by none: one rank that declines (or posts another token) makes it fail for all
+//     (transport/arena.h), and no output has been written then;
+//   - a rank leaves only at a round: it declines the next one that it has not posted, or sees that one fail. Whoever
+//     declines at position k has run all rounds before k, so all others have posted those; nobody can run k, and so
+//     nobody can leave later. Whoever left earlier would have made an earlier round fail. The position of the exit is
+//     thus the same on all ranks, whatever the reasons and however many ranks decline;
+//   - while a round is posted and not resolved, the rank reads no decisions: what a rank says after it left at k can
+//     only follow its vote on k, so the round that waits here resolves by itself;
+//   - a rank that is idle inside the plan has not posted: the coordinator's PlanEndDecision lets it decline.
+// What was ready at the exit is announced as usual; the coordinator ignores tensors announced before their rank had
+// seen the plan, since those were taken over into it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "control/request.h"
+
+namespace ringtune {
+
+/// What the runtime hangs on a ready tensor; handed back with its batch.
+using Tag = std::uintptr_t;
+
+/// A pure machine; one thread drives it.
+class PlanFollower {
+ public:
+  /// A tensor that was ready when the plan ended.
+  struct Leftover {
+    SharedRequest request;
+    Tag tag = 0;
+    std::int64_t since_ns = 0;
+  };
+
+  [[nodiscard]] bool active() const noexcept { return id_ != 0; }
+  [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
+  /// Enters plan `id` (not 0) at its first batch; the batches of its tensors are not empty.
+  void begin(std::uint32_t id, const std::vector<std::vector<SharedRequest>>& batches, std::int64_t now_ns);
+  /// A tensor is ready here. False when it is none of the plan's: then the plan must be left.
+  [[nodiscard]] bool take(const SharedRequest& request, Tag tag, std::int64_t now_ns);
+
+  /// Whether all tensors of the next batch are ready here.
+  [[nodiscard]] bool complete() const noexcept { return batches_[position_].missing == 0; }
+  /// The tags of the next batch, in the plan's order. Valid until ran() or end().
+  [[nodiscard]] std::span<const Tag> batch() const noexcept;
+  /// What all ranks must believe the next round to be.
+  [[nodiscard]] std::uint64_t token() const noexcept { return std::uint64_t{id_} << 32 | (rounds_ & 0xffffffffu); }
+  /// The next batch has run on all ranks.
+  void ran(std::int64_t now_ns) noexcept;
+
+  [[nodiscard]] std::uint64_t rounds() const noexcept { return rounds_; }  // that have run
+  [[nodiscard]] std::size_t batches() const noexcept { return batches_.size(); }
+  [[nodiscard]] std::size_t pending() const noexcept { return pending_; }  // tensors that are ready and have not run
+  /// When a tensor last became ready or a batch ran.
+  [[nodiscard]] std::int64_t progress_ns() const noexcept { return progress_ns_; }
+  /// Bytes that the next batch still lacks.
+  [[nodiscard]] std::size_t room() const noexcept;
+  /// Leaves the plan. What was ready, in the order in which it became so.
+  [[nodiscard]] std::vector<Leftover> end();
+  void validate_state() const;
+
+ private:
+  struct Batch {
+    std::uint32_t begin;
+    std::uint32_t end;
+    std::uint32_t missing;
+  };
+  struct Tensor {
+    SharedRequest request;
+    std::size_t bytes = 0;
+    std::uint32_t batch = 0;
+    bool ready = false;
+    std::uint64_t order = 0;
+    std::int64_t since_ns = 0;
+  };
+  [[nodiscard]] Tensor* find(const SharedRequest& request);
+
+  std::uint32_t id_ = 0;
+  std::vector<Batch> batches_;
+  std::vector<Tensor> tensors_;  // batch by batch
+  std::vector<Tag> tags_;        // by tensor
+  std::unordered_map<const Request*, std::uint32_t> by_address_;
+  std::unordered_map<std::string_view, std::uint32_t> by_name_;  // views of the tensors' requests
+  std::size_t position_ = 0;
+  std::size_t hint_ = 0;  // the tensor after the last one that came: most come in order
+  std::size_t pending_ = 0;
+  std::uint64_t rounds_ = 0;
+  std::uint64_t order_ = 0;
+  std::int64_t progress_ns_ = 0;
+};
+
+}  // namespace ringtune

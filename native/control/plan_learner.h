@@ -1,0 +1,65 @@
+// How the coordinator finds out that training repeats itself.
+//
+// It watches the tensors that are decided. A *round* is a run of tensors without repetition; it ends when it holds the
+// same tensors as the round before, or when a tensor comes again. After some equal rounds (fewer when the plan has
+// served before, more when plans of late did not last) their order, their gaps and the fusion size give the plan.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "control/request.h"
+#include "fusion/knobs.h"
+
+namespace ringtune {
+
+/// A tensor that all ranks have announced and that has been decided.
+struct Decided {
+  std::uint32_t cache_id = 0;
+  SharedRequest request;
+  std::int64_t ready_ns = 0;   // when the last rank announced it
+  std::uint64_t sequence = 0;  // of the decisions that hold it
+  bool awaited = false;        // a caller of some rank was blocked then: what came later may depend on it
+};
+
+/// A pure machine; one thread drives it.
+class PlanLearner {
+ public:
+  static constexpr int kRounds = 3;  // equal rounds before a new plan
+
+  /// Batches of cache numbers when a plan is to begin after this tensor.
+  [[nodiscard]] std::optional<std::vector<std::vector<std::uint32_t>>> decided(const Decided& tensor,
+                                                                               const Knobs& knobs);
+  /// Something that no plan can hold: what was seen of the present round does not count.
+  void disturbed();
+  /// The plan ended after so many batches, whole rounds of `batches`.
+  void ended(std::uint64_t rounds, std::size_t batches);
+  /// Settings have changed: batches are cut anew, and what was learnt of plans is void.
+  void reset();
+
+ private:
+  /// What is remembered of a set of tensors that was a plan.
+  struct Record {
+    int failures = 0;     // times in a row that its plan did not last
+    bool apart = false;   // batches only as they were decided: callers depend on one for the next
+    bool served = false;  // it has lasted before
+  };
+  [[nodiscard]] bool matches_last() const noexcept;
+  [[nodiscard]] std::uint64_t key() const noexcept { return sum_ * 31 + present_.size(); }
+  [[nodiscard]] std::optional<std::vector<std::vector<std::uint32_t>>> build(const Knobs& knobs);
+  void close_round();
+
+  std::vector<Decided> present_;
+  std::unordered_set<std::uint32_t> present_ids_;
+  std::uint64_t sum_ = 0;   // of the mixed numbers: a name for the set
+  std::size_t shared_ = 0;  // tensors of the present round that were in the last one
+  std::unordered_set<std::uint32_t> last_ids_;
+  int equal_ = 0;  // rounds with the tensors of the last one, itself included
+  std::unordered_map<std::uint64_t, Record> records_;
+  std::uint64_t active_ = 0;  // key of the plan that runs
+};
+
+}  // namespace ringtune

@@ -1,0 +1,415 @@
+// The plan of a steady state: learner and follower as tables, and whole jobs that enter and leave plans.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+
+#include "base/check.h"
+#include "control/plan_follower.h"
+#include "control/plan_learner.h"
+#include "control/simulation.h"
+
+namespace ringtune {
+namespace {
+
+using testing_support::allreduce;
+using testing_support::executed;
+using testing_support::Simulation;
+
+using Batches = std::vector<std::vector<std::uint32_t>>;
+
+SharedRequest shared(const std::string& name, std::int64_t count = 4) {
+  return std::make_shared<const Request>(allreduce(name, {count}));
+}
+
+// --- follower -------------------------------------------------------------------------------------------------------
+
+TEST(PlanFollower, RunsBatchesInOrderWhateverTheOrderOfTheirTensors) {
+  const std::vector<SharedRequest> tensors{shared("a"), shared("b"), shared("c")};
+  PlanFollower plan;
+  plan.begin(7, {{tensors[0], tensors[1]}, {tensors[2]}}, 0);
+  ASSERT_TRUE(plan.take(tensors[2], 30, 1));
+  ASSERT_TRUE(plan.take(tensors[1], 20, 2));
+  EXPECT_FALSE(plan.complete());
+  EXPECT_EQ(plan.room(), 16u);
+  ASSERT_TRUE(plan.take(shared("a"), 10, 3)) << "an equal request in other memory";
+  ASSERT_TRUE(plan.complete());
+  EXPECT_EQ(std::vector<Tag>(plan.batch().begin(), plan.batch().end()), (std::vector<Tag>{10, 20}));
+  EXPECT_EQ(plan.token(), std::uint64_t{7} << 32);
+  plan.ran(4);
+  ASSERT_TRUE(plan.complete());
+  EXPECT_EQ(std::vector<Tag>(plan.batch().begin(), plan.batch().end()), (std::vector<Tag>{30}));
+  plan.ran(5);
+  EXPECT_EQ(plan.token(), (std::uint64_t{7} << 32) + 2);
+  EXPECT_EQ(plan.pending(), 0u);
+  EXPECT_FALSE(plan.complete());
+  plan.validate_state();
+}
+
+TEST(PlanFollower, ReturnsWhatWasReadyInItsOrder) {
+  const std::vector<SharedRequest> tensors{shared("a"), shared("b"), shared("c")};
+  PlanFollower plan;
+  plan.begin(1, {tensors}, 0);
+  ASSERT_TRUE(plan.take(tensors[2], 3, 10));
+  ASSERT_TRUE(plan.take(tensors[0], 1, 11));
+  const auto left = plan.end();
+  ASSERT_EQ(left.size(), 2u);
+  EXPECT_EQ(left[0].request->name, "c");
+  EXPECT_EQ(left[0].tag, 3u);
+  EXPECT_EQ(left[1].request->name, "a");
+  EXPECT_EQ(left[1].since_ns, 11);
+  EXPECT_FALSE(plan.active());
+}
+
+TEST(PlanFollower, RefusesWhatIsNotInThePlan) {
+  const SharedRequest a = shared("a");
+  PlanFollower plan;
+  plan.begin(1, {{a}}, 0);
+  EXPECT_FALSE(plan.take(shared("x"), 0, 0));
+  EXPECT_FALSE(plan.take(shared("a", 5), 0, 0)) << "another shape";
+}
+
+// --- learner --------------------------------------------------------------------------------------------------------
+
+/// Feeds rounds of tensors 1 .. n, each round in one decision.
+class Lessons {
+ public:
+  std::optional<Batches> round(const std::vector<std::uint32_t>& ids, bool apart = false) {
+    std::optional<Batches> plan;
+    ++sequence;
+    for (const std::uint32_t id : ids) {
+      if (apart) ++sequence;
+      plan = learner.decided({id, shared("t" + std::to_string(id)), now_ns, sequence, awaited}, knobs);
+      now_ns += step_ns;
+    }
+    return plan;
+  }
+  PlanLearner learner;
+  Knobs knobs;
+  std::uint64_t sequence = 0;
+  std::int64_t now_ns = 0;
+  std::int64_t step_ns = 0;
+  bool awaited = false;
+};
+
+TEST(PlanLearner, PlansAfterThreeEqualRounds) {
+  Lessons lessons;
+  EXPECT_FALSE(lessons.round({1, 2, 3}));  // where it ends is not known yet
+  EXPECT_FALSE(lessons.round({1, 2, 3}));
+  EXPECT_EQ(lessons.round({1, 2, 3}), (Batches{{1, 2, 3}}));
+}
+
+TEST(PlanLearner, OrderWithinARoundDoesNotMatter) {
+  Lessons lessons;
+  EXPECT_FALSE(lessons.round({1, 2, 3}));
+  EXPECT_FALSE(lessons.round({2, 1, 3}));
+  EXPECT_EQ(lessons.round({3, 2, 1}), (Batches{{3, 2, 1}}));
+}
+
+TEST(PlanLearner, OtherTensorsStartAnew) {
+  Lessons lessons;
+  EXPECT_FALSE(lessons.round({1, 2}));
+  EXPECT_FALSE(lessons.round({1, 2}));
+  EXPECT_FALSE(lessons.round({1, 3}));
+  EXPECT_FALSE(lessons.round({1, 3}));
+  EXPECT_TRUE(lessons.round({1, 3}));
+}
+
+TEST(PlanLearner, AnythingElseStartsAnew) {
+  Lessons lessons;
+  EXPECT_FALSE(lessons.round({1}));
+  EXPECT_FALSE(lessons.round({1}));
+  Request barrier;
+  barrier.name = "b";
+  barrier.kind = CollectiveKind::kBarrier;
+  EXPECT_FALSE(lessons.learner.decided({9, std::make_shared<const Request>(barrier), 0, 99, false}, lessons.knobs));
+  EXPECT_FALSE(lessons.round({1}));
+  EXPECT_FALSE(lessons.round({1}));
+  EXPECT_TRUE(lessons.round({1}));
+}
+
+TEST(PlanLearner, APlanThatServedComesBackAfterOneRound) {
+  Lessons lessons;
+  for (int i = 0; i < 3; ++i) (void)lessons.round({1, 2});
+  lessons.learner.ended(100, 1);
+  EXPECT_TRUE(lessons.round({2, 1}));
+}
+
+TEST(PlanLearner, APlanThatDidNotLastMustBeEarnedAgain) {
+  Lessons lessons;
+  for (int i = 0; i < 3; ++i) (void)lessons.round({1, 2});
+  lessons.learner.ended(1, 1);
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(lessons.round({1, 2})) << i;
+  EXPECT_TRUE(lessons.round({1, 2}));
+}
+
+TEST(PlanLearner, CutsAtPausesAndAtBlockedCallers) {
+  Lessons lessons;
+  lessons.step_ns = 5 * lessons.knobs.cycle_time_ns;
+  for (int i = 0; i < 2; ++i) (void)lessons.round({1, 2}, true);
+  EXPECT_EQ(lessons.round({1, 2}, true), (Batches{{1}, {2}}));
+  Lessons blocked;
+  blocked.awaited = true;
+  for (int i = 0; i < 2; ++i) (void)blocked.round({1, 2}, true);
+  EXPECT_EQ(blocked.round({1, 2}, true), (Batches{{1}, {2}}));
+  Lessons bundled;
+  for (int i = 0; i < 2; ++i) (void)bundled.round({1, 2}, true);
+  EXPECT_EQ(bundled.round({1, 2}, true), (Batches{{1, 2}}));
+}
+
+TEST(PlanLearner, CutsAtTheFusionSize) {
+  Lessons lessons;
+  lessons.knobs.fusion_bytes = 128;
+  for (int i = 0; i < 2; ++i) (void)lessons.round({1, 2, 3});
+  EXPECT_EQ(lessons.round({1, 2, 3}), (Batches{{1, 2}, {3}}));
+}
+
+// --- whole jobs -----------------------------------------------------------------------------------------------------
+
+Simulation steady_job(int size) { return Simulation(size, Simulation::immediate(), {}, true); }
+
+void step(Simulation& job, const std::vector<std::string>& names) {
+  for (const std::string& name : names) job.submit_everywhere(allreduce(name));
+  job.settle();
+}
+
+TEST(Plan, RepeatedStepsNeedNoMessages) {
+  for (const int size : {2, 3, 8}) {
+    Simulation job = steady_job(size);
+    for (int i = 0; i < 3; ++i) step(job, {"a", "b"});
+    ASSERT_TRUE(job.in_plan());
+    for (int rank = 0; rank < size; ++rank) (void)job.take(rank);
+    const int before = job.messages;
+    for (int i = 0; i < 10; ++i) {
+      step(job, {"b", "a"});
+      for (int rank = 0; rank < size; ++rank) EXPECT_EQ(executed(job.take(rank)), "a b") << size;
+    }
+    EXPECT_EQ(job.messages, before);
+  }
+}
+
+TEST(Plan, ANewTensorEndsItAndNothingIsLost) {
+  Simulation job = steady_job(3);
+  for (int i = 0; i < 3; ++i) step(job, {"a", "b"});
+  for (int rank = 0; rank < 3; ++rank) (void)job.take(rank);
+  job.submit(0, allreduce("a"));
+  job.submit(1, allreduce("x"));
+  job.settle();
+  EXPECT_FALSE(job.at(0).in_plan());
+  step(job, {"b"});
+  job.submit(0, allreduce("x"));
+  job.submit(2, allreduce("x"));
+  job.submit(1, allreduce("a"));
+  job.submit(2, allreduce("a"));
+  job.settle();
+  const auto first = executed(job.take(0));
+  EXPECT_EQ(executed(job.take(1)), first);
+  EXPECT_EQ(executed(job.take(2)), first);
+}
+
+TEST(Plan, AMissingTensorEndsItWhenACallerWaits) {
+  Knobs knobs = Simulation::immediate();
+  knobs.cycle_time_ns = 1'000'000;
+  Simulation job(2, knobs, {}, true);
+  for (int i = 0; i < 3; ++i) {
+    job.submit_everywhere(allreduce("a"));
+    job.submit_everywhere(allreduce("b"));
+    job.now_ns += knobs.cycle_time_ns;
+    job.settle();
+  }
+  ASSERT_TRUE(job.in_plan());
+  for (int rank = 0; rank < 2; ++rank) (void)job.take(rank);
+  job.submit_everywhere(allreduce("a"));
+  job.at(0).set_waiting(true);
+  job.settle();
+  EXPECT_TRUE(job.in_plan());
+  EXPECT_EQ(job.at(0).next_wake_ns(), job.now_ns + knobs.cycle_time_ns);
+  job.now_ns += knobs.cycle_time_ns;
+  job.settle();
+  EXPECT_FALSE(job.at(0).in_plan());
+  EXPECT_FALSE(job.at(1).in_plan());
+  job.now_ns += knobs.cycle_time_ns;
+  job.settle();
+  EXPECT_EQ(executed(job.take(0)), "a");
+  EXPECT_EQ(executed(job.take(1)), "a");
+}
+
+TEST(Plan, KnobsChangeAtTheSameRound) {
+  Simulation job = steady_job(3);
+  for (int i = 0; i < 4; ++i) step(job, {"a", "b"});
+  ASSERT_TRUE(job.in_plan());
+  for (int rank = 0; rank < 3; ++rank) (void)job.take(rank);
+  Knobs knobs = Simulation::immediate();
+  knobs.fusion_bytes = 64;
+  EXPECT_EQ(job.at(0).propose(knobs), 1u);
+  job.submit(1, allreduce("a"));
+  job.submit(1, allreduce("b"));
+  job.settle();
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto actions = job.take(rank);
+    ASSERT_EQ(actions.size(), 1u) << rank;
+    EXPECT_EQ(std::get<ApplyKnobsAction>(actions[0]).knobs, knobs);
+    EXPECT_FALSE(job.at(rank).in_plan());
+  }
+}
+
+TEST(Plan, ARankLeavesTheJobFromWithinAPlan) {
+  Simulation job = steady_job(3);
+  for (int i = 0; i < 4; ++i) step(job, {"a"});
+  ASSERT_TRUE(job.in_plan());
+  for (int rank = 0; rank < 3; ++rank) (void)job.take(rank);
+  job.submit(0, allreduce("a"));
+  job.turn(0);
+  job.at(2).leave();
+  job.settle();
+  EXPECT_TRUE(job.at(2).has_left());
+  const auto actions = job.take(0);
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(std::get<FailAction>(actions[0]).name, "a");
+}
+
+/// Ranks that run the same steps at their own pace: most steps alike, some with a tensor more, less or of another
+/// shape, in another order on each rank, with blocked callers between or at the end, and knobs that change meanwhile.
+class RandomJob {
+ public:
+  RandomJob(std::uint32_t seed, int size)
+      : random_(seed), knobs_(Simulation::immediate()), job_(size, random_knobs(), {}, true) {
+    ranks_.resize(static_cast<std::size_t>(size));
+    for (int step = 0; step < 24; ++step) plan_step(step);
+  }
+
+  void run() {
+    int turns = 0;
+    while (!all_done()) {
+      ASSERT_LT(++turns, 200'000) << "the job hangs";
+      job_.now_ns += static_cast<std::int64_t>(random_() % 40'000);
+      const int rank = static_cast<int>(random_() % ranks_.size());
+      if (random_() % 2 == 0) act(rank);
+      if (random_() % 400 == 0) (void)job_.at(0).propose(random_knobs());
+      job_.turn(rank);
+      collect(rank);
+    }
+    for (const Rank& rank : ranks_) {
+      EXPECT_EQ(rank.done, ranks_[0].done);
+      EXPECT_EQ(rank.epochs, ranks_[0].epochs);
+    }
+    for (int rank = 0; rank < job_.size(); ++rank) job_.at(rank).leave();
+    job_.settle();
+    for (int rank = 0; rank < job_.size(); ++rank) EXPECT_TRUE(job_.at(rank).has_left()) << rank;
+  }
+  [[nodiscard]] int rounds() const { return rounds_; }
+
+ private:
+  struct Rank {
+    std::vector<std::optional<Request>> program;  // none: wait for everything
+    std::size_t next = 0;
+    std::set<std::string> open;
+    std::vector<std::string> done;  // in order of execution, with knobs changes between
+    std::vector<std::size_t> epochs;
+  };
+
+  Knobs random_knobs() {
+    knobs_.fusion_bytes = random_() % 3 == 0 ? 64 : 1 << 20;
+    knobs_.cycle_time_ns = random_() % 3 == 0 ? 0 : 100'000;
+    knobs_.cache_capacity = random_() % 5 == 0 ? 3 : 100;
+    knobs_.plan = random_() % 8 != 0;
+    return knobs_;
+  }
+
+  void plan_step(int step) {
+    const bool blocking = step / 8 % 2 == 1;
+    std::vector<Request> tensors;
+    for (int i = 0; i < 6; ++i) tensors.push_back(allreduce("t" + std::to_string(i)));
+    switch (random_() % 10) {
+      case 0:
+        tensors.push_back(allreduce("extra" + std::to_string(random_() % 2)));
+        break;
+      case 1:
+        tensors.erase(tensors.begin() + static_cast<std::ptrdiff_t>(random_() % tensors.size()));
+        break;
+      case 2:
+        tensors[random_() % tensors.size()].shape = {7};
+        break;
+      case 3: {
+        Request barrier;
+        barrier.name = "barrier";
+        barrier.kind = CollectiveKind::kBarrier;
+        barrier.shape = {0};
+        tensors.push_back(barrier);
+        break;
+      }
+      default:
+        break;
+    }
+    for (Rank& rank : ranks_) {
+      if (!blocking) std::shuffle(tensors.begin(), tensors.end(), random_);
+      for (const Request& tensor : tensors) {
+        rank.program.emplace_back(tensor);
+        if (blocking) rank.program.emplace_back(std::nullopt);
+      }
+      rank.program.emplace_back(std::nullopt);
+    }
+  }
+
+  void act(int index) {
+    Rank& rank = ranks_[static_cast<std::size_t>(index)];
+    if (rank.next == rank.program.size()) return;
+    if (const auto& request = rank.program[rank.next]) {
+      ASSERT_TRUE(rank.open.insert(request->name).second);
+      job_.submit(index, *request);
+      ++rank.next;
+    } else {
+      job_.at(index).set_waiting(!rank.open.empty());
+      if (rank.open.empty()) ++rank.next;
+    }
+  }
+
+  void collect(int index) {
+    Rank& rank = ranks_[static_cast<std::size_t>(index)];
+    for (const Action& action : job_.take(index)) {
+      if (const auto* batch = std::get_if<ExecuteAction>(&action)) {
+        for (const std::string& name : batch->names) {
+          ASSERT_EQ(rank.open.erase(name), 1u) << name << " ran and was not open on rank " << index;
+          rank.done.push_back(name);
+        }
+        if (batch->batch_id == 0) ++rounds_;
+      } else if (std::holds_alternative<ApplyKnobsAction>(action)) {
+        rank.epochs.push_back(rank.done.size());
+      } else {
+        FAIL() << "no action but batches and knobs was expected: " << action.index();
+      }
+    }
+  }
+
+  [[nodiscard]] bool all_done() {
+    for (const Rank& rank : ranks_) {
+      if (rank.next < rank.program.size() || !rank.open.empty()) return false;
+    }
+    // Knobs proposed last are on their way.
+    job_.settle();
+    for (int rank = 0; rank < job_.size(); ++rank) collect(rank);
+    return true;
+  }
+
+  std::mt19937 random_;
+  Knobs knobs_;
+  Simulation job_;
+  std::vector<Rank> ranks_;
+  int rounds_ = 0;
+};
+
+TEST(Plan, RandomJobsNeverHangNorRunATensorTwice) {
+  int rounds = 0;
+  for (std::uint32_t seed = 0; seed < 3000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomJob job(seed, 2 + static_cast<int>(seed % 7));
+    job.run();
+    if (testing::Test::HasFailure()) return;
+    rounds += job.rounds();
+  }
+  EXPECT_GT(rounds, 3000) << "plans were hardly followed";
+}
+
+}  // namespace
+}  // namespace ringtune
