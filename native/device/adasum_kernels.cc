@@ -43,18 +43,22 @@ void store16(std::byte* at, std::uint32_t bits) noexcept {
   std::memcpy(at, &low, sizeof low);
 }
 
+using One = device::Bits16<4>;  // vectors of one lane
+
 struct Float16 {
   using Wide = float;
   static constexpr std::size_t kBytes = 2;
-  static Wide load(const std::byte* at) noexcept { return device::half_to_float(load16(at)); }
-  static void store(std::byte* at, Wide value) noexcept { store16(at, device::float_to_half(value)); }
+  static Wide load(const std::byte* at) noexcept { return One::half_to_float(One::U32{} + load16(at))[0]; }
+  static void store(std::byte* at, Wide value) noexcept { store16(at, One::float_to_half(One::F32{} + value)[0]); }
 };
 
 struct Bfloat16 {
   using Wide = float;
   static constexpr std::size_t kBytes = 2;
-  static Wide load(const std::byte* at) noexcept { return device::float_of(load16(at) << 16); }
-  static void store(std::byte* at, Wide value) noexcept { store16(at, device::round_to_bfloat_high(value) >> 16); }
+  static Wide load(const std::byte* at) noexcept { return __builtin_bit_cast(float, load16(at) << 16); }
+  static void store(std::byte* at, Wide value) noexcept {
+    store16(at, One::round_to_bfloat_high(One::F32{} + value)[0] >> 16);
+  }
 };
 
 // So many sums run side by side, so that the compiler may use vectors without changing any order.

@@ -1,6 +1,5 @@
 #include "device/cpu_kernels.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -35,7 +34,7 @@ const KernelTable& kernels() noexcept {
 
 namespace {
 
-device::ReduceKernel reduce_kernel(DType dtype, ReduceOp op) {
+device::ReduceKernel reduction(DType dtype, ReduceOp op) {
   const auto row = static_cast<std::size_t>(dtype);
   const auto column = static_cast<std::size_t>(op);
   RINGTUNE_CHECK_LT(row, std::size_t{kDTypeCount}, "no such dtype");
@@ -45,36 +44,20 @@ device::ReduceKernel reduce_kernel(DType dtype, ReduceOp op) {
   return kernel;
 }
 
-// Stays in the first-level cache beside as much of each input.
-constexpr std::size_t kBlockBytes = 4096;
-
 }  // namespace
 
 void reduce_into(std::byte* accumulator, const std::byte* incoming, std::size_t count, DType dtype, ReduceOp op) {
-  reduce_kernel(dtype, op)(accumulator, accumulator, incoming, count);
+  const std::byte* const in[2] = {accumulator, incoming};
+  reduction(dtype, op)({accumulator, in, 2, 0, count * size_of(dtype)}, 1.0);
 }
 
-void reduce_many(std::byte* output, std::span<const std::byte* const> inputs, std::size_t count, DType dtype,
-                 ReduceOp op, double factor) {
-  const device::ReduceKernel kernel = reduce_kernel(dtype, op);
-  if (inputs.size() == 1) {
-    scale_copy(output, inputs.front(), count, dtype, factor);
-    return;
-  }
-  if (inputs.size() == 2 && factor == 1.0) {
-    kernel(output, inputs[0], inputs[1], count);
-    return;
-  }
-  const std::size_t block = kBlockBytes / size_of(dtype);
-  alignas(64) std::byte sum[kBlockBytes];
-  for (std::size_t begin = 0; begin < count; begin += block) {
-    const std::size_t some = std::min(block, count - begin);
-    const std::size_t at = begin * size_of(dtype);
-    // Summed up aside: the output may be the memory of an input whose turn comes last.
-    kernel(sum, inputs[0] + at, inputs[1] + at, some);
-    for (const std::byte* input : inputs.subspan(2)) kernel(sum, sum, input + at, some);
-    scale_copy(output + at, sum, some, dtype, factor);
-  }
+void reduce_many(std::byte* out, std::span<const std::byte* const> in, std::size_t count, DType dtype, ReduceOp op,
+                 double factor) {
+  RINGTUNE_CHECK(!in.empty(), "a reduction needs an input");
+  const device::ReduceKernel kernel = reduction(dtype, op);
+  if (in.size() == 1) return scale_copy(out, in[0], count, dtype, factor);
+  RINGTUNE_CHECK(factor == 1.0 || dtype != DType::kBool, "a bool cannot be scaled by ", factor);
+  kernel({out, in.data(), in.size(), 0, count * size_of(dtype)}, factor);
 }
 
 void scale_copy(std::byte* output, const std::byte* input, std::size_t count, DType dtype, double factor) {
@@ -83,9 +66,8 @@ void scale_copy(std::byte* output, const std::byte* input, std::size_t count, DT
     if (output != input && bytes != 0) std::memmove(output, input, bytes);
     return;
   }
-  const device::ScaleKernel kernel = device::kernels().scale[static_cast<std::size_t>(dtype)];
-  RINGTUNE_CHECK(kernel != nullptr, "a ", name_of(dtype), " cannot be scaled by ", factor);
-  kernel(output, input, count, factor);
+  RINGTUNE_CHECK(dtype != DType::kBool, "a bool cannot be scaled by ", factor);
+  reduction(dtype, ReduceOp::kSum)({output, &input, 1, 0, bytes}, factor);
 }
 
 const char* kernel_isa() noexcept { return device::kernels().isa; }

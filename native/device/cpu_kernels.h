@@ -13,10 +13,11 @@ namespace ringtune {
 /// wins, as in torch.minimum. Any thread; does not block.
 void reduce_into(std::byte* accumulator, const std::byte* incoming, std::size_t count, DType dtype, ReduceOp op);
 
-/// output[i] = (inputs[0][i] op inputs[1][i] op ... ) * factor, from left to right; `factor` as in scale_copy. At least
-/// one input. The output may be one of the inputs (no other overlap), none needs alignment.
-void reduce_many(std::byte* output, std::span<const std::byte* const> inputs, std::size_t count, DType dtype,
-                 ReduceOp op, double factor);
+/// out[i] = (in[0][i] op in[1][i] op ... op in[n - 1][i]) * factor for `count` elements, in this order and in one pass
+/// over memory. `out` may be one of the inputs, no other overlap; n is at least 1. float16 and bfloat16 are reduced in
+/// float32 and rounded once, at the end. The factor is applied as in scale_copy; 1 changes no integer and no NaN.
+void reduce_many(std::byte* out, std::span<const std::byte* const> in, std::size_t count, DType dtype, ReduceOp op,
+                 double factor);
 
 /// output[i] = input[i] * factor; in place allowed (output == input, no other overlap). Integers: computed in double
 /// and truncated toward zero (Horovod's rule), out of range to the nearest end; float16/bfloat16 in float32, round to

@@ -2,160 +2,185 @@
 // target pragma. Internal linkage throughout and no call into library templates: an inline function compiled for
 // AVX-512 that the linker picked for everybody would crash older processors.
 //
-// Plain loops over unaligned elements, which the compiler vectorises. float16/bfloat16 go two elements at a time as the
-// halves of a 32-bit word, so no lane has to be packed or unpacked.
+// A `Form` says how elements of one dtype are computed on: `load` takes `kBytes` of them from memory as a `Value`,
+// which is a vector or a `Pair` of vectors, `store` puts them back, rounded.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include <array>
 #include <limits>
 #include <type_traits>
 
 #include "device/float16.h"
 #include "device/kernel_table.h"
+#include "device/vectors.h"
 
 namespace ringtune::device {
 namespace {
 
-/// An element at any address, whatever type the memory was written as.
-template <typename T>
-struct [[gnu::packed, gnu::may_alias]] Loose {
-  T value;
-};
-
-template <typename T>
-Loose<T>* loose(std::byte* at) noexcept {
-  return reinterpret_cast<Loose<T>*>(at);
-}
-template <typename T>
-const Loose<T>* loose(const std::byte* at) noexcept {
-  return reinterpret_cast<const Loose<T>*>(at);
-}
-
-/// Integer arithmetic wraps around, as torch's does: computed unsigned, and wide enough that nothing is promoted to
-/// int.
-template <typename T>
-using Wrapping = std::conditional_t<(sizeof(T) < 4), std::uint32_t, std::make_unsigned_t<T>>;
-
 struct Sum {
-  template <typename T>
-  [[gnu::always_inline]] static T apply(T a, T b) noexcept {
-    if constexpr (std::is_integral_v<T>) {
-      return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
-    } else {
-      return a + b;
-    }
+  template <typename V>
+  [[gnu::always_inline]] static V apply(V a, V b) noexcept {
+    return a + b;
   }
 };
 struct Product {
-  template <typename T>
-  [[gnu::always_inline]] static T apply(T a, T b) noexcept {
-    if constexpr (std::is_integral_v<T>) {
-      return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
-    } else {
-      return a * b;
-    }
+  template <typename V>
+  [[gnu::always_inline]] static V apply(V a, V b) noexcept {
+    return a * b;
   }
 };
-// A NaN on either side wins: `a` when it is NaN, else the comparison is false and `b` is taken. `|` works on vectors
-// too.
+// A NaN on either side wins: `a` when it is NaN, else the comparison is false and `b` is taken.
 struct Min {
-  template <typename T>
-  [[gnu::always_inline]] static T apply(T a, T b) noexcept {
+  template <typename V>
+  [[gnu::always_inline]] static V apply(V a, V b) noexcept {
     return ((a < b) | (a != a)) ? a : b;
   }
 };
 struct Max {
-  template <typename T>
-  [[gnu::always_inline]] static T apply(T a, T b) noexcept {
+  template <typename V>
+  [[gnu::always_inline]] static V apply(V a, V b) noexcept {
     return ((a > b) | (a != a)) ? a : b;
   }
 };
+// On bytes that hold a bool; a comparison's lanes are 0 or -1.
 struct Or {
-  [[gnu::always_inline]] static std::uint8_t apply(std::uint8_t a, std::uint8_t b) noexcept { return (a | b) != 0; }
+  template <typename V>
+  [[gnu::always_inline]] static V apply(V a, V b) noexcept {
+    return __builtin_bit_cast(V, (a | b) != 0) & 1;
+  }
 };
 struct And {
-  [[gnu::always_inline]] static std::uint8_t apply(std::uint8_t a, std::uint8_t b) noexcept {
-    return static_cast<std::uint8_t>((a != 0) & (b != 0));
+  template <typename V>
+  [[gnu::always_inline]] static V apply(V a, V b) noexcept {
+    return __builtin_bit_cast(V, (a != 0) & (b != 0)) & 1;
   }
 };
 
-template <typename T, typename Op>
-void reduce_plain(std::byte* output, const std::byte* left, const std::byte* right, std::size_t count) {
-  Loose<T>* const out = loose<T>(output);
-  const Loose<T>* const a = loose<T>(left);
-  const Loose<T>* const b = loose<T>(right);
-#pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) out[i].value = Op::template apply<T>(a[i].value, b[i].value);
-}
-
-template <typename Op>
-void reduce_bool(std::byte* output, const std::byte* left, const std::byte* right, std::size_t count) {
-  auto* const out = reinterpret_cast<std::uint8_t*>(output);
-  const auto* const a = reinterpret_cast<const std::uint8_t*>(left);
-  const auto* const b = reinterpret_cast<const std::uint8_t*>(right);
-#pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) out[i] = Op::apply(a[i], b[i]);
-}
-
-/// The two elements of a word, each widened to float32. On little-endian the low half comes first in memory.
-struct HalfPair {
-  [[gnu::always_inline]] static float low(std::uint32_t word) noexcept { return half_to_float(word & 0xffffu); }
-  [[gnu::always_inline]] static float high(std::uint32_t word) noexcept { return half_to_float(word >> 16); }
-  [[gnu::always_inline]] static std::uint32_t join(float low, float high) noexcept {
-    return float_to_half(low) | float_to_half(high) << 16;
-  }
-};
-struct BfloatPair {
-  [[gnu::always_inline]] static float low(std::uint32_t word) noexcept { return float_of(word << 16); }
-  [[gnu::always_inline]] static float high(std::uint32_t word) noexcept { return float_of(word & 0xffff0000u); }
-  [[gnu::always_inline]] static std::uint32_t join(float low, float high) noexcept {
-    return round_to_bfloat_high(low) >> 16 | (round_to_bfloat_high(high) & 0xffff0000u);
-  }
+/// Elements that are computed on as they lie in memory.
+template <typename T, std::size_t Bytes>
+struct Plain {
+  using Scalar = T;
+  using Value = Vector<T, Bytes>;
+  static constexpr std::size_t kBytes = Bytes;
+  [[gnu::always_inline]] static Value load(const std::byte* at) noexcept { return load_loose<Value>(at); }
+  [[gnu::always_inline]] static void store(std::byte* at, Value value) noexcept { store_loose(at, value); }
 };
 
-template <typename Pair, typename Op>
-void reduce_pairs(std::byte* output, const std::byte* left, const std::byte* right, std::size_t count) {
-  Loose<std::uint32_t>* const out = loose<std::uint32_t>(output);
-  const Loose<std::uint32_t>* const a = loose<std::uint32_t>(left);
-  const Loose<std::uint32_t>* const b = loose<std::uint32_t>(right);
-  const std::size_t pairs = count / 2;
-#pragma GCC ivdep
-  for (std::size_t i = 0; i < pairs; ++i) {
-    const std::uint32_t x = a[i].value;
-    const std::uint32_t y = b[i].value;
-    out[i].value = Pair::join(Op::apply(Pair::low(x), Pair::low(y)), Op::apply(Pair::high(x), Pair::high(y)));
+/// The 16-bit elements of a vector of 32-bit words, each half widened to float32: no lane is packed or unpacked. On
+/// little-endian the low half comes first in memory.
+template <typename V>
+struct Pair {
+  V low;
+  V high;
+};
+
+template <std::size_t Bytes>
+struct HalfPairs {
+  using Bits = Bits16<Bytes>;
+  using Scalar = float;
+  using Value = Pair<typename Bits::F32>;
+  static constexpr std::size_t kBytes = Bytes;
+  [[gnu::always_inline]] static Value load(const std::byte* at) noexcept {
+    const auto words = load_loose<typename Bits::U32>(at);
+    return {Bits::half_to_float(words & 0xffffu), Bits::half_to_float(words >> 16)};
   }
-  if (count % 2 == 0) return;
-  const std::uint16_t x = loose<std::uint16_t>(left)[count - 1].value;
-  const std::uint16_t y = loose<std::uint16_t>(right)[count - 1].value;
-  loose<std::uint16_t>(output)[count - 1].value =
-      static_cast<std::uint16_t>(Pair::join(Op::apply(Pair::low(x), Pair::low(y)), 0.0F));
+  [[gnu::always_inline]] static void store(std::byte* at, Value value) noexcept {
+    store_loose(at, Bits::float_to_half(value.low) | Bits::float_to_half(value.high) << 16);
+  }
+};
+
+template <std::size_t Bytes>
+struct BfloatPairs {
+  using Bits = Bits16<Bytes>;
+  using Scalar = float;
+  using Value = Pair<typename Bits::F32>;
+  static constexpr std::size_t kBytes = Bytes;
+  [[gnu::always_inline]] static Value load(const std::byte* at) noexcept {
+    using F32 = typename Bits::F32;
+    const auto words = load_loose<typename Bits::U32>(at);
+    return {__builtin_bit_cast(F32, words << 16), __builtin_bit_cast(F32, words & 0xffff0000u)};
+  }
+  [[gnu::always_inline]] static void store(std::byte* at, Value value) noexcept {
+    store_loose(at,
+                Bits::round_to_bfloat_high(value.low) >> 16 | (Bits::round_to_bfloat_high(value.high) & 0xffff0000u));
+  }
+};
+
+template <typename Op, typename V>
+[[gnu::always_inline]] inline V combine(V a, V b) noexcept {
+  return Op::apply(a, b);
+}
+template <typename Op, typename V>
+[[gnu::always_inline]] inline Pair<V> combine(Pair<V> a, Pair<V> b) noexcept {
+  return {Op::apply(a.low, b.low), Op::apply(a.high, b.high)};
 }
 
-template <typename T>
-void scale_float(std::byte* output, const std::byte* input, std::size_t count, double factor) {
-  Loose<T>* const out = loose<T>(output);
-  const Loose<T>* const in = loose<T>(input);
-  const T scale = static_cast<T>(factor);
-#pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) out[i].value = in[i].value * scale;
+/// Integers are scaled apart (scale_integer).
+template <typename Scalar, typename V>
+[[gnu::always_inline]] inline V times(V value, Scalar factor) noexcept {
+  if constexpr (std::is_floating_point_v<Scalar>) return value * factor;
+  return value;
+}
+template <typename Scalar, typename V>
+[[gnu::always_inline]] inline Pair<V> times(Pair<V> value, Scalar factor) noexcept {
+  return {value.low * factor, value.high * factor};
 }
 
-template <typename Pair>
-void scale_pairs(std::byte* output, const std::byte* input, std::size_t count, double factor) {
-  Loose<std::uint32_t>* const out = loose<std::uint32_t>(output);
-  const Loose<std::uint32_t>* const in = loose<std::uint32_t>(input);
-  const float scale = static_cast<float>(factor);
-  const std::size_t pairs = count / 2;
-#pragma GCC ivdep
-  for (std::size_t i = 0; i < pairs; ++i) {
-    const std::uint32_t word = in[i].value;
-    out[i].value = Pair::join(Pair::low(word) * scale, Pair::high(word) * scale);
+/// `Unroll` values at byte `at` of all inputs: out = (in[0] op in[1] ...) * factor. Every input is read before `out` is
+/// written, so `out` may be one of them. `Inputs` is their number, or 0 when only `n` knows it.
+template <typename Form, typename Op, std::size_t Inputs, std::size_t Unroll>
+[[gnu::always_inline]] inline void reduce_at(const ReduceJob& job, std::size_t at,
+                                             typename Form::Scalar factor) noexcept {
+  typename Form::Value sum[Unroll];
+  for (std::size_t u = 0; u < Unroll; ++u) sum[u] = Form::load(job.in[0] + at + u * Form::kBytes);
+  const std::size_t n = Inputs == 0 ? job.n : Inputs;
+  for (std::size_t k = 1; k < n; ++k) {
+    const std::byte* const next = job.in[k] + at;
+    for (std::size_t u = 0; u < Unroll; ++u) sum[u] = combine<Op>(sum[u], Form::load(next + u * Form::kBytes));
   }
-  if (count % 2 == 0) return;
-  const std::uint16_t last = loose<std::uint16_t>(input)[count - 1].value;
-  loose<std::uint16_t>(output)[count - 1].value = static_cast<std::uint16_t>(Pair::join(Pair::low(last) * scale, 0.0F));
+  for (std::size_t u = 0; u < Unroll; ++u) Form::store(job.out + at + u * Form::kBytes, times(sum[u], factor));
+}
+
+/// What is left after whole values, fewer than `Form::kBytes`: through a padded copy.
+template <typename Form, typename Op>
+void reduce_rest(const ReduceJob& job, std::size_t at, typename Form::Scalar factor) noexcept {
+  const std::size_t bytes = job.end - at;
+  std::byte padded[Form::kBytes]{};
+  __builtin_memcpy(padded, job.in[0] + at, bytes);
+  typename Form::Value sum = Form::load(padded);
+  for (std::size_t k = 1; k < job.n; ++k) {
+    __builtin_memcpy(padded, job.in[k] + at, bytes);
+    sum = combine<Op>(sum, Form::load(padded));
+  }
+  Form::store(padded, times(sum, factor));
+  __builtin_memcpy(job.out + at, padded, bytes);
+}
+
+template <typename Form, typename Op, std::size_t Inputs>
+void reduce_inputs(const ReduceJob& job, typename Form::Scalar factor) noexcept {
+  constexpr std::size_t kUnroll = 4;
+  constexpr std::size_t kStep = kUnroll * Form::kBytes;
+  std::size_t at = job.begin;
+  for (; job.end - at >= kStep; at += kStep) reduce_at<Form, Op, Inputs, kUnroll>(job, at, factor);
+  for (; job.end - at >= Form::kBytes; at += Form::kBytes) reduce_at<Form, Op, Inputs, 1>(job, at, factor);
+  if (at != job.end) reduce_rest<Form, Op>(job, at, factor);
+}
+
+template <typename Form, typename Op>
+void reduce_form(const ReduceJob& job, typename Form::Scalar factor) noexcept {
+  switch (job.n) {
+    case 1:
+      return reduce_inputs<Form, Op, 1>(job, factor);
+    case 2:
+      return reduce_inputs<Form, Op, 2>(job, factor);
+    default:
+      return reduce_inputs<Form, Op, 0>(job, factor);
+  }
+}
+
+template <typename Form, typename Op>
+void reduce_floats(const ReduceJob& job, double factor) {
+  reduce_form<Form, Op>(job, static_cast<typename Form::Scalar>(factor));
 }
 
 /// Toward zero; out of range goes to the nearest end, NaN to 0 (a plain cast would be undefined).
@@ -171,44 +196,85 @@ template <typename T>
   return number >= kEnd ? std::numeric_limits<T>::max() : static_cast<T>(inside);
 }
 
+/// An element at any address, whatever type the memory was written as.
+template <typename T>
+struct [[gnu::packed, gnu::may_alias]] Loose {
+  T value;
+};
+
 template <typename T>
 void scale_integer(std::byte* output, const std::byte* input, std::size_t count, double factor) {
-  Loose<T>* const out = loose<T>(output);
-  const Loose<T>* const in = loose<T>(input);
+  auto* const out = reinterpret_cast<Loose<T>*>(output);
+  const auto* const in = reinterpret_cast<const Loose<T>*>(input);
 #pragma GCC ivdep
   for (std::size_t i = 0; i < count; ++i) out[i].value = truncate<T>(static_cast<double>(in[i].value) * factor);
 }
 
+/// Reduced and then scaled in place, in pieces that stay in the cache between the two. `T` is the signed type where
+/// the elements of `Form` are its unsigned twin.
+template <typename T, typename Form, typename Op>
+void reduce_integers(const ReduceJob& job, double factor) {
+  if (factor == 1.0) return reduce_form<Form, Op>(job, {});
+  constexpr std::size_t kPieceBytes = 4096;
+  ReduceJob piece = job;
+  for (; piece.begin != job.end; piece.begin = piece.end) {
+    piece.end = job.end - piece.begin < kPieceBytes ? job.end : piece.begin + kPieceBytes;
+    if (job.n != 1) reduce_form<Form, Op>(piece, {});
+    const std::byte* const from = job.n == 1 ? job.in[0] : job.out;
+    scale_integer<T>(job.out + piece.begin, from + piece.begin, (piece.end - piece.begin) / sizeof(T), factor);
+  }
+}
+
+/// A bool has no factor but 1: refused above.
+template <typename Form, typename Op>
+void reduce_bools(const ReduceJob& job, double /*factor*/) {
+  reduce_form<Form, Op>(job, {});
+}
+
 using ReduceRow = std::array<ReduceKernel, kReduceOpCount>;
 
-template <typename T>
-constexpr ReduceRow plain_row() {
-  return {nullptr, reduce_plain<T, Sum>, nullptr, reduce_plain<T, Min>, reduce_plain<T, Max>, reduce_plain<T, Product>};
-}
-
-template <typename Pair>
-constexpr ReduceRow pair_row() {
+/// Wraps around, as torch's integers do: sums and products of the unsigned twin, whose overflow is defined.
+template <typename T, std::size_t Bytes>
+constexpr ReduceRow integer_row() {
+  using Form = Plain<T, Bytes>;
+  using Wrapping = Plain<std::make_unsigned_t<T>, Bytes>;
   return {nullptr,
-          reduce_pairs<Pair, Sum>,
+          reduce_integers<T, Wrapping, Sum>,
           nullptr,
-          reduce_pairs<Pair, Min>,
-          reduce_pairs<Pair, Max>,
-          reduce_pairs<Pair, Product>};
+          reduce_integers<T, Form, Min>,
+          reduce_integers<T, Form, Max>,
+          reduce_integers<T, Wrapping, Product>};
 }
 
+template <typename Form>
+constexpr ReduceRow float_row() {
+  return {nullptr,
+          reduce_floats<Form, Sum>,
+          nullptr,
+          reduce_floats<Form, Min>,
+          reduce_floats<Form, Max>,
+          reduce_floats<Form, Product>};
+}
+
+template <std::size_t Bytes>
 constexpr ReduceRow bool_row() {
-  return {nullptr, reduce_bool<Or>, nullptr, reduce_bool<And>, reduce_bool<Or>, reduce_bool<And>};
+  using Form = Plain<std::uint8_t, Bytes>;
+  return {nullptr,
+          reduce_bools<Form, Or>,
+          nullptr,
+          reduce_bools<Form, And>,
+          reduce_bools<Form, Or>,
+          reduce_bools<Form, And>};
 }
 
-/// float16 is given apart: processors with conversion instructions have loops of their own for it.
-constexpr KernelTable make_table(const char* isa, const ReduceRow& half_row, ScaleKernel half_scale) {
-  return {isa,
-          {{plain_row<std::uint8_t>(), plain_row<std::int8_t>(), plain_row<std::int16_t>(), plain_row<std::int32_t>(),
-            plain_row<std::int64_t>(), half_row, pair_row<BfloatPair>(), plain_row<float>(), plain_row<double>(),
-            bool_row()}},
-          {{scale_integer<std::uint8_t>, scale_integer<std::int8_t>, scale_integer<std::int16_t>,
-            scale_integer<std::int32_t>, scale_integer<std::int64_t>, half_scale, scale_pairs<BfloatPair>,
-            scale_float<float>, scale_float<double>, nullptr}}};
+/// `Bytes` is the width of a vector; the 16-bit types have forms that use the instructions at hand.
+template <std::size_t Bytes, typename Half, typename Bfloat>
+constexpr KernelTable make_table(const char* isa) {
+  return {
+      isa,
+      {{integer_row<std::uint8_t, Bytes>(), integer_row<std::int8_t, Bytes>(), integer_row<std::int16_t, Bytes>(),
+        integer_row<std::int32_t, Bytes>(), integer_row<std::int64_t, Bytes>(), float_row<Half>(), float_row<Bfloat>(),
+        float_row<Plain<float, Bytes>>(), float_row<Plain<double, Bytes>>(), bool_row<Bytes>()}}};
 }
 
 }  // namespace

@@ -9,9 +9,17 @@
 
 namespace ringtune::device {
 
-/// output[i] = left[i] op right[i]; the output may be either of them.
-using ReduceKernel = void (*)(std::byte* output, const std::byte* left, const std::byte* right, std::size_t count);
-using ScaleKernel = void (*)(std::byte* output, const std::byte* input, std::size_t count, double factor);
+/// One reduction. Borrows everything. `begin` and `end` are the bytes to work on, at the same place in `out` and all
+/// inputs, and multiples of the element's size.
+struct ReduceJob {
+  std::byte* out;
+  const std::byte* const* in;
+  std::size_t n;  // inputs, at least 1
+  std::size_t begin;
+  std::size_t end;
+};
+
+using ReduceKernel = void (*)(const ReduceJob& job, double factor);
 
 inline constexpr std::size_t kReduceOpCount = 6;
 
@@ -19,7 +27,6 @@ inline constexpr std::size_t kReduceOpCount = 6;
 struct KernelTable {
   const char* isa;
   std::array<std::array<ReduceKernel, kReduceOpCount>, kDTypeCount> reduce;
-  std::array<ScaleKernel, kDTypeCount> scale;
 };
 
 extern const KernelTable kPortableKernels;

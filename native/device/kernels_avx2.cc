@@ -15,13 +15,15 @@
 #pragma GCC target("avx2,f16c")
 #endif
 
-#include "device/half_blocks.h"
+#include "device/kernel_loops.h"
 
 namespace ringtune::device {
 namespace {
 
-struct HalfBlock8 {
-  static constexpr std::size_t kLanes = 8;
+struct Half8 {
+  using Scalar = float;
+  using Value = __m256;
+  static constexpr std::size_t kBytes = 16;
   [[gnu::always_inline]] static inline __m256 load(const std::byte* at) noexcept {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
   }
@@ -32,7 +34,7 @@ struct HalfBlock8 {
 
 }  // namespace
 
-const KernelTable kAvx2Kernels = make_table("avx2", block_row<HalfBlock8>(), scale_blocks<HalfBlock8>);
+const KernelTable kAvx2Kernels = make_table<32, Half8, BfloatPairs<32>>("avx2");
 
 }  // namespace ringtune::device
 

@@ -15,13 +15,15 @@
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
 #endif
 
-#include "device/half_blocks.h"
+#include "device/kernel_loops.h"
 
 namespace ringtune::device {
 namespace {
 
-struct HalfBlock16 {
-  static constexpr std::size_t kLanes = 16;
+struct Half16 {
+  using Scalar = float;
+  using Value = __m512;
+  static constexpr std::size_t kBytes = 32;
   // The unmasked forms trip GCC 12's false "maybe uninitialized"; a full mask compiles to the same instruction.
   static constexpr __mmask16 kAll = 0xffff;
   [[gnu::always_inline]] static inline __m512 load(const std::byte* at) noexcept {
@@ -34,7 +36,7 @@ struct HalfBlock16 {
 
 }  // namespace
 
-const KernelTable kAvx512Kernels = make_table("avx512", block_row<HalfBlock16>(), scale_blocks<HalfBlock16>);
+const KernelTable kAvx512Kernels = make_table<64, Half16, BfloatPairs<64>>("avx512");
 
 }  // namespace ringtune::device
 

@@ -1,8 +1,8 @@
-// Kernels for the baseline instruction set of the build.
+// Kernels for the baseline instruction set of the build, in vectors of 16 bytes (SSE2, NEON).
 #include "device/kernel_loops.h"
 
 namespace ringtune::device {
 
-const KernelTable kPortableKernels = make_table("portable", pair_row<HalfPair>(), scale_pairs<HalfPair>);
+const KernelTable kPortableKernels = make_table<16, HalfPairs<16>, BfloatPairs<16>>("portable");
 
 }  // namespace ringtune::device

@@ -7,10 +7,12 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <span>
 #include <tuple>
 #include <vector>
 
 #include "base/error.h"
+#include "device/elements.h"
 #include "device/kernel_table.h"
 
 namespace ringtune {
@@ -18,12 +20,23 @@ namespace {
 
 using device::kernels_of;
 using device::KernelTable;
+using elements::bfloat_of_float;
+using elements::float_of_bfloat;
+using elements::float_of_half;
+using elements::half_of_float;
 
 template <typename T>
 std::vector<std::byte> bytes_of(const std::vector<T>& values) {
   std::vector<std::byte> bytes(values.size() * sizeof(T));
   if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
   return bytes;
+}
+
+/// The kernel of `table`, without the checks of the public functions.
+void run(const KernelTable& table, DType dtype, ReduceOp op, std::byte* out, std::span<const std::byte* const> in,
+         std::size_t count, double factor = 1.0) {
+  table.reduce[static_cast<std::size_t>(dtype)][static_cast<std::size_t>(op)](
+      {out, in.data(), in.size(), 0, count * size_of(dtype)}, factor);
 }
 
 /// acc op in for one list, at odd addresses.
@@ -35,8 +48,8 @@ std::vector<T> reduce(const KernelTable& table, DType dtype, ReduceOp op, const 
   std::vector<std::byte> right(bytes + 3);
   std::memcpy(left.data() + 1, a.data(), bytes);
   std::memcpy(right.data() + 3, b.data(), bytes);
-  table.reduce[static_cast<std::size_t>(dtype)][static_cast<std::size_t>(op)](left.data() + 1, left.data() + 1,
-                                                                              right.data() + 3, a.size());
+  const std::byte* const in[2] = {left.data() + 1, right.data() + 3};
+  run(table, dtype, op, left.data() + 1, in, a.size());
   std::vector<T> result(a.size());
   std::memcpy(result.data(), left.data() + 1, bytes);
   return result;
@@ -46,43 +59,12 @@ template <typename T>
 std::vector<T> scale(const KernelTable& table, DType dtype, const std::vector<T>& values, double factor) {
   std::vector<T> result = values;
   auto* const data = reinterpret_cast<std::byte*>(result.data());
-  table.scale[static_cast<std::size_t>(dtype)](data, data, values.size(), factor);
+  const std::byte* const in[1] = {data};
+  run(table, dtype, ReduceOp::kSum, data, in, values.size(), factor);
   return result;
 }
 
 using U16 = std::vector<std::uint16_t>;
-
-float float_of_half(std::uint16_t bits) {
-  _Float16 half;
-  std::memcpy(&half, &bits, 2);
-  return static_cast<float>(half);
-}
-std::uint16_t half_of_float(float value) {
-  const _Float16 half = static_cast<_Float16>(value);
-  std::uint16_t bits;
-  std::memcpy(&bits, &half, 2);
-  return bits;
-}
-float float_of_bfloat(std::uint16_t bits) {
-  const std::uint32_t wide = static_cast<std::uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, 4);
-  return value;
-}
-/// Round to nearest even by choosing the nearer neighbour in double arithmetic: independent of the kernel's bit trick.
-std::uint16_t bfloat_of_float(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  const auto below = static_cast<std::uint16_t>(bits >> 16);
-  if ((bits & 0xffff) == 0 || std::isinf(value)) return below;
-  const auto above = static_cast<std::uint16_t>(below + 1);
-  const double low = static_cast<double>(value) - static_cast<double>(float_of_bfloat(below));
-  double next = static_cast<double>(float_of_bfloat(above));
-  if (std::isinf(next)) next = std::copysign(std::ldexp(1.0, 128), next);
-  const double high = next - static_cast<double>(value);
-  if (std::fabs(low) == std::fabs(high)) return below % 2 == 0 ? below : above;
-  return std::fabs(low) < std::fabs(high) ? below : above;
-}
 
 class DeviceKernels : public ::testing::TestWithParam<const char*> {
  protected:
@@ -201,10 +183,10 @@ TEST_P(DeviceAgreement, WithThePortableKernels) {
   for (std::byte& byte : a) byte = static_cast<std::byte>(random() & 0x3f);
   for (std::byte& byte : b) byte = static_cast<std::byte>(random() & 0x3f);
   std::vector<std::byte> expected = a;
-  const auto row = static_cast<std::size_t>(dtype);
-  const auto column = static_cast<std::size_t>(op);
-  device::kPortableKernels.reduce[row][column](expected.data(), expected.data(), b.data(), count);
-  table->reduce[row][column](a.data(), a.data(), b.data(), count);
+  const std::byte* const expected_in[2] = {expected.data(), b.data()};
+  const std::byte* const in[2] = {a.data(), b.data()};
+  run(device::kPortableKernels, static_cast<DType>(dtype), op, expected.data(), expected_in, count);
+  run(*table, static_cast<DType>(dtype), op, a.data(), in, count);
   EXPECT_TRUE(a == expected);
 }
 INSTANTIATE_TEST_SUITE_P(All, DeviceAgreement,
