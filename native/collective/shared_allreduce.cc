@@ -69,7 +69,6 @@ class Round {
     } else {
       run_in_parts();
     }
-    arena_.end_round();
     return true;
   }
 

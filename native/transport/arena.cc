@@ -18,11 +18,18 @@ namespace ringtune {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x72696e676172656eull;  // "ringaren"
-constexpr std::uint64_t kAll = 0xffffffff;               // the count of a member that has ended the round
 constexpr int kYields = 64;                              // before a rank that shares its core sleeps
-constexpr std::int64_t kSliceNs = 1'000'000'000;         // of a sleep: bounds what a lost wake-up could cost
 
-constexpr std::uint64_t value_of(std::uint64_t round, std::uint64_t count) noexcept { return round << 32 | count; }
+// 40 bits of rounds last for 12 days of one round in a microsecond; 24 bits of pieces for 64 GiB of the smallest ones.
+constexpr int kCountBits = 24;
+constexpr std::uint64_t value_of(std::uint64_t round, std::uint64_t count) noexcept {
+  return round << kCountBits | count;
+}
+// What a sleeper waits for, as one word; 0 = nobody sleeps.
+constexpr std::uint32_t sleep_mark(int member, ArenaCounter counter) noexcept {
+  return static_cast<std::uint32_t>(static_cast<std::size_t>(member) * kArenaCounters +
+                                    static_cast<std::size_t>(counter) + 1);
+}
 
 struct alignas(64) CounterLine {
   std::atomic<std::uint64_t> value{0};
@@ -38,13 +45,14 @@ struct ArenaRegion::Header {
   // One line: the token of a round is written before its counter, and read after it.
   struct alignas(64) {
     std::atomic<std::uint64_t> posted{0};
-    std::array<std::atomic<std::uint64_t>, 2> tokens{};
+    std::array<std::atomic<std::uint64_t>, kArenaTokens> tokens{};
   } round;
   std::array<CounterLine, kArenaCounters - 1> counters;
-  // Only this rank's threads sleep here; peers look whether somebody does and ring.
+  // Only this rank's thread sleeps here; peers look whether it does, and for what they have just published.
   struct alignas(64) {
     std::atomic<std::uint32_t> sleeps{0};
     std::atomic<std::uint32_t> bell{0};
+    std::atomic<std::uint64_t> value{0};
   } waiter;
 };
 
@@ -94,68 +102,67 @@ std::byte* Arena::slot(int member, std::size_t piece) const noexcept {
   return regions_[static_cast<std::size_t>(member)].slot(set + piece % options_.slots);
 }
 
-std::uint64_t Arena::begin_round(std::uint64_t token) noexcept {
-  ++round_;
-  // relaxed: published by the release of the counter in raise().
-  regions_[static_cast<std::size_t>(position_)].header().round.tokens[round_ % 2].store(token,
-                                                                                        std::memory_order_relaxed);
-  return round_;
-}
-
-void Arena::decline_round() noexcept {
-  begin_round(kDeclined);
-  end_round();
-}
-
-bool Arena::agreed() {
-  const std::uint64_t mine =
-      regions_[static_cast<std::size_t>(position_)].header().round.tokens[round_ % 2].load(std::memory_order_relaxed);
-  bool all = true;
-  for (int member = 0; member < size(); ++member) {
-    if (member == position_) continue;
-    wait_for(member, ArenaCounter::kPosted, value_of(round_, 0));
-    // relaxed: after the acquire of the counter. The member cannot have come two rounds further, so the token is of
-    // this round.
-    const std::uint64_t theirs =
-        regions_[static_cast<std::size_t>(member)].header().round.tokens[round_ % 2].load(std::memory_order_relaxed);
-    if (theirs != mine) {
-      all = false;
-      break;  // one is enough: nobody will write an output in this round
-    }
-  }
-  if (!all) end_round();
-  return all;
-}
-
-const std::atomic<std::uint64_t>& Arena::counter_of(int member, ArenaCounter counter) const noexcept {
+std::atomic<std::uint64_t>& Arena::counter_of(int member, ArenaCounter counter) const noexcept {
   ArenaRegion::Header& header = regions_[static_cast<std::size_t>(member)].header();
   if (counter == ArenaCounter::kPosted) return header.round.posted;
   return header.counters[static_cast<std::size_t>(counter) - 1].value;
 }
 
-void Arena::raise(std::atomic<std::uint64_t>& counter, std::uint64_t value) noexcept {
-  // Sequentially consistent: ordered before the look at the peers' `sleeps`, as their store of it is ordered before
-  // their last look at the counter. Either we see that one sleeps, or it sees the new value.
-  counter.store(value, std::memory_order_seq_cst);
+std::atomic<std::uint64_t>& Arena::token_of(int member) const noexcept {
+  return regions_[static_cast<std::size_t>(member)].header().round.tokens[round_ % kArenaTokens];
+}
+
+void Arena::enter_round(std::uint64_t token, std::uint64_t lead) {
+  const std::uint64_t next = round_ + 1;
+  if (next > settled_ + lead) {
+    const std::uint64_t needed = next - lead;
+    for (int member = 0; member < size(); ++member) {
+      if (member != position_) wait_for(member, ArenaCounter::kPosted, value_of(needed, 0));
+    }
+    settled_ = needed;
+  }
+  round_ = next;
+  // relaxed: published by the counter's store in publish().
+  token_of(position_).store(token, std::memory_order_relaxed);
+}
+
+void Arena::begin_round(std::uint64_t token) { enter_round(token, 1); }
+
+void Arena::decline_round() {
+  enter_round(kDeclined, kArenaTokens - 1);
+  publish(ArenaCounter::kPosted, 0);
+}
+
+bool Arena::agreed() {
+  // relaxed: the own one.
+  const std::uint64_t own = token_of(position_).load(std::memory_order_relaxed);
   for (int member = 0; member < size(); ++member) {
     if (member == position_) continue;
-    auto& waiter = regions_[static_cast<std::size_t>(member)].header().waiter;
-    if (waiter.sleeps.load(std::memory_order_seq_cst) == 0) [[likely]]
-      continue;
-    waiter.bell.fetch_add(1, std::memory_order_release);
-    futex_wake(waiter.bell, kFutexWakeAll, FutexScope::kShared);
+    wait_for(member, ArenaCounter::kPosted, value_of(round_, 0));
+    // relaxed: after the acquire of the counter. It is the token of this round: the member writes there again only when
+    // this one has posted the next.
+    if (token_of(member).load(std::memory_order_relaxed) != own) return false;  // nobody will write an output
   }
+  settled_ = round_;
+  return true;
 }
 
 void Arena::publish(ArenaCounter counter, std::size_t count) noexcept {
-  raise(const_cast<std::atomic<std::uint64_t>&>(counter_of(position_, counter)), value_of(round_, count));
-}
-
-void Arena::end_round() noexcept {
-  ArenaRegion::Header& own = regions_[static_cast<std::size_t>(position_)].header();
-  // The others in one go: whoever waits for them looks at the last one written through raise().
-  for (CounterLine& line : own.counters) line.value.store(value_of(round_, kAll), std::memory_order_release);
-  raise(own.round.posted, value_of(round_, kAll));
+  const std::uint64_t value = value_of(round_, count);
+  // Sequentially consistent: ordered before the look at the peers' `sleeps`, as their store of it is ordered before
+  // their last look at the counter. Either we see that one sleeps, or it sees the new value.
+  counter_of(position_, counter).store(value, std::memory_order_seq_cst);
+  const std::uint32_t mark = sleep_mark(position_, counter);
+  for (int member = 0; member < size(); ++member) {
+    if (member == position_) continue;
+    auto& waiter = regions_[static_cast<std::size_t>(member)].header().waiter;
+    if (waiter.sleeps.load(std::memory_order_seq_cst) != mark) [[likely]]
+      continue;
+    // relaxed: stored before the mark. A greater value belongs to a later sleep, which has looked at the counter since.
+    if (waiter.value.load(std::memory_order_relaxed) > value) continue;
+    waiter.bell.fetch_add(1, std::memory_order_release);
+    futex_wake(waiter.bell, kFutexWakeAll, FutexScope::kShared);
+  }
 }
 
 void Arena::wait(int member, ArenaCounter counter, std::size_t count) {
@@ -197,33 +204,37 @@ bool Arena::spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value)
 
 void Arena::sleep_for(int member, ArenaCounter counter, std::uint64_t value) {
   const std::atomic<std::uint64_t>& word = counter_of(member, counter);
+  const std::uint32_t mark = sleep_mark(member, counter);
   auto& waiter = regions_[static_cast<std::size_t>(position_)].header().waiter;
   const std::int64_t begin_ns = now_ns();
+  const std::int64_t give_up_ns =
+      options_.idle_timeout_ns > 0 ? begin_ns + options_.idle_timeout_ns : Deadline::never().when_ns();
   std::int64_t next_report_ns = options_.stall_ns > 0 ? begin_ns + options_.stall_ns : Deadline::never().when_ns();
   while (true) {
     aborted_.check(ranks_[static_cast<std::size_t>(member)]);
     const std::uint32_t seen = waiter.bell.load(std::memory_order_acquire);
-    waiter.sleeps.store(1, std::memory_order_seq_cst);
+    waiter.value.store(value, std::memory_order_relaxed);  // published by the mark
+    waiter.sleeps.store(mark, std::memory_order_seq_cst);
     const bool arrived = word.load(std::memory_order_seq_cst) >= value;
     if (!arrived && !aborted_.given()) {
-      const Deadline slice = earlier(Deadline::after(kSliceNs), Deadline::at(next_report_ns));
+      const Deadline slice = earlier(Deadline::at(give_up_ns), Deadline::at(next_report_ns));
       (void)futex_wait(waiter.bell, seen, slice, FutexScope::kShared);
     }
     waiter.sleeps.store(0, std::memory_order_relaxed);
     if (arrived) return;
     const std::int64_t now = now_ns();
-    if (options_.idle_timeout_ns > 0 && now - begin_ns > options_.idle_timeout_ns) {
+    if (now >= give_up_ns) {
       throw Timeout("rank " + std::to_string(ranks_[static_cast<std::size_t>(member)]) +
                     " has not moved in a collective for longer than the idle timeout");
     }
     if (now >= next_report_ns) {
       next_report_ns = now + options_.stall_ns;
-      report(member, counter, value, now - begin_ns);
+      report(counter, value, now - begin_ns);
     }
   }
 }
 
-void Arena::report(int, ArenaCounter counter, std::uint64_t value, std::int64_t waited_ns) const {
+void Arena::report(ArenaCounter counter, std::uint64_t value, std::int64_t waited_ns) const {
   if (!options_.on_stall) return;
   std::vector<int> missing;
   for (int other = 0; other < size(); ++other) {

@@ -2,11 +2,11 @@
 //
 // Collectives run in *rounds*. In a round every member posts a token (what it believes the round to be) and numbers of
 // *pieces*: data that it has put into its slots, and data of its peers that it has taken. All waiting is for such a
-// number of a peer to grow. Numbers only ever grow: round << 32 | count.
+// number of a peer to grow. Numbers only ever grow: round << 24 | count.
 //
-// A member may be at most one round ahead of another: it ends round r only after all have posted r, so what it writes
-// in round r + 1 must not touch what a peer may still read of round r. Slots and tokens therefore come in two sets, by
-// the parity of the round.
+// How far a member may be ahead: whoever has posted round r is through with round r - 1. Slots come in two sets by the
+// parity of the round, so a member takes part in round r + 1 only when all have posted r; votes against a round touch
+// no slot and may run kArenaTokens - 1 rounds ahead.
 #pragma once
 
 #include <atomic>
@@ -32,6 +32,7 @@ enum class ArenaCounter : std::uint8_t {
   kTaken,       // pieces of which the member needs nothing any more
 };
 inline constexpr std::size_t kArenaCounters = 3;
+inline constexpr std::uint64_t kArenaTokens = 4;  // votes of as many rounds can be read at a time
 
 struct ArenaOptions {
   std::size_t slot_bytes = 128 << 10;
@@ -69,7 +70,7 @@ class ArenaRegion {
 /// abort() and Timeout after the idle timeout.
 class Arena final : public Abortable {
  public:
-  /// `regions` by position in the group, `names` for messages ("rank 1 on host a"), `ranks` for PeerLost.
+  /// `regions` and `ranks` (for messages and PeerLost) by position in the group.
   Arena(int position, std::vector<ArenaRegion> regions, std::vector<int> ranks, ArenaOptions options);
   ~Arena() override = default;
 
@@ -81,19 +82,21 @@ class Arena final : public Abortable {
   /// Slot of a piece of this round, in the region of a member.
   [[nodiscard]] std::byte* slot(int member, std::size_t piece) const noexcept;
 
-  /// Begins a round with this token; nothing is visible to the others before post(). Returns its number.
-  std::uint64_t begin_round(std::uint64_t token) noexcept;
-  /// Votes against the round that comes next, which is over for this member at once.
-  void decline_round() noexcept;
-  /// Blocks until all members have posted this round. False when one declined it or came with another token; the round
-  /// is over then.
+  /// Begins a round with this token; the others see nothing before publish(kPosted, ...). Blocks only after a round
+  /// that was not agreed on, until all members have posted that one.
+  void begin_round(std::uint64_t token);
+  /// Votes against the round that comes next, which is over for this member at once. Blocks only when a member is
+  /// kArenaTokens - 1 rounds behind.
+  void decline_round();
+  /// After publish(kPosted, ...): blocks until all members have posted this round, or one is known to have declined it
+  /// or to have come with another token. False then, for all members.
   [[nodiscard]] bool agreed();
   /// Sets the own counter to `count` pieces of this round and wakes members that wait for it.
   void publish(ArenaCounter counter, std::size_t count) noexcept;
-  /// Blocks until the member's counter has `count` pieces in this round, or it has ended the round.
+  /// Blocks until the member's counter has `count` pieces in this round, or it is in a later one. So everything that a
+  /// peer may wait for must be published before the round is left.
   void wait(int member, ArenaCounter counter, std::size_t count);
   void wait_all(ArenaCounter counter, std::size_t count);
-  void end_round() noexcept;
 
   /// Any thread: every pending and later wait throws PeerLost(rank, reason).
   void abort(const std::string& reason) noexcept override;
@@ -101,18 +104,20 @@ class Arena final : public Abortable {
   static constexpr std::uint64_t kDeclined = ~std::uint64_t{0};
 
  private:
-  [[nodiscard]] const std::atomic<std::uint64_t>& counter_of(int member, ArenaCounter counter) const noexcept;
-  void raise(std::atomic<std::uint64_t>& counter, std::uint64_t value) noexcept;
+  [[nodiscard]] std::atomic<std::uint64_t>& counter_of(int member, ArenaCounter counter) const noexcept;
+  [[nodiscard]] std::atomic<std::uint64_t>& token_of(int member) const noexcept;
+  void enter_round(std::uint64_t token, std::uint64_t lead);
   void wait_for(int member, ArenaCounter counter, std::uint64_t value);
   bool spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value) const noexcept;
   void sleep_for(int member, ArenaCounter counter, std::uint64_t value);
-  void report(int member, ArenaCounter counter, std::uint64_t value, std::int64_t waited_ns) const;
+  void report(ArenaCounter counter, std::uint64_t value, std::int64_t waited_ns) const;
 
   int position_;
   std::vector<ArenaRegion> regions_;
   std::vector<int> ranks_;
   ArenaOptions options_;
   std::uint64_t round_ = 0;
+  std::uint64_t settled_ = 0;  // the last round that all members are known to have posted
   AbortState aborted_;
 };
 

@@ -13,14 +13,11 @@
 
 #include "base/clock.h"
 #include "collective/arena_meeting.h"
+#include "collective/communicator.h"
 #include "collective/shared_allreduce.h"
 #include "device/cpu_kernels.h"
 #include "transport/fabric.h"
 #include "transport/store.h"
-
-namespace ringtune {
-Group connect_ring(Fabric& fabric, Deadline deadline);
-}
 
 using namespace ringtune;
 
@@ -31,6 +28,24 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+/// Small integers whose sum over the ranks is exact; other types than float32 are timed on zeros.
+void fill(std::byte* data, std::size_t bytes, DType dtype, int rank) {
+  std::memset(data, 0, bytes);
+  if (dtype != DType::kFloat32) return;
+  auto* numbers = reinterpret_cast<float*>(data);
+  for (std::size_t i = 0; i < bytes / 4; ++i) numbers[i] = static_cast<float>((rank + 1) * static_cast<int>(i % 251));
+}
+
+void check(const std::byte* data, std::size_t bytes, DType dtype, int members) {
+  if (dtype != DType::kFloat32) return;
+  const auto* numbers = reinterpret_cast<const float*>(data);
+  for (std::size_t i = 0; i < bytes / 4; ++i) {
+    if (numbers[i] == static_cast<float>(members * (members + 1) / 2 * static_cast<int>(i % 251))) continue;
+    std::fprintf(stderr, "wrong sum at element %zu of %zu bytes\n", i, bytes);
+    std::_Exit(1);
+  }
+}
+
 void run_member(int rank, int members, DType dtype, const std::vector<std::size_t>& sizes, std::uint16_t port) {
   StoreClient store("127.0.0.1", port, Deadline::after(10'000'000'000));
   FabricOptions options;
@@ -38,9 +53,8 @@ void run_member(int rank, int members, DType dtype, const std::vector<std::size_
   options.size = members;
   options.host = "here";
   auto fabric = make_fabric(options, &store, Deadline::after(10'000'000'000));
-  Group ring = connect_ring(*fabric, Deadline::after(10'000'000'000));
-  std::vector<int> ranks;
-  for (int i = 0; i < members; ++i) ranks.push_back(i);
+  const std::vector<int> ranks = all_ranks(members);
+  const Group ring = connect_ring(*fabric, ranks, "bench", Deadline::after(10'000'000'000));
   ArenaOptions arena_options = default_arena(members);
   if (const char* slots = std::getenv("SLOTS")) arena_options.slots = std::strtoul(slots, nullptr, 10);
   if (const char* slot = std::getenv("SLOT_KIB")) arena_options.slot_bytes = std::strtoul(slot, nullptr, 10) << 10;
@@ -53,7 +67,7 @@ void run_member(int rank, int members, DType dtype, const std::vector<std::size_
   for (std::size_t bytes : sizes) {
     std::vector<std::byte> tensor(bytes + 64);
     std::vector<std::byte> copy(bytes + 64);
-    std::memset(tensor.data(), 0, tensor.size());
+    std::memset(copy.data(), 1, copy.size());
     const Fragment fragment{tensor.data(), tensor.data(), bytes / size_of(dtype), 1.0, 1.0};
     const auto call = [&] { (void)shared_allreduce(*arena, {&fragment, 1}, {++token, dtype, ReduceOp::kSum}); };
     const int calls =
@@ -61,7 +75,9 @@ void run_member(int rank, int members, DType dtype, const std::vector<std::size_
     std::vector<double> samples;
     std::vector<double> copies;
     for (int burst = 0; burst < 9; ++burst) {
+      fill(tensor.data(), bytes, dtype, rank);
       call();
+      check(tensor.data(), bytes, dtype, members);
       const std::int64_t begin = now_ns();
       for (int i = 0; i < calls; ++i) call();
       samples.push_back(static_cast<double>(now_ns() - begin) / calls);

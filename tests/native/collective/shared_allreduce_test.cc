@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "collective/arena_meeting.h"
+#include "collective/communicator.h"
 #include "numbers.h"
 #include "ranks.h"
 
@@ -166,6 +167,65 @@ TEST_P(SharedAllreduceVotes, OneVoteAgainstLeavesAllOutputsAlone) {
   });
 }
 INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceVotes, ::testing::Combine(::testing::Values(2, 3, 5), ::testing::Bool()));
+
+// The arenas of all members, to be driven step by step from one thread: nothing in these tests may block.
+std::vector<std::shared_ptr<Arena>> arenas_of(const std::vector<std::unique_ptr<Fabric>>& fabrics,
+                                              const ArenaOptions& options) {
+  std::vector<std::shared_ptr<Arena>> arenas(fabrics.size());
+  const int members = static_cast<int>(fabrics.size());
+  on_threads(members, [&](int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    arenas[at] = connect_arena(*fabrics[at], ring_of(*fabrics[at]), all_ranks(members), options);
+  });
+  return arenas;
+}
+
+TEST(SharedAllreduce, DeclinesAheadLeaveTheVoteOfARoundThatAPeerHasNotYetRead) {
+  const auto fabrics = make_inproc_fabrics(2);
+  const auto arenas = arenas_of(fabrics, options_of(4096, 2));
+  Arena& early = *arenas[0];
+  Arena& late = *arenas[1];
+  for (const auto& arena : arenas) {
+    arena->begin_round(7);
+    arena->publish(ArenaCounter::kPosted, 1);
+  }
+  ASSERT_TRUE(early.agreed());
+  early.decline_round();
+  early.decline_round();
+  EXPECT_TRUE(late.agreed()) << "the early member has found this round agreed and written its outputs";
+  for (int round = 0; round < 2; ++round) {
+    late.begin_round(7);
+    late.publish(ArenaCounter::kPosted, 1);
+    EXPECT_FALSE(late.agreed());
+  }
+}
+
+TEST(SharedAllreduce, AfterADeclineTheSlotsWaitForWhoeverStillReadsThem) {
+  std::atomic<bool> early_waits{false};
+  ArenaOptions options = options_of(4096, 2);
+  options.stall_ns = 1'000'000;
+  options.on_stall = [&](const std::vector<int>& missing, std::int64_t) {
+    if (missing == std::vector<int>{1}) early_waits = true;
+  };
+  run_arena(2, options, [&](Arena& arena, Fabric&) {
+    arena.begin_round(7);
+    std::memset(arena.slot(arena.position(), 0), 1, 4096);
+    arena.publish(ArenaCounter::kPosted, 1);
+    ASSERT_TRUE(arena.agreed());
+    if (arena.position() == 0) {
+      arena.decline_round();
+      expect_reduced(arena, 1024, DType::kInt32, ReduceOp::kSum, 9);
+      return;
+    }
+    while (!early_waits) std::this_thread::yield();  // now the other has done all it can do without this member
+    const std::vector<std::byte> read(arena.slot(0, 0), arena.slot(0, 0) + 4096);
+    EXPECT_EQ(std::count(read.begin(), read.end(), std::byte{1}), 4096);
+    arena.begin_round(8);
+    arena.publish(ArenaCounter::kPosted, 1);
+    EXPECT_FALSE(arena.agreed());
+    expect_reduced(arena, 1024, DType::kInt32, ReduceOp::kSum, 9);
+  });
+}
 
 TEST(SharedAllreduce, EveryoneMayDecline) {
   run_arena(3, options_of(4096, 2), [](Arena& arena, Fabric&) {
