@@ -112,11 +112,17 @@ class Rendezvous:
             # connection, bounded by the start timeout, tells whether somebody does.
             return
 
-    def _serve(self, place: Placement, config: Config, reach: str) -> Address:
-        """Serve the store on a free port; return the address by which the other ranks reach it."""
-        here = "127.0.0.1" if not place.several_hosts else config.interface_address or _own_address(reach)
+    def serve(self, config: Config, reach: str, *, several_hosts: bool) -> Address:
+        """Serve the store on a free port; return the address by which the other ranks reach it.
+
+        Args:
+            config: Settings; ``interface_address`` is the address if it is given.
+            reach: A host in whose direction the other ranks are.
+            several_hosts: Whether any are on other hosts.
+        """
+        here = "127.0.0.1" if not several_hosts else config.interface_address or _own_address(reach)
         with native.translated():
-            server = native.load().StoreServer(here if not place.several_hosts else bind_host(here), 0)
+            server = native.load().StoreServer(here if not several_hosts else bind_host(here), 0)
         self._keep(server)
         return here, server.port
 
@@ -130,7 +136,7 @@ class Rendezvous:
         self._keep(store)
         key = f"ringtune/store/{place.job or 'job'}"
         if place.rank == 0:
-            host, port = self._serve(place, config, environ["MASTER_ADDR"])
+            host, port = self.serve(config, environ["MASTER_ADDR"], several_hosts=place.several_hosts)
             store.set(key, f"[{host}]:{port}")
             return host, port
         while not store.check([key]):
@@ -164,7 +170,7 @@ class Rendezvous:
             ) from None
         address: Address | None = None
         if place.rank == 0:
-            address = self._serve(place, config, socket.gethostname())
+            address = self.serve(config, socket.gethostname(), several_hosts=place.several_hosts)
         found: Address = MPI.COMM_WORLD.bcast(address, root=0)
         return found
 

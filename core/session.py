@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -167,6 +168,18 @@ class Session:
         except self._error as error:
             raise native.translate(error) from None
 
+    def wait_for(self, ticket: int, timeout_ns: int) -> bool:
+        """Wait at most so long; False when the operation is not done then. Raises as `wait` does."""
+        deadline_ns = time.monotonic_ns() + timeout_ns
+        wait = self.runtime.wait
+        try:
+            while not wait(ticket, max(0, min(WAIT_SLICE_NS, deadline_ns - time.monotonic_ns()))):
+                if time.monotonic_ns() >= deadline_ns:
+                    return False
+        except self._error as error:
+            raise native.translate(error) from None
+        return True
+
     def take_gathered(self, ticket: int) -> tuple[tuple[int, ...], Any]:
         """Return shape and bytes (an owning buffer) of a finished allgather."""
         try:
@@ -243,6 +256,11 @@ class Session:
             raise native.translate(error) from None
 
     # -- life --------------------------------------------------------------------------------------------------------
+
+    @property
+    def planned_folder(self) -> Path:
+        """Where the run folder is, or will be when something is written."""
+        return self._planned_folder
 
     def ensure_run_folder(self) -> Path:
         """Return the run folder, making it when it is needed for the first time.

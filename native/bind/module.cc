@@ -32,6 +32,8 @@ std::map<std::string, std::string> build_info() {
 
 NB_MODULE(_native, module) {
   module.doc() = "The native runtime of ringtune.";
+  // A script that ends by an exception leaves the session open; the runtime is closed at exit all the same.
+  nanobind::set_leak_warnings(false);
   ringtune::bind::add_errors(module);
   ringtune::bind::add_store(module);
   ringtune::bind::add_runtime(module);

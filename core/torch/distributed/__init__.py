@@ -1,0 +1,18 @@
+"""ringtune as a backend of ``torch.distributed``: ``dist.init_process_group("ringtune")`` after importing this module.
+
+DDP, FSDP2 and ZeroRedundancyOptimizer then reduce with ringtune's runtime, with its timelines, statistics and tuning.
+"""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from ringtune.torch.distributed.group import ProcessGroupRingtune, create_group, monitored_barrier
+from ringtune.torch.distributed.hook import ddp_hook
+
+__all__ = ["BACKEND", "ProcessGroupRingtune", "ddp_hook", "monitored_barrier"]
+
+BACKEND = "ringtune"
+
+if BACKEND.upper() not in dist.Backend._plugins:
+    dist.Backend.register_backend(BACKEND, create_group, extended_api=True, devices=["cpu"])

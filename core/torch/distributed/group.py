@@ -1,0 +1,490 @@
+"""`torch.distributed`'s process group on ringtune's runtime, for tensors in the CPU's memory.
+
+Every group but the world has a session of its own, so groups run beside one another. Operations of a group are
+matched by their order, as torch demands; the runtime knows them by name. Names repeat (kind, size and a number modulo a
+few), so that a training loop looks the same to it in every step: that is what its cache and its plan live on. An
+operation whose name is still under way waits for the earlier one.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ringtune.errors import InvalidArgument, NotSupported, RingtuneError, Timeout
+from ringtune.operations import Allreduce, Broadcast
+from ringtune.session import Session
+from ringtune.torch.arguments import Average, Max, Min, Product, Sum
+from ringtune.torch.distributed.members import Meeting, Pair, open_group, open_world
+from ringtune.torch.distributed.works import Work
+from ringtune.torch.handles import dtype_number
+
+_RedOp = dist.ReduceOp.RedOpType  # type: ignore[attr-defined]
+_OPS = {_RedOp.SUM: Sum, _RedOp.AVG: Average, _RedOp.MIN: Min, _RedOp.MAX: Max, _RedOp.PRODUCT: Product}
+_NAMES_IN_TURN = 4
+_DEFAULT_TIMEOUT = timedelta(seconds=300)
+
+Tensors = Sequence[torch.Tensor]
+
+# torch's stubs name the arguments otherwise in each version; it calls them by position.
+_Base: Any = dist.ProcessGroup
+
+
+class ProcessGroupRingtune(_Base):  # type: ignore[misc]
+    """A group of ranks. Made by ``init_process_group("ringtune")`` and ``new_group``.
+
+    Args:
+        session: Session of exactly these ranks.
+        meeting: Where its ranks meet, for sends.
+        name: Name of the group.
+        timeout: How long an operation may take before `Work.wait` raises.
+    """
+
+    def __init__(self, session: Session, meeting: Meeting, name: str, timeout: timedelta) -> None:
+        super().__init__(session.rank, session.size)
+        self._session = session
+        self._meeting = meeting
+        self._name = name
+        self._registered_name = name
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+        self._under_way: dict[str, Work] = {}
+        self._pairs: dict[int, Pair] = {}
+
+    # -- what torch asks ---------------------------------------------------------------------------------------------
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """Return the name under which the backend is registered."""
+        return "ringtune"
+
+    def getGroupName(self) -> str:  # noqa: N802 - torch's name
+        """Return the name under which torch has registered the group."""
+        return self._registered_name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
+        """Take the name under which torch registers the group."""
+        self._registered_name = name
+
+    _set_group_name = setGroupName
+    group_name = property(getGroupName)
+
+    def name(self) -> str:
+        """Return the name under which the backend is registered."""
+        return "ringtune"
+
+    def rank(self) -> int:
+        """Return this process's rank in the group."""
+        return self._session.rank
+
+    def size(self) -> int:
+        """Return the number of ranks in the group."""
+        return self._session.size
+
+    @property
+    def session(self) -> Session:
+        """The session underneath; the world's is the one of `ringtune.session.state`."""
+        return self._session
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def shutdown(self) -> None:
+        """Leave the group."""
+        for pair in self._pairs.values():
+            pair.close()
+        self._pairs.clear()
+        if self._name != _WORLD or self._meeting.owns_session:
+            self._session.close()
+
+    def abort(self) -> None:
+        """Leave the group."""
+        self.shutdown()
+
+    # -- collectives -------------------------------------------------------------------------------------------------
+
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
+        """Reduce each tensor in place."""
+        return self._reduce(tensors, opts)
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
+        """Reduce each tensor in place."""
+        return self._reduce(tensors, opts)
+
+    def reduce(self, tensors: Tensors, opts: Any = None) -> Work:
+        """Reduce in place on the root; the others' tensors stay as they are."""
+        here = self.rank() == opts.rootRank
+        return self._reduce(tensors if here else [tensor.clone() for tensor in tensors], opts)
+
+    def broadcast(self, tensors: Tensors, opts: Any = None) -> Work:
+        """Overwrite each tensor with the root's."""
+        root = 0 if opts is None else opts.rootRank
+        return self._broadcast(tensors, root)
+
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+        """Give every rank the tensors of all."""
+        return self._gather(inputs, [list(row) for row in outputs])
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+        """Concatenate the ranks' tensors."""
+        return self._gather([input], [list(_rows(output, self.size()))], whole=[output])
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        """Concatenate the ranks' tensors, for several tensors."""
+        return self._gather(inputs, [list(_rows(output, self.size())) for output in outputs], whole=list(outputs))
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+        """Give the root the tensors of all."""
+        here = self.rank() == opts.rootRank
+        return self._gather(inputs, [list(row) for row in outputs] if here else None)
+
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
+        """Give each rank its tensor of the root's list."""
+        own = self.rank()
+        if own == opts.rootRank:
+            table = torch.stack([tensor.contiguous() for tensor in inputs[0]])
+        else:
+            table = torch.empty((self.size(), *outputs[0].shape), dtype=outputs[0].dtype)
+        work = self._broadcast([table], opts.rootRank)
+        return _then(work, list(outputs), lambda: _copy(outputs[0], table[own]))
+
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
+        """Reduce lists of tensors and keep this rank's; the tensors of a list may differ in size."""
+        own = self.rank()
+        flat = [torch.cat([tensor.reshape(-1) for tensor in row]) for row in inputs]
+        begins = [sum(tensor.numel() for tensor in row[:own]) for row in inputs]
+
+        def finish() -> None:
+            for output, joined, begin in zip(outputs, flat, begins, strict=True):
+                _copy(output, joined[begin : begin + output.numel()].view(output.shape))
+
+        return _then(self._reduce(flat, opts), list(outputs), finish)
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+        """Reduce and keep this rank's part of the first dimension."""
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        """Reduce and keep this rank's part of the first dimension, for several tensors."""
+        for output, input in zip(outputs, inputs, strict=True):
+            if input.numel() != output.numel() * self.size():
+                raise InvalidArgument(
+                    f"reduce_scatter: input of {input.numel()} elements, expected {self.size()} times the output's "
+                    f"{output.numel()}"
+                )
+        return self.reduce_scatter(outputs, [list(_rows(input, self.size())) for input in inputs], opts)
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        """Send tensor i to rank i and receive one from each."""
+        sizes = [tensor.numel() for tensor in inputs]
+        joined = torch.cat([tensor.reshape(-1) for tensor in inputs])
+        received = torch.empty(sum(tensor.numel() for tensor in outputs), dtype=joined.dtype)
+        counts = [tensor.numel() for tensor in outputs]
+
+        def finish() -> None:
+            for output, part in zip(outputs, received.split(counts), strict=True):
+                _copy(output, part.view(output.shape))
+
+        return _then(self._exchange(received, joined, counts, sizes), list(outputs), finish)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_splits: Sequence[int] | None = None,
+        input_splits: Sequence[int] | None = None,
+        opts: Any = None,
+    ) -> Work:
+        """Send rows to all ranks and receive rows from all; without splits equally many."""
+        row_in = math.prod(input.shape[1:])
+        row_out = math.prod(output.shape[1:])
+        size = self.size()
+        to = [rows * row_in for rows in (input_splits or [input.shape[0] // size] * size)]
+        back = [rows * row_out for rows in (output_splits or [output.shape[0] // size] * size)]
+        if sum(to) > input.numel() or sum(back) > output.numel():
+            raise InvalidArgument(f"all_to_all: splits {input_splits}, {output_splits} are larger than the tensors")
+        received = output if output.is_contiguous() else torch.empty_like(output, memory_format=torch.contiguous_format)
+        work = self._exchange(received.view(-1), input.contiguous().view(-1), back, to)
+        return work if received is output else _then(work, [output], lambda: _copy(output, received))
+
+    def barrier(self, opts: Any = None) -> Work:
+        """Wait until all ranks have come here."""
+        return self._submit("barrier", [], lambda name: self._session.submit_barrier(name))
+
+    # torch's names before 2.13
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    # -- point to point ----------------------------------------------------------------------------------------------
+
+    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> Work:
+        """Send a tensor to a rank of the group."""
+        source = tensors[0].contiguous()
+        return self._point_to_point(source, None, dst, tag)
+
+    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> Work:
+        """Receive a tensor from a rank of the group."""
+        target = tensors[0] if tensors[0].is_contiguous() else torch.empty_like(tensors[0]).contiguous()
+        return self._point_to_point(target, tensors[0], src, tag)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
+        """Refuse: every receive names its sender.
+
+        Raises:
+            NotSupported: Always.
+        """
+        raise NotSupported("recv without a source is not supported by ringtune: name the sending rank")
+
+    def _point_to_point(self, tensor: torch.Tensor, output: torch.Tensor | None, peer: int, tag: int) -> Work:
+        if not 0 <= peer < self.size() or peer == self.rank():
+            raise InvalidArgument(f"rank {self.rank()} cannot send to or receive from rank {peer} of {self.size()}")
+        with self._lock:
+            pair = self._pairs.get(peer)
+            if pair is None:
+                pair = self._pairs[peer] = self._open_pair(peer)
+        work = _Delivery([tensor] if output is None else [output], tensor, output)
+        pair.start(tensor, tag, output is None, work.submitted)
+        return work
+
+    def _open_pair(self, peer: int) -> Pair:
+        low, high = sorted((self.rank(), peer))
+        index = 0 if self.rank() == low else 1
+        name = f"{self._name}.pair.{low}.{high}"
+        return Pair(lambda: open_group(self._meeting, name, index, 2), index == 0)
+
+    # -- how operations reach the runtime ----------------------------------------------------------------------------
+
+    def _reduce(self, tensors: Tensors, opts: Any) -> Work:
+        op = _op_of(opts)
+        works = [self._reduce_one(tensor, op) for tensor in tensors]
+        return works[0] if len(works) == 1 else _Several(works, list(tensors))
+
+    def _reduce_one(self, tensor: torch.Tensor, op: int) -> Work:
+        if tensor.is_complex():
+            if op not in (Sum, Average):
+                raise InvalidArgument("complex tensors can be summed and averaged only")
+            return _then(self._reduce_one(torch.view_as_real(tensor), op), [tensor], None)
+        number = dtype_number(tensor)
+        flat = tensor.detach() if tensor.is_contiguous() else tensor.detach().contiguous()
+        shape = tuple(flat.shape)
+        address = flat.data_ptr()
+
+        def submit(name: str) -> int:
+            return self._session.submit_allreduce(Allreduce(name, address, address, shape, number, op))
+
+        finish = None if flat.data_ptr() == tensor.data_ptr() else lambda: _copy(tensor, flat)
+        return self._submit(f"allreduce.{number}.{op}.{tensor.numel()}", [tensor], submit, finish, flat)
+
+    def _broadcast(self, tensors: Tensors, root: int) -> Work:
+        works = [self._broadcast_one(tensor, root) for tensor in tensors]
+        return works[0] if len(works) == 1 else _Several(works, list(tensors))
+
+    def _broadcast_one(self, tensor: torch.Tensor, root: int) -> Work:
+        real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        number = dtype_number(real)
+        flat = real.detach() if real.is_contiguous() else real.detach().contiguous()
+        address, shape = flat.data_ptr(), tuple(flat.shape)
+
+        def submit(name: str) -> int:
+            return self._session.submit_broadcast(Broadcast(name, address, address, shape, number, root))
+
+        finish = None if flat.data_ptr() == real.data_ptr() else lambda: _copy(real, flat)
+        return self._submit(f"broadcast.{number}.{root}.{flat.numel()}", [tensor], submit, finish, flat)
+
+    def _gather(
+        self, inputs: Tensors, outputs: Sequence[list[torch.Tensor]] | None, whole: list[torch.Tensor] | None = None
+    ) -> Work:
+        """Gather each input; `outputs` are this rank's places by input and rank, None where it wants none."""
+        works = []
+        for index, tensor in enumerate(inputs):
+            works.append(self._gather_one(tensor, None if outputs is None else outputs[index]))
+        shown = whole if whole is not None else [one for row in outputs or [] for one in row]
+        return _then(works[0], shown, None) if len(works) == 1 else _Several(works, shown)
+
+    def _gather_one(self, tensor: torch.Tensor, outputs: list[torch.Tensor] | None) -> Work:
+        real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        number = dtype_number(real)
+        flat = real.detach().contiguous().view(-1)
+        tickets: list[int] = []
+
+        def submit(name: str) -> int:
+            tickets.append(self._session.submit_allgather(name, flat.data_ptr(), tuple(flat.shape), number))
+            return tickets[0]
+
+        def finish() -> None:
+            shape, buffer = self._session.take_gathered(tickets[0])
+            if outputs is None or 0 in shape:
+                return
+            joined = torch.frombuffer(buffer, dtype=torch.uint8).view(tensor.dtype)
+            for output, part in zip(outputs, joined.split([one.numel() for one in outputs]), strict=True):
+                _copy(output, part.view(output.shape))
+
+        return self._submit(f"allgather.{number}.{flat.numel()}", [], submit, finish, flat)
+
+    def _exchange(
+        self, received: torch.Tensor, sent: torch.Tensor, counts: Sequence[int], sizes: Sequence[int]
+    ) -> Work:
+        """Exchange parts of flat tensors: `sizes` elements to each rank, `counts` from each."""
+        own = self.rank()
+        places = [torch.empty(0)] * self.size()
+        # Each rank's parts and, in front, where they lie.
+        header = torch.tensor(sizes, dtype=torch.int64).view(torch.uint8)
+        real = torch.view_as_real(sent) if sent.is_complex() else sent
+        payload = torch.cat([header, real.contiguous().view(-1).view(torch.uint8)])
+        tickets: list[int] = []
+        lengths = len(sizes) * 8
+        item = sent.element_size()
+
+        def submit(name: str) -> int:
+            tickets.append(self._session.submit_allgather(name, payload.data_ptr(), tuple(payload.shape), 0))
+            return tickets[0]
+
+        def finish() -> None:
+            _, buffer = self._session.take_gathered(tickets[0])
+            joined = torch.frombuffer(buffer, dtype=torch.uint8)
+            at = 0
+            for rank in range(self.size()):
+                parts = joined[at : at + lengths].clone().view(torch.int64).tolist()
+                if parts[own] != counts[rank]:
+                    raise InvalidArgument(
+                        f"all_to_all: rank {rank} sends {parts[own]} elements to rank {own}, "
+                        f"which expects {counts[rank]}"
+                    )
+                begin = at + lengths + sum(parts[:own]) * item
+                places[rank] = joined[begin : begin + parts[own] * item]
+                at += lengths + sum(parts) * item
+            flat = torch.cat(places).view(received.dtype)
+            _copy(received[: flat.numel()], flat)
+
+        return self._submit("alltoall", [received], submit, finish, payload)
+
+    def _submit(
+        self, base: str, outputs: list[torch.Tensor], submit: Any, finish: Any = None, keep: Any = None
+    ) -> Work:
+        with self._lock:
+            count = self._counts.get(base, 0)
+            self._counts[base] = count + 1
+            name = f"{base}.{count % _NAMES_IN_TURN}"
+            earlier = self._under_way.get(name)
+            if earlier is not None and not earlier._done:
+                earlier._settle(None)
+            work = Work(self._session, [submit(name)], outputs, finish, keep)
+            self._under_way[name] = work
+        return work
+
+
+class _Several(Work):
+    """Several operations as one."""
+
+    def __init__(self, works: Sequence[Work], outputs: list[torch.Tensor]) -> None:
+        super().__init__(None, [], outputs)
+        self._works = list(works)
+
+    def _ready(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def _wait_tickets(self, limit_s: float | None) -> bool:
+        for work in self._works:
+            try:
+                work.wait(None if limit_s is None else timedelta(seconds=limit_s))
+            except Timeout:
+                return False
+            except RingtuneError as error:
+                self._failure = self._failure or error
+        return True
+
+
+class _Delivery(Work):
+    """A send or receive, which may not have reached the runtime yet."""
+
+    def __init__(self, outputs: list[torch.Tensor], tensor: torch.Tensor, output: torch.Tensor | None) -> None:
+        finish = None if output is None or output is tensor else lambda: _copy(output, tensor)
+        super().__init__(None, [], outputs, finish, tensor)
+        self._known = threading.Event()
+
+    def submitted(self, session: Session | None, ticket: Any) -> None:
+        """Take session and ticket, or None and the failure."""
+        if session is None:
+            self._failure = ticket
+        else:
+            self._session, self._tickets = session, [ticket]
+        self._known.set()
+
+    def _ready(self) -> bool:
+        return self._known.is_set() and super()._ready()
+
+    def _wait_tickets(self, limit_s: float | None) -> bool:
+        return self._known.wait(limit_s) and super()._wait_tickets(limit_s)
+
+
+def _then(work: Work, outputs: list[torch.Tensor], finish: Any) -> Work:
+    """Return the work with other outputs and one more step at its end."""
+    several = _Several([work], outputs)
+    several._finish = finish
+    return several
+
+
+def _op_of(opts: Any) -> int:
+    if opts is None:
+        return Sum
+    kind = opts.reduceOp
+    for red_op, number in _OPS.items():
+        if kind == red_op:
+            return number
+    raise NotSupported(f"{kind}: ringtune reduces with SUM, AVG, MIN, MAX and PRODUCT")
+
+
+def _rows(tensor: torch.Tensor, parts: int) -> Sequence[torch.Tensor]:
+    """Return equal parts in order of memory; parts of a tensor that is not contiguous are views along dimension 0."""
+    return tensor.view(-1).chunk(parts) if tensor.is_contiguous() else tensor.chunk(parts)
+
+
+@torch.no_grad()
+def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    target.copy_(source)
+
+
+_WORLD = "world"
+_meetings: list[Meeting] = []
+
+
+def create_group(options: Any, backend_options: Any = None) -> ProcessGroupRingtune:
+    """Make a group; torch calls it (``register_backend``).
+
+    Args:
+        options: torch's ``DistributedBackendOptions``: store, rank and size in the group, timeout, name.
+        backend_options: None: ringtune reads its settings from the environment.
+    """
+    timeout = options.timeout or _DEFAULT_TIMEOUT
+    if not dist.is_initialized():
+        session, meeting = open_world(options.store, options.group_rank, options.group_size, timeout)
+        _meetings[:] = [meeting]
+        return ProcessGroupRingtune(session, meeting, _WORLD, timeout)
+    if not _meetings:  # the world has another backend: this group brings its own meeting
+        session, meeting = open_world(options.store, options.group_rank, options.group_size, timeout)
+        return ProcessGroupRingtune(session, meeting, _WORLD, timeout)
+    name = f"group.{options.group_id}"
+    session = open_group(_meetings[0], name, options.group_rank, options.group_size)
+    return ProcessGroupRingtune(session, _meetings[0], name, timeout)
+
+
+def monitored_barrier(group: dist.ProcessGroup | None = None, timeout: timedelta | None = None) -> None:
+    """Wait until all ranks have come here, at most so long; torch's own function of this name knows Gloo only.
+
+    Raises:
+        Timeout: Not all ranks came; the stall report on rank 0 names the missing ones.
+    """
+    found: Any = group if group is not None else dist.group.WORLD
+    if not isinstance(found, ProcessGroupRingtune):
+        raise InvalidArgument(f"monitored_barrier: {found} is no group of ringtune's")
+    found.barrier().wait(timeout or found._timeout)

@@ -1,0 +1,164 @@
+"""Operations of a process group that are under way."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ringtune.errors import RingtuneError, Timeout
+from ringtune.session import Session
+
+_SLICE_NS = 100_000_000
+
+
+class Work(dist._Work):  # type: ignore[name-defined,misc]
+    """One operation. `wait` may be called by any thread, any number of times.
+
+    Args:
+        session: Whose runtime runs the operation.
+        tickets: Its tickets.
+        outputs: Tensors that hold the result.
+        finish: Called once when all tickets are done; moves results to where they belong.
+        keep: Buffers the runtime reads or writes.
+    """
+
+    def __init__(
+        self,
+        session: Session | None,
+        tickets: Sequence[int],
+        outputs: Sequence[torch.Tensor],
+        finish: Callable[[], None] | None = None,
+        keep: Any = None,
+    ) -> None:
+        super().__init__()
+        self._session = session
+        self._tickets = list(tickets)
+        self._outputs = list(outputs)
+        self._finish = finish
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._done = False
+        self._failure: BaseException | None = None
+        self._future: Any = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the result is there.
+
+        Raises:
+            RuntimeFailure: The operation failed.
+            Timeout: It is not done in time; it goes on.
+        """
+        limit = None if timeout is None or timeout <= timedelta(0) else timeout.total_seconds()
+        if not self._done:
+            self._settle(limit)
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether `wait` would return at once."""
+        return self._done or self._ready()
+
+    def is_success(self) -> bool:
+        """Return whether the operation is done and did not fail."""
+        return self.is_completed() and (not self._done or self._failure is None)
+
+    def exception(self) -> BaseException | None:
+        """Return the failure of a finished operation."""
+        return self._failure
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the tensors that hold the result."""
+        return self._outputs
+
+    def get_future(self) -> Any:
+        """Return a future of the result; completed by a thread of this module, so that nobody need wait here."""
+        with self._lock:
+            if self._future is None:
+                self._future = torch.futures.Future()
+                if self._done:
+                    self._resolve()
+                else:
+                    _completer.add(self)
+        return self._future
+
+    def _ready(self) -> bool:
+        session = self._session
+        return session is None or session.closed or all(session.poll(ticket) for ticket in self._tickets)
+
+    def _settle(self, limit_s: float | None) -> None:
+        if not self._wait_tickets(limit_s):
+            raise Timeout(f"a collective was not done within {limit_s:g} s")
+        with self._lock:
+            if self._done:
+                return
+            try:
+                if self._failure is None and self._finish is not None:
+                    self._finish()
+            except RingtuneError as error:
+                self._failure = error
+            finally:
+                if self._session is not None and not self._session.closed:
+                    for ticket in self._tickets:
+                        self._session.release(ticket)
+                self._keep = self._finish = None
+                self._done = True
+                if self._future is not None:
+                    self._resolve()
+
+    def _wait_tickets(self, limit_s: float | None) -> bool:
+        if self._session is None:
+            return True
+        for ticket in self._tickets:
+            try:
+                if limit_s is None:
+                    self._session.wait(ticket)
+                elif not self._session.wait_for(ticket, int(limit_s * 1e9)):
+                    return False
+            except RingtuneError as error:
+                if self._done:  # another thread has settled it and released the ticket meanwhile
+                    return True
+                self._failure = self._failure or error
+        return True
+
+    def _resolve(self) -> None:
+        if self._future.done():
+            return
+        if self._failure is not None:
+            self._future.set_exception(self._failure)
+        else:
+            self._future.set_result(self._outputs)
+
+
+class _Completer:
+    """Completes futures in the order in which they were asked for, on one thread that starts when it is needed."""
+
+    def __init__(self) -> None:
+        self._works: queue.SimpleQueue[Work] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def add(self, work: Work) -> None:
+        """Complete the work's future when its operation is done."""
+        self._works.put(work)
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="ringtune-futures", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            work = self._works.get()
+            try:
+                work.wait()
+            except BaseException as error:
+                # The future carries the failure to whoever waits for it.
+                if not work._done:
+                    work._future.set_exception(error)
+
+
+_completer = _Completer()

@@ -1,0 +1,206 @@
+"""What ranks do in the tests of ringtune as a backend of torch.distributed."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import ringtune.torch as hvd
+import ringtune.torch.distributed as ringtune_distributed
+from ringtune import session
+from tests.jobs.training import make_network
+
+ranks = range
+
+
+def open_group(backend: str, store: str) -> tuple[int, int]:
+    """Join the world through a file, as rank and size of the environment say."""
+    rank, size = int(os.environ["TEST_RANK"]), int(os.environ["TEST_SIZE"])
+    dist.init_process_group(
+        backend, init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=20)
+    )
+    return dist.get_rank(), dist.get_world_size()
+
+
+def close_group() -> bool:
+    dist.destroy_process_group()
+    return session.is_initialized()
+
+
+def mine(count: int, dtype: str = "float32") -> torch.Tensor:
+    return (torch.arange(count) + 10 * dist.get_rank()).to(getattr(torch, dtype))
+
+
+def all_reduce(dtype: str, op: str, count: int, strided: bool) -> list[Any]:
+    tensor = mine(2 * count, dtype)[::2] if strided else mine(count, dtype)
+    dist.all_reduce(tensor, getattr(dist.ReduceOp, op))
+    return tensor.tolist()
+
+
+def asynchronous() -> list[Any]:
+    tensors = [mine(5) + index for index in range(10)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    future = works[3].get_future().wait()
+    for work in reversed(works):
+        assert work.wait() and work.is_completed()
+    assert future[0] is tensors[3] or torch.equal(future[0], tensors[3])
+    return [tensor.tolist() for tensor in tensors]
+
+
+def rooted(root: int) -> dict[str, Any]:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    broadcast = mine(3)
+    dist.broadcast(broadcast, src=root)
+    reduced = mine(3)
+    dist.reduce(reduced, dst=root)
+    gathered = [torch.zeros(2) for _ in range(size)] if rank == root else None
+    dist.gather(mine(2), gathered, dst=root)
+    scattered = torch.zeros(2)
+    dist.scatter(scattered, [torch.full((2,), float(i)) for i in range(size)] if rank == root else None, src=root)
+    return {
+        "broadcast": broadcast.tolist(),
+        "reduce": reduced.tolist(),
+        "gather": None if gathered is None else [one.tolist() for one in gathered],
+        "scatter": scattered.tolist(),
+    }
+
+
+def everyone() -> dict[str, Any]:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    listed = [torch.zeros(2, 2) for _ in range(size)]
+    dist.all_gather(listed, mine(4).view(2, 2))
+    single = torch.zeros(2 * size)
+    dist.all_gather_into_tensor(single, mine(2))
+    scattered = torch.zeros(2)
+    dist.reduce_scatter(scattered, [torch.full((2,), float(i + rank)) for i in range(size)])
+    part = torch.zeros(2, 3)
+    dist.reduce_scatter_tensor(part, torch.arange(6.0 * size).view(2 * size, 3))
+    exchanged = [torch.zeros(i + 1) for i in range(size)]
+    dist.all_to_all(exchanged, [torch.full((rank + 1,), float(10 * rank + i)) for i in range(size)])
+    rows = torch.zeros(sum(i for i in range(size)) if size > 1 else 0, 2)
+    splits_in, splits_out = [rank] * size, list(range(size))
+    dist.all_to_all_single(rows, torch.full((rank * size, 2), float(rank)), splits_out, splits_in)
+    objects: list[Any] = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    dist.barrier()
+    return {
+        "all_gather": [one.tolist() for one in listed],
+        "all_gather_single": single.tolist(),
+        "reduce_scatter": scattered.tolist(),
+        "reduce_scatter_single": part.tolist(),
+        "all_to_all": [one.tolist() for one in exchanged],
+        "all_to_all_single": rows.tolist(),
+        "objects": objects,
+    }
+
+
+def complex_sum() -> list[Any]:
+    tensor = torch.complex(mine(3), -mine(3))
+    dist.all_reduce(tensor)
+    return torch.view_as_real(tensor).tolist()
+
+
+def passed_around(tag_first: int) -> list[float]:
+    """Everyone sends to the next rank twice, with tags that arrive in another order than they are asked for."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    first, second = torch.zeros(2), torch.zeros(2)
+    sends = [dist.isend(mine(2) + tag, (rank + 1) % size, tag=tag) for tag in (1, 2)]
+    receives = {
+        tag: dist.irecv({1: first, 2: second}[tag], (rank - 1) % size, tag=tag) for tag in (tag_first, 3 - tag_first)
+    }
+    receives[tag_first].wait()
+    receives[3 - tag_first].wait()
+    for send in sends:
+        send.wait()
+    return [*first.tolist(), *second.tolist()]
+
+
+def ping_pong(count: int) -> float:
+    tensor = torch.zeros(1)
+    rank = dist.get_rank()
+    for _ in range(count):
+        if rank == 0:
+            dist.send(tensor + 1, 1)
+            dist.recv(tensor, 1)
+        elif rank == 1:
+            dist.recv(tensor, 0)
+            dist.send(tensor + 1, 0)
+    return tensor.item()
+
+
+def sub_groups() -> list[float]:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    even = dist.new_group([r for r in range(size) if r % 2 == 0])
+    odd = dist.new_group([r for r in range(size) if r % 2 == 1])
+    group = odd if rank % 2 else even
+    tensor = torch.full((3,), float(rank))
+    dist.all_reduce(tensor, group=group)
+    dist.all_reduce(both := torch.ones(1))
+    return [tensor[0].item(), both.item(), float(dist.get_rank(group)), float(dist.get_world_size(group))]
+
+
+def wrong(what: str) -> str:
+    rank = dist.get_rank()
+    try:
+        if what == "op":
+            dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.BXOR)
+        elif what == "shape":
+            dist.all_reduce(torch.ones(2 + rank))
+            # The names differ by size, so nobody can match: the timeout of the group speaks.
+        elif what == "self":
+            dist.send(torch.ones(1), rank)
+        elif what == "any":
+            dist.recv(torch.ones(1))
+        elif what == "splits":
+            dist.all_to_all_single(torch.zeros(2), torch.zeros(2), [5, 5], [1, 1])
+    except (RuntimeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def train(kind: str, backend: str, store: str, steps: int) -> list[float]:
+    """Train on this rank's half of each batch and return the joined losses."""
+    open_group(backend, store)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(3)
+    model: Any = make_network()
+    if kind == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (size,))
+        for layer in list(model):
+            if any(True for _ in layer.parameters()):
+                fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    elif kind != "hvd":
+        model = DistributedDataParallel(model, bucket_cap_mb=0.004)
+        if kind == "hook":
+            hvd.init()
+            model.register_comm_hook(None, ringtune_distributed.ddp_hook)
+    if kind == "zero":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        optimizer: Any = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.05)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    if kind == "hvd":
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    generator = torch.Generator().manual_seed(11)
+    losses = []
+    for _ in range(steps):
+        data, labels = torch.randn(24, 20, generator=generator), torch.randint(0, 3, (24,), generator=generator)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(data[rank::size]), labels[rank::size])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        shared = loss.detach().clone()
+        dist.all_reduce(shared)
+        losses.append(shared.item() / size)
+    close_group()
+    return losses

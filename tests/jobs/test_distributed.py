@@ -1,0 +1,216 @@
+"""ringtune as a backend of torch.distributed, beside Gloo where both can do it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jobs import group_cases
+from tests.jobs.launching import Job
+
+SIZES = [2, 3]
+
+
+def environ(size: int) -> dict[str, str]:
+    return {"TEST_RANK": "{rank}", "TEST_SIZE": str(size)}
+
+
+class Groups:
+    """One job per size, with the world open, for all tests of this module."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._jobs: dict[int, Job] = {}
+
+    def __call__(self, size: int) -> Job:
+        if size not in self._jobs:
+            self._jobs[size] = Job(size, self._folder, environ(size))
+            found = self._jobs[size].run(
+                group_cases.open_group, backend="ringtune", store=str(self._folder / f"store-{size}")
+            )
+            assert found == [(rank, size) for rank in range(size)]
+        return self._jobs[size]
+
+    def close(self) -> None:
+        for job in self._jobs.values():
+            assert job.run(group_cases.close_group) == [False] * job.size
+            job.__exit__()
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    groups = Groups(tmp_path_factory.mktemp("groups"))
+    yield groups
+    groups.close()
+
+
+def reduced(size: int, count: int, op: str) -> list[float]:
+    columns = [[i + 10 * rank for rank in range(size)] for i in range(count)]
+    how: dict[str, Callable[[list[int]], float]] = {
+        "SUM": sum, "MIN": min, "MAX": max, "AVG": lambda values: sum(values) / len(values),
+        "PRODUCT": lambda values: values[0] * values[1] * (values[2] if len(values) > 2 else 1),
+    }  # fmt: skip
+    return [how[op](column) for column in columns]
+
+
+@pytest.mark.parametrize("size", SIZES, scope="module")
+@pytest.mark.parametrize("op", ["SUM", "MIN", "MAX", "AVG", "PRODUCT"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("strided", [False, True])
+def test_all_reduce(strided: bool, dtype: str, op: str, size: int, group: Groups) -> None:
+    found = group(size).run(group_cases.all_reduce, dtype=dtype, op=op, count=4, strided=strided)
+    expected = reduced(size, 8 if strided else 4, op)[:: 2 if strided else 1]
+    if dtype == "int64":
+        expected = [int(value) for value in expected]
+    assert all(row == pytest.approx(expected) for row in found)
+    assert all(row == found[0] for row in found)
+
+
+@pytest.mark.parametrize("size", SIZES, scope="module")
+def test_asynchronous_works_in_any_order(size: int, group: Groups) -> None:
+    base = reduced(size, 5, "SUM")
+    for row in group(size).run(group_cases.asynchronous):
+        assert row == [[value + size * index for value in base] for index in range(10)]
+
+
+@pytest.mark.parametrize("size", SIZES, scope="module")
+@pytest.mark.parametrize("root", [0, 1])
+def test_collectives_with_a_root(root: int, size: int, group: Groups) -> None:
+    for rank, found in enumerate(group(size).run(group_cases.rooted, root=root)):
+        assert found["broadcast"] == [10 * root + i for i in range(3)]
+        assert found["reduce"] == (reduced(size, 3, "SUM") if rank == root else [10 * rank + i for i in range(3)])
+        assert found["gather"] == ([[10 * r, 10 * r + 1] for r in range(size)] if rank == root else None)
+        assert found["scatter"] == [rank, rank]
+
+
+@pytest.mark.parametrize("size", SIZES, scope="module")
+def test_collectives_of_everyone(size: int, group: Groups) -> None:
+    for rank, found in enumerate(group(size).run(group_cases.everyone)):
+        assert found["all_gather"] == [[[10 * r, 10 * r + 1], [10 * r + 2, 10 * r + 3]] for r in range(size)]
+        assert found["all_gather_single"] == [10 * r + i for r in range(size) for i in range(2)]
+        assert found["reduce_scatter"] == [size * rank + sum(range(size))] * 2
+        begin = 6 * rank
+        assert found["reduce_scatter_single"] == [
+            [size * (begin + 3 * row + column) for column in range(3)] for row in range(2)
+        ]
+        assert found["all_to_all"] == [[10 * r + rank] * (r + 1) for r in range(size)]
+        assert found["all_to_all_single"] == [[r, r] for r in range(size) for _ in range(r)]
+        assert found["objects"] == [{"rank": r} for r in range(size)]
+
+
+def test_complex_tensors(group: Groups) -> None:
+    expected = [[value, -value] for value in reduced(2, 3, "SUM")]
+    assert group(2).run(group_cases.complex_sum) == [expected] * 2
+
+
+@pytest.mark.parametrize("size", SIZES, scope="module")
+@pytest.mark.parametrize("tag_first", [1, 2])
+def test_send_and_receive_by_tag(tag_first: int, size: int, group: Groups) -> None:
+    for rank, found in enumerate(group(size).run(group_cases.passed_around, tag_first=tag_first)):
+        before = 10 * ((rank - 1) % size)
+        assert found == [before + 1, before + 2, before + 2, before + 3]
+
+
+def test_ping_pong(group: Groups) -> None:
+    assert group(2).run(group_cases.ping_pong, count=20) == [40.0, 39.0]
+
+
+@pytest.mark.parametrize("size", SIZES, scope="module")
+def test_sub_groups(size: int, group: Groups) -> None:
+    for rank, found in enumerate(group(size).run(group_cases.sub_groups)):
+        members = [r for r in range(size) if r % 2 == rank % 2]
+        assert found == [sum(members), size, members.index(rank), len(members)]
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("op", "ringtune reduces with SUM, AVG, MIN, MAX and PRODUCT"),
+        ("any", "name the sending rank"),
+        ("splits", "larger than the tensors"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_the_group_goes_on(what: str, words: str, group: Groups) -> None:
+    assert all(words in found for found in group(2).run(group_cases.wrong, what=what))
+    assert group(2).run(group_cases.all_reduce, dtype="float32", op="SUM", count=2, strided=False)
+
+
+def losses(tmp_path: Path, kind: str, backend: str, size: int) -> list[float]:
+    with Job(size, tmp_path, environ(size)) as job:
+        found = job.run(
+            group_cases.train, kind=kind, backend=backend, store=str(tmp_path / f"{backend}-{kind}"), steps=50
+        )
+    assert all(row == found[0] for row in found)
+    result: list[float] = found[0]
+    return result
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "zero"])
+def test_losses_equal_gloo_s(kind: str, size: int, tmp_path: Path) -> None:
+    ours = losses(tmp_path, kind, "ringtune", size)
+    theirs = losses(tmp_path, kind, "gloo", size)
+    assert ours == pytest.approx(theirs, abs=1e-6)
+    assert len(set(ours)) == 50
+
+
+def torchrun(tmp_path: Path, body: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "script.py"
+    script.write_text(body, encoding="utf-8")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.run(
+        [*launcher, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+    )
+
+
+SCRIPT = """
+import sys, torch, torch.distributed as dist
+import ringtune.torch as hvd
+import ringtune.torch.distributed as rd
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("{backend}")
+if "{backend}" == "gloo":
+    hvd.init()
+torch.manual_seed(0)
+model = DDP(torch.nn.Linear(10, 1))
+if "{backend}" == "gloo":
+    model.register_comm_hook(None, rd.ddp_hook)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(5):
+    optimizer.zero_grad()
+    model(torch.full((4, 10), float(dist.get_rank() + step))).sum().backward()
+    optimizer.step()
+weights = [torch.zeros(1, 10) for _ in range(dist.get_world_size())]
+dist.all_gather(weights, model.module.weight.detach())
+assert all(torch.equal(one, weights[0]) for one in weights)
+if dist.get_rank() == 0:
+    print("weight", round(weights[0].sum().item(), 4), "collectives", hvd.size())
+dist.destroy_process_group()
+"""
+
+
+def test_torchrun_and_the_hook_give_the_same(tmp_path: Path) -> None:
+    backend = torchrun(tmp_path, SCRIPT.replace("{backend}", "ringtune"))
+    hook = torchrun(tmp_path, SCRIPT.replace("{backend}", "gloo"))
+    assert backend.returncode == 0, backend.stderr
+    assert hook.returncode == 0, hook.stderr
+    assert backend.stdout == hook.stdout != ""
+
+
+def test_ddp_users_get_timelines(tmp_path: Path) -> None:
+    done = torchrun(tmp_path, SCRIPT.replace("{backend}", "ringtune"), RINGTUNE_TIMELINE=str(tmp_path / "trace.json"))
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "trace.json").read_text(encoding="utf-8")
+    assert text.count("allreduce.") > 10
