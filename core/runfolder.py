@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -189,3 +189,19 @@ def _cpu_name() -> str:
             return next(names, platform.machine())
     except OSError:
         return platform.machine()
+
+
+def describe(run: Path, **facts: Any) -> None:
+    """Write what a session knows of its run; a launcher may have described the run already.
+
+    Args:
+        run: The run folder.
+        **facts: Fields of `RunRecord`.
+
+    Raises:
+        RingtuneError: The folder cannot be written.
+    """
+    if read(run) is None:
+        create(run, replace(RunRecord(script_name(), command=[sys.executable, *sys.argv]), **facts))
+    else:
+        update(run, **facts)

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Session:
 
     Attributes:
         run_folder: Folder the job writes into, None when it writes nothing.
+        planned_folder: Where it is, or will be when something is written.
         store: Client of the rendezvous store, None for a job of one.
         job: Key of this session in the store, the same on all ranks.
     """
@@ -66,7 +67,7 @@ class Session:
         self.hosts: list[str] = list(runtime.hosts)
         self.timeline_file: Path | None = None
         self.closed = False
-        self._planned_folder = links.run_folder
+        self.planned_folder = links.run_folder
         self._pid = os.getpid()
         self._error = native.error_class()
         self._extensions = extensions.ExtensionSet(place.rank)
@@ -257,11 +258,6 @@ class Session:
 
     # -- life --------------------------------------------------------------------------------------------------------
 
-    @property
-    def planned_folder(self) -> Path:
-        """Where the run folder is, or will be when something is written."""
-        return self._planned_folder
-
     def ensure_run_folder(self) -> Path:
         """Return the run folder, making it when it is needed for the first time.
 
@@ -269,9 +265,16 @@ class Session:
             RingtuneError: It cannot be written.
         """
         if self.run_folder is None:
-            run = self._planned_folder
+            run = self.planned_folder
             if self.rank == 0:
-                self._describe(run)
+                runfolder.describe(
+                    run,
+                    size=self.size,
+                    hosts=self.hosts,
+                    config=self.config.as_dict(),
+                    knobs=self.knobs.as_dict(),
+                    versions=runfolder.versions(),
+                )
             runfolder.write_machine(run, self.rank, self.placement.host)
             self._step_log = StepLog(run, self.rank)
             self.run_folder = run
@@ -307,20 +310,6 @@ class Session:
         if config.timeline is not None and not config.timeline_dynamic:
             self.start_timeline(config.timeline, mark_cycles=config.timeline_mark_cycles)
         self._extensions.open(self, extensions.registered())
-
-    def _describe(self, run: Path) -> None:
-        facts: dict[str, Any] = {
-            "size": self.size,
-            "hosts": self.hosts,
-            "config": self.config.as_dict(),
-            "knobs": self.knobs.as_dict(),
-            "versions": runfolder.versions(),
-        }
-        if runfolder.read(run) is None:
-            record = runfolder.RunRecord(runfolder.script_name(), command=[sys.executable, *sys.argv])
-            runfolder.create(run, replace(record, **facts))
-        else:  # the launcher has described the run already
-            runfolder.update(run, **facts)
 
     def _append(self, stats: StepStats) -> None:
         assert self._step_log is not None

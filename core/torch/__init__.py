@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch as _torch
 
 from ringtune.common.process_sets import ProcessSet, global_process_set
@@ -31,6 +33,15 @@ __all__ = [
     "global_process_set",
     *_operations,
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs ``torch.distributed`` when it is first used."""
+    if name == "ddp_hook":
+        from ringtune.torch.distributed.hook import ddp_hook
+
+        return ddp_hook
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _check_has_gpu() -> bool:

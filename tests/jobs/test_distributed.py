@@ -186,7 +186,7 @@ if "{backend}" == "gloo":
 torch.manual_seed(0)
 model = DDP(torch.nn.Linear(10, 1))
 if "{backend}" == "gloo":
-    model.register_comm_hook(None, rd.ddp_hook)
+    model.register_comm_hook(None, hvd.ddp_hook)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(5):
     optimizer.zero_grad()

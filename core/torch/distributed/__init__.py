@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from ringtune.torch.distributed.group import ProcessGroupRingtune, create_group, monitored_barrier
+from ringtune.torch.distributed.creation import create_group, monitored_barrier
+from ringtune.torch.distributed.group import ProcessGroupRingtune
 from ringtune.torch.distributed.hook import ddp_hook
 
 __all__ = ["BACKEND", "ProcessGroupRingtune", "ddp_hook", "monitored_barrier"]

@@ -17,18 +17,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ringtune.errors import InvalidArgument, NotSupported, RingtuneError, Timeout
+from ringtune.errors import InvalidArgument, NotSupported
 from ringtune.operations import Allreduce, Broadcast
 from ringtune.session import Session
 from ringtune.torch.arguments import Average, Max, Min, Product, Sum
-from ringtune.torch.distributed.members import Meeting, Pair, open_group, open_world
-from ringtune.torch.distributed.works import Work
+from ringtune.torch.distributed.members import Meeting, Pair, open_group
+from ringtune.torch.distributed.works import Delivery, Several, Work, copy, then
 from ringtune.torch.handles import dtype_number
 
-_RedOp = dist.ReduceOp.RedOpType  # type: ignore[attr-defined]
+_RedOp: Any = dist.ReduceOp
 _OPS = {_RedOp.SUM: Sum, _RedOp.AVG: Average, _RedOp.MIN: Min, _RedOp.MAX: Max, _RedOp.PRODUCT: Product}
 _NAMES_IN_TURN = 4
-_DEFAULT_TIMEOUT = timedelta(seconds=300)
+WORLD = "world"
+"""Name of the group of all ranks."""
 
 Tensors = Sequence[torch.Tensor]
 
@@ -101,7 +102,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         for pair in self._pairs.values():
             pair.close()
         self._pairs.clear()
-        if self._name != _WORLD or self._meeting.owns_session:
+        if self._name != WORLD or self._meeting.owns_session:
             self._session.close()
 
     def abort(self) -> None:
@@ -153,7 +154,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         else:
             table = torch.empty((self.size(), *outputs[0].shape), dtype=outputs[0].dtype)
         work = self._broadcast([table], opts.rootRank)
-        return _then(work, list(outputs), lambda: _copy(outputs[0], table[own]))
+        return then(work, list(outputs), lambda: copy(outputs[0], table[own]))
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
         """Reduce lists of tensors and keep this rank's; the tensors of a list may differ in size."""
@@ -163,9 +164,9 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
 
         def finish() -> None:
             for output, joined, begin in zip(outputs, flat, begins, strict=True):
-                _copy(output, joined[begin : begin + output.numel()].view(output.shape))
+                copy(output, joined[begin : begin + output.numel()].view(output.shape))
 
-        return _then(self._reduce(flat, opts), list(outputs), finish)
+        return then(self._reduce(flat, opts), list(outputs), finish)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         """Reduce and keep this rank's part of the first dimension."""
@@ -190,9 +191,9 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
 
         def finish() -> None:
             for output, part in zip(outputs, received.split(counts), strict=True):
-                _copy(output, part.view(output.shape))
+                copy(output, part.view(output.shape))
 
-        return _then(self._exchange(received, joined, counts, sizes), list(outputs), finish)
+        return then(self._exchange(received, joined, counts, sizes), list(outputs), finish)
 
     def all_to_all_single(
         self,
@@ -212,7 +213,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
             raise InvalidArgument(f"all_to_all: splits {input_splits}, {output_splits} are larger than the tensors")
         received = output if output.is_contiguous() else torch.empty_like(output, memory_format=torch.contiguous_format)
         work = self._exchange(received.view(-1), input.contiguous().view(-1), back, to)
-        return work if received is output else _then(work, [output], lambda: _copy(output, received))
+        return work if received is output else then(work, [output], lambda: copy(output, received))
 
     def barrier(self, opts: Any = None) -> Work:
         """Wait until all ranks have come here."""
@@ -252,7 +253,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
             pair = self._pairs.get(peer)
             if pair is None:
                 pair = self._pairs[peer] = self._open_pair(peer)
-        work = _Delivery([tensor] if output is None else [output], tensor, output)
+        work = Delivery([tensor] if output is None else [output], tensor, output)
         pair.start(tensor, tag, output is None, work.submitted)
         return work
 
@@ -267,13 +268,13 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
     def _reduce(self, tensors: Tensors, opts: Any) -> Work:
         op = _op_of(opts)
         works = [self._reduce_one(tensor, op) for tensor in tensors]
-        return works[0] if len(works) == 1 else _Several(works, list(tensors))
+        return works[0] if len(works) == 1 else Several(works, list(tensors))
 
     def _reduce_one(self, tensor: torch.Tensor, op: int) -> Work:
         if tensor.is_complex():
             if op not in (Sum, Average):
                 raise InvalidArgument("complex tensors can be summed and averaged only")
-            return _then(self._reduce_one(torch.view_as_real(tensor), op), [tensor], None)
+            return then(self._reduce_one(torch.view_as_real(tensor), op), [tensor], None)
         number = dtype_number(tensor)
         flat = tensor.detach() if tensor.is_contiguous() else tensor.detach().contiguous()
         shape = tuple(flat.shape)
@@ -282,12 +283,12 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         def submit(name: str) -> int:
             return self._session.submit_allreduce(Allreduce(name, address, address, shape, number, op))
 
-        finish = None if flat.data_ptr() == tensor.data_ptr() else lambda: _copy(tensor, flat)
+        finish = None if flat.data_ptr() == tensor.data_ptr() else lambda: copy(tensor, flat)
         return self._submit(f"allreduce.{number}.{op}.{tensor.numel()}", [tensor], submit, finish, flat)
 
     def _broadcast(self, tensors: Tensors, root: int) -> Work:
         works = [self._broadcast_one(tensor, root) for tensor in tensors]
-        return works[0] if len(works) == 1 else _Several(works, list(tensors))
+        return works[0] if len(works) == 1 else Several(works, list(tensors))
 
     def _broadcast_one(self, tensor: torch.Tensor, root: int) -> Work:
         real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
@@ -298,7 +299,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         def submit(name: str) -> int:
             return self._session.submit_broadcast(Broadcast(name, address, address, shape, number, root))
 
-        finish = None if flat.data_ptr() == real.data_ptr() else lambda: _copy(real, flat)
+        finish = None if flat.data_ptr() == real.data_ptr() else lambda: copy(real, flat)
         return self._submit(f"broadcast.{number}.{root}.{flat.numel()}", [tensor], submit, finish, flat)
 
     def _gather(
@@ -309,7 +310,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         for index, tensor in enumerate(inputs):
             works.append(self._gather_one(tensor, None if outputs is None else outputs[index]))
         shown = whole if whole is not None else [one for row in outputs or [] for one in row]
-        return _then(works[0], shown, None) if len(works) == 1 else _Several(works, shown)
+        return then(works[0], shown, None) if len(works) == 1 else Several(works, shown)
 
     def _gather_one(self, tensor: torch.Tensor, outputs: list[torch.Tensor] | None) -> Work:
         real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
@@ -327,7 +328,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
                 return
             joined = torch.frombuffer(buffer, dtype=torch.uint8).view(tensor.dtype)
             for output, part in zip(outputs, joined.split([one.numel() for one in outputs]), strict=True):
-                _copy(output, part.view(output.shape))
+                copy(output, part.view(output.shape))
 
         return self._submit(f"allgather.{number}.{flat.numel()}", [], submit, finish, flat)
 
@@ -364,7 +365,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
                 places[rank] = joined[begin : begin + parts[own] * item]
                 at += lengths + sum(parts) * item
             flat = torch.cat(places).view(received.dtype)
-            _copy(received[: flat.numel()], flat)
+            copy(received[: flat.numel()], flat)
 
         return self._submit("alltoall", [received], submit, finish, payload)
 
@@ -383,57 +384,6 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         return work
 
 
-class _Several(Work):
-    """Several operations as one."""
-
-    def __init__(self, works: Sequence[Work], outputs: list[torch.Tensor]) -> None:
-        super().__init__(None, [], outputs)
-        self._works = list(works)
-
-    def _ready(self) -> bool:
-        return all(work.is_completed() for work in self._works)
-
-    def _wait_tickets(self, limit_s: float | None) -> bool:
-        for work in self._works:
-            try:
-                work.wait(None if limit_s is None else timedelta(seconds=limit_s))
-            except Timeout:
-                return False
-            except RingtuneError as error:
-                self._failure = self._failure or error
-        return True
-
-
-class _Delivery(Work):
-    """A send or receive, which may not have reached the runtime yet."""
-
-    def __init__(self, outputs: list[torch.Tensor], tensor: torch.Tensor, output: torch.Tensor | None) -> None:
-        finish = None if output is None or output is tensor else lambda: _copy(output, tensor)
-        super().__init__(None, [], outputs, finish, tensor)
-        self._known = threading.Event()
-
-    def submitted(self, session: Session | None, ticket: Any) -> None:
-        """Take session and ticket, or None and the failure."""
-        if session is None:
-            self._failure = ticket
-        else:
-            self._session, self._tickets = session, [ticket]
-        self._known.set()
-
-    def _ready(self) -> bool:
-        return self._known.is_set() and super()._ready()
-
-    def _wait_tickets(self, limit_s: float | None) -> bool:
-        return self._known.wait(limit_s) and super()._wait_tickets(limit_s)
-
-
-def _then(work: Work, outputs: list[torch.Tensor], finish: Any) -> Work:
-    """Return the work with other outputs and one more step at its end."""
-    several = _Several([work], outputs)
-    several._finish = finish
-    return several
-
-
 def _op_of(opts: Any) -> int:
     if opts is None:
         return Sum
@@ -447,44 +397,3 @@ def _op_of(opts: Any) -> int:
 def _rows(tensor: torch.Tensor, parts: int) -> Sequence[torch.Tensor]:
     """Return equal parts in order of memory; parts of a tensor that is not contiguous are views along dimension 0."""
     return tensor.view(-1).chunk(parts) if tensor.is_contiguous() else tensor.chunk(parts)
-
-
-@torch.no_grad()
-def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    target.copy_(source)
-
-
-_WORLD = "world"
-_meetings: list[Meeting] = []
-
-
-def create_group(options: Any, backend_options: Any = None) -> ProcessGroupRingtune:
-    """Make a group; torch calls it (``register_backend``).
-
-    Args:
-        options: torch's ``DistributedBackendOptions``: store, rank and size in the group, timeout, name.
-        backend_options: None: ringtune reads its settings from the environment.
-    """
-    timeout = options.timeout or _DEFAULT_TIMEOUT
-    if not dist.is_initialized():
-        session, meeting = open_world(options.store, options.group_rank, options.group_size, timeout)
-        _meetings[:] = [meeting]
-        return ProcessGroupRingtune(session, meeting, _WORLD, timeout)
-    if not _meetings:  # the world has another backend: this group brings its own meeting
-        session, meeting = open_world(options.store, options.group_rank, options.group_size, timeout)
-        return ProcessGroupRingtune(session, meeting, _WORLD, timeout)
-    name = f"group.{options.group_id}"
-    session = open_group(_meetings[0], name, options.group_rank, options.group_size)
-    return ProcessGroupRingtune(session, _meetings[0], name, timeout)
-
-
-def monitored_barrier(group: dist.ProcessGroup | None = None, timeout: timedelta | None = None) -> None:
-    """Wait until all ranks have come here, at most so long; torch's own function of this name knows Gloo only.
-
-    Raises:
-        Timeout: Not all ranks came; the stall report on rank 0 names the missing ones.
-    """
-    found: Any = group if group is not None else dist.group.WORLD
-    if not isinstance(found, ProcessGroupRingtune):
-        raise InvalidArgument(f"monitored_barrier: {found} is no group of ringtune's")
-    found.barrier().wait(timeout or found._timeout)

@@ -1,7 +1,6 @@
 """A communication hook for DDP whose process group stays Gloo or NCCL: ``model.register_comm_hook(None, ddp_hook)``."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: DDP compares the hook's annotations with its own classes.
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from ringtune.torch.distributed.works import Work
 from ringtune.torch.handles import dtype_number
 
 
-def ddp_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def ddp_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
     """Average a bucket of gradients with ringtune's runtime instead of the model's process group.
 
     Args:

@@ -162,3 +162,60 @@ class _Completer:
 
 
 _completer = _Completer()
+
+
+class Several(Work):
+    """Several operations as one."""
+
+    def __init__(self, works: Sequence[Work], outputs: list[torch.Tensor]) -> None:
+        super().__init__(None, [], outputs)
+        self._works = list(works)
+
+    def _ready(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def _wait_tickets(self, limit_s: float | None) -> bool:
+        for work in self._works:
+            try:
+                work.wait(None if limit_s is None else timedelta(seconds=limit_s))
+            except Timeout:
+                return False
+            except RingtuneError as error:
+                self._failure = self._failure or error
+        return True
+
+
+class Delivery(Work):
+    """A send or receive, which may not have reached the runtime yet."""
+
+    def __init__(self, outputs: list[torch.Tensor], tensor: torch.Tensor, output: torch.Tensor | None) -> None:
+        finish = None if output is None or output is tensor else lambda: copy(output, tensor)
+        super().__init__(None, [], outputs, finish, tensor)
+        self._known = threading.Event()
+
+    def submitted(self, session: Session | None, ticket: Any) -> None:
+        """Take session and ticket, or None and the failure."""
+        if session is None:
+            self._failure = ticket
+        else:
+            self._session, self._tickets = session, [ticket]
+        self._known.set()
+
+    def _ready(self) -> bool:
+        return self._known.is_set() and super()._ready()
+
+    def _wait_tickets(self, limit_s: float | None) -> bool:
+        return self._known.wait(limit_s) and super()._wait_tickets(limit_s)
+
+
+def then(work: Work, outputs: list[torch.Tensor], finish: Any) -> Work:
+    """Return the work with other outputs and one more step at its end."""
+    several = Several([work], outputs)
+    several._finish = finish
+    return several
+
+
+@torch.no_grad()
+def copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Overwrite a tensor without a trace in autograd."""
+    target.copy_(source)
