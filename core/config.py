@@ -62,6 +62,7 @@ class Config:
     elastic_timeout_ns: int = 600_000_000_000
     idle_timeout_ns: int = 0
     thread_affinity: tuple[int, ...] = ()
+    dynamic_process_sets: bool = False
     stall_check_disable: bool = False
     stall_warning_ns: int = 60_000_000_000
     stall_shutdown_ns: int = 0

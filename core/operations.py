@@ -23,6 +23,7 @@ class Allreduce:
     postscale: float = 1.0
     group: str = ""
     group_size: int = 0
+    process_set: int = 0
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Broadcast:
     shape: Sequence[int]
     dtype: int
     root: int
+    process_set: int = 0
 
 
 class Range:

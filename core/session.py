@@ -121,16 +121,17 @@ class Session:
         try:
             return int(
                 self.runtime.allreduce(
-                    o.name, o.input, o.output, o.shape, o.dtype, o.op, o.prescale, o.postscale, o.group, o.group_size
+                    o.name, o.input, o.output, o.shape, o.dtype, o.op, o.prescale, o.postscale, o.group, o.group_size,
+                    o.process_set,
                 )
-            )
+            )  # fmt: skip
         except self._error as error:
             raise native.translate(error) from None
 
-    def submit_allgather(self, name: str, address: int, shape: Sequence[int], dtype: int) -> int:
+    def submit_allgather(self, name: str, address: int, shape: Sequence[int], dtype: int, process_set: int = 0) -> int:
         """Start an allgather along the first dimension; `take_gathered` returns its result."""
         try:
-            return int(self.runtime.allgather(name, address, shape, dtype))
+            return int(self.runtime.allgather(name, address, shape, dtype, process_set))
         except self._error as error:
             raise native.translate(error) from None
 
@@ -138,14 +139,14 @@ class Session:
         """Start a broadcast from a root rank; buffers must stay alive until its ticket is done."""
         o = operation
         try:
-            return int(self.runtime.broadcast(o.name, o.input, o.output, o.shape, o.dtype, o.root))
+            return int(self.runtime.broadcast(o.name, o.input, o.output, o.shape, o.dtype, o.root, o.process_set))
         except self._error as error:
             raise native.translate(error) from None
 
-    def submit_barrier(self, name: str) -> int:
-        """Start a barrier: its ticket is done when all ranks have submitted it."""
+    def submit_barrier(self, name: str, process_set: int = 0) -> int:
+        """Start a barrier: its ticket is done when all ranks of the set have submitted it."""
         try:
-            return int(self.runtime.barrier(name))
+            return int(self.runtime.barrier(name, process_set))
         except self._error as error:
             raise native.translate(error) from None
 
@@ -182,7 +183,7 @@ class Session:
         return True
 
     def take_gathered(self, ticket: int) -> tuple[tuple[int, ...], Any]:
-        """Return shape and bytes (an owning buffer) of a finished allgather."""
+        """Return shape and bytes (an owning buffer) of a finished allgather or alltoall."""
         try:
             shape, buffer = self.runtime.take_gathered(ticket)
         except self._error as error:

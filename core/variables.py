@@ -200,6 +200,15 @@ VARIABLES: tuple[Variable, ...] = (
         "Core of the runtime's thread, one per local rank, separated by commas.",
         "THREAD_AFFINITY",
     ),
+    Variable(
+        "DYNAMIC_PROCESS_SETS",
+        "dynamic_process_sets",
+        "bool",
+        False,
+        "",
+        "Process sets may be added and removed after `init`.",
+        "DYNAMIC_PROCESS_SETS",
+    ),
     # Stall check.
     Variable(
         "STALL_CHECK_DISABLE",
@@ -266,7 +275,7 @@ HOROVOD_QUIET = frozenset(
     # Slots and addresses that Horovod's own launchers set for every worker: harmless here.
     {
         "CROSS_RANK", "CROSS_SIZE", "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "GLOO_IFACE", "LOG_HIDE_TIME",
-        "ELASTIC", "DYNAMIC_PROCESS_SETS",
+        "ELASTIC",
     }
 )  # fmt: skip
 """Horovod's variables that are accepted in silence."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch as _torch
 
-from ringtune.common.process_sets import ProcessSet, global_process_set
+from ringtune.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ringtune.torch import elastic
 from ringtune.torch.compression import Compression
 from ringtune.torch.functions import (
@@ -25,12 +25,14 @@ __all__ = [
     "DistributedOptimizer",
     "ProcessSet",
     "SyncBatchNorm",
+    "add_process_set",
     "allgather_object",
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "elastic",
     "global_process_set",
+    "remove_process_set",
     *_operations,
 ]
 

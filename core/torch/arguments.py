@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 
-from ringtune.common.process_sets import ProcessSet, require_global
+from ringtune import session
+from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
+from ringtune.common.util import num_rank_is_power_2
 from ringtune.errors import InvalidArgument, NotSupported
 from ringtune.torch.handles import Reduction
 
@@ -23,7 +25,6 @@ def resolve_op(average: bool | None, op: int | None) -> int:
 
     Raises:
         InvalidArgument: Both were given, or the number is no operation.
-        NotSupported: Adasum.
     """
     if op is not None and average is not None:
         raise InvalidArgument("The op parameter supersedes average. Please provide only one of them.")
@@ -34,9 +35,19 @@ def resolve_op(average: bool | None, op: int | None) -> int:
         return Average
     if not isinstance(op, int) or not 0 <= op < len(_NAMES):
         raise InvalidArgument(f"op={op!r}: expected one of {', '.join(f'{n} ({i})' for i, n in enumerate(_NAMES))}")
-    if op == Adasum:
-        raise NotSupported("op=Adasum is not built in this version; use Average or Sum")
     return op
+
+
+def check_adasum(process_set: ProcessSet) -> None:
+    """Refuse Adasum where it is not defined.
+
+    Raises:
+        NotSupported: Another set than that of all ranks, or a number of ranks that is no power of two.
+    """
+    if process_set is not global_process_set:
+        raise NotSupported("Adasum does not support non-global process sets yet.")
+    if not num_rank_is_power_2(session.require().size):
+        raise NotSupported("Running Adasum with non-power of 2 ranks is not supported yet.")
 
 
 def reduction(average: bool | None, op: int | None, factors: tuple[float, float], process_set: ProcessSet) -> Reduction:
@@ -44,7 +55,10 @@ def reduction(average: bool | None, op: int | None, factors: tuple[float, float]
 
     Raises:
         InvalidArgument: See `resolve_op`.
-        NotSupported: Adasum, or another set than that of all ranks.
+        NotSupported: See `check_adasum`.
+        TypeError: The set is not registered.
     """
-    require_global(process_set)
-    return Reduction(resolve_op(average, op), float(factors[0]), float(factors[1]))
+    resolved = resolve_op(average, op)
+    if resolved == Adasum:
+        check_adasum(process_set)
+    return Reduction(resolved, float(factors[0]), float(factors[1]), number_of(process_set))

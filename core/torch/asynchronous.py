@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ringtune import session
-from ringtune.common.process_sets import ProcessSet, global_process_set, require_global
+from ringtune import native, session
+from ringtune.common.process_sets import ProcessSet, finish, global_process_set, number_of
 from ringtune.errors import HorovodInternalError, InvalidArgument
 from ringtune.operations import Allreduce
 from ringtune.torch import handles
@@ -33,10 +33,10 @@ def allreduce_async(
         tensor: This rank's contribution; same shape and dtype on all ranks.
         average: Deprecated, use ``op``.
         name: Name by which ranks match the operation; counted if missing.
-        op: ``Average`` (default), ``Sum``, ``Min``, ``Max`` or ``Product``.
+        op: ``Average`` (default), ``Sum``, ``Adasum``, ``Min``, ``Max`` or ``Product``.
         prescale_factor: Multiplies each contribution.
         postscale_factor: Multiplies the result.
-        process_set: The set of all ranks.
+        process_set: The ranks that take part.
 
     Returns:
         Handle for `synchronize`, which returns the result.
@@ -132,12 +132,11 @@ def sparse_allreduce_async(
     Returns:
         A function that waits and returns the uncoalesced result; with ``Average`` values are divided by the size.
     """
-    require_global(process_set)
     op = resolve_op(None, op)
     indices = tensor._indices().transpose(0, 1).contiguous()
-    gather_indices = allgather_async(indices, name=f"{name}.indices")
-    gather_values = allgather_async(tensor._values(), name=f"{name}.values")
-    size = session.require().size
+    gather_indices = allgather_async(indices, f"{name}.indices", process_set)
+    gather_values = allgather_async(tensor._values(), f"{name}.values", process_set)
+    size = process_set.size() or 1
 
     def wait() -> torch.Tensor:
         found: torch.Tensor = synchronize(gather_indices)
@@ -158,16 +157,14 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: 
     Raises:
         HorovodInternalError: The tensor has no dimension.
     """
-    require_global(process_set)
-    return _start_allgather([tensor], handles.wire_name("allgather", name), single=True)
+    return _start_allgather([tensor], "allgather", name, number_of(process_set))
 
 
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start several allgathers under one handle; `synchronize` returns the tuple of results."""
-    require_global(process_set)
-    return _start_allgather(tensors, handles.wire_name("grouped_allgather", name), single=False)
+    return _start_allgather(tensors, "grouped_allgather", name, number_of(process_set))
 
 
 def broadcast_async(
@@ -179,37 +176,54 @@ def broadcast_async(
         tensor: On the root what is sent; elsewhere gives shape and dtype, which must agree.
         root_rank: Rank that sends.
         name: Name by which ranks match the operation; counted if missing.
-        process_set: The set of all ranks.
+        process_set: The ranks that take part.
 
     Raises:
         InvalidArgument: There is no such root.
     """
-    require_global(process_set)
-    return _start_broadcast(tensor, _like(tensor), root_rank, name)
+    return _start_broadcast(tensor, _like(tensor), root_rank, (name, process_set))
 
 
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start a broadcast in place; arguments as in `broadcast_async`."""
-    require_global(process_set)
-    return _start_broadcast(tensor, tensor, root_rank, name)
+    return _start_broadcast(tensor, tensor, root_rank, (name, process_set))
 
 
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """Broadcast in place and return the tensor; arguments as in `broadcast_async`."""
-    require_global(process_set)
-    result: torch.Tensor = synchronize(_start_broadcast(tensor, tensor, root_rank, name))
+    result: torch.Tensor = synchronize(_start_broadcast(tensor, tensor, root_rank, (name, process_set)))
     return result
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until all ranks have come here."""
-    require_global(process_set)
+    """Wait until all ranks of the set have come here."""
+    number = number_of(process_set)
+    ticket = session.require().submit_barrier(handles.wire_name("barrier", "noname", number), number)
+    handles.synchronize(handles.register(Pending([ticket], lambda: None)))
+
+
+def join(device: int = -1) -> int:
+    """Wait until all ranks have come here; meanwhile contribute neutral elements to what the others reduce.
+
+    Unnamed operations are counted anew afterwards, so that a rank that ran fewer of them is in step again.
+
+    Args:
+        device: Accepted for Horovod's sake.
+
+    Returns:
+        The global rank that came last, the same on all ranks.
+    """
+    del device
     now = session.require()
-    handles.synchronize(handles.register(Pending([now.submit_barrier("barrier.noname")], lambda: None)))
+    with native.translated():
+        ticket = now.runtime.join("join.noname")
+    last = finish(now, ticket)
+    handles.restart_counting(0)
+    return last
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
@@ -219,11 +233,16 @@ def _like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _start_allreduce(tensor: torch.Tensor, output: torch.Tensor, name: str | None, how: Reduction) -> int:
-    wire = handles.wire_name("allreduce", name)
-    ticket, kept = handles.start_allreduce(
-        tensor, output, Allreduce(wire, 0, 0, (), 0, how.op, how.prescale, how.postscale)
-    )
+    wire = handles.wire_name("allreduce", name, how.process_set)
+    ticket, kept = handles.start_allreduce(tensor, output, _allreduce(wire, how))
     return handles.register(Pending([ticket], lambda: handles.settle(kept), kept))
+
+
+def _allreduce(wire: str, how: Reduction, group: str = "", group_size: int = 0) -> Allreduce:
+    """Return the operation without its tensors."""
+    return Allreduce(
+        wire, 0, 0, (), 0, how.op, how.prescale, how.postscale, group, group_size, process_set=how.process_set
+    )
 
 
 def _start_group(
@@ -233,15 +252,9 @@ def _start_group(
         raise InvalidArgument("grouped_allreduce: got no tensors, expected at least one")
     for tensor in tensors:  # a group that is submitted in part would never run
         handles.dtype_number(tensor)
-    base = handles.wire_name("grouped_allreduce", name)
+    base = handles.wire_name("grouped_allreduce", name, how.process_set)
     started = [
-        handles.start_allreduce(
-            tensor,
-            output,
-            Allreduce(
-                f"{base}_{index}of{len(tensors)}", 0, 0, (), 0, how.op, how.prescale, how.postscale, base, len(tensors)
-            ),
-        )
+        handles.start_allreduce(tensor, output, _allreduce(f"{base}_{index}of{len(tensors)}", how, base, len(tensors)))
         for index, (tensor, output) in enumerate(zip(tensors, outputs, strict=True), 1)
     ]
     keep = [kept for _, kept in started]
@@ -250,15 +263,17 @@ def _start_group(
     )
 
 
-def _start_allgather(tensors: Sequence[torch.Tensor], base: str, *, single: bool) -> int:
+def _start_allgather(tensors: Sequence[torch.Tensor], kind: str, name: str | None, process_set: int) -> int:
+    single = kind == "allgather"
     if not tensors:
         raise InvalidArgument("grouped_allgather: got no tensors, expected at least one")
     for tensor in tensors:
         handles.dtype_number(tensor)
         if tensor.dim() == 0:
-            raise HorovodInternalError(f"tensor '{base}' has no dimension: allgather needs at least one to join along")
+            raise HorovodInternalError(f"tensor '{name}' has no dimension: {kind} needs at least one to join along")
+    base = handles.wire_name(kind, name, process_set)
     names = [base] if single else [f"{base}_{index}of{len(tensors)}" for index in range(1, len(tensors) + 1)]
-    started = [handles.start_allgather(tensor, name) for tensor, name in zip(tensors, names, strict=True)]
+    started = [handles.start_allgather(tensor, one, process_set) for tensor, one in zip(tensors, names, strict=True)]
     tickets = [ticket for ticket, _ in started]
     dtypes = [tensor.dtype for tensor in tensors]
 
@@ -269,11 +284,16 @@ def _start_allgather(tensors: Sequence[torch.Tensor], base: str, *, single: bool
     return handles.register(Pending(tickets, finish, [kept for _, kept in started]))
 
 
-def _start_broadcast(tensor: torch.Tensor, output: torch.Tensor, root: int, name: str | None) -> int:
-    size = session.require().size
-    if not 0 <= root < size:
+def _start_broadcast(
+    tensor: torch.Tensor, output: torch.Tensor, root: int, where: tuple[str | None, ProcessSet]
+) -> int:
+    """Start a broadcast; `where` is its name and the ranks that take part."""
+    name, process_set = where
+    session.require()
+    number = number_of(process_set)
+    if root not in (process_set.ranks or ()):
         raise InvalidArgument(
-            f"broadcast received invalid root rank {root} for provided process set, expected 0 to {size - 1}"
+            f"broadcast received invalid root rank {root} for provided process set, expected one of {process_set.ranks}"
         )
-    ticket, kept = handles.start_broadcast(tensor, output, handles.wire_name("broadcast", name), root)
+    ticket, kept = handles.start_broadcast(tensor, output, root, handles.wire_name("broadcast", name, number), number)
     return handles.register(Pending([ticket], lambda: handles.settle(kept), kept))

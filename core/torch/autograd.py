@@ -13,7 +13,7 @@ import torch
 from torch.autograd import Function
 
 from ringtune import session
-from ringtune.common.process_sets import ProcessSet, global_process_set, require_global
+from ringtune.common.process_sets import ProcessSet, global_process_set
 from ringtune.torch import asynchronous
 from ringtune.torch.arguments import Average, resolve_op
 from ringtune.torch.compression import Compression, Compressor
@@ -24,79 +24,91 @@ class HorovodAllreduce(Function):
     """Allreduce whose gradient is the allreduce of the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: str | None, op: int, factors: tuple[float, float]) -> Any:
+    def forward(
+        ctx: Any, tensor: torch.Tensor, name: str | None, op: int, factors: tuple[float, float], process_set: ProcessSet
+    ) -> Any:
         """Reduce into a new tensor."""
-        ctx.op, ctx.factors = op, factors
-        return synchronize(asynchronous.allreduce_async(tensor, None, name, op, *factors))
+        ctx.how = {
+            "op": op, "prescale_factor": factors[0], "postscale_factor": factors[1], "process_set": process_set,
+        }  # fmt: skip
+        return synchronize(asynchronous.allreduce_async(tensor, name=name, **ctx.how))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Reduce the gradient in the same way."""
-        return allreduce(grads[0], op=ctx.op, prescale_factor=ctx.factors[0], postscale_factor=ctx.factors[1]), *(
-            None,
-        ) * 3
+        return allreduce(grads[0], **ctx.how), None, None, None, None
 
 
 class HorovodGroupedAllreduce(Function):
     """Group of allreduces; its gradients are reduced as a group again."""
 
     @staticmethod
-    def forward(ctx: Any, name: str | None, op: int, factors: tuple[float, float], *tensors: torch.Tensor) -> Any:
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: int,
+        factors: tuple[float, float],
+        process_set: ProcessSet,
+        *tensors: torch.Tensor,
+    ) -> Any:
         """Reduce into new tensors."""
-        ctx.op, ctx.factors = op, factors
-        return tuple(synchronize(asynchronous.grouped_allreduce_async(tensors, None, name, op, *factors)))
+        ctx.how = {
+            "op": op, "prescale_factor": factors[0], "postscale_factor": factors[1], "process_set": process_set,
+        }  # fmt: skip
+        return tuple(synchronize(asynchronous.grouped_allreduce_async(tensors, name=name, **ctx.how)))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Reduce the gradients in the same way."""
-        reduced = grouped_allreduce(grads, op=ctx.op, prescale_factor=ctx.factors[0], postscale_factor=ctx.factors[1])
-        return None, None, None, *reduced
+        return None, None, None, None, *grouped_allreduce(grads, **ctx.how)
 
 
 class HorovodAllgather(Function):
     """Allgather; its gradient is this rank's slice of the averaged gradient."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: str | None) -> Any:
+    def forward(ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> Any:
         """Concatenate the ranks' tensors."""
-        ctx.rows = tensor.shape[0]
-        return synchronize(asynchronous.allgather_async(tensor, name))
+        ctx.rows, ctx.process_set = tensor.shape[0], process_set
+        return synchronize(asynchronous.allgather_async(tensor, name, process_set))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Average the gradient and cut out this rank's rows."""
-        return _own_rows(grads[0], ctx.rows), None
+        return _own_rows(grads[0], ctx.rows, ctx.process_set), None, None
 
 
 class HorovodGroupedAllgather(Function):
     """Several allgathers; gradients as in `HorovodAllgather`."""
 
     @staticmethod
-    def forward(ctx: Any, name: str | None, *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor) -> Any:
         """Concatenate the ranks' tensors."""
-        ctx.rows = [tensor.shape[0] for tensor in tensors]
-        return synchronize(asynchronous.grouped_allgather_async(tensors, name))
+        ctx.rows, ctx.process_set = [tensor.shape[0] for tensor in tensors], process_set
+        return synchronize(asynchronous.grouped_allgather_async(tensors, name, process_set))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Average the gradients and cut out this rank's rows."""
-        return None, *(_own_rows(grad, rows) for grad, rows in zip(grads, ctx.rows, strict=True))
+        own = [_own_rows(grad, rows, ctx.process_set) for grad, rows in zip(grads, ctx.rows, strict=True)]
+        return None, None, *own
 
 
 class HorovodBroadcast(Function):
     """Broadcast; its gradient arrives, averaged, at the root."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None) -> Any:
+    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
         """Send the root's tensor into a new tensor."""
-        ctx.root_rank = root_rank
-        return synchronize(asynchronous.broadcast_async(tensor, root_rank, name))
+        ctx.root_rank, ctx.process_set = root_rank, process_set
+        return synchronize(asynchronous.broadcast_async(tensor, root_rank, name, process_set))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Average the gradient; zero where this rank is not the root."""
-        reduced = allreduce(grads[0], op=Average)
-        return (reduced if session.require().rank == ctx.root_rank else torch.zeros_like(reduced)), None, None
+        reduced = allreduce(grads[0], op=Average, process_set=ctx.process_set)
+        grad = reduced if session.require().rank == ctx.root_rank else torch.zeros_like(reduced)
+        return grad, None, None, None
 
 
 def allreduce(
@@ -116,19 +128,20 @@ def allreduce(
         average: Deprecated, use ``op``.
         name: Name by which ranks match the operation; counted if missing.
         compression: How the tensor travels.
-        op: ``Average`` (default), ``Sum``, ``Min``, ``Max`` or ``Product``.
+        op: ``Average`` (default), ``Sum``, ``Adasum``, ``Min``, ``Max`` or ``Product``.
         prescale_factor: Multiplies each contribution.
         postscale_factor: Multiplies the result.
-        process_set: The set of all ranks.
+        process_set: The ranks that take part.
 
     Raises:
         InvalidArgument: The operation makes no sense on this rank.
         RuntimeFailure: It failed on all ranks; the message names it.
     """
-    require_global(process_set)
     op = resolve_op(average, op)
     small, context = compression.compress(tensor)
-    reduced = HorovodAllreduce.apply(small, name, op, (prescale_factor, postscale_factor))  # type: ignore[no-untyped-call]
+    reduced = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]
+        small, name, op, (prescale_factor, postscale_factor), process_set
+    )
     return compression.decompress(reduced, context)
 
 
@@ -143,11 +156,12 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Reduce several tensors as one group and return the list of results; differentiable. See `allreduce`."""
-    require_global(process_set)
     op = resolve_op(average, op)
     compressed = [compression.compress(tensor) for tensor in tensors]
     factors = (prescale_factor, postscale_factor)
-    reduced = HorovodGroupedAllreduce.apply(name, op, factors, *(small for small, _ in compressed))  # type: ignore[no-untyped-call]
+    reduced = HorovodGroupedAllreduce.apply(  # type: ignore[no-untyped-call]
+        name, op, factors, process_set, *(small for small, _ in compressed)
+    )
     return [compression.decompress(one, context) for one, (_, context) in zip(reduced, compressed, strict=True)]
 
 
@@ -159,10 +173,9 @@ def allgather(
     Raises:
         IndexError: The tensor has no dimension.
     """
-    require_global(process_set)
     if tensor.dim() == 0:
         raise IndexError("allgather of a tensor without dimension: it needs at least one to join along")
-    result: torch.Tensor = HorovodAllgather.apply(tensor, name)  # type: ignore[no-untyped-call]
+    result: torch.Tensor = HorovodAllgather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -170,8 +183,7 @@ def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> tuple[torch.Tensor, ...]:
     """Do several allgathers and return the tuple of results; differentiable. See `allgather`."""
-    require_global(process_set)
-    result: tuple[torch.Tensor, ...] = HorovodGroupedAllgather.apply(name, *tensors)  # type: ignore[no-untyped-call]
+    result: tuple[torch.Tensor, ...] = HorovodGroupedAllgather.apply(name, process_set, *tensors)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -183,13 +195,12 @@ def broadcast(
     Raises:
         InvalidArgument: There is no such root.
     """
-    require_global(process_set)
-    result: torch.Tensor = HorovodBroadcast.apply(tensor, root_rank, name)  # type: ignore[no-untyped-call]
+    result: torch.Tensor = HorovodBroadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]
     return result
 
 
-def _own_rows(grad: torch.Tensor, rows: int) -> torch.Tensor:
+def _own_rows(grad: torch.Tensor, rows: int, process_set: ProcessSet) -> torch.Tensor:
     """Average a gradient of a concatenation over ranks and return the rows that came from this rank."""
-    counts = allgather(torch.tensor([rows], dtype=torch.int64))
-    begin = int(counts[: session.require().rank].sum())
-    return allreduce(grad, op=Average)[begin : begin + rows]
+    counts = allgather(torch.tensor([rows], dtype=torch.int64), process_set=process_set)
+    begin = int(counts[: process_set.rank()].sum())
+    return allreduce(grad, op=Average, process_set=process_set)[begin : begin + rows]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from ringtune import session
+from ringtune.common import process_sets as sets
 from ringtune.common.process_sets import ProcessSet
-from ringtune.errors import NotSupported, RingtuneError
-from ringtune.session import is_initialized, require
+from ringtune.errors import InvalidArgument, NotSupported, RingtuneError
+from ringtune.session import Session, is_initialized, require
 from ringtune.torch import handles
 
 __all__ = [
@@ -38,27 +40,63 @@ __all__ = [
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Join the job; a second call without `shutdown` between does nothing.
+    """Join the job; a second call without `shutdown` between only registers sets that are not registered yet.
 
     Args:
-        comm: Accepted for Horovod's sake: None or a list of all ranks.
-        process_sets: None, an empty list, or ``"dynamic"``.
+        comm: Accepted for Horovod's sake: None, a list of all ranks, or an mpi4py communicator of all ranks.
+        process_sets: Sets to register, the same on all ranks, numbered 1, 2 ... in this order; ``"dynamic"`` lets
+            `add_process_set` and `remove_process_set` work later.
 
     Raises:
         ConfigError: The environment makes no sense; the message says which variable.
         Timeout: Not all ranks came; the message names the missing ones.
-        NotSupported: A communicator or process sets were given.
+        NotSupported: The communicator does not hold all ranks.
+        InvalidArgument: A set is a duplicate; the runtime is up, the other sets are registered.
     """
-    if process_sets and not (isinstance(process_sets, str) and process_sets.lower() == "dynamic"):
-        raise NotSupported("init(process_sets=...): this version knows only the set of all ranks")
-    if comm is not None and not isinstance(comm, (list, tuple)):
-        raise NotSupported("init(comm=...): this version takes no communicator; call init() without it")
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise InvalidArgument(f'init(process_sets={process_sets!r}): expected a list of sets or "dynamic"')
+        os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+        process_sets = None
+    for one in process_sets or ():
+        if not isinstance(one, ProcessSet):
+            raise InvalidArgument(f"init(process_sets=...): {one!r} is no ProcessSet")
     if not is_initialized():
         handles.reset()
-        opened = session.init()
-        if comm and list(comm) != list(range(opened.size)):
-            session.shutdown()
-            raise NotSupported(f"init(comm={list(comm)}): only all ranks 0 to {opened.size - 1} together, or None")
+        _check_communicator(comm, session.init())
+    if process_sets:
+        sets.register_all(_agreed(list(process_sets)))
+
+
+def _check_communicator(comm: Any, opened: Session) -> None:
+    """Leave the job again when it is not the one that the caller means."""
+    if comm is None:
+        return
+    if isinstance(comm, (list, tuple)):
+        same = not comm or list(comm) == list(range(opened.size))
+    else:
+        same = hasattr(comm, "Get_size") and comm.Get_size() == opened.size
+    if not same:
+        session.shutdown()
+        raise NotSupported(f"init(comm={comm}): only all ranks 0 to {opened.size - 1} together, or None")
+
+
+def _agreed(wanted: list[ProcessSet]) -> list[ProcessSet]:
+    """Return the sets that this rank registers, the same on all ranks.
+
+    Communicators may differ between ranks (those of a split do): then every rank registers the sets of all ranks.
+    """
+    if all(one.mpi_comm is None for one in wanted):
+        return wanted
+    from ringtune.torch.functions import allgather_object
+
+    for one in wanted:
+        if one.mpi_comm is not None and one.ranks is None:
+            one._ranks = sorted(one.mpi_comm.allgather(require().rank))
+    own = {tuple(one.ranks or ()): one for one in wanted}
+    everywhere = allgather_object([one.ranks for one in wanted], "process_sets")
+    agreed = dict.fromkeys(tuple(ranks) for lists in everywhere for ranks in lists)
+    return [own.get(ranks) or ProcessSet(ranks) for ranks in agreed]
 
 
 def shutdown() -> None:

@@ -12,7 +12,7 @@ import cloudpickle  # type: ignore[import-untyped]
 import torch
 
 from ringtune import session
-from ringtune.common.process_sets import ProcessSet, global_process_set, require_global
+from ringtune.common.process_sets import ProcessSet, global_process_set
 from ringtune.errors import InvalidArgument, RingtuneError
 from ringtune.torch import handles
 from ringtune.torch.asynchronous import allgather_async, broadcast_, broadcast_async_
@@ -53,28 +53,27 @@ def broadcast_object(
         obj: What is sent; ignored except on the root.
         root_rank: Rank that sends.
         name: Name by which ranks match the operation.
-        process_set: The set of all ranks.
+        process_set: The ranks that take part; the root is a global rank.
 
     Raises:
         RuntimeFailure: The operation failed.
     """
-    require_global(process_set)
     name = name or "broadcast_object"
     here = session.require().rank == root_rank
     payload = _bytes_tensor(_dumps(obj)) if here else torch.empty(0, dtype=torch.uint8)
-    size = broadcast_(torch.tensor([payload.numel()], dtype=torch.int64), root_rank, f"{name}.sz")
+    size = broadcast_(torch.tensor([payload.numel()], dtype=torch.int64), root_rank, f"{name}.sz", process_set)
     if not here:
         payload = torch.empty(int(size.item()), dtype=torch.uint8)
-    broadcast_(payload, root_rank, f"{name}.t")
+    broadcast_(payload, root_rank, f"{name}.t", process_set)
     return obj if here else _load(payload)
 
 
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Return the objects of all ranks, in order of ranks."""
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+    """Return the objects of all ranks of the set, in order of ranks."""
     name = name or "allgather_object"
     payload = _bytes_tensor(_dumps(obj))
-    sizes = synchronize(allgather_async(torch.tensor([payload.numel()], dtype=torch.int64), f"{name}.sz"))
-    joined = synchronize(allgather_async(payload, f"{name}.t"))
+    sizes = synchronize(allgather_async(torch.tensor([payload.numel()], dtype=torch.int64), f"{name}.sz", process_set))
+    joined = synchronize(allgather_async(payload, f"{name}.t", process_set))
     return [_load(part) for part in torch.split(joined, sizes.tolist())]
 
 

@@ -33,11 +33,12 @@ DTYPES: dict[torch.dtype, int] = {
 
 @dataclass(frozen=True)
 class Reduction:
-    """How an allreduce combines: operation number and factors before and after."""
+    """How a reduction combines: operation number, factors before and after, and the ranks that take part."""
 
     op: int
     prescale: float = 1.0
     postscale: float = 1.0
+    process_set: int = 0
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Pending:
 
 
 _pending: dict[int, Pending] = {}
-_unnamed: dict[str, int] = {}
+_unnamed: dict[tuple[int, str], int] = {}
 
 
 def reset() -> None:
@@ -65,16 +66,22 @@ def reset() -> None:
     _unnamed.clear()
 
 
-def wire_name(kind: str, name: str | None) -> str:
-    """Return the name under which ranks match an operation: ``<kind>.<name>``.
+def restart_counting(process_set: int) -> None:
+    """Count unnamed operations of a set anew, where all its ranks stand at the same place."""
+    for key in [key for key in _unnamed if key[0] == process_set]:
+        del _unnamed[key]
 
-    Unnamed operations are counted per kind, so that kinds used by some ranks only cannot bring others out of step.
+
+def wire_name(kind: str, name: str | None, process_set: int = 0) -> str:
+    """Return the name under which ranks match an operation: ``<kind>.<name>``, with the set unless it is that of all.
+
+    Unnamed operations are counted per set and kind, so that what only some ranks run cannot bring others out of step.
     """
     if name is None:
-        count = _unnamed.get(kind, 0) + 1
-        _unnamed[kind] = count
-        return f"{kind}.noname.{count}"
-    return f"{kind}.{name}"
+        count = _unnamed.get((process_set, kind), 0) + 1
+        _unnamed[process_set, kind] = count
+        name = f"noname.{count}"
+    return f"{kind}.{name}@set{process_set}" if process_set else f"{kind}.{name}"
 
 
 def dtype_number(tensor: torch.Tensor) -> int:
@@ -126,27 +133,30 @@ def start_allreduce(tensor: torch.Tensor, output: torch.Tensor, operation: Allre
             o.postscale,
             o.group,
             o.group_size,
+            o.process_set,
         )
     )
     return ticket, [source, target, output]
 
 
-def start_broadcast(tensor: torch.Tensor, output: torch.Tensor, name: str, root: int) -> tuple[int, list[Any]]:
-    """Submit a broadcast of any strided tensor; see `start_allreduce`."""
+def start_broadcast(
+    tensor: torch.Tensor, output: torch.Tensor, root: int, name: str, process_set: int
+) -> tuple[int, list[Any]]:
+    """Submit a broadcast of any strided tensor from a global rank; see `start_allreduce`."""
     number = dtype_number(tensor)
     source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
     target = output if output.is_contiguous() else source if output is tensor else torch.empty_like(source)
     ticket = session.require().submit_broadcast(
-        Broadcast(name, source.data_ptr(), target.data_ptr(), tuple(tensor.shape), number, root)
+        Broadcast(name, source.data_ptr(), target.data_ptr(), tuple(tensor.shape), number, root, process_set)
     )
     return ticket, [source, target, output]
 
 
-def start_allgather(tensor: torch.Tensor, name: str) -> tuple[int, list[Any]]:
+def start_allgather(tensor: torch.Tensor, name: str, process_set: int) -> tuple[int, list[Any]]:
     """Submit an allgather of any strided tensor along its first dimension."""
     number = dtype_number(tensor)
     source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
-    ticket = session.require().submit_allgather(name, source.data_ptr(), tuple(tensor.shape), number)
+    ticket = session.require().submit_allgather(name, source.data_ptr(), tuple(tensor.shape), number, process_set)
     return ticket, [source]
 
 
@@ -161,7 +171,7 @@ def settle(kept: list[Any]) -> torch.Tensor:
 
 
 def gathered(ticket: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return the result of a finished allgather as a tensor that owns its memory."""
+    """Return the result of a finished allgather or alltoall as a tensor that owns its memory."""
     shape, buffer = session.require().take_gathered(ticket)
     if 0 in shape:
         return torch.empty(shape, dtype=dtype)

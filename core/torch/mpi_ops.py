@@ -17,6 +17,7 @@ from ringtune.torch.asynchronous import (
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
+    join,
     sparse_allreduce_async,
 )
 from ringtune.torch.autograd import (
@@ -55,6 +56,15 @@ from ringtune.torch.basics import (
     start_timeline,
     stop_timeline,
 )
+from ringtune.torch.exchange_gradients import (
+    HorovodAlltoall,
+    HorovodGroupedReducescatter,
+    HorovodReducescatter,
+    alltoall,
+    grouped_reducescatter,
+    reducescatter,
+)
+from ringtune.torch.exchanges import alltoall_async, grouped_reducescatter_async, reducescatter_async
 from ringtune.torch.handles import poll, synchronize
 
 __all__ = [
@@ -62,10 +72,13 @@ __all__ = [
     "Average",
     "HorovodAllgather",
     "HorovodAllreduce",
+    "HorovodAlltoall",
     "HorovodBroadcast",
     "HorovodGroupedAllgather",
     "HorovodGroupedAllreduce",
+    "HorovodGroupedReducescatter",
     "HorovodInternalError",
+    "HorovodReducescatter",
     "Max",
     "Min",
     "Product",
@@ -76,6 +89,8 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -94,9 +109,12 @@ __all__ = [
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -105,6 +123,8 @@ __all__ = [
     "nccl_built",
     "poll",
     "rank",
+    "reducescatter",
+    "reducescatter_async",
     "rocm_built",
     "shutdown",
     "size",

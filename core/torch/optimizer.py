@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 
-from ringtune.common.process_sets import ProcessSet, global_process_set, require_global
+from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
 from ringtune.common.util import split_list
 from ringtune.elastic import membership
 from ringtune.errors import InvalidArgument
 from ringtune.session import require, state
-from ringtune.torch.arguments import Average, resolve_op
+from ringtune.torch.adasum_optimizer import wrap_for_adasum
+from ringtune.torch.arguments import Adasum, Average, check_adasum, resolve_op
 from ringtune.torch.asynchronous import allreduce_
 from ringtune.torch.compression import Compression, Compressor
 from ringtune.torch.reducer import Reducer, ReducerOptions, reduction_of
@@ -138,7 +139,8 @@ class _Distributed(torch.optim.Optimizer):
             if self._should_synchronize:
                 self.synchronize()
             if share_loss and self._reducer is not None and isinstance(loss, torch.Tensor):
-                return allreduce_(loss.detach().clone(), name="optimizer.loss", op=Average)
+                process_set = self._reducer.options.process_set
+                return allreduce_(loss.detach().clone(), name="optimizer.loss", op=Average, process_set=process_set)
             return loss
 
         return reduced
@@ -173,12 +175,12 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         named_parameters: ``model.named_parameters()``; names appear in errors and in the timeline.
         compression: How gradients travel.
         backward_passes_per_step: Backward passes whose gradients are summed up before they travel.
-        op: How gradients are combined.
+        op: How gradients are combined; with ``Adasum`` it is the steps of the optimizer that are combined.
         gradient_predivide_factor: With ``Average``: divide by it before the sum, multiply by it after.
         num_groups: Deprecated, use ``groups``.
         groups: Number of groups, or lists of parameters, that are reduced together.
         sparse_as_dense: Make sparse gradients dense before they travel.
-        process_set: The set of all ranks.
+        process_set: The ranks that train together; elsewhere gradients stay as they are.
 
     Returns:
         An optimizer of a new class with the wrapped class's name, which is one of its bases.
@@ -186,7 +188,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Raises:
         InvalidArgument: Names or groups do not fit the parameters, or a number is out of its range.
     """
-    require_global(process_set)
+    now = require()
+    number_of(process_set)
     if num_groups:
         warnings.warn("Parameter `num_groups` has been replaced by `groups` and is deprecated.", DeprecationWarning, 2)
         groups = num_groups if groups is None else groups
@@ -194,11 +197,15 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     if gradient_predivide_factor != 1.0 and wishes.op != Average:
         raise InvalidArgument("gradient_predivide_factor not supported with op != Average")
     named = _named(optimizer, named_parameters)
+    if wishes.op == Adasum and now.size > 1:
+        check_adasum(process_set)
+        return wrap_for_adasum(optimizer, named, compression, wishes.passes)
     members = _members(wishes.groups, named)
     wrapped = _wrap(optimizer, named, wishes.passes)
     # An elastic job of one rank may have more of them later, and its hooks must be there by then.
-    if require().size > 1 or membership.current() is not None:
-        options = ReducerOptions(reduction_of(wishes.op, wishes.predivide), compression, sparse_as_dense, wishes.passes)
+    if process_set.included() and (now.size > 1 or membership.current() is not None):
+        how = reduction_of(wishes.op, wishes.predivide, process_set)
+        options = ReducerOptions(how, compression, sparse_as_dense, wishes.passes, process_set)
         wrapped._reducer = Reducer([entry for entry in named if entry[1].requires_grad], members, options)
     return wrapped
 

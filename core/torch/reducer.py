@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ringtune import native
+from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
 from ringtune.errors import RingtuneError
 from ringtune.session import require, state
 from ringtune.torch import handles
@@ -37,12 +38,14 @@ class ReducerOptions:
         compression: How gradients travel.
         sparse_as_dense: Make sparse gradients dense before they travel.
         passes: Backward passes whose gradients are summed up before they travel.
+        process_set: The ranks that take part.
     """
 
     how: Reduction
     compression: type[Compressor] = Compression.none
     sparse_as_dense: bool = False
     passes: int = 1
+    process_set: ProcessSet = global_process_set
 
 
 class Slot:
@@ -50,6 +53,7 @@ class Slot:
 
     Attributes:
         param: The parameter.
+        name: Its name.
         wire: Name on the wire.
         shape: Shape of the parameter and its gradient.
         dtype: dtype the gradient travels in when it is dense and not compressed.
@@ -61,10 +65,24 @@ class Slot:
         sparse: Waits for the reduction of a sparse gradient.
     """
 
-    __slots__ = ("delay", "dtype", "finish", "grad", "group", "number", "param", "shape", "sparse", "ticket", "wire")
+    __slots__ = (
+        "delay",
+        "dtype",
+        "finish",
+        "grad",
+        "group",
+        "name",
+        "number",
+        "param",
+        "shape",
+        "sparse",
+        "ticket",
+        "wire",
+    )
 
-    def __init__(self, param: torch.Tensor, wire: str, passes: int) -> None:
+    def __init__(self, param: torch.Tensor, name: str, wire: str, passes: int) -> None:
         self.param = param
+        self.name = name
         self.wire = wire
         self.shape = tuple(param.shape)
         self.dtype = param.dtype
@@ -110,10 +128,14 @@ class Reducer:
     ) -> None:
         self.options = options
         self.passes = options.passes
-        self.slots = [Slot(param, f"allreduce.{name}", options.passes) for name, param in named]
+        process_set = options.how.process_set
+        self.slots = [
+            Slot(param, name, handles.wire_name("allreduce", name, process_set), options.passes)
+            for name, param in named
+        ]
         by_param = {slot.param: slot for slot in self.slots}
         self.groups = [
-            Group(f"allreduce.group.{index}", [by_param[param] for param in members])
+            Group(handles.wire_name("allreduce", f"group.{index}", process_set), [by_param[param] for param in members])
             for index, members in enumerate(groups)
         ]
         self._plain = options.compression is Compression.none
@@ -221,6 +243,7 @@ class Reducer:
                 how.postscale,
                 group,
                 group_size,
+                how.process_set,
             )
         except native.error_class() as error:
             raise native.translate(error) from None
@@ -231,7 +254,7 @@ class Reducer:
         grad = slot.param.grad
         assert grad is not None and not grad.requires_grad, "a gradient with a graph (create_graph) cannot be reduced"
         if grad.is_sparse and not self.options.sparse_as_dense:
-            slot.sparse = sparse_allreduce_async(grad, slot.wire.removeprefix("allreduce."), self.options.how.op)
+            slot.sparse = sparse_allreduce_async(grad, slot.name, self.options.how.op, self.options.process_set)
             return
         dense = grad.to_dense() if grad.is_sparse else grad
         small, context = self.options.compression.compress(dense)
@@ -241,7 +264,7 @@ class Reducer:
         try:
             slot.ticket = require().runtime.allreduce(
                 slot.wire, small.data_ptr(), small.data_ptr(), slot.shape, number, how.op, how.prescale, how.postscale,
-                group, group_size,
+                group, group_size, how.process_set,
             )  # fmt: skip
         except native.error_class() as error:
             raise native.translate(error) from None
@@ -258,6 +281,8 @@ class Reducer:
         slot.finish = finish
 
 
-def reduction_of(op: int, predivide: float) -> Reduction:
+def reduction_of(op: int, predivide: float, process_set: ProcessSet) -> Reduction:
     """Return the reduction of a gradient; a predivided average divides before and multiplies back after."""
-    return Reduction(op, 1.0 / predivide, predivide) if op == Average and predivide != 1.0 else Reduction(op)
+    divides = op == Average and predivide != 1.0
+    before, after = (1.0 / predivide, predivide) if divides else (1.0, 1.0)
+    return Reduction(op, before, after, number_of(process_set))

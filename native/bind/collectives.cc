@@ -7,6 +7,7 @@
 
 #include "bind/bind.h"
 #include "bind/convert.h"
+#include "collective/communicator.h"
 
 namespace nb = nanobind;
 
@@ -106,6 +107,16 @@ void add_collectives(nb::class_<Runtime>& runtime) {
            nb::arg("dtype"), nb::arg("op"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("group") = "",
            nb::arg("group_size") = 0, nb::arg("process_set") = 0)
       .def("take_gathered", &take_gathered, nb::arg("ticket"))
+      .def("process_sets",
+           [](Runtime& self) {
+             std::vector<int> everyone = all_ranks(self.size());
+             nb::dict sets;
+             sets[nb::int_(0)] = everyone;
+             return sets;
+           })
+      .def("add_process_set", [](Runtime&, const std::vector<int>&) -> Ticket { throw InvalidArgument("not yet"); })
+      .def("remove_process_set", [](Runtime&, int) -> Ticket { throw InvalidArgument("not yet"); })
+      .def("join", [](Runtime&, const std::string&) -> Ticket { throw InvalidArgument("not yet"); })
       .def(
           "received_splits", [](Runtime& self, Ticket ticket) { return finished(self, ticket)->splits; },
           nb::arg("ticket"));

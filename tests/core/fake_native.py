@@ -68,10 +68,13 @@ class FakeRuntime:
         self._epoch = 0
         self._names: dict[int, str] = {}
         self._gathered: dict[int, Any] = {}
+        self._splits: dict[int, list[int]] = {}
+        self._sets: dict[int, list[int]] = {}
+        self._numbers: dict[int, int] = {}
 
     def allreduce(
         self, name: str, source: int, target: int, shape: Sequence[int], dtype: int, op: int,
-        prescale: float, postscale: float, group: str = "", group_size: int = 0,
+        prescale: float, postscale: float, group: str = "", group_size: int = 0, process_set: int = 0,
     ) -> int:  # fmt: skip
         values = _tensor(source, shape, dtype).clone()
         factor = prescale * postscale * (self.size if op == 1 else 1)
@@ -79,18 +82,65 @@ class FakeRuntime:
         _tensor(target, shape, dtype).copy_(result)
         return self._ticket(("allreduce", name, tuple(shape), dtype, op, prescale, postscale, group, group_size))
 
-    def allgather(self, name: str, source: int, shape: Sequence[int], dtype: int) -> int:
+    def allgather(self, name: str, source: int, shape: Sequence[int], dtype: int, process_set: int = 0) -> int:
         ticket = self._ticket(("allgather", name, tuple(shape), dtype))
         joined = torch.cat([_tensor(source, shape, dtype)] * self.size)
         self._gathered[ticket] = tuple(joined.shape), joined.view(torch.uint8).reshape(-1).numpy().copy()
         return ticket
 
-    def broadcast(self, name: str, source: int, target: int, shape: Sequence[int], dtype: int, root: int) -> int:
+    def broadcast(
+        self, name: str, source: int, target: int, shape: Sequence[int], dtype: int, root: int, process_set: int = 0
+    ) -> int:
         _tensor(target, shape, dtype).copy_(_tensor(source, shape, dtype).clone())
         return self._ticket(("broadcast", name, tuple(shape), dtype, root))
 
-    def barrier(self, name: str) -> int:
+    def barrier(self, name: str, process_set: int = 0) -> int:
         return self._ticket(("barrier", name))
+
+    def alltoall(
+        self, name: str, source: int, shape: Sequence[int], dtype: int, splits: Sequence[int], process_set: int = 0
+    ) -> int:
+        ticket = self._ticket(("alltoall", name, tuple(shape), dtype, tuple(splits)))
+        counts = list(splits) or [shape[0] // self.size] * self.size
+        begin = sum(counts[: self.rank])
+        mine = _tensor(source, shape, dtype)[begin : begin + counts[self.rank]]
+        joined = torch.cat([mine] * self.size)
+        self._gathered[ticket] = tuple(joined.shape), joined.view(torch.uint8).reshape(-1).numpy().copy()
+        self._splits[ticket] = [counts[self.rank]] * self.size
+        return ticket
+
+    def received_splits(self, ticket: int) -> list[int]:
+        return self._splits.pop(ticket)
+
+    def reducescatter(
+        self, name: str, source: int, target: int, shape: Sequence[int], dtype: int, op: int,
+        prescale: float, postscale: float, group: str = "", group_size: int = 0, process_set: int = 0,
+    ) -> int:  # fmt: skip
+        rows, more = divmod(shape[0], self.size)
+        begin = self.rank * rows + min(self.rank, more)
+        own = rows + (self.rank < more)
+        factor = prescale * postscale * (self.size if op == 1 else 1)
+        values = (_tensor(source, shape, dtype)[begin : begin + own].double() * factor).to(_TORCH[dtype])
+        _tensor(target, (own, *shape[1:]), dtype).copy_(values)
+        return self._ticket(("reducescatter", name, tuple(shape), dtype, op, prescale, postscale, group, group_size))
+
+    def join(self, name: str) -> int:
+        return self._decided(("join", name), self.size - 1)
+
+    def process_sets(self) -> dict[int, list[int]]:
+        return {0: list(range(self.size)), **self._sets}
+
+    def add_process_set(self, ranks: Sequence[int]) -> int:
+        number = max(self._sets, default=0) + 1
+        self._sets[number] = list(ranks)
+        return self._decided(("add_process_set", "add_process_set.noname", tuple(ranks)), number)
+
+    def remove_process_set(self, number: int) -> int:
+        del self._sets[number]
+        return self._decided(("remove_process_set", "remove_process_set.noname", number), number)
+
+    def decided_number(self, ticket: int) -> int:
+        return self._numbers[ticket]
 
     def poll(self, ticket: int) -> bool:
         return self._name(ticket) not in self.held
@@ -148,6 +198,11 @@ class FakeRuntime:
         self.calls.append(call)
         ticket = len(self.calls)
         self._names[ticket] = call[1]
+        return ticket
+
+    def _decided(self, call: tuple[Any, ...], number: int) -> int:
+        ticket = self._ticket(call)
+        self._numbers[ticket] = number
         return ticket
 
     def _name(self, ticket: int) -> str:

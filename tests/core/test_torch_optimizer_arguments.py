@@ -31,11 +31,11 @@ Open = Callable[..., Session]
         ({"named_parameters": [torch.ones(1)]}, ValueError, "sequence of tuples"),
         ({"named_parameters": [("a", torch.ones(1)), ("a", torch.ones(1))]}, ValueError, "unique. Found duplicates: a"),
         ({"named_parameters": [("a", torch.ones(1))]}, ValueError, "4 of 4 model parameters were not named"),
-        ({"process_set": hvd.ProcessSet([0])}, NotSupported, "set of all ranks"),
+        ({"process_set": hvd.ProcessSet([0])}, TypeError, "not registered"),
     ],
 )
 def test_bad_arguments(options: dict[str, Any], error: type[Exception], message: str, opened: Open) -> None:
-    opened(2)
+    opened(3)
     optimizer = torch.optim.SGD(make_model().parameters(), lr=0.1)
     with pytest.raises(error, match=message):
         hvd.DistributedOptimizer(optimizer, **options)

@@ -1,0 +1,177 @@
+"""Alltoall and reducescatter: the asynchronous forms, which no gradient flows through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ringtune import native, session
+from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
+from ringtune.errors import HorovodInternalError, InvalidArgument
+from ringtune.torch import handles
+from ringtune.torch.arguments import Average, Sum, resolve_op
+from ringtune.torch.handles import Pending, Reduction
+
+Splits = Sequence[int] | torch.Tensor
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: Splits | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start sending rows of the tensor to every rank and taking theirs.
+
+    Args:
+        tensor: Its first dimension is split; the others agree on all ranks.
+        splits: Rows for each rank of the set, in order: a list or an int32 tensor. Rows beyond their sum are not sent.
+            None: equal shares.
+        name: Name by which ranks match the operation; counted if missing.
+        process_set: The ranks that take part.
+
+    Returns:
+        Handle for `synchronize`, which returns the rows from all ranks in order, and how many came from each.
+
+    Raises:
+        InvalidArgument: The splits do not fit the tensor or the set.
+    """
+    number = number_of(process_set)
+    counts = _counts(splits)
+    dtype = handles.dtype_number(tensor)
+    source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+    with native.translated():
+        ticket = session.require().runtime.alltoall(
+            handles.wire_name("alltoall", name, number), source.data_ptr(), tuple(tensor.shape), dtype, counts, number
+        )
+
+    def finish() -> tuple[torch.Tensor, torch.Tensor]:
+        received = torch.tensor(session.require().runtime.received_splits(ticket), dtype=torch.int32)
+        if isinstance(splits, torch.Tensor):
+            received = received.to(splits)
+        return handles.gathered(ticket, tensor.dtype), received
+
+    return handles.register(Pending([ticket], finish, [source]))
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start a reduction of the tensor of which every rank gets its rows.
+
+    Args:
+        tensor: This rank's contribution; same shape and dtype on all ranks, at least one dimension.
+        name: Name by which ranks match the operation; counted if missing.
+        op: ``Average`` or ``Sum``.
+        process_set: The ranks that take part.
+        prescale_factor: Multiplies each contribution.
+        postscale_factor: Multiplies the result.
+
+    Returns:
+        Handle for `synchronize`, which returns the own rows: ``dim0 // size``, on the first ``dim0 % size`` ranks one
+        more.
+
+    Raises:
+        InvalidArgument: The tensor is a scalar.
+        HorovodInternalError: Another operation.
+    """
+    how = _reduction(op, (prescale_factor, postscale_factor), process_set)
+    handles.dtype_number(tensor)
+    wire = handles.wire_name("reducescatter", name, how.process_set)
+    ticket, kept = _start_reducescatter(tensor, wire, (how, process_set), ("", 0))
+    return handles.register(Pending([ticket], lambda: kept[1], kept))
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start reducescatters of several tensors that run only when all of them are ready on all ranks.
+
+    Returns:
+        One handle; `synchronize` returns the list of results.
+    """
+    how = _reduction(op, (prescale_factor, postscale_factor), process_set)
+    if not tensors:
+        raise InvalidArgument("grouped_reducescatter: got no tensors, expected at least one")
+    for tensor in tensors:  # a group that is submitted in part would never run
+        handles.dtype_number(tensor)
+        _check_rows(tensor, "grouped_reducescatter")
+    base = handles.wire_name("grouped_reducescatter", name, how.process_set)
+    count = len(tensors)
+    started = [
+        _start_reducescatter(tensor, f"{base}_{index}of{count}", (how, process_set), (base, count))
+        for index, tensor in enumerate(tensors, 1)
+    ]
+    keep = [kept for _, kept in started]
+    return handles.register(Pending([ticket for ticket, _ in started], lambda: [kept[1] for kept in keep], keep))
+
+
+def _reduction(op: int, factors: tuple[float, float], process_set: ProcessSet) -> Reduction:
+    if resolve_op(None, op) not in (Average, Sum):
+        raise HorovodInternalError("Reducescatter currently only supports AVERAGE and SUM.")
+    return Reduction(op, float(factors[0]), float(factors[1]), number_of(process_set))
+
+
+def _check_rows(tensor: torch.Tensor, what: str) -> None:
+    if tensor.dim() == 0:
+        raise InvalidArgument(f"{what} of a scalar: it needs at least one dimension to split along")
+
+
+def _start_reducescatter(
+    tensor: torch.Tensor, wire: str, how: tuple[Reduction, ProcessSet], group: tuple[str, int]
+) -> tuple[int, list[Any]]:
+    """Submit a reducescatter; returns its ticket, and input and output, which must be kept."""
+    _check_rows(tensor, "reducescatter")
+    reduction, process_set = how
+    source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+    output = torch.empty((own_rows(tensor.shape[0], process_set), *tensor.shape[1:]), dtype=tensor.dtype)
+    with native.translated():
+        ticket = session.require().runtime.reducescatter(
+            wire,
+            source.data_ptr(),
+            output.data_ptr(),
+            tuple(tensor.shape),
+            handles.dtype_number(tensor),
+            reduction.op,
+            reduction.prescale,
+            reduction.postscale,
+            *group,
+            reduction.process_set,
+        )
+    return ticket, [source, output]
+
+
+def own_rows(rows: int, process_set: ProcessSet) -> int:
+    """Return how many of so many rows this rank gets; 0 where it is no member, which the runtime refuses."""
+    size = process_set.size() or 1
+    rank = process_set.rank() if process_set.included() else size
+    assert rank is not None
+    return rows // size + (1 if rank < rows % size else 0)
+
+
+def _counts(splits: Splits | None) -> list[int]:
+    """Return the splits as a list, empty for equal shares.
+
+    Raises:
+        InvalidArgument: They are no list or int32 tensor of one dimension.
+    """
+    if splits is None:
+        return []
+    if isinstance(splits, torch.Tensor):
+        if splits.dtype is not torch.int32:
+            raise InvalidArgument(f"alltoall expects splits to contain 32-bit integers, got {splits.dtype}")
+        if splits.dim() != 1:
+            raise InvalidArgument(f"alltoall expects a 1D splits tensor, got {splits.dim()} dimensions")
+    return [int(one) for one in splits]
