@@ -58,8 +58,8 @@ def _racing(command: _Command) -> _Command:
             "--peers",
             default="gloo",
             show_default=True,
-            help="Comma-separated: gloo, openmpi, mpich, impi, openmpi-tuned, impi-tuned, or all. 'make bench-peers' "
-            "installs them.",
+            help="Comma-separated: gloo, openmpi, mpich, impi, oneccl, openmpi-tuned, impi-tuned, horovod, or "
+            "all. 'make bench-peers' installs them.",
         ),
     ):
         command = option(command)
@@ -143,7 +143,7 @@ def allreduce(**options: Any) -> None:
     multiple=True,
     default=("resnet50",),
     show_default=True,
-    help="A torchvision model, a file with sizes, or COUNTxSIZE as in 2000x4KiB; may be repeated.",
+    help="A torchvision model, gpt2, a file with sizes, or COUNTxSIZE as in 2000x4KiB; may be repeated.",
 )
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Per case."

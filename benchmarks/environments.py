@@ -56,17 +56,19 @@ class MpiPeer:
         environment: name of the folder.
         launcher: program in its ``bin`` and options before ``-n``.
         variables: environment variables that make it the tuned variant.
+        worker: module of `workers/race` that its ranks run.
     """
 
     name: str
     environment: str
     launcher: Sequence[str]
     variables: Mapping[str, str] = field(default_factory=dict)
+    worker: str = "mpi"
 
     def absent(self) -> str | None:
         """Returns why it cannot run here, None when it can."""
         folder = peers_folder() / self.environment
-        if not (folder / "bin" / self.launcher[0]).exists() or not (folder / "bin" / "python").exists():
+        if not (folder / "complete").exists():
             return f"there is no {folder}; 'make bench-peers' installs it"
         return None
 
@@ -76,7 +78,7 @@ class MpiPeer:
 
         def commands(join: str) -> list[list[str]]:
             launch = [str(folder / self.launcher[0]), *self.launcher[1:], "-n", str(setting.ranks)]
-            return [[*launch, str(folder / "python"), "-m", f"{_RACE}.mpi", join]]
+            return [[*launch, str(folder / "python"), "-m", f"{_RACE}.{self.worker}", join]]
 
         environ = {**bare_environ(setting), **self.variables}
         environ["PATH"] = f"{folder}{os.pathsep}{environ.get('PATH', os.defpath)}"

@@ -53,7 +53,15 @@ class Selection:
 
 def _mpi(name: str, *peer_fields: Any) -> PeerSpec:
     peer = MpiPeer(name, *peer_fields)
-    return PeerSpec(name, {"allreduce": {name: "mpi"}, "gradients": {name: "mpi"}}, peer.absent, peer.start)
+    ways = {name: peer.worker}
+    return PeerSpec(name, {"allreduce": ways, "gradients": ways}, peer.absent, peer.start)
+
+
+def _horovod_absent() -> str:
+    return (
+        "Horovod's last release, 0.28.1, compiles its torch extension as C++14, and torch 2.1 and later need C++17: it "
+        "cannot be built against this torch"
+    )
 
 
 # Large temporary buffers come from the heap and are kept, instead of fresh pages from the kernel in every call.
@@ -69,12 +77,16 @@ PEERS: dict[str, PeerSpec] = {
     spec.name: spec
     for spec in (
         PeerSpec("gloo", _GLOO, gloo_absent, partial(start_torch, "gloo")),
+        PeerSpec(
+            "horovod", {"allreduce": {"horovod": "horovod"}, "gradients": {"horovod": "horovod"}}, _horovod_absent
+        ),
         PeerSpec("ddp-gloo", {"resnet": {"ddp-gloo": "ddp-gloo"}}, gloo_absent),
         _mpi("openmpi", "openmpi", _OPENMPI),
         _mpi("openmpi-tuned", "openmpi", _OPENMPI, _KEEP_MEMORY),
         _mpi("mpich", "mpich", ("mpiexec",)),
         _mpi("impi", "impi", ("mpiexec",)),
         _mpi("impi-tuned", "impi", ("mpiexec",), _HUGE_PAGES),
+        _mpi("oneccl", "oneccl", ("mpiexec",), {}, "oneccl"),
     )
 }
 _SUBJECT = {"allreduce": {SUBJECT: "ringtune"}, "gradients": {SUBJECT: "ringtune-async"}}

@@ -1,4 +1,4 @@
-"""Which gradient tensors a training step produces: from a model, a recorded profile, or ``COUNTxSIZE``."""
+"""Which gradient tensors a step of training produces: of a model, GPT-2, a recorded profile, or ``COUNTxSIZE``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ringtune.errors import UsageError
 
 _UNIFORM = re.compile(r"(\d+)x(\d.*)")
 _HEADER_LINES = 3
+GPT2 = "gpt2"
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ def load_profile(text: str) -> GradientProfile:
     """Returns the profile that `text` names.
 
     Args:
-        text: a file (see `parse_profile`), ``2000x4KiB`` for equal tensors, or a torchvision model.
+        text: a file (see `parse_profile`), ``2000x4KiB`` for equal tensors, ``gpt2``, or a torchvision model.
 
     Raises:
         UsageError: none of these, or the file is not a profile.
@@ -43,7 +44,7 @@ def load_profile(text: str) -> GradientProfile:
         return _uniform(text, int(uniform[1]), parse_bytes(uniform[2]))
     if "/" in text or path.suffix:
         raise UsageError(f"no gradient profile at {text}")
-    return GradientProfile(text, model_sizes(text))
+    return GradientProfile(text, gpt2_sizes() if text == GPT2 else model_sizes(text))
 
 
 def parse_profile(text: str, source: str) -> tuple[int, ...]:
@@ -82,6 +83,22 @@ def model_sizes(name: str) -> tuple[int, ...]:
     with torch.device("meta"):
         parameters = list(build_model(name).parameters())
     return tuple(parameter.numel() * 4 for parameter in reversed(parameters) if parameter.requires_grad)
+
+
+def gpt2_sizes() -> tuple[int, ...]:
+    """Returns the float32 gradient sizes of GPT-2 small (124,439,808 parameters), last layer first.
+
+    The output layer shares the token embedding's weight, so its gradient is complete only at the very end.
+
+    Source: A. Radford et al., Language Models are Unsupervised Multitask Learners (2019), table 2, smallest model.
+    """
+    vocabulary, positions, width, layers = 50257, 1024, 768, 12
+    norm = [width, width]
+    attention = [width * 3 * width, 3 * width, width * width, width]
+    perceptron = [width * 4 * width, 4 * width, 4 * width * width, width]
+    block = [*norm, *attention, *norm, *perceptron]
+    parameters = [vocabulary * width, positions * width, *block * layers, *norm]
+    return tuple(4 * count for count in reversed(parameters))
 
 
 def _uniform(name: str, count: int, size_bytes: int) -> GradientProfile:

@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import import_module, metadata, util
 from pathlib import Path
@@ -43,11 +42,15 @@ class Finding:
     warning: str = ""
 
 
-def find_all() -> list[Finding]:
-    """Look for everything ringtune can use on this machine."""
+def find_all(ranks: int | None = None) -> list[Finding]:
+    """Look for everything ringtune can use on this machine.
+
+    Args:
+        ranks: How many ranks are to share the cores; None for as many as `ringtune run` starts without ``-np``.
+    """
     found = [_ringtune(), _native(), Finding("python", True, platform.python_version())]
     found += [_package(name, extra) for name, extra in _PACKAGES]
-    found += [_nccl(), _cupy(), _gpus(), _mpi_launcher(), _ssh(), _shared_memory(), _cores()]
+    found += [_nccl(), _cupy(), _gpus(), _mpi_launcher(), _ssh(), _shared_memory(), _cores(ranks)]
     return found
 
 
@@ -143,15 +146,32 @@ def _available_memory_bytes() -> int:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _cores() -> Finding:
+def _cores(ranks: int | None) -> Finding:
     cores = len(os.sched_getaffinity(0))
     given = os.environ.get("OMP_NUM_THREADS", "")
-    warning = ""
-    if given.isdigit() and int(given) > cores:
-        warning = f"OMP_NUM_THREADS={given}, but this machine has {cores} cores: threads will wait for one another"
-    elif cores < 2:
+    warning = crowding(ranks or cores, int(given) if given.isdigit() else 0, cores)
+    if not warning and cores < 2:
         warning = "one core: two ranks on this machine take turns, so scaling figures mean nothing"
     return Finding("cores", True, f"{cores} usable of {os.cpu_count()}", warning)
+
+
+def crowding(ranks: int, threads: int, cores: int) -> str:
+    """Return a warning when the threads of all ranks outnumber the cores, and what to set; else an empty string.
+
+    Args:
+        ranks: Ranks on this machine.
+        threads: Compute threads of each, that is ``OMP_NUM_THREADS``; 0 if it is not set.
+        cores: Cores that they may use.
+    """
+    # `ringtune run` gives each rank its share when nobody has said otherwise.
+    each = threads or max(1, cores // ranks)
+    if ranks * each <= cores:
+        return ""
+    running = f"{ranks} ranks x {each} {'thread' if each == 1 else 'threads'} on {cores} cores wait for one another"
+    if ranks > cores:
+        advice = f"start at most {cores} ranks (-np {cores})"
+        return f"{running}: {advice}" + (" and set OMP_NUM_THREADS=1" if each > 1 else "")
+    return f"{running}: set OMP_NUM_THREADS={cores // ranks}, or unset it and `ringtune run` does"
 
 
 def _version(package: str) -> str:
@@ -192,11 +212,10 @@ def _default_text(default: object, factor: int) -> str:
     return f"{default / factor:g}" if isinstance(default, int) and factor != 1 else str(default)
 
 
-def _print_table(console: Console) -> None:
+def _print_table(console: Console, findings: list[Finding]) -> None:
     table = Table(title="ringtune", title_justify="left", show_header=False)
     for column, wrap in (("name", False), ("state", False), ("detail", True)):
         table.add_column(column, no_wrap=not wrap)
-    findings = find_all()
     for finding in findings:
         state = "[green]yes[/]" if finding.available else "[dim]no[/]"
         detail = escape(finding.detail)
@@ -215,10 +234,17 @@ def _print_variables(console: Console) -> None:
 
 
 @click.command()
+@click.option(
+    "-np",
+    "--num-proc",
+    "ranks",
+    type=click.IntRange(min=1),
+    help="Ranks to plan for; default: as many as there are cores.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--variables", is_flag=True, help="List the environment variables instead.")
 @click.option("--markdown", is_flag=True, help="List the environment variables as a Markdown table.")
-def check(as_json: bool, variables: bool, markdown: bool) -> None:
+def check(ranks: int | None, as_json: bool, variables: bool, markdown: bool) -> None:
     """Show what is built and available on this machine."""
     if markdown:
         click.echo(variables_markdown())
@@ -226,8 +252,11 @@ def check(as_json: bool, variables: bool, markdown: bool) -> None:
     if as_json:
         names = ("name", "horovod", "default", "unit", "meaning")
         rows = [dict(zip(names, row, strict=True)) for row in variable_rows()]
-        click.echo(json.dumps(rows if variables else [asdict(finding) for finding in find_all()], indent=2))
+        click.echo(json.dumps(rows if variables else [asdict(finding) for finding in find_all(ranks)], indent=2))
         return
-    show: Callable[[Console], None] = _print_variables if variables else _print_table
     # A pipe has no width; 120 keeps a row on a line.
-    show(Console(width=None if os.isatty(1) else 120))
+    console = Console(width=None if os.isatty(1) else 120)
+    if variables:
+        _print_variables(console)
+    else:
+        _print_table(console, find_all(ranks))

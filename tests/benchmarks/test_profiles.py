@@ -51,6 +51,14 @@ def test_resnet50_in_backward_order() -> None:
     assert profile.sizes_bytes[:3] == (1000 * 4, 1000 * 2048 * 4, 2048 * 4)
 
 
+def test_gpt2_small() -> None:
+    profile = load_profile("gpt2")
+    assert len(profile.sizes_bytes) == 148
+    assert profile.total_bytes == 124_439_808 * 4
+    assert profile.sizes_bytes[:4] == (768 * 4, 768 * 4, 768 * 4, 4 * 768 * 768 * 4)
+    assert profile.sizes_bytes[-1] == 50257 * 768 * 4
+
+
 def test_missing_file() -> None:
     with pytest.raises(UsageError, match=r"no gradient profile at nowhere/net\.log"):
         load_profile("nowhere/net.log")

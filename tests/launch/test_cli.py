@@ -123,6 +123,32 @@ def test_check_table_names_every_finding(capsys: pytest.CaptureFixture[str]) -> 
     assert [finding.name for finding in find_all() if finding.name not in text] == []
 
 
+@pytest.mark.parametrize(
+    ("ranks", "threads", "cores", "warning"),
+    [
+        (2, 1, 2, ""),
+        (2, 0, 2, ""),
+        (4, 2, 8, ""),
+        (3, 0, 8, ""),
+        (2, 2, 2, "2 ranks x 2 threads on 2 cores wait for one another: set OMP_NUM_THREADS=1, or unset it and "),
+        (2, 8, 8, "2 ranks x 8 threads on 8 cores wait for one another: set OMP_NUM_THREADS=4, or unset it and "),
+        (4, 0, 2, "4 ranks x 1 thread on 2 cores wait for one another: start at most 2 ranks (-np 2)"),
+        (4, 3, 2, "4 ranks x 3 threads on 2 cores wait for one another: start at most 2 ranks (-np 2) and set OMP_"),
+    ],
+)
+def test_crowded_cores(ranks: int, threads: int, cores: int, warning: str) -> None:
+    from ringtune.check import crowding
+
+    text = crowding(ranks, threads, cores)
+    assert text.startswith(warning)
+    assert bool(text) == bool(warning)
+
+
+def test_check_warns_of_more_ranks_than_cores(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "-np", "4096"]) == 0
+    assert "cores: 4096 ranks x" in capsys.readouterr().out
+
+
 def test_check_build_flag_of_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "--check-build"]) == 0
     assert "native runtime" in capsys.readouterr().out
