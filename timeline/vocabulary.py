@@ -43,7 +43,17 @@ FOREIGN_STAGES = frozenset({Stage.OTHER, Stage.KERNEL})
 
 STAGE_OF_LABEL = {stage.label: stage for stage in Stage}
 
-KINDS = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "BARRIER", "ALLTOALL", "REDUCESCATTER")
+KINDS = (
+    "ALLREDUCE",
+    "ALLGATHER",
+    "BROADCAST",
+    "BARRIER",
+    "ALLTOALL",
+    "REDUCESCATTER",
+    "JOIN",
+    "ADD_PROCESS_SET",
+    "REMOVE_PROCESS_SET",
+)
 """Collectives, as they stand in ``NEGOTIATE_<KIND>`` and ``RING_<KIND>``; the index is the native wire value."""
 
 NEGOTIATE_PREFIX = "NEGOTIATE_"

@@ -13,7 +13,11 @@ enum class CollectiveKind : std::uint8_t {
   kBarrier = 3,
   kAlltoall = 4,
   kReducescatter = 5,
+  kJoin = 6,
+  kAddProcessSet = 7,
+  kRemoveProcessSet = 8,
 };
+inline constexpr CollectiveKind kLastCollectiveKind = CollectiveKind::kRemoveProcessSet;
 [[nodiscard]] std::string_view name_of(CollectiveKind kind);  // "ALLREDUCE"
 
 }  // namespace ringtune

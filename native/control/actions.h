@@ -21,7 +21,10 @@ struct SendAction {
 struct ExecuteAction {
   std::uint32_t batch_id = 0;
   std::vector<std::string> names;
-  std::vector<std::int64_t> rows;  // allgather: first dimension by rank
+  std::vector<std::int64_t> rows;  // allgather: first dimension by member of the set
+  std::uint32_t process_set = 0;   // whose member this rank is
+  /// This rank has joined and has none of these tensors: it contributes neutral elements to them. Empty otherwise.
+  std::vector<SharedRequest> absent;
   friend bool operator==(const ExecuteAction&, const ExecuteAction&) = default;
 };
 
@@ -43,6 +46,7 @@ struct FailAction {
   FailureKind kind = FailureKind::kMismatch;
   std::string name;
   std::string message;
+  std::uint32_t process_set = 0;
   friend bool operator==(const FailAction&, const FailAction&) = default;
 };
 
@@ -57,6 +61,7 @@ struct StallAction {
   std::string name;
   std::vector<int> missing;
   std::int64_t age_ns = 0;
+  std::uint32_t process_set = 0;
   friend bool operator==(const StallAction&, const StallAction&) = default;
 };
 
@@ -66,7 +71,24 @@ struct AbortAction {
   friend bool operator==(const AbortAction&, const AbortAction&) = default;
 };
 
+/// Between the same two batches on every rank, members or not: a process set is there from now on, or gone. Finishes
+/// the pending request `name` of the global set.
+struct SetAction {
+  std::string name;
+  bool added = false;
+  std::uint32_t id = 0;
+  RankSet members;
+  friend bool operator==(const SetAction&, const SetAction&) = default;
+};
+
+/// Every rank has joined: finishes the pending join `name`.
+struct JoinAction {
+  std::string name;
+  int last_rank = 0;
+  friend bool operator==(const JoinAction&, const JoinAction&) = default;
+};
+
 using Action = std::variant<SendAction, ExecuteAction, FailAction, ApplyKnobsAction, StallAction, AbortAction,
-                            RoundAction, DeclineAction>;
+                            RoundAction, DeclineAction, SetAction, JoinAction>;
 
 }  // namespace ringtune

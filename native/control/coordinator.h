@@ -1,20 +1,23 @@
 // The deciding side of the negotiation, on rank 0: counts announcements, compares them, plans batches, numbers tensors
-// for the response cache, watches for stalls. A pure machine: no clock, socket or thread inside; one thread drives it.
+// for the response cache, keeps the process sets, watches for stalls. A pure machine: no clock, socket or thread
+// inside; one thread drives it.
 #pragma once
 
 #include <cstdint>
 #include <limits>
-#include <list>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "control/actions.h"
 #include "control/messages.h"
 #include "control/plan_learner.h"
+#include "control/process_sets.h"
+#include "control/response_cache.h"
+#include "control/tensor_key.h"
+#include "control/tree.h"
 
 namespace ringtune {
 
@@ -23,12 +26,19 @@ struct StallLimits {
   std::int64_t shutdown_ns = 0;              // 0 = never end the job
 };
 
+struct CoordinatorOptions {
+  int size = 1;
+  int fan_out = kDefaultFanOut;
+  Knobs knobs;
+  StallLimits stall;
+  bool plans = false;  // the ranks can follow one (NegotiatorOptions)
+};
+
 class Coordinator {
  public:
-  /// `plans`: the ranks can follow one (NegotiatorOptions).
-  Coordinator(int size, const Knobs& knobs, const StallLimits& stall, bool plans = false);
+  explicit Coordinator(const CoordinatorOptions& options);
 
-  /// Throws Protocol when the message contradicts what the rank said before.
+  /// News of this rank itself or of a child in the tree. Throws Protocol when they contradict what was said before.
   void announced(int from, const WorkerNews& message, std::int64_t now_ns);
   /// All ranks will switch between the same two batches. Returns the epoch of the change.
   std::uint32_t propose(const Knobs& knobs);
@@ -37,7 +47,7 @@ class Coordinator {
   [[nodiscard]] std::optional<Decisions> take_decisions();
 
   [[nodiscard]] std::int64_t next_wake_ns() const noexcept { return entries_.empty() ? kNever : next_stall_ns_; }
-  [[nodiscard]] bool everyone_left() const noexcept { return left_count_ == size_; }
+  [[nodiscard]] bool everyone_left() const noexcept { return left_.count() == size_; }
   /// The newest step that all ranks have reported, and the longest duration among them.
   [[nodiscard]] StepReport world_step() const noexcept { return world_step_; }
   void validate_state() const;
@@ -47,26 +57,21 @@ class Coordinator {
  private:
   /// A tensor that some ranks have announced.
   struct Entry {
-    std::vector<SharedRequest> by_rank;
-    int count = 0;
-    std::uint32_t cache_id = TensorRef::kUncached;  // the number that all announcements so far have used
-    bool in_full = false;                           // some rank sent the whole request
+    SharedRequest first;            // the first rank's
+    std::vector<Variant> variants;  // announced in full, or by a number that is being forgotten
+    RankSet by_number;              // announced by the live number
+    RankSet announced;              // in either way
     std::int64_t first_ns = 0;
     std::int64_t warned_ns = 0;
   };
-  /// A numbered tensor.
-  struct Slot {
-    std::string name;
-    std::vector<SharedRequest> by_rank;
-    std::uint64_t evicted_in = 0;  // sequence of the decisions that evicted it; 0 = live
-    bool told = false;             // the ranks know the number
-    std::list<std::uint32_t>::iterator use;
-  };
-  /// A tensor that all ranks have announced, alike.
+  using Entries = std::map<TensorKey, Entry>;  // ordered: warnings come in a stable order
+
+  /// A tensor that all members have announced alike, but for those that have joined.
   struct Ready {
     SharedRequest request;
     std::uint32_t cache_id = TensorRef::kUncached;
     std::vector<std::int64_t> rows;
+    RankSet absent;
     std::int64_t ready_ns = 0;
   };
   /// Tensors that run only together: the members that are ready, and whether one has failed.
@@ -76,37 +81,58 @@ class Coordinator {
     std::string failure;
   };
 
-  void add(int from, SharedRequest request, std::uint32_t cache_id, std::int64_t now_ns);
-  void complete(const std::string& name, Entry entry, std::int64_t now_ns);
+  /// What a child speaks for.
+  struct Child {
+    RankSet ranks;
+    std::uint64_t acknowledged = 0;
+    bool waiting = false;  // it said last that a caller is blocked
+  };
+
+  [[nodiscard]] RankSet spoken_for(const Child& child, int from, const RankSet& ranks) const;
+  void add_numbered(int from, std::uint32_t id, const RankSet* some, std::int64_t now_ns);
+  void add_in_full(int from, const Variant& variant, std::int64_t now_ns);
+  Entry& count_in(const SharedRequest& request, const RankSet& ranks, std::int64_t now_ns);
+  static void expand(const ResponseCache::Slot& slot, const RankSet& ranks, std::vector<Variant>& variants);
+  void settle(const TensorKey& key, std::int64_t now_ns);
+  [[nodiscard]] bool hopeless(const TensorKey& key, const Entry& entry, const RankSet& absent);
+  void complete(Ready ready, Entry entry);
   void enqueue(Ready ready);
   void fail(const Request& request, FailureKind kind, const std::string& message);
+  void doom(const Request& request, FailureKind kind, const std::string& message);
+  void fail_members(const Group& group, FailureKind kind, const std::string& message);
+  void change_sets(const Request& request);
+  void remove_set(std::uint32_t id);
+  void join(const RankSet& ranks, const Request& request, std::int64_t now_ns);
+  void resettle(std::int64_t now_ns);
   [[nodiscard]] TensorRef reference(const Ready& ready);
   void plan_ready();
+  void decide_batch(const std::vector<std::uint32_t>& members);
   void learn();
   void begin_plan(std::vector<std::vector<std::uint32_t>> batches);
   void end_plan(std::uint64_t rounds);
   void switch_to(const Knobs& knobs);
-  void rank_left(int rank);
-  [[nodiscard]] std::string leavers_message(const std::string& name) const;
-  void note_steps(const std::vector<StepReport>& steps);
-  std::uint32_t number(const std::string& name, std::vector<SharedRequest> by_rank);
+  void ranks_left(const RankSet& ranks, std::int64_t now_ns);
+  [[nodiscard]] std::string leavers_message(const Request& request) const;
+  void note_steps(const std::vector<StepTally>& steps);
+  std::uint32_t number(const Ready& ready, std::vector<Variant> variants);
   void evict(std::uint32_t id);
   void trim_cache();
-  void drop_tombstones();
-  [[nodiscard]] std::vector<int> missing_ranks(const Entry& entry) const;
+  [[nodiscard]] RankSet missing_ranks(const TensorKey& key, const Entry& entry) const;
 
   int size_;
   Knobs knobs_;
   StallLimits stall_;
-  std::map<std::string, Entry> entries_;  // ordered: warnings come in a stable order
+  std::map<int, Child> children_;  // by rank, rank 0 itself among them
+  ProcessSets sets_;
+  Entries entries_;
   std::vector<Ready> ready_;
-  std::map<std::string, Group> groups_;
-  std::unordered_map<std::uint32_t, Slot> slots_;
-  std::unordered_map<std::string, std::uint32_t> ids_by_name_;
-  std::list<std::uint32_t> least_used_;  // live numbers, oldest use first
-  std::vector<std::uint32_t> tombstones_;
-  std::vector<std::uint64_t> seen_;
-  std::vector<bool> waiting_;  // ranks that said last that a caller is blocked
+  std::map<TensorKey, Group> groups_;
+  ResponseCache cache_;
+  RankSet left_;
+  RankSet joined_;
+  std::string join_name_;
+  int last_joined_ = 0;
+  bool joined_lately_ = false;  // somebody joined since the last decisions: the next one came at the same time
 
   // The plan (see plan_follower.h).
   bool plans_;
@@ -116,11 +142,9 @@ class Coordinator {
   std::size_t plan_batches_ = 0;
   std::uint64_t plan_sequence_ = 0;  // of the decisions that began the last plan
   std::vector<Knobs> proposed_;      // wait for the end of the plan
-  std::vector<bool> left_;
-  int left_count_ = 0;
+
   std::vector<Decision> items_;
   std::uint64_t sequence_ = 0;
-  std::uint32_t next_cache_id_ = 1;
   std::uint32_t next_batch_id_ = 1;
   std::uint32_t epoch_ = 0;
   std::int64_t next_stall_ns_ = kNever;

@@ -49,14 +49,38 @@ Knobs read_knobs(ByteReader& in) {
   return knobs;
 }
 
+void write_variants(ByteWriter& out, const std::vector<Variant>& variants) {
+  write_list(out, variants, [&](const Variant& variant) {
+    write_request(out, *variant.request);
+    write_rank_set(out, variant.ranks);
+  });
+}
+
+std::vector<Variant> read_variants(ByteReader& in) {
+  constexpr std::size_t kLeastBytes = 56;
+  return read_list(in, kLeastBytes, [&] {
+    Variant variant;
+    variant.request = std::make_shared<const Request>(read_request(in));
+    variant.ranks = read_rank_set(in);
+    return variant;
+  });
+}
+
 void write(ByteWriter& out, const WorkerNews& message) {
   out.u64(message.seen);
-  out.u8(static_cast<std::uint8_t>((message.waiting ? 1 : 0) | (message.leaving ? 2 : 0)));
+  out.u64(message.acknowledged);
+  out.u8(message.waiting ? 1 : 0);
+  write_rank_set(out, message.leaving);
   write_list(out, message.cached, [&](std::uint32_t id) { out.u32(id); });
-  write_list(out, message.requests, [&](const Request& request) { write_request(out, request); });
-  write_list(out, message.steps, [&](const StepReport& report) {
-    out.u32(report.step);
-    out.i64(report.duration_ns);
+  write_list(out, message.partial, [&](const PartialNews& news) {
+    out.u32(news.cache_id);
+    write_rank_set(out, news.ranks);
+  });
+  write_variants(out, message.requests);
+  write_list(out, message.steps, [&](const StepTally& tally) {
+    out.u32(tally.step);
+    out.i64(tally.longest_ns);
+    out.i32(tally.ranks);
   });
   out.u32(message.left_plan);
   out.u64(message.plan_rounds);
@@ -65,16 +89,23 @@ void write(ByteWriter& out, const WorkerNews& message) {
 WorkerNews read_announcement(ByteReader& in) {
   WorkerNews message;
   message.seen = in.u64();
-  const std::uint8_t flags = in.u8();
-  message.waiting = (flags & 1) != 0;
-  message.leaving = (flags & 2) != 0;
+  message.acknowledged = in.u64();
+  message.waiting = in.u8() != 0;
+  message.leaving = read_rank_set(in);
   message.cached = read_list(in, 4, [&] { return in.u32(); });
-  message.requests = read_list(in, 40, [&] { return read_request(in); });
-  message.steps = read_list(in, 12, [&] {
-    StepReport report;
-    report.step = in.u32();
-    report.duration_ns = in.i64();
-    return report;
+  message.partial = read_list(in, 8, [&] {
+    PartialNews news;
+    news.cache_id = in.u32();
+    news.ranks = read_rank_set(in);
+    return news;
+  });
+  message.requests = read_variants(in);
+  message.steps = read_list(in, 16, [&] {
+    StepTally tally;
+    tally.step = in.u32();
+    tally.longest_ns = in.i64();
+    tally.ranks = in.i32();
+    return tally;
   });
   message.left_plan = in.u32();
   message.plan_rounds = in.u64();
@@ -92,11 +123,15 @@ void write_decision(ByteWriter& out, const Decision& decision) {
               out.string(tensor.name);
             });
             write_list(out, batch.rows, [&](std::int64_t rows) { out.i64(rows); });
+            out.u32(batch.process_set);
+            write_rank_set(out, batch.absent);
+            write_variants(out, batch.templates);
           },
           [&](const FailureDecision& failure) {
             out.u8(static_cast<std::uint8_t>(failure.kind));
             out.string(failure.name);
             out.string(failure.message);
+            out.u32(failure.process_set);
           },
           [&](const KnobsDecision& change) {
             out.u32(change.epoch);
@@ -105,7 +140,10 @@ void write_decision(ByteWriter& out, const Decision& decision) {
           [&](const EvictDecision& evict) { write_list(out, evict.cache_ids, [&](std::uint32_t id) { out.u32(id); }); },
           [&](const LeftDecision& left) { out.i32(left.rank); },
           [&](const AbortDecision& abort) { out.string(abort.message); },
-          [&](const StallDecision& stall) { out.string(stall.name); },
+          [&](const StallDecision& stall) {
+            out.string(stall.name);
+            out.u32(stall.process_set);
+          },
           [&](const PlanDecision& plan) {
             out.u32(plan.plan_id);
             write_list(out, plan.batches, [&](const std::vector<std::uint32_t>& batch) {
@@ -113,6 +151,13 @@ void write_decision(ByteWriter& out, const Decision& decision) {
             });
           },
           [&](const PlanEndDecision& end) { out.u32(end.plan_id); },
+          [&](const SetDecision& change) {
+            out.string(change.name);
+            out.u8(change.added ? 1 : 0);
+            out.u32(change.id);
+            write_rank_set(out, change.members);
+          },
+          [&](const JoinDecision& join) { out.i32(join.last_rank); },
       },
       decision);
 }
@@ -127,17 +172,44 @@ BatchDecision read_batch(ByteReader& in) {
     return tensor;
   });
   batch.rows = read_list(in, 8, [&] { return in.i64(); });
+  batch.process_set = in.u32();
+  batch.absent = read_rank_set(in);
+  batch.templates = read_variants(in);
   return batch;
 }
 
 FailureDecision read_failure(ByteReader& in) {
   FailureDecision failure;
   const std::uint8_t kind = in.u8();
-  if (kind > 1) throw Protocol("a control message holds the unknown failure kind " + std::to_string(kind));
+  if (kind > 2) throw Protocol("a control message holds the unknown failure kind " + std::to_string(kind));
   failure.kind = static_cast<FailureKind>(kind);
   failure.name = in.string();
   failure.message = in.string();
+  failure.process_set = in.u32();
   return failure;
+}
+
+StallDecision read_stall(ByteReader& in) {
+  StallDecision stall;
+  stall.name = in.string();
+  stall.process_set = in.u32();
+  return stall;
+}
+
+PlanDecision read_plan(ByteReader& in) {
+  PlanDecision plan;
+  plan.plan_id = in.u32();
+  plan.batches = read_list(in, 4, [&] { return read_list(in, 4, [&] { return in.u32(); }); });
+  return plan;
+}
+
+SetDecision read_set(ByteReader& in) {
+  SetDecision change;
+  change.name = in.string();
+  change.added = in.u8() != 0;
+  change.id = in.u32();
+  change.members = read_rank_set(in);
+  return change;
 }
 
 Decision read_decision(ByteReader& in) {
@@ -159,15 +231,15 @@ Decision read_decision(ByteReader& in) {
     case 5:
       return AbortDecision{in.string()};
     case 6:
-      return StallDecision{in.string()};
-    case 7: {
-      PlanDecision plan;
-      plan.plan_id = in.u32();
-      plan.batches = read_list(in, 4, [&] { return read_list(in, 4, [&] { return in.u32(); }); });
-      return plan;
-    }
+      return read_stall(in);
+    case 7:
+      return read_plan(in);
     case 8:
       return PlanEndDecision{in.u32()};
+    case 9:
+      return read_set(in);
+    case 10:
+      return JoinDecision{in.i32()};
     default:
       throw Protocol("a control message holds the unknown decision " + std::to_string(type));
   }
@@ -187,6 +259,7 @@ Bytes encode(const ControlMessage& message) {
                  [&](const ClockPing& ping) {
                    out.i64(ping.worker_ns);
                    out.i64(ping.coordinator_ns);
+                   out.i32(ping.rank);
                  },
              },
              message);
@@ -208,6 +281,7 @@ ControlMessage decode(ByteView bytes) {
     ClockPing ping;
     ping.worker_ns = in.i64();
     ping.coordinator_ns = in.i64();
+    ping.rank = in.i32();
     message = ping;
   } else {
     throw Protocol("unknown control message " + std::to_string(type));

@@ -1,5 +1,5 @@
-// What travels on the control links. Workers announce, the coordinator (rank 0) decides; the stream of decisions is the
-// same for every rank, and its order is the order of execution.
+// What travels on the control links, which form a tree around rank 0. Workers announce, the coordinator (rank 0)
+// decides; the stream of decisions is the same for every rank, and its order is the order of execution.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "control/rank_set.h"
 #include "control/request.h"
 #include "fusion/knobs.h"
 
@@ -20,15 +21,32 @@ struct StepReport {
   friend bool operator==(const StepReport&, const StepReport&) = default;
 };
 
-/// Worker -> coordinator.
+/// What some ranks have reported of one step.
+struct StepTally {
+  std::uint32_t step = 0;
+  std::int64_t longest_ns = 0;
+  std::int32_t ranks = 1;
+  friend bool operator==(const StepTally&, const StepTally&) = default;
+};
+
+/// A tensor known by number, from some ranks of the sender's subtree.
+struct PartialNews {
+  std::uint32_t cache_id = 0;
+  RankSet ranks;
+  friend bool operator==(const PartialNews&, const PartialNews&) = default;
+};
+
+/// From a rank to its parent in the tree, for all ranks of its subtree; at the root the coordinator.
 struct WorkerNews {
-  std::uint64_t seen = 0;             // decisions this rank has processed: frees evicted cache numbers
-  bool waiting = false;               // a caller of this rank is blocked: do not hold batches back
-  bool leaving = false;               // the rank shuts down
-  std::vector<std::uint32_t> cached;  // tensors known by number
-  std::vector<Request> requests;      // tensors in full
-  std::vector<StepReport> steps;
-  std::uint32_t left_plan = 0;    // the plan that this rank has just left; 0 = none
+  std::uint64_t seen = 0;             // decisions the sender has processed
+  std::uint64_t acknowledged = 0;     // decisions that all ranks of its subtree have processed: frees cache numbers
+  bool waiting = false;               // a caller is blocked: do not hold batches back
+  RankSet leaving;                    // ranks that shut down
+  std::vector<std::uint32_t> cached;  // tensors known by number, from all members of their set in the subtree
+  std::vector<PartialNews> partial;   // the same, from some
+  std::vector<Variant> requests;      // tensors in full
+  std::vector<StepTally> steps;
+  std::uint32_t left_plan = 0;    // the plan that the ranks have just left; 0 = none
   std::uint64_t plan_rounds = 0;  // batches of it that have run
   friend bool operator==(const WorkerNews&, const WorkerNews&) = default;
 };
@@ -44,16 +62,20 @@ struct TensorRef {
 struct BatchDecision {
   std::uint32_t batch_id = 0;
   std::vector<TensorRef> tensors;
-  std::vector<std::int64_t> rows;  // allgather: first dimension by rank
+  std::vector<std::int64_t> rows;  // allgather: first dimension by member of the set; empty for a known number
+  std::uint32_t process_set = 0;
+  RankSet absent;                  // members that have joined: they contribute neutral elements
+  std::vector<Variant> templates;  // what the absent need to know, by tensor; empty when nobody is absent
   friend bool operator==(const BatchDecision&, const BatchDecision&) = default;
 };
 
-enum class FailureKind : std::uint8_t { kMismatch = 0, kShutDown = 1 };
+enum class FailureKind : std::uint8_t { kMismatch = 0, kShutDown = 1, kInvalidArgument = 2 };
 
 struct FailureDecision {
   FailureKind kind = FailureKind::kMismatch;
   std::string name;
   std::string message;
+  std::uint32_t process_set = 0;
   friend bool operator==(const FailureDecision&, const FailureDecision&) = default;
 };
 
@@ -83,6 +105,7 @@ struct AbortDecision {
 /// Tells the workers that a stall was seen and reported by the coordinator.
 struct StallDecision {
   std::string name;
+  std::uint32_t process_set = 0;
   friend bool operator==(const StallDecision&, const StallDecision&) = default;
 };
 
@@ -100,8 +123,23 @@ struct PlanEndDecision {
   friend bool operator==(const PlanEndDecision&, const PlanEndDecision&) = default;
 };
 
+/// A process set is there from now on, or gone. `name` is the request that all ranks have made.
+struct SetDecision {
+  std::string name;
+  bool added = false;
+  std::uint32_t id = 0;
+  RankSet members;
+  friend bool operator==(const SetDecision&, const SetDecision&) = default;
+};
+
+/// All ranks have joined: nobody is absent any more.
+struct JoinDecision {
+  std::int32_t last_rank = 0;
+  friend bool operator==(const JoinDecision&, const JoinDecision&) = default;
+};
+
 using Decision = std::variant<BatchDecision, FailureDecision, KnobsDecision, EvictDecision, LeftDecision, AbortDecision,
-                              StallDecision, PlanDecision, PlanEndDecision>;
+                              StallDecision, PlanDecision, PlanEndDecision, SetDecision, JoinDecision>;
 
 /// Coordinator -> every rank.
 struct Decisions {
@@ -110,10 +148,11 @@ struct Decisions {
   friend bool operator==(const Decisions&, const Decisions&) = default;
 };
 
-/// Clock exchange, beside the stream: worker -> coordinator (coordinator_ns = 0) and back.
+/// Clock exchange, beside the stream: along the tree from a worker to the coordinator (coordinator_ns = 0) and back.
 struct ClockPing {
   std::int64_t worker_ns = 0;
   std::int64_t coordinator_ns = 0;
+  std::int32_t rank = 0;  // whose clock is compared
   friend bool operator==(const ClockPing&, const ClockPing&) = default;
 };
 

@@ -8,8 +8,9 @@
 namespace ringtune {
 
 Negotiator::Negotiator(const NegotiatorOptions& options)
-    : options_(options), worker_(options.rank, options.knobs, options.stall.warning_ns) {
-  if (options.rank == 0) coordinator_.emplace(options.size, options.knobs, options.stall, options.plans);
+    : options_(options), worker_(options.rank, options.size, options.knobs, options.stall.warning_ns) {
+  if (options.rank == 0)
+    coordinator_.emplace(CoordinatorOptions{options.size, options.size, options.knobs, options.stall, options.plans});
 }
 
 void Negotiator::local_ready(SharedRequest request, std::int64_t now_ns, Tag tag) {

@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/dtype.h"
 #include "collective/kind.h"
+#include "control/rank_set.h"
 
 namespace ringtune {
 
@@ -27,11 +28,25 @@ struct Request {
   std::string group;             // tensors of one group run only when all members are ready
   std::uint32_t group_size = 0;  // 0 = no group
   std::vector<std::int64_t> shape;
+  std::vector<std::int32_t> members;  // add_process_set: ascending
+  std::uint32_t subject = 0;          // remove_process_set: the set
   friend bool operator==(const Request&, const Request&) = default;
 };
 
 /// Repeated operations share one request, so that passing it on costs no copy and a look at the pointer often suffices.
 using SharedRequest = std::shared_ptr<const Request>;
+
+/// What some ranks ask for, all alike. Never null.
+struct Variant {
+  SharedRequest request;
+  RankSet ranks;
+  friend bool operator==(const Variant& a, const Variant& b) {
+    return a.ranks == b.ranks && (a.request == b.request || *a.request == *b.request);
+  }
+};
+
+/// Adds what `ranks` ask for; joins them to a variant that asks for the same if it is at hand.
+void add_variant(std::vector<Variant>& variants, const SharedRequest& request, const RankSet& ranks);
 
 [[nodiscard]] std::size_t element_count(const Request& request);
 [[nodiscard]] std::size_t byte_count(const Request& request);
@@ -40,9 +55,9 @@ using SharedRequest = std::shared_ptr<const Request>;
 void write_request(ByteWriter& out, const Request& request);
 [[nodiscard]] Request read_request(ByteReader& in);  // throws Protocol
 
-/// Compares what the ranks sent (index = rank; none is null). Empty when they agree; else a message that names the
-/// tensor, the first thing that differs, and every value with the ranks that sent it.
-[[nodiscard]] std::optional<std::string> find_mismatch(std::span<const Request* const> by_rank);
+/// Compares what the ranks sent. Empty when they agree; else a message that names the tensor, the first thing that
+/// differs, and every value with the ranks that sent it.
+[[nodiscard]] std::optional<std::string> find_mismatch(std::span<const Variant> variants);
 
 /// "0, 2-5, 9"
 [[nodiscard]] std::string rank_list(std::span<const int> ranks);

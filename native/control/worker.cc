@@ -14,19 +14,14 @@ constexpr const char* kCoordinatorLeft =
 
 constexpr const char* kLeft = "ringtune was shut down on this rank while the operation was pending";
 
-// How long a batch of the plan may stay incomplete although nobody blocks: a caller may wait for a tensor by other
-// means than the runtime's.
-constexpr std::int64_t kQuietPlanNs = 100'000'000;
-constexpr std::int64_t kQuietPlanCycles = 20;
-constexpr std::uint32_t kPlanBatch = 1u << 31;  // numbers of batches that no coordinator has given
-
 bool same(const SharedRequest& a, const SharedRequest& b) { return a == b || *a == *b; }
 
 }  // namespace
 
 void Worker::ready(SharedRequest request, Tag tag, std::int64_t now_ns, std::vector<Action>& actions) {
   if (coordinator_left_ || left_) {
-    actions.push_back(FailAction{FailureKind::kShutDown, request->name, left_ ? kLeft : kCoordinatorLeft});
+    actions.push_back(
+        FailAction{FailureKind::kShutDown, request->name, left_ ? kLeft : kCoordinatorLeft, request->process_set});
     return;
   }
   if (plan_.active()) {
@@ -41,93 +36,12 @@ void Worker::enqueue(SharedRequest request, Tag tag, std::int64_t now_ns) {
     last_heard_ns_ = now_ns;
     if (stall_warning_ns_ > 0) next_stall_ns_ = now_ns + 2 * stall_warning_ns_;
   }
+  if (request->kind == CollectiveKind::kJoin) join_name_ = request->name;
   if (bundle_.empty()) bundle_since_ns_ = now_ns;
   bundle_bytes_ += byte_count(*request);
-  bundle_.push_back(request->name);
-  std::string name = request->name;
-  const bool fresh =
-      pending_.emplace(std::move(name), Pending{std::move(request), now_ns, false, order_++, tag}).second;
-  RINGTUNE_CHECK(fresh, "tensor '", bundle_.back(), "' is pending already");
-}
-
-/// What was announced and not decided belongs to the plan, in the order in which it became ready.
-void Worker::enter_plan(const PlanDecision& decision, std::int64_t now_ns) {
-  std::vector<std::vector<SharedRequest>> batches;
-  for (const std::vector<std::uint32_t>& ids : decision.batches) {
-    std::vector<SharedRequest>& batch = batches.emplace_back();
-    for (const std::uint32_t id : ids) {
-      const auto known = names_by_id_.find(id);
-      RINGTUNE_CHECK(known != names_by_id_.end(), "the plan holds the unknown cache number ", id);
-      batch.push_back(cache_.at(known->second).request);
-    }
-  }
-  std::vector<Pending> waiting;
-  for (auto& [name, pending] : pending_) waiting.push_back(std::move(pending));
-  std::sort(waiting.begin(), waiting.end(), [](const Pending& a, const Pending& b) { return a.order < b.order; });
-  pending_.clear();
-  bundle_.clear();
-  bundle_bytes_ = 0;
-  next_stall_ns_ = kNever;
-  plan_.begin(decision.plan_id, batches, now_ns);
-  plan_unfit_ = false;
-  told_leaving_ = false;  // an announcement that the coordinator has not heard yet is void
-  for (Pending& pending : waiting) {
-    if (plan_unfit_ || !plan_.take(pending.request, pending.tag, pending.since_ns)) {
-      plan_unfit_ = true;
-      enqueue(std::move(pending.request), pending.tag, pending.since_ns);
-    }
-  }
-}
-
-void Worker::leave_plan(std::int64_t now_ns, std::vector<Action>& actions) {
-  RINGTUNE_CHECK(!round_posted_);
-  if (!plan_.active()) return;
-  actions.push_back(DeclineAction{});
-  quit_plan(now_ns);
-}
-
-/// The next round will not run, or has not run, on any rank: everything is announced again.
-void Worker::quit_plan(std::int64_t now_ns) {
-  left_plan_ = plan_.id();
-  plan_rounds_ = plan_.rounds();
-  const std::vector<std::string> unfit = std::exchange(bundle_, {});
-  bundle_bytes_ = 0;
-  for (PlanFollower::Leftover& left : plan_.end()) enqueue(std::move(left.request), left.tag, now_ns);
-  for (const std::string& name : unfit) {
-    bundle_.push_back(name);
-    bundle_bytes_ += byte_count(*pending_.at(name).request);
-  }
-  plan_unfit_ = false;
-}
-
-void Worker::round_done(bool agreed, std::int64_t now_ns) {
-  RINGTUNE_CHECK(round_posted_);
-  round_posted_ = false;
-  if (agreed) {
-    plan_.ran(now_ns);
-  } else {
-    quit_plan(now_ns);
-  }
-}
-
-/// When an incomplete batch ends the plan.
-std::int64_t Worker::plan_limit_ns() const noexcept {
-  if (plan_.pending() == 0) return kNever;
-  if (waiting_since_ns_ != kNever) return std::max(waiting_since_ns_, plan_.progress_ns()) + knobs_.cycle_time_ns;
-  return plan_.progress_ns() + std::max(kQuietPlanNs, kQuietPlanCycles * knobs_.cycle_time_ns);
-}
-
-void Worker::follow_plan(std::int64_t now_ns, std::vector<Action>& actions) {
-  if (!plan_.active() || round_posted_) return;
-  if (waiting_ && waiting_since_ns_ == kNever) waiting_since_ns_ = now_ns;
-  if (leaving_ || plan_unfit_) {
-    leave_plan(now_ns, actions);
-  } else if (plan_.complete()) {
-    round_posted_ = true;
-    actions.push_back(RoundAction{kPlanBatch | next_round_id_++, plan_.token()});
-  } else if (now_ns >= plan_limit_ns()) {
-    leave_plan(now_ns, actions);
-  }
+  bundle_.push_back(key_of(*request));
+  const bool fresh = pending_.emplace(bundle_.back(), Pending{std::move(request), now_ns, false, order_++, tag}).second;
+  RINGTUNE_CHECK(fresh, "tensor '", bundle_.back().name, "' is pending already");
 }
 
 void Worker::set_waiting(bool waiting) noexcept {
@@ -156,22 +70,24 @@ std::optional<WorkerNews> Worker::take_announcement(std::int64_t now_ns) {
   const bool tell_leaving = leaving_ && !told_leaving_;
   if (!bundle_due(now_ns) && !tell_waiting && !tell_leaving && left_plan_ == 0) return std::nullopt;
   WorkerNews message;
-  message.seen = seen_;
+  message.seen = message.acknowledged = seen_;
   message.waiting = waiting_;
-  message.leaving = leaving_;
-  for (const std::string& name : bundle_) {
-    Pending& pending = pending_.at(name);
+  if (leaving_) message.leaving = RankSet::one(rank_);
+  for (const TensorKey& key : bundle_) {
+    Pending& pending = pending_.at(key);
     pending.announced = true;
-    const auto cached = cache_.find(name);
+    const auto cached = cache_.find(key);
     if (cached != cache_.end() && same(cached->second.request, pending.request)) {
       message.cached.push_back(cached->second.id);
     } else {
-      message.requests.push_back(*pending.request);
+      message.requests.push_back({pending.request, RankSet::one(rank_)});
     }
   }
   bundle_.clear();
   bundle_bytes_ = 0;
-  message.steps = std::exchange(steps_, {});
+  for (const StepReport& report : std::exchange(steps_, {})) {
+    message.steps.push_back({report.step, report.duration_ns, 1});
+  }
   message.left_plan = std::exchange(left_plan_, 0);
   message.plan_rounds = plan_rounds_;
   told_waiting_ = waiting_;
@@ -202,40 +118,90 @@ void Worker::decided(const Decisions& decisions, std::int64_t now_ns, std::vecto
       enter_plan(*plan, now_ns);
     } else if (const auto* end = std::get_if<PlanEndDecision>(&decision)) {
       if (plan_.id() == end->plan_id) leave_plan(now_ns, actions);
+    } else if (const auto* set = std::get_if<SetDecision>(&decision)) {
+      apply(*set, actions);
+    } else if (const auto* join = std::get_if<JoinDecision>(&decision)) {
+      apply(*join, actions);
     }
   }
 }
 
 void Worker::apply(const BatchDecision& batch, std::vector<Action>& actions) {
+  const RankSet* members = sets_.members(batch.process_set);
+  RINGTUNE_CHECK(members != nullptr, "a batch is for the unknown process set ", batch.process_set);
+  if (!members->contains(rank_)) return;
   ExecuteAction action;
   action.batch_id = batch.batch_id;
-  action.rows = batch.rows;
-  for (const TensorRef& tensor : batch.tensors) {
-    std::string name = tensor.name;
-    if (name.empty()) {
-      const auto known = names_by_id_.find(tensor.cache_id);
-      RINGTUNE_CHECK(known != names_by_id_.end(), "no tensor has cache number ", tensor.cache_id);
-      name = known->second;
+  action.process_set = batch.process_set;
+  const bool absent = batch.absent.contains(rank_);
+  RINGTUNE_CHECK(!absent || batch.templates.size() == batch.tensors.size());
+  for (std::size_t i = 0; i < batch.tensors.size(); ++i) {
+    if (absent) {
+      action.absent.push_back(batch.templates[i].request);
+      action.names.push_back(action.absent.back()->name);
+      continue;
     }
-    RINGTUNE_CHECK(pending_.count(name) == 1, "tensor '", name, "' was decided but is not pending");
-    if (tensor.cache_id != TensorRef::kUncached && !tensor.name.empty()) remember(tensor.cache_id, name);
-    pending_.erase(name);
-    action.names.push_back(std::move(name));
+    const TensorRef& tensor = batch.tensors[i];
+    const SharedRequest request = take(batch, i);
+    if (batch.tensors.size() == 1) {
+      const auto cached = tensor.name.empty() ? cache_.find(key_of(*request)) : cache_.end();
+      action.rows = cached == cache_.end() ? batch.rows : cached->second.rows;
+    }
+    action.names.push_back(request->name);
   }
-  if (pending_.empty()) next_stall_ns_ = kNever;
   actions.push_back(std::move(action));
 }
 
+/// The pending request that a batch names; it is not pending any more.
+SharedRequest Worker::take(const BatchDecision& batch, std::size_t index) {
+  const TensorRef& tensor = batch.tensors[index];
+  TensorKey key{batch.process_set, tensor.name};
+  if (tensor.name.empty()) {
+    const auto known = keys_by_id_.find(tensor.cache_id);
+    RINGTUNE_CHECK(known != keys_by_id_.end(), "no tensor has cache number ", tensor.cache_id);
+    key = known->second;
+  }
+  const auto pending = pending_.find(key);
+  RINGTUNE_CHECK(pending != pending_.end(), "tensor '", key.name, "' was decided but is not pending");
+  SharedRequest request = pending->second.request;
+  if (tensor.cache_id != TensorRef::kUncached && !tensor.name.empty()) remember(tensor.cache_id, request, batch.rows);
+  finish(key);
+  return request;
+}
+
+void Worker::finish(const TensorKey& key) {
+  pending_.erase(key);
+  if (pending_.empty()) next_stall_ns_ = kNever;
+}
+
 void Worker::apply(const FailureDecision& failure, std::vector<Action>& actions) {
-  const auto pending = pending_.find(failure.name);
+  const TensorKey key{failure.process_set, failure.name};
+  const auto pending = pending_.find(key);
   if (pending == pending_.end()) return;  // this rank had not come to it yet; it will be told again when it does
   if (!pending->second.announced) {
     bundle_bytes_ -= std::min(bundle_bytes_, byte_count(*pending->second.request));
-    bundle_.erase(std::find(bundle_.begin(), bundle_.end(), failure.name));
+    bundle_.erase(std::find(bundle_.begin(), bundle_.end(), key));
   }
-  pending_.erase(pending);
-  if (pending_.empty()) next_stall_ns_ = kNever;
-  actions.push_back(FailAction{failure.kind, failure.name, failure.message});
+  finish(key);
+  actions.push_back(FailAction{failure.kind, failure.name, failure.message, failure.process_set});
+}
+
+/// What is pending in a removed set fails by itself: the coordinator refuses it when it arrives.
+void Worker::apply(const SetDecision& change, std::vector<Action>& actions) {
+  if (change.added) {
+    sets_.put(change.id, change.members);
+  } else {
+    sets_.remove(change.id);
+  }
+  finish({ProcessSets::kGlobal, change.name});
+  actions.push_back(SetAction{change.name, change.added, change.id, change.members});
+}
+
+void Worker::apply(const JoinDecision& join, std::vector<Action>& actions) {
+  const TensorKey key{ProcessSets::kGlobal, join_name_};
+  RINGTUNE_CHECK(pending_.count(key) == 1, "all ranks have joined, but this one has not");
+  finish(key);
+  actions.push_back(JoinAction{join_name_, join.last_rank});
 }
 
 void Worker::apply(const LeftDecision& left, std::vector<Action>& actions) {
@@ -249,28 +215,31 @@ void Worker::apply(const LeftDecision& left, std::vector<Action>& actions) {
 }
 
 void Worker::fail_all(const std::string& message, std::vector<Action>& actions) {
-  std::vector<std::string> names;
-  for (const auto& [name, pending] : pending_) names.push_back(name);
-  std::sort(names.begin(), names.end());
-  for (const std::string& name : names) actions.push_back(FailAction{FailureKind::kShutDown, name, message});
+  std::vector<TensorKey> keys;
+  for (const auto& [key, pending] : pending_) keys.push_back(key);
+  std::sort(keys.begin(), keys.end());
+  for (const TensorKey& key : keys) {
+    actions.push_back(FailAction{FailureKind::kShutDown, key.name, message, key.process_set});
+  }
   pending_.clear();
   bundle_.clear();
   bundle_bytes_ = 0;
   next_stall_ns_ = kNever;
 }
 
-void Worker::remember(std::uint32_t id, const std::string& name) {
-  const auto old = cache_.find(name);
-  if (old != cache_.end()) names_by_id_.erase(old->second.id);
-  cache_.insert_or_assign(name, Cached{id, pending_.at(name).request});
-  names_by_id_.insert_or_assign(id, name);
+void Worker::remember(std::uint32_t id, const SharedRequest& request, const std::vector<std::int64_t>& rows) {
+  TensorKey key = key_of(*request);
+  const auto old = cache_.find(key);
+  if (old != cache_.end()) keys_by_id_.erase(old->second.id);
+  cache_.insert_or_assign(key, Cached{id, request, rows});
+  keys_by_id_.insert_or_assign(id, std::move(key));
 }
 
 void Worker::forget(std::uint32_t id) {
-  const auto known = names_by_id_.find(id);
-  if (known == names_by_id_.end()) return;
+  const auto known = keys_by_id_.find(id);
+  if (known == keys_by_id_.end()) return;
   cache_.erase(known->second);
-  names_by_id_.erase(known);
+  keys_by_id_.erase(known);
 }
 
 void Worker::tick(std::int64_t now_ns, std::vector<Action>& actions) {
@@ -278,11 +247,13 @@ void Worker::tick(std::int64_t now_ns, std::vector<Action>& actions) {
   next_stall_ns_ = std::max(last_heard_ns_, now_ns) + 2 * stall_warning_ns_;
   if (now_ns - last_heard_ns_ < 2 * stall_warning_ns_) return;  // the coordinator is alive and warns by itself
   const Pending* oldest = nullptr;
-  for (const auto& [name, pending] : pending_) {
+  for (const auto& [key, pending] : pending_) {
+    if (pending.request->kind == CollectiveKind::kJoin) continue;  // waits as long as others have data
     if (oldest == nullptr || pending.since_ns < oldest->since_ns) oldest = &pending;
   }
   if (oldest == nullptr || now_ns - oldest->since_ns < 2 * stall_warning_ns_) return;
-  actions.push_back(StallAction{oldest->request->name, {0}, now_ns - oldest->since_ns});
+  const Request& request = *oldest->request;
+  actions.push_back(StallAction{request.name, {0}, now_ns - oldest->since_ns, request.process_set});
 }
 
 std::int64_t Worker::next_wake_ns() const noexcept {
@@ -299,9 +270,9 @@ std::int64_t Worker::next_wake_ns() const noexcept {
 }
 
 void Worker::validate_state() const {
-  RINGTUNE_CHECK_EQ(cache_.size(), names_by_id_.size());
-  for (const auto& [id, name] : names_by_id_) RINGTUNE_CHECK_EQ(cache_.at(name).id, id);
-  for (const std::string& name : bundle_) RINGTUNE_CHECK(!pending_.at(name).announced, "'", name, "' is in the bundle");
+  RINGTUNE_CHECK_EQ(cache_.size(), keys_by_id_.size());
+  for (const auto& [id, key] : keys_by_id_) RINGTUNE_CHECK_EQ(cache_.at(key).id, id);
+  for (const TensorKey& key : bundle_) RINGTUNE_CHECK(!pending_.at(key).announced, "'", key.name, "' is in the bundle");
   plan_.validate_state();
   RINGTUNE_CHECK(!round_posted_ || plan_.active());
   RINGTUNE_CHECK(!((coordinator_left_ || left_) && !pending_.empty()));

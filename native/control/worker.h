@@ -12,13 +12,15 @@
 #include "control/actions.h"
 #include "control/messages.h"
 #include "control/plan_follower.h"
+#include "control/process_sets.h"
+#include "control/tensor_key.h"
 
 namespace ringtune {
 
 class Worker {
  public:
-  Worker(int rank, const Knobs& knobs, std::int64_t stall_warning_ns)
-      : rank_(rank), knobs_(knobs), stall_warning_ns_(stall_warning_ns) {}
+  Worker(int rank, int size, const Knobs& knobs, std::int64_t stall_warning_ns)
+      : rank_(rank), knobs_(knobs), stall_warning_ns_(stall_warning_ns), sets_(size) {}
 
   /// A tensor is ready here. Its name is not pending (the caller has checked).
   void ready(SharedRequest request, Tag tag, std::int64_t now_ns, std::vector<Action>& actions);
@@ -68,6 +70,7 @@ class Worker {
   struct Cached {
     std::uint32_t id;
     SharedRequest request;
+    std::vector<std::int64_t> rows;  // of the batch that told the number
   };
 
   void enqueue(SharedRequest request, Tag tag, std::int64_t now_ns);
@@ -79,20 +82,26 @@ class Worker {
   void apply(const BatchDecision& batch, std::vector<Action>& actions);
   void apply(const FailureDecision& failure, std::vector<Action>& actions);
   void apply(const LeftDecision& left, std::vector<Action>& actions);
+  void apply(const SetDecision& change, std::vector<Action>& actions);
+  void apply(const JoinDecision& join, std::vector<Action>& actions);
+  SharedRequest take(const BatchDecision& batch, std::size_t index);
+  void finish(const TensorKey& key);
   void fail_all(const std::string& message, std::vector<Action>& actions);
-  void remember(std::uint32_t id, const std::string& name);
+  void remember(std::uint32_t id, const SharedRequest& request, const std::vector<std::int64_t>& rows);
   void forget(std::uint32_t id);
 
   int rank_;
   Knobs knobs_;
   std::int64_t stall_warning_ns_;
-  std::unordered_map<std::string, Pending> pending_;
-  std::vector<std::string> bundle_;  // pending names that have not been announced
+  ProcessSets sets_;
+  std::unordered_map<TensorKey, Pending, TensorKeyHash> pending_;
+  std::vector<TensorKey> bundle_;  // pending tensors that have not been announced
   std::size_t bundle_bytes_ = 0;
   std::int64_t bundle_since_ns_ = 0;
   std::vector<StepReport> steps_;
-  std::unordered_map<std::string, Cached> cache_;
-  std::unordered_map<std::uint32_t, std::string> names_by_id_;
+  std::string join_name_;  // of the last join
+  std::unordered_map<TensorKey, Cached, TensorKeyHash> cache_;
+  std::unordered_map<std::uint32_t, TensorKey> keys_by_id_;
   std::uint64_t seen_ = 0;
   std::uint64_t order_ = 0;
   PlanFollower plan_;

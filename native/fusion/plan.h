@@ -18,7 +18,8 @@ struct ReadyTensor {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   std::size_t bytes = 0;
-  std::string group;  // members of a named group stay in one batch (as far as dtype and op allow)
+  std::string group;              // members of a named group stay in one batch (as far as dtype and op allow)
+  std::uint32_t compartment = 0;  // tensors of different process sets never share a batch
 };
 
 /// Every tensor starts at a multiple of this in a fusion buffer, so that vector loads are aligned.

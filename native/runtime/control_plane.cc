@@ -47,7 +47,8 @@ std::vector<Received> ControlPlane::receive() {
         const ByteView frame = source.reader.frame();
         messages.push_back({first_rank_ + static_cast<int>(i), decode(frame), frame.size()});
         const auto* announcement = std::get_if<WorkerNews>(&messages.back().message);
-        if (announcement != nullptr && announcement->leaving) source.departing = true;
+        if (announcement != nullptr && announcement->leaving.contains(first_rank_ + static_cast<int>(i)))
+          source.departing = true;
       }
     } catch (const PeerLost&) {
       if (!source.departing) throw;

@@ -33,6 +33,17 @@ std::string json_object(const Knobs& knobs, std::uint32_t epoch) {
   return out.str();
 }
 
+std::exception_ptr failure_of(const FailAction& action) {
+  switch (action.kind) {
+    case FailureKind::kInvalidArgument:
+      return std::make_exception_ptr(InvalidArgument(action.message));
+    case FailureKind::kShutDown:
+      return std::make_exception_ptr(ShutDown(action.message));
+    default:
+      return std::make_exception_ptr(Mismatch(action.message));
+  }
+}
+
 }  // namespace
 
 Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& tickets, Counters& counters, Tracer& tracer)
@@ -302,9 +313,7 @@ void Engine::fail_one(const FailAction& action) {
   }
   const OperationPtr operation = tickets_.in_flight(action.name);
   if (operation == nullptr) return;
-  tickets_.finish({&operation, 1}, action.kind == FailureKind::kMismatch
-                                       ? std::make_exception_ptr(Mismatch(action.message))
-                                       : std::make_exception_ptr(ShutDown(action.message)));
+  tickets_.finish({&operation, 1}, failure_of(action));
 }
 
 void Engine::report_stall(const StallAction& action) {

@@ -46,6 +46,10 @@ void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& 
     case CollectiveKind::kReducescatter:
       reducescatter(batch, context);
       break;
+    case CollectiveKind::kJoin:
+    case CollectiveKind::kAddProcessSet:
+    case CollectiveKind::kRemoveProcessSet:
+      RINGTUNE_CHECK(false, name_of(first.request().kind), " is decided, not executed");
   }
   counters_.collectives.fetch_add(batch.size(), std::memory_order_relaxed);
   counters_.batches.fetch_add(1, std::memory_order_relaxed);

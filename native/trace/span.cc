@@ -13,8 +13,9 @@ std::string_view name_of(Stage stage) {
 }
 
 std::string_view operation_name(std::uint8_t kind) noexcept {
-  constexpr std::array<std::string_view, 6> kNames{"ALLREDUCE", "ALLGATHER", "BROADCAST",
-                                                   "BARRIER",   "ALLTOALL",  "REDUCESCATTER"};
+  constexpr std::array<std::string_view, 9> kNames{"ALLREDUCE", "ALLGATHER",       "BROADCAST",
+                                                   "BARRIER",   "ALLTOALL",        "REDUCESCATTER",
+                                                   "JOIN",      "ADD_PROCESS_SET", "REMOVE_PROCESS_SET"};
   const std::size_t index = kind & 0x0f;
   return index < kNames.size() ? kNames[index] : std::string_view{};
 }

@@ -103,7 +103,8 @@ def test_spans_are_named_as_the_recorder_names_them() -> None:
 def test_kinds_are_numbered_as_in_the_runtime() -> None:
     header = (ROOT / "native" / "collective" / "kind.h").read_text(encoding="utf-8")
     native = {
-        int(number): name.upper() for name, number in re.findall(r"^  k([A-Z]\w+) = (\d+),", header, re.MULTILINE)
+        int(number): re.sub(r"(?<!^)([A-Z])", r"_\1", name).upper()
+        for name, number in re.findall(r"^  k([A-Z]\w+) = (\d+),", header, re.MULTILINE)
     }
     assert native == dict(enumerate(words.KINDS))
 

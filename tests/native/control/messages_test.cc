@@ -20,18 +20,34 @@ Request full_request() {
   request.group = "g";
   request.group_size = 4;
   request.shape = {2, 0, 1'000'000'000'000};
+  request.members = {1, 7};
+  request.subject = 5;
   return request;
 }
 
+Variant variant(const Request& request, const RankSet& ranks) {
+  return {std::make_shared<const Request>(request), ranks};
+}
+
 WorkerNews full_announcement() {
-  return {7, true, true, {1, 2, 0xffffffff}, {full_request(), {}}, {{5, 1234}, {6, -1}}};
+  WorkerNews news;
+  news.seen = 7;
+  news.acknowledged = 6;
+  news.waiting = true;
+  news.leaving = RankSet::range(2, 5);
+  news.cached = {1, 2, 0xffffffff};
+  news.partial = {{3, RankSet::of(std::vector<std::int32_t>{1, 2, 9})}, {4, {}}};
+  news.requests = {variant(full_request(), RankSet::one(1)), variant({}, RankSet::range(1, 4))};
+  news.steps = {{5, 1234, 1}, {6, -1, 3}};
+  return news;
 }
 
 Decisions full_decisions() {
   return {9,
-          {BatchDecision{3, {{1, ""}, {0, "x"}}, {4, 0, 2}}, FailureDecision{FailureKind::kShutDown, "t", "why"},
-           KnobsDecision{2, {1, 2, 3, 4}}, EvictDecision{{8, 9}}, LeftDecision{1}, AbortDecision{"end"},
-           StallDecision{"t"}}};
+          {BatchDecision{3, {{1, ""}, {0, "x"}}, {4, 0, 2}, 7, RankSet::one(2), {variant({}, RankSet::one(2))}},
+           FailureDecision{FailureKind::kShutDown, "t", "why", 3}, KnobsDecision{2, {1, 2, 3, 4, 5, 6}},
+           EvictDecision{{8, 9}}, LeftDecision{1}, AbortDecision{"end"}, StallDecision{"t", 1},
+           SetDecision{"s", true, 4, RankSet::range(0, 3)}, JoinDecision{2}}};
 }
 
 class ControlMessages : public testing::TestWithParam<ControlMessage> {};
@@ -66,7 +82,7 @@ TEST_P(ControlMessages, NoFlippedByteDoesMoreThanFail) {
 INSTANTIATE_TEST_SUITE_P(All, ControlMessages,
                          testing::Values(ControlMessage{WorkerNews{}}, ControlMessage{full_announcement()},
                                          ControlMessage{Decisions{}}, ControlMessage{full_decisions()},
-                                         ControlMessage{ClockPing{5, 6}}));
+                                         ControlMessage{ClockPing{5, 6, 7}}));
 
 TEST(ControlMessages, UnknownTypeIsNamed) {
   const Bytes bytes{std::byte{77}};

@@ -63,8 +63,8 @@ TEST_P(NegotiatorAtSize, KnobsSwitchBetweenTheSameBatches) {
   job.submit_everywhere(allreduce("x"));
   job.submit_everywhere(allreduce("y"));
   job.settle();
-  const std::vector<Action> expected{ExecuteAction{1, {"before"}, {}}, ApplyKnobsAction{1, knobs},
-                                     ExecuteAction{2, {"x"}, {}}, ExecuteAction{3, {"y"}, {}}};
+  const std::vector<Action> expected{ExecuteAction{1, {"before"}, {}, 0, {}}, ApplyKnobsAction{1, knobs},
+                                     ExecuteAction{2, {"x"}, {}, 0, {}}, ExecuteAction{3, {"y"}, {}, 0, {}}};
   for (int rank = 0; rank < job.size(); ++rank) EXPECT_EQ(job.take(rank), expected);
 }
 
@@ -351,7 +351,7 @@ TEST(Negotiator, WorldStepIsTheLongestOfTheNewestThatAllReported) {
 TEST(Negotiator, AnnouncingTwiceIsAProtocolError) {
   Simulation job(2);
   WorkerNews message;
-  message.requests = {allreduce("a")};
+  message.requests = {{std::make_shared<const Request>(allreduce("a")), RankSet::one(1)}};
   job.at(0).peer_message(1, message, 1, 0);
   EXPECT_THROW(job.at(0).peer_message(1, message, 1, 0), Protocol);
 }

@@ -26,11 +26,11 @@ void PrintTo(const MismatchCase& c, std::ostream* out) { *out << c.name; }
 class RequestMismatch : public testing::TestWithParam<MismatchCase> {};
 
 TEST_P(RequestMismatch, IsNamedWithRanksAndValues) {
-  const Request same = base(GetParam().kind);
-  Request odd = same;
-  GetParam().change(odd);
-  const std::vector<const Request*> ranks{&same, &odd, &same};
-  EXPECT_EQ(find_mismatch(ranks).value_or(""), GetParam().message);
+  const auto same = std::make_shared<Request>(base(GetParam().kind));
+  const auto odd = std::make_shared<Request>(*same);
+  GetParam().change(*odd);
+  const std::vector<Variant> variants{{odd, RankSet::one(1)}, {same, RankSet::of(std::vector<std::int32_t>{0, 2})}};
+  EXPECT_EQ(find_mismatch(variants).value_or(""), GetParam().message);
 }
 
 INSTANTIATE_TEST_SUITE_P(

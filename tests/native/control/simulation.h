@@ -21,6 +21,34 @@ inline Request allreduce(const std::string& name, std::vector<std::int64_t> shap
   return request;
 }
 
+inline Request join(const std::string& name = "join.noname") {
+  Request request;
+  request.name = name;
+  request.kind = CollectiveKind::kJoin;
+  return request;
+}
+
+inline Request add_set(std::vector<std::int32_t> members, const std::string& name = "add_process_set") {
+  Request request;
+  request.name = name;
+  request.kind = CollectiveKind::kAddProcessSet;
+  request.members = std::move(members);
+  return request;
+}
+
+inline Request remove_set(std::uint32_t id) {
+  Request request;
+  request.name = "remove_process_set";
+  request.kind = CollectiveKind::kRemoveProcessSet;
+  request.subject = id;
+  return request;
+}
+
+inline Request in_set(std::uint32_t id, Request request) {
+  request.process_set = id;
+  return request;
+}
+
 class Simulation {
  public:
   explicit Simulation(int size, Knobs knobs = immediate(), StallLimits stall = {}, bool plans = false)
@@ -109,6 +137,10 @@ class Simulation {
     }
   }
 
+  /// Forgets what all ranks were told to do so far.
+  void forget() {
+    for (auto& actions : done_) actions.clear();
+  }
   [[nodiscard]] std::vector<Action> take(int rank) { return std::exchange(done_[static_cast<std::size_t>(rank)], {}); }
   [[nodiscard]] bool in_plan() {
     return std::all_of(ranks_.begin(), ranks_.end(), [](const Negotiator& rank) { return rank.in_plan(); });
@@ -134,6 +166,16 @@ class Simulation {
   std::vector<std::vector<Action>> done_;
   std::vector<std::deque<std::pair<int, Bytes>>> wires_;
 };
+
+/// The message of the one failure among the actions; empty without, "several" with more.
+inline std::string failure(const std::vector<Action>& actions) {
+  std::string text;
+  for (const Action& action : actions) {
+    const auto* found = std::get_if<FailAction>(&action);
+    if (found != nullptr) text = text.empty() ? found->message : "several";
+  }
+  return text;
+}
 
 /// The names of all executed tensors in order, batches separated by "|".
 inline std::string executed(const std::vector<Action>& actions) {

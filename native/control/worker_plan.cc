@@ -1,0 +1,99 @@
+// How a rank enters, follows and leaves the plan of a steady state.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "control/worker.h"
+
+namespace ringtune {
+namespace {
+
+// How long a batch of the plan may stay incomplete although nobody blocks: a caller may wait for a tensor by other
+// means than the runtime's.
+constexpr std::int64_t kQuietPlanNs = 100'000'000;
+constexpr std::int64_t kQuietPlanCycles = 20;
+constexpr std::uint32_t kPlanBatch = 1u << 31;  // numbers of batches that no coordinator has given
+
+}  // namespace
+
+/// What was announced and not decided belongs to the plan, in the order in which it became ready.
+void Worker::enter_plan(const PlanDecision& decision, std::int64_t now_ns) {
+  std::vector<std::vector<SharedRequest>> batches;
+  for (const std::vector<std::uint32_t>& ids : decision.batches) {
+    std::vector<SharedRequest>& batch = batches.emplace_back();
+    for (const std::uint32_t id : ids) {
+      const auto known = keys_by_id_.find(id);
+      RINGTUNE_CHECK(known != keys_by_id_.end(), "the plan holds the unknown cache number ", id);
+      batch.push_back(cache_.at(known->second).request);
+    }
+  }
+  std::vector<Pending> waiting;
+  for (auto& [key, pending] : pending_) waiting.push_back(std::move(pending));
+  std::sort(waiting.begin(), waiting.end(), [](const Pending& a, const Pending& b) { return a.order < b.order; });
+  pending_.clear();
+  bundle_.clear();
+  bundle_bytes_ = 0;
+  next_stall_ns_ = kNever;
+  plan_.begin(decision.plan_id, batches, now_ns);
+  plan_unfit_ = false;
+  told_leaving_ = false;  // an announcement that the coordinator has not heard yet is void
+  for (Pending& pending : waiting) {
+    if (plan_unfit_ || !plan_.take(pending.request, pending.tag, pending.since_ns)) {
+      plan_unfit_ = true;
+      enqueue(std::move(pending.request), pending.tag, pending.since_ns);
+    }
+  }
+}
+
+void Worker::leave_plan(std::int64_t now_ns, std::vector<Action>& actions) {
+  RINGTUNE_CHECK(!round_posted_);
+  if (!plan_.active()) return;
+  actions.push_back(DeclineAction{});
+  quit_plan(now_ns);
+}
+
+/// The next round will not run, or has not run, on any rank: everything is announced again.
+void Worker::quit_plan(std::int64_t now_ns) {
+  left_plan_ = plan_.id();
+  plan_rounds_ = plan_.rounds();
+  const std::vector<TensorKey> unfit = std::exchange(bundle_, {});
+  bundle_bytes_ = 0;
+  for (PlanFollower::Leftover& left : plan_.end()) enqueue(std::move(left.request), left.tag, now_ns);
+  for (const TensorKey& key : unfit) {
+    bundle_.push_back(key);
+    bundle_bytes_ += byte_count(*pending_.at(key).request);
+  }
+  plan_unfit_ = false;
+}
+
+void Worker::round_done(bool agreed, std::int64_t now_ns) {
+  RINGTUNE_CHECK(round_posted_);
+  round_posted_ = false;
+  if (agreed) {
+    plan_.ran(now_ns);
+  } else {
+    quit_plan(now_ns);
+  }
+}
+
+/// When an incomplete batch ends the plan.
+std::int64_t Worker::plan_limit_ns() const noexcept {
+  if (plan_.pending() == 0) return kNever;
+  if (waiting_since_ns_ != kNever) return std::max(waiting_since_ns_, plan_.progress_ns()) + knobs_.cycle_time_ns;
+  return plan_.progress_ns() + std::max(kQuietPlanNs, kQuietPlanCycles * knobs_.cycle_time_ns);
+}
+
+void Worker::follow_plan(std::int64_t now_ns, std::vector<Action>& actions) {
+  if (!plan_.active() || round_posted_) return;
+  if (waiting_ && waiting_since_ns_ == kNever) waiting_since_ns_ = now_ns;
+  if (leaving_ || plan_unfit_) {
+    leave_plan(now_ns, actions);
+  } else if (plan_.complete()) {
+    round_posted_ = true;
+    actions.push_back(RoundAction{kPlanBatch | next_round_id_++, plan_.token()});
+  } else if (now_ns >= plan_limit_ns()) {
+    leave_plan(now_ns, actions);
+  }
+}
+
+}  // namespace ringtune
