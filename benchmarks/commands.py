@@ -43,6 +43,7 @@ def _common(command: _Command) -> _Command:
 def _racing(command: _Command) -> _Command:
     """Adds the options that all races share."""
     for option in (
+        click.option("--markdown", is_flag=True, help="Print the table once more as Markdown, for documents."),
         click.option(
             "--require-limit",
             metavar="RULES",
@@ -202,7 +203,7 @@ def _race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:
         UsageError: `--require` without a peer that is present.
         RingtuneError: a ratio is below what is required.
     """
-    from ringtune.benchmarks.micro import MicroRequest, run_micro
+    from ringtune.benchmarks.micro import MicroRequest, micro_markdown, run_micro
 
     peers = select_peers(options["peers"], benchmark, options["hosts"])
     rules = parse_rules(options["require"]) if options["require"] else ()
@@ -222,6 +223,8 @@ def _race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:
     console = open_console()
     record = run_micro(request, console)
     _write(options["json_file"], record, console)
+    if options["markdown"]:
+        console.print(micro_markdown(record), markup=False, highlight=False, soft_wrap=True)
     senders = {name: spec.name for spec in peers.peers for name in spec.contenders[benchmark]}
     missed = missed_peers(record, rules, senders) if rules else []
     missed += missed_limit(record, limit_rules)

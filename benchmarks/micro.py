@@ -22,6 +22,8 @@ from ringtune.benchmarks.races import Budget, CaseResult, Race
 from ringtune.benchmarks.sizes import duration_unit, format_bytes, format_duration
 from ringtune.benchmarks.statistics import paired_ratio_interval, quartiles
 
+_COLUMN_WIDTH = 20
+
 
 @dataclass(frozen=True)
 class Case:
@@ -90,7 +92,11 @@ def run_micro(request: MicroRequest, console: Console) -> dict[str, Any]:
             outcome.results.append(result)
             reporter.advance(_case_line(case, result))
     record = micro_record(request, outcome) | {"created_unix_ns": created_unix_ns}
-    console.print(micro_table(record))
+    table = micro_table(record)
+    if not console.is_terminal:
+        # Nothing limits a file or a pipe, and narrow columns break names and figures.
+        console.width = max(console.width, _COLUMN_WIDTH * len(table.columns))
+    console.print(table)
     return record
 
 
@@ -186,6 +192,18 @@ def _cell(case: dict[str, Any], name: str) -> str:
     unit_ns, unit = duration_unit(times["median"])
     median, low, high = (f"{times[key] / unit_ns:.3g}" for key in ("median", "low", "high"))
     return f"{median} {unit}\n\\[{low}, {high}]"
+
+
+def micro_markdown(record: dict[str, Any]) -> str:
+    """Returns the medians and ratios as a Markdown table, for documents."""
+    contenders = list(dict.fromkeys(name for case in record["cases"] for name in case["times"]))
+    rows = [["", *contenders, "to the best peer", "to copy-limit"]]
+    rows.append(["---"] * len(rows[0]))
+    for case in record["cases"]:
+        cells = [_cell(case, name).partition("\n")[0] for name in contenders]
+        ratios = [_ratio(case[key]).replace("\n\\", " ") for key in ("ratio", "limit_ratio")]
+        rows.append([case["label"], *cells, *ratios])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _ratio(ratio: dict[str, float] | None) -> str:

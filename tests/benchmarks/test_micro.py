@@ -12,7 +12,7 @@ from ringtune.benchmarks import marks
 from ringtune.benchmarks.contenders import BUCKET_BYTES, CONTENDERS, FIRST_BUCKET_BYTES, plan_buckets
 from ringtune.benchmarks.environments import Contenders, Setting
 from ringtune.benchmarks.jobs import parse_ranks
-from ringtune.benchmarks.micro import Case, MicroRequest, Outcome, micro_record, micro_table, run_micro
+from ringtune.benchmarks.micro import Case, MicroRequest, Outcome, micro_markdown, micro_record, micro_table, run_micro
 from ringtune.benchmarks.peers import PEERS, PeerSpec, Selection
 from ringtune.benchmarks.progress import open_progress
 from ringtune.benchmarks.racejob import JobPlan
@@ -58,6 +58,15 @@ def test_table_says_who_is_missing_in_a_case() -> None:
     assert "failed" in printed(record)
     record["cases"][1]["unsupported"] = {"gloo": "no sum of float16"}
     assert "unsupported" in printed(record)
+
+
+def test_markdown() -> None:
+    record = micro_record(REQUEST, outcome({"ringtune": [2000.0], "gloo": [3000.0], "copy-limit": [1000.0]}))
+    assert micro_markdown(record).splitlines() == [
+        "|  | ringtune | gloo | copy-limit | to the best peer | to copy-limit |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| 1 KiB | 2 us | 3 us | 1 us | 1.50 [1.50, 1.50] | 0.50 [0.50, 0.50] |",
+    ]
 
 
 def fake_peer(behaviour: str) -> PeerSpec:
