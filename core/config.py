@@ -46,6 +46,7 @@ class Config:
     timeline: Path | None = None
     timeline_mark_cycles: bool = False
     log_level: str = "warning"
+    check: bool = False
     traceback: bool = False
     fusion_bytes: int = DEFAULTS.fusion_bytes
     cycle_time_ns: int = DEFAULTS.cycle_time_ns

@@ -76,6 +76,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "LOG_LEVEL", "log_level", "choice", "warning", "", "Least severity printed.", "LOG_LEVEL", None, 1, LOG_LEVELS
     ),
+    Variable("CHECK", "check", "bool", False, "", "Compare all gradients bit by bit over the ranks, every step."),
     Variable("TRACEBACK", "traceback", "bool", False, "", "The command line shows where an error was raised."),
     # How an allreduce goes.
     Variable(

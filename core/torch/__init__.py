@@ -19,6 +19,7 @@ from ringtune.torch.mpi_ops import *  # noqa: F403 - exactly its __all__
 from ringtune.torch.mpi_ops import __all__ as _operations
 from ringtune.torch.optimizer import DistributedOptimizer
 from ringtune.torch.sync_batch_norm import SyncBatchNorm
+from ringtune.torch.tracing import trace
 
 __all__ = [
     "Compression",
@@ -33,6 +34,7 @@ __all__ = [
     "elastic",
     "global_process_set",
     "remove_process_set",
+    "trace",
     *_operations,
 ]
 

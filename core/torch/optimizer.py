@@ -24,6 +24,7 @@ from ringtune.torch.arguments import Adasum, Average, check_adasum, resolve_op
 from ringtune.torch.asynchronous import allreduce_
 from ringtune.torch.compression import Compression, Compressor
 from ringtune.torch.reducer import Reducer, ReducerOptions, reduction_of
+from ringtune.torch.verify import verify_gradients
 
 STEP_AFTER_SYNCHRONIZE = (
     "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize(). "
@@ -75,6 +76,8 @@ class _Distributed(torch.optim.Optimizer):
         """
         if self._reducer is not None:
             self._reducer.finish()
+            if require().config.check:
+                verify_gradients([(name, param) for param, name in self._parameter_names.items()])
         self._synchronized = True
 
     @contextmanager
