@@ -44,7 +44,7 @@ class TraceHandle:
         def begun(grad: torch.Tensor) -> None:
             if "backward" not in self._began:
                 self._begin("backward")
-                engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+                engine: Any = torch.autograd.Variable._execution_engine
                 engine.queue_callback(lambda: self._end("backward"))
 
         tensor.register_hook(begun)

@@ -47,5 +47,5 @@ def digest(tensor: torch.Tensor | None) -> int:
     parts = [tensor._indices(), tensor._values()] if tensor.is_sparse else [tensor]
     found = hashlib.blake2b(digest_size=8)
     for part in parts:
-        found.update(part.detach().contiguous().view(-1).view(torch.uint8).numpy())
+        found.update(part.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
     return int.from_bytes(found.digest(), "little", signed=True)
