@@ -109,6 +109,10 @@ class Round {
     reducing_.walk(count, [&](const Fragment& fragment, std::size_t first, std::size_t some, std::size_t at) {
       const std::size_t offset = (begin + at) * element_;
       for (std::size_t member = 0; member < size; ++member) inputs[member] = bases[member] + offset;
+      // The own tensor holds the same bytes as the own slot, and its cache line is needed for the output anyway.
+      if (fragment.prescale == 1.0) {
+        inputs[static_cast<std::size_t>(arena_.position())] = fragment.input + first * element_;
+      }
       reduce_many(target(fragment, first, offset), {inputs.data(), size}, some, round_.dtype, round_.op,
                   fragment.postscale);
     });
@@ -121,8 +125,13 @@ class Round {
       reduce(piece, 0, elements_of(piece), [&](const Fragment& fragment, std::size_t first, std::size_t) {
         return fragment.output + first * element_;
       });
-      arena_.publish(ArenaCounter::kTaken, piece + 1);
+      publish_taken(piece);
     }
+  }
+
+  /// Only what somebody will wait for: a small message is over with the one number that it posts.
+  void publish_taken(std::size_t piece) {
+    if (piece + arena_.slots() < pieces_) arena_.publish(ArenaCounter::kTaken, piece + 1);
   }
 
   [[nodiscard]] std::size_t part_begin(std::size_t piece, int member) const noexcept {
@@ -166,7 +175,7 @@ class Round {
         scale_copy(fragment.output + first * element_, slot + (begin + at) * element_, count, round_.dtype, 1.0);
       });
     }
-    arena_.publish(ArenaCounter::kTaken, piece + 1);
+    publish_taken(piece);
   }
 
   Arena& arena_;
