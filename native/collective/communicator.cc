@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "collective/arena_meeting.h"
 
 namespace ringtune {
 namespace {
@@ -68,6 +69,16 @@ const Group& Communicator::ring() {
     ring_connected_ = true;
   }
   return ring_;
+}
+
+Arena* Communicator::arena() {
+  if (!arena_connected_) {
+    ArenaOptions options = default_arena(size());
+    options.idle_timeout_ns = options_.idle_timeout_ns;
+    arena_ = connect_arena(fabric_, ring(), members_, std::move(options));
+    arena_connected_ = true;
+  }
+  return arena_.get();
 }
 
 Allreducer& Communicator::allreducer() {

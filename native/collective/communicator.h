@@ -11,6 +11,7 @@
 #include "collective/allreducer.h"
 #include "collective/group.h"
 #include "collective/mesh.h"
+#include "transport/arena.h"
 #include "transport/fabric.h"
 
 namespace ringtune {
@@ -41,6 +42,8 @@ class Communicator {
   [[nodiscard]] Mesh& mesh() noexcept { return mesh_; }
   /// As ring().
   [[nodiscard]] Allreducer& allreducer();
+  /// The memory that all members share; null, on all of them, when some do not. As ring().
+  [[nodiscard]] Arena* arena();
 
  private:
   Fabric& fabric_;
@@ -50,6 +53,8 @@ class Communicator {
   Group ring_;
   bool ring_connected_ = false;
   std::unique_ptr<Allreducer> allreducer_;
+  bool arena_connected_ = false;
+  std::shared_ptr<Arena> arena_;
 };
 
 /// All ranks of a job of this size.

@@ -46,7 +46,9 @@ class FragmentCursor {
   std::size_t offset_ = 0;
 };
 
-class Round {
+}  // namespace
+
+class SharedAllreduce::Round {
  public:
   Round(Arena& arena, std::span<const Fragment> fragments, const SharedRound& round)
       : arena_(arena),
@@ -60,16 +62,19 @@ class Round {
     pieces_ = (total_ + piece_ - 1) / piece_;
   }
 
-  bool run() {
+  void post() {
     arena_.begin_round(round_.token);
     pack_next();  // together with the vote
-    if (!arena_.agreed()) return false;
+  }
+
+  [[nodiscard]] std::optional<bool> agreed(Deadline deadline) { return arena_.agreed(deadline); }
+
+  void finish() {
     if (arena_.size() == 2 || total_ * element_ <= kFlatBytes) {
       run_flat();
     } else {
       run_in_parts();
     }
-    return true;
   }
 
  private:
@@ -179,7 +184,7 @@ class Round {
   }
 
   Arena& arena_;
-  const SharedRound& round_;
+  SharedRound round_;
   std::size_t element_;
   FragmentCursor packing_;
   FragmentCursor reducing_;
@@ -190,11 +195,23 @@ class Round {
   std::size_t packed_ = 0;
 };
 
-}  // namespace
+SharedAllreduce::SharedAllreduce(Arena& arena, std::span<const Fragment> fragments, const SharedRound& round) {
+  RINGTUNE_CHECK_LE(arena.size(), kMostMembers, "members of an arena");
+  round_ = std::make_unique<Round>(arena, fragments, round);
+  round_->post();
+}
+
+SharedAllreduce::~SharedAllreduce() = default;
+
+std::optional<bool> SharedAllreduce::agreed(Deadline deadline) { return round_->agreed(deadline); }
+void SharedAllreduce::finish() { round_->finish(); }
 
 bool shared_allreduce(Arena& arena, std::span<const Fragment> fragments, const SharedRound& round) {
-  RINGTUNE_CHECK_LE(arena.size(), kMostMembers, "members of an arena");
-  return Round(arena, fragments, round).run();
+  SharedAllreduce steps(arena, fragments, round);
+  std::optional<bool> agreed;
+  while (!agreed) agreed = steps.agreed(Deadline::never());
+  if (*agreed) steps.finish();
+  return *agreed;
 }
 
 }  // namespace ringtune

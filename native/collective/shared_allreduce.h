@@ -11,6 +11,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 
 #include "base/dtype.h"
@@ -31,6 +33,25 @@ struct SharedRound {
   std::uint64_t token = 0;  // what this member believes the round to be; any value but Arena::kDeclined
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
+};
+
+/// One round in steps, so that a caller need not block until its peers come. Borrows the arena and what the fragments
+/// point to; one thread at a time.
+class SharedAllreduce {
+ public:
+  /// Posts the round, with the first piece. Blocks no longer than it takes to pack that. `fragments` stay alive.
+  SharedAllreduce(Arena& arena, std::span<const Fragment> fragments, const SharedRound& round);
+  ~SharedAllreduce();
+  SharedAllreduce(const SharedAllreduce&) = delete;
+  SharedAllreduce& operator=(const SharedAllreduce&) = delete;
+  /// Blocks until it is clear whether the round runs, or the deadline (no answer). After false the round is over.
+  [[nodiscard]] std::optional<bool> agreed(Deadline deadline);
+  /// After agreement: exchanges and writes the outputs. Blocks; throws PeerLost, Timeout.
+  void finish();
+
+ private:
+  class Round;
+  std::unique_ptr<Round> round_;
 };
 
 /// One round. False, with no output written, when a member declined it or came with another token: then it is false

@@ -29,7 +29,7 @@ std::string json_object(const Knobs& knobs, std::uint32_t epoch) {
   out << "{\"epoch\":" << epoch << ",\"fusion_bytes\":" << knobs.fusion_bytes
       << ",\"cycle_time_ns\":" << knobs.cycle_time_ns << ",\"segment_bytes\":" << knobs.segment_bytes
       << ",\"cache_capacity\":" << knobs.cache_capacity << ",\"algorithm\":" << knobs.algorithm
-      << ",\"hierarchical\":" << knobs.hierarchical << "}";
+      << ",\"hierarchical\":" << knobs.hierarchical << ",\"plan\":" << (knobs.plan ? 1 : 0) << "}";
   return out.str();
 }
 
@@ -63,6 +63,8 @@ Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& ticket
                                                               .connect_timeout_ns = options.connect_timeout_ns,
                                                               .idle_timeout_ns = options.idle_timeout_ns});
   (void)world_->ring();  // a rank that cannot be reached is found out now, not in the first collective
+  options_.negotiator.plans = fabric.size() > 1 && world_->arena() != nullptr;
+  negotiator_ = Negotiator(options_.negotiator);
   executor_ = std::make_unique<Executor>(counters, tracer);
   executor_->set_knobs(knobs_);
   thread_ = std::thread([this] { run(); });
@@ -145,12 +147,14 @@ void Engine::leave(Deadline deadline) {
 
 /// One round; true when something was done, so that another round may find more.
 bool Engine::cycle() {
-  if (mail_.exchange(false, std::memory_order_acquire)) take_mail();
-  take_submitted();
   if (leave_requested_.load(std::memory_order_acquire) && !leaving_) {
     leaving_ = true;
     negotiator_.leave();
   }
+  // While a round is posted this rank hears nothing (plan_follower.h says why it need not).
+  if (negotiator_.round_posted() && !resume_round(Deadline::at(0))) return false;
+  if (mail_.exchange(false, std::memory_order_acquire)) take_mail();
+  take_submitted();
   negotiator_.set_waiting(waiting_callers_.load(std::memory_order_relaxed) > 0);
   bool worked = control_ && take_received();
   negotiator_.tick(now_ns());
@@ -192,7 +196,8 @@ void Engine::take_mail() {
 void Engine::take_submitted() {
   for (const OperationPtr operation : tickets_.take_submitted()) {
     // The request lives in what the operation holds: one count for both.
-    negotiator_.local_ready(SharedRequest(operation->prepared, &operation->prepared->request), operation->submitted_ns);
+    negotiator_.local_ready(SharedRequest(operation->prepared, &operation->prepared->request), operation->submitted_ns,
+                            reinterpret_cast<Tag>(operation));
   }
 }
 
@@ -273,6 +278,10 @@ bool Engine::perform(std::vector<Action> actions) {
       control_->flush();
     } else if (const auto* execution = std::get_if<ExecuteAction>(&action)) {
       execute(*execution, batches[next_batch++]);
+    } else if (const auto* round = std::get_if<RoundAction>(&action)) {
+      post_round(*round);
+    } else if (std::holds_alternative<DeclineAction>(action)) {
+      world_->arena()->decline_round();
     } else if (const auto* change = std::get_if<ApplyKnobsAction>(&action)) {
       apply(*change);
     } else if (const auto* failure = std::get_if<FailAction>(&action)) {
@@ -290,6 +299,45 @@ void Engine::execute(const ExecuteAction& action, std::span<const OperationPtr> 
   if (control_) control_->flush();  // a peer may still wait for a decision: nothing of ours stays behind a long batch
   executor_->execute(batch, {*world_, action.batch_id, epoch(), step_.load(std::memory_order_relaxed), action.rows});
   tickets_.finish(batch, nullptr);
+}
+
+void Engine::post_round(const RoundAction& action) {
+  round_.clear();
+  for (const Tag tag : negotiator_.round_batch()) round_.push_back(reinterpret_cast<OperationPtr>(tag));
+  round_id_ = action.batch_id;
+  round_since_ns_ = round_reported_ns_ = now_ns();
+  executor_->post_round(round_, {*world_, round_id_, epoch(), step_.load(std::memory_order_relaxed), {}}, action.token);
+}
+
+/// Whether the posted round is over, having run or not; waits for the other ranks until the deadline.
+bool Engine::resume_round(Deadline deadline) {
+  const std::optional<bool> agreed = executor_->round_agreed(deadline);
+  if (!agreed) {
+    watch_round();
+    return false;
+  }
+  if (*agreed) {
+    executor_->finish_round(round_, {*world_, round_id_, epoch(), step_.load(std::memory_order_relaxed), {}});
+    tickets_.finish(round_, nullptr);
+  }
+  negotiator_.round_done(*agreed, now_ns());
+  return true;
+}
+
+/// The coordinator knows nothing of a plan's rounds: who waits for others in one reports it.
+void Engine::watch_round() {
+  const StallLimits& stall = options_.negotiator.stall;
+  const std::int64_t now = now_ns();
+  const std::string& name = round_.front()->request().name;
+  if (stall.warning_ns > 0 && now - round_reported_ns_ >= stall.warning_ns) {
+    round_reported_ns_ = now;
+    report_stall({name, world_->arena()->absent(), now - round_since_ns_});
+  }
+  if (stall.shutdown_ns > 0 && now - round_since_ns_ >= stall.shutdown_ns) {
+    throw Timeout("tensor '" + name + "' has waited " + std::to_string((now - round_since_ns_) / 1'000'000'000) +
+                  " s for rank " + rank_list(world_->arena()->absent()) +
+                  ", longer than the stall shutdown time: the job ends");
+  }
 }
 
 void Engine::apply(const ApplyKnobsAction& action) {

@@ -73,7 +73,7 @@ class Engine {
   void run() noexcept;
   bool turn() noexcept;
   [[nodiscard]] Deadline next_turn() const noexcept;
-  void sleep(std::uint32_t waker_ticket, Deadline deadline);
+  void rest(std::uint32_t waker_ticket, Deadline deadline);
   void park() noexcept;
   void drive(Operation& operation, Deadline deadline) noexcept;
   bool try_drive() noexcept;
@@ -86,6 +86,9 @@ class Engine {
   void handle(const ClockPing& ping, int from);
   bool perform(std::vector<Action> actions);
   void execute(const ExecuteAction& action, std::span<const OperationPtr> batch);
+  void post_round(const RoundAction& action);
+  bool resume_round(Deadline deadline);
+  void watch_round();
   void apply(const ApplyKnobsAction& action);
   void fail_one(const FailAction& action);
   void report_stall(const StallAction& action);
@@ -116,6 +119,10 @@ class Engine {
   std::int64_t last_look_ns_ = 0;
   std::uint32_t looks_wanted_ = 0;
   bool leaving_ = false;
+  std::vector<OperationPtr> round_;  // of the plan, that is posted
+  std::uint32_t round_id_ = 0;
+  std::int64_t round_since_ns_ = 0;
+  std::int64_t round_reported_ns_ = 0;
 
   // Mail for the driving thread, and what it publishes.
   mutable std::mutex mutex_;

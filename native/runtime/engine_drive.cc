@@ -5,6 +5,11 @@
 #include "runtime/engine.h"
 
 namespace ringtune {
+namespace {
+
+constexpr std::int64_t kRoundSliceNs = 20'000'000;  // how long a wish to leave may go unheard in a round
+
+}  // namespace
 
 bool Engine::try_drive() noexcept {
   if (!drive_.try_lock()) return false;
@@ -35,7 +40,8 @@ void Engine::park() noexcept {
 
 /// When the engine must be turned if nothing happens.
 Deadline Engine::next_turn() const noexcept {
-  const Deadline next = Deadline::at(negotiator_.next_wake_ns());
+  // A posted round is looked at before anything else: until it is over no timer of the negotiation matters.
+  const Deadline next = negotiator_.round_posted() ? Deadline::never() : Deadline::at(negotiator_.next_wake_ns());
   return leaving_ ? earlier(next, Deadline::at(leave_deadline_ns_.load(std::memory_order_relaxed))) : next;
 }
 
@@ -65,7 +71,7 @@ void Engine::drive(Operation& operation, Deadline deadline) noexcept {
       const std::uint32_t ticket = fabric_.waker().prepare();
       const bool worked = cycle();
       if (operation.done() || deadline.expired()) return;
-      if (!worked) fabric_.waker().wait(ticket, earlier(deadline, next_turn()));
+      if (!worked) rest(ticket, earlier(deadline, next_turn()));
     }
   } catch (...) {
     stop(std::current_exception());
@@ -89,15 +95,21 @@ bool Engine::turn() noexcept {
   try {
     const bool worked = !finished() && cycle();
     if (finished()) {
-      fabric_.leave();
+      // Peers that wait in a round for this rank's part must not take it for a clean departure.
+      if (!negotiator_.round_posted()) fabric_.leave();
       stop(std::make_exception_ptr(ShutDown("ringtune has been shut down on this rank; call init() again to go on")));
       return false;
     }
     if (worked) return true;
     const Deadline deadline = next_turn();
+    if (negotiator_.round_posted()) {
+      rest(ticket, deadline);
+      return true;
+    }
     quiet_bytes_.store(static_cast<std::int64_t>(negotiator_.bundle_room()), std::memory_order_relaxed);
     driving.unlock();
-    sleep(ticket, deadline);
+    fabric_.waker().wait(ticket, deadline);
+    quiet_bytes_.store(0, std::memory_order_relaxed);
   } catch (...) {
     if (!driving) driving.lock();
     stop(std::current_exception());
@@ -106,9 +118,13 @@ bool Engine::turn() noexcept {
   return true;
 }
 
-void Engine::sleep(std::uint32_t waker_ticket, Deadline deadline) {
-  fabric_.waker().wait(waker_ticket, deadline);
-  quiet_bytes_.store(0, std::memory_order_relaxed);
+/// Waits for news, holding the drive mutex: of the other ranks in a posted round, or of anybody.
+void Engine::rest(std::uint32_t waker_ticket, Deadline deadline) {
+  if (negotiator_.round_posted()) {
+    (void)resume_round(earlier(deadline, Deadline::after(kRoundSliceNs)));
+  } else {
+    fabric_.waker().wait(waker_ticket, deadline);
+  }
 }
 
 bool Engine::finished() {

@@ -1,7 +1,9 @@
 // Allreduce of a batch.
 #include <cstring>
 
+#include "base/check.h"
 #include "base/clock.h"
+#include "base/error.h"
 #include "device/cpu_kernels.h"
 #include "fusion/plan.h"
 #include "runtime/executor.h"
@@ -9,11 +11,62 @@
 namespace ringtune {
 
 void Executor::allreduce(std::span<const OperationPtr> batch, const BatchContext& context) {
-  if (batch.size() == 1) {
+  // A wish for an algorithm is a wish for links.
+  const bool wished = knobs_.algorithm != 0;
+  if (Arena* const arena = wished ? nullptr : context.communicator.arena()) {
+    allreduce_shared(batch, context, *arena);
+  } else if (batch.size() == 1) {
     allreduce_one(batch, context);
   } else {
     allreduce_fused(batch, context);
   }
+}
+
+namespace {
+
+std::size_t byte_sum(std::span<const OperationPtr> batch) noexcept {
+  std::size_t bytes = 0;
+  for (const OperationPtr operation : batch) bytes += operation->prepared->bytes;
+  return bytes;
+}
+
+SharedRound round_of(const Request& request, std::uint64_t token) noexcept {
+  return {token, request.dtype, request.op == ReduceOp::kAverage ? ReduceOp::kSum : request.op};
+}
+
+}  // namespace
+
+void Executor::gather_fragments(std::span<const OperationPtr> batch, int size) {
+  fragments_.clear();
+  for (const OperationPtr operation : batch) {
+    const Request& request = operation->request();
+    fragments_.push_back({operation->input, operation->output, operation->prepared->count, request.prescale,
+                          postscale_of(request, size)});
+  }
+}
+
+/// One pass without a fusion buffer: copies in and out are part of the reduction, and of its span.
+void Executor::allreduce_shared(std::span<const OperationPtr> batch, const BatchContext& context, Arena& arena) {
+  const std::int64_t begin_ns = now_ns();
+  gather_fragments(batch, arena.size());
+  const bool agreed = shared_allreduce(arena, fragments_, round_of(batch.front()->request(), context.batch_id));
+  if (!agreed) throw Protocol("the ranks do not agree on batch " + std::to_string(context.batch_id));
+  record_batch(batch, context, begin_ns, byte_sum(batch), Algorithm::kTable);
+}
+
+void Executor::post_round(std::span<const OperationPtr> batch, const BatchContext& context, std::uint64_t token) {
+  Arena* const arena = context.communicator.arena();
+  RINGTUNE_CHECK(arena != nullptr, "a plan without shared memory");
+  gather_fragments(batch, arena->size());
+  round_.emplace(*arena, fragments_, round_of(batch.front()->request(), token));
+}
+
+void Executor::finish_round(std::span<const OperationPtr> batch, const BatchContext& context) {
+  const std::int64_t begin_ns = now_ns();
+  for (const OperationPtr operation : batch) operation->agreed_ns = begin_ns;
+  record_start(batch, context);
+  round_->finish();
+  record_batch(batch, context, begin_ns, byte_sum(batch), Algorithm::kTable);
 }
 
 /// A tensor alone needs no fusion buffer: it is reduced where its result belongs.

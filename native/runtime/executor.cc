@@ -5,24 +5,36 @@
 
 namespace ringtune {
 
+/// The spans before a batch, and its share in the counters.
+void Executor::record_start(std::span<const OperationPtr> batch, const BatchContext& context) {
+  const std::int64_t begin_ns = now_ns();
+  std::int64_t negotiate_ns = 0;
+  std::uint64_t bytes = 0;
+  for (const OperationPtr operation : batch) {
+    negotiate_ns += operation->agreed_ns - operation->submitted_ns;
+    bytes += operation->prepared->bytes;
+  }
+  counters_.negotiate_ns.fetch_add(negotiate_ns, std::memory_order_relaxed);
+  counters_.bytes.fetch_add(bytes, std::memory_order_relaxed);
+  counters_.collectives.fetch_add(batch.size(), std::memory_order_relaxed);
+  counters_.batches.fetch_add(1, std::memory_order_relaxed);
+  if (!tracer_.recording()) return;
+  for (const OperationPtr operation : batch) {
+    const std::uint32_t name = trace_name(tracer_, *operation->prepared);
+    const std::uint64_t size = operation->prepared->bytes;
+    const auto kind = static_cast<std::uint8_t>(operation->request().kind);
+    const auto epoch = static_cast<std::uint16_t>(context.epoch);
+    tracer_.record({operation->submitted_ns, operation->agreed_ns, size, name, context.batch_id, context.step, epoch,
+                    Stage::kNegotiate, kind});
+    tracer_.record(
+        {operation->agreed_ns, begin_ns, size, name, context.batch_id, context.step, epoch, Stage::kQueue, kind});
+  }
+}
+
 void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& context) {
   RINGTUNE_CHECK(!batch.empty());
   Operation& first = *batch.front();
-  const std::int64_t begin_ns = now_ns();
-  for (const OperationPtr operation : batch) {
-    counters_.negotiate_ns.fetch_add(operation->agreed_ns - operation->submitted_ns, std::memory_order_relaxed);
-    counters_.bytes.fetch_add(operation->prepared->bytes, std::memory_order_relaxed);
-    if (tracer_.recording()) {
-      const std::uint32_t name = trace_name(tracer_, *operation->prepared);
-      const std::uint64_t bytes = operation->prepared->bytes;
-      const auto kind = static_cast<std::uint8_t>(operation->request().kind);
-      const auto epoch = static_cast<std::uint16_t>(context.epoch);
-      tracer_.record({operation->submitted_ns, operation->agreed_ns, bytes, name, context.batch_id, context.step, epoch,
-                      Stage::kNegotiate, kind});
-      tracer_.record(
-          {operation->agreed_ns, begin_ns, bytes, name, context.batch_id, context.step, epoch, Stage::kQueue, kind});
-    }
-  }
+  record_start(batch, context);
   switch (first.request().kind) {
     case CollectiveKind::kAllreduce:
       if (first.request().op == ReduceOp::kAdasum) {
@@ -51,8 +63,6 @@ void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& 
     case CollectiveKind::kRemoveProcessSet:
       RINGTUNE_CHECK(false, name_of(first.request().kind), " is decided, not executed");
   }
-  counters_.collectives.fetch_add(batch.size(), std::memory_order_relaxed);
-  counters_.batches.fetch_add(1, std::memory_order_relaxed);
 }
 
 double postscale_of(const Request& request, int size) noexcept {

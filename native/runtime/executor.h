@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "collective/communicator.h"
+#include "collective/shared_allreduce.h"
 #include "fusion/knobs.h"
 #include "runtime/fusion_buffer.h"
 #include "runtime/operation.h"
@@ -32,9 +34,19 @@ class Executor {
   /// All operations of the batch are of one kind; several only for allreduce. Results are complete on return.
   void execute(std::span<const OperationPtr> batch, const BatchContext& context);
 
+  // A batch of a plan: posted, then asked until all ranks have agreed or one declined, then finished. The communicator
+  // has an arena.
+  void post_round(std::span<const OperationPtr> batch, const BatchContext& context, std::uint64_t token);
+  /// No answer at the deadline. Blocks until then.
+  [[nodiscard]] std::optional<bool> round_agreed(Deadline deadline) { return round_->agreed(deadline); }
+  void finish_round(std::span<const OperationPtr> batch, const BatchContext& context);
+
  private:
+  void record_start(std::span<const OperationPtr> batch, const BatchContext& context);
   // execute_reduce.cc
   void allreduce(std::span<const OperationPtr> batch, const BatchContext& context);
+  void allreduce_shared(std::span<const OperationPtr> batch, const BatchContext& context, Arena& arena);
+  void gather_fragments(std::span<const OperationPtr> batch, int size);
   void allreduce_one(std::span<const OperationPtr> batch, const BatchContext& context);
   void allreduce_fused(std::span<const OperationPtr> batch, const BatchContext& context);
   void reduce(std::span<std::byte> data, std::span<const OperationPtr> batch, const BatchContext& context);
@@ -55,6 +67,8 @@ class Executor {
   Knobs knobs_;
   FusionBuffer buffer_;
   std::vector<std::size_t> offsets_;
+  std::vector<Fragment> fragments_;
+  std::optional<SharedAllreduce> round_;
 };
 
 /// Bytes of one row: of everything under one index of the first dimension.

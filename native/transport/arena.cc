@@ -18,7 +18,8 @@ namespace ringtune {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x72696e676172656eull;  // "ringaren"
-constexpr int kYields = 64;                              // before a rank that shares its core sleeps
+constexpr std::int64_t kVoteSliceNs = 5'000'000;
+constexpr int kYields = 64;  // before a rank that shares its core sleeps
 
 // 40 bits of rounds last for 12 days of one round in a microsecond; 24 bits of pieces for 64 GiB of the smallest ones.
 constexpr int kCountBits = 24;
@@ -133,16 +134,49 @@ void Arena::decline_round() {
   publish(ArenaCounter::kPosted, 0);
 }
 
-bool Arena::agreed() {
+/// Whether some member has posted this round with another token than this one.
+bool Arena::anyone_against() const noexcept {
   // relaxed: the own one.
   const std::uint64_t own = token_of(position_).load(std::memory_order_relaxed);
   for (int member = 0; member < size(); ++member) {
     if (member == position_) continue;
-    wait_for(member, ArenaCounter::kPosted, value_of(round_, 0));
+    const bool posted =
+        counter_of(member, ArenaCounter::kPosted).load(std::memory_order_acquire) >= value_of(round_, 0);
     // relaxed: after the acquire of the counter. It is the token of this round: the member writes there again only when
     // this one has posted the next.
-    if (token_of(member).load(std::memory_order_relaxed) != own) return false;  // nobody will write an output
+    if (posted && token_of(member).load(std::memory_order_relaxed) != own) return true;
   }
+  return false;
+}
+
+std::vector<int> Arena::absent() const {
+  std::vector<int> members;
+  for (int member = 0; member < size(); ++member) {
+    if (member == position_) continue;
+    if (counter_of(member, ArenaCounter::kPosted).load(std::memory_order_acquire) < value_of(round_, 0)) {
+      members.push_back(member);
+    }
+  }
+  return members;
+}
+
+std::optional<bool> Arena::agreed(Deadline deadline) {
+  const std::uint64_t value = value_of(round_, 0);
+  for (int member = 0; member < size(); ++member) {
+    if (member == position_) continue;
+    const std::atomic<std::uint64_t>& word = counter_of(member, ArenaCounter::kPosted);
+    if (word.load(std::memory_order_acquire) >= value || spin(word, value)) continue;
+    // A sleeper is woken by the member that it waits for; the vote of another may decide earlier, so with more than two
+    // members it looks now and then.
+    while (!anyone_against()) {
+      const bool many = size() > 2 && !deadline.is_never();
+      const Deadline slice = many ? earlier(deadline, Deadline::after(kVoteSliceNs)) : deadline;
+      if (sleep_for(member, ArenaCounter::kPosted, value, slice)) break;
+      if (deadline.expired() && !anyone_against()) return std::nullopt;
+    }
+    if (anyone_against()) return false;  // nobody will write an output
+  }
+  if (anyone_against()) return false;
   settled_ = round_;
   return true;
 }
@@ -180,7 +214,7 @@ void Arena::wait_for(int member, ArenaCounter counter, std::uint64_t value) {
   // acquire: whoever sees the number sees the data that it counts.
   if (word.load(std::memory_order_acquire) >= value) [[likely]]
     return;
-  if (!spin(word, value)) sleep_for(member, counter, value);
+  if (!spin(word, value)) (void)sleep_for(member, counter, value);
 }
 
 bool Arena::spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value) const noexcept {
@@ -202,7 +236,7 @@ bool Arena::spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value)
   return false;
 }
 
-void Arena::sleep_for(int member, ArenaCounter counter, std::uint64_t value) {
+bool Arena::sleep_for(int member, ArenaCounter counter, std::uint64_t value, Deadline deadline) {
   const std::atomic<std::uint64_t>& word = counter_of(member, counter);
   const std::uint32_t mark = sleep_mark(member, counter);
   auto& waiter = regions_[static_cast<std::size_t>(position_)].header().waiter;
@@ -217,11 +251,12 @@ void Arena::sleep_for(int member, ArenaCounter counter, std::uint64_t value) {
     waiter.sleeps.store(mark, std::memory_order_seq_cst);
     const bool arrived = word.load(std::memory_order_seq_cst) >= value;
     if (!arrived && !aborted_.given()) {
-      const Deadline slice = earlier(Deadline::at(give_up_ns), Deadline::at(next_report_ns));
+      const Deadline slice = earlier(deadline, earlier(Deadline::at(give_up_ns), Deadline::at(next_report_ns)));
       (void)futex_wait(waiter.bell, seen, slice, FutexScope::kShared);
     }
     waiter.sleeps.store(0, std::memory_order_relaxed);
-    if (arrived) return;
+    if (arrived) return true;
+    if (deadline.expired()) return false;
     const std::int64_t now = now_ns();
     if (now >= give_up_ns) {
       throw Timeout("rank " + std::to_string(ranks_[static_cast<std::size_t>(member)]) +

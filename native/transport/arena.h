@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -89,8 +90,10 @@ class Arena final : public Abortable {
   /// kArenaTokens - 1 rounds behind.
   void decline_round();
   /// After publish(kPosted, ...): blocks until all members have posted this round, or one is known to have declined it
-  /// or to have come with another token. False then, for all members.
-  [[nodiscard]] bool agreed();
+  /// or to have come with another token. False then, for all members. No answer at the deadline: ask again.
+  [[nodiscard]] std::optional<bool> agreed(Deadline deadline);
+  /// Members (positions) that have not posted this round yet.
+  [[nodiscard]] std::vector<int> absent() const;
   /// Sets the own counter to `count` pieces of this round and wakes members that wait for it.
   void publish(ArenaCounter counter, std::size_t count) noexcept;
   /// Blocks until the member's counter has `count` pieces in this round, or it is in a later one. So everything that a
@@ -109,7 +112,8 @@ class Arena final : public Abortable {
   void enter_round(std::uint64_t token, std::uint64_t lead);
   void wait_for(int member, ArenaCounter counter, std::uint64_t value);
   bool spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value) const noexcept;
-  void sleep_for(int member, ArenaCounter counter, std::uint64_t value);
+  bool sleep_for(int member, ArenaCounter counter, std::uint64_t value, Deadline deadline = Deadline::never());
+  [[nodiscard]] bool anyone_against() const noexcept;
   void report(ArenaCounter counter, std::uint64_t value, std::int64_t waited_ns) const;
 
   int position_;
