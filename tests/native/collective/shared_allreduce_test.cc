@@ -189,14 +189,15 @@ TEST(SharedAllreduce, DeclinesAheadLeaveTheVoteOfARoundThatAPeerHasNotYetRead) {
     arena->begin_round(7);
     arena->publish(ArenaCounter::kPosted, 1);
   }
-  ASSERT_TRUE(early.agreed());
+  ASSERT_TRUE(early.agreed(Deadline::never()).value());
   early.decline_round();
   early.decline_round();
-  EXPECT_TRUE(late.agreed()) << "the early member has found this round agreed and written its outputs";
+  EXPECT_TRUE(late.agreed(Deadline::never()).value())
+      << "the early member has found this round agreed and written its outputs";
   for (int round = 0; round < 2; ++round) {
     late.begin_round(7);
     late.publish(ArenaCounter::kPosted, 1);
-    EXPECT_FALSE(late.agreed());
+    EXPECT_FALSE(late.agreed(Deadline::never()).value());
   }
 }
 
@@ -211,7 +212,7 @@ TEST(SharedAllreduce, AfterADeclineTheSlotsWaitForWhoeverStillReadsThem) {
     arena.begin_round(7);
     std::memset(arena.slot(arena.position(), 0), 1, 4096);
     arena.publish(ArenaCounter::kPosted, 1);
-    ASSERT_TRUE(arena.agreed());
+    ASSERT_TRUE(arena.agreed(Deadline::never()).value());
     if (arena.position() == 0) {
       arena.decline_round();
       expect_reduced(arena, 1024, DType::kInt32, ReduceOp::kSum, 9);
@@ -222,7 +223,7 @@ TEST(SharedAllreduce, AfterADeclineTheSlotsWaitForWhoeverStillReadsThem) {
     EXPECT_EQ(std::count(read.begin(), read.end(), std::byte{1}), 4096);
     arena.begin_round(8);
     arena.publish(ArenaCounter::kPosted, 1);
-    EXPECT_FALSE(arena.agreed());
+    EXPECT_FALSE(arena.agreed(Deadline::never()).value());
     expect_reduced(arena, 1024, DType::kInt32, ReduceOp::kSum, 9);
   });
 }
