@@ -51,6 +51,8 @@ class KindTraffic:
     busy_ns: int
     factor: float
     bus_bytes_per_s: float | None
+    fastest_bytes_per_s: float | None
+    """Bus bandwidth that one collective in twenty exceeds: what the link has shown it can do."""
 
 
 def traffic(spans: SpanTable, ranks: int) -> tuple[KindTraffic, ...]:
@@ -65,8 +67,15 @@ def traffic(spans: SpanTable, ranks: int) -> tuple[KindTraffic, ...]:
         busy = sum(_busy(chosen.of_rank(rank)) for rank in set(chosen.rank.tolist()))
         size, factor = int(chosen.bytes.sum()), bus_factor(kind, ranks)
         rate = size * factor / busy * 1e9 if busy and factor and size else None
-        found.append(KindTraffic(kind, len(chosen), size, busy, factor, rate))
+        found.append(KindTraffic(kind, len(chosen), size, busy, factor, rate, _fastest(chosen, factor)))
     return tuple(found)
+
+
+def _fastest(chosen: SpanTable, factor: float) -> float | None:
+    timed = chosen.take((chosen.duration_ns > 0) & (chosen.bytes > 0))
+    if not len(timed) or not factor:
+        return None
+    return float(np.percentile(timed.bytes * (factor * 1e9) / timed.duration_ns, 95))
 
 
 def bus_rate(kinds: tuple[KindTraffic, ...]) -> float | None:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ringtune.timeline.intervals import difference, union
-from ringtune.timeline.spans import UNKNOWN, Codes, Ints, SpanTable, Trace
+from ringtune.timeline.spans import UNKNOWN, Codes, Ints, Mask, SpanTable, Trace
 from ringtune.timeline.vocabulary import Stage
 
 MISSING = -(2**62)
@@ -38,17 +37,19 @@ class BatchTable:
     step: Ints
     label: Codes
     bytes: Ints
+    negotiated: Mask
+    """The trace says when ranks submitted and agreed."""
     labels: tuple[str, ...]
 
     @property
-    def complete(self) -> NDArray[np.bool_]:
+    def complete(self) -> Mask:
         """Batches that every rank recorded."""
-        found: NDArray[np.bool_] = (self.begin != MISSING).all(axis=1)
+        found: Mask = (self.begin != MISSING).all(axis=1)
         return found
 
-    def take(self, chosen: NDArray[np.bool_]) -> BatchTable:
+    def take(self, chosen: Mask) -> BatchTable:
         """Return some of the batches."""
-        names = ("ids", "submit", "agreed", "start", "begin", "end", "done", "step", "label", "bytes")
+        names = ("ids", "submit", "agreed", "start", "begin", "end", "done", "step", "label", "bytes", "negotiated")
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
 
@@ -100,6 +101,7 @@ def batch_table(trace: Trace) -> BatchTable:
         step=runs.step[first],
         label=np.where(runs.tensor[first] > 0, runs.tensor[first], -1 - runs.name[first]).astype(np.int32),
         bytes=runs.bytes[first],
+        negotiated=~unheard.all(axis=1) if len(ranks) else np.zeros(len(ids), dtype=np.bool_),
         labels=(*spans.tensors, *reversed(spans.names)),  # -1 - name counts from the end
     )
 
@@ -135,6 +137,8 @@ class RankSteps:
     end: Ints
     waits: Ints
     syncs: Ints
+    knows_waiting: bool
+    """Waits are known: they were recorded, or the trace says where steps began and ended."""
 
 
 def rank_steps(trace: Trace, rank: int) -> RankSteps | None:
@@ -153,8 +157,10 @@ def rank_steps(trace: Trace, rank: int) -> RankSteps | None:
         begin, end = spans.begin_ns.min(keepdims=True), spans.end_ns.max(keepdims=True)
     wait = spans.of_stage(Stage.WAIT)
     waits, syncs = union(wait.begin_ns, wait.end_ns), np.unique(wait.end_ns)
-    if not np.isin(spans.stage, _KNOWS_WAITING).any():
+    recorded = bool(np.isin(spans.stage, _KNOWS_WAITING).any())
+    if not recorded:
         moving, busy = spans.of_stage(Stage.COMMUNICATE), spans.of_stage(Stage.KERNEL)
         waits = difference(union(moving.begin_ns, moving.end_ns), union(busy.begin_ns, busy.end_ns))
         syncs = waits[:, 1]
-    return RankSteps(rank, number, begin, end, waits, syncs)
+    known = len(wait) > 0 or len(steps) > 0
+    return RankSteps(rank, number, begin, end, waits, syncs, known)

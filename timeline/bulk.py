@@ -24,7 +24,7 @@ from ringtune.timeline.collect import Collector
 from ringtune.timeline.database import register, register_texts
 from ringtune.timeline.merged_file import FLOW_CATEGORY, badly_nested
 from ringtune.timeline.reader import interpret, read
-from ringtune.timeline.spans import Ints, PartInfo, SpanTable, Trace, empty_table
+from ringtune.timeline.spans import Ints, SpanTable, Trace, empty_table
 from ringtune.timeline.stream import EventStream
 from ringtune.timeline.vocabulary import OVERLAPPING_STAGES, Stage
 
@@ -253,35 +253,35 @@ def insert(cursor: DuckDBPyConnection, table: str, trace: Trace) -> PartTable:
     return _with_first(cursor, table, trace, len(spans))
 
 
-def moments(database: DuckDBPyConnection, table: str, where: str = "true") -> tuple[Ints, Ints, Ints]:
-    """Begin, end and row number of a table's spans, in the table's order."""
-    found = database.execute(f"select begin_ns, end_ns, rowid from {table} where {where}").fetchnumpy()
-    begin, end, row = (np.asarray(found[name], dtype=np.int64) for name in ("begin_ns", "end_ns", "rowid"))
-    return begin, end, row
+def moments(
+    database: DuckDBPyConnection, table: str, where: str = "true", place: str = "rowid"
+) -> tuple[Ints, Ints, Ints]:
+    """Begin, end and place of a table's spans, in the table's order."""
+    found = database.execute(f"select begin_ns, end_ns, {place} as place from {table} where {where}").fetchnumpy()
+    begin, end, at = (np.asarray(found[name], dtype=np.int64) for name in ("begin_ns", "end_ns", "place"))
+    return begin, end, at
 
 
-def pairs_of(database: DuckDBPyConnection, part: PartTable) -> str:
-    """Return an SQL condition: which spans of the part must be written as async pairs."""
+def find_pairs(database: DuckDBPyConnection, view: str) -> str:
+    """Return an SQL condition on ``stage`` and ``place``: which spans must be written as async pairs.
+
+    Spans of one rank and stage share a track, whichever file they came from.
+    """
     always = ", ".join(str(int(stage)) for stage in sorted(OVERLAPPING_STAGES))
-    stages = database.execute(f"select distinct rank, stage from {part.table} where stage not in ({always})").fetchall()
+    tracks = database.execute(f"select distinct rank, stage from {view} where stage not in ({always})").fetchall()
     bad: list[Ints] = []
-    for rank, stage in stages:
-        begin, end, row = moments(database, part.table, f"rank = {rank} and stage = {stage}")
+    for rank, stage in tracks:
+        begin, end, place = moments(database, view, f"rank = {rank} and stage = {stage}", "place")
         if np.all(begin[1:] >= end[:-1]):
             continue  # the usual case: one after another, as they were recorded
         order = np.lexsort((-end, begin))
-        bad.append(row[order][badly_nested(begin[order], end[order])])
+        bad.append(place[order][badly_nested(begin[order], end[order])])
     condition = f"stage in ({always})"
     found = np.concatenate(bad) if bad else np.empty(0, dtype=np.int64)
     if not len(found):
         return condition
-    register(database, f"{part.table}_bad", {"row": found})
-    return f"({condition} or rowid in (select row from {part.table}_bad))"
-
-
-def one_part(part: PartTable) -> PartInfo:
-    """What is known about a part."""
-    return part.about.parts[0]
+    register(database, "badly_nested", {"place": found})
+    return f"({condition} or place in (select place from badly_nested))"
 
 
 def _literal(path: Path) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from ringtune.errors import RingtuneError, TraceIoError
-from ringtune.timeline.bulk import PartTable, bulk_database, insert, load_parts, moments, pairs_of
+from ringtune.timeline.bulk import PartTable, bulk_database, find_pairs, insert, load_parts, moments
 from ringtune.timeline.clocks import HostOffset, align, placements
 from ringtune.timeline.database import register
 from ringtune.timeline.merge import MergeReport, in_order, joinable, missing_ranks, one_part_a_rank
@@ -202,12 +202,15 @@ def _make_view(database: DuckDBPyConnection, joined: _Joined) -> int:
     """Make the view ``spans`` of all parts, as narrow as sorting allows; return the largest place."""
     count = len(joined.tables)
     views = [
-        f"select name, tensor, stage, rank, rank * {len(Stage)} + stage as track, begin_ns + {table.shift_ns} as "
-        "begin_ns, end_ns - begin_ns as duration_ns, bytes, batch, step, epoch, "
-        f"{pairs_of(database, table)} as paired, rowid * {count} + {number + 1} as place from {table.table}"
+        f"select name, tensor, stage, rank, begin_ns + {table.shift_ns} as begin_ns, end_ns + {table.shift_ns} as "
+        f"end_ns, bytes, batch, step, epoch, rowid * {count} + {number + 1} as place from {table.table}"
         for number, table in enumerate(joined.tables)
     ]
-    database.execute(f"create view texts as {' union all by name '.join(views)}")
+    database.execute(f"create view every_span as {' union all by name '.join(views)}")
+    database.execute(
+        f"create view texts as select * exclude (end_ns), rank * {len(Stage)} + stage as track, end_ns - begin_ns as "
+        f"duration_ns, {find_pairs(database, 'every_span')} as paired from every_span"
+    )
     narrow = [f"{column}::{column}_text as {column}" for column in ("name", "tensor")]
     for column in ("name", "tensor"):
         # Sorting moves numbers instead of texts.

@@ -11,6 +11,7 @@ from ringtune.timeline.commands import ANALYSES, json_option, read_source, show,
 from ringtune.timeline.merge import MergeReport, merge, merge_run
 from ringtune.timeline.summary import summarize
 from ringtune.timeline.tables import summary_view
+from ringtune.timeline.units import parse_rate
 
 
 @click.group()
@@ -22,13 +23,16 @@ def timeline() -> None:
 @sources
 @json_option
 @steps_option
-def summary(source: tuple[Path, ...], as_json: bool, steps: str | None) -> None:
+@click.option(
+    "--link", metavar="RATE", help="What the link between ranks can carry, for example 12.5GB/s or 100Gbit/s."
+)
+def summary(source: tuple[Path, ...], as_json: bool, steps: str | None, link: str | None) -> None:
     """Print where the time went.
 
     Takes a run folder, a merged file, one or several parts (rank-*.json), Horovod's own timeline, or any Chrome
     trace; plain or .gz.
     """
-    found = summarize(read_source(source, steps))
+    found = summarize(read_source(source, steps), link_bytes_per_s=parse_rate(link) if link else None)
     show(found.to_json(), lambda: summary_view(found), as_json)
 
 

@@ -111,6 +111,11 @@ def placements(traces: Sequence[Trace]) -> list[HostOffset]:
     hosts = host_offsets(own, [instant for trace in traces if trace.source == "part" for instant in trace.instants])
     of_rank = {part.rank: part for part in own}
     reference = of_rank.get(0) or min(own, key=lambda part: part.rank, default=None)
+    if reference is None:
+        # One host has one wall clock: its ranks can be compared to the nanosecond.
+        machines = {trace.parts[0].host for trace in traces}
+        error = 0 if len(machines) == 1 and "" not in machines else None
+        return [_fixed(trace.parts[0].unix_ns - trace.parts[0].monotonic_ns, error, "wall") for trace in traces]
     return [
         hosts[trace.parts[0].host] if trace.source == "part" else _foreign(trace.parts[0], of_rank, reference, hosts)
         for trace in traces
@@ -118,14 +123,11 @@ def placements(traces: Sequence[Trace]) -> list[HostOffset]:
 
 
 def _foreign(
-    part: PartInfo, of_rank: Mapping[int, PartInfo], reference: PartInfo | None, hosts: Mapping[str, HostOffset]
+    part: PartInfo, of_rank: Mapping[int, PartInfo], reference: PartInfo, hosts: Mapping[str, HostOffset]
 ) -> HostOffset:
     """By the wall clock onto the same rank's own clock, from there as that rank's part."""
-    shift = part.unix_ns - part.monotonic_ns
     own = of_rank.get(part.rank, reference)
-    if own is None:
-        return _fixed(shift, None, "wall")
-    shift -= own.unix_ns - own.monotonic_ns
+    shift = (part.unix_ns - part.monotonic_ns) - (own.unix_ns - own.monotonic_ns)
     onward = hosts[own.host]
     error = onward.error_ns if own.rank == part.rank else None
     return HostOffset(onward.at_ns - shift, onward.offset_ns + shift, error, "wall")

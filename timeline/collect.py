@@ -55,14 +55,15 @@ class Collector:
                 (complete if event.get("ph") == "X" else others).append(event)
             else:
                 self.skipped += 1
+        if self.kineto:
+            complete = [translated(event) for event in complete if isinstance(event.get("pid"), int)]
+            others = [event for event in others if isinstance(event.get("pid"), int)]  # what is left is decoration
         pairs: list[tuple[Event, float]] = []
         for event in others:
             try:
                 self._other(event, pairs)
             except (TypeError, ValueError, KeyError, AttributeError):
                 self.skipped += 1
-        if self.kineto:
-            complete = [translated(event) for event in complete]
         if self.horovod:
             complete = [event for event in complete if not self._arrival(event)]
         self.spans.add(complete)

@@ -56,10 +56,10 @@ def stage_times(spans: SpanTable) -> Mapping[str, StageTime]:
     return found
 
 
-def exposure(spans: SpanTable) -> Exposure:
-    """Split communication and waiting of one rank."""
+def exposure(spans: SpanTable, waits: Ints | None = None) -> Exposure:
+    """Split communication and waiting of one rank; ``waits`` stands in for the recorded ones."""
     communicate = covered(spans, Stage.COMMUNICATE)
-    wait = covered(spans, Stage.WAIT)
+    wait = covered(spans, Stage.WAIT) if waits is None else waits
     exposed = length(intersection(communicate, wait))
     rest = difference(wait, communicate)
     copying = length(intersection(rest, covered(spans, Stage.COPY_IN, Stage.COPY_OUT)))

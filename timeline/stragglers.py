@@ -136,7 +136,7 @@ def stragglers(trace: Trace, largest: int = 20) -> Stragglers:
     carried, late = _compute(trace, table, errors)
     found = {
         "compute": _per_step(table, *late),
-        "negotiation": _per_step(table, *_last(table.agreed, errors)),
+        "negotiation": _per_step(table, *_negotiated(table, *_last(table.agreed, errors))),
         "network": _per_step(table, *_last(table.end, errors)),
     }
     tests = {cause: _tests(found[cause], len(table.ranks)) for cause in CAUSES}
@@ -165,6 +165,11 @@ def _last(moments: Ints, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
     lateness = moments[rows, last] - moments[rows, second]
     sure = lateness > errors[last, second]
     return np.where(sure, last, -1), np.where(sure, lateness, 0)
+
+
+def _negotiated(table: BatchTable, last: Ints, lateness: Ints) -> tuple[Ints, Ints]:
+    """Nobody is late in a negotiation that the trace does not show."""
+    return np.where(table.negotiated, last, -1), np.where(table.negotiated, lateness, 0)
 
 
 def _compute(trace: Trace, table: BatchTable, errors: NDArray[np.float64]) -> tuple[Ints, tuple[Ints, Ints]]:

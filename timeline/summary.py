@@ -10,6 +10,7 @@ import numpy as np
 
 from ringtune.timeline.arrivals import Arrivals, arrivals
 from ringtune.timeline.bandwidth import KindTraffic, bus_rate, traffic
+from ringtune.timeline.batches import rank_steps
 from ringtune.timeline.fusion import Fusion, fusion
 from ringtune.timeline.phases import Exposure, StageTime, exposure, stage_times
 from ringtune.timeline.spans import Ints, SpanTable, Trace
@@ -79,6 +80,8 @@ class Summary:
     ranks: tuple[RankSummary, ...]
     traffic: tuple[KindTraffic, ...]
     bus_bytes_per_s: float | None
+    link_bytes_per_s: float | None
+    """The link's limit as the caller named it; None: not named."""
     fusion: Fusion | None
     arrivals: Arrivals
     epochs: tuple[EpochSummary, ...]
@@ -93,8 +96,16 @@ class Summary:
         return asdict(self)
 
 
-def summarize(trace: Trace, steps: tuple[int | None, int | None] | None = None) -> Summary:
-    """Summarize a trace, or only its steps first <= step < end (None: open) when ``steps`` = (first, end)."""
+def summarize(
+    trace: Trace, steps: tuple[int | None, int | None] | None = None, link_bytes_per_s: float | None = None
+) -> Summary:
+    """Summarize a trace.
+
+    Args:
+        trace: Of one or several ranks.
+        steps: (first, end): only the steps first <= step < end (None: open).
+        link_bytes_per_s: What the link between ranks can carry, to set the bus bandwidth against.
+    """
     if steps is not None:
         trace = select_steps(trace, *steps)
     spans, kinds = trace.spans, traffic(trace.spans, trace.size)
@@ -115,6 +126,7 @@ def summarize(trace: Trace, steps: tuple[int | None, int | None] | None = None) 
         ranks=tuple(_rank_summary(trace, rank) for rank in sorted(present)),
         traffic=kinds,
         bus_bytes_per_s=bus_rate(kinds),
+        link_bytes_per_s=link_bytes_per_s,
         fusion=fusion(trace),
         arrivals=arrivals(trace),
         epochs=_epochs(trace),
@@ -163,7 +175,7 @@ def step_times(spans: SpanTable) -> StepTimes | None:
 def _rank_summary(trace: Trace, rank: int) -> RankSummary:
     spans = trace.spans.of_rank(rank)
     part = next((part for part in trace.parts if part.rank == rank), None)
-    records_waiting = trace.source in ("part", "merged")
+    about = rank_steps(trace, rank)
     return RankSummary(
         rank=rank,
         host=part.host if part else "",
@@ -171,7 +183,7 @@ def _rank_summary(trace: Trace, rank: int) -> RankSummary:
         stages=stage_times(spans),
         bytes=int(spans.of_stage(Stage.COMMUNICATE).bytes.sum()),
         bus_bytes_per_s=bus_rate(traffic(spans, trace.size)),
-        exposure=exposure(spans) if records_waiting else None,
+        exposure=exposure(spans, about.waits) if about is not None and about.knows_waiting else None,
         steps=step_times(spans),
         recorded=part.recorded if part else None,
         dropped=part.dropped if part else 0,
@@ -189,7 +201,7 @@ def _epochs(trace: Trace) -> tuple[EpochSummary, ...]:
         if isinstance(epoch, int):
             announced.setdefault(epoch, {key: value for key, value in instant.args.items() if key != "epoch"})
     batches = trace.spans.take((trace.spans.stage == Stage.COMMUNICATE) & (trace.spans.batch > 0))
-    seen = set(np.unique(batches.epoch).tolist())
+    seen = set(np.unique(batches.epoch).tolist()) - {0}  # other tools know no versions
     return tuple(_epoch(epoch, announced.get(epoch, {}), batches) for epoch in sorted(seen | set(announced)))
 
 

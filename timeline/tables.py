@@ -86,20 +86,28 @@ def phase_table(summary: Summary) -> Table:
 
 def communication_table(summary: Summary) -> Table:
     """Bytes, bandwidth, and how much of the communication the training had to wait for."""
-    columns = ("rank", "host", "bytes", "bus bandwidth", "exposed", "overlapped", "wait of step")
+    limit = "of the link" if summary.link_bytes_per_s else "of the fastest"
+    columns = ("rank", "host", "bytes", "bus bandwidth", limit, "exposed", "overlapped", "wait of step")
     table = new_table("Communication", *columns)
     for rank in summary.ranks:
-        table.add_row(str(rank.rank), rank.host or "-", *_communication_cells(rank))
+        table.add_row(str(rank.rank), rank.host or "-", *_communication_cells(rank, _limit(summary)))
     return table
 
 
-def _communication_cells(rank: RankSummary) -> tuple[str, ...]:
+def _limit(summary: Summary) -> float:
+    """What the bus bandwidth is set against: the link's limit, else the fastest twentieth of the collectives."""
+    fastest = [kind.fastest_bytes_per_s for kind in summary.traffic if kind.fastest_bytes_per_s is not None]
+    return summary.link_bytes_per_s or max(fastest, default=0.0)
+
+
+def _communication_cells(rank: RankSummary, limit: float) -> tuple[str, ...]:
     size, rate = bytes_text(rank.bytes), rate_text(rank.bus_bytes_per_s)
+    share = share_text(rank.bus_bytes_per_s, limit) if rank.bus_bytes_per_s is not None else "-"
     if rank.exposure is None:
-        return size, rate, "-", "-", "-"
+        return size, rate, share, "-", "-", "-"
     step = rank.steps.total_ns if rank.steps else 0
     exposed, overlapped = time_text(rank.exposure.exposed_ns), time_text(rank.exposure.overlapped_ns)
-    return size, rate, exposed, overlapped, share_text(rank.exposure.wait_ns, step)
+    return size, rate, share, exposed, overlapped, share_text(rank.exposure.wait_ns, step)
 
 
 def fusion_line(summary: Summary) -> Text:

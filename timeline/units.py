@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+from ringtune.errors import UsageError
+
+_RATE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kMGT]?)(B|bit|b)(?:/s|ps)?\s*$")
+_FACTORS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
 
 def time_text(ns: float) -> str:
     """Return a time, for example ``12.3 ms``."""
@@ -27,6 +34,19 @@ def rate_text(bytes_per_s: float | None) -> str:
         if bytes_per_s >= size:
             return f"{_short(bytes_per_s / size)} {unit}"
     return f"{bytes_per_s:.0f} B/s"
+
+
+def parse_rate(text: str) -> float:
+    """Read a bandwidth in decimal units, ``12.5GB/s`` or ``100Gbit/s``, as bytes/s.
+
+    Raises:
+        UsageError: It is none.
+    """
+    match = _RATE.match(text)
+    rate = float(match[1]) * _FACTORS[match[2]] / (1 if match[3] == "B" else 8) if match else 0.0
+    if rate <= 0:
+        raise UsageError(f"{text!r} is no bandwidth: expected for example 12.5GB/s or 100Gbit/s")
+    return rate
 
 
 def share_text(part: float, whole: float) -> str:

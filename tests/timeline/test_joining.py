@@ -1,0 +1,171 @@
+"""Traces of PyTorch's profiler and of Horovod, joined with one another and with ringtune's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringtune.errors import RingtuneError
+from ringtune.timeline.critical import critical_path
+from ringtune.timeline.efficiency import efficiency
+from ringtune.timeline.generate import Schedule, generate
+from ringtune.timeline.inputs import load
+from ringtune.timeline.merge import merge
+from ringtune.timeline.reader import read
+from ringtune.timeline.stragglers import stragglers
+from ringtune.timeline.summary import summarize
+from ringtune.timeline.vocabulary import Stage
+from tests.timeline.helpers import events_of, rows, write_json
+from tests.timeline.test_foreign import horovod_events
+from tests.timeline.test_merge import check_structure
+
+STEPS = 8
+STEP_US, COMPUTE_US, LATE_US, MOVE_US = 10_000, 4_000, 3_000, 1_000
+BASE_NS = 1_700_000_000_000_000_000
+
+
+def nccl_events(rank: int) -> list[dict[str, Any]]:
+    """Steps of 10 ms: a rank's device computes 4 ms (rank 1 3 ms longer), then all reduce until 1 ms after the last."""
+    events: list[dict[str, Any]] = []
+
+    def add(name: str, category: str, tid: int, begin: float, duration: float, **args: Any) -> None:
+        at = {"pid": 70 if tid == 1 else 0, "tid": tid, "ts": begin, "dur": duration}
+        events.append({"ph": "X", "name": name, "cat": category, **at, "args": args})
+
+    for step in range(STEPS):
+        start = step * STEP_US
+        compute = COMPUTE_US + LATE_US * (rank == 1)
+        moved = COMPUTE_US + LATE_US + MOVE_US
+        add(f"ProfilerStep#{step}", "user_annotation", 1, start, STEP_US)
+        add("nccl:all_reduce", "user_annotation", 1, start + 100, 20)
+        add(f"ProfilerStep#{step}", "gpu_user_annotation", 7, start, STEP_US)
+        add("volta_sgemm", "kernel", 7, start, compute)
+        add("nccl:all_reduce", "gpu_user_annotation", 20, start + compute, moved - compute)
+        message = {"In msg nelems": 1000, "Out msg nelems": 1000, "dtype": "BFloat16", "Collective name": "allreduce"}
+        name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)"
+        add(name, "kernel", 20, start + compute, moved - compute, **message)
+        add("sgd", "kernel", 7, start + moved, STEP_US - moved)
+    return events
+
+
+def kineto(folder: Path, rank: int, *, distributed: bool = True, host: str = "a", base_ns: int = BASE_NS) -> Path:
+    """One rank's trace as PyTorch's profiler writes it."""
+    document: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": [], "baseTimeNanoseconds": base_ns}
+    if distributed:
+        document["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": 2}
+    decoration = {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 1}
+    document |= {"host_name": host, "traceEvents": [*nccl_events(rank), decoration]}
+    return write_json(folder / f"trace_rank{rank}.pt.trace.json", document)
+
+
+def test_ranks_of_nccl_are_joined_and_analysed(tmp_path: Path) -> None:
+    trace = load([kineto(tmp_path, rank) for rank in (1, 0)])
+    assert (trace.ranks, trace.skipped, trace.source) == ((0, 1), 0, "merged")
+    moves = trace.spans.of_stage(Stage.COMMUNICATE)
+    assert set(moves.name_texts()) == {"ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)"}
+    assert set(moves.bytes.tolist()) == {2000}
+    assert moves.of_rank(0).batch.tolist() == moves.of_rank(1).batch.tolist()
+    assert moves.of_rank(0).step.tolist() == list(range(STEPS))
+    summary = summarize(trace)
+    assert [rank.exposure.wait_ns for rank in summary.ranks if rank.exposure] == [
+        STEPS * (LATE_US + MOVE_US) * 1000,
+        STEPS * MOVE_US * 1000,
+    ]
+    assert [kind.kind for kind in summary.traffic] == ["ALLREDUCE"]
+    assert summary.clock_error_ns == 0  # one host, one clock
+    found = stragglers(trace)
+    assert {rank.rank: rank.verdict for rank in found.ranks if rank.verdict} == {1: ("compute",)}
+    assert found.ranks[1].causes["compute"].total_ns == STEPS * LATE_US * 1000
+    assert found.ranks[1].causes["negotiation"].total_ns == 0  # the trace shows none
+    path = critical_path(trace)
+    assert path.length_ns == STEPS * STEP_US * 1000
+    assert path.causes["late"] == STEPS * LATE_US * 1000
+    assert path.causes["transfer"] == STEPS * MOVE_US * 1000
+    factors = efficiency(trace)
+    assert factors.runtime_ns - factors.ideal_ns == STEPS * MOVE_US * 1000
+
+
+def test_joined_traces_are_written_and_read_back(tmp_path: Path) -> None:
+    parts = [kineto(tmp_path, rank) for rank in (0, 1)]
+    merge(parts, tmp_path / "merged.json")
+    merge(reversed(parts), tmp_path / "again.json")
+    assert (tmp_path / "merged.json").read_bytes() == (tmp_path / "again.json").read_bytes()
+    check_structure(tmp_path / "merged.json")
+    assert rows(read(tmp_path / "merged.json").spans) == rows(load(parts).spans)
+    arrows = [event for event in events_of(tmp_path / "merged.json") if event["ph"] == "s"]
+    assert len(arrows) == STEPS
+
+
+def test_without_a_distributed_job_the_name_says_the_rank(tmp_path: Path) -> None:
+    trace = load([kineto(tmp_path, rank, distributed=False) for rank in (0, 1)])
+    assert trace.ranks == (0, 1)
+    assert {rank.rank for rank in stragglers(trace).ranks if rank.verdict} == {1}
+
+
+def test_hosts_apart_are_compared_only_as_far_as_wall_clocks_go(tmp_path: Path) -> None:
+    traces = [kineto(tmp_path, 0, host="a"), kineto(tmp_path, 1, host="b")]
+    assert summarize(load(traces)).clock_error_ns is None
+    assert [rank.verdict for rank in stragglers(load(traces)).ranks] == [(), ()]
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+def test_a_profile_joins_ringtunes_own_part_of_its_rank(bulk: bool, tmp_path: Path) -> None:
+    if bulk:
+        pytest.importorskip("duckdb")
+    plan = Schedule(ranks=2, steps=3)
+    parts = generate(plan).write(tmp_path / "parts")
+    # Two milliseconds after the job's begin, on the wall clock of the same machine.
+    profile = kineto(tmp_path, 1, base_ns=plan.start_unix_ns + 2_000_000)
+    report = merge([*parts, profile], tmp_path / "merged.json", bulk=bulk)
+    assert [part.rank for part in report.parts] == [0, 1]
+    assert report.sentences() == []
+    spans = read(tmp_path / "merged.json").spans
+    kernels = spans.of_stage(Stage.KERNEL)
+    assert set(kernels.rank.tolist()) == {1}
+    assert int(kernels.begin_ns.min()) == 2_000_000
+    assert len(spans.of_rank(0)) == len(read(parts[0]).spans)
+    check_structure(tmp_path / "merged.json")
+
+
+def test_horovods_timeline_becomes_a_merged_file(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "hvd.json", horovod_events())
+    report = merge([path], tmp_path / "merged.json")
+    assert report.spans == len(read(path).spans)
+    again = read(tmp_path / "merged.json")
+    assert {row[-2:] for row in rows(again.spans)} == {row[-2:] for row in rows(read(path).spans)}
+    assert again.instants_named("ARRIVAL")
+    check_structure(tmp_path / "merged.json")
+
+
+def test_a_trace_without_a_wall_clock_cannot_join(tmp_path: Path) -> None:
+    events = [{"name": "work", "ph": "X", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]
+    path = write_json(tmp_path / "other.json", events)
+    with pytest.raises(RingtuneError, match="no wall clock by which it could be joined"):
+        merge([path], tmp_path / "merged.json")
+    with pytest.raises(RingtuneError, match="no wall clock"):
+        load([path, kineto(tmp_path, 0)])
+    report = merge([path, kineto(tmp_path, 0)], tmp_path / "merged.json")
+    assert "other.json: no part, and no wall clock" in report.sentences()[0]
+
+
+def test_the_real_profiler_is_understood(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.Linear(8, 8)
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU],
+        schedule=torch.profiler.schedule(wait=0, warmup=1, active=3),
+        on_trace_ready=lambda found: found.export_chrome_trace(str(tmp_path / "rank3.json")),
+    ) as profiler:
+        for _ in range(4):
+            layer(torch.ones(4, 8)).sum().backward()
+            profiler.step()
+    trace = read(tmp_path / "rank3.json")
+    assert (trace.ranks, trace.skipped) == ((3,), 0)
+    steps = trace.spans.of_stage(Stage.STEP)
+    assert sorted(steps.step.tolist()) == [1, 2, 3]
+    backward = trace.spans.take(trace.spans.name_mask("aten::mm"))
+    assert set(backward.step.tolist()) == {1, 2, 3}
+    merge([tmp_path / "rank3.json"], tmp_path / "merged.json")
+    assert len(read(tmp_path / "merged.json").spans) == len(trace.spans)
