@@ -31,7 +31,7 @@ from ringtune.timeline.vocabulary import OVERLAPPING_STAGES, Stage
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-MEMORY_BYTES = 1_000_000_000
+MEMORY_BYTES = 1_400_000_000
 """What DuckDB may hold; the process is a few hundred MB larger."""
 
 _SHAPE = (
@@ -253,13 +253,16 @@ def insert(cursor: DuckDBPyConnection, table: str, trace: Trace) -> PartTable:
     return _with_first(cursor, table, trace, len(spans))
 
 
-def moments(
-    database: DuckDBPyConnection, table: str, where: str = "true", place: str = "rowid"
-) -> tuple[Ints, Ints, Ints]:
-    """Begin, end and place of a table's spans, in the table's order."""
-    found = database.execute(f"select begin_ns, end_ns, {place} as place from {table} where {where}").fetchnumpy()
-    begin, end, at = (np.asarray(found[name], dtype=np.int64) for name in ("begin_ns", "end_ns", "place"))
-    return begin, end, at
+def moments(database: DuckDBPyConnection, table: str, where: str = "true") -> tuple[Ints, Ints]:
+    """Begin and end of a table's spans, in the table's order."""
+    found = database.execute(f"select begin_ns, end_ns from {table} where {where}").fetchnumpy()
+    return np.asarray(found["begin_ns"], dtype=np.int64), np.asarray(found["end_ns"], dtype=np.int64)
+
+
+def column_of(database: DuckDBPyConnection, table: str, column: str, where: str) -> Ints:
+    """One column of whole numbers, in the table's order."""
+    found = database.execute(f"select {column} from {table} where {where}").fetchnumpy()
+    return np.asarray(found[column], dtype=np.int64)
 
 
 def find_pairs(database: DuckDBPyConnection, view: str) -> str:
@@ -271,9 +274,11 @@ def find_pairs(database: DuckDBPyConnection, view: str) -> str:
     tracks = database.execute(f"select distinct rank, stage from {view} where stage not in ({always})").fetchall()
     bad: list[Ints] = []
     for rank, stage in tracks:
-        begin, end, place = moments(database, view, f"rank = {rank} and stage = {stage}", "place")
+        track = f"rank = {rank} and stage = {stage}"
+        begin, end = moments(database, view, track)
         if np.all(begin[1:] >= end[:-1]):
             continue  # the usual case: one after another, as they were recorded
+        place = column_of(database, view, "place", track)
         order = np.lexsort((-end, begin))
         bad.append(place[order][badly_nested(begin[order], end[order])])
     condition = f"stage in ({always})"

@@ -163,7 +163,7 @@ def _moved(database: DuckDBPyConnection, part: PartTable, offset: HostOffset, or
     """Put a part's table onto the job's time."""
     if len(offset.at_ns) == 1:
         return replace(part, shift_ns=int(offset.offset_ns[0]) - origin)
-    begin, end, _ = moments(database, part.table)
+    begin, end = moments(database, part.table)
     times = {"begin_ns": begin + offset(begin) - origin, "end_ns": end + offset(end) - origin}
     register(database, f"{part.table}_times", times)
     database.execute(
