@@ -110,7 +110,12 @@ test-python: $(STAMPS)/install ## Python tests (PYTEST_ARGS="-k launch")
 	@echo "python tests"
 	@$(BIN)/python -m pytest -q -m "not long" $(PYTEST_ARGS)
 
-test-long: $(STAMPS)/install ## Only the tests marked long
+ifneq ($(HAVE_GTEST),)
+test-long: build/native-tests.stamp
+endif
+test-long: $(STAMPS)/install ## Only the tests marked long, and a minute of fuzzing the wire format
+	@if [ -x build/native-tests/ringtune_wire_fuzz ]; then \
+	  build/native-tests/ringtune_wire_fuzz tests/native/fuzz/corpus 60; fi
 	@$(BIN)/python -m pytest -q -m long $(PYTEST_ARGS)
 
 test-sanitize: $(STAMPS)/venv ## Native tests under ASan+UBSan and TSan
@@ -119,7 +124,9 @@ test-sanitize: $(STAMPS)/venv ## Native tests under ASan+UBSan and TSan
 	  folder=build/native-$${sanitizers%%,*}; echo "native tests: $$sanitizers"; \
 	  $(call build_native,$$folder,-DRINGTUNE_SANITIZE=$$sanitizers -DCMAKE_BUILD_TYPE=RelWithDebInfo); \
 	  ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	  TSAN_OPTIONS=halt_on_error=1 $(CTEST) --test-dir $$folder -j $(JOBS) | tail -3; \
+	  TSAN_OPTIONS=halt_on_error=1 $(CTEST) --test-dir $$folder -j $(JOBS) --quiet --output-log $$folder.txt \
+	    || { cat $$folder.txt; exit 1; }; \
+	  grep -E "tests passed" $$folder.txt; \
 	done
 
 # ---- care ----------------------------------------------------------------------------------------------------------

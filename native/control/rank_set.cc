@@ -7,8 +7,6 @@
 namespace ringtune {
 namespace {
 
-constexpr std::int32_t kLargestRank = (1 << 24) - 1;  // bounds what a peer can make us count
-
 /// The first run that does not end before `rank`.
 auto run_at(const std::vector<RankSet::Run>& runs, std::int32_t rank) {
   return std::partition_point(runs.begin(), runs.end(), [rank](const RankSet::Run& run) { return run.last < rank; });

@@ -11,6 +11,8 @@
 
 namespace ringtune {
 
+inline constexpr std::int32_t kLargestRank = (1 << 20) - 1;  // bounds what a peer can make us count
+
 /// A value type. Operations cost the number of runs, not of ranks.
 class RankSet {
  public:

@@ -96,6 +96,14 @@ std::int64_t read_extent(ByteReader& in, const Request& request) {
   return value;
 }
 
+std::int32_t read_member(ByteReader& in, const Request& request) {
+  const std::int32_t rank = in.i32();
+  if (rank < 0 || rank > kLargestRank) {
+    throw Protocol("a peer announced '" + request.name + "' for the rank " + std::to_string(rank));
+  }
+  return rank;
+}
+
 }  // namespace
 
 Request read_request(ByteReader& in) {
@@ -118,7 +126,7 @@ Request read_request(ByteReader& in) {
   const std::uint32_t dimensions = read_length(in, sizeof(std::int64_t), request, "dimensions");
   for (std::uint32_t i = 0; i < dimensions; ++i) request.shape.push_back(read_extent(in, request));
   const std::uint32_t members = read_length(in, sizeof(std::int32_t), request, "members");
-  for (std::uint32_t i = 0; i < members; ++i) request.members.push_back(in.i32());
+  for (std::uint32_t i = 0; i < members; ++i) request.members.push_back(read_member(in, request));
   request.subject = in.u32();
   check_size(request);
   return request;
