@@ -8,21 +8,40 @@
 namespace ringtune {
 namespace device {
 
+#if defined(__x86_64__)
+namespace {
+
+bool has_avx512() noexcept {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("f16c");
+}
+
+const KernelTable& avx512_bf16_kernels() noexcept {
+  static const KernelTable table = [] {
+    KernelTable with = kAvx512Kernels;
+    with.isa = "avx512bf16";
+    with.reduce[static_cast<std::size_t>(DType::kBfloat16)] = kAvx512Bf16Row;
+    return with;
+  }();
+  return table;
+}
+
+}  // namespace
+#endif
+
 const KernelTable* kernels_of(std::string_view isa) noexcept {
   if (isa == "portable") return &kPortableKernels;
 #if defined(__x86_64__)
   if (isa == "avx2" && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return &kAvx2Kernels;
-  if (isa == "avx512" && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    return &kAvx512Kernels;
-  }
+  if (isa == "avx512" && has_avx512()) return &kAvx512Kernels;
+  if (isa == "avx512bf16" && has_avx512() && __builtin_cpu_supports("avx512bf16")) return &avx512_bf16_kernels();
 #endif
   return nullptr;
 }
 
 const KernelTable& kernels() noexcept {
   static const KernelTable& best = []() -> const KernelTable& {
-    for (const char* isa : {"avx512", "avx2"}) {
+    for (const char* isa : {"avx512bf16", "avx512", "avx2"}) {
       if (const KernelTable* table = kernels_of(isa)) return *table;
     }
     return kPortableKernels;
@@ -68,6 +87,16 @@ void scale_copy(std::byte* output, const std::byte* input, std::size_t count, DT
   }
   RINGTUNE_CHECK(dtype != DType::kBool, "a bool cannot be scaled by ", factor);
   reduction(dtype, ReduceOp::kSum)({output, &input, 1, 0, bytes}, factor);
+}
+
+void convert_copy(std::byte* out, DType out_dtype, const std::byte* in, DType in_dtype, std::size_t count,
+                  double factor) {
+  if (in_dtype == out_dtype) return scale_copy(out, in, count, in_dtype, factor);
+  RINGTUNE_CHECK(is_floating(in_dtype) && is_floating(out_dtype), "no cast from ", name_of(in_dtype), " to ",
+                 name_of(out_dtype));
+  const std::size_t from = static_cast<std::size_t>(in_dtype) - device::kFirstFloating;
+  const std::size_t to = static_cast<std::size_t>(out_dtype) - device::kFirstFloating;
+  device::kernels().convert[from][to](out, in, count, factor);
 }
 
 const char* kernel_isa() noexcept { return device::kernels().isa; }

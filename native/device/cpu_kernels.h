@@ -24,7 +24,13 @@ void reduce_many(std::byte* out, std::span<const std::byte* const> in, std::size
 /// nearest even; kBool is refused (InvariantError) unless factor == 1. factor == 1 is a plain copy.
 void scale_copy(std::byte* output, const std::byte* input, std::size_t count, DType dtype, double factor);
 
-/// The instruction set in use: "portable", "avx2", "avx512".
+/// out[i] = in[i] * factor in another floating dtype: computed in float64 when either is float64, else in float32;
+/// rounded to nearest even, from float64 to the 16-bit types by way of float32 (as in torch). No alignment needed, no
+/// overlap. Equal dtypes: scale_copy. Else floating dtypes only (InvariantError). Any thread; does not block.
+void convert_copy(std::byte* out, DType out_dtype, const std::byte* in, DType in_dtype, std::size_t count,
+                  double factor);
+
+/// The instruction set in use: "portable", "avx2", "avx512", "avx512bf16".
 [[nodiscard]] const char* kernel_isa() noexcept;
 
 }  // namespace ringtune

@@ -10,6 +10,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "device/convert_loops.h"
 #include "device/float16.h"
 #include "device/kernel_table.h"
 #include "device/vectors.h"
@@ -231,8 +232,6 @@ void reduce_bools(const ReduceJob& job, double /*factor*/) {
   reduce_form<Form, Op>(job, {});
 }
 
-using ReduceRow = std::array<ReduceKernel, kReduceOpCount>;
-
 /// Wraps around, as torch's integers do: sums and products of the unsigned twin, whose overflow is defined.
 template <typename T, std::size_t Bytes>
 constexpr ReduceRow integer_row() {
@@ -267,14 +266,16 @@ constexpr ReduceRow bool_row() {
           reduce_bools<Form, And>};
 }
 
-/// `Bytes` is the width of a vector; the 16-bit types have forms that use the instructions at hand.
-template <std::size_t Bytes, typename Half, typename Bfloat>
+/// `Bytes` is the width of a vector; the 16-bit types have forms that use the instructions at hand, and so has the
+/// element of float16 in casts.
+template <std::size_t Bytes, typename Half, typename Bfloat, typename Element>
 constexpr KernelTable make_table(const char* isa) {
   return {
       isa,
       {{integer_row<std::uint8_t, Bytes>(), integer_row<std::int8_t, Bytes>(), integer_row<std::int16_t, Bytes>(),
         integer_row<std::int32_t, Bytes>(), integer_row<std::int64_t, Bytes>(), float_row<Half>(), float_row<Bfloat>(),
-        float_row<Plain<float, Bytes>>(), float_row<Plain<double, Bytes>>(), bool_row<Bytes>()}}};
+        float_row<Plain<float, Bytes>>(), float_row<Plain<double, Bytes>>(), bool_row<Bytes>()}},
+      make_converts<Bytes, Element>()};
 }
 
 }  // namespace

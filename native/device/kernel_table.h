@@ -23,16 +23,29 @@ using ReduceKernel = void (*)(const ReduceJob& job, double factor);
 
 inline constexpr std::size_t kReduceOpCount = 6;
 
-/// Indexed by the numeric values of DType and ReduceOp; null where the combination is refused.
+/// Indexed by the numeric value of ReduceOp; null where the combination is refused.
+using ReduceRow = std::array<ReduceKernel, kReduceOpCount>;
+
+using ConvertKernel = void (*)(std::byte* out, const std::byte* in, std::size_t count, double factor);
+
+/// The floating dtypes stand together in DType.
+inline constexpr std::size_t kFirstFloating = static_cast<std::size_t>(DType::kFloat16);
+inline constexpr std::size_t kFloatingCount = static_cast<std::size_t>(DType::kFloat64) - kFirstFloating + 1;
+/// From, to: counted from kFirstFloating.
+using ConvertTable = std::array<std::array<ConvertKernel, kFloatingCount>, kFloatingCount>;
+
 struct KernelTable {
   const char* isa;
-  std::array<std::array<ReduceKernel, kReduceOpCount>, kDTypeCount> reduce;
+  std::array<ReduceRow, kDTypeCount> reduce;  // by the numeric value of DType
+  ConvertTable convert;
 };
 
 extern const KernelTable kPortableKernels;
 #if defined(__x86_64__)
 extern const KernelTable kAvx2Kernels;    // needs AVX2 and F16C
 extern const KernelTable kAvx512Kernels;  // needs AVX-512 F, BW, DQ, VL
+/// The row of bfloat16 with AVX512_BF16; everything else as in kAvx512Kernels.
+extern const ReduceRow kAvx512Bf16Row;
 #endif
 
 /// The table of that name, or null when it was not built or this processor lacks the instructions.

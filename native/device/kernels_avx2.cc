@@ -15,26 +15,11 @@
 #pragma GCC target("avx2,f16c")
 #endif
 
-#include "device/kernel_loops.h"
+#include "device/f16c.h"
 
 namespace ringtune::device {
-namespace {
 
-struct Half8 {
-  using Scalar = float;
-  using Value = __m256;
-  static constexpr std::size_t kBytes = 16;
-  [[gnu::always_inline]] static inline __m256 load(const std::byte* at) noexcept {
-    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
-  }
-  [[gnu::always_inline]] static inline void store(std::byte* at, __m256 value) noexcept {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
-  }
-};
-
-}  // namespace
-
-const KernelTable kAvx2Kernels = make_table<32, Half8, BfloatPairs<32>>("avx2");
+const KernelTable kAvx2Kernels = make_table<32, HalfForm<F16cElement, 8>, BfloatPairs<32>, F16cElement>("avx2");
 
 }  // namespace ringtune::device
 

@@ -3,6 +3,6 @@
 
 namespace ringtune::device {
 
-const KernelTable kPortableKernels = make_table<16, HalfPairs<16>, BfloatPairs<16>>("portable");
+const KernelTable kPortableKernels = make_table<16, HalfPairs<16>, BfloatPairs<16>, HalfElement>("portable");
 
 }  // namespace ringtune::device

@@ -74,7 +74,7 @@ class DeviceKernels : public ::testing::TestWithParam<const char*> {
   }
   const KernelTable* table_ = nullptr;
 };
-INSTANTIATE_TEST_SUITE_P(Isa, DeviceKernels, ::testing::Values("portable", "avx2", "avx512"));
+INSTANTIATE_TEST_SUITE_P(Isa, DeviceKernels, ::testing::Values("portable", "avx2", "avx512", "avx512bf16"));
 
 /// All 65536 patterns, against the compiler's own float16.
 TEST_P(DeviceKernels, EveryFloat16IsReadAndWrittenExactly) {
@@ -189,11 +189,27 @@ TEST_P(DeviceAgreement, WithThePortableKernels) {
   run(*table, static_cast<DType>(dtype), op, a.data(), in, count);
   EXPECT_TRUE(a == expected);
 }
-INSTANTIATE_TEST_SUITE_P(All, DeviceAgreement,
-                         ::testing::Combine(::testing::Values("avx2", "avx512"), ::testing::Range(0, kDTypeCount),
-                                            ::testing::Values(ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
-                                                              ReduceOp::kProduct),
-                                            ::testing::Values(0, 1, 15, 1029)));
+INSTANTIATE_TEST_SUITE_P(
+    All, DeviceAgreement,
+    ::testing::Combine(::testing::Values("avx2", "avx512", "avx512bf16"), ::testing::Range(0, kDTypeCount),
+                       ::testing::Values(ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct),
+                       ::testing::Values(0, 1, 15, 1029)));
+
+/// NaN, infinities and subnormals among them: the bits of the portable kernels, so that it does not matter which rank's
+/// processor did the sum.
+TEST_P(DeviceKernels, EveryPatternGivesTheBitsOfThePortableKernels) {
+  U16 all(65536);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
+  const U16 zeros(all.size(), 0x8000);
+  for (const DType dtype : {DType::kFloat16, DType::kBfloat16}) {
+    for (const double factor : {1.0, 0.5, 1.0 / 3.0}) {
+      EXPECT_EQ(scale(*table_, dtype, all, factor), scale(device::kPortableKernels, dtype, all, factor));
+    }
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+      EXPECT_EQ(reduce(*table_, dtype, op, all, zeros), reduce(device::kPortableKernels, dtype, op, all, zeros));
+    }
+  }
+}
 
 TEST(DeviceDispatch, RefusesWhatIsComposedAbove) {
   std::byte data[8]{};

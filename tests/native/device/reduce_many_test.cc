@@ -132,7 +132,7 @@ std::string name_of_case(const ::testing::TestParamInfo<ReduceMany::ParamType>& 
 }
 INSTANTIATE_TEST_SUITE_P(
     All, ReduceMany,
-    ::testing::Combine(::testing::Values("portable", "avx2", "avx512"), ::testing::Range(0, kDTypeCount),
+    ::testing::Combine(::testing::Values("portable", "avx2", "avx512", "avx512bf16"), ::testing::Range(0, kDTypeCount),
                        ::testing::Values(ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct),
                        ::testing::Values(2, 3, 4, 5, 8)),
     name_of_case);
