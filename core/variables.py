@@ -154,7 +154,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("TRANSPORT", "transport", "choice", "auto", "", "Kind of links.", None, None, 1, TRANSPORTS),
     Variable("SOCKETS_PER_PEER", "sockets_per_peer", "int", 1, "", "TCP connections of a link between hosts.", None, 1),
     Variable(
-        "TCP_CONGESTION", "tcp_congestion", "str", "auto", "", "Congestion control; auto: the host's, but no BBR."
+        "TCP_CONGESTION", "tcp_congestion", "str", "auto", "", "Congestion control; auto: reno where the peer is near."
     ),
     Variable(
         "INTERFACE_ADDRESS", "interface_address", "str", None, "address", "Local address that links between hosts use."

@@ -162,6 +162,19 @@ void detect_silence(int fd) noexcept {
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kPeerSilenceSeconds * 1000);
 }
 
+namespace {
+
+constexpr std::uint32_t kNearMicroseconds = 5000;
+
+/// By the round trip of the connection's handshake.
+bool is_near(int fd) noexcept {
+  tcp_info info{};
+  socklen_t length = sizeof(info);
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_rtt < kNearMicroseconds;
+}
+
+}  // namespace
+
 void control_congestion(int fd, const std::string& name) {
   if (name == "system") return;
   std::string wanted = name;
@@ -169,8 +182,9 @@ void control_congestion(int fd, const std::string& name) {
     std::array<char, 16> present{};
     socklen_t length = present.size() - 1;
     if (::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, present.data(), &length) != 0) return;
-    if (!std::string_view(present.data()).starts_with("bbr")) return;
-    wanted = "cubic";
+    const std::string_view name_now = present.data();
+    if ((!name_now.starts_with("bbr") && name_now != "cubic") || !is_near(fd)) return;
+    wanted = "reno";
   }
   if (::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, wanted.data(), static_cast<socklen_t>(wanted.size())) == 0) return;
   const int code = errno;
