@@ -17,12 +17,18 @@ _HOMES = {
     "Summary": "summary",
     "Trace": "spans",
     "align": "clocks",
+    "compare": "comparison",
+    "critical_path": "critical",
+    "efficiency": "parallel",
+    "export_parquet": "database",
     "list_runs": "run",
     "load": "inputs",
     "merge": "merge",
     "merge_run": "merge",
     "open_run": "run",
+    "query": "database",
     "read": "reader",
+    "stragglers": "straggling",
     "summarize": "summary",
 }
 

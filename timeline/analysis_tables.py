@@ -5,12 +5,12 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ringtune.timeline import critical, stragglers
-from ringtune.timeline.compare import Change, Comparison
+from ringtune.timeline import critical, straggling
+from ringtune.timeline.comparison import Change, Comparison
 from ringtune.timeline.critical import CriticalPath
 from ringtune.timeline.database import Answer
-from ringtune.timeline.efficiency import Efficiency
-from ringtune.timeline.stragglers import RankStraggling, Stragglers
+from ringtune.timeline.parallel import Efficiency
+from ringtune.timeline.straggling import RankStraggling, Stragglers
 from ringtune.timeline.tables import new_table
 from ringtune.timeline.units import share_text, time_text
 
@@ -62,7 +62,7 @@ def stragglers_view(found: Stragglers) -> RenderableType:
     table = new_table(
         f"Last in how many of {found.steps} steps, and by how much (all batches with all ranks: {found.batches})",
         "rank", "host", *(f"{cause}: steps" if part == 0 else ("late" if part == 1 else "p")
-                          for cause in stragglers.CAUSES for part in range(3)), "carried over", "straggler",
+                          for cause in straggling.CAUSES for part in range(3)), "carried over", "straggler",
     )  # fmt: skip
     for rank in found.ranks:
         table.add_row(str(rank.rank), rank.host or "-", *_cause_cells(rank), time_text(rank.carried_ns),
@@ -75,7 +75,7 @@ def stragglers_view(found: Stragglers) -> RenderableType:
 
 def _cause_cells(rank: RankStraggling) -> list[str]:
     cells = []
-    for cause in stragglers.CAUSES:
+    for cause in straggling.CAUSES:
         late = rank.causes[cause]
         cells += [str(late.steps_last), time_text(late.total_ns), _p_text(late.p_value)]
     return cells
@@ -94,9 +94,9 @@ def _verdicts(found: Stragglers) -> list[Text]:
 
 
 def _host_table(found: Stragglers) -> RenderableType:
-    table = new_table("By host", "host", "ranks", *(cause for cause in stragglers.CAUSES))
+    table = new_table("By host", "host", "ranks", *(cause for cause in straggling.CAUSES))
     for host in found.hosts:
-        cells = [f"{host.steps_last[cause]} steps, {time_text(host.total_ns[cause])}" for cause in stragglers.CAUSES]
+        cells = [f"{host.steps_last[cause]} steps, {time_text(host.total_ns[cause])}" for cause in straggling.CAUSES]
         table.add_row(host.host or "-", str(host.ranks), *cells)
     return table
 

@@ -100,7 +100,7 @@ def critical_path_command(source: tuple[Path, ...], as_json: bool, steps: str | 
 def stragglers_command(source: tuple[Path, ...], as_json: bool, steps: str | None) -> None:
     """Print who made the others wait, how often, by how much, why, and whether it is chance."""
     from ringtune.timeline.analysis_tables import stragglers_view
-    from ringtune.timeline.stragglers import stragglers
+    from ringtune.timeline.straggling import stragglers
 
     found = stragglers(read_source(source, steps))
     show(found.to_json(), lambda: stragglers_view(found), as_json)
@@ -119,7 +119,7 @@ def stragglers_command(source: tuple[Path, ...], as_json: bool, steps: str | Non
 def efficiency_command(source: tuple[Path, ...], reference: Path | None, as_json: bool, steps: str | None) -> None:
     """Print the factors that multiply exactly to the parallel efficiency."""
     from ringtune.timeline.analysis_tables import efficiency_view
-    from ringtune.timeline.efficiency import efficiency
+    from ringtune.timeline.parallel import efficiency
 
     base = read_source((reference,), None) if reference is not None else None
     found = efficiency(read_source(source, steps), base)
@@ -138,7 +138,7 @@ def diff_command(first: Path, second: Path, tensors: int, as_json: bool, steps: 
     A and B are run folders or trace files. --steps leaves out, for example, the first steps of both.
     """
     from ringtune.timeline.analysis_tables import comparison_view
-    from ringtune.timeline.compare import compare
+    from ringtune.timeline.comparison import compare
 
     found = compare(read_source((first,), steps), read_source((second,), steps), tensors)
     show(found.to_json(), lambda: comparison_view(found), as_json)

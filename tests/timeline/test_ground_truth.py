@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringtune.timeline.batches import batch_table
-from ringtune.timeline.compare import compare
+from ringtune.timeline.comparison import compare
 from ringtune.timeline.critical import critical_path
-from ringtune.timeline.efficiency import efficiency
 from ringtune.timeline.inputs import load
 from ringtune.timeline.merge import join, merge
+from ringtune.timeline.parallel import efficiency
 from ringtune.timeline.scenario import Scenario, ScenarioTruth, simulate
 from ringtune.timeline.spans import Trace
-from ringtune.timeline.stragglers import CAUSES, stragglers
+from ringtune.timeline.straggling import CAUSES, stragglers
 from ringtune.timeline.vocabulary import Stage
 from tests.timeline.helpers import SKEWED, TWO_HOSTS
 

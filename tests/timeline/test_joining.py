@@ -9,12 +9,12 @@ import pytest
 
 from ringtune.errors import RingtuneError
 from ringtune.timeline.critical import critical_path
-from ringtune.timeline.efficiency import efficiency
 from ringtune.timeline.generate import Schedule, generate
 from ringtune.timeline.inputs import load
 from ringtune.timeline.merge import merge
+from ringtune.timeline.parallel import efficiency
 from ringtune.timeline.reader import read
-from ringtune.timeline.stragglers import stragglers
+from ringtune.timeline.straggling import stragglers
 from ringtune.timeline.summary import summarize
 from ringtune.timeline.vocabulary import Stage
 from tests.timeline.helpers import events_of, rows, write_json
