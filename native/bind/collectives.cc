@@ -1,5 +1,6 @@
 // Every collective but allreduce.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -7,7 +8,6 @@
 
 #include "bind/bind.h"
 #include "bind/convert.h"
-#include "collective/communicator.h"
 
 namespace nb = nanobind;
 
@@ -107,16 +107,13 @@ void add_collectives(nb::class_<Runtime>& runtime) {
            nb::arg("dtype"), nb::arg("op"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("group") = "",
            nb::arg("group_size") = 0, nb::arg("process_set") = 0)
       .def("take_gathered", &take_gathered, nb::arg("ticket"))
-      .def("process_sets",
-           [](Runtime& self) {
-             std::vector<int> everyone = all_ranks(self.size());
-             nb::dict sets;
-             sets[nb::int_(0)] = everyone;
-             return sets;
-           })
-      .def("add_process_set", [](Runtime&, const std::vector<int>&) -> Ticket { throw InvalidArgument("not yet"); })
-      .def("remove_process_set", [](Runtime&, int) -> Ticket { throw InvalidArgument("not yet"); })
-      .def("join", [](Runtime&, const std::string&) -> Ticket { throw InvalidArgument("not yet"); })
+      .def("process_sets", &Runtime::process_sets)
+      .def("add_process_set", &Runtime::add_process_set, nb::arg("ranks"))
+      .def("remove_process_set", &Runtime::remove_process_set, nb::arg("number"))
+      .def("join", &Runtime::join, nb::arg("name"))
+      .def(
+          "decided_number", [](Runtime& self, Ticket ticket) { return self.operation(ticket)->number; },
+          nb::arg("ticket"))
       .def(
           "received_splits", [](Runtime& self, Ticket ticket) { return finished(self, ticket)->splits; },
           nb::arg("ticket"));

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/futex.h"
 #include "base/log.h"
+#include "runtime/absent.h"
 
 namespace ringtune {
 namespace {
@@ -58,10 +59,11 @@ Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& ticket
   shares_clock_ = hosts.at(static_cast<std::size_t>(fabric.rank())) == hosts.front();
   const Deadline deadline = Deadline::after(options.connect_timeout_ns);
   if (fabric.size() > 1) control_ = std::make_unique<ControlPlane>(fabric, deadline);
-  world_ = std::make_unique<Communicator>(fabric, all_ranks(fabric.size()),
-                                          CommunicatorOptions{.table = options.algorithms,
-                                                              .connect_timeout_ns = options.connect_timeout_ns,
-                                                              .idle_timeout_ns = options.idle_timeout_ns});
+  sets_ =
+      std::make_unique<ProcessSetTable>(fabric, CommunicatorOptions{.table = options.algorithms,
+                                                                    .connect_timeout_ns = options.connect_timeout_ns,
+                                                                    .idle_timeout_ns = options.idle_timeout_ns});
+  world_ = &sets_->communicator(0);
   (void)world_->ring();  // a rank that cannot be reached is found out now, not in the first collective
   options_.negotiator.plans = fabric.size() > 1 && world_->arena() != nullptr;
   negotiator_ = Negotiator(options_.negotiator);
@@ -260,6 +262,7 @@ bool Engine::perform(std::vector<Action> actions) {
     const auto* execution = std::get_if<ExecuteAction>(&action);
     if (execution == nullptr) continue;
     std::vector<OperationPtr>& batch = batches.emplace_back();
+    if (!execution->absent.empty()) continue;  // none of this rank's operations
     for (const std::string& name : execution->names) {
       OperationPtr operation = tickets_.in_flight(name);
       RINGTUNE_CHECK(operation != nullptr, "tensor '", name, "' was agreed on but is not in flight");
@@ -286,6 +289,10 @@ bool Engine::perform(std::vector<Action> actions) {
       apply(*change);
     } else if (const auto* failure = std::get_if<FailAction>(&action)) {
       fail_one(*failure);
+    } else if (const auto* set = std::get_if<SetAction>(&action)) {
+      apply(*set);
+    } else if (const auto* joined = std::get_if<JoinAction>(&action)) {
+      finish_decided(joined->name, joined->last_rank);
     } else if (const auto* stall = std::get_if<StallAction>(&action)) {
       report_stall(*stall);
     } else if (const auto* abort = std::get_if<AbortAction>(&action)) {
@@ -297,7 +304,13 @@ bool Engine::perform(std::vector<Action> actions) {
 
 void Engine::execute(const ExecuteAction& action, std::span<const OperationPtr> batch) {
   if (control_) control_->flush();  // a peer may still wait for a decision: nothing of ours stays behind a long batch
-  executor_->execute(batch, {*world_, action.batch_id, epoch(), step_.load(std::memory_order_relaxed), action.rows});
+  const BatchContext context{sets_->communicator(action.process_set), action.batch_id, epoch(),
+                             step_.load(std::memory_order_relaxed), action.rows};
+  if (!action.absent.empty()) {
+    executor_->execute(AbsentBatch(action.absent, now_ns()).operations(), context);
+    return;
+  }
+  executor_->execute(batch, context);
   tickets_.finish(batch, nullptr);
 }
 

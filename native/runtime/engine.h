@@ -18,6 +18,7 @@
 #include "runtime/clock_sync.h"
 #include "runtime/control_plane.h"
 #include "runtime/executor.h"
+#include "runtime/process_set_table.h"
 #include "runtime/statistics.h"
 #include "runtime/ticket_table.h"
 #include "trace/tracer.h"
@@ -61,6 +62,8 @@ class Engine {
   void wait_for_look(std::uint32_t number, Deadline deadline) const;
   /// Records the present knobs as a KNOBS event.
   void record_knobs() const;
+  /// Its thread-safe part: who is in which set.
+  [[nodiscard]] const ProcessSetTable& process_sets() const noexcept { return *sets_; }
   void mark_cycles(bool on) noexcept { mark_cycles_.store(on, std::memory_order_relaxed); }
 
   /// A peer died (monitor thread): everything in flight fails.
@@ -90,6 +93,8 @@ class Engine {
   bool resume_round(Deadline deadline);
   void watch_round();
   void apply(const ApplyKnobsAction& action);
+  void apply(const SetAction& action);
+  void finish_decided(const std::string& name, std::int64_t number);
   void fail_one(const FailAction& action);
   void report_stall(const StallAction& action);
   void send_clock_ping();
@@ -113,7 +118,8 @@ class Engine {
   bool ended_ = false;  // by an error: nothing is driven any more
   Negotiator negotiator_;
   std::unique_ptr<ControlPlane> control_;
-  std::unique_ptr<Communicator> world_;
+  std::unique_ptr<ProcessSetTable> sets_;
+  Communicator* world_ = nullptr;  // of the set of all ranks
   std::unique_ptr<Executor> executor_;
   ClockSync clock_;
   std::int64_t last_look_ns_ = 0;

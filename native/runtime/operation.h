@@ -68,6 +68,7 @@ struct Operation {
   std::exception_ptr error;
   Bytes gathered;  // allgather, alltoall: the result
   std::vector<std::int64_t> gathered_shape;
+  std::int64_t number = 0;                     // add_process_set: the set's; join: who came last
   std::atomic<std::uint32_t> state{kPending};  // futex word
 };
 

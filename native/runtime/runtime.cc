@@ -68,6 +68,16 @@ EngineOptions engine_options(const RuntimeOptions& options) {
   return engine;
 }
 
+/// Something that is decided about the job: without a tensor.
+Submission decision_of(CollectiveKind kind, const std::string& name) {
+  Submission submission;
+  submission.request.name = name;
+  submission.request.kind = kind;
+  submission.request.dtype = DType::kUint8;
+  submission.request.shape = {0};
+  return submission;
+}
+
 }  // namespace
 
 class Runtime::Impl {
@@ -80,7 +90,6 @@ class Runtime::Impl {
     if (store) agree_on_algorithms(options, *store, Deadline::after(given.connect_timeout_ns));
     fabric = made ? std::move(made) : connect_fabric(given, store.get(), Deadline::after(given.connect_timeout_ns));
     hosts = fabric->hosts();
-    everyone = all_ranks(given.size);
     topology = topology_of(hosts, given.rank);
     engine = std::make_unique<Engine>(engine_options(options), *fabric, tickets, counters, tracer);
     try {
@@ -95,14 +104,28 @@ class Runtime::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
+  /// What this rank refuses alone.
+  void check(const Submission& submission) const {
+    const ProcessSetTable::Members members = members_of(submission.request.process_set);
+    check_submission(submission, *members, options.rank);
+  }
+  [[nodiscard]] ProcessSetTable::Members members_of(std::uint32_t set) const {
+    ProcessSetTable::Members members = engine->process_sets().members(set);
+    if (!members) {
+      throw InvalidArgument("there is no process set " + std::to_string(set) + ": it was removed, or never added");
+    }
+    return members;
+  }
+
   /// Registers an allreduce; a repeated one costs one look-up.
   Ticket enter(const AllreduceCall& call, std::size_t& bytes) {
     const std::int64_t now = now_ns();
+    if (call.process_set != 0) (void)members_of(call.process_set);  // a repeated one may have lost its set
     if (call.input != nullptr && call.output != nullptr) {
       if (const Ticket ticket = tickets.submit_again(call, now, bytes)) return ticket;
     }
     Submission submission{request_of(call), call.input, call.output};
-    check_submission(submission, everyone, options.rank);
+    check(submission);
     auto prepared = std::make_shared<const Prepared>(std::move(submission.request));
     bytes = prepared->bytes;
     return tickets.submit(std::move(prepared), {call.input, call.output}, now);
@@ -117,7 +140,6 @@ class Runtime::Impl {
   Tracer tracer;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Fabric> fabric;
-  std::vector<int> everyone;
   std::vector<std::string> hosts;
   Topology topology;
   std::uint32_t step = 0;
@@ -153,7 +175,7 @@ std::vector<std::string> Runtime::transports() const {
 }
 
 Ticket Runtime::submit(Submission submission) {
-  check_submission(submission, impl_->everyone, rank());
+  impl_->check(submission);
   std::shared_ptr<const Prepared> prepared = impl_->tickets.known(submission.request.name);
   if (prepared == nullptr || prepared->request != submission.request) {
     prepared = std::make_shared<const Prepared>(std::move(submission.request));
@@ -179,6 +201,22 @@ Ticket Runtime::allreduce_now(const AllreduceCall& call, Deadline deadline) {
   release(ticket);
   return 0;
 }
+
+Ticket Runtime::add_process_set(const std::vector<int>& members) {
+  Submission submission = decision_of(CollectiveKind::kAddProcessSet, "add_process_set.noname");
+  submission.request.members.assign(members.begin(), members.end());
+  return submit(std::move(submission));
+}
+
+Ticket Runtime::remove_process_set(std::uint32_t id) {
+  Submission submission = decision_of(CollectiveKind::kRemoveProcessSet, "remove_process_set.noname");
+  submission.request.subject = id;
+  return submit(std::move(submission));
+}
+
+Ticket Runtime::join(const std::string& name) { return submit(decision_of(CollectiveKind::kJoin, name)); }
+
+std::map<std::uint32_t, std::vector<int>> Runtime::process_sets() const { return impl_->engine->process_sets().all(); }
 
 bool Runtime::poll(Ticket ticket) { return impl_->tickets.find(ticket)->done(); }
 

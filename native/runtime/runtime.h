@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -74,6 +75,13 @@ class Runtime {
   /// An allreduce from begin to end on the calling thread, which drives the runtime itself: 0 when it is done. At the
   /// deadline the ticket of an operation that goes on (wait for it, release it). Blocks; throws as submit and wait do.
   Ticket allreduce_now(const AllreduceCall& call, Deadline deadline);
+  /// All ranks ask for the same; its operation's `number` is the set's. Throws as submit.
+  Ticket add_process_set(const std::vector<int>& members);
+  Ticket remove_process_set(std::uint32_t id);
+  /// Done when all ranks have joined; `number` is who came last. Until then this rank contributes neutral elements.
+  Ticket join(const std::string& name);
+  /// Global ranks of every set by number.
+  [[nodiscard]] std::map<std::uint32_t, std::vector<int>> process_sets() const;
   [[nodiscard]] bool poll(Ticket ticket);
   /// Blocks; false at the deadline. Rethrows the operation's error. A failed or finished ticket stays until release().
   bool wait(Ticket ticket, Deadline deadline);

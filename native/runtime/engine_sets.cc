@@ -1,0 +1,24 @@
+// What the coordinator decides about the job itself: process sets, and that all have joined.
+#include "base/check.h"
+#include "runtime/engine.h"
+
+namespace ringtune {
+
+void Engine::apply(const SetAction& action) {
+  if (action.added) {
+    sets_->add(action.id, action.members.ranks());
+  } else {
+    sets_->remove(action.id);
+  }
+  finish_decided(action.name, action.id);
+}
+
+/// Ends an operation that is a decision about the job.
+void Engine::finish_decided(const std::string& name, std::int64_t number) {
+  const OperationPtr operation = tickets_.in_flight(name);
+  RINGTUNE_CHECK(operation != nullptr, "'", name, "' was decided but is not in flight");
+  operation->number = number;
+  tickets_.finish({&operation, 1}, nullptr);
+}
+
+}  // namespace ringtune
