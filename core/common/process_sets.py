@@ -103,6 +103,16 @@ class _GlobalProcessSet(ProcessSet):
 global_process_set: ProcessSet = _GlobalProcessSet()
 
 
+unnamed: dict[tuple[int, str], int] = {}
+"""How many operations without a name were started, by set and kind."""
+
+
+def restart_counting(number: int) -> None:
+    """Count unnamed operations of a set anew, where all its ranks stand at the same place."""
+    for key in [key for key in unnamed if key[0] == number]:
+        del unnamed[key]
+
+
 def number_of(process_set: ProcessSet) -> int:
     """Return the number under which the runtime knows a set.
 
@@ -189,6 +199,7 @@ def register(process_set: ProcessSet) -> None:
         with native.translated():
             ticket = session.runtime.add_process_set(process_set.ranks)
         number = finish(session, ticket)
+        restart_counting(number)  # an earlier set had this number, perhaps with other members
     process_set._registered = (session, number)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ringtune import native, session
-from ringtune.common.process_sets import ProcessSet, finish, global_process_set, number_of
+from ringtune.common.process_sets import ProcessSet, finish, global_process_set, number_of, restart_counting
 from ringtune.errors import HorovodInternalError, InvalidArgument
 from ringtune.operations import Allreduce
 from ringtune.torch import handles
@@ -222,7 +222,7 @@ def join(device: int = -1) -> int:
     with native.translated():
         ticket = now.runtime.join("join.noname")
     last = finish(now, ticket)
-    handles.restart_counting(0)
+    restart_counting(0)
     return last
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ringtune import session
+from ringtune.common import process_sets
 from ringtune.errors import InvalidArgument, RingtuneError
 from ringtune.operations import Allreduce, Broadcast
 
@@ -57,19 +58,12 @@ class Pending:
 
 
 _pending: dict[int, Pending] = {}
-_unnamed: dict[tuple[int, str], int] = {}
 
 
 def reset() -> None:
     """Forget all handles and start counting unnamed operations anew; all ranks do so at ``init``."""
     _pending.clear()
-    _unnamed.clear()
-
-
-def restart_counting(process_set: int) -> None:
-    """Count unnamed operations of a set anew, where all its ranks stand at the same place."""
-    for key in [key for key in _unnamed if key[0] == process_set]:
-        del _unnamed[key]
+    process_sets.unnamed.clear()
 
 
 def wire_name(kind: str, name: str | None, process_set: int = 0) -> str:
@@ -78,8 +72,8 @@ def wire_name(kind: str, name: str | None, process_set: int = 0) -> str:
     Unnamed operations are counted per set and kind, so that what only some ranks run cannot bring others out of step.
     """
     if name is None:
-        count = _unnamed.get((process_set, kind), 0) + 1
-        _unnamed[process_set, kind] = count
+        count = process_sets.unnamed.get((process_set, kind), 0) + 1
+        process_sets.unnamed[process_set, kind] = count
         name = f"noname.{count}"
     return f"{kind}.{name}@set{process_set}" if process_set else f"{kind}.{name}"
 

@@ -82,7 +82,8 @@ def test_mpi_threads_is_a_value_error(opened: Open) -> None:
         hvd.mpi_threads_supported()
 
 
-def test_init_takes_a_list_of_all_ranks(fake: None) -> None:
+def test_init_takes_a_list_of_all_ranks(fake: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_DYNAMIC_PROCESS_SETS", "0")  # so that it is put back: init sets it
     hvd.init([0], process_sets="dynamic")
     assert hvd.size() == 1
     hvd.init()

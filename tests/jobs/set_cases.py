@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import Any
 
@@ -11,22 +10,13 @@ import torch
 import ringtune.torch as hvd
 from ringtune.common import process_sets
 from ringtune.errors import RingtuneError
-from tests.jobs.cases import open_session
 
 
-def start(environ: dict[str, str], lists: list[list[int]]) -> list[int | None]:
-    """Join a new job with these sets; return their numbers."""
-    hvd.shutdown()
+def start(lists: list[list[int]]) -> list[int | None]:
+    """Join a job with these sets; return their numbers."""
     sets = [hvd.ProcessSet(ranks) for ranks in lists]
-    with _opening(environ):
-        hvd.init(process_sets=sets)
+    hvd.init(process_sets=sets)
     return [one.process_set_id for one in sets]
-
-
-@contextlib.contextmanager
-def _opening(environ: dict[str, str]) -> Any:
-    open_session(environ)
-    yield
 
 
 def _set_of(ranks: list[int]) -> hvd.ProcessSet:
@@ -119,9 +109,8 @@ def _error_of(call: Any) -> str:
     return "nothing"
 
 
-def duplicates(environ: dict[str, str]) -> tuple[str, dict[int, list[int]], list[int | None]]:
+def duplicates() -> tuple[str, dict[int, list[int]], list[int | None]]:
     """Give init a list with a duplicate, then a good one."""
-    open_session(environ)
     message = ""
     try:
         hvd.init(process_sets=[hvd.ProcessSet([0]), hvd.ProcessSet([1, 0]), hvd.ProcessSet([0])])
@@ -132,9 +121,9 @@ def duplicates(environ: dict[str, str]) -> tuple[str, dict[int, list[int]], list
     return message, process_sets.ids_and_ranks(), [one.process_set_id for one in good]
 
 
-def dynamic(environ: dict[str, str]) -> list[Any]:
+def dynamic() -> list[Any]:
     """Add, use and remove sets; return what was seen."""
-    open_session({**environ, "RINGTUNE_DYNAMIC_PROCESS_SETS": "1"})
+    hvd.init(process_sets="dynamic")
     seen: list[Any] = []
     first, second = hvd.add_process_set([1, 0]), hvd.add_process_set(hvd.ProcessSet([2]))
     seen.append((first.process_set_id, first.ranks, second.process_set_id))
@@ -165,9 +154,9 @@ class FakeCommunicator:
         return self._ranks[::-1]
 
 
-def from_communicators(environ: dict[str, str]) -> tuple[dict[int, list[int]], list[float]]:
+def from_communicators() -> tuple[dict[int, list[int]], list[float]]:
     """Register the set of each rank's half of the job, made of communicators that differ between ranks."""
-    open_session(environ)
+    hvd.init()
     half = [rank for rank in range(hvd.size()) if rank % 2 == hvd.rank() % 2]
     one = hvd.ProcessSet(FakeCommunicator(half))
     hvd.init(process_sets=[one])
