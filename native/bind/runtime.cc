@@ -17,22 +17,11 @@ namespace nb = nanobind;
 namespace ringtune::bind {
 namespace {
 
-Ticket allreduce(Runtime& self, std::string name, std::uintptr_t input, std::uintptr_t output, Shape shape, int dtype,
-                 int op, double prescale, double postscale, std::string group, std::uint32_t group_size,
+Ticket allreduce(Runtime& self, std::string_view name, std::uintptr_t input, std::uintptr_t output, const Shape& shape,
+                 int dtype, int op, double prescale, double postscale, std::string_view group, std::uint32_t group_size,
                  std::uint32_t process_set) {
-  Submission submission{{}, input_at(input), output_at(output)};
-  Request& request = submission.request;
-  request.name = std::move(name);
-  request.kind = CollectiveKind::kAllreduce;
-  request.dtype = to_dtype(dtype);
-  request.op = to_reduce_op(op);
-  request.prescale = prescale;
-  request.postscale = postscale;
-  request.group = std::move(group);
-  request.group_size = group_size;
-  request.process_set = process_set;
-  request.shape = std::move(shape);
-  return self.submit(std::move(submission));
+  return self.submit(AllreduceCall{name, to_dtype(dtype), to_reduce_op(op), process_set, prescale, postscale, group,
+                                   group_size, shape, input_at(input), output_at(output)});
 }
 
 nb::dict to_dict(const Knobs& knobs, std::uint32_t epoch) {

@@ -162,6 +162,7 @@ bool Engine::cycle() {
   negotiator_.tick(now_ns());
   worked = perform(negotiator_.take_actions()) || worked;
   if (control_) control_->flush();
+  in_plan_.store(negotiator_.in_plan(), std::memory_order_relaxed);
   const ControlCounters& control = negotiator_.counters();
   counters_.control_messages.store(control.messages, std::memory_order_relaxed);
   counters_.control_bytes.store(control.bytes, std::memory_order_relaxed);

@@ -55,6 +55,8 @@ class Engine {
   /// A step ended: `report` for the coordinator, the next step's number for the spans.
   void step_ended(const StepReport& report);
   [[nodiscard]] StepReport world_step() const;
+  /// Whether this rank follows a plan; a hint to other threads.
+  [[nodiscard]] bool in_plan() const noexcept { return in_plan_.load(std::memory_order_relaxed); }
 
   /// Looks at rank 0's clock and records a CLOCK event. Returns at once; the number is for wait_for_look.
   std::uint32_t look_at_clock();
@@ -141,6 +143,7 @@ class Engine {
   std::exception_ptr lost_;
   std::atomic<bool> mail_{false};
   std::atomic<std::uint32_t> epoch_{0};
+  std::atomic<bool> in_plan_{false};
   std::atomic<std::uint32_t> step_{0};
   std::atomic<std::uint32_t> clock_looks_{0};
   std::atomic<int> waiting_callers_{0};
