@@ -57,11 +57,40 @@ class Pending:
     keep: list[Any] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A blocking allreduce in place as it was called last under its name, and the short way to call it again.
+
+    Attributes:
+        dtype: Of the tensor.
+        shape: Of the tensor.
+        op: As the caller gave it.
+        prescale: As the caller gave it.
+        postscale: As the caller gave it.
+        process_set: As the caller gave it.
+        call: ``call(input, output, timeout_ns)``: 0, or the ticket of an operation that goes on.
+        error: Base of what `call` raises.
+    """
+
+    dtype: torch.dtype
+    shape: torch.Size
+    op: int | None
+    prescale: float
+    postscale: float
+    process_set: Any
+    call: Callable[[int, int, int], int]
+    error: type[Exception]
+
+
+repeated: dict[str | None, Repeated] = {}
+"""By name; the runtime's cache is as large, so it is not bounded here."""
+
 _pending: dict[int, Pending] = {}
 
 
 def reset() -> None:
     """Forget all handles and start counting unnamed operations anew; all ranks do so at ``init``."""
+    repeated.clear()
     _pending.clear()
     process_sets.unnamed.clear()
 
@@ -209,6 +238,14 @@ def synchronize(handle: int) -> Any:
         return pending.finish()
     finally:
         release_all(pending.tickets)
+
+
+def wait_and_release(ticket: int) -> None:
+    """Wait for one operation and let the runtime forget it."""
+    failure = wait_all([ticket])
+    release_all([ticket])
+    if failure is not None:
+        raise failure
 
 
 def wait_all(tickets: list[int]) -> RingtuneError | None:

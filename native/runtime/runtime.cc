@@ -197,7 +197,12 @@ Ticket Runtime::submit(const AllreduceCall& call) {
 Ticket Runtime::allreduce_now(const AllreduceCall& call, Deadline deadline) {
   std::size_t bytes = 0;
   const Ticket ticket = impl_->enter(call, bytes);  // nobody is woken: this thread drives
-  if (!wait(ticket, deadline)) return ticket;
+  try {
+    if (!wait(ticket, deadline)) return ticket;
+  } catch (...) {
+    release(ticket);  // the caller never learnt its number
+    throw;
+  }
   release(ticket);
   return 0;
 }
