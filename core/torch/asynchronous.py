@@ -15,8 +15,8 @@ from ringtune.errors import HorovodInternalError, InvalidArgument
 from ringtune.operations import Allreduce
 from ringtune.session import WAIT_SLICE_NS
 from ringtune.torch import handles
-from ringtune.torch.arguments import Adasum, Average, reduction, resolve_op
-from ringtune.torch.handles import Pending, Reduction, Repeated, synchronize
+from ringtune.torch.arguments import Average, reduction, resolve_op
+from ringtune.torch.handles import Pending, Reduction, synchronize
 
 
 def allreduce_async(
@@ -60,8 +60,17 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start a reduction in place; arguments as in `allreduce_async`."""
+    known = handles.repeated.get(name) if average is None else None
+    if known is not None and known.fits(tensor, op, prescale_factor, postscale_factor, process_set):
+        address = tensor.data_ptr()
+        try:
+            return handles.enter(known.submit(address, address), tensor)
+        except known.error as error:
+            raise native.translate(error) from None
     how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    return _start_allreduce(tensor, tensor, name, how)
+    handle = _start_allreduce(tensor, tensor, name, how)
+    handles.remember(tensor, name, op, prescale_factor, postscale_factor, process_set, how)
+    return handle
 
 
 def allreduce_(
@@ -75,35 +84,16 @@ def allreduce_(
 ) -> torch.Tensor:
     """Reduce in place and return the tensor; arguments as in `allreduce_async`."""
     known = handles.repeated.get(name) if average is None else None
-    if (
-        known is not None
-        and tensor.dtype is known.dtype
-        and tensor.shape == known.shape
-        and op == known.op
-        and prescale_factor == known.prescale
-        and postscale_factor == known.postscale
-        and process_set is known.process_set
-        and tensor.is_cpu
-        and tensor.is_contiguous()
-    ):
+    if known is not None and known.fits(tensor, op, prescale_factor, postscale_factor, process_set):
         address = tensor.data_ptr()
         try:
-            ticket = known.call(address, address, WAIT_SLICE_NS)
+            ticket = known.now(address, address, WAIT_SLICE_NS)
         except known.error as error:
             raise native.translate(error) from None
-        if ticket:
-            handles.wait_and_release(ticket)
-        return tensor
-    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    result: torch.Tensor = synchronize(_start_allreduce(tensor, tensor, name, how))
-    if name is not None and how.op != Adasum and tensor.is_contiguous():
-        now = session.require()
-        wire = handles.wire_name("allreduce", name, how.process_set)
-        words = (handles.DTYPES[tensor.dtype], how.op, how.prescale, how.postscale, how.process_set)
-        handles.repeated[name] = Repeated(
-            tensor.dtype, tensor.shape, op, prescale_factor, postscale_factor, process_set,
-            now.runtime.repeated_allreduce(wire, list(tensor.shape), words).now, native.error_class(),
-        )  # fmt: skip
+        return synchronize(handles.enter(ticket, tensor)) if ticket else tensor
+    result: torch.Tensor = synchronize(
+        allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
+    )
     return result
 
 

@@ -40,15 +40,20 @@ class RepeatedAllreduce {
 
   /// Blocks: 0 when the result is there; at the timeout the ticket of an operation that goes on.
   Ticket now(std::uintptr_t input, std::uintptr_t output, std::int64_t timeout_ns) {
+    return runtime_.allreduce_now(call(input, output), Deadline::after(timeout_ns));
+  }
+  Ticket submit(std::uintptr_t input, std::uintptr_t output) { return runtime_.submit(call(input, output)); }
+
+ private:
+  [[nodiscard]] AllreduceCall call(std::uintptr_t input, std::uintptr_t output) const {
     AllreduceCall call = call_;
     call.name = name_;
     call.shape = shape_;
     call.input = reinterpret_cast<const void*>(input);
     call.output = reinterpret_cast<void*>(output);
-    return runtime_.allreduce_now(call, Deadline::after(timeout_ns));
+    return call;
   }
 
- private:
   Runtime& runtime_;
   std::string name_;
   std::vector<std::int64_t> shape_;
@@ -203,6 +208,12 @@ void add_allreduce_and_tickets(nb::class_<Runtime>& runtime) {
             return self.wait(ticket, timeout_ns < 0 ? Deadline::never() : Deadline::after(timeout_ns));
           },
           nb::arg("ticket"), nb::arg("timeout_ns"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "finish",
+          [](Runtime& self, Ticket ticket, std::int64_t timeout_ns) {
+            return self.finish(ticket, Deadline::after(timeout_ns));
+          },
+          nb::arg("ticket"), nb::arg("timeout_ns"), nb::call_guard<nb::gil_scoped_release>())
       .def("release", &Runtime::release, nb::arg("ticket"));
 }
 
@@ -231,7 +242,8 @@ void add_runtime(nb::module_& module) {
   nb::class_<RepeatedAllreduce>(module, "RepeatedAllreduce",
                                 "An allreduce whose words are known: call it with addresses.")
       .def("now", &RepeatedAllreduce::now, nb::arg("input"), nb::arg("output"), nb::arg("timeout_ns"),
-           nb::call_guard<nb::gil_scoped_release>());
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("submit", &RepeatedAllreduce::submit, nb::arg("input"), nb::arg("output"));
   nb::class_<Runtime> runtime(module, "Runtime", "The runtime of one rank.");
   runtime
       .def(

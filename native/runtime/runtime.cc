@@ -197,14 +197,18 @@ Ticket Runtime::submit(const AllreduceCall& call) {
 Ticket Runtime::allreduce_now(const AllreduceCall& call, Deadline deadline) {
   std::size_t bytes = 0;
   const Ticket ticket = impl_->enter(call, bytes);  // nobody is woken: this thread drives
+  return finish(ticket, deadline) ? 0 : ticket;
+}
+
+bool Runtime::finish(Ticket ticket, Deadline deadline) {
   try {
-    if (!wait(ticket, deadline)) return ticket;
+    if (!wait(ticket, deadline)) return false;
   } catch (...) {
-    release(ticket);  // the caller never learnt its number
+    release(ticket);
     throw;
   }
   release(ticket);
-  return 0;
+  return true;
 }
 
 Ticket Runtime::add_process_set(const std::vector<int>& members) {

@@ -85,6 +85,8 @@ class Runtime {
   [[nodiscard]] bool poll(Ticket ticket);
   /// Blocks; false at the deadline. Rethrows the operation's error. A failed or finished ticket stays until release().
   bool wait(Ticket ticket, Deadline deadline);
+  /// wait() and, when the operation is done or has failed, release().
+  bool finish(Ticket ticket, Deadline deadline);
   /// The result of a finished allgather, moved out.
   [[nodiscard]] OperationPtr operation(Ticket ticket);
   void release(Ticket ticket);
