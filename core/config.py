@@ -55,6 +55,7 @@ class Config:
     algorithm: str = ALGORITHMS[0]
     algorithm_table: Path | None = None
     hierarchical: str = SWITCH[0]
+    plan: bool = True
     transport: str = "auto"
     sockets_per_peer: int = 1
     tcp_congestion: str = "auto"
@@ -108,6 +109,7 @@ class Config:
             self.cache_capacity,
             ALGORITHMS.index(self.algorithm),
             SWITCH.index(self.hierarchical),
+            int(self.plan),
         )
 
     @property

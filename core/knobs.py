@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.errors import InvalidArgument
 
-_HIGH = {"algorithm": len(ALGORITHMS) - 1, "hierarchical": len(SWITCH) - 1}
+_HIGH = {"algorithm": len(ALGORITHMS) - 1, "hierarchical": len(SWITCH) - 1, "plan": 1}
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Knobs:
         cache_capacity: Operations remembered by the response cache; 0 switches it off.
         algorithm: Index in `ringtune.algorithms.ALGORITHMS`; 0 = as the job's table says.
         hierarchical: Reduce within hosts before across them: index in `ringtune.algorithms.SWITCH`; 0 = auto.
+        plan: 1: repeated steps follow a plan without control messages; 0: every step is negotiated.
     """
 
     fusion_bytes: int = 16 << 20
@@ -30,6 +31,7 @@ class Knobs:
     cache_capacity: int = 8192
     algorithm: int = 0
     hierarchical: int = 0
+    plan: int = 1
 
     def __post_init__(self) -> None:
         """Check the ranges.

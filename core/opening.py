@@ -114,6 +114,7 @@ def runtime_options(config: Config, place: Placement, address: tuple[str, int], 
     options.fusion_bytes, options.cycle_time_ns = config.fusion_bytes, config.cycle_time_ns
     options.segment_bytes, options.cache_capacity = config.segment_bytes, config.cache_capacity
     options.algorithm, options.hierarchical = config.knobs.algorithm, config.knobs.hierarchical
+    options.plan = config.plan
     if config.algorithm_table is not None:
         options.algorithm_rules = load_table(config.algorithm_table)
     options.stall_warning_ns = 0 if config.stall_check_disable else config.stall_warning_ns

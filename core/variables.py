@@ -150,6 +150,7 @@ VARIABLES: tuple[Variable, ...] = (
         "CACHE_CAPACITY",
         0,
     ),
+    Variable("PLAN", "plan", "bool", True, "", "Repeated steps follow a plan without control messages."),
     # Links.
     Variable("TRANSPORT", "transport", "choice", "auto", "", "Kind of links.", None, None, 1, TRANSPORTS),
     Variable("SOCKETS_PER_PEER", "sockets_per_peer", "int", 1, "", "TCP connections of a link between hosts.", None, 1),

@@ -162,6 +162,7 @@ INSTANT_WORDS = (
             "cache_capacity",
             "algorithm",
             "hierarchical",
+            "plan",
         ),
     ),
     InstantWord(STALL, "stall", "a tensor waits for ranks that have not submitted it", ("tensor", "missing", "age_ns")),
@@ -199,6 +200,7 @@ ARGUMENT_WORDS = (
         "algorithm", "text", "of a `communicate` span of an allreduce: how it went; of KNOBS: its number, 0 = by table"
     ),
     ArgumentWord("hierarchical", "number", "reduce within hosts first: 0 = auto, 1 = on, 2 = off"),
+    ArgumentWord("plan", "number", "repeated steps follow a plan: 1 = yes, 0 = every step is negotiated"),
     ArgumentWord("missing", "list of ranks", "ranks that have not submitted the tensor"),
     ArgumentWord("age_ns", "ns", "how long the oldest rank has waited"),
     ArgumentWord("message", "text", "what went wrong"),

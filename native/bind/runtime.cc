@@ -68,6 +68,7 @@ nb::dict to_dict(const Knobs& knobs, std::uint32_t epoch) {
   values["cache_capacity"] = knobs.cache_capacity;
   values["algorithm"] = knobs.algorithm;
   values["hierarchical"] = knobs.hierarchical;
+  values["plan"] = knobs.plan ? 1 : 0;
   values["epoch"] = epoch;
   return values;
 }
@@ -108,10 +109,12 @@ std::uint32_t propose_knobs(Runtime& self, const nb::dict& values) {
       knobs.algorithm = nb::cast<std::uint32_t>(value);
     } else if (name == "hierarchical") {
       knobs.hierarchical = nb::cast<std::uint32_t>(value);
+    } else if (name == "plan") {
+      knobs.plan = nb::cast<int>(value) != 0;
     } else if (name != "epoch") {
       throw InvalidArgument(
           "unknown knob '" + name +
-          "', expected fusion_bytes, cycle_time_ns, segment_bytes, cache_capacity, algorithm or hierarchical");
+          "', expected fusion_bytes, cycle_time_ns, segment_bytes, cache_capacity, algorithm, hierarchical or plan");
     }
   }
   return self.propose_knobs(knobs);
@@ -182,6 +185,9 @@ void add_options(nb::module_& module) {
       .def_prop_rw(
           "hierarchical", [](const RuntimeOptions& o) { return o.knobs.hierarchical; },
           [](RuntimeOptions& o, std::uint32_t value) { o.knobs.hierarchical = value; })
+      .def_prop_rw(
+          "plan", [](const RuntimeOptions& o) { return o.knobs.plan; },
+          [](RuntimeOptions& o, bool value) { o.knobs.plan = value; })
       .def_prop_rw("algorithm_rules", &rules_of, &set_rules, "Rows (links, max_ranks, max_bytes, algorithm) in order.")
       .def_rw("stall_warning_ns", &RuntimeOptions::stall_warning_ns)
       .def_rw("stall_shutdown_ns", &RuntimeOptions::stall_shutdown_ns)

@@ -17,10 +17,8 @@ std::vector<AlgorithmRule> built_in() {
   constexpr LinkClass kNet = LinkClass::kNetwork;
   constexpr LinkClass kMem = LinkClass::kMemory;
   return {
-      {kNet, 4, 64 << 10, kRecursiveDoubling},
-      {kNet, 4, 0, kRing},
-      {kNet, 0, 32 << 10, kRecursiveDoubling},
-      {kNet, 0, 512 << 10, kHalvingDoubling},
+      {kNet, 4, 64 << 10, kRecursiveDoubling}, {kNet, 4, 0, kRing},
+      {kNet, 0, 32 << 10, kRecursiveDoubling}, {kNet, 0, 512 << 10, kHalvingDoubling},
       {kMem, 2, 64 << 10, kRecursiveDoubling}, {kMem, 0, 16 << 10, kRecursiveDoubling},
   };
 }

@@ -17,9 +17,9 @@ void Coordinator::learn() {
     const ResponseCache::Slot* slot = cache_.find(ready.cache_id);
     const bool live = slot != nullptr && slot->evicted_in == 0;
     batches = learner_.decided(
-        {live ? ready.cache_id : TensorRef::kUncached, ready.request, ready.ready_ns, sequence_ + 1, awaited}, knobs_);
+        {live ? ready.cache_id : TensorRef::kUncached, ready.request, ready.ready_ns, sequence_ + 1, awaited}, knobs_,
+        &ready == &ready_.back());
   }
-  // Only when nothing of the next round has been decided: the ranks begin the plan at its first batch.
   if (batches) begin_plan(*std::move(batches));
 }
 

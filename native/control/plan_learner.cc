@@ -1,6 +1,7 @@
 #include "control/plan_learner.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "fusion/plan.h"
@@ -41,6 +42,7 @@ void PlanLearner::disturbed() {
   shared_ = 0;
   equal_ = 0;
   last_ids_.clear();
+  torn_ = false;
 }
 
 void PlanLearner::reset() {
@@ -61,20 +63,30 @@ void PlanLearner::close_round() {
   shared_ = 0;
 }
 
-std::optional<std::vector<std::vector<std::uint32_t>>> PlanLearner::decided(const Decided& tensor, const Knobs& knobs) {
+std::optional<std::vector<std::vector<std::uint32_t>>> PlanLearner::decided(const Decided& tensor, const Knobs& knobs,
+                                                                            bool last) {
+  const bool first = std::exchange(first_, last);
   if (!may_be_planned(tensor)) {
     disturbed();
     return std::nullopt;
   }
-  if (present_ids_.count(tensor.cache_id) > 0) close_round();
+  if (present_ids_.count(tensor.cache_id) > 0) {
+    close_round();
+    torn_ = torn_ || !first;
+  }
   present_.push_back(tensor);
   present_ids_.insert(tensor.cache_id);
   sum_ += mixed(tensor.cache_id);
   shared_ += last_ids_.count(tensor.cache_id);
+  if (!last) return std::nullopt;
+  const bool torn = std::exchange(torn_, false);
   const auto record = records_.find(key());
   const bool known = record != records_.end();
   const bool trusted = known && record->second.served && record->second.failures == 0;
-  if (!trusted && !matches_last()) return std::nullopt;
+  if (!trusted && !matches_last()) {
+    if (torn) disturbed();  // begin anew with what is decided next
+    return std::nullopt;
+  }
   const int wanted = trusted ? 1 : kRounds << (known ? record->second.failures : 0);
   const int seen = matches_last() ? equal_ + 1 : 1;
   auto plan = seen >= wanted ? build(knobs) : std::nullopt;

@@ -30,9 +30,11 @@ class PlanLearner {
  public:
   static constexpr int kRounds = 3;  // equal rounds before a new plan
 
-  /// Batches of cache numbers when a plan is to begin after this tensor.
+  /// Batches of cache numbers when a plan is to begin after this tensor. Only after the `last` of those that are
+  /// decided together: more of the same step would lie on the wrong side of the plan's begin. A round is not taken for
+  /// complete before that either, or the first part of a larger step, once a plan itself, would hide the step for ever.
   [[nodiscard]] std::optional<std::vector<std::vector<std::uint32_t>>> decided(const Decided& tensor,
-                                                                               const Knobs& knobs);
+                                                                               const Knobs& knobs, bool last = true);
   /// Something that no plan can hold: what was seen of the present round does not count.
   void disturbed();
   /// The plan ended after so many batches, whole rounds of `batches`.
@@ -57,7 +59,9 @@ class PlanLearner {
   std::uint64_t sum_ = 0;   // of the mixed numbers: a name for the set
   std::size_t shared_ = 0;  // tensors of the present round that were in the last one
   std::unordered_set<std::uint32_t> last_ids_;
-  int equal_ = 0;  // rounds with the tensors of the last one, itself included
+  bool first_ = true;  // the next tensor is the first of those decided together
+  bool torn_ = false;  // a round has ended among tensors decided together: it does not begin where steps do
+  int equal_ = 0;      // rounds with the tensors of the last one, itself included
   std::unordered_map<std::uint64_t, Record> records_;
   std::uint64_t active_ = 0;  // key of the plan that runs
 };

@@ -63,6 +63,7 @@ class FakeRuntime:
                 "cache_capacity",
                 "algorithm",
                 "hierarchical",
+                "plan",
             )
         }
         self._epoch = 0

@@ -81,8 +81,10 @@ def test_only_words_of_the_vocabulary_are_recorded(recorded: tuple[Path, tuple[s
             assert set(event["args"]) <= set(word.arguments), event
             assert event["pid"] == rank
             seen.add(event["cat"])
+        # A wait that finds its operation done leaves nothing; in shared memory the copies are part of the reduction.
+        optional = {"wait"} | ({"copy_in", "copy_out"} if len(set(hosts)) == 1 else set())
         expected = {word.stage.label for word in SPAN_WORDS} | {"knobs"}
-        assert expected - {"wait"} <= seen  # a wait that finds its operation done leaves nothing
+        assert expected - optional <= seen
 
 
 def test_every_tensor_leaves_each_phase_once_a_step(recorded: tuple[Path, tuple[str, ...]]) -> None:

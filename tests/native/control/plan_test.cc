@@ -73,9 +73,10 @@ class Lessons {
   std::optional<Batches> round(const std::vector<std::uint32_t>& ids, bool apart = false) {
     std::optional<Batches> plan;
     ++sequence;
-    for (const std::uint32_t id : ids) {
+    for (const std::uint32_t& id : ids) {
       if (apart) ++sequence;
-      plan = learner.decided({id, shared("t" + std::to_string(id)), now_ns, sequence, awaited}, knobs);
+      const bool last = apart || &id == &ids.back();
+      plan = learner.decided({id, shared("t" + std::to_string(id)), now_ns, sequence, awaited}, knobs, last);
       now_ns += step_ns;
     }
     return plan;
@@ -93,6 +94,28 @@ TEST(PlanLearner, PlansAfterThreeEqualRounds) {
   EXPECT_FALSE(lessons.round({1, 2, 3}));  // where it ends is not known yet
   EXPECT_FALSE(lessons.round({1, 2, 3}));
   EXPECT_EQ(lessons.round({1, 2, 3}), (Batches{{1, 2, 3}}));
+}
+
+TEST(PlanLearner, AStepThatBeginsLikeAKnownPlanIsLearntAsAWhole) {
+  Lessons lessons;
+  (void)lessons.round({1, 2});
+  (void)lessons.round({1, 2});
+  ASSERT_TRUE(lessons.round({1, 2}));
+  lessons.learner.ended(100, 1);
+  EXPECT_FALSE(lessons.round({1, 2, 3, 4}));
+  EXPECT_FALSE(lessons.round({1, 2, 3, 4}));
+  EXPECT_EQ(lessons.round({1, 2, 3, 4}), (Batches{{1, 2, 3, 4}}));
+}
+
+TEST(PlanLearner, FindsWhereStepsBeginAfterADisturbanceInTheMiddleOfOne) {
+  Lessons lessons;
+  EXPECT_FALSE(lessons.round({3, 4}));
+  EXPECT_FALSE(lessons.round({1, 2, 3, 4}));
+  EXPECT_FALSE(lessons.round({1, 2, 3, 4}));
+  EXPECT_FALSE(lessons.round({1, 2, 3, 4}));
+  std::optional<Batches> plan;
+  for (int step = 0; step < 3 && !plan; ++step) plan = lessons.round({1, 2, 3, 4});
+  EXPECT_EQ(plan, (Batches{{1, 2, 3, 4}}));
 }
 
 TEST(PlanLearner, OrderWithinARoundDoesNotMatter) {

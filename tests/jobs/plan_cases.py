@@ -1,0 +1,136 @@
+"""What ranks do in the tests of the steady state: the same tensors step after step, and what breaks that."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import ringtune.torch as hvd
+from ringtune import session
+from ringtune.errors import RingtuneError
+
+
+def control_messages() -> int:
+    return int(session.require().runtime.counters()["control_messages"])
+
+
+def step(number: int, tensors: int, count: int = 1000, skip: int = -1, order: list[int] | None = None) -> None:
+    """One step: reduce tensors asynchronously; every element is checked."""
+    rank, size = hvd.rank(), hvd.size()
+    places = [i for i in (order or list(range(tensors))) if i != skip]
+    data = {i: torch.full((count + i,), float(rank + i + number)) for i in places}
+    handles = {i: hvd.allreduce_async_(data[i], name=f"plan.{i}", op=hvd.Sum) for i in places}
+    for i in sorted(places):
+        hvd.synchronize(handles[i])
+        expected = size * (i + number) + size * (size - 1) // 2
+        assert torch.equal(data[i], torch.full((count + i,), float(expected))), (number, i)
+
+
+def steady(tensors: int, windows: int = 8) -> list[int]:
+    """Return the control messages of each of some windows of 20 steps."""
+    return [_messages_of(lambda number: step(number, tensors)) for _ in range(windows)]
+
+
+def blocking(windows: int = 8) -> list[int]:
+    """The same with one blocking call a step."""
+
+    def one(number: int) -> None:
+        tensor = torch.full((64,), float(hvd.rank() + number))
+        hvd.allreduce_(tensor, name="blocking", op=hvd.Sum)
+        assert tensor[5].item() == hvd.size() * number + hvd.size() * (hvd.size() - 1) // 2
+
+    return [_messages_of(one) for _ in range(windows)]
+
+
+def _messages_of(one: Callable[[int], None]) -> int:
+    begin = control_messages()
+    for number in range(20):
+        one(number)
+    return control_messages() - begin
+
+
+def disturbed(seed: int, steps: int = 60) -> str:
+    """Steady steps with surprises between them, the same on all ranks; rank-local order and lateness differ."""
+    shared, own = random.Random(seed), random.Random(seed * 100 + hvd.rank())
+    rank, size = hvd.rank(), hvd.size()
+    for number in range(steps):
+        surprise = shared.choice(
+            ["", "", "", "", "new", "shape", "barrier", "gather", "missing", "order", "late", "broadcast"]
+        )
+        order = list(range(6))
+        if surprise == "order":
+            own.shuffle(order)
+        if surprise == "late" and own.random() < 0.5:
+            time.sleep(0.01)
+        if surprise == "barrier":
+            hvd.barrier()
+        if surprise == "gather":
+            found = hvd.allgather(torch.full((rank + 1,), float(rank)), name="surprise.gather")
+            assert found.tolist() == [float(r) for r in range(size) for _ in range(r + 1)]
+        if surprise == "broadcast":
+            assert (
+                hvd.broadcast(torch.full((3,), float(rank)), size - 1, name="surprise.b").tolist() == [size - 1.0] * 3
+            )
+        if surprise == "new":
+            extra = hvd.allreduce(torch.ones(7) * rank, name=f"surprise.{number}", op=hvd.Sum)
+            assert extra[0].item() == size * (size - 1) // 2
+        missing = shared.randrange(6) if surprise == "missing" else -1
+        step(number, 6, count=500 if surprise == "shape" else 1000, skip=missing, order=order)
+    return "done"
+
+
+def killed_in_the_plan(victim: int) -> dict[str, Any]:
+    """Step on; one rank dies within a plan. The others return how long the news took."""
+    for number in range(20):
+        step(number, 4)
+    before = control_messages()
+    step(20, 4)
+    in_plan = control_messages() == before
+    if hvd.rank() == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    try:
+        for number in range(10_000):
+            step(number, 4)
+    except RingtuneError as error:
+        return {"in_plan": in_plan, "kind": type(error).__name__, "after_s": time.monotonic() - begin}
+    return {"in_plan": in_plan, "kind": "none", "after_s": 0.0}
+
+
+def change_knobs_in_the_plan() -> list[int]:
+    """Rank 0 proposes another setting in the midst of a plan; all follow, and a new plan begins."""
+    from ringtune.knobs import Knobs
+
+    for number in range(20):
+        step(number, 4)
+    now = session.require()
+    if now.rank == 0:
+        now.propose_knobs(Knobs(fusion_bytes=4096))
+    for number in range(40):
+        step(number, 4)
+    begin = control_messages()
+    for number in range(10):
+        step(number, 4)
+    return [now.epoch, now.knobs.fusion_bytes, control_messages() - begin]
+
+
+def join_in_the_plan() -> int:
+    """The last rank stops early and joins; the others go on with its zeros."""
+    rank, size = hvd.rank(), hvd.size()
+    for number in range(20):
+        step(number, 3)
+    if rank != size - 1:
+        for _ in range(5):
+            tensor = torch.full((100,), float(rank + 1))
+            hvd.allreduce_(tensor, name="plan.join", op=hvd.Sum)
+            assert tensor[0].item() == size * (size - 1) // 2
+    last = hvd.join()
+    for number in range(20):
+        step(number, 3)
+    return int(last)
