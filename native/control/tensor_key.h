@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "control/request.h"
 
@@ -19,10 +20,12 @@ struct TensorKey {
 
 [[nodiscard]] inline TensorKey key_of(const Request& request) { return {request.process_set, request.name}; }
 
+[[nodiscard]] inline std::size_t hash_of(std::uint32_t process_set, std::string_view name) noexcept {
+  return std::hash<std::string_view>{}(name) ^ (process_set * std::size_t{0x9e3779b97f4a7c15});
+}
+
 struct TensorKeyHash {
-  std::size_t operator()(const TensorKey& key) const noexcept {
-    return std::hash<std::string>{}(key.name) ^ (key.process_set * std::size_t{0x9e3779b97f4a7c15});
-  }
+  std::size_t operator()(const TensorKey& key) const noexcept { return hash_of(key.process_set, key.name); }
 };
 
 }  // namespace ringtune

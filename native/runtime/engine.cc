@@ -265,7 +265,7 @@ bool Engine::perform(std::vector<Action> actions) {
     std::vector<OperationPtr>& batch = batches.emplace_back();
     if (!execution->absent.empty()) continue;  // none of this rank's operations
     for (const std::string& name : execution->names) {
-      OperationPtr operation = tickets_.in_flight(name);
+      OperationPtr operation = tickets_.in_flight(execution->process_set, name);
       RINGTUNE_CHECK(operation != nullptr, "tensor '", name, "' was agreed on but is not in flight");
       operation->agreed_ns = agreed_ns;
       batch.push_back(std::move(operation));
@@ -373,7 +373,7 @@ void Engine::fail_one(const FailAction& action) {
     tracer_.event("ERROR", "error", now_ns(),
                   "{\"tensor\":" + json_quote(action.name) + ",\"message\":" + json_quote(action.message) + "}");
   }
-  const OperationPtr operation = tickets_.in_flight(action.name);
+  const OperationPtr operation = tickets_.in_flight(action.process_set, action.name);
   if (operation == nullptr) return;
   tickets_.finish({&operation, 1}, failure_of(action));
 }

@@ -15,7 +15,7 @@ void Engine::apply(const SetAction& action) {
 
 /// Ends an operation that is a decision about the job.
 void Engine::finish_decided(const std::string& name, std::int64_t number) {
-  const OperationPtr operation = tickets_.in_flight(name);
+  const OperationPtr operation = tickets_.in_flight(ProcessSets::kGlobal, name);
   RINGTUNE_CHECK(operation != nullptr, "'", name, "' was decided but is not in flight");
   operation->number = number;
   tickets_.finish({&operation, 1}, nullptr);

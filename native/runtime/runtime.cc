@@ -176,7 +176,8 @@ std::vector<std::string> Runtime::transports() const {
 
 Ticket Runtime::submit(Submission submission) {
   impl_->check(submission);
-  std::shared_ptr<const Prepared> prepared = impl_->tickets.known(submission.request.name);
+  std::shared_ptr<const Prepared> prepared =
+      impl_->tickets.known(submission.request.process_set, submission.request.name);
   if (prepared == nullptr || prepared->request != submission.request) {
     prepared = std::make_shared<const Prepared>(std::move(submission.request));
   }

@@ -42,16 +42,16 @@ Request request_of(const AllreduceCall& call) {
 
 TicketTable::TicketTable() : forget_at_(kNamesKept) {}
 
-std::shared_ptr<const Prepared> TicketTable::known(std::string_view name) const {
+std::shared_ptr<const Prepared> TicketTable::known(std::uint32_t process_set, std::string_view name) const {
   const std::lock_guard lock(mutex_);
-  const auto it = entries_.find(name);
+  const auto it = entries_.find(KeyView{process_set, name});
   return it == entries_.end() ? nullptr : it->second.prepared;
 }
 
 Ticket TicketTable::submit(std::shared_ptr<const Prepared> prepared, const Memory& memory, std::int64_t now_ns) {
   const std::lock_guard lock(mutex_);
   if (entries_.size() >= forget_at_) forget_unused();
-  NameEntry& entry = entries_[prepared->request.name];
+  NameEntry& entry = entries_[key_of(prepared->request)];
   // The new request counts from the moment it is accepted: a refused one must not displace the one in flight.
   if (entry.operation == nullptr && !closed_) entry.prepared = std::move(prepared);
   return enter(entry, memory, now_ns);
@@ -59,7 +59,7 @@ Ticket TicketTable::submit(std::shared_ptr<const Prepared> prepared, const Memor
 
 Ticket TicketTable::submit_again(const AllreduceCall& call, std::int64_t now_ns, std::size_t& bytes) {
   const std::lock_guard lock(mutex_);
-  const auto it = entries_.find(call.name);
+  const auto it = entries_.find(KeyView{call.process_set, call.name});
   if (it == entries_.end() || it->second.prepared == nullptr || !same(it->second.prepared->request, call)) return 0;
   bytes = it->second.prepared->bytes;
   return enter(it->second, {call.input, call.output}, now_ns);
@@ -125,9 +125,9 @@ std::span<const OperationPtr> TicketTable::take_submitted() {
   return taken_;
 }
 
-OperationPtr TicketTable::in_flight(const std::string& name) const {
+OperationPtr TicketTable::in_flight(std::uint32_t process_set, std::string_view name) const {
   const std::lock_guard lock(mutex_);
-  const auto it = entries_.find(name);
+  const auto it = entries_.find(KeyView{process_set, name});
   return it == entries_.end() ? nullptr : it->second.operation;
 }
 
@@ -159,7 +159,7 @@ void TicketTable::close(const std::exception_ptr& error) {
   {
     const std::lock_guard lock(mutex_);
     if (!closed_) closed_ = error;
-    for (const auto& [name, entry] : entries_) {
+    for (const auto& [key, entry] : entries_) {
       if (entry.operation != nullptr) doomed.push_back(entry.operation);
     }
     submitted_.clear();

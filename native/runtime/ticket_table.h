@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "control/tensor_key.h"
 #include "runtime/operation.h"
 
 namespace ringtune {
@@ -48,8 +49,9 @@ class TicketTable {
  public:
   TicketTable();
 
-  /// The request last submitted under that name, or null. A caller that finds its own there may submit it again.
-  [[nodiscard]] std::shared_ptr<const Prepared> known(std::string_view name) const;
+  /// The request last submitted under that name in that process set, or null. A caller that finds its own there may
+  /// submit it again.
+  [[nodiscard]] std::shared_ptr<const Prepared> known(std::uint32_t process_set, std::string_view name) const;
   /// Registers an operation and queues it for the driving thread. Throws InvalidArgument when its name is in flight,
   /// or the error given to close().
   Ticket submit(std::shared_ptr<const Prepared> prepared, const Memory& memory, std::int64_t now_ns);
@@ -57,8 +59,8 @@ class TicketTable {
   Ticket submit_again(const AllreduceCall& call, std::int64_t now_ns, std::size_t& bytes);
   /// What was submitted since the last call, in order. Valid until the next call. Driving thread.
   [[nodiscard]] std::span<const OperationPtr> take_submitted();
-  /// The operation in flight under that name, or null.
-  [[nodiscard]] OperationPtr in_flight(const std::string& name) const;
+  /// The operation in flight under that name in that process set, or null.
+  [[nodiscard]] OperationPtr in_flight(std::uint32_t process_set, std::string_view name) const;
   /// Ends operations; `error` may be null. Wakes who sleeps on one of them.
   void finish(std::span<const OperationPtr> operations, const std::exception_ptr& error);
   /// Ends everything in flight with `error`; later submits throw it.
@@ -73,9 +75,20 @@ class TicketTable {
   void release(Ticket ticket);
 
  private:
+  struct KeyView {  // a TensorKey that owns nothing
+    std::uint32_t process_set;
+    std::string_view name;
+  };
   struct Hash {
     using is_transparent = void;  // NOLINT(readability-identifier-naming): the standard library asks for this name
-    std::size_t operator()(std::string_view name) const noexcept { return std::hash<std::string_view>{}(name); }
+    std::size_t operator()(const TensorKey& key) const noexcept { return hash_of(key.process_set, key.name); }
+    std::size_t operator()(const KeyView& key) const noexcept { return hash_of(key.process_set, key.name); }
+  };
+  struct Equal {
+    using is_transparent = void;  // NOLINT(readability-identifier-naming)
+    bool operator()(const auto& a, const auto& b) const noexcept {
+      return a.process_set == b.process_set && a.name == b.name;
+    }
   };
 
   Ticket enter(NameEntry& entry, const Memory& memory, std::int64_t now_ns);
@@ -85,7 +98,8 @@ class TicketTable {
   void forget_unused();
 
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, NameEntry, Hash, std::equal_to<>> entries_;
+  // Names are per process set: the same one may be in flight in several.
+  std::unordered_map<TensorKey, NameEntry, Hash, Equal> entries_;
   std::size_t forget_at_;
   std::deque<Operation> operations_;  // by slot; addresses are stable
   std::vector<std::uint32_t> free_;
