@@ -12,6 +12,7 @@ COMMANDS = {
     "allreduce": "ringtune.benchmarks.commands:allreduce",
     "gradients": "ringtune.benchmarks.commands:gradients",
     "links": "ringtune.benchmarks.commands:links",
+    "merge": "ringtune.benchmarks.traces:merge_command",
     "resnet": "ringtune.benchmarks.commands:resnet",
 }
 
