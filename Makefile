@@ -83,6 +83,11 @@ $(CMAKE) -S native -B $(1) -G Ninja -DRINGTUNE_PYTHON=OFF -DRINGTUNE_TESTS=ON -D
   $(2) >$(1).log 2>&1 && $(CMAKE) --build $(1) -j $(JOBS) >>$(1).log 2>&1 || { tail -60 $(1).log >&2; exit 1; }
 endef
 
+# only_failures LOG: what a log of ctest says apart from the thousands of tests that passed
+define only_failures
+grep -avE '^ *Start +[0-9]+:| Passed +[0-9.]+ sec' $(1)
+endef
+
 build/native-tests.stamp: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(STAMPS)/venv
 	@echo "building the native tests"
 	@mkdir -p build
@@ -102,7 +107,7 @@ else
 test-native: build/native-tests.stamp ## Native tests
 	@echo "native tests"
 	@$(CTEST) --test-dir build/native-tests -j $(JOBS) --quiet --output-log build/native-tests.txt \
-	  || { cat build/native-tests.txt; exit 1; }
+	  || { $(call only_failures,build/native-tests.txt); exit 1; }
 	@grep -E "tests passed" build/native-tests.txt
 endif
 
@@ -125,7 +130,7 @@ test-sanitize: $(STAMPS)/venv ## Native tests under ASan+UBSan and TSan
 	  $(call build_native,$$folder,-DRINGTUNE_SANITIZE=$$sanitizers -DCMAKE_BUILD_TYPE=RelWithDebInfo); \
 	  ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	  TSAN_OPTIONS=halt_on_error=1 $(CTEST) --test-dir $$folder -j $(JOBS) --quiet --output-log $$folder.txt \
-	    || { cat $$folder.txt; exit 1; }; \
+	    || { $(call only_failures,$$folder.txt); exit 1; }; \
 	  grep -E "tests passed" $$folder.txt; \
 	done
 

@@ -21,7 +21,7 @@ Submission submission_of(CollectiveKind kind, std::vector<std::int32_t>& input, 
 
 std::vector<std::int32_t> numbers_in(const Bytes& bytes) {
   std::vector<std::int32_t> numbers(bytes.size() / sizeof(std::int32_t));
-  std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
   return numbers;
 }
 
