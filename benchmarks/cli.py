@@ -14,6 +14,7 @@ COMMANDS = {
     "links": "ringtune.benchmarks.commands:links",
     "merge": "ringtune.benchmarks.traces:merge_command",
     "resnet": "ringtune.benchmarks.commands:resnet",
+    "train": "ringtune.benchmarks.commands:train",
 }
 
 

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from ringtune import runfolder
 from ringtune.benchmarks.jobs import parse_ranks
-from ringtune.benchmarks.peers import select_peers
+from ringtune.benchmarks.peers import Selection, select_peers
 from ringtune.benchmarks.progress import open_console
-from ringtune.benchmarks.requirements import missed_limit, missed_peers, parse_rules
+from ringtune.benchmarks.requirements import Rule, missed_limit, missed_peers, parse_rules
 from ringtune.benchmarks.sizes import format_bytes, parse_sizes
 from ringtune.benchmarks.workers.race.patterns import DTYPES, item_bytes
 from ringtune.errors import RingtuneError, UsageError
@@ -166,6 +166,47 @@ def gradients(**options: Any) -> None:
 
 
 @click.command()
+@click.option("-np", "--num-proc", type=click.IntRange(min=1), default=2, show_default=True, help="Ranks.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    default=("resnet50",),
+    show_default=True,
+    help="A classification model of torchvision, or gpt; may be repeated.",
+)
+@click.option("--batch-size", type=click.IntRange(min=1), default=8, show_default=True, help="Images per rank.")
+@click.option("--image-size", type=click.IntRange(min=1), default=224, show_default=True, help="Pixels per side.")
+@click.option("--sequence-length", type=click.IntRange(min=1), default=128, show_default=True, help="Tokens, of gpt.")
+@click.option("--rounds", type=click.IntRange(min=1), default=8, show_default=True, help="Samples of each contender.")
+@click.option("--threads-per-rank", type=click.IntRange(min=1), default=1, show_default=True, help="Compute threads.")
+@click.option("--peers", default="alone,ddp-gloo,horovod", show_default=True, help="Comma-separated, or all.")
+@click.option(
+    "--require",
+    metavar="RULES",
+    help="Exit 1 when ringtune is slower than this beside the best peer, as in 1.0, or beside one, as in alone:0.98.",
+)
+@click.option("--markdown", is_flag=True, help="Print the table once more as Markdown, for documents.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
+def train(**options: Any) -> None:
+    """Real training in turn: processes that do not communicate, ringtune in both its faces, peers."""
+    from ringtune.benchmarks.train import TrainRequest, run_train, train_markdown
+    from ringtune.benchmarks.workers.config import TrainingTask
+
+    peers = select_peers(options["peers"], "train")
+    rules = _rules(options["require"], peers)
+    shape = {name: options[name] for name in ("batch_size", "image_size", "sequence_length")}
+    tasks = [TrainingTask(model, **shape) for model in options["models"]]
+    request = TrainRequest(options["num_proc"], options["threads_per_rank"], tasks, options["rounds"], peers)
+    console = open_console()
+    record = run_train(request, console)
+    _write(options["json_file"], record, console)
+    if options["markdown"]:
+        console.print(train_markdown(record), markup=False, highlight=False, soft_wrap=True)
+    _require(missed_peers(record, rules, _senders(peers, "train")))
+
+
+@click.command()
 @click.option("--rate", "rates", default="1gbit,10gbit", show_default=True, help="Of the links; none = unshaped.")
 @click.option("--hosts", type=click.IntRange(min=2), default=2, show_default=True, help="Network namespaces.")
 @click.option("--ranks-per-host", type=click.IntRange(min=1), default=1, show_default=True)
@@ -191,9 +232,7 @@ def links(**options: Any) -> None:
     console = open_console()
     record = run_links(request, console)
     _write(options["json_file"], record, console)
-    missed = below(record, options["require"]) if options["require"] is not None else []
-    if missed:
-        raise RingtuneError("slower than required:\n" + "\n".join(missed))
+    _require(below(record, options["require"]) if options["require"] is not None else [])
 
 
 def _race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:
@@ -206,10 +245,8 @@ def _race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:
     from ringtune.benchmarks.micro import MicroRequest, micro_markdown, run_micro
 
     peers = select_peers(options["peers"], benchmark, options["hosts"])
-    rules = parse_rules(options["require"]) if options["require"] else ()
+    rules = _rules(options["require"], peers)
     limit_rules = parse_rules(options["require_limit"]) if options["require_limit"] else ()
-    if rules and not peers.peers:
-        raise UsageError("--require compares with the best peer, and no peer takes part; see --peers")
     request = MicroRequest(
         benchmark,
         options["num_proc"],
@@ -225,9 +262,32 @@ def _race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:
     _write(options["json_file"], record, console)
     if options["markdown"]:
         console.print(micro_markdown(record), markup=False, highlight=False, soft_wrap=True)
-    senders = {name: spec.name for spec in peers.peers for name in spec.contenders[benchmark]}
-    missed = missed_peers(record, rules, senders) if rules else []
-    missed += missed_limit(record, limit_rules)
+    _require(missed_peers(record, rules, _senders(peers, benchmark)) + missed_limit(record, limit_rules))
+
+
+def _rules(text: str | None, peers: Selection) -> tuple[Rule, ...]:
+    """Returns what `--require` asks for.
+
+    Raises:
+        UsageError: no rule, or nobody to compare with.
+    """
+    rules = parse_rules(text) if text else ()
+    if rules and not peers.peers:
+        raise UsageError("--require compares with the best peer, and no peer takes part; see --peers")
+    return rules
+
+
+def _senders(peers: Selection, benchmark: str) -> dict[str, str]:
+    """Returns contender -> peer that sends it."""
+    return {name: spec.name for spec in peers.peers for name in spec.contenders[benchmark]}
+
+
+def _require(missed: list[str]) -> None:
+    """Raises when something was missed.
+
+    Raises:
+        RingtuneError: with all that was missed.
+    """
     if missed:
         raise RingtuneError("slower than required:\n" + "\n".join(missed))
 

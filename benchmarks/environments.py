@@ -7,19 +7,23 @@ An environment is a folder ``build/peers/<name>`` with a Python, NumPy, mpi4py a
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ringtune.benchmarks.jobs import thread_variables
 from ringtune.benchmarks.racejob import JobPlan
+from ringtune.benchmarks.workers.config import TrainRank
 
 SUBJECT = "ringtune"
 LIMIT = "copy-limit"
+ONE = "one"
+TRAINING_SEED = 42
 _RACE = "ringtune.benchmarks.workers.race"
 _CHECKOUT = Path(__file__).resolve().parent.parent
 # Variables that a surrounding launcher or environment leaves behind and that another MPI would believe.
@@ -105,6 +109,28 @@ def start_torch(library: str, setting: Setting, contenders: Contenders) -> JobPl
     environ = {**os.environ, **thread_variables(setting.threads)}
     host = os.uname().nodename if setting.hosts else "127.0.0.1"
     return JobPlan(library, contenders, setting.ranks, commands, environ, host)
+
+
+def start_training(way: str, setting: Setting, contenders: Contenders) -> JobPlan:
+    """Returns how to start a job of `workers/train.py`, through `ringtune run` only if it is ringtune's."""
+    meeting = setting.link / f"meeting-{way}"
+    rank = TrainRank(way, setting.threads, TRAINING_SEED, str(meeting), size=setting.ranks)
+
+    def commands(join: str) -> list[list[str]]:
+        ranks = [replace(rank, rank=number) for number in range(setting.ranks)]
+        worker = [sys.executable, "-m", "ringtune.benchmarks.workers.train", join]
+        if not way.startswith(SUBJECT):
+            return [[*worker, json.dumps(asdict(one))] for one in ranks]
+        run = [sys.executable, "-m", "ringtune.cli", "run", "-np", str(setting.ranks), "--no-run-dir"]
+        return [[*run, *worker, json.dumps(asdict(rank))]]
+
+    environ = {**os.environ, **thread_variables(setting.threads)}
+    return JobPlan(way, contenders, setting.ranks, commands, environ)
+
+
+def start_one(setting: Setting) -> JobPlan:
+    """Returns how to start a single process that trains while all others sleep: what efficiency refers to."""
+    return replace(start_training("alone", replace(setting, ranks=1), {ONE: "alone"}), name=ONE)
 
 
 def start_limit(setting: Setting) -> JobPlan:

@@ -183,7 +183,7 @@ def _race(request: LinksRequest, driver: str, hosts: Sequence[Host]) -> list[dic
             jobs.append(job)
         race = Race(jobs, on_loss)
         return [
-            race.run_case([size_bytes], "float32", Budget(request.seconds)).times_ns
+            race.run_case({"sizes_bytes": [size_bytes], "dtype": "float32"}, Budget(request.seconds)).times_ns
             for size_bytes in request.sizes_bytes
         ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -85,10 +85,14 @@ def run_micro(request: MicroRequest, console: Console) -> dict[str, Any]:
         outcome = Outcome()
         for name, reason in request.peers.absent.items():
             reporter.say(f"absent: {name} ({reason})")
-        jobs = _start_jobs(request, stack, outcome, reporter)
-        race = Race(jobs, partial(_lose, outcome, reporter))
+        setting = Setting(request.ranks, request.hosts, request.threads, stack.enter_context(linked_benchmarks()))
+        plans = job_plans(request.peers, request.benchmark, setting)
+        if request.hosts is None:
+            plans.append(start_limit(setting))
+        race = open_race(plans, stack, outcome, reporter)
         for case in request.cases:
-            result = race.run_case(case.sizes_bytes, request.dtype, Budget(request.seconds))
+            task = {"sizes_bytes": list(case.sizes_bytes), "dtype": request.dtype}
+            result = race.run_case(task, Budget(request.seconds))
             outcome.results.append(result)
             reporter.advance(_case_line(case, result))
     record = micro_record(request, outcome) | {"created_unix_ns": created_unix_ns}
@@ -100,11 +104,25 @@ def run_micro(request: MicroRequest, console: Console) -> dict[str, Any]:
     return record
 
 
-def _start_jobs(request: MicroRequest, stack: ExitStack, outcome: Outcome, reporter: Reporter) -> list[RaceJob]:
-    setting = Setting(request.ranks, request.hosts, request.threads, stack.enter_context(linked_benchmarks()))
-    plans = job_plans(request.peers, request.benchmark, setting)
-    if request.hosts is None:
-        plans.append(start_limit(setting))
+def open_race(
+    plans: Sequence[JobPlan],
+    stack: ExitStack,
+    outcome: Outcome,
+    reporter: Reporter,
+    sample: Callable[[Sequence[float]], float] = max,
+) -> Race:
+    """Returns the race of all jobs that could be started; `stack` ends them.
+
+    Args:
+        plans: the jobs, ringtune's first.
+        stack: takes the jobs.
+        outcome: learns what takes part and what was lost.
+        reporter: where losses are told.
+        sample: see `Race`.
+
+    Raises:
+        JobLost: ringtune itself cannot start.
+    """
     jobs = []
     for plan in plans:
         try:
@@ -115,12 +133,12 @@ def _start_jobs(request: MicroRequest, stack: ExitStack, outcome: Outcome, repor
         stack.callback(job.close)
         outcome.about[plan.name] = job.about
         jobs.append(job)
-    return jobs
+    return Race(jobs, partial(_lose, outcome, reporter), sample)
 
 
 def _lose(outcome: Outcome, reporter: Reporter, plan: JobPlan, error: JobLost) -> None:
     """Goes on without a peer; without ringtune there is nothing to compare."""
-    if plan.name == SUBJECT:
+    if plan.name.startswith(SUBJECT):
         raise error
     outcome.failed[plan.name] = str(error)
     reporter.say(f"failed: {error}")

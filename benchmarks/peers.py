@@ -12,11 +12,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ringtune.benchmarks.environments import SUBJECT, MpiPeer, Setting, Start, gloo_absent, start_torch
+from ringtune.benchmarks.environments import (
+    SUBJECT,
+    MpiPeer,
+    Setting,
+    Start,
+    gloo_absent,
+    start_torch,
+    start_training,
+)
 from ringtune.benchmarks.racejob import JobPlan
 from ringtune.errors import UsageError
 
 ALL = "all"
+# Processes that train without communicating: no library, but what every library is measured by.
+ALONE = "alone"
 
 
 @dataclass(frozen=True)
@@ -27,7 +37,7 @@ class PeerSpec:
         name: as users write it.
         contenders: benchmark -> contenders that the peer sends into it, each with what its ranks call it.
         absent: returns why the peer cannot run here, or None when it can.
-        start: how its job in a race is started; None when it runs in ringtune's own processes (training).
+        start: how its job in a race is started; `ringtune bench resnet` has it in ringtune's own processes.
     """
 
     name: str
@@ -78,9 +88,15 @@ PEERS: dict[str, PeerSpec] = {
     for spec in (
         PeerSpec("gloo", _GLOO, gloo_absent, partial(start_torch, "gloo")),
         PeerSpec(
-            "horovod", {"allreduce": {"horovod": "horovod"}, "gradients": {"horovod": "horovod"}}, _horovod_absent
+            "horovod", {name: {"horovod": "horovod"} for name in ("allreduce", "gradients", "train")}, _horovod_absent
         ),
-        PeerSpec("ddp-gloo", {"resnet": {"ddp-gloo": "ddp-gloo"}}, gloo_absent),
+        PeerSpec(ALONE, {"train": {ALONE: ALONE}}, lambda: None, partial(start_training, ALONE)),
+        PeerSpec(
+            "ddp-gloo",
+            {"resnet": {"ddp-gloo": "ddp-gloo"}, "train": {"ddp-gloo": "ddp-gloo"}},
+            gloo_absent,
+            partial(start_training, "ddp-gloo"),
+        ),
         _mpi("openmpi", "openmpi", _OPENMPI),
         _mpi("openmpi-tuned", "openmpi", _OPENMPI, _KEEP_MEMORY),
         _mpi("mpich", "mpich", ("mpiexec",)),
@@ -90,6 +106,8 @@ PEERS: dict[str, PeerSpec] = {
     )
 }
 _SUBJECT = {"allreduce": {SUBJECT: "ringtune"}, "gradients": {SUBJECT: "ringtune-async"}}
+# ringtune's two faces, each a job of its own.
+_TRAINING = (SUBJECT, "ringtune-ddp")
 
 
 def select_peers(text: str, benchmark: str, hosts: str | None = None) -> Selection:
@@ -97,7 +115,7 @@ def select_peers(text: str, benchmark: str, hosts: str | None = None) -> Selecti
 
     Args:
         text: comma-separated peer names, ``all`` for every known one; empty for ringtune alone.
-        benchmark: ``allreduce``, ``gradients`` or ``resnet``.
+        benchmark: ``allreduce``, ``gradients``, ``resnet`` or ``train``.
         hosts: where the ranks run, None for this host.
 
     Raises:
@@ -130,7 +148,10 @@ def _away(spec: PeerSpec, hosts: str | None) -> str | None:
 
 def job_plans(selection: Selection, benchmark: str, setting: Setting) -> list[JobPlan]:
     """Returns the jobs of a race, ringtune's first."""
-    plans = [start_torch(SUBJECT, setting, _SUBJECT[benchmark])]
+    if benchmark == "train":
+        plans = [start_training(way, setting, {way: way}) for way in _TRAINING]
+    else:
+        plans = [start_torch(SUBJECT, setting, _SUBJECT[benchmark])]
     for spec in selection.peers:
         assert spec.start is not None, spec.name
         plans.append(spec.start(setting, spec.contenders[benchmark]))

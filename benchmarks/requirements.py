@@ -69,9 +69,11 @@ def missed_peers(record: dict[str, Any], rules: tuple[Rule, ...], senders: Mappi
         rules: what is required.
         senders: contender -> peer that sends it.
     """
+    if not rules:
+        return []
     missed = [f"{peer} failed and could not be compared with" for peer in record["failed"]]
     for case in record["cases"]:
-        rule = next((rule for rule in rules if not rule.peer and rule.fits(case["bytes"])), None)
+        rule = next((rule for rule in rules if not rule.peer and rule.fits(case.get("bytes", 0))), None)
         if rule is not None and case["best_peer"] is not None:
             missed += _missed(case, case["best_peer"], rule)
         for rule in rules:

@@ -4,54 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import ringtune.torch as hvd
 from ringtune.benchmarks.control import open_gloo
-from ringtune.benchmarks.vision import build_model
+from ringtune.benchmarks.models import Batch, build_model
 from ringtune.benchmarks.workers.config import TrainingTask
 
 LEARNING_RATE = 0.01
-CLASSES = 1000
 
 
-class Trainer(Protocol):
-    """Trains one step at a time."""
-
-    def step(self) -> None:
-        """Forward, backward, reduction and update on one batch."""
-
-
-class _ModelTrainer:
-    """The part that all trainers share."""
+class Trainer:
+    """Trains one step at a time on one fixed batch."""
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, task: TrainingTask) -> None:
         self._model = model
         self._optimizer = optimizer
-        self._images = torch.randn(task.batch_size, 3, task.image_size, task.image_size)
-        self._labels = torch.randint(CLASSES, (task.batch_size,))
+        self._batch = Batch(task)
+        self._loss = torch.zeros(())
 
     def step(self) -> None:
+        """Forward, backward, reduction and update."""
         self._optimizer.zero_grad()
-        loss = functional.cross_entropy(_logits(self._model(self._images)), self._labels)
-        loss.backward()
+        loss = self._batch.loss(self._model)
+        loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
+        self._loss = loss.detach()
+
+    @property
+    def loss(self) -> float:
+        """Loss of the last step."""
+        return self._loss.item()
 
 
-def _logits(output: Any) -> torch.Tensor:
-    # GoogLeNet and Inception return their auxiliary classifiers too while they train.
-    logits = output if isinstance(output, torch.Tensor) else output.logits
-    assert isinstance(logits, torch.Tensor)
-    return logits
+def open_alone(task: TrainingTask) -> Trainer:
+    """Returns a trainer that communicates with nobody: the most that any other can reach."""
+    model = build_model(task)
+    return Trainer(model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE), task)
 
 
 def open_ringtune(task: TrainingTask) -> Trainer:
     """Returns a trainer whose gradients go through `ringtune.torch.DistributedOptimizer`."""
-    model = build_model(task.model)
+    model = build_model(task)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     optimizer = hvd.DistributedOptimizer(
         optimizer,
@@ -60,14 +57,14 @@ def open_ringtune(task: TrainingTask) -> Trainer:
     )
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    return _ModelTrainer(model, optimizer, task)
+    return Trainer(model, optimizer, task)
 
 
-def open_ddp_gloo(task: TrainingTask) -> Trainer:
-    """Returns a trainer under torch's DistributedDataParallel on gloo; its process group must be open."""
+def open_ddp(task: TrainingTask) -> Trainer:
+    """Returns a trainer under torch's DistributedDataParallel; its process group must be open."""
     # Statistics of batch normalisation stay local, as in the other trainers and in Horovod.
-    model = DistributedDataParallel(build_model(task.model), broadcast_buffers=False)
-    return _ModelTrainer(model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE), task)
+    model = DistributedDataParallel(build_model(task), broadcast_buffers=False)
+    return Trainer(model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE), task)
 
 
 class _Opens(Protocol):
@@ -75,7 +72,12 @@ class _Opens(Protocol):
         """Returns a trainer for `task`."""
 
 
-TRAINERS: Mapping[str, _Opens] = {"ringtune": open_ringtune, "ddp-gloo": open_ddp_gloo}
+TRAINERS: Mapping[str, _Opens] = {
+    "alone": open_alone,
+    "ringtune": open_ringtune,
+    "ringtune-ddp": open_ddp,
+    "ddp-gloo": open_ddp,
+}
 _NEED_GLOO = frozenset({"ddp-gloo"})
 
 

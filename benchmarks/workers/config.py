@@ -8,19 +8,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """What is trained: a torchvision model on one fixed synthetic batch per rank.
+    """What is trained: a model on one fixed synthetic batch per rank.
 
     Args:
-        model: torchvision's name.
+        model: torchvision's name, or ``gpt`` for the small one of `gpt.py`.
         batch_size: images per rank and step.
         image_size: height and width in pixels.
         fp16_allreduce: ringtune sends gradients as float16.
+        sequence_length: tokens per sequence of a language model, whose batch is of sequences.
     """
 
     model: str
     batch_size: int
     image_size: int
     fp16_allreduce: bool = False
+    sequence_length: int = 128
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,32 @@ class TrainingRun:
         """Returns what `dataclasses.asdict` and `json.dumps` made of a `TrainingRun`."""
         fields = json.loads(text)
         return cls(**{**fields, "task": TrainingTask(**fields["task"])})
+
+
+@dataclass(frozen=True)
+class TrainRank:
+    """Who a rank of `ringtune bench train` is.
+
+    Args:
+        way: key of `training.TRAINERS`.
+        threads: of torch.
+        seed: of weights and data; the rank is added.
+        meeting: file through which torch's process groups meet; made by them.
+        rank: this rank, of jobs that `ringtune run` does not start.
+        size: number of ranks, likewise.
+    """
+
+    way: str
+    threads: int
+    seed: int
+    meeting: str = ""
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def from_json(cls, text: str) -> TrainRank:
+        """Returns what `dataclasses.asdict` and `json.dumps` made of a `TrainRank`."""
+        return cls(**json.loads(text))
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,38 @@ def test_bench_resnet_leaves_a_scaling_record(tmp_path: Path) -> None:
         assert all(row["rate"]["low"] <= row["rate"]["median"] <= row["rate"]["high"] for row in rows)
 
 
+def test_bench_train_beside_processes_that_do_not_communicate_and_ddp(tmp_path: Path) -> None:
+    shape = ["--model", "gpt", "--batch-size", "1", "--sequence-length", "4"]
+    few = ["--rounds", "2", "--markdown", "--json", "out.json"]
+    out = succeed(ringtune_command("bench", "train", *shape, *few), tmp_path)
+    record = load(tmp_path / "out.json")
+    assert (list(record["absent"]), record["failed"]) == (["horovod"], {})
+    [case] = record["cases"]
+    assert (case["label"], case["unit"]) == ("gpt, batch 1, 4 tokens", "tokens/s")
+    everybody = {"alone", "ddp-gloo", "one", "ringtune", "ringtune-ddp"}
+    assert set(record["about"]) == set(case["times"]) == set(case["rates"]) == everybody
+    assert {len(times["samples"]) for times in case["times"].values()} == {2}
+    assert set(case["to_alone"]) == everybody - {"alone"}
+    assert set(case["efficiency"]) == everybody - {"one"}
+    assert case["best_peer"] == "ddp-gloo"
+    assert "| gpt, batch 1, 4 tokens | ringtune |" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model", "gpt", "--sequence-length", "4096"], "at most 1024 tokens, not 4096"),
+        (["--model", "resnet51"], "near: resnet50"),
+        (["--peers", "gloo"], "known: horovod, alone, ddp-gloo"),
+        (["--peers", "", "--require", "1.0"], "no peer takes part"),
+    ],
+)
+def test_bench_train_used_wrongly(words: list[str], message: str, tmp_path: Path) -> None:
+    done = execute(ringtune_command("bench", "train", *words), tmp_path)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+
+
 def test_bench_allreduce_beside_gloo(tmp_path: Path) -> None:
     few = ["--sizes", "4B,1KiB", "--seconds", "0.05", "--json", "out.json"]
     succeed(ringtune_command("bench", "allreduce", "-np", "2", *few), tmp_path)

@@ -19,7 +19,7 @@ from ringtune.benchmarks.racejob import JobLost, JobPlan, RaceJob, TaskUnsupport
 
 ROOT = Path(__file__).parents[2]
 OPEN = {"do": "open", "contender": "way", "sizes_bytes": [16, 8], "dtype": "float32"}
-BURST = {"do": "burst", "contender": "way", "loops": 2, "calls": 3}
+BURST = {"do": "burst", "contender": "way", "loops": 2, "calls": 3, "lead_in": True}
 
 
 def plan_of(behaviour: str, ranks: int = 1) -> JobPlan:

@@ -11,7 +11,7 @@ import pytest
 
 import ringtune.benchmarks.workers.race
 from ringtune.benchmarks.racejob import JobLost, JobPlan, RaceJob, TaskUnsupported
-from ringtune.benchmarks.races import BURST_NS, Budget, Race, plan_burst
+from ringtune.benchmarks.races import BURST_NS, LONG_CALL_NS, Budget, Race, plan_burst
 from ringtune.benchmarks.workers.race.bursts import Burst, CopyContest, run_burst
 from ringtune.benchmarks.workers.race.patterns import Task
 
@@ -54,6 +54,7 @@ def _as_jobs(jobs: Any) -> list[RaceJob]:
     return list(jobs)
 
 
+FLOATS = {"sizes_bytes": [4], "dtype": "float32"}
 FOUR_ROUNDS = Budget(seconds=60, min_rounds=1, max_rounds=4)
 CALIBRATION = [*"aaaaa", *"bbbbb", *"ccccc"]
 
@@ -61,7 +62,7 @@ CALIBRATION = [*"aaaaa", *"bbbbb", *"ccccc"]
 def test_turns_rotate_and_the_slowest_rank_counts() -> None:
     log: list[str] = []
     race, lost = race_of(*(FakeJob(name, log, BURST_NS + index) for index, name in enumerate("abc")))
-    result = race.run_case([4], "float32", FOUR_ROUNDS)
+    result = race.run_case(FLOATS, FOUR_ROUNDS)
     assert log == [*CALIBRATION, *"abc", *"bca", *"cab", *"abc"]
     assert result.times_ns == {name: [float(BURST_NS + index)] * 4 for index, name in enumerate("abc")}
     assert not lost
@@ -71,30 +72,30 @@ def test_a_job_that_dies_is_left_out_and_the_others_go_on() -> None:
     log: list[str] = []
     jobs = [FakeJob("a", log), FakeJob("b", log, dies_in_burst=7), FakeJob("c", log)]
     race, lost = race_of(*jobs)
-    result = race.run_case([4], "float32", FOUR_ROUNDS)
+    result = race.run_case(FLOATS, FOUR_ROUNDS)
     # b runs in the first round and dies at the beginning of the second.
     assert log == [*CALIBRATION, *"abc", *"ca", *"ac", *"ca"]
     assert sorted(result.times_ns) == ["a", "c"]
     assert lost == ["b <- b: died"]
     assert [job.closed for job in jobs] == [False, True, False]
-    assert sorted(race.run_case([4], "float32", FOUR_ROUNDS).times_ns) == ["a", "c"]
+    assert sorted(race.run_case(FLOATS, FOUR_ROUNDS).times_ns) == ["a", "c"]
 
 
 def test_a_job_that_dies_while_it_warms_up() -> None:
     race, lost = race_of(FakeJob("a", []), FakeJob("b", [], dies_in_burst=2))
-    assert sorted(race.run_case([4], "float32", FOUR_ROUNDS).times_ns) == ["a"]
+    assert sorted(race.run_case(FLOATS, FOUR_ROUNDS).times_ns) == ["a"]
     assert lost == ["b <- b: died"]
 
 
 def test_who_cannot_do_a_case_is_named_in_it() -> None:
     race, lost = race_of(FakeJob("a", []), FakeJob("b", [], unsupported="no float16"))
-    result = race.run_case([4], "float16", FOUR_ROUNDS)
+    result = race.run_case({**FLOATS, "dtype": "float16"}, FOUR_ROUNDS)
     assert (sorted(result.times_ns), result.unsupported, lost) == (["a"], {"b": "no float16"}, [])
 
 
 def test_a_race_without_ranks_ends() -> None:
     race, lost = race_of(FakeJob("a", [], dies_in_burst=1))
-    assert race.run_case([4], "float32", FOUR_ROUNDS).times_ns == {}
+    assert race.run_case(FLOATS, FOUR_ROUNDS).times_ns == {}
     assert len(lost) == 1
 
 
@@ -107,6 +108,7 @@ def test_a_race_without_ranks_ends() -> None:
         (BURST_NS * 9.0, 253, Burst(1, 1), Burst(1, 1)),
         (BURST_NS / 10, 1, Burst(1, 1), Burst(10, 1)),
         (0.0, 64, Burst(1, 1), Burst(1, 16)),
+        (LONG_CALL_NS + 1.0, 64, Burst(1, 1), Burst(1, 1, lead_in=False)),
     ],
 )
 def test_bursts_fill_their_time(call_ns: float, max_calls: int, before: Burst, burst: Burst) -> None:

@@ -85,10 +85,11 @@ def in_turn(calls: Sequence[Call]) -> Call:
 
 @dataclass(frozen=True)
 class Burst:
-    """How much is called: `loops` times `calls` timed calls."""
+    """How much is called: `loops` times `calls` timed calls, after an untimed one each if there is a `lead_in`."""
 
     loops: int
     calls: int
+    lead_in: bool = True
 
 
 def run_burst(contest: Contest, burst: Burst) -> float:
@@ -100,13 +101,15 @@ def run_burst(contest: Contest, burst: Burst) -> float:
     total_ns = 0
     for _ in range(burst.loops):
         contest.fill()
-        contest.call()
-        lead_in = 1
+        called = 0
+        if burst.lead_in:
+            contest.call()
+            called = 1
         if contest.max_calls == 1:
             contest.fill()
-            lead_in = 0
+            called = 0
         total_ns += _time(contest.call, burst.calls)
-        contest.check(burst.calls + lead_in)
+        contest.check(burst.calls + called)
     return total_ns / (burst.loops * burst.calls)
 
 

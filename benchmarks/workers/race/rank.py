@@ -13,7 +13,8 @@ from ringtune.benchmarks.workers.race.bursts import Burst, Contest, run_burst
 from ringtune.benchmarks.workers.race.patterns import Task
 from ringtune.benchmarks.workers.race.wire import dial
 
-Opener = Callable[[Task], Contest]
+# Opens a contender for the task that the driver's order describes.
+Opener = Callable[[Any], Contest]
 
 
 class Unsupported(Exception):
@@ -37,12 +38,20 @@ class Seat:
     about: str
 
 
-def serve(seat: Seat, openers: Mapping[str, Opener]) -> None:
+def tensors_of(order: Mapping[str, Any], seat: Seat) -> Task:
+    """Returns the task of an order that names sizes and a dtype."""
+    return Task(order["sizes_bytes"], order["dtype"], seat.rank, seat.size)
+
+
+def serve(
+    seat: Seat, openers: Mapping[str, Opener], read_task: Callable[[Mapping[str, Any], Seat], Any] = tensors_of
+) -> None:
     """Follows the driver's orders until it ends the race.
 
     Args:
         seat: who this rank is.
         openers: contender -> what opens it for a task.
+        read_task: gives the task that an order describes.
     """
     address, _, token = seat.join.rpartition("/")
     wire = dial(address)
@@ -51,7 +60,9 @@ def serve(seat: Seat, openers: Mapping[str, Opener]) -> None:
     contests: dict[str, Contest] = {}
     while (order := wire.receive()) is not None and order["do"] != "exit":
         try:
-            answer = _obey(order, seat, openers, contests)
+            if order["do"] == "open":
+                contests[order["contender"]] = openers[order["contender"]](read_task(order, seat))
+            answer = _obey(order, contests)
         except Unsupported as error:
             answer = {"unsupported": str(error)}
         except Exception as error:
@@ -61,15 +72,12 @@ def serve(seat: Seat, openers: Mapping[str, Opener]) -> None:
     wire.close()
 
 
-def _obey(
-    order: dict[str, Any], seat: Seat, openers: Mapping[str, Opener], contests: dict[str, Contest]
-) -> dict[str, Any]:
+def _obey(order: dict[str, Any], contests: dict[str, Contest]) -> dict[str, Any]:
     if order["do"] == "open":
-        name = order["contender"]
-        contests[name] = openers[name](Task(order["sizes_bytes"], order["dtype"], seat.rank, seat.size))
-        return {"max_calls": contests[name].max_calls}
+        return {"max_calls": contests[order["contender"]].max_calls}
     if order["do"] == "burst":
-        return {"ns": run_burst(contests[order["contender"]], Burst(order["loops"], order["calls"]))}
+        burst = Burst(order["loops"], order["calls"], order["lead_in"])
+        return {"ns": run_burst(contests[order["contender"]], burst)}
     if order["do"] == "close":
         contests.clear()
         gc.collect()

@@ -1,0 +1,170 @@
+"""`ringtune bench train`: real training in several ways, burst by burst in turn.
+
+A sample is the time per step of one burst. Its rate counts every rank by its own time (the harmonic mean of the ranks'
+times), so that processes that do not wait for each other are not held to the slower one.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ringtune import layout
+from ringtune.benchmarks.environments import ONE, SUBJECT, Setting, linked_benchmarks, start_one
+from ringtune.benchmarks.micro import Outcome, open_race
+from ringtune.benchmarks.models import check_task, describe, items_per_step, unit
+from ringtune.benchmarks.peers import ALONE, Selection, job_plans
+from ringtune.benchmarks.progress import open_progress
+from ringtune.benchmarks.races import Budget, CaseResult
+from ringtune.benchmarks.statistics import paired_ratio_interval, quartiles
+from ringtune.benchmarks.workers.config import TrainingTask
+
+# Long enough for the clocks, short enough that a slow spell of the machine hits all contenders.
+BURST_NS = 500_000_000
+# The first steps allocate, learn plans and build buckets.
+WARM_UP_BURSTS = 2
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What the user asked for.
+
+    Args:
+        ranks: ranks of each job.
+        threads: compute threads per rank.
+        tasks: the cases.
+        rounds: samples per case and contender.
+        peers: who takes part.
+    """
+
+    ranks: int
+    threads: int
+    tasks: Sequence[TrainingTask]
+    rounds: int
+    peers: Selection
+
+
+def step_ns(by_rank_ns: Sequence[float]) -> float:
+    """Returns the time of a step whose rate is the mean of the ranks' rates."""
+    return len(by_rank_ns) / sum(1 / rank_ns for rank_ns in by_rank_ns)
+
+
+def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
+    """Measures, prints the table and returns the record for `--json`.
+
+    Raises:
+        UsageError: no such model.
+        RingtuneError: one of ringtune's own jobs failed.
+    """
+    for task in request.tasks:
+        check_task(task)
+    created_unix_ns = time.time_ns()
+    budget = Budget(0.0, request.rounds, request.rounds, BURST_NS, WARM_UP_BURSTS)
+    outcome = Outcome()
+    with ExitStack() as stack:
+        reporter = stack.enter_context(open_progress(console, "train", len(request.tasks)))
+        for name, reason in request.peers.absent.items():
+            reporter.say(f"absent: {name} ({reason})")
+        setting = Setting(request.ranks, None, request.threads, stack.enter_context(linked_benchmarks()))
+        plans = job_plans(request.peers, "train", setting)
+        if ALONE in request.peers.contenders:
+            plans.append(start_one(setting))
+        race = open_race(plans, stack, outcome, reporter, step_ns)
+        for task in request.tasks:
+            outcome.results.append(race.run_case({"training": asdict(task)}, budget))
+            reporter.advance(describe(task))
+    record = train_record(request, outcome) | {"created_unix_ns": created_unix_ns}
+    console.print(train_table(record))
+    return record
+
+
+def train_record(request: TrainRequest, outcome: Outcome) -> dict[str, Any]:
+    """Returns the record of what was measured (nanoseconds per step, and what follows from them)."""
+    return {
+        "format": layout.FORMAT,
+        "benchmark": "train",
+        "command": ["ringtune", *sys.argv[1:]],
+        "ranks": request.ranks,
+        "threads_per_rank": request.threads,
+        "about": outcome.about,
+        "absent": dict(request.peers.absent),
+        "failed": outcome.failed,
+        "cases": [
+            _case_record(task, request.ranks, result)
+            for task, result in zip(request.tasks, outcome.results, strict=True)
+        ],
+    }
+
+
+def _case_record(task: TrainingTask, ranks: int, result: CaseResult) -> dict[str, Any]:
+    times_ns = result.times_ns
+    items = items_per_step(task)
+    size = {name: 1 if name == ONE else ranks for name in times_ns}
+    peers = [name for name in times_ns if name not in (ALONE, ONE) and not name.startswith(SUBJECT)]
+    best = min(peers, key=lambda name: quartiles(times_ns[name]).median, default=None)
+    return {
+        "label": describe(task),
+        "task": asdict(task),
+        "unit": unit(task),
+        "times": {name: {**quartiles(ns).as_json(), "samples": ns} for name, ns in times_ns.items()},
+        "rates": {
+            name: quartiles([size[name] * items * 1e9 / step for step in ns]).as_json() for name, ns in times_ns.items()
+        },
+        # 1: as fast as processes that do not communicate.
+        "to_alone": _ratios(times_ns, ALONE),
+        # 1: every rank as fast as one process that has the machine to itself.
+        "efficiency": _ratios(times_ns, ONE),
+        "best_peer": best,
+        # Above 1: ringtune is that many times faster than the best peer that communicates.
+        "ratio": paired_ratio_interval(times_ns[best], times_ns[SUBJECT]).as_json() if best else None,
+    }
+
+
+def _ratios(times_ns: Mapping[str, Sequence[float]], base: str) -> dict[str, dict[str, float]]:
+    """Returns how fast each contender is beside `base`; nothing where that took no part."""
+    if base not in times_ns:
+        return {}
+    return {name: paired_ratio_interval(times_ns[base], ns).as_json() for name, ns in times_ns.items() if name != base}
+
+
+def train_rows(record: dict[str, Any]) -> list[list[str]]:
+    """Returns the table's rows of text, the headings first."""
+    rows = [["", "", "rate", "to alone", "efficiency"]]
+    for case in record["cases"]:
+        for name, rate in case["rates"].items():
+            spread = f"{rate['median']:.4g} [{rate['low']:.4g}, {rate['high']:.4g}] {case['unit']}"
+            shares = [_percent(case[key].get(name)) for key in ("to_alone", "efficiency")]
+            rows.append([case["label"], name, spread, *shares])
+    return rows
+
+
+def _percent(ratio: Mapping[str, float] | None) -> str:
+    return f"{ratio['median']:.1%} [{ratio['low']:.1%}, {ratio['high']:.1%}]" if ratio else "-"
+
+
+def train_table(record: dict[str, Any]) -> Table:
+    """Returns the table that ends the benchmark."""
+    title = f"training, {record['ranks']} ranks of {record['threads_per_rank']} thread(s)"
+    caption = (
+        "rate of all ranks: median and quartiles; ratios with 95 % interval; efficiency: each rank against one alone"
+    )
+    table = Table(title=title, caption=caption)
+    heading, *rows = train_rows(record)
+    for title in heading:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*(cell.replace("[", "\\[") for cell in row), style="bold" if row[1] == SUBJECT else None)
+    return table
+
+
+def train_markdown(record: dict[str, Any]) -> str:
+    """Returns the table in Markdown, for documents."""
+    heading, *rows = train_rows(record)
+    return "\n".join(f"| {' | '.join(row)} |" for row in [heading, ["---"] * len(heading), *rows])

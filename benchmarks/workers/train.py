@@ -1,0 +1,114 @@
+"""One rank of `ringtune bench train`: trains when the driver of the race says so, and sleeps in between.
+
+Started as ``python -m ringtune.benchmarks.workers.train JOIN CONFIG``; JOIN is where the driver listens, CONFIG the
+JSON form of `TrainRank`. One job trains in one way, so that none has another's threads beside it; a job that does not
+train with ringtune does not open it.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import ringtune
+import ringtune.torch as hvd
+import ringtune.torch.distributed
+from ringtune.benchmarks.training import TRAINERS, Trainer
+from ringtune.benchmarks.workers.config import TrainingTask, TrainRank
+from ringtune.benchmarks.workers.race.bursts import Call, Contest
+from ringtune.benchmarks.workers.race.rank import Seat, serve
+
+_MANY = 1 << 20
+
+
+class TrainingContest:
+    """Training steps, one after the other."""
+
+    max_calls = _MANY
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self.call: Call = trainer.step
+
+    def fill(self) -> None:
+        """Leaves everything as it is: the model goes on learning."""
+
+    def check(self, calls: int) -> None:
+        """Raises ArithmeticError when the loss is no number any more."""
+        if not math.isfinite(self._trainer.loss):
+            raise ArithmeticError(f"the loss became {self._trainer.loss} within {calls} steps")
+
+
+def open_contest(way: str, seed: int, task: TrainingTask) -> Contest:
+    """Returns the contest of one way to train; `seed` is that of weights and data."""
+    # As in any training script: what a way leaves to be collected belongs to its cost.
+    gc.enable()
+    torch.manual_seed(seed)
+    return TrainingContest(TRAINERS[way](task))
+
+
+def _store(meeting: str, size: int) -> Any:
+    """Returns torch's store in a file; torch's stubs do not know it."""
+    return dist.FileStore(meeting, size)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _ringtune(rank: TrainRank) -> Iterator[tuple[int, int]]:
+    hvd.init()
+    yield hvd.rank(), hvd.size()
+    hvd.shutdown()
+
+
+@contextmanager
+def _ringtune_ddp(rank: TrainRank) -> Iterator[tuple[int, int]]:
+    with _ringtune(rank) as (own, size):
+        dist.init_process_group(
+            ringtune.torch.distributed.BACKEND, store=_store(rank.meeting, size), rank=own, world_size=size
+        )
+        yield own, size
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _gloo(rank: TrainRank) -> Iterator[tuple[int, int]]:
+    # Gloo otherwise takes the address of the host's name, which on some machines is unreachable.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", store=_store(rank.meeting, rank.size), rank=rank.rank, world_size=rank.size)
+    yield rank.rank, rank.size
+    dist.destroy_process_group()
+
+
+@contextmanager
+def _nobody(rank: TrainRank) -> Iterator[tuple[int, int]]:
+    yield rank.rank, rank.size
+
+
+_Opens = Callable[[TrainRank], Any]
+_LIBRARIES: Mapping[str, tuple[str, _Opens]] = {
+    "alone": (f"torch {torch.__version__}", _nobody),
+    "ringtune": (f"ringtune {ringtune.__version__}", _ringtune),
+    "ringtune-ddp": (f"ringtune {ringtune.__version__} under DDP of torch {torch.__version__}", _ringtune_ddp),
+    "ddp-gloo": (f"gloo of torch {torch.__version__}", _gloo),
+}
+
+
+def main(join: str, config: str) -> None:
+    """Runs this rank until the race ends."""
+    rank = TrainRank.from_json(config)
+    torch.set_num_threads(rank.threads)
+    about, opens = _LIBRARIES[rank.way]
+    with opens(rank) as (own, size):
+        openers = {rank.way: lambda task: open_contest(rank.way, rank.seed + own, task)}
+        serve(Seat(join, own, size, about), openers, lambda order, seat: TrainingTask(**order["training"]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
