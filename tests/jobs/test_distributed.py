@@ -11,10 +11,17 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import group_cases
+from tests.jobs import group_cases, part_cases
 from tests.jobs.launching import Job
 
 SIZES = [2, 3]
+PARTS = [
+    (what, dtype)
+    for what in part_cases.CASES
+    for dtype in ("float32", "int64", "uint8", "complex64")
+    # Gloo gathers no complex numbers.
+    if (what, dtype) != ("gather", "complex64")
+]
 
 
 def environ(size: int) -> dict[str, str]:
@@ -104,6 +111,31 @@ def test_collectives_of_everyone(size: int, group: Groups) -> None:
         assert found["objects"] == [{"rank": r} for r in range(size)]
 
 
+@pytest.mark.parametrize("size", SIZES, scope="module")
+@pytest.mark.parametrize(("what", "dtype"), PARTS)
+@pytest.mark.parametrize("strided", [False, True])
+def test_parts_are_those_of_gloo(strided: bool, what: str, dtype: str, size: int, group: Groups) -> None:
+    for ours, theirs in group(size).run(part_cases.beside_gloo, what=what, dtype=dtype, strided=strided):
+        assert ours == theirs
+
+
+@pytest.mark.parametrize("size", SIZES, scope="module")
+def test_reduce_scatter_of_tensors_of_different_sizes(size: int, group: Groups) -> None:
+    for rank, found in enumerate(group(size).run(part_cases.uneven_reduce_scatter)):
+        assert found == [10 * rank * size + sum(range(size))] * (rank + 1)
+
+
+@pytest.mark.parametrize("size", SIZES, scope="module")
+def test_parts_without_elements(size: int, group: Groups) -> None:
+    assert group(size).run(part_cases.nothing_at_all) == [[[0, 3], [0]]] * size
+
+
+def test_splits_that_disagree_are_named_and_the_group_goes_on(group: Groups) -> None:
+    for rank, said in enumerate(group(2).run(part_cases.splits_that_disagree)):
+        assert f"rank 0 sends 1 elements to rank {rank}, which expects 2" in said
+    assert group(2).run(part_cases.nothing_at_all)
+
+
 def test_complex_tensors(group: Groups) -> None:
     expected = [[value, -value] for value in reduced(2, 3, "SUM")]
     assert group(2).run(group_cases.complex_sum) == [expected] * 2
@@ -156,6 +188,14 @@ def losses(tmp_path: Path, kind: str, backend: str, size: int) -> list[float]:
 def test_losses_equal_gloo_s(kind: str, size: int, tmp_path: Path) -> None:
     ours = losses(tmp_path, kind, "ringtune", size)
     theirs = losses(tmp_path, kind, "gloo", size)
+    assert ours == pytest.approx(theirs, abs=1e-6)
+    assert len(set(ours)) == 50
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_losses_of_the_distributed_optimizer_equal_ddp_s_on_gloo(size: int, tmp_path: Path) -> None:
+    ours = losses(tmp_path, "hvd", "ringtune", size)
+    theirs = losses(tmp_path, "ddp", "gloo", size)
     assert ours == pytest.approx(theirs, abs=1e-6)
     assert len(set(ours)) == 50
 

@@ -21,6 +21,7 @@ from ringtune.errors import InvalidArgument, NotSupported
 from ringtune.operations import Allreduce, Broadcast
 from ringtune.session import Session
 from ringtune.torch.arguments import Average, Max, Min, Product, Sum
+from ringtune.torch.distributed.exchanges import Exchange, PartReduction
 from ringtune.torch.distributed.members import Meeting, Pair, open_group
 from ringtune.torch.distributed.works import Delivery, Several, Work, copy, then
 from ringtune.torch.handles import dtype_number
@@ -144,22 +145,30 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         """Give the root the tensors of all."""
         here = self.rank() == opts.rootRank
-        return self._gather(inputs, [list(row) for row in outputs] if here else None)
+        counts = [inputs[0].numel() if here else 0] * self.size()
+        sizes = [inputs[0].numel() if rank == opts.rootRank else 0 for rank in range(self.size())]
+        received = torch.empty(sum(counts), dtype=inputs[0].dtype)
+        places = list(outputs[0]) if here else []
+        work = self._exchange(received, inputs[0].detach().contiguous().view(-1), counts, sizes)
+        return then(work, places, lambda: _deal(received, places))
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
         """Give each rank its tensor of the root's list."""
-        own = self.rank()
-        if own == opts.rootRank:
-            table = torch.stack([tensor.contiguous() for tensor in inputs[0]])
-        else:
-            table = torch.empty((self.size(), *outputs[0].shape), dtype=outputs[0].dtype)
-        work = self._broadcast([table], opts.rootRank)
-        return then(work, list(outputs), lambda: copy(outputs[0], table[own]))
+        each = outputs[0].numel()
+        here = self.rank() == opts.rootRank
+        sent = _joined(inputs[0]) if here else torch.empty(0, dtype=outputs[0].dtype)
+        received = torch.empty(each, dtype=outputs[0].dtype)
+        counts = [each if rank == opts.rootRank else 0 for rank in range(self.size())]
+        work = self._exchange(received, sent, counts, [each if here else 0] * self.size())
+        return then(work, list(outputs), lambda: _deal(received, outputs))
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
         """Reduce lists of tensors and keep this rank's; the tensors of a list may differ in size."""
+        flat = [_joined(row) for row in inputs]
+        if all(tensor.numel() == row[0].numel() for row in inputs for tensor in row):
+            return self._reduce_rows(outputs, flat, opts)
+        # The runtime cuts evenly: lists of another kind are reduced as a whole.
         own = self.rank()
-        flat = [torch.cat([tensor.reshape(-1) for tensor in row]) for row in inputs]
         begins = [sum(tensor.numel() for tensor in row[:own]) for row in inputs]
 
         def finish() -> None:
@@ -180,20 +189,15 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
                     f"reduce_scatter: input of {input.numel()} elements, expected {self.size()} times the output's "
                     f"{output.numel()}"
                 )
-        return self.reduce_scatter(outputs, [list(_rows(input, self.size())) for input in inputs], opts)
+        return self._reduce_rows(outputs, [input.detach().contiguous().view(-1) for input in inputs], opts)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Send tensor i to rank i and receive one from each."""
         sizes = [tensor.numel() for tensor in inputs]
-        joined = torch.cat([tensor.reshape(-1) for tensor in inputs])
-        received = torch.empty(sum(tensor.numel() for tensor in outputs), dtype=joined.dtype)
         counts = [tensor.numel() for tensor in outputs]
-
-        def finish() -> None:
-            for output, part in zip(outputs, received.split(counts), strict=True):
-                copy(output, part.view(output.shape))
-
-        return then(self._exchange(received, joined, counts, sizes), list(outputs), finish)
+        received = torch.empty(sum(counts), dtype=inputs[0].dtype)
+        work = self._exchange(received, _joined(inputs), counts, sizes)
+        return then(work, list(outputs), lambda: _deal(received, outputs))
 
     def all_to_all_single(
         self,
@@ -213,7 +217,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
             raise InvalidArgument(f"all_to_all: splits {input_splits}, {output_splits} are larger than the tensors")
         received = output if output.is_contiguous() else torch.empty_like(output, memory_format=torch.contiguous_format)
         work = self._exchange(received.view(-1), input.contiguous().view(-1), back, to)
-        return work if received is output else then(work, [output], lambda: copy(output, received))
+        return then(work, [output], None if received is output else lambda: copy(output, received))
 
     def barrier(self, opts: Any = None) -> Work:
         """Wait until all ranks have come here."""
@@ -286,6 +290,17 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         finish = None if flat.data_ptr() == tensor.data_ptr() else lambda: copy(tensor, flat)
         return self._submit(f"allreduce.{number}.{op}.{tensor.numel()}", [tensor], submit, finish, flat)
 
+    def _reduce_rows(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Work:
+        """Reduce flat tensors of as many equal parts as there are ranks; each rank keeps its part."""
+        op = _op_of(opts)
+        works = [self._reduce_rows_one(output, flat, op) for output, flat in zip(outputs, inputs, strict=True)]
+        return works[0] if len(works) == 1 else Several(works, list(outputs))
+
+    def _reduce_rows_one(self, output: torch.Tensor, flat: torch.Tensor, op: int) -> Work:
+        reduction = PartReduction(self._session, output, flat, op)
+        base = f"reducescatter.{reduction.dtype}.{op}.{flat.numel()}"
+        return self._submit(base, [output], reduction.submit, reduction.finish, reduction)
+
     def _broadcast(self, tensors: Tensors, root: int) -> Work:
         works = [self._broadcast_one(tensor, root) for tensor in tensors]
         return works[0] if len(works) == 1 else Several(works, list(tensors))
@@ -336,38 +351,8 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         self, received: torch.Tensor, sent: torch.Tensor, counts: Sequence[int], sizes: Sequence[int]
     ) -> Work:
         """Exchange parts of flat tensors: `sizes` elements to each rank, `counts` from each."""
-        own = self.rank()
-        places = [torch.empty(0)] * self.size()
-        # Each rank's parts and, in front, where they lie.
-        header = torch.tensor(sizes, dtype=torch.int64).view(torch.uint8)
-        real = torch.view_as_real(sent) if sent.is_complex() else sent
-        payload = torch.cat([header, real.contiguous().view(-1).view(torch.uint8)])
-        tickets: list[int] = []
-        lengths = len(sizes) * 8
-        item = sent.element_size()
-
-        def submit(name: str) -> int:
-            tickets.append(self._session.submit_allgather(name, payload.data_ptr(), tuple(payload.shape), 0))
-            return tickets[0]
-
-        def finish() -> None:
-            _, buffer = self._session.take_gathered(tickets[0])
-            joined = torch.frombuffer(buffer, dtype=torch.uint8)
-            at = 0
-            for rank in range(self.size()):
-                parts = joined[at : at + lengths].clone().view(torch.int64).tolist()
-                if parts[own] != counts[rank]:
-                    raise InvalidArgument(
-                        f"all_to_all: rank {rank} sends {parts[own]} elements to rank {own}, "
-                        f"which expects {counts[rank]}"
-                    )
-                begin = at + lengths + sum(parts[:own]) * item
-                places[rank] = joined[begin : begin + parts[own] * item]
-                at += lengths + sum(parts) * item
-            flat = torch.cat(places).view(received.dtype)
-            copy(received[: flat.numel()], flat)
-
-        return self._submit("alltoall", [received], submit, finish, payload)
+        exchange = Exchange(self._session, received, sent, counts, sizes)
+        return self._submit("alltoall", [received], exchange.submit, exchange.finish, exchange)
 
     def _submit(
         self, base: str, outputs: list[torch.Tensor], submit: Any, finish: Any = None, keep: Any = None
@@ -392,6 +377,18 @@ def _op_of(opts: Any) -> int:
         if kind == red_op:
             return number
     raise NotSupported(f"{kind}: ringtune reduces with SUM, AVG, MIN, MAX and PRODUCT")
+
+
+def _joined(tensors: Tensors) -> torch.Tensor:
+    """Return the elements of all tensors in a row."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def _deal(received: torch.Tensor, outputs: Tensors) -> None:
+    """Give each tensor its elements of a row."""
+    if outputs:
+        for output, part in zip(outputs, received.split([one.numel() for one in outputs]), strict=True):
+            copy(output, part.view(output.shape))
 
 
 def _rows(tensor: torch.Tensor, parts: int) -> Sequence[torch.Tensor]:
