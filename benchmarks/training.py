@@ -30,7 +30,7 @@ class Trainer:
         """Forward, backward, reduction and update."""
         self._optimizer.zero_grad()
         loss = self._batch.loss(self._model)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self._optimizer.step()
         self._loss = loss.detach()
 

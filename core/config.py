@@ -16,6 +16,7 @@ from typing import Any
 
 from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.errors import ConfigError
+from ringtune.interfaces import address_of
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.variables import HOROVOD_SENSELESS, PREFIX, TWIN_PREFIX, VARIABLES, Variable
 
@@ -59,6 +60,7 @@ class Config:
     transport: str = "auto"
     sockets_per_peer: int = 1
     tcp_congestion: str = "auto"
+    interface: str | None = None
     interface_address: str | None = None
     start_timeout_ns: int = 120_000_000_000
     elastic_timeout_ns: int = 600_000_000_000
@@ -98,6 +100,17 @@ class Config:
                 values[variable.field] = parse(variable, *found)
                 given.add(variable.name)
         return cls(**values, given=frozenset(given), warnings=_senseless(environ))
+
+    @property
+    def own_address(self) -> str | None:
+        """Address that links between hosts use, None to let the route decide.
+
+        Raises:
+            ConfigError: This host has none of the interfaces that are named.
+        """
+        if self.interface_address is not None or self.interface is None:
+            return self.interface_address
+        return address_of(self.interface)
 
     @property
     def knobs(self) -> Knobs:

@@ -107,7 +107,7 @@ def runtime_options(config: Config, place: Placement, address: tuple[str, int], 
     options.rank, options.size, options.host = place.rank, place.size, place.host
     options.store_host, options.store_port = address
     options.job = job
-    options.bind_address = config.interface_address or ""
+    options.bind_address = config.own_address or ""
     options.transport = TRANSPORTS.index(config.transport)
     options.sockets_per_peer, options.tcp_congestion = config.sockets_per_peer, config.tcp_congestion
     options.connect_timeout_ns, options.idle_timeout_ns = config.start_timeout_ns, config.idle_timeout_ns

@@ -116,11 +116,11 @@ class Rendezvous:
         """Serve the store on a free port; return the address by which the other ranks reach it.
 
         Args:
-            config: Settings; ``interface_address`` is the address if it is given.
+            config: Settings; ``own_address`` is the address if it is given.
             reach: A host in whose direction the other ranks are.
             several_hosts: Whether any are on other hosts.
         """
-        here = "127.0.0.1" if not several_hosts else config.interface_address or _own_address(reach)
+        here = "127.0.0.1" if not several_hosts else config.own_address or _own_address(reach)
         with native.translated():
             server = native.load().StoreServer(here if not several_hosts else bind_host(here), 0)
         self._keep(server)

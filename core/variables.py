@@ -158,6 +158,15 @@ VARIABLES: tuple[Variable, ...] = (
         "TCP_CONGESTION", "tcp_congestion", "str", "auto", "", "Congestion control; auto: reno where the peer is near."
     ),
     Variable(
+        "INTERFACE",
+        "interface",
+        "str",
+        None,
+        "names",
+        "Network interface of links between hosts; of several, separated by commas, the first that is there.",
+        "GLOO_IFACE",
+    ),
+    Variable(
         "INTERFACE_ADDRESS", "interface_address", "str", None, "address", "Local address that links between hosts use."
     ),
     Variable(
@@ -276,8 +285,7 @@ VARIABLES: tuple[Variable, ...] = (
 HOROVOD_QUIET = frozenset(
     # Slots and addresses that Horovod's own launchers set for every worker: harmless here.
     {
-        "CROSS_RANK", "CROSS_SIZE", "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "GLOO_IFACE", "LOG_HIDE_TIME",
-        "ELASTIC",
+        "CROSS_RANK", "CROSS_SIZE", "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "LOG_HIDE_TIME", "ELASTIC",
     }
 )  # fmt: skip
 """Horovod's variables that are accepted in silence."""

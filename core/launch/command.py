@@ -7,138 +7,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
+import ringtune
 from ringtune import runfolder
 from ringtune.config import Config
 from ringtune.errors import UsageError
+from ringtune.launch.config_file import settings_from_file
+from ringtune.launch.horovod_flags import warn_senseless, with_senseless
 from ringtune.launch.launcher import launch, run_name
 from ringtune.launch.options import ElasticOptions, LaunchOptions
-from ringtune.variables import LOG_LEVELS, TRANSPORTS
-
-_MIB = 1 << 20
-_AT_LEAST_0 = click.IntRange(min=0)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A flag that does nothing but set a variable for the ranks.
-
-    Attributes:
-        flags: Names of the flag; Horovod's first.
-        variable: Name of the variable.
-        type: Click's type of the value; None = a switch that sets 1.
-        help: One line.
-        factor: The variable is the value times this.
-        is_file: The value is a path, made absolute because a rank may start in another folder.
-    """
-
-    flags: tuple[str, ...]
-    variable: str
-    type: Any
-    help: str
-    factor: int = 1
-    is_file: bool = False
-
-    @property
-    def parameter(self) -> str:
-        """Name under which click hands over the value."""
-        return self.variable.lower()
-
-    def text(self, value: Any) -> str:
-        """Return the variable's text for a given value."""
-        if self.is_file:
-            return value if str(value).upper() == "DYNAMIC" else str(Path(value).absolute())
-        if self.type is None:
-            return "1" if value else "0"
-        return str(value * self.factor) if self.factor != 1 else str(value)
-
-
-SETTINGS = (
-    Setting(("--timeline-filename", "--timeline"), "RINGTUNE_TIMELINE", str, "Record all ranks into FILE.", 1, True),
-    Setting(
-        ("--timeline-mark-cycles/--no-timeline-mark-cycles",),
-        "RINGTUNE_TIMELINE_MARK_CYCLES",
-        None,
-        "Mark the runtime's cycles in the timeline.",
-    ),
-    Setting(
-        ("--fusion-threshold-mb",),
-        "RINGTUNE_FUSION_THRESHOLD",
-        _AT_LEAST_0,
-        "Most MiB reduced as one batch; 0 = no fusion.",
-        _MIB,
-    ),
-    Setting(("--cycle-time-ms",), "RINGTUNE_CYCLE_TIME", click.FloatRange(min=0), "Pause between rounds, in ms."),
-    Setting(("--cache-capacity",), "RINGTUNE_CACHE_CAPACITY", _AT_LEAST_0, "Operations the response cache holds."),
-    Setting(("--transport",), "RINGTUNE_TRANSPORT", click.Choice(TRANSPORTS), "Kind of links between the ranks."),
-    Setting(("--autotune/--no-autotune",), "RINGTUNE_AUTOTUNE", None, "Tune the knobs while the job trains."),
-    Setting(("--autotune-log-file",), "RINGTUNE_AUTOTUNE_LOG", str, "Write every trial as CSV into FILE.", 1, True),
-    Setting(
-        ("--autotune-bayes-opt-max-samples", "--autotune-max-trials"),
-        "RINGTUNE_AUTOTUNE_MAX_TRIALS",
-        click.IntRange(min=1),
-        "Most settings tried.",
-    ),
-    Setting(
-        ("--autotune-steps-per-sample", "--autotune-steps-per-trial"),
-        "RINGTUNE_AUTOTUNE_STEPS_PER_TRIAL",
-        click.IntRange(min=1),
-        "Steps measured in one trial.",
-    ),
-    Setting(
-        ("--autotune-warmup-steps",), "RINGTUNE_AUTOTUNE_WARMUP_STEPS", _AT_LEAST_0, "Steps before the first trial."
-    ),
-    Setting(
-        ("--start-timeout",),
-        "RINGTUNE_START_TIMEOUT",
-        click.FloatRange(0.001),
-        "Seconds the ranks wait for each other.",
-    ),
-    Setting(("--no-stall-check/--stall-check",), "RINGTUNE_STALL_CHECK_DISABLE", None, "Do not warn about stalls."),
-    Setting(
-        ("--stall-check-warning-time-seconds",),
-        "RINGTUNE_STALL_CHECK_TIME_SECONDS",
-        click.FloatRange(0.001),
-        "Age at which a stalled operation is reported.",
-    ),
-    Setting(
-        ("--stall-check-shutdown-time-seconds",),
-        "RINGTUNE_STALL_SHUTDOWN_TIME_SECONDS",
-        click.FloatRange(min=0),
-        "Age at which a stalled operation ends the job; 0 = never.",
-    ),
-    Setting(
-        ("--thread-affinity",), "RINGTUNE_THREAD_AFFINITY", str, "Core of the runtime's thread, one per local rank."
-    ),
-    Setting(("--log-level",), "RINGTUNE_LOG_LEVEL", click.Choice(LOG_LEVELS, case_sensitive=False), "Least severity."),
-)
-
-
-def settings_from(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables that flags ask for; a flag that was not given sets nothing, so the user's own stays.
-
-    Args:
-        values: Click's parameters by name; those of `SETTINGS` are looked at.
-    """
-    return {
-        setting.variable: setting.text(values[setting.parameter])
-        for setting in SETTINGS
-        if values.get(setting.parameter) is not None
-    }
-
-
-def _with_settings(command: Any) -> Any:
-    for setting in reversed(SETTINGS):
-        metavar = "FILE" if setting.is_file else None
-        extra = {"is_flag": True} if setting.type is None else {"type": setting.type, "metavar": metavar}
-        flags = (*setting.flags, setting.parameter)
-        command = click.option(*flags, default=None, help=setting.help, **extra)(command)
-    return command
+from ringtune.launch.settings import AT_LEAST_0, settings_from, with_settings
 
 
 def _print_build(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -146,6 +28,12 @@ def _print_build(ctx: click.Context, parameter: click.Parameter, value: bool) ->
         from ringtune.check import check
 
         ctx.invoke(check)
+        ctx.exit()
+
+
+def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(f"ringtune {ringtune.__version__}")
         ctx.exit()
 
 
@@ -172,7 +60,7 @@ def _print_build(ctx: click.Context, parameter: click.Parameter, value: bool) ->
 @click.option(
     "--elastic-timeout", type=click.FloatRange(0.001), metavar="S", help="Elastic: wait for enough ranks; default 600."
 )
-@click.option("--reset-limit", type=_AT_LEAST_0, metavar="N", help="Elastic: how often the ranks may change.")
+@click.option("--reset-limit", type=AT_LEAST_0, metavar="N", help="Elastic: how often the ranks may change.")
 @click.option(
     "--blacklist-cooldown-range",
     type=(click.FloatRange(0), click.FloatRange(0)),
@@ -195,7 +83,22 @@ def _print_build(ctx: click.Context, parameter: click.Parameter, value: bool) ->
     help="Print the time before each line.",
 )
 @click.option("--as-horovod", is_flag=True, help="`import horovod.torch` in COMMAND finds ringtune.")
-@click.option("-v", "--verbose", is_flag=True, help="Say what is started where.")
+@click.option("--verbose", is_flag=True, help="Say what is started where.")
+@click.option(
+    "--config-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="YAML with settings under horovodrun's keys; flags win.",
+)
+@click.option(
+    "-v",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version.",
+)
 @click.option(
     "-cb",
     "--check-build",
@@ -205,7 +108,8 @@ def _print_build(ctx: click.Context, parameter: click.Parameter, value: bool) ->
     callback=_print_build,
     help="Show what is built, and stop.",
 )
-@_with_settings
+@with_settings
+@with_senseless
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...")
 def run(command: tuple[str, ...], **values: Any) -> int:
     """Start COMMAND on several ranks and stay until all have ended.
@@ -229,7 +133,9 @@ def options_from(command: list[str], values: Mapping[str, Any]) -> LaunchOptions
         raise UsageError(
             "--logs keeps the output in the run folder, and --no-run-dir makes none; use --output-filename"
         )
-    settings = settings_from(values)
+    warn_senseless(values)
+    settings = settings_from_file(values["config_file"]) if values["config_file"] else {}
+    settings |= settings_from(values)
     if values["as_horovod"]:
         rest = os.environ.get("PYTHONPATH")
         settings["PYTHONPATH"] = os.pathsep.join([str(as_horovod_folder()), *([rest] if rest else [])])

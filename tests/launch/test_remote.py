@@ -55,7 +55,7 @@ def test_ranks_on_two_hosts(jobs: Jobs, ssh: dict[str, str]) -> None:
         """
     )
     result = jobs.run(
-        "-np", "3", "-H", "192.0.2.1:2,localhost:1", "-p", "2222", "-i", "key", "--no-run-dir", "-v",
+        "-np", "3", "-H", "192.0.2.1:2,localhost:1", "-p", "2222", "-i", "key", "--no-run-dir", "--verbose",
         sys.executable, script, environ=ssh,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
