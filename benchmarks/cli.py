@@ -13,6 +13,7 @@ COMMANDS = {
     "gradients": "ringtune.benchmarks.commands:gradients",
     "links": "ringtune.benchmarks.commands:links",
     "merge": "ringtune.benchmarks.traces:merge_command",
+    "negotiation": "ringtune.benchmarks.commands:negotiation",
     "resnet": "ringtune.benchmarks.commands:resnet",
     "train": "ringtune.benchmarks.commands:train",
 }

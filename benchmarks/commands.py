@@ -235,6 +235,30 @@ def links(**options: Any) -> None:
     _require(below(record, options["require"]) if options["require"] is not None else [])
 
 
+@click.command()
+@click.option("-np", "--num-proc", default="2,..,4096", show_default=True, help="Ranks; '..' goes on by factors of 2.")
+@click.option("--tensors", type=click.IntRange(min=1), default=32, show_default=True, help="Negotiated in a cycle.")
+@click.option("--cycles", type=click.IntRange(min=1), default=10, show_default=True, help="Measured per phase.")
+@click.option("--fan-out", type=click.IntRange(min=1), help="Children of a rank in the tree; default: the runtime's.")
+@click.option(
+    "--require-growth",
+    type=click.Choice(["log", "constant"]),
+    help="Exit 1 when messages, bytes or time of rank 0 or of the busiest other rank grow faster with the ranks.",
+)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
+def negotiation(**options: Any) -> None:
+    """What the control plane costs per cycle: all ranks' negotiators in one process, for 2 to 4096 ranks."""
+    from ringtune.benchmarks.negotiation import NegotiationRequest, parse_scale, require_growth, run_negotiation
+
+    ranks = parse_scale(options["num_proc"])
+    request = NegotiationRequest(ranks, options["tensors"], options["cycles"], options["fan_out"])
+    console = open_console()
+    record = run_negotiation(request, console)
+    _write(options["json_file"], record, console)
+    if options["require_growth"] is not None:
+        require_growth(record, options["require_growth"])
+
+
 def _race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:
     """Runs a micro benchmark and applies `--json`, `--require` and `--require-limit`.
 

@@ -1,6 +1,7 @@
 """The native runtime (native/bind). Addresses are ints from ``tensor.data_ptr()``; times in nanoseconds."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,3 +135,7 @@ class StoreClient:
 
 def now_ns() -> int: ...
 def build_info() -> dict[str, str]: ...
+
+CONTROL_FAN_OUT: int
+
+def rehearse_negotiation(ranks: int, tensors: int, cycles: int, fan_out: int = ...) -> dict[str, dict[str, Any]]: ...

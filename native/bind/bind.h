@@ -10,6 +10,7 @@ namespace ringtune::bind {
 void add_errors(nanobind::module_& module);
 void add_store(nanobind::module_& module);
 void add_runtime(nanobind::module_& module);
+void add_rehearsal(nanobind::module_& module);
 void add_collectives(nanobind::class_<Runtime>& runtime);
 
 }  // namespace ringtune::bind

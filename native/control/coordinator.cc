@@ -43,18 +43,15 @@ void Coordinator::announced(int from, const WorkerNews& message, std::int64_t no
   const auto found = children_.find(from);
   if (found == children_.end()) throw Protocol("rank " + std::to_string(from) + " is no child of rank 0 in the tree");
   Child& child = found->second;
-  child.acknowledged = std::max(child.acknowledged, message.acknowledged);
-  if (cache_.has_evicted()) {
-    std::uint64_t by_all = std::numeric_limits<std::uint64_t>::max();
-    for (const auto& [rank, other] : children_) {
-      if (!left_.includes(other.ranks)) by_all = std::min(by_all, other.acknowledged);
-    }
-    cache_.drop_evicted(by_all);
-  }
   note_steps(message.steps);
   child.waiting = message.waiting;
   // Announced before the ranks saw the plan: there it was taken over into the plan, or is announced again after it.
-  if (message.seen < plan_sequence_) return;
+  if (message.seen >= plan_sequence_) take_over(from, child, message, now_ns);
+  child.acknowledged = std::max(child.acknowledged, message.acknowledged);  // after its numbers have been understood
+  drop_evicted();
+}
+
+void Coordinator::take_over(int from, const Child& child, const WorkerNews& message, std::int64_t now_ns) {
   if (plan_id_ != 0 && message.left_plan == plan_id_) end_plan(message.plan_rounds);
   for (const std::uint32_t id : message.cached) add_numbered(from, id, nullptr, now_ns);
   for (const PartialNews& news : message.partial) add_numbered(from, news.cache_id, &news.ranks, now_ns);
@@ -63,6 +60,16 @@ void Coordinator::announced(int from, const WorkerNews& message, std::int64_t no
     const RankSet leavers = spoken_for(child, from, message.leaving).without(left_);
     if (!leavers.empty()) ranks_left(leavers, now_ns);
   }
+}
+
+/// Forgets the evicted numbers that no rank can use any more.
+void Coordinator::drop_evicted() {
+  if (!cache_.has_evicted()) return;
+  std::uint64_t by_all = std::numeric_limits<std::uint64_t>::max();
+  for (const auto& [rank, child] : children_) {
+    if (!left_.includes(child.ranks)) by_all = std::min(by_all, child.acknowledged);
+  }
+  cache_.drop_evicted(by_all);
 }
 
 /// Throws Protocol unless `from` may speak for these ranks.

@@ -88,6 +88,8 @@ class Coordinator {
     bool waiting = false;  // it said last that a caller is blocked
   };
 
+  void take_over(int from, const Child& child, const WorkerNews& message, std::int64_t now_ns);
+  void drop_evicted();
   [[nodiscard]] RankSet spoken_for(const Child& child, int from, const RankSet& ranks) const;
   void add_numbered(int from, std::uint32_t id, const RankSet* some, std::int64_t now_ns);
   void add_in_full(int from, const Variant& variant, std::int64_t now_ns);

@@ -4,13 +4,20 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/error.h"
 
 namespace ringtune {
 
 Negotiator::Negotiator(const NegotiatorOptions& options)
-    : options_(options), worker_(options.rank, options.size, options.knobs, options.stall.warning_ns) {
-  if (options.rank == 0)
-    coordinator_.emplace(CoordinatorOptions{options.size, options.size, options.knobs, options.stall, options.plans});
+    : options_(options),
+      place_(tree_place(options.rank, options.size, options.fan_out)),
+      worker_(options.rank, options.size, options.knobs, options.stall.warning_ns) {
+  if (options.rank == 0) {
+    coordinator_.emplace(
+        CoordinatorOptions{options.size, options.fan_out, options.knobs, options.stall, options.plans});
+  } else if (!place_.children.empty()) {
+    aggregator_.emplace(options.rank, place_);
+  }
 }
 
 void Negotiator::local_ready(SharedRequest request, std::int64_t now_ns, Tag tag) {
@@ -26,10 +33,14 @@ std::uint32_t Negotiator::propose(const Knobs& knobs) {
 void Negotiator::peer_message(int from, ControlMessage message, std::size_t bytes, std::int64_t now_ns) {
   ++counters_.messages;
   counters_.bytes += bytes;
-  if (const auto* announcement = std::get_if<WorkerNews>(&message); announcement != nullptr && coordinator_) {
-    coordinator_->announced(from, *announcement, now_ns);
-  } else if (const auto* decisions = std::get_if<Decisions>(&message); decisions != nullptr && from == 0) {
-    worker_.decided(*decisions, now_ns, actions_);
+  const auto* news = std::get_if<WorkerNews>(&message);
+  const auto* decisions = std::get_if<Decisions>(&message);
+  if (news != nullptr && coordinator_) {
+    coordinator_->announced(from, *news, now_ns);
+  } else if (news != nullptr && aggregator_) {
+    aggregator_->announced(from, *news, now_ns);
+  } else if (decisions != nullptr && from == place_.parent) {
+    publish(*decisions, now_ns);
   } else {
     throw Protocol("rank " + std::to_string(from) + " sent a control message that rank " +
                    std::to_string(options_.rank) + " does not take");
@@ -49,15 +60,7 @@ void Negotiator::tick(std::int64_t now_ns) {
 /// Announcements and decisions flow until neither side has anything to say: a decision can make the next bundle due.
 void Negotiator::exchange(std::int64_t now_ns) {
   for (bool moved = true; moved;) {
-    moved = false;
-    if (const auto announcement = worker_.take_announcement(now_ns)) {
-      moved = true;
-      if (coordinator_) {
-        coordinator_->announced(0, *announcement, now_ns);
-      } else {
-        send(0, *announcement);
-      }
-    }
+    moved = announce(now_ns);
     if (!coordinator_) continue;
     if (const auto decisions = coordinator_->take_decisions()) {
       moved = true;
@@ -66,20 +69,34 @@ void Negotiator::exchange(std::int64_t now_ns) {
   }
 }
 
-void Negotiator::publish(const Decisions& decisions, std::int64_t now_ns) {
-  if (options_.size > 1) {
-    const Bytes payload = encode(decisions);
-    for (int to = 1; to < options_.size; ++to) {
-      ++counters_.messages;
-      counters_.bytes += payload.size();
-      actions_.push_back(SendAction{to, payload});
-    }
+/// What the worker has to say goes to whoever listens on this rank, else to the parent.
+bool Negotiator::announce(std::int64_t now_ns) {
+  const std::optional<WorkerNews> own = worker_.take_announcement(now_ns);
+  if (coordinator_) {
+    if (own) coordinator_->announced(0, *own, now_ns);
+    return own.has_value();
   }
+  if (!aggregator_) {
+    if (own) send(place_.parent, encode(*own));
+    return own.has_value();
+  }
+  if (own) aggregator_->announced(options_.rank, *own, now_ns);
+  const std::optional<WorkerNews> merged = aggregator_->take(now_ns);
+  if (merged) send(place_.parent, encode(*merged));
+  return own || merged;
+}
+
+/// Decisions go down the tree before they are acted on here: those below must not wait for a batch of this rank.
+void Negotiator::publish(const Decisions& decisions, std::int64_t now_ns) {
+  if (!place_.children.empty()) {
+    const Bytes payload = encode(decisions);
+    for (const TreeChild& child : place_.children) send(child.rank, payload);
+  }
+  if (aggregator_) aggregator_->decided(decisions);
   worker_.decided(decisions, now_ns, actions_);
 }
 
-void Negotiator::send(int to, const ControlMessage& message) {
-  Bytes payload = encode(message);
+void Negotiator::send(int to, Bytes payload) {
   ++counters_.messages;
   counters_.bytes += payload.size();
   actions_.push_back(SendAction{to, std::move(payload)});
@@ -88,13 +105,21 @@ void Negotiator::send(int to, const ControlMessage& message) {
 std::vector<Action> Negotiator::take_actions() { return std::exchange(actions_, {}); }
 
 std::int64_t Negotiator::next_wake_ns() const noexcept {
-  const std::int64_t worker_ns = worker_.next_wake_ns();
-  return coordinator_ ? std::min(worker_ns, coordinator_->next_wake_ns()) : worker_ns;
+  std::int64_t next_ns = worker_.next_wake_ns();
+  if (coordinator_) next_ns = std::min(next_ns, coordinator_->next_wake_ns());
+  if (aggregator_) next_ns = std::min(next_ns, aggregator_->next_wake_ns());
+  return next_ns;
+}
+
+bool Negotiator::free_to_go() const noexcept {
+  if (coordinator_) return coordinator_->everyone_left();
+  return worker_.has_left() && (!aggregator_ || aggregator_->free_to_go());
 }
 
 void Negotiator::validate_state() const {
   worker_.validate_state();
   if (coordinator_) coordinator_->validate_state();
+  if (aggregator_) aggregator_->validate_state();
 }
 
 }  // namespace ringtune

@@ -1,5 +1,6 @@
-// The negotiation of one rank: its Worker, and on rank 0 the Coordinator as well. Events in, actions out; a message of
-// rank 0 to itself never leaves the machine. Pure: driven by one thread, with the time as an argument.
+// The negotiation of one rank: its Worker, on rank 0 the Coordinator as well, and on a rank in the middle of the tree
+// an Aggregator. Events in, actions out; a message of a rank to itself never leaves the machine. Pure: driven by one
+// thread, with the time as an argument.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,9 @@
 #include <vector>
 
 #include "control/actions.h"
+#include "control/aggregator.h"
 #include "control/coordinator.h"
+#include "control/tree.h"
 #include "control/worker.h"
 
 namespace ringtune {
@@ -16,6 +19,7 @@ namespace ringtune {
 struct NegotiatorOptions {
   int rank = 0;
   int size = 1;
+  int fan_out = kDefaultFanOut;
   Knobs knobs;
   StallLimits stall;
   bool plans = false;  // the ranks can agree on the rounds of a plan without messages: all share memory
@@ -34,7 +38,8 @@ class Negotiator {
   void local_ready(SharedRequest request, std::int64_t now_ns, Tag tag = 0);
   void set_waiting(bool waiting) noexcept { worker_.set_waiting(waiting); }
   void report_step(const StepReport& report) { worker_.report_step(report); }
-  /// A message of the negotiation from `from` (rank 0 hears workers, workers hear rank 0). Throws Protocol.
+  /// A message of the negotiation from a neighbour in the tree: news of a child, decisions of the parent. Throws
+  /// Protocol.
   void peer_message(int from, ControlMessage message, std::size_t bytes, std::int64_t now_ns);
   void tick(std::int64_t now_ns);
   void leave() noexcept { worker_.leave(); }
@@ -52,8 +57,10 @@ class Negotiator {
   /// When tick must be called if nothing else happens; Worker::kNever when never.
   [[nodiscard]] std::int64_t next_wake_ns() const noexcept;
 
+  /// No batch that needs this rank will come any more.
   [[nodiscard]] bool has_left() const noexcept { return worker_.has_left(); }
-  [[nodiscard]] bool everyone_left() const noexcept { return coordinator_ && coordinator_->everyone_left(); }
+  /// This rank takes part in nothing any more, and no other rank needs it to be heard.
+  [[nodiscard]] bool free_to_go() const noexcept;
   [[nodiscard]] std::size_t bundle_room() const noexcept { return worker_.bundle_room(); }
   [[nodiscard]] std::size_t pending() const noexcept { return worker_.pending(); }
   [[nodiscard]] StepReport world_step() const noexcept {
@@ -64,12 +71,15 @@ class Negotiator {
 
  private:
   void exchange(std::int64_t now_ns);
-  void send(int to, const ControlMessage& message);
+  bool announce(std::int64_t now_ns);
+  void send(int to, Bytes payload);
   void publish(const Decisions& decisions, std::int64_t now_ns);
 
   NegotiatorOptions options_;
+  TreePlace place_;
   Worker worker_;
   std::optional<Coordinator> coordinator_;
+  std::optional<Aggregator> aggregator_;  // of a rank with a parent and children
   std::vector<Action> actions_;
   ControlCounters counters_;
 };

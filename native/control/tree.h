@@ -8,7 +8,7 @@
 namespace ringtune {
 
 /// Children of one rank at most. Up to kDefaultFanOut + 1 ranks form a star: nobody stands in between.
-inline constexpr int kDefaultFanOut = 16;
+inline constexpr int kDefaultFanOut = 8;
 
 struct TreeChild {
   int rank = 0;

@@ -1,21 +1,26 @@
 #include "runtime/control_plane.h"
 
+#include <algorithm>
+#include <string>
+#include <utility>
+
 #include "base/check.h"
+#include "base/error.h"
 
 namespace ringtune {
 
-ControlPlane::ControlPlane(Fabric& fabric, Deadline deadline) : first_rank_(fabric.rank() == 0 ? 1 : 0) {
-  const int count = fabric.rank() == 0 ? fabric.size() - 1 : 1;
-  peers_.resize(static_cast<std::size_t>(count));
-  for (int i = 0; i < count; ++i) {
-    peers_[static_cast<std::size_t>(i)].link = &fabric.connect(first_rank_ + i, "control", deadline);
-  }
+// The parent first: so every rank waits only for ranks above it, up to rank 0, which waits for its children alone.
+ControlPlane::ControlPlane(Fabric& fabric, int fan_out, Deadline deadline)
+    : rank_(fabric.rank()), place_(tree_place(fabric.rank(), fabric.size(), fan_out)) {
+  const auto meet = [&](int rank) { peers_.emplace_back().link = &fabric.connect(rank, "control", deadline); };
+  if (place_.parent >= 0) meet(place_.parent);
+  for (const TreeChild& child : place_.children) meet(child.rank);
 }
 
 ControlPlane::Peer& ControlPlane::peer(int rank) {
-  const int index = rank - first_rank_;
-  RINGTUNE_CHECK(index >= 0 && index < static_cast<int>(peers_.size()), "no control link to rank ", rank);
-  return peers_[static_cast<std::size_t>(index)];
+  const auto found = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& p) { return p.link->peer() == rank; });
+  RINGTUNE_CHECK(found != peers_.end(), "no control link to rank ", rank);
+  return *found;
 }
 
 void ControlPlane::send(int to, ByteView payload) {
@@ -39,16 +44,16 @@ bool ControlPlane::flush() {
 
 std::vector<Received> ControlPlane::receive() {
   std::vector<Received> messages;
-  for (std::size_t i = 0; i < peers_.size(); ++i) {
-    Peer& source = peers_[i];
+  for (Peer& source : peers_) {
     if (source.gone) continue;
+    const int from = source.link->peer();
     try {
       while (source.reader.poll(*source.link)) {
         const ByteView frame = source.reader.frame();
-        messages.push_back({first_rank_ + static_cast<int>(i), decode(frame), frame.size()});
-        const auto* announcement = std::get_if<WorkerNews>(&messages.back().message);
-        if (announcement != nullptr && announcement->leaving.contains(first_rank_ + static_cast<int>(i)))
-          source.departing = true;
+        ControlMessage message = decode(frame);
+        note_departures(source, message);
+        const auto* ping = std::get_if<ClockPing>(&message);
+        if (ping == nullptr || !relay(*ping)) messages.push_back({from, std::move(message), frame.size()});
       }
     } catch (const PeerLost&) {
       if (!source.departing) throw;
@@ -58,6 +63,36 @@ std::vector<Received> ControlPlane::receive() {
   return messages;
 }
 
-void ControlPlane::expect_departure(int rank) noexcept { peer(rank).departing = true; }
+/// Whoever has said that it leaves, or is told that it is free to, may close its link.
+void ControlPlane::note_departures(Peer& source, const ControlMessage& message) {
+  const int from = source.link->peer();
+  if (const auto* news = std::get_if<WorkerNews>(&message)) {
+    source.departing = source.departing || news->leaving.contains(from);
+  } else if (const auto* decisions = std::get_if<Decisions>(&message)) {
+    for (const Decision& item : decisions->items) {
+      const auto* left = std::get_if<LeftDecision>(&item);
+      // The parent goes when all below it have left, or rank 0 has.
+      if (left != nullptr && (left->rank == 0 || left->rank == rank_)) source.departing = true;
+    }
+  }
+}
+
+/// A question of another rank goes on up to rank 0, its answer down to the rank that asked. False for one of this rank.
+bool ControlPlane::relay(const ClockPing& ping) {
+  if (rank_ == 0 || ping.rank == rank_) return false;
+  const Bytes payload = encode(ping);
+  if (ping.coordinator_ns == 0) {
+    send(place_.parent, payload);
+    return true;
+  }
+  for (const TreeChild& child : place_.children) {
+    if (child.ranks.contains(ping.rank)) {
+      send(child.rank, payload);
+      return true;
+    }
+  }
+  throw Protocol("the clock of rank " + std::to_string(ping.rank) + " was compared, which is not below rank " +
+                 std::to_string(rank_));
+}
 
 }  // namespace ringtune

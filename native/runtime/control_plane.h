@@ -1,5 +1,5 @@
-// The control links of a rank: a star around rank 0. Carries out the sends of the negotiator and collects what arrives.
-// Used by the cycle thread only.
+// The control links of a rank: to its parent and its children in the tree around rank 0, and to nobody else. Carries
+// out the sends of the negotiator and collects what arrives. Used by the driving thread only.
 #pragma once
 
 #include <memory>
@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "control/messages.h"
+#include "control/tree.h"
 #include "transport/fabric.h"
 #include "transport/io.h"
 
@@ -21,17 +22,19 @@ struct Received {
 /// Borrows the fabric.
 class ControlPlane {
  public:
-  /// Connects to rank 0, or from rank 0 to all. Throws Timeout naming the peer.
-  ControlPlane(Fabric& fabric, Deadline deadline);
+  /// Connects to the parent, then to the children. Blocks until they have come. Throws Timeout naming the peer.
+  ControlPlane(Fabric& fabric, int fan_out, Deadline deadline);
+
+  /// -1 on rank 0.
+  [[nodiscard]] int parent() const noexcept { return place_.parent; }
 
   /// Queues a message; flush() moves it.
   void send(int to, ByteView payload);
   /// Sends what the links take; true when nothing is left. A peer that has left is no error. Throws PeerLost.
   bool flush();
-  /// Everything that has arrived completely. Throws PeerLost, Protocol.
+  /// Everything for this rank that has arrived completely; other ranks' clock messages are passed on. Losing the link
+  /// of a peer that has left, or whose departure was announced, is no error. Throws PeerLost, Protocol.
   [[nodiscard]] std::vector<Received> receive();
-  /// The peer has said that it leaves, or that the job is over: losing its link is expected from now on.
-  void expect_departure(int peer) noexcept;
 
  private:
   struct Peer {
@@ -42,9 +45,12 @@ class ControlPlane {
     bool gone = false;
   };
   [[nodiscard]] Peer& peer(int rank);
+  void note_departures(Peer& source, const ControlMessage& message);
+  bool relay(const ClockPing& ping);
 
-  std::vector<Peer> peers_;  // rank 0: ranks 1 ..; others: rank 0 alone
-  int first_rank_;           // rank of peers_[0]
+  int rank_;
+  TreePlace place_;
+  std::vector<Peer> peers_;  // the parent, if there is one, and the children
 };
 
 }  // namespace ringtune

@@ -58,7 +58,7 @@ Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& ticket
   const std::vector<std::string> hosts = fabric.hosts();
   shares_clock_ = hosts.at(static_cast<std::size_t>(fabric.rank())) == hosts.front();
   const Deadline deadline = Deadline::after(options.connect_timeout_ns);
-  if (fabric.size() > 1) control_ = std::make_unique<ControlPlane>(fabric, deadline);
+  if (fabric.size() > 1) control_ = std::make_unique<ControlPlane>(fabric, options.negotiator.fan_out, deadline);
   sets_ =
       std::make_unique<ProcessSetTable>(fabric, CommunicatorOptions{.table = options.algorithms,
                                                                     .connect_timeout_ns = options.connect_timeout_ns,
@@ -218,19 +218,13 @@ void Engine::handle(Received&& received) {
     handle(*ping, received.from);
     return;
   }
-  if (const auto* decisions = std::get_if<Decisions>(&received.message)) {
-    for (const Decision& item : decisions->items) {
-      const auto* left = std::get_if<LeftDecision>(&item);
-      if (left != nullptr && (left->rank == 0 || left->rank == fabric_.rank())) control_->expect_departure(0);
-    }
-  }
   negotiator_.peer_message(received.from, std::move(received.message), received.bytes, now_ns());
 }
 
 void Engine::handle(const ClockPing& ping, int from) {
   const std::int64_t now = now_ns();
   if (fabric_.rank() == 0) {
-    control_->send(from, encode(ClockPing{ping.worker_ns, now}));
+    control_->send(from, encode(ClockPing{ping.worker_ns, now, ping.rank}));
   } else if (const auto sample = clock_.answered(ping.worker_ns, ping.coordinator_ns, now)) {
     record_clock(*sample);
   } else if (clock_.active()) {
@@ -239,7 +233,7 @@ void Engine::handle(const ClockPing& ping, int from) {
 }
 
 void Engine::send_clock_ping() {
-  control_->send(0, encode(ClockPing{now_ns(), 0}));
+  control_->send(control_->parent(), encode(ClockPing{now_ns(), 0, fabric_.rank()}));
   control_->flush();
 }
 

@@ -129,8 +129,7 @@ void Engine::rest(std::uint32_t waker_ticket, Deadline deadline) {
 
 bool Engine::finished() {
   if (!leaving_) return false;
-  const bool free_to_go = fabric_.rank() == 0 ? negotiator_.everyone_left() : negotiator_.has_left();
-  if (free_to_go && (!control_ || control_->flush())) return true;
+  if (negotiator_.free_to_go() && (!control_ || control_->flush())) return true;
   return now_ns() >= leave_deadline_ns_.load(std::memory_order_relaxed);
 }
 

@@ -59,8 +59,11 @@ void check_knobs(const Knobs& knobs) {
 
 EngineOptions engine_options(const RuntimeOptions& options) {
   EngineOptions engine;
-  engine.negotiator = {
-      options.rank, options.size, options.knobs, {options.stall_warning_ns, options.stall_shutdown_ns}};
+  engine.negotiator.rank = options.rank;
+  engine.negotiator.size = options.size;
+  engine.negotiator.fan_out = options.control_fan_out;
+  engine.negotiator.knobs = options.knobs;
+  engine.negotiator.stall = {options.stall_warning_ns, options.stall_shutdown_ns};
   engine.connect_timeout_ns = options.connect_timeout_ns;
   engine.idle_timeout_ns = options.idle_timeout_ns;
   engine.algorithms = options.algorithms;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "collective/algorithm.h"
+#include "control/tree.h"
 #include "fusion/knobs.h"
 #include "runtime/operation.h"
 #include "runtime/statistics.h"
@@ -36,8 +37,9 @@ struct RuntimeOptions {
   Knobs knobs;
   std::int64_t stall_warning_ns = 60'000'000'000;
   std::int64_t stall_shutdown_ns = 0;
-  int thread_affinity = -1;  // core of the cycle thread
-  int log_level = 3;         // warning
+  int control_fan_out = kDefaultFanOut;  // of the announcement tree (control/tree.h), alike on all ranks
+  int thread_affinity = -1;              // core of the cycle thread
+  int log_level = 3;                     // warning
 };
 
 /// Where a rank stands among the hosts of the job.

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <fstream>
+#include <optional>
 
 #include "base/error.h"
 
@@ -110,15 +111,19 @@ std::string name_of(const Announcement& announcement) {
 std::vector<Announcement> exchange_announcements(const FabricOptions& options, const Announcement& own,
                                                  StoreClient& store, Deadline deadline) {
   store.set(store_key(options.job, options.rank), encode(own));
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < options.size; ++rank) keys.push_back(store_key(options.job, rank));
   std::vector<Announcement> all;
   std::vector<int> missing;
-  for (int rank = 0; rank < options.size; ++rank) {
-    try {
-      all.push_back(decode_announcement(store.get(store_key(options.job, rank), deadline)));
-    } catch (const Timeout&) {  // the rest is asked too, now without waiting, to name all that are missing
+  // One request for all: the store hears as many as there are ranks, not pairs of ranks.
+  for (const std::optional<Bytes>& found : store.get_all(keys, deadline)) {
+    const int rank = static_cast<int>(all.size() + missing.size());
+    if (!found) {
       missing.push_back(rank);
+      continue;
     }
-    if (missing.empty() && all.back().rank != rank) {
+    all.push_back(decode_announcement(*found));
+    if (all.back().rank != rank) {
       throw Protocol("the announcement of rank " + std::to_string(rank) + " comes from rank " +
                      std::to_string(all.back().rank));
     }

@@ -139,7 +139,15 @@ void JobFabric::agree_on_memory(Deadline deadline) {
   for (const Peer& peer : peers_) {
     const Announcement& at = peer.announcement;
     ranks.push_back({.rank = at.rank, .name = name_of(at), .address = at.address, .port = at.port});
-    if (peer.bell) reached.i32(at.rank);
+  }
+  // As runs of ranks: the peers of a host are usually neighbours, and every rank gets the lists of all.
+  for (int first = 0; first < size(); ++first) {
+    int end = first;
+    while (end < size() && peers_[static_cast<std::size_t>(end)].bell) ++end;
+    if (end == first) continue;
+    reached.i32(first);
+    reached.i32(end);
+    first = end;
   }
   star_ = form_star(*meeting_, rank(), ranks, deadline);
   const std::vector<Bytes> lists = star_exchange(star_, rank(), reached.bytes(), deadline);
@@ -148,9 +156,12 @@ void JobFabric::agree_on_memory(Deadline deadline) {
     ByteReader reader(lists[index]);
     peer.reached.assign(peers_.size(), false);
     while (reader.remaining() > 0) {
-      const std::int32_t other = reader.i32();
-      if (other < 0 || other >= size()) throw Protocol("a rank says that it reaches a rank that does not exist");
-      peer.reached[static_cast<std::size_t>(other)] = true;
+      const std::int32_t first = reader.i32();
+      const std::int32_t end = reader.i32();
+      if (first < 0 || end < first || end > size()) {
+        throw Protocol("a rank says that it reaches a rank that does not exist");
+      }
+      std::fill(peer.reached.begin() + first, peer.reached.begin() + end, true);
     }
     peer.shares_memory = peer.bell && peer.reached[static_cast<std::size_t>(rank())];
     if (peer.bell && !peer.shares_memory) peer.why_not = "it cannot open the memory of this process";

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -20,6 +22,8 @@ class StoreServer {
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
   [[nodiscard]] std::uint16_t port() const noexcept;
+  /// How many requests it has heard. Any thread.
+  [[nodiscard]] std::uint64_t requests() const noexcept;
 
  private:
   struct Impl;
@@ -37,6 +41,8 @@ class StoreClient {
   void set(const std::string& key, ByteView value);
   /// Waits until the key exists; `deadline` bounds the wait. The Timeout message names the key.
   [[nodiscard]] Bytes get(const std::string& key, Deadline deadline);
+  /// Waits until all keys exist: one request, however many they are. At the deadline those that are missing are empty.
+  [[nodiscard]] std::vector<std::optional<Bytes>> get_all(const std::vector<std::string>& keys, Deadline deadline);
   /// Atomic add on an integer key (created as 0); returns the new value.
   std::int64_t add(const std::string& key, std::int64_t amount);
   /// This side's address of the connection: an address by which peers that reach the store can reach this host.

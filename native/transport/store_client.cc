@@ -127,10 +127,8 @@ struct StoreClient::Impl {
     return std::move(answer.value);
   }
 
-  Bytes get(const std::string& key, Deadline deadline) {
-    const std::uint32_t request = next_request++;
-    ByteWriter writer = start_request(StoreOp::kGet, request);
-    writer.string(key);
+  /// Sends a get and waits for its answer; after the deadline for the server's word that something is missing.
+  Answer wait_for(const ByteWriter& writer, std::uint32_t request, Deadline deadline) {
     send_request(writer);
     Answer answer;
     if (!receive(request, answer, deadline, 0)) {
@@ -138,8 +136,32 @@ struct StoreClient::Impl {
       send_request(start_request(StoreOp::kCancel, request));
       if (!receive(request, answer, Deadline::after(kCancelNs), 0)) lose("no answer");
     }
+    return answer;
+  }
+
+  Bytes get(const std::string& key, Deadline deadline) {
+    const std::uint32_t request = next_request++;
+    ByteWriter writer = start_request(StoreOp::kGet, request);
+    writer.string(key);
+    Answer answer = wait_for(writer, request, deadline);
     if (answer.status == StoreStatus::kOk) return std::move(answer.value);
     throw Timeout("key '" + key + "' did not appear in the store at " + endpoint + " in time");
+  }
+
+  std::vector<std::optional<Bytes>> get_all(const std::vector<std::string>& keys, Deadline deadline) {
+    const std::uint32_t request = next_request++;
+    ByteWriter writer = start_request(StoreOp::kGetAll, request);
+    writer.u32(static_cast<std::uint32_t>(keys.size()));
+    for (const std::string& key : keys) writer.string(key);
+    const Answer answer = wait_for(writer, request, deadline);
+    ByteReader reader(answer.value);
+    std::vector<std::optional<Bytes>> values(keys.size());
+    for (std::optional<Bytes>& value : values) {
+      const bool there = reader.u8() != 0;
+      const ByteView view = reader.blob();
+      if (there) value.emplace(view.begin(), view.end());
+    }
+    return values;
   }
 
   std::mutex mutex;
@@ -169,6 +191,11 @@ void StoreClient::set(const std::string& key, ByteView value) {
 Bytes StoreClient::get(const std::string& key, Deadline deadline) {
   const std::lock_guard lock(impl_->mutex);
   return impl_->get(key, deadline);
+}
+
+std::vector<std::optional<Bytes>> StoreClient::get_all(const std::vector<std::string>& keys, Deadline deadline) {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->get_all(keys, deadline);
 }
 
 std::int64_t StoreClient::add(const std::string& key, std::int64_t amount) {

@@ -1,6 +1,7 @@
 #include <poll.h>
 
-#include <cstring>
+#include <algorithm>
+#include <atomic>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -31,15 +32,29 @@ struct Connection {
   bool greeted = false;
 };
 
+/// A get that waits for the first of its keys that does not exist: so it costs one entry, however many keys it has.
 struct WaitingGet {
   std::uint64_t connection;
   std::uint32_t request;
+  bool all;  // kGetAll
+  std::vector<std::string> keys;
+  std::size_t next = 0;  // those before it exist
 };
+
+WaitingGet read_get(std::uint64_t id, std::uint32_t request, StoreOp op, ByteReader& fields) {
+  WaitingGet get{.connection = id, .request = request, .all = op == StoreOp::kGetAll, .keys = {}};
+  const std::uint32_t count = get.all ? fields.u32() : 1;
+  if (count > fields.remaining()) throw Protocol("a get of more keys than its message holds");
+  for (std::uint32_t i = 0; i < count; ++i) get.keys.push_back(fields.string());
+  fields.expect_end();
+  return get;
+}
 
 /// The server's state and loop; used by the server thread alone.
 class Service {
  public:
-  Service(Fd listener, const StopSignal& stop) : listener_(std::move(listener)), stop_(stop) {}
+  Service(Fd listener, const StopSignal& stop, std::atomic<std::uint64_t>& requests)
+      : listener_(std::move(listener)), stop_(stop), requests_(requests) {}
   void run();
 
  private:
@@ -50,9 +65,10 @@ class Service {
   void handle_frames(std::uint64_t id, Connection& connection);
   void handle(std::uint64_t id, Connection& connection, ByteReader request);
   void set(Connection& connection, std::uint32_t request, ByteReader& fields);
-  void get(std::uint64_t id, Connection& connection, std::uint32_t request, ByteReader& fields);
+  void get(WaitingGet get);
+  void answer(const WaitingGet& get, StoreStatus status);
   void add(Connection& connection, std::uint32_t request, ByteReader& fields);
-  void cancel(std::uint64_t id, Connection& connection, std::uint32_t request);
+  void cancel(std::uint64_t id, std::uint32_t request);
   void put(const std::string& key, Bytes value);
   void flush(std::uint64_t id, Connection& connection);
   void drop(std::uint64_t id, const std::string& why);
@@ -60,6 +76,7 @@ class Service {
 
   Fd listener_;
   const StopSignal& stop_;
+  std::atomic<std::uint64_t>& requests_;
   bool accept_paused_ = false;
   std::uint64_t next_id_ = 1;
   std::map<std::uint64_t, Connection> connections_;
@@ -140,16 +157,18 @@ void Service::handle_frames(std::uint64_t id, Connection& connection) {
 void Service::handle(std::uint64_t id, Connection& connection, ByteReader request) {
   const auto op = static_cast<StoreOp>(request.u8());
   const std::uint32_t number = request.u32();
+  requests_.fetch_add(1, std::memory_order_relaxed);  // a figure for tests and logs: orders nothing
   switch (op) {
     case StoreOp::kSet:
       return set(connection, number, request);
     case StoreOp::kGet:
-      return get(id, connection, number, request);
+    case StoreOp::kGetAll:
+      return get(read_get(id, number, op, request));
     case StoreOp::kAdd:
       return add(connection, number, request);
     case StoreOp::kCancel:
       request.expect_end();
-      return cancel(id, connection, number);
+      return cancel(id, number);
   }
   throw Protocol("unknown operation " + std::to_string(static_cast<int>(op)));
 }
@@ -162,15 +181,27 @@ void Service::set(Connection& connection, std::uint32_t request, ByteReader& fie
   answer(connection, request, StoreStatus::kOk, {});
 }
 
-void Service::get(std::uint64_t id, Connection& connection, std::uint32_t request, ByteReader& fields) {
-  const std::string key = fields.string();
-  fields.expect_end();
-  const auto found = values_.find(key);
-  if (found == values_.end()) {
-    waiting_[key].push_back({.connection = id, .request = request});
-  } else {
-    answer(connection, request, StoreStatus::kOk, found->second);
+void Service::get(WaitingGet get) {
+  while (get.next < get.keys.size() && values_.contains(get.keys[get.next])) ++get.next;
+  if (get.next == get.keys.size()) return answer(get, StoreStatus::kOk);
+  std::vector<WaitingGet>& waiting = waiting_[get.keys[get.next]];
+  waiting.push_back(std::move(get));
+}
+
+/// Only queues; whoever handles a request of the connection flushes, or poll() says so.
+void Service::answer(const WaitingGet& get, StoreStatus status) {
+  Connection& connection = connections_.at(get.connection);
+  if (!get.all) {
+    const auto found = values_.find(get.keys.front());
+    return answer(connection, get.request, status, found == values_.end() ? ByteView() : ByteView(found->second));
   }
+  ByteWriter table;
+  for (const std::string& key : get.keys) {
+    const auto found = values_.find(key);
+    table.u8(found == values_.end() ? 0 : 1);
+    table.blob(found == values_.end() ? ByteView() : ByteView(found->second));
+  }
+  answer(connection, get.request, status, table.bytes());
 }
 
 void Service::add(Connection& connection, std::uint32_t request, ByteReader& fields) {
@@ -194,24 +225,28 @@ void Service::add(Connection& connection, std::uint32_t request, ByteReader& fie
   put(key, writer.take());
 }
 
-void Service::cancel(std::uint64_t id, Connection& connection, std::uint32_t request) {
+void Service::cancel(std::uint64_t id, std::uint32_t request) {
   for (auto entry = waiting_.begin(); entry != waiting_.end(); ++entry) {
-    const std::size_t erased = std::erase_if(
-        entry->second, [&](const WaitingGet& get) { return get.connection == id && get.request == request; });
-    if (erased == 0) continue;
-    if (entry->second.empty()) waiting_.erase(entry);
-    return answer(connection, request, StoreStatus::kMissing, {});
+    std::vector<WaitingGet>& gets = entry->second;
+    const auto found = std::find_if(gets.begin(), gets.end(), [&](const WaitingGet& get) {
+      return get.connection == id && get.request == request;
+    });
+    if (found == gets.end()) continue;
+    const WaitingGet get = std::move(*found);
+    gets.erase(found);
+    if (gets.empty()) waiting_.erase(entry);
+    return answer(get, StoreStatus::kMissing);
   }
 }
 
 void Service::put(const std::string& key, Bytes value) {
-  const Bytes& stored = values_[key] = std::move(value);
+  values_[key] = std::move(value);
   const auto waiting = waiting_.find(key);
   if (waiting == waiting_.end()) return;
-  const std::vector<WaitingGet> gets = std::move(waiting->second);
+  std::vector<WaitingGet> gets = std::move(waiting->second);
   waiting_.erase(waiting);
   // Only queued here and sent when poll() says so: a client that breaks now cannot disturb the one that sets.
-  for (const WaitingGet& get : gets) answer(connections_.at(get.connection), get.request, StoreStatus::kOk, stored);
+  for (WaitingGet& one : gets) get(std::move(one));
 }
 
 void Service::answer(Connection& connection, std::uint32_t request, StoreStatus status, ByteView value) {
@@ -246,7 +281,7 @@ struct StoreServer::Impl {
   Impl(const std::string& host, std::uint16_t wanted_port) {
     Fd listener = listen_tcp(host, wanted_port);
     port = local_port(listener.get());
-    thread = start_thread("rt-store", [service = std::make_shared<Service>(std::move(listener), stop)] {
+    thread = start_thread("rt-store", [service = std::make_shared<Service>(std::move(listener), stop, requests)] {
       try {
         service->run();
       } catch (const std::exception& error) {  // clients see their connections close
@@ -260,6 +295,7 @@ struct StoreServer::Impl {
   }
 
   StopSignal stop;
+  std::atomic<std::uint64_t> requests{0};
   std::uint16_t port = 0;
   std::thread thread;
 };
@@ -267,5 +303,6 @@ struct StoreServer::Impl {
 StoreServer::StoreServer(const std::string& host, std::uint16_t port) : impl_(std::make_unique<Impl>(host, port)) {}
 StoreServer::~StoreServer() = default;
 std::uint16_t StoreServer::port() const noexcept { return impl_->port; }
+std::uint64_t StoreServer::requests() const noexcept { return impl_->requests.load(std::memory_order_relaxed); }
 
 }  // namespace ringtune

@@ -1,8 +1,8 @@
 // What store client and server say to each other.
 //
 // The client opens with kStoreMagic. Then frames: client {u8 operation, u32 request, ...}, server {u32 request, u8
-// status, blob}. A get is answered when the key exists; a cancelled get is answered with kMissing unless its answer is
-// under way.
+// status, blob}. A get is answered when all its keys exist; a cancelled get is answered with kMissing unless its answer
+// is under way.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +18,7 @@ enum class StoreOp : std::uint8_t {
   kGet = 2,     // string key -> the value
   kCancel = 3,  // of the get with this request number; no answer of its own
   kAdd = 4,     // string key, i64 amount -> i64, the new value
+  kGetAll = 5,  // u32 count, string keys -> for each key {u8 there, blob value}; also when cancelled, with what is there
 };
 
 enum class StoreStatus : std::uint8_t { kOk = 0, kMissing = 1, kRefused = 2 };  // refused: the blob says why

@@ -13,7 +13,7 @@ namespace ringtune {
 namespace {
 
 constexpr std::uint32_t kHelloMagic = 0x4c475452;  // "RTGL" on the wire
-constexpr std::uint32_t kWireVersion = 1;
+constexpr std::uint32_t kWireVersion = 2;
 constexpr std::size_t kMaxHelloBytes = 4096;
 constexpr std::size_t kMaxStrangers = 256;
 

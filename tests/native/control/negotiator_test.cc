@@ -300,7 +300,7 @@ TEST(Negotiator, LeaverFailsWhatNeedsItAndWhatComesAfter) {
   job.at(2).leave();
   job.settle();
   EXPECT_TRUE(job.at(2).has_left());
-  EXPECT_FALSE(job.at(0).everyone_left());
+  EXPECT_FALSE(job.at(0).free_to_go());
   const std::string message =
       "tensor 'a' cannot complete: rank 2 has shut down. All ranks must run the same collectives before shutdown().";
   EXPECT_EQ(job.take(0), (std::vector<Action>{FailAction{FailureKind::kShutDown, "a", message}}));
@@ -335,7 +335,7 @@ TEST(Negotiator, CoordinatorThatLeavesFailsTheOthersNowAndLater) {
   job.at(1).leave();
   job.settle();
   EXPECT_TRUE(job.at(1).has_left());
-  EXPECT_TRUE(job.at(0).everyone_left());
+  EXPECT_TRUE(job.at(0).free_to_go());
 }
 
 TEST(Negotiator, WorldStepIsTheLongestOfTheNewestThatAllReported) {

@@ -18,8 +18,8 @@ using testing_support::Simulation;
 /// shape, in another order on each rank, with blocked callers between or at the end, and knobs that change meanwhile.
 class RandomJob {
  public:
-  RandomJob(std::uint32_t seed, int size)
-      : random_(seed), knobs_(Simulation::immediate()), job_(size, random_knobs(), {}, true) {
+  RandomJob(std::uint32_t seed, int size, int fan_out)
+      : random_(seed), knobs_(Simulation::immediate()), job_(size, random_knobs(), {}, true, fan_out) {
     ranks_.resize(static_cast<std::size_t>(size));
     for (int step = 0; step < 24; ++step) plan_step(step);
   }
@@ -148,7 +148,9 @@ TEST(Plan, RandomJobsNeverHangNorRunATensorTwice) {
   int rounds = 0;
   for (std::uint32_t seed = 0; seed < 3000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    RandomJob job(seed, 2 + static_cast<int>(seed % 7));
+    // Half of them in a star, half in trees.
+    const int fan_out = seed % 2 == 0 ? kDefaultFanOut : 1 + static_cast<int>(seed / 2 % 3);
+    RandomJob job(seed, 2 + static_cast<int>(seed % 7), fan_out);
     job.run();
     if (testing::Test::HasFailure()) return;
     rounds += job.rounds();

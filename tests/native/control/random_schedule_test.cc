@@ -23,7 +23,7 @@ TEST_P(RandomSchedule, AllRanksExecuteTheSame) {
   knobs.cycle_time_ns = pick(3) * 500;
   knobs.fusion_bytes = static_cast<std::uint64_t>(64 * pick(8));
   knobs.cache_capacity = static_cast<std::uint32_t>(pick(6));
-  Simulation job(2 + pick(4), knobs);
+  Simulation job(2 + pick(6), knobs, {}, false, 1 + pick(7));
   constexpr int kTensors = 6;
   for (int step = 0; step < 8; ++step) {
     std::vector<std::vector<int>> orders;

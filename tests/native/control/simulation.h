@@ -51,10 +51,11 @@ inline Request in_set(std::uint32_t id, Request request) {
 
 class Simulation {
  public:
-  explicit Simulation(int size, Knobs knobs = immediate(), StallLimits stall = {}, bool plans = false)
+  explicit Simulation(int size, Knobs knobs = immediate(), StallLimits stall = {}, bool plans = false,
+                      int fan_out = kDefaultFanOut)
       : arena_(static_cast<std::size_t>(size)) {
     for (int rank = 0; rank < size; ++rank) {
-      ranks_.emplace_back(NegotiatorOptions{rank, size, knobs, stall, plans});
+      ranks_.emplace_back(NegotiatorOptions{rank, size, fan_out, knobs, stall, plans});
       done_.emplace_back();
       wires_.emplace_back();
     }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "control/aggregator.h"
 #include "control/coordinator.h"
 #include "control/messages.h"
 #include "transport/announcement.h"
@@ -52,6 +53,31 @@ void negotiate(ByteView bytes) {
   }
 }
 
+/// The same messages, but ranks 2 and 3 are heard through rank 1, which says to the coordinator what it has gathered.
+void gather(ByteView bytes) {
+  const TreePlace place{0, RankSet::range(1, 4), {{2, RankSet::one(2)}, {3, RankSet::one(3)}}};
+  Aggregator aggregator(1, place);
+  Coordinator coordinator({.size = 4, .fan_out = 1, .knobs = {}, .stall = {}, .plans = true});
+  ByteReader in(bytes);
+  for (std::int64_t now_ns = 0; in.remaining() > 0; now_ns += Aggregator::kHoldNs / 3) {
+    const int from = in.u8() % 4;
+    const ControlMessage message = decode(in.blob());
+    const auto* news = std::get_if<WorkerNews>(&message);
+    if (news == nullptr) throw Protocol("not from a worker");
+    if (from == 0) {
+      coordinator.announced(0, *news, now_ns);
+    } else {
+      aggregator.announced(from, *news, now_ns);
+    }
+    if (const auto merged = aggregator.take(now_ns)) coordinator.announced(1, *merged, now_ns);
+    aggregator.validate_state();
+    if (const auto decisions = coordinator.take_decisions()) aggregator.decided(*decisions);
+    aggregator.validate_state();
+    coordinator.validate_state();
+    require(aggregator.next_wake_ns() > 0 || aggregator.take(now_ns).has_value(), "news are due but there are none");
+  }
+}
+
 /// The stream of a socket, cut into frames, as the store and the monitor read it.
 void cut_frames(ByteView bytes) {
   FrameAssembler frames(1 << 16);
@@ -77,7 +103,7 @@ void cut_frames(ByteView bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using Reader = void (*)(ringtune::ByteView);
   constexpr Reader kReaders[] = {ringtune::read_message, ringtune::negotiate, ringtune::read_announcement,
-                                 ringtune::cut_frames};
+                                 ringtune::cut_frames, ringtune::gather};
   if (size == 0) return 0;
   try {
     kReaders[data[0] % std::size(kReaders)](std::as_bytes(std::span(data + 1, size - 1)));

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "fabrics.h"
+#include "transport/announcement.h"
 #include "transport/socket.h"
 
 namespace ringtune::testing {
@@ -58,6 +59,56 @@ TEST_F(StoreTest, ATimeoutNamesTheKeyAndLeavesTheConnectionUsable) {
   EXPECT_NE(std::string(error.what()).find("absent/key"), std::string::npos) << error.what();
   client.set("absent/key", text("now"));
   EXPECT_EQ(client.get("absent/key", milliseconds(0)), text("now"));  // no time to wait, but it is there
+}
+
+TEST_F(StoreTest, AGetOfManyKeysIsOneRequest) {
+  const StoreServer server("127.0.0.1", 0);
+  StoreClient a("127.0.0.1", server.port(), seconds(10));
+  std::vector<std::string> keys;
+  for (int i = 0; i < 50; ++i) keys.push_back("key/" + std::to_string(i));
+  std::thread getter([&] {
+    StoreClient b("127.0.0.1", server.port(), seconds(10));
+    const std::vector<std::optional<Bytes>> values = b.get_all(keys, seconds(20));
+    ASSERT_EQ(values.size(), 50u);
+    for (int i = 0; i < 50; ++i) EXPECT_EQ(values[static_cast<std::size_t>(i)], text(std::to_string(i)));
+    EXPECT_TRUE(b.get_all({}, seconds(20)).empty());
+  });
+  for (int i = 49; i >= 0; --i) a.set(keys[static_cast<std::size_t>(i)], text(std::to_string(i)));
+  getter.join();
+  EXPECT_EQ(server.requests(), 50u + 1u + 1u);
+}
+
+TEST_F(StoreTest, AGetOfManyKeysTellsWhichAreMissing) {
+  const StoreServer server("127.0.0.1", 0);
+  StoreClient client("127.0.0.1", server.port(), seconds(10));
+  client.set("b", text("B"));
+  client.set("d", {});
+  const std::vector<std::optional<Bytes>> values = client.get_all({"a", "b", "c", "d"}, milliseconds(20));
+  EXPECT_EQ(values, (std::vector<std::optional<Bytes>>{{}, text("B"), {}, Bytes()}));
+  client.set("a", text("A"));
+  EXPECT_EQ(client.get("a", seconds(10)), text("A")) << "the connection stays usable";
+}
+
+TEST_F(StoreTest, ARendezvousTakesTwoRequestsPerRank) {
+  constexpr int kRanks = 24;
+  const StoreServer server("127.0.0.1", 0);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.emplace_back([&, rank] {
+      StoreClient client("127.0.0.1", server.port(), seconds(10));
+      FabricOptions options;
+      options.rank = rank;
+      options.size = kRanks;
+      Announcement own;
+      own.rank = rank;
+      own.host = "host" + std::to_string(rank % 3);
+      const std::vector<Announcement> all = exchange_announcements(options, own, client, seconds(20));
+      ASSERT_EQ(all.size(), std::size_t{kRanks});
+      for (int other = 0; other < kRanks; ++other) EXPECT_EQ(all[static_cast<std::size_t>(other)].rank, other);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(server.requests(), 2u * kRanks);
 }
 
 TEST_F(StoreTest, AddsAtomically) {
@@ -129,6 +180,7 @@ TEST_F(StoreTest, AMalformedClientLosesOnlyItsOwnConnection) {
       magic + std::string("\x05\0\0\0\x09\0\0\0\0", 9),                         // unknown operation
       magic + std::string("\x01\0\0\0\x01", 5),                                 // truncated request
       magic + std::string("\x0a\0\0\0\x02\x01\0\0\0\xff\xff\xff\xff\x41", 14),  // a key longer than its frame
+      magic + std::string("\x09\0\0\0\x05\x01\0\0\0\xff\xff\xff\xff", 13),      // more keys than its frame
   };
   for (const std::string& bytes : garbage) {
     const Fd fd = raw_client(server.port());

@@ -1,0 +1,208 @@
+#include "runtime/rehearsal.h"
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "control/negotiator.h"
+
+namespace ringtune {
+namespace {
+
+constexpr int kColdCycles = 3;
+constexpr int kMostPlanCycles = 50;  // until a plan must have begun
+
+class Stage {
+ public:
+  Stage(const RehearsalOptions& options, bool plans) : cores_(static_cast<std::size_t>(options.ranks)) {
+    Knobs knobs;
+    knobs.cycle_time_ns = 0;
+    for (int rank = 0; rank < options.ranks; ++rank) {
+      ranks_.emplace_back(NegotiatorOptions{rank, options.ranks, options.fan_out, knobs, {}, plans});
+    }
+    for (int rank = 0; rank < options.ranks; ++rank) turn(rank);
+    deliver();
+  }
+
+  /// All ranks submit these tensors, in an order of ranks that changes, and block until they have run.
+  void cycle(const std::vector<SharedRequest>& tensors) {
+    std::vector<int> order(ranks_.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random_);
+    ran_ = 0;
+    ++now_ns_;
+    for (const int rank : order) {
+      act(rank, [&](Negotiator& negotiator) {
+        for (const SharedRequest& tensor : tensors) negotiator.local_ready(tensor, now_ns_);
+        negotiator.set_waiting(true);
+        negotiator.tick(now_ns_);
+      });
+    }
+    deliver();
+    for (Negotiator& rank : ranks_) rank.set_waiting(false);
+    RINGTUNE_CHECK_EQ(ran_, tensors.size() * ranks_.size(), "not every rank has run every tensor");
+  }
+
+  /// Runs `cycles` of what `tensors(cycle)` gives and measures them.
+  template <typename Tensors>
+  [[nodiscard]] RehearsalPhase measure(int cycles, Tensors tensors) {
+    std::vector<ControlCounters> before;
+    for (const Negotiator& rank : ranks_) before.push_back(rank.counters());
+    std::vector<std::vector<double>> times(ranks_.size());
+    for (int i = 0; i < cycles; ++i) {
+      std::fill(cores_.begin(), cores_.end(), 0);
+      cycle(tensors(i));
+      for (std::size_t rank = 0; rank < ranks_.size(); ++rank) times[rank].push_back(static_cast<double>(cores_[rank]));
+    }
+    RehearsalPhase phase;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const ControlCounters& now = ranks_[rank].counters();
+      const RehearsalLoad load{static_cast<double>(now.messages - before[rank].messages) / cycles,
+                               static_cast<double>(now.bytes - before[rank].bytes) / cycles, median(times[rank])};
+      add(phase, load, rank == 0);
+    }
+    finish(phase);
+    return phase;
+  }
+
+  [[nodiscard]] bool in_plan() const {
+    return std::all_of(ranks_.begin(), ranks_.end(), [](const Negotiator& rank) { return rank.in_plan(); });
+  }
+
+ private:
+  struct Letter {
+    int from;
+    int to;
+    Bytes payload;
+  };
+
+  static double median(std::vector<double>& values) {
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+  }
+
+  static void add(RehearsalPhase& phase, const RehearsalLoad& load, bool coordinator) {
+    if (coordinator) {
+      phase.coordinator = load;
+    } else {
+      phase.busiest.messages = std::max(phase.busiest.messages, load.messages);
+      phase.busiest.bytes = std::max(phase.busiest.bytes, load.bytes);
+      phase.busiest.ns = std::max(phase.busiest.ns, load.ns);
+    }
+    phase.mean.messages += load.messages;
+    phase.mean.bytes += load.bytes;
+    phase.mean.ns += load.ns;
+  }
+
+  void finish(RehearsalPhase& phase) const {
+    phase.all_messages = phase.mean.messages / 2;  // every message was counted at both ends
+    phase.all_bytes = phase.mean.bytes / 2;
+    const auto count = static_cast<double>(ranks_.size());
+    phase.mean.messages /= count;
+    phase.mean.bytes /= count;
+    phase.mean.ns /= count;
+  }
+
+  template <typename Event>
+  void act(int rank, Event event) {
+    const auto index = static_cast<std::size_t>(rank);
+    const std::int64_t begin_ns = now_ns();
+    event(ranks_[index]);
+    std::vector<Action> actions = ranks_[index].take_actions();
+    cores_[index] += now_ns() - begin_ns;
+    for (Action& action : actions) {
+      if (auto* send = std::get_if<SendAction>(&action)) {
+        letters_.push_back({rank, send->to, std::move(send->payload)});
+      } else if (const auto* batch = std::get_if<ExecuteAction>(&action)) {
+        ran_ += batch->names.size();
+      } else if (std::holds_alternative<RoundAction>(action)) {
+        posted_.push_back(rank);
+      }
+    }
+  }
+
+  void turn(int rank) {
+    act(rank, [&](Negotiator& negotiator) { negotiator.tick(now_ns_); });
+  }
+
+  void deliver() {
+    while (!letters_.empty() || posted_.size() == ranks_.size()) {
+      if (letters_.empty()) {
+        agree();
+        continue;
+      }
+      const Letter letter = std::move(letters_.front());
+      letters_.pop_front();
+      act(letter.to, [&](Negotiator& negotiator) {
+        negotiator.peer_message(letter.from, decode(letter.payload), letter.payload.size(), now_ns_);
+        negotiator.tick(now_ns_);
+      });
+    }
+  }
+
+  /// Every rank has posted the round: it runs.
+  void agree() {
+    for (const int rank : std::exchange(posted_, {})) {
+      act(rank, [&](Negotiator& negotiator) {
+        ran_ += negotiator.round_batch().size();
+        negotiator.round_done(true, now_ns_);
+        negotiator.tick(now_ns_);
+      });
+    }
+  }
+
+  std::vector<Negotiator> ranks_;
+  std::vector<std::int64_t> cores_;  // time of each rank in this cycle
+  std::deque<Letter> letters_;
+  std::vector<int> posted_;
+  std::size_t ran_ = 0;
+  std::int64_t now_ns_ = 0;
+  std::mt19937 random_{42};  // the same order of ranks in every run
+};
+
+std::vector<SharedRequest> make_tensors(const std::string& prefix, int count) {
+  std::vector<SharedRequest> tensors;
+  for (int i = 0; i < count; ++i) {
+    auto request = std::make_shared<Request>();
+    request->name = "allreduce." + prefix + "." + std::to_string(i) + ".weight";
+    request->shape = {64, 64, 3, 3};
+    tensors.push_back(std::move(request));
+  }
+  return tensors;
+}
+
+}  // namespace
+
+Rehearsal rehearse(const RehearsalOptions& options) {
+  if (options.ranks < 1 || options.tensors < 1 || options.cycles < 1 || options.fan_out < 1) {
+    throw InvalidArgument("ranks, tensors, cycles and fan_out must be at least 1");
+  }
+  const std::vector<SharedRequest> known = make_tensors("layer", options.tensors);
+  const auto always = [&](int) { return known; };
+  Rehearsal result;
+  {
+    Stage stage(options, false);
+    result.cold = stage.measure(std::min(options.cycles, kColdCycles),
+                                [&](int i) { return make_tensors("cold" + std::to_string(i), options.tensors); });
+    stage.cycle(known);
+    result.cached = stage.measure(options.cycles, always);
+  }
+  Stage stage(options, true);
+  for (int i = 0; !stage.in_plan() && options.ranks > 1; ++i) {
+    RINGTUNE_CHECK_LT(i, kMostPlanCycles, "no plan has begun");
+    stage.cycle(known);
+  }
+  result.steady = stage.measure(options.cycles, always);
+  return result;
+}
+
+}  // namespace ringtune

@@ -1,0 +1,93 @@
+"""`ringtune bench negotiation`: growth is judged rightly, and a small run of the real thing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringtune.benchmarks.negotiation import missed_growth, negotiation_table, parse_scale
+from ringtune.errors import UsageError
+
+
+def record(*cases: tuple[int, float, float]) -> dict[str, Any]:
+    """Return a record of (ranks, messages, nanoseconds), the same for all phases but for the silent plan."""
+
+    def phase(messages: float, ns: float) -> dict[str, Any]:
+        load = {"messages": messages, "bytes": 10 * messages, "ns": ns}
+        return {"coordinator": load, "busiest": load, "mean": load, "all_messages": messages, "all_bytes": messages}
+
+    found = [
+        {"ranks": ranks, "phases": {"cold": phase(m, ns), "cached": phase(m, ns), "steady": phase(0, ns)}}
+        for ranks, m, ns in cases
+    ]
+    return {"fan_out": 8, "tensors": 5, "cases": found}
+
+
+def test_counts_may_grow_as_the_logarithm_and_times_a_little_faster() -> None:
+    assert missed_growth(record((16, 4, 100), (256, 8, 240)), "log") == []
+    missed = missed_growth(record((16, 4, 100), (256, 9, 260)), "log")
+    assert any("cold, coordinator: messages grow 2.25x from 16 to 256 ranks, allowed 2.00x" in line for line in missed)
+    assert any("steady, busiest: ns grow 2.60x" in line and "allowed 2.50x" in line for line in missed)
+
+
+def test_constant_is_stricter() -> None:
+    assert missed_growth(record((16, 4, 100), (256, 4, 120)), "constant") == []
+    assert missed_growth(record((16, 4, 100), (256, 5, 100)), "constant")
+
+
+def test_a_star_is_not_judged() -> None:
+    assert missed_growth(record((2, 1, 1), (8, 7, 9), (16, 16, 20), (32, 16, 20)), "log") == []
+    with pytest.raises(UsageError, match="16 ranks or more"):
+        missed_growth(record((2, 1, 1), (16, 16, 20)), "log")
+
+
+def test_a_message_within_a_plan_is_told() -> None:
+    given = record((16, 4, 100), (32, 4, 100))
+    given["cases"][1]["phases"]["steady"]["all_messages"] = 1
+    assert missed_growth(given, "log") == ["steady: 32 ranks exchange messages within a plan"]
+
+
+def test_scales() -> None:
+    assert parse_scale("2,..,16,5") == [2, 4, 5, 8, 16]
+    for wrong in ("", "1", "..,4", "4,..", "2,x", "5000"):
+        with pytest.raises(UsageError):
+            parse_scale(wrong)
+
+
+def test_tables_have_a_row_per_job() -> None:
+    assert negotiation_table(record((16, 4, 100), (32, 4, 100)), "cold").row_count == 2
+
+
+def bench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ringtune.cli", "bench", "negotiation", *words]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_counts_of_the_real_thing_do_not_grow_with_the_ranks(tmp_path: Path) -> None:
+    done = bench(tmp_path, "-np", "2,16,64,256", "--tensors", "3", "--cycles", "3", "--json", "n.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    cases = json.loads((tmp_path / "n.json").read_text())["cases"]
+    by_ranks = {case["ranks"]: case["phases"] for case in cases}
+    for phase in ("cold", "cached"):
+        assert by_ranks[2][phase]["coordinator"]["messages"] == 2
+        for ranks in (16, 64, 256):
+            # Rank 0 hears its eight children once and answers each; every link carries a message each way.
+            assert by_ranks[ranks][phase]["coordinator"]["messages"] == 16
+            assert by_ranks[ranks][phase]["all_messages"] == 2 * (ranks - 1)
+            assert by_ranks[ranks][phase]["busiest"]["messages"] <= 18
+    assert by_ranks[64]["cached"]["coordinator"]["bytes"] == by_ranks[256]["cached"]["coordinator"]["bytes"]
+    assert all(phases["steady"]["all_messages"] == 0 for phases in by_ranks.values())
+
+
+def test_faster_growth_is_a_failure(tmp_path: Path) -> None:
+    # A fan-out of 4 with 8 and 16 ranks: constant time cannot be, the busiest rank gets more children.
+    words = ["-np", "8,64", "--fan-out", "4", "--tensors", "1", "--cycles", "1", "--require-growth", "constant"]
+    done = bench(tmp_path, *words)
+    assert done.returncode == 1 and "grows faster than required (constant)" in done.stderr, done.stderr

@@ -1,0 +1,43 @@
+"""What the ranks of larger jobs do. Values are small integers, so that every sum is exact."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+import ringtune.torch as hvd
+from ringtune import session
+
+
+def sums(rounds: int, tensors: int) -> list[float]:
+    """Reduce the same tensors again and again, as training does; return one element of each of the last results."""
+    values: list[float] = []
+    for _ in range(rounds):
+        handles = [
+            hvd.allreduce_async(torch.full((257,), float(hvd.rank() + index)), name=f"scale.{index}", op=hvd.Sum)
+            for index in range(tensors)
+        ]
+        values = [float(hvd.synchronize(handle)[13]) for handle in handles]
+    return values
+
+
+def sockets() -> int:
+    """Return how many sockets this process has open."""
+    count = 0
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            count += os.readlink(f"/proc/self/fd/{number}").startswith("socket:")
+        except FileNotFoundError:  # the one that listed the folder
+            continue
+    return count
+
+
+def control_messages(rounds: int) -> float:
+    """Return the control messages of this rank per blocking allreduce, over one tensor that is known by number."""
+    tensor = torch.ones(3)
+    hvd.allreduce(tensor, name="counted")
+    before = session.require().runtime.counters()["control_messages"]
+    for _ in range(rounds):
+        hvd.allreduce(tensor, name="counted")
+    return float(session.require().runtime.counters()["control_messages"] - before) / rounds

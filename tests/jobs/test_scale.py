@@ -1,0 +1,110 @@
+"""More ranks than cores: real processes on this host, whose announcements go up a tree.
+
+16 ranks run with all tests, 64 with `make test-long`. Everything blocks instead of spinning, so what bounds a test is
+the work of all ranks on few cores: the limits below are ten times and more what two cores took.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+import ringtune.torch as hvd
+from tests.jobs import cases, scale_cases, set_cases
+from tests.jobs.launching import Job
+
+GetJob = Callable[..., Job]
+TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
+SIZES = pytest.mark.parametrize("size", [16, pytest.param(64, marks=pytest.mark.long)])
+LOST_WITHIN_S = 2.0
+
+
+def patience(size: int) -> float:
+    """Return how long anything may take that all ranks do, in seconds."""
+    return 20.0 + 1.5 * size
+
+
+def start(fresh: GetJob, size: int, transport: str, **settings: object) -> Job:
+    job = fresh(size, join=False, transport=transport, start_timeout=patience(size), **settings)
+    assert job.run(cases.open_session, patience(size)) == [(rank, size) for rank in range(size)]
+    return job
+
+
+@TRANSPORTS
+@SIZES
+def test_collectives_join_and_end(size: int, transport: str, fresh: GetJob) -> None:
+    job = start(fresh, size, transport)
+    limit = patience(size)
+    all_ranks = sum(range(size))
+    assert job.run(scale_cases.sums, limit, rounds=6, tensors=5) == [[all_ranks + size * i for i in range(5)]] * size
+    assert len(set(job.run(cases.allreduce, limit, dtype="float32", count=20_000, op=hvd.Sum))) == 1
+    assert len(set(job.run(cases.broadcast, limit, dtype="int64", count=999, root=size - 1))) == 1
+    assert len(set(job.run(cases.allgather, limit, dtype="float32", rows=[i % 3 for i in range(size)], width=5))) == 1
+    steps = [rank % 4 for rank in range(size)]
+    for results, last, after in job.run(set_cases.join_after, limit, steps=steps, op=hvd.Sum, dtype="float32"):
+        assert after == size and 0 <= last < size
+        for step, (value, negative) in enumerate(results):
+            assert value == -negative == sum(rank + 1 for rank in range(size) if steps[rank] > step)
+    assert job.run(cases.close_session, limit) == [False] * size
+    assert not any(re.search("WARNING|ERROR", rank.stderr()) for rank in job.ranks)
+
+
+@TRANSPORTS
+@SIZES
+@pytest.mark.parametrize("victim", [1, -1], ids=["middle", "leaf"])
+def test_a_killed_rank_is_told_to_all_within_two_seconds(victim: int, size: int, transport: str, fresh: GetJob) -> None:
+    victim %= size
+    job = start(fresh, size, transport)
+    job.start(cases.until_failure)
+    time.sleep(0.5)
+    killed_at = time.monotonic()
+    job.ranks[victim].signal(signal.SIGKILL)
+    for number, result in enumerate(job.collect(patience(size))):
+        if number == victim:
+            assert result is None
+            continue
+        ((kind, message, raised_at),) = result
+        assert kind == "PeerLost" and re.search(rf"rank {victim}\b", message), f"rank {number}: {message}"
+        assert raised_at - killed_at < LOST_WITHIN_S, f"rank {number}"
+
+
+@SIZES
+def test_no_rank_but_the_first_has_a_connection_to_every_other(size: int, fresh: GetJob) -> None:
+    job = start(fresh, size, "tcp")
+    job.run(scale_cases.sums, patience(size), rounds=1, tensors=1)
+    found = job.run(scale_cases.sockets, patience(size))
+    # A listening one, the store, the monitor's; parent and children; the ring, and an allreduce's partners: log n.
+    most = 4 + 9 + 2 + 2 * math.ceil(math.log2(size))
+    assert max(found[1:]) <= most, found
+
+
+def test_a_stall_names_the_ranks_that_are_missing_below_others(fresh: GetJob) -> None:
+    job = start(fresh, 16, "shm", stall_check_time_seconds=0.5)
+    late = (2, 15)
+    for number, rank in enumerate(job.ranks):
+        if number not in late:
+            rank.send(cases.wait_for_all, {"name": "late"})
+    warning = ""
+    until = time.monotonic() + 20
+    while not warning and time.monotonic() < until:
+        found = re.search(r".*allreduce\.late.*", job.ranks[0].stderr())
+        warning = found[0] if found else ""
+        time.sleep(0.02)
+    assert re.search(r"ranks 2, 15\b", warning), job.ranks[0].stderr()
+    for number in late:
+        job.ranks[number].send(cases.wait_for_all, {"name": "late"})
+    assert job.collect(patience(16)) == [([16.0, 16.0],)] * 16
+
+
+def test_control_messages_stay_on_the_links_of_the_tree(fresh: GetJob) -> None:
+    job = start(fresh, 16, "tcp", plan=0)
+    found = job.run(scale_cases.control_messages, patience(16), rounds=20)
+    # A message each way over every link; rank 0 has 8 of them, rank 1 two, the last of a subtree one. The end of a wait
+    # may cost one more.
+    assert 16 <= found[0] <= 16 + 8, found
+    assert max(found[1:]) <= 4 + 2, found

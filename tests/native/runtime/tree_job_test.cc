@@ -1,0 +1,68 @@
+// Runtimes whose announcements go through other ranks.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "runtime/job.h"
+
+namespace ringtune {
+namespace {
+
+using testing_support::allreduce_of;
+using testing_support::finish;
+using testing_support::Job;
+
+constexpr int kRanks = 7;
+constexpr std::int64_t kSecondNs = 1'000'000'000;
+
+void narrow(RuntimeOptions& options) { options.control_fan_out = 2; }
+
+TEST(TreeJob, AllreducesOfAllRanksAndOfASet) {
+  Job job(kRanks, narrow);
+  std::vector<std::uint32_t> sets(kRanks);
+  job.on_every_rank([&](int rank) {
+    Runtime& runtime = job[rank];
+    for (int cycle = 0; cycle < 5; ++cycle) {
+      std::vector<float> data(100, static_cast<float>(rank + 1));
+      finish(runtime, runtime.submit(allreduce_of("a", data)));
+      EXPECT_EQ(data, std::vector<float>(100, 28.0f));
+    }
+    const Ticket added = runtime.add_process_set({2, 3, 6});
+    ASSERT_TRUE(runtime.wait(added, Deadline::after(10 * kSecondNs)));
+    const auto set = static_cast<std::uint32_t>(runtime.operation(added)->number);
+    runtime.release(added);
+    if (rank != 2 && rank != 3 && rank != 6) return;
+    std::vector<float> data(3, static_cast<float>(rank));
+    Submission submission = allreduce_of("s", data);
+    submission.request.process_set = set;
+    finish(runtime, runtime.submit(std::move(submission)));
+    EXPECT_EQ(data, std::vector<float>(3, 11.0f));
+  });
+}
+
+TEST(TreeJob, RanksJoinAndTheOthersGoOn) {
+  Job job(kRanks, narrow);
+  job.on_every_rank([&](int rank) {
+    Runtime& runtime = job[rank];
+    for (int cycle = 0; cycle < rank; ++cycle) {
+      std::vector<float> data(10, 1.0f);
+      finish(runtime, runtime.submit(allreduce_of("a", data)));
+      EXPECT_EQ(data, std::vector<float>(10, static_cast<float>(kRanks - 1 - cycle)));
+    }
+    finish(runtime, runtime.join("join.noname"));
+  });
+}
+
+TEST(TreeJob, ARankInTheMiddleThatGoesFirstWaitsForThoseBelow) {
+  Job job(kRanks, narrow);
+  job.on_every_rank([&](int rank) {
+    if (rank == 1) return job[1].shutdown(10 * kSecondNs);
+    std::vector<float> data(10, 1.0f);
+    const Ticket ticket = job[rank].submit(allreduce_of("a", data));
+    EXPECT_THROW((void)job[rank].wait(ticket, Deadline::after(10 * kSecondNs)), ShutDown);
+    job[rank].release(ticket);
+    job[rank].shutdown(10 * kSecondNs);
+  });
+}
+
+}  // namespace
+}  // namespace ringtune
