@@ -207,7 +207,7 @@ void Aggregator::begin_plan() {
   some_go_ = false;
   joins_.clear();
   joined_ = {};
-  leaving_ = {};
+  leaving_ = told_leaving_ = {};
   left_plan_ = 0;
 }
 
@@ -237,6 +237,7 @@ std::optional<WorkerNews> Aggregator::take(std::int64_t now_ns) {
   if (all) {
     for (const Variant& join : joins_) news.requests.push_back(join);
     joins_.clear();
+    told_leaving_.insert(leaving_);
     news.leaving = std::exchange(leaving_, {});
   }
   for (const auto& [step, tally] : steps_) news.steps.push_back(tally);
@@ -317,7 +318,10 @@ std::uint64_t Aggregator::acknowledged_below() const {
   return by_all;
 }
 
-bool Aggregator::free_to_go() const noexcept { return left_.contains(0) || left_.includes(below_); }
+bool Aggregator::free_to_go() const noexcept {
+  // Rank 0 decides nothing any more after its own departure, but still counts who has left.
+  return left_.includes(below_) || (left_.contains(0) && told_leaving_.includes(below_.without(left_)));
+}
 
 void Aggregator::validate_state() const {
   std::size_t held = 0;

@@ -41,7 +41,7 @@ class Aggregator {
   [[nodiscard]] std::optional<WorkerNews> take(std::int64_t now_ns);
   /// When take() will have something to say without a further event; kNever when never.
   [[nodiscard]] std::int64_t next_wake_ns() const noexcept;
-  /// All ranks below have left, or rank 0 has: nobody needs this one any more.
+  /// All ranks below have left, or have said so after rank 0 has: nobody needs this one any more.
   [[nodiscard]] bool free_to_go() const noexcept;
   /// Throws InvariantError when the tables contradict each other (tests).
   void validate_state() const;
@@ -107,7 +107,8 @@ class Aggregator {
   std::deque<std::pair<std::uint64_t, TensorKey>> failures_;
   std::vector<Variant> joins_;  // not told yet
   RankSet joined_;
-  RankSet leaving_;  // not told yet
+  RankSet leaving_;       // not told yet
+  RankSet told_leaving_;  // told, and perhaps not decided
   std::int64_t leaving_since_ns_ = 0;
   RankSet left_;
   std::map<std::uint32_t, StepTally> steps_;

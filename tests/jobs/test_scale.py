@@ -22,6 +22,7 @@ GetJob = Callable[..., Job]
 TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
 SIZES = pytest.mark.parametrize("size", [16, pytest.param(64, marks=pytest.mark.long)])
 LOST_WITHIN_S = 2.0
+CLOSED_WITHIN_S = 6.0  # a rank that others need waits ten seconds for them
 
 
 def patience(size: int) -> float:
@@ -50,7 +51,9 @@ def test_collectives_join_and_end(size: int, transport: str, fresh: GetJob) -> N
         assert after == size and 0 <= last < size
         for step, (value, negative) in enumerate(results):
             assert value == -negative == sum(rank + 1 for rank in range(size) if steps[rank] > step)
+    began = time.monotonic()
     assert job.run(cases.close_session, limit) == [False] * size
+    assert time.monotonic() - began < CLOSED_WITHIN_S, "ranks waited for others that had left"
     assert not any(re.search("WARNING|ERROR", rank.stderr()) for rank in job.ranks)
 
 

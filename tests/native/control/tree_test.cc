@@ -185,6 +185,22 @@ TEST(Tree, ALeaverFailsWhatNeedsItAndItsRankStaysForThoseBelow) {
   for (int rank = 0; rank < 7; ++rank) EXPECT_TRUE(job.at(rank).free_to_go()) << rank;
 }
 
+TEST(Tree, WhoLeavesAfterRankZeroIsStillCounted) {
+  for (const int last : {1, 2, 3}) {  // 0 - 1 - 2 - 3
+    Simulation job = tree(4, 1);
+    for (int rank = 0; rank < 4; ++rank) {
+      if (rank == last) continue;
+      job.at(rank).leave();
+      job.settle();
+    }
+    EXPECT_FALSE(job.at(0).free_to_go());
+    for (int rank = 1; rank < last; ++rank) EXPECT_FALSE(job.at(rank).free_to_go()) << rank;
+    job.at(last).leave();
+    job.settle();
+    for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(job.at(rank).free_to_go()) << rank << " after " << last;
+  }
+}
+
 TEST(Tree, AllWhoLeaveTogetherSayItInOneMessageOfEachSubtree) {
   Simulation job = tree(73, 8);
   const std::uint64_t before = job.at(0).counters().messages;
