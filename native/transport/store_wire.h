@@ -18,7 +18,8 @@ enum class StoreOp : std::uint8_t {
   kGet = 2,     // string key -> the value
   kCancel = 3,  // of the get with this request number; no answer of its own
   kAdd = 4,     // string key, i64 amount -> i64, the new value
-  kGetAll = 5,  // u32 count, string keys -> for each key {u8 there, blob value}; also when cancelled, with what is there
+  kGetAll =
+      5,  // u32 count, string keys -> for each key {u8 there, blob value}; also when cancelled, with what is there
 };
 
 enum class StoreStatus : std::uint8_t { kOk = 0, kMissing = 1, kRefused = 2 };  // refused: the blob says why

@@ -108,6 +108,6 @@ def test_control_messages_stay_on_the_links_of_the_tree(fresh: GetJob) -> None:
     job = start(fresh, 16, "tcp", plan=0)
     found = job.run(scale_cases.control_messages, patience(16), rounds=20)
     # A message each way over every link; rank 0 has 8 of them, rank 1 two, the last of a subtree one. The end of a wait
-    # may cost one more.
-    assert 16 <= found[0] <= 16 + 8, found
+    # may cost one more; the counters may lack the last cycle.
+    assert 15 <= found[0] <= 16 + 8, found
     assert max(found[1:]) <= 4 + 2, found
