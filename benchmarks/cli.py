@@ -10,6 +10,7 @@ import click
 # scipy. A new benchmark adds a line here.
 COMMANDS = {
     "allreduce": "ringtune.benchmarks.commands:allreduce",
+    "dashboard": "ringtune.benchmarks.pages:dashboard_command",
     "gradients": "ringtune.benchmarks.commands:gradients",
     "links": "ringtune.benchmarks.commands:links",
     "merge": "ringtune.benchmarks.traces:merge_command",

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from ringtune import layout
 from ringtune.dashboard import routes
-from ringtune.dashboard.data import scaling, trace, tuning
+from ringtune.dashboard.data import scaling, timeline_store, trace, tuning
 from ringtune.dashboard.data.cache import Cache
-from ringtune.dashboard.data.files import Signature, listing, signature
+from ringtune.dashboard.data.files import Signature, Unreadable, listing, signature
 from ringtune.dashboard.data.runs import RunInfo, RunsFolder, UnknownRun
 from ringtune.dashboard.data.scaling import ScalingTable
 from ringtune.dashboard.data.steps import StepReader, Steps
 from ringtune.dashboard.data.timeline import TimelineIndex
+from ringtune.dashboard.data.timeline_prepare import Preparations, Preparing
 from ringtune.dashboard.data.tuning import TuningHistory
 from ringtune.dashboard.routes import Route
 
@@ -37,6 +38,7 @@ class Context:
     _steps: Cache = field(default_factory=lambda: Cache(capacity=8))
     _small: Cache = field(default_factory=lambda: Cache(capacity=256))
     _indexes: Cache = field(default_factory=lambda: Cache(capacity=3))
+    _preparations: Preparations = field(default_factory=Preparations)
     _fresh_until: dict[Path, tuple[float, Signature]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -67,23 +69,41 @@ class Context:
         key = ("scaling", tuple(run.path for run in runs))
         return self._small.get(key, signature(files), lambda: scaling.data(runs))
 
-    def timeline(self, run: RunInfo) -> TimelineIndex:
-        """Return the timeline of a run, read anew when its files changed.
+    def timeline(self, run: RunInfo) -> TimelineIndex | Preparing:
+        """Return the timeline of a run, read anew when its files changed; a large one only once it is prepared.
 
         Raises:
             Unreadable: There is a timeline, but it cannot be shown; the message says why.
         """
-        files = trace.sources(run.path)
-        return self._indexes.get(run.path, self._timeline_state(run.path), lambda: self._load(run.path, files))
+        files, state = trace.sources(run.path), self._timeline_state(run.path)
+        if not trace.is_large(files):
+            return self._indexes.get(run.path, state, lambda: self._load(run.path, files))
+        known = self._indexes.peek(run.path, state)
+        if isinstance(known, TimelineIndex):
+            return known
+        folder = timeline_store.place_of(run.path, state)
+        index = timeline_store.open_index(folder)
+        if index is None:
+            preparing = self._preparations.of(run.path, folder)
+            if preparing is not None:
+                return preparing
+            index = timeline_store.open_index(folder)
+            if index is None:
+                raise Unreadable("The timeline's index was prepared, but is not there any more; load the page again")
+        self._rest(run.path, state, self._preparations.seconds(folder))
+        return self._indexes.get(run.path, state, lambda: index)
 
     def _load(self, run: Path, files: list[Path]) -> TimelineIndex:
         begin = time.monotonic()
         try:
             return trace.load(run, files)
         finally:
-            now = time.monotonic()
-            with self._lock:
-                self._fresh_until[run] = (now + REST * (now - begin), signature(files))
+            self._rest(run, signature(files), time.monotonic() - begin)
+
+    def _rest(self, run: Path, state: Signature, seconds: float) -> None:
+        """Take a state of a timeline for the newest for a while."""
+        with self._lock:
+            self._fresh_until[run] = (time.monotonic() + REST * seconds, state)
 
     def _timeline_state(self, run: Path) -> Signature:
         """Return the signature of a run's timeline, the former one as long as reading it again would cost too much."""
@@ -98,8 +118,13 @@ class Context:
         path = self.folder.paths().get(route.run)
         if path is None:
             return "gone"
-        shown = self._timeline_state(path) if route.page == "timeline" else ()
+        shown = (self._timeline_state(path), self._progress(path)) if route.page == "timeline" else ()
         return str(hash((signature(_shown_files(path, route.page)), shown, getattr(self.run(route), "status", ""))))
+
+    def _progress(self, run: Path) -> float:
+        """How far the preparation of a run's timeline is; 0 when none is needed."""
+        folder = timeline_store.place_of(run, self._timeline_state(run))
+        return self._preparations.share(folder)
 
 
 def _shown_files(run: Path, page: str) -> list[Path]:

@@ -30,7 +30,7 @@ from ringtune.dashboard.figures import tuning as tuning_figures
 from ringtune.dashboard.pages.overview import machine_rows, run_facts
 from ringtune.dashboard.pages.scaling import HEAD as SCALING_HEAD
 from ringtune.dashboard.pages.scaling import table_rows as scaling_rows
-from ringtune.dashboard.pages.timeline import first_steps, note
+from ringtune.dashboard.pages.timeline_state import first_steps, note
 from ringtune.dashboard.units import count, duration, moment, percent, plain, size
 from ringtune.errors import RingtuneError, UsageError
 

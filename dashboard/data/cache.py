@@ -41,3 +41,9 @@ class Cache:
                     dropped, _ = self._values.popitem(last=False)
                     self._locks.pop(dropped, None)
             return value
+
+    def peek(self, key: Hashable, signature: Hashable) -> Any:
+        """Return the value for key when it is kept and valid, else None; never waits."""
+        with self._lock:
+            found = self._values.get(key)
+            return found[1] if found is not None and found[0] == signature else None

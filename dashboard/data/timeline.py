@@ -1,59 +1,39 @@
 """The timeline as shapes to draw: level of detail is made here, so a browser never holds more than a few thousand.
 
-A *lane* is one stage of one rank. A *shape* is a span, or a *block*: neighbouring spans of a lane that lie closer
-than a pixel, drawn as one with the share of time they cover. Which it is depends on the window that is asked for.
+A *shape* is a span, or a *block*: neighbouring spans of a lane that lie closer than a pixel, drawn as one with the
+share of time they cover. Which it is depends on the window that is asked for. Blocks of long windows are put together
+from the items of a level (`ringtune.dashboard.data.timeline_levels`), so the answer costs the same however many spans
+there are.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ringtune.dashboard.theme import PHASES
-from ringtune.timeline.spans import Instant, SpanTable, Trace
-from ringtune.timeline.vocabulary import OVERLAPPING_STAGES, STAGE_OF_LABEL, Stage
+from ringtune.dashboard.data.timeline_levels import Lane, LaneTable, build_lanes, gaps, touching
+from ringtune.dashboard.data.timeline_path import PathTable, path_of
+from ringtune.timeline.spans import COLUMN_TYPES, Instant, Ints, SpanTable, Trace
+from ringtune.timeline.vocabulary import Stage
 
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 SHAPE_LIMIT = 2400
 PIXELS = 1000
-ROW_LIMIT = 6
 BLOCK_PIXELS = 24
 """Longest block of spans that do not overlap, in pixels: density stays visible along a busy lane."""
 
-_ROWS_SPAN_LIMIT = 200_000
-_STAGES = tuple(STAGE_OF_LABEL[label] for label in PHASES)
 SHOWN_INSTANTS = ("KNOBS", "STALL", "ERROR")
 
 
-@dataclass(frozen=True)
-class Lane:
-    """One stage of one rank: indices of its spans by begin, and what finds those that touch a window quickly.
-
-    ``reach[i]`` is the latest end among the first i + 1 spans; ``row`` the line of a span within the lane, below
-    ``rows``, so that spans that overlap lie beside one another.
-    """
-
-    rank: int
-    stage: Stage
-    order: Ints
-    begin: Ints
-    end: Ints
-    reach: Ints
-    row: NDArray[np.int8]
-    rows: int
-
-    def touching(self, begin_ns: float, end_ns: float) -> slice:
-        """Return the spans that may touch a window; all that do are among them."""
-        return slice(
-            int(np.searchsorted(self.reach, begin_ns, "left")), int(np.searchsorted(self.begin, end_ns, "right"))
-        )
+def shown_instants(trace: Trace) -> tuple[Instant, ...]:
+    """Return the instants that the timeline marks."""
+    return tuple(instant for instant in trace.instants if instant.name in SHOWN_INSTANTS)
 
 
 @dataclass(frozen=True)
@@ -82,12 +62,18 @@ class Query:
         ranks: Ranks to show; empty for all.
         search: Part of a tensor's or a span's name, upper and lower case alike; empty for none.
         margin: Share of the window that is answered beyond it on both sides.
+        stages: Stages to show; empty for all.
     """
 
     window: Window | None = None
     ranks: tuple[int, ...] = ()
     search: str = ""
     margin: float = 0.0
+    stages: tuple[Stage, ...] = ()
+
+    def shows(self, lane: Lane) -> bool:
+        """Whether a lane is among those to show."""
+        return (not self.ranks or lane.rank in self.ranks) and (not self.stages or lane.stage in self.stages)
 
 
 @dataclass(frozen=True)
@@ -95,7 +81,7 @@ class Shapes:
     """Shapes of a view, column by column; ``span`` is -1 for a block.
 
     ``lane`` indexes `View.lanes`; ``share`` is the covered part of the shape (1 for a span); ``hit`` says whether the
-    search found something in it.
+    search found something in it; ``first`` is the place of its first span, behind which the others follow.
     """
 
     lane: Ints
@@ -106,6 +92,7 @@ class Shapes:
     span: Ints
     row: Ints
     hit: Mask
+    first: Ints
 
     def __len__(self) -> int:
         return len(self.lane)
@@ -132,9 +119,23 @@ class View:
     searched: bool = False
 
 
+@dataclass(frozen=True)
+class About:
+    """What an index knows besides its numbers: texts of spans, instants, ranks, and what could not be read."""
+
+    names: tuple[str, ...]
+    tensors: tuple[str, ...]
+    instants: tuple[Instant, ...]
+    ranks: tuple[int, ...]
+    problems: tuple[str, ...] = ()
+
+
 @dataclass
 class TimelineIndex:
-    """A trace, ready to answer queries. Immutable after `build`; answers may be asked for from several threads."""
+    """A trace, ready to answer queries. Immutable; answers may be asked for from several threads.
+
+    ``spans`` holds the spans that are shown, lane by lane.
+    """
 
     spans: SpanTable
     lanes: tuple[Lane, ...]
@@ -142,49 +143,61 @@ class TimelineIndex:
     ranks: tuple[int, ...]
     extent: Window
     problems: tuple[str, ...] = ()
-    _searches: dict[str, Mask] = field(default_factory=dict)
+    _path: PathTable | None = None
+    _searches: dict[str, Ints] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @staticmethod
     def build(trace: Trace, problems: tuple[str, ...] = ()) -> TimelineIndex:
         """Return the index of a trace whose times are the job's."""
-        spans = trace.spans
-        lanes = [_lane(spans, rank, stage) for rank in trace.ranks for stage in _STAGES]
+        about = About(trace.spans.names, trace.spans.tensors, shown_instants(trace), trace.ranks, problems)
+        return TimelineIndex.of(build_lanes(trace.spans), about)
+
+    @staticmethod
+    def of(table: LaneTable, about: About, path: PathTable | None = None) -> TimelineIndex:
+        """Return the index over lanes that are made already; a critical path that is missing is found when needed."""
+        columns: dict[str, Any] = {name: table.spans[name] for name in COLUMN_TYPES}
+        lanes = table.lanes()
         extent = Window(0.0, 1e6)
-        if len(spans):
-            extent = Window(float(spans.begin_ns.min()), float(max(spans.end_ns.max(), spans.begin_ns.min() + 1000)))
+        if lanes:
+            begin = min(float(lane.begin[0]) for lane in lanes)
+            extent = Window(begin, max(begin + 1000, *(float(lane.reach[-1]) for lane in lanes)))
         return TimelineIndex(
-            spans=spans,
-            lanes=tuple(lane for lane in lanes if len(lane.order)),
-            instants=tuple(instant for instant in trace.instants if instant.name in SHOWN_INSTANTS),
-            ranks=trace.ranks,
+            spans=SpanTable(**columns, names=about.names, tensors=about.tensors),
+            lanes=lanes,
+            instants=about.instants,
+            ranks=about.ranks,
             extent=extent,
-            problems=problems,
+            problems=about.problems,
+            _path=path,
         )
+
+    def path(self) -> PathTable:
+        """Return the critical path; the first call may take a while."""
+        with self._lock:
+            if self._path is None:
+                self._path = path_of(Trace(self.spans, (), (), "merged", "job"))
+            return self._path
 
     def view(self, query: Query, limit: int = SHAPE_LIMIT) -> View:
         """Return the shapes of a query, at most about ``limit`` of them."""
         window = self.clamped(query.window)
-        lanes = tuple(lane for lane in self.lanes if not query.ranks or lane.rank in query.ranks)
+        lanes = tuple(lane for lane in self.lanes if query.shows(lane))
         found = self._found(query.search)
         spans = _total(_slices(lanes, window))
         wide, slices = window, _slices(lanes, window)
         for margin in (query.margin, query.margin / 4):
-            wide, slices = window.widened(margin), _slices(lanes, window.widened(margin))
+            wide = window.widened(margin)
+            slices = _slices(lanes, wide)
             # Single spans are worth more than a wide margin.
             if _total(slices) <= limit or spans > limit:
                 break
-        pixel_ns = 0.0 if _total(slices) <= limit else window.length_ns / PIXELS
-        while True:
-            parts = [
-                _shapes(n, lane, part, (pixel_ns, found))
-                for n, (lane, part) in enumerate(zip(lanes, slices, strict=True))
-            ]
-            if pixel_ns == 0.0 or sum(map(len, parts)) <= limit or pixel_ns > wide.length_ns:
-                break
-            pixel_ns *= 2
-        hits = int(found.sum()) if found is not None else 0
-        return View(window, lanes, _joined(parts), spans, hits, found is not None)
+        if _total(slices) <= limit:
+            parts = [_single(n, lane, part) for n, (lane, part) in enumerate(zip(lanes, slices, strict=True))]
+        else:
+            parts = _fitting(lanes, (window.length_ns, wide), limit)
+        shapes = _marked(_joined(parts), found)
+        return View(window, lanes, shapes, spans, 0 if found is None else len(found), found is not None)
 
     def clamped(self, window: Window | None) -> Window:
         """Return a window that makes sense: the whole trace for None or an empty one."""
@@ -195,31 +208,35 @@ class TimelineIndex:
 
     def step_range(self) -> tuple[int, int] | None:
         """Return the first and last step recorded; None without steps."""
-        steps = self.spans.step[self.spans.stage == Stage.STEP]
-        return (int(steps.min()), int(steps.max())) if len(steps) else None
+        steps = [self.spans.step[lane.places] for lane in self.lanes if lane.stage == Stage.STEP]
+        return (min(int(own.min()) for own in steps), max(int(own.max()) for own in steps)) if steps else None
 
     def step_window(self, first: int, last: int | None = None) -> Window | None:
         """Return the interval of steps ``first`` to ``last`` over all ranks, a little widened; None if not recorded."""
         last = first if last is None else last
-        chosen = (self.spans.stage == Stage.STEP) & (self.spans.step >= first) & (self.spans.step <= last)
-        if not chosen.any():
-            return None
-        return Window(float(self.spans.begin_ns[chosen].min()), float(self.spans.end_ns[chosen].max())).widened(0.03)
+        begins, ends = list[int](), list[int]()
+        for lane in self.lanes:
+            if lane.stage == Stage.STEP:
+                step = self.spans.step[lane.places]
+                chosen = (step >= first) & (step <= last)
+                if chosen.any():
+                    begins.append(int(lane.begin[chosen].min()))
+                    ends.append(int(lane.end[chosen].max()))
+        return Window(float(min(begins)), float(max(ends))).widened(0.03) if begins else None
 
     def next_hit(self, search: str, after_ns: float) -> Window | None:
         """Return a window around the next span the search finds (the first one after the last); None without any."""
         found = self._found(search)
-        if found is None or not found.any():
+        if found is None or not len(found):
             return None
-        hits = np.flatnonzero(found)
-        begins = self.spans.begin_ns[hits]
+        begins = self.spans.begin_ns[found]
         later = begins > after_ns
         begin = int(begins[later].min() if later.any() else begins.min())
-        end = int(self.spans.end_ns[hits[begins == begin]].max())
+        end = int(self.spans.end_ns[found[begins == begin]].max())
         return Window(float(begin), float(max(end, begin + 1000))).widened(2.0)
 
-    def _found(self, search: str) -> Mask | None:
-        """Return which spans a search finds: by tensor or name, and the batches that carried those tensors."""
+    def _found(self, search: str) -> Ints | None:
+        """Return the places of the spans a search finds: by tensor or name, and the batches that carried them."""
         needle = search.strip().lower()
         if not needle:
             return None
@@ -227,7 +244,7 @@ class TimelineIndex:
             if needle not in self._searches:
                 if len(self._searches) > 16:
                     self._searches.clear()
-                self._searches[needle] = _search(self.spans, needle)
+                self._searches[needle] = _search(self.spans, self.lanes, needle)
             return self._searches[needle]
 
 
@@ -239,83 +256,113 @@ def _total(slices: list[slice]) -> int:
     return sum(part.stop - part.start for part in slices)
 
 
-def _search(spans: SpanTable, needle: str) -> Mask:
-    tensors = np.array([needle in text.lower() for text in spans.tensors], dtype=np.bool_)
-    names = np.array([needle in text.lower() for text in spans.names], dtype=np.bool_)
-    found = tensors[spans.tensor] if len(tensors) else np.zeros(len(spans), dtype=np.bool_)
-    batches = np.unique(spans.batch[found & (spans.batch > 0)])
-    carried = (spans.stage == Stage.COMMUNICATE) & np.isin(spans.batch, batches)
-    named = names[spans.name] if len(names) else np.zeros(len(spans), dtype=np.bool_)
-    hit: Mask = found | carried | named
-    return hit
+def _search(spans: SpanTable, lanes: tuple[Lane, ...], needle: str) -> Ints:
+    wanted = np.array([needle in text.lower() for text in spans.tensors], dtype=np.bool_)
+    named = np.array([needle in text.lower() for text in spans.names], dtype=np.bool_)
+    found = {lane.first: _named(spans, lane, wanted, named) for lane in lanes}
+    batches = [spans.batch[lane.first + found[lane.first]] for lane in lanes if lane.stage != Stage.COMMUNICATE]
+    carrying = np.unique(np.concatenate(batches)) if batches else np.empty(0, dtype=np.int64)
+    carrying = carrying[carrying > 0]
+    for lane in lanes:
+        if lane.stage == Stage.COMMUNICATE and len(carrying):
+            carried = np.flatnonzero(np.isin(spans.batch[lane.places], carrying))
+            found[lane.first] = np.union1d(found[lane.first], carried)
+    places: list[Ints] = [lane.first + found[lane.first] for lane in lanes]
+    return np.concatenate(places) if places else np.empty(0, dtype=np.int64)
 
 
-def _lane(spans: SpanTable, rank: int, stage: Stage) -> Lane:
-    chosen = np.flatnonzero((spans.rank == rank) & (spans.stage == stage))
-    order = chosen[np.argsort(spans.begin_ns[chosen], kind="stable")]
-    begin, end = spans.begin_ns[order], spans.end_ns[order]
-    row = _rows(begin, end) if stage in OVERLAPPING_STAGES else np.zeros(len(order), dtype=np.int8)
-    reach = np.maximum.accumulate(end) if len(end) else end
-    return Lane(rank, stage, order, begin, end, reach, row, int(row.max()) + 1 if len(row) else 1)
+def _named(spans: SpanTable, lane: Lane, wanted: Mask, named: Mask) -> Ints:
+    """Places within a lane of the spans with one of these tensors or names."""
+    hit = wanted[spans.tensor[lane.places]] if wanted.any() else np.zeros(len(lane), dtype=np.bool_)
+    if named.any():
+        hit = hit | named[spans.name[lane.places]]
+    return np.flatnonzero(hit)
 
 
-def _rows(begin: Ints, end: Ints) -> NDArray[np.int8]:
-    """Return for each span the first row that is free when it begins; the row freed first when none is."""
-    if len(begin) > _ROWS_SPAN_LIMIT:
-        return np.zeros(len(begin), dtype=np.int8)
-    free = [-(2**63)] * ROW_LIMIT
-    rows = []
-    for first, last in zip(begin.tolist(), end.tolist(), strict=True):
-        row = next((n for n, at in enumerate(free) if at <= first), None)
-        row = free.index(min(free)) if row is None else row
-        free[row] = max(free[row], last)
-        rows.append(row)
-    return np.array(rows, dtype=np.int8)
+def _single(number: int, lane: Lane, part: slice) -> Shapes:
+    """Return every span of a part of a lane as a shape of its own."""
+    begin = lane.begin[part]
+    ones = np.ones(len(begin), dtype=np.int64)
+    place = lane.first + np.arange(part.start, part.stop, dtype=np.int64)
+    share, row = ones.astype(np.float64), lane.row[part].astype(np.int64)
+    return Shapes(number * ones, begin, lane.end[part], ones, share, place, row, ones > 0, place)
 
 
-def _shapes(number: int, lane: Lane, part: slice, detail: tuple[float, Mask | None]) -> Shapes:
-    """Return the shapes of one lane; ``detail`` is the length of a pixel (0: every span) and what a search found."""
-    pixel_ns, found = detail
-    begin, end, order = lane.begin[part], lane.end[part], lane.order[part]
-    hit = found[order] if found is not None else np.zeros(len(order), dtype=np.bool_)
-    lanes = np.full(len(order), number, dtype=np.int64)
-    if pixel_ns == 0.0 or not len(order):
-        ones = np.ones(len(order), dtype=np.int64)
-        return Shapes(lanes, begin, end, ones, ones.astype(np.float64), order, lane.row[part].astype(np.int64), hit)
-    starts, gap = _block_starts(begin, end, pixel_ns)
-    count = np.diff(np.append(starts, len(begin)))
-    first, last = begin[starts], np.maximum.reduceat(end, starts)
-    inner = gap.copy()
-    inner[starts] = 0
-    length = np.maximum(last - first, 1)
-    share = np.where(count > 1, 1 - np.add.reduceat(inner, starts) / length, 1.0)
+def _fitting(lanes: tuple[Lane, ...], spread: tuple[float, Window], limit: int) -> list[Shapes]:
+    """Return blocks of as many lanes as there are, joined over as many pixels as it takes to be few enough.
+
+    ``spread`` is the length of the window that fills the screen, and the wider one that is answered.
+    """
+    length_ns, wide = spread
+    pixel_ns = max(1.0, length_ns / PIXELS)
+    while True:
+        parts = [_blocks(number, lane, wide, pixel_ns) for number, lane in enumerate(lanes)]
+        if sum(map(len, parts)) <= limit or pixel_ns > wide.length_ns:
+            return parts
+        pixel_ns *= 2
+
+
+def _blocks(number: int, lane: Lane, window: Window, pixel_ns: float) -> Shapes:
+    """Return one lane's shapes: spans and items closer than a pixel are joined."""
+    level = lane.level(pixel_ns)
+    if level is None:
+        part = lane.touching(window.begin_ns, window.end_ns)
+        begin, end = lane.begin[part], lane.end[part]
+        first, count = lane.first + np.arange(part.start, part.stop), np.ones(len(begin), dtype=np.int64)
+        inner: Ints = np.zeros(len(begin), dtype=np.int64)
+    else:
+        part = touching(level, window.begin_ns, window.end_ns)
+        begin, end, inner = level.begin[part], level.end[part], level.gap[part]
+        first, count = level.first[part], level.count[part].astype(np.int64)
+    if not len(begin):
+        return _joined([])
+    before = gaps(begin, np.maximum.accumulate(end))
+    starts = _block_starts(begin, end, before, pixel_ns)
+    before[starts] = 0
+    counts = np.add.reduceat(count, starts)
+    begins, ends = begin[starts], np.maximum.reduceat(end, starts)
+    uncovered = np.add.reduceat(before + inner, starts)
+    alone = counts == 1
+    row = np.where(alone, lane.row[first[starts] - lane.first], -1).astype(np.int64)
     return Shapes(
-        lane=lanes[starts],
-        begin_ns=first,
-        end_ns=last,
-        count=count,
-        share=share,
-        span=np.where(count == 1, order[starts], -1),
-        row=np.where(count == 1, lane.row[part][starts], -1).astype(np.int64),
-        hit=np.logical_or.reduceat(hit, starts),
+        lane=np.full(len(starts), number, dtype=np.int64),
+        begin_ns=begins,
+        end_ns=ends,
+        count=counts,
+        share=np.where(alone, 1.0, 1 - uncovered / np.maximum(ends - begins, 1)),
+        span=np.where(alone, first[starts], -1),
+        row=row,
+        hit=np.ones(len(starts), dtype=np.bool_),
+        first=first[starts],
     )
 
 
-def _block_starts(begin: Ints, end: Ints, pixel_ns: float) -> tuple[Ints, Ints]:
-    """Return where blocks start, and before each span the time that no span of the lane covered."""
-    before = np.maximum.accumulate(end)[:-1]
-    gap = np.concatenate([np.zeros(1, dtype=np.int64), np.maximum(begin[1:] - before, 0)])
-    apart = np.concatenate([np.ones(1, dtype=np.bool_), begin[1:] >= before])
+def _block_starts(begin: Ints, end: Ints, before: Ints, pixel_ns: float) -> Ints:
+    """Return where blocks start: behind a gap of a pixel, and every so often where nothing reaches across."""
+    reach = np.maximum.accumulate(end)[:-1]
+    apart = np.concatenate([np.ones(1, dtype=np.bool_), begin[1:] >= reach])
     bucket = (begin // (BLOCK_PIXELS * pixel_ns)).astype(np.int64)
     turned = np.diff(bucket, prepend=bucket[:1] - 1) != 0
-    return np.flatnonzero((gap > pixel_ns) | (turned & apart)), gap
+    return np.flatnonzero((before > pixel_ns) | (turned & apart))
+
+
+def _marked(shapes: Shapes, found: Ints | None) -> Shapes:
+    """Say which shapes hold something that a search found."""
+    if found is None:
+        return replace(shapes, hit=np.zeros(len(shapes), dtype=np.bool_))
+    low, high = np.searchsorted(found, shapes.first), np.searchsorted(found, shapes.first + shapes.count)
+    return replace(shapes, hit=high > low)
 
 
 def _joined(parts: list[Shapes]) -> Shapes:
-    names = ("lane", "begin_ns", "end_ns", "count", "share", "span", "row", "hit")
-    empty = {"share": np.float64, "hit": np.bool_}
     columns = {}
-    for name in names:
-        blank: NDArray[Any] = np.empty(0, dtype=empty.get(name, np.int64))
+    for name, kind in _SHAPE_TYPES.items():
+        blank: NDArray[Any] = np.empty(0, dtype=kind)
         columns[name] = np.concatenate([blank, *(getattr(part, name) for part in parts)])
     return Shapes(**columns)
+
+
+_SHAPE_TYPES = {
+    "lane": np.int64, "begin_ns": np.int64, "end_ns": np.int64, "count": np.int64, "share": np.float64,
+    "span": np.int64, "row": np.int64, "hit": np.bool_, "first": np.int64,
+}  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from ringtune import layout
@@ -15,8 +16,11 @@ from ringtune.timeline.merge import join
 from ringtune.timeline.reader import read
 from ringtune.timeline.spans import Trace, empty_table
 
-SIZE_LIMIT_BYTES = 2 * 2**30
-"""Largest timeline that is read: reading takes about five times as much memory."""
+SIZE_LIMIT_BYTES = 12 * 2**30
+"""Largest timeline that is read: about fifty million events."""
+
+LARGE_BYTES = 48 * 2**20
+"""From this size on a timeline is prepared once (`ringtune.dashboard.data.timeline_prepare`) and kept on the disk."""
 
 
 def sources(run: Path) -> list[Path]:
@@ -31,11 +35,29 @@ def sources(run: Path) -> list[Path]:
     return list(rank_files(run, layout.timeline_parts(run), ".json").values())
 
 
+def is_large(files: list[Path]) -> bool:
+    """Whether a timeline is one to prepare; packed ones count tenfold."""
+    total = 0
+    for path in files:
+        with suppress(OSError):
+            total += path.stat().st_size * (10 if path.suffix == ".gz" else 1)
+    return total >= LARGE_BYTES
+
+
 def load(run: Path, files: list[Path]) -> TimelineIndex:
-    """Return the index of a run's timeline on the job's time.
+    """Return the index of a run's timeline on the job's time, made in memory.
 
     Raises:
         Unreadable: A file is no trace, leads out of the folder, or all are too large together.
+    """
+    return TimelineIndex.build(*read_all(run, files))
+
+
+def read_all(run: Path, files: list[Path]) -> tuple[Trace, tuple[str, ...]]:
+    """Return a run's timeline on the job's time, and sentences about what is missing of it.
+
+    Raises:
+        Unreadable: See `load`.
     """
     _check(run, files)
     traces, problems = [], []
@@ -47,7 +69,7 @@ def load(run: Path, files: list[Path]) -> TimelineIndex:
     if files and not traces:
         raise Unreadable(problems[0])
     trace = _joined(traces)
-    return TimelineIndex.build(trace, tuple(problems + _remarks(trace)))
+    return trace, tuple(problems + _remarks(trace))
 
 
 def _joined(traces: list[Trace]) -> Trace:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import plotly.graph_objects as go
 
 from ringtune.dashboard import theme
-from ringtune.dashboard.data.timeline import Floats, Ints, Lane, Shapes, TimelineIndex, View
+from ringtune.dashboard.data.timeline import Floats, Shapes, TimelineIndex, View
+from ringtune.dashboard.data.timeline_follow import Followed
+from ringtune.dashboard.data.timeline_levels import Lane
+from ringtune.dashboard.data.timeline_path import PathTable
+from ringtune.dashboard.figures.timeline_more import NS_PER_AXIS, PATH_PLACE, draw_followed, draw_path
 from ringtune.dashboard.theme import PHASES, Scheme
 from ringtune.dashboard.units import duration, markup, size
-from ringtune.timeline.spans import Instant
-
-NS_PER_AXIS = 1e6
-"""The axis counts milliseconds."""
+from ringtune.timeline.spans import Instant, Ints
+from ringtune.timeline.vocabulary import STAGE_OF_LABEL
 
 LANE_PIXELS = 21
 RANK_GAP = 0.55
@@ -25,19 +28,43 @@ LETTERS = 150
 """About how many letters fit side by side into the width of a window."""
 
 
-def timeline(index: TimelineIndex, view: View, scheme: Scheme = "light") -> go.Figure:
+@dataclass(frozen=True)
+class Extras:
+    """What is drawn over the lanes: the critical path in the window and whether it is whole, and a followed batch."""
+
+    path: tuple[PathTable, bool] | None = None
+    followed: Followed | None = None
+
+
+def timeline(index: TimelineIndex, view: View, scheme: Scheme = "light", extras: Extras | None = None) -> go.Figure:
     """Draw a view: one trace of bars per phase, so that the legend hides and shows phases."""
-    places = _places(view.lanes)
+    places, extras = _places(view.lanes), extras or Extras()
     figure = theme.blank(scheme, _height(places))
+    stage_of = np.array([int(lane.stage) for lane in view.lanes], dtype=np.int64)[view.shapes.lane]
     for stage, phase in PHASES.items():
-        chosen = np.flatnonzero(
-            np.array([view.lanes[n].stage.label == stage for n in view.shapes.lane], dtype=np.bool_)
-        )
+        chosen = np.flatnonzero(stage_of == STAGE_OF_LABEL[stage])
         if len(chosen):
             figure.add_trace(_bars(index, view, chosen, places, phase))
     _instants(figure, index, view, places)
+    by_lane = {(lane.rank, lane.stage): place for lane, place in zip(view.lanes, places.tolist(), strict=True)}
+    if extras.path is not None:
+        draw_path(figure, extras.path, by_lane, scheme)
+    if extras.followed is not None:
+        draw_followed(figure, extras.followed, by_lane, scheme)
     _axes(figure, view, places, scheme)
+    if extras.path is not None:
+        _room_for_path(figure, places)
     return figure
+
+
+def _room_for_path(figure: go.Figure, places: Floats) -> None:
+    """Move the top of the axis up by a lane, and name it."""
+    bottom = float(places[-1]) + 0.7 if len(places) else 1.0
+    figure.update_yaxes(
+        tickvals=[PATH_PLACE, *figure.layout.yaxis.tickvals],
+        ticktext=["Critical path", *figure.layout.yaxis.ticktext],
+        range=[bottom, PATH_PLACE - 0.6],
+    )
 
 
 def _places(lanes: tuple[Lane, ...]) -> Floats:
@@ -91,9 +118,17 @@ def _bars(index: TimelineIndex, view: View, chosen: Ints, places: Floats, phase:
         constraintext="none",
         textangle=0,
         textfont={"color": "#ffffff", "size": 11},
+        # A list: of packed columns Dash does not say which number was clicked.
+        customdata=_batches(index, shapes.span[chosen]),
         hovertext=[_hover(index, view, n) for n in chosen.tolist()],
         hovertemplate="%{hovertext}<extra></extra>",
     )
+
+
+def _batches(index: TimelineIndex, span: Ints) -> list[int]:
+    """Return the batch of every span; 0 for blocks."""
+    batches: list[int] = np.where(span >= 0, index.spans.batch[np.maximum(span, 0)], 0).tolist()
+    return batches
 
 
 def _label(index: TimelineIndex, span: int, room: int) -> str:

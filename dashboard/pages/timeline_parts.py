@@ -1,0 +1,121 @@
+"""Pieces of the timeline's page: its controls, the progress of a preparation, and the table of a followed batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash_mantine_components as dmc
+
+from ringtune.dashboard.components import table
+from ringtune.dashboard.data.timeline_follow import Followed, RankBatch
+from ringtune.dashboard.data.timeline_prepare import Preparing
+from ringtune.dashboard.routes import Route
+from ringtune.dashboard.theme import PHASES
+from ringtune.dashboard.units import duration, plain, size
+
+RANK_LIMIT = 16
+"""Ranks shown at first; more make lanes that nobody can read."""
+
+
+def controls(route: Route, ranks: list[str]) -> list[dmc.Group]:
+    """Return the controls, set as the address says."""
+    search = dmc.TextInput(
+        id="timeline-search",
+        value=route.query.get("q", "")[:200],
+        placeholder="Search a tensor or a span …",
+        debounce=350,
+        w=230,
+        **{"aria-label": "Search a tensor"},
+    )
+    step = dmc.NumberInput(
+        id="timeline-step",
+        placeholder="Jump to step",
+        min=0,
+        w=140,
+        debounce=500,
+        hideControls=True,
+        **{"aria-label": "Step"},
+    )
+    path = dmc.Switch(
+        id="timeline-path",
+        label="Critical path",
+        checked=route.query.get("path") == "1",
+        size="sm",
+    )
+    buttons = [
+        dmc.Button(word, id=f"timeline-{name}", variant="default")
+        for name, word in (("start", "First steps"), ("fit", "Whole run"))
+    ]
+    matching = dmc.Button("Next match", id="timeline-next", variant="default")
+    return [
+        dmc.Group([search, matching, step, *buttons, path], gap="sm"),
+        dmc.Group([_ranks(route, ranks), _phases(route)], gap="sm", mt=8),
+    ]
+
+
+def _ranks(route: Route, ranks: list[str]) -> dmc.MultiSelect:
+    chosen = [rank for rank in route.list("ranks") if rank in ranks]
+    chosen = chosen or (ranks[:RANK_LIMIT] if len(ranks) > RANK_LIMIT else [])
+    return dmc.MultiSelect(
+        id="timeline-ranks",
+        data=rank_options(ranks),
+        value=chosen,
+        placeholder="All ranks" if not chosen else "",
+        clearable=True,
+        w=230 if len(chosen) < 3 else 420,
+        **{"aria-label": "Ranks"},
+    )
+
+
+def rank_options(ranks: list[str]) -> list[dict[str, str]]:
+    """Return what the choice of ranks offers."""
+    return [{"value": rank, "label": f"rank {rank}"} for rank in ranks]
+
+
+def _phases(route: Route) -> dmc.MultiSelect:
+    chosen = [label for label in route.list("phases") if label in PHASES]
+    return dmc.MultiSelect(
+        id="timeline-phases",
+        data=[{"value": label, "label": phase.label} for label, phase in PHASES.items()],
+        value=chosen,
+        placeholder="All phases" if not chosen else "",
+        clearable=True,
+        w=420,
+        **{"aria-label": "Phases"},
+    )
+
+
+def progress(state: Preparing | None) -> list[Any]:
+    """Return how far the preparation of a large timeline is; nothing when there is none."""
+    if state is None:
+        return []
+    words = f"{state.words} · {100 * state.share:.0f} %"
+    bar = dmc.Progress(value=100 * state.share, striped=True, animated=True, size="lg", id="timeline-progress")
+    text = "This timeline is large. It is prepared once; from then on it opens at once."
+    lines = [dmc.Title("Preparing the timeline", order=4), dmc.Text(text, c="dimmed"), bar, dmc.Text(words, size="sm")]
+    return [dmc.Card(dmc.Stack(lines, gap="sm"), withBorder=True, radius="md", p="xl")]
+
+
+def followed_card(found: Followed | None) -> list[Any]:
+    """Return the table of a followed batch; nothing when none is followed."""
+    if found is None:
+        return []
+    origin = min(one.begin_ns if one.submit_ns is None else one.submit_ns for one in found.ranks)
+    rows = [_row(one, origin, found.last_rank) for one in found.ranks]
+    head = ("Rank", "Submitted", "Agreed", "Began", "Ended", "Done", "")
+    facts = [plain(found.label, 80), size(found.bytes), f"step {found.step}" if found.step >= 0 else ""]
+    title = f"Batch {found.batch} on {len(found.ranks)} ranks"
+    close = dmc.Button("Close", id="timeline-unfollow", variant="subtle", size="compact-sm")
+    words = dmc.Text(" · ".join(one for one in facts if one), size="sm", c="dimmed")
+    top = dmc.Group([dmc.Title(title, order=4, className="rt-card-title"), words, close], gap="sm")
+    verdict = ""
+    if found.last_rank is not None and found.late_ns > 0:
+        verdict = f"Rank {found.last_rank} submitted last, {duration(found.late_ns)} after the last but one."
+    body = [top, dmc.Text(verdict, size="sm"), table(head, rows)] if verdict else [top, table(head, rows)]
+    return [dmc.Card(dmc.Stack(body, gap="xs"), withBorder=True, radius="md", p="md", mt="md", id="timeline-batch")]
+
+
+def _row(one: RankBatch, origin: int, last: int | None) -> tuple[str, ...]:
+    moments = (one.submit_ns, one.agreed_ns, one.begin_ns, one.end_ns, one.done_ns)
+    shown = ("–" if at is None else f"+{duration(at - origin)}" for at in moments)
+    return (str(one.rank), *shown, "last to submit" if one.rank == last else "")

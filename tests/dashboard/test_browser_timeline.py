@@ -1,0 +1,98 @@
+"""The timeline's page in a real browser: a large one is prepared in view, and every view comes back by its address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from ringtune import layout
+from ringtune.dashboard.data import trace
+from ringtune.dashboard.pictures import serving
+from ringtune.timeline.generate_long import generate_long, schedule_of
+from ringtune.timeline.merge import merge
+from tests.dashboard.conftest import Visit
+
+SPANS = "#timeline-graph .bars .point"
+
+
+def _click_a_bar(visit: Visit, stage: str) -> None:
+    """Click the first bar of a phase that shows one span of a batch."""
+    place = visit.page.evaluate(
+        """(name) => {
+          const plot = document.querySelector("#timeline-graph .js-plotly-plot");
+          const trace = plot.data.find((one) => one.name === name), axis = plot._fullLayout.xaxis;
+          const batches = Array.from(trace.customdata._inputArray || trace.customdata);
+          const numbers = (column) => Array.from(column._inputArray || column);
+          const base = numbers(trace.base), x = numbers(trace.x), y = numbers(trace.y);
+          const n = batches.findIndex((batch, at) => batch > 0 && base[at] > axis.range[0]);
+          const box = plot.querySelector(".nsewdrag").getBoundingClientRect();
+          return [box.x + axis.d2p(base[n] + x[n] / 2), box.y + plot._fullLayout.yaxis.d2p(y[n])];
+        }""",
+        stage,
+    )
+    visit.page.mouse.click(*place)
+
+
+def test_a_batch_is_followed_the_path_shown_and_the_address_restores_both(
+    visit: Visit, url: str, runs: dict[str, Path]
+) -> None:
+    page = visit.page
+    page.goto(f"{url}/run/{quote(runs['done'].name)}/timeline")
+    page.wait_for_selector(SPANS)
+    page.click("#timeline-start")
+    page.wait_for_url("**from=*")
+    page.wait_for_timeout(500)
+    _click_a_bar(visit, "Communicate")
+    page.wait_for_selector("#timeline-batch >> text=on 4 ranks")
+    page.wait_for_selector("#timeline-batch >> text=Rank 3 submitted last, 900 µs after the last but one")
+    page.wait_for_url("**batch=*")
+    page.locator("label", has_text="Critical path").click()
+    page.wait_for_url("**path=1*")
+    page.wait_for_selector("#timeline-graph .ytick >> text=Critical path")
+    address = page.url
+    page.reload()
+    page.wait_for_selector("#timeline-batch >> text=on 4 ranks")
+    page.wait_for_selector("#timeline-graph .ytick >> text=Critical path")
+    assert page.url == address
+    page.click("#timeline-unfollow")
+    visit.until("!document.querySelector('#timeline-batch') && !window.location.search.includes('batch=')")
+    assert visit.complaints == []
+
+
+def test_the_minimap_moves_the_window(visit: Visit, url: str, runs: dict[str, Path]) -> None:
+    page = visit.page
+    page.goto(f"{url}/run/{quote(runs['done'].name)}/timeline")
+    page.wait_for_selector(SPANS)
+    page.wait_for_timeout(500)
+    box = page.locator("#timeline-map .nsewdrag").first.bounding_box()
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 0.25 * box["width"], y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.5 * box["width"], y, steps=5)
+    page.mouse.up()
+    page.wait_for_url("**from=*")
+    found = page.evaluate("document.querySelector('#timeline-graph .js-plotly-plot')._fullLayout.xaxis.range")
+    whole = page.evaluate("document.querySelector('#timeline-map .js-plotly-plot')._fullLayout.xaxis.range")
+    share = [(end - whole[0]) / (whole[1] - whole[0]) for end in found]
+    assert share == pytest.approx([0.25, 0.5], abs=0.02)
+    assert visit.complaints == []
+
+
+def test_a_large_timeline_shows_how_far_it_is_and_then_itself(
+    visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(trace, "LARGE_BYTES", 1)
+    run = tmp_path / "runs" / "long-20260101-000000"
+    merge(generate_long(*schedule_of(20_000, 2)).write(tmp_path / "parts"), layout.timeline_file(run))
+    layout.run_file(run).write_text('{"format": 1, "name": "long", "status": "finished", "size": 2}')
+    with serving(tmp_path / "runs") as address:
+        visit.page.goto(f"{address}run/{run.name}/timeline")
+        visit.page.wait_for_selector("text=Preparing the timeline >> visible=true")
+        visit.page.wait_for_selector("#timeline-progress")
+        visit.page.wait_for_selector(SPANS, state="attached", timeout=60_000)
+        visit.page.wait_for_selector("#timeline-note >> text=spans in")
+        assert visit.page.locator("#timeline-progress").count() == 0
+    assert [text for text in visit.complaints if "ERR_CONNECTION_REFUSED" not in text] == []

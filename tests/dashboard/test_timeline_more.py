@@ -1,0 +1,142 @@
+"""What lies over the timeline: the critical path, a followed batch, the minimap; and the page's state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ringtune.dashboard.data import trace
+from ringtune.dashboard.data.timeline import Query, TimelineIndex, Window
+from ringtune.dashboard.data.timeline_follow import follow
+from ringtune.dashboard.data.timeline_overview import overview
+from ringtune.dashboard.data.timeline_path import PATH_TYPES, PathTable
+from ringtune.dashboard.figures import timeline as figures
+from ringtune.dashboard.figures.timeline_more import MAP_PIXELS, minimap
+from ringtune.dashboard.pages import timeline_state as state
+from ringtune.dashboard.routes import parse
+from ringtune.timeline.critical import CAUSES, critical_path
+from ringtune.timeline.generate import MILLISECOND, Schedule
+from ringtune.timeline.generate_run import generate_run
+from ringtune.timeline.spans import Trace
+from ringtune.timeline.vocabulary import Stage
+from tests.dashboard.test_timeline_data import built, table
+
+PLAN = Schedule(ranks=3, steps=6, late_rank=2, late_ns=2 * MILLISECOND)
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> TimelineIndex:
+    run: Path = generate_run(tmp_path_factory.mktemp("more"), "more", PLAN)
+    return trace.load(run, trace.sources(run))
+
+
+def test_the_path_of_a_window_is_the_analysis_of_the_job(index: TimelineIndex) -> None:
+    found = critical_path(Trace(index.spans, (), (), "merged", "job"))
+    path, exact = index.path().within(-1e18, 1e18)
+    assert exact
+    assert [CAUSES[code] for code in path.cause.tolist()] == [one.cause for one in found.stretches]
+    assert int((path.end_ns - path.begin_ns).sum()) == found.length_ns
+    step = index.step_window(3)
+    assert step is not None
+    part, _ = index.path().within(step.begin_ns, step.end_ns)
+    assert 0 < len(part) < len(path)
+    assert ((part.end_ns > step.begin_ns) & (part.begin_ns < step.end_ns)).all()
+
+
+def test_a_long_path_is_shown_by_what_dominates() -> None:
+    count = 10_000
+    begin = np.arange(count) * 10
+    # Of ten stretches nine are short ones of cause 0 and one is long, of cause 5.
+    length = np.where(np.arange(count) % 10 == 9, 10, 1)
+    columns = dict.fromkeys(PATH_TYPES, np.zeros(count, dtype=np.int64))
+    columns |= {"begin_ns": begin, "end_ns": begin + length, "cause": np.where(length == 10, 5, 0)}
+    path = PathTable(**{name: columns[name].astype(kind) for name, kind in PATH_TYPES.items()})
+    shown, exact = path.within(0, count * 10, pieces=100)
+    assert not exact
+    assert len(shown) == 100
+    assert set(shown.cause.tolist()) == {5}
+    assert (shown.begin_ns[0], shown.end_ns[-1]) == (0, path.end_ns[-1])
+    assert np.array_equal(shown.begin_ns[1:], shown.end_ns[:-1])
+
+
+def test_a_batch_is_followed_across_ranks(index: TimelineIndex) -> None:
+    batch = 5
+    found = follow(index, batch)
+    assert found is not None
+    assert [one.rank for one in found.ranks] == [0, 1, 2]
+    assert (found.last_rank, found.late_ns) == (2, PLAN.late_ns)
+    assert found.step == 2
+    assert found.bytes == 4096 + 64
+    for one in found.ranks:
+        assert one.submit_ns is not None and one.agreed_ns is not None
+        assert one.submit_ns < one.agreed_ns <= one.begin_ns < one.end_ns < one.done_ns
+        assert one.end_ns - one.begin_ns == PLAN.communicate_ns
+        assert one.done_ns - one.end_ns == 2 * PLAN.copy_ns
+    assert follow(index, 0) is None
+    assert follow(index, 10_000) is None
+
+
+def test_the_minimap_says_how_much_of_the_time_was_spent(index: TimelineIndex) -> None:
+    # Ten spans of 10 ns in buckets of 100 ns, then nothing.
+    found = overview(built(table([(at, at + 10) for at in range(0, 1000, 100)] + [(1990, 2000)])), pieces=20)
+    share = found.share[Stage.COMMUNICATE]
+    assert share[:10].tolist() == pytest.approx([0.1] * 10)
+    assert share[10:-1].tolist() == [0] * 9
+    shares = overview(index).share
+    assert set(shares) == {Stage.COMMUNICATE, Stage.WAIT}
+    mean = float(shares[Stage.COMMUNICATE].mean())
+    total = PLAN.communicate_ns * 2 * PLAN.steps
+    assert mean == pytest.approx(total / index.extent.length_ns, rel=1e-3)
+
+
+def test_figures_draw_them(index: TimelineIndex) -> None:
+    window = index.step_window(2)
+    view = index.view(Query(window))
+    extras = figures.Extras(index.path().within(view.window.begin_ns, view.window.end_ns), follow(index, 5))
+    figure = figures.timeline(index, view, "dark", extras)
+    names = [one.name for one in figure.data]
+    assert names.count("critical path") == 2
+    assert "batch 5" in names and "submitted" in names
+    assert figure.layout.yaxis.ticktext[0] == "Critical path"
+    assert len([shape for shape in figure.layout.shapes if shape.type == "rect"]) == 3
+    bars = next(one for one in figure.data if one.name == "Communicate")
+    assert set(bars.customdata) >= {5, 6}
+    small = minimap(overview(index), view.window, "light")
+    assert (small.layout.height, small.layout.dragmode) == (MAP_PIXELS, "select")
+    assert len(small.to_json()) < 100_000
+
+
+def test_phases_are_chosen(index: TimelineIndex) -> None:
+    stages = state.stages_of(["wait", "no phase", "step"])
+    assert {lane.stage for lane in index.view(Query(stages=stages)).lanes} == {Stage.WAIT, Stage.STEP}
+
+
+def test_events_of_the_figures_move_the_window(index: TimelineIndex) -> None:
+    held = Window(10e6, 20e6)
+
+    def after(trigger: str, event: dict[str, object] | None) -> tuple[Window | None, bool]:
+        return state.next_window(index, trigger, state.Controls(event, "", None, held))
+
+    assert after("timeline-graph.relayoutData", {"xaxis.range[0]": 1, "xaxis.range[1]": 2}) == (Window(1e6, 2e6), False)
+    assert after("timeline-map.selectedData", {"range": {"x": [7, 3]}}) == (Window(3e6, 7e6), True)
+    assert after("timeline-map.selectedData", {"range": {"x": "nonsense"}}) == (held, True)
+    assert after("timeline-map.clickData", {"points": [{"x": 50}]}) == (Window(45e6, 55e6), True)
+    assert after("timeline-map.clickData", {}) == (held, True)
+    assert after("timeline-fit.n_clicks", None) == (None, True)
+    assert after("", None) == (held, False)
+    assert state.clicked_batch({"points": [{"customdata": 7}]}) == 7
+    for nothing in (None, {}, {"points": []}, {"points": [{"customdata": "x"}]}, {"points": [{"customdata": -1}]}):
+        assert state.clicked_batch(nothing) == 0
+
+
+def test_an_address_restores_the_view() -> None:
+    wanted = {"q": "fc", "ranks": "0,2", "phases": "wait,step", "path": "1", "batch": "5", "empty": ""}
+    found = state.address("/run/x/timeline", Window(1.25e6, 7.5e6), wanted)
+    route = parse(found["path"], "?" + found["search"])
+    assert state.asked(route) == {"window": [1.25e6, 7.5e6], "revision": 0, "batch": 5}
+    assert (route.list("ranks"), route.list("phases"), route.query["path"]) == (["0", "2"], ["wait", "step"], "1")
+    assert "empty" not in route.query
+    for odd in ("?batch=-3", "?batch=nan", "?batch=x", "?from=5&to=4", "?from=1"):
+        assert state.asked(parse("/run/x/timeline", odd)) == {"window": None, "revision": 0, "batch": 0}
