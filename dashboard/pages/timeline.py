@@ -202,13 +202,15 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(output=_OUTPUTS, inputs={"values": _INPUTS})
     def draw(values: dict[str, Any]) -> dict[str, Any]:
-        trigger = ctx.triggered[0]["prop_id"] if ctx.triggered else ""
-        if _means_nothing(trigger, values):
+        # Several things may have changed at once: an event of a figure that asks for nothing must not hide another.
+        triggers = [one["prop_id"] for one in ctx.triggered]
+        meant = [one for one in triggers if not _means_nothing(one, values)]
+        if triggers and not meant:
             return dict.fromkeys(_OUTPUTS, no_update)
         index = _index(context, context.route(values["pathname"], ""))
         if not isinstance(index, TimelineIndex):
             return _nothing(index)
-        return _answer(index, _asked_of(values, trigger), values["pathname"])
+        return _answer(index, _asked_of(values, meant[0] if meant else ""), values["pathname"])
 
     follow_address(app, "timeline")
 
