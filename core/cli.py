@@ -44,6 +44,7 @@ COMMANDS = {
     "check": Entry("ringtune.check:check", "Show what is built and available on this machine."),
     "timeline": Entry("ringtune.timeline.cli:timeline", "Read timelines: where the time went."),
     "tune": Entry("ringtune.tuner.cli:tune", "Tune the knobs while a job trains.", "tuner"),
+    "predict": Entry("ringtune.tuner.predict_cli:predict", "Predict a job on more ranks or another network.", "tuner"),
     "dashboard": Entry("ringtune.dashboard.cli:dashboard", "Serve the dashboard over the run folders.", "dashboard"),
     "report": Entry("ringtune.dashboard.cli:report", "Write a run as one self-contained HTML file.", "dashboard"),
     "bench": Entry("ringtune.benchmarks.cli:bench", "Measure throughput and scaling efficiency.", "bench"),

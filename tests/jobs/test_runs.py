@@ -21,7 +21,7 @@ from tests.jobs.launching import Job, variables
 
 GetJob = Callable[..., Job]
 STAGES = {"negotiate", "queue", "communicate", "wait", "step", "range"}
-#: In shared memory the reduction reads and writes the tensors where they lie: there is no fusion buffer to copy to and from.
+#: In shared memory the reduction reads and writes the tensors where they lie: no fusion buffer to copy to and from.
 COPIES = {"shm": set[str](), "tcp": {"copy_in", "copy_out"}}
 
 

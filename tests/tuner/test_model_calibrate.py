@@ -1,0 +1,155 @@
+"""A calibrated model gives back what a simulated job put in, and the command says what it predicts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from ringtune.errors import RingtuneError, UsageError
+from ringtune.timeline.merge import join
+from ringtune.timeline.scenario import Scenario, simulate
+from ringtune.timeline.spans import Trace
+from ringtune.tuner.model.calibrate import calibrate, check, fit_link
+from ringtune.tuner.model.cluster import Cluster, Link
+from ringtune.tuner.model.collectives import allreduce_ns
+from ringtune.tuner.model.measured import measure
+from ringtune.tuner.model.questions import Change, ask, built_in
+from ringtune.tuner.predict_cli import parse_time, predict
+
+MS = 1e6
+CALM = Scenario(ranks=4, steps=50, batches=3, compute_ns=20_000_000, jitter_ns=1, hosts=("a", "a", "b", "b"))
+"""Its copies count as waiting at the step's end, but not as travelling."""
+
+
+def trace_of(plan: Scenario) -> Trace:
+    job, _ = simulate(plan)
+    return join([Trace(job.spans[rank], (), (job.part_info(rank),), "part") for rank in job.spans])
+
+
+def test_steps_are_read_off_a_trace() -> None:
+    found = measure(trace_of(CALM))
+    assert found.sizes.tolist() == [CALM.tensor_bytes] * 6
+    assert np.median(found.compute) == pytest.approx(CALM.compute_ns + CALM.update_ns, rel=1e-3)
+    assert np.median(found.after) == pytest.approx(CALM.update_ns, rel=1e-3)
+    assert set(found.travel.tolist()) == {float(CALM.transfer_ns)}
+    assert set(found.moved.tolist()) == {2.0 * CALM.tensor_bytes}
+    # The scenario spreads its submissions evenly over the time that it computes.
+    assert np.diff(np.median(found.ready, axis=0)) == pytest.approx(CALM.compute_ns / 6, rel=0.01)
+
+
+def test_the_model_reproduces_the_job_it_was_fitted_to() -> None:
+    model = calibrate(trace_of(CALM), "job")
+    assert (model.cluster.ranks, model.cluster.hosts) == (4, 2)
+    assert allreduce_ns(2 * CALM.tensor_bytes, model.cluster) == pytest.approx(CALM.transfer_ns, rel=0.01)
+    error = check(model)
+    assert error is not None
+    assert abs(error) < 0.05
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "recursive-doubling", "tree", "hierarchical"])
+def test_a_link_is_found_from_exact_times(algorithm: str) -> None:
+    true = Cluster(ranks=8, slots=2, network=Link(25_000.0, 2e9), algorithm=algorithm)
+    sizes = np.array([4e3, 64e3, 1e6, 16e6])
+    times = np.array([allreduce_ns(size, true) for size in sizes])
+    found = fit_link(Cluster(ranks=8, slots=2, algorithm=algorithm), sizes, times)
+    assert found.network.latency_ns == pytest.approx(25_000, rel=1e-3)
+    assert found.network.bytes_per_s == pytest.approx(2e9, rel=1e-3)
+
+
+def test_a_few_disturbed_collectives_do_not_move_the_fit() -> None:
+    true = Cluster(ranks=2, slots=1, network=Link(25_000.0, 2e9), algorithm="ring")
+    sizes = np.repeat([4e3, 1e6, 16e6], 40)
+    times = np.array([allreduce_ns(size, true) for size in sizes])
+    times[::10] *= 8
+    found = fit_link(Cluster(ranks=2, slots=1, algorithm="ring"), sizes, times)
+    assert found.network.bytes_per_s == pytest.approx(2e9, rel=0.05)
+
+
+def test_collectives_of_one_size_leave_the_latency_as_it_was() -> None:
+    cluster = Cluster(ranks=2, slots=1, algorithm="ring")
+    sizes = np.full(20, 1e6)
+    assert fit_link(cluster, sizes, np.full(20, 5 * MS)).network.latency_ns == cluster.network.latency_ns
+
+
+def test_a_trace_without_steps_is_refused_in_words() -> None:
+    trace = trace_of(Scenario(ranks=2, steps=2))
+    empty = Trace(trace.spans.take(slice(0, 0)), (), trace.parts, "part")
+    with pytest.raises(RingtuneError, match="no steps"):
+        calibrate(empty, "job")
+
+
+def test_questions_move_the_step_the_right_way() -> None:
+    model = calibrate(trace_of(CALM), "job")
+    answers = {change.label: ask(model, change) for change in built_in(64)}
+    now = answers["as it is"]
+    assert (now.ranks, now.hosts) == (64, 32)
+    assert now.step_ns.low <= now.step_ns.value <= now.step_ns.high
+    for label in ("network twice as fast", "perfect overlap", "bf16 on the wire"):
+        assert answers[label].step_ns.value < now.step_ns.value, label
+    assert ask(model, Change("slow", ranks=64, straggler=2.0)).step_ns.value > now.step_ns.value
+    assert ask(model, Change("wide", ranks=64, bandwidth=1e12)).step_ns.value < now.step_ns.value
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"ranks": 10_001}, {"ranks": 0}, {"compression": "zip"}, {"straggler": 0.5}, {"network": 0.0}]
+)
+def test_impossible_questions_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        Change("wrong", **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("text", "ns"), [("10us", 1e4), ("1.5ms", 1.5e6), ("3 s", 3e9), ("7ns", 7.0), ("2µs", 2e3)])
+def test_times_as_users_write_them(text: str, ns: float) -> None:
+    assert parse_time(text) == ns
+
+
+@pytest.mark.parametrize("text", ["", "10", "ms", "-3ms", "3 hours"])
+def test_a_wrong_time_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="no time"):
+        parse_time(text)
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    path = tmp_path / "net.log"
+    path.write_text("comment\n1\n2\n1000,4000\n9000,4000000\n")
+    return path
+
+
+def test_the_command_answers_in_json(profile: Path) -> None:
+    words = [str(profile), "--step", "20ms", "-np", "1,8", "--slots-per-host", "4", "--bandwidth", "10Gbit/s", "--json"]
+    done = CliRunner().invoke(predict, words)
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.output)
+    alone, eight = document["ranks"]
+    assert (alone["efficiency"]["value"], alone["step_ns"]["value"]) == (1.0, 20 * MS)
+    assert (eight["ranks"], eight["hosts"]) == (8, 2)
+    assert eight["step_ns"]["value"] > 20 * MS
+    assert document["measured"]["step_ns"] is None
+    assert len(document["what_if"]) == len(built_in(8))
+
+
+def test_the_command_says_what_it_assumes(profile: Path) -> None:
+    done = CliRunner().invoke(predict, [str(profile), "-np", "4"])
+    assert done.exit_code == 0, done.output
+    assert "was not measured" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["-np", "0"], "ranks"),
+        (["-np", "two"], "numbers of ranks"),
+        (["--latency", "soon"], "no time"),
+        (["--bandwidth", "much"], "bandwidth"),
+        (["--straggler", "0.1"], "straggler"),
+    ],
+)
+def test_a_wrong_option_is_named(profile: Path, words: list[str], says: str) -> None:
+    done = CliRunner().invoke(predict, [str(profile), *words])
+    assert isinstance(done.exception, UsageError)
+    assert says in str(done.exception)

@@ -1,0 +1,84 @@
+"""The cost of collectives against the closed forms of their sources."""
+
+from __future__ import annotations
+
+import pytest
+
+from ringtune.algorithms import Rule
+from ringtune.errors import UsageError
+from ringtune.tuner.model.cluster import Cluster, Link
+from ringtune.tuner.model.collectives import allreduce_ns, choose
+from ringtune.tuner.model.spread import expected_maximum
+
+LATENCY, RATE = 10_000.0, 1e9  # ns; a byte takes a nanosecond
+LINK = Link(LATENCY, RATE)
+
+
+def flat_hosts(ranks: int, algorithm: str) -> Cluster:
+    return Cluster(ranks=ranks, slots=1, network=LINK, algorithm=algorithm)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "ranks", "expected"),
+    [
+        ("ring", 2, 2 * (LATENCY + 500)),
+        ("ring", 4, 6 * (LATENCY + 250)),
+        ("ring", 1000, 1998 * (LATENCY + 1)),
+        ("flat", 4, LATENCY + 3 * 1000),
+        ("recursive-doubling", 8, 3 * (LATENCY + 1000)),
+        ("recursive-doubling", 6, 4 * (LATENCY + 1000)),
+        ("halving-doubling", 8, 6 * LATENCY + 2 * 1000 * 7 / 8),
+        ("halving-doubling", 6, 4 * LATENCY + 2 * 1000 * 3 / 4 + 2 * (LATENCY + 1000)),
+        ("tree", 8, 6 * (LATENCY + 1000)),
+        ("tree", 5, 6 * (LATENCY + 1000)),
+    ],
+)
+def test_between_hosts_of_one_rank(algorithm: str, ranks: int, expected: float) -> None:
+    assert allreduce_ns(1000, flat_hosts(ranks, algorithm)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_within_a_host_two_ranks_move_the_tensor_once() -> None:
+    cluster = Cluster(ranks=2, slots=2, memory=LINK)
+    assert allreduce_ns(4000, cluster) == pytest.approx(LATENCY + 4000)
+
+
+def test_by_levels_is_within_hosts_then_a_ring_over_hosts() -> None:
+    cluster = Cluster(ranks=8, slots=4, memory=Link(0.0, RATE), network=LINK)
+    assert allreduce_ns(1000, cluster) == pytest.approx(2 * 3 / 4 * 1000 + 2 * (LATENCY + 500))
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(1, 1000), (4, 0)])
+def test_nothing_to_do_costs_nothing(ranks: int, size: int) -> None:
+    assert allreduce_ns(size, flat_hosts(ranks, "ring")) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "slots", "size", "expected"),
+    [
+        (4, 1, 64 << 10, "recursive-doubling"),
+        (4, 1, (64 << 10) + 1, "ring"),
+        (16, 1, 32 << 10, "recursive-doubling"),
+        (16, 1, 512 << 10, "halving-doubling"),
+        (16, 1, 1 << 20, "ring"),
+        (16, 4, 1 << 20, "hierarchical"),
+    ],
+)
+def test_the_built_in_table_chooses(ranks: int, slots: int, size: int, expected: str) -> None:
+    assert choose(size, Cluster(ranks=ranks, slots=slots)) == expected
+
+
+def test_a_table_of_the_job_comes_before_the_built_in_one() -> None:
+    rules = (Rule("memory", 0, 0, "tree"), Rule("network", 0, 0, "flat"))
+    assert choose(1 << 20, Cluster(ranks=4, rules=rules)) == "flat"
+
+
+@pytest.mark.parametrize("shape", [{"ranks": 0}, {"ranks": 2, "slots": 0}, {"ranks": 2, "algorithm": "circle"}])
+def test_impossible_clusters_are_refused(shape: dict[str, int]) -> None:
+    with pytest.raises(UsageError):
+        Cluster(**shape)
+
+
+@pytest.mark.parametrize(("n", "expected"), [(1, 0.0), (2, 0.56419), (3, 0.84628), (10, 1.53875), (1000, 3.24144)])
+def test_expected_maximum_of_normal_variables(n: int, expected: float) -> None:
+    """Values of Teichroew, "Tables of Expected Values of Order Statistics" (1956), and Harter (1961)."""
+    assert expected_maximum(n) == pytest.approx(expected, abs=2e-5)

@@ -1,0 +1,109 @@
+"""What the ranks of a job are joined by, in terms of latency, bandwidth and what communication takes from computing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ringtune.algorithms import ALGORITHMS, Rule
+from ringtune.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Link:
+    """A way between two ranks.
+
+    Attributes:
+        latency_ns: From the begin of a send to the receipt of an empty message.
+        bytes_per_s: Of a long message.
+    """
+
+    latency_ns: float
+    bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        """Check the terms.
+
+        Raises:
+            UsageError: A negative latency or no bandwidth.
+        """
+        if self.latency_ns < 0 or not self.bytes_per_s > 0:
+            raise UsageError(f"a link of {self.latency_ns} ns and {self.bytes_per_s} bytes/s: expected >= 0 and > 0")
+
+    def send_ns(self, size: float) -> float:
+        """Time until a message of so many bytes has arrived."""
+        return self.latency_ns + size / self.bytes_per_s * 1e9
+
+    def faster(self, factor: float) -> Link:
+        """The same link with `factor` times the bandwidth."""
+        return replace(self, bytes_per_s=self.bytes_per_s * factor)
+
+
+AUTO = "auto"
+
+MEMORY = Link(700.0, 12e9)
+"""Between ranks of one host, before a trace says better: measured with `ringtune bench allreduce`."""
+
+NETWORK = Link(30e3, 1.15e9)
+"""Between hosts: 10 Gbit/s Ethernet with TCP."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """So many ranks on hosts of so many slots.
+
+    Attributes:
+        ranks: Of the job.
+        slots: Ranks of a host; those of the last host may be fewer.
+        memory: Between ranks of one host.
+        network: Between hosts; the ranks of a host share its bandwidth.
+        contention: Share of the time of communication by which it makes computing longer that goes on meanwhile.
+        batch_ns: Cost of a batch beside its collective.
+        control_ns: From the last rank's announcement to the decision, for each level of the tree of ranks.
+        control_fan: Children of a rank in that tree.
+        algorithm: Of allreduces between hosts; `AUTO` as the runtime chooses.
+        rules: What it chooses by size, ranks and links, as in `ringtune.algorithms`; none: the built-in table.
+    """
+
+    ranks: int
+    slots: int = 1
+    memory: Link = MEMORY
+    network: Link = NETWORK
+    contention: float = 0.0
+    batch_ns: float = 0.0
+    control_ns: float = 50e3
+    control_fan: int = 8
+    algorithm: str = AUTO
+    rules: tuple[Rule, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the shape and the words.
+
+        Raises:
+            UsageError: No ranks or no slots, or no such algorithm.
+        """
+        if self.ranks < 1 or self.slots < 1:
+            raise UsageError(f"{self.ranks} ranks on hosts of {self.slots} slots: expected at least one of each")
+        known = (AUTO, *ALGORITHMS[1:])
+        if self.algorithm not in known:
+            raise UsageError(f"no algorithm {self.algorithm!r}: expected one of {', '.join(known)}")
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts."""
+        return math.ceil(self.ranks / self.slots)
+
+    @property
+    def local(self) -> int:
+        """Ranks of a full host."""
+        return min(self.ranks, self.slots)
+
+    @property
+    def widest(self) -> Link:
+        """The links that bound a collective: between hosts if there are several, else within the host."""
+        return self.network if self.hosts > 1 else self.memory
+
+    @property
+    def decision_ns(self) -> float:
+        """From the last announcement to the decision on every rank: up and down the tree."""
+        return self.control_ns * max(1, math.ceil(math.log(max(self.ranks, 2), self.control_fan)))

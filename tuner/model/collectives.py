@@ -1,0 +1,110 @@
+"""What an allreduce costs: the runtime's algorithms in terms of latency and bandwidth.
+
+The formulas are those of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
+MPICH" (2005), without the cost of adding, which the calibrated bandwidth holds. The algorithms are those of
+native/collective/algorithm.h.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ringtune.algorithms import Rule
+from ringtune.tuner.model.cluster import AUTO, Cluster, Link
+
+RING, HIERARCHICAL = "ring", "hierarchical"
+
+_KIB = 1 << 10
+
+BUILT_IN: tuple[Rule, ...] = (
+    Rule("network", 4, 64 * _KIB, "recursive-doubling"),
+    Rule("network", 4, 0, "ring"),
+    Rule("network", 0, 32 * _KIB, "recursive-doubling"),
+    Rule("network", 0, 512 * _KIB, "halving-doubling"),
+)
+"""The rows of native/collective/algorithm.cc for ranks that share no memory."""
+
+
+def ring_ns(size: float, ranks: int, link: Link) -> float:
+    """2 (n - 1) steps of 1/n of the bytes."""
+    return 0.0 if ranks < 2 else 2 * (ranks - 1) * link.send_ns(size / ranks)
+
+
+def flat_ns(size: float, ranks: int, link: Link) -> float:
+    """One step in which each sends everything to all others, one after the other on its own way out."""
+    return 0.0 if ranks < 2 else link.latency_ns + (ranks - 1) * size / link.bytes_per_s * 1e9
+
+
+def recursive_doubling_ns(size: float, ranks: int, link: Link) -> float:
+    """Exchanges of everything with partners at doubling distances; two more steps for ranks beyond a power of two."""
+    if ranks < 2:
+        return 0.0
+    power = int(math.log2(ranks))
+    steps = power + 2 if 1 << power < ranks else power
+    return steps * link.send_ns(size)
+
+
+def halving_doubling_ns(size: float, ranks: int, link: Link) -> float:
+    """Exchanges that halve, then exchanges that double: 2 log2 n steps, the ring's bytes."""
+    if ranks < 2:
+        return 0.0
+    power = int(math.log2(ranks))
+    among = 1 << power
+    extra = 2 * link.send_ns(size) if among < ranks else 0.0
+    return 2 * power * link.latency_ns + 2 * size * (among - 1) / among / link.bytes_per_s * 1e9 + extra
+
+
+def tree_ns(size: float, ranks: int, link: Link) -> float:
+    """Up a binomial tree and down again."""
+    return 0.0 if ranks < 2 else 2 * math.ceil(math.log2(ranks)) * link.send_ns(size)
+
+
+def shared_ns(size: float, ranks: int, link: Link) -> float:
+    """All ranks of a host through shared memory: each packs, reduces its part and copies back, at the ring's bytes.
+
+    `bytes_per_s` is that of the tensor over two ranks (factor 1), as `ringtune bench allreduce -np 2` shows it.
+    """
+    if ranks < 2:
+        return 0.0
+    moved = 2 * (ranks - 1) / ranks * size
+    return link.latency_ns * math.ceil(math.log2(ranks)) + moved / link.bytes_per_s * 1e9
+
+
+_BY_NAME = {
+    "flat": flat_ns,
+    "recursive-doubling": recursive_doubling_ns,
+    "halving-doubling": halving_doubling_ns,
+    "tree": tree_ns,
+}
+
+
+def choose(size: float, cluster: Cluster) -> str:
+    """Return the algorithm the runtime takes between hosts: by levels where hosts have several ranks, else by table."""
+    if cluster.algorithm != AUTO:
+        return cluster.algorithm
+    if cluster.local > 1:
+        return HIERARCHICAL
+    for rule in cluster.rules or BUILT_IN:
+        fits = rule.max_ranks == 0 or cluster.ranks <= rule.max_ranks
+        if rule.links == "network" and fits and size <= (rule.max_bytes or math.inf):
+            return rule.algorithm
+    return RING
+
+
+def allreduce_ns(size: float, cluster: Cluster) -> float:
+    """Time of one allreduce of `size` bytes over all ranks, from the moment when the last one has begun.
+
+    The ranks of a host share its way out: a ring passes it once, the others send as many copies as there are ranks.
+    """
+    if cluster.ranks < 2 or size <= 0:
+        return 0.0
+    if cluster.hosts == 1:
+        return shared_ns(size, cluster.ranks, cluster.memory)
+    name = choose(size, cluster)
+    if name == HIERARCHICAL:
+        inside = shared_ns(size, cluster.local, cluster.memory)
+        return inside + ring_ns(size, cluster.hosts, cluster.network)
+    if name == RING:
+        return ring_ns(size, cluster.ranks, cluster.network)
+    way_out = Link(cluster.network.latency_ns, cluster.network.bytes_per_s / cluster.local)
+    return _BY_NAME[name](size, cluster.ranks, way_out)

@@ -1,0 +1,174 @@
+"""What if: named changes of a calibrated job, and what each would give, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ringtune.errors import UsageError
+from ringtune.knobs import Knobs
+from ringtune.tuner.model.calibrate import Model
+from ringtune.tuner.model.cluster import Cluster, Link
+from ringtune.tuner.model.replay import Conditions, Step, play
+from ringtune.tuner.model.workload import Workload
+
+MOST_RANKS = 10_000
+
+WIRE = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}
+"""Share of float32's bytes on the wire, by compression."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """How a question differs from the job as it ran; None: as it was.
+
+    Attributes:
+        label: For tables.
+        ranks: Of the job.
+        slots: Ranks of a host.
+        bandwidth: Between hosts, in bytes/s.
+        latency_ns: Between hosts.
+        network: Factor on the bandwidth of the job's widest links.
+        straggler: The slowest rank computes so many times as long.
+        even: No rank is later than an average one.
+        overlap: Communication is hidden behind computing as if it cost nothing there.
+        compression: A key of `WIRE`.
+        algorithm: Between hosts.
+        compute: Factor on the speed of computing.
+        knobs: Changed knobs by name.
+    """
+
+    label: str
+    ranks: int | None = None
+    slots: int | None = None
+    bandwidth: float | None = None
+    latency_ns: float | None = None
+    network: float = 1.0
+    straggler: float = 1.0
+    even: bool = False
+    overlap: bool = False
+    compression: str = "none"
+    algorithm: str | None = None
+    compute: float = 1.0
+    knobs: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            UsageError: A value that no job has.
+        """
+        if self.ranks is not None and not 1 <= self.ranks <= MOST_RANKS:
+            raise UsageError(f"{self.ranks} ranks: expected 1 to {MOST_RANKS}")
+        if self.compression not in WIRE:
+            raise UsageError(f"no compression {self.compression!r}: expected one of {', '.join(WIRE)}")
+        if self.straggler < 1.0 or not self.network > 0 or not self.compute > 0:
+            raise UsageError("a straggler is a factor of at least 1, and speeds are factors above 0")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A prediction and the 95 % interval of its inputs' uncertainty."""
+
+    value: float
+    low: float
+    high: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Return it for JSON."""
+        return {"value": self.value, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a step would be: length in ns, efficiency (rate per rank against a rank alone), and the step as played."""
+
+    change: Change
+    ranks: int
+    hosts: int
+    step_ns: Value
+    efficiency: Value
+    step: Step
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON; times in ns."""
+        return {
+            "label": self.change.label,
+            "ranks": self.ranks,
+            "hosts": self.hosts,
+            "step_ns": self.step_ns.as_dict(),
+            "efficiency": self.efficiency.as_dict(),
+            "compute_ns": self.step.compute_ns,
+            "exposed_ns": self.step.waiting_ns,
+            "late_ns": self.step.late_ns,
+            "contention_ns": self.step.contention_ns,
+            "communicate_ns": self.step.communicate_ns,
+            "batches": len(self.step.batches),
+        }
+
+
+def ask(model: Model, change: Change) -> Answer:
+    """Predict a step of `model`'s job under `change`."""
+    knobs = Knobs.from_dict(change.knobs, base=model.knobs)
+    conditions = Conditions(straggler=change.straggler, hidden=change.overlap)
+    pairs = [(model.work, model.cluster), *model.draws]
+    changed = [(_work(work, change), _cluster(cluster, change)) for work, cluster in pairs]
+    steps = [play(work, cluster, knobs, conditions) for work, cluster in changed]
+    first, cluster = steps[0], changed[0][1]
+    return Answer(
+        change,
+        cluster.ranks,
+        cluster.hosts,
+        _value([step.length_ns for step in steps]),
+        _value([step.efficiency for step in steps]),
+        first,
+    )
+
+
+def built_in(ranks: int) -> list[Change]:
+    """The questions that everybody asks, at so many ranks."""
+    return [
+        Change("as it is", ranks=ranks),
+        Change("network twice as fast", ranks=ranks, network=2.0),
+        Change("no straggler", ranks=ranks, even=True),
+        Change("perfect overlap", ranks=ranks, overlap=True),
+        Change("bf16 on the wire", ranks=ranks, compression="bf16"),
+        Change("fusion buffer 64 MiB", ranks=ranks, knobs={"fusion_bytes": 64 << 20}),
+        Change("fusion buffer 1 MiB", ranks=ranks, knobs={"fusion_bytes": 1 << 20}),
+    ]
+
+
+def _work(work: Workload, change: Change) -> Workload:
+    if change.even:
+        work = replace(work, jitter=0.0)
+    if change.compute != 1.0:
+        work = work.lasting(work.compute_ns / change.compute)
+    return work.narrowed(WIRE[change.compression])
+
+
+def _cluster(cluster: Cluster, change: Change) -> Cluster:
+    network, memory = cluster.network, cluster.memory
+    network = Link(
+        network.latency_ns if change.latency_ns is None else change.latency_ns,
+        network.bytes_per_s if change.bandwidth is None else change.bandwidth,
+    )
+    ranks = change.ranks or cluster.ranks
+    slots = change.slots or cluster.slots
+    if ranks <= slots:
+        memory = memory.faster(change.network)
+    return replace(
+        cluster,
+        ranks=ranks,
+        slots=slots,
+        memory=memory,
+        network=network.faster(change.network),
+        algorithm=change.algorithm or cluster.algorithm,
+    )
+
+
+def _value(values: Sequence[float]) -> Value:
+    low, high = np.quantile(values, (0.025, 0.975)) if len(values) > 1 else (values[0], values[0])
+    return Value(values[0], min(float(low), values[0]), max(float(high), values[0]))

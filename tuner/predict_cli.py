@@ -1,0 +1,207 @@
+"""``ringtune predict``: what a job would give on more ranks, another network, or with other settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from ringtune.algorithms import ALGORITHMS
+from ringtune.errors import UsageError
+from ringtune.knobs import DEFAULTS
+from ringtune.timeline import load
+from ringtune.timeline.units import bytes_text, parse_rate, rate_text, time_text
+from ringtune.tuner.model.calibrate import Model, calibrate, check
+from ringtune.tuner.model.cluster import NETWORK, Cluster
+from ringtune.tuner.model.questions import WIRE, Answer, Change, Value, ask, built_in
+from ringtune.tuner.model.workload import from_profile
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)")
+_TIME_UNITS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
+_DEFAULT_DOUBLINGS = 5
+
+
+def parse_time(text: str) -> float:
+    """Read a time such as ``10us`` or ``1.5ms``, as ns.
+
+    Raises:
+        UsageError: It is none.
+    """
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is no time: expected a number with ns, us, ms or s, as in 10us")
+    return float(match[1]) * _TIME_UNITS[match[2]]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option("-np", "--num-proc", "ranks", metavar="N,...", help="Numbers of ranks; default: the job's, doubled.")
+@click.option("--slots-per-host", type=click.IntRange(min=1), help="Ranks of a host; default: as the job had.")
+@click.option("--bandwidth", metavar="RATE", help="Of a host's network, e.g. 25Gbit/s; default: as the job had.")
+@click.option("--latency", metavar="TIME", help="Between hosts, e.g. 10us; default: as the job had.")
+@click.option("--step", metavar="TIME", help="Of a profile: computing time of its step, e.g. 128.1ms.")
+@click.option("--compute-speed", type=float, default=1.0, help="Factor on the speed of computing.")
+@click.option("--straggler", type=float, default=1.0, help="The slowest rank computes so many times as long.")
+@click.option("--compression", type=click.Choice(list(WIRE)), default="none", help="Of gradients on the wire.")
+@click.option("--algorithm", type=click.Choice(ALGORITHMS[1:]), help="Between hosts; default: as the runtime chooses.")
+@click.option("--fusion-mb", type=click.FloatRange(min=0), help="Fusion buffer in MiB.")
+@click.option("--cycle-time-ms", type=click.FloatRange(min=0), help="Cycle time in ms.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def predict(source: Path, ranks: str | None, as_json: bool, **values: Any) -> None:
+    """Predict step time and efficiency of the job that left SOURCE.
+
+    SOURCE is a run folder or a trace (ringtune's, PyTorch's, Horovod's), or a backward profile of lines
+    `microseconds,bytes`. Intervals are those of what was measured; the model's own error stands in tuner/README.md.
+    """
+    model = _model(source, values["step"])
+    base = {
+        "slots": values["slots_per_host"],
+        "bandwidth": parse_rate(values["bandwidth"]) if values["bandwidth"] else None,
+        "latency_ns": parse_time(values["latency"]) if values["latency"] else None,
+        "straggler": values["straggler"],
+        "compression": values["compression"],
+        "algorithm": values["algorithm"],
+        "compute": values["compute_speed"],
+        "knobs": _knobs(values["fusion_mb"], values["cycle_time_ms"]),
+    }
+    counts = _counts(ranks, model.cluster.ranks)
+    growing = [ask(model, Change(_size(model, count, base["slots"]), ranks=count, **base)) for count in counts]
+    what_if = [_what_if(model, change, base) for change in built_in(counts[-1])]
+    if as_json:
+        click.echo(orjson.dumps(_document(model, growing, what_if), option=orjson.OPT_INDENT_2).decode())
+        return
+    console = Console()
+    console.print(_headline(model), highlight=False)
+    assumed = _assumed(model, base)
+    if assumed is not None:
+        console.print(assumed, highlight=False)
+    console.print(_table("more ranks", growing))
+    console.print(_table(f"what if, at {counts[-1]} ranks", what_if))
+
+
+def _what_if(model: Model, change: Change, base: dict[str, Any]) -> Answer:
+    """The question on top of what the user set."""
+    own = {name: getattr(change, name) for name in ("network", "even", "overlap")}
+    compression = change.compression if change.compression != "none" else base["compression"]
+    knobs = {**base["knobs"], **change.knobs}
+    merged = {**base, **own, "compression": compression, "knobs": knobs}
+    return ask(model, Change(change.label, ranks=change.ranks, **merged))
+
+
+def _model(source: Path, step: str | None) -> Model:
+    if source.is_file() and _is_profile(source):
+        text = source.read_text(encoding="utf-8", errors="replace")
+        work = from_profile(text, source.stem, parse_time(step) if step else None)
+        return Model(work, Cluster(ranks=1), DEFAULTS)
+    if step is not None:
+        raise UsageError("--step is for a backward profile; a trace knows its steps. --compute-speed changes both.")
+    return calibrate(load(source), source.stem)
+
+
+def _is_profile(path: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.read(4096)
+    lines = head.decode("utf-8", errors="replace").splitlines()
+    return len(lines) > 3 and re.fullmatch(r"[\d.eE+-]+,\d+", lines[3].strip()) is not None
+
+
+def _counts(text: str | None, ranks: int) -> list[int]:
+    if text is None:
+        first = max(ranks, 1)
+        return [first * 2**power for power in range(_DEFAULT_DOUBLINGS + (first == 1))]
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise UsageError(f"-np {text!r}: expected numbers of ranks with commas between, as in 8,64,512") from None
+
+
+def _size(model: Model, ranks: int, slots: int | None) -> str:
+    hosts = -(-ranks // (slots or model.cluster.slots))
+    return f"{ranks} ranks, {hosts} host{'s' if hosts > 1 else ''}"
+
+
+def _knobs(fusion_mb: float | None, cycle_ms: float | None) -> dict[str, int]:
+    knobs = {}
+    if fusion_mb is not None:
+        knobs["fusion_bytes"] = round(fusion_mb * (1 << 20))
+    if cycle_ms is not None:
+        knobs["cycle_time_ns"] = round(cycle_ms * 1e6)
+    return knobs
+
+
+def _headline(model: Model) -> str:
+    work, cluster, link = model.work, model.cluster, model.cluster.widest
+    amount = f"{len(work.gradients)} gradients of {bytes_text(work.bytes)}"
+    lines = [f"{work.name}: {amount}, computes {time_text(work.compute_ns)} a step"]
+    error = check(model)
+    if error is not None and model.measured_ns is not None:
+        lines += [
+            f"measured on {cluster.ranks} ranks, {cluster.hosts} host(s): {time_text(model.measured_ns)} a step; "
+            f"the model gives {100 * (1 + error):.1f} % of it",
+            f"links {rate_text(link.bytes_per_s)}, {time_text(link.latency_ns)}; a rank's computing spreads by "
+            f"{100 * work.jitter:.1f} % from step to step",
+        ]
+    return "\n".join(lines)
+
+
+def _assumed(model: Model, base: dict[str, Any]) -> str | None:
+    """A sentence on what nobody measured or said."""
+    if model.cluster.hosts > 1 or (base["bandwidth"] is not None and base["latency_ns"] is not None):
+        return None
+    return (
+        "The network between hosts was not measured: where not given, "
+        f"{rate_text(NETWORK.bytes_per_s)} (--bandwidth) and {time_text(NETWORK.latency_ns)} (--latency) are assumed."
+    )
+
+
+def _table(title: str, answers: list[Answer]) -> Table:
+    table = Table(title=title)
+    table.add_column("", no_wrap=True)
+    for name in ("step", "efficiency", "exposed", "late"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for answer in answers:
+        table.add_row(
+            answer.change.label,
+            _spread(answer.step_ns, time_text),
+            f"{100 * answer.efficiency.value:.1f} %",
+            time_text(answer.step.waiting_ns),
+            time_text(answer.step.late_ns),
+        )
+    return table
+
+
+def _spread(value: Value, text: Callable[[float], str]) -> str:
+    """A value, with its interval in brackets, as in ``11.7 [10.6, 12.8] ms``."""
+    words = [text(number).rsplit(" ", 1) for number in (value.value, value.low, value.high)]
+    if value.low == value.high or len({unit for _, unit in words}) > 1:
+        return text(value.value)
+    return f"{words[0][0]} [{words[1][0]}, {words[2][0]}] {words[0][1]}"
+
+
+def _document(model: Model, growing: list[Answer], what_if: list[Answer]) -> dict[str, Any]:
+    link = model.cluster.widest
+    return {
+        "format": 1,
+        "workload": {
+            "name": model.work.name,
+            "gradients": len(model.work.gradients),
+            "bytes": model.work.bytes,
+            "compute_ns": model.work.compute_ns,
+            "jitter": model.work.jitter,
+        },
+        "measured": {
+            "ranks": model.cluster.ranks,
+            "hosts": model.cluster.hosts,
+            "step_ns": model.measured_ns,
+            "model_error": check(model),
+            "link": {"latency_ns": link.latency_ns, "bytes_per_s": link.bytes_per_s},
+        },
+        "ranks": [answer.as_dict() for answer in growing],
+        "what_if": [answer.as_dict() for answer in what_if],
+    }
