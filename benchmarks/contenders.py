@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 import torch.distributed as dist
 
 import ringtune.torch as hvd
+from ringtune import session
 from ringtune.benchmarks.workers.race.bursts import Contest, SumContest, in_turn
 from ringtune.benchmarks.workers.race.patterns import Array, Buffers, Task
-from ringtune.benchmarks.workers.race.rank import Opener
+from ringtune.benchmarks.workers.race.rank import Opener, Unsupported
+from ringtune.operations import Allreduce
+from ringtune.torch.compression import Compressor, wire_number
+from ringtune.torch.handles import dtype_number
 
 # The defaults of torch's DDP: `bucket_cap_mb=25`, and a smaller first bucket so that the first reduction starts early.
 BUCKET_BYTES = 25 * 1024 * 1024
@@ -33,6 +38,37 @@ def ringtune_async(tensors: Tensors) -> Callable[[], object]:
         handles = [hvd.allreduce_async_(tensor, name=name, op=hvd.Sum) for tensor, name in named]
         for handle in handles:
             hvd.synchronize(handle)
+
+    return reduce
+
+
+def ringtune_cast(compression: type[Compressor], tensors: Tensors) -> Callable[[], object]:
+    """As `ringtune_async`, but the runtime casts while it copies: what `DistributedOptimizer` does."""
+    wire = wire_number(compression, hvd.Sum)
+    now = session.require()
+    operations = [
+        Allreduce(name, at, at, tuple(tensor.shape), dtype_number(tensor), hvd.Sum, wire=wire)
+        for tensor, name in _named(tensors)
+        for at in [tensor.data_ptr()]
+    ]
+
+    def reduce() -> None:
+        tickets = [now.submit_allreduce(operation) for operation in operations]
+        for ticket in tickets:
+            now.wait(ticket)
+            now.release(ticket)
+
+    return reduce
+
+
+def ringtune_passes(tensors: Tensors) -> Callable[[], object]:
+    """Casts by hand around an allreduce of float16, as Horovod's compression does."""
+    named = _named(tensors)
+
+    def reduce() -> None:
+        handles = [hvd.allreduce_async_(tensor.to(torch.float16), name=name, op=hvd.Sum) for tensor, name in named]
+        for handle, (tensor, _) in zip(handles, named, strict=True):
+            tensor.copy_(hvd.synchronize(handle))
 
     return reduce
 
@@ -104,6 +140,13 @@ def open_sum(make: Callable[[Tensors], Callable[[], object]], task: Task) -> Con
     return SumContest(buffers, make([_as_tensor(array, task.dtype) for array in buffers.arrays]))
 
 
+def open_cast(make: Callable[[Tensors], Callable[[], object]], travels: str, task: Task) -> Contest:
+    """Returns the contest of `make` over numbers that are exact in the dtype which they travel as."""
+    if task.dtype != "float32":
+        raise Unsupported("it sends float32 as something shorter")
+    return open_sum(make, replace(task, travels=travels))
+
+
 def open_bucket_views(task: Task) -> Contest:
     """As torch's DDP with `gradient_as_bucket_view`: tensors are parts of the buckets, nothing is copied."""
     shapes = plan_buckets([torch.empty(length, dtype=_dtype(task.dtype), device="meta") for length in task.lengths])
@@ -140,4 +183,7 @@ _SUMS = {
 CONTENDERS: Mapping[str, Opener] = {
     **{name: partial(open_sum, make) for name, make in _SUMS.items()},
     "gloo-bucket-views": open_bucket_views,
+    "ringtune-fp16": partial(open_cast, partial(ringtune_cast, hvd.Compression.fp16), "float16"),
+    "ringtune-bf16": partial(open_cast, partial(ringtune_cast, hvd.Compression.bf16), "bfloat16"),
+    "ringtune-fp16-passes": partial(open_cast, ringtune_passes, "float16"),
 }

@@ -38,12 +38,14 @@ class PeerSpec:
         contenders: benchmark -> contenders that the peer sends into it, each with what its ranks call it.
         absent: returns why the peer cannot run here, or None when it can.
         start: how its job in a race is started; `ringtune bench resnet` has it in ringtune's own processes.
+        named_only: not among ``all``: ringtune itself, doing something else.
     """
 
     name: str
     contenders: Mapping[str, Mapping[str, str]]
     absent: Callable[[], str | None]
     start: Start | None = None
+    named_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,14 @@ PEERS: dict[str, PeerSpec] = {
         _mpi("oneccl", "oneccl", ("mpiexec",), {}, "oneccl"),
     )
 }
+for _way in ("ringtune-fp16", "ringtune-bf16", "ringtune-fp16-passes"):
+    PEERS[_way] = PeerSpec(
+        _way,
+        {name: {_way: _way} for name in ("allreduce", "gradients")},
+        lambda: None,
+        partial(start_torch, _way),
+        True,
+    )
 _SUBJECT = {"allreduce": {SUBJECT: "ringtune"}, "gradients": {SUBJECT: "ringtune-async"}}
 # ringtune's two faces, each a job of its own.
 _TRAINING = (SUBJECT, "ringtune-ddp")
@@ -126,7 +136,8 @@ def select_peers(text: str, benchmark: str, hosts: str | None = None) -> Selecti
     contenders = [SUBJECT]
     absent: dict[str, str] = {}
     present: list[PeerSpec] = []
-    for name in dict.fromkeys(known if ALL in names else names):
+    everyone = [name for name in known if not PEERS[name].named_only]
+    for name in dict.fromkeys(everyone if ALL in names else names):
         if name not in known:
             raise UsageError(
                 f"unknown peer {name!r} for 'ringtune bench {benchmark}'; known: {', '.join(known)}, or {ALL}"
@@ -142,7 +153,7 @@ def select_peers(text: str, benchmark: str, hosts: str | None = None) -> Selecti
 
 
 def _away(spec: PeerSpec, hosts: str | None) -> str | None:
-    own_processes = spec.start is None or spec.name == "gloo"
+    own_processes = spec.start is None or spec.named_only or spec.name == "gloo"
     return None if hosts is None or own_processes else "it is started on this host only; leave out -H"
 
 

@@ -11,7 +11,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Allreduce:
-    """An allreduce to submit: addresses of contiguous memory, numbers as in ``native/base/dtype.h``."""
+    """An allreduce to submit: addresses of contiguous memory, numbers as in ``native/base/dtype.h``.
+
+    A floating tensor travels as the dtype ``wire``, -1: as it is.
+    """
 
     name: str
     input: int
@@ -24,6 +27,7 @@ class Allreduce:
     group: str = ""
     group_size: int = 0
     process_set: int = 0
+    wire: int = -1
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ class Session:
             return int(
                 self.runtime.allreduce(
                     o.name, o.input, o.output, o.shape, o.dtype, o.op, o.prescale, o.postscale, o.group, o.group_size,
-                    o.process_set,
+                    o.process_set, o.wire,
                 )
             )  # fmt: skip
         except self._error as error:

@@ -19,10 +19,10 @@ from ringtune.benchmarks.workers.race.rank import Seat, serve
 
 
 def main(join: str, threads: str, library: str) -> None:
-    """Runs this rank; `library` is ``ringtune`` or ``gloo``."""
+    """Runs this rank; `library` is ``gloo``, or ``ringtune`` and perhaps how."""
     hvd.init()
     torch.set_num_threads(int(threads))
-    about = f"ringtune {ringtune.__version__}" if library == "ringtune" else f"gloo of torch {torch.__version__}"
+    about = f"gloo of torch {torch.__version__}" if library == "gloo" else f"ringtune {ringtune.__version__}"
     with open_gloo() if library == "gloo" else nullcontext():
         serve(Seat(join, hvd.rank(), hvd.size(), about), CONTENDERS)
     hvd.shutdown()

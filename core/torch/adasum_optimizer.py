@@ -15,7 +15,7 @@ from ringtune.session import state
 from ringtune.torch import handles
 from ringtune.torch.arguments import Adasum
 from ringtune.torch.asynchronous import allreduce_async_
-from ringtune.torch.compression import Compressor
+from ringtune.torch.compression import Chosen
 from ringtune.torch.reducer import TOO_MANY_PASSES
 
 NO_SKIP = "Skipping synchronization is not supported when using Adasum optimizer."
@@ -25,7 +25,7 @@ class _Adasum(torch.optim.Optimizer):
     """What `wrap_for_adasum` puts in front of the wrapped optimizer's class."""
 
     _parameter_names: dict[torch.Tensor, str]
-    _compression: type[Compressor]
+    _compression: Chosen
     _passes: int
     _left: dict[torch.Tensor, int]
 
@@ -98,7 +98,7 @@ class _Adasum(torch.optim.Optimizer):
 def wrap_for_adasum(
     optimizer: torch.optim.Optimizer,
     named: Sequence[tuple[str, torch.Tensor]],
-    compression: type[Compressor],
+    compression: Chosen,
     passes: int,
 ) -> Any:
     """Return an optimizer of a new class that shares state, groups and hooks with the given one."""

@@ -50,7 +50,9 @@ def check_adasum(process_set: ProcessSet) -> None:
         raise NotSupported("Running Adasum with non-power of 2 ranks is not supported yet.")
 
 
-def reduction(average: bool | None, op: int | None, factors: tuple[float, float], process_set: ProcessSet) -> Reduction:
+def reduction(
+    average: bool | None, op: int | None, factors: tuple[float, float], process_set: ProcessSet, wire: int = -1
+) -> Reduction:
     """Return how to combine, from the arguments of an allreduce.
 
     Raises:
@@ -61,4 +63,4 @@ def reduction(average: bool | None, op: int | None, factors: tuple[float, float]
     resolved = resolve_op(average, op)
     if resolved == Adasum:
         check_adasum(process_set)
-    return Reduction(resolved, float(factors[0]), float(factors[1]), number_of(process_set))
+    return Reduction(resolved, float(factors[0]), float(factors[1]), number_of(process_set), wire)

@@ -47,7 +47,7 @@ def allreduce_async(
         NotInitialized: Before ``init()``.
     """
     how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    return _start_allreduce(tensor, _like(tensor), name, how)
+    return start_allreduce(tensor, name, how)
 
 
 def allreduce_async_(
@@ -112,7 +112,7 @@ def grouped_allreduce_async(
         One handle; `synchronize` returns the list of results.
     """
     how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    return _start_group(tensors, [_like(tensor) for tensor in tensors], name, how)
+    return start_group(tensors, name, how)
 
 
 def grouped_allreduce_async_(
@@ -245,6 +245,16 @@ def join(device: int = -1) -> int:
     return last
 
 
+def start_allreduce(tensor: torch.Tensor, name: str | None, how: Reduction) -> int:
+    """Start a reduction into a new tensor."""
+    return _start_allreduce(tensor, _like(tensor), name, how)
+
+
+def start_group(tensors: Sequence[torch.Tensor], name: str | None, how: Reduction) -> int:
+    """Start a group of reductions into new tensors."""
+    return _start_group(tensors, [_like(tensor) for tensor in tensors], name, how)
+
+
 def _like(tensor: torch.Tensor) -> torch.Tensor:
     """Return contiguous memory for a result; sparse and other odd tensors are refused when submitted."""
     handles.dtype_number(tensor)
@@ -260,7 +270,7 @@ def _start_allreduce(tensor: torch.Tensor, output: torch.Tensor, name: str | Non
 def _allreduce(wire: str, how: Reduction, group: str = "", group_size: int = 0) -> Allreduce:
     """Return the operation without its tensors."""
     return Allreduce(
-        wire, 0, 0, (), 0, how.op, how.prescale, how.postscale, group, group_size, process_set=how.process_set
+        wire, 0, 0, (), 0, how.op, how.prescale, how.postscale, group, group_size, how.process_set, how.wire
     )
 
 

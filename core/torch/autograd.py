@@ -15,8 +15,8 @@ from torch.autograd import Function
 from ringtune import session
 from ringtune.common.process_sets import ProcessSet, global_process_set
 from ringtune.torch import asynchronous
-from ringtune.torch.arguments import Average, resolve_op
-from ringtune.torch.compression import Compression, Compressor
+from ringtune.torch.arguments import Average, reduction, resolve_op
+from ringtune.torch.compression import Chosen, Compression, to_travel
 from ringtune.torch.handles import synchronize
 
 
@@ -25,18 +25,22 @@ class HorovodAllreduce(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, tensor: torch.Tensor, name: str | None, op: int, factors: tuple[float, float], process_set: ProcessSet
+        ctx: Any,
+        tensor: torch.Tensor,
+        name: str | None,
+        op: int,
+        factors: tuple[float, float],
+        process_set: ProcessSet,
+        wire: int = -1,
     ) -> Any:
-        """Reduce into a new tensor."""
-        ctx.how = {
-            "op": op, "prescale_factor": factors[0], "postscale_factor": factors[1], "process_set": process_set,
-        }  # fmt: skip
-        return synchronize(asynchronous.allreduce_async(tensor, name=name, **ctx.how))
+        """Reduce into a new tensor; `wire` is the number of the dtype that it travels as, -1 for its own."""
+        ctx.how = (op, factors, process_set, wire)
+        return synchronize(asynchronous.start_allreduce(tensor, name, reduction(None, *ctx.how)))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Reduce the gradient in the same way."""
-        return allreduce(grads[0], **ctx.how), None, None, None, None
+        return HorovodAllreduce.apply(grads[0], None, *ctx.how), *[None] * 5  # type: ignore[no-untyped-call]
 
 
 class HorovodGroupedAllreduce(Function):
@@ -49,18 +53,17 @@ class HorovodGroupedAllreduce(Function):
         op: int,
         factors: tuple[float, float],
         process_set: ProcessSet,
+        wire: int,
         *tensors: torch.Tensor,
     ) -> Any:
         """Reduce into new tensors."""
-        ctx.how = {
-            "op": op, "prescale_factor": factors[0], "postscale_factor": factors[1], "process_set": process_set,
-        }  # fmt: skip
-        return tuple(synchronize(asynchronous.grouped_allreduce_async(tensors, name=name, **ctx.how)))
+        ctx.how = (op, factors, process_set, wire)
+        return tuple(synchronize(asynchronous.start_group(tensors, name, reduction(None, *ctx.how))))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Reduce the gradients in the same way."""
-        return None, None, None, None, *grouped_allreduce(grads, **ctx.how)
+        return *[None] * 5, *HorovodGroupedAllreduce.apply(None, *ctx.how, *grads)  # type: ignore[no-untyped-call]
 
 
 class HorovodAllgather(Function):
@@ -115,7 +118,7 @@ def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: Chosen = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -138,18 +141,18 @@ def allreduce(
         RuntimeFailure: It failed on all ranks; the message names it.
     """
     op = resolve_op(average, op)
-    small, context = compression.compress(tensor)
+    small, wire, decompress = to_travel(tensor, compression, op)
     reduced = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]
-        small, name, op, (prescale_factor, postscale_factor), process_set
+        small, name, op, (prescale_factor, postscale_factor), process_set, wire
     )
-    return compression.decompress(reduced, context)
+    return decompress(reduced)
 
 
 def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: Chosen = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -157,12 +160,13 @@ def grouped_allreduce(
 ) -> list[torch.Tensor]:
     """Reduce several tensors as one group and return the list of results; differentiable. See `allreduce`."""
     op = resolve_op(average, op)
-    compressed = [compression.compress(tensor) for tensor in tensors]
+    compressed = [to_travel(tensor, compression, op) for tensor in tensors]
     factors = (prescale_factor, postscale_factor)
+    wire = compressed[0].wire if compressed else -1
     reduced = HorovodGroupedAllreduce.apply(  # type: ignore[no-untyped-call]
-        name, op, factors, process_set, *(small for small, _ in compressed)
+        name, op, factors, process_set, wire, *(one.tensor for one in compressed)
     )
-    return [compression.decompress(one, context) for one, (_, context) in zip(reduced, compressed, strict=True)]
+    return [one.decompress(result) for result, one in zip(reduced, compressed, strict=True)]
 
 
 def allgather(

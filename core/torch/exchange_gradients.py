@@ -16,7 +16,7 @@ from ringtune.common.process_sets import ProcessSet, global_process_set
 from ringtune.torch import exchanges
 from ringtune.torch.arguments import Average, Sum
 from ringtune.torch.autograd import allgather, grouped_allgather
-from ringtune.torch.compression import Compression, Compressor
+from ringtune.torch.compression import Chosen, Compression
 from ringtune.torch.exchanges import Splits
 from ringtune.torch.handles import synchronize
 
@@ -107,7 +107,7 @@ def alltoall(
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: Chosen = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
@@ -133,7 +133,7 @@ def reducescatter(
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: Chosen = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,

@@ -112,6 +112,9 @@ def broadcast_optimizer_state(
         options, state = _build(theirs[1:], tensors)
         _take_over(optimizer, params, options, state)
     _finish([broadcast_async_(one, root_rank, f"optimizer.{index}") for index, one in enumerate(tensors)])
+    reducer = getattr(optimizer, "_reducer", None)
+    if reducer is not None and reducer.feedback is not None:
+        reducer.feedback.agree_anew()
 
 
 @dataclass(frozen=True)

@@ -36,12 +36,16 @@ DTYPES: dict[torch.dtype, int] = {
 
 @dataclass(frozen=True)
 class Reduction:
-    """How a reduction combines: operation number, factors before and after, and the ranks that take part."""
+    """How a reduction combines: operation number, factors before and after, and the ranks that take part.
+
+    Floating tensors travel as the dtype of number ``wire``; -1: as they are.
+    """
 
     op: int
     prescale: float = 1.0
     postscale: float = 1.0
     process_set: int = 0
+    wire: int = -1
 
 
 @dataclass
@@ -186,6 +190,7 @@ def start_allreduce(tensor: torch.Tensor, output: torch.Tensor, operation: Allre
             o.group,
             o.group_size,
             o.process_set,
+            o.wire,
         )
     )
     return ticket, [source, target, output]

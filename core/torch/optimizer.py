@@ -22,7 +22,7 @@ from ringtune.session import require, state
 from ringtune.torch.adasum_optimizer import wrap_for_adasum
 from ringtune.torch.arguments import Adasum, Average, check_adasum, resolve_op
 from ringtune.torch.asynchronous import allreduce_
-from ringtune.torch.compression import Compression, Compressor
+from ringtune.torch.compression import Chosen, Compression, FeedbackCompressor, resolve_compression
 from ringtune.torch.reducer import Reducer, ReducerOptions, reduction_of
 from ringtune.torch.verify import verify_gradients
 
@@ -35,6 +35,9 @@ ZERO_GRAD_IN_FLIGHT = (
     "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or optimizer.synchronize(). "
     "This is prohibited as it can cause a race condition."
 )
+
+COMPRESSION_STATE = "compression"
+"""Key under which `state_dict` holds the state of a compression with error feedback."""
 
 Named = Sequence[tuple[str, torch.Tensor]]
 
@@ -130,7 +133,16 @@ class _Distributed(torch.optim.Optimizer):
             self._reducer.rest()
         self._synchronized = False
         self._should_synchronize = True
-        super().load_state_dict(state_dict)
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != COMPRESSION_STATE})
+        if self._reducer is not None and self._reducer.feedback is not None:
+            self._reducer.feedback.load_state_dict(state_dict.get(COMPRESSION_STATE))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, with that of a compression with error feedback; the residuals belong to this rank."""
+        found = super().state_dict()
+        if self._reducer is not None and self._reducer.feedback is not None:
+            found[COMPRESSION_STATE] = self._reducer.feedback.state_dict()
+        return found
 
     def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """Return the closure with the gradients reduced; LBFGS decides by the loss, so it must see the same one."""
@@ -162,7 +174,7 @@ class _Wishes:
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: Chosen = Compression.none,
     backward_passes_per_step: int = 1,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
@@ -176,7 +188,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Args:
         optimizer: The optimizer; its state, parameter groups and hooks are taken over.
         named_parameters: ``model.named_parameters()``; names appear in errors and in the timeline.
-        compression: How gradients travel.
+        compression: How gradients travel: ``Compression.fp16``, ``.bf16``, ``.powersgd(...)``, ``.topk(...)``, or a
+            class like Horovod's.
         backward_passes_per_step: Backward passes whose gradients are summed up before they travel.
         op: How gradients are combined; with ``Adasum`` it is the steps of the optimizer that are combined.
         gradient_predivide_factor: With ``Average``: divide by it before the sum, multiply by it after.
@@ -189,10 +202,12 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         An optimizer of a new class with the wrapped class's name, which is one of its bases.
 
     Raises:
-        InvalidArgument: Names or groups do not fit the parameters, or a number is out of its range.
+        InvalidArgument: Names or groups do not fit the parameters, a number is out of its range, or the compression
+            is none.
     """
     now = require()
     number_of(process_set)
+    compression = resolve_compression(compression)
     if num_groups:
         warnings.warn("Parameter `num_groups` has been replaced by `groups` and is deprecated.", DeprecationWarning, 2)
         groups = num_groups if groups is None else groups
@@ -202,6 +217,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     named = _named(optimizer, named_parameters)
     if wishes.op == Adasum and now.size > 1:
         check_adasum(process_set)
+        if isinstance(compression, FeedbackCompressor):
+            raise InvalidArgument(f"{compression}: compression with error feedback is not for Adasum")
         return wrap_for_adasum(optimizer, named, compression, wishes.passes)
     members = _members(wishes.groups, named)
     wrapped = _wrap(optimizer, named, wishes.passes)

@@ -19,7 +19,7 @@ from ringtune.session import require, state
 from ringtune.torch import handles
 from ringtune.torch.arguments import Average
 from ringtune.torch.asynchronous import sparse_allreduce_async
-from ringtune.torch.compression import Compression, Compressor
+from ringtune.torch.compression import Chosen, Compression, FeedbackCompressor, to_travel, wire_number
 from ringtune.torch.handles import Reduction
 
 TOO_MANY_PASSES = (
@@ -42,7 +42,7 @@ class ReducerOptions:
     """
 
     how: Reduction
-    compression: type[Compressor] = Compression.none
+    compression: Chosen = Compression.none
     sparse_as_dense: bool = False
     passes: int = 1
     process_set: ProcessSet = global_process_set
@@ -62,7 +62,7 @@ class Slot:
         group: The group it belongs to, if any.
         grad: The gradient whose memory the runtime uses.
         finish: Brings the result into place, None when the gradient was reduced in place.
-        sparse: Waits for the reduction of a sparse gradient.
+        sparse: Waits for the reduction of a gradient that is sparse, or compressed with a memory, and returns it.
     """
 
     __slots__ = (
@@ -138,7 +138,11 @@ class Reducer:
             Group(handles.wire_name("allreduce", f"group.{index}", process_set), [by_param[param] for param in members])
             for index, members in enumerate(groups)
         ]
-        self._plain = options.compression is Compression.none
+        self._wire = wire_number(options.compression, options.how.op)
+        self.feedback = None
+        if isinstance(options.compression, FeedbackCompressor):
+            self.feedback = options.compression.attach(self.slots, options.how, options.process_set)
+        self._plain = options.compression is Compression.none or self._wire != -1
         for slot in self.slots:
             slot.param.register_post_accumulate_grad_hook(self._hook(slot))
 
@@ -158,6 +162,8 @@ class Reducer:
             slot.delay = self.passes
         for group in self.groups:
             group.ready = 0
+        if self.feedback is not None:
+            self.feedback.rest()
 
     def finish(self) -> None:
         """Start what backward did not reach (with zeros where there is no gradient), then wait for everything.
@@ -174,6 +180,8 @@ class Reducer:
         failure = self.drain()
         if failure is not None:
             raise failure
+        if self.feedback is not None:
+            self.feedback.step_done()
 
     def drain(self) -> RingtuneError | None:
         """Wait for what is under way and return the first failure."""
@@ -244,6 +252,7 @@ class Reducer:
                 group,
                 group_size,
                 how.process_set,
+                self._wire,
             )
         except native.error_class() as error:
             raise native.translate(error) from None
@@ -253,25 +262,32 @@ class Reducer:
         """Start a gradient that is sparse, compressed, not contiguous or of an unusual dtype."""
         grad = slot.param.grad
         assert grad is not None and not grad.requires_grad, "a gradient with a graph (create_graph) cannot be reduced"
+        compression = self.options.compression
+        if self.feedback is not None:
+            slot.sparse = self.feedback.start(slot.name, grad)
+            if slot.sparse is not None:
+                return
+            # Members of the group are compressed and do not travel as such.
+            compression, group, group_size = Compression.none, "", 0
         if grad.is_sparse and not self.options.sparse_as_dense:
             slot.sparse = sparse_allreduce_async(grad, slot.name, self.options.how.op, self.options.process_set)
             return
         dense = grad.to_dense() if grad.is_sparse else grad
-        small, context = self.options.compression.compress(dense)
-        small = small.contiguous()
+        travelling = to_travel(dense, compression, self.options.how.op)
+        small = travelling.tensor.contiguous()
         number = handles.dtype_number(small)
         how = self.options.how
         try:
             slot.ticket = require().runtime.allreduce(
                 slot.wire, small.data_ptr(), small.data_ptr(), slot.shape, number, how.op, how.prescale, how.postscale,
-                group, group_size, how.process_set,
+                group, group_size, how.process_set, travelling.wire,
             )  # fmt: skip
         except native.error_class() as error:
             raise native.translate(error) from None
         slot.grad = (grad, small)
 
         def finish() -> None:
-            result = self.options.compression.decompress(small, context)
+            result = travelling.decompress(small)
             if grad.is_sparse:
                 slot.param.grad = result.to_sparse()
             elif result is not grad:

@@ -12,5 +12,6 @@ void add_store(nanobind::module_& module);
 void add_runtime(nanobind::module_& module);
 void add_rehearsal(nanobind::module_& module);
 void add_collectives(nanobind::class_<Runtime>& runtime);
+void add_compression(nanobind::module_& module);
 
 }  // namespace ringtune::bind

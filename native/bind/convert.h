@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,13 @@ inline ReduceOp to_reduce_op(int value) {
 inline DType to_dtype(int value) {
   if (value < 0 || value >= kDTypeCount) throw InvalidArgument("unknown dtype number " + std::to_string(value));
   return static_cast<DType>(value);
+}
+
+/// The dtype to travel as: the tensor's own for -1, and where nothing is to be cast (Horovod's rule: only floating
+/// tensors are compressed).
+inline std::optional<DType> to_wire(int value, int dtype) {
+  if (value == -1 || value == dtype || !is_floating(to_dtype(dtype))) return std::nullopt;
+  return to_dtype(value);
 }
 
 // Addresses are those of tensors that the caller keeps alive.

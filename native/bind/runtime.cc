@@ -19,9 +19,9 @@ namespace {
 
 Ticket allreduce(Runtime& self, std::string_view name, std::uintptr_t input, std::uintptr_t output, const Shape& shape,
                  int dtype, int op, double prescale, double postscale, std::string_view group, std::uint32_t group_size,
-                 std::uint32_t process_set) {
+                 std::uint32_t process_set, int wire) {
   return self.submit(AllreduceCall{name, to_dtype(dtype), to_reduce_op(op), process_set, prescale, postscale, group,
-                                   group_size, shape, input_at(input), output_at(output)});
+                                   group_size, shape, input_at(input), output_at(output), to_wire(wire, dtype)});
 }
 
 /// An allreduce that is repeated: its words are kept here, a call carries two addresses. Borrows the runtime.
@@ -199,7 +199,7 @@ void add_allreduce_and_tickets(nb::class_<Runtime>& runtime) {
   runtime
       .def("allreduce", &allreduce, nb::arg("name"), nb::arg("input"), nb::arg("output"), nb::arg("shape"),
            nb::arg("dtype"), nb::arg("op"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("group") = "",
-           nb::arg("group_size") = 0, nb::arg("process_set") = 0)
+           nb::arg("group_size") = 0, nb::arg("process_set") = 0, nb::arg("wire") = -1)
       .def(
           "repeated_allreduce",
           [](Runtime& self, std::string name, std::vector<std::int64_t> shape,

@@ -53,7 +53,9 @@ class SharedAllreduce::Round {
   Round(Arena& arena, std::span<const Fragment> fragments, const SharedRound& round)
       : arena_(arena),
         round_(round),
-        element_(size_of(round.dtype)),
+        wire_(round.wire.value_or(round.dtype)),
+        element_(size_of(wire_)),
+        tensor_element_(size_of(round.dtype)),
         packing_(fragments),
         reducing_(fragments),
         spreading_(fragments) {
@@ -97,16 +99,18 @@ class SharedAllreduce::Round {
     // The slot is free when everyone is done with the piece that it held before.
     if (packed_ >= arena_.slots()) arena_.wait_all(ArenaCounter::kTaken, packed_ - arena_.slots() + 1);
     std::byte* const slot = arena_.slot(arena_.position(), packed_);
-    packing_.walk(
-        elements_of(packed_), [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
-          scale_copy(slot + at * element_, fragment.input + first * element_, count, round_.dtype, fragment.prescale);
-        });
+    packing_.walk(elements_of(packed_),
+                  [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
+                    convert_copy(slot + at * element_, wire_, fragment.input + first * tensor_element_, round_.dtype,
+                                 count, fragment.prescale);
+                  });
     arena_.publish(ArenaCounter::kPosted, ++packed_);
   }
 
-  /// Reduces `count` elements from `begin` of a piece: with the factor of each fragment, into what `target` says.
+  /// Reduces `count` elements from `begin` of a piece: with the factor of each fragment, into what `target` says, as
+  /// `dtype`.
   template <typename Target>
-  void reduce(std::size_t piece, std::size_t begin, std::size_t count, Target&& target) {
+  void reduce(std::size_t piece, std::size_t begin, std::size_t count, DType dtype, Target&& target) {
     std::array<const std::byte*, kMostMembers> bases;
     std::array<const std::byte*, kMostMembers> inputs;
     const auto size = static_cast<std::size_t>(arena_.size());
@@ -115,11 +119,11 @@ class SharedAllreduce::Round {
       const std::size_t offset = (begin + at) * element_;
       for (std::size_t member = 0; member < size; ++member) inputs[member] = bases[member] + offset;
       // The own tensor holds the same bytes as the own slot, and its cache line is needed for the output anyway.
-      if (fragment.prescale == 1.0) {
-        inputs[static_cast<std::size_t>(arena_.position())] = fragment.input + first * element_;
+      if (fragment.prescale == 1.0 && wire_ == round_.dtype) {
+        inputs[static_cast<std::size_t>(arena_.position())] = fragment.input + first * tensor_element_;
       }
-      reduce_many(target(fragment, first, offset), {inputs.data(), size}, some, round_.dtype, round_.op,
-                  fragment.postscale);
+      reduce_convert(target(fragment, first, offset), dtype, {inputs.data(), size}, wire_, some, round_.op,
+                     fragment.postscale);
     });
   }
 
@@ -127,8 +131,8 @@ class SharedAllreduce::Round {
     for (std::size_t piece = 0; piece < pieces_; ++piece) {
       if (packed_ < pieces_) pack_next();
       arena_.wait_all(ArenaCounter::kPosted, piece + 1);
-      reduce(piece, 0, elements_of(piece), [&](const Fragment& fragment, std::size_t first, std::size_t) {
-        return fragment.output + first * element_;
+      reduce(piece, 0, elements_of(piece), round_.dtype, [&](const Fragment& fragment, std::size_t first, std::size_t) {
+        return fragment.output + first * tensor_element_;
       });
       publish_taken(piece);
     }
@@ -165,7 +169,8 @@ class SharedAllreduce::Round {
     std::byte* const slot = arena_.slot(own, piece);
     const auto skip = [](const Fragment&, std::size_t, std::size_t, std::size_t) {};
     reducing_.walk(begin, skip);
-    reduce(piece, begin, end - begin, [&](const Fragment&, std::size_t, std::size_t offset) { return slot + offset; });
+    reduce(piece, begin, end - begin, wire_,
+           [&](const Fragment&, std::size_t, std::size_t offset) { return slot + offset; });
     reducing_.walk(elements_of(piece) - end, skip);
     arena_.publish(ArenaCounter::kReduced, piece + 1);
   }
@@ -175,17 +180,20 @@ class SharedAllreduce::Round {
       if (member != arena_.position()) arena_.wait(member, ArenaCounter::kReduced, piece + 1);
       const std::size_t begin = part_begin(piece, member);
       const std::byte* const slot = arena_.slot(member, piece);
-      spreading_.walk(part_begin(piece, member + 1) - begin, [&](const Fragment& fragment, std::size_t first,
-                                                                 std::size_t count, std::size_t at) {
-        scale_copy(fragment.output + first * element_, slot + (begin + at) * element_, count, round_.dtype, 1.0);
-      });
+      spreading_.walk(part_begin(piece, member + 1) - begin,
+                      [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
+                        convert_copy(fragment.output + first * tensor_element_, round_.dtype,
+                                     slot + (begin + at) * element_, wire_, count, 1.0);
+                      });
     }
     publish_taken(piece);
   }
 
   Arena& arena_;
   SharedRound round_;
-  std::size_t element_;
+  DType wire_;                  // of the slots
+  std::size_t element_;         // bytes, there
+  std::size_t tensor_element_;  // bytes, in the tensors
   FragmentCursor packing_;
   FragmentCursor reducing_;
   FragmentCursor spreading_;

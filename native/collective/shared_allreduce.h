@@ -6,7 +6,8 @@
 //   otherwise:                       each reduces its part of the piece out of all slots into its own slot, and copies
 //                                    the other parts from theirs.
 // Sums are formed in the order of the members, element by element: results are bitwise equal on all members, whatever
-// the size of the pieces.
+// the size of the pieces. Tensors may lie in the slots as a 16-bit dtype: they are cast while they are packed, summed
+// in float32 and, where every member reduces everything, not rounded to 16 bits again.
 #pragma once
 
 #include <cstddef>
@@ -33,6 +34,7 @@ struct SharedRound {
   std::uint64_t token = 0;  // what this member believes the round to be; any value but Arena::kDeclined
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
+  std::optional<DType> wire = {};  // in the slots: float16 or bfloat16 for another floating dtype; empty = as it is
 };
 
 /// One round in steps, so that a caller need not block until its peers come. Borrows the arena and what the fragments

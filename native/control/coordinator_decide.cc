@@ -31,7 +31,8 @@ void Coordinator::plan_ready() {
     const auto found = std::find_if(compartments.begin(), compartments.end(), same);
     const auto compartment = static_cast<std::uint32_t>(found - compartments.begin());
     if (found == compartments.end()) compartments.emplace_back(request.process_set, &ready.absent);
-    tensors.push_back({request.kind, request.dtype, request.op, byte_count(request), request.group, compartment});
+    tensors.push_back({request.kind, request.dtype, request.op, wire_byte_count(request), request.group, compartment,
+                       wire_dtype(request)});
   }
   for (const std::vector<std::uint32_t>& members : plan(tensors, knobs_.fusion_bytes)) decide_batch(members);
   learn();

@@ -57,7 +57,7 @@ void write_variants(ByteWriter& out, const std::vector<Variant>& variants) {
 }
 
 std::vector<Variant> read_variants(ByteReader& in) {
-  constexpr std::size_t kLeastBytes = 56;
+  constexpr std::size_t kLeastBytes = 57;
   return read_list(in, kLeastBytes, [&] {
     Variant variant;
     variant.request = std::make_shared<const Request>(read_request(in));

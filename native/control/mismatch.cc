@@ -64,6 +64,8 @@ std::vector<Property> properties_of(const Request& first) {
     list.push_back({"prescale and/or postscale factors", "Use the same factors on every rank.", [](const Request& r) {
                       return "factors " + number_text(r.prescale) + " and " + number_text(r.postscale);
                     }});
+    list.push_back({"compression", "Use the same compression on every rank.",
+                    [](const Request& r) { return std::string(name_of(wire_dtype(r))) + " on the wire"; }});
   }
   if (first.kind == CollectiveKind::kBroadcast) {
     list.push_back({"BROADCAST root ranks", "Name the same root on every rank.",

@@ -15,7 +15,7 @@ void PlanFollower::begin(std::uint32_t id, const std::vector<std::vector<SharedR
       const auto index = static_cast<std::uint32_t>(tensors_.size());
       by_address_.emplace(request.get(), index);
       by_name_.emplace(request->name, index);
-      tensors_.push_back({request, byte_count(*request), static_cast<std::uint32_t>(batches_.size())});
+      tensors_.push_back({request, wire_byte_count(*request), static_cast<std::uint32_t>(batches_.size())});
     }
     const auto end = static_cast<std::uint32_t>(tensors_.size());
     batches_.push_back({begin, end, end - begin});

@@ -106,7 +106,8 @@ std::optional<std::vector<std::vector<std::uint32_t>>> PlanLearner::build(const 
     std::vector<ReadyTensor> tensors;
     for (std::size_t i = begin; i < end; ++i) {
       const Request& request = *present_[i].request;
-      tensors.push_back({request.kind, request.dtype, request.op, byte_count(request), request.group});
+      tensors.push_back(
+          {request.kind, request.dtype, request.op, wire_byte_count(request), request.group, 0, wire_dtype(request)});
     }
     for (const std::vector<std::uint32_t>& members : plan(tensors, knobs.fusion_bytes)) {
       std::vector<std::uint32_t>& batch = batches.emplace_back();

@@ -12,6 +12,8 @@ std::size_t element_count(const Request& request) {
 
 namespace {
 
+constexpr std::uint8_t kOwnDType = 255;
+
 /// A peer's numbers must not overflow what is computed from them later.
 void check_size(const Request& request) {
   constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
@@ -26,6 +28,14 @@ void check_size(const Request& request) {
 }  // namespace
 
 std::size_t byte_count(const Request& request) { return element_count(request) * size_of(request.dtype); }
+
+DType wire_dtype(const Request& request) noexcept { return request.wire.value_or(request.dtype); }
+
+std::size_t wire_byte_count(const Request& request) { return element_count(request) * size_of(wire_dtype(request)); }
+
+bool may_travel_as(DType dtype, DType wire) noexcept {
+  return is_floating(dtype) && dtype != wire && (wire == DType::kFloat16 || wire == DType::kBfloat16);
+}
 
 void add_variant(std::vector<Variant>& variants, const SharedRequest& request, const RankSet& ranks) {
   const auto same = [&](const Variant& v) { return v.request == request || *v.request == *request; };
@@ -77,6 +87,7 @@ void write_request(ByteWriter& out, const Request& request) {
   out.u32(static_cast<std::uint32_t>(request.members.size()));
   for (const std::int32_t rank : request.members) out.i32(rank);
   out.u32(request.subject);
+  out.u8(request.wire ? static_cast<std::uint8_t>(*request.wire) : kOwnDType);
 }
 
 namespace {
@@ -94,6 +105,17 @@ std::int64_t read_extent(ByteReader& in, const Request& request) {
   const std::int64_t value = in.i64();
   if (value < 0) throw Protocol("a peer announced tensor '" + request.name + "' with a negative extent");
   return value;
+}
+
+std::optional<DType> read_wire_dtype(ByteReader& in, const Request& request) {
+  const std::uint8_t number = in.u8();
+  if (number == kOwnDType) return std::nullopt;
+  const DType wire = dtype_from_wire(number);
+  if (request.kind != CollectiveKind::kAllreduce || !may_travel_as(request.dtype, wire)) {
+    throw Protocol("a peer announced tensor '" + request.name + "' of type " + std::string(name_of(request.dtype)) +
+                   " to travel as " + std::string(name_of(wire)));
+  }
+  return wire;
 }
 
 std::int32_t read_member(ByteReader& in, const Request& request) {
@@ -128,6 +150,7 @@ Request read_request(ByteReader& in) {
   const std::uint32_t members = read_length(in, sizeof(std::int32_t), request, "members");
   for (std::uint32_t i = 0; i < members; ++i) request.members.push_back(read_member(in, request));
   request.subject = in.u32();
+  request.wire = read_wire_dtype(in, request);
   check_size(request);
   return request;
 }

@@ -30,6 +30,7 @@ struct Request {
   std::vector<std::int64_t> shape;
   std::vector<std::int32_t> members;  // add_process_set: ascending
   std::uint32_t subject = 0;          // remove_process_set: the set
+  std::optional<DType> wire = {};     // allreduce of a floating dtype: travels as this 16-bit one; empty = as it is
   friend bool operator==(const Request&, const Request&) = default;
 };
 
@@ -49,7 +50,11 @@ struct Variant {
 void add_variant(std::vector<Variant>& variants, const SharedRequest& request, const RankSet& ranks);
 
 [[nodiscard]] std::size_t element_count(const Request& request);
-[[nodiscard]] std::size_t byte_count(const Request& request);
+[[nodiscard]] std::size_t byte_count(const Request& request);  // of the tensor in memory
+[[nodiscard]] DType wire_dtype(const Request& request) noexcept;
+[[nodiscard]] std::size_t wire_byte_count(const Request& request);  // of the tensor as it travels
+/// Whether a tensor of `dtype` may travel as `wire`.
+[[nodiscard]] bool may_travel_as(DType dtype, DType wire) noexcept;
 [[nodiscard]] std::string shape_text(std::span<const std::int64_t> shape);  // "[2, 3]"
 
 void write_request(ByteWriter& out, const Request& request);

@@ -38,7 +38,7 @@ void Worker::enqueue(SharedRequest request, Tag tag, std::int64_t now_ns) {
   }
   if (request->kind == CollectiveKind::kJoin) join_name_ = request->name;
   if (bundle_.empty()) bundle_since_ns_ = now_ns;
-  bundle_bytes_ += byte_count(*request);
+  bundle_bytes_ += wire_byte_count(*request);
   bundle_.push_back(key_of(*request));
   const bool fresh = pending_.emplace(bundle_.back(), Pending{std::move(request), now_ns, false, order_++, tag}).second;
   RINGTUNE_CHECK(fresh, "tensor '", bundle_.back().name, "' is pending already");
@@ -179,7 +179,7 @@ void Worker::apply(const FailureDecision& failure, std::vector<Action>& actions)
   const auto pending = pending_.find(key);
   if (pending == pending_.end()) return;  // this rank had not come to it yet; it will be told again when it does
   if (!pending->second.announced) {
-    bundle_bytes_ -= std::min(bundle_bytes_, byte_count(*pending->second.request));
+    bundle_bytes_ -= std::min(bundle_bytes_, wire_byte_count(*pending->second.request));
     bundle_.erase(std::find(bundle_.begin(), bundle_.end(), key));
   }
   finish(key);

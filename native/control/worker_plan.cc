@@ -61,7 +61,7 @@ void Worker::quit_plan(std::int64_t now_ns) {
   for (PlanFollower::Leftover& left : plan_.end()) enqueue(std::move(left.request), left.tag, now_ns);
   for (const TensorKey& key : unfit) {
     bundle_.push_back(key);
-    bundle_bytes_ += byte_count(*pending_.at(key).request);
+    bundle_bytes_ += wire_byte_count(*pending_.at(key).request);
   }
   plan_unfit_ = false;
 }

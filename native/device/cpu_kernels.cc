@@ -1,5 +1,7 @@
 #include "device/cpu_kernels.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/check.h"
@@ -97,6 +99,33 @@ void convert_copy(std::byte* out, DType out_dtype, const std::byte* in, DType in
   const std::size_t from = static_cast<std::size_t>(in_dtype) - device::kFirstFloating;
   const std::size_t to = static_cast<std::size_t>(out_dtype) - device::kFirstFloating;
   device::kernels().convert[from][to](out, in, count, factor);
+}
+
+void reduce_convert(std::byte* out, DType out_dtype, std::span<const std::byte* const> in, DType in_dtype,
+                    std::size_t count, ReduceOp op, double factor) {
+  if (in_dtype == out_dtype) return reduce_many(out, in, count, in_dtype, op, factor);
+  RINGTUNE_CHECK(!in.empty(), "a reduction needs an input");
+  RINGTUNE_CHECK(in_dtype == DType::kFloat16 || in_dtype == DType::kBfloat16, "no reduction of ", name_of(in_dtype),
+                 " into ", name_of(out_dtype));
+  const std::size_t row = static_cast<std::size_t>(in_dtype) - device::kFirstFloating;
+  const auto column = static_cast<std::size_t>(op);
+  RINGTUNE_CHECK_LT(column, device::kReduceOpCount, "no such reduction");
+  const device::WidenKernel kernel = device::kernels().widen[row][column];
+  RINGTUNE_CHECK(kernel != nullptr, name_of(op), " is no reduction of two numbers; it is composed above the kernels");
+  if (out_dtype == DType::kFloat32) return kernel({out, in.data(), in.size(), count}, static_cast<float>(factor));
+  // By way of float32, in pieces that stay in the first-level cache.
+  constexpr std::size_t kPiece = 1024;
+  constexpr std::size_t kMostInputs = 1024;
+  RINGTUNE_CHECK_LE(in.size(), kMostInputs, "inputs of one reduction");
+  std::array<float, kPiece> sum;
+  std::array<const std::byte*, kMostInputs> inputs;
+  auto* const wide = reinterpret_cast<std::byte*>(sum.data());
+  for (std::size_t at = 0; at < count; at += kPiece) {
+    const std::size_t some = std::min(kPiece, count - at);
+    for (std::size_t k = 0; k < in.size(); ++k) inputs[k] = in[k] + at * size_of(in_dtype);
+    kernel({wide, inputs.data(), in.size(), some}, 1.0F);
+    convert_copy(out + at * size_of(out_dtype), out_dtype, wide, DType::kFloat32, some, factor);
+  }
 }
 
 const char* kernel_isa() noexcept { return device::kernels().isa; }

@@ -19,6 +19,12 @@ void reduce_into(std::byte* accumulator, const std::byte* incoming, std::size_t 
 void reduce_many(std::byte* out, std::span<const std::byte* const> in, std::size_t count, DType dtype, ReduceOp op,
                  double factor);
 
+/// The same with the inputs and `out` of different floating dtypes: inputs of float16 or bfloat16 are reduced in
+/// float32 and rounded once, to `out_dtype`. `out` overlaps no input, unless the dtypes are equal (then this is
+/// reduce_many). Other inputs: equal dtypes only (InvariantError).
+void reduce_convert(std::byte* out, DType out_dtype, std::span<const std::byte* const> in, DType in_dtype,
+                    std::size_t count, ReduceOp op, double factor);
+
 /// output[i] = input[i] * factor; in place allowed (output == input, no other overlap). Integers: computed in double
 /// and truncated toward zero (Horovod's rule), out of range to the nearest end; float16/bfloat16 in float32, round to
 /// nearest even; kBool is refused (InvariantError) unless factor == 1. factor == 1 is a plain copy.

@@ -14,6 +14,7 @@
 #include "device/float16.h"
 #include "device/kernel_table.h"
 #include "device/vectors.h"
+#include "device/widen_loops.h"
 
 namespace ringtune::device {
 namespace {
@@ -266,6 +267,12 @@ constexpr ReduceRow bool_row() {
           reduce_bools<Form, And>};
 }
 
+template <typename In, std::size_t Bytes>
+constexpr WidenRow widen_row() {
+  return {
+      nullptr, widen<In, Sum, Bytes>, nullptr, widen<In, Min, Bytes>, widen<In, Max, Bytes>, widen<In, Product, Bytes>};
+}
+
 /// `Bytes` is the width of a vector; the 16-bit types have forms that use the instructions at hand, and so has the
 /// element of float16 in casts.
 template <std::size_t Bytes, typename Half, typename Bfloat, typename Element>
@@ -275,7 +282,8 @@ constexpr KernelTable make_table(const char* isa) {
       {{integer_row<std::uint8_t, Bytes>(), integer_row<std::int8_t, Bytes>(), integer_row<std::int16_t, Bytes>(),
         integer_row<std::int32_t, Bytes>(), integer_row<std::int64_t, Bytes>(), float_row<Half>(), float_row<Bfloat>(),
         float_row<Plain<float, Bytes>>(), float_row<Plain<double, Bytes>>(), bool_row<Bytes>()}},
-      make_converts<Bytes, Element>()};
+      make_converts<Bytes, Element>(),
+      {{widen_row<Element, Bytes>(), widen_row<BfloatElement, Bytes>()}}};
 }
 
 }  // namespace

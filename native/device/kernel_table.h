@@ -34,10 +34,22 @@ inline constexpr std::size_t kFloatingCount = static_cast<std::size_t>(DType::kF
 /// From, to: counted from kFirstFloating.
 using ConvertTable = std::array<std::array<ConvertKernel, kFloatingCount>, kFloatingCount>;
 
+/// A reduction of 16-bit elements into float32. Borrows everything; `out` overlaps no input.
+struct WidenJob {
+  std::byte* out;
+  const std::byte* const* in;
+  std::size_t n;      // inputs, at least 1
+  std::size_t count;  // elements
+};
+using WidenKernel = void (*)(const WidenJob& job, float factor);
+/// Indexed by the numeric value of ReduceOp; null where the combination is refused.
+using WidenRow = std::array<WidenKernel, kReduceOpCount>;
+
 struct KernelTable {
   const char* isa;
   std::array<ReduceRow, kDTypeCount> reduce;  // by the numeric value of DType
   ConvertTable convert;
+  std::array<WidenRow, 2> widen;  // from float16, from bfloat16
 };
 
 extern const KernelTable kPortableKernels;

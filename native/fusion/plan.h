@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,9 +18,10 @@ struct ReadyTensor {
   CollectiveKind kind = CollectiveKind::kAllreduce;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  std::size_t bytes = 0;
-  std::string group;              // members of a named group stay in one batch (as far as dtype and op allow)
-  std::uint32_t compartment = 0;  // tensors of different process sets never share a batch
+  std::size_t bytes = 0;           // as it travels
+  std::string group;               // members of a named group stay in one batch (as far as dtype and op allow)
+  std::uint32_t compartment = 0;   // tensors of different process sets never share a batch
+  std::optional<DType> wire = {};  // travels as this dtype; empty = as its own
 };
 
 /// Every tensor starts at a multiple of this in a fusion buffer, so that vector loads are aligned.
@@ -28,9 +30,10 @@ inline constexpr std::size_t kFusionAlignment = 64;
   return (bytes + kFusionAlignment - 1) / kFusionAlignment * kFusionAlignment;
 }
 
-/// Batches as lists of indices into `ready`. Order of first members is kept; only allreduces of one dtype and one
-/// reduction (Average counts as Sum: it scales at copy-out) share a batch; a batch holds at most `fusion_bytes` of
-/// padded tensors unless its first member (or group) alone is larger. 0: every tensor (or group) on its own.
+/// Batches as lists of indices into `ready`. Order of first members is kept; only allreduces of one dtype, in
+/// memory and on the wire, and one reduction (Average counts as Sum: it scales at copy-out) share a batch; a batch
+/// holds at most `fusion_bytes` of padded tensors unless its first member (or group) alone is larger. 0: every tensor
+/// (or group) on its own.
 [[nodiscard]] std::vector<std::vector<std::uint32_t>> plan(std::span<const ReadyTensor> ready,
                                                            std::size_t fusion_bytes);
 

@@ -15,7 +15,7 @@ void Executor::allreduce(std::span<const OperationPtr> batch, const BatchContext
   const bool wished = knobs_.algorithm != 0;
   if (Arena* const arena = wished ? nullptr : context.communicator.arena()) {
     allreduce_shared(batch, context, *arena);
-  } else if (batch.size() == 1) {
+  } else if (batch.size() == 1 && !batch.front()->request().wire) {
     allreduce_one(batch, context);
   } else {
     allreduce_fused(batch, context);
@@ -24,14 +24,15 @@ void Executor::allreduce(std::span<const OperationPtr> batch, const BatchContext
 
 namespace {
 
+/// As they travel.
 std::size_t byte_sum(std::span<const OperationPtr> batch) noexcept {
   std::size_t bytes = 0;
-  for (const OperationPtr operation : batch) bytes += operation->prepared->bytes;
+  for (const OperationPtr operation : batch) bytes += operation->prepared->wire_bytes;
   return bytes;
 }
 
 SharedRound round_of(const Request& request, std::uint64_t token) noexcept {
-  return {token, request.dtype, request.op == ReduceOp::kAverage ? ReduceOp::kSum : request.op};
+  return {token, request.dtype, request.op == ReduceOp::kAverage ? ReduceOp::kSum : request.op, request.wire};
 }
 
 }  // namespace
@@ -69,7 +70,7 @@ void Executor::finish_round(std::span<const OperationPtr> batch, const BatchCont
   record_batch(batch, context, begin_ns, byte_sum(batch), Algorithm::kTable);
 }
 
-/// A tensor alone needs no fusion buffer: it is reduced where its result belongs.
+/// A tensor alone that travels as it is needs no fusion buffer: it is reduced where its result belongs.
 void Executor::allreduce_one(std::span<const OperationPtr> batch, const BatchContext& context) {
   Operation& operation = *batch.front();
   const Request& request = operation.request();
@@ -87,21 +88,23 @@ void Executor::allreduce_one(std::span<const OperationPtr> batch, const BatchCon
   }
 }
 
+/// Tensors that travel as another dtype are cast by the copies.
 void Executor::allreduce_fused(std::span<const OperationPtr> batch, const BatchContext& context) {
+  const DType wire = wire_dtype(batch.front()->request());
   offsets_.clear();
   std::size_t total = 0;
   for (const OperationPtr operation : batch) {
     offsets_.push_back(total);
-    total += fused_size(operation->prepared->bytes);
+    total += fused_size(operation->prepared->wire_bytes);
   }
   const std::span<std::byte> buffer = buffer_.take(total);
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const Operation& operation = *batch[i];
     const std::int64_t begin_ns = now_ns();
-    const std::size_t bytes = operation.prepared->bytes;
+    const std::size_t bytes = operation.prepared->wire_bytes;
     std::byte* slot = buffer.data() + offsets_[i];
-    scale_copy(slot, operation.input, operation.prepared->count, operation.request().dtype,
-               operation.request().prescale);
+    convert_copy(slot, wire, operation.input, operation.request().dtype, operation.prepared->count,
+                 operation.request().prescale);
     // The padding travels and is added up as well: zeros, so that no stale bits turn into slow or trapping numbers.
     std::memset(slot + bytes, 0, fused_size(bytes) - bytes);
     record(Stage::kCopyIn, operation, context, begin_ns);
@@ -110,8 +113,8 @@ void Executor::allreduce_fused(std::span<const OperationPtr> batch, const BatchC
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const Operation& operation = *batch[i];
     const std::int64_t begin_ns = now_ns();
-    scale_copy(operation.output, buffer.data() + offsets_[i], operation.prepared->count, operation.request().dtype,
-               postscale_of(operation.request(), context.communicator.size()));
+    convert_copy(operation.output, operation.request().dtype, buffer.data() + offsets_[i], wire,
+                 operation.prepared->count, postscale_of(operation.request(), context.communicator.size()));
     record(Stage::kCopyOut, operation, context, begin_ns);
   }
 }
@@ -123,7 +126,7 @@ void Executor::reduce(std::span<std::byte> data, std::span<const OperationPtr> b
   Allreducer& allreducer = context.communicator.allreducer();
   const AlgorithmWish wish{static_cast<Algorithm>(knobs_.algorithm), static_cast<Switch>(knobs_.hierarchical)};
   const Algorithm algorithm = allreducer.choose(data.size(), wish);
-  allreducer.run(data, request.dtype, op, algorithm, {.segment_bytes = knobs_.segment_bytes});
+  allreducer.run(data, wire_dtype(request), op, algorithm, {.segment_bytes = knobs_.segment_bytes});
   record_batch(batch, context, begin_ns, data.size(), algorithm);
 }
 

@@ -19,10 +19,14 @@ using Ticket = std::uint64_t;
 /// What is known of a request before it is submitted again. Immutable but for the cached number of its name.
 struct Prepared {
   explicit Prepared(Request given)
-      : request(std::move(given)), count(element_count(request)), bytes(byte_count(request)) {}
+      : request(std::move(given)),
+        count(element_count(request)),
+        bytes(byte_count(request)),
+        wire_bytes(wire_byte_count(request)) {}
   Request request;
   std::size_t count;
-  std::size_t bytes;
+  std::size_t bytes;                                 // of the tensor in memory
+  std::size_t wire_bytes;                            // of the tensor as it travels
   mutable std::atomic<std::uint32_t> trace_name{0};  // Tracer::intern(request.name), 0 = not asked for yet
 };
 

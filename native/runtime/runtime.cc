@@ -130,7 +130,7 @@ class Runtime::Impl {
     Submission submission{request_of(call), call.input, call.output};
     check(submission);
     auto prepared = std::make_shared<const Prepared>(std::move(submission.request));
-    bytes = prepared->bytes;
+    bytes = prepared->wire_bytes;
     return tickets.submit(std::move(prepared), {call.input, call.output}, now);
   }
 
@@ -184,7 +184,7 @@ Ticket Runtime::submit(Submission submission) {
   if (prepared == nullptr || prepared->request != submission.request) {
     prepared = std::make_shared<const Prepared>(std::move(submission.request));
   }
-  const std::size_t bytes = prepared->bytes;
+  const std::size_t bytes = prepared->wire_bytes;
   const Ticket ticket =
       impl_->tickets.submit(std::move(prepared), {submission.input, submission.output, submission.splits}, now_ns());
   impl_->engine->submitted(bytes);

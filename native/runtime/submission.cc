@@ -34,6 +34,15 @@ void check_reduction(const Request& request, int size) {
   }
 }
 
+void check_wire(const Request& request) {
+  if (!request.wire) return;
+  if (!may_travel_as(request.dtype, *request.wire) || request.op == ReduceOp::kAdasum) {
+    refuse(request, "cannot travel as " + std::string(name_of(*request.wire)) +
+                        ": only float16 and bfloat16, for another floating dtype and not for Adasum, got " +
+                        std::string(name_of(request.dtype)) + " and " + std::string(name_of(request.op)));
+  }
+}
+
 void check_splits(const Submission& submission, int size) {
   const Request& request = submission.request;
   if (request.shape.empty()) refuse(request, "alltoall needs at least one dimension to split along");
@@ -76,6 +85,7 @@ void check_submission(const Submission& submission, const std::vector<int>& memb
   switch (request.kind) {
     case CollectiveKind::kAllreduce:
       check_reduction(request, size);
+      check_wire(request);
       break;
     case CollectiveKind::kBroadcast:
       if (!is_member(request.root)) {

@@ -23,6 +23,7 @@ bool same(const Request& request, const AllreduceCall& call) noexcept {
   return request.kind == CollectiveKind::kAllreduce && request.dtype == call.dtype && request.op == call.op &&
          request.process_set == call.process_set && request.prescale == call.prescale &&
          request.postscale == call.postscale && request.group_size == call.group_size && request.group == call.group &&
+         request.wire == call.wire &&
          std::equal(request.shape.begin(), request.shape.end(), call.shape.begin(), call.shape.end());
 }
 
@@ -37,6 +38,7 @@ Request request_of(const AllreduceCall& call) {
   request.group = call.group;
   request.group_size = call.group_size;
   request.shape.assign(call.shape.begin(), call.shape.end());
+  request.wire = call.wire;
   return request;
 }
 
@@ -61,7 +63,7 @@ Ticket TicketTable::submit_again(const AllreduceCall& call, std::int64_t now_ns,
   const std::lock_guard lock(mutex_);
   const auto it = entries_.find(KeyView{call.process_set, call.name});
   if (it == entries_.end() || it->second.prepared == nullptr || !same(it->second.prepared->request, call)) return 0;
-  bytes = it->second.prepared->bytes;
+  bytes = it->second.prepared->wire_bytes;
   return enter(it->second, {call.input, call.output}, now_ns);
 }
 

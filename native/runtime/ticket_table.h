@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,6 +33,7 @@ struct AllreduceCall {
   std::span<const std::int64_t> shape;
   const void* input = nullptr;
   void* output = nullptr;
+  std::optional<DType> wire = {};
 };
 [[nodiscard]] bool same(const Request& request, const AllreduceCall& call) noexcept;
 [[nodiscard]] Request request_of(const AllreduceCall& call);

@@ -48,6 +48,7 @@ class FakeRuntime:
         self.homogeneous = True
         self.hosts = ["here"] * options.size
         self.calls: list[tuple[Any, ...]] = []
+        self.travelled: list[int] = []  # dtypes of allreduces on the wire
         self.held: set[str] = set()
         self.failing: set[str] = set()
         self.ranges: list[str] = []
@@ -75,12 +76,14 @@ class FakeRuntime:
 
     def allreduce(
         self, name: str, source: int, target: int, shape: Sequence[int], dtype: int, op: int,
-        prescale: float, postscale: float, group: str = "", group_size: int = 0, process_set: int = 0,
+        prescale: float, postscale: float, group: str = "", group_size: int = 0, process_set: int = 0, wire: int = -1,
     ) -> int:  # fmt: skip
-        values = _tensor(source, shape, dtype).clone()
+        travels = wire if wire != -1 and _TORCH[dtype].is_floating_point else dtype
+        values = _tensor(source, shape, dtype).to(_TORCH[travels]).to(_TORCH[dtype], copy=True)
         factor = prescale * postscale * (self.size if op == 1 else 1)
         result = values if factor == 1 else (values.double() * factor).to(values.dtype)
         _tensor(target, shape, dtype).copy_(result)
+        self.travelled.append(travels)
         return self._ticket(("allreduce", name, tuple(shape), dtype, op, prescale, postscale, group, group_size))
 
     def repeated_allreduce(

@@ -362,7 +362,7 @@ def test_compression_returns_the_original_dtype(name: str, dtype: torch.dtype, o
     result = hvd.allreduce(tensor, compression=getattr(hvd.Compression, name))
     assert result.dtype is dtype and torch.equal(result, tensor)
     small = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(name, dtype) if dtype.is_floating_point else dtype
-    assert now.runtime.calls[-1][3] == DTYPES[small]
+    assert now.runtime.calls[-1][3] == DTYPES[dtype] and now.runtime.travelled[-1] == DTYPES[small]
 
 
 @pytest.mark.parametrize("function", [hvd.allreduce, hvd.allgather, lambda t: hvd.broadcast(t, 0)])

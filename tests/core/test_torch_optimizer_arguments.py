@@ -32,6 +32,8 @@ Open = Callable[..., Session]
         ({"named_parameters": [("a", torch.ones(1)), ("a", torch.ones(1))]}, ValueError, "unique. Found duplicates: a"),
         ({"named_parameters": [("a", torch.ones(1))]}, ValueError, "4 of 4 model parameters were not named"),
         ({"process_set": hvd.ProcessSet([0])}, TypeError, "not registered"),
+        ({"compression": "fp16"}, ValueError, "expected Compression.none"),
+        ({"compression": hvd.Compression.topk, "op": hvd.Max}, ValueError, "only the operations Average and Sum"),
     ],
 )
 def test_bad_arguments(options: dict[str, Any], error: type[Exception], message: str, opened: Open) -> None:
@@ -39,6 +41,25 @@ def test_bad_arguments(options: dict[str, Any], error: type[Exception], message:
     optimizer = torch.optim.SGD(make_model().parameters(), lr=0.1)
     with pytest.raises(error, match=message):
         hvd.DistributedOptimizer(optimizer, **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: hvd.Compression.powersgd(rank=0), "rank=0"),
+        (lambda: hvd.Compression.powersgd(rank=1.5), "rank=1.5"),
+        (lambda: hvd.Compression.powersgd(start_iteration=-1), "start_iteration"),
+        (lambda: hvd.Compression.powersgd(min_compression_rate=0), "min_compression_rate=0"),
+        (lambda: hvd.Compression.topk(ratio=0), "ratio=0"),
+        (lambda: hvd.Compression.topk(ratio=1.1), "ratio=1.1"),
+        (lambda: hvd.Compression.topk(min_elements=0), "min_elements=0"),
+        (lambda: hvd.Compression.topk().compress(torch.ones(1)), "give it to DistributedOptimizer"),
+        (lambda: hvd.Compression.topk().decompress(torch.ones(1), None), "give it to DistributedOptimizer"),
+    ],
+)
+def test_bad_compressions(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_a_parameter_twice_in_groups(opened: Open) -> None:

@@ -56,6 +56,31 @@ def train(options: dict[str, Any]) -> tuple[list[str], list[torch.Tensor]]:
     return prints, [param.detach().clone() for param in model.parameters()]
 
 
+def learn(steps: int, **options: Any) -> tuple[str, float, float]:
+    """Learn to tell clusters apart, this rank from its share of the points.
+
+    Returns:
+        Fingerprint of the parameters; the loss over all points afterwards and before.
+    """
+    generator = torch.Generator().manual_seed(17)
+    labels = torch.arange(240) % 3
+    data = torch.randn(3, 20, generator=generator)[labels] + torch.randn(240, 20, generator=generator)
+    model = make_network()
+    base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(base, model.named_parameters(), **options)
+
+    def loss_of(part: slice) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(model(data[part]), labels[part])
+
+    before = float(loss_of(slice(None)))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(slice(hvd.rank(), None, hvd.size())).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    parameters = torch.cat([param.detach().view(-1) for param in model.parameters()])
+    return digest(parameters), float(loss_of(slice(None))), before
+
+
 def _some_knobs(step: int) -> Knobs:
     return Knobs(
         fusion_bytes=(0, 256, 4096, 1 << 20)[step % 4],

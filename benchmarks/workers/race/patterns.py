@@ -88,17 +88,24 @@ class Task:
         dtype: one of `DTYPES`.
         rank: this rank.
         size: number of ranks.
+        travels: another of `DTYPES` that the numbers must be exact in, since they are cast to it on their way; none.
     """
 
     sizes_bytes: Sequence[int]
     dtype: str
     rank: int
     size: int
+    travels: str = ""
 
     @property
     def lengths(self) -> list[int]:
         """Elements of each tensor."""
         return [size_bytes // item_bytes(self.dtype) for size_bytes in self.sizes_bytes]
+
+    @property
+    def exact_in(self) -> str:
+        """The dtype that limits the numbers."""
+        return self.travels or self.dtype
 
     @property
     def itemsize(self) -> int:
@@ -122,7 +129,7 @@ class Buffers:
     def __init__(self, task: Task, arrays: Sequence[Array] | None = None) -> None:
         self.task = task
         self.arrays = list(arrays) if arrays else [np.empty(length, task.storage) for length in task.lengths]
-        self.max_sums = exact_sums(task.dtype, task.size)
+        self.max_sums = exact_sums(task.exact_in, task.size)
         period = _LARGEST_SUM * task.size
         index = np.arange(period * -(-min(max(task.lengths), _TILE) // period), dtype=np.int64)
         self._steps = 1 + (index // task.size) % _LARGEST_SUM
@@ -161,7 +168,9 @@ class Buffers:
         kind = _KINDS[self.task.dtype]
         if kind.exponents is None:
             return (steps * factor).astype(kind.storage)
-        unit = 2.0 ** kind.exponents[0] if _is_power_of_two(self.task.size) else 1.0
+        exponents = _KINDS[self.task.exact_in].exponents
+        assert exponents is not None
+        unit = 2.0 ** exponents[0] if _is_power_of_two(self.task.size) else 1.0
         values = steps * (unit * factor)
         if self.task.dtype == "bfloat16":
             # Exact: the values have no more than bfloat16's eight significant bits.

@@ -7,8 +7,10 @@ import torch
 import torch.distributed as dist
 
 from ringtune import session
+from ringtune.errors import InvalidArgument
 from ringtune.operations import Allreduce
 from ringtune.torch.arguments import Average
+from ringtune.torch.compression import Compression, wire_number
 from ringtune.torch.distributed.works import Work
 from ringtune.torch.handles import dtype_number
 
@@ -17,7 +19,8 @@ def ddp_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.
     """Average a bucket of gradients with ringtune's runtime instead of the model's process group.
 
     Args:
-        state: Ignored.
+        state: None, or `Compression.fp16` or `Compression.bf16`: what the bucket travels as. (For PowerSGD use torch's
+            own ``powerSGD_hook``, which runs on the backend ``ringtune`` too.)
         bucket: DDP's bucket; its memory is reduced in place.
 
     Returns:
@@ -25,11 +28,24 @@ def ddp_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.
 
     Raises:
         NotInitialized: ``ringtune.torch.init()`` has not been called.
+        InvalidArgument: The compression keeps state for every parameter, or is one of the caller's own.
     """
     now = session.require()
     buffer = bucket.buffer()
     address = buffer.data_ptr()
     name = f"ddp.{bucket.index()}.{buffer.numel()}"
-    ticket = now.submit_allreduce(Allreduce(name, address, address, (buffer.numel(),), dtype_number(buffer), Average))
+    wire = _wire_of(state)
+    number = dtype_number(buffer)
+    ticket = now.submit_allreduce(Allreduce(name, address, address, (buffer.numel(),), number, Average, wire=wire))
     future: torch.futures.Future[Any] = Work(now, [ticket], [buffer], keep=buffer).get_future()
     return future.then(lambda done: done.value()[0])
+
+
+def _wire_of(compression: Any) -> int:
+    """Return the number of the dtype to travel as, -1: the bucket's own."""
+    wire = -1 if compression is None else wire_number(compression, Average)
+    if wire == -1 and compression not in (None, Compression.none):
+        raise InvalidArgument(
+            f"ddp_hook: {compression!r} cannot be used here, expected None, Compression.fp16 or Compression.bf16"
+        )
+    return wire

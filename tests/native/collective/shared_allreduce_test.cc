@@ -78,6 +78,51 @@ INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceTypes,
                                             ::testing::Values(ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
                                                               ReduceOp::kProduct)));
 
+// Members; dtype of the tensors; dtype in the slots.
+class SharedAllreduceCasts : public ::testing::TestWithParam<std::tuple<int, DType, DType>> {};
+TEST_P(SharedAllreduceCasts, AreExactForSmallIntegers) {
+  const auto [members, dtype, wire] = GetParam();
+  run_arena(members, options_of(1024, 2), [dtype = dtype, wire = wire](Arena& arena, Fabric&) {
+    std::uint64_t token = 1;
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+      for (const std::size_t count : {0, 1, 1003, 30'001}) {
+        Buffer data = input_of(arena.position(), count, dtype, op);
+        const Fragment fragment{data.data(), data.data(), count};
+        ASSERT_TRUE(shared_allreduce(arena, {&fragment, 1}, {token++, dtype, op, wire}));
+        EXPECT_TRUE(data == reduced_of(arena.size(), count, dtype, op)) << count << " elements";
+      }
+    }
+  });
+}
+INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceCasts,
+                         ::testing::Combine(::testing::Values(2, 3, 5),
+                                            ::testing::Values(DType::kFloat32, DType::kFloat64),
+                                            ::testing::Values(DType::kFloat16, DType::kBfloat16)));
+
+// Each contribution is scaled and rounded to 16 bits, then summed in float32; where every member reduces everything,
+// nothing else is rounded to 16 bits.
+TEST(SharedAllreduceCast, RoundsContributionsAfterPrescaleAndSumsInFloat32) {
+  constexpr std::size_t kCount = 5000;
+  std::vector<std::vector<float>> outputs(2, std::vector<float>(kCount));
+  const auto number = [](int rank, std::size_t i) {
+    return 1.0F + static_cast<float>(i) * 1e-4F * static_cast<float>(rank + 1);
+  };
+  run_arena(2, options_of(4096, 3), [&](Arena& arena, Fabric&) {
+    const auto rank = static_cast<std::size_t>(arena.position());
+    std::vector<float> input(kCount);
+    for (std::size_t i = 0; i < kCount; ++i) input[i] = number(arena.position(), i);
+    const Fragment fragment{reinterpret_cast<const std::byte*>(input.data()),
+                            reinterpret_cast<std::byte*>(outputs[rank].data()), kCount, 0.3, 0.5};
+    ASSERT_TRUE(shared_allreduce(arena, {&fragment, 1}, {7, DType::kFloat32, ReduceOp::kSum, DType::kFloat16}));
+  });
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const auto a = static_cast<_Float16>(number(0, i) * 0.3F);
+    const auto b = static_cast<_Float16>(number(1, i) * 0.3F);
+    ASSERT_EQ(outputs[0][i], (static_cast<float>(a) + static_cast<float>(b)) * 0.5F) << i;
+  }
+  EXPECT_EQ(outputs[0], outputs[1]);
+}
+
 // Elements; slot bytes; slots. Slots far smaller than the message wrap around many times.
 class SharedAllreduceSizes
     : public ::testing::TestWithParam<std::tuple<int, std::size_t, std::pair<std::size_t, std::size_t>>> {};

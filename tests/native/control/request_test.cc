@@ -4,6 +4,8 @@
 
 #include <functional>
 
+#include "base/error.h"
+
 namespace ringtune {
 namespace {
 
@@ -56,6 +58,10 @@ INSTANTIATE_TEST_SUITE_P(
                      "Mismatched prescale and/or postscale factors: One rank had factors 1 and 1, but another rank had "
                      "factors 0.5 and 1. Tensor 't': factors 1 and 1 on ranks 0, 2; factors 0.5 and 1 on rank 1. Use "
                      "the same factors on every rank."},
+        MismatchCase{"compression", CollectiveKind::kAllreduce, [](Request& r) { r.wire = DType::kBfloat16; },
+                     "Mismatched compression: One rank had float32 on the wire, but another rank had bfloat16 on the "
+                     "wire. Tensor 't': float32 on the wire on ranks 0, 2; bfloat16 on the wire on rank 1. Use the "
+                     "same compression on every rank."},
         MismatchCase{"root", CollectiveKind::kBroadcast, [](Request& r) { r.root = 2; },
                      "Mismatched BROADCAST root ranks: One rank had root rank 0, but another rank had root rank 2. "
                      "Tensor 't': root rank 0 on ranks 0, 2; root rank 2 on rank 1. Name the same root on every rank."},
@@ -81,6 +87,30 @@ TEST(RankList, JoinsRuns) {
   EXPECT_EQ(rank_list(std::vector<int>{0, 1, 3, 4, 5, 9}), "0, 1, 3-5, 9");
 }
 
+TEST(RequestWire, TravelsWithItAndIsCheckedOnArrival) {
+  Request request = base(CollectiveKind::kAllreduce);
+  request.wire = DType::kFloat16;
+  const auto travelled = [](const Request& one) {
+    ByteWriter out;
+    write_request(out, one);
+    ByteReader in(out.bytes());
+    return read_request(in);
+  };
+  EXPECT_EQ(travelled(request), request);
+  request.wire.reset();
+  EXPECT_EQ(travelled(request), request);
+  for (const DType wire : {DType::kFloat32, DType::kInt16, DType::kFloat64}) {
+    request.wire = wire;
+    EXPECT_THROW(travelled(request), Protocol);
+  }
+  request.wire = DType::kFloat16;
+  request.dtype = DType::kInt32;
+  EXPECT_THROW(travelled(request), Protocol);
+  request.dtype = DType::kFloat32;
+  request.kind = CollectiveKind::kBroadcast;
+  EXPECT_THROW(travelled(request), Protocol);
+}
+
 TEST(RequestSize, CountsElementsAndBytes) {
   Request request = base(CollectiveKind::kAllreduce);
   EXPECT_EQ(element_count(request), 6u);
@@ -89,6 +119,11 @@ TEST(RequestSize, CountsElementsAndBytes) {
   EXPECT_EQ(element_count(request), 1u);
   request.shape = {4, 0};
   EXPECT_EQ(byte_count(request), 0u);
+  request.shape = {3, 5};
+  EXPECT_EQ(wire_byte_count(request), 60u);
+  request.wire = DType::kFloat16;
+  EXPECT_EQ(byte_count(request), 60u);
+  EXPECT_EQ(wire_byte_count(request), 30u);
 }
 
 }  // namespace

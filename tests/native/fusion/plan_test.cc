@@ -13,6 +13,9 @@ ReadyTensor tensor(std::size_t bytes, DType dtype = DType::kFloat32, ReduceOp op
 ReadyTensor member(std::size_t bytes, const std::string& group, DType dtype = DType::kFloat32) {
   return {CollectiveKind::kAllreduce, dtype, ReduceOp::kSum, bytes, group};
 }
+ReadyTensor travelling(std::size_t bytes, DType wire, DType dtype = DType::kFloat32) {
+  return {CollectiveKind::kAllreduce, dtype, ReduceOp::kSum, bytes, "", 0, wire};
+}
 ReadyTensor other(CollectiveKind kind) { return {kind, DType::kFloat32, ReduceOp::kSum, 64, ""}; }
 
 struct PlanCase {
@@ -43,6 +46,12 @@ INSTANTIATE_TEST_SUITE_P(
                  {{0, 2}, {1, 3}}},
         PlanCase{
             "average_is_sum_on_the_wire", {tensor(64, DType::kFloat32, ReduceOp::kAverage), tensor(64)}, 256, {{0, 1}}},
+        PlanCase{"only_equal_types_on_the_wire_and_in_memory_mix",
+                 {travelling(64, DType::kFloat16), tensor(64), travelling(64, DType::kFloat16),
+                  travelling(64, DType::kBfloat16), travelling(64, DType::kFloat32),
+                  travelling(64, DType::kFloat16, DType::kFloat64)},
+                 256,
+                 {{0, 2}, {1, 4}, {3}, {5}}},
         PlanCase{"min_is_not", {tensor(64, DType::kFloat32, ReduceOp::kMin), tensor(64)}, 256, {{0}, {1}}},
         PlanCase{"adasum_never_fuses",
                  {tensor(64, DType::kFloat32, ReduceOp::kAdasum), tensor(64, DType::kFloat32, ReduceOp::kAdasum)},

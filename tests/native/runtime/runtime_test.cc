@@ -129,6 +129,53 @@ TEST_P(RuntimeAtSize, KnobsChangeUnderLoadWithoutAWrongBit) {
   });
 }
 
+TEST_P(RuntimeAtSize, CastsOnTheWireWhileItPacks) {
+  Job job(GetParam());
+  job.on_every_rank([&](int rank) {
+    // 1 + 2^-11 is halfway between two numbers of float16 and becomes 1; times 4 nothing is lost.
+    std::vector<float> lone(777, 1.0F + 0x1p-11F);
+    std::vector<std::vector<float>> fused(20, std::vector<float>(33, static_cast<float>(rank + 1)));
+    Submission submission = allreduce_of("lone", lone);
+    submission.request.wire = DType::kFloat16;
+    finish(job[rank], job[rank].submit(std::move(submission)));
+    ASSERT_EQ(lone, std::vector<float>(777, static_cast<float>(job.size())));
+    std::vector<Ticket> tickets;
+    for (std::size_t i = 0; i < fused.size(); ++i) {
+      Submission one = allreduce_of("f" + std::to_string(i), fused[i], ReduceOp::kAverage);
+      if (i % 2 == 0) one.request.wire = DType::kBfloat16;
+      one.request.postscale = 2.0;
+      tickets.push_back(job[rank].submit(std::move(one)));
+    }
+    for (const Ticket ticket : tickets) finish(job[rank], ticket);
+    for (const auto& one : fused) ASSERT_EQ(one, std::vector<float>(33, static_cast<float>(job.size() + 1)));
+  });
+}
+
+TEST(Runtime, AnotherCompressionOnOneRankFailsEverywhereAndTheJobGoesOn) {
+  Job job(3);
+  job.on_every_rank([&](int rank) {
+    std::vector<float> data{1.0F};
+    Submission submission = allreduce_of("x", data);
+    if (rank == 1) submission.request.wire = DType::kFloat16;
+    const Ticket bad = job[rank].submit(std::move(submission));
+    EXPECT_THROW((void)job[rank].wait(bad, Deadline::after(10'000'000'000)), Mismatch);
+    job[rank].release(bad);
+    finish(job[rank], job[rank].submit(allreduce_of("x", data)));
+    EXPECT_EQ(data, (std::vector<float>{3.0F}));
+  });
+}
+
+TEST(Runtime, RefusesATypeThatATensorCannotTravelAs) {
+  Job job(1);
+  std::vector<float> data{1.0F};
+  Submission submission = allreduce_of("x", data);
+  submission.request.wire = DType::kInt16;
+  EXPECT_THROW((void)job[0].submit(submission), InvalidArgument);
+  submission.request.wire = DType::kFloat16;
+  submission.request.op = ReduceOp::kAdasum;
+  EXPECT_THROW((void)job[0].submit(submission), InvalidArgument);
+}
+
 TEST(Runtime, MismatchIsThrownEverywhereAndTheJobGoesOn) {
   Job job(3);
   job.on_every_rank([&](int rank) {
