@@ -58,7 +58,7 @@ typing: ## Link tree build/typing/ringtune, for type checkers and editors
 
 # ---- use -----------------------------------------------------------------------------------------------------------
 
-.PHONY: demo dashboard bench bench-peers wheel
+.PHONY: demo dashboard bench bench-peers walk wheel
 demo: setup ## Train, tune and measure on 2 ranks; leaves runs/demo with trace and report.html
 	@$(BIN)/python -m ringtune.benchmarks.demo --out runs/demo
 
@@ -70,6 +70,9 @@ bench: setup ## Scaling benchmark (BENCH_ARGS="resnet -np 1,2 --model resnet18 .
 
 bench-peers: ## Install the MPI peers of `ringtune bench` into build/peers/
 	@.ci/bench-peers "$(PYTHON)"
+
+walk: setup ## Make the walk of timeline/README.md anew: two short jobs, their analyses, pictures
+	@$(BIN)/python -m ringtune.benchmarks.walk
 
 wheel: $(STAMPS)/venv ## Build a wheel into dist/
 	@$(PIP) wheel --no-deps --no-build-isolation -w dist .

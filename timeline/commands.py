@@ -184,11 +184,13 @@ def export_command(source: tuple[Path, ...], parquet: Path, steps: str | None) -
     envvar="RINGTUNE_PERFETTO_UI",
     help="Perfetto's page, https://HOST; without it the dashboard's own viewer is used.",
 )
+@click.option("--keep", is_flag=True, help="Serve Perfetto's page until Ctrl-C, not only until it has the trace.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port; default: 9001 for Perfetto, 8050 for the dashboard.")
-def open_command(source: Path, ui: str | None, port: int | None) -> None:
+def open_command(source: Path, ui: str | None, keep: bool, port: int | None) -> None:
     """Look at a trace in a browser: in the dashboard (needs no network), or in Perfetto's page with --ui.
 
-    Serves on 127.0.0.1 until interrupted with Ctrl-C; the trace stays on this machine.
+    Serves on 127.0.0.1: the dashboard until interrupted with Ctrl-C, Perfetto's page until it has the trace. The trace
+    stays on this machine.
     """
     from ringtune import layout
     from ringtune.timeline.viewing import PERFETTO_PORT, TraceServer, show_in_dashboard
@@ -200,7 +202,8 @@ def open_command(source: Path, ui: str | None, port: int | None) -> None:
     )
     click.echo(f"{server.url}\n  open {server.link}\n  Stop with Ctrl-C.")
     with server.running(), suppress(KeyboardInterrupt):
-        threading.Event().wait()
+        (threading.Event() if keep else server.fetched).wait()
+        click.echo("The page has the trace.")
 
 
 ANALYSES = (

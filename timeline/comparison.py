@@ -1,8 +1,8 @@
 """What got slower or faster between two runs, with confidence intervals, worst first.
 
-A sample is one step. Compared are the length of the step; per rank what it computed and waited; per stage the time of
-its spans (mean of the ranks); and the same per tensor. The difference of the means comes with a bootstrap interval,
-the p-value is Mann and Whitney's, corrected for the number of comparisons (Holm).
+A sample is one step. Compared are the length of the step; per rank what it computed and waited, and what the user's
+ranges took; per stage the time of its spans (mean of the ranks); and the same per tensor. The difference of the means
+comes with a bootstrap interval, the p-value is Mann and Whitney's, corrected for the number of comparisons (Holm).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from ringtune.timeline.vocabulary import Stage
 LEVEL = 0.95
 SURE = 0.05
 TENSOR_STAGES = (Stage.NEGOTIATE, Stage.QUEUE, Stage.COMMUNICATE)
+MOST_RANGES = 40
+"""Ranges (times ranks) that are compared; beyond, only the longest are."""
 LARGEST_CELLS = 20_000_000
 """Steps x tensors that are compared one by one; beyond, only stages are."""
 
@@ -32,8 +34,8 @@ LARGEST_CELLS = 20_000_000
 class Change:
     """One thing in both runs; times are nanoseconds a step, ``difference_ns`` = B - A with its interval.
 
-    ``kind``: ``step``, ``compute`` or ``waiting`` (per rank), ``stage``, ``tensor``; ``verdict``: ``slower``,
-    ``faster`` or ``same`` (the interval holds zero, or the test cannot tell the runs apart).
+    ``kind``: ``step``; ``compute``, ``waiting`` or ``range`` (per rank); ``stage``; ``tensor``. ``verdict``:
+    ``slower``, ``faster`` or ``same`` (the interval holds zero, or the test cannot tell the runs apart).
     """
 
     kind: str
@@ -120,7 +122,22 @@ def _samples(trace: Trace) -> Samples:
         chosen = inside.of_stage(stage)
         if len(chosen):
             found["stage", stage.label] = _sums(chosen, steps, np.zeros(len(chosen), dtype=np.int64), 1)[:, 0] / ranks
+    found.update(_range_samples(inside, steps))
     found.update(_tensor_samples(inside, steps, ranks))
+    return found
+
+
+def _range_samples(spans: SpanTable, steps: Ints) -> Samples:
+    """What each range of the user took on each rank, the longest ones."""
+    chosen = spans.of_stage(Stage.RANGE)
+    keys, column = np.unique(np.stack((chosen.name, chosen.rank)), axis=1, return_inverse=True)
+    total = np.bincount(column.ravel(), weights=chosen.duration_ns, minlength=keys.shape[1])
+    found = {}
+    for at in np.argsort(-total, kind="stable")[:MOST_RANGES].tolist():
+        name, rank = keys[:, at].tolist()
+        mine = chosen.take(column.ravel() == at)
+        sums = _sums(mine, steps, np.zeros(len(mine), dtype=np.int64), 1)[:, 0]
+        found["range", f"{chosen.names[name]}, rank {rank}"] = sums
     return found
 
 
@@ -187,7 +204,7 @@ def _judged(change: Change, p_value: float) -> Change:
     return Change(**{**asdict(change), "p_value": p_value, "verdict": verdict})
 
 
-_KINDS = ("step", "compute", "waiting", "stage", "tensor")
+_KINDS = ("step", "compute", "waiting", "range", "stage", "tensor")
 
 
 def _worst_first(change: Change) -> tuple[bool, float, int, str]:

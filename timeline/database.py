@@ -117,6 +117,8 @@ def query(trace: Trace, sql: str) -> Answer:
         database.execute("set enable_external_access = false")
         database.execute("set lock_configuration = true")
         answer = database.execute(sql)
+        if answer is None:
+            raise RingtuneError("the query holds no statement; try: select stage, count(*) from spans group by stage")
         columns = tuple(str(column[0]) for column in answer.description or ())
         return Answer(columns, tuple(answer.fetchall()))
     except duckdb.Error as error:

@@ -32,6 +32,7 @@ class TraceServer:
     Attributes:
         url: Address of the trace.
         link: Perfetto's page with the trace as its deep link.
+        fetched: Set once that page has the whole trace.
     """
 
     def __init__(self, trace: Path, ui: str, port: int = PERFETTO_PORT) -> None:
@@ -49,7 +50,8 @@ class TraceServer:
         self._origin = origin_of(ui)
         if not trace.is_file():
             raise RingtuneError(f"{trace}: no file; merge the run first (`ringtune timeline merge`)")
-        handler = _handler(trace, self._origin)
+        self.fetched = threading.Event()
+        handler = _handler(trace, self._origin, self.fetched)
         try:
             self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
         except OSError as error:
@@ -92,7 +94,7 @@ def origin_of(ui: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _handler(trace: Path, origin: str) -> type[BaseHTTPRequestHandler]:
+def _handler(trace: Path, origin: str, fetched: threading.Event) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self._answer(with_body=True)
@@ -109,6 +111,9 @@ def _handler(trace: Path, origin: str) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
 
         def _answer(self, with_body: bool) -> None:
+            if not self._from_here():
+                self.send_error(403, "the trace is for one page, under this address")
+                return
             if unquote(urlsplit(self.path).path) != f"/{trace.name}":
                 self.send_error(404, "only the trace is served here")
                 return
@@ -126,6 +131,13 @@ def _handler(trace: Path, origin: str) -> type[BaseHTTPRequestHandler]:
                 self.end_headers()
                 if with_body:
                     shutil.copyfileobj(file, self.wfile, _COPY_BYTES)
+                    if self.headers.get("Origin") == origin:
+                        fetched.set()
+
+        def _from_here(self) -> bool:
+            """No page but that one, and no other name for this machine (DNS rebinding); programs send no origin."""
+            name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+            return name in ("127.0.0.1", "localhost") and self.headers.get("Origin", origin) == origin
 
         def _allow(self) -> None:
             self.send_header("Access-Control-Allow-Origin", origin)

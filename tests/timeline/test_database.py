@@ -59,6 +59,12 @@ def test_a_bad_or_reaching_statement_is_refused(trace: Trace, sql: str, tmp_path
     assert not (tmp_path / "stolen.csv").exists()
 
 
+def test_an_empty_query_says_what_to_write(trace: Trace) -> None:
+    for nothing in ("", "  ;", "-- only a comment"):
+        with pytest.raises(RingtuneError, match="the query holds no statement; try: select"):
+            query(trace, nothing)
+
+
 def test_parquet_holds_what_the_table_holds(trace: Trace, tmp_path: Path) -> None:
     assert export_parquet(trace, tmp_path / "deep" / "spans.parquet") == len(trace.spans)
     found = duckdb.sql(f"select count(*), sum(duration_ns) from '{tmp_path}/deep/spans.parquet'").fetchall()[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ringtune.timeline.inputs import load
 from ringtune.timeline.merge import join, merge
 from ringtune.timeline.parallel import efficiency
 from ringtune.timeline.scenario import Scenario, ScenarioTruth, simulate
-from ringtune.timeline.spans import Trace
+from ringtune.timeline.spans import Trace, concatenate
 from ringtune.timeline.straggling import CAUSES, stragglers
 from ringtune.timeline.vocabulary import Stage
 from tests.timeline.helpers import SKEWED, TWO_HOSTS
@@ -199,6 +200,32 @@ def test_diff_finds_what_was_changed_and_only_that() -> None:
     assert {change.verdict for change in back.changes if (change.kind, change.what) == ("compute", "rank 1")} == {
         "faster"
     }
+
+
+def with_ranges(trace: Trace, length_ns: dict[int, int]) -> Trace:
+    """The trace with one range at the begin of every step, of a length that depends on the rank."""
+    steps = trace.spans.of_stage(Stage.STEP)
+    length = np.array([length_ns[rank] for rank in steps.rank.tolist()], dtype=np.int64)
+    ranges = replace(
+        steps,
+        stage=np.full(len(steps), Stage.RANGE, dtype=np.uint8),
+        end_ns=steps.begin_ns + length,
+        name=np.zeros(len(steps), dtype=np.int32),
+        names=("load batch",),
+    )
+    return replace(trace, spans=concatenate([trace.spans, ranges]))
+
+
+def test_diff_compares_the_users_ranges_rank_by_rank() -> None:
+    trace, _ = trace_of(Scenario(ranks=2, steps=40))
+    found = compare(with_ranges(trace, {0: 1000, 1: 1000}), with_ranges(trace, {0: 1000, 1: 6000}))
+    ranges = {change.what: change for change in found.changes if change.kind == "range"}
+    assert {what: change.difference_ns for what, change in ranges.items()} == {
+        "load batch, rank 0": 0,
+        "load batch, rank 1": 5000,
+    }
+    assert ranges["load batch, rank 1"].verdict == "slower"
+    assert ranges["load batch, rank 0"].verdict == "same"
 
 
 def test_equal_runs_are_the_same() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -57,6 +59,32 @@ def test_nothing_else_is_served(trace: Path) -> None:
         trace.unlink()
         with pytest.raises(urllib.error.HTTPError, match="404"):
             answer(url)
+
+
+def test_only_that_page_under_this_address_is_answered(trace: Path) -> None:
+    server = TraceServer(trace, UI, port=0)
+    with server.running() as url:
+        for headers in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {"Host": "evil.example:9001"}):
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5)
+        assert not server.fetched.is_set()
+        with urllib.request.urlopen(url, timeout=5) as response:  # a program, not a page
+            assert response.read() == trace.read_bytes()
+        assert not server.fetched.is_set()
+        answer(url, "HEAD")
+        assert not server.fetched.is_set()
+        answer(url)
+        assert server.fetched.wait(5)
+
+
+def test_the_command_ends_when_the_page_has_the_trace(trace: Path) -> None:
+    command = [sys.executable, "-m", "ringtune.cli", "timeline", "open", str(trace), "--ui", UI, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert answer(address)[2] == trace.read_bytes()
+        assert process.wait(timeout=10) == 0
+        assert "The page has the trace." in process.stdout.read()
 
 
 def test_bad_input_is_refused(trace: Path) -> None:

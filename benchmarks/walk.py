@@ -1,0 +1,150 @@
+"""Makes the walk of `timeline/README.md` anew: ``python -m ringtune.benchmarks.walk`` (``make walk``).
+
+Trains on two ranks, once with a slow data loader on one of them and once without, runs the commands of the walk on what
+was recorded, and puts their output and pictures of the dashboard's timeline into the document. Everything in it is what
+a real job gave.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+
+from ringtune.dashboard import routes
+from ringtune.dashboard.data import trace
+from ringtune.dashboard.data.timeline import TimelineIndex
+from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, chromium, serving
+from ringtune.errors import RingtuneError
+from ringtune.timeline.vocabulary import Stage
+
+RANKS, SLOW_RANK, SLOW_MS = 2, 1, 6
+FIRST_STEP = 20
+"""What is before it warms up, and is left out."""
+PICTURE_STEPS = 3
+WIDTH, HEIGHT = 1180, 1300
+COLORS = 128
+
+EXAMPLE = Path(__file__).parent / "examples" / "slow_rank.py"
+README = Path(__file__).parents[1] / "timeline" / "README.md"
+IMAGES = "images"
+_BLOCK = "<!-- walk: {name} -->\n```\n"
+
+
+@click.command()
+@click.option("--readme", type=click.Path(path_type=Path, dir_okay=False, exists=True), default=README)
+def main(readme: Path) -> None:
+    """Make the walk anew, in place."""
+    with TemporaryDirectory(prefix="ringtune-walk-") as folder:
+        place = Path(folder)
+        for name, slow_ms in (("fine", 0), ("slow", SLOW_MS)):
+            _train(place, name, slow_ms)
+        text = readme.read_text()
+        for name, command in commands().items():
+            text = replaced(text, name, command, _said(command, place))
+        readme.write_text(text)
+        images = readme.parent / IMAGES
+        images.mkdir(exist_ok=True)
+        _pictures(place / "runs", images)
+
+
+def commands() -> dict[str, list[str]]:
+    """Return the commands of the walk by the name of their block."""
+    steps = ["--steps", f"{FIRST_STEP}:"]
+    return {
+        "stragglers": ["stragglers", "slow.json", *steps],
+        "critical-path": ["critical-path", "slow.json", *steps],
+        "diff": ["diff", "fine.json", "slow.json", *steps, "--tensors", "0"],
+    }
+
+
+def replaced(text: str, name: str, command: Sequence[str], output: str, lines: int = 14) -> str:
+    """Return the document with a block's content replaced by a command and the first lines of its output.
+
+    Raises:
+        RingtuneError: The document has no such block.
+    """
+    begin = _BLOCK.format(name=name)
+    start = text.find(begin)
+    end = text.find("```\n", start + len(begin))
+    if start < 0 or end < 0:
+        raise RingtuneError(f"the document has no block {begin.splitlines()[0]}")
+    rows = [row.rstrip() for row in output.rstrip().splitlines()]
+    shown = rows[:lines] + (["..."] if len(rows) > lines else [])
+    content = "\n".join([f"$ ringtune timeline {shlex.join(command)}", *shown])
+    return text[: start + len(begin)] + content + "\n" + text[end:]
+
+
+def _train(place: Path, name: str, slow_ms: int) -> None:
+    """Run the job once.
+
+    Raises:
+        RingtuneError: It failed.
+    """
+    run = place / "runs" / f"{name}-20260101-000000"
+    how = ["-np", str(RANKS), "--name", name, "--run-dir", str(run), "--timeline", str(place / f"{name}.json")]
+    job = [sys.executable, str(EXAMPLE), "--slow-rank", str(SLOW_RANK), "--slow-ms", str(slow_ms)]
+    _run(["run", *how, *job], place)
+
+
+def _said(command: Sequence[str], place: Path) -> str:
+    return _run(["timeline", *command], place)
+
+
+def _run(words: Sequence[str], place: Path) -> str:
+    command = [sys.executable, "-m", "ringtune.cli", *words]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RingtuneError(f"ringtune {shlex.join(words)} failed:\n{done.stdout}{done.stderr}")
+    return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+
+
+def _pictures(runs: Path, images: Path) -> None:
+    """Take the timeline of both runs, with the critical path and one batch followed."""
+    from playwright.sync_api import sync_playwright
+
+    with serving(runs) as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(chromium()), args=list(CHROMIUM_ARGUMENTS))
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+        for run in sorted(runs.iterdir()):
+            index = trace.load(run, trace.sources(run))
+            page.goto(url.rstrip("/") + routes.href(_route(index, run.name)))
+            page.wait_for_selector("#timeline-batch")
+            page.wait_for_timeout(1200)  # figures settle: fonts, and the answer to the address
+            path = images / f"walk-{run.name.split('-')[0]}.png"
+            page.locator("#timeline-charts").screenshot(path=str(path))
+            _smaller(path)
+        browser.close()
+
+
+def _route(index: TimelineIndex, run: str) -> routes.Route:
+    """A few steps in the middle, with the first batch of the second of them."""
+    known = index.step_range()
+    assert known is not None
+    first = (known[0] + known[1]) // 2
+    window = index.step_window(first, first + PICTURE_STEPS - 1)
+    assert window is not None
+    spans: Any = index.spans
+    chosen = (spans.stage == Stage.COMMUNICATE) & (spans.step == first + 1) & (spans.batch > 0)
+    view = {"from": f"{window.begin_ns / 1e6:.3f}", "to": f"{window.end_ns / 1e6:.3f}", "path": "1"}
+    return routes.Route("timeline", run, {**view, "batch": str(int(spans.batch[chosen].min()))})
+
+
+def _smaller(path: Path) -> None:
+    """Keep a picture in few colours: a fifth of the bytes, and no eye sees it."""
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(COLORS)
+    small.save(path, optimize=True)
+
+
+if __name__ == "__main__":
+    main()
