@@ -9,24 +9,17 @@ there are.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ringtune.dashboard.data.timeline_levels import Lane, LaneTable, build_lanes, gaps, touching
+from ringtune.dashboard.data.timeline_levels import Lane, LaneTable, build_lanes
+from ringtune.dashboard.data.timeline_overview import dominant
 from ringtune.dashboard.data.timeline_path import PathTable, path_of
+from ringtune.dashboard.data.timeline_shapes import SHAPE_LIMIT, Mask, Shapes, Window, fitting, joined, marked, single
 from ringtune.timeline.spans import COLUMN_TYPES, Instant, Ints, SpanTable, Trace
 from ringtune.timeline.vocabulary import Stage
-
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-
-SHAPE_LIMIT = 2400
-PIXELS = 1000
-BLOCK_PIXELS = 24
-"""Longest block of spans that do not overlap, in pixels: density stays visible along a busy lane."""
 
 SHOWN_INSTANTS = ("KNOBS", "STALL", "ERROR")
 
@@ -34,23 +27,6 @@ SHOWN_INSTANTS = ("KNOBS", "STALL", "ERROR")
 def shown_instants(trace: Trace) -> tuple[Instant, ...]:
     """Return the instants that the timeline marks."""
     return tuple(instant for instant in trace.instants if instant.name in SHOWN_INSTANTS)
-
-
-@dataclass(frozen=True)
-class Window:
-    """An interval of the job's time in nanoseconds."""
-
-    begin_ns: float
-    end_ns: float
-
-    @property
-    def length_ns(self) -> float:
-        """How long it is."""
-        return self.end_ns - self.begin_ns
-
-    def widened(self, share: float) -> Window:
-        """Return the window with a share of its length added on both sides."""
-        return Window(self.begin_ns - share * self.length_ns, self.end_ns + share * self.length_ns)
 
 
 @dataclass(frozen=True)
@@ -63,6 +39,7 @@ class Query:
         search: Part of a tensor's or a span's name, upper and lower case alike; empty for none.
         margin: Share of the window that is answered beyond it on both sides.
         stages: Stages to show; empty for all.
+        compact: One line a rank: in every piece of the window the phase that took most of it.
     """
 
     window: Window | None = None
@@ -70,32 +47,11 @@ class Query:
     search: str = ""
     margin: float = 0.0
     stages: tuple[Stage, ...] = ()
+    compact: bool = False
 
     def shows(self, lane: Lane) -> bool:
         """Whether a lane is among those to show."""
         return (not self.ranks or lane.rank in self.ranks) and (not self.stages or lane.stage in self.stages)
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """Shapes of a view, column by column; ``span`` is -1 for a block.
-
-    ``lane`` indexes `View.lanes`; ``share`` is the covered part of the shape (1 for a span); ``hit`` says whether the
-    search found something in it; ``first`` is the place of its first span, behind which the others follow.
-    """
-
-    lane: Ints
-    begin_ns: Ints
-    end_ns: Ints
-    count: Ints
-    share: Floats
-    span: Ints
-    row: Ints
-    hit: Mask
-    first: Ints
-
-    def __len__(self) -> int:
-        return len(self.lane)
 
 
 @dataclass(frozen=True)
@@ -109,6 +65,7 @@ class View:
         spans: Number of spans in the window.
         hits: Number of spans that the search found, in the whole trace.
         searched: Whether there was a search.
+        compact: All lanes of a rank are one line.
     """
 
     window: Window
@@ -117,6 +74,7 @@ class View:
     spans: int
     hits: int = 0
     searched: bool = False
+    compact: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,12 +150,14 @@ class TimelineIndex:
             # Single spans are worth more than a wide margin.
             if _total(slices) <= limit or spans > limit:
                 break
-        if _total(slices) <= limit:
-            parts = [_single(n, lane, part) for n, (lane, part) in enumerate(zip(lanes, slices, strict=True))]
+        if query.compact:
+            parts = [dominant(lanes, window.widened(query.margin / 4), limit)]
+        elif _total(slices) <= limit:
+            parts = [single(n, lane, part) for n, (lane, part) in enumerate(zip(lanes, slices, strict=True))]
         else:
-            parts = _fitting(lanes, (window.length_ns, wide), limit)
-        shapes = _marked(_joined(parts), found)
-        return View(window, lanes, shapes, spans, 0 if found is None else len(found), found is not None)
+            parts = fitting(lanes, (window.length_ns, wide), limit)
+        shapes = marked(joined(parts), found)
+        return View(window, lanes, shapes, spans, 0 if found is None else len(found), found is not None, query.compact)
 
     def clamped(self, window: Window | None) -> Window:
         """Return a window that makes sense: the whole trace for None or an empty one."""
@@ -277,92 +237,3 @@ def _named(spans: SpanTable, lane: Lane, wanted: Mask, named: Mask) -> Ints:
     if named.any():
         hit = hit | named[spans.name[lane.places]]
     return np.flatnonzero(hit)
-
-
-def _single(number: int, lane: Lane, part: slice) -> Shapes:
-    """Return every span of a part of a lane as a shape of its own."""
-    begin = lane.begin[part]
-    ones = np.ones(len(begin), dtype=np.int64)
-    place = lane.first + np.arange(part.start, part.stop, dtype=np.int64)
-    share, row = ones.astype(np.float64), lane.row[part].astype(np.int64)
-    return Shapes(number * ones, begin, lane.end[part], ones, share, place, row, ones > 0, place)
-
-
-def _fitting(lanes: tuple[Lane, ...], spread: tuple[float, Window], limit: int) -> list[Shapes]:
-    """Return blocks of as many lanes as there are, joined over as many pixels as it takes to be few enough.
-
-    ``spread`` is the length of the window that fills the screen, and the wider one that is answered.
-    """
-    length_ns, wide = spread
-    pixel_ns = max(1.0, length_ns / PIXELS)
-    while True:
-        parts = [_blocks(number, lane, wide, pixel_ns) for number, lane in enumerate(lanes)]
-        if sum(map(len, parts)) <= limit or pixel_ns > wide.length_ns:
-            return parts
-        pixel_ns *= 2
-
-
-def _blocks(number: int, lane: Lane, window: Window, pixel_ns: float) -> Shapes:
-    """Return one lane's shapes: spans and items closer than a pixel are joined."""
-    level = lane.level(pixel_ns)
-    if level is None:
-        part = lane.touching(window.begin_ns, window.end_ns)
-        begin, end = lane.begin[part], lane.end[part]
-        first, count = lane.first + np.arange(part.start, part.stop), np.ones(len(begin), dtype=np.int64)
-        inner: Ints = np.zeros(len(begin), dtype=np.int64)
-    else:
-        part = touching(level, window.begin_ns, window.end_ns)
-        begin, end, inner = level.begin[part], level.end[part], level.gap[part]
-        first, count = level.first[part], level.count[part].astype(np.int64)
-    if not len(begin):
-        return _joined([])
-    before = gaps(begin, np.maximum.accumulate(end))
-    starts = _block_starts(begin, end, before, pixel_ns)
-    before[starts] = 0
-    counts = np.add.reduceat(count, starts)
-    begins, ends = begin[starts], np.maximum.reduceat(end, starts)
-    uncovered = np.add.reduceat(before + inner, starts)
-    alone = counts == 1
-    row = np.where(alone, lane.row[first[starts] - lane.first], -1).astype(np.int64)
-    return Shapes(
-        lane=np.full(len(starts), number, dtype=np.int64),
-        begin_ns=begins,
-        end_ns=ends,
-        count=counts,
-        share=np.where(alone, 1.0, 1 - uncovered / np.maximum(ends - begins, 1)),
-        span=np.where(alone, first[starts], -1),
-        row=row,
-        hit=np.ones(len(starts), dtype=np.bool_),
-        first=first[starts],
-    )
-
-
-def _block_starts(begin: Ints, end: Ints, before: Ints, pixel_ns: float) -> Ints:
-    """Return where blocks start: behind a gap of a pixel, and every so often where nothing reaches across."""
-    reach = np.maximum.accumulate(end)[:-1]
-    apart = np.concatenate([np.ones(1, dtype=np.bool_), begin[1:] >= reach])
-    bucket = (begin // (BLOCK_PIXELS * pixel_ns)).astype(np.int64)
-    turned = np.diff(bucket, prepend=bucket[:1] - 1) != 0
-    return np.flatnonzero((before > pixel_ns) | (turned & apart))
-
-
-def _marked(shapes: Shapes, found: Ints | None) -> Shapes:
-    """Say which shapes hold something that a search found."""
-    if found is None:
-        return replace(shapes, hit=np.zeros(len(shapes), dtype=np.bool_))
-    low, high = np.searchsorted(found, shapes.first), np.searchsorted(found, shapes.first + shapes.count)
-    return replace(shapes, hit=high > low)
-
-
-def _joined(parts: list[Shapes]) -> Shapes:
-    columns = {}
-    for name, kind in _SHAPE_TYPES.items():
-        blank: NDArray[Any] = np.empty(0, dtype=kind)
-        columns[name] = np.concatenate([blank, *(getattr(part, name) for part in parts)])
-    return Shapes(**columns)
-
-
-_SHAPE_TYPES = {
-    "lane": np.int64, "begin_ns": np.int64, "end_ns": np.int64, "count": np.int64, "share": np.float64,
-    "span": np.int64, "row": np.int64, "hit": np.bool_, "first": np.int64,
-}  # fmt: skip

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtune.dashboard.data.timeline import TimelineIndex, Window
+from ringtune.dashboard.data.timeline import TimelineIndex
 from ringtune.dashboard.data.timeline_levels import Lane
+from ringtune.dashboard.data.timeline_shapes import Window
 from ringtune.timeline.spans import Ints
 from ringtune.timeline.vocabulary import Stage
 

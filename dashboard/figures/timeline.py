@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from ringtune.dashboard import theme
-from ringtune.dashboard.data.timeline import Floats, Shapes, TimelineIndex, View
+from ringtune.dashboard.data.timeline import TimelineIndex, View
 from ringtune.dashboard.data.timeline_follow import Followed
 from ringtune.dashboard.data.timeline_levels import Lane
 from ringtune.dashboard.data.timeline_path import PathTable
+from ringtune.dashboard.data.timeline_shapes import Floats, Shapes
 from ringtune.dashboard.figures.timeline_more import NS_PER_AXIS, PATH_PLACE, draw_followed, draw_path
 from ringtune.dashboard.theme import PHASES, Scheme
 from ringtune.dashboard.units import duration, markup, size
@@ -38,7 +40,7 @@ class Extras:
 
 def timeline(index: TimelineIndex, view: View, scheme: Scheme = "light", extras: Extras | None = None) -> go.Figure:
     """Draw a view: one trace of bars per phase, so that the legend hides and shows phases."""
-    places, extras = _places(view.lanes), extras or Extras()
+    places, extras = _places(view.lanes, view.compact), extras or Extras()
     figure = theme.blank(scheme, _height(places))
     stage_of = np.array([int(lane.stage) for lane in view.lanes], dtype=np.int64)[view.shapes.lane]
     for stage, phase in PHASES.items():
@@ -67,8 +69,11 @@ def _room_for_path(figure: go.Figure, places: Floats) -> None:
     )
 
 
-def _places(lanes: tuple[Lane, ...]) -> Floats:
-    """Return the vertical place of every lane, with a gap between ranks."""
+def _places(lanes: tuple[Lane, ...], compact: bool = False) -> Floats:
+    """Return the vertical place of every lane, with a gap between ranks; ``compact``: one place for all of a rank."""
+    if compact:
+        number = {rank: at for at, rank in enumerate(dict.fromkeys(lane.rank for lane in lanes))}
+        return np.array([0.5 + number[lane.rank] for lane in lanes], dtype=np.float64)
     heights = _heights(lanes)
     gaps = [0.0] + [RANK_GAP if later.rank != former.rank else 0.0 for former, later in pairwise(lanes)]
     tops = np.cumsum(heights + np.array(gaps[: len(lanes)], dtype=np.float64)) - heights
@@ -92,7 +97,7 @@ def _bars(index: TimelineIndex, view: View, chosen: Ints, places: Floats, phase:
     rows = np.array([view.lanes[n].rows for n in lane])
     row = shapes.row[chosen]
     # A block stands for all rows of its lane; a span takes its own.
-    full = FILL * _heights(view.lanes)[lane]
+    full = FILL * (np.ones(len(lane)) if view.compact else _heights(view.lanes)[lane])
     height = np.where(row < 0, full, full / rows)
     offset = np.where(row < 0, 0.0, ((row + 0.5) / rows - 0.5) * full)
     # A span shorter than a pixel must still be seen.
@@ -209,11 +214,17 @@ def _instant_hover(instant: Instant) -> str:
     return "<br>".join([f"<b>{markup(instant.name)}</b> · rank {instant.rank} · {instant.at_ns / 1e6:,.3f} ms", *facts])
 
 
-def _axes(figure: go.Figure, view: View, places: Floats, scheme: Scheme) -> None:
+def _rank_ticks(view: View, places: Floats) -> dict[str, list[Any]]:
+    """One tick a rank."""
+    place = {lane.rank: at for lane, at in zip(view.lanes, places.tolist(), strict=True)}
+    return {"tickvals": list(place.values()), "ticktext": [f"rank {rank}" for rank in place]}
+
+
+def _phase_ticks(figure: go.Figure, view: View, places: Floats, scheme: Scheme) -> dict[str, list[Any]]:
+    """One tick a phase, and the ranks beside them."""
     ranks: dict[int, list[float]] = {}
     for lane, place in zip(view.lanes, places.tolist(), strict=True):
         ranks.setdefault(lane.rank, []).append(place)
-    labels = [PHASES[lane.stage.label].label for lane in view.lanes]
     for rank, own in ranks.items():
         figure.add_annotation(
             text=f"<b>rank {rank}</b>",
@@ -225,10 +236,13 @@ def _axes(figure: go.Figure, view: View, places: Floats, scheme: Scheme) -> None
             showarrow=False,
             font={"size": 12, "color": theme.ink(scheme).text},
         )
+    return {"tickvals": places.tolist(), "ticktext": [PHASES[lane.stage.label].label for lane in view.lanes]}
+
+
+def _axes(figure: go.Figure, view: View, places: Floats, scheme: Scheme) -> None:
+    figure.update_yaxes(**(_rank_ticks(view, places) if view.compact else _phase_ticks(figure, view, places, scheme)))
     bottom = float(places[-1]) + 0.7 if len(places) else 1.0
     figure.update_yaxes(
-        tickvals=places.tolist(),
-        ticktext=labels,
         range=[bottom, -0.35],
         fixedrange=True,
         showgrid=False,

@@ -8,10 +8,10 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ringtune.dashboard import theme
-from ringtune.dashboard.data.timeline import Window
 from ringtune.dashboard.data.timeline_follow import Followed
 from ringtune.dashboard.data.timeline_overview import Overview
 from ringtune.dashboard.data.timeline_path import PathTable
+from ringtune.dashboard.data.timeline_shapes import Window
 from ringtune.dashboard.theme import PHASES, Scheme
 from ringtune.dashboard.units import duration
 from ringtune.timeline.critical import CAUSES

@@ -11,14 +11,15 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from ringtune.dashboard.components import address_store, empty, follow_address, graph, problems, shown
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.files import Unreadable
-from ringtune.dashboard.data.timeline import Query, TimelineIndex, Window
+from ringtune.dashboard.data.timeline import Query, TimelineIndex
 from ringtune.dashboard.data.timeline_follow import follow
 from ringtune.dashboard.data.timeline_overview import overview
 from ringtune.dashboard.data.timeline_prepare import Preparing
+from ringtune.dashboard.data.timeline_shapes import Window
 from ringtune.dashboard.figures import timeline as figures
 from ringtune.dashboard.figures.timeline_more import MAP_PIXELS, minimap
 from ringtune.dashboard.pages import timeline_state as state
-from ringtune.dashboard.pages.timeline_parts import controls, followed_card, progress, rank_options
+from ringtune.dashboard.pages.timeline_parts import RANK_LIMIT, controls, followed_card, progress, rank_options
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 
@@ -87,6 +88,7 @@ class _Asked:
     ranks: tuple[int, ...]
     phases: list[str]
     with_path: bool
+    compact: bool
     batch: int
     revision: int
     scheme: Any
@@ -109,6 +111,7 @@ def _asked_of(values: dict[str, Any], trigger: str) -> _Asked:
         ranks=tuple(int(rank) for rank in values["ranks"] or [] if rank.isdigit()),
         phases=[label for label in values["phases"] or [] if isinstance(label, str)],
         with_path=bool(values["path"]),
+        compact=bool(values["compact"]),
         batch=batch,
         revision=int(held.get("revision", 0)),
         scheme=scheme_of(values["scheme"]),
@@ -118,7 +121,8 @@ def _asked_of(values: dict[str, Any], trigger: str) -> _Asked:
 def _answer(index: TimelineIndex, asked: _Asked, pathname: str | None) -> dict[str, Any]:
     """Draw what was asked for."""
     window, forced = state.next_window(index, asked.trigger, asked.controls)
-    view = index.view(Query(window, asked.ranks, asked.controls.search, MARGIN, state.stages_of(asked.phases)))
+    stages = state.stages_of(asked.phases)
+    view = index.view(Query(window, asked.ranks, asked.controls.search, MARGIN, stages, asked.compact))
     followed = follow(index, asked.batch)
     wide = view.window.widened(MARGIN / 4)
     path = index.path().within(wide.begin_ns, wide.end_ns) if asked.with_path else None
@@ -132,6 +136,7 @@ def _answer(index: TimelineIndex, asked: _Asked, pathname: str | None) -> dict[s
         "ranks": ",".join(map(str, asked.ranks)),
         "phases": ",".join(asked.phases),
         "path": "1" if asked.with_path else "",
+        "compact": "1" if asked.compact else "0" if len(index.ranks) > RANK_LIMIT else "",
         "batch": str(followed.batch) if followed else "",
     }
     held = {"revision": revision, "batch": followed.batch if followed else 0}
@@ -187,6 +192,7 @@ _INPUTS = {
     "ranks": Input("timeline-ranks", "value"),
     "phases": Input("timeline-phases", "value"),
     "path": Input("timeline-path", "checked"),
+    "compact": Input("timeline-compact", "checked"),
     "start": Input("timeline-start", "n_clicks"),
     "fit": Input("timeline-fit", "n_clicks"),
     "unfollow": Input("timeline-unfollow", "n_clicks", allow_optional=True),

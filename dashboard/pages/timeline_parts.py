@@ -14,7 +14,7 @@ from ringtune.dashboard.theme import PHASES
 from ringtune.dashboard.units import duration, plain, size
 
 RANK_LIMIT = 16
-"""Ranks shown at first; more make lanes that nobody can read."""
+"""More ranks are one line each at first: lanes for every phase nobody could read."""
 
 
 def controls(route: Route, ranks: list[str]) -> list[dmc.Group]:
@@ -36,26 +36,32 @@ def controls(route: Route, ranks: list[str]) -> list[dmc.Group]:
         hideControls=True,
         **{"aria-label": "Step"},
     )
-    path = dmc.Switch(
-        id="timeline-path",
-        label="Critical path",
-        checked=route.query.get("path") == "1",
-        size="sm",
-    )
+    switches = [
+        dmc.Switch(id=f"timeline-{name}", label=label, checked=checked, size="sm")
+        for name, label, checked in (
+            ("path", "Critical path", route.query.get("path") == "1"),
+            ("compact", "One line a rank", _compact(route, ranks)),
+        )
+    ]
     buttons = [
         dmc.Button(word, id=f"timeline-{name}", variant="default")
         for name, word in (("start", "First steps"), ("fit", "Whole run"))
     ]
     matching = dmc.Button("Next match", id="timeline-next", variant="default")
     return [
-        dmc.Group([search, matching, step, *buttons, path], gap="sm"),
+        dmc.Group([search, matching, step, *buttons, *switches], gap="sm"),
         dmc.Group([_ranks(route, ranks), _phases(route)], gap="sm", mt=8),
     ]
 
 
+def _compact(route: Route, ranks: list[str]) -> bool:
+    """Whether each rank is one line: as the address says, else when there are many."""
+    return route.query.get("compact", "1" if len(ranks) > RANK_LIMIT else "0") == "1"
+
+
 def _ranks(route: Route, ranks: list[str]) -> dmc.MultiSelect:
     chosen = [rank for rank in route.list("ranks") if rank in ranks]
-    chosen = chosen or (ranks[:RANK_LIMIT] if len(ranks) > RANK_LIMIT else [])
+    chosen = chosen or (ranks[:RANK_LIMIT] if len(ranks) > RANK_LIMIT and not _compact(route, ranks) else [])
     return dmc.MultiSelect(
         id="timeline-ranks",
         data=rank_options(ranks),

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from ringtune.dashboard.data.timeline import TimelineIndex, View, Window
+from ringtune.dashboard.data.timeline import TimelineIndex, View
+from ringtune.dashboard.data.timeline_shapes import Window
 from ringtune.dashboard.figures.timeline_more import NS_PER_AXIS
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import PHASES

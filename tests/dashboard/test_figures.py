@@ -8,7 +8,8 @@ import pytest
 from ringtune.dashboard import theme
 from ringtune.dashboard.data import scaling, steps, trace, tuning
 from ringtune.dashboard.data.runs import read_run
-from ringtune.dashboard.data.timeline import Query, TimelineIndex, Window
+from ringtune.dashboard.data.timeline import Query, TimelineIndex
+from ringtune.dashboard.data.timeline_shapes import Window
 from ringtune.dashboard.figures import scaling as scaling_figures
 from ringtune.dashboard.figures import steps as step_figures
 from ringtune.dashboard.figures import timeline as timeline_figures

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from ringtune import layout
 from ringtune.dashboard.data import trace
 from ringtune.dashboard.data.files import Unreadable
-from ringtune.dashboard.data.timeline import PIXELS, SHAPE_LIMIT, Query, TimelineIndex, Window
+from ringtune.dashboard.data.timeline import Query, TimelineIndex
+from ringtune.dashboard.data.timeline_shapes import PIXELS, SHAPE_LIMIT, Window
 from ringtune.timeline.generate import Schedule
 from ringtune.timeline.generate_run import generate_run
 from ringtune.timeline.merge import merge_run

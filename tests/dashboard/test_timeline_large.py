@@ -16,9 +16,10 @@ from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import timeline_prepare, timeline_store, trace
 from ringtune.dashboard.data.files import Unreadable, signature
 from ringtune.dashboard.data.runs import RunsFolder
-from ringtune.dashboard.data.timeline import Query, TimelineIndex, Window
+from ringtune.dashboard.data.timeline import Query, TimelineIndex
 from ringtune.dashboard.data.timeline_levels import WIDEN
 from ringtune.dashboard.data.timeline_prepare import Preparing
+from ringtune.dashboard.data.timeline_shapes import Window
 from ringtune.timeline.generate_long import generate_long, schedule_of
 from ringtune.timeline.merge import merge
 from ringtune.timeline.vocabulary import Stage

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ringtune.dashboard.data import trace
-from ringtune.dashboard.data.timeline import Query, TimelineIndex, Window
+from ringtune.dashboard.data.timeline import Query, TimelineIndex
 from ringtune.dashboard.data.timeline_follow import follow
 from ringtune.dashboard.data.timeline_overview import overview
 from ringtune.dashboard.data.timeline_path import PATH_TYPES, PathTable
+from ringtune.dashboard.data.timeline_shapes import Window
 from ringtune.dashboard.figures import timeline as figures
 from ringtune.dashboard.figures.timeline_more import MAP_PIXELS, minimap
 from ringtune.dashboard.pages import timeline_state as state
@@ -19,7 +21,7 @@ from ringtune.dashboard.routes import parse
 from ringtune.timeline.critical import CAUSES, critical_path
 from ringtune.timeline.generate import MILLISECOND, Schedule
 from ringtune.timeline.generate_run import generate_run
-from ringtune.timeline.spans import Trace
+from ringtune.timeline.spans import SpanTable, Trace, concatenate
 from ringtune.timeline.vocabulary import Stage
 from tests.dashboard.test_timeline_data import built, table
 
@@ -89,6 +91,41 @@ def test_the_minimap_says_how_much_of_the_time_was_spent(index: TimelineIndex) -
     mean = float(shares[Stage.COMMUNICATE].mean())
     total = PLAN.communicate_ns * 2 * PLAN.steps
     assert mean == pytest.approx(total / index.extent.length_ns, rel=1e-3)
+
+
+def test_one_line_a_rank_shows_what_took_most_of_each_piece(index: TimelineIndex) -> None:
+    def spans(rows: list[tuple[int, int]], stage: Stage, rank: int) -> SpanTable:
+        found = table(rows, stage)
+        return replace(found, rank=np.full(len(rows), rank, dtype=np.int32))
+
+    job = [
+        spans([(0, 1000)], Stage.STEP, 0),
+        spans([(0, 300), (500, 530)], Stage.COMMUNICATE, 0),
+        spans([(100, 140), (500, 600)], Stage.WAIT, 0),
+        spans([(600, 700)], Stage.WAIT, 3),
+    ]
+    view = built(concatenate(job)).view(Query(Window(0, 1000), compact=True), limit=20)
+    shown = [
+        (view.lanes[lane].rank, view.lanes[lane].stage.label, begin, end, round(share, 3))
+        for lane, begin, end, share in zip(
+            view.shapes.lane.tolist(),
+            view.shapes.begin_ns.tolist(),
+            view.shapes.end_ns.tolist(),
+            view.shapes.share.tolist(),
+            strict=True,
+        )
+    ]
+    assert shown == [
+        (0, "communicate", 0, 300, 1.0),
+        (0, "step", 300, 500, 1.0),
+        (0, "wait", 500, 600, 1.0),
+        (0, "step", 600, 1000, 1.0),
+        (3, "wait", 600, 700, 1.0),
+    ]
+    whole = index.view(Query(compact=True))
+    assert len(whole.shapes) <= 2400
+    figure = figures.timeline(index, whole)
+    assert list(figure.layout.yaxis.ticktext) == ["rank 0", "rank 1", "rank 2"]
 
 
 def test_figures_draw_them(index: TimelineIndex) -> None:
