@@ -19,6 +19,26 @@ window.dash_clientside.ringtune = {
       { path: window.location.pathname, search: query },
     ];
   },
+  // Of the events of the timeline's figures those that ask for something. The others (a resize, a click beside the
+  // spans) must not reach the server: an answer to them would supersede one under way that draws.
+  timelineEvent: function (moved, clicked, selected, mapped, closed) {
+    const point = (event) => (event && event.points && event.points[0]) || {};
+    const asked = {
+      "timeline-graph.relayoutData":
+        moved && ("xaxis.range[0]" in moved || "xaxis.range" in moved || moved["xaxis.autorange"]) ? moved : null,
+      "timeline-graph.clickData":
+        point(clicked).customdata > 0 ? { points: [{ customdata: point(clicked).customdata }] } : null,
+      "timeline-map.selectedData": selected && selected.range && selected.range.x ? { range: selected.range } : null,
+      "timeline-map.clickData": "x" in point(mapped) ? { points: [{ x: point(mapped).x }] } : null,
+      "timeline-unfollow.n_clicks": closed > 0 ? {} : null,
+    };
+    for (const one of window.dash_clientside.callback_context.triggered) {
+      if (asked[one.prop_id]) {
+        return { from: one.prop_id, value: asked[one.prop_id], at: performance.now() };
+      }
+    }
+    return window.dash_clientside.no_update;
+  },
   // Light or dark: what the user chose last, else what the system prefers.
   scheme: function (clicks, known) {
     const preferred = window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from ringtune.dashboard.components import address_store, empty, follow_address, graph, problems, shown
 from ringtune.dashboard.context import Context
@@ -53,6 +53,7 @@ def layout(context: Context, route: Route) -> html.Div:
             html.Div(id="timeline-problems"),
             address_store("timeline"),
             dcc.Store(id="timeline-window", data=state.asked(route)),
+            dcc.Store(id="timeline-event"),
             html.Div(progress(index if isinstance(index, Preparing) else None), id="timeline-preparing"),
             html.Div(
                 [dmc.Card(body, withBorder=True, radius="md", p="md"), html.Div(id="timeline-followed")],
@@ -95,14 +96,11 @@ class _Asked:
 
 
 def _asked_of(values: dict[str, Any], trigger: str) -> _Asked:
-    held = values["held"] or {}
-    event = values["selected" if trigger == "timeline-map.selectedData" else "moved"]
-    if trigger == "timeline-map.clickData":
-        event = values["mapped"]
+    held, event = values["held"] or {}, (values["event"] or {}).get("value")
     batch = int(held.get("batch") or 0)
     if trigger == "timeline-graph.clickData":
-        batch = state.clicked_batch(values["clicked"]) or batch
-    elif trigger == "timeline-unfollow.n_clicks" and values["unfollow"]:
+        batch = state.clicked_batch(event) or batch
+    elif trigger == "timeline-unfollow.n_clicks":
         batch = 0
     before = Window(*held["window"]) if held.get("window") else None
     return _Asked(
@@ -182,10 +180,7 @@ _OUTPUTS = {
     "options": Output("timeline-ranks", "data"),
 }
 _INPUTS = {
-    "moved": Input("timeline-graph", "relayoutData"),
-    "clicked": Input("timeline-graph", "clickData"),
-    "selected": Input("timeline-map", "selectedData"),
-    "mapped": Input("timeline-map", "clickData"),
+    "event": Input("timeline-event", "data"),
     "search": Input("timeline-search", "value"),
     "next": Input("timeline-next", "n_clicks"),
     "step": Input("timeline-step", "value"),
@@ -195,7 +190,6 @@ _INPUTS = {
     "compact": Input("timeline-compact", "checked"),
     "start": Input("timeline-start", "n_clicks"),
     "fit": Input("timeline-fit", "n_clicks"),
-    "unfollow": Input("timeline-unfollow", "n_clicks", allow_optional=True),
     "stamp": Input("stamp", "data"),
     "scheme": Input("scheme", "data"),
     "held": State("timeline-window", "data"),
@@ -208,25 +202,27 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(output=_OUTPUTS, inputs={"values": _INPUTS})
     def draw(values: dict[str, Any]) -> dict[str, Any]:
-        # Several things may have changed at once: an event of a figure that asks for nothing must not hide another.
-        triggers = [one["prop_id"] for one in ctx.triggered]
-        meant = [one for one in triggers if not _means_nothing(one, values)]
-        if triggers and not meant:
-            return dict.fromkeys(_OUTPUTS, no_update)
         index = _index(context, context.route(values["pathname"], ""))
         if not isinstance(index, TimelineIndex):
             return _nothing(index)
-        return _answer(index, _asked_of(values, meant[0] if meant else ""), values["pathname"])
+        return _answer(index, _asked_of(values, _trigger(values)), values["pathname"])
 
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ringtune", "timelineEvent"),
+        Output("timeline-event", "data"),
+        Input("timeline-graph", "relayoutData"),
+        Input("timeline-graph", "clickData"),
+        Input("timeline-map", "selectedData"),
+        Input("timeline-map", "clickData"),
+        Input("timeline-unfollow", "n_clicks", allow_optional=True),
+    )
     follow_address(app, "timeline")
 
 
-def _means_nothing(trigger: str, values: dict[str, Any]) -> bool:
-    """Whether an event of the figures asks for nothing: a resize, a click beside the spans, a selection that ended."""
-    if trigger == "timeline-graph.relayoutData":
-        return state.dragged(values["moved"]) is None
-    if trigger == "timeline-graph.clickData":
-        return state.clicked_batch(values["clicked"]) == 0
-    if trigger == "timeline-map.selectedData":
-        return state.brushed(values["selected"]) is None
-    return trigger == "timeline-unfollow.n_clicks" and not values["unfollow"]
+def _trigger(values: dict[str, Any]) -> str:
+    """Return what the user did, as ``id.property``; what the page did by itself only when there is nothing else."""
+    triggers = [one["prop_id"] for one in ctx.triggered]
+    done = [one for one in triggers if one not in ("stamp.data", "scheme.data")] or triggers
+    if done and done[0] == "timeline-event.data":
+        return str((values["event"] or {}).get("from", ""))
+    return str(done[0]) if done else ""
