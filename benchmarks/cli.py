@@ -12,6 +12,7 @@ COMMANDS = {
     "allreduce": "ringtune.benchmarks.commands:allreduce",
     "dashboard": "ringtune.benchmarks.pages:dashboard_command",
     "gradients": "ringtune.benchmarks.commands:gradients",
+    "hook": "ringtune.benchmarks.commands:hook",
     "links": "ringtune.benchmarks.commands:links",
     "merge": "ringtune.benchmarks.traces:merge_command",
     "negotiation": "ringtune.benchmarks.commands:negotiation",

@@ -14,7 +14,7 @@ from ringtune.benchmarks.jobs import parse_ranks
 from ringtune.benchmarks.peers import Selection, select_peers
 from ringtune.benchmarks.progress import open_console
 from ringtune.benchmarks.requirements import Rule, missed_limit, missed_peers, parse_rules
-from ringtune.benchmarks.sizes import format_bytes, parse_sizes
+from ringtune.benchmarks.sizes import format_bytes, parse_bytes, parse_sizes
 from ringtune.benchmarks.workers.race.patterns import DTYPES, item_bytes
 from ringtune.errors import RingtuneError, UsageError
 
@@ -257,6 +257,28 @@ def negotiation(**options: Any) -> None:
     _write(options["json_file"], record, console)
     if options["require_growth"] is not None:
         require_growth(record, options["require_growth"])
+
+
+@click.command()
+@click.option("-np", "--num-proc", type=click.IntRange(min=2), default=2, show_default=True, help="Ranks.")
+@click.option("--gradients", type=click.IntRange(min=1), default=161, show_default=True, help="Per backward pass.")
+@click.option("--size", default="4KiB", show_default=True, help="Of each gradient.")
+@click.option("--passes", type=click.IntRange(min=1), default=200, show_default=True, help="Measured pairs.")
+@click.option("--require", type=float, metavar="US", help="Exit 1 when a gradient costs more microseconds than this.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
+def hook(**options: Any) -> None:
+    """What submitting a gradient from DistributedOptimizer's hook costs, beside an empty hook."""
+    from ringtune.benchmarks.hook import HookRequest, costlier, run_hook
+    from ringtune.benchmarks.workers.config import HookRun
+
+    size_bytes = parse_bytes(options["size"])
+    if size_bytes % item_bytes("float32"):
+        raise UsageError(f"{format_bytes(size_bytes)} is not a whole number of float32 elements")
+    request = HookRequest(options["num_proc"], HookRun(options["gradients"], size_bytes, options["passes"]))
+    console = open_console()
+    record = run_hook(request, console)
+    _write(options["json_file"], record, console)
+    _require(costlier(record, options["require"]) if options["require"] is not None else [])
 
 
 def _race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:

@@ -96,3 +96,23 @@ class LearnRun:
     def from_json(cls, text: str) -> LearnRun:
         """Returns what `dataclasses.asdict` and `json.dumps` made of a `LearnRun`."""
         return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class HookRun:
+    """What a rank does that times gradient hooks.
+
+    Args:
+        gradients: parameters, each with one gradient per pass.
+        size_bytes: of each.
+        passes: measured pairs of backward passes.
+    """
+
+    gradients: int
+    size_bytes: int
+    passes: int
+
+    @classmethod
+    def from_json(cls, text: str) -> HookRun:
+        """Returns what `dataclasses.asdict` and `json.dumps` made of a `HookRun`."""
+        return cls(**json.loads(text))

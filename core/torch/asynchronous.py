@@ -13,8 +13,7 @@ from ringtune import native, session
 from ringtune.common.process_sets import ProcessSet, finish, global_process_set, number_of, restart_counting
 from ringtune.errors import HorovodInternalError, InvalidArgument
 from ringtune.operations import Allreduce
-from ringtune.session import WAIT_SLICE_NS
-from ringtune.torch import handles
+from ringtune.torch import handles, quick
 from ringtune.torch.arguments import Average, reduction, resolve_op
 from ringtune.torch.handles import Pending, Reduction, synchronize
 
@@ -50,6 +49,7 @@ def allreduce_async(
     return start_allreduce(tensor, name, how)
 
 
+@quick.submitting
 def allreduce_async_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -60,19 +60,16 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start a reduction in place; arguments as in `allreduce_async`."""
-    known = handles.repeated.get(name) if average is None else None
-    if known is not None and known.fits(tensor, op, prescale_factor, postscale_factor, process_set):
-        address = tensor.data_ptr()
-        try:
-            return handles.enter(known.submit(address, address), tensor)
-        except known.error as error:
-            raise native.translate(error) from None
     how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
     handle = _start_allreduce(tensor, tensor, name, how)
-    handles.remember(tensor, name, op, prescale_factor, postscale_factor, process_set, how)
+    if name is not None and average is None:
+        numbers = handles.DTYPES[tensor.dtype], how.op, how.prescale, how.postscale, how.process_set, how.wire
+        given = op, prescale_factor, postscale_factor, process_set
+        quick.remember(tensor, name, handles.wire_name("allreduce", name, how.process_set), (numbers, given))
     return handle
 
 
+@quick.blocking
 def allreduce_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -83,14 +80,6 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce in place and return the tensor; arguments as in `allreduce_async`."""
-    known = handles.repeated.get(name) if average is None else None
-    if known is not None and known.fits(tensor, op, prescale_factor, postscale_factor, process_set):
-        address = tensor.data_ptr()
-        try:
-            ticket = known.now(address, address, WAIT_SLICE_NS)
-        except known.error as error:
-            raise native.translate(error) from None
-        return synchronize(handles.enter(ticket, tensor)) if ticket else tensor
     result: torch.Tensor = synchronize(
         allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     )

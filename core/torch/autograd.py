@@ -142,9 +142,11 @@ def allreduce(
     """
     op = resolve_op(average, op)
     small, wire, decompress = to_travel(tensor, compression, op)
-    reduced = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]
-        small, name, op, (prescale_factor, postscale_factor), process_set, wire
-    )
+    how = (op, (prescale_factor, postscale_factor), process_set, wire)
+    if small.requires_grad and torch.is_grad_enabled():
+        reduced = HorovodAllreduce.apply(small, name, *how)  # type: ignore[no-untyped-call]
+    else:  # nothing flows back, and autograd's part would take longer than the rest
+        reduced = synchronize(asynchronous.start_allreduce(small, name, reduction(None, *how)))
     return decompress(reduced)
 
 

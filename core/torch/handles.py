@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 
-from ringtune import native, session
+from ringtune import session
 from ringtune.common import process_sets
 from ringtune.errors import InvalidArgument, RingtuneError
 from ringtune.operations import Allreduce, Broadcast
-
-_ADASUM = 2  # of ringtune.torch.arguments, which builds on this module
+from ringtune.torch import quick
 
 DTYPES: dict[torch.dtype, int] = {
     torch.uint8: 0,
@@ -63,68 +62,9 @@ class Pending:
     keep: list[Any] = field(default_factory=list)
 
 
-class Repeated:
-    """An allreduce in place as it was called last under its name, and the short way to call it again.
-
-    Attributes:
-        now: ``now(input, output, timeout_ns)`` blocks: 0, or the ticket of an operation that goes on.
-        submit: ``submit(input, output)``: a ticket.
-        error: Base of what the two raise.
-    """
-
-    __slots__ = ("_dtype", "_op", "_postscale", "_prescale", "_set", "_shape", "error", "now", "submit")
-
-    def __init__(self, tensor: torch.Tensor, words: tuple[int | None, float, float, Any], call: Any) -> None:
-        self._dtype, self._shape = tensor.dtype, tensor.shape
-        self._op, self._prescale, self._postscale, self._set = words
-        self.now, self.submit = call.now, call.submit
-        self.error = native.error_class()
-
-    def fits(self, tensor: torch.Tensor, op: int | None, prescale: float, postscale: float, process_set: Any) -> bool:
-        """Return whether a call is the same again; the cheapest look at everything that could differ."""
-        return (
-            tensor.dtype is self._dtype
-            and tensor.shape == self._shape
-            and op == self._op
-            and prescale == self._prescale
-            and postscale == self._postscale
-            and process_set is self._set
-            and tensor.is_cpu
-            and tensor.is_contiguous()
-        )
-
-
-repeated: dict[str | None, Repeated] = {}
-"""By the name that the caller gave."""
-
-_MOST_REPEATED = 65536
-
-
-def remember(
-    tensor: torch.Tensor,
-    name: str | None,
-    op: int | None,
-    prescale: float,
-    postscale: float,
-    process_set: Any,
-    how: Any,
-) -> None:
-    """Prepare the short way for the next call under this name."""
-    if name is None or how.op == _ADASUM or not tensor.is_contiguous() or len(repeated) >= _MOST_REPEATED:
-        return
-    words = (DTYPES[tensor.dtype], how.op, how.prescale, how.postscale, how.process_set)
-    wire = wire_name("allreduce", name, how.process_set)
-    call = session.require().runtime.repeated_allreduce(wire, list(tensor.shape), words)
-    repeated[name] = Repeated(tensor, (op, prescale, postscale, process_set), call)
-
-
-_pending: dict[int, Pending | torch.Tensor] = {}
-
-
 def reset() -> None:
     """Forget all handles and start counting unnamed operations anew; all ranks do so at ``init``."""
-    repeated.clear()
-    _pending.clear()
+    quick.reset()
     process_sets.unnamed.clear()
 
 
@@ -235,16 +175,10 @@ def gathered(ticket: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).view(shape)
 
 
-def enter(ticket: int, tensor: torch.Tensor) -> int:
-    """Enter an operation whose result is the tensor itself; return its handle."""
-    _pending[ticket] = tensor
-    return ticket
-
-
 def register(pending: Pending) -> int:
     """Enter an operation into the table and return its handle."""
     handle = pending.tickets[0]
-    _pending[handle] = pending
+    quick.pending[handle] = pending
     return handle
 
 
@@ -260,6 +194,7 @@ def poll(handle: int) -> bool:
     return all(now.poll(ticket) for ticket in tickets)
 
 
+@quick.waiting
 def synchronize(handle: int) -> Any:
     """Wait for an operation and return its result; Ctrl-C interrupts the wait.
 
@@ -271,16 +206,15 @@ def synchronize(handle: int) -> Any:
         RuntimeFailure: The operation failed; it is named in the message.
     """
     pending = _find(handle)
-    if isinstance(pending, torch.Tensor):
-        return _finish_in_place(handle, pending)
-    failure = wait_all(pending.tickets)
-    del _pending[handle]
+    tickets = [handle] if isinstance(pending, torch.Tensor) else pending.tickets
+    failure = wait_all(tickets)
+    del quick.pending[handle]
     try:
         if failure is not None:
             raise failure
-        return pending.finish()
+        return pending if isinstance(pending, torch.Tensor) else pending.finish()
     finally:
-        release_all(pending.tickets)
+        release_all(tickets)
 
 
 def wait_all(tickets: list[int]) -> RingtuneError | None:
@@ -303,20 +237,8 @@ def release_all(tickets: list[int]) -> None:
             now.release(ticket)
 
 
-def _finish_in_place(handle: int, tensor: torch.Tensor) -> torch.Tensor:
-    finish, base = session.require().runtime.finish, native.error_class()
-    try:
-        while not finish(handle, session.WAIT_SLICE_NS):
-            pass
-    except base as error:
-        del _pending[handle]
-        raise native.translate(error) from None
-    del _pending[handle]
-    return tensor
-
-
 def _find(handle: int) -> Pending | torch.Tensor:
-    pending = _pending.get(handle)
+    pending: Pending | torch.Tensor | None = quick.pending.get(handle)
     if pending is None:
         raise InvalidArgument(f"Handle {handle} was not created or has been cleared.")
     return pending

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -16,7 +16,7 @@ from ringtune import native
 from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
 from ringtune.errors import RingtuneError
 from ringtune.session import require, state
-from ringtune.torch import handles
+from ringtune.torch import handles, quick
 from ringtune.torch.arguments import Average
 from ringtune.torch.asynchronous import sparse_allreduce_async
 from ringtune.torch.compression import Chosen, Compression, FeedbackCompressor, to_travel, wire_number
@@ -27,6 +27,8 @@ TOO_MANY_PASSES = (
     "Increase backward_passes_per_step to accumulate gradients locally."
 )
 """Horovod's words."""
+
+_submit_alike = quick.submit_alike  # once per gradient: without a look into the module
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Slot:
         grad: The gradient whose memory the runtime uses.
         finish: Brings the result into place, None when the gradient was reduced in place.
         sparse: Waits for the reduction of a gradient that is sparse, or compressed with a memory, and returns it.
+        key: Stands for the gradient and how it is reduced (`quick.submit_alike`).
     """
 
     __slots__ = (
@@ -71,6 +74,7 @@ class Slot:
         "finish",
         "grad",
         "group",
+        "key",
         "name",
         "number",
         "param",
@@ -80,10 +84,10 @@ class Slot:
         "wire",
     )
 
-    def __init__(self, param: torch.Tensor, name: str, wire: str, passes: int) -> None:
+    def __init__(self, param: torch.Tensor, name: str, how: Reduction, passes: int) -> None:
         self.param = param
         self.name = name
-        self.wire = wire
+        self.wire = handles.wire_name("allreduce", name, how.process_set)
         self.shape = tuple(param.shape)
         self.dtype = param.dtype
         self.number = handles.DTYPES.get(param.dtype, -1)
@@ -93,6 +97,7 @@ class Slot:
         self.grad: Any = None
         self.finish: Callable[[], None] | None = None
         self.sparse: Callable[[], torch.Tensor] | None = None
+        self.key = ""
 
     @property
     def busy(self) -> bool:
@@ -129,10 +134,7 @@ class Reducer:
         self.options = options
         self.passes = options.passes
         process_set = options.how.process_set
-        self.slots = [
-            Slot(param, name, handles.wire_name("allreduce", name, process_set), options.passes)
-            for name, param in named
-        ]
+        self.slots = [Slot(param, name, options.how, options.passes) for name, param in named]
         by_param = {slot.param: slot for slot in self.slots}
         self.groups = [
             Group(handles.wire_name("allreduce", f"group.{index}", process_set), [by_param[param] for param in members])
@@ -144,6 +146,7 @@ class Reducer:
             self.feedback = options.compression.attach(self.slots, options.how, options.process_set)
         self._plain = options.compression is Compression.none or self._wire != -1
         for slot in self.slots:
+            slot.key = f"{slot.wire} {options.how} {self._wire}"
             slot.param.register_post_accumulate_grad_hook(self._hook(slot))
 
     @property
@@ -212,7 +215,10 @@ class Reducer:
                 return
             if slot.delay < 0:
                 raise AssertionError(TOO_MANY_PASSES)
-            self._ready(slot)
+            if slot.group is None:
+                self._start(slot, "", 0)
+            else:
+                self._ready(slot)
 
         return hook
 
@@ -228,35 +234,48 @@ class Reducer:
 
     def _start(self, slot: Slot, group: str, group_size: int) -> None:
         grad = slot.param.grad
-        if grad is None or grad.dtype is not slot.dtype or not self._plain or grad.is_sparse or not grad.is_cpu:
-            self._start_slowly(slot, group, group_size)
-            return
-        if not grad.is_contiguous():
-            self._start_slowly(slot, group, group_size)
-            return
         session = state.current
         if session is None:
             session = require()
-        how = self.options.how
-        address = grad.data_ptr()
         try:
-            slot.ticket = session.runtime.allreduce(
-                slot.wire,
-                address,
-                address,
-                slot.shape,
-                slot.number,
-                how.op,
-                how.prescale,
-                how.postscale,
-                group,
-                group_size,
-                how.process_set,
-                self._wire,
-            )
+            if grad is not None and self._plain and group_size == 0:
+                slot.ticket = _submit_alike(slot.key, grad)
+                if slot.ticket:
+                    slot.grad = grad
+                    return
+            if self._is_plain(grad, slot):
+                self._submit(slot, grad, (group, group_size), session.runtime)
+            else:
+                self._start_slowly(slot, group, group_size)
         except native.error_class() as error:
             raise native.translate(error) from None
+
+    def _is_plain(self, grad: torch.Tensor | None, slot: Slot) -> TypeGuard[torch.Tensor]:
+        """Return whether a gradient travels as it lies in memory."""
+        if grad is None or grad.dtype is not slot.dtype or not self._plain or grad.is_sparse or not grad.is_cpu:
+            return False
+        return grad.is_contiguous()
+
+    def _submit(self, slot: Slot, grad: torch.Tensor, group: tuple[str, int], runtime: Any) -> None:
+        how = self.options.how
+        address = grad.data_ptr()
+        slot.ticket = runtime.allreduce(
+            slot.wire,
+            address,
+            address,
+            slot.shape,
+            slot.number,
+            how.op,
+            how.prescale,
+            how.postscale,
+            *group,
+            how.process_set,
+            self._wire,
+        )
         slot.grad = grad
+        if group[1] == 0:
+            numbers = slot.number, how.op, how.prescale, how.postscale, how.process_set, self._wire
+            quick.remember_alike(slot.key, grad, slot.wire, numbers)
 
     def _start_slowly(self, slot: Slot, group: str, group_size: int) -> None:
         """Start a gradient that is sparse, compressed, not contiguous or of an unusual dtype."""
@@ -277,13 +296,10 @@ class Reducer:
         small = travelling.tensor.contiguous()
         number = handles.dtype_number(small)
         how = self.options.how
-        try:
-            slot.ticket = require().runtime.allreduce(
-                slot.wire, small.data_ptr(), small.data_ptr(), slot.shape, number, how.op, how.prescale, how.postscale,
-                group, group_size, how.process_set, travelling.wire,
-            )  # fmt: skip
-        except native.error_class() as error:
-            raise native.translate(error) from None
+        slot.ticket = require().runtime.allreduce(
+            slot.wire, small.data_ptr(), small.data_ptr(), slot.shape, number, how.op, how.prescale, how.postscale,
+            group, group_size, how.process_set, travelling.wire,
+        )  # fmt: skip
         slot.grad = (grad, small)
 
         def finish() -> None:

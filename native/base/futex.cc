@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "base/check.h"
+#include "base/sleep.h"
 
 namespace ringtune {
 namespace {
@@ -19,6 +20,7 @@ int operation(int op, FutexScope scope) noexcept {
 }  // namespace
 
 bool futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, Deadline deadline, FutexScope scope) {
+  about_to_sleep();
   timespec until{};
   const timespec* timeout = nullptr;
   if (!deadline.is_never()) {

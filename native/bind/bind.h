@@ -11,6 +11,7 @@ void add_errors(nanobind::module_& module);
 void add_store(nanobind::module_& module);
 void add_runtime(nanobind::module_& module);
 void add_rehearsal(nanobind::module_& module);
+void add_short_path(nanobind::module_& module);
 void add_collectives(nanobind::class_<Runtime>& runtime);
 void add_compression(nanobind::module_& module);
 

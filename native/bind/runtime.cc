@@ -24,42 +24,6 @@ Ticket allreduce(Runtime& self, std::string_view name, std::uintptr_t input, std
                                    group_size, shape, input_at(input), output_at(output), to_wire(wire, dtype)});
 }
 
-/// An allreduce that is repeated: its words are kept here, a call carries two addresses. Borrows the runtime.
-class RepeatedAllreduce {
- public:
-  RepeatedAllreduce(Runtime& runtime, std::string name, std::vector<std::int64_t> shape,
-                    const std::tuple<int, int, double, double, std::uint32_t>& how)
-      : runtime_(runtime), name_(std::move(name)), shape_(std::move(shape)) {
-    const auto [dtype, op, prescale, postscale, process_set] = how;
-    call_.dtype = static_cast<DType>(dtype);
-    call_.op = static_cast<ReduceOp>(op);
-    call_.prescale = prescale;
-    call_.postscale = postscale;
-    call_.process_set = process_set;
-  }
-
-  /// Blocks: 0 when the result is there; at the timeout the ticket of an operation that goes on.
-  Ticket now(std::uintptr_t input, std::uintptr_t output, std::int64_t timeout_ns) {
-    return runtime_.allreduce_now(call(input, output), Deadline::after(timeout_ns));
-  }
-  Ticket submit(std::uintptr_t input, std::uintptr_t output) { return runtime_.submit(call(input, output)); }
-
- private:
-  [[nodiscard]] AllreduceCall call(std::uintptr_t input, std::uintptr_t output) const {
-    AllreduceCall call = call_;
-    call.name = name_;
-    call.shape = shape_;
-    call.input = reinterpret_cast<const void*>(input);
-    call.output = reinterpret_cast<void*>(output);
-    return call;
-  }
-
-  Runtime& runtime_;
-  std::string name_;
-  std::vector<std::int64_t> shape_;
-  AllreduceCall call_;
-};
-
 nb::dict to_dict(const Knobs& knobs, std::uint32_t epoch) {
   nb::dict values;
   values["fusion_bytes"] = knobs.fusion_bytes;
@@ -200,24 +164,11 @@ void add_allreduce_and_tickets(nb::class_<Runtime>& runtime) {
       .def("allreduce", &allreduce, nb::arg("name"), nb::arg("input"), nb::arg("output"), nb::arg("shape"),
            nb::arg("dtype"), nb::arg("op"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("group") = "",
            nb::arg("group_size") = 0, nb::arg("process_set") = 0, nb::arg("wire") = -1)
-      .def(
-          "repeated_allreduce",
-          [](Runtime& self, std::string name, std::vector<std::int64_t> shape,
-             const std::tuple<int, int, double, double, std::uint32_t>& how) {
-            return new RepeatedAllreduce(self, std::move(name), std::move(shape), how);
-          },
-          nb::arg("name"), nb::arg("shape"), nb::arg("how"), nb::keep_alive<0, 1>(), nb::rv_policy::take_ownership)
       .def("poll", &Runtime::poll, nb::arg("ticket"))
       .def(
           "wait",
           [](Runtime& self, Ticket ticket, std::int64_t timeout_ns) {
             return self.wait(ticket, timeout_ns < 0 ? Deadline::never() : Deadline::after(timeout_ns));
-          },
-          nb::arg("ticket"), nb::arg("timeout_ns"), nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "finish",
-          [](Runtime& self, Ticket ticket, std::int64_t timeout_ns) {
-            return self.finish(ticket, Deadline::after(timeout_ns));
           },
           nb::arg("ticket"), nb::arg("timeout_ns"), nb::call_guard<nb::gil_scoped_release>())
       .def("release", &Runtime::release, nb::arg("ticket"));
@@ -245,11 +196,6 @@ void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
 
 void add_runtime(nb::module_& module) {
   add_options(module);
-  nb::class_<RepeatedAllreduce>(module, "RepeatedAllreduce",
-                                "An allreduce whose words are known: call it with addresses.")
-      .def("now", &RepeatedAllreduce::now, nb::arg("input"), nb::arg("output"), nb::arg("timeout_ns"),
-           nb::call_guard<nb::gil_scoped_release>())
-      .def("submit", &RepeatedAllreduce::submit, nb::arg("input"), nb::arg("output"));
   nb::class_<Runtime> runtime(module, "Runtime", "The runtime of one rank.");
   runtime
       .def(

@@ -51,6 +51,12 @@ class Negotiator {
   [[nodiscard]] std::span<const Tag> round_batch() const noexcept { return worker_.plan().batch(); }
   void round_done(bool agreed, std::int64_t now_ns) { worker_.round_done(agreed, now_ns); }
   [[nodiscard]] bool in_plan() const noexcept { return worker_.plan().active(); }
+  /// Whether a tensor that is ready now would be the plan's whole next batch, with nothing else in hand; then
+  /// post_alone is local_ready, tick and take_actions in one.
+  [[nodiscard]] bool expects_alone(const Request& request) const noexcept { return worker_.expects_alone(request); }
+  [[nodiscard]] RoundAction post_alone(const SharedRequest& request, Tag tag, std::int64_t now_ns) {
+    return worker_.post_alone(request, tag, now_ns);
+  }
 
   /// What to do now, in this order. Call after every event.
   [[nodiscard]] std::vector<Action> take_actions();

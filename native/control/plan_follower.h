@@ -48,6 +48,11 @@ class PlanFollower {
 
   /// Whether all tensors of the next batch are ready here.
   [[nodiscard]] bool complete() const noexcept { return batches_[position_].missing == 0; }
+  /// Whether the next batch is this tensor alone, known by its address, and nothing of the plan is ready.
+  [[nodiscard]] bool expects_alone(const Request& request) const noexcept {
+    const Batch& batch = batches_[position_];
+    return pending_ == 0 && batch.end - batch.begin == 1 && tensors_[batch.begin].request.get() == &request;
+  }
   /// The tags of the next batch, in the plan's order. Valid until ran() or end().
   [[nodiscard]] std::span<const Tag> batch() const noexcept;
   /// What all ranks must believe the next round to be.

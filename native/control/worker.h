@@ -35,6 +35,12 @@ class Worker {
   void round_done(bool agreed, std::int64_t now_ns);
   /// Posts the next batch of the plan, or leaves the plan, when it is time. Last thing before the actions are taken.
   void follow_plan(std::int64_t now_ns, std::vector<Action>& actions);
+  /// Whether a tensor that is ready now would be the plan's whole next batch, with nothing else in hand.
+  [[nodiscard]] bool expects_alone(const Request& request) const noexcept {
+    return plan_.active() && !round_posted_ && !plan_unfit_ && !leaving_ && plan_.expects_alone(request);
+  }
+  /// That tensor is ready, and its batch posted.
+  [[nodiscard]] RoundAction post_alone(const SharedRequest& request, Tag tag, std::int64_t now_ns);
   /// The plan, if one is followed, is to be left at the next round.
   void leave_plan_soon() noexcept { plan_unfit_ = plan_.active(); }
   /// The coordinator has confirmed: no batch that needs this rank will come any more.
@@ -78,6 +84,7 @@ class Worker {
   void quit_plan(std::int64_t now_ns);
   void leave_plan(std::int64_t now_ns, std::vector<Action>& actions);
   [[nodiscard]] std::int64_t plan_limit_ns() const noexcept;
+  RoundAction next_round() noexcept;
   [[nodiscard]] bool bundle_due(std::int64_t now_ns) const noexcept;
   void apply(const BatchDecision& batch, std::vector<Action>& actions);
   void apply(const FailureDecision& failure, std::vector<Action>& actions);

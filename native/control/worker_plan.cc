@@ -83,14 +83,23 @@ std::int64_t Worker::plan_limit_ns() const noexcept {
   return plan_.progress_ns() + std::max(kQuietPlanNs, kQuietPlanCycles * knobs_.cycle_time_ns);
 }
 
+RoundAction Worker::next_round() noexcept {
+  round_posted_ = true;
+  return {kPlanBatch | next_round_id_++, plan_.token()};
+}
+
+RoundAction Worker::post_alone(const SharedRequest& request, Tag tag, std::int64_t now_ns) {
+  RINGTUNE_CHECK(expects_alone(*request) && plan_.take(request, tag, now_ns), "'", request->name, "'");
+  return next_round();
+}
+
 void Worker::follow_plan(std::int64_t now_ns, std::vector<Action>& actions) {
   if (!plan_.active() || round_posted_) return;
   if (waiting_ && waiting_since_ns_ == kNever) waiting_since_ns_ = now_ns;
   if (leaving_ || plan_unfit_) {
     leave_plan(now_ns, actions);
   } else if (plan_.complete()) {
-    round_posted_ = true;
-    actions.push_back(RoundAction{kPlanBatch | next_round_id_++, plan_.token()});
+    actions.push_back(next_round());
   } else if (now_ns >= plan_limit_ns()) {
     leave_plan(now_ns, actions);
   }

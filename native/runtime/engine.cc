@@ -277,7 +277,7 @@ bool Engine::perform(std::vector<Action> actions) {
     } else if (const auto* execution = std::get_if<ExecuteAction>(&action)) {
       execute(*execution, batches[next_batch++]);
     } else if (const auto* round = std::get_if<RoundAction>(&action)) {
-      post_round(*round);
+      post_round(*round, agreed_ns);
     } else if (std::holds_alternative<DeclineAction>(action)) {
       world_->arena()->decline_round();
     } else if (const auto* change = std::get_if<ApplyKnobsAction>(&action)) {
@@ -309,27 +309,35 @@ void Engine::execute(const ExecuteAction& action, std::span<const OperationPtr> 
   tickets_.finish(batch, nullptr);
 }
 
-void Engine::post_round(const RoundAction& action) {
+void Engine::post_round(const RoundAction& action, std::int64_t now_ns) {
   round_.clear();
   for (const Tag tag : negotiator_.round_batch()) round_.push_back(reinterpret_cast<OperationPtr>(tag));
   round_id_ = action.batch_id;
-  round_since_ns_ = round_reported_ns_ = now_ns();
+  round_since_ns_ = round_reported_ns_ = now_ns;
   executor_->post_round(round_, {*world_, round_id_, epoch(), step_.load(std::memory_order_relaxed), {}}, action.token);
 }
 
 /// Whether the posted round is over, having run or not; waits for the other ranks until the deadline.
 bool Engine::resume_round(Deadline deadline) {
   const std::optional<bool> agreed = executor_->round_agreed(deadline);
-  if (!agreed) {
+  if (agreed) {
+    (void)end_round(*agreed);
+  } else {
     watch_round();
-    return false;
   }
-  if (*agreed) {
-    executor_->finish_round(round_, {*world_, round_id_, epoch(), step_.load(std::memory_order_relaxed), {}});
+  return agreed.has_value();
+}
+
+/// Runs the round if all ranks have agreed. When that was done.
+std::int64_t Engine::end_round(bool agreed) {
+  std::int64_t end_ns = now_ns();
+  if (agreed) {
+    end_ns = executor_->finish_round(round_, {*world_, round_id_, epoch(), step_.load(std::memory_order_relaxed), {}},
+                                     end_ns);
     tickets_.finish(round_, nullptr);
   }
-  negotiator_.round_done(*agreed, now_ns());
-  return true;
+  negotiator_.round_done(agreed, end_ns);
+  return end_ns;
 }
 
 /// The coordinator knows nothing of a plan's rounds: who waits for others in one reports it.

@@ -49,6 +49,11 @@ class Engine {
   /// False at the deadline. Does not rethrow the operation's error.
   [[nodiscard]] bool wait(Operation& operation, Deadline deadline);
 
+  /// An allreduce that is the plan's whole next batch, from begin to end on this thread: when it ended, 0 when it has
+  /// not. Then `ticket` is its operation's, which goes on, or 0: it could not even begin. Blocks no longer than a wait
+  /// of the arena spins. Throws as TicketTable::submit.
+  std::int64_t run_alone(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns, Ticket& ticket);
+
   std::uint32_t propose(const Knobs& knobs);
   [[nodiscard]] Knobs knobs() const;
   [[nodiscard]] std::uint32_t epoch() const noexcept { return epoch_.load(std::memory_order_relaxed); }
@@ -81,6 +86,8 @@ class Engine {
   void rest(std::uint32_t waker_ticket, Deadline deadline);
   void park() noexcept;
   void drive(Operation& operation, Deadline deadline) noexcept;
+  [[nodiscard]] bool expects_alone(const RepeatedRequest& repeated) const noexcept;
+  std::int64_t post_alone(Operation& operation, Ticket& ticket);
   bool try_drive() noexcept;
   void stop_driving() noexcept;
   bool cycle();
@@ -91,8 +98,9 @@ class Engine {
   void handle(const ClockPing& ping, int from);
   bool perform(std::vector<Action> actions);
   void execute(const ExecuteAction& action, std::span<const OperationPtr> batch);
-  void post_round(const RoundAction& action);
+  void post_round(const RoundAction& action, std::int64_t now_ns);
   bool resume_round(Deadline deadline);
+  std::int64_t end_round(bool agreed);
   void watch_round();
   void apply(const ApplyKnobsAction& action);
   void apply(const SetAction& action);

@@ -78,6 +78,41 @@ void Engine::drive(Operation& operation, Deadline deadline) noexcept {
   }
 }
 
+std::int64_t Engine::run_alone(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns,
+                               Ticket& ticket) {
+  if (!try_drive()) return 0;
+  const auto stop_at_the_end = [](Engine* engine) { engine->stop_driving(); };
+  const std::unique_ptr<Engine, decltype(stop_at_the_end)> driving(this, stop_at_the_end);
+  if (!expects_alone(repeated)) return 0;
+  Operation& operation = tickets_.begin(repeated, memory, now_ns);
+  try {
+    return post_alone(operation, ticket);
+  } catch (...) {
+    // The operation fails with all others and is gone then: its caller submits it again and is told why.
+    stop(std::current_exception());
+    return 0;
+  }
+}
+
+/// Nothing but this is to be done. Relaxed: what other threads hand in at this moment has its turn afterwards.
+bool Engine::expects_alone(const RepeatedRequest& repeated) const noexcept {
+  return !ended_ && !leaving_ && !leave_requested_.load(std::memory_order_relaxed) &&
+         !mail_.load(std::memory_order_relaxed) && tickets_.open() == 0 &&
+         negotiator_.expects_alone(repeated.prepared->request);
+}
+
+/// When it ended; 0 and the ticket when it goes on, in the round that is posted now or without the plan.
+std::int64_t Engine::post_alone(Operation& operation, Ticket& ticket) {
+  const std::int64_t now = operation.submitted_ns;
+  const SharedRequest request(operation.prepared, &operation.prepared->request);
+  post_round(negotiator_.post_alone(request, reinterpret_cast<Tag>(&operation), now), now);
+  const std::optional<bool> agreed = executor_->round_agreed(Deadline::at(0));
+  if (agreed == true) return end_round(true);
+  ticket = tickets_.hand_over(operation);
+  if (agreed) (void)end_round(false);
+  return 0;
+}
+
 void Engine::run() noexcept {
   while (turn()) {
   }

@@ -62,12 +62,12 @@ void Executor::post_round(std::span<const OperationPtr> batch, const BatchContex
   round_.emplace(*arena, fragments_, round_of(batch.front()->request(), token));
 }
 
-void Executor::finish_round(std::span<const OperationPtr> batch, const BatchContext& context) {
-  const std::int64_t begin_ns = now_ns();
-  for (const OperationPtr operation : batch) operation->agreed_ns = begin_ns;
-  record_start(batch, context);
+std::int64_t Executor::finish_round(std::span<const OperationPtr> batch, const BatchContext& context,
+                                    std::int64_t agreed_ns) {
+  for (const OperationPtr operation : batch) operation->agreed_ns = agreed_ns;
+  record_start(batch, context, agreed_ns);
   round_->finish();
-  record_batch(batch, context, begin_ns, byte_sum(batch), Algorithm::kTable);
+  return record_batch(batch, context, agreed_ns, byte_sum(batch), Algorithm::kTable);
 }
 
 /// A tensor alone that travels as it is needs no fusion buffer: it is reduced where its result belongs.

@@ -6,8 +6,7 @@
 namespace ringtune {
 
 /// The spans before a batch, and its share in the counters.
-void Executor::record_start(std::span<const OperationPtr> batch, const BatchContext& context) {
-  const std::int64_t begin_ns = now_ns();
+void Executor::record_start(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns) {
   std::int64_t negotiate_ns = 0;
   std::uint64_t bytes = 0;
   for (const OperationPtr operation : batch) {
@@ -34,7 +33,7 @@ void Executor::record_start(std::span<const OperationPtr> batch, const BatchCont
 void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& context) {
   RINGTUNE_CHECK(!batch.empty());
   Operation& first = *batch.front();
-  record_start(batch, context);
+  record_start(batch, context, now_ns());
   switch (first.request().kind) {
     case CollectiveKind::kAllreduce:
       if (first.request().op == ReduceOp::kAdasum) {
@@ -78,17 +77,18 @@ void Executor::record(Stage stage, const Operation& operation, const BatchContex
                   static_cast<std::uint8_t>(operation.request().kind)});
 }
 
-void Executor::record_batch(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns,
-                            std::size_t bytes, Algorithm algorithm) {
+std::int64_t Executor::record_batch(std::span<const OperationPtr> batch, const BatchContext& context,
+                                    std::int64_t begin_ns, std::size_t bytes, Algorithm algorithm) {
   const std::int64_t end_ns = now_ns();
   counters_.communicate_ns.fetch_add(end_ns - begin_ns, std::memory_order_relaxed);
-  if (!tracer_.recording()) return;
+  if (!tracer_.recording()) return end_ns;
   const Request& first = batch.front()->request();
   const std::uint32_t name = batch.size() == 1 ? tracer_.intern(first.name)
                                                : tracer_.intern(first.name + " +" + std::to_string(batch.size() - 1));
   tracer_.record({begin_ns, end_ns, bytes, name, context.batch_id, context.step,
                   static_cast<std::uint16_t>(context.epoch), Stage::kCommunicate,
                   span_kind(static_cast<std::uint8_t>(first.kind), static_cast<std::uint8_t>(algorithm))});
+  return end_ns;
 }
 
 }  // namespace ringtune

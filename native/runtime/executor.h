@@ -39,10 +39,11 @@ class Executor {
   void post_round(std::span<const OperationPtr> batch, const BatchContext& context, std::uint64_t token);
   /// No answer at the deadline. Blocks until then.
   [[nodiscard]] std::optional<bool> round_agreed(Deadline deadline) { return round_->agreed(deadline); }
-  void finish_round(std::span<const OperationPtr> batch, const BatchContext& context);
+  /// Agreed on at `agreed_ns`. When it was done.
+  std::int64_t finish_round(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t agreed_ns);
 
  private:
-  void record_start(std::span<const OperationPtr> batch, const BatchContext& context);
+  void record_start(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns);
   // execute_reduce.cc
   void allreduce(std::span<const OperationPtr> batch, const BatchContext& context);
   void allreduce_shared(std::span<const OperationPtr> batch, const BatchContext& context, Arena& arena);
@@ -59,8 +60,8 @@ class Executor {
   void alltoall(std::span<const OperationPtr> batch, const BatchContext& context);
   void reducescatter(std::span<const OperationPtr> batch, const BatchContext& context);
   void record(Stage stage, const Operation& operation, const BatchContext& context, std::int64_t begin_ns);
-  void record_batch(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns,
-                    std::size_t bytes, Algorithm algorithm = Algorithm::kTable);
+  std::int64_t record_batch(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns,
+                            std::size_t bytes, Algorithm algorithm = Algorithm::kTable);
 
   Counters& counters_;
   Tracer& tracer_;

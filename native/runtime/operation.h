@@ -43,6 +43,13 @@ struct Operation;
 struct NameEntry {
   std::shared_ptr<const Prepared> prepared;
   Operation* operation = nullptr;
+  std::uint32_t keepers = 0;  // how many hold a pointer to this entry
+};
+
+/// A request that its caller submits again and again. The table's, which must outlive it (TicketTable::keep).
+struct RepeatedRequest {
+  std::shared_ptr<const Prepared> prepared;
+  NameEntry* entry = nullptr;
 };
 
 /// Addresses are borrowed: the caller keeps the memory alive until the operation is done. Operations are pooled: one

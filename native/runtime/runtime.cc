@@ -134,6 +134,27 @@ class Runtime::Impl {
     return tickets.submit(std::move(prepared), {call.input, call.output}, now);
   }
 
+  /// A set may have been removed since the request was prepared.
+  void check_set(const RepeatedRequest& repeated) const {
+    if (const std::uint32_t set = repeated.prepared->request.process_set) (void)members_of(set);
+  }
+
+  /// Blocks; whether the operation is done.
+  bool wait(Operation& operation, Deadline deadline) {
+    if (operation.done()) return true;
+    const std::int64_t begin_ns = now_ns();
+    const bool done = engine->wait(operation, deadline);
+    record_wait(*operation.prepared, begin_ns, now_ns());
+    return done;
+  }
+  void record_wait(const Prepared& prepared, std::int64_t begin_ns, std::int64_t end_ns) {
+    counters.wait_ns.fetch_add(end_ns - begin_ns, std::memory_order_relaxed);
+    if (!tracer.recording()) return;
+    tracer.record({begin_ns, end_ns, 0, trace_name(tracer, prepared), 0, step,
+                   static_cast<std::uint16_t>(engine->epoch()), Stage::kWait,
+                   static_cast<std::uint8_t>(prepared.request.kind)});
+  }
+
   // The fabric goes before the engine: its monitor thread may call the engine until it ends. The engine's own thread,
   // which uses the fabric, has ended by then (see ~Impl).
   RuntimeOptions options;
@@ -198,21 +219,44 @@ Ticket Runtime::submit(const AllreduceCall& call) {
   return ticket;
 }
 
-Ticket Runtime::allreduce_now(const AllreduceCall& call, Deadline deadline) {
-  std::size_t bytes = 0;
-  const Ticket ticket = impl_->enter(call, bytes);  // nobody is woken: this thread drives
-  return finish(ticket, deadline) ? 0 : ticket;
+RepeatedRequest Runtime::keep(const AllreduceCall& call) {
+  std::shared_ptr<const Prepared> prepared = impl_->tickets.known(call.process_set, call.name);
+  if (prepared == nullptr || !same(prepared->request, call)) {
+    Submission submission{request_of(call), call.input, call.output};
+    impl_->check(submission);
+    prepared = std::make_shared<const Prepared>(std::move(submission.request));
+  }
+  return impl_->tickets.keep(std::move(prepared));
 }
 
-bool Runtime::finish(Ticket ticket, Deadline deadline) {
-  try {
-    if (!wait(ticket, deadline)) return false;
-  } catch (...) {
-    release(ticket);
-    throw;
+void Runtime::drop(const RepeatedRequest& repeated) noexcept { impl_->tickets.drop(repeated); }
+
+Ticket Runtime::submit(const RepeatedRequest& repeated, const void* input, void* output) {
+  impl_->check_set(repeated);
+  const Ticket ticket = impl_->tickets.submit(repeated, {input, output}, now_ns());
+  impl_->engine->submitted(repeated.prepared->wire_bytes);
+  return ticket;
+}
+
+Ticket Runtime::allreduce_now(const RepeatedRequest& repeated, const void* input, void* output, Deadline deadline) {
+  impl_->check_set(repeated);
+  const std::int64_t begin_ns = now_ns();
+  Ticket ticket = 0;
+  if (const std::int64_t end_ns = impl_->engine->run_alone(repeated, {input, output}, begin_ns, ticket)) {
+    impl_->record_wait(*repeated.prepared, begin_ns, end_ns);
+    return 0;
   }
+  // Nobody is woken: this thread drives.
+  if (ticket == 0) ticket = impl_->tickets.submit(repeated, {input, output}, begin_ns);
+  return finish(ticket, deadline) == Finish::kDone ? 0 : ticket;
+}
+
+Finish Runtime::finish(Ticket ticket, Deadline deadline) {
+  Operation& operation = *impl_->tickets.find(ticket);
+  if (!impl_->wait(operation, deadline)) return Finish::kPending;
+  if (operation.error) return Finish::kFailed;
   release(ticket);
-  return true;
+  return Finish::kDone;
 }
 
 Ticket Runtime::add_process_set(const std::vector<int>& members) {
@@ -235,23 +279,13 @@ bool Runtime::poll(Ticket ticket) { return impl_->tickets.find(ticket)->done(); 
 
 bool Runtime::wait(Ticket ticket, Deadline deadline) {
   Operation& operation = *impl_->tickets.find(ticket);
-  if (!operation.done()) {
-    const std::int64_t begin_ns = now_ns();
-    const bool done = impl_->engine->wait(operation, deadline);
-    const std::int64_t end_ns = now_ns();
-    impl_->counters.wait_ns.fetch_add(end_ns - begin_ns, std::memory_order_relaxed);
-    if (impl_->tracer.recording()) {
-      impl_->tracer.record({begin_ns, end_ns, 0, trace_name(impl_->tracer, *operation.prepared), 0, impl_->step,
-                            static_cast<std::uint16_t>(epoch()), Stage::kWait,
-                            static_cast<std::uint8_t>(operation.request().kind)});
-    }
-    if (!done) return false;
-  }
+  if (!impl_->wait(operation, deadline)) return false;
   if (operation.error) std::rethrow_exception(operation.error);
   return true;
 }
 
 OperationPtr Runtime::operation(Ticket ticket) { return impl_->tickets.find(ticket); }
+bool Runtime::release_if_done(Ticket ticket) { return impl_->tickets.release_if_done(ticket); }
 void Runtime::release(Ticket ticket) { impl_->tickets.release(ticket); }
 
 Knobs Runtime::knobs() const { return impl_->engine->knobs(); }

@@ -52,6 +52,9 @@ struct Topology {
 };
 [[nodiscard]] Topology topology_of(const std::vector<std::string>& hosts, int rank);
 
+/// What came of waiting for an operation.
+enum class Finish : std::uint8_t { kDone, kPending, kFailed };
+
 /// Thread-safe. Methods block only where said.
 class Runtime {
  public:
@@ -74,9 +77,15 @@ class Runtime {
   Ticket submit(Submission submission);
   /// The same for an allreduce; one that repeats the last request of its name costs a look-up.
   Ticket submit(const AllreduceCall& call);
-  /// An allreduce from begin to end on the calling thread, which drives the runtime itself: 0 when it is done. At the
-  /// deadline the ticket of an operation that goes on (wait for it, release it). Blocks; throws as submit and wait do.
-  Ticket allreduce_now(const AllreduceCall& call, Deadline deadline);
+  /// What is known of an allreduce that will be repeated: its addresses do not count. Throws as submit. To be dropped
+  /// before the runtime ends.
+  [[nodiscard]] RepeatedRequest keep(const AllreduceCall& call);
+  void drop(const RepeatedRequest& repeated) noexcept;
+  /// As submit, with other addresses (not null unless the tensor is empty).
+  Ticket submit(const RepeatedRequest& repeated, const void* input, void* output);
+  /// The same from begin to end on the calling thread, which drives the runtime itself: 0 when it is done. The ticket
+  /// of an operation that goes on at the deadline, or has failed. Blocks; throws as submit.
+  Ticket allreduce_now(const RepeatedRequest& repeated, const void* input, void* output, Deadline deadline);
   /// All ranks ask for the same; its operation's `number` is the set's. Throws as submit.
   Ticket add_process_set(const std::vector<int>& members);
   Ticket remove_process_set(std::uint32_t id);
@@ -87,8 +96,11 @@ class Runtime {
   [[nodiscard]] bool poll(Ticket ticket);
   /// Blocks; false at the deadline. Rethrows the operation's error. A failed or finished ticket stays until release().
   bool wait(Ticket ticket, Deadline deadline);
-  /// wait() and, when the operation is done or has failed, release().
-  bool finish(Ticket ticket, Deadline deadline);
+  /// Waits, and releases the operation if it is done. What has failed stays for wait() to say why. Blocks; throws
+  /// InvalidArgument.
+  Finish finish(Ticket ticket, Deadline deadline);
+  /// Releases an operation that is done and has not failed. Throws InvalidArgument.
+  [[nodiscard]] bool release_if_done(Ticket ticket);
   /// The result of a finished allgather, moved out.
   [[nodiscard]] OperationPtr operation(Ticket ticket);
   void release(Ticket ticket);

@@ -56,7 +56,7 @@ Ticket TicketTable::submit(std::shared_ptr<const Prepared> prepared, const Memor
   NameEntry& entry = entries_[key_of(prepared->request)];
   // The new request counts from the moment it is accepted: a refused one must not displace the one in flight.
   if (entry.operation == nullptr && !closed_) entry.prepared = std::move(prepared);
-  return enter(entry, memory, now_ns);
+  return queue(enter(entry, memory, now_ns));
 }
 
 Ticket TicketTable::submit_again(const AllreduceCall& call, std::int64_t now_ns, std::size_t& bytes) {
@@ -64,10 +64,51 @@ Ticket TicketTable::submit_again(const AllreduceCall& call, std::int64_t now_ns,
   const auto it = entries_.find(KeyView{call.process_set, call.name});
   if (it == entries_.end() || it->second.prepared == nullptr || !same(it->second.prepared->request, call)) return 0;
   bytes = it->second.prepared->wire_bytes;
-  return enter(it->second, {call.input, call.output}, now_ns);
+  return queue(enter(it->second, {call.input, call.output}, now_ns));
 }
 
-Ticket TicketTable::enter(NameEntry& entry, const Memory& memory, std::int64_t now_ns) {
+RepeatedRequest TicketTable::keep(std::shared_ptr<const Prepared> prepared) {
+  const std::lock_guard lock(mutex_);
+  NameEntry& entry = entries_[key_of(prepared->request)];
+  ++entry.keepers;
+  return {std::move(prepared), &entry};
+}
+
+void TicketTable::drop(const RepeatedRequest& repeated) noexcept {
+  const std::lock_guard lock(mutex_);
+  --repeated.entry->keepers;
+}
+
+Ticket TicketTable::submit(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns) {
+  const std::lock_guard lock(mutex_);
+  return queue(enter(repeated, memory, now_ns));
+}
+
+Operation& TicketTable::begin(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns) {
+  const std::lock_guard lock(mutex_);
+  Operation& operation = enter(repeated, memory, now_ns);
+  operation.abandoned = true;
+  return operation;
+}
+
+Ticket TicketTable::hand_over(Operation& operation) noexcept {
+  const std::lock_guard lock(mutex_);
+  operation.abandoned = false;
+  return operation.ticket;
+}
+
+Operation& TicketTable::enter(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns) {
+  NameEntry& entry = *repeated.entry;
+  if (entry.prepared != repeated.prepared && entry.operation == nullptr && !closed_) entry.prepared = repeated.prepared;
+  return enter(entry, memory, now_ns);
+}
+
+Ticket TicketTable::queue(Operation& operation) {
+  submitted_.push_back(&operation);
+  return operation.ticket;
+}
+
+Operation& TicketTable::enter(NameEntry& entry, const Memory& memory, std::int64_t now_ns) {
   if (closed_) std::rethrow_exception(closed_);
   if (entry.operation != nullptr) {
     throw InvalidArgument("Duplicate tensor name '" + entry.prepared->request.name +
@@ -85,9 +126,8 @@ Ticket TicketTable::enter(NameEntry& entry, const Memory& memory, std::int64_t n
   operation.state.store(Operation::kPending, std::memory_order_relaxed);
   entry.operation = &operation;
   operation.entry = &entry;
-  submitted_.push_back(&operation);
   open_.fetch_add(1, std::memory_order_relaxed);
-  return operation.ticket;
+  return operation;
 }
 
 OperationPtr TicketTable::allocate() {
@@ -115,7 +155,8 @@ void TicketTable::recycle(Operation& operation) {
 void TicketTable::forget_unused() {
   // Used elsewhere (an operation that is not released, the response cache, a plan): still alive.
   std::erase_if(entries_, [](const auto& item) {
-    return item.second.operation == nullptr && item.second.prepared.use_count() <= 1;
+    const NameEntry& entry = item.second;
+    return entry.operation == nullptr && entry.keepers == 0 && entry.prepared.use_count() <= 1;
   });
   forget_at_ = std::max(kNamesKept, 2 * entries_.size());
 }
@@ -169,13 +210,25 @@ void TicketTable::close(const std::exception_ptr& error) {
   finish(doomed, error);
 }
 
-OperationPtr TicketTable::find(Ticket ticket) {
-  const std::lock_guard lock(mutex_);
+Operation& TicketTable::at(Ticket ticket) {
   const std::uint32_t slot = slot_of(ticket);
   if (ticket == 0 || slot >= operations_.size() || operations_[slot].ticket != ticket || operations_[slot].abandoned) {
     throw InvalidArgument("Ticket " + std::to_string(ticket) + " was not created or has been cleared.");
   }
-  return &operations_[slot];
+  return operations_[slot];
+}
+
+OperationPtr TicketTable::find(Ticket ticket) {
+  const std::lock_guard lock(mutex_);
+  return &at(ticket);
+}
+
+bool TicketTable::release_if_done(Ticket ticket) {
+  const std::lock_guard lock(mutex_);
+  Operation& operation = at(ticket);
+  if (!operation.done() || operation.error) return false;
+  recycle(operation);
+  return true;
 }
 
 void TicketTable::sleep(Operation& operation, Deadline deadline) {

@@ -59,6 +59,16 @@ class TicketTable {
   Ticket submit(std::shared_ptr<const Prepared> prepared, const Memory& memory, std::int64_t now_ns);
   /// The same in one step when `call` repeats the last request of its name; 0 when it does not.
   Ticket submit_again(const AllreduceCall& call, std::int64_t now_ns, std::size_t& bytes);
+
+  /// Keeps what is known of a request at hand until it is dropped.
+  [[nodiscard]] RepeatedRequest keep(std::shared_ptr<const Prepared> prepared);
+  void drop(const RepeatedRequest& repeated) noexcept;
+  /// As submit(), without a look-up.
+  Ticket submit(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns);
+  /// The same for the driving thread, which sees to the operation itself: it is not queued, and when it is done it is
+  /// released at once, unless it is handed over to its caller before.
+  [[nodiscard]] Operation& begin(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns);
+  Ticket hand_over(Operation& operation) noexcept;
   /// What was submitted since the last call, in order. Valid until the next call. Driving thread.
   [[nodiscard]] std::span<const OperationPtr> take_submitted();
   /// The operation in flight under that name in that process set, or null.
@@ -75,6 +85,8 @@ class TicketTable {
   /// Blocks until the operation is done or the deadline; returns for no reason now and then.
   static void sleep(Operation& operation, Deadline deadline);
   void release(Ticket ticket);
+  /// release() if the operation is done and has not failed. Throws as find().
+  [[nodiscard]] bool release_if_done(Ticket ticket);
 
  private:
   struct KeyView {  // a TensorKey that owns nothing
@@ -93,7 +105,10 @@ class TicketTable {
     }
   };
 
-  Ticket enter(NameEntry& entry, const Memory& memory, std::int64_t now_ns);
+  Operation& enter(NameEntry& entry, const Memory& memory, std::int64_t now_ns);
+  Operation& enter(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns);
+  Ticket queue(Operation& operation);
+  [[nodiscard]] Operation& at(Ticket ticket);
   OperationPtr allocate();
   void recycle(Operation& operation);
   [[nodiscard]] bool finish_one(Operation& operation, const std::exception_ptr& error);

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/futex.h"
+#include "base/sleep.h"
 #include "transport/pause.h"
 
 namespace ringtune {
@@ -220,6 +221,7 @@ void Arena::wait_for(int member, ArenaCounter counter, std::uint64_t value) {
 bool Arena::spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value) const noexcept {
   if (options_.spin_ns == 0) {
     // The peer may need this very core: let it run. The kernel hands over in about a microsecond.
+    about_to_sleep();
     for (int i = 0; i < kYields; ++i) {
       ::sched_yield();
       if (counter.load(std::memory_order_acquire) >= value) return true;

@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/futex.h"
+#include "base/sleep.h"
 #include "transport/pause.h"
 
 #ifndef SYS_epoll_pwait2
@@ -201,6 +202,7 @@ void SharedWaker::sleep_on_sockets(std::uint32_t ticket, Deadline deadline) {
   std::uint32_t value = 0;
   if (announce_sleep(ticket, WakerWord::kSocketSleeper, value)) {
     std::array<epoll_event, 32> events;
+    about_to_sleep();
     const int count = wait_events(epoll_.get(), events, deadline);
     for (int i = 0; i < count; ++i) {
       if (events[static_cast<std::size_t>(i)].data.fd == doorbell_read_.get()) drain_doorbell();

@@ -86,21 +86,6 @@ class FakeRuntime:
         self.travelled.append(travels)
         return self._ticket(("allreduce", name, tuple(shape), dtype, op, prescale, postscale, group, group_size))
 
-    def repeated_allreduce(
-        self, name: str, shape: Sequence[int], how: tuple[int, int, float, float, int]
-    ) -> RepeatedAllreduce:
-        return RepeatedAllreduce(self, name, shape, how)
-
-    def finish(self, ticket: int, timeout_ns: int) -> bool:
-        try:
-            done = self.wait(ticket, timeout_ns)
-        except Error:
-            self.release(ticket)
-            raise
-        if done:
-            self.release(ticket)
-        return done
-
     def allgather(self, name: str, source: int, shape: Sequence[int], dtype: int, process_set: int = 0) -> int:
         ticket = self._ticket(("allgather", name, tuple(shape), dtype))
         joined = torch.cat([_tensor(source, shape, dtype)] * self.size)
@@ -268,22 +253,3 @@ def _tensor(address: int, shape: Sequence[int], dtype: int) -> torch.Tensor:
         return torch.empty(tuple(shape), dtype=kind)
     memory = (ctypes.c_char * (count * kind.itemsize)).from_address(address)
     return torch.frombuffer(memory, dtype=kind).view(tuple(shape))
-
-
-class RepeatedAllreduce:
-    """An allreduce whose words are known."""
-
-    def __init__(
-        self, runtime: FakeRuntime, name: str, shape: Sequence[int], how: tuple[int, int, float, float, int]
-    ) -> None:
-        self._runtime, self._name, self._shape, self._how = runtime, name, shape, how
-
-    def submit(self, source: int, target: int) -> int:
-        dtype, op, prescale, postscale, process_set = self._how
-        return self._runtime.allreduce(
-            self._name, source, target, self._shape, dtype, op, prescale, postscale, "", 0, process_set
-        )
-
-    def now(self, source: int, target: int, timeout_ns: int) -> int:
-        ticket = self.submit(source, target)
-        return 0 if self._runtime.finish(ticket, timeout_ns) else ticket

@@ -57,6 +57,21 @@ TEST(PlanFollower, ReturnsWhatWasReadyInItsOrder) {
   EXPECT_FALSE(plan.active());
 }
 
+TEST(PlanFollower, ExpectsATensorAloneOnlyWhenItIsTheWholeNextBatchAndNothingElseIsReady) {
+  const std::vector<SharedRequest> tensors{shared("a"), shared("b"), shared("c"), shared("d")};
+  PlanFollower plan;
+  plan.begin(1, {{tensors[0]}, {tensors[1], tensors[2]}, {tensors[3]}}, 0);
+  EXPECT_TRUE(plan.expects_alone(*tensors[0]));
+  EXPECT_FALSE(plan.expects_alone(*shared("a"))) << "an equal request in other memory takes the long way";
+  EXPECT_FALSE(plan.expects_alone(*tensors[3])) << "not yet";
+  ASSERT_TRUE(plan.take(tensors[3], 4, 1));
+  EXPECT_FALSE(plan.expects_alone(*tensors[0])) << "something is ready";
+  ASSERT_TRUE(plan.take(tensors[0], 1, 1));
+  EXPECT_FALSE(plan.expects_alone(*tensors[0])) << "it is ready already";
+  plan.ran(2);
+  EXPECT_FALSE(plan.expects_alone(*tensors[1])) << "one of two";
+}
+
 TEST(PlanFollower, RefusesWhatIsNotInThePlan) {
   const SharedRequest a = shared("a");
   PlanFollower plan;

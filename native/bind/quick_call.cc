@@ -1,0 +1,178 @@
+// A Python function with a short path before it: callable without a frame, otherwise like the function (`__wrapped__`,
+// signature and documentation are put on it by functools.update_wrapper).
+#include <Python.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <structmember.h>
+
+#include <array>
+#include <new>
+
+#include "base/error.h"
+#include "bind/bind.h"
+#include "bind/short_path.h"
+
+namespace nb = nanobind;
+
+namespace ringtune::bind {
+namespace {
+
+struct QuickCall {
+  PyObject_HEAD vectorcallfunc call;
+  PyObject* attributes;
+  PyObject* function;
+  PyObject* path;
+};
+
+QuickCall& self_of(PyObject* object) noexcept { return *reinterpret_cast<QuickCall*>(object); }
+
+/// What `shortly` returns, or what the function behind it does when that is null without an error.
+template <typename Shortly>
+PyObject* call_with(PyObject* object, PyObject* const* args, std::size_t flagged, PyObject* keywords,
+                    Shortly&& shortly) noexcept {
+  const QuickCall& self = self_of(object);
+  try {
+    PyObject* const result = shortly(*nb::inst_ptr<ShortPath>(self.path));
+    if (result != nullptr || PyErr_Occurred() != nullptr) return result;
+  } catch (nb::python_error& error) {
+    error.restore();
+    return nullptr;
+  } catch (const Error&) {
+    // A name in flight, a runtime that was shut down or has failed: the function meets it again and raises it.
+  }
+  return PyObject_Vectorcall(self.function, args, flagged, keywords);
+}
+
+PyObject* call_now(PyObject* object, PyObject* const* args, std::size_t flagged, PyObject* keywords) {
+  return call_with(object, args, flagged, keywords, [&](ShortPath& path) -> PyObject* {
+    Arguments found;
+    const auto count = static_cast<std::size_t>(PyVectorcall_NARGS(flagged));
+    return path.read(args, count, keywords, found) ? path.now(found) : nullptr;
+  });
+}
+
+PyObject* call_submit(PyObject* object, PyObject* const* args, std::size_t flagged, PyObject* keywords) {
+  return call_with(object, args, flagged, keywords, [&](ShortPath& path) -> PyObject* {
+    Arguments found;
+    const auto count = static_cast<std::size_t>(PyVectorcall_NARGS(flagged));
+    return path.read(args, count, keywords, found) ? path.submit(found) : nullptr;
+  });
+}
+
+PyObject* call_synchronize(PyObject* object, PyObject* const* args, std::size_t flagged, PyObject* keywords) {
+  return call_with(object, args, flagged, keywords, [&](ShortPath& path) -> PyObject* {
+    return PyVectorcall_NARGS(flagged) == 1 && keywords == nullptr ? path.synchronize(args[0]) : nullptr;
+  });
+}
+
+int traverse(PyObject* object, visitproc visit, void* arg) {
+  QuickCall& self = self_of(object);
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(self.attributes);
+  Py_VISIT(self.function);
+  Py_VISIT(self.path);
+  return 0;
+}
+
+int clear(PyObject* object) {
+  QuickCall& self = self_of(object);
+  Py_CLEAR(self.attributes);
+  Py_CLEAR(self.function);
+  Py_CLEAR(self.path);
+  return 0;
+}
+
+void deallocate(PyObject* object) {
+  PyTypeObject* const type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  (void)clear(object);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+/// As a class attribute it becomes a method, as a function would.
+PyObject* bind_to(PyObject* object, PyObject* instance, PyObject*) {
+  if (instance == nullptr || instance == Py_None) return Py_NewRef(object);
+  return PyMethod_New(object, instance);
+}
+
+PyObject* represent(PyObject* object) { return PyObject_Repr(self_of(object).function); }
+
+/// Pickled by name, as a function is.
+PyObject* reduce(PyObject* object, PyObject*) {
+  return PyObject_GetAttrString(self_of(object).function, "__qualname__");
+}
+
+PyTypeObject* make_type() {
+  static std::array<PyMemberDef, 3> members{{
+      {"__vectorcalloffset__", T_PYSSIZET, offsetof(QuickCall, call), READONLY, nullptr},
+      {"__dictoffset__", T_PYSSIZET, offsetof(QuickCall, attributes), READONLY, nullptr},
+      {nullptr, 0, 0, 0, nullptr},
+  }};
+  static std::array<PyMethodDef, 2> methods{{
+      {"__reduce__", &reduce, METH_NOARGS, nullptr},
+      {nullptr, nullptr, 0, nullptr},
+  }};
+  static std::array<PyGetSetDef, 2> properties{{
+      {"__dict__", &PyObject_GenericGetDict, &PyObject_GenericSetDict, nullptr, nullptr},
+      {nullptr, nullptr, nullptr, nullptr, nullptr},
+  }};
+  const auto slot = [](int id, auto* value) { return PyType_Slot{id, reinterpret_cast<void*>(value)}; };
+  std::array<PyType_Slot, 11> slots{slot(Py_tp_call, &PyVectorcall_Call),
+                                    slot(Py_tp_traverse, &traverse),
+                                    slot(Py_tp_clear, &clear),
+                                    slot(Py_tp_dealloc, &deallocate),
+                                    slot(Py_tp_descr_get, &bind_to),
+                                    slot(Py_tp_repr, &represent),
+                                    slot(Py_tp_members, members.data()),
+                                    slot(Py_tp_methods, methods.data()),
+                                    slot(Py_tp_getset, properties.data()),
+                                    slot(Py_tp_getattro, &PyObject_GenericGetAttr),
+                                    {0, nullptr}};
+  PyType_Spec spec{
+      "ringtune._native.QuickCall", sizeof(QuickCall), 0,
+      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+      slots.data()};
+  PyObject* const type = PyType_FromSpec(&spec);
+  if (type == nullptr) nb::raise_python_error();
+  return reinterpret_cast<PyTypeObject*>(type);
+}
+
+nb::object make(nb::handle path, const nb::object& function, vectorcallfunc call) {
+  static PyTypeObject* const type = make_type();
+  auto* const made = PyObject_GC_New(QuickCall, type);
+  if (made == nullptr) nb::raise_python_error();
+  made->call = call;
+  made->attributes = nullptr;
+  made->function = nb::object(function).release().ptr();
+  made->path = nb::borrow(path).release().ptr();
+  auto* const object = reinterpret_cast<PyObject*>(made);
+  PyObject_GC_Track(object);
+  return nb::steal(object);
+}
+
+}  // namespace
+
+void add_short_path(nb::module_& module) {
+  nb::class_<Repeated>(module, "Repeated", "An allreduce in place that was called before.");
+  using Self = nb::handle_t<ShortPath>;
+  nb::class_<ShortPath>(module, "ShortPath", "What repeated calls share.")
+      .def(nb::init<const nb::capsule&, nb::tuple, nb::tuple, std::int64_t>(), nb::arg("exchange"), nb::arg("types"),
+           nb::arg("defaults"), nb::arg("slice_ns"))
+      .def("remember", &ShortPath::remember, nb::arg("name"), nb::arg("tensor"), nb::arg("runtime"), nb::arg("wire"),
+           nb::arg("words"))
+      .def("remember_alike", &ShortPath::remember_alike, nb::arg("key"), nb::arg("tensor"), nb::arg("runtime"),
+           nb::arg("wire"), nb::arg("how"))
+      .def("submit_alike", &ShortPath::submit_alike, nb::arg("key"), nb::arg("tensor"))
+      .def("clear", &ShortPath::clear)
+      .def("__len__", &ShortPath::size)
+      .def_prop_ro("pending", &ShortPath::pending)
+      .def("now", [](Self self, const nb::object& function) { return make(self, function, &call_now); })
+      .def("submit", [](Self self, const nb::object& function) { return make(self, function, &call_submit); })
+      .def("synchronize", [](Self self, const nb::object& function) {
+        nb::inst_ptr<ShortPath>(self)->set_waiter(function);
+        return make(self, function, &call_synchronize);
+      });
+}
+
+}  // namespace ringtune::bind
