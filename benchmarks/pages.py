@@ -183,7 +183,7 @@ def _move(page: Any, number: int, figures: PageFigures) -> None:
 
 def _answers(page: Any, since: float) -> list[list[float]]:
     """All answers (duration, size, end) to what was done at a moment; none where there was nothing to ask."""
-    deadline, found = time.perf_counter() + 3, list[list[float]]()
+    deadline, found = time.perf_counter() + 10, list[list[float]]()
     while time.perf_counter() < deadline and not found:
         page.wait_for_timeout(20)
         found = page.evaluate(_ANSWERS, since)

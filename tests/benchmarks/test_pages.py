@@ -24,5 +24,5 @@ def test_it_measures_paints_answers_and_payloads(
     assert trace["events"] == 20_000
     assert len(trace["first_paint_ms"]) == 1
     assert trace["prepare_s"] > 0
-    assert len(trace["answer_ms"]) == len(trace["payload_bytes"]) >= 3
+    assert len(trace["answer_ms"]) == len(trace["payload_bytes"]) >= 2
     assert all(2000 < size < 1_000_000 for size in trace["payload_bytes"])
