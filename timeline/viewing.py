@@ -6,7 +6,9 @@ nothing is uploaded. Its page may read only from port 9001, and only when the an
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,7 @@ import orjson
 
 from ringtune import layout
 from ringtune.errors import RingtuneError, UsageError
+from ringtune.timeline.reader import BULK_BYTES
 
 PERFETTO_PORT = 9001
 _COPY_BYTES = 1 << 20
@@ -156,6 +159,8 @@ def show_in_dashboard(trace: Path, port: int) -> int:
     """
     if not trace.exists():
         raise RingtuneError(f"{trace}: not there; name a trace file or a run folder")
+    # Ended by a signal, the dashboard and its folder go too: `subprocess.run` and `TemporaryDirectory` see to it.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     run = next((folder for folder in (trace, *trace.resolve().parents) if layout.is_run(folder)), None)
     if run is not None:
         return _dashboard(run, port)
@@ -164,16 +169,31 @@ def show_in_dashboard(trace: Path, port: int) -> int:
 
 
 def as_run(trace: Path, folder: Path) -> Path:
-    """Make a run folder around a trace that lies elsewhere: the dashboard shows runs. Returns the run."""
+    """Make a run folder around a trace that lies elsewhere: the dashboard shows runs. Returns the run.
+
+    Raises:
+        TraceIoError: It is no trace (of large files the dashboard says so).
+    """
     from ringtune.timeline.inputs import load
     from ringtune.timeline.merged_file import write_merged
 
     run = folder / layout.run_name(trace.name.split(".")[0] or "trace", 0)
     run.mkdir(parents=True)
-    write_merged(layout.timeline_file(run), load(trace))
+    if trace.is_file() and trace.stat().st_size >= BULK_BYTES:
+        _lend(trace, layout.timeline_file(run))
+    else:
+        write_merged(layout.timeline_file(run), load(trace))
     document = {"name": trace.name, "status": "finished", "labels": {"timeline": str(trace)}}
     layout.run_file(run).write_bytes(orjson.dumps(document))
     return run
+
+
+def _lend(file: Path, target: Path) -> None:
+    """Give a file a second name, a copy where that is not possible: a link out of a run would not be followed."""
+    try:
+        os.link(file.resolve(), target)
+    except OSError:
+        shutil.copyfile(file, target)
 
 
 def _dashboard(run: Path, port: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 
 from ringtune import layout
 from ringtune.errors import RingtuneError, UsageError
+from ringtune.timeline import viewing
 from ringtune.timeline.inputs import load
 from ringtune.timeline.run import Run
 from ringtune.timeline.viewing import TraceServer, as_run, origin_of
@@ -104,3 +107,30 @@ def test_a_lonely_file_becomes_a_run_for_the_dashboard(tmp_path: Path) -> None:
     assert layout.is_run(run)
     assert not Run(run).problems
     assert rows(load(run).spans) == rows(trace.spans)
+
+
+def test_a_large_file_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = merged(generate(), tmp_path, "large.json")
+    monkeypatch.setattr(viewing, "BULK_BYTES", 1)
+    run = as_run(tmp_path / "large.json", tmp_path / "shown")
+    shown = layout.timeline_file(run)
+    assert (shown.is_symlink(), shown.stat().st_ino) == (False, (tmp_path / "large.json").stat().st_ino)
+    assert rows(load(run).spans) == rows(trace.spans)
+
+
+def test_ended_by_a_signal_nothing_stays(tmp_path: Path) -> None:
+    merged(generate(), tmp_path, "trace.json")
+    place = tmp_path / "temporary"
+    place.mkdir()
+    command = [sys.executable, "-m", "ringtune.cli", "timeline", "open", str(tmp_path / "trace.json"), "--port", "0"]
+    environ = {**os.environ, "TMPDIR": str(place), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stdout is not None
+        address = next(line.strip() for line in process.stdout if "http://" in line)
+        with urllib.request.urlopen(address, timeout=10) as response:
+            assert response.status == 200
+        process.terminate()
+        assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(address, timeout=5)
+    assert list(place.iterdir()) == []
