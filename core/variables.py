@@ -208,7 +208,8 @@ VARIABLES: tuple[Variable, ...] = (
         "cores",
         (),
         "core numbers",
-        "Core of the runtime's thread, one per local rank, separated by commas.",
+        "Core of the runtime's thread, one per local rank, separated by commas; free: the scheduler's choice. Default: "
+        "the local rank's core where ranks fill the host, one core each.",
         "THREAD_AFFINITY",
     ),
     Variable(

@@ -38,6 +38,15 @@ def resolve_op(average: bool | None, op: int | None) -> int:
     return op
 
 
+def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
+    """Return the operation asked for; Horovod's name and order of arguments.
+
+    Raises:
+        InvalidArgument: See `resolve_op`.
+    """
+    return resolve_op(average, op)
+
+
 def check_adasum(process_set: ProcessSet) -> None:
     """Refuse Adasum where it is not defined.
 

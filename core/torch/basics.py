@@ -75,7 +75,7 @@ def _check_communicator(comm: Any, opened: Session) -> None:
     if isinstance(comm, (list, tuple)):
         same = not comm or list(comm) == list(range(opened.size))
     else:
-        same = hasattr(comm, "Get_size") and comm.Get_size() == opened.size
+        same = hasattr(comm, "Get_size") and (comm.Get_rank(), comm.Get_size()) == (opened.rank, opened.size)
     if not same:
         session.shutdown()
         raise NotSupported(f"init(comm={comm}): only all ranks 0 to {opened.size - 1} together, or None")
@@ -214,3 +214,44 @@ def cuda_built() -> bool:
 def rocm_built() -> bool:
     """Return False."""
     return False
+
+
+class HorovodBasics:
+    """Horovod's object behind these functions; scripts reach it as ``hvd.mpi_ops._basics``.
+
+    Args:
+        pkg_path: Accepted for Horovod's sake, as are the others: there is no library to load.
+    """
+
+    Average, Sum, Adasum, Min, Max, Product = range(6)
+
+    def __init__(self, pkg_path: str = "", *args: str) -> None:
+        del pkg_path, args
+
+    init = staticmethod(init)
+    shutdown = staticmethod(shutdown)
+    is_initialized = staticmethod(is_initialized)
+    rank = staticmethod(rank)
+    size = staticmethod(size)
+    local_rank = staticmethod(local_rank)
+    local_size = staticmethod(local_size)
+    cross_rank = staticmethod(cross_rank)
+    cross_size = staticmethod(cross_size)
+    is_homogeneous = staticmethod(is_homogeneous)
+    start_timeline = staticmethod(start_timeline)
+    stop_timeline = staticmethod(stop_timeline)
+    mpi_threads_supported = staticmethod(mpi_threads_supported)
+    mpi_enabled = staticmethod(mpi_enabled)
+    gloo_enabled = staticmethod(gloo_enabled)
+    mpi_built = staticmethod(mpi_built)
+    gloo_built = staticmethod(gloo_built)
+    nccl_built = staticmethod(nccl_built)
+    ddl_built = staticmethod(ddl_built)
+    ccl_built = staticmethod(ccl_built)
+    cuda_built = staticmethod(cuda_built)
+    rocm_built = staticmethod(rocm_built)
+
+    @staticmethod
+    def _get_process_set_ids_and_ranks() -> dict[int, list[int]]:
+        """Return the global ranks of every registered set by number."""
+        return sets.ids_and_ranks()

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from ringtune.errors import HorovodInternalError
-from ringtune.torch.arguments import Adasum, Average, Max, Min, Product, Sum
+from ringtune.torch.arguments import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+)
+from ringtune.torch.arguments import (
+    handle_average_backwards_compatibility as handle_average_backwards_compatibility,
+)
 from ringtune.torch.asynchronous import (
     allgather_async,
     allreduce_,
@@ -33,6 +43,7 @@ from ringtune.torch.autograd import (
     grouped_allreduce,
 )
 from ringtune.torch.basics import (
+    HorovodBasics,
     ccl_built,
     cross_rank,
     cross_size,
@@ -66,6 +77,9 @@ from ringtune.torch.exchange_gradients import (
 )
 from ringtune.torch.exchanges import alltoall_async, grouped_reducescatter_async, reducescatter_async
 from ringtune.torch.handles import poll, synchronize
+
+# Modules and tests written for Horovod reach the basics through these names.
+_basics = HorovodBasics()
 
 __all__ = [
     "Adasum",
