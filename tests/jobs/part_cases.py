@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -89,6 +90,31 @@ CASES = {
     "all_to_all": _all_to_all_single,
     "even all_to_all": _all_to_all_even,
 }
+
+
+def mixed(backend: str, store: str) -> str:
+    """Open the world with several backends and return what was said, or a sum."""
+    rank, size = int(os.environ["TEST_RANK"]), int(os.environ["TEST_SIZE"])
+    try:
+        dist.init_process_group(backend, store=dist.FileStore(store, size), rank=rank, world_size=size)
+    except RuntimeError as error:
+        return str(error)
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor)
+    dist.destroy_process_group()
+    return str(tensor.tolist())
+
+
+def beside_another_world(store: str) -> list[list[float]]:
+    """Reduce in a world of Gloo's and in a group of ringtune's over the same ranks."""
+    rank, size = int(os.environ["TEST_RANK"]), int(os.environ["TEST_SIZE"])
+    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
+    group = dist.new_group(backend="ringtune")
+    theirs, ours = mine(3), mine(3)
+    dist.all_reduce(theirs)
+    dist.all_reduce(ours, group=group)
+    dist.destroy_process_group()
+    return [theirs.tolist(), ours.tolist()]
 
 
 def uneven_reduce_scatter() -> list[float]:

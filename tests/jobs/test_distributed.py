@@ -200,6 +200,26 @@ def test_losses_of_the_distributed_optimizer_equal_ddp_s_on_gloo(size: int, tmp_
     assert len(set(ours)) == 50
 
 
+@pytest.mark.parametrize("backend", ["cpu:ringtune,cuda:gloo", "cpu:gloo,cuda:ringtune", "cuda:gloo,cpu:ringtune"])
+def test_a_mixed_group_is_refused_in_words(backend: str, tmp_path: Path) -> None:
+    with Job(2, tmp_path, environ(2)) as job:
+        for said in job.run(part_cases.mixed, backend=backend, store=str(tmp_path / "store")):
+            assert f"a group with backends {backend}: " in said
+            assert 'dist.new_group(backend="ringtune")' in said
+
+
+def test_a_group_for_the_cpu_alone(tmp_path: Path) -> None:
+    with Job(2, tmp_path, environ(2)) as job:
+        found = job.run(part_cases.mixed, backend="cpu:ringtune", store=str(tmp_path / "store"))
+    assert found == ["[2.0, 2.0]"] * 2
+
+
+def test_a_group_in_a_world_of_another_backend(tmp_path: Path) -> None:
+    with Job(2, tmp_path, environ(2)) as job:
+        for theirs, ours in job.run(part_cases.beside_another_world, store=str(tmp_path / "store")):
+            assert ours == theirs == reduced(2, 3, "SUM")
+
+
 def torchrun(tmp_path: Path, body: str, **variables: str) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "script.py"
     script.write_text(body, encoding="utf-8")
