@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,6 +135,16 @@ class Config:
     def as_dict(self) -> dict[str, object]:
         """Return the settings that were given as JSON values by variable name, for ``run.json``."""
         return {PREFIX + name: _plain(getattr(self, _BY_NAME[name].field)) for name in sorted(self.given)}
+
+
+_said: set[str] = set()
+
+
+def unsaid(sentences: Sequence[str]) -> list[str]:
+    """Return the sentences that this process has not been told of, once: a job may begin anew many times."""
+    new = [sentence for sentence in sentences if sentence not in _said]
+    _said.update(new)
+    return new
 
 
 def parse(variable: Variable, source: str, text: str) -> object:

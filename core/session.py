@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ringtune import extensions, layout, native, runfolder
-from ringtune.config import Config
+from ringtune.config import Config, unsaid
 from ringtune.errors import NotInitialized, RingtuneError
 from ringtune.knobs import Knobs
 from ringtune.operations import Allreduce, Broadcast, Range
@@ -304,7 +304,7 @@ class Session:
         """Start what the settings ask for: run folder, timeline, extensions."""
         config = self.config
         if self.rank == 0:
-            for sentence in config.warnings:
+            for sentence in unsaid(config.warnings):
                 _warn(sentence)
         if config.run_dir is not None or config.autotune:
             self.ensure_run_folder()

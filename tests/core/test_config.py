@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ringtune.config import Config
+from ringtune.config import Config, unsaid
 from ringtune.errors import ConfigError
 from ringtune.variables import HOROVOD_QUIET, HOROVOD_SENSELESS, VARIABLES, Variable
 
@@ -109,6 +109,29 @@ def test_horovods_senseless_variables_warn(name: str, config: Read) -> None:
 @pytest.mark.parametrize("name", sorted(HOROVOD_QUIET))
 def test_what_horovods_launchers_set_is_quiet(name: str, config: Read) -> None:
     assert config(**{f"HOROVOD_{name}": "1"}).warnings == ()
+
+
+# Everything that Horovod's runtime and launcher read (contract, 2.1 and 2.2), but for Spark's and the builds'.
+CONTRACT = """
+CONTROLLER CPU_OPERATIONS FUSION_THRESHOLD CYCLE_TIME CACHE_CAPACITY HIERARCHICAL_ALLREDUCE HIERARCHICAL_ALLGATHER
+TORUS_ALLREDUCE AUTOTUNE AUTOTUNE_LOG AUTOTUNE_WARMUP_SAMPLES AUTOTUNE_STEPS_PER_SAMPLE AUTOTUNE_BAYES_OPT_MAX_SAMPLES
+AUTOTUNE_GAUSSIAN_PROCESS_NOISE TIMELINE TIMELINE_MARK_CYCLES STALL_CHECK_DISABLE STALL_CHECK_TIME_SECONDS
+STALL_SHUTDOWN_TIME_SECONDS DISABLE_GROUP_FUSION DYNAMIC_PROCESS_SETS ELASTIC THREAD_AFFINITY NUM_NCCL_STREAMS
+BATCH_D2D_MEMCOPIES ENABLE_ASYNC_COMPLETION ENABLE_XLA_OPS DISABLE_NVTX_RANGES ADASUM_MPI_CHUNK_SIZE MPI_THREADS_DISABLE
+CCL_CACHE GLOO_IFACE GLOO_TIMEOUT_SECONDS GLOO_RENDEZVOUS_ADDR GLOO_RENDEZVOUS_PORT HOSTNAME RANK SIZE LOCAL_RANK
+LOCAL_SIZE CROSS_RANK CROSS_SIZE LOG_LEVEL LOG_HIDE_TIME START_TIMEOUT ELASTIC_TIMEOUT
+"""
+
+
+@pytest.mark.parametrize("name", CONTRACT.split())
+def test_every_variable_of_horovod_is_honoured_or_answered(name: str) -> None:
+    twins = {variable.twin for variable in VARIABLES}
+    assert [name in known for known in (twins, HOROVOD_SENSELESS, HOROVOD_QUIET)].count(True) == 1
+
+
+def test_a_warning_is_given_once_however_often_a_job_begins() -> None:
+    assert unsaid(["one", "two"]) == ["one", "two"]
+    assert unsaid(["two", "three"]) == ["three"]
 
 
 @pytest.mark.parametrize("text", ["1", "true", "YES", "on"])
