@@ -174,6 +174,8 @@ def test_an_extension_that_cannot_be_loaded_is_reported(
 
 def test_horovods_senseless_variables_warn_once(opened: Open, capsys: pytest.CaptureFixture[str]) -> None:
     opened(HOROVOD_HIERARCHICAL_ALLGATHER=1)
+    session.shutdown()
+    opened()
     assert capsys.readouterr().err.count("HOROVOD_HIERARCHICAL_ALLGATHER=1 has no effect") == 1
 
 
