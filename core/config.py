@@ -22,8 +22,6 @@ from ringtune.variables import HOROVOD_SENSELESS, PREFIX, TWIN_PREFIX, VARIABLES
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
-# RINGTUNE_THREAD_AFFINITY=free: no core is chosen.
-FREE = (-1,)
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
 
 
@@ -225,11 +223,9 @@ def _parse_number(variable: Variable, source: str, text: str) -> int:
 
 
 def _parse_cores(source: str, text: str) -> tuple[int, ...]:
-    if text.lower() == "free":
-        return FREE
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
-        raise ConfigError(f"{source}={text!r}: expected core numbers separated by commas, for example 0,1, or free")
+        raise ConfigError(f"{source}={text!r}: expected core numbers separated by commas, for example 0,1")
     return tuple(int(part) for part in parts)
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import atexit
-import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ringtune import native, placement, runfolder, session
 from ringtune.algorithms import load_table
-from ringtune.config import FREE, Config
+from ringtune.config import Config
 from ringtune.elastic import membership
 from ringtune.errors import ConfigError, InvalidArgument
 from ringtune.placement import Placement
@@ -126,11 +125,8 @@ def runtime_options(config: Config, place: Placement, address: tuple[str, int], 
 
 
 def _core_of(config: Config, place: Placement) -> int:
-    """Return the core of the runtime's thread, -1 to leave it to the scheduler."""
-    if config.thread_affinity == FREE:
-        return -1
     if not config.thread_affinity:
-        return core_by_rank(place, sorted(os.sched_getaffinity(0)))
+        return -1
     local_rank = place.rank if place.local_rank is None else place.local_rank
     if local_rank >= len(config.thread_affinity):
         raise ConfigError(
@@ -138,21 +134,6 @@ def _core_of(config: Config, place: Placement) -> int:
             "name one core for each rank of the host"
         )
     return config.thread_affinity[local_rank]
-
-
-def core_by_rank(place: Placement, cores: Sequence[int]) -> int:
-    """Return a core for each local rank where the ranks fill the host, one core each; else -1.
-
-    The runtimes' threads wake each other, and Linux likes to put a woken thread on its waker's core: both threads then
-    run beside one rank's computation while the other rank waits for it. With cores to spare the scheduler knows better.
-
-    Args:
-        place: Place of this rank.
-        cores: Cores that this process may use, ascending.
-    """
-    if place.local_rank is None or place.local_size != len(cores) or place.local_size == 1:
-        return -1
-    return cores[place.local_rank]
 
 
 def _agree_on_folder(config: Config, place: Placement, store: Any, job: str) -> Path:

@@ -208,8 +208,7 @@ VARIABLES: tuple[Variable, ...] = (
         "cores",
         (),
         "core numbers",
-        "Core of the runtime's thread, one per local rank, separated by commas; free: the scheduler's choice. Default: "
-        "the local rank's core where ranks fill the host, one core each.",
+        "Core of the runtime's thread, one per local rank, separated by commas.",
         "THREAD_AFFINITY",
     ),
     Variable(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from ringtune import extensions, layout, native, session
 from ringtune.config import Config
 from ringtune.errors import ConfigError, InvalidArgument, NotInitialized, RingtuneError
 from ringtune.knobs import Knobs
-from ringtune.opening import core_by_rank, runtime_options
+from ringtune.opening import runtime_options
 from ringtune.placement import Placement
 from ringtune.session import Session
 from ringtune.stats import StepStats
@@ -233,29 +232,6 @@ def test_options_carry_the_settings(fake: None) -> None:
     assert (options.store_host, options.store_port, options.bind_address) == ("s", 9, "10.0.0.1")
     assert (options.transport, options.thread_affinity, options.log_level) == (2, 5, 1)
     assert options.stall_warning_ns == 2_500_000_000
-
-
-@pytest.mark.parametrize(
-    ("local_rank", "local_size", "cores", "core"),
-    [
-        (0, 2, [4, 7], 4),
-        (1, 2, [4, 7], 7),
-        (1, 2, [0, 1, 2], -1),
-        (2, 3, [0, 1], -1),
-        (0, 1, [0], -1),
-        (None, None, [0, 1], -1),
-    ],
-)
-def test_ranks_that_fill_the_host_get_a_core_each(
-    local_rank: int | None, local_size: int | None, cores: list[int], core: int
-) -> None:
-    assert core_by_rank(Placement(0, 4, local_rank, local_size), cores) == core
-
-
-def test_the_thread_may_be_left_to_the_scheduler(fake: None) -> None:
-    config = Config.from_environ({"RINGTUNE_THREAD_AFFINITY": "free"})
-    place = Placement(0, 2, 0, len(os.sched_getaffinity(0)))
-    assert runtime_options(config, place, ("", 0), "job").thread_affinity == -1
 
 
 def test_stall_check_can_be_switched_off(fake: None) -> None:
