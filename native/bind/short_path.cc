@@ -239,7 +239,7 @@ PyObject* ShortPath::now(const Arguments& arguments) {
   Ticket ticket = 0;
   {
     const LockOutOfSleep lock(found->repeated->bytes() > kHeldBytes);
-    ticket = found->repeated->now(found->address, Deadline::after(slice_ns_));
+    ticket = found->repeated->now(found->address, slice_ns_);
   }
   return ticket == 0 ? Py_NewRef(tensor) : wait(enter(*found->repeated, ticket, tensor));
 }

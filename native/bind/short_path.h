@@ -38,8 +38,8 @@ class Repeated {
   [[nodiscard]] bool fits(const Arguments& arguments, const nanobind::tuple& defaults) const noexcept;
   [[nodiscard]] std::size_t bytes() const noexcept { return request_.prepared->bytes; }
   [[nodiscard]] const nanobind::object& runtime() const noexcept { return runtime_; }
-  Ticket now(void* address, Deadline deadline) const {
-    return native_.allreduce_now(request_, address, address, deadline);
+  Ticket now(void* address, std::int64_t timeout_ns) const {
+    return native_.allreduce_now(request_, address, address, timeout_ns);
   }
   Ticket submit(void* address) const { return native_.submit(request_, address, address); }
 

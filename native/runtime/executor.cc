@@ -13,10 +13,10 @@ void Executor::record_start(std::span<const OperationPtr> batch, const BatchCont
     negotiate_ns += operation->agreed_ns - operation->submitted_ns;
     bytes += operation->prepared->bytes;
   }
-  counters_.negotiate_ns.fetch_add(negotiate_ns, std::memory_order_relaxed);
-  counters_.bytes.fetch_add(bytes, std::memory_order_relaxed);
-  counters_.collectives.fetch_add(batch.size(), std::memory_order_relaxed);
-  counters_.batches.fetch_add(1, std::memory_order_relaxed);
+  add(counters_.negotiate_ns, negotiate_ns);
+  add(counters_.bytes, bytes);
+  add(counters_.collectives, std::uint64_t{batch.size()});
+  add(counters_.batches, std::uint64_t{1});
   if (!tracer_.recording()) return;
   for (const OperationPtr operation : batch) {
     const std::uint32_t name = trace_name(tracer_, *operation->prepared);
@@ -70,7 +70,7 @@ double postscale_of(const Request& request, int size) noexcept {
 
 void Executor::record(Stage stage, const Operation& operation, const BatchContext& context, std::int64_t begin_ns) {
   const std::int64_t end_ns = now_ns();
-  counters_.copy_ns.fetch_add(end_ns - begin_ns, std::memory_order_relaxed);
+  add(counters_.copy_ns, end_ns - begin_ns);
   if (!tracer_.recording()) return;
   tracer_.record({begin_ns, end_ns, operation.prepared->bytes, trace_name(tracer_, *operation.prepared),
                   context.batch_id, context.step, static_cast<std::uint16_t>(context.epoch), stage,
@@ -80,7 +80,7 @@ void Executor::record(Stage stage, const Operation& operation, const BatchContex
 std::int64_t Executor::record_batch(std::span<const OperationPtr> batch, const BatchContext& context,
                                     std::int64_t begin_ns, std::size_t bytes, Algorithm algorithm) {
   const std::int64_t end_ns = now_ns();
-  counters_.communicate_ns.fetch_add(end_ns - begin_ns, std::memory_order_relaxed);
+  add(counters_.communicate_ns, end_ns - begin_ns);
   if (!tracer_.recording()) return end_ns;
   const Request& first = batch.front()->request();
   const std::uint32_t name = batch.size() == 1 ? tracer_.intern(first.name)

@@ -238,7 +238,8 @@ Ticket Runtime::submit(const RepeatedRequest& repeated, const void* input, void*
   return ticket;
 }
 
-Ticket Runtime::allreduce_now(const RepeatedRequest& repeated, const void* input, void* output, Deadline deadline) {
+Ticket Runtime::allreduce_now(const RepeatedRequest& repeated, const void* input, void* output,
+                              std::int64_t timeout_ns) {
   impl_->check_set(repeated);
   const std::int64_t begin_ns = now_ns();
   Ticket ticket = 0;
@@ -248,7 +249,7 @@ Ticket Runtime::allreduce_now(const RepeatedRequest& repeated, const void* input
   }
   // Nobody is woken: this thread drives.
   if (ticket == 0) ticket = impl_->tickets.submit(repeated, {input, output}, begin_ns);
-  return finish(ticket, deadline) == Finish::kDone ? 0 : ticket;
+  return finish(ticket, Deadline::at(begin_ns + timeout_ns)) == Finish::kDone ? 0 : ticket;
 }
 
 Finish Runtime::finish(Ticket ticket, Deadline deadline) {

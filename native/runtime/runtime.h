@@ -84,8 +84,8 @@ class Runtime {
   /// As submit, with other addresses (not null unless the tensor is empty).
   Ticket submit(const RepeatedRequest& repeated, const void* input, void* output);
   /// The same from begin to end on the calling thread, which drives the runtime itself: 0 when it is done. The ticket
-  /// of an operation that goes on at the deadline, or has failed. Blocks; throws as submit.
-  Ticket allreduce_now(const RepeatedRequest& repeated, const void* input, void* output, Deadline deadline);
+  /// of an operation that goes on at the timeout, or has failed. Blocks; throws as submit.
+  Ticket allreduce_now(const RepeatedRequest& repeated, const void* input, void* output, std::int64_t timeout_ns);
   /// All ranks ask for the same; its operation's `number` is the set's. Throws as submit.
   Ticket add_process_set(const std::vector<int>& members);
   Ticket remove_process_set(std::uint32_t id);

@@ -19,6 +19,13 @@ struct Counters {
   std::atomic<std::uint64_t> control_bytes{0};
 };
 
+/// For those that only the driving thread adds to (all but wait_ns): one thread at a time writes, ordered by the drive
+/// mutex, so that no locked instruction is needed.
+template <typename Value>
+void add(std::atomic<Value>& counter, Value value) noexcept {
+  counter.store(counter.load(std::memory_order_relaxed) + value, std::memory_order_relaxed);
+}
+
 /// A snapshot of Counters, or the difference of two.
 struct CounterValues {
   std::int64_t bytes = 0;
