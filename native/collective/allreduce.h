@@ -5,7 +5,9 @@
 #include <span>
 
 #include "base/dtype.h"
+#include "collective/activity.h"
 #include "collective/algorithm.h"
+#include "collective/ballot.h"
 #include "collective/collectives.h"
 #include "collective/mesh.h"
 
@@ -22,8 +24,21 @@ struct AllreduceOptions {
   RingOptions ring = {};
 };
 
-/// In place, as ring_allreduce: bitwise equal on all ranks. Ranks of a group name the same algorithm. Blocks; throws
-/// PeerLost, Timeout.
+/// What is reduced, in place.
+struct AllreduceJob {
+  std::span<std::byte> data;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  AllreduceOptions options = {};
+  Ballot* ballot = nullptr;  // travels with it: when it is done every rank knows all votes; borrowed
+};
+
+/// To be advanced; `data` is not touched before that. Bitwise equal on all ranks. Ranks of a group name the same
+/// algorithm. Connects what is not connected: blocks, and throws what Mesh::prepare throws. With a ballot also empty
+/// data is sent round.
+[[nodiscard]] ActivityPtr start_allreduce(const Paths& paths, const AllreduceJob& job);
+
+/// The same from begin to end. Blocks; throws PeerLost, Timeout.
 void allreduce(const Paths& paths, std::span<std::byte> data, DType dtype, ReduceOp op,
                const AllreduceOptions& options);
 

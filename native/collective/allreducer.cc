@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "collective/allreduce.h"
 #include "collective/schedule_runner.h"
 #include "collective/stream_transfer.h"
 
@@ -82,43 +81,42 @@ Algorithm Allreducer::choose(std::size_t bytes, const AlgorithmWish& wish) const
   return algorithm == Algorithm::kHierarchical && !levels ? Algorithm::kRing : algorithm;
 }
 
-void Allreducer::run(std::span<std::byte> data, DType dtype, ReduceOp op, Algorithm algorithm,
-                     const RingOptions& ring) {
-  if (algorithm == Algorithm::kHierarchical) {
-    run_hierarchical(data, dtype, op, ring);
-  } else {
-    allreduce({.ring = &ring_, .mesh = &mesh_}, data, dtype, op, {.algorithm = algorithm, .ring = ring});
+void Allreducer::run(const AllreduceJob& job) { finish(*start(job), mesh_.waker(), mesh_.idle_timeout_ns()); }
+
+ActivityPtr Allreducer::start(const AllreduceJob& job) {
+  if (job.options.algorithm != Algorithm::kHierarchical) {
+    return start_allreduce({.ring = &ring_, .mesh = &mesh_}, job);
   }
+  RINGTUNE_CHECK(layout_.has_levels(), "a hierarchical allreduce on one level");
+  if (job.data.empty() && job.ballot == nullptr) return std::make_unique<Sequence>(std::vector<ActivityPtr>{});
+  return by_slices(job) ? start_slices(job) : start_leaders(job);
 }
 
-void Allreducer::run_hierarchical(std::span<std::byte> data, DType dtype, ReduceOp op, const RingOptions& ring) {
-  RINGTUNE_CHECK(layout_.has_levels(), "a hierarchical allreduce on one level");
-  if (data.empty()) return;
-  if (!layout_.homogeneous || data.size() <= kLeaderBytes) {
-    run_leaders(data, dtype, op, ring);
-  } else {
-    run_slices(data, dtype, op, ring);
-  }
+bool Allreducer::by_slices(const AllreduceJob& job) const {
+  if (!layout_.homogeneous || job.data.size() <= kLeaderBytes) return false;
+  // Every slice must carry a byte, or a vote would be lost with it.
+  return cut_chunks(job.data.size(), size_of(job.dtype), local_->size()).back().size > 0;
 }
 
 /// A tree within the host, whose root alone goes on the wire.
-void Allreducer::run_leaders(std::span<std::byte> data, DType dtype, ReduceOp op, const RingOptions& ring) {
-  const ScheduleJob job{.what = "hierarchical allreduce", .dtype = dtype, .op = op};
-  const Schedule tree = binomial_tree(local_->rank(), local_->size(), data.size());
+ActivityPtr Allreducer::start_leaders(const AllreduceJob& job) {
+  const ScheduleJob part{.what = "hierarchical allreduce", .dtype = job.dtype, .op = job.op, .ballot = job.ballot};
+  const Schedule tree = binomial_tree(local_->rank(), local_->size(), job.data.size());
   const auto split = tree.begin() + static_cast<std::ptrdiff_t>(tree.size() / 2);
-  run_schedule(*local_, data, Schedule(tree.begin(), split), job);
-  if (leaders_) run_across(*leaders_, data, dtype, op, ring);
-  run_schedule(*local_, data, Schedule(split, tree.end()), job);
+  std::vector<ActivityPtr> parts;
+  parts.push_back(start_schedule(*local_, job.data, Schedule(tree.begin(), split), part));
+  if (leaders_) parts.push_back(start_across(*leaders_, job));
+  parts.push_back(start_schedule(*local_, job.data, Schedule(split, tree.end()), part));
+  return std::make_unique<Sequence>(std::move(parts));
 }
 
 /// A ring's reduce-scatter within the host, every member's slice across hosts, a ring's allgather within the host.
-void Allreducer::run_slices(std::span<std::byte> data, DType dtype, ReduceOp op, const RingOptions& ring) {
+ActivityPtr Allreducer::start_slices(const AllreduceJob& job) {
   const Group group = ring_of(*local_);
-  const std::vector<ChunkRange> chunks = cut_chunks(data.size(), size_of(dtype), group.size);
-  const std::vector<RingStep> steps = ring_steps(group.rank, group.size);
-  StreamTransfer scatter{.what = "hierarchical allreduce", .arrival = {.dtype = dtype, .op = op}};
+  const std::vector<ChunkRange> chunks = cut_chunks(job.data.size(), size_of(job.dtype), group.size);
+  StreamTransfer scatter{.what = "hierarchical allreduce", .arrival = {.dtype = job.dtype, .op = job.op}};
   StreamTransfer gather{.what = "hierarchical allreduce"};
-  for (const RingStep& step : steps) {
+  for (const RingStep& step : ring_steps(group.rank, group.size)) {
     StreamTransfer& transfer = step.phase == RingPhase::kReduceScatter ? scatter : gather;
     transfer.send.push_back(chunks[static_cast<std::size_t>(step.send_chunk)]);
     transfer.recv.push_back(chunks[static_cast<std::size_t>(step.recv_chunk)]);
@@ -127,17 +125,25 @@ void Allreducer::run_slices(std::span<std::byte> data, DType dtype, ReduceOp op,
   scatter.ready_bytes = scatter.send.front().size;
   const ChunkRange own = gather.send.front();
   gather.ready_bytes = own.size;
-  scatter.segment_bytes = gather.segment_bytes = std::max<std::size_t>(64, (ring.segment_bytes + 63) / 64 * 64);
-  run_transfer(group, data, scatter);
-  run_across(*cross_, data.subspan(own.begin, own.size), dtype, op, ring);
-  run_transfer(group, data, gather);
+  for (StreamTransfer* transfer : {&scatter, &gather}) {
+    transfer->segment_bytes = std::max<std::size_t>(64, (job.options.ring.segment_bytes + 63) / 64 * 64);
+    transfer->ballot = job.ballot;
+  }
+  AllreduceJob slice = job;
+  slice.data = job.data.subspan(own.begin, own.size);
+  std::vector<ActivityPtr> parts;
+  parts.push_back(start_transfer(group, job.data, std::move(scatter)));
+  parts.push_back(start_across(*cross_, slice));
+  parts.push_back(start_transfer(group, job.data, std::move(gather)));
+  return std::make_unique<Sequence>(std::move(parts));
 }
 
-void Allreducer::run_across(Mesh& mesh, std::span<std::byte> data, DType dtype, ReduceOp op, const RingOptions& ring) {
-  Algorithm algorithm = table_.choose(LinkClass::kNetwork, mesh.size(), data.size());
+ActivityPtr Allreducer::start_across(Mesh& mesh, AllreduceJob job) {
+  Algorithm algorithm = table_.choose(LinkClass::kNetwork, mesh.size(), job.data.size());
   if (algorithm == Algorithm::kHierarchical) algorithm = Algorithm::kRing;
   const Group group = algorithm == Algorithm::kRing ? ring_of(mesh) : Group{};
-  allreduce({.ring = &group, .mesh = &mesh}, data, dtype, op, {.algorithm = algorithm, .ring = ring});
+  job.options.algorithm = algorithm;
+  return start_allreduce({.ring = &group, .mesh = &mesh}, job);
 }
 
 }  // namespace ringtune

@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "collective/algorithm.h"
+#include "collective/allreduce.h"
 #include "collective/collectives.h"
 #include "collective/host_layout.h"
 #include "collective/mesh.h"
@@ -36,14 +37,16 @@ class Allreducer {
 
   /// Never kTable. Pure: every rank of the group comes to the same.
   [[nodiscard]] Algorithm choose(std::size_t bytes, const AlgorithmWish& wish) const noexcept;
-  /// In place, as ring_allreduce. Blocks; throws PeerLost, Timeout.
-  void run(std::span<std::byte> data, DType dtype, ReduceOp op, Algorithm algorithm, const RingOptions& ring);
+  /// As start_allreduce, by any algorithm but kTable. The activity borrows this object.
+  [[nodiscard]] ActivityPtr start(const AllreduceJob& job);
+  /// The same from begin to end. Blocks; throws PeerLost, Timeout.
+  void run(const AllreduceJob& job);
 
  private:
-  void run_hierarchical(std::span<std::byte> data, DType dtype, ReduceOp op, const RingOptions& ring);
-  void run_leaders(std::span<std::byte> data, DType dtype, ReduceOp op, const RingOptions& ring);
-  void run_slices(std::span<std::byte> data, DType dtype, ReduceOp op, const RingOptions& ring);
-  void run_across(Mesh& mesh, std::span<std::byte> data, DType dtype, ReduceOp op, const RingOptions& ring);
+  [[nodiscard]] ActivityPtr start_leaders(const AllreduceJob& job);
+  [[nodiscard]] ActivityPtr start_slices(const AllreduceJob& job);
+  [[nodiscard]] ActivityPtr start_across(Mesh& mesh, AllreduceJob job);
+  [[nodiscard]] bool by_slices(const AllreduceJob& job) const;
 
   Group ring_;
   AlgorithmTable table_;

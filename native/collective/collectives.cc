@@ -1,6 +1,7 @@
 #include "collective/collectives.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "collective/ring_schedule.h"
@@ -19,16 +20,21 @@ std::size_t segment_of(const RingOptions& options) {
   return std::max<std::size_t>(64, (options.segment_bytes + 63) / 64 * 64);
 }
 
+void check_reduction(ReduceOp op) {
+  RINGTUNE_CHECK(op != ReduceOp::kAverage && op != ReduceOp::kAdasum, name_of(op), " is composed above the ring");
+}
+
 }  // namespace
 
-void ring_allreduce(const Group& group, std::span<std::byte> data, DType dtype, ReduceOp op,
-                    const RingOptions& options) {
+ActivityPtr start_ring_allreduce(const Group& group, const RingJob& job) {
   check_group(group);
-  RINGTUNE_CHECK(op != ReduceOp::kAverage && op != ReduceOp::kAdasum, name_of(op), " is composed above the ring");
-  const std::vector<ChunkRange> chunks = cut_chunks(data.size(), size_of(dtype), group.size);
-  if (group.size == 1 || data.empty()) return;
-  StreamTransfer transfer{
-      .what = "ring allreduce", .arrival = {.dtype = dtype, .op = op}, .segment_bytes = segment_of(options)};
+  check_reduction(job.op);
+  RINGTUNE_CHECK(group.size > 1 && !job.data.empty(), "nothing to reduce");
+  const std::vector<ChunkRange> chunks = cut_chunks(job.data.size(), size_of(job.dtype), group.size);
+  StreamTransfer transfer{.what = "ring allreduce",
+                          .arrival = {.dtype = job.dtype, .op = job.op},
+                          .segment_bytes = segment_of(job.options),
+                          .ballot = job.ballot};
   for (const RingStep& step : ring_steps(group.rank, group.size)) {
     transfer.send.push_back(chunks[static_cast<std::size_t>(step.send_chunk)]);
     transfer.recv.push_back(chunks[static_cast<std::size_t>(step.recv_chunk)]);
@@ -36,7 +42,17 @@ void ring_allreduce(const Group& group, std::span<std::byte> data, DType dtype, 
   }
   // Each step sends on what the step before took in, so only the first chunk can go out on its own.
   transfer.ready_bytes = transfer.send.front().size;
-  run_transfer(group, data, transfer);
+  return start_transfer(group, job.data, std::move(transfer));
+}
+
+void ring_allreduce(const Group& group, std::span<std::byte> data, DType dtype, ReduceOp op,
+                    const RingOptions& options) {
+  check_group(group);
+  check_reduction(op);
+  (void)cut_chunks(data.size(), size_of(dtype), group.size);  // refuses half an element whatever the size
+  if (group.size == 1 || data.empty()) return;
+  finish(*start_ring_allreduce(group, {.data = data, .dtype = dtype, .op = op, .options = options}), *group.waker,
+         group.idle_timeout_ns);
 }
 
 void ring_allgather(const Group& group, std::span<std::byte> output, std::span<const std::size_t> block_bytes,

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "collective/activity.h"
+#include "collective/ballot.h"
 #include "collective/group.h"
 
 namespace ringtune {
@@ -22,6 +24,17 @@ struct RingOptions {
 /// kProduct/kMin = and.
 void ring_allreduce(const Group& group, std::span<std::byte> data, DType dtype, ReduceOp op,
                     const RingOptions& options);
+
+/// What a ring allreduce reduces; the data is not empty.
+struct RingJob {
+  std::span<std::byte> data;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  RingOptions options = {};
+  Ballot* ballot = nullptr;  // travels with it
+};
+/// The same, to be advanced; the group is larger than 1. Never blocks.
+[[nodiscard]] ActivityPtr start_ring_allreduce(const Group& group, const RingJob& job);
 
 /// `output` holds the blocks of all ranks in order, `block_bytes[r]` each; this rank's block is already in place.
 void ring_allgather(const Group& group, std::span<std::byte> output, std::span<const std::size_t> block_bytes,

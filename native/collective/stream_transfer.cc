@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <sstream>
+#include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
-#include "collective/progress.h"
 #include "device/cpu_kernels.h"
 
 namespace ringtune {
@@ -38,56 +39,25 @@ void PieceCursor::advance(std::size_t bytes) noexcept {
 
 namespace {
 
-class Runner {
+class TransferRun final : public Activity {
  public:
-  Runner(const Group& group, std::span<std::byte> data, const StreamTransfer& transfer)
+  TransferRun(const Group& group, std::span<std::byte> data, StreamTransfer transfer)
       : group_(group),
         data_(data),
-        transfer_(transfer),
-        send_(transfer.send),
-        recv_(transfer.recv),
-        element_bytes_(size_of(transfer.arrival.dtype)) {}
+        transfer_(std::move(transfer)),
+        what_(transfer_.what),
+        send_(transfer_.send),
+        recv_(transfer_.recv),
+        element_bytes_(size_of(transfer_.arrival.dtype)) {}
+  TransferRun(const TransferRun&) = delete;  // the cursors look into transfer_
+  TransferRun& operator=(const TransferRun&) = delete;
 
-  void run() {
-    advance_until(
-        *group_.waker, group_.idle_timeout_ns, [&] { return send_.done() && recv_.done(); },
-        [&] { return send_some() | receive_some(); }, [&] { throw_timeout(); });
-  }
+  bool advance() override { return send_some() | receive_some(); }
+  [[nodiscard]] bool done() const override { return send_.done() && recv_.done() && staged_.empty(); }
 
- private:
-  bool send_some() {
-    if (send_.done()) return false;
-    const std::size_t ready = transfer_.ready_bytes + recv_.passed();
-    const std::size_t limit = send_.sendable(ready, transfer_.segment_bytes);
-    if (limit == 0) return false;
-    const std::size_t sent = group_.next->try_send(data_.subspan(send_.at(), limit));
-    if (sent > 0) send_.advance(sent);
-    return sent > 0;
-  }
-
-  /// At most to the end of the segment, so that it is sent on before the next one is worked on.
-  bool receive_some() {
-    if (recv_.done()) return false;
-    const std::size_t wanted = recv_.left_in_segment(transfer_.segment_bytes);
-    std::byte* const target = data_.data() + recv_.at();
-    if (recv_.index() >= transfer_.arrival.reduced_pieces) {
-      const std::size_t received = group_.prev->try_receive({target, wanted});
-      if (received > 0) recv_.advance(received);
-      return received > 0;
-    }
-    const std::span<const std::byte> arrived = group_.prev->peek_some(wanted);
-    // A byte stream may stop inside an element: that one waits for its rest.
-    const std::size_t bytes = arrived.size() - arrived.size() % element_bytes_;
-    if (bytes == 0) return false;
-    reduce_into(target, arrived.data(), bytes / element_bytes_, transfer_.arrival.dtype, transfer_.arrival.op);
-    group_.prev->consume(bytes);
-    recv_.advance(bytes);
-    return true;
-  }
-
-  [[noreturn]] void throw_timeout() const {
+  [[nodiscard]] std::string complaint() const override {
     std::ostringstream out;
-    out << transfer_.what << ": no byte moved for " << static_cast<double>(group_.idle_timeout_ns) * 1e-9
+    out << what_ << ": no byte moved for " << static_cast<double>(group_.idle_timeout_ns) * 1e-9
         << " s while waiting for";
     const char* separator = " ";
     if (!recv_.done()) {
@@ -101,25 +71,88 @@ class Runner {
     }
     out << " (" << send_.passed() << " bytes sent, " << recv_.passed()
         << " received); is that process stopped, or the network down?";
-    throw Timeout(out.str());
+    return out.str();
   }
 
-  const Group& group_;
+ private:
+  bool send_some() {
+    if (!staged_.empty()) return send_staged();
+    if (send_.done()) return false;
+    const std::size_t ready = transfer_.ready_bytes + recv_.passed();
+    const std::size_t limit = send_.sendable(ready, transfer_.segment_bytes);
+    if (limit == 0) return false;
+    const std::span<const std::byte> bytes = data_.subspan(send_.at(), limit);
+    if (transfer_.ballot != nullptr && send_.at_begin()) {
+      // What has arrived was headed by what the sender knew then, so this piece passes on all that led to it.
+      transfer_.ballot->stage(bytes, staged_);
+      send_.advance(staged_.size() - Ballot::kHeaderBytes);
+      return send_staged();
+    }
+    const std::size_t sent = group_.next->try_send(bytes);
+    if (sent > 0) send_.advance(sent);
+    return sent > 0;
+  }
+
+  bool send_staged() {
+    const std::size_t sent = group_.next->try_send(std::span(staged_).subspan(staged_sent_));
+    staged_sent_ += sent;
+    if (staged_sent_ == staged_.size()) {
+      staged_.clear();
+      staged_sent_ = 0;
+    }
+    return sent > 0;
+  }
+
+  /// At most to the end of the segment, so that it is sent on before the next one is worked on.
+  bool receive_some() {
+    if (recv_.done()) return false;
+    const std::size_t wanted = recv_.left_in_segment(transfer_.segment_bytes);
+    if (transfer_.ballot != nullptr && recv_.at_begin() && !headed_) {
+      headed_ = transfer_.ballot->take(*group_.prev, wanted);
+      if (!headed_) return false;
+    }
+    const std::size_t bytes = take({data_.data() + recv_.at(), wanted});
+    if (bytes == 0) return false;
+    headed_ = false;
+    recv_.advance(bytes);
+    return true;
+  }
+
+  std::size_t take(std::span<std::byte> target) {
+    if (recv_.index() >= transfer_.arrival.reduced_pieces) return group_.prev->try_receive(target);
+    const std::span<const std::byte> arrived = group_.prev->peek_some(target.size());
+    // A byte stream may stop inside an element: that one waits for its rest.
+    const std::size_t bytes = arrived.size() - arrived.size() % element_bytes_;
+    if (bytes == 0) return 0;
+    reduce_into(target.data(), arrived.data(), bytes / element_bytes_, transfer_.arrival.dtype, transfer_.arrival.op);
+    group_.prev->consume(bytes);
+    return bytes;
+  }
+
+  Group group_;
   std::span<std::byte> data_;
-  const StreamTransfer& transfer_;
+  StreamTransfer transfer_;
+  std::string what_;
   PieceCursor send_;
   PieceCursor recv_;
   std::size_t element_bytes_;
+  std::vector<std::byte> staged_;  // a header and the bytes after it
+  std::size_t staged_sent_ = 0;
+  bool headed_ = false;  // the header of the piece that begins here has been taken
 };
 
 }  // namespace
 
-void run_transfer(const Group& group, std::span<std::byte> data, const StreamTransfer& transfer) {
+ActivityPtr start_transfer(const Group& group, std::span<std::byte> data, StreamTransfer transfer) {
   RINGTUNE_CHECK_GE(transfer.segment_bytes, std::size_t{1});
   RINGTUNE_CHECK(group.waker != nullptr && (transfer.send.empty() || group.next != nullptr) &&
                      (transfer.recv.empty() || group.prev != nullptr),
                  "a group of ", group.size, " ranks without its links");
-  Runner(group, data, transfer).run();
+  return std::make_unique<TransferRun>(group, data, std::move(transfer));
+}
+
+void run_transfer(const Group& group, std::span<std::byte> data, const StreamTransfer& transfer) {
+  finish(*start_transfer(group, data, transfer), *group.waker, group.idle_timeout_ns);
 }
 
 }  // namespace ringtune

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "collective/activity.h"
+#include "collective/ballot.h"
 #include "collective/group.h"
 #include "collective/ring_schedule.h"
 
@@ -22,6 +24,7 @@ class PieceCursor {
   [[nodiscard]] std::size_t passed() const noexcept { return passed_; }  // bytes of the stream behind the cursor
   [[nodiscard]] std::size_t index() const noexcept { return index_; }
   [[nodiscard]] std::size_t at() const noexcept { return pieces_[index_].begin + offset_; }  // in the buffer
+  [[nodiscard]] bool at_begin() const noexcept { return offset_ == 0; }                      // of a piece
   [[nodiscard]] std::size_t left_in_piece() const noexcept { return pieces_[index_].size - offset_; }
   /// Bytes to the end of the segment under the cursor: pieces are cut at multiples of `segment_bytes` from their begin.
   [[nodiscard]] std::size_t left_in_segment(std::size_t segment_bytes) const noexcept;
@@ -51,11 +54,15 @@ struct StreamTransfer {
   std::size_t ready_bytes = 0;        // of the send stream before anything has arrived; each byte that arrives adds one
   Arrival arrival = {};
   std::size_t segment_bytes = 0;
+  Ballot* ballot = nullptr;  // if there is one it is in front of every piece that is not empty; borrowed
 };
 
 /// Runs both streams to their ends. A segment is sent on as soon as it is complete in the buffer. Deadlock-free for any
 /// capacity of the links: what arrives can always be taken in, because a byte is overwritten only by a value that
-/// depends on that byte having been sent. Blocks; throws PeerLost, Timeout (no byte moved for group.idle_timeout_ns).
+/// depends on that byte having been sent.
+[[nodiscard]] ActivityPtr start_transfer(const Group& group, std::span<std::byte> data, StreamTransfer transfer);
+
+/// The same from begin to end. Blocks; throws PeerLost, Timeout (no byte moved for group.idle_timeout_ns).
 void run_transfer(const Group& group, std::span<std::byte> data, const StreamTransfer& transfer);
 
 }  // namespace ringtune

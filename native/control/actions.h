@@ -28,16 +28,23 @@ struct ExecuteAction {
   friend bool operator==(const ExecuteAction&, const ExecuteAction&) = default;
 };
 
-/// Run the next batch of the plan (Negotiator::round_batch) if all ranks agree, and report to round_done. Nothing is
-/// received meanwhile.
+/// A plan begins: all ranks come by here between the same two batches, and can connect what its batches need.
+struct BeginPlanAction {
+  std::vector<std::vector<SharedRequest>> batches;
+  friend bool operator==(const BeginPlanAction&, const BeginPlanAction&) = default;
+};
+
+/// Run the next batch of the plan (Negotiator::round_batch) if all ranks agree, and report to round_done.
 struct RoundAction {
   std::uint32_t batch_id = 0;
   std::uint64_t token = 0;
   friend bool operator==(const RoundAction&, const RoundAction&) = default;
 };
 
-/// Vote against the next round.
+/// Vote against the next round of the plan, which would have run this batch.
 struct DeclineAction {
+  std::uint64_t token = 0;
+  std::vector<SharedRequest> batch;
   friend bool operator==(const DeclineAction&, const DeclineAction&) = default;
 };
 
@@ -89,6 +96,6 @@ struct JoinAction {
 };
 
 using Action = std::variant<SendAction, ExecuteAction, FailAction, ApplyKnobsAction, StallAction, AbortAction,
-                            RoundAction, DeclineAction, SetAction, JoinAction>;
+                            BeginPlanAction, RoundAction, DeclineAction, SetAction, JoinAction>;
 
 }  // namespace ringtune

@@ -22,7 +22,7 @@ struct NegotiatorOptions {
   int fan_out = kDefaultFanOut;
   Knobs knobs;
   StallLimits stall;
-  bool plans = false;  // the ranks can agree on the rounds of a plan without messages: all share memory
+  bool plans = false;  // the ranks agree on the rounds of a plan without messages
 };
 
 struct ControlCounters {
@@ -46,10 +46,10 @@ class Negotiator {
   /// Rank 0 only. Returns the epoch.
   std::uint32_t propose(const Knobs& knobs);
 
-  /// A RoundAction was given and is not done: until then only local_ready, set_waiting, report_step and leave.
+  /// A RoundAction was given and is not done. Messages may be taken meanwhile; what they decide for this rank waits.
   [[nodiscard]] bool round_posted() const noexcept { return worker_.round_posted(); }
   [[nodiscard]] std::span<const Tag> round_batch() const noexcept { return worker_.plan().batch(); }
-  void round_done(bool agreed, std::int64_t now_ns) { worker_.round_done(agreed, now_ns); }
+  void round_done(bool agreed, std::int64_t now_ns) { worker_.round_done(agreed, now_ns, actions_); }
   [[nodiscard]] bool in_plan() const noexcept { return worker_.plan().active(); }
   /// Whether a tensor that is ready now would be the plan's whole next batch, with nothing else in hand; then
   /// post_alone is local_ready, tick and take_actions in one.

@@ -56,6 +56,13 @@ std::span<const Tag> PlanFollower::batch() const noexcept {
   return {tags_.data() + batch.begin, batch.end - batch.begin};
 }
 
+std::vector<SharedRequest> PlanFollower::requests() const {
+  const Batch& batch = batches_[position_];
+  std::vector<SharedRequest> requests;
+  for (std::uint32_t i = batch.begin; i < batch.end; ++i) requests.push_back(tensors_[i].request);
+  return requests;
+}
+
 void PlanFollower::ran(std::int64_t now_ns) noexcept {
   Batch& batch = batches_[position_];
   for (std::uint32_t i = batch.begin; i < batch.end; ++i) tensors_[i].ready = false;

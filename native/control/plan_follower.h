@@ -55,6 +55,7 @@ class PlanFollower {
   }
   /// The tags of the next batch, in the plan's order. Valid until ran() or end().
   [[nodiscard]] std::span<const Tag> batch() const noexcept;
+  [[nodiscard]] std::vector<SharedRequest> requests() const;  // of the next batch
   /// What all ranks must believe the next round to be.
   [[nodiscard]] std::uint64_t token() const noexcept { return std::uint64_t{id_} << 32 | (rounds_ & 0xffffffffu); }
   /// The next batch has run on all ranks.

@@ -96,8 +96,11 @@ std::optional<WorkerNews> Worker::take_announcement(std::int64_t now_ns) {
 }
 
 void Worker::decided(const Decisions& decisions, std::int64_t now_ns, std::vector<Action>& actions) {
+  if (round_posted_) {
+    deferred_.push_back(decisions);
+    return;
+  }
   RINGTUNE_CHECK_EQ(decisions.sequence, seen_ + 1, "decisions must arrive in order");
-  RINGTUNE_CHECK(!round_posted_, "a decision came while a round of the plan was posted");
   seen_ = decisions.sequence;
   last_heard_ns_ = now_ns;
   for (const Decision& decision : decisions.items) {
@@ -115,7 +118,7 @@ void Worker::decided(const Decisions& decisions, std::int64_t now_ns, std::vecto
     } else if (const auto* abort = std::get_if<AbortDecision>(&decision)) {
       actions.push_back(AbortAction{abort->message});
     } else if (const auto* plan = std::get_if<PlanDecision>(&decision)) {
-      enter_plan(*plan, now_ns);
+      enter_plan(*plan, now_ns, actions);
     } else if (const auto* end = std::get_if<PlanEndDecision>(&decision)) {
       if (plan_.id() == end->plan_id) leave_plan(now_ns, actions);
     } else if (const auto* set = std::get_if<SetDecision>(&decision)) {

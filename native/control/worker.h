@@ -29,10 +29,10 @@ class Worker {
   void report_step(const StepReport& report);
   void leave() noexcept { leaving_ = true; }
 
-  /// The plan, if one is followed. Between a RoundAction and round_done this rank hears no decisions.
+  /// The plan, if one is followed. What is decided between a RoundAction and round_done has its turn after that.
   [[nodiscard]] const PlanFollower& plan() const noexcept { return plan_; }
   [[nodiscard]] bool round_posted() const noexcept { return round_posted_; }
-  void round_done(bool agreed, std::int64_t now_ns);
+  void round_done(bool agreed, std::int64_t now_ns, std::vector<Action>& actions);
   /// Posts the next batch of the plan, or leaves the plan, when it is time. Last thing before the actions are taken.
   void follow_plan(std::int64_t now_ns, std::vector<Action>& actions);
   /// Whether a tensor that is ready now would be the plan's whole next batch, with nothing else in hand.
@@ -57,6 +57,7 @@ class Worker {
   [[nodiscard]] std::size_t pending() const noexcept { return pending_.size(); }
   /// Bytes that a held-back bundle can still take before it leaves; 0 when none is held back.
   [[nodiscard]] std::size_t bundle_room() const noexcept {
+    if (round_posted_) return std::numeric_limits<std::int32_t>::max();  // nothing is begun before that is over
     if (plan_.active()) return plan_.pending() > 0 ? plan_.room() : 0;
     return bundle_.empty() || bundle_bytes_ >= knobs_.fusion_bytes ? 0 : knobs_.fusion_bytes - bundle_bytes_;
   }
@@ -80,7 +81,7 @@ class Worker {
   };
 
   void enqueue(SharedRequest request, Tag tag, std::int64_t now_ns);
-  void enter_plan(const PlanDecision& decision, std::int64_t now_ns);
+  void enter_plan(const PlanDecision& decision, std::int64_t now_ns, std::vector<Action>& actions);
   void quit_plan(std::int64_t now_ns);
   void leave_plan(std::int64_t now_ns, std::vector<Action>& actions);
   [[nodiscard]] std::int64_t plan_limit_ns() const noexcept;
@@ -113,9 +114,10 @@ class Worker {
   std::uint64_t order_ = 0;
   PlanFollower plan_;
   bool round_posted_ = false;
-  bool plan_unfit_ = false;        // a tensor came that is none of the plan's
-  std::uint32_t left_plan_ = 0;    // to be told to the coordinator
-  std::uint64_t plan_rounds_ = 0;  // of the plan that was left
+  std::vector<Decisions> deferred_;  // that came while it was
+  bool plan_unfit_ = false;          // a tensor came that is none of the plan's
+  std::uint32_t left_plan_ = 0;      // to be told to the coordinator
+  std::uint64_t plan_rounds_ = 0;    // of the plan that was left
   std::uint32_t next_round_id_ = 1;
   std::int64_t waiting_since_ns_ = kNever;
   std::int64_t last_heard_ns_ = 0;

@@ -17,7 +17,7 @@ constexpr std::uint32_t kPlanBatch = 1u << 31;  // numbers of batches that no co
 }  // namespace
 
 /// What was announced and not decided belongs to the plan, in the order in which it became ready.
-void Worker::enter_plan(const PlanDecision& decision, std::int64_t now_ns) {
+void Worker::enter_plan(const PlanDecision& decision, std::int64_t now_ns, std::vector<Action>& actions) {
   std::vector<std::vector<SharedRequest>> batches;
   for (const std::vector<std::uint32_t>& ids : decision.batches) {
     std::vector<SharedRequest>& batch = batches.emplace_back();
@@ -43,12 +43,13 @@ void Worker::enter_plan(const PlanDecision& decision, std::int64_t now_ns) {
       enqueue(std::move(pending.request), pending.tag, pending.since_ns);
     }
   }
+  actions.push_back(BeginPlanAction{std::move(batches)});
 }
 
 void Worker::leave_plan(std::int64_t now_ns, std::vector<Action>& actions) {
   RINGTUNE_CHECK(!round_posted_);
   if (!plan_.active()) return;
-  actions.push_back(DeclineAction{});
+  actions.push_back(DeclineAction{plan_.token(), plan_.requests()});
   quit_plan(now_ns);
 }
 
@@ -66,7 +67,7 @@ void Worker::quit_plan(std::int64_t now_ns) {
   plan_unfit_ = false;
 }
 
-void Worker::round_done(bool agreed, std::int64_t now_ns) {
+void Worker::round_done(bool agreed, std::int64_t now_ns, std::vector<Action>& actions) {
   RINGTUNE_CHECK(round_posted_);
   round_posted_ = false;
   if (agreed) {
@@ -74,6 +75,7 @@ void Worker::round_done(bool agreed, std::int64_t now_ns) {
   } else {
     quit_plan(now_ns);
   }
+  for (const Decisions& decisions : std::exchange(deferred_, {})) decided(decisions, now_ns, actions);
 }
 
 /// When an incomplete batch ends the plan.

@@ -65,7 +65,8 @@ Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& ticket
                                                                     .idle_timeout_ns = options.idle_timeout_ns});
   world_ = &sets_->communicator(0);
   (void)world_->ring();  // a rank that cannot be reached is found out now, not in the first collective
-  options_.negotiator.plans = fabric.size() > 1 && world_->arena() != nullptr;
+  (void)world_->arena();
+  options_.negotiator.plans = fabric.size() > 1;
   negotiator_ = Negotiator(options_.negotiator);
   executor_ = std::make_unique<Executor>(counters, tracer);
   executor_->set_knobs(knobs_);
@@ -153,12 +154,14 @@ bool Engine::cycle() {
     leaving_ = true;
     negotiator_.leave();
   }
-  // While a round is posted this rank hears nothing (plan_follower.h says why it need not).
-  if (negotiator_.round_posted() && !resume_round(Deadline::at(0))) return false;
+  // While a round is posted this rank begins nothing. In shared memory it need not hear anything either, over links it
+  // must: that is how ranks which have not come learn that another one has declined (plan_follower.h).
+  if (negotiator_.round_posted() && !resume_round(Deadline::at(0)) && !executor_->round_on_links()) return false;
+  const bool moved = executor_->advance_declined();
   if (mail_.exchange(false, std::memory_order_acquire)) take_mail();
   take_submitted();
   negotiator_.set_waiting(waiting_callers_.load(std::memory_order_relaxed) > 0);
-  bool worked = control_ && take_received();
+  bool worked = (control_ && take_received()) || moved;
   negotiator_.tick(now_ns());
   worked = perform(negotiator_.take_actions()) || worked;
   if (control_) control_->flush();
@@ -279,7 +282,10 @@ bool Engine::perform(std::vector<Action> actions) {
     } else if (const auto* round = std::get_if<RoundAction>(&action)) {
       post_round(*round, agreed_ns);
     } else if (std::holds_alternative<DeclineAction>(action)) {
-      world_->arena()->decline_round();
+      executor_->decline_round(std::get<DeclineAction>(action), *world_);
+    } else if (const auto* plan = std::get_if<BeginPlanAction>(&action)) {
+      drain();
+      executor_->prepare_plan(*plan, *world_);
     } else if (const auto* change = std::get_if<ApplyKnobsAction>(&action)) {
       apply(*change);
     } else if (const auto* failure = std::get_if<FailAction>(&action)) {
@@ -299,6 +305,7 @@ bool Engine::perform(std::vector<Action> actions) {
 
 void Engine::execute(const ExecuteAction& action, std::span<const OperationPtr> batch) {
   if (control_) control_->flush();  // a peer may still wait for a decision: nothing of ours stays behind a long batch
+  drain();
   const BatchContext context{sets_->communicator(action.process_set), action.batch_id, epoch(),
                              step_.load(std::memory_order_relaxed), action.rows};
   if (!action.absent.empty()) {
@@ -307,53 +314,6 @@ void Engine::execute(const ExecuteAction& action, std::span<const OperationPtr> 
   }
   executor_->execute(batch, context);
   tickets_.finish(batch, nullptr);
-}
-
-void Engine::post_round(const RoundAction& action, std::int64_t now_ns) {
-  round_.clear();
-  for (const Tag tag : negotiator_.round_batch()) round_.push_back(reinterpret_cast<OperationPtr>(tag));
-  round_id_ = action.batch_id;
-  round_since_ns_ = round_reported_ns_ = now_ns;
-  executor_->post_round(round_, {*world_, round_id_, epoch(), step_.load(std::memory_order_relaxed), {}}, action.token);
-}
-
-/// Whether the posted round is over, having run or not; waits for the other ranks until the deadline.
-bool Engine::resume_round(Deadline deadline) {
-  const std::optional<bool> agreed = executor_->round_agreed(deadline);
-  if (agreed) {
-    (void)end_round(*agreed);
-  } else {
-    watch_round();
-  }
-  return agreed.has_value();
-}
-
-/// Runs the round if all ranks have agreed. When that was done.
-std::int64_t Engine::end_round(bool agreed) {
-  std::int64_t end_ns = now_ns();
-  if (agreed) {
-    end_ns = executor_->finish_round(round_, {*world_, round_id_, epoch(), step_.load(std::memory_order_relaxed), {}},
-                                     end_ns);
-    tickets_.finish(round_, nullptr);
-  }
-  negotiator_.round_done(agreed, end_ns);
-  return end_ns;
-}
-
-/// The coordinator knows nothing of a plan's rounds: who waits for others in one reports it.
-void Engine::watch_round() {
-  const StallLimits& stall = options_.negotiator.stall;
-  const std::int64_t now = now_ns();
-  const std::string& name = round_.front()->request().name;
-  if (stall.warning_ns > 0 && now - round_reported_ns_ >= stall.warning_ns) {
-    round_reported_ns_ = now;
-    report_stall({name, world_->arena()->absent(), now - round_since_ns_});
-  }
-  if (stall.shutdown_ns > 0 && now - round_since_ns_ >= stall.shutdown_ns) {
-    throw Timeout("tensor '" + name + "' has waited " + std::to_string((now - round_since_ns_) / 1'000'000'000) +
-                  " s for rank " + rank_list(world_->arena()->absent()) +
-                  ", longer than the stall shutdown time: the job ends");
-  }
 }
 
 void Engine::apply(const ApplyKnobsAction& action) {

@@ -83,6 +83,7 @@ class Engine {
   void run() noexcept;
   bool turn() noexcept;
   [[nodiscard]] Deadline next_turn() const noexcept;
+  [[nodiscard]] bool waits_in_arena() const noexcept;
   void rest(std::uint32_t waker_ticket, Deadline deadline);
   void park() noexcept;
   void drive(Operation& operation, Deadline deadline) noexcept;
@@ -102,6 +103,8 @@ class Engine {
   bool resume_round(Deadline deadline);
   std::int64_t end_round(bool agreed);
   void watch_round();
+  [[nodiscard]] Deadline round_deadline() const noexcept;
+  void drain();
   void apply(const ApplyKnobsAction& action);
   void apply(const SetAction& action);
   void finish_decided(const std::string& name, std::int64_t number);

@@ -40,8 +40,9 @@ void Engine::park() noexcept {
 
 /// When the engine must be turned if nothing happens.
 Deadline Engine::next_turn() const noexcept {
-  // A posted round is looked at before anything else: until it is over no timer of the negotiation matters.
-  const Deadline next = negotiator_.round_posted() ? Deadline::never() : Deadline::at(negotiator_.next_wake_ns());
+  Deadline next = Deadline::at(negotiator_.next_wake_ns());
+  if (negotiator_.round_posted())
+    next = executor_->round_on_links() ? earlier(next, round_deadline()) : Deadline::never();
   return leaving_ ? earlier(next, Deadline::at(leave_deadline_ns_.load(std::memory_order_relaxed))) : next;
 }
 
@@ -131,13 +132,13 @@ bool Engine::turn() noexcept {
     const bool worked = !finished() && cycle();
     if (finished()) {
       // Peers that wait in a round for this rank's part must not take it for a clean departure.
-      if (!negotiator_.round_posted()) fabric_.leave();
+      if (!negotiator_.round_posted() && executor_->drained()) fabric_.leave();
       stop(std::make_exception_ptr(ShutDown("ringtune has been shut down on this rank; call init() again to go on")));
       return false;
     }
     if (worked) return true;
     const Deadline deadline = next_turn();
-    if (negotiator_.round_posted()) {
+    if (waits_in_arena()) {
       rest(ticket, deadline);
       return true;
     }
@@ -153,9 +154,11 @@ bool Engine::turn() noexcept {
   return true;
 }
 
-/// Waits for news, holding the drive mutex: of the other ranks in a posted round, or of anybody.
+bool Engine::waits_in_arena() const noexcept { return negotiator_.round_posted() && !executor_->round_on_links(); }
+
+/// Waits for news, holding the drive mutex: of the other ranks in a round in shared memory, or of anybody.
 void Engine::rest(std::uint32_t waker_ticket, Deadline deadline) {
-  if (negotiator_.round_posted()) {
+  if (waits_in_arena()) {
     (void)resume_round(earlier(deadline, Deadline::after(kRoundSliceNs)));
   } else {
     fabric_.waker().wait(waker_ticket, deadline);
@@ -164,7 +167,7 @@ void Engine::rest(std::uint32_t waker_ticket, Deadline deadline) {
 
 bool Engine::finished() {
   if (!leaving_) return false;
-  if (negotiator_.free_to_go() && (!control_ || control_->flush())) return true;
+  if (negotiator_.free_to_go() && executor_->drained() && (!control_ || control_->flush())) return true;
   return now_ns() >= leave_deadline_ns_.load(std::memory_order_relaxed);
 }
 

@@ -11,15 +11,18 @@
 namespace ringtune {
 
 void Executor::allreduce(std::span<const OperationPtr> batch, const BatchContext& context) {
-  // A wish for an algorithm is a wish for links.
-  const bool wished = knobs_.algorithm != 0;
-  if (Arena* const arena = wished ? nullptr : context.communicator.arena()) {
+  if (Arena* const arena = arena_of(context.communicator)) {
     allreduce_shared(batch, context, *arena);
   } else if (batch.size() == 1 && !batch.front()->request().wire) {
     allreduce_one(batch, context);
   } else {
     allreduce_fused(batch, context);
   }
+}
+
+/// Null when the batches of these ranks go over links.
+Arena* Executor::arena_of(Communicator& communicator) const {
+  return knobs_.algorithm != 0 ? nullptr : communicator.arena();  // a wish for an algorithm is a wish for links
 }
 
 namespace {
@@ -56,14 +59,15 @@ void Executor::allreduce_shared(std::span<const OperationPtr> batch, const Batch
 }
 
 void Executor::post_round(std::span<const OperationPtr> batch, const BatchContext& context, std::uint64_t token) {
-  Arena* const arena = context.communicator.arena();
-  RINGTUNE_CHECK(arena != nullptr, "a plan without shared memory");
+  Arena* const arena = arena_of(context.communicator);
+  if (arena == nullptr) return post_link_round(batch, context, token);
   gather_fragments(batch, arena->size());
   round_.emplace(*arena, fragments_, round_of(batch.front()->request(), token));
 }
 
 std::int64_t Executor::finish_round(std::span<const OperationPtr> batch, const BatchContext& context,
                                     std::int64_t agreed_ns) {
+  if (link_round_) return finish_link_round(batch, context);
   for (const OperationPtr operation : batch) operation->agreed_ns = agreed_ns;
   record_start(batch, context, agreed_ns);
   round_->finish();
@@ -90,6 +94,13 @@ void Executor::allreduce_one(std::span<const OperationPtr> batch, const BatchCon
 
 /// Tensors that travel as another dtype are cast by the copies.
 void Executor::allreduce_fused(std::span<const OperationPtr> batch, const BatchContext& context) {
+  const std::span<std::byte> buffer = pack(batch, context);
+  reduce(buffer, batch, context);
+  unpack(batch, context, buffer);
+}
+
+/// Copies the tensors into the fusion buffer.
+std::span<std::byte> Executor::pack(std::span<const OperationPtr> batch, const BatchContext& context) {
   const DType wire = wire_dtype(batch.front()->request());
   offsets_.clear();
   std::size_t total = 0;
@@ -109,7 +120,12 @@ void Executor::allreduce_fused(std::span<const OperationPtr> batch, const BatchC
     std::memset(slot + bytes, 0, fused_size(bytes) - bytes);
     record(Stage::kCopyIn, operation, context, begin_ns);
   }
-  reduce(buffer, batch, context);
+  return buffer;
+}
+
+void Executor::unpack(std::span<const OperationPtr> batch, const BatchContext& context,
+                      std::span<const std::byte> buffer) {
+  const DType wire = wire_dtype(batch.front()->request());
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const Operation& operation = *batch[i];
     const std::int64_t begin_ns = now_ns();
@@ -126,7 +142,10 @@ void Executor::reduce(std::span<std::byte> data, std::span<const OperationPtr> b
   Allreducer& allreducer = context.communicator.allreducer();
   const AlgorithmWish wish{static_cast<Algorithm>(knobs_.algorithm), static_cast<Switch>(knobs_.hierarchical)};
   const Algorithm algorithm = allreducer.choose(data.size(), wish);
-  allreducer.run(data, wire_dtype(request), op, algorithm, {.segment_bytes = knobs_.segment_bytes});
+  allreducer.run({.data = data,
+                  .dtype = wire_dtype(request),
+                  .op = op,
+                  .options = {.algorithm = algorithm, .ring = {.segment_bytes = knobs_.segment_bytes}}});
   record_batch(batch, context, begin_ns, data.size(), algorithm);
 }
 

@@ -33,6 +33,7 @@ void Executor::record_start(std::span<const OperationPtr> batch, const BatchCont
 void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& context) {
   RINGTUNE_CHECK(!batch.empty());
   Operation& first = *batch.front();
+  RINGTUNE_CHECK(drained(), "a declined round is still under way");
   record_start(batch, context, now_ns());
   switch (first.request().kind) {
     case CollectiveKind::kAllreduce:

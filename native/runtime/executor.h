@@ -8,8 +8,10 @@
 
 #include "collective/communicator.h"
 #include "collective/shared_allreduce.h"
+#include "control/actions.h"
 #include "fusion/knobs.h"
 #include "runtime/fusion_buffer.h"
+#include "runtime/link_round.h"
 #include "runtime/operation.h"
 #include "runtime/statistics.h"
 #include "trace/tracer.h"
@@ -34,23 +36,49 @@ class Executor {
   /// All operations of the batch are of one kind; several only for allreduce. Results are complete on return.
   void execute(std::span<const OperationPtr> batch, const BatchContext& context);
 
-  // A batch of a plan: posted, then asked until all ranks have agreed or one declined, then finished. The communicator
-  // has an arena.
+  // A batch of a plan: posted, then asked until all ranks have agreed or one declined, then finished.
   void post_round(std::span<const OperationPtr> batch, const BatchContext& context, std::uint64_t token);
-  /// No answer at the deadline. Blocks until then.
-  [[nodiscard]] std::optional<bool> round_agreed(Deadline deadline) { return round_->agreed(deadline); }
+  /// No answer at the deadline. Blocks until then in shared memory; over links never, and the deadline is no matter.
+  [[nodiscard]] std::optional<bool> round_agreed(Deadline deadline) {
+    return link_round_ ? link_round_agreed() : round_->agreed(deadline);
+  }
   /// Agreed on at `agreed_ns`. When it was done.
   std::int64_t finish_round(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t agreed_ns);
+  // execute_plan.cc
+  /// Connects what the batches of a plan need. Blocks; all ranks of the communicator come by.
+  void prepare_plan(const BeginPlanAction& plan, Communicator& communicator);
+  /// Votes against the next round. Over links this goes on until drained(): meanwhile nothing else is to be executed.
+  void decline_round(const DeclineAction& round, Communicator& communicator);
+  /// Moves on the round that this rank has declined; true when something was moved.
+  bool advance_declined();
+  [[nodiscard]] bool drained() const noexcept { return !declined_; }
+  /// What the posted or the declined round over links waits for: the message of a Timeout.
+  [[nodiscard]] std::string complaint() const {
+    return link_round_ ? link_round_->complaint() : declined_->complaint();
+  }
+  /// The posted round goes over links: its news ring the rank's waker.
+  [[nodiscard]] bool round_on_links() const noexcept { return link_round_.has_value(); }
+  /// When it last moved a byte after all ranks had come; 0 before that.
+  [[nodiscard]] std::int64_t round_moved_ns() const noexcept { return link_round_ ? link_round_->moved_ns() : 0; }
+  /// Global ranks that the posted round waits for.
+  [[nodiscard]] std::vector<int> absent_in_round(Communicator& communicator) const;
 
  private:
   void record_start(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns);
   // execute_reduce.cc
   void allreduce(std::span<const OperationPtr> batch, const BatchContext& context);
   void allreduce_shared(std::span<const OperationPtr> batch, const BatchContext& context, Arena& arena);
+  [[nodiscard]] Arena* arena_of(Communicator& communicator) const;
   void gather_fragments(std::span<const OperationPtr> batch, int size);
   void allreduce_one(std::span<const OperationPtr> batch, const BatchContext& context);
   void allreduce_fused(std::span<const OperationPtr> batch, const BatchContext& context);
+  std::span<std::byte> pack(std::span<const OperationPtr> batch, const BatchContext& context);
+  void unpack(std::span<const OperationPtr> batch, const BatchContext& context, std::span<const std::byte> buffer);
   void reduce(std::span<std::byte> data, std::span<const OperationPtr> batch, const BatchContext& context);
+  // execute_plan.cc
+  void post_link_round(std::span<const OperationPtr> batch, const BatchContext& context, std::uint64_t token);
+  [[nodiscard]] std::optional<bool> link_round_agreed();
+  std::int64_t finish_link_round(std::span<const OperationPtr> batch, const BatchContext& context);
   // execute_others.cc
   void allgather(std::span<const OperationPtr> batch, const BatchContext& context);
   void broadcast(std::span<const OperationPtr> batch, const BatchContext& context);
@@ -70,6 +98,9 @@ class Executor {
   std::vector<std::size_t> offsets_;
   std::vector<Fragment> fragments_;
   std::optional<SharedAllreduce> round_;
+  std::optional<LinkRound> link_round_;
+  std::span<std::byte> packed_;        // of the posted round over links
+  std::optional<LinkRound> declined_;  // that this rank takes part in all the same
 };
 
 /// Bytes of one row: of everything under one index of the first dimension.

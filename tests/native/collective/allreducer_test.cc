@@ -43,7 +43,7 @@ TEST_P(Hierarchical, IsExactAndBitEqual) {
     for (const std::size_t count : {1, 7, 1000, 20'001, 300'003}) {
       for (const DType dtype : {DType::kFloat32, DType::kBfloat16, DType::kInt64}) {
         Buffer data = input_of(rank, count, dtype, ReduceOp::kSum);
-        allreducer.run(data, dtype, ReduceOp::kSum, kHierarchical, {});
+        allreducer.run({.data = data, .dtype = dtype, .options = {.algorithm = kHierarchical}});
         EXPECT_TRUE(data == reduced_of(size, count, dtype, ReduceOp::kSum)) << "rank " << rank << ", " << count;
       }
     }
@@ -52,7 +52,7 @@ TEST_P(Hierarchical, IsExactAndBitEqual) {
       values[i] = 1.0F / static_cast<float>(i * 9 + static_cast<std::size_t>(rank) + 1);
     }
     const auto bytes = std::as_writable_bytes(std::span(values));
-    allreducer.run(bytes, DType::kFloat32, ReduceOp::kSum, kHierarchical, {});
+    allreducer.run({.data = bytes, .options = {.algorithm = kHierarchical}});
     const std::lock_guard lock(mutex);
     results.emplace_back(bytes.begin(), bytes.end());
   });
@@ -91,10 +91,10 @@ TEST(Allreducer, ARankThatGoesEndsAHierarchicalWait) {
   Joined world = join_hosts({"a", "a", "b", "b"});
   run_allreducers(world, 0, [&](Allreducer& allreducer, int rank) {
     Buffer data(4 << 20);
-    allreducer.run(data, DType::kFloat32, ReduceOp::kSum, kHierarchical, {});
+    allreducer.run({.data = data, .options = {.algorithm = kHierarchical}});
     const auto own = static_cast<std::size_t>(rank);
     if (rank != 3) {
-      EXPECT_THROW(allreducer.run(data, DType::kFloat32, ReduceOp::kSum, kHierarchical, {}), PeerLost);
+      EXPECT_THROW(allreducer.run({.data = data, .options = {.algorithm = kHierarchical}}), PeerLost);
     }
     world.fabrics[own].reset();  // closes its links, as the kernel does for a process that died
   });

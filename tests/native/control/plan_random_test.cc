@@ -12,14 +12,16 @@ namespace ringtune {
 namespace {
 
 using testing_support::allreduce;
+using testing_support::Rounds;
 using testing_support::Simulation;
 
 /// Ranks that run the same steps at their own pace: most steps alike, some with a tensor more, less or of another
 /// shape, in another order on each rank, with blocked callers between or at the end, and knobs that change meanwhile.
 class RandomJob {
  public:
-  RandomJob(std::uint32_t seed, int size, int fan_out)
+  RandomJob(std::uint32_t seed, int size, int fan_out, Rounds rounds)
       : random_(seed), knobs_(Simulation::immediate()), job_(size, random_knobs(), {}, true, fan_out) {
+    job_.use(rounds);
     ranks_.resize(static_cast<std::size_t>(size));
     for (int step = 0; step < 24; ++step) plan_step(step);
   }
@@ -144,13 +146,16 @@ class RandomJob {
   int rounds_ = 0;
 };
 
-TEST(Plan, RandomJobsNeverHangNorRunATensorTwice) {
+class RandomPlans : public testing::TestWithParam<Rounds> {};
+INSTANTIATE_TEST_SUITE_P(Ways, RandomPlans, testing::Values(Rounds::kMemory, Rounds::kLinks));
+
+TEST_P(RandomPlans, NeverHangNorRunATensorTwice) {
   int rounds = 0;
   for (std::uint32_t seed = 0; seed < 3000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     // Half of them in a star, half in trees.
     const int fan_out = seed % 2 == 0 ? kDefaultFanOut : 1 + static_cast<int>(seed / 2 % 3);
-    RandomJob job(seed, 2 + static_cast<int>(seed % 7), fan_out);
+    RandomJob job(seed, 2 + static_cast<int>(seed % 7), fan_out, GetParam());
     job.run();
     if (testing::Test::HasFailure()) return;
     rounds += job.rounds();

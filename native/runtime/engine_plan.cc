@@ -1,0 +1,89 @@
+// The rounds of a plan: posting, waiting for the other ranks, taking part in one that this rank has declined.
+#include <algorithm>
+
+#include "base/error.h"
+#include "collective/progress.h"
+#include "runtime/engine.h"
+
+namespace ringtune {
+
+void Engine::post_round(const RoundAction& action, std::int64_t now_ns) {
+  drain();
+  round_.clear();
+  for (const Tag tag : negotiator_.round_batch()) round_.push_back(reinterpret_cast<OperationPtr>(tag));
+  round_id_ = action.batch_id;
+  round_since_ns_ = round_reported_ns_ = now_ns;
+  executor_->post_round(round_, {*world_, round_id_, epoch(), step_.load(std::memory_order_relaxed), {}}, action.token);
+}
+
+/// Whether the posted round is over, having run or not; in shared memory it waits for the other ranks until the
+/// deadline.
+bool Engine::resume_round(Deadline deadline) {
+  const std::optional<bool> agreed = executor_->round_agreed(deadline);
+  if (agreed) {
+    (void)end_round(*agreed);
+  } else {
+    watch_round();
+  }
+  return agreed.has_value();
+}
+
+/// Runs the round if all ranks have agreed. When that was done.
+std::int64_t Engine::end_round(bool agreed) {
+  std::int64_t end_ns = now_ns();
+  if (agreed) {
+    end_ns = executor_->finish_round(round_, {*world_, round_id_, epoch(), step_.load(std::memory_order_relaxed), {}},
+                                     end_ns);
+    tickets_.finish(round_, nullptr);
+  }
+  negotiator_.round_done(agreed, end_ns);
+  return end_ns;
+}
+
+/// The coordinator knows nothing of a plan's rounds: who waits for others in one reports it.
+void Engine::watch_round() {
+  const std::int64_t moved_ns = executor_->round_moved_ns();
+  if (options_.idle_timeout_ns > 0 && moved_ns > 0 && now_ns() - moved_ns >= options_.idle_timeout_ns) {
+    throw Timeout(executor_->complaint());
+  }
+  const StallLimits& stall = options_.negotiator.stall;
+  const std::int64_t now = now_ns();
+  const std::string& name = round_.front()->request().name;
+  const std::vector<int> absent = executor_->absent_in_round(*world_);
+  if (stall.warning_ns > 0 && now - round_reported_ns_ >= stall.warning_ns) {
+    round_reported_ns_ = now;
+    report_stall({name, absent, now - round_since_ns_});
+  }
+  if (stall.shutdown_ns > 0 && now - round_since_ns_ >= stall.shutdown_ns) {
+    throw Timeout("tensor '" + name + "' has waited " + std::to_string((now - round_since_ns_) / 1'000'000'000) +
+                  " s for rank " + rank_list(absent) + ", longer than the stall shutdown time: the job ends");
+  }
+}
+
+/// When a posted round over links must be looked at though nothing has moved.
+Deadline Engine::round_deadline() const noexcept {
+  const StallLimits& stall = options_.negotiator.stall;
+  Deadline deadline = Deadline::never();
+  if (stall.warning_ns > 0) deadline = Deadline::at(round_reported_ns_ + stall.warning_ns);
+  if (stall.shutdown_ns > 0) deadline = earlier(deadline, Deadline::at(round_since_ns_ + stall.shutdown_ns));
+  const std::int64_t moved_ns = executor_->round_moved_ns();
+  if (options_.idle_timeout_ns > 0 && moved_ns > 0) {
+    deadline = earlier(deadline, Deadline::at(moved_ns + options_.idle_timeout_ns));
+  }
+  return deadline;
+}
+
+/// Ends the part of this rank in a round that it has declined, before anything else goes over the links. Blocks, but
+/// not for long: whoever is told to go on here knows that all ranks concerned have left the plan or are in that round.
+void Engine::drain() {
+  if (executor_->drained()) return;
+  advance_until(
+      fabric_.waker(), options_.idle_timeout_ns, [&] { return executor_->drained(); },
+      [&] {
+        if (control_) control_->flush();  // the end of the plan may still be on its way to those who wait in it
+        return executor_->advance_declined();
+      },
+      [&] { throw Timeout(executor_->complaint()); });
+}
+
+}  // namespace ringtune

@@ -1,0 +1,89 @@
+// Batches of a plan on ranks that do not share memory.
+#include <cstring>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "runtime/executor.h"
+
+namespace ringtune {
+namespace {
+
+std::vector<SharedRequest> requests_of(std::span<const OperationPtr> batch) {
+  std::vector<SharedRequest> requests;
+  for (const OperationPtr operation : batch) {
+    requests.emplace_back(operation->prepared, &operation->prepared->request);
+  }
+  return requests;
+}
+
+}  // namespace
+
+void Executor::prepare_plan(const BeginPlanAction& plan, Communicator& communicator) {
+  RINGTUNE_CHECK(drained(), "a plan begins while a declined round is under way");
+  if (arena_of(communicator) != nullptr) return;
+  for (const std::vector<SharedRequest>& batch : plan.batches) {
+    (void)LinkRound(communicator, shape_of(batch), {}, knobs_, nullptr);  // its links stay
+  }
+}
+
+void Executor::post_link_round(std::span<const OperationPtr> batch, const BatchContext& context, std::uint64_t token) {
+  RINGTUNE_CHECK(drained(), "a round is posted while a declined one is under way");
+  round_.reset();
+  const BatchShape shape = shape_of(requests_of(batch));
+  packed_ = shape.votes_first ? std::span<std::byte>{} : pack(batch, context);
+  link_round_.emplace(context.communicator, shape, RoundVote{token, false}, knobs_, packed_.data());
+  (void)link_round_->advance();
+}
+
+std::optional<bool> Executor::link_round_agreed() {
+  (void)link_round_->advance();
+  if (!link_round_->done()) return std::nullopt;
+  const bool agreed = link_round_->agreed();
+  if (!agreed) link_round_.reset();
+  return agreed;
+}
+
+std::int64_t Executor::finish_link_round(std::span<const OperationPtr> batch, const BatchContext& context) {
+  const std::int64_t begin_ns = link_round_->agreed_ns();
+  const BatchShape shape = link_round_->shape();
+  const Algorithm algorithm = link_round_->algorithm();
+  link_round_.reset();
+  for (const OperationPtr operation : batch) operation->agreed_ns = begin_ns;
+  record_start(batch, context, begin_ns);
+  if (shape.votes_first) {
+    allreduce_one(batch, context);
+  } else {
+    record_batch(batch, context, begin_ns, shape.bytes, algorithm);
+    unpack(batch, context, packed_);
+  }
+  return now_ns();
+}
+
+void Executor::decline_round(const DeclineAction& round, Communicator& communicator) {
+  if (Arena* const arena = arena_of(communicator)) {
+    arena->decline_round();
+    return;
+  }
+  RINGTUNE_CHECK(drained() && !link_round_, "a round is declined while another one is under way");
+  const BatchShape shape = shape_of(round.batch);
+  std::byte* data = nullptr;
+  if (!shape.votes_first) {
+    data = buffer_.take(shape.bytes).data();
+    std::memset(data, 0, shape.bytes);  // nothing of this process that is not meant to travel does
+  }
+  declined_.emplace(communicator, shape, RoundVote{round.token, true}, knobs_, data);
+  (void)advance_declined();
+}
+
+bool Executor::advance_declined() {
+  if (!declined_) return false;
+  const bool moved = declined_->advance();
+  if (declined_->done()) declined_.reset();
+  return moved;
+}
+
+std::vector<int> Executor::absent_in_round(Communicator& communicator) const {
+  return link_round_ ? link_round_->absent() : communicator.arena()->absent();
+}
+
+}  // namespace ringtune

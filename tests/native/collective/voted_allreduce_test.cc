@@ -1,0 +1,155 @@
+// Votes that travel with an allreduce: every algorithm tells every rank the same, at any pace of the ranks.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "../transport/fabrics.h"
+#include "base/error.h"
+#include "collective/allreducer.h"
+#include "numbers.h"
+#include "ranks.h"
+
+namespace ringtune::testing {
+namespace {
+
+using enum Algorithm;
+using Hosts = std::vector<std::string>;
+constexpr std::int64_t kIdle = 20'000'000'000;
+
+/// The allreducers of all ranks, driven by one thread.
+class Rounds {
+ public:
+  explicit Rounds(Joined world) : world_(std::move(world)), allreducers_(world_.fabrics.size()), rings_(size()) {
+    on_threads(static_cast<int>(size()), [&](int rank) {
+      const auto own = static_cast<std::size_t>(rank);
+      std::vector<int> members;
+      for (std::size_t member = 0; member < size(); ++member) members.push_back(static_cast<int>(member));
+      Mesh mesh(world_[own], members, {.channel = "ring", .connect_timeout_ns = kIdle});
+      Group& ring = rings_[own] = {.rank = rank, .size = static_cast<int>(size()), .waker = &world_[own].waker()};
+      const int next = (rank + 1) % ring.size;
+      const int previous = (rank + ring.size - 1) % ring.size;
+      mesh.prepare(std::vector<int>{next, previous});
+      ring.next = &mesh.link(next);
+      ring.prev = &mesh.link(previous);
+      allreducers_[own] = std::make_unique<Allreducer>(
+          world_[own], members, ring, AllreducerOptions{.mesh = {.connect_timeout_ns = kIdle}, .table = {}});
+    });
+  }
+  [[nodiscard]] std::size_t size() const { return world_.fabrics.size(); }
+
+  /// Connects what rounds of that kind need.
+  void connect(std::size_t bytes, Algorithm algorithm) {
+    on_threads(static_cast<int>(size()), [&](int rank) {
+      Ballot ballot(0, rank, static_cast<int>(size()), false);
+      (void)allreducers_[static_cast<std::size_t>(rank)]->start(
+          {.data = {static_cast<std::byte*>(nullptr), bytes}, .options = {.algorithm = algorithm}, .ballot = &ballot});
+    });
+  }
+
+  /// One round at random paces; `against`: who declines.
+  void run(std::size_t count, Algorithm algorithm, const std::vector<bool>& against, std::mt19937& random) {
+    const std::uint64_t token = ++token_;
+    std::vector<Buffer> data;
+    std::vector<Ballot> ballots;
+    std::vector<ActivityPtr> runs(size());
+    ballots.reserve(size());
+    bool declined = false;
+    for (std::size_t rank = 0; rank < size(); ++rank) {
+      data.push_back(input_of(static_cast<int>(rank), count, DType::kFloat32, ReduceOp::kSum));
+      ballots.emplace_back(token, static_cast<int>(rank), static_cast<int>(size()), against[rank]);
+      declined = declined || against[rank];
+    }
+    std::size_t left = size();
+    for (int turn = 0; left > 0; ++turn) {
+      ASSERT_LT(turn, 50'000'000) << "the round hangs";
+      const std::size_t rank = random() % size();
+      if (!runs[rank]) {  // it comes late, or at once
+        if (random() % 4 != 0) continue;
+        runs[rank] = allreducers_[rank]->start(
+            {.data = data[rank], .options = {.algorithm = algorithm}, .ballot = &ballots[rank]});
+      }
+      if (runs[rank]->done()) continue;
+      (void)runs[rank]->advance();
+      if (runs[rank]->done()) --left;
+    }
+    const Buffer expected = reduced_of(static_cast<int>(size()), count, DType::kFloat32, ReduceOp::kSum);
+    for (std::size_t rank = 0; rank < size(); ++rank) {
+      ASSERT_EQ(ballots[rank].against(), declined) << "rank " << rank;
+      ASSERT_NE(ballots[rank].known_ns(), 0) << "rank " << rank << " has not heard of everybody";
+      ASSERT_TRUE(ballots[rank].missing().empty());
+      ASSERT_TRUE(data[rank] == expected) << "rank " << rank << ", " << count << " elements";
+    }
+  }
+
+  /// Rounds with every number of ranks against them.
+  void run_all(Algorithm algorithm, std::uint32_t seed) {
+    std::mt19937 random(seed);
+    for (const std::size_t count : {0, 1, 5, 300, 3000, 30'000}) {
+      connect(count * 4, algorithm);
+      for (int round = 0; round < 8; ++round) {
+        std::vector<bool> against(size());
+        for (std::size_t rank = 0; rank < size(); ++rank) against[rank] = round % 2 == 1 && random() % size() == 0;
+        run(count, algorithm, against, random);
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+
+ private:
+  Joined world_;
+  std::vector<std::unique_ptr<Allreducer>> allreducers_;
+  std::vector<Group> rings_;
+  std::uint64_t token_ = 0;
+};
+
+class VotedAllreduce : public ::testing::TestWithParam<std::tuple<Algorithm, std::string, int>> {};
+
+TEST_P(VotedAllreduce, TellsAllRanksTheSame) {
+  const auto [algorithm, kind, size] = GetParam();
+  Rounds(join(kind, size, 16 << 10)).run_all(algorithm, static_cast<std::uint32_t>(size));
+}
+INSTANTIATE_TEST_SUITE_P(Memory, VotedAllreduce,
+                         ::testing::Combine(::testing::Values(kRing, kFlat, kRecursiveDoubling, kHalvingDoubling,
+                                                              kTree),
+                                            ::testing::Values("inproc"), ::testing::Values(2, 3, 4, 5, 6, 7, 8)));
+INSTANTIATE_TEST_SUITE_P(Tcp, VotedAllreduce,
+                         ::testing::Combine(::testing::Values(kRing, kFlat, kHalvingDoubling),
+                                            ::testing::Values("tcp", "tcp4"), ::testing::Values(2, 3)));
+
+class VotedOnLevels : public ::testing::TestWithParam<Hosts> {};
+TEST_P(VotedOnLevels, TellsAllRanksTheSame) { Rounds(join_hosts(GetParam())).run_all(kHierarchical, 1); }
+INSTANTIATE_TEST_SUITE_P(Hosts, VotedOnLevels,
+                         ::testing::Values(Hosts{"a", "a", "b", "b"}, Hosts{"a", "b", "b"},
+                                           Hosts{"a", "a", "b", "b", "c", "c"}, Hosts{"a", "a", "b", "c", "c", "c"}));
+
+TEST(Ballot, NamesThePeerOfAnotherRound) {
+  const Ballot mine(7, 0, 2, false);
+  std::vector<std::byte> header(Ballot::kHeaderBytes);
+  mine.write(header);
+  Ballot other(8, 1, 2, false);
+  try {
+    other.fold(header, 0);
+    FAIL() << "took the vote of another round";
+  } catch (const Protocol& error) {
+    EXPECT_NE(std::string(error.what()).find("rank 0 is in round 7"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Ballot, KnowsWhoIsMissingAlsoInLargeGroups) {
+  Ballot ballot(1, 2, 100, false);
+  EXPECT_EQ(ballot.known_ns(), 0);
+  std::vector<std::byte> header(Ballot::kHeaderBytes);
+  for (int position = 0; position < 99; ++position) {
+    Ballot(1, position, 100, position == 70).write(header);
+    ballot.fold(header, position);
+  }
+  EXPECT_TRUE(ballot.against());
+  EXPECT_NE(ballot.known_ns(), 0);
+}
+
+}  // namespace
+}  // namespace ringtune::testing
