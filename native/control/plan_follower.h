@@ -1,17 +1,20 @@
 // A rank that follows a plan: batches of known tensors that run in a fixed order without a word to the coordinator.
 //
-// Every batch is one agreed round in shared memory: its token names the plan and the position. That is all the
-// agreement there is, and it suffices, because
+// Every batch is one agreed round: its token names the plan and the position. That is all the agreement there is, and
+// it suffices, because
 //   - all ranks enter the plan at the same place of the stream of decisions, at position 0;
-//   - a round is run by all ranks or by none: one rank that declines (or posts another token) makes it fail for all
-//     (transport/arena.h), and no output has been written then;
+//   - a round is run by all ranks or by none: one rank that declines makes it fail for all, and no output has been
+//     written then (in shared memory: transport/arena.h; over links: collective/ballot.h, runtime/link_round.h);
 //   - a rank leaves only at a round: it declines the next one that it has not posted, or sees that one fail. Whoever
 //     declines at position k has run all rounds before k, so all others have posted those; nobody can run k, and so
 //     nobody can leave later. Whoever left earlier would have made an earlier round fail. The position of the exit is
 //     thus the same on all ranks, whatever the reasons and however many ranks decline;
-//   - while a round is posted and not resolved, the rank reads no decisions: what a rank says after it left at k can
-//     only follow its vote on k, so the round that waits here resolves by itself;
-//   - a rank that is idle inside the plan has not posted: the coordinator's PlanEndDecision lets it decline.
+//   - a round that is posted comes to its end. In shared memory by the first vote against it. Over links when all have
+//     voted; a rank that declines tells the coordinator at once, and a rank that waits in a round goes on hearing and
+//     passing on messages, so the coordinator's PlanEndDecision reaches those that are idle inside the plan and have
+//     not posted, and they decline;
+//   - what is decided for a rank while it waits in a round has its turn when that is over: it can only follow the vote
+//     of a rank that has left at this round, and is about nothing that this rank has announced since.
 // What was ready at the exit is announced as usual; the coordinator ignores tensors announced before their rank had
 // seen the plan, since those were taken over into it.
 #pragma once

@@ -14,7 +14,7 @@ import torch
 
 import ringtune.torch as hvd
 from ringtune.session import Session
-from tests.jobs import cases
+from tests.jobs import cases, plan_cases
 
 COUNTS = (0, 1, 1001, (1 << 18) + 3)  # the last: 1 MiB and 3 elements of float32
 CHOICES = ("RINGTUNE_SOCKETS_PER_PEER", "RINGTUNE_ALGORITHM", "RINGTUNE_HIERARCHICAL_ALLREDUCE")
@@ -51,7 +51,9 @@ def main() -> None:
         ]
         digests.append(cases.broadcast(dtype="float32", count=1001, root=size - 1))
         digests.append(cases.allgather(dtype="float32", rows=[0, 3, 1, 2, 7], width=3))
-        print(json.dumps({"size": size, "rank": rank, "transports": transports, "digests": digests}), flush=True)
+        windows = plan_cases.steady(tensors=5)
+        answer = {"size": size, "rank": rank, "transports": transports, "digests": digests, "windows": windows}
+        print(json.dumps(answer), flush=True)
         cases.close_session()
 
 

@@ -20,6 +20,12 @@ def control_messages() -> int:
     return int(session.require().runtime.counters()["control_messages"])
 
 
+def control_traffic() -> tuple[int, int]:
+    """Return the control messages of this rank since the start, and their bytes."""
+    counters = session.require().runtime.counters()
+    return int(counters["control_messages"]), int(counters["control_bytes"])
+
+
 def step(number: int, tensors: int, count: int = 1000, skip: int = -1, order: list[int] | None = None) -> None:
     """One step: reduce tensors asynchronously; every element is checked."""
     rank, size = hvd.rank(), hvd.size()
@@ -32,12 +38,12 @@ def step(number: int, tensors: int, count: int = 1000, skip: int = -1, order: li
         assert torch.equal(data[i], torch.full((count + i,), float(expected))), (number, i)
 
 
-def steady(tensors: int, windows: int = 8) -> list[int]:
-    """Return the control messages of each of some windows of 20 steps."""
-    return [_messages_of(lambda number: step(number, tensors)) for _ in range(windows)]
+def steady(tensors: int, windows: int = 8, count: int = 1000) -> list[tuple[int, int]]:
+    """Return the control messages and bytes of each of some windows of 20 steps."""
+    return [_traffic_of(lambda number: step(number, tensors, count=count)) for _ in range(windows)]
 
 
-def blocking(windows: int = 8) -> list[int]:
+def blocking(windows: int = 8) -> list[tuple[int, int]]:
     """The same with one blocking call a step."""
 
     def one(number: int) -> None:
@@ -45,14 +51,41 @@ def blocking(windows: int = 8) -> list[int]:
         hvd.allreduce_(tensor, name="blocking", op=hvd.Sum)
         assert tensor[5].item() == hvd.size() * number + hvd.size() * (hvd.size() - 1) // 2
 
-    return [_messages_of(one) for _ in range(windows)]
+    return [_traffic_of(one) for _ in range(windows)]
 
 
-def _messages_of(one: Callable[[int], None]) -> int:
-    begin = control_messages()
+def _traffic_of(one: Callable[[int], None]) -> tuple[int, int]:
+    messages, size = control_traffic()
     for number in range(20):
         one(number)
-    return control_messages() - begin
+    messages_now, size_now = control_traffic()
+    return messages_now - messages, size_now - size
+
+
+def enter_plan() -> bool:
+    """Step until steps need no message; say whether that came."""
+    return any([_traffic_of(lambda number: step(number, 4)) == (0, 0) for _ in range(8)])
+
+
+def idle_in_the_plan(seconds: float) -> tuple[bool, float]:
+    """Follow a plan, then do nothing; return whether it was followed, and processor seconds per second."""
+    in_plan = enter_plan()
+    hvd.barrier()
+    in_plan = enter_plan() and in_plan
+    time.sleep(0.3)
+    begin = time.process_time()
+    time.sleep(seconds)
+    return in_plan, (time.process_time() - begin) / seconds
+
+
+def waiting_in_the_plan(seconds: float) -> float:
+    """Rank 0 waits in a round for the others, which come late; return its processor seconds per second."""
+    enter_plan()
+    begin = time.process_time()
+    if hvd.rank() != 0:
+        time.sleep(seconds)
+    step(0, 4)
+    return (time.process_time() - begin) / seconds
 
 
 def disturbed(seed: int, steps: int = 60) -> str:

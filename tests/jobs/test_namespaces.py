@@ -51,3 +51,10 @@ def test_exact_and_equal_on_all_ranks(size: int, answers: list[dict[str, Any]]) 
     assert sorted(answer["rank"] for answer in found) == list(range(size))
     assert all(answer["digests"] == found[0]["digests"] for answer in found)
     assert all(answer["transports"] == (["tcp"] if size > 1 else []) for answer in found)
+
+
+@pytest.mark.parametrize("size", WORLDS)
+def test_repeated_steps_need_no_control_message(size: int, answers: list[dict[str, Any]]) -> None:
+    for answer in answers:
+        if answer["size"] == size:
+            assert [0, 0] in answer["windows"], answer["windows"]
