@@ -23,12 +23,15 @@ struct CommunicatorOptions {
   std::int64_t idle_timeout_ns = 0;  // no byte moved for that long -> Timeout; 0 = wait for ever
 };
 
-/// Borrows the fabric; the links it makes live as long as that. One thread at a time. Links are made when they are
-/// first needed, in a collective that all members run, in an order that cannot deadlock.
+/// Borrows the fabric; the links it makes live as long as that, or until close(). One thread at a time. Links are made
+/// when they are first needed, in a collective that all members run, in an order that cannot deadlock.
 class Communicator {
  public:
   /// `members`: global ranks in ascending order, this rank among them. Connects nothing.
   Communicator(Fabric& fabric, std::vector<int> members, CommunicatorOptions options);
+
+  /// Closes its links; it is not used any more. It has a prefix.
+  void close() noexcept { fabric_.close(options_.prefix); }
 
   [[nodiscard]] int rank() const noexcept { return mesh_.rank(); }  // own position
   [[nodiscard]] int size() const noexcept { return mesh_.size(); }

@@ -297,6 +297,7 @@ bool Engine::perform(std::vector<Action> actions) {
     } else if (const auto* stall = std::get_if<StallAction>(&action)) {
       report_stall(*stall);
     } else if (const auto* abort = std::get_if<AbortAction>(&action)) {
+      decided_ = true;
       throw Timeout(abort->message);
     }
   }

@@ -128,7 +128,8 @@ class Engine {
   std::atomic<bool> parked_{false};
 
   // Guarded by drive_ from here to the mail.
-  bool ended_ = false;  // by an error: nothing is driven any more
+  bool ended_ = false;    // by an error: nothing is driven any more
+  bool decided_ = false;  // that error was decided: the other ranks know it
   Negotiator negotiator_;
   std::unique_ptr<ControlPlane> control_;
   std::unique_ptr<ProcessSetTable> sets_;

@@ -178,16 +178,21 @@ void Engine::stop(std::exception_ptr error) noexcept {
   }
   std::string reason = "the runtime of a peer has ended";
   bool clean = false;
+  bool known = decided_;  // to the peers
   try {
     std::rethrow_exception(error);
   } catch (const ShutDown&) {
     clean = true;
+  } catch (const PeerLost& caught) {
+    known = true;
+    reason = caught.what();
   } catch (const std::exception& caught) {
     reason = caught.what();
   }
   if (!clean) {
     log(LogLevel::kDebug, "the runtime stops: ", reason);
-    fabric_.abort(reason);  // peers that wait for this rank must not wait in vain
+    if (!known) fabric_.fail("rank " + std::to_string(fabric_.rank()) + " has ended by an error of its own: " + reason);
+    fabric_.abort(reason);
   }
   tickets_.close(error);
   ended_ = true;

@@ -37,7 +37,10 @@ void ProcessSetTable::add(std::uint32_t id, std::vector<int> members) {
 }
 
 void ProcessSetTable::remove(std::uint32_t id) {
-  communicators_.erase(id);
+  if (const auto found = communicators_.find(id); found != communicators_.end()) {
+    found->second->close();
+    communicators_.erase(found);
+  }
   const std::lock_guard lock(mutex_);
   members_.erase(id);
 }

@@ -56,6 +56,9 @@ class Fabric {
   /// Throws Timeout naming the peer, PeerLost when it died or after abort(), InvalidArgument when the channel is open
   /// or the peer is no rank of the job. The link is owned by the fabric and lives as long as it. One thread at a time.
   virtual Link& connect(int peer, const std::string& channel, Deadline deadline) = 0;
+  /// Closes the links whose channels' names begin with `prefix`, at both ends: nobody uses them any more, and nobody
+  /// will connect them again. The peers read what has been sent before. The thread that connects.
+  virtual void close(const std::string& prefix) noexcept = 0;
   /// Hosts of all ranks, by rank (for local/cross ranks and hierarchical algorithms).
   [[nodiscard]] virtual std::vector<std::string> hosts() const = 0;
   /// At most once. Starts liveness: one socket to rank 0 per rank (rank 0 relays losses), a monitor thread that only
@@ -63,6 +66,9 @@ class Fabric {
   virtual void start_monitor(PeerLostHandler handler) = 0;
   /// Announces a clean departure on the liveness socket: the peers will not report this rank as lost.
   virtual void leave() noexcept = 0;
+  /// Tells the peers that this rank has ended by an error: they report it as lost, for that reason, at once and not
+  /// when its process ends. Any thread; never blocks.
+  virtual void fail(const std::string& reason) noexcept = 0;
   /// Rank 0, after start_monitor: blocks until every other rank has left or is lost; false at the deadline. Other
   /// ranks: true at once. Any thread but the handler's. For a shutdown in which rank 0 goes last.
   [[nodiscard]] virtual bool wait_left(Deadline deadline) = 0;

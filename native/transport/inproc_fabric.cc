@@ -48,6 +48,8 @@ class InprocFabric final : public Fabric {
   Link& connect(int peer, const std::string& channel, Deadline deadline) override;
   void start_monitor(PeerLostHandler handler) override;
   void leave() noexcept override { depart(""); }
+  void fail(const std::string& reason) noexcept override { depart(reason); }
+  void close(const std::string& prefix) noexcept override { links_.close(prefix); }
   [[nodiscard]] bool wait_left(Deadline deadline) override;
   void add_abortable(const std::shared_ptr<Abortable>& abortable) override { links_.add_abortable(abortable); }
   void abort(const std::string& reason) noexcept override {

@@ -49,6 +49,8 @@ class JobFabric final : public Fabric {
   Link& connect(int peer, const std::string& channel, Deadline deadline) override;
   void start_monitor(PeerLostHandler handler) override;
   void leave() noexcept override;
+  void fail(const std::string& reason) noexcept override;
+  void close(const std::string& prefix) noexcept override { links_.close(prefix); }
   [[nodiscard]] bool wait_left(Deadline deadline) override;
   void add_abortable(const std::shared_ptr<Abortable>& abortable) override { links_.add_abortable(abortable); }
   void abort(const std::string& reason) noexcept override;
@@ -297,6 +299,11 @@ void JobFabric::start_monitor(PeerLostHandler handler) {
 void JobFabric::leave() noexcept {
   const std::lock_guard lock(monitor_mutex_);
   if (monitor_) monitor_->leave();
+}
+
+void JobFabric::fail(const std::string& reason) noexcept {
+  const std::lock_guard lock(monitor_mutex_);
+  if (monitor_) monitor_->fail(reason);
 }
 
 bool JobFabric::wait_left(Deadline deadline) {

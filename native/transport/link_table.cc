@@ -42,6 +42,11 @@ void LinkTable::add_abortable(const std::shared_ptr<Abortable>& abortable) {
   if (aborted_.given()) abortable->abort(reason_);
 }
 
+void LinkTable::close(const std::string& prefix) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(links_, [&](const auto& item) { return item.first.second.starts_with(prefix); });
+}
+
 void LinkTable::abort(const std::string& reason) noexcept {
   const std::lock_guard lock(mutex_);
   if (aborted_.given()) return;

@@ -61,6 +61,8 @@ class LinkTable {
   Link& add(const std::string& channel, std::unique_ptr<Link> link);
   /// Is aborted together with the links as long as it lives; at once when abort() came first.
   void add_abortable(const std::shared_ptr<Abortable>& abortable);
+  /// Closes those whose channel begins with `prefix`.
+  void close(const std::string& prefix) noexcept;
   void abort(const std::string& reason) noexcept;
   [[nodiscard]] const AbortState& aborted() const noexcept { return aborted_; }
   void clear() noexcept;

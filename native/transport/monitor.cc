@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/error.h"
@@ -94,6 +95,7 @@ void Monitor::handle(Spoke& spoke, ByteView frame) {
   if (kind == Message::kGoodbye) return gone(spoke);
   if (kind != Message::kLost) throw Protocol("unknown message");
   const int rank = reader.i32();
+  if (rank == spoke.peer.rank) return lose(spoke, reader.string());  // it says so itself
   report(rank, reader.string());
 }
 
@@ -147,6 +149,17 @@ void Monitor::leave() noexcept {
     if (std::exchange(left_, true)) return;
   }
   send_all(goodbye(), -1);
+}
+
+void Monitor::fail(const std::string& reason) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(left_, true)) return;
+  }
+  try {
+    send_all(lost(rank_, reason), -1);
+  } catch (const std::bad_alloc&) {  // the peers will see this rank's sockets close
+  }
 }
 
 bool Monitor::alone() const {

@@ -29,6 +29,8 @@ class Monitor {
 
   /// Says goodbye; reports nothing from now on. Idempotent, never blocks.
   void leave() noexcept;
+  /// Says that this rank is lost to the others, and why; reports nothing from now on. Idempotent, never blocks.
+  void fail(const std::string& reason) noexcept;
   /// True when no other rank is present any more (rank 0) or at once (other ranks).
   [[nodiscard]] bool alone() const;
 

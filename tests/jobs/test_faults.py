@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.jobs import cases
+from tests.jobs import cases, error_cases
 from tests.jobs.launching import Job, variables
 
 GetJob = Callable[..., Job]
@@ -44,6 +44,19 @@ def test_disagreement_is_an_error_on_every_rank_and_the_job_goes_on(
 def test_a_name_in_flight_cannot_be_used_twice(transport: str, job: GetJob) -> None:
     (kind, message), _ = job(2, transport).run(cases.duplicate_name)
     assert kind == "InvalidArgument" and "allreduce.twice" in message
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("victim", [0, 1])
+def test_an_error_inside_one_runtime_is_told_to_the_others_at_once(victim: int, transport: str, fresh: GetJob) -> None:
+    found = fresh(3, transport=transport).run(error_cases.run_out_of_memory, victim=victim)
+    for number, (kind, message, after_s) in enumerate(found):
+        if number == victim:
+            assert kind != "none"
+            continue
+        assert kind == "PeerLost", message
+        assert f"rank {victim} has ended by an error of its own" in message and "alloc" in message, message
+        assert after_s < LOST_WITHIN_S
 
 
 @TRANSPORTS

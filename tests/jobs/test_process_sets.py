@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import ringtune.torch as hvd
+from tests.jobs import error_cases
 from tests.jobs import set_cases as cases
 from tests.jobs.launching import Job
 
@@ -138,3 +139,9 @@ def test_what_cannot_go_on_without_a_joined_rank(size: int, transport: str, job:
     found = job(size, transport).run(cases.gather_while_joined)
     assert [error for error, _ in found] == ["nothing", *["Mismatch"] * (size - 1)]
     assert len({last for _, last in found}) == 1
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_removed_set_leaves_no_descriptor_open(transport: str, fresh: Callable[..., Job]) -> None:
+    for counts in fresh(3, join=False, transport=transport).run(error_cases.open_descriptors, rounds=4):
+        assert counts[3] == counts[1], counts
