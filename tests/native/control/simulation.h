@@ -143,9 +143,10 @@ class Simulation {
     const bool drained = votes.empty() || !votes.back().against || all_voted(votes.size() - 1);
     if (round || !drained) return drained;
     const std::uint32_t set = batch != nullptr ? batch->process_set : 0;
-    auto& come = come_[{batch != nullptr ? batch->batch_id : 0, votes.size()}];
-    come.insert(rank);
-    return come.size() == set_sizes_[set];
+    Meeting& meeting = meetings_[{batch != nullptr ? batch->batch_id : 0, votes.size()}];
+    if (meeting.come.empty()) meeting.size = set_sizes_[set];  // the set's number may be given again later
+    meeting.come.insert(rank);
+    return meeting.come.size() == meeting.size;
   }
 
   bool all_voted(std::size_t round) {
@@ -220,8 +221,12 @@ class Simulation {
   std::vector<std::vector<Vote>> arena_;  // by rank and round
   std::vector<std::deque<Action>> todo_;  // by rank: behind an action that blocks
   std::map<std::uint32_t, std::size_t> set_sizes_;
-  // Who has come to a batch; batch 0: to the begin of a plan, which has seen so many rounds.
-  std::map<std::pair<std::uint32_t, std::size_t>, std::set<int>> come_;
+  struct Meeting {
+    std::size_t size = 0;
+    std::set<int> come;
+  };
+  // By number of the batch, with as many rounds before it; 0: the begin of a plan.
+  std::map<std::pair<std::uint32_t, std::size_t>, Meeting> meetings_;
   std::vector<std::string> names_;  // by tag
   std::vector<Negotiator> ranks_;
   std::vector<std::vector<Action>> done_;
