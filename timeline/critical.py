@@ -7,13 +7,14 @@ last submit, to whose rank the path goes). The stretches tile the time from the 
 add up to it exactly. They belong to the step that their rank was in.
 
 Causes: ``compute``; ``late`` = the part of compute after all other ranks had submitted: what they waited for this
-rank; ``control`` = last submit until agreed; ``queue``, ``copy_in``, ``transfer``, ``copy_out`` as recorded; ``wake``
-= batch done until the caller went on; ``unknown`` = a wait that no recorded batch explains.
+rank (in a step in which the rank itself did not wait, so that the path stays on it: after which all others were
+blocked, too); ``control`` = last submit until agreed; ``queue``, ``copy_in``, ``transfer``, ``copy_out`` as recorded;
+``wake`` = batch done until the caller went on; ``unknown`` = a wait that no recorded batch explains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from ringtune.errors import RingtuneError
 from ringtune.timeline.batches import MISSING, BatchTable, RankSteps, batch_table, rank_steps
+from ringtune.timeline.intervals import intersection, union
 from ringtune.timeline.spans import Ints, Trace
 
 CAUSES = ("compute", "late", "control", "queue", "copy_in", "transfer", "copy_out", "wake", "unknown")
@@ -130,6 +132,7 @@ class _Walk:
         self.found: list[Stretch] = []
         self.at = 0
         self.late_from: int | None = None  # the others had submitted by then
+        self.waited_for = _waited_for(table, {rank: index.steps.waits for rank, index in self.ranks.items()})
 
     def run(self) -> None:
         """Follow the causes from the end of the job to its start."""
@@ -154,13 +157,24 @@ class _Walk:
         self.at = begin
 
     def _computed(self, rank: int, released: int) -> None:
-        begin = max(released, self.ranks[rank].step_at(self.at)[1])
+        step_begin = self.ranks[rank].step_at(self.at)[1]
+        begin = max(released, step_begin)
         if begin >= self.at:
             begin = self.start  # before its first step: nothing is known of this rank
         if self.late_from is not None:
             self._add("late", rank, max(begin, self.late_from))
             self.late_from = None
+        elif begin == step_begin:
+            self._stayed(rank, begin)
         self._add("compute", rank, begin)
+
+    def _stayed(self, rank: int, begin: int) -> None:
+        """The path stays on a rank that did not wait in this step: what all others waited for is ``late`` here too."""
+        times = self.waited_for.get(rank, _NOTHING)
+        low, high = np.searchsorted(times[:, 1], begin, side="right"), np.searchsorted(times[:, 0], self.at)
+        for start, end in times[low:high][::-1].tolist():
+            self._add("compute", rank, max(begin, end))
+            self._add("late", rank, max(begin, start))
 
     def _released(self, rank: int, wait_begin: int) -> int:
         """The rank waited until now: go through the batch that released it; return the rank where that leads."""
@@ -212,6 +226,28 @@ class _Walk:
         self._add("copy_in", rank, max(ready, int(table.start[row, column])), row)
         self._add("queue", rank, ready, row)
         return earlier if behind else None
+
+
+_NOTHING = np.empty((0, 2), dtype=np.int64)
+
+
+def _waited_for(table: BatchTable, waits: Mapping[int, Ints]) -> dict[int, Ints]:
+    """When all other ranks were blocked and had submitted what only this rank had not, by rank."""
+    asked = table.take(table.complete & table.negotiated)
+    if len(asked.ranks) < 2 or not len(asked.ids):
+        return {}
+    order = np.argsort(asked.submit, axis=1, kind="stable")
+    rows = np.arange(len(order))
+    others = asked.submit[rows, order[:, -2]]
+    found = {}
+    for column, rank in enumerate(asked.ranks):
+        mine = order[:, -1] == column
+        times = union(others[mine], asked.submit[mine, column])
+        for other in asked.ranks:
+            if other != rank and len(times):
+                times = intersection(times, waits.get(other, _NOTHING))
+        found[rank] = times
+    return found
 
 
 def critical_path(trace: Trace) -> CriticalPath:

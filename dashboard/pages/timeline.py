@@ -11,8 +11,8 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html,
 from ringtune.dashboard.components import address_store, empty, follow_address, graph, problems, shown
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.files import Unreadable
-from ringtune.dashboard.data.timeline import Query, TimelineIndex
-from ringtune.dashboard.data.timeline_follow import follow
+from ringtune.dashboard.data.timeline import Query, TimelineIndex, View
+from ringtune.dashboard.data.timeline_follow import Followed, follow
 from ringtune.dashboard.data.timeline_overview import overview
 from ringtune.dashboard.data.timeline_prepare import Preparing
 from ringtune.dashboard.data.timeline_shapes import Window
@@ -26,6 +26,11 @@ from ringtune.dashboard.theme import scheme_of
 MARGIN = 0.6
 """Share of the window that is answered beyond it on both sides, so that a small pan finds something at once."""
 
+_NOTHING = (
+    "No timeline was recorded",
+    "With it on, every rank records when each tensor was negotiated, queued, copied and sent. Start the job so:",
+    "ringtune run -np 2 --timeline trace.json python train.py",
+)
 _HINT = "Scroll to zoom, drag to pan, point for details, click a span to follow its batch"
 
 
@@ -33,11 +38,6 @@ def layout(context: Context, route: Route) -> html.Div:
     """Return the page; its callback draws the timeline."""
     index = _index(context, route)
     ranks = [str(rank) for rank in index.ranks] if isinstance(index, TimelineIndex) else []
-    nothing = empty(
-        "No timeline was recorded",
-        "With it on, every rank records when each tensor was negotiated, queued, copied and sent. Start the job so:",
-        "ringtune run -np 2 --timeline trace.json python train.py",
-    )
     words = dmc.Group(
         [
             dmc.Text(id="timeline-note", size="sm", c="dimmed"),
@@ -60,7 +60,7 @@ def layout(context: Context, route: Route) -> html.Div:
                 id="timeline-charts",
                 style=shown(isinstance(index, TimelineIndex)),
             ),
-            html.Div(nothing, id="timeline-empty", style=shown(index is None)),
+            html.Div(empty(*_NOTHING), id="timeline-empty", style=shown(index is None)),
         ]
     )
 
@@ -121,35 +121,43 @@ def _answer(index: TimelineIndex, asked: _Asked, pathname: str | None) -> dict[s
     window, forced = state.next_window(index, asked.trigger, asked.controls)
     stages = state.stages_of(asked.phases)
     view = index.view(Query(window, asked.ranks, asked.controls.search, MARGIN, stages, asked.compact))
-    followed = follow(index, asked.batch)
-    wide = view.window.widened(MARGIN / 4)
-    path = index.path().within(wide.begin_ns, wide.end_ns) if asked.with_path else None
-    revision = asked.revision + forced
-    figure = figures.timeline(index, view, asked.scheme, figures.Extras(path, followed))
-    figure.update_xaxes(uirevision=revision)
+    followed, revision = follow(index, asked.batch), asked.revision + forced
+    figure = figures.timeline(index, view, asked.scheme, _extras(index, view, asked, followed))
     step = asked.controls.step
     missed = step if asked.trigger.startswith("timeline-step") and step not in (None, "") and not forced else None
-    more = {
-        "q": asked.controls.search,
-        "ranks": ",".join(map(str, asked.ranks)),
-        "phases": ",".join(asked.phases),
-        "path": "1" if asked.with_path else "",
-        "compact": "1" if asked.compact else "0" if len(index.ranks) > RANK_LIMIT else "",
-        "batch": str(followed.batch) if followed else "",
-    }
     held = {"revision": revision, "batch": followed.batch if followed else 0}
     return {
-        "figure": figure,
+        "figure": figure.update_xaxes(uirevision=revision),
         "map": minimap(overview(index), view.window, asked.scheme),
         "note": state.note(index, view, missed),
         "held": {**held, "window": [window.begin_ns, window.end_ns] if window else None},
         "problems": problems(index.problems),
         "charts": shown(True),
         "empty": shown(False),
-        "address": state.address(pathname, window, more),
+        "address": state.address(pathname, window, _more(asked, held["batch"], len(index.ranks))),
         "preparing": [],
         "followed": followed_card(followed),
         "options": rank_options([str(rank) for rank in index.ranks]),
+    }
+
+
+def _extras(index: TimelineIndex, view: View, asked: _Asked, followed: Followed | None) -> figures.Extras:
+    """What lies over the lanes, a little beyond the window."""
+    if not asked.with_path:
+        return figures.Extras(None, followed)
+    wide = view.window.widened(MARGIN / 4)
+    return figures.Extras(index.path().within(wide.begin_ns, wide.end_ns), followed)
+
+
+def _more(asked: _Asked, batch: int, ranks: int) -> dict[str, str]:
+    """What the address says besides the window; what is as it would be anyway is empty."""
+    return {
+        "q": asked.controls.search,
+        "ranks": ",".join(map(str, asked.ranks)),
+        "phases": ",".join(asked.phases),
+        "path": "1" if asked.with_path else "",
+        "compact": "1" if asked.compact else "0" if ranks > RANK_LIMIT else "",
+        "batch": str(batch) if batch else "",
     }
 
 

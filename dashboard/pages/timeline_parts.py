@@ -19,7 +19,23 @@ RANK_LIMIT = 16
 
 def controls(route: Route, ranks: list[str]) -> list[dmc.Group]:
     """Return the controls, set as the address says."""
-    search = dmc.TextInput(
+    buttons = {
+        name: dmc.Button(word, id=f"timeline-{name}", variant="default")
+        for name, word in (("next", "Next match"), ("start", "First steps"), ("fit", "Whole run"))
+    }
+    switches = [
+        dmc.Switch(id=f"timeline-{name}", label=label, checked=checked, size="sm")
+        for name, label, checked in (
+            ("path", "Critical path", route.query.get("path") == "1"),
+            ("compact", "One line a rank", _compact(route, ranks)),
+        )
+    ]
+    first = [_search(route), buttons["next"], _step(), buttons["start"], buttons["fit"], *switches]
+    return [dmc.Group(first, gap="sm"), dmc.Group([_ranks(route, ranks), _phases(route)], gap="sm", mt=8)]
+
+
+def _search(route: Route) -> dmc.TextInput:
+    return dmc.TextInput(
         id="timeline-search",
         value=route.query.get("q", "")[:200],
         placeholder="Search a tensor or a span …",
@@ -27,7 +43,10 @@ def controls(route: Route, ranks: list[str]) -> list[dmc.Group]:
         w=230,
         **{"aria-label": "Search a tensor"},
     )
-    step = dmc.NumberInput(
+
+
+def _step() -> dmc.NumberInput:
+    return dmc.NumberInput(
         id="timeline-step",
         placeholder="Jump to step",
         min=0,
@@ -36,22 +55,6 @@ def controls(route: Route, ranks: list[str]) -> list[dmc.Group]:
         hideControls=True,
         **{"aria-label": "Step"},
     )
-    switches = [
-        dmc.Switch(id=f"timeline-{name}", label=label, checked=checked, size="sm")
-        for name, label, checked in (
-            ("path", "Critical path", route.query.get("path") == "1"),
-            ("compact", "One line a rank", _compact(route, ranks)),
-        )
-    ]
-    buttons = [
-        dmc.Button(word, id=f"timeline-{name}", variant="default")
-        for name, word in (("start", "First steps"), ("fit", "Whole run"))
-    ]
-    matching = dmc.Button("Next match", id="timeline-next", variant="default")
-    return [
-        dmc.Group([search, matching, step, *buttons, *switches], gap="sm"),
-        dmc.Group([_ranks(route, ranks), _phases(route)], gap="sm", mt=8),
-    ]
 
 
 def _compact(route: Route, ranks: list[str]) -> bool:

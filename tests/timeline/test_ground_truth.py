@@ -20,10 +20,10 @@ from ringtune.timeline.inputs import load
 from ringtune.timeline.merge import join, merge
 from ringtune.timeline.parallel import efficiency
 from ringtune.timeline.scenario import Scenario, ScenarioTruth, simulate
-from ringtune.timeline.spans import Trace, concatenate
+from ringtune.timeline.spans import SpanTable, Trace, concatenate
 from ringtune.timeline.straggling import CAUSES, stragglers
 from ringtune.timeline.vocabulary import Stage
-from tests.timeline.helpers import SKEWED, TWO_HOSTS
+from tests.timeline.helpers import SKEWED, TWO_HOSTS, make_spans
 
 
 def trace_of(plan: Scenario) -> tuple[Trace, ScenarioTruth]:
@@ -129,6 +129,19 @@ def lateness_put_in(plan: Scenario, truth: ScenarioTruth) -> dict[str, Counter[i
         for cause, (lateness, rank) in worst.items():
             found[cause][rank] += lateness
     return found
+
+
+def test_a_rank_that_never_waits_is_late_where_the_others_only_waited() -> None:
+    def spans(rank: int, rows: dict[Stage, tuple[int, int]]) -> list[SpanTable]:
+        tables = [make_spans([moments], stage=int(stage), rank=rank) for stage, moments in rows.items()]
+        return [replace(one, batch=np.full(1, one.stage[0] != Stage.STEP, dtype=np.int64)) for one in tables]
+
+    punctual = {Stage.STEP: (0, 100), Stage.NEGOTIATE: (20, 90), Stage.COMMUNICATE: (90, 95), Stage.WAIT: (30, 95)}
+    slow = {Stage.STEP: (0, 110), Stage.NEGOTIATE: (88, 89), Stage.COMMUNICATE: (90, 95)}
+    trace = Trace(concatenate([*spans(0, punctual), *spans(1, slow)]), (), (), "merged", "job")
+    found = [(one.cause, one.rank, one.begin_ns, one.end_ns) for one in critical_path(trace).stretches]
+    # Rank 0 had submitted at 20 and was blocked from 30 on; rank 1 submitted at 88.
+    assert found == [("compute", 1, 0, 30), ("late", 1, 30, 88), ("compute", 1, 88, 110)]
 
 
 @settings(max_examples=40, deadline=None)
