@@ -242,7 +242,7 @@ def links(**options: Any) -> None:
 @click.option("--fan-out", type=click.IntRange(min=1), help="Children of a rank in the tree; default: the runtime's.")
 @click.option(
     "--require-growth",
-    type=click.Choice(["log", "constant"]),
+    type=click.Choice(["log"]),
     help="Exit 1 when messages, bytes or time of rank 0 or of the busiest other rank grow faster with the ranks.",
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
@@ -256,7 +256,7 @@ def negotiation(**options: Any) -> None:
     record = run_negotiation(request, console)
     _write(options["json_file"], record, console)
     if options["require_growth"] is not None:
-        require_growth(record, options["require_growth"])
+        require_growth(record)
 
 
 @click.command()

@@ -19,7 +19,7 @@ struct RehearsalOptions {
 struct RehearsalLoad {
   double messages = 0;
   double bytes = 0;
-  double ns = 0;  // the median cycle
+  double ns = 0;  // the fastest cycle: the work without what else the machine did
 };
 
 struct RehearsalPhase {
