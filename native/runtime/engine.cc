@@ -156,6 +156,8 @@ bool Engine::cycle() {
   }
   // While a round is posted this rank begins nothing. In shared memory it need not hear anything either, over links it
   // must: that is how ranks which have not come learn that another one has declined (plan_follower.h).
+  // What a full link has not taken goes on all the same: the round may need a rank below that waits for it.
+  if (negotiator_.round_posted() && control_) control_->flush();
   if (negotiator_.round_posted() && !resume_round(Deadline::at(0)) && !executor_->round_on_links()) return false;
   const bool moved = executor_->advance_declined();
   if (mail_.exchange(false, std::memory_order_acquire)) take_mail();

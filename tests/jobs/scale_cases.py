@@ -33,10 +33,11 @@ def sockets() -> int:
     return count
 
 
-def control_messages(rounds: int) -> float:
-    """Return the control messages of this rank per blocking allreduce, over one tensor that is known by number."""
+def control_messages(rounds: int, warm_up: int = 1) -> float:
+    """Return the control messages of this rank per blocking allreduce of a tensor that has been reduced before."""
     tensor = torch.ones(3)
-    hvd.allreduce(tensor, name="counted")
+    for _ in range(warm_up):
+        hvd.allreduce(tensor, name="counted")
     before = session.require().runtime.counters()["control_messages"]
     for _ in range(rounds):
         hvd.allreduce(tensor, name="counted")

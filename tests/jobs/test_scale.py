@@ -111,3 +111,8 @@ def test_control_messages_stay_on_the_links_of_the_tree(fresh: GetJob) -> None:
     # may cost one more; the counters may lack the last cycle.
     assert 15 <= found[0] <= 16 + 8, found
     assert max(found[1:]) <= 4 + 2, found
+
+
+def test_repeated_steps_need_no_message_whatever_the_shape_of_the_tree(fresh: GetJob) -> None:
+    job = start(fresh, 16, "shm")
+    assert job.run(scale_cases.control_messages, patience(16), rounds=20, warm_up=40) == [0.0] * 16
