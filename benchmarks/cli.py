@@ -18,6 +18,7 @@ COMMANDS = {
     "negotiation": "ringtune.benchmarks.commands:negotiation",
     "resnet": "ringtune.benchmarks.commands:resnet",
     "train": "ringtune.benchmarks.commands:train",
+    "trace": "ringtune.benchmarks.tracing:trace",
 }
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ringtune.benchmarks import marks
@@ -34,6 +34,7 @@ class WorkerJob:
         ranks: number of ranks.
         hosts: as for `ringtune run -H`; None for this host.
         threads: compute threads per rank.
+        environ: further variables of the environment.
     """
 
     worker: str
@@ -41,6 +42,7 @@ class WorkerJob:
     ranks: int
     hosts: str | None
     threads: int
+    environ: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_worker(job: WorkerJob, on_event: Callable[[dict[str, Any]], None]) -> None:
@@ -64,7 +66,7 @@ def run_worker(job: WorkerJob, on_event: Callable[[dict[str, Any]], None]) -> No
             command=[sys.executable, "-m", f"{_WORKERS}.{job.worker}", json.dumps(asdict(job.config))],
             num_proc=job.ranks,
             hosts=job.hosts,
-            environ={**os.environ, **thread_variables(job.threads)},
+            environ={**os.environ, **thread_variables(job.threads), **job.environ},
             echo=False,
             on_line=on_line,
         )

@@ -18,7 +18,7 @@ from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.errors import ConfigError
 from ringtune.interfaces import address_of
 from ringtune.knobs import DEFAULTS, Knobs
-from ringtune.variables import HOROVOD_SENSELESS, PREFIX, TWIN_PREFIX, VARIABLES, Variable
+from ringtune.variables import DETAILS, HOROVOD_SENSELESS, PREFIX, TWIN_PREFIX, VARIABLES, Variable
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
@@ -46,6 +46,10 @@ class Config:
     run_dir: Path | None = None
     timeline: Path | None = None
     timeline_mark_cycles: bool = False
+    timeline_steps: tuple[tuple[int, int], ...] = ()
+    timeline_detail: str = DETAILS[0]
+    timeline_gzip: bool = False
+    timeline_rotate_bytes: int = 0
     log_level: str = "warning"
     check: bool = False
     traceback: bool = False
@@ -169,6 +173,8 @@ def parse(variable: Variable, source: str, text: str) -> object:
         return text.lower()
     if variable.kind == "address":
         return parse_address(source, text)
+    if variable.kind == "steps":
+        return parse_steps(source, text)
     if variable.kind == "cores":
         return _parse_cores(source, text)
     return Path(text) if variable.kind == "path" else text
@@ -185,6 +191,21 @@ def parse_address(source: str, text: str) -> tuple[str, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise ConfigError(f"{source}={text!r}: expected host:port with a port from 1 to 65535")
     return host, int(port)
+
+
+def parse_steps(source: str, text: str) -> tuple[tuple[int, int], ...]:
+    """Return the windows of steps in ``100:120,500:520``, in order.
+
+    Raises:
+        ConfigError: One is no ``FIRST:END`` with 0 <= FIRST < END.
+    """
+    windows = []
+    for word in text.split(","):
+        first, _, end = word.strip().partition(":")
+        if not (first.isascii() and first.isdigit() and end.isascii() and end.isdigit() and int(first) < int(end)):
+            raise ConfigError(f"{source}={text!r}: expected FIRST:END with FIRST < END, for example 100:120,500:520")
+        windows.append((int(first), int(end)))
+    return tuple(sorted(windows))
 
 
 def _lookup(variable: Variable, environ: Mapping[str, str]) -> tuple[str, str] | None:
@@ -251,6 +272,8 @@ def _plain(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple):
+        if value and isinstance(value[0], tuple):
+            return ",".join(f"{first}:{end}" for first, end in value)
         if len(value) == 2 and isinstance(value[0], str):
             return f"{value[0]}:{value[1]}"
         return list(value)

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ringtune import extensions, layout, native, runfolder
+from ringtune import extensions, native, runfolder
 from ringtune.config import Config, unsaid
 from ringtune.errors import NotInitialized, RingtuneError
 from ringtune.knobs import Knobs
 from ringtune.operations import Allreduce, Broadcast, Range
 from ringtune.placement import Placement
+from ringtune.recording import Recording
 from ringtune.stats import StepStats
 from ringtune.step_log import StepLog
 
@@ -65,13 +66,13 @@ class Session:
         self.cross_size: int = runtime.cross_size
         self.homogeneous: bool = runtime.homogeneous
         self.hosts: list[str] = list(runtime.hosts)
-        self.timeline_file: Path | None = None
         self.closed = False
         self.planned_folder = links.run_folder
         self._pid = os.getpid()
         self._error = native.error_class()
         self._extensions = extensions.ExtensionSet(place.rank)
         self._step_log: StepLog | None = None
+        self._recording = Recording(self)
 
     @staticmethod
     def open(config: Config | None = None) -> Session:
@@ -102,6 +103,11 @@ class Session:
     def epoch(self) -> int:
         """Version of the present setting."""
         return int(self.runtime.knobs()["epoch"])
+
+    @property
+    def timeline_file(self) -> Path | None:
+        """Where rank 0 merges the parts when the session closes; None when nothing was recorded."""
+        return self._recording.file
 
     @property
     def recording(self) -> bool:
@@ -204,6 +210,7 @@ class Session:
             raise native.translate(error) from None
         if self._step_log is not None:
             self._append(stats)
+        self._recording.step_ended(stats.step)
         if self._extensions:
             self._extensions.on_step(stats)
         return stats
@@ -238,24 +245,11 @@ class Session:
         Raises:
             TraceIoError: The part cannot be written.
         """
-        run = self.ensure_run_folder()
-        part = layout.timeline_part(run, self.rank)
-        part.parent.mkdir(parents=True, exist_ok=True)
-        self.timeline_file = Path(path).absolute() if path is not None else layout.timeline_file(run)
-        try:
-            self.runtime.start_timeline(str(part), mark_cycles)
-        except self._error as error:
-            raise native.translate(error) from None
-        if self.rank == 0 and path is not None:
-            runfolder.update(run, labels={"timeline": str(self.timeline_file)})
+        self._recording.start(path, mark_cycles=mark_cycles)
 
     def stop_timeline(self) -> None:
         """Stop recording; the part is complete when this returns."""
-        try:
-            if self.recording:
-                self.runtime.stop_timeline()
-        except self._error as error:
-            raise native.translate(error) from None
+        self._recording.stop()
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -308,8 +302,7 @@ class Session:
                 _warn(sentence)
         if config.run_dir is not None or config.autotune:
             self.ensure_run_folder()
-        if config.timeline is not None and not config.timeline_dynamic:
-            self.start_timeline(config.timeline, mark_cycles=config.timeline_mark_cycles)
+        self._recording.begin()
         self._extensions.open(self, extensions.registered())
 
     def _append(self, stats: StepStats) -> None:

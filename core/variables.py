@@ -14,6 +14,7 @@ PREFIX = "RINGTUNE_"
 TWIN_PREFIX = "HOROVOD_"
 
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+DETAILS = ("normal", "full")
 TRANSPORTS = ("auto", "shm", "tcp")
 
 
@@ -25,7 +26,7 @@ class Variable:
         name: Name without ``RINGTUNE_``.
         field: Name of the attribute of `ringtune.config.Config` that holds the parsed value.
         kind: ``int``, ``float``, ``bool``, ``str``, ``path``, ``address``, ``choice``,
-            ``switch`` (auto, on, off) or ``cores``.
+            ``switch`` (auto, on, off), ``steps`` or ``cores``.
         default: Value when the variable is unset, in the field's unit.
         unit: Unit of the text in the environment, empty if it has none.
         meaning: One sentence for the table in the README.
@@ -72,6 +73,37 @@ VARIABLES: tuple[Variable, ...] = (
         "",
         "Mark the runtime's cycles in the timeline.",
         "TIMELINE_MARK_CYCLES",
+    ),
+    Variable(
+        "TIMELINE_STEPS",
+        "timeline_steps",
+        "steps",
+        (),
+        "FIRST:END,...",
+        "Record only these steps: the first, and the first that is not.",
+    ),
+    Variable(
+        "TIMELINE_DETAIL",
+        "timeline_detail",
+        "choice",
+        DETAILS[0],
+        "",
+        "Full: also the pieces of every batch, and whose data they waited for.",
+        None,
+        None,
+        1,
+        DETAILS,
+    ),
+    Variable("TIMELINE_GZIP", "timeline_gzip", "bool", False, "", "Pack the parts of the timeline while recording."),
+    Variable(
+        "TIMELINE_ROTATE_BYTES",
+        "timeline_rotate_bytes",
+        "int",
+        0,
+        "bytes",
+        "A part that has become so large (before packing) is followed by another file; 0 = never.",
+        None,
+        0,
     ),
     Variable(
         "LOG_LEVEL", "log_level", "choice", "warning", "", "Least severity printed.", "LOG_LEVEL", None, 1, LOG_LEVELS

@@ -26,7 +26,7 @@ from ringtune.timeline.merged_file import FLOW_CATEGORY, badly_nested
 from ringtune.timeline.reader import interpret, read
 from ringtune.timeline.spans import Ints, SpanTable, Trace, empty_table
 from ringtune.timeline.stream import EventStream
-from ringtune.timeline.vocabulary import OVERLAPPING_STAGES, Stage
+from ringtune.timeline.vocabulary import FACTS, OVERLAPPING_STAGES, Stage
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -36,11 +36,15 @@ MEMORY_BYTES = 1_400_000_000
 
 _SHAPE = (
     '{"name":"VARCHAR","cat":"VARCHAR","ph":"VARCHAR","pid":"INTEGER","ts":"DOUBLE","dur":"DOUBLE","id":"BIGINT",'
-    '"args":{"tensor":"VARCHAR","bytes":"BIGINT","batch":"BIGINT","step":"BIGINT","epoch":"INTEGER"}}'
+    '"args":{"tensor":"VARCHAR","bytes":"BIGINT","batch":"BIGINT","step":"BIGINT","epoch":"INTEGER",'
+    '"operations":"BIGINT","bytes_per_s":"BIGINT","submitted":"JSON","algorithm":"VARCHAR","dtype":"VARCHAR",'
+    '"process_set":"BIGINT","plan":"BIGINT","peer":"BIGINT"}}'
 )
 _SPAN, _CYCLE, _BEGIN, _END, _FLOW, _OTHER = range(6)
 _KIND = f"""
-case when e.ph = 'X' then {_SPAN} when e.ph = 'i' and e.cat = '{Stage.CYCLE.label}' then {_CYCLE}
+case when e.args.submitted is not null then {_OTHER}
+  when e.ph = 'X' or (e.ph = 'C' and e.cat = '{Stage.COUNTER.label}') then {_SPAN}
+  when e.ph = 'i' and e.cat = '{Stage.CYCLE.label}' then {_CYCLE}
   when e.ph = 'b' then {_BEGIN} when e.ph = 'e' then {_END}
   when e.ph in ('s', 't', 'f') and e.cat = '{FLOW_CATEGORY}' then {_FLOW} else {_OTHER} end
 """
@@ -50,14 +54,23 @@ _STAGE = (
 _NS = "(floor(e.$)::bigint * 1000 + round_even((e.$ - floor(e.$)) * 1000, 0)::bigint)"
 """Microseconds as whole nanoseconds, exactly as `ringtune.timeline.columns.nanoseconds` computes them."""
 
+_FACT = {"algorithm": "to_json(e.args.algorithm)", "dtype": "to_json(e.args.dtype)"}
+_FACTS = (
+    "concat_ws(',', "
+    + ", ".join(f"""'"{name}":' || {_FACT.get(name, f"e.args.{name}")}::varchar""" for name in FACTS)
+    + ")"
+)
+"""As `ringtune.timeline.columns` writes them."""
+
 _READ = f"""
 create table $table as
 select {_KIND}::utinyint as kind, case when {_KIND} = {_OTHER} then line end as line, e.name as name,
   coalesce(e.args.tensor, '') as tensor, ({_STAGE})::utinyint as stage, e.pid as rank,
   {_NS.replace("$", "ts")} as begin_ns,
   {_NS.replace("$", "ts")} + case when e.ph = 'X' then {_NS.replace("$", "dur")} else 0 end as end_ns,
-  coalesce(e.args.bytes, 0) as bytes, coalesce(e.args.batch, 0) as batch, coalesce(e.args.step, -1) as step,
-  coalesce(e.args.epoch, 0) as epoch, e.id as id
+  coalesce(e.args.bytes, e.args.bytes_per_s, 0) as bytes, coalesce(e.args.batch, e.args.operations, 0) as batch,
+  coalesce(e.args.step, -1) as step,
+  coalesce(e.args.epoch, 0) as epoch, {_FACTS} as facts, e.id as id
 from (
   select line, from_json(
     case when not starts_with(line, '{{') then null when ends_with(line, '}},') then left(line, -1)
@@ -230,11 +243,13 @@ def _with_first(cursor: DuckDBPyConnection, table: str, about: Trace, count: int
     if first is not None:
         moment = np.array([first], dtype=np.int64)
         zero = {name: np.zeros(1, dtype=values.dtype) for name, values in vars(spans).items() if name not in _TEXTS}
-        spans = SpanTable(**{**zero, "begin_ns": moment, "end_ns": moment}, names=("",), tensors=("",))
+        spans = SpanTable(
+            **{**zero, "begin_ns": moment, "end_ns": moment}, names=("",), tensors=("",), fact_texts=("",)
+        )
     return PartTable(table, replace(about, spans=spans), count)
 
 
-_TEXTS = ("names", "tensors")
+_TEXTS = ("names", "tensors", "fact_texts")
 
 
 def insert(cursor: DuckDBPyConnection, table: str, trace: Trace) -> PartTable:
@@ -244,10 +259,11 @@ def insert(cursor: DuckDBPyConnection, table: str, trace: Trace) -> PartTable:
     register(cursor, f"{table}_columns", {name: getattr(spans, name) for name in columns})
     register_texts(cursor, f"{table}_names", spans.names)
     register_texts(cursor, f"{table}_tensors", spans.tensors)
+    register_texts(cursor, f"{table}_facts", spans.fact_texts)
     cursor.execute(
-        f"create table {table} as select n.label as name, t.label as tensor, c.* exclude (name, tensor) "
-        f"from {table}_columns c left join {table}_names n on n.code = c.name "
-        f"left join {table}_tensors t on t.code = c.tensor"
+        f"create table {table} as select n.label as name, t.label as tensor, f.label as facts, "
+        f"c.* exclude (name, tensor, facts) from {table}_columns c left join {table}_names n on n.code = c.name "
+        f"left join {table}_tensors t on t.code = c.tensor left join {table}_facts f on f.code = c.facts"
     )
     cursor.unregister(f"{table}_columns")
     return _with_first(cursor, table, trace, len(spans))

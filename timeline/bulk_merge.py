@@ -24,7 +24,7 @@ from ringtune.timeline.database import register
 from ringtune.timeline.merge import MergeReport, in_order, joinable, missing_ranks, one_part_a_rank
 from ringtune.timeline.merged_file import FLOW_CATEGORY, about_document, head_events, instant_events
 from ringtune.timeline.spans import Trace, empty_table
-from ringtune.timeline.vocabulary import Stage
+from ringtune.timeline.vocabulary import BUS_NAME, STAGE_LIMIT, Stage, stage_labels
 from ringtune.timeline.writer import atomic_file, event_lines
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SLICE_SPANS = 12_000_000
 """Spans sorted at once: more are cut into pieces by time, so that memory does not grow with the job."""
 
-_LABELS = "[" + ", ".join(f"'{stage.label}'" for stage in Stage) + "]"
+_LABELS = "[" + ", ".join(f"'{label}'" for label in stage_labels()) + "]"
 
 
 def _time(moment: str) -> str:
@@ -52,13 +52,18 @@ def _begin(phase: str, moment: str = "begin_ns") -> str:
 _KNOWN = """case when step < 0 then '' else concat('"step":', step, ',') end, '"epoch":', epoch"""
 _TENSOR = """case when quoted_tensor = '""' then '' else concat('"tensor":', quoted_tensor, ',') end"""
 _ARGS = f"""
-',"args":{{', {_TENSOR}, '"bytes":', bytes, ',', case when batch = 0 then '' else concat('"batch":', batch, ',') end,
+',"args":{{', {_TENSOR}, '"bytes":', bytes, ',', case when facts = '' then '' else concat(facts, ',') end,
+case when batch = 0 then '' else concat('"batch":', batch, ',') end,
 {_KNOWN}, '}}}},'
 """
 _LINE = f"""
 case
   when paired then concat({_begin("b")}, ',"id":', place, {_ARGS}, chr(10), {_begin("e", "begin_ns + duration_ns")},
     ',"id":', place, '}},')
+  when stage = {Stage.COUNTER:d} and name = '{BUS_NAME}'
+    then concat({_begin("C")}, ',"args":{{"bytes_per_s":', bytes, '}}}},')
+  when stage = {Stage.COUNTER:d}
+    then concat({_begin("C")}, ',"args":{{"bytes":', bytes, ',"operations":', batch, '}}}},')
   when stage = {Stage.CYCLE:d} and duration_ns = 0
     then concat({_begin("i")}, ',"s":"p","args":{{', {_KNOWN}, '}}}},')
   else concat({_begin("X")}, ',"dur":', {_time("duration_ns")}, {_ARGS})
@@ -203,16 +208,16 @@ def _make_view(database: DuckDBPyConnection, joined: _Joined) -> int:
     count = len(joined.tables)
     views = [
         f"select name, tensor, stage, rank, begin_ns + {table.shift_ns} as begin_ns, end_ns + {table.shift_ns} as "
-        f"end_ns, bytes, batch, step, epoch, rowid * {count} + {number + 1} as place from {table.table}"
+        f"end_ns, bytes, batch, step, epoch, facts, rowid * {count} + {number + 1} as place from {table.table}"
         for number, table in enumerate(joined.tables)
     ]
     database.execute(f"create view every_span as {' union all by name '.join(views)}")
     database.execute(
-        f"create view texts as select * exclude (end_ns), rank * {len(Stage)} + stage as track, end_ns - begin_ns as "
+        f"create view texts as select * exclude (end_ns), rank * {STAGE_LIMIT} + stage as track, end_ns - begin_ns as "
         f"duration_ns, {find_pairs(database, 'every_span')} as paired from every_span"
     )
-    narrow = [f"{column}::{column}_text as {column}" for column in ("name", "tensor")]
-    for column in ("name", "tensor"):
+    narrow = [f"{column}::{column}_text as {column}" for column in _TEXTS]
+    for column in _TEXTS:
         # Sorting moves numbers instead of texts.
         database.execute(f"create type {column}_text as enum (select distinct {column} from texts order by 1)")
     largest = database.execute(
@@ -225,6 +230,7 @@ def _make_view(database: DuckDBPyConnection, joined: _Joined) -> int:
     return int(largest[_NUMBERS.index("place")])
 
 
+_TEXTS = ("name", "tensor", "facts")
 _NUMBERS = ("rank", "track", "duration_ns", "bytes", "batch", "step", "epoch", "place")
 _INTEGERS = (("tinyint", 8), ("smallint", 16), ("integer", 32), ("bigint", 64))
 

@@ -19,10 +19,10 @@ def read_in_bulk(path: Path) -> Trace | None:
             return None
         if not found.count:
             return Trace(**{**vars(found.about), "spans": empty_table()})
-        for column in ("name", "tensor"):
+        for column in _TEXTS:
             texts = f"select distinct {column} from spans union select '' order by 1"
             database.execute(f"create type {column}_text as enum ({texts})")
-        codes = {column: f"enum_code({column}::{column}_text) as {column}" for column in ("name", "tensor")}
+        codes = {column: f"enum_code({column}::{column}_text) as {column}" for column in _TEXTS}
         selected = ", ".join(codes.get(column, column) for column in COLUMN_TYPES)
         columns = database.execute(f"select {selected} from spans order by rowid").fetchnumpy()
         texts_of = {
@@ -30,5 +30,9 @@ def read_in_bulk(path: Path) -> Trace | None:
             for column in codes
         }
         typed = {name: np.asarray(columns[name]).astype(kind, copy=False) for name, kind in COLUMN_TYPES.items()}
-    names, tensors = (tuple(text for (text,) in texts_of[column]) for column in ("name", "tensor"))
-    return Trace(**{**vars(found.about), "spans": SpanTable(**typed, names=names, tensors=tensors)})
+    names, tensors, facts = (tuple(text for (text,) in texts_of[column]) for column in _TEXTS)
+    spans = SpanTable(**typed, names=names, tensors=tensors, fact_texts=facts)
+    return Trace(**{**vars(found.about), "spans": spans})
+
+
+_TEXTS = ("name", "tensor", "facts")

@@ -1,7 +1,11 @@
 """Clock alignment: brings every part onto rank 0's clock.
 
-Notation: a host's clock shows l where rank 0's shows g; offset(l) = g - l. CLOCK instants sample it with an error
-bound; between samples it is interpolated linearly (a constant drift is met exactly), outside it stays constant.
+Notation: a host's clock shows l where rank 0's shows g; offset(l) = g - l = o + d (l - l0) with offset o at l0 and
+drift d. CLOCK instants sample it: offset o_i at l_i, right within e_i (half the round trip, a hard bound).
+The samples with the worst round trips are dropped; the others, weighted by 1 / e_i^2, give o and d by least squares.
+At l_i it errs by at most |r_i| + e_i, r_i = residuals, and in between, drift being steady, by no more than the largest
+of these. It counts where no r_i is more than 2 e_i: its own error and the sample's. Where one is (a clock that was set
+or slewed), the offset is interpolated between the samples, outside it stays constant.
 Ranks of one host share CLOCK_MONOTONIC, so they share one offset: that of the rank whose samples are the sharpest
 (smallest median error); on rank 0's host it is zero without error.
 Hosts without samples fall back to the wall clocks of the parts' headers: as good as NTP, error not known. So do
@@ -29,13 +33,15 @@ class HostOffset:
     """Offset of one host's clock as samples over its own time, and how they were found.
 
     ``source``: ``reference`` (rank 0's host), ``measured``, ``wall`` (headers) or ``none`` (nothing known).
-    ``error_ns`` is the largest bound of all samples; None = not known.
+    ``error_ns`` bounds the error wherever there are samples around; None = not known. ``drift`` is what the clock loses
+    a second against rank 0's, in seconds; None where no line fits.
     """
 
     at_ns: Ints
     offset_ns: Ints
     error_ns: int | None
     source: str
+    drift: float | None = 0.0
 
     def __call__(self, local_ns: Ints) -> Ints:
         """Offsets to add to these moments of the host's clock."""
@@ -94,8 +100,51 @@ def _measured(samples: Mapping[int, list[Sample]]) -> HostOffset:
     sharpest = min(samples, key=lambda rank: (median(error for _, _, error in samples[rank]), rank))
     # One sample a moment: np.interp wants increasing moments.
     best = {moment: (moment, offset, error) for moment, offset, error in sorted(samples[sharpest], reverse=True)}
-    at, offsets, errors = (np.array(column, dtype=np.int64) for column in zip(*sorted(best.values()), strict=True))
-    return HostOffset(at, offsets, int(errors.max()), "measured")
+    usual = median(error for _, _, error in best.values())
+    kept = sorted(one for one in best.values() if one[2] <= _WORST * usual)
+    at, offsets, errors = (np.array(column, dtype=np.int64) for column in zip(*kept, strict=True))
+    line = _line(at, offsets, errors)
+    drift = 0.0 if len(at) == 1 else None
+    return line or HostOffset(at, offsets, int(errors.max()), "measured", drift)
+
+
+def _line(at: Ints, offsets: Ints, errors: Ints) -> HostOffset | None:
+    """The line through the samples; None when none passes within all their bounds."""
+    if len(at) < 2:
+        return None
+    # Relative to the first sample: floats would lose the nanoseconds of absolute clocks.
+    start, base = int(at[0]), int(offsets[0])
+    moment, offset, bound = (
+        (values - zero).astype(np.float64) for values, zero in ((at, start), (offsets, base), (errors, 0))
+    )
+    weight = 1 / np.maximum(bound, 1.0) ** 2
+    middle = np.average(moment, weights=weight)
+    level = np.average(offset, weights=weight)
+    spread = float(np.sum(weight * (moment - middle) ** 2))
+    drift = float(np.sum(weight * (moment - middle) * (offset - level)) / spread)
+    if abs(drift) > _LARGEST_DRIFT:
+        drift = 0.0  # of samples that lie close together
+    residuals = np.abs(offset - level - drift * (moment - middle))
+    if np.any(residuals > 2 * bound):
+        return None
+    ends = np.array([-_BEYOND_NS, float(moment[-1]) + _BEYOND_NS])
+    values = np.rint(level + drift * (ends - middle)).astype(np.int64) + base
+    # Offsets are whole nanoseconds: the last one is rounding.
+    error = round(float((np.maximum(residuals - 1, 0) + bound).max()))
+    moments = ends.astype(np.int64) + start
+    if residuals.max() <= 1:  # to the nanosecond: the samples' own rounding is better than the line's
+        moments, values = np.insert(moments, 1, at), np.insert(values, 1, offsets)
+    return HostOffset(moments, values, error, "measured", drift)
+
+
+_WORST = 3.0
+"""Samples whose bound is that many times the usual one are dropped."""
+
+_LARGEST_DRIFT = 2e-3
+"""No clock is so wrong; quartzes are within 1e-4."""
+
+_BEYOND_NS = 600_000_000_000
+"""How far a line is drawn out beyond its samples."""
 
 
 def _from_wall_clock(part: PartInfo, reference: PartInfo | None) -> HostOffset:
@@ -139,5 +188,8 @@ def align(trace: Trace, offset: HostOffset) -> Trace:
     begin, end = spans.begin_ns + offset(spans.begin_ns), spans.end_ns + offset(spans.end_ns)
     instants = tuple(replace(found, at_ns=found.at_ns + offset.at(found.at_ns)) for found in trace.instants)
     first = int(spans.begin_ns.min()) if len(spans) else trace.parts[0].monotonic_ns
-    parts = tuple(replace(part, offset_ns=offset.at(first), error_ns=offset.error_ns) for part in trace.parts)
+    drift_ppb = None if offset.drift is None else round(offset.drift * 1e9)
+    parts = tuple(
+        replace(part, offset_ns=offset.at(first), error_ns=offset.error_ns, drift_ppb=drift_ppb) for part in trace.parts
+    )
     return replace(trace, spans=replace(spans, begin_ns=begin, end_ns=end), instants=instants, parts=parts)

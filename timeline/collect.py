@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ringtune.timeline.columns import SpanBuilder, nanoseconds, number
+from ringtune.timeline.groups import GroupReader
 from ringtune.timeline.kineto import translated
 from ringtune.timeline.spans import Instant
-from ringtune.timeline.vocabulary import ARRIVAL, END_EVENT, PART_EVENT, Stage
+from ringtune.timeline.vocabulary import ARRIVAL, END_EVENT, PART_EVENT, TENSORS_EVENT, Stage
 
 Event = Mapping[str, Any]
 
 _INSTANT_PHASES = frozenset("iIRn")
 _IGNORED_PHASES = frozenset("stfCNODPcvVSTF(),")
-"""Flow arrows, counters, samples, clock syncs: they carry no span."""
+"""Flow arrows, counters of other tools, samples, clock syncs: they carry no span."""
 
 
 class Collector:
@@ -45,6 +46,7 @@ class Collector:
         self.skipped = 0
         self._async: defaultdict[Any, list[Event]] = defaultdict(list)
         self._tracks: defaultdict[Any, list[Event]] = defaultdict(list)
+        self._groups = GroupReader(self.spans)
 
     def add(self, events: Sequence[Any]) -> None:
         """Take one block, in the order of the file."""
@@ -64,6 +66,10 @@ class Collector:
                 self._other(event, pairs)
             except (TypeError, ValueError, KeyError, AttributeError):
                 self.skipped += 1
+        groups = [event for event in complete if GroupReader.is_group(event)]
+        if groups:
+            complete = [event for event in complete if not GroupReader.is_group(event)]
+            self._groups.add(groups)
         if self.horovod:
             complete = [event for event in complete if not self._arrival(event)]
         self.spans.add(complete)
@@ -89,6 +95,8 @@ class Collector:
             self._instant(event, pairs)
         elif phase == "M":
             self._metadata(event)
+        elif phase == "C" and event.get("cat") == Stage.COUNTER.label:
+            pairs.append((_counted(event), event["ts"]))
         elif phase not in _IGNORED_PHASES:
             raise ValueError(phase)
 
@@ -123,6 +131,8 @@ class Collector:
             self.headers[pid] = args
         elif name == END_EVENT:
             self.ends[pid] = args
+        elif name == TENSORS_EVENT:
+            self._groups.learn(pid, args)
         elif name == "process_name":
             start = number(args.get("start_time_since_epoch_in_micros"))
             if start is not None:
@@ -144,6 +154,12 @@ class Collector:
         at_ns = int(nanoseconds([moment])[0])
         self.instants.append(Instant(ARRIVAL, "arrival", int(name), at_ns, {"tensor": tensor}))
         return True
+
+
+def _counted(event: Event) -> Event:
+    """A counter as a span without length: what it counts stands in the columns of bytes and batch."""
+    args = event["args"]
+    return {**event, "args": {"bytes": args.get("bytes", args.get("bytes_per_s")), "batch": args.get("operations", 0)}}
 
 
 def _async_key(event: Event) -> Any:

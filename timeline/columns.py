@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
-from ringtune.timeline.spans import COLUMN_TYPES, UNKNOWN, Ints, SpanTable
-from ringtune.timeline.vocabulary import STAGE_OF_LABEL, Stage
+from ringtune.timeline.spans import COLUMN_TYPES, UNKNOWN, Codes, Ints, SpanTable
+from ringtune.timeline.vocabulary import FACTS, STAGE_OF_LABEL, Stage
 
 Event = Mapping[str, Any]
 
@@ -23,7 +24,7 @@ LARGEST_US = 2.2e15
 """Moments beyond this many microseconds (70 years) are nonsense; sums of four of them still fit into int64 ns."""
 
 _NO_ARGS: Mapping[str, Any] = {}
-_ODD = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+ODD = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 class SpanBuilder:
@@ -40,6 +41,9 @@ class SpanBuilder:
         self._tensors: defaultdict[str, int] = defaultdict()
         self._tensors.default_factory = self._tensors.__len__
         self._tensors[""]
+        self._facts: defaultdict[tuple[Any, ...], int] = defaultdict()
+        self._facts.default_factory = self._facts.__len__
+        self._facts[_NO_FACTS]
         self._blocks: list[dict[str, NDArray[Any]]] = []
 
     def add(self, events: Sequence[Event], ends: Sequence[float] | None = None) -> None:
@@ -48,13 +52,13 @@ class SpanBuilder:
             return
         try:
             block = self._columns(events, ends)
-        except _ODD:
+        except ODD:
             kept = [pair for event, end in _with_ends(events, ends) if (pair := _clean(event, end)) is not None]
             self.skipped += len(events) - len(kept)
             if not kept:
                 return
             block = self._columns([event for event, _ in kept], [end for _, end in kept])
-        self._keep(block)
+        self.keep(block)
 
     def table(self) -> SpanTable:
         """Return everything collected, in the order of the file."""
@@ -62,7 +66,12 @@ class SpanBuilder:
             column: np.concatenate([block[column] for block in self._blocks]) if self._blocks else np.empty(0, kind)
             for column, kind in COLUMN_TYPES.items()
         }
-        return SpanTable(**joined, names=tuple(map(str, self._names)), tensors=tuple(map(str, self._tensors)))
+        return SpanTable(
+            **joined,
+            names=tuple(map(str, self._names)),
+            tensors=tuple(map(str, self._tensors)),
+            fact_texts=tuple(map(_fact_text, self._facts)),
+        )
 
     def _columns(self, events: Sequence[Event], ends: Sequence[float] | None) -> dict[str, NDArray[Any]]:
         args = [event.get("args") or _NO_ARGS for event in events]
@@ -80,6 +89,7 @@ class SpanBuilder:
             "batch": _integers([arg.get("batch", 0) for arg in args]),
             "step": _integers([arg.get("step", UNKNOWN) for arg in args]),
             "epoch": _integers([arg.get("epoch", 0) for arg in args]),
+            "facts": np.array([self._facts[tuple(map(arg.get, FACTS))] for arg in args], dtype=np.int32),
         }
         for column in ("rank", "epoch"):
             if np.any(np.abs(columns[column]) > np.iinfo(np.int32).max):
@@ -87,12 +97,35 @@ class SpanBuilder:
             columns[column] = columns[column].astype(np.int32)
         return columns
 
-    def _keep(self, block: dict[str, NDArray[Any]]) -> None:
+    def tensor_codes(self, names: Sequence[str]) -> Codes:
+        """Codes of these tensors."""
+        return np.array([self._tensors[name] for name in names], dtype=np.int32)
+
+    def name_code(self, name: str) -> int:
+        """Code of an event's name."""
+        return self._names[name]
+
+    def rows_of(self, events: Sequence[Event], counts: Ints) -> dict[str, NDArray[Any]]:
+        """Columns in which each event stands ``counts`` times; its times, tensor and bytes are others'."""
+        columns = self._columns([{**event, "args": {**event["args"], "bytes": 0}} for event in events], None)
+        return {column: np.repeat(values, counts) for column, values in columns.items()}
+
+    def keep(self, block: dict[str, NDArray[Any]]) -> None:
+        """Take columns as they are; spans that end before they begin are left out."""
         backwards = block["end_ns"] < block["begin_ns"]
         if backwards.any():
             self.skipped += int(backwards.sum())
             block = {column: values[~backwards] for column, values in block.items()}
         self._blocks.append(block)
+
+
+_NO_FACTS = (None,) * len(FACTS)
+
+
+def _fact_text(values: tuple[Any, ...]) -> str:
+    """Facts as the inside of a JSON object."""
+    known = {name: value for name, value in zip(FACTS, values, strict=True) if isinstance(value, (str, int))}
+    return orjson.dumps(known)[1:-1].decode()
 
 
 def nanoseconds(microseconds: Sequence[float]) -> Ints:
@@ -139,6 +172,7 @@ def _clean(event: Event, end: object) -> tuple[Event, float] | None:
         clean_args = {key: value for key, value in found.items() if value is not None}
         if isinstance(args.get("tensor"), str):
             clean_args["tensor"] = args["tensor"]
+        clean_args |= {name: args[name] for name in FACTS if isinstance(args.get(name), (str, int))}
     category, name = event.get("cat"), event.get("name")
     category = category if isinstance(category, str) else ""
     return {

@@ -17,13 +17,13 @@ import orjson
 
 from ringtune.errors import RingtuneError, TraceIoError
 from ringtune.timeline.spans import Trace
-from ringtune.timeline.vocabulary import Stage
+from ringtune.timeline.vocabulary import stage_labels
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 TABLES = {
-    "spans": "rank, host, stage, name, tensor, begin_ns, end_ns, duration_ns, bytes, batch, step, epoch",
+    "spans": "rank, host, stage, name, tensor, begin_ns, end_ns, duration_ns, bytes, batch, step, epoch, facts (JSON)",
     "instants": "name, category, rank, at_ns, args (JSON)",
     "parts": "rank, host, recorded, dropped, truncated, offset_ns, error_ns",
 }
@@ -33,9 +33,10 @@ _SPANS = """
 create view spans as
 select s.rank, coalesce(p.host, '') as host, g.label as stage, n.label as name, t.label as tensor, s.begin_ns,
        s.end_ns, s.end_ns - s.begin_ns as duration_ns, s.bytes, nullif(s.batch, 0) as batch,
-       case when s.step < 0 then null else s.step end as step, s.epoch
+       case when s.step < 0 then null else s.step end as step, s.epoch, '{' || f.label || '}' as facts
 from raw_spans s
 join names n on n.code = s.name join tensors t on t.code = s.tensor join stages g on g.code = s.stage
+join fact_texts f on f.code = s.facts
 left join (select rank, any_value(host) as host from parts group by rank) p on p.rank = s.rank
 """
 
@@ -73,11 +74,12 @@ def open_database(trace: Trace) -> DuckDBPyConnection:
     """
     database = connect()
     spans = trace.spans
-    columns = ("begin_ns", "end_ns", "rank", "stage", "name", "tensor", "bytes", "batch", "step", "epoch")
+    columns = ("begin_ns", "end_ns", "rank", "stage", "name", "tensor", "bytes", "batch", "step", "epoch", "facts")
     register(database, "raw_spans", {column: getattr(spans, column) for column in columns})
     register_texts(database, "names", spans.names)
     register_texts(database, "tensors", spans.tensors)
-    register_texts(database, "stages", [stage.label for stage in Stage])
+    register_texts(database, "fact_texts", spans.fact_texts)
+    register_texts(database, "stages", stage_labels())
     database.execute("create table parts (rank integer, host varchar, recorded bigint, dropped bigint, "
                      "truncated boolean, offset_ns bigint, error_ns bigint)")  # fmt: skip
     database.execute("create table instants (name varchar, category varchar, rank integer, at_ns bigint, args varchar)")

@@ -1,8 +1,9 @@
 """How parts of remote hosts reach rank 0 when a job ends: through the job's store, bounded in time.
 
 Under ``<job>/part/<rank>`` every rank but 0 says ``none`` (recorded nothing), ``file`` (its part lies in the run
-folder on rank 0's host) or ``upload``. An upload follows as gzip members ``.../0``, ``.../1``, …; an empty one ends
-it. Rank 0 empties each member it has taken, so the store never holds a whole trace for long.
+folder on rank 0's host) or ``upload``. An upload follows: the names of its files, one a line, under ``.../names``, and
+each file as gzip members ``.../0/0``, ``.../0/1``, …; an empty one ends it. Rank 0 empties each member it has taken, so
+the store never holds a whole trace for long.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from ringtune import layout
 
 SEGMENT_BYTES = 8 << 20
 """Bytes of a part that travel under one key, before packing."""
@@ -43,12 +46,14 @@ def announce(store: Store, job: str, rank: int, state: str) -> None:
     store.set(_key(job, rank), state.encode())
 
 
-def upload(store: Store, job: str, rank: int, part: Path) -> None:
-    """Send a part, segment by segment."""
-    number = 0
-    for number, packed in enumerate(_packed_segments(part)):  # the end needs the last number
-        store.set(f"{_key(job, rank)}/{number}", packed)
-    store.set(f"{_key(job, rank)}/{number + 1}", b"")
+def upload(store: Store, job: str, rank: int, files: Sequence[Path]) -> None:
+    """Send the files of a part, segment by segment."""
+    store.set(f"{_key(job, rank)}/names", "\n".join(file.name for file in files).encode())
+    for place, file in enumerate(files):
+        number = 0
+        for number, packed in enumerate(_packed_segments(file)):  # the end needs the last number
+            store.set(f"{_key(job, rank)}/{place}/{number}", packed)
+        store.set(f"{_key(job, rank)}/{place}/{number + 1}", b"")
 
 
 def _packed_segments(part: Path) -> Iterator[bytes]:
@@ -83,22 +88,28 @@ class Collection:
                 states[rank] = self._store.get(_key(self._job, rank), _left(deadline)).decode("ascii", "replace")
         return states
 
-    def fetch(self, parts: dict[int, Path]) -> None:
-        """Take the uploads of these ranks and write them to these files, whole or not at all."""
+    def fetch(self, ranks: Sequence[int], folder: Path) -> None:
+        """Take the uploads of these ranks and write their files into this folder, each whole or not at all."""
         deadline = time.monotonic_ns() + self._limits.upload_ns
-        for rank, path in parts.items():
+        for rank in ranks:
             try:
-                self._fetch_one(rank, path, deadline)
+                named = f"{_key(self._job, rank)}/names"
+                names = self._store.get(named, _left(deadline)).decode().splitlines()
+                self._store.set(named, b"")
+                for place, name in enumerate(names):
+                    if Path(name).name != name or layout.rank_of(Path(name)) != rank:
+                        raise ValueError(f"it calls a file {name!r}")
+                    self._fetch_one(f"{_key(self._job, rank)}/{place}", folder / name, deadline)
             except Exception as error:  # the store's own classes are not known in this room
                 self.problems.append(f"the part of rank {rank} did not arrive: {error}")
 
-    def _fetch_one(self, rank: int, path: Path, deadline: int) -> None:
+    def _fetch_one(self, prefix: str, path: Path, deadline: int) -> None:
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(temporary, "wb") as file:
                 number = 0
-                while packed := self._store.get(key := f"{_key(self._job, rank)}/{number}", _left(deadline)):
+                while packed := self._store.get(key := f"{prefix}/{number}", _left(deadline)):
                     file.write(zlib.decompress(packed))
                     self._store.set(key, b"")
                     number += 1

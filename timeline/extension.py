@@ -8,7 +8,7 @@ stderr, and the parts stay where they are for ``ringtune timeline merge``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from ringtune import layout
 from ringtune.errors import RingtuneError
 from ringtune.timeline.exchange import Collection, Limits, Store, announce, upload
-from ringtune.timeline.merge import MergeReport, merge, merge_run, part_files
+from ringtune.timeline.merge import MergeReport, files_of_rank, merge, merge_run, part_files
 from ringtune.timeline.run import Run
 
 
@@ -61,54 +61,52 @@ class TimelineExtension:
         except (RingtuneError, OSError) as error:
             _warn(f"[rank {self._session.rank}] the timeline was not merged: {error}")
 
-    def _part(self) -> Path | None:
-        """This rank's part if it recorded one."""
+    def _files(self) -> list[Path]:
+        """The files of this rank's part, if it recorded one."""
         folder = self._session.run_folder
-        part = layout.timeline_part(folder, self._session.rank) if folder is not None else None
-        return part if part is not None and part.is_file() else None
+        return [] if folder is None else files_of_rank(folder, self._session.rank)
 
     def _hand_over(self) -> None:
-        session, part = self._session, self._part()
+        session, files = self._session, self._files()
         if session.store is None:
             return
         far = session.hosts[session.rank] != session.hosts[0]
-        state = "none" if part is None else "upload" if far else "file"
+        state = "none" if not files else "upload" if far else "file"
         try:
             announce(session.store, session.job, session.rank, state)
-            if part is not None and far:
-                upload(session.store, session.job, session.rank, part)
+            if files and far:
+                upload(session.store, session.job, session.rank, files)
         except Exception as error:  # the store's own classes are not known in this room
-            if part is not None and far:
+            if files and far:
                 _warn(
                     f"[rank {session.rank}] its part of the timeline could not be sent to rank 0: {error}; "
-                    f"it lies in {part} on {session.hosts[session.rank]}"
+                    f"it lies in {files[0]} on {session.hosts[session.rank]}"
                 )
 
     def _merge(self) -> None:
-        session, part = self._session, self._part()
-        if part is None or session.run_folder is None:
+        session, files = self._session, self._files()
+        if not files or session.run_folder is None:
             return
         problems: list[str] = []
-        parts = {0: part}
         if session.store is not None:
-            parts |= self._gather(session.store, session.run_folder, problems)
+            files += self._gather(session.store, session.run_folder, problems)
         output = session.timeline_file or layout.timeline_file(session.run_folder)
-        report = merge(parts.values(), output)
+        report = merge(files, output)
         for sentence in [*problems, *report.sentences()]:
             _warn(sentence)
         _say(report)
 
-    def _gather(self, store: Store, folder: Path, problems: list[str]) -> Mapping[int, Path]:
+    def _gather(self, store: Store, folder: Path, problems: list[str]) -> list[Path]:
         """Parts of the other ranks: those on this host's disk, and those that were sent."""
         session = self._session
         collection = Collection(store, session.job, self._limits)
         states = collection.announced(session.size)
         far = [rank for rank, state in states.items() if state == "upload"]
-        collection.fetch({rank: layout.timeline_part(folder, rank) for rank in far})
+        collection.fetch(far, layout.timeline_parts(folder))
         problems += collection.problems
-        paths = {rank: layout.timeline_part(folder, rank) for rank in range(1, session.size)}
         # A rank that said nothing may have died recording; what it wrote is on the disk all the same.
-        return {rank: path for rank, path in paths.items() if states.get(rank) != "none" and path.is_file()}
+        present = [rank for rank in range(1, session.size) if states.get(rank) != "none"]
+        return [file for rank in present for file in files_of_rank(folder, rank)]
 
 
 def open_timeline(session: SessionLike) -> TimelineExtension:

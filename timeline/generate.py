@@ -191,7 +191,8 @@ class Rows:
         data = data[np.argsort(data[:, 1], kind="stable")]
         columns = {column: data[:, at].astype(COLUMN_TYPES[column]) for at, column in enumerate(order)}
         columns["rank"] = np.full(len(data), self.rank, dtype=np.int32)
-        return SpanTable(**columns, names=tuple(self.names), tensors=tuple(self.tensors))
+        columns["facts"] = np.zeros(len(data), dtype=np.int32)
+        return SpanTable(**columns, names=tuple(self.names), tensors=tuple(self.tensors), fact_texts=("",))
 
 
 def generate(plan: Schedule | None = None) -> GeneratedJob:

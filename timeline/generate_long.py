@@ -55,7 +55,7 @@ def _repeated(table: SpanTable, plan: Schedule, truth: Truth, times: int) -> Spa
         columns[name] += turn * sum(truth.step_ns)
     columns["step"] += turn * plan.steps
     columns["batch"] += np.where(columns["batch"] > 0, turn * truth.batches, 0)
-    return SpanTable(**columns, names=table.names, tensors=table.tensors)
+    return SpanTable(**columns, names=table.names, tensors=table.tensors, fact_texts=table.fact_texts)
 
 
 def _longer(truth: Truth, times: int) -> Truth:

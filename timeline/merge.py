@@ -116,12 +116,17 @@ def part_files(folder: Path) -> list[Path]:
         found = []
         for path in [*place.glob("rank-*.json"), *place.glob("rank-*.json.gz")]:
             try:
-                found.append((layout.rank_of(path), path))
+                found.append((layout.rank_of(path), len(path.name), path))
             except ValueError:
                 continue
         if found:
-            return [path for _, path in sorted(found)]
+            return [path for *_, path in sorted(found)]
     return []
+
+
+def files_of_rank(folder: Path, rank: int) -> list[Path]:
+    """Return the files of one rank's part in a run folder, in the order in which they were written."""
+    return [path for path in part_files(folder) if layout.rank_of(path) == rank]
 
 
 def _read_parts(paths: Sequence[Path]) -> tuple[list[Trace], list[str]]:
@@ -184,7 +189,8 @@ def in_order(traces: Sequence[Trace]) -> list[Trace]:
     Raises:
         RingtuneError: The parts are of different jobs, or a rank comes twice.
     """
-    own = sorted((trace for trace in traces if trace.source == "part"), key=lambda trace: trace.parts[0].rank)
+    own = [trace for trace in traces if trace.source == "part"]
+    own.sort(key=lambda trace: (trace.parts[0].rank, trace.parts[0].file))
     others = [trace for trace in traces if trace.source != "part"]
     _check_one_job([trace.parts[0] for trace in own])
     return own + sorted(others, key=lambda trace: (trace.parts[0].rank, trace.parts[0].unix_ns, str(trace.path)))
@@ -195,8 +201,23 @@ def one_part_a_rank(traces: Sequence[Trace]) -> tuple[PartInfo, ...]:
     found: dict[int, PartInfo] = {}
     for trace in traces:
         for part in trace.parts:
-            found.setdefault(part.rank, part)
+            first = found.setdefault(part.rank, part)
+            if first is not part and trace.source == "part":
+                found[part.rank] = _one_part(first, part)
     return tuple(found[rank] for rank in sorted(found))
+
+
+def _one_part(first: PartInfo, next_file: PartInfo) -> PartInfo:
+    """Two files of one rank as one part."""
+    known = first.recorded is not None and next_file.recorded is not None
+    errors = (first.error_ns, next_file.error_ns)
+    return replace(
+        first,
+        recorded=(first.recorded or 0) + (next_file.recorded or 0) if known else None,
+        dropped=first.dropped + next_file.dropped,
+        truncated=first.truncated or next_file.truncated,
+        error_ns=None if None in errors else max(error for error in errors if error is not None),
+    )
 
 
 def missing_ranks(joined: Trace) -> tuple[int, ...]:
@@ -206,7 +227,7 @@ def missing_ranks(joined: Trace) -> tuple[int, ...]:
 
 def _check_one_job(parts: Sequence[PartInfo]) -> None:
     for before, after in pairwise(parts):
-        if before.rank == after.rank:
+        if (before.rank, before.file) == (after.rank, after.file):
             raise RingtuneError(
                 f"rank {after.rank} comes twice: {before.path} and {after.path}; give each rank's part once"
             )

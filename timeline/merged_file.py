@@ -14,12 +14,13 @@ import numpy as np
 import orjson
 
 from ringtune.timeline.spans import Mask, PartInfo, SpanTable, Trace
-from ringtune.timeline.vocabulary import FORMAT, KNOBS, OVERLAPPING_STAGES, Stage
+from ringtune.timeline.vocabulary import FORMAT, KNOBS, OVERLAPPING_STAGES, STAGE_LIMIT, Stage
 from ringtune.timeline.writer import (
     BLOCK_EVENTS,
     Event,
     argument_rows,
     atomic_file,
+    counter_args,
     cycle_args,
     instant_event,
     process_events,
@@ -37,8 +38,8 @@ def write_merged(path: Path, trace: Trace, *, problems: Sequence[str] = (), miss
         TraceIoError: The file cannot be written; nothing is left behind.
     """
     spans = in_file_order(trace.spans)
-    used = np.unique(trace.spans.rank.astype(np.int64) * len(Stage) + trace.spans.stage).tolist()
-    head = head_events(trace, [(code // len(Stage), Stage(code % len(Stage))) for code in used])
+    used = np.unique(trace.spans.rank.astype(np.int64) * STAGE_LIMIT + trace.spans.stage).tolist()
+    head = head_events(trace, [(code // STAGE_LIMIT, Stage(code % STAGE_LIMIT)) for code in used])
     about = about_document(trace, problems, missing)
     with atomic_file(path) as file:
         file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
@@ -69,7 +70,7 @@ def in_file_order(spans: SpanTable) -> SpanTable:
 def written_async(spans: SpanTable) -> Mask:
     """Which spans must be async pairs; the table is in file order."""
     chosen = np.isin(spans.stage, np.array(sorted(OVERLAPPING_STAGES), dtype=np.uint8))
-    groups = spans.rank.astype(np.int64) * len(Stage) + spans.stage
+    groups = spans.rank.astype(np.int64) * STAGE_LIMIT + spans.stage
     order = np.argsort(groups, kind="stable")
     bounds = np.flatnonzero(np.diff(groups[order])) + 1
     for members in np.split(order, bounds):
@@ -109,16 +110,19 @@ def _span_events(block: SpanTable, pairs: list[bool], identities: list[int]) -> 
     events: list[Event] = []
     columns = (block.name, block.stage, block.rank, block.begin_ns, block.end_ns)
     rows = zip(*(column.tolist() for column in columns), argument_rows(block), pairs, identities, strict=True)
-    labels, names, tensors = [stage.label for stage in Stage], block.names, block.tensors
+    names = block.names
+    labels = {int(stage): stage.label for stage in Stage}
     for name, stage, rank, begin, end, arguments, is_pair, identity in rows:
         event: Event = {"name": names[name], "cat": labels[stage], "pid": rank, "tid": stage, "ts": begin / 1000}
         if is_pair:
-            events.append({**event, "ph": "b", "id": identity, "args": span_args(arguments, tensors)})
+            events.append({**event, "ph": "b", "id": identity, "args": span_args(arguments, block)})
             events.append({**event, "ph": "e", "id": identity, "ts": end / 1000})
+        elif stage == Stage.COUNTER:
+            events.append({**event, "ph": "C", "args": counter_args(names[name], arguments)})
         elif stage == Stage.CYCLE and begin == end:
             events.append({**event, "ph": "i", "s": "p", "args": cycle_args(arguments)})
         else:
-            events.append({**event, "ph": "X", "dur": (end - begin) / 1000, "args": span_args(arguments, tensors)})
+            events.append({**event, "ph": "X", "dur": (end - begin) / 1000, "args": span_args(arguments, block)})
     return events
 
 
@@ -198,5 +202,6 @@ def _part_entry(part: PartInfo) -> dict[str, Any]:
         "dropped": part.dropped,
         "offset_ns": part.offset_ns,
         "error_ns": part.error_ns,
+        "drift_ppb": part.drift_ppb,
         "truncated": part.truncated,
     }

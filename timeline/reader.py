@@ -129,6 +129,7 @@ def _merged_part(entry: Mapping[str, Any], about: Mapping[str, Any]) -> PartInfo
         truncated=bool(entry.get("truncated", False)),
         offset_ns=_number(entry.get("offset_ns")),
         error_ns=None if error is None else _number(error),
+        drift_ppb=None if entry.get("drift_ppb") is None else _number(entry["drift_ppb"]),
     )
 
 
@@ -149,6 +150,7 @@ def _part(file: Path, pid: Any, stream: EventStream, collector: Collector) -> Pa
         unix_ns=_number(about.get("unix_ns")),
         monotonic_ns=_number(about.get("monotonic_ns")),
         path=file,
+        file=_number(about.get("file")),
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from ringtune.timeline.vocabulary import Stage
@@ -29,7 +30,9 @@ class SpanTable:
     """Spans as columns; instants of the cycle stage have begin == end.
 
     ``name`` and ``tensor`` are indices into ``names`` and ``tensors``; ``tensors[0]`` is always "" (no tensor).
-    ``batch`` 0 means none, ``step`` -1 means unknown. Tables are immutable: filters and sorts return new ones.
+    ``batch`` 0 means none, ``step`` -1 means unknown. ``facts`` are indices into ``fact_texts``: further arguments of a
+    span as the inside of a JSON object, in the order of `ringtune.timeline.vocabulary.FACTS`. Tables are immutable:
+    filters and sorts return new ones.
     """
 
     begin_ns: Ints
@@ -42,8 +45,10 @@ class SpanTable:
     batch: Ints
     step: Ints
     epoch: Codes
+    facts: Codes
     names: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ("",)
+    fact_texts: tuple[str, ...] = ("",)
 
     def __len__(self) -> int:
         return len(self.begin_ns)
@@ -77,6 +82,12 @@ class SpanTable:
         """The tensors' names, span by span ("" = none)."""
         return [self.tensors[code] for code in self.tensor.tolist()]
 
+    def fact(self, name: str, missing: int = UNKNOWN) -> Ints:
+        """A number that spans carry as a fact, for example ``peer``, span by span."""
+        values = [orjson.loads(b"{" + text.encode() + b"}").get(name, missing) for text in self.fact_texts]
+        table = np.array([value if isinstance(value, int) else missing for value in values], dtype=np.int64)
+        return table[self.facts]
+
     def name_mask(self, predicate: str) -> Mask:
         """Which spans' names start with this text."""
         hit = np.array([name.startswith(predicate) for name in self.names], dtype=np.bool_)
@@ -94,6 +105,7 @@ COLUMN_TYPES: Mapping[str, type[np.generic]] = {
     "batch": np.int64,
     "step": np.int64,
     "epoch": np.int32,
+    "facts": np.int32,
 }
 
 
@@ -108,19 +120,19 @@ def concatenate(tables: Sequence[SpanTable]) -> SpanTable:
         return empty_table()
     names: dict[str, int] = {}
     tensors: dict[str, int] = {"": 0}
+    facts: dict[str, int] = {"": 0}
     columns: dict[str, list[NDArray[Any]]] = {column: [] for column in COLUMN_TYPES}
     for table in tables:
-        name_map = _intern(names, table.names)
-        tensor_map = _intern(tensors, table.tensors)
+        maps = {
+            "name": _intern(names, table.names),
+            "tensor": _intern(tensors, table.tensors),
+            "facts": _intern(facts, table.fact_texts),
+        }
         for column, collected in columns.items():
             values = getattr(table, column)
-            if column == "name":
-                values = name_map[values]
-            elif column == "tensor":
-                values = tensor_map[values]
-            collected.append(values)
+            collected.append(maps[column][values] if column in maps else values)
     joined = {column: np.concatenate(collected) for column, collected in columns.items()}
-    return SpanTable(**joined, names=tuple(names), tensors=tuple(tensors))
+    return SpanTable(**joined, names=tuple(names), tensors=tuple(tensors), fact_texts=tuple(facts))
 
 
 def _intern(table: dict[str, int], texts: Sequence[str]) -> Codes:
@@ -159,6 +171,10 @@ class PartInfo:
     unix_ns: int = 0
     monotonic_ns: int = 0
     path: Path | None = None
+    drift_ppb: int | None = 0
+    """How many ns a second the part's clock lost against rank 0's (None = not a steady drift, or not known)."""
+    file: int = 0
+    """Number of the file, where a rank wrote several (`ringtune.timeline.merge.one_part_a_rank` joins them)."""
 
 
 @dataclass(frozen=True)
@@ -196,4 +212,4 @@ class Trace:
         return tuple(instant for instant in self.instants if instant.name == name)
 
 
-assert {f.name for f in fields(SpanTable)} == set(COLUMN_TYPES) | {"names", "tensors"}
+assert {f.name for f in fields(SpanTable)} == set(COLUMN_TYPES) | {"names", "tensors", "fact_texts"}

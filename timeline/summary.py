@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from ringtune.timeline.arrivals import Arrivals, arrivals
+from ringtune.timeline.awaiting import Awaited, Negotiation, awaited, negotiations
 from ringtune.timeline.bandwidth import KindTraffic, bus_rate, traffic
 from ringtune.timeline.batches import rank_steps
+from ringtune.timeline.causality import Causality, causality
 from ringtune.timeline.fusion import Fusion, fusion
 from ringtune.timeline.phases import Exposure, StageTime, exposure, stage_times
 from ringtune.timeline.spans import Ints, SpanTable, Trace
@@ -90,6 +92,12 @@ class Summary:
     dropped: int
     clock_error_ns: int | None
     """Largest bound of all ranks; None when one is not known."""
+    causality: Causality
+    """Whether anything was received before it was sent, by the aligned clocks."""
+    awaited: tuple[Awaited, ...]
+    """Who waited for whom; empty where the trace does not say."""
+    negotiations: tuple[Negotiation, ...]
+    """Each rank's negotiated time, split into waiting for the last rank and control."""
 
     def to_json(self) -> dict[str, Any]:
         """The summary as plain JSON values."""
@@ -134,6 +142,9 @@ def summarize(
         errors=len(trace.instants_named(ERROR)),
         dropped=sum(part.dropped for part in trace.parts),
         clock_error_ns=max(known, default=0) if len(known) == len(errors) else None,
+        causality=causality(trace),
+        awaited=awaited(spans),
+        negotiations=negotiations(spans) if trace.source in ("part", "merged") else (),
     )
 
 

@@ -22,6 +22,8 @@ def summary_view(summary: Summary) -> RenderableType:
         parts.append(communication_table(summary))
     if summary.fusion:
         parts.append(fusion_line(summary))
+    if summary.awaited:
+        parts.append(awaited_table(summary))
     if summary.arrivals.ranks:
         parts.append(arrival_table(summary))
     if summary.epochs:
@@ -40,7 +42,8 @@ def _headline(summary: Summary) -> Text:
         )
         text.append(f" (shortest {time_text(steps.shortest_ns)}, longest {time_text(steps.longest_ns)})")
     if summary.clock_error_ns:
-        text.append(f"\nclocks of all hosts aligned within ±{time_text(summary.clock_error_ns)}", "dim")
+        checked = f"{summary.causality.violations} of {summary.causality.checked} batches contradict that"
+        text.append(f"\nclocks of all hosts aligned within ±{time_text(summary.clock_error_ns)}; {checked}", "dim")
     return text
 
 
@@ -58,6 +61,11 @@ def _warnings(summary: Summary) -> Iterator[Text]:
         found.append(f"{summary.skipped} events made no sense and were left out")
     if summary.clock_error_ns is None and summary.source == "merged":
         found.append("a host's clock was not measured: comparisons between hosts may be off")
+    if summary.causality.violations:
+        found.append(
+            f"{summary.causality.violations} of {summary.causality.checked} batches were received before they were "
+            f"sent, by up to {time_text(summary.causality.worst_ns)}: the clocks are worse than they claim"
+        )
     if summary.stalls or summary.errors:
         found.append(f"{summary.stalls} stalls, {summary.errors} failed operations")
     for sentence in found:
@@ -121,6 +129,15 @@ def fusion_line(summary: Summary) -> Text:
         f"Fusion: {fusion.batches} batches{rate}, {fusion.tensors_per_batch:.1f} tensors "
         f"and {bytes_text(fusion.bytes_per_batch)} each{fill}"
     )
+
+
+def awaited_table(summary: Summary) -> Table:
+    """Who was ready and waited for whom."""
+    table = new_table("Waited for another rank", "rank", "for rank", "times", "sum", "longest")
+    for wait in sorted(summary.awaited, key=lambda wait: -wait.total_ns):
+        cells = (str(wait.count), time_text(wait.total_ns), time_text(wait.longest_ns))
+        table.add_row(str(wait.rank), str(wait.peer), *cells)
+    return table
 
 
 def arrival_table(summary: Summary) -> Table:

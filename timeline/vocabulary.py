@@ -31,6 +31,10 @@ class Stage(IntEnum):
     """Spans of traces ringtune did not record and cannot place; the recorder never writes it."""
     KERNEL = 10
     """Work of a device other than communication, as other tools record it; the recorder never writes it."""
+    AWAIT = 11
+    PIECE = 12
+    CALLBACK = 13
+    COUNTER = 14
 
     @property
     def label(self) -> str:
@@ -40,6 +44,16 @@ class Stage(IntEnum):
 
 FOREIGN_STAGES = frozenset({Stage.OTHER, Stage.KERNEL})
 """Stages only traces of other tools have."""
+
+STAGE_LIMIT = max(Stage) + 1
+"""Larger than every stage's number."""
+
+
+def stage_labels() -> list[str]:
+    """Labels by the stages' numbers; empty where there is none."""
+    labels = {int(stage): stage.label for stage in Stage}
+    return [labels.get(number, "") for number in range(STAGE_LIMIT)]
+
 
 STAGE_OF_LABEL = {stage.label: stage for stage in Stage}
 
@@ -64,13 +78,25 @@ COPY_OUT_NAME = "MEMCPY_OUT_FUSION_BUFFER"
 WAIT_NAME = "WAIT"
 STEP_NAME = "STEP"
 CYCLE_NAME = "CYCLE_START"
+IN_FLIGHT_NAME, BUS_NAME = "IN_FLIGHT", "BUS_BANDWIDTH"
+"""Counters: bytes and operations under way; bytes per second of the batch that has just ended."""
 
-KNOBS, STALL, ERROR, CLOCK = "KNOBS", "STALL", "ERROR", "CLOCK"
+KNOBS, STALL, ERROR, CLOCK, JOIN = "KNOBS", "STALL", "ERROR", "CLOCK", "JOIN"
 ARRIVAL = "ARRIVAL"
 """Instant made from Horovod's rank ticks: the coordinator saw that rank's request for the tensor."""
 
 PART_EVENT = "ringtune_part"
 END_EVENT = "ringtune_end"
+TENSORS_EVENT = "ringtune_tensors"
+"""A list of tensors, by number: the negotiation of a whole batch is one event that names such a list."""
+
+
+GROUP_ARGUMENTS = ("tensors", "submitted", "queued_ns")
+"""In place of tensor and bytes where one event of a part stands for all tensors of a batch
+(`ringtune.timeline.groups`)."""
+
+FACTS = ("algorithm", "dtype", "process_set", "plan", "peer")
+"""Arguments of a span beside tensor, bytes, batch, step and epoch, in the order in which they are written."""
 
 
 @dataclass(frozen=True)
@@ -90,33 +116,33 @@ SPAN_WORDS = (
         Stage.NEGOTIATE,
         "NEGOTIATE_<KIND>",
         "submitted on this rank until all ranks agreed to run it",
-        ("tensor", "bytes", "batch", "step", "epoch"),
+        ("tensor", "bytes", "dtype", "process_set", "plan", "batch", "step", "epoch"),
         overlaps=True,
     ),
     SpanWord(
         Stage.QUEUE,
         QUEUE_NAME,
         "agreed until its batch starts",
-        ("tensor", "bytes", "batch", "step", "epoch"),
+        ("tensor", "bytes", "dtype", "process_set", "plan", "batch", "step", "epoch"),
         overlaps=True,
     ),
     SpanWord(
         Stage.COPY_IN,
         COPY_IN_NAME,
         "copied into the fusion buffer",
-        ("tensor", "bytes", "batch", "step", "epoch"),
+        ("tensor", "bytes", "dtype", "process_set", "plan", "batch", "step", "epoch"),
     ),
     SpanWord(
         Stage.COMMUNICATE,
         "RING_<KIND>",
         "the collective itself, one span a batch; the tensor is the first one's name and ` +N` for N more",
-        ("tensor", "bytes", "algorithm", "batch", "step", "epoch"),
+        ("tensor", "bytes", "algorithm", "dtype", "process_set", "plan", "batch", "step", "epoch"),
     ),
     SpanWord(
         Stage.COPY_OUT,
         COPY_OUT_NAME,
         "copied out of the fusion buffer",
-        ("tensor", "bytes", "batch", "step", "epoch"),
+        ("tensor", "bytes", "dtype", "process_set", "plan", "batch", "step", "epoch"),
     ),
     SpanWord(
         Stage.WAIT,
@@ -133,6 +159,30 @@ SPAN_WORDS = (
     SpanWord(Stage.RANGE, "the user's name", "a range named by the user or a framework hook", ("step", "epoch")),
     SpanWord(
         Stage.CYCLE, CYCLE_NAME, "instant: one cycle of the runtime (only with cycle marks on)", ("step", "epoch")
+    ),
+    SpanWord(
+        Stage.AWAIT,
+        "AWAIT",
+        "a batch was ready on this rank, or needed data, and `peer` had not come",
+        ("dtype", "process_set", "plan", "peer", "batch", "step", "epoch"),
+    ),
+    SpanWord(
+        Stage.PIECE,
+        "PACK, REDUCE, SPREAD, EXCHANGE",
+        "at full detail: a piece into shared memory, out of all slots, into the outputs; a step over links",
+        ("bytes", "dtype", "process_set", "plan", "batch", "step", "epoch"),
+    ),
+    SpanWord(
+        Stage.CALLBACK,
+        "CALLBACK",
+        "a batch was done until whoever waits for its tensors had been told",
+        ("dtype", "process_set", "plan", "batch", "step", "epoch"),
+    ),
+    SpanWord(
+        Stage.COUNTER,
+        f"{IN_FLIGHT_NAME}, {BUS_NAME}",
+        "counter: what was under way after a batch; how fast it was",
+        ("bytes", "operations", "bytes_per_s"),
     ),
 )
 
@@ -167,6 +217,7 @@ INSTANT_WORDS = (
     ),
     InstantWord(STALL, "stall", "a tensor waits for ranks that have not submitted it", ("tensor", "missing", "age_ns")),
     InstantWord(ERROR, "error", "an operation failed on this rank", ("tensor", "message")),
+    InstantWord(JOIN, "join", "all ranks had joined", ("last_rank",)),
     InstantWord(
         CLOCK, "clock", "rank 0's clock minus this rank's, half the best round trip as error", ("offset_ns", "error_ns")
     ),
@@ -199,8 +250,19 @@ ARGUMENT_WORDS = (
     ArgumentWord(
         "algorithm", "text", "of a `communicate` span of an allreduce: how it went; of KNOBS: its number, 0 = by table"
     ),
+    ArgumentWord("dtype", "text", "element type of the batch"),
+    ArgumentWord("process_set", "number", "process set of the batch; left out when 0 (all ranks)"),
+    ArgumentWord("peer", "rank", "who was waited for"),
+    ArgumentWord("operations", "number", "operations that are submitted and not done"),
+    ArgumentWord("bytes_per_s", "bytes/s", "bus bandwidth of one batch"),
+    ArgumentWord("last_rank", "rank", "who joined last"),
     ArgumentWord("hierarchical", "number", "reduce within hosts first: 0 = auto, 1 = on, 2 = off"),
-    ArgumentWord("plan", "number", "repeated steps follow a plan: 1 = yes, 0 = every step is negotiated"),
+    ArgumentWord(
+        "plan",
+        "number",
+        "of KNOBS: repeated steps follow a plan, 1 = yes, 0 = every step is negotiated; of a span: 1 = its batch ran "
+        "by the plan, without a message of the negotiation",
+    ),
     ArgumentWord("missing", "list of ranks", "ranks that have not submitted the tensor"),
     ArgumentWord("age_ns", "ns", "how long the oldest rank has waited"),
     ArgumentWord("message", "text", "what went wrong"),

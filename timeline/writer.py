@@ -16,7 +16,7 @@ import orjson
 
 from ringtune.errors import TraceIoError
 from ringtune.timeline.spans import Instant, PartInfo, SpanTable
-from ringtune.timeline.vocabulary import END_EVENT, FOREIGN_STAGES, FORMAT, PART_EVENT, Stage
+from ringtune.timeline.vocabulary import BUS_NAME, END_EVENT, FOREIGN_STAGES, FORMAT, PART_EVENT, Stage
 
 Event = dict[str, Any]
 
@@ -83,13 +83,19 @@ def process_events(rank: int, label: str, stages: Iterable[Stage]) -> list[Event
     return events
 
 
-def span_args(row: tuple[int, int, int, int, int], tensors: Sequence[str]) -> Event:
-    """Return a span's arguments from (tensor code, bytes, batch, step, epoch); what is not known is left out."""
-    tensor, size, batch, step, epoch = row
+Row = tuple[int, int, int, int, int, int]
+"""Codes and numbers of a span's arguments: tensor, bytes, batch, step, epoch, facts."""
+
+
+def span_args(row: Row, table: SpanTable) -> Event:
+    """Return a span's arguments; what is not known is left out."""
+    tensor, size, batch, step, epoch, facts = row
     args: Event = {}
     if tensor:
-        args["tensor"] = tensors[tensor]
+        args["tensor"] = table.tensors[tensor]
     args["bytes"] = size
+    if facts:
+        args |= orjson.loads("{" + table.fact_texts[facts] + "}")
     if batch:
         args["batch"] = batch
     if step >= 0:
@@ -98,15 +104,21 @@ def span_args(row: tuple[int, int, int, int, int], tensors: Sequence[str]) -> Ev
     return args
 
 
-def cycle_args(row: tuple[int, int, int, int, int]) -> Event:
+def cycle_args(row: Row) -> Event:
     """Return a cycle mark's arguments from the same row; it has neither tensor nor bytes."""
-    _, _, _, step, epoch = row
+    _, _, _, step, epoch, _ = row
     return {"step": step, "epoch": epoch} if step >= 0 else {"epoch": epoch}
 
 
-def argument_rows(table: SpanTable) -> Iterator[tuple[int, int, int, int, int]]:
+def counter_args(name: str, row: Row) -> Event:
+    """Return a counter's values from the same row."""
+    _, size, operations, *_ = row
+    return {"bytes_per_s": size} if name == BUS_NAME else {"bytes": size, "operations": operations}
+
+
+def argument_rows(table: SpanTable) -> Iterator[Row]:
     """Rows for `span_args`, span by span."""
-    columns = (table.tensor, table.bytes, table.batch, table.step, table.epoch)
+    columns = (table.tensor, table.bytes, table.batch, table.step, table.epoch, table.facts)
     return zip(*(column.tolist() for column in columns), strict=True)
 
 
@@ -155,4 +167,6 @@ def _part_event(row: tuple[Any, ...], spans: SpanTable) -> Event:
     event: Event = {"name": spans.names[name], "cat": Stage(stage).label, "pid": rank, "tid": stage, "ts": begin / 1000}
     if stage == Stage.CYCLE:
         return {**event, "ph": "i", "s": "p", "args": cycle_args(arguments)}
-    return {**event, "ph": "X", "dur": (end - begin) / 1000, "args": span_args(arguments, spans.tensors)}
+    if stage == Stage.COUNTER:
+        return {**event, "ph": "C", "args": counter_args(spans.names[name], arguments)}
+    return {**event, "ph": "X", "dur": (end - begin) / 1000, "args": span_args(arguments, spans)}

@@ -81,6 +81,26 @@ class TrainRank:
 
 
 @dataclass(frozen=True)
+class TraceRun:
+    """What a rank does that times steps with the timeline on and off.
+
+    Args:
+        profiles: sizes in bytes of the tensors of a step, by case.
+        rounds: bursts of each kind (off, on, off again) per case.
+        seconds: of one burst.
+    """
+
+    profiles: list[list[int]]
+    rounds: int
+    seconds: float
+
+    @classmethod
+    def from_json(cls, text: str) -> TraceRun:
+        """Returns what `dataclasses.asdict` and `json.dumps` made of a `TraceRun`."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
 class LearnRun:
     """What a rank does that times the algorithms of allreduce.
 

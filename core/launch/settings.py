@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ringtune.variables import LOG_LEVELS, TRANSPORTS
+from ringtune.variables import DETAILS, LOG_LEVELS, TRANSPORTS
 
 _MIB = 1 << 20
 AT_LEAST_0 = click.IntRange(min=0)
@@ -56,6 +56,21 @@ SETTINGS = (
         "RINGTUNE_TIMELINE_MARK_CYCLES",
         None,
         "Mark the runtime's cycles in the timeline.",
+    ),
+    Setting(("--timeline-steps",), "RINGTUNE_TIMELINE_STEPS", str, "Record only steps FIRST:END, several by commas."),
+    Setting(
+        ("--timeline-detail",),
+        "RINGTUNE_TIMELINE_DETAIL",
+        click.Choice(DETAILS),
+        "Full: the pieces of every batch too.",
+    ),
+    Setting(("--timeline-gzip/--no-timeline-gzip",), "RINGTUNE_TIMELINE_GZIP", None, "Pack the timeline's parts."),
+    Setting(
+        ("--timeline-rotate-mb",),
+        "RINGTUNE_TIMELINE_ROTATE_BYTES",
+        AT_LEAST_0,
+        "MiB after which a part goes on in another file.",
+        _MIB,
     ),
     Setting(
         ("--fusion-threshold-mb",),

@@ -86,6 +86,7 @@ class About:
     instants: tuple[Instant, ...]
     ranks: tuple[int, ...]
     problems: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ("",)
 
 
 @dataclass
@@ -108,7 +109,8 @@ class TimelineIndex:
     @staticmethod
     def build(trace: Trace, problems: tuple[str, ...] = ()) -> TimelineIndex:
         """Return the index of a trace whose times are the job's."""
-        about = About(trace.spans.names, trace.spans.tensors, shown_instants(trace), trace.ranks, problems)
+        spans = trace.spans
+        about = About(spans.names, spans.tensors, shown_instants(trace), trace.ranks, problems, spans.fact_texts)
         return TimelineIndex.of(build_lanes(trace.spans), about)
 
     @staticmethod
@@ -121,7 +123,7 @@ class TimelineIndex:
             begin = min(float(lane.begin[0]) for lane in lanes)
             extent = Window(begin, max(begin + 1000, *(float(lane.reach[-1]) for lane in lanes)))
         return TimelineIndex(
-            spans=SpanTable(**columns, names=about.names, tensors=about.tensors),
+            spans=SpanTable(**columns, names=about.names, tensors=about.tensors, fact_texts=about.facts),
             lanes=lanes,
             instants=about.instants,
             ranks=about.ranks,

@@ -27,7 +27,7 @@ from ringtune.dashboard.data.timeline_levels import ITEM_TYPES, LANE_TYPES, Lane
 from ringtune.dashboard.data.timeline_path import PATH_TYPES, PathTable, path_of
 from ringtune.timeline.spans import Instant, Trace
 
-FORMAT = 1
+FORMAT = 2
 KEPT_BYTES = 12 * 2**30
 """Indexes beyond this are removed, those that were not looked at for longest first."""
 
@@ -68,7 +68,8 @@ def save(folder: Path, trace: Trace, problems: tuple[str, ...], told: Told) -> N
 
         told(0.0, "sorting into lanes")
         table = build_lanes(trace.spans, allocate, lambda share: told(0.8 * share, "sorting into lanes"))
-        about = About(trace.spans.names, trace.spans.tensors, shown_instants(trace), trace.ranks, problems)
+        spans = trace.spans
+        about = About(spans.names, spans.tensors, shown_instants(trace), trace.ranks, problems, spans.fact_texts)
         told(0.8, "finding the critical path")
         _put(temporary, "item", table.items)
         _put(temporary, "path", path_of(trace).columns())
@@ -91,6 +92,7 @@ def _document(table: LaneTable, about: About) -> dict[str, Any]:
         "format": FORMAT,
         "names": about.names,
         "tensors": about.tensors,
+        "facts": about.facts,
         "instants": instants,
         "ranks": about.ranks,
         "problems": about.problems,
@@ -110,7 +112,7 @@ def open_index(folder: Path) -> TimelineIndex | None:
         return None
     instants = tuple(Instant(name, kind, rank, at, args) for name, kind, rank, at, args in document["instants"])
     names, tensors, ranks, problems = (tuple(document[name]) for name in ("names", "tensors", "ranks", "problems"))
-    about = About(names, tensors, instants, ranks, problems)
+    about = About(names, tensors, instants, ranks, problems, tuple(document["facts"]))
     return TimelineIndex.of(LaneTable(spans, items, document["lanes"]), about, path)
 
 

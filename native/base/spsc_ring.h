@@ -33,16 +33,20 @@ class SpscRing {
   /// Producer. False when full. `publish` is release, or seq_cst when the producer then looks at a flag by which the
   /// consumer says that it sleeps (store of the tail, load of the flag: only seq_cst keeps that order).
   bool try_push(const T& value, std::memory_order publish = std::memory_order_release) noexcept {
-    // relaxed: only this thread writes tail_.
-    const std::size_t tail = tail_.load(std::memory_order_relaxed);
-    if (tail - cached_head_ > mask_) {
+    return try_push_all(std::span(&value, 1), publish);
+  }
+
+  /// Producer. All of them or none: false when there is not room for all.
+  bool try_push_all(std::span<const T> values, std::memory_order publish = std::memory_order_release) noexcept {
+    const std::size_t tail = tail_.load(std::memory_order_relaxed);  // only this thread writes tail_
+    if (tail + values.size() - cached_head_ > mask_ + 1) {
       // acquire: the consumer has finished reading a slot before it releases it through head_.
       cached_head_ = head_.load(std::memory_order_acquire);
-      if (tail - cached_head_ > mask_) return false;
+      if (tail + values.size() - cached_head_ > mask_ + 1) return false;
     }
-    slots_[tail & mask_] = value;
-    // release: whoever sees the new tail sees the slot.
-    tail_.store(tail + 1, publish);
+    for (std::size_t i = 0; i < values.size(); ++i) slots_[(tail + i) & mask_] = values[i];
+    // release: whoever sees the new tail sees the slots.
+    tail_.store(tail + values.size(), publish);
     return true;
   }
 

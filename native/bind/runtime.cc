@@ -179,8 +179,12 @@ void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
       .def("propose_knobs", &propose_knobs, nb::arg("knobs"))
       .def("end_step", &end_step)
       .def("counters", [](const Runtime& self) { return to_dict(self.counters()); })
-      .def("start_timeline", &Runtime::start_timeline, nb::arg("path"), nb::arg("mark_cycles") = false,
-           nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "start_timeline",
+          [](Runtime& self, const std::string& path, bool mark_cycles, bool pieces, bool gzip,
+             std::uint64_t rotate_bytes) { self.start_timeline({path, mark_cycles, pieces, gzip, rotate_bytes}); },
+          nb::arg("path"), nb::arg("mark_cycles") = false, nb::arg("pieces") = false, nb::arg("gzip") = false,
+          nb::arg("rotate_bytes") = 0, nb::call_guard<nb::gil_scoped_release>())
       .def("stop_timeline", &Runtime::stop_timeline, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("recording", [](Runtime& self) { return self.tracer().recording(); })
       .def("record_range", &Runtime::record_range, nb::arg("name"), nb::arg("begin_ns"), nb::arg("end_ns"))

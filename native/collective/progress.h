@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "trace/piece_log.h"
 #include "transport/waker.h"
 
 namespace ringtune {
@@ -26,6 +27,7 @@ void advance_until(Waker& waker, std::int64_t idle_timeout_ns, Done done, Advanc
     if (!fresh) deadline = idle_deadline();
     fresh = true;
     if (deadline.expired()) complain();
+    const WaitTimer timer;
     waker.wait(ticket, deadline);
   }
 }

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "device/cpu_kernels.h"
+#include "trace/piece_log.h"
 
 namespace ringtune {
 namespace {
@@ -55,6 +56,7 @@ class ScheduleRun final : public Activity {
       if (!begun_) begin_step();
       moved = move() || moved;
       if (!step_done()) break;
+      record_step();
       ++at_;
       begun_ = false;
       moved = true;
@@ -84,9 +86,19 @@ class ScheduleRun final : public Activity {
   }
 
  private:
+  /// At full detail only.
+  void record_step() const {
+    PieceLog* const log = PieceLog::current();
+    if (log == nullptr || step_ns_ == 0) return;
+    std::size_t bytes = 0;
+    for (const Incoming& receive : receives_) bytes += receive.range.size;
+    log->add(Piece::kExchange, step_ns_, bytes);
+  }
+
   void begin_step() {
     const Step& step = schedule_[at_];
     begun_ = true;
+    step_ns_ = PieceLog::current() != nullptr ? now_ns() : 0;
     sends_.clear();
     receives_.clear();
     for (const Send& send : step.sends) {
@@ -185,6 +197,7 @@ class ScheduleRun final : public Activity {
   std::size_t element_bytes_;
   std::size_t at_ = 0;  // in the schedule
   bool begun_ = false;  // that step
+  std::int64_t step_ns_ = 0;
   std::vector<Outgoing> sends_;
   std::vector<Incoming> receives_;
   alignas(64) std::array<std::byte, kTurnBytes> turn_;

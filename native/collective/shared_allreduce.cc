@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "device/cpu_kernels.h"
+#include "trace/piece_log.h"
 
 namespace ringtune {
 namespace {
@@ -98,6 +99,7 @@ class SharedAllreduce::Round {
     }
     // The slot is free when everyone is done with the piece that it held before.
     if (packed_ >= arena_.slots()) arena_.wait_all(ArenaCounter::kTaken, packed_ - arena_.slots() + 1);
+    const PieceTimer timer(Piece::kPack, elements_of(packed_) * element_);
     std::byte* const slot = arena_.slot(arena_.position(), packed_);
     packing_.walk(elements_of(packed_),
                   [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
@@ -111,6 +113,7 @@ class SharedAllreduce::Round {
   /// `dtype`.
   template <typename Target>
   void reduce(std::size_t piece, std::size_t begin, std::size_t count, DType dtype, Target&& target) {
+    const PieceTimer timer(Piece::kReduce, count * element_);
     std::array<const std::byte*, kMostMembers> bases;
     std::array<const std::byte*, kMostMembers> inputs;
     const auto size = static_cast<std::size_t>(arena_.size());
@@ -179,6 +182,7 @@ class SharedAllreduce::Round {
     for (int member = 0; member < arena_.size(); ++member) {
       if (member != arena_.position()) arena_.wait(member, ArenaCounter::kReduced, piece + 1);
       const std::size_t begin = part_begin(piece, member);
+      const PieceTimer timer(Piece::kSpread, (part_begin(piece, member + 1) - begin) * element_);
       const std::byte* const slot = arena_.slot(member, piece);
       spreading_.walk(part_begin(piece, member + 1) - begin,
                       [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "device/cpu_kernels.h"
+#include "trace/piece_log.h"
 
 namespace ringtune {
 
@@ -152,6 +153,9 @@ ActivityPtr start_transfer(const Group& group, std::span<std::byte> data, Stream
 }
 
 void run_transfer(const Group& group, std::span<std::byte> data, const StreamTransfer& transfer) {
+  std::size_t bytes = 0;
+  for (const ChunkRange& piece : transfer.recv) bytes += piece.size;
+  const PieceTimer timer(Piece::kExchange, bytes);
   finish(*start_transfer(group, data, transfer), *group.waker, group.idle_timeout_ns);
 }
 

@@ -13,7 +13,8 @@
 namespace ringtune {
 namespace {
 
-constexpr std::int64_t kClockIntervalNs = 10'000'000'000;  // drift of a quartz: some 10 us in that time
+// Of looks at rank 0's clock, at most: the line through them needs some at the beginning, few later.
+constexpr std::int64_t kClockIntervalNs = 10'000'000'000;
 
 void pin(std::thread& thread, int core) {
   if (core < 0) return;
@@ -23,15 +24,6 @@ void pin(std::thread& thread, int core) {
   if (pthread_setaffinity_np(thread.native_handle(), sizeof(set), &set) != 0) {
     log(LogLevel::kWarning, "the cycle thread cannot be bound to core ", core, ": no such core for this process");
   }
-}
-
-std::string json_object(const Knobs& knobs, std::uint32_t epoch) {
-  std::ostringstream out;
-  out << "{\"epoch\":" << epoch << ",\"fusion_bytes\":" << knobs.fusion_bytes
-      << ",\"cycle_time_ns\":" << knobs.cycle_time_ns << ",\"segment_bytes\":" << knobs.segment_bytes
-      << ",\"cache_capacity\":" << knobs.cache_capacity << ",\"algorithm\":" << knobs.algorithm
-      << ",\"hierarchical\":" << knobs.hierarchical << ",\"plan\":" << (knobs.plan ? 1 : 0) << "}";
-  return out.str();
 }
 
 std::exception_ptr failure_of(const FailAction& action) {
@@ -171,9 +163,10 @@ bool Engine::cycle() {
   const ControlCounters& control = negotiator_.counters();
   counters_.control_messages.store(control.messages, std::memory_order_relaxed);
   counters_.control_bytes.store(control.bytes, std::memory_order_relaxed);
-  if (worked && tracer_.recording() && control_ && !shares_clock_ && now_ns() - last_look_ns_ > kClockIntervalNs) {
+  if (worked && tracer_.recording() && control_ && !shares_clock_ && now_ns() - last_look_ns_ > look_interval_ns_) {
     look_at_clock();
     last_look_ns_ = now_ns();
+    look_interval_ns_ = std::min(2 * look_interval_ns_, kClockIntervalNs);
   }
   return worked;
 }
@@ -203,6 +196,7 @@ void Engine::take_mail() {
 
 void Engine::take_submitted() {
   for (const OperationPtr operation : tickets_.take_submitted()) {
+    in_flight_bytes_ += operation->prepared->bytes;
     // The request lives in what the operation holds: one count for both.
     negotiator_.local_ready(SharedRequest(operation->prepared, &operation->prepared->request), operation->submitted_ns,
                             reinterpret_cast<Tag>(operation));
@@ -240,17 +234,6 @@ void Engine::handle(const ClockPing& ping, int from) {
 void Engine::send_clock_ping() {
   control_->send(control_->parent(), encode(ClockPing{now_ns(), 0, fabric_.rank()}));
   control_->flush();
-}
-
-void Engine::record_clock(const ClockSample& sample) {
-  last_look_ns_ = now_ns();
-  if (tracer_.recording()) {
-    tracer_.event("CLOCK", "clock", last_look_ns_,
-                  "{\"offset_ns\":" + std::to_string(sample.offset_ns) +
-                      ",\"error_ns\":" + std::to_string(sample.error_ns) + "}");
-  }
-  clock_looks_.store(looks_wanted_, std::memory_order_release);
-  futex_wake(clock_looks_, kFutexWakeAll, FutexScope::kPrivate);
 }
 
 bool Engine::perform(std::vector<Action> actions) {
@@ -310,13 +293,17 @@ void Engine::execute(const ExecuteAction& action, std::span<const OperationPtr> 
   if (control_) control_->flush();  // a peer may still wait for a decision: nothing of ours stays behind a long batch
   drain();
   const BatchContext context{sets_->communicator(action.process_set), action.batch_id, epoch(),
-                             step_.load(std::memory_order_relaxed), action.rows};
+                             step_.load(std::memory_order_relaxed),   action.rows,     action.process_set};
   if (!action.absent.empty()) {
     executor_->execute(AbsentBatch(action.absent, now_ns()).operations(), context);
     return;
   }
   executor_->execute(batch, context);
-  tickets_.finish(batch, nullptr);
+  finish(batch, context);
+}
+
+BatchContext Engine::round_context() const {
+  return {*world_, round_id_, epoch(), step_.load(std::memory_order_relaxed), {}, 0, true};
 }
 
 void Engine::apply(const ApplyKnobsAction& action) {
@@ -329,10 +316,6 @@ void Engine::apply(const ApplyKnobsAction& action) {
   record_knobs();
 }
 
-void Engine::record_knobs() const {
-  if (tracer_.recording()) tracer_.event("KNOBS", "knobs", now_ns(), json_object(knobs(), epoch()));
-}
-
 void Engine::fail_one(const FailAction& action) {
   if (tracer_.recording()) {
     tracer_.event("ERROR", "error", now_ns(),
@@ -340,22 +323,8 @@ void Engine::fail_one(const FailAction& action) {
   }
   const OperationPtr operation = tickets_.in_flight(action.process_set, action.name);
   if (operation == nullptr) return;
+  in_flight_bytes_ -= operation->prepared->bytes;
   tickets_.finish({&operation, 1}, failure_of(action));
-}
-
-void Engine::report_stall(const StallAction& action) {
-  std::ostringstream age;
-  age.precision(1);
-  age << std::fixed << static_cast<double>(action.age_ns) * 1e-9;
-  log(LogLevel::kWarning, "stalled: tensor '", action.name, "' was submitted ", age.str(),
-      " s ago and still waits for ", action.missing.size() > 1 ? "ranks " : "rank ", rank_list(action.missing),
-      ". Is it busy, blocked or gone, or does it run other collectives?");
-  if (!tracer_.recording()) return;
-  std::ostringstream args;
-  args << "{\"tensor\":" << json_quote(action.name) << ",\"missing\":[";
-  for (std::size_t i = 0; i < action.missing.size(); ++i) args << (i > 0 ? "," : "") << action.missing[i];
-  args << "],\"age_ns\":" << action.age_ns << "}";
-  tracer_.event("STALL", "stall", now_ns(), args.str());
 }
 
 }  // namespace ringtune

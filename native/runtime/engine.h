@@ -72,6 +72,7 @@ class Engine {
   /// Its thread-safe part: who is in which set.
   [[nodiscard]] const ProcessSetTable& process_sets() const noexcept { return *sets_; }
   void mark_cycles(bool on) noexcept { mark_cycles_.store(on, std::memory_order_relaxed); }
+  void record_pieces(bool on) noexcept { executor_->record_pieces(on); }
 
   /// A peer died (monitor thread): everything in flight fails.
   void peer_lost(int rank, const std::string& reason) noexcept;
@@ -99,6 +100,8 @@ class Engine {
   void handle(const ClockPing& ping, int from);
   bool perform(std::vector<Action> actions);
   void execute(const ExecuteAction& action, std::span<const OperationPtr> batch);
+  void finish(std::span<const OperationPtr> batch, const BatchContext& context);
+  [[nodiscard]] BatchContext round_context() const;
   void post_round(const RoundAction& action, std::int64_t now_ns);
   bool resume_round(Deadline deadline);
   std::int64_t end_round(bool agreed);
@@ -137,12 +140,14 @@ class Engine {
   std::unique_ptr<Executor> executor_;
   ClockSync clock_;
   std::int64_t last_look_ns_ = 0;
+  std::int64_t look_interval_ns_ = 250'000'000;  // grows: see cycle()
   std::uint32_t looks_wanted_ = 0;
   bool leaving_ = false;
   std::vector<OperationPtr> round_;  // of the plan, that is posted
   std::uint32_t round_id_ = 0;
   std::int64_t round_since_ns_ = 0;
   std::int64_t round_reported_ns_ = 0;
+  std::size_t in_flight_bytes_ = 0;  // of operations that were taken and are not done
 
   // Mail for the driving thread, and what it publishes.
   mutable std::mutex mutex_;

@@ -105,6 +105,7 @@ bool Engine::expects_alone(const RepeatedRequest& repeated) const noexcept {
 /// When it ended; 0 and the ticket when it goes on, in the round that is posted now or without the plan.
 std::int64_t Engine::post_alone(Operation& operation, Ticket& ticket) {
   const std::int64_t now = operation.submitted_ns;
+  in_flight_bytes_ += operation.prepared->bytes;
   const SharedRequest request(operation.prepared, &operation.prepared->request);
   post_round(negotiator_.post_alone(request, reinterpret_cast<Tag>(&operation), now), now);
   const std::optional<bool> agreed = executor_->round_agreed(Deadline::at(0));

@@ -13,7 +13,7 @@ void Engine::post_round(const RoundAction& action, std::int64_t now_ns) {
   for (const Tag tag : negotiator_.round_batch()) round_.push_back(reinterpret_cast<OperationPtr>(tag));
   round_id_ = action.batch_id;
   round_since_ns_ = round_reported_ns_ = now_ns;
-  executor_->post_round(round_, {*world_, round_id_, epoch(), step_.load(std::memory_order_relaxed), {}}, action.token);
+  executor_->post_round(round_, round_context(), action.token);
 }
 
 /// Whether the posted round is over, having run or not; in shared memory it waits for the other ranks until the
@@ -32,9 +32,9 @@ bool Engine::resume_round(Deadline deadline) {
 std::int64_t Engine::end_round(bool agreed) {
   std::int64_t end_ns = now_ns();
   if (agreed) {
-    end_ns = executor_->finish_round(round_, {*world_, round_id_, epoch(), step_.load(std::memory_order_relaxed), {}},
-                                     end_ns);
-    tickets_.finish(round_, nullptr);
+    const BatchContext context = round_context();
+    end_ns = executor_->finish_round(round_, context, end_ns);
+    finish(round_, context);
   }
   negotiator_.round_done(agreed, end_ns);
   return end_ns;

@@ -18,6 +18,10 @@ void Engine::finish_decided(const std::string& name, std::int64_t number) {
   const OperationPtr operation = tickets_.in_flight(ProcessSets::kGlobal, name);
   RINGTUNE_CHECK(operation != nullptr, "'", name, "' was decided but is not in flight");
   operation->number = number;
+  in_flight_bytes_ -= operation->prepared->bytes;
+  if (tracer_.recording() && operation->request().kind == CollectiveKind::kJoin) {
+    tracer_.event("JOIN", "join", now_ns(), "{\"last_rank\":" + std::to_string(number) + "}");
+  }
   tickets_.finish({&operation, 1}, nullptr);
 }
 

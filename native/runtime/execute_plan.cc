@@ -32,12 +32,19 @@ void Executor::post_link_round(std::span<const OperationPtr> batch, const BatchC
   const BatchShape shape = shape_of(requests_of(batch));
   packed_ = shape.votes_first ? std::span<std::byte>{} : pack(batch, context);
   link_round_.emplace(context.communicator, shape, RoundVote{token, false}, knobs_, packed_.data());
+  posted_ns_ = tracer_.recording() ? now_ns() : 0;
+  link_awaited_ = -1;
   (void)link_round_->advance();
 }
 
 std::optional<bool> Executor::link_round_agreed() {
   (void)link_round_->advance();
-  if (!link_round_->done()) return std::nullopt;
+  if (!link_round_->done()) {
+    if (posted_ns_ > 0) {
+      if (const std::vector<int> absent = link_round_->absent(); !absent.empty()) link_awaited_ = absent.back();
+    }
+    return std::nullopt;
+  }
   const bool agreed = link_round_->agreed();
   if (!agreed) link_round_.reset();
   return agreed;
@@ -50,6 +57,7 @@ std::int64_t Executor::finish_link_round(std::span<const OperationPtr> batch, co
   link_round_.reset();
   for (const OperationPtr operation : batch) operation->agreed_ns = begin_ns;
   record_start(batch, context, begin_ns);
+  if (tracer_.recording()) record_await(batch.front()->request(), context, begin_ns, link_awaited_);
   if (shape.votes_first) {
     allreduce_one(batch, context);
   } else {

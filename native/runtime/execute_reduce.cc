@@ -7,6 +7,7 @@
 #include "device/cpu_kernels.h"
 #include "fusion/plan.h"
 #include "runtime/executor.h"
+#include "trace/piece_log.h"
 
 namespace ringtune {
 
@@ -26,6 +27,8 @@ Arena* Executor::arena_of(Communicator& communicator) const {
 }
 
 namespace {
+
+constexpr auto kSharedMemory = static_cast<Algorithm>(kSharedMemoryAlgorithm);
 
 /// As they travel.
 std::size_t byte_sum(std::span<const OperationPtr> batch) noexcept {
@@ -53,16 +56,27 @@ void Executor::gather_fragments(std::span<const OperationPtr> batch, int size) {
 void Executor::allreduce_shared(std::span<const OperationPtr> batch, const BatchContext& context, Arena& arena) {
   const std::int64_t begin_ns = now_ns();
   gather_fragments(batch, arena.size());
-  const bool agreed = shared_allreduce(arena, fragments_, round_of(batch.front()->request(), context.batch_id));
-  if (!agreed) throw Protocol("the ranks do not agree on batch " + std::to_string(context.batch_id));
-  record_batch(batch, context, begin_ns, byte_sum(batch), Algorithm::kTable);
+  const Request& request = batch.front()->request();
+  SharedAllreduce round(arena, fragments_, round_of(request, context.batch_id));
+  posted_ns_ = tracer_.recording() ? now_ns() : 0;
+  std::optional<bool> agreed;
+  while (!agreed) agreed = round.agreed(Deadline::never());
+  if (!*agreed) throw Protocol("the ranks do not agree on batch " + std::to_string(context.batch_id));
+  if (posted_ns_ > 0) record_await(request, context, now_ns(), arena.awaited_rank());
+  round.finish();
+  record_batch(batch, context, begin_ns, byte_sum(batch), kSharedMemory);
 }
 
 void Executor::post_round(std::span<const OperationPtr> batch, const BatchContext& context, std::uint64_t token) {
   Arena* const arena = arena_of(context.communicator);
   if (arena == nullptr) return post_link_round(batch, context, token);
   gather_fragments(batch, arena->size());
-  round_.emplace(*arena, fragments_, round_of(batch.front()->request(), token));
+  const Request& request = batch.front()->request();
+  std::optional<PieceLog> pieces;
+  if (pieces_.load(std::memory_order_relaxed)) [[unlikely]]
+    pieces.emplace(tracer_, span_of(Stage::kPiece, request, context));
+  round_.emplace(*arena, fragments_, round_of(request, token));
+  posted_ns_ = tracer_.recording() ? now_ns() : 0;
 }
 
 std::int64_t Executor::finish_round(std::span<const OperationPtr> batch, const BatchContext& context,
@@ -70,8 +84,15 @@ std::int64_t Executor::finish_round(std::span<const OperationPtr> batch, const B
   if (link_round_) return finish_link_round(batch, context);
   for (const OperationPtr operation : batch) operation->agreed_ns = agreed_ns;
   record_start(batch, context, agreed_ns);
+  const Request& request = batch.front()->request();
+  std::optional<PieceLog> pieces;
+  if (tracer_.recording()) [[unlikely]] {
+    // Without a negotiation this is what a late rank costs: the batch was ready here.
+    record_await(request, context, agreed_ns, context.communicator.arena()->awaited_rank());
+    if (pieces_.load(std::memory_order_relaxed)) pieces.emplace(tracer_, span_of(Stage::kPiece, request, context));
+  }
   round_->finish();
-  return record_batch(batch, context, agreed_ns, byte_sum(batch), Algorithm::kTable);
+  return record_batch(batch, context, agreed_ns, byte_sum(batch), kSharedMemory);
 }
 
 /// A tensor alone that travels as it is needs no fusion buffer: it is reduced where its result belongs.

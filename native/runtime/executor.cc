@@ -1,7 +1,11 @@
 #include "runtime/executor.h"
 
+#include <algorithm>
+#include <array>
+
 #include "base/check.h"
 #include "base/clock.h"
+#include "trace/piece_log.h"
 
 namespace ringtune {
 
@@ -17,17 +21,67 @@ void Executor::record_start(std::span<const OperationPtr> batch, const BatchCont
   add(counters_.bytes, bytes);
   add(counters_.collectives, std::uint64_t{batch.size()});
   add(counters_.batches, std::uint64_t{1});
-  if (!tracer_.recording()) return;
-  for (const OperationPtr operation : batch) {
-    const std::uint32_t name = trace_name(tracer_, *operation->prepared);
-    const std::uint64_t size = operation->prepared->bytes;
-    const auto kind = static_cast<std::uint8_t>(operation->request().kind);
-    const auto epoch = static_cast<std::uint16_t>(context.epoch);
-    tracer_.record({operation->submitted_ns, operation->agreed_ns, size, name, context.batch_id, context.step, epoch,
-                    Stage::kNegotiate, kind});
-    tracer_.record(
-        {operation->agreed_ns, begin_ns, size, name, context.batch_id, context.step, epoch, Stage::kQueue, kind});
+  if (tracer_.recording()) record_tensors(batch, context, begin_ns);
+}
+
+namespace {
+
+/// What a link carries for each byte of the result, as nccl-tests count (doc/PERFORMANCE.md there).
+double bus_factor(CollectiveKind kind, int size) noexcept {
+  const double share = static_cast<double>(size - 1) / size;
+  if (kind == CollectiveKind::kAllreduce) return 2 * share;
+  return kind == CollectiveKind::kBroadcast ? 1.0 : share;
+}
+
+}  // namespace
+
+Span span_of(Stage stage, const Request& request, const BatchContext& context) noexcept {
+  Span span{0,
+            0,
+            0,
+            0,
+            context.batch_id,
+            context.step,
+            static_cast<std::uint16_t>(context.epoch),
+            stage,
+            static_cast<std::uint8_t>(request.kind)};
+  span.process_set = static_cast<std::uint16_t>(context.process_set);
+  span.dtype = static_cast<std::uint8_t>(request.dtype);
+  span.plan = context.plan ? 1 : 0;
+  return span;
+}
+
+/// A mark that says when the batch was agreed on and began, and a span a tensor: its negotiation.
+void Executor::record_tensors(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns) {
+  const Span prototype = span_of(Stage::kNegotiate, batch.front()->request(), context);
+  while (!batch.empty()) {
+    const std::size_t count = std::min(batch.size(), Tracer::kMostAtOnce - 1);
+    spans_.assign(1, prototype);
+    Span& mark = spans_.front();
+    mark.stage = Stage::kQueue;
+    mark.bytes = kBatchMark;
+    mark.begin_ns = batch.front()->agreed_ns;
+    mark.end_ns = begin_ns;
+    for (const OperationPtr operation : batch.first(count)) {
+      Span& span = spans_.emplace_back(prototype);
+      span.begin_ns = operation->submitted_ns;
+      span.end_ns = operation->agreed_ns;
+      span.bytes = operation->prepared->bytes;
+      span.name_id = trace_name(tracer_, *operation->prepared);
+    }
+    tracer_.record(spans_);
+    batch = batch.subspan(count);
   }
+}
+
+/// Since the round was posted.
+void Executor::record_await(const Request& request, const BatchContext& context, std::int64_t end_ns, int rank) {
+  if (posted_ns_ == 0 || rank < 0) return;
+  Span span = span_of(Stage::kAwait, request, context);
+  span.begin_ns = posted_ns_;
+  span.end_ns = end_ns;
+  span.peer = rank;
+  tracer_.record(span);
 }
 
 void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& context) {
@@ -35,6 +89,9 @@ void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& 
   Operation& first = *batch.front();
   RINGTUNE_CHECK(drained(), "a declined round is still under way");
   record_start(batch, context, now_ns());
+  std::optional<PieceLog> pieces;
+  if (pieces_.load(std::memory_order_relaxed)) [[unlikely]]
+    pieces.emplace(tracer_, span_of(Stage::kPiece, first.request(), context));
   switch (first.request().kind) {
     case CollectiveKind::kAllreduce:
       if (first.request().op == ReduceOp::kAdasum) {
@@ -73,9 +130,12 @@ void Executor::record(Stage stage, const Operation& operation, const BatchContex
   const std::int64_t end_ns = now_ns();
   add(counters_.copy_ns, end_ns - begin_ns);
   if (!tracer_.recording()) return;
-  tracer_.record({begin_ns, end_ns, operation.prepared->bytes, trace_name(tracer_, *operation.prepared),
-                  context.batch_id, context.step, static_cast<std::uint16_t>(context.epoch), stage,
-                  static_cast<std::uint8_t>(operation.request().kind)});
+  Span span = span_of(stage, operation.request(), context);
+  span.begin_ns = begin_ns;
+  span.end_ns = end_ns;
+  span.bytes = operation.prepared->bytes;
+  span.name_id = trace_name(tracer_, *operation.prepared);
+  tracer_.record(span);
 }
 
 std::int64_t Executor::record_batch(std::span<const OperationPtr> batch, const BatchContext& context,
@@ -84,11 +144,21 @@ std::int64_t Executor::record_batch(std::span<const OperationPtr> batch, const B
   add(counters_.communicate_ns, end_ns - begin_ns);
   if (!tracer_.recording()) return end_ns;
   const Request& first = batch.front()->request();
-  const std::uint32_t name = batch.size() == 1 ? tracer_.intern(first.name)
-                                               : tracer_.intern(first.name + " +" + std::to_string(batch.size() - 1));
-  tracer_.record({begin_ns, end_ns, bytes, name, context.batch_id, context.step,
-                  static_cast<std::uint16_t>(context.epoch), Stage::kCommunicate,
-                  span_kind(static_cast<std::uint8_t>(first.kind), static_cast<std::uint8_t>(algorithm))});
+  Span span = span_of(Stage::kCommunicate, first, context);
+  span.begin_ns = begin_ns;
+  span.end_ns = end_ns;
+  span.bytes = bytes;
+  span.name_id = batch.size() == 1 ? tracer_.intern(first.name)
+                                   : tracer_.intern(first.name + " +" + std::to_string(batch.size() - 1));
+  span.kind = span_kind(static_cast<std::uint8_t>(first.kind), static_cast<std::uint8_t>(algorithm));
+  Span speed = span;
+  speed.stage = Stage::kCounter;
+  speed.kind = static_cast<std::uint8_t>(Count::kBusBandwidth);
+  speed.begin_ns = end_ns;
+  const double seconds = static_cast<double>(std::max<std::int64_t>(1, end_ns - begin_ns)) * 1e-9;
+  speed.bytes = static_cast<std::uint64_t>(static_cast<double>(bytes) *
+                                           bus_factor(first.kind, context.communicator.size()) / seconds);
+  tracer_.record(std::array{span, speed});
   return end_ns;
 }
 

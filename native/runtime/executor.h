@@ -1,6 +1,7 @@
 // Runs one fused batch: copy in, the collective, copy out. Used by the cycle thread only.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -25,6 +26,8 @@ struct BatchContext {
   std::uint32_t epoch = 0;
   std::uint32_t step = 0;
   std::vector<std::int64_t> rows;  // allgather: first dimension by position in the set
+  std::uint32_t process_set = 0;
+  bool plan = false;  // agreed on without a message
 };
 
 /// Borrows the counters and the tracer. Throws what the collectives throw (PeerLost, Timeout).
@@ -33,6 +36,8 @@ class Executor {
   Executor(Counters& counters, Tracer& tracer) : counters_(counters), tracer_(tracer) {}
 
   void set_knobs(const Knobs& knobs) noexcept { knobs_ = knobs; }
+  /// Records the pieces of every batch from now on, or no longer. Any thread.
+  void record_pieces(bool on) noexcept { pieces_.store(on, std::memory_order_relaxed); }
   /// All operations of the batch are of one kind; several only for allreduce. Results are complete on return.
   void execute(std::span<const OperationPtr> batch, const BatchContext& context);
 
@@ -65,6 +70,8 @@ class Executor {
 
  private:
   void record_start(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns);
+  void record_tensors(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns);
+  void record_await(const Request& request, const BatchContext& context, std::int64_t end_ns, int rank);
   // execute_reduce.cc
   void allreduce(std::span<const OperationPtr> batch, const BatchContext& context);
   void allreduce_shared(std::span<const OperationPtr> batch, const BatchContext& context, Arena& arena);
@@ -101,7 +108,14 @@ class Executor {
   std::optional<LinkRound> link_round_;
   std::span<std::byte> packed_;        // of the posted round over links
   std::optional<LinkRound> declined_;  // that this rank takes part in all the same
+  std::int64_t posted_ns_ = 0;         // the round, while recording; 0 = not
+  int link_awaited_ = -1;              // rank that the round over links waited for last
+  std::vector<Span> spans_;
+  std::atomic<bool> pieces_{false};
 };
+
+/// A span about a batch, or one of its tensors, with everything but its times, bytes and name.
+[[nodiscard]] Span span_of(Stage stage, const Request& request, const BatchContext& context) noexcept;
 
 /// Bytes of one row: of everything under one index of the first dimension.
 [[nodiscard]] std::size_t row_bytes_of(const Request& request) noexcept;

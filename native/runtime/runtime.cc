@@ -162,6 +162,7 @@ class Runtime::Impl {
   Counters counters;
   TicketTable tickets;
   Tracer tracer;
+  std::shared_ptr<std::atomic<std::uint32_t>> next_timeline_file = std::make_shared<std::atomic<std::uint32_t>>(0);
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Fabric> fabric;
   std::vector<std::string> hosts;
@@ -327,10 +328,16 @@ StepStats Runtime::end_step() {
 
 CounterValues Runtime::counters() const noexcept { return snapshot(impl_->counters); }
 
-void Runtime::start_timeline(const std::string& path, bool mark_cycles) {
+void Runtime::start_timeline(const TimelineOptions& timeline) {
+  if (impl_->tracer.recording()) {
+    throw InvalidArgument("the timeline is already being recorded; stop it before starting another");
+  }
   const auto rank_index = static_cast<std::size_t>(rank());
-  impl_->tracer.start(make_chrome_sink(path, {rank(), size(), impl_->hosts[rank_index], impl_->options.job}));
-  impl_->engine->mark_cycles(mark_cycles);
+  const PartHeader header{rank(), size(), impl_->hosts[rank_index], impl_->options.job};
+  ChromeOptions files{timeline.path, timeline.gzip, timeline.rotate_bytes, impl_->next_timeline_file};
+  impl_->engine->mark_cycles(timeline.mark_cycles);
+  impl_->engine->record_pieces(timeline.pieces);
+  impl_->tracer.start(make_chrome_sink(std::move(files), header));
   impl_->engine->look_at_clock();
   impl_->engine->record_knobs();
 }

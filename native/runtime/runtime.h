@@ -42,6 +42,15 @@ struct RuntimeOptions {
   int log_level = 3;                     // warning
 };
 
+/// What is recorded, and where to.
+struct TimelineOptions {
+  std::string path;  // of this rank's first file; further ones, of later recordings too, get a number
+  bool mark_cycles = false;
+  bool pieces = false;             // full detail: the pieces of every batch
+  bool gzip = false;               // ".gz" is added to the path
+  std::uint64_t rotate_bytes = 0;  // a larger file is followed by another one; 0 = never
+};
+
 /// Where a rank stands among the hosts of the job.
 struct Topology {
   int local_rank = 0;
@@ -115,7 +124,7 @@ class Runtime {
   [[nodiscard]] CounterValues counters() const noexcept;
 
   /// Throws TraceIo, InvalidArgument when already recording.
-  void start_timeline(const std::string& path, bool mark_cycles);
+  void start_timeline(const TimelineOptions& timeline);
   void stop_timeline();  // may wait a fraction of a second for a last look at rank 0's clock
   [[nodiscard]] Tracer& tracer() noexcept;
   void record_range(std::string_view name, std::int64_t begin_ns, std::int64_t end_ns);

@@ -13,57 +13,80 @@ namespace ringtune {
 namespace {
 
 constexpr std::string_view kClose = "\n]\n";
+constexpr std::int64_t kSpareBytes = 512;
 
-[[noreturn]] void throw_io(const char* action, const std::string& path, int error) {
+std::string blanks(std::int64_t count) { return std::string(static_cast<std::size_t>(count), ' '); }
+
+}  // namespace
+
+void throw_trace_io(const char* action, const std::string& path, int error) {
   throw TraceIo(std::string("cannot ") + action + " the timeline file " + path + ": " +
                 std::generic_category().message(error));
 }
 
-}  // namespace
+std::unique_ptr<ElementFile> open_array_file(const std::string& path) { return std::make_unique<ArrayFile>(path); }
 
 ArrayFile::ArrayFile(const std::string& path)
     : path_(path), fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)), patch_(fd_.get()) {
-  if (!fd_) throw_io("create", path_, errno);
+  if (!fd_) throw_trace_io("create", path_, errno);
   buffer_.reserve(2 * kBlockBytes);
-  write_at(0, "[" + std::string(kClose));
+  write_at(0, "[" + std::string(kClose) + blanks(kSpareBytes));
   end_ = 1;
 }
 
 void ArrayFile::flush() {
   if (buffer_.empty()) return;
-  const auto block = static_cast<std::int64_t>(buffer_.size());
+  const std::size_t block = buffer_.size();
   buffer_ += kClose;
   try {
-    lay_over(buffer_);
+    lay_over(true);
   } catch (...) {
     buffer_.clear();
-    cut_back();
+    first_ = end_ == 1;
+    cut_back(kSpareBytes);
     throw;
   }
-  end_ += block;
+  end_ += static_cast<std::int64_t>(block);
+  text_bytes_ += block;
   buffer_.clear();
 }
 
-void ArrayFile::lay_over(std::string_view block) {
+void ArrayFile::finish() {
+  const auto block = static_cast<std::int64_t>(buffer_.size());
+  if (block > kSpareBytes) {
+    flush();
+  } else if (block > 0) {
+    buffer_ += kClose;
+    lay_over(false);
+    end_ += block;
+    text_bytes_ += static_cast<std::size_t>(block);
+    buffer_.clear();
+  }
+  cut_back(0);
+}
+
+void ArrayFile::lay_over(bool longer) {
   const auto close = static_cast<std::int64_t>(kClose.size());
+  const auto block = static_cast<std::int64_t>(buffer_.size()) - close;
   // Also finds a full disk while nothing but blanks can be cut short.
-  write_at(end_ + close, std::string(block.size() - kClose.size(), ' '));
-  if (!patch_.apply(end_, block)) write_at(end_, block);
+  if (longer) write_at(end_ + close + kSpareBytes, blanks(block));
+  if (!patch_.apply(end_, buffer_)) write_at(end_, buffer_);
 }
 
 void ArrayFile::write_at(std::int64_t offset, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::pwrite(fd_.get(), text.data(), text.size(), static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) throw_io("write", path_, written == 0 ? ENOSPC : errno);
+    if (written <= 0) throw_trace_io("write", path_, written == 0 ? ENOSPC : errno);
     offset += written;
     text.remove_prefix(static_cast<std::size_t>(written));
   }
 }
 
-/// The bytes of the closing bracket were in the file before, so a full disk has room for them.
-void ArrayFile::cut_back() noexcept {
-  const ssize_t written = ::pwrite(fd_.get(), kClose.data(), kClose.size(), static_cast<off_t>(end_));
+/// Ends the file with its bracket and so many blanks. These bytes were in the file before: a full disk has room.
+void ArrayFile::cut_back(std::int64_t spare) noexcept {
+  const std::string tail = std::string(kClose) + blanks(spare);
+  const ssize_t written = ::pwrite(fd_.get(), tail.data(), tail.size(), static_cast<off_t>(end_));
   if (written > 0) (void)!::ftruncate(fd_.get(), static_cast<off_t>(end_) + written);
 }
 

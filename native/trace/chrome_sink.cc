@@ -1,198 +1,201 @@
-// Spans as Chrome-trace events; timeline/README.md describes the part format field by field.
-#include <array>
-#include <charconv>
+// Spans as Chrome-trace events in files of one rank; timeline/README.md describes the part format field by field.
+#include <exception>
+#include <utility>
 
 #include "base/clock.h"
-#include "trace/array_file.h"
+#include "base/error.h"
+#include "trace/element_file.h"
+#include "trace/event_text.h"
 #include "trace/sink.h"
+#include "trace/tensor_groups.h"
 
 namespace ringtune {
 namespace {
 
-template <typename Integer>
-void append_integer(std::string& out, Integer value) {
-  std::array<char, 24> digits;
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
-  out.append(digits.data(), end);
-}
-
-/// Microseconds with three decimals. Integers only: a double cannot hold nanoseconds since boot exactly for long.
-void append_microseconds(std::string& out, std::int64_t ns) {
-  if (ns < 0) out += '-';
-  const std::uint64_t magnitude = ns < 0 ? 0 - static_cast<std::uint64_t>(ns) : static_cast<std::uint64_t>(ns);
-  append_integer(out, magnitude / 1000);
-  const auto rest = static_cast<unsigned>(magnitude % 1000);
-  const std::array<char, 4> tail{'.', static_cast<char>('0' + rest / 100), static_cast<char>('0' + rest / 10 % 10),
-                                 static_cast<char>('0' + rest % 10)};
-  out.append(tail.data(), tail.size());
-}
-
-constexpr std::string_view event_name(Stage stage) {
-  switch (stage) {
-    case Stage::kNegotiate:
-      return "NEGOTIATE_";
-    case Stage::kQueue:
-      return "QUEUE";
-    case Stage::kCopyIn:
-      return "MEMCPY_IN_FUSION_BUFFER";
-    case Stage::kCommunicate:
-      return "RING_";
-    case Stage::kCopyOut:
-      return "MEMCPY_OUT_FUSION_BUFFER";
-    case Stage::kWait:
-      return "WAIT";
-    case Stage::kStep:
-      return "STEP";
-    case Stage::kRange:
-      return "";  // the user's name
-    case Stage::kCycle:
-      return "CYCLE_START";
-  }
-  return "UNKNOWN";
-}
-
 class ChromeSink : public Sink {
  public:
-  ChromeSink(const std::string& path, const PartHeader& header) : file_(path), rank_(header.rank) {
-    write_header(header);
-    file_.flush();
+  ChromeSink(ChromeOptions options, PartHeader header) : options_(std::move(options)), header_(std::move(header)) {
+    open_next();
   }
 
   void write(std::span<const Span> spans, const NameLookup& name_of) override {
-    for (const Span& span : spans) write_span(span, name_of);
+    name_of_ = &name_of;
+    for (const Span& span : spans) take(span);
+    // What is left of a batch is written with the next spans or by flush(): both happen while the names are known.
+    tell();
   }
 
   void write(const RareEvent& event) override {
-    std::string& out = file_.begin_element();
+    std::string& out = file_->begin_element();
     out += "{\"name\":" + json_quote(event.name) + ",\"cat\":" + json_quote(event.category);
     out += ",\"ph\":\"i\",\"s\":\"p\",\"pid\":";
-    append_integer(out, rank_);
+    append_integer(out, header_.rank);
     out += ",\"tid\":8,\"ts\":";
     append_microseconds(out, event.at_ns);
     out += ",\"args\":" + event.args_json + "}";
-    file_.end_element();
+    end_element(0);
+    tell();
   }
 
-  void flush() override { file_.flush(); }
+  void flush() override {
+    end_group();
+    flush_block();
+    tell();
+  }
 
   void close(std::uint64_t dropped) override {
     if (closed_) return;
     closed_ = true;
-    write_metadata("ringtune_end", 0,
-                   "{\"recorded\":" + std::to_string(recorded_) + ",\"dropped\":" + std::to_string(dropped) + "}");
-    file_.flush();
+    end_group();
+    flush_block();
+    end_file(dropped);
+    tell();
   }
+
+  [[nodiscard]] std::uint64_t lost() const noexcept override { return lost_; }
 
  private:
-  void write_metadata(std::string_view name, int tid, const std::string& args) {
-    std::string& out = file_.begin_element();
-    out += "{\"name\":" + json_quote(name) + ",\"ph\":\"M\",\"pid\":" + std::to_string(rank_) +
-           ",\"tid\":" + std::to_string(tid) + ",\"args\":" + args + "}";
-    file_.end_element();
+  void open_next() {
+    number_ = options_.next_file->fetch_add(1, std::memory_order_relaxed);  // one recording at a time
+    const std::string path = part_path(options_, number_);
+    file_ = options_.gzip ? open_gzip_file(path) : open_array_file(path);
+    recorded_ = 0;
+    lists_.forget();
+    write_header();
+    file_->flush();
   }
 
-  void write_header(const PartHeader& header) {
-    const std::string rank = std::to_string(header.rank);
+  void take(const Span& span) {
+    if (is_batch_mark(span)) {
+      end_group();
+      group_.begin(span);
+      return;
+    }
+    if (!group_.takes(span)) {
+      end_group();
+      if (!group_.takes(span)) {
+        append_event(file_->begin_element(), span, header_.rank, names_.of(span.name_id, *name_of_));
+        end_element(1);
+        return;
+      }
+    }
+    group_.add(span);
+  }
+
+  void end_group() {
+    if (group_.empty()) return;
+    const std::span<const Span> spans = group_.spans();
+    if (spans.size() == 1) {
+      group_.append_single(file_->begin_element(), header_.rank, names_.of(spans[0].name_id, *name_of_));
+    } else {
+      bool fresh = false;
+      const std::uint32_t list = lists_.number_of(spans, fresh);
+      if (fresh) TensorLists::append(file_->begin_element(), header_.rank, list, spans, names_, *name_of_);
+      group_.append(file_->begin_element(), header_.rank, list);
+    }
+    const std::uint64_t count = group_.count();
+    group_.clear();
+    end_element(count);
+  }
+
+  void end_element(std::uint64_t spans) {
+    in_block_ += spans;
+    if (!file_->block_full()) return;
+    flush_block();
+    if (options_.rotate_bytes > 0 && file_->text_bytes() >= options_.rotate_bytes) rotate();
+  }
+
+  /// A block that does not fit is lost, and with it the lists in it.
+  void flush_block() {
+    try {
+      file_->flush();
+      recorded_ += in_block_;
+    } catch (const TraceIo&) {
+      lost_ += in_block_;
+      lists_.forget();
+      if (!error_) error_ = std::current_exception();
+    }
+    in_block_ = 0;
+  }
+
+  void rotate() {
+    end_file(0);
+    try {
+      open_next();
+    } catch (const TraceIo&) {
+      // Goes on in the file that there is, beyond its size, rather than losing what follows.
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+
+  void end_file(std::uint64_t dropped) {
+    write_metadata("ringtune_end", 0,
+                   "{\"recorded\":" + std::to_string(recorded_) + ",\"dropped\":" + std::to_string(dropped) + "}");
+    try {
+      file_->finish();
+    } catch (const TraceIo&) {
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+
+  /// Throws the first error since the last call.
+  void tell() {
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+
+  void write_metadata(std::string_view name, int tid, const std::string& args) {
+    file_->begin_element() += "{\"name\":" + json_quote(name) +
+                              ",\"ph\":\"M\",\"pid\":" + std::to_string(header_.rank) +
+                              ",\"tid\":" + std::to_string(tid) + ",\"args\":" + args + "}";
+  }
+
+  void write_header() {
+    const std::string rank = std::to_string(header_.rank);
     write_metadata("process_name", 0, "{\"name\":\"rank " + rank + "\"}");
     write_metadata("process_sort_index", 0, "{\"sort_index\":" + rank + "}");
-    for (int stage = 0; stage < kStageCount; ++stage) {
-      write_metadata("thread_name", stage, "{\"name\":" + json_quote(name_of(static_cast<Stage>(stage))) + "}");
-      write_metadata("thread_sort_index", stage, "{\"sort_index\":" + std::to_string(stage) + "}");
+    for (const Stage stage : kStages) {
+      const int track = static_cast<int>(stage);
+      write_metadata("thread_name", track, "{\"name\":" + json_quote(name_of(stage)) + "}");
+      write_metadata("thread_sort_index", track, "{\"sort_index\":" + std::to_string(track) + "}");
     }
     const std::int64_t unix_ns = unix_now_ns();  // both clocks read one after the other: they belong together
     const std::int64_t monotonic_ns = now_ns();
     write_metadata("ringtune_part", 0,
-                   "{\"format\":1,\"rank\":" + rank + ",\"size\":" + std::to_string(header.size) +
-                       ",\"host\":" + json_quote(header.host) + ",\"job\":" + json_quote(header.job) + ",\"unix_ns\":" +
-                       std::to_string(unix_ns) + ",\"monotonic_ns\":" + std::to_string(monotonic_ns) + "}");
+                   "{\"format\":1,\"rank\":" + rank + ",\"size\":" + std::to_string(header_.size) +
+                       ",\"host\":" + json_quote(header_.host) + ",\"job\":" + json_quote(header_.job) +
+                       ",\"unix_ns\":" + std::to_string(unix_ns) + ",\"monotonic_ns\":" + std::to_string(monotonic_ns) +
+                       ",\"file\":" + std::to_string(number_) + "}");
   }
 
-  void write_span(const Span& span, const NameLookup& name_of) {
-    const bool instant = span.stage == Stage::kCycle;
-    const std::string& quoted = quoted_name(span.name_id, name_of);
-    std::string& out = file_.begin_element();
-    append_name(out, span, quoted);
-    out += ",\"cat\":\"";
-    out += ringtune::name_of(span.stage);
-    out += instant ? "\",\"ph\":\"i\",\"s\":\"p\",\"pid\":" : "\",\"ph\":\"X\",\"pid\":";
-    append_integer(out, rank_);
-    out += ",\"tid\":";
-    append_integer(out, static_cast<int>(span.stage));
-    out += ",\"ts\":";
-    append_microseconds(out, span.begin_ns);
-    if (!instant) {
-      out += ",\"dur\":";
-      append_microseconds(out, span.end_ns > span.begin_ns ? span.end_ns - span.begin_ns : 0);
-    }
-    append_args(out, span, quoted);
-    out += '}';
-    ++recorded_;
-    file_.end_element();
-  }
-
-  static void append_name(std::string& out, const Span& span, const std::string& quoted) {
-    out += "{\"name\":";
-    if (span.stage == Stage::kRange) {
-      out += quoted;
-      return;
-    }
-    out += '"';
-    out += event_name(span.stage);
-    if (span.stage == Stage::kNegotiate || span.stage == Stage::kCommunicate) {
-      const std::string_view operation = operation_name(span.kind);
-      out += operation.empty() ? "UNKNOWN" : operation;
-    }
-    out += '"';
-  }
-
-  static void append_args(std::string& out, const Span& span, const std::string& quoted) {
-    out += ",\"args\":{";
-    if (span.stage != Stage::kRange && quoted.size() > 2) {  // longer than its two quotes
-      out += "\"tensor\":";
-      out += quoted;
-      out += ',';
-    }
-    if (span.stage <= Stage::kWait || span.bytes != 0) {
-      out += "\"bytes\":";
-      append_integer(out, span.bytes);
-      out += ',';
-    }
-    const std::uint8_t algorithm = span.kind >> 4;
-    if (span.stage == Stage::kCommunicate && algorithm != 0 && !algorithm_name(algorithm).empty()) {
-      out += "\"algorithm\":\"";
-      out += algorithm_name(algorithm);
-      out += "\",";
-    }
-    if (span.batch_id != 0) {
-      out += "\"batch\":";
-      append_integer(out, span.batch_id);
-      out += ',';
-    }
-    out += "\"step\":";
-    append_integer(out, span.step);
-    out += ",\"epoch\":";
-    append_integer(out, span.epoch);
-    out += '}';
-  }
-
-  /// Names are few and repeat: each is looked up and escaped once.
-  const std::string& quoted_name(std::uint32_t id, const NameLookup& name_of) {
-    if (id >= quoted_.size()) quoted_.resize(id + 1);
-    if (quoted_[id].empty()) quoted_[id] = json_quote(name_of(id));
-    return quoted_[id];
-  }
-
-  ArrayFile file_;
-  int rank_;
-  std::vector<std::string> quoted_;
-  std::uint64_t recorded_ = 0;
+  ChromeOptions options_;
+  PartHeader header_;
+  std::uint32_t number_ = 0;
+  std::unique_ptr<ElementFile> file_;
+  const NameLookup* name_of_ = nullptr;  // of the last write(): the tracer's, which outlives the sink
+  QuotedNames names_;
+  TensorGroup group_;
+  TensorLists lists_;
+  std::uint64_t in_block_ = 0;  // spans in the block that is being collected
+  std::uint64_t recorded_ = 0;  // in this file
+  std::uint64_t lost_ = 0;
+  std::exception_ptr error_;
   bool closed_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<Sink> make_chrome_sink(const std::string& path, const PartHeader& header) {
-  return std::make_unique<ChromeSink>(path, header);
+std::string part_path(const ChromeOptions& options, std::uint32_t number) {
+  std::string path = options.path;
+  if (number > 0) {
+    constexpr std::string_view kSuffix = ".json";
+    const bool usual = path.ends_with(kSuffix);
+    path.insert(usual ? path.size() - kSuffix.size() : path.size(), "." + std::to_string(number));
+  }
+  return options.gzip ? path + ".gz" : path;
+}
+
+std::unique_ptr<Sink> make_chrome_sink(ChromeOptions options, const PartHeader& header) {
+  return std::make_unique<ChromeSink>(std::move(options), header);
 }
 
 }  // namespace ringtune

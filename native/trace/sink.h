@@ -1,6 +1,7 @@
 // Where spans go. Called only by the tracer's writer thread (and by start/stop, which synchronise with it).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,10 +26,13 @@ struct RareEvent {
 class Sink {
  public:
   virtual ~Sink() = default;
-  virtual void write(std::span<const Span> spans, const NameLookup& name_of) = 0;  // throws TraceIo
-  virtual void write(const RareEvent& event) = 0;                                  // throws TraceIo
-  virtual void flush() = 0;                                                        // the file is valid JSON afterwards
+  // All throw TraceIo, after having done what could be done; they may be called again.
+  virtual void write(std::span<const Span> spans, const NameLookup& name_of) = 0;
+  virtual void write(const RareEvent& event) = 0;
+  virtual void flush() = 0;                       // what was written can be read from the file afterwards
   virtual void close(std::uint64_t dropped) = 0;  // writes the summary event; idempotent
+  /// Spans that were given to write() and could not be written.
+  [[nodiscard]] virtual std::uint64_t lost() const noexcept { return 0; }
 };
 
 struct PartHeader {
@@ -38,9 +42,19 @@ struct PartHeader {
   std::string job;
 };
 
-/// One rank's part as a Chrome-trace JSON array. The file is valid JSON after every flush, also after SIGKILL.
-/// Throws TraceIo with path and reason.
-[[nodiscard]] std::unique_ptr<Sink> make_chrome_sink(const std::string& path, const PartHeader& header);
+struct ChromeOptions {
+  std::string path;                // ends in ".json"
+  bool gzip = false;               // ".gz" is added to the name
+  std::uint64_t rotate_bytes = 0;  // a file that has become so large (before packing) is followed by another; 0 = never
+  /// Number of the next file of this rank: "x.json" for 0, "x.1.json" for 1 ... Counted on by the sink.
+  std::shared_ptr<std::atomic<std::uint32_t>> next_file = std::make_shared<std::atomic<std::uint32_t>>(0);
+};
+
+/// One rank's part as Chrome-trace JSON arrays, one or several files. A plain file is valid JSON at any moment, also
+/// after SIGKILL; a packed one can be unpacked up to its last flush. Throws TraceIo with path and reason.
+[[nodiscard]] std::unique_ptr<Sink> make_chrome_sink(ChromeOptions options, const PartHeader& header);
+/// The name of a file of that number.
+[[nodiscard]] std::string part_path(const ChromeOptions& options, std::uint32_t number);
 /// Keeps spans in memory (tests, in-process statistics); `out` must outlive the sink.
 [[nodiscard]] std::unique_ptr<Sink> make_memory_sink(std::vector<Span>* out);
 [[nodiscard]] std::unique_ptr<Sink> make_null_sink();

@@ -6,10 +6,17 @@
 namespace ringtune {
 
 std::string_view name_of(Stage stage) {
-  constexpr std::array<std::string_view, kStageCount> kNames{"negotiate", "queue", "copy_in", "communicate", "copy_out",
-                                                             "wait",      "step",  "range",   "cycle"};
+  constexpr std::array<std::string_view, 15> kNames{"negotiate", "queue", "copy_in", "communicate", "copy_out",
+                                                    "wait",      "step",  "range",   "cycle",       "other",
+                                                    "kernel",    "await", "piece",   "callback",    "counter"};
   const auto index = static_cast<std::size_t>(stage);
   return index < kNames.size() ? kNames[index] : "unknown";
+}
+
+std::string_view name_of(Piece piece) {
+  constexpr std::array<std::string_view, 4> kNames{"PACK", "REDUCE", "SPREAD", "EXCHANGE"};
+  const auto index = static_cast<std::size_t>(piece);
+  return index < kNames.size() ? kNames[index] : "UNKNOWN";
 }
 
 std::string_view operation_name(std::uint8_t kind) noexcept {
@@ -23,6 +30,7 @@ std::string_view operation_name(std::uint8_t kind) noexcept {
 std::string_view algorithm_name(std::uint8_t algorithm) noexcept {
   constexpr std::array<std::string_view, 7> kNames{
       "table", "ring", "flat", "recursive-doubling", "halving-doubling", "tree", "hierarchical"};
+  if (algorithm == kSharedMemoryAlgorithm) return "shared-memory";
   return algorithm < kNames.size() ? kNames[algorithm] : std::string_view{};
 }
 

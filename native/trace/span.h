@@ -1,6 +1,7 @@
-// What is recorded: a span of 40 bytes. The stages are the vocabulary of the timeline (timeline/README.md lists them).
+// What is recorded: a span of 48 bytes. The stages are the vocabulary of the timeline (timeline/README.md lists them).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -16,9 +17,30 @@ enum class Stage : std::uint8_t {
   kStep = 6,         // end_step -> end_step
   kRange = 7,        // named by the user or by a framework hook
   kCycle = 8,        // instant: one cycle of the runtime
+  // 9 and 10 belong to traces of other tools.
+  kAwait = 11,     // ready for a batch or for its data, and nothing to do until rank `peer` comes
+  kPiece = 12,     // at full detail: one piece of a batch; its kind is a Piece
+  kCallback = 13,  // a batch is done -> whoever waits for its operations has been told
+  kCounter = 14,   // a Count at one moment: of bytes and `batch_id` operations, or of bytes a second
 };
-inline constexpr int kStageCount = 9;
+inline constexpr std::array kStages{Stage::kNegotiate, Stage::kQueue, Stage::kCopyIn, Stage::kCommunicate,
+                                    Stage::kCopyOut,   Stage::kWait,  Stage::kStep,   Stage::kRange,
+                                    Stage::kCycle,     Stage::kAwait, Stage::kPiece,  Stage::kCallback,
+                                    Stage::kCounter};
+inline constexpr int kStageCount = static_cast<int>(kStages.size());
 [[nodiscard]] std::string_view name_of(Stage stage);  // lower case, underscores: "copy_in"
+
+/// What a span of stage kPiece is about.
+enum class Piece : std::uint8_t {
+  kPack = 0,      // own data into a slot of shared memory
+  kReduce = 1,    // a piece out of all slots
+  kSpread = 2,    // what the others have reduced, into the outputs
+  kExchange = 3,  // one step of a schedule over links: sent and received
+};
+[[nodiscard]] std::string_view name_of(Piece piece);  // upper case
+
+/// What a span of stage kCounter counts.
+enum class Count : std::uint8_t { kInFlight = 0, kBusBandwidth = 1 };
 
 /// A recorded interval on the monotonic clock. Instants have begin == end.
 struct Span {
@@ -31,8 +53,20 @@ struct Span {
   std::uint16_t epoch;  // version of the knobs
   Stage stage;
   std::uint8_t kind;  // span_kind() of the operation, 255 = none
+  std::uint16_t process_set = 0;
+  std::uint8_t dtype = kNoDType;  // wire value
+  std::uint8_t plan = 0;          // 1: a batch of a plan, agreed on without a message
+  std::int32_t peer = -1;         // rank that was waited for, -1 = none
+  static constexpr std::uint8_t kNoDType = 255;
 };
-static_assert(sizeof(Span) == 40);
+static_assert(sizeof(Span) == 48);
+
+/// What stands before the tensors of a batch: a span of stage kQueue with this number of bytes says for all that follow
+/// and carry the same batch when they were agreed on and when the batch began. So one record a tensor says it all.
+inline constexpr std::uint64_t kBatchMark = ~std::uint64_t{0};
+[[nodiscard]] constexpr bool is_batch_mark(const Span& span) noexcept {
+  return span.stage == Stage::kQueue && span.bytes == kBatchMark;
+}
 
 /// CollectiveKind (collective/kind.h) and Algorithm (collective/algorithm.h; 0 = not told) in one byte of a span.
 [[nodiscard]] constexpr std::uint8_t span_kind(std::uint8_t collective, std::uint8_t algorithm) noexcept {
@@ -42,6 +76,9 @@ static_assert(sizeof(Span) == 40);
 /// "ALLREDUCE" for the CollectiveKind in a span's kind; empty when there is none of that number. This table and the
 /// next live here because the timeline needs them below collective/.
 [[nodiscard]] std::string_view operation_name(std::uint8_t kind) noexcept;
+
+/// Stands for no Algorithm of collective/: the reduction through shared memory.
+inline constexpr std::uint8_t kSharedMemoryAlgorithm = 15;
 
 /// "ring" for the wire value of an Algorithm; empty when there is none of that number.
 [[nodiscard]] std::string_view algorithm_name(std::uint8_t algorithm) noexcept;

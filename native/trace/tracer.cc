@@ -56,21 +56,24 @@ void Tracer::stop() {
 
 std::uint32_t Tracer::intern(std::string_view name) { return impl_->names.intern(name); }
 
-void Tracer::record(const Span& span) noexcept {
+void Tracer::record(const Span& span) noexcept { record(std::span(&span, 1)); }
+
+void Tracer::record(std::span<const Span> spans) noexcept {
   // acquire: pairs with start(), so that the pointer read next is that writer's (or a later one's).
   if (!recording_.load(std::memory_order_acquire)) return;
   TraceWriter& writer = *impl_->writer.load(std::memory_order_acquire);
   ThreadRing* const ring = impl_->rings.mine();
   if (ring == nullptr) {
-    writer.count_lost();
+    writer.count_lost(spans.size());
     return;
   }
-  if (!ring->spans.try_push(span, std::memory_order_seq_cst)) {
+  // seq_cst: see TraceWriter::sleep().
+  if (!ring->spans.try_push_all(spans, std::memory_order_seq_cst)) {
     // Only this thread writes its count; load and store are cheaper than an atomic add.
-    ring->dropped.store(ring->dropped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    ring->dropped.store(ring->dropped.load(std::memory_order_relaxed) + spans.size(), std::memory_order_relaxed);
     return;
   }
-  writer.pushed(*ring);
+  writer.pushed(*ring, spans.size());
 }
 
 void Tracer::event(std::string_view name, std::string_view category, std::int64_t at_ns, std::string args_json) {

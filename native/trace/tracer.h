@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -18,8 +19,8 @@ struct TracerOptions {
 };
 
 /// Thread-safe; owns the rings, the writer thread and, while recording, the sink. `record` never blocks and never
-/// allocates after the thread's first call. A sink that throws ends the writing, not the recording: the reason is
-/// logged once, everything later counts as dropped, and stop() throws TraceIo. In a forked child the tracer is inert.
+/// allocates after the thread's first call. A sink that throws loses what it held and is tried again: the reason is
+/// logged once, what was lost counts as dropped, and stop() throws TraceIo. In a forked child the tracer is inert.
 class Tracer {
  public:
   explicit Tracer(TracerOptions options = {});
@@ -36,11 +37,14 @@ class Tracer {
   /// Name -> id, stable for the life of the tracer. Any thread. Cheap for a known name, but callers should cache it.
   [[nodiscard]] std::uint32_t intern(std::string_view name);
   void record(const Span& span) noexcept;  // no-op when not recording
+  /// Several at once, all or none; cheaper than one by one. At most kMostAtOnce.
+  void record(std::span<const Span> spans) noexcept;
+  static constexpr std::size_t kMostAtOnce = 1024;
   /// A rare event with free arguments (knob change, stall, error, clock sample): `args_json` is a JSON object, else
   /// InvalidArgument. Allocates and takes a lock. No-op when not recording.
   void event(std::string_view name, std::string_view category, std::int64_t at_ns, std::string args_json);
 
-  /// Of the recording that runs or ended last. recorded = spans handed to the sink.
+  /// Of the recording that runs or ended last. recorded = spans that the sink has written.
   [[nodiscard]] std::uint64_t dropped() const noexcept;
   [[nodiscard]] std::uint64_t recorded() const noexcept;
 

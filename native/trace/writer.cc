@@ -67,12 +67,17 @@ std::string TraceWriter::finish() {
 }
 
 std::uint64_t TraceWriter::dropped() const {
-  return rings_->dropped() - dropped_before_ + lost_.load(std::memory_order_relaxed);
+  return rings_->dropped() - dropped_before_ + lost_.load(std::memory_order_relaxed) +
+         sink_lost_.load(std::memory_order_relaxed);
 }
 
 void TraceWriter::push_event(RareEvent event) {
   {
     const std::lock_guard lock(event_mutex_);
+    if (events_.size() >= kMostEvents) {  // the disk is too slow: memory stays bounded
+      count_lost(1);
+      return;
+    }
     events_.push_back(std::move(event));
   }
   wake();
@@ -94,34 +99,31 @@ void TraceWriter::run() noexcept {
       nap();
       continue;
     }
-    if (std::exchange(unflushed, false)) guarded("flush", [this] { sink_->flush(); });
+    if (std::exchange(unflushed, false)) guarded([this] { sink_->flush(); });
     sleep();
   }
-  // Also after a failure: perhaps the summary finds room; if not, the first error is the one to tell.
-  const bool was_failed = std::exchange(failed_, false);
-  guarded("close", [this] { sink_->close(dropped()); });
-  failed_ |= was_failed;
+  guarded([this] { sink_->flush(); });
+  guarded([this] { sink_->close(dropped()); });
   sink_.reset();
 }
 
-/// Runs `action` on the sink. False when it threw now or earlier.
+/// Runs `action` on the sink, which is used on after an error: what found no room is lost, later spans may find some.
 template <typename Action>
-bool TraceWriter::guarded(const char* what, Action action) noexcept {
-  if (failed_) return false;
+void TraceWriter::guarded(Action action, std::size_t spans) noexcept {
   try {
     action();
-    return true;
   } catch (const std::exception& error) {
-    failed_ = true;
-    if (!error_.empty()) return false;
     try {
-      error_ = std::string(error.what()) + " (timeline stopped at " + what + "; training goes on without it)";
-      log_line(LogLevel::kError, error_);
+      if (error_.empty()) {
+        error_ = std::string(error.what()) + " (spans are dropped; training goes on without them)";
+        log_line(LogLevel::kError, error_);
+      }
     } catch (...) {
-      error_ = "timeline stopped";  // short enough for no allocation
+      error_ = "timeline lost";  // short enough for no allocation
     }
-    return false;
   }
+  given_.fetch_add(spans, std::memory_order_relaxed);  // before what was lost of them
+  sink_lost_.store(sink_->lost(), std::memory_order_relaxed);
 }
 
 bool TraceWriter::drain() {
@@ -132,11 +134,7 @@ bool TraceWriter::drain() {
       const std::span<const Span> spans = ring->spans.readable();
       if (spans.empty()) break;
       moved = true;
-      if (guarded("write", [&] { sink_->write(spans, lookup_); })) {
-        written_.fetch_add(spans.size(), std::memory_order_relaxed);
-      } else {
-        lost_.fetch_add(spans.size(), std::memory_order_relaxed);
-      }
+      guarded([&] { sink_->write(spans, lookup_); }, spans.size());
       ring->spans.consume(spans.size());
     }
   }
@@ -149,7 +147,7 @@ bool TraceWriter::drain_events() {
     const std::lock_guard lock(event_mutex_);
     events.swap(events_);
   }
-  for (const RareEvent& event : events) guarded("write", [&] { sink_->write(event); });
+  for (const RareEvent& event : events) guarded([&] { sink_->write(event); });
   return !events.empty();
 }
 

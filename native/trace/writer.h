@@ -28,21 +28,26 @@ class TraceWriter {
   TraceWriter& operator=(const TraceWriter&) = delete;
 
   /// Recorder, after a push with seq_cst. Inline: the common case is one load.
-  void pushed(ThreadRing& ring) noexcept {
+  void pushed(ThreadRing& ring, std::size_t count) noexcept {
     const bool sleeping = state_.load(std::memory_order_seq_cst) == kSleeping;
-    const bool quarter = (++ring.pushed & (ring.spans.capacity() / 4 - 1)) == 0;
+    const std::uint64_t before = ring.pushed;
+    ring.pushed += count;
+    const std::size_t part = ring.spans.capacity() / 4;  // a power of two
+    const bool quarter = ((before ^ ring.pushed) & ~std::uint64_t{part - 1}) != 0;
     if (sleeping || quarter) [[unlikely]]
       wake();
   }
   void push_event(RareEvent event);
   /// A span that found no room or no ring.
-  void count_lost() noexcept { lost_.fetch_add(1, std::memory_order_relaxed); }
+  void count_lost(std::size_t spans) noexcept { lost_.fetch_add(spans, std::memory_order_relaxed); }
 
   /// Blocks until everything recorded before the call is written and the sink is closed. Returns the first error of the
   /// sink, empty when there was none. In a forked child: gives up thread and file and returns at once.
   std::string finish();
 
-  [[nodiscard]] std::uint64_t written() const noexcept { return written_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t written() const noexcept {
+    return given_.load(std::memory_order_relaxed) - sink_lost_.load(std::memory_order_relaxed);
+  }
   [[nodiscard]] std::uint64_t dropped() const;
 
  private:
@@ -55,7 +60,7 @@ class TraceWriter {
   void sleep();
   void wake() noexcept;
   template <typename Action>
-  bool guarded(const char* what, Action action) noexcept;
+  void guarded(Action action, std::size_t spans = 0) noexcept;
 
   std::unique_ptr<Sink> sink_;
   ThreadRings* rings_;
@@ -65,12 +70,13 @@ class TraceWriter {
   const int process_;
   alignas(64) std::atomic<std::uint32_t> state_{kAwake};  // read by every recorder: alone on its line
   alignas(64) std::atomic<bool> stop_{false};
-  std::atomic<std::uint64_t> written_{0};
+  std::atomic<std::uint64_t> given_{0};      // to the sink
+  std::atomic<std::uint64_t> sink_lost_{0};  // of these
   std::atomic<std::uint64_t> lost_{0};
   std::mutex event_mutex_;
   std::vector<RareEvent> events_;
-  std::string error_;  // of the writer thread; read by others after join
-  bool failed_ = false;
+  std::string error_;                                  // the first; of the writer thread, read by others after join
+  static constexpr std::size_t kMostEvents = 1 << 14;  // that wait for the writer
   std::thread thread_;
 };
 

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/sleep.h"
+#include "trace/piece_log.h"
 #include "transport/pause.h"
 
 namespace ringtune {
@@ -124,6 +125,7 @@ void Arena::enter_round(std::uint64_t token, std::uint64_t lead) {
     settled_ = needed;
   }
   round_ = next;
+  awaited_rank_ = -1;
   // relaxed: published by the counter's store in publish().
   token_of(position_).store(token, std::memory_order_relaxed);
 }
@@ -166,7 +168,9 @@ std::optional<bool> Arena::agreed(Deadline deadline) {
   for (int member = 0; member < size(); ++member) {
     if (member == position_) continue;
     const std::atomic<std::uint64_t>& word = counter_of(member, ArenaCounter::kPosted);
-    if (word.load(std::memory_order_acquire) >= value || spin(word, value)) continue;
+    if (word.load(std::memory_order_acquire) >= value) continue;
+    awaited_rank_ = ranks_[static_cast<std::size_t>(member)];
+    if (spin(word, value)) continue;
     // A sleeper is woken by the member that it waits for; the vote of another may decide earlier, so with more than two
     // members it looks now and then.
     while (!anyone_against()) {
@@ -215,6 +219,7 @@ void Arena::wait_for(int member, ArenaCounter counter, std::uint64_t value) {
   // acquire: whoever sees the number sees the data that it counts.
   if (word.load(std::memory_order_acquire) >= value) [[likely]]
     return;
+  const WaitTimer timer(ranks_[static_cast<std::size_t>(member)]);
   if (!spin(word, value)) (void)sleep_for(member, counter, value);
 }
 

@@ -94,6 +94,9 @@ class Arena final : public Abortable {
   [[nodiscard]] std::optional<bool> agreed(Deadline deadline);
   /// Members (positions) that have not posted this round yet.
   [[nodiscard]] std::vector<int> absent() const;
+  /// The rank that this one had to wait for last before the round was agreed on; -1 when all had come before. Who comes
+  /// last is waited for last.
+  [[nodiscard]] int awaited_rank() const noexcept { return awaited_rank_; }
   /// Sets the own counter to `count` pieces of this round and wakes members that wait for it.
   void publish(ArenaCounter counter, std::size_t count) noexcept;
   /// Blocks until the member's counter has `count` pieces in this round, or it is in a later one. So everything that a
@@ -121,6 +124,7 @@ class Arena final : public Abortable {
   std::vector<int> ranks_;
   ArenaOptions options_;
   std::uint64_t round_ = 0;
+  int awaited_rank_ = -1;
   std::uint64_t settled_ = 0;  // the last round that all members are known to have posted
   AbortState aborted_;
 };

@@ -52,6 +52,7 @@ class FakeRuntime:
         self.held: set[str] = set()
         self.failing: set[str] = set()
         self.ranges: list[str] = []
+        self.timelines: list[dict[str, object]] = []
         self.recording = False
         self.down = False
         self.steps = 0
@@ -179,7 +180,8 @@ class FakeRuntime:
         self.steps += 1
         return {"step": self.steps - 1, "begin_ns": 10, "end_ns": 30, "bytes": 7, "world_step": self.steps - 1}
 
-    def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
+    def start_timeline(self, path: str, **how: object) -> None:
+        self.timelines.append({"path": path, **how})
         Path(path).write_text("[]", encoding="utf-8")
         self.recording = True
 

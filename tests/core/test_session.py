@@ -12,7 +12,7 @@ import pytest
 import ringtune
 from ringtune import extensions, layout, native, session
 from ringtune.config import Config
-from ringtune.errors import ConfigError, InvalidArgument, NotInitialized, RingtuneError
+from ringtune.errors import ConfigError, InvalidArgument, NotInitialized, RingtuneError, TraceIoError
 from ringtune.knobs import Knobs
 from ringtune.opening import runtime_options
 from ringtune.placement import Placement
@@ -131,6 +131,33 @@ def test_a_dynamic_timeline_waits(opened: Open, tmp_path: Path, monkeypatch: pyt
     assert now.recording and now.run_folder is not None
     now.stop_timeline()
     now.stop_timeline()
+
+
+def test_only_the_steps_asked_for_are_recorded(opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    now = opened(RINGTUNE_TIMELINE="trace.json", RINGTUNE_TIMELINE_STEPS="2:4,6:7", RINGTUNE_TIMELINE_DETAIL="full")
+    recording = []
+    for _ in range(8):
+        recording.append(now.recording)
+        now.end_step()
+    assert recording == [False, False, True, True, False, False, True, False]
+    assert [one["pieces"] for one in now.runtime.timelines] == [True, True]
+
+
+def test_a_disk_without_room_costs_spans_and_no_step(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    now = opened(RINGTUNE_TIMELINE="trace.json", RINGTUNE_TIMELINE_STEPS="1:2")
+
+    def full(*args: object, **how: object) -> None:
+        raise TraceIoError("cannot create the timeline file: No space left on device")
+
+    monkeypatch.setattr(now.runtime, "start_timeline", full)
+    now.end_step()
+    now.end_step()
+    assert not now.recording
+    assert capsys.readouterr().err.count("No space left on device") == 1
 
 
 def test_range_without_session_does_nothing() -> None:

@@ -38,7 +38,7 @@ def events_of(path: Path) -> list[dict[str, Any]]:
 def rows(table: SpanTable) -> list[tuple[Any, ...]]:
     """The spans as tuples with their texts, in file order: comparable between tables."""
     table = in_file_order(table)
-    plain = [column for column in COLUMN_TYPES if column not in ("name", "tensor")]
+    plain = [column for column in COLUMN_TYPES if column not in ("name", "tensor", "facts")]
     columns = [getattr(table, column).tolist() for column in plain]
     return sorted(zip(*columns, table.name_texts(), table.tensor_texts(), strict=True))
 

@@ -65,6 +65,50 @@ def test_damaged_samples_do_not_count(damaged: tuple[object, object]) -> None:
     assert offset.source == "none"
 
 
+def drifting(drift: float, count: int, *, noise: bool = True) -> tuple[list[Instant], np.ndarray]:
+    """Samples of a clock that drifts, each right within its own bound, and the true offsets."""
+    rng = np.random.default_rng(11)
+    at = np.sort(rng.integers(10**15, 10**15 + 20_000_000_000, count))
+    truth = 7_000_000 + np.rint((at - 10**15) * drift).astype(np.int64)
+    errors = rng.integers(20_000, 60_000, count)
+    wrong = np.rint(rng.uniform(-1, 1, count) * errors * noise).astype(np.int64)
+    samples = [sample(1, *row) for row in zip(at.tolist(), (truth + wrong).tolist(), errors.tolist(), strict=True)]
+    return samples, truth
+
+
+@pytest.mark.parametrize("drift", [0.0, 40e-6, -300e-6])
+def test_a_steady_drift_is_found_and_its_error_is_bounded(drift: float) -> None:
+    samples, truth = drifting(drift, 40)
+    offset = host_offsets([part(0, "a"), part(1, "b")], samples)["b"]
+    assert offset.source == "measured" and offset.drift is not None and offset.error_ns is not None
+    assert abs(offset.drift - drift) < 5e-6
+    found = offset(np.array([one.at_ns for one in samples], dtype=np.int64))
+    # Better than any single sample is, and the bound holds.
+    assert np.abs(found - truth).max() < 20_000 < offset.error_ns
+    assert np.abs(found - truth).max() <= offset.error_ns
+
+
+def test_the_line_goes_on_beyond_its_samples() -> None:
+    samples, truth = drifting(100e-6, 10, noise=False)
+    offset = host_offsets([part(0, "a"), part(1, "b")], samples)["b"]
+    last = samples[-1].at_ns
+    assert offset.at(last + 10_000_000_000) == pytest.approx(int(truth[-1]) + 1_000_000, abs=2)
+
+
+def test_the_worst_round_trips_do_not_count() -> None:
+    samples = [sample(1, 10**15 + turn * 10**9, 5_000, 1_000) for turn in range(6)]
+    # Of 10 ms, as when the process lost its core: right within its bound, and useless.
+    offset = host_offsets([part(0, "a"), part(1, "b")], [*samples, sample(1, 10**15 + 7, 4_000_000, 5_000_000)])["b"]
+    assert (offset.at(10**15), offset.error_ns, offset.drift) == (5_000, 1_000, 0.0)
+
+
+def test_a_clock_that_was_set_is_followed_sample_by_sample() -> None:
+    jump = [sample(1, 10**15 + turn * 10**9, 1_000 if turn < 3 else 90_000) for turn in range(6)]
+    offset = host_offsets([part(0, "a"), part(1, "b")], jump)["b"]
+    assert offset.drift is None
+    assert offsets_at(offset, 10**15, 10**15 + 5 * 10**9) == [1_000, 90_000]
+
+
 def test_microseconds_become_exact_nanoseconds_up_to_a_hundred_days() -> None:
     rng = np.random.default_rng(7)
     exact = rng.integers(0, 100 * 86_400 * 10**9, 20_000)

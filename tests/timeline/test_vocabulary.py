@@ -87,17 +87,29 @@ def test_every_kind_is_named_in_the_readme() -> None:
 
 def test_stages_are_numbered_as_the_recorder_numbers_them() -> None:
     header = (ROOT / "native" / "trace" / "span.h").read_text(encoding="utf-8")
-    native = {name: int(number) for name, number in re.findall(r"^  k([A-Z]\w+) = (\d+),", header, re.MULTILINE)}
+    stages = header.split("enum class Stage", 1)[1].split("};", 1)[0]
+    native = {name: int(number) for name, number in re.findall(r"^  k([A-Z]\w+) = (\d+),", stages, re.MULTILINE)}
     assert native == {camel(stage): int(stage) for stage in Stage if stage not in words.FOREIGN_STAGES}
 
 
 def test_spans_are_named_as_the_recorder_names_them() -> None:
     sink = (ROOT / "native" / "trace" / "chrome_sink.cc").read_text(encoding="utf-8")
-    native = dict(re.findall(r'case Stage::k(\w+):\s+return "(\w*)";', sink))
-    ours = {camel(word.stage): word.name.removesuffix("<KIND>") for word in words.SPAN_WORDS}
-    assert native == {**ours, "Range": ""}  # the user's name
+    texts = (ROOT / "native" / "trace" / "event_text.cc").read_text(encoding="utf-8")
+    groups = (ROOT / "native" / "trace" / "tensor_groups.cc").read_text(encoding="utf-8")
+    pieces = (ROOT / "native" / "trace" / "span.cc").read_text(encoding="utf-8")
+    native = dict(re.findall(r'case Stage::k(\w+):\s+return "(\w+)";', texts))
+    named = {Stage.RANGE, Stage.PIECE, Stage.COUNTER}  # by the user, by the kind of piece, by what is counted
+    ours = {camel(word.stage): word.name.removesuffix("<KIND>") for word in words.SPAN_WORDS if word.stage not in named}
+    assert native == ours
+    for word in words.SPAN_WORDS:
+        if word.stage in named - {Stage.RANGE}:
+            assert all(f'"{name}"' in texts + pieces for name in word.name.split(", "))
     for event in (words.PART_EVENT, words.END_EVENT):
         assert f'"{event}"' in sink
+    for word in (words.TENSORS_EVENT, *words.GROUP_ARGUMENTS):
+        assert f'\\"{word}\\"' in groups
+    for fact in words.FACTS:
+        assert f'\\"{fact}\\"' in texts
 
 
 def test_kinds_are_numbered_as_in_the_runtime() -> None:

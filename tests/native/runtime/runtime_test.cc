@@ -258,7 +258,7 @@ TEST(Runtime, TimelineHoldsEveryStageOfATensor) {
   {
     Job job(2);
     job.on_every_rank([&](int rank) {
-      job[rank].start_timeline(folder + "/" + std::to_string(rank) + ".json", true);
+      job[rank].start_timeline({.path = folder + "/" + std::to_string(rank) + ".json", .mark_cycles = true});
       std::vector<float> a(1000, 1.0f);
       std::vector<float> b(1000, 1.0f);
       const Ticket first = job[rank].submit(allreduce_of("grad \"a\"", a));
@@ -272,10 +272,14 @@ TEST(Runtime, TimelineHoldsEveryStageOfATensor) {
   std::ifstream file(folder + "/1.json");
   std::stringstream text;
   text << file.rdbuf();
-  for (const char* part : {"NEGOTIATE_ALLREDUCE", "\"QUEUE\"", "RING_ALLREDUCE", "\"WAIT\"", "\"STEP\"", "CYCLE_START",
-                           "\"CLOCK\"", "\"KNOBS\"", "grad \\\"a\\\"", "ringtune_end"}) {
+  for (const char* part :
+       {"NEGOTIATE_ALLREDUCE", "RING_ALLREDUCE", "CALLBACK", "IN_FLIGHT", "BUS_BANDWIDTH", "\"WAIT\"", "\"STEP\"",
+        "CYCLE_START", "\"CLOCK\"", "\"KNOBS\"", "grad \\\"a\\\"", "ringtune_end"}) {
     EXPECT_NE(text.str().find(part), std::string::npos) << part;
   }
+  // Two tensors of one batch are one event, of two batches two.
+  EXPECT_TRUE(text.str().find("\"queued_ns\"") != std::string::npos ||
+              text.str().find("\"QUEUE\"") != std::string::npos);
   std::filesystem::remove_all(folder);
 }
 

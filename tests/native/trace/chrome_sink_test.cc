@@ -26,7 +26,7 @@ constexpr std::size_t kHeaderEvents = 2 + 2 * kStageCount + 1;
 
 std::string event_line(const Span& span, std::string_view name) {
   const TemporaryFile file;
-  const auto sink = make_chrome_sink(file.path(), kHeader);
+  const auto sink = make_chrome_sink({.path = file.path()}, kHeader);
   sink->write(std::span(&span, 1), [name](std::uint32_t) { return name; });
   sink->close(0);
   return events_of(read_file(file.path())).at(kHeaderEvents);
@@ -34,7 +34,7 @@ std::string event_line(const Span& span, std::string_view name) {
 
 TEST(TraceChrome, HeaderAndEndStandAsAgreed) {
   const TemporaryFile file;
-  const auto sink = make_chrome_sink(file.path(), kHeader);
+  const auto sink = make_chrome_sink({.path = file.path()}, kHeader);
   EXPECT_TRUE(is_json_array(read_file(file.path()))) << "valid from the first moment";
   sink->close(7);
   sink->close(8);
@@ -90,7 +90,7 @@ class TraceChromeHostile : public ::testing::TestWithParam<std::string> {};
 TEST_P(TraceChromeHostile, NamesLeaveTheFileValid) {
   const TemporaryFile file;
   Tracer tracer;
-  tracer.start(make_chrome_sink(file.path(), {0, 1, GetParam(), GetParam()}));
+  tracer.start(make_chrome_sink({.path = file.path()}, {0, 1, GetParam(), GetParam()}));
   const std::uint32_t id = tracer.intern(GetParam());
   tracer.record({1, 2, 0, id, 0, 0, 0, Stage::kRange, 255});
   tracer.record({1, 2, 0, id, 0, 0, 0, Stage::kWait, 255});
@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(Names, TraceChromeHostile,
 
 TEST(TraceChrome, IsValidAfterEveryFlush) {
   const TemporaryFile file;
-  const auto sink = make_chrome_sink(file.path(), kHeader);
+  const auto sink = make_chrome_sink({.path = file.path()}, kHeader);
   for (int i = 0; i < 300; ++i) {
     const Span span{i, i + 1, 0, 0, 0, 0, 0, Stage::kQueue, 0};
     sink->write(std::span(&span, 1), [](std::uint32_t) { return std::string_view("t"); });
@@ -126,7 +126,7 @@ TEST_P(TraceKill, LeavesValidJson) {
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // an aborted test leaves nobody behind who fills the disk
     Tracer tracer({.ring_spans = 256});
-    tracer.start(make_chrome_sink(file.path(), kHeader));
+    tracer.start(make_chrome_sink({.path = file.path()}, kHeader));
     const std::uint32_t id = tracer.intern("tensor");
     for (std::uint64_t i = 1;; ++i) {
       tracer.record({now_ns(), now_ns(), 0, id, 1, 1, 1, Stage::kCopyIn, 0});
@@ -153,7 +153,7 @@ TEST(TraceFork, AChildNeitherHangsNorTouchesTheFile) {
   const TemporaryFile file;
   {
     Tracer tracer;
-    tracer.start(make_chrome_sink(file.path(), kHeader));
+    tracer.start(make_chrome_sink({.path = file.path()}, kHeader));
     const pid_t child = ::fork();
     if (child == 0) {
       for (int i = 0; i < 10; ++i) tracer.record({1, 2, 0, 0, 0, 0, 0, Stage::kQueue, 0});
@@ -172,7 +172,7 @@ TEST(TraceFork, AChildNeitherHangsNorTouchesTheFile) {
 
 TEST(TraceDisk, AFullDeviceIsToldAtOnce) {
   try {
-    (void)make_chrome_sink("/dev/full", kHeader);
+    (void)make_chrome_sink({.path = "/dev/full"}, kHeader);
     FAIL();
   } catch (const TraceIo& error) {
     EXPECT_EQ(std::string(error.what()), "cannot write the timeline file /dev/full: No space left on device");
@@ -181,7 +181,7 @@ TEST(TraceDisk, AFullDeviceIsToldAtOnce) {
 
 TEST(TraceDisk, AMissingFolderIsNamed) {
   try {
-    (void)make_chrome_sink("/nonexistent/part.json", kHeader);
+    (void)make_chrome_sink({.path = "/nonexistent/part.json"}, kHeader);
     FAIL();
   } catch (const TraceIo& error) {
     EXPECT_EQ(std::string(error.what()),
@@ -199,7 +199,7 @@ TEST(TraceDisk, AFileThatHitsTheLimitStaysValid) {
     ::setrlimit(RLIMIT_FSIZE, &limit);
     ::dup2(::open("/dev/null", O_WRONLY), STDERR_FILENO);  // NOLINT
     Tracer tracer;
-    tracer.start(make_chrome_sink(file.path(), kHeader));
+    tracer.start(make_chrome_sink({.path = file.path()}, kHeader));
     for (int i = 0; i < 1000; ++i) tracer.record({i, i + 1, 0, 0, 0, 0, 0, Stage::kQueue, 0});
     try {
       tracer.stop();

@@ -1,0 +1,132 @@
+"""`ringtune bench trace`: what recording a timeline costs a step."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.table import Table
+
+from ringtune import layout, runfolder
+from ringtune.benchmarks.jobs import WorkerJob, run_worker
+from ringtune.benchmarks.profiles import load_profile
+from ringtune.benchmarks.progress import open_console
+from ringtune.benchmarks.sizes import format_bytes, format_duration
+from ringtune.benchmarks.statistics import paired_ratio_interval
+from ringtune.benchmarks.workers.config import TraceRun
+from ringtune.errors import RingtuneError, UsageError
+from ringtune.timeline import load
+
+PROFILES = ("resnet50", "2000x4KiB")
+
+
+@click.command()
+@click.option("-np", "--num-proc", type=click.IntRange(min=1), default=2, show_default=True, help="Ranks.")
+@click.option(
+    "--profile",
+    "profiles",
+    multiple=True,
+    default=PROFILES,
+    show_default=True,
+    help="As for `ringtune bench gradients`; may be repeated.",
+)
+@click.option("--rounds", type=click.IntRange(min=2), default=60, show_default=True, help="Bursts of each kind.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=0.1, show_default=True, help="Per burst."
+)
+@click.option("--require", metavar="PERCENTS", help="Exit 1 when a profile costs more, as in 1,3 for two profiles.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
+def trace(**options: Any) -> None:
+    """Time of a step with the timeline on, over the same step with it off, in turns within one job."""
+    profiles = [load_profile(text) for text in options["profiles"]]
+    limits = parse_limits(options["require"], len(profiles))
+    run = TraceRun([list(profile.sizes_bytes) for profile in profiles], options["rounds"], options["seconds"])
+    rounds: list[list[dict[str, float]]] = [[] for _ in profiles]
+    console = open_console()
+
+    def on_event(event: dict[str, Any]) -> None:
+        rounds[event["case"]].append(event["times_ns"])
+
+    with tempfile.TemporaryDirectory(prefix="ringtune-bench-") as folder:
+        job = WorkerJob("trace", run, options["num_proc"], None, 1, {"RINGTUNE_RUN_DIR": folder})
+        run_worker(job, on_event)
+        recorded = load(folder)
+    cases = [
+        trace_case(f"{profile.name}: {len(profile.sizes_bytes)} tensors, {format_bytes(profile.total_bytes)}", times)
+        for profile, times in zip(profiles, rounds, strict=True)
+    ]
+    record = {
+        "format": layout.FORMAT,
+        "benchmark": "trace",
+        "command": ["ringtune", *sys.argv[1:]],
+        "ranks": options["num_proc"],
+        "created_unix_ns": time.time_ns(),
+        "spans": len(recorded.spans),
+        "dropped": sum(part.dropped for part in recorded.parts),
+        "cases": cases,
+    }
+    console.print(trace_table(record))
+    if options["json_file"] is not None:
+        runfolder.write_json(options["json_file"], record)
+    missed = [
+        f"{case['label']}: {100 * (case['cost']['median'] - 1):.2f} %, at most {limit:g} % wanted"
+        for case, limit in zip(cases, limits, strict=True)
+        if case["cost"]["median"] - 1 > limit / 100
+    ]
+    if missed:
+        raise RingtuneError("recording costs more than wanted:\n" + "\n".join(missed))
+
+
+def parse_limits(text: str | None, count: int) -> list[float]:
+    """Returns one limit in percent a profile; no limit where none is given.
+
+    Raises:
+        UsageError: not as many numbers as profiles.
+    """
+    if text is None:
+        return [float("inf")] * count
+    try:
+        limits = [float(word) for word in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--require {text!r}: expected percents, one a profile, as in 1,3") from None
+    if len(limits) != count:
+        raise UsageError(f"--require {text!r}: {len(limits)} limits for {count} profiles")
+    return limits
+
+
+def trace_case(label: str, rounds: list[dict[str, float]]) -> dict[str, Any]:
+    """Returns what the rounds of one profile say: on over the mean of the two offs of its round, and off over off."""
+    columns = {kind: [times[kind] for times in rounds] for kind in ("off", "on", "again")}
+    off = [(first + second) / 2 for first, second in zip(columns["off"], columns["again"], strict=True)]
+    return {
+        "label": label,
+        "off_ns": float(np.median(off)),
+        "cost": paired_ratio_interval(columns["on"], off).as_json(),
+        "noise": paired_ratio_interval(columns["again"], columns["off"]).as_json(),
+        "samples": columns,
+    }
+
+
+def trace_table(record: dict[str, Any]) -> Table:
+    """Returns the table that ends the benchmark."""
+    caption = (
+        f"medians and 95 % intervals over rounds; {record['spans']} spans recorded, {record['dropped']} dropped; "
+        "'off over off' shows the noise"
+    )
+    table = Table(title=f"cost of the timeline, {record['ranks']} ranks", caption=caption)
+    table.add_column("", overflow="fold")
+    for title in ("a step, off", "on over off", "off over off"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for case in record["cases"]:
+        table.add_row(case["label"], format_duration(case["off_ns"]), _percent(case["cost"]), _percent(case["noise"]))
+    return table
+
+
+def _percent(ratio: dict[str, float]) -> str:
+    middle, low, high = (100 * (ratio[key] - 1) for key in ("median", "low", "high"))
+    return f"{middle:+.2f} % [{low:+.2f}, {high:+.2f}]"

@@ -1,0 +1,82 @@
+"""One rank that times steps with the timeline off, on, and off again, in bursts that take turns within one job.
+
+Started by `ringtune bench trace` as ``python -m ringtune.benchmarks.workers.trace CONFIG`` where CONFIG is the JSON
+form of `TraceRun`. A step submits all tensors, waits for them and ends the step. "again" is the same as "off": what
+lies between the two is noise, and what lies between "off" and "on" has to be seen beside it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+import ringtune.torch as hvd
+from ringtune.benchmarks import marks
+from ringtune.benchmarks.workers.config import TraceRun
+from ringtune.session import Session
+
+KINDS = ("off", "on", "again")
+_WARMUPS = 10
+
+
+def main(config: str) -> None:
+    """Runs this rank; rank 0 prints a marked line ``round`` per case and round."""
+    run = TraceRun.from_json(config)
+    hvd.init()
+    torch.set_num_threads(1)
+    session = Session.current()
+    assert session is not None
+    for case, sizes in enumerate(run.profiles):
+        step = _step(session, case, sizes)
+        for _ in range(_WARMUPS):
+            step()
+        steps = max(2, int(run.seconds * 1e9 / _slowest(_time(step, _WARMUPS))))
+        for turn in range(run.rounds):
+            times = {}
+            for kind in (*KINDS[turn % 3 :], *KINDS[: turn % 3]):
+                times[kind] = _burst(session, step, kind, steps)
+            if hvd.rank() == 0:
+                marks.send("round", case=case, steps=steps, times_ns=times)
+    hvd.shutdown()
+
+
+def _step(session: Session, case: int, sizes: list[int]) -> Callable[[], None]:
+    named = [(torch.zeros(size // 4), f"trace.{case}.{index}") for index, size in enumerate(sizes)]
+
+    def step() -> None:
+        handles = [hvd.allreduce_async_(tensor, name=name, op=hvd.Sum) for tensor, name in named]
+        for handle in handles:
+            hvd.synchronize(handle)
+        session.end_step()
+
+    return step
+
+
+def _burst(session: Session, step: Callable[[], None], kind: str, steps: int) -> float:
+    """Returns nanoseconds per step on the slowest rank."""
+    if kind == "on":
+        session.start_timeline()
+    hvd.barrier()
+    step()
+    measured = _time(step, steps)
+    if kind == "on":
+        session.stop_timeline()
+    return _slowest(measured)
+
+
+def _time(step: Callable[[], None], count: int) -> float:
+    begin_ns = time.perf_counter_ns()
+    for _ in range(count):
+        step()
+    return (time.perf_counter_ns() - begin_ns) / count
+
+
+def _slowest(measured: float) -> float:
+    return hvd.allreduce(torch.tensor(measured, dtype=torch.float64), op=hvd.Max, name="trace.slowest").item()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,114 @@
+"""Recording this rank's part of the timeline: which steps, in what detail, into which files.
+
+A recording is one file or, where it is cut by size, several: ``rank-00003.json``, ``rank-00003.1.json`` ... A later
+recording of the same session goes on counting, so that none overwrites another.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ringtune import layout, native, runfolder
+from ringtune.config import Config
+from ringtune.errors import RingtuneError, TraceIoError
+
+FULL = "full"
+
+
+class Recorder(Protocol):
+    """What a recording needs of its session."""
+
+    rank: int
+    runtime: Any
+    config: Config
+
+    def ensure_run_folder(self) -> Path:
+        """Make the run folder."""
+
+
+@dataclass
+class Recording:
+    """The timeline of one session.
+
+    Attributes:
+        file: Where rank 0 merges all parts when the session closes.
+    """
+
+    session: Recorder
+    file: Path | None = None
+    _cleared: bool = False
+
+    def begin(self) -> None:
+        """Start what the settings ask for."""
+        config = self.session.config
+        if config.timeline is None or config.timeline_dynamic:
+            return
+        self.file = config.timeline.absolute()
+        if not config.timeline_steps:
+            self.start(config.timeline, mark_cycles=config.timeline_mark_cycles)
+        else:
+            self._look(0)
+
+    def start(self, path: str | Path | None, *, mark_cycles: bool) -> None:
+        """Record from now on.
+
+        Raises:
+            TraceIoError: The part cannot be written.
+        """
+        session, config = self.session, self.session.config
+        run = session.ensure_run_folder()
+        part = layout.timeline_part(run, session.rank)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        if not self._cleared:
+            self._clear(part)
+        self.file = Path(path).absolute() if path is not None else layout.timeline_file(run)
+        with native.translated():
+            session.runtime.start_timeline(
+                str(part),
+                mark_cycles=mark_cycles,
+                pieces=config.timeline_detail == FULL,
+                gzip=config.timeline_gzip,
+                rotate_bytes=config.timeline_rotate_bytes,
+            )
+        if session.rank == 0 and path is not None:
+            runfolder.update(run, labels={"timeline": str(self.file)})
+
+    def stop(self) -> None:
+        """Stop; the part is complete then. Spans that the disk had no room for are told of, and no error."""
+        if not self.session.runtime.recording:
+            return
+        try:
+            with native.translated():
+                self.session.runtime.stop_timeline()
+        except TraceIoError as error:
+            self._warn(f"the timeline has gaps: {error}")
+
+    def step_ended(self, step: int) -> None:
+        """Begin or end a recording that was asked for by steps."""
+        if self.session.config.timeline_steps:
+            self._look(step + 1)
+
+    def _look(self, step: int) -> None:
+        config = self.session.config
+        wanted = any(first <= step < end for first, end in config.timeline_steps)
+        if wanted and not self.session.runtime.recording and config.timeline is not None:
+            try:
+                self.start(config.timeline, mark_cycles=config.timeline_mark_cycles)
+            except RingtuneError as error:  # training goes on, whatever the disk does
+                self._warn(f"step {step} is not recorded: {error}")
+        elif not wanted and any(step == end for _, end in config.timeline_steps):
+            self.stop()
+
+    def _clear(self, part: Path) -> None:
+        """Remove what an earlier job left under this rank's name."""
+        self._cleared = True
+        for old in part.parent.glob(f"{layout.rank_stem(self.session.rank)}.*"):
+            with suppress(OSError):
+                old.unlink()
+
+    def _warn(self, sentence: str) -> None:
+        print(f"ringtune warning: [rank {self.session.rank}] {sentence}", file=sys.stderr, flush=True)

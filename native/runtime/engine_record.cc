@@ -1,0 +1,72 @@
+// What the engine leaves in the timeline.
+#include <array>
+#include <sstream>
+
+#include "base/futex.h"
+#include "base/log.h"
+#include "runtime/engine.h"
+
+namespace ringtune {
+namespace {
+
+std::string json_object(const Knobs& knobs, std::uint32_t epoch) {
+  std::ostringstream out;
+  out << "{\"epoch\":" << epoch << ",\"fusion_bytes\":" << knobs.fusion_bytes
+      << ",\"cycle_time_ns\":" << knobs.cycle_time_ns << ",\"segment_bytes\":" << knobs.segment_bytes
+      << ",\"cache_capacity\":" << knobs.cache_capacity << ",\"algorithm\":" << knobs.algorithm
+      << ",\"hierarchical\":" << knobs.hierarchical << ",\"plan\":" << (knobs.plan ? 1 : 0) << "}";
+  return out.str();
+}
+
+}  // namespace
+
+void Engine::record_clock(const ClockSample& sample) {
+  last_look_ns_ = now_ns();
+  if (tracer_.recording()) {
+    tracer_.event("CLOCK", "clock", last_look_ns_,
+                  "{\"offset_ns\":" + std::to_string(sample.offset_ns) +
+                      ",\"error_ns\":" + std::to_string(sample.error_ns) + "}");
+  }
+  clock_looks_.store(looks_wanted_, std::memory_order_release);
+  futex_wake(clock_looks_, kFutexWakeAll, FutexScope::kPrivate);
+}
+
+void Engine::record_knobs() const {
+  if (tracer_.recording()) tracer_.event("KNOBS", "knobs", now_ns(), json_object(knobs(), epoch()));
+}
+
+/// Tells whoever waits for these operations.
+void Engine::finish(std::span<const OperationPtr> batch, const BatchContext& context) {
+  const bool recording = tracer_.recording();
+  const std::int64_t begin_ns = recording ? now_ns() : 0;
+  Span span = recording ? span_of(Stage::kCallback, batch.front()->request(), context) : Span{};
+  for (const OperationPtr operation : batch) in_flight_bytes_ -= operation->prepared->bytes;
+  tickets_.finish(batch, nullptr);  // from here on the operations may be used again
+  if (!recording) return;
+  span.begin_ns = begin_ns;
+  span.end_ns = now_ns();
+  Span counter = span;
+  counter.stage = Stage::kCounter;
+  counter.kind = static_cast<std::uint8_t>(Count::kInFlight);
+  counter.begin_ns = span.end_ns;
+  counter.bytes = in_flight_bytes_;
+  counter.batch_id = static_cast<std::uint32_t>(tickets_.open());
+  tracer_.record(std::array{span, counter});
+}
+
+void Engine::report_stall(const StallAction& action) {
+  std::ostringstream age;
+  age.precision(1);
+  age << std::fixed << static_cast<double>(action.age_ns) * 1e-9;
+  log(LogLevel::kWarning, "stalled: tensor '", action.name, "' was submitted ", age.str(),
+      " s ago and still waits for ", action.missing.size() > 1 ? "ranks " : "rank ", rank_list(action.missing),
+      ". Is it busy, blocked or gone, or does it run other collectives?");
+  if (!tracer_.recording()) return;
+  std::ostringstream args;
+  args << "{\"tensor\":" << json_quote(action.name) << ",\"missing\":[";
+  for (std::size_t i = 0; i < action.missing.size(); ++i) args << (i > 0 ? "," : "") << action.missing[i];
+  args << "],\"age_ns\":" << action.age_ns << "}";
+  tracer_.event("STALL", "stall", now_ns(), args.str());
+}
+
+}  // namespace ringtune

@@ -1,0 +1,89 @@
+// How fast spans are recorded: `trace_bench [FOLDER]` prints nanoseconds and millions a second, into memory (a sink
+// that throws them away) and into files in FOLDER, one span at a time and as batches of 256 tensors.
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "trace/sink.h"
+#include "trace/tracer.h"
+
+namespace {
+
+using namespace ringtune;
+
+constexpr std::int64_t kSecondNs = 1'000'000'000;
+constexpr std::size_t kTensors = 256;
+
+struct Speed {
+  double record_ns;    // of a span, on the thread that records
+  double written_mhz;  // until the last one is in the sink
+  std::uint64_t dropped;
+};
+
+/// As fast as the sink takes them: a full ring is waited for, so that nothing is dropped.
+Speed run(Tracer& tracer, std::unique_ptr<Sink> sink, bool batches, std::int64_t for_ns) {
+  std::vector<std::uint32_t> names;
+  for (std::size_t i = 0; i < kTensors; ++i) names.push_back(tracer.intern("layer." + std::to_string(i) + ".weight"));
+  tracer.start(std::move(sink));
+  std::vector<Span> spans(1 + kTensors);
+  std::uint64_t count = 0;
+  std::int64_t inside_ns = 0;
+  const std::int64_t begin_ns = now_ns();
+  for (std::uint32_t batch = 1; now_ns() - begin_ns < for_ns; ++batch) {
+    const std::int64_t now = now_ns();
+    spans[0] = {now, now + 900, kBatchMark, 0, batch, 1, 1, Stage::kQueue, 0};
+    for (std::size_t i = 0; i < kTensors; ++i) {
+      const auto at = static_cast<std::int64_t>(i);
+      spans[i + 1] = {now - 100'000 + 300 * at, now, 4096, names[i], batch, 1, 1, Stage::kNegotiate, 0};
+      if (!batches) spans[i + 1].stage = Stage::kCopyIn;
+    }
+    const std::int64_t record_ns = now_ns();
+    if (batches) {
+      tracer.record(spans);
+    } else {
+      for (std::size_t i = 1; i < spans.size(); ++i) tracer.record(spans[i]);
+    }
+    inside_ns += now_ns() - record_ns;
+    count += kTensors;
+    // What the writer has not taken yet stays below half the ring.
+    while (count > tracer.recorded() + tracer.dropped() + (1 << 15)) ::usleep(50);
+  }
+  tracer.stop();
+  const double seconds = static_cast<double>(now_ns() - begin_ns) * 1e-9;
+  const std::uint64_t recorded = tracer.recorded() - (batches ? tracer.recorded() / (kTensors + 1) : 0);
+  return {static_cast<double>(inside_ns) / static_cast<double>(count), static_cast<double>(recorded) / seconds * 1e-6,
+          tracer.dropped()};
+}
+
+void print(const char* what, const Speed& speed) {
+  std::printf("%-34s %6.1f ns a span (%6.1f million/s), %6.2f million/s with the sink, %llu dropped\n", what,
+              speed.record_ns, 1e3 / speed.record_ns, speed.written_mhz,
+              static_cast<unsigned long long>(speed.dropped));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::filesystem::path folder = argc > 1 ? argv[1] : std::filesystem::temp_directory_path();
+  const std::string path = folder / ("ringtune-trace-bench-" + std::to_string(::getpid()) + ".json");
+  Tracer tracer;
+  Span off{};
+  const std::int64_t begin_ns = now_ns();
+  for (int i = 0; i < 10'000'000; ++i) tracer.record(off);
+  std::printf("%-34s %6.2f ns a span\n", "not recording", static_cast<double>(now_ns() - begin_ns) * 1e-7);
+  for (const bool batches : {false, true}) {
+    const std::string how = batches ? "batches of 256 tensors" : "single spans";
+    print((how + ", memory").c_str(), run(tracer, make_null_sink(), batches, kSecondNs));
+    print((how + ", file").c_str(), run(tracer, make_chrome_sink({.path = path}, {}), batches, kSecondNs));
+    std::filesystem::remove(path);
+    ChromeOptions packed{.path = path, .gzip = true};
+    print((how + ", gzip file").c_str(), run(tracer, make_chrome_sink(packed, {}), batches, kSecondNs));
+    std::filesystem::remove(path + ".gz");
+  }
+  return 0;
+}

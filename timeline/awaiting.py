@@ -1,0 +1,72 @@
+"""Who was waited for: batches that were ready on a rank, while another had not come.
+
+Under a plan there is no negotiation that could say so: each rank records by itself whom it waited for last
+(`await` spans with ``peer``). A negotiated batch is split on the aligned clocks instead: until the last rank had
+submitted, the others waited for it; the rest is what agreeing cost (*control*).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringtune.timeline.spans import SpanTable
+from ringtune.timeline.vocabulary import Stage
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """How long rank ``rank`` waited for rank ``peer``: ready for a batch, or for its data within one."""
+
+    rank: int
+    peer: int
+    count: int
+    total_ns: int
+    longest_ns: int
+
+
+@dataclass(frozen=True)
+class Negotiation:
+    """One rank's time from submit to agreement, summed over its negotiated tensors.
+
+    ``waiting_ns`` (for the last rank to submit) + ``control_ns`` = the time in `negotiate`.
+    """
+
+    rank: int
+    waiting_ns: int
+    control_ns: int
+
+
+def awaited(spans: SpanTable) -> tuple[Awaited, ...]:
+    """Sum the recorded waits by who waited for whom."""
+    waits = spans.of_stage(Stage.AWAIT)
+    peer = waits.fact("peer")
+    waits, peer = waits.take(peer >= 0), peer[peer >= 0]
+    pairs, place = np.unique(np.stack((waits.rank.astype(np.int64), peer)), axis=1, return_inverse=True)
+    return tuple(
+        Awaited(int(rank), int(late), int(chosen.sum()), int(length[chosen].sum()), int(length[chosen].max()))
+        for number, (rank, late) in enumerate(pairs.T)
+        for chosen, length in [(place.reshape(-1) == number, waits.duration_ns)]
+    )
+
+
+def negotiations(spans: SpanTable) -> tuple[Negotiation, ...]:
+    """Split every rank's negotiated tensors; those of a plan, and those that some rank did not record, are left out."""
+    rows = spans.of_stage(Stage.NEGOTIATE)
+    rows = rows.take((rows.batch > 0) & (rows.fact("plan", 0) != 1))
+    ranks = np.unique(rows.rank)
+    if len(ranks) < 2:
+        return ()
+    _, key = np.unique(np.stack((rows.batch, rows.tensor.astype(np.int64))), axis=1, return_inverse=True)
+    key = key.reshape(-1)
+    last = np.full(int(key.max()) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(last, key, rows.begin_ns)
+    everyone = np.bincount(key) == len(ranks)
+    rows, key = rows.take(everyone[key]), key[everyone[key]]
+    waiting = np.clip(last[key], rows.begin_ns, rows.end_ns) - rows.begin_ns
+    control = rows.duration_ns - waiting
+    return tuple(
+        Negotiation(int(rank), int(waiting[rows.rank == rank].sum()), int(control[rows.rank == rank].sum()))
+        for rank in ranks
+    )
