@@ -16,6 +16,7 @@ COMMANDS = {
     "links": "ringtune.benchmarks.commands:links",
     "merge": "ringtune.benchmarks.traces:merge_command",
     "negotiation": "ringtune.benchmarks.commands:negotiation",
+    "predict": "ringtune.benchmarks.prediction:predict",
     "resnet": "ringtune.benchmarks.commands:resnet",
     "train": "ringtune.benchmarks.commands:train",
     "trace": "ringtune.benchmarks.tracing:trace",

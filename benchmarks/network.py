@@ -51,6 +51,18 @@ def parse_rate(text: str) -> int | None:
     raise UsageError(f"{text!r} is not a rate; write 1gbit, 500mbit or {UNSHAPED} for an unshaped link")
 
 
+def rate_number(text: str) -> int:
+    """Returns the bits per second of a rate that is one.
+
+    Raises:
+        UsageError: not a rate, or ``none``.
+    """
+    rate = parse_rate(text)
+    if rate is None:
+        raise UsageError("an unshaped link has no rate; write for example 1gbit")
+    return rate
+
+
 def missing() -> str | None:
     """Returns what this machine lacks for `hosts`, or None."""
     for tool in ("ip", "tc"):

@@ -180,12 +180,13 @@ TEST(TraceDisk, AFullDeviceIsToldAtOnce) {
 }
 
 TEST(TraceDisk, AMissingFolderIsNamed) {
+  const TemporaryFile file;
+  const std::string path = file.path() + ".missing/part.json";
   try {
-    (void)make_chrome_sink({.path = "/nonexistent/part.json"}, kHeader);
+    (void)make_chrome_sink({.path = path}, kHeader);
     FAIL();
   } catch (const TraceIo& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "cannot create the timeline file /nonexistent/part.json: No such file or directory");
+    EXPECT_EQ(std::string(error.what()), "cannot create the timeline file " + path + ": No such file or directory");
   }
 }
 
