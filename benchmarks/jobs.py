@@ -7,7 +7,8 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringtune.benchmarks import marks
@@ -34,7 +35,7 @@ class WorkerJob:
         ranks: number of ranks.
         hosts: as for `ringtune run -H`; None for this host.
         threads: compute threads per rank.
-        environ: further variables of the environment.
+        run_dir: run folder, absolute; None for none.
     """
 
     worker: str
@@ -42,7 +43,7 @@ class WorkerJob:
     ranks: int
     hosts: str | None
     threads: int
-    environ: Mapping[str, str] = field(default_factory=dict)
+    run_dir: Path | None = None
 
 
 def run_worker(job: WorkerJob, on_event: Callable[[dict[str, Any]], None]) -> None:
@@ -66,7 +67,8 @@ def run_worker(job: WorkerJob, on_event: Callable[[dict[str, Any]], None]) -> No
             command=[sys.executable, "-m", f"{_WORKERS}.{job.worker}", json.dumps(asdict(job.config))],
             num_proc=job.ranks,
             hosts=job.hosts,
-            environ={**os.environ, **thread_variables(job.threads), **job.environ},
+            environ={**os.environ, **thread_variables(job.threads)},
+            run_dir=job.run_dir,
             echo=False,
             on_line=on_line,
         )

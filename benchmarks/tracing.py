@@ -17,7 +17,7 @@ from ringtune.benchmarks.jobs import WorkerJob, run_worker
 from ringtune.benchmarks.profiles import load_profile
 from ringtune.benchmarks.progress import open_console
 from ringtune.benchmarks.sizes import format_bytes, format_duration
-from ringtune.benchmarks.statistics import paired_ratio_interval
+from ringtune.benchmarks.statistics import median_interval
 from ringtune.benchmarks.workers.config import TraceRun
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.timeline import load
@@ -35,9 +35,9 @@ PROFILES = ("resnet50", "2000x4KiB")
     show_default=True,
     help="As for `ringtune bench gradients`; may be repeated.",
 )
-@click.option("--rounds", type=click.IntRange(min=2), default=60, show_default=True, help="Bursts of each kind.")
+@click.option("--rounds", type=click.IntRange(min=2), default=80, show_default=True, help="Bursts of each kind.")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), default=0.1, show_default=True, help="Per burst."
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=0.05, show_default=True, help="Per burst."
 )
 @click.option("--require", metavar="PERCENTS", help="Exit 1 when a profile costs more, as in 1,3 for two profiles.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
@@ -53,7 +53,7 @@ def trace(**options: Any) -> None:
         rounds[event["case"]].append(event["times_ns"])
 
     with tempfile.TemporaryDirectory(prefix="ringtune-bench-") as folder:
-        job = WorkerJob("trace", run, options["num_proc"], None, 1, {"RINGTUNE_RUN_DIR": folder})
+        job = WorkerJob("trace", run, options["num_proc"], None, 1, Path(folder))
         run_worker(job, on_event)
         recorded = load(folder)
     cases = [
@@ -106,10 +106,15 @@ def trace_case(label: str, rounds: list[dict[str, float]]) -> dict[str, Any]:
     return {
         "label": label,
         "off_ns": float(np.median(off)),
-        "cost": paired_ratio_interval(columns["on"], off).as_json(),
-        "noise": paired_ratio_interval(columns["again"], columns["off"]).as_json(),
+        "cost": _paired(columns["on"], off),
+        "noise": _paired(columns["again"], columns["off"]),
         "samples": columns,
     }
+
+
+def _paired(above: list[float], below: list[float]) -> dict[str, float]:
+    """Returns the median of the rounds' ratios: what slows a whole round down is in both and falls out."""
+    return median_interval(np.array(above) / np.array(below)).as_json()
 
 
 def trace_table(record: dict[str, Any]) -> Table:
