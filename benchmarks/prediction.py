@@ -126,20 +126,24 @@ def run_prediction(profiles: Sequence[Workload], rate: str, plan: tuple[int, int
     wanted = cases(profiles[0], profiles[1], rate)
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder)
-        model = calibrate(load(_play(wanted[0], steps, runs / "calibration", record=True)), profiles[0].name)
+        model = calibrate(load(play(wanted[0], steps, runs / "calibration", record=True)), profiles[0].name)
         measured: list[list[float]] = [[] for _ in wanted]
         for number in range(rounds):
             for index, case in enumerate(wanted):
                 console.print(f"round {number + 1} of {rounds}: {case.label}")
-                run = _play(case, steps, runs / f"{number}-{index}", record=False)
+                run = play(case, steps, runs / f"{number}-{index}", record=False)
                 measured[index].append(_step_ns(run))
     rows = [Row(case, predicted(model, case, rate), tuple(times)) for case, times in zip(wanted, measured, strict=True)]
     console.print(_table(rows, f"{profiles[0].name} at {rate}, {rounds} rounds of {steps} steps"))
     return _record(rows, rate)
 
 
-def _play(case: Case, steps: int, run: Path, *, record: bool) -> Path:
-    """Runs the case as a job; returns its run folder."""
+def play(case: Case, steps: int, run: Path, *, record: bool) -> Path:
+    """Runs the case as a job, with its timeline or without; returns its run folder.
+
+    Raises:
+        RingtuneError: a rank failed, or the job did not end.
+    """
     run.mkdir(parents=True)
     workload = run / "workload.json"
     workload.write_text(json.dumps(_document(case.work)))
