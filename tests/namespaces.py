@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.conftest import find_tool, missing
+
+# No name is used twice in a process: the kernel takes the links of a deleted namespace away some time after.
+_calls = itertools.count()
 
 
 @contextmanager
@@ -19,8 +23,9 @@ def machines(count: int) -> Iterator[dict[str, str]]:
     find_tool("ip")
     if os.geteuid() != 0:
         missing("needs root for network namespaces")
-    tag = f"rt{os.getpid() % 10000}"
-    bridge, net = f"{tag}b", f"10.{200 + os.getpid() % 50}.{os.getpid() % 250}"
+    call = next(_calls) % 100
+    tag = f"rt{os.getpid() % 10000}x{call}"
+    bridge, net = f"{tag}b", f"10.{200 + os.getpid() % 50}.{(os.getpid() + call) % 250}"
     spaces = {f"{net}.{number + 2}": f"{tag}n{number + 2}" for number in range(count)}
     commands = [f"link add {bridge} type bridge", f"addr add {net}.1/24 dev {bridge}", f"link set {bridge} up"]
     for address, space in spaces.items():

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <set>
@@ -20,6 +21,16 @@
 #include "control/negotiator.h"
 
 namespace ringtune::testing_support {
+
+/// How many seeds a random test plays: all, or a tenth of them where a sanitizer makes every one some thirty times as
+/// long.
+constexpr std::uint32_t seeds(std::uint32_t all) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return all / 10;
+#else
+  return all;
+#endif
+}
 
 inline Request allreduce(const std::string& name, std::vector<std::int64_t> shape = {4}) {
   Request request;
