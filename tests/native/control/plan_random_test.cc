@@ -151,7 +151,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, RandomPlans, testing::Values(Rounds::kMemory, Rou
 
 TEST_P(RandomPlans, NeverHangNorRunATensorTwice) {
   int rounds = 0;
-  for (std::uint32_t seed = 0; seed < seeds(3000); ++seed) {
+  for (std::uint32_t seed = 0; seed < testing_support::seeds(3000); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     // Half of them in a star, half in trees.
     const int fan_out = seed % 2 == 0 ? kDefaultFanOut : 1 + static_cast<int>(seed / 2 % 3);

@@ -239,7 +239,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, RandomSetsAndPlans, testing::Values(Rounds::kMemo
 
 TEST_P(RandomSetsAndPlans, NeverHangNorRunATensorTwice) {
   int rounds = 0;
-  for (std::uint32_t seed = 0; seed < seeds(1500); ++seed) {
+  for (std::uint32_t seed = 0; seed < testing_support::seeds(1500); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomSets job(seed, GetParam());
     job.run();
