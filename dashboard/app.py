@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -15,6 +16,7 @@ from ringtune.dashboard.components import empty, run_head
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.runs import RunsFolder
 from ringtune.dashboard.pages import overview, runs, scaling, timeline, tuning
+from ringtune.dashboard.places import PLACES
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import FONT
 from ringtune.dashboard.units import plain
@@ -22,13 +24,14 @@ from ringtune.dashboard.units import plain
 PULSE_MS = 1500
 """How often a page asks whether something changed; when nothing did, the answer is empty."""
 
-PAGES: Mapping[str, Callable[[Context, Route], html.Div]] = {
-    "runs": runs.layout,
-    "overview": overview.layout,
-    "timeline": timeline.layout,
-    "tuning": tuning.layout,
-    "scaling": scaling.layout,
+PAGES: Mapping[str, ModuleType] = {
+    "runs": runs,
+    "overview": overview,
+    "timeline": timeline,
+    "tuning": tuning,
+    "scaling": scaling,
 }
+"""The module of every place: ``layout(context, route)`` and ``register(app, context)``."""
 
 
 def create_app(root: Path, prefix: str = "/") -> Dash:
@@ -47,7 +50,7 @@ def create_app(root: Path, prefix: str = "/") -> Dash:
     )
     app.layout = _frame(context)
     _register(app, context)
-    for page in (runs, overview, timeline, tuning, scaling):
+    for page in PAGES.values():
         page.register(app, context)
     return app
 
@@ -140,25 +143,25 @@ def page_of(context: Context, route: Route) -> html.Div:
             )
         )
     if not route.run:
-        return PAGES[route.page](context, route)
+        return html.Div(PAGES[route.page].layout(context, route))
     run = context.run(route)
     if run is None:
         lost = f"There is no run {plain(route.run)!r} below {context.folder.root}. It may have been moved or deleted."
         return html.Div(empty("This run is not here", lost))
     return html.Div(
-        [html.Div(run_head(run, route.page, context.prefix), id="run-head"), PAGES[route.page](context, route)]
+        [html.Div(run_head(run, route.page, context.prefix), id="run-head"), PAGES[route.page].layout(context, route)]
     )
 
 
 def _nav(route: Route, prefix: str) -> list[dcc.Link]:
-    at_scaling = route.page == "scaling" and not route.run
-    places = (("Runs", Route("runs"), not at_scaling), ("Scaling", Route("scaling"), at_scaling))
+    at = "runs" if route.run or route.page == "unknown" else route.page
     return [
         dcc.Link(
-            word,
-            href=routes.href(place, prefix),
-            className="rt-nav rt-nav-active" if active else "rt-nav",
-            id=f"nav-{place.page}",
+            place.word,
+            href=routes.href(Route(place.name), prefix),
+            className="rt-nav rt-nav-active" if place.name == at else "rt-nav",
+            id=f"nav-{place.name}",
         )
-        for word, place, active in places
+        for place in PLACES
+        if place.overall
     ]

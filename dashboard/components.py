@@ -11,6 +11,7 @@ from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 
 from ringtune.dashboard import routes, theme
 from ringtune.dashboard.data.runs import RunInfo
+from ringtune.dashboard.places import PLACES
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.units import count, moment, plain
 
@@ -21,7 +22,6 @@ STATUS_WORDS = {
     "lost": ("lost", "orange"),
     "unreadable": ("unreadable", "gray"),
 }
-TAB_WORDS = {"overview": "Overview", "timeline": "Timeline", "tuning": "Tuning", "scaling": "Scaling"}
 
 
 def badge(status: str, identity: str = "") -> dmc.Badge:
@@ -129,12 +129,13 @@ def _hosts(info: RunInfo) -> str:
 def _tabs(run_id: str, active: str, prefix: str) -> html.Nav:
     links = [
         dcc.Link(
-            word,
-            href=routes.href(Route(tab, run_id), prefix),
-            className="rt-tab rt-tab-active" if tab == active else "rt-tab",
-            id=f"tab-{tab}",
+            place.word,
+            href=routes.href(Route(place.name, run_id), prefix),
+            className="rt-tab rt-tab-active" if place.name == active else "rt-tab",
+            id=f"tab-{place.name}",
         )
-        for tab, word in TAB_WORDS.items()
+        for place in PLACES
+        if place.files is not None
     ]
     return html.Nav(links, className="rt-tabs")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringtune import layout
-from ringtune.dashboard import routes
+from ringtune.dashboard import places, routes
 from ringtune.dashboard.data import scaling, timeline_store, trace, tuning
 from ringtune.dashboard.data.cache import Cache
 from ringtune.dashboard.data.files import Signature, Unreadable, listing, signature
@@ -118,21 +118,11 @@ class Context:
         path = self.folder.paths().get(route.run)
         if path is None:
             return "gone"
-        shown = (self._timeline_state(path), self._progress(path)) if route.page == "timeline" else ()
-        return str(hash((signature(_shown_files(path, route.page)), shown, getattr(self.run(route), "status", ""))))
+        shown = (self._timeline_state(path), self._progress(path)) if route.page in places.TIMELINE_PAGES else ()
+        files = signature(places.shown_files(route.page, path))
+        return str(hash((files, shown, getattr(self.run(route), "status", ""))))
 
     def _progress(self, run: Path) -> float:
         """How far the preparation of a run's timeline is; 0 when none is needed."""
         folder = timeline_store.place_of(run, self._timeline_state(run))
         return self._preparations.share(folder)
-
-
-def _shown_files(run: Path, page: str) -> list[Path]:
-    files = [layout.run_file(run)]
-    if page == "overview":
-        files += [run / layout.MACHINE_FOLDER, *listing(run, layout.step_logs(run), ".jsonl")]
-    elif page == "tuning":
-        files.append(layout.tuning_journal(run))
-    elif page == "scaling":
-        files += listing(run, layout.scaling_folder(run), ".json")
-    return files

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-TABS = ("overview", "timeline", "tuning", "scaling")
+from ringtune.dashboard.places import OVERALL, TABS
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Route:
     """A page and what it shows.
 
     Attributes:
-        page: ``runs``, ``scaling``, one of `TABS` with a run, or ``unknown``.
+        page: One of `OVERALL`, one of `TABS` with a run, or ``unknown``.
         run: The run's id (its path below the served folder), empty where there is none.
         query: The rest of the view, for example the timeline's window.
     """
@@ -44,8 +44,8 @@ def parse(pathname: str | None, search: str | None, prefix: str = "/") -> Route:
     query = dict(parse_qsl((search or "").lstrip("?"), max_num_fields=50)) if search and search.count("&") < 50 else {}
     if not parts:
         return Route("runs", query=query)
-    if parts == ["scaling"]:
-        return Route("scaling", query=query)
+    if len(parts) == 1 and parts[0] in OVERALL:
+        return Route(parts[0], query=query)
     if parts[0] == "run" and len(parts) == 2:
         return Route("overview", parts[1], query)
     if parts[0] == "run" and len(parts) == 3 and parts[2] in TABS:

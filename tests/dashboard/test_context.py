@@ -8,7 +8,8 @@ from ringtune import layout
 from ringtune.dashboard import context as module
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.runs import RunsFolder
-from ringtune.dashboard.routes import TABS, Route
+from ringtune.dashboard.places import TABS
+from ringtune.dashboard.routes import Route
 from ringtune.timeline.generate import Schedule
 from ringtune.timeline.generate_run import generate_run
 

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringtune.dashboard import routes
-from ringtune.dashboard.routes import TABS, Route
+from ringtune.dashboard.app import PAGES
+from ringtune.dashboard.places import PLACES, TABS
+from ringtune.dashboard.routes import Route
 
 
 @given(st.text(min_size=1, max_size=40).filter(lambda name: max(name) < "\ud800"), st.sampled_from(TABS))
@@ -34,3 +36,7 @@ def test_numbers_of_a_query_are_finite_or_nothing() -> None:
 
 def test_a_query_with_too_many_fields_is_ignored() -> None:
     assert routes.parse("/", "?" + "a=1&" * 1000) == Route("runs")
+
+
+def test_every_place_has_its_page() -> None:
+    assert list(PAGES) == [place.name for place in PLACES]

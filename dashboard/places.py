@@ -1,0 +1,72 @@
+"""The pages there are: one line each, from which addresses, navigation and the watching of files follow.
+
+A new page: a line in `PLACES`, a module with ``layout`` and ``register`` in ``pages/``, its line in ``app.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringtune import layout
+from ringtune.dashboard.data.files import listing
+
+
+@dataclass(frozen=True)
+class Place:
+    """A page.
+
+    Attributes:
+        name: In addresses: ``/run/<id>/<name>`` and ``/<name>``.
+        word: In the navigation.
+        files: Of a run, what the page shows beside ``run.json``; None: a run has no such page.
+        overall: There is one over all runs.
+    """
+
+    name: str
+    word: str
+    files: Callable[[Path], list[Path]] | None = None
+    overall: bool = False
+
+
+def _steps(run: Path) -> list[Path]:
+    return [run / layout.MACHINE_FOLDER, *listing(run, layout.step_logs(run), ".jsonl")]
+
+
+def _journal(run: Path) -> list[Path]:
+    return [layout.tuning_journal(run)]
+
+
+def _records(run: Path) -> list[Path]:
+    return listing(run, layout.scaling_folder(run), ".json")
+
+
+def _timeline(_run: Path) -> list[Path]:
+    """Nothing: `Context.stamp` watches timelines itself, which are read less often than they grow."""
+    return []
+
+
+PLACES: tuple[Place, ...] = (
+    Place("runs", "Runs", overall=True),
+    Place("overview", "Overview", _steps),
+    Place("timeline", "Timeline", _timeline),
+    Place("tuning", "Tuning", _journal),
+    Place("scaling", "Scaling", _records, overall=True),
+)
+"""All pages, in the order of the navigation."""
+
+TIMELINE_PAGES = ("timeline",)
+"""Pages of a run that show what is made of its timeline."""
+
+TABS = tuple(place.name for place in PLACES if place.files is not None)
+"""Pages of one run."""
+
+OVERALL = tuple(place.name for place in PLACES if place.overall)
+"""Pages over all runs."""
+
+
+def shown_files(page: str, run: Path) -> list[Path]:
+    """Return the small files of a run that a page shows."""
+    files = next((place.files for place in PLACES if place.name == page), None)
+    return [layout.run_file(run), *(files(run) if files else [])]
