@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ringtune import layout
 from ringtune.dashboard import places, routes
-from ringtune.dashboard.data import scaling, timeline_store, trace, tuning
+from ringtune.dashboard.data import job, scaling, timeline_store, trace, tuning
 from ringtune.dashboard.data.cache import Cache
 from ringtune.dashboard.data.files import Signature, Unreadable, listing, signature
 from ringtune.dashboard.data.runs import RunInfo, RunsFolder, UnknownRun
@@ -19,6 +19,7 @@ from ringtune.dashboard.data.timeline import TimelineIndex
 from ringtune.dashboard.data.timeline_prepare import Preparations, Preparing
 from ringtune.dashboard.data.tuning import TuningHistory
 from ringtune.dashboard.routes import Route
+from ringtune.tuner.model.calibrate import Model
 
 REST = 10
 """A growing timeline is read again after this many times the time that reading it took."""
@@ -92,6 +93,20 @@ class Context:
                 raise Unreadable("The timeline's index was prepared, but is not there any more; load the page again")
         self._rest(run.path, state, self._preparations.seconds(folder))
         return self._indexes.get(run.path, state, lambda: index)
+
+    def model(self, run: RunInfo) -> Model | Preparing | None:
+        """Return the cost model fitted to a run's timeline; None when nothing was recorded.
+
+        Raises:
+            Unreadable: There is a timeline, but it says too little.
+        """
+        index = self.timeline(run)
+        if isinstance(index, Preparing):
+            return index
+        if not len(index.spans):
+            return None
+        key = ("model", run.path)
+        return self._small.get(key, id(index), lambda: (index, job.fitted(job.recorded(index, run.hosts), run.name)))[1]
 
     def _load(self, run: Path, files: list[Path]) -> TimelineIndex:
         begin = time.monotonic()
