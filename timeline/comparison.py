@@ -92,20 +92,25 @@ def compare(first: Trace, second: Trace, tensors: int = 20) -> Comparison:
                 f"{trace.path or 'trace'}: {count} steps; a comparison draws steps and needs at least two "
                 "(call `session.end_step()` or use an optimizer that does, or PyTorch's `profiler.step()`)"
             )
-    shared = _chosen(samples[0], samples[1], tensors)
-    changes = [_change(key, samples[0][key], samples[1][key]) for key in shared]
-    corrected = holm([change.p_value for change in changes])
-    judged = [_judged(change, p_value) for change, p_value in zip(changes, corrected, strict=True)]
     alone = [sorted(f"{kind} {what}" for kind, what in samples[at].keys() - samples[1 - at].keys()) for at in (0, 1)]
     return Comparison(
         first=str(first.path or ""),
         second=str(second.path or ""),
         first_steps=steps[0],
         second_steps=steps[1],
-        changes=tuple(sorted(judged, key=_worst_first)),
+        changes=contrast(samples[0], samples[1], tensors),
         only_first=tuple(alone[0]),
         only_second=tuple(alone[1]),
     )
+
+
+def contrast(first: Samples, second: Samples, tensors: int = 20) -> tuple[Change, ...]:
+    """Compare what both hold, worst first; at most ``tensors`` tensors, those that changed most."""
+    shared = _chosen(first, second, tensors)
+    changes = [_change(key, first[key], second[key]) for key in shared]
+    corrected = holm([change.p_value for change in changes])
+    judged = [_judged(change, p_value) for change, p_value in zip(changes, corrected, strict=True)]
+    return tuple(sorted(judged, key=_worst_first))
 
 
 def _samples(trace: Trace) -> Samples:
