@@ -44,6 +44,7 @@ class Config:
     worker: int | None = None
     launcher: bool = False
     run_dir: Path | None = None
+    sample_ns: int = 1_000_000_000
     timeline: Path | None = None
     timeline_mark_cycles: bool = False
     timeline_steps: tuple[tuple[int, int], ...] = ()

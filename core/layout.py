@@ -20,13 +20,14 @@ MACHINE_FOLDER = "machine"
 TIMELINE_FOLDER = "timeline"
 TIMELINE_FILE = "timeline.json"
 STEPS_FOLDER = "steps"
+SAMPLES_FOLDER = "samples"
 TUNING_FOLDER = "tuning"
 JOURNAL_FILE = "journal.jsonl"
 STUDY_FILE = "study.db"
 SCALING_FOLDER = "scaling"
 LOGS_FOLDER = "logs"
 
-RANK_FOLDERS = (MACHINE_FOLDER, TIMELINE_FOLDER, STEPS_FOLDER, LOGS_FOLDER)
+RANK_FOLDERS = (MACHINE_FOLDER, TIMELINE_FOLDER, STEPS_FOLDER, SAMPLES_FOLDER, LOGS_FOLDER)
 """Folders that hold one file a rank."""
 RANK_FILES = "rank-*"
 """Pattern of those files."""
@@ -84,6 +85,16 @@ def step_log(run: Path, rank: int) -> Path:
 def step_logs(run: Path) -> Path:
     """Folder that holds the step statistics of all ranks."""
     return run / STEPS_FOLDER
+
+
+def sample_log(run: Path, rank: int) -> Path:
+    """What a rank's process and machine used, one JSON object a sample and line; never larger than a few MiB."""
+    return run / SAMPLES_FOLDER / f"{rank_stem(rank)}.jsonl"
+
+
+def sample_logs(run: Path) -> Path:
+    """Folder that holds the samples of all ranks."""
+    return run / SAMPLES_FOLDER
 
 
 def tuning_journal(run: Path) -> Path:

@@ -19,11 +19,11 @@ from ringtune import extensions, native, runfolder
 from ringtune.config import Config, unsaid
 from ringtune.errors import NotInitialized, RingtuneError
 from ringtune.knobs import Knobs
+from ringtune.meters.meters import Meters
 from ringtune.operations import Allreduce, Broadcast, Range
 from ringtune.placement import Placement
 from ringtune.recording import Recording
 from ringtune.stats import StepStats
-from ringtune.step_log import StepLog
 
 WAIT_SLICE_NS = 100_000_000
 """Longest time inside the runtime without looking at signals, so that Ctrl-C is answered within it."""
@@ -71,7 +71,7 @@ class Session:
         self._pid = os.getpid()
         self._error = native.error_class()
         self._extensions = extensions.ExtensionSet(place.rank)
-        self._step_log: StepLog | None = None
+        self._meters = Meters(self)
         self._recording = Recording(self)
 
     @staticmethod
@@ -208,8 +208,7 @@ class Session:
             stats = StepStats.from_dict(self.runtime.end_step())
         except self._error as error:
             raise native.translate(error) from None
-        if self._step_log is not None:
-            self._append(stats)
+        self._meters.step_ended(stats)
         self._recording.step_ended(stats.step)
         if self._extensions:
             self._extensions.on_step(stats)
@@ -271,7 +270,7 @@ class Session:
                     versions=runfolder.versions(),
                 )
             runfolder.write_machine(run, self.rank, self.placement.host)
-            self._step_log = StepLog(run, self.rank)
+            self._meters.write_into(run)
             self.run_folder = run
         return self.run_folder
 
@@ -288,8 +287,7 @@ class Session:
                 leave()
             except (RingtuneError, self._error) as error:  # nothing is left to do about it but to say so
                 _warn(f"[rank {self.rank}] while leaving the job: {error}")
-        if self._step_log is not None:
-            self._step_log.close()
+        self._meters.close()
         self._extensions.after_close()
         if self.run_folder is not None and self.rank == 0 and not self.config.launcher:
             runfolder.finish(self.run_folder, exit_code())
@@ -304,15 +302,6 @@ class Session:
             self.ensure_run_folder()
         self._recording.begin()
         self._extensions.open(self, extensions.registered())
-
-    def _append(self, stats: StepStats) -> None:
-        assert self._step_log is not None
-        try:
-            self._step_log.append(stats)
-        except RingtuneError as error:
-            _warn(f"[rank {self.rank}] the step log ends here: {error}")
-            self._step_log.close()
-            self._step_log = None
 
 
 @dataclass(frozen=True)

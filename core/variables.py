@@ -64,6 +64,17 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("LAUNCHER", "launcher", "bool", False, "", "Set by `ringtune run`, which then serves the store."),
     # What the job writes.
     Variable("RUN_DIR", "run_dir", "path", None, "folder", "Run folder that receives everything the job writes."),
+    Variable(
+        "SAMPLE_SECONDS",
+        "sample_ns",
+        "float",
+        _S,
+        "s",
+        "Time between two looks at CPU, memory, network and GPU while there is a run folder; 0 = never.",
+        None,
+        0,
+        _S,
+    ),
     Variable("TIMELINE", "timeline", "path", None, "file", "Record all ranks and merge into this file.", "TIMELINE"),
     Variable(
         "TIMELINE_MARK_CYCLES",

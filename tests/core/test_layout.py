@@ -18,6 +18,7 @@ RUN = Path("runs/x")
         (layout.timeline_part(RUN, 0), "runs/x/timeline/rank-00000.json"),
         (layout.timeline_file(RUN), "runs/x/timeline.json"),
         (layout.step_log(RUN, 12), "runs/x/steps/rank-00012.jsonl"),
+        (layout.sample_log(RUN, 2), "runs/x/samples/rank-00002.jsonl"),
         (layout.tuning_journal(RUN), "runs/x/tuning/journal.jsonl"),
         (layout.tuning_study(RUN), "runs/x/tuning/study.db"),
         (layout.scaling_file(RUN, "resnet 50"), "runs/x/scaling/resnet-50.json"),
