@@ -96,11 +96,15 @@ def facts(pairs: Sequence[tuple[str, str]]) -> dmc.Table:
     return dmc.Table(dmc.TableTbody(rows), withRowBorders=True, verticalSpacing=6)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> dmc.TableScrollContainer:
-    """Return a small table of text."""
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> dmc.TableScrollContainer:
+    """Return a small table of texts and components, such as links."""
     top = dmc.TableThead(dmc.TableTr([dmc.TableTh(word) for word in head]))
-    body = dmc.TableTbody([dmc.TableTr([dmc.TableTd(plain(cell, 200)) for cell in row]) for row in rows])
+    body = dmc.TableTbody([dmc.TableTr([dmc.TableTd(_cell(cell)) for cell in row]) for row in rows])
     return dmc.TableScrollContainer(dmc.Table([top, body], verticalSpacing=6, className="rt-table"), minWidth=500)
+
+
+def _cell(content: Any) -> Any:
+    return plain(content, 200) if isinstance(content, str) else content
 
 
 def run_head(info: RunInfo, tab: str, prefix: str) -> list[Any]:
@@ -141,14 +145,22 @@ def _tabs(run_id: str, active: str, prefix: str) -> html.Nav:
 
 
 def address_store(page: str) -> html.Div:
-    """Return what a page's callbacks write the address of the view into, as ``{"path", "search"}``."""
-    return html.Div([dcc.Store(id=f"{page}-address"), dcc.Store(id=f"{page}-addressed")], hidden=True)
+    """Return what a page's callbacks write the address of the view into, as ``{"path", "search"}``, or a new place."""
+    names = ("address", "addressed", "place", "gone")
+    return html.Div([dcc.Store(id=f"{page}-{name}") for name in names], hidden=True)
 
 
 def follow_address(app: Dash, page: str) -> None:
     """Let the browser's address follow the page's view."""
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ringtune", "address"), Output(f"{page}-addressed", "data"), Input(f"{page}-address", "data")
+    )
+
+
+def follow_place(app: Dash, page: str) -> None:
+    """Let the browser go to the address that a callback of the page writes into its ``<page>-place``."""
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ringtune", "go"), Output(f"{page}-gone", "data"), Input(f"{page}-place", "data")
     )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from ringtune import layout
 from ringtune.dashboard import places, routes
 from ringtune.dashboard.data import job, scaling, timeline_store, trace, tuning
+from ringtune.dashboard.data.analysis import Analysis, analyse, open_analysis
 from ringtune.dashboard.data.cache import Cache
 from ringtune.dashboard.data.files import Signature, Unreadable, listing, signature
 from ringtune.dashboard.data.runs import RunInfo, RunsFolder, UnknownRun
@@ -19,7 +22,10 @@ from ringtune.dashboard.data.timeline import TimelineIndex
 from ringtune.dashboard.data.timeline_prepare import Preparations, Preparing
 from ringtune.dashboard.data.tuning import TuningHistory
 from ringtune.dashboard.routes import Route
+from ringtune.timeline.spans import Trace
 from ringtune.tuner.model.calibrate import Model
+
+T = TypeVar("T")
 
 REST = 10
 """A growing timeline is read again after this many times the time that reading it took."""
@@ -39,6 +45,7 @@ class Context:
     _steps: Cache = field(default_factory=lambda: Cache(capacity=8))
     _small: Cache = field(default_factory=lambda: Cache(capacity=256))
     _indexes: Cache = field(default_factory=lambda: Cache(capacity=3))
+    _analyses: Cache = field(default_factory=lambda: Cache(capacity=8))
     _preparations: Preparations = field(default_factory=Preparations)
     _fresh_until: dict[Path, tuple[float, Signature]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -76,23 +83,41 @@ class Context:
         Raises:
             Unreadable: There is a timeline, but it cannot be shown; the message says why.
         """
+        return self._of_timeline(run, self._indexes, TimelineIndex.build, timeline_store.open_index)
+
+    def analysis(self, run: RunInfo) -> Analysis | Preparing:
+        """Return the analyses of a run's timeline, as `timeline` returns the timeline.
+
+        Raises:
+            Unreadable: See `timeline`.
+        """
+        return self._of_timeline(run, self._analyses, analyse, open_analysis)
+
+    def _of_timeline(
+        self,
+        run: RunInfo,
+        kept: Cache,
+        build: Callable[[Trace, tuple[str, ...]], T],
+        opened: Callable[[Path], T | None],
+    ) -> T | Preparing:
+        """Return what is made of a run's timeline: here and now of a small one, beforehand on the disk of a large."""
         files, state = trace.sources(run.path), self._timeline_state(run.path)
         if not trace.is_large(files):
-            return self._indexes.get(run.path, state, lambda: self._load(run.path, files))
-        known = self._indexes.peek(run.path, state)
-        if isinstance(known, TimelineIndex):
+            return kept.get(run.path, state, lambda: self._built(run.path, files, build))
+        known: T | None = kept.peek(run.path, state)
+        if known is not None:
             return known
         folder = timeline_store.place_of(run.path, state)
-        index = timeline_store.open_index(folder)
-        if index is None:
+        found = opened(folder)
+        if found is None:
             preparing = self._preparations.of(run.path, folder)
             if preparing is not None:
                 return preparing
-            index = timeline_store.open_index(folder)
-            if index is None:
+            found = opened(folder)
+            if found is None:
                 raise Unreadable("The timeline's index was prepared, but is not there any more; load the page again")
         self._rest(run.path, state, self._preparations.seconds(folder))
-        return self._indexes.get(run.path, state, lambda: index)
+        return kept.get(run.path, state, lambda: found)
 
     def model(self, run: RunInfo) -> Model | Preparing | None:
         """Return the cost model fitted to a run's timeline; None when nothing was recorded.
@@ -108,10 +133,10 @@ class Context:
         key = ("model", run.path)
         return self._small.get(key, id(index), lambda: (index, job.fitted(job.recorded(index, run.hosts), run.name)))[1]
 
-    def _load(self, run: Path, files: list[Path]) -> TimelineIndex:
+    def _built(self, run: Path, files: list[Path], build: Callable[[Trace, tuple[str, ...]], T]) -> T:
         begin = time.monotonic()
         try:
-            return trace.load(run, files)
+            return build(*trace.read_all(run, files))
         finally:
             self._rest(run, signature(files), time.monotonic() - begin)
 

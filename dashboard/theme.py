@@ -143,6 +143,11 @@ def template(scheme: Scheme) -> go.layout.Template:
     )
 
 
+def late_scale(scheme: Scheme) -> list[list[object]]:
+    """Return a scale of lateness: nothing is the surface itself, much is the colour of waiting."""
+    return [[0.0, INKS[scheme].grid], [0.25, "#F3B27A" if scheme == "light" else "#7A4A22"], [1.0, EXPOSED_COLOR]]
+
+
 def blank(scheme: Scheme, height: int) -> go.Figure:
     """Return an empty figure in the design, ``height`` pixels high."""
     figure = go.Figure()

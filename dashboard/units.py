@@ -85,6 +85,21 @@ def signed_percent(share: float) -> str:
     return f"{100 * share:+.1f} %"
 
 
+def probability(p_value: float) -> str:
+    """Return a p-value with four places, for example ``0.0312``; ``<0.0001`` below."""
+    return NO_VALUE if not math.isfinite(p_value) else "<0.0001" if p_value < 1e-4 else f"{p_value:.4f}"
+
+
+def rate(bytes_per_s: float | None) -> str:
+    """Return a bandwidth in decimal units, as vendors and nccl-tests do, for example ``9.81 GB/s``."""
+    if bytes_per_s is None or not math.isfinite(bytes_per_s):
+        return NO_VALUE
+    for factor, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
+        if bytes_per_s >= factor:
+            return f"{_digits(bytes_per_s / factor)} {unit}"
+    return f"{_digits(bytes_per_s)} B/s"
+
+
 def moment(unix_ns: int | None) -> str:
     """Return a moment in local time, for example ``2025-11-20 14:03:22``; a dash where there is none."""
     if not unix_ns:

@@ -12,6 +12,15 @@ window.dash_clientside.ringtune = {
     }
     return window.dash_clientside.no_update;
   },
+  // Leads to another page, as a link does: Dash's own links tell its router in the same way.
+  go: function (href) {
+    if (href) {
+      window.history.pushState({}, "", href);
+      window.dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
+      window.scrollTo(0, 0);
+    }
+    return window.dash_clientside.no_update;
+  },
   quickFilter: function (text, options) {
     const query = text ? "q=" + encodeURIComponent(text) : "";
     return [

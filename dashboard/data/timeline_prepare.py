@@ -16,13 +16,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ringtune.dashboard.data import analysis, trace
 from ringtune.dashboard.data import timeline_store as store
-from ringtune.dashboard.data import trace
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.units import plain
 
-_READ_SHARE = 0.7
+_READ_SHARE = 0.6
 """Share of the whole time that reading takes."""
+_INDEX_SHARE = 0.85
+"""Share after which the index is there; the rest is for the analyses."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def _follow(job: _Job, run: Path, folder: Path) -> None:
 
 
 def prepare(run: Path, folder: Path, told: store.Told) -> None:
-    """Make the index of a run's timeline in a folder.
+    """Make the index of a run's timeline in a folder, and beside it the analyses of that timeline.
 
     Raises:
         Unreadable: The timeline cannot be read, or the index not be written.
@@ -105,7 +107,10 @@ def prepare(run: Path, folder: Path, told: store.Told) -> None:
     with _reading_told(files, told):
         found, problems = trace.read_all(run, files)
     try:
-        store.save(folder, found, problems, lambda share, words: told(_READ_SHARE + (1 - _READ_SHARE) * share, words))
+        between = _INDEX_SHARE - _READ_SHARE
+        store.save(folder, found, problems, lambda share, words: told(_READ_SHARE + between * share, words))
+        told(_INDEX_SHARE, "comparing the ranks")
+        analysis.save(folder, analysis.analyse(found, problems))
     except OSError as error:
         reason = error.strerror or "the disk did not take it"
         raise Unreadable(f"The timeline's index cannot be written to {store.cache_folder()}: {reason}") from error

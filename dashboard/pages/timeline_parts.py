@@ -105,6 +105,12 @@ def progress(state: Preparing | None) -> list[Any]:
     return [dmc.Card(dmc.Stack(lines, gap="sm"), withBorder=True, radius="md", p="xl")]
 
 
+def reading() -> list[Any]:
+    """Return what stands on a page until the first answer about the timeline has come."""
+    line = dmc.Group([dmc.Loader(size="sm"), dmc.Text("Reading the timeline …", c="dimmed")], gap="sm")
+    return [dmc.Card(line, withBorder=True, radius="md", p="md")]
+
+
 def followed_card(found: Followed | None) -> list[Any]:
     """Return the table of a followed batch; nothing when none is followed."""
     if found is None:

@@ -39,7 +39,7 @@ def test_a_page_changes_with_its_own_files_only(context: Context, page: str, fil
     with path.open("a") as stream:
         stream.write("\n")
     changed = {tab for tab in TABS if context.stamp(only(context, tab)) != before[tab]}
-    assert changed == (set(TIMELINE_PAGES) if page == "timeline" else {page})
+    assert changed == (set(TIMELINE_PAGES) if page in TIMELINE_PAGES else {page})
 
 
 def test_what_did_not_change_is_not_read_again(context: Context) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ringtune.timeline.awaiting import awaited, negotiations
+from ringtune.timeline.awaiting import awaited, negotiation_waits, negotiations
 from ringtune.timeline.causality import causality
 from ringtune.timeline.generate import HostClock, generate
 from ringtune.timeline.inputs import load
@@ -77,3 +77,6 @@ def test_negotiation_is_waiting_for_the_last_rank_and_control() -> None:
     ]
     found = negotiations(table(rows, ("", '"plan":1')))
     assert [(one.rank, one.waiting_ns, one.control_ns) for one in found] == [(0, 50, 30), (1, 0, 40)]
+    waits = negotiation_waits(table(rows, ("", '"plan":1')))
+    assert [(one.rank, one.peer, one.count, one.total_ns, one.longest_ns) for one in waits] == [(0, 1, 1, 50, 50)]
+    assert negotiation_waits(table(rows[:1])) == negotiations(table(rows[:1])) == ()

@@ -1,0 +1,225 @@
+"""Who makes the others wait: a map of ranks and steps, what the tests say, and the way from a cell to the timeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+
+from ringtune.dashboard import routes
+from ringtune.dashboard.components import (
+    address_store,
+    card,
+    empty,
+    follow_address,
+    follow_place,
+    graph,
+    problems,
+    shown,
+)
+from ringtune.dashboard.context import Context
+from ringtune.dashboard.data.analysis import Analysis
+from ringtune.dashboard.data.files import Unreadable
+from ringtune.dashboard.data.lateness import LateMap, cell_at, late_map, place_of
+from ringtune.dashboard.data.timeline_prepare import Preparing
+from ringtune.dashboard.figures import stragglers as figures
+from ringtune.dashboard.pages import stragglers_parts as parts
+from ringtune.dashboard.pages.timeline_parts import progress, reading
+from ringtune.dashboard.pages.timeline_state import address
+from ringtune.dashboard.routes import Route
+from ringtune.dashboard.theme import scheme_of
+from ringtune.dashboard.units import plain
+from ringtune.timeline.straggling import CAUSES
+
+_NOTHING = (
+    "No timeline was recorded",
+    "Who was late, and why, is found in a timeline of all ranks. Start the job so:",
+    "ringtune run -np 2 --timeline trace.json python train.py",
+)
+_HINT = (
+    "By how much a rank was last, where all others waited only for it. Drag over steps to see them closer, double "
+    "click for all, click a cell for that step in the timeline."
+)
+
+
+def layout(_context: Context, route: Route) -> html.Div:
+    """Return the page; its callback fills it."""
+    chosen = route.query.get("cause", "")
+    buttons = dmc.Group(
+        [
+            dmc.SegmentedControl(
+                id="stragglers-cause",
+                data=[{"value": "", "label": "All causes"}, *({"value": one, "label": one} for one in CAUSES)],
+                value=chosen if chosen in CAUSES else "",
+                size="sm",
+            ),
+            dmc.Button("All steps", id="stragglers-all", variant="default", size="sm"),
+            dmc.Text(id="stragglers-note", size="sm", c="dimmed"),
+        ],
+        gap="sm",
+        mb=4,
+    )
+    charts = [
+        html.Div(id="stragglers-words"),
+        card("Lateness by rank and step", html.Div([buttons, graph("stragglers-map", 260)]), _HINT),
+        html.Div(id="stragglers-tables"),
+    ]
+    return html.Div(
+        [
+            html.Div(id="stragglers-problems"),
+            address_store("stragglers"),
+            dcc.Store(id="stragglers-steps", data=_steps_of(route)),
+            html.Div(reading(), id="stragglers-preparing"),
+            html.Div(dmc.Stack(charts, gap="md"), id="stragglers-charts", style=shown(False)),
+            html.Div(empty(*_NOTHING), id="stragglers-empty", style=shown(False)),
+        ]
+    )
+
+
+def _steps_of(route: Route) -> list[int] | None:
+    """Return the first and last step that an address asks for."""
+    first, last = route.number("from"), route.number("to")
+    return [int(first), int(last)] if first is not None and last is not None and first <= last else None
+
+
+def zoomed(event: dict[str, Any] | None, held: list[int] | None) -> list[int] | None:
+    """Return the steps to show after an event of the figure; ``held`` where it does not ask for others."""
+    event = event or {}
+    if event.get("xaxis.autorange"):
+        return None
+    ends = event.get("xaxis.range") or [event.get("xaxis.range[0]"), event.get("xaxis.range[1]")]
+    if not all(isinstance(end, (int, float)) and abs(end) < 1e15 for end in ends):
+        return held
+    first, last = round(min(ends) + 0.5), round(max(ends) - 0.5)
+    return [max(0, first), max(0, first, last)]
+
+
+def analysis_of(context: Context, pathname: str | None) -> Analysis | Preparing | str | None:
+    """Return the analysis of the address's run, how far it is, why there is none, or None when nothing was recorded."""
+    run = context.run(context.route(pathname, ""))
+    if run is None:
+        return None
+    try:
+        found = context.analysis(run)
+    except Unreadable as error:
+        return str(error)
+    return found if isinstance(found, Preparing) or found.document["summary"]["span_count"] else None
+
+
+_OUTPUTS = {
+    "map": Output("stragglers-map", "figure"),
+    "size": Output("stragglers-map", "style"),
+    "words": Output("stragglers-words", "children"),
+    "note": Output("stragglers-note", "children"),
+    "tables": Output("stragglers-tables", "children"),
+    "steps": Output("stragglers-steps", "data"),
+    "problems": Output("stragglers-problems", "children"),
+    "preparing": Output("stragglers-preparing", "children"),
+    "charts": Output("stragglers-charts", "style"),
+    "empty": Output("stragglers-empty", "style"),
+    "address": Output("stragglers-address", "data"),
+}
+
+
+def nothing(found: Preparing | str | None, outputs: dict[str, Output]) -> dict[str, Any]:
+    """Return the answer of a page that has nothing to draw: why, or how far it is."""
+    return {
+        **dict.fromkeys(outputs, no_update),
+        "problems": problems([found] if isinstance(found, str) else []),
+        "preparing": progress(found if isinstance(found, Preparing) else None),
+        "charts": shown(False),
+        "empty": shown(found is None),
+    }
+
+
+def _answer(found: Analysis, cause: str, steps: list[int] | None, prefix: str, about: dict[str, Any]) -> dict[str, Any]:
+    """Draw the map of a cause and of some steps; ``about``: the scheme and the address."""
+    drawn = late_map(found, cause, (steps[0], steps[1]) if steps else None)
+    query = {"cause": cause, "from": str(steps[0]) if steps else "", "to": str(steps[1]) if steps else ""}
+    figure = figures.late_heat(drawn, scheme_of(about["scheme"]))
+    return {
+        "map": figure.update_layout(uirevision=str(steps)),
+        "size": {"height": figure.layout.height},
+        "words": parts.verdict(found),
+        "note": _note(drawn),
+        "tables": parts.tables(found, lambda step, rank: timeline_href(found, about["run"], (step, rank), prefix)),
+        "steps": steps,
+        "problems": problems(found.problems),
+        "preparing": [],
+        "charts": shown(True),
+        "empty": shown(False),
+        "address": address(about["pathname"], None, query),
+    }
+
+
+def _note(drawn: LateMap | None) -> str:
+    if drawn is None:
+        return "No steps were recorded: there is no map."
+    first, last = drawn.steps[0][0], drawn.steps[-1][1]
+    whole = (first, last) == drawn.recorded
+    width = drawn.steps[0][1] - drawn.steps[0][0] + 1
+    several = f", {width} a column" if width > 1 else ""
+    return f"Steps {first:,} to {last:,}{several}" + ("" if whole else f" of {drawn.recorded[1]:,}")
+
+
+def timeline_href(found: Analysis, run_id: str, where: tuple[int, int], prefix: str) -> str:
+    """Return the address of a step (and rank) in the run's timeline; empty where the step is not recorded."""
+    place = place_of(found, *where)
+    if place is None:
+        return ""
+    query = {"ranks": ",".join(map(str, place.ranks))}
+    said = address("", place.window, query)["search"]
+    return f"{routes.href(Route('timeline', run_id), prefix)}?{said}"
+
+
+def register(app: Dash, context: Context) -> None:
+    """Register the page's callbacks."""
+
+    @app.callback(
+        output=_OUTPUTS,
+        inputs={
+            "moved": Input("stragglers-map", "relayoutData"),
+            "cause": Input("stragglers-cause", "value"),
+            "everything": Input("stragglers-all", "n_clicks"),
+            "stamp": Input("stamp", "data"),
+            "scheme": Input("scheme", "data"),
+            "held": State("stragglers-steps", "data"),
+            "pathname": State("url", "pathname"),
+        },
+    )
+    def draw(**values: Any) -> dict[str, Any]:
+        found = analysis_of(context, values["pathname"])
+        if not isinstance(found, Analysis):
+            return nothing(found, _OUTPUTS)
+        steps = values["held"]
+        if ctx.triggered_id == "stragglers-all":
+            steps = None
+        elif ctx.triggered_id == "stragglers-map":
+            steps = zoomed(values["moved"], steps)
+            if steps == values["held"]:
+                return dict.fromkeys(_OUTPUTS, no_update)
+        run = context.route(values["pathname"], "").run
+        about = {"scheme": values["scheme"], "pathname": values["pathname"], "run": run}
+        return _answer(found, str(values["cause"] or ""), steps, context.prefix, about)
+
+    @app.callback(
+        Output("stragglers-place", "data"),
+        Input("stragglers-map", "clickData"),
+        State("stragglers-cause", "value"),
+        State("stragglers-steps", "data"),
+        State("url", "pathname"),
+        prevent_initial_call=True,
+    )
+    def drill(clicked: dict[str, Any] | None, cause: str | None, steps: list[int] | None, pathname: str | None) -> Any:
+        found = analysis_of(context, pathname)
+        point = ((clicked or {}).get("points") or [{}])[0]
+        if not isinstance(found, Analysis) or not isinstance(point.get("x"), (int, float)):
+            return no_update
+        drawn = late_map(found, cause or "", (steps[0], steps[1]) if steps else None)
+        where = cell_at(drawn, float(point["x"]), plain(point.get("y", ""))) if drawn is not None else None
+        run = context.route(pathname, "").run
+        return timeline_href(found, run, where, context.prefix) if where else no_update
+
+    follow_address(app, "stragglers")
+    follow_place(app, "stragglers")
