@@ -20,6 +20,7 @@ COMMANDS = {
     "resnet": "ringtune.benchmarks.commands:resnet",
     "train": "ringtune.benchmarks.commands:train",
     "trace": "ringtune.benchmarks.tracing:trace",
+    "tuner": "ringtune.benchmarks.tuning.command:tuner",
 }
 
 

@@ -1,0 +1,202 @@
+"""`ringtune bench tuner`: sessions on landscapes, table by procedure, by noise and by landscape; what is required."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from ringtune import layout, runfolder
+from ringtune.benchmarks.progress import open_console
+from ringtune.benchmarks.tuning.landscapes import NOISES, Landscape, modelled, read_grid, synthetic
+from ringtune.benchmarks.tuning.procedures import PROCEDURES
+from ringtune.benchmarks.tuning.session import RINGTUNE, Outcome, play
+from ringtune.errors import RingtuneError, UsageError
+
+GRIDS = Path(__file__).parent / "grids"
+NEAR_SHARE, HARMLESS_SHARE = 0.90, 0.99
+
+
+def landscapes(profiles: Path | None, pattern: str) -> list[Landscape]:
+    """Return the landscapes whose name fits a pattern; those of the model need the folder of profiles.
+
+    Raises:
+        UsageError: None fits.
+    """
+    made = [*synthetic(), *(place for path in sorted(GRIDS.glob("*.json")) for place in read_grid(path))]
+    if profiles is not None:
+        made += modelled(profiles)
+    chosen = [place for place in made if fnmatch.fnmatchcase(place.name, pattern)]
+    if not chosen:
+        raise UsageError(f"no landscape is named {pattern!r}; there are: {'; '.join(place.name for place in made)}")
+    return chosen
+
+
+def run_sessions(cases: Sequence[tuple[Landscape, str, str, int]], jobs: int) -> list[Outcome]:
+    """Play sessions, in so many processes; the order is that of the cases."""
+    places = {case[0].name: case[0] for case in cases}
+    for place in places.values():
+        _ = place.optimum_ns  # kept in the landscape, with every step time that was played for it
+    if jobs == 1:
+        return [play(*case) for case in cases]
+    with ProcessPoolExecutor(jobs, initializer=_begin, initargs=(places,)) as pool:
+        return list(pool.map(_play, [(case[0].name, *case[1:]) for case in cases], chunksize=4))
+
+
+_PLACES: dict[str, Landscape] = {}
+"""The landscapes, in a process that plays sessions."""
+
+
+def _begin(places: dict[str, Landscape]) -> None:
+    import torch
+
+    torch.set_num_threads(1)  # the sampler's matrices are tiny
+    _PLACES.update(places)
+
+
+def _play(case: tuple[str, str, str, int]) -> Outcome:
+    name, noise, procedure, seed = case
+    return play(_PLACES[name], noise, procedure, seed)
+
+
+def by_group(outcomes: Iterable[Outcome], group: Callable[[Outcome], str]) -> dict[str, list[Outcome]]:
+    """Return outcomes by group, in the order in which groups come."""
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(group(outcome), []).append(outcome)
+    return groups
+
+
+def figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Return what a group of sessions came to; times lost in steps of the default."""
+    lost = sorted(outcome.deepest for outcome in outcomes)
+    return {
+        "sessions": len(outcomes),
+        "near": sum(outcome.near for outcome in outcomes) / len(outcomes),
+        "harmless": sum(not outcome.harmful for outcome in outcomes) / len(outcomes),
+        "to_optimum": sum(outcome.to_optimum for outcome in outcomes) / len(outcomes),
+        "worst_to_default": max(outcome.to_default for outcome in outcomes),
+        "steps": median(outcome.steps for outcome in outcomes),
+        "lost": median(outcome.lost for outcome in outcomes),
+        "deepest": median(lost),
+        "deepest_95": lost[min(int(0.95 * len(lost)), len(lost) - 1)],
+        "improved": sum(outcome.to_default < -1e-9 for outcome in outcomes) / len(outcomes),
+        "break_even": _break_even(outcomes),
+    }
+
+
+def _break_even(outcomes: Sequence[Outcome]) -> float:
+    """Median over the sessions that improved anything; NaN when none did."""
+    better = [outcome.break_even for outcome in outcomes if outcome.to_default < -1e-9]
+    return median(better) if better else math.nan
+
+
+def table(groups: dict[str, list[Outcome]], title: str) -> Table:
+    """Return the figures of groups."""
+    made = Table(title=title, caption="lost time in steps of the default; break-even of the sessions that improved")
+    made.add_column("", no_wrap=True)
+    for name in (
+        "sessions", "within 3 % of the optimum", "not below the default by 1 %", "over the optimum", "worst end",
+        "steps", "lost", "deepest", "95 %", "break-even",
+    ):  # fmt: skip
+        made.add_column(name, justify="right")
+    for name, outcomes in groups.items():
+        f = figures(outcomes)
+        made.add_row(
+            name,
+            f"{f['sessions']:.0f}",
+            f"{f['near']:.1%}",
+            f"{f['harmless']:.1%}",
+            f"{f['to_optimum']:.1%}",
+            f"{f['worst_to_default']:+.1%}",
+            f"{f['steps']:.0f}",
+            f"{f['lost']:.0f}",
+            f"{f['deepest']:.0f}",
+            f"{f['deepest_95']:.0f}",
+            "-" if math.isnan(f["break_even"]) else f"{f['break_even']:.0f}",
+        )
+    return made
+
+
+def missed(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return a sentence for each requirement that ringtune's sessions do not meet."""
+    f = figures([outcome for outcome in outcomes if outcome.procedure == RINGTUNE])
+    said = []
+    if f["near"] < NEAR_SHARE:
+        said.append(f"within 3 % of the optimum in {f['near']:.1%} of the sessions, required {NEAR_SHARE:.0%}")
+    if f["harmless"] < HARMLESS_SHARE:
+        said.append(f"not more than 1 % below the default in {f['harmless']:.1%}, required {HARMLESS_SHARE:.0%}")
+    return said
+
+
+def _print(outcomes: Sequence[Outcome], console: Console) -> None:
+    console.print(table(by_group(outcomes, lambda one: one.procedure), "all sessions"))
+    ours = [outcome for outcome in outcomes if outcome.procedure == RINGTUNE]
+    console.print(table(by_group(ours, lambda one: one.noise), "ringtune, by noise"))
+    console.print(table(by_group(ours, lambda one: one.landscape), "ringtune, by landscape"))
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--profiles", type=click.Path(path_type=Path), help="Folder of backward profiles, for the model's jobs.")
+@click.option("--landscapes", "pattern", default="*", show_default=True, help="Those whose name fits this pattern.")
+@click.option(
+    "--noise", "noises", multiple=True, type=click.Choice(list(NOISES)), help="May be repeated; default: all."
+)
+@click.option("--procedures", default="all", show_default=True, help="Comma-separated; ringtune always plays.")
+@click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True, help="Sessions of each kind.")
+@click.option("--first-seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+@click.option("--require", is_flag=True, help="Exit 1 when ringtune misses what is required of it.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
+def tuner(profiles: Path | None, pattern: str, json_file: Path | None, **values: Any) -> int:
+    """Tune jobs whose best setting is known, beside other ways to search; nothing is measured, any machine will do."""
+    procedures = _procedures(values["procedures"])
+    seeds = range(values["first_seed"], values["first_seed"] + values["seeds"])
+    places = landscapes(profiles, pattern)
+    cases = [
+        (place, noise, procedure, seed)
+        for procedure in procedures
+        for place in places
+        for noise in values["noises"] or NOISES
+        for seed in seeds
+    ]
+    outcomes = run_sessions(cases, values["jobs"])
+    _print(outcomes, open_console())
+    if json_file is not None:
+        runfolder.write_json(json_file, _record(outcomes))
+    said = missed(outcomes) if values["require"] else []
+    if said:
+        raise RingtuneError("; ".join(said))
+    return 0
+
+
+def _procedures(text: str) -> list[str]:
+    chosen = list(PROCEDURES) if text == "all" else [word.strip() for word in text.split(",") if word.strip()]
+    unknown = [word for word in chosen if word not in (RINGTUNE, *PROCEDURES)]
+    if unknown:
+        raise UsageError(f"no procedure {unknown[0]!r}: expected some of {', '.join((RINGTUNE, *PROCEDURES))}, or all")
+    return [RINGTUNE, *(word for word in chosen if word != RINGTUNE)]
+
+
+def _record(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    return {
+        "format": layout.FORMAT,
+        "benchmark": "tuner",
+        "command": ["ringtune", *sys.argv[1:]],
+        "created_unix_ns": time.time_ns(),
+        "unit": "steps of the default",
+        "outcomes": [
+            {**asdict(one), "break_even": one.break_even if math.isfinite(one.break_even) else None} for one in outcomes
+        ],
+    }
