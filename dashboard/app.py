@@ -15,7 +15,7 @@ from ringtune.dashboard import routes
 from ringtune.dashboard.components import empty, run_head
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.runs import RunsFolder
-from ringtune.dashboard.pages import overview, runs, scaling, stragglers, timeline, tuning, whatif
+from ringtune.dashboard.pages import communication, overview, runs, scaling, stragglers, timeline, tuning, whatif
 from ringtune.dashboard.places import PLACES
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import FONT
@@ -29,6 +29,7 @@ PAGES: Mapping[str, ModuleType] = {
     "overview": overview,
     "timeline": timeline,
     "stragglers": stragglers,
+    "communication": communication,
     "tuning": tuning,
     "what-if": whatif,
     "scaling": scaling,

@@ -52,13 +52,14 @@ PLACES: tuple[Place, ...] = (
     Place("overview", "Overview", _steps),
     Place("timeline", "Timeline", _timeline),
     Place("stragglers", "Stragglers", _timeline),
+    Place("communication", "Communication", _timeline),
     Place("tuning", "Tuning", _journal),
     Place("what-if", "What if", _timeline),
     Place("scaling", "Scaling", _records, overall=True),
 )
 """All pages, in the order of the navigation."""
 
-TIMELINE_PAGES = ("timeline", "stragglers", "what-if")
+TIMELINE_PAGES = ("timeline", "stragglers", "communication", "what-if")
 """Pages of a run that show what is made of its timeline."""
 
 TABS = tuple(place.name for place in PLACES if place.files is not None)

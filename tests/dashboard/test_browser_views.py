@@ -46,3 +46,19 @@ def test_a_cell_of_the_map_leads_to_the_timeline_and_the_address_restores_the_vi
     page.wait_for_selector("#stragglers-tables >> text=Worst steps")
     assert visit.complaints == []
     assert visit.outside(url) == []
+
+
+def test_communication_shows_its_figures_and_the_link_is_in_the_address(
+    visit: Visit, url: str, runs: dict[str, Path]
+) -> None:
+    page = visit.page
+    page.goto(f"{url}/run/{quote(runs['done'].name)}/communication?link=100Gbit/s")
+    for name in ("exposed", "phases", "bandwidth", "fill", "waits"):
+        page.wait_for_selector(f"#communication-{name} .js-plotly-plot .main-svg")
+    page.wait_for_selector("#communication-bandwidth >> text=link, 100Gbit/s")
+    page.wait_for_selector("#communication-waits >> text=Waiting for rank 3")
+    page.fill("#communication-link", "fast")
+    page.wait_for_selector("text=expected for example 12.5GB/s")
+    page.wait_for_url("**link=fast")
+    assert visit.complaints == []
+    assert visit.outside(url) == []

@@ -1,0 +1,202 @@
+"""Figures of communication: exposed and overlapped, phases, bandwidth by size, batch fill, what was waited for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from ringtune.dashboard import theme
+from ringtune.dashboard.data.communication import Exposed, RankPhases, Waits
+from ringtune.dashboard.data.traffic import FILL_BINS
+from ringtune.dashboard.theme import PHASES, Scheme
+from ringtune.dashboard.units import duration, rate, size, time_scale
+from ringtune.timeline.vocabulary import KINDS
+
+BAR_LIMIT_RANKS = 64
+KIND_COLORS = dict(
+    zip(KINDS, (theme.BLUE, theme.GREEN, theme.ORANGE, theme.GREY, theme.PURPLE, theme.SKY), strict=False)
+)
+
+Bars = Sequence[tuple[str, str, Sequence[float]]]
+"""Name, colour and value by rank."""
+
+
+def exposed(rows: Sequence[Exposed], scheme: Scheme = "light") -> go.Figure:
+    """Draw each rank's communication and waiting as parts that never overlap."""
+    rows = rows[:BAR_LIMIT_RANKS]
+    bars = (
+        ("Communicating, overlapped", theme.OVERLAPPED_COLOR, [row.overlapped_ns for row in rows]),
+        ("Communicating, exposed", theme.EXPOSED_COLOR, [row.exposed_ns for row in rows]),
+        ("Waiting for a copy", theme.PHASES["copy_in"].color, [row.copying_ns for row in rows]),
+        ("Waiting for others and control", theme.PHASES["negotiate"].color, [row.other_ns for row in rows]),
+    )
+    figure = _ranks([row.rank for row in rows], bars, "stack", scheme)
+    return figure if rows else _saying(figure, "The timeline does not say when training was blocked")
+
+
+def phases(rows: Sequence[RankPhases], scheme: Scheme = "light") -> go.Figure:
+    """Draw how long each phase was under way on each rank."""
+    rows = rows[:BAR_LIMIT_RANKS]
+    labels = [label for label in PHASES if any(label in row.busy_ns for row in rows)]
+    bars = [
+        (PHASES[label].label, PHASES[label].color, [row.busy_ns.get(label, 0.0) for row in rows]) for label in labels
+    ]
+    return _ranks([row.rank for row in rows], bars, "group", scheme)
+
+
+def waits(found: Waits, scheme: Scheme = "light") -> go.Figure:
+    """Draw why tensors that were ready did not move: control, and waiting for which rank."""
+    shown = slice(0, BAR_LIMIT_RANKS)
+    bars: list[tuple[str, str, Sequence[float]]] = [("Control", theme.COMPUTE_COLOR, found.control_ns[shown])]
+    colors = [color for color in theme.RANK_COLORS if color != theme.GREY]
+    for peer, waited in zip(found.peers, found.waited_ns, strict=True):
+        # A rank's own colour, or another that none of the others has.
+        color = theme.GREY if peer < 0 else theme.rank_color(peer) if theme.rank_color(peer) in colors else colors[0]
+        colors = [other for other in colors if other != color]
+        bars.append((f"Waiting for rank {peer}" if peer >= 0 else "Waiting for others", color, waited[shown]))
+    figure = _ranks(found.ranks[shown], bars, "stack", scheme)
+    return figure if len(figure.data) else _saying(figure, "No tensor waited for another rank")
+
+
+def _ranks(ranks: Sequence[int], bars: Bars, mode: str, scheme: Scheme) -> go.Figure:
+    rows, thick = len(ranks), 46 if mode == "stack" else 74
+    figure = theme.blank(scheme, max(220, 110 + thick * rows if rows <= 6 else 110 + 6 * thick + 14 * (rows - 6)))
+    reach = [sum(values) for values in zip(*(values for _, _, values in bars), strict=True)]
+    if mode == "group":
+        reach = [value for _, _, values in bars for value in values]
+    factor, unit = time_scale(max(reach, default=1.0))
+    names = [f"rank {rank}" for rank in ranks]
+    for name, color, values in bars:
+        if any(values) or mode == "group":
+            figure.add_trace(
+                go.Bar(
+                    name=name,
+                    orientation="h",
+                    y=names,
+                    x=[value / factor for value in values],
+                    marker={"color": color, "line": {"width": 0}},
+                    hovertext=[f"{rank} · {name}: {duration(v)}" for rank, v in zip(names, values, strict=True)],
+                    hovertemplate="%{hovertext}<br>mean of a step<extra></extra>",
+                )
+            )
+    figure.update_layout(barmode=mode, bargap=0.32, bargroupgap=0.06, legend={"traceorder": "normal"}, showlegend=True)
+    figure.update_xaxes(title_text=f"Mean time a step ({unit})", rangemode="tozero")
+    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
+    return figure
+
+
+Columns = Mapping[str, NDArray[Any]]
+
+
+def bandwidth(columns: Columns, limit: tuple[float, str] | None, scheme: Scheme = "light") -> go.Figure:
+    """Draw bus bandwidth against size: single batches, the median while all ranks moved, and as the ranks saw it.
+
+    Args:
+        columns: See `ringtune.dashboard.data.traffic`.
+        limit: The link's limit in bytes/s, and what it is called; None when nobody knows.
+        scheme: Light or dark.
+    """
+    figure = theme.blank(scheme, 360)
+    for code in np.unique(columns["bin_kind"]).tolist():
+        _bandwidth_of(figure, columns, code)
+    volumes = columns["bin_bytes"]
+    if limit is not None and len(volumes):
+        figure.add_trace(
+            go.Scatter(
+                x=[float(volumes.min()) / 2, float(volumes.max()) * 2],
+                y=[limit[0] / 1e9] * 2,
+                name=limit[1],
+                mode="lines",
+                line={"color": theme.ink(scheme).text, "width": 1.6, "dash": "dash"},
+                hovertemplate=f"{limit[1]}: {rate(limit[0])}<extra></extra>",
+            )
+        )
+    ends = (float(volumes.min()) / 2, float(volumes.max()) * 2) if len(volumes) else (1.0, 4.0**10)
+    ticks = [2.0**power for power in range(0, 40, 2 if ends[1] / ends[0] > 2**10 else 1)]
+    figure.update_xaxes(
+        title_text="Batch (bytes)",
+        type="log",
+        range=[math.log10(end) for end in ends],
+        tickvals=ticks,
+        ticktext=[size(tick) for tick in ticks],
+    )
+    figure.update_yaxes(title_text="Bus bandwidth (GB/s)", rangemode="tozero")
+    return figure if len(volumes) else _saying(figure, "No batch used the links between ranks")
+
+
+def _saying(figure: go.Figure, why: str) -> go.Figure:
+    """Return a figure that has nothing to draw, with the reason in its middle."""
+    figure.add_annotation(text=why, x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False)
+    return figure.update_xaxes(visible=False).update_yaxes(visible=False)
+
+
+def _bandwidth_of(figure: go.Figure, columns: Columns, code: int) -> None:
+    kind = KINDS[code]
+    name, color = kind.lower(), KIND_COLORS.get(kind, theme.GREY)
+    one, bins = columns["batch_kind"] == code, columns["bin_kind"] == code
+    x, median = columns["bin_bytes"][bins], columns["bin_median"][bins] / 1e9
+    figure.add_trace(
+        go.Scatter(
+            x=columns["batch_bytes"][one],
+            y=np.round(columns["batch_moving"][one] / 1e9, 4),
+            name=f"{name}, batches",
+            showlegend=False,
+            mode="markers",
+            marker={"color": color, "size": 5, "opacity": 0.28},
+            hovertext=[f"{name} of {size(volume)}" for volume in columns["batch_bytes"][one].tolist()],
+            hovertemplate="%{hovertext}: %{y:.4~g} GB/s<br>while all ranks moved<extra></extra>",
+        )
+    )
+    counts = columns["bin_count"][bins].tolist()
+    bars = {
+        "array": np.maximum(0, columns["bin_high"][bins] / 1e9 - median),
+        "arrayminus": np.maximum(0, median - columns["bin_low"][bins] / 1e9),
+    }
+    lines = (
+        (f"{name}, all ranks moving", median, "solid", {"type": "data", "symmetric": False, "thickness": 1, **bars}),
+        (f"{name}, with waiting", columns["bin_seen"][bins] / 1e9, "dot", None),
+    )
+    for label, y, dash, error in lines:
+        figure.add_trace(
+            go.Scatter(
+                x=x,
+                y=y,
+                error_y=error,
+                name=label,
+                mode="lines+markers",
+                line={"color": color, "width": 2, "dash": dash},
+                marker={"size": 6, "color": color},
+                hovertext=[f"{label}<br>{count:,} batches" for count in counts],
+                hovertemplate="%{hovertext}<br>median %{y:.4~g} GB/s<extra></extra>",
+            )
+        )
+
+
+def fill(rows: Sequence[Mapping[str, Any]], scheme: Scheme = "light") -> go.Figure:
+    """Draw how many batches filled the fusion buffer how far, for every version of the knobs."""
+    figure = theme.blank(scheme, 360)
+    width = 100 / FILL_BINS
+    places = [width * (bin_ + 0.5) for bin_ in range(FILL_BINS + 1)]
+    words = [f"{width * bin_:.0f} to {width * (bin_ + 1):.0f} %" for bin_ in range(FILL_BINS)] + ["more than all of it"]
+    for number, row in enumerate(rows):
+        label = f"version {row['epoch']}: {size(row['buffer_bytes'])}"
+        figure.add_trace(
+            go.Bar(
+                x=places,
+                y=row["counts"],
+                width=width * 0.92,
+                name=label,
+                marker={"color": theme.rank_color(number), "line": {"width": 0}},
+                hovertext=words,
+                hovertemplate=f"%{{y:,}} batches fill %{{hovertext}}<br>{label}<extra></extra>",
+            )
+        )
+    figure.update_layout(barmode="stack", showlegend=True, legend={"title": {"text": "Buffer of knobs "}})
+    figure.update_xaxes(title_text="Share of the fusion buffer (%)", range=[0, 100 + width])
+    figure.update_yaxes(title_text="Batches")
+    return figure if rows else _saying(figure, "The timeline does not name the size of the fusion buffer")

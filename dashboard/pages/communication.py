@@ -1,0 +1,169 @@
+"""Where communication's time goes: exposed or overlapped, by phase, by size, for lack of fusion, for waiting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash_mantine_components as dmc
+import numpy as np
+from dash import Dash, Input, Output, State, html
+
+from ringtune.dashboard.components import (
+    address_store,
+    card,
+    empty,
+    follow_address,
+    graph,
+    problems,
+    shown,
+    stat,
+    stats,
+)
+from ringtune.dashboard.context import Context
+from ringtune.dashboard.data import communication as data
+from ringtune.dashboard.data.analysis import Analysis
+from ringtune.dashboard.figures import communication as figures
+from ringtune.dashboard.pages.stragglers import analysis_of, nothing
+from ringtune.dashboard.pages.timeline_parts import reading
+from ringtune.dashboard.pages.timeline_state import address
+from ringtune.dashboard.routes import Route
+from ringtune.dashboard.theme import Scheme, scheme_of
+from ringtune.dashboard.units import plain
+from ringtune.errors import UsageError
+from ringtune.timeline.units import parse_rate
+
+_NOTHING = (
+    "No timeline was recorded",
+    "With it on, every rank records when each batch moved and who was waited for. Start the job so:",
+    "ringtune run -np 2 --timeline trace.json python train.py",
+)
+_CARDS = (
+    (
+        "exposed",
+        "Exposed and overlapped",
+        "Exposed communication and the waiting beside it block training; overlapped communication is hidden behind it.",
+    ),
+    ("phases", "Phases", "How long each phase was under way in a step; spans that overlap count once."),
+    (
+        "bandwidth",
+        "Bandwidth by batch size",
+        "Bus bandwidth, comparable between numbers of ranks. The bars reach from the 5th to the 95th percentile; what "
+        "lies between both lines is time in which a rank waited inside the collective for a late one.",
+    ),
+    (
+        "fill",
+        "How full the fusion buffer was",
+        "Few and full batches cost least; many small ones mean a short cycle time or a small buffer.",
+    ),
+    (
+        "waits",
+        "What kept tensors from moving",
+        "Summed over tensors that wait at the same time. Control is what agreeing costs once the last rank has "
+        "submitted; under a plan nothing is agreed and only waiting is left.",
+    ),
+)
+
+
+def layout(_context: Context, route: Route) -> html.Div:
+    """Return the page; its callback fills it."""
+    link = dmc.TextInput(
+        id="communication-link",
+        value=route.query.get("link", "")[:40],
+        placeholder="Link, e.g. 12.5GB/s",
+        debounce=400,
+        w=190,
+        size="sm",
+        **{"aria-label": "What the link between ranks can carry"},
+    )
+    cards = {
+        name: card(
+            title, html.Div([*([link] if name == "bandwidth" else []), graph(f"communication-{name}", 300)]), hint
+        )
+        for name, title, hint in _CARDS
+    }
+    pair = {"cols": {"base": 1, "md": 2}, "spacing": "md"}
+    charts = [
+        html.Div(id="communication-stats"),
+        dmc.SimpleGrid([cards["exposed"], cards["phases"]], **pair),
+        dmc.SimpleGrid([cards["bandwidth"], cards["fill"]], **pair),
+        cards["waits"],
+    ]
+    return html.Div(
+        [
+            html.Div(id="communication-problems"),
+            address_store("communication"),
+            html.Div(reading(), id="communication-preparing"),
+            html.Div(dmc.Stack(charts, gap="md"), id="communication-charts", style=shown(False)),
+            html.Div(empty(*_NOTHING), id="communication-empty", style=shown(False)),
+        ]
+    )
+
+
+def link_limit(text: str, found: Analysis) -> tuple[tuple[float, str] | None, str]:
+    """Return the limit to draw, named by the user or shown by the batches, and what is wrong with the text."""
+    if text.strip():
+        try:
+            return (parse_rate(text), f"link, {plain(text.strip(), 20)}"), ""
+        except UsageError:
+            return None, "expected for example 12.5GB/s or 100Gbit/s"
+    moving = found.columns["batch_moving"]
+    moving = moving[np.isfinite(moving)]
+    return ((float(np.percentile(moving, 95)), "fastest 5 % of batches") if len(moving) else None), ""
+
+
+def drawn(found: Analysis, link: str, scheme: Scheme) -> dict[str, Any]:
+    """Return the figures by the names of their cards."""
+    limit, _ = link_limit(link, found)
+    return {
+        "exposed": figures.exposed(data.exposed(found), scheme),
+        "phases": figures.phases(data.phases(found), scheme),
+        "bandwidth": figures.bandwidth(found.columns, limit, scheme),
+        "fill": figures.fill(found.document["fill"], scheme),
+        "waits": figures.waits(data.waits(found), scheme),
+    }
+
+
+_FIGURES = [name for name, _, _ in _CARDS]
+_OUTPUTS = {
+    **{name: Output(f"communication-{name}", "figure") for name in _FIGURES},
+    **{f"{name}-size": Output(f"communication-{name}", "style") for name in _FIGURES},
+    "stats": Output("communication-stats", "children"),
+    "wrong": Output("communication-link", "error"),
+    "problems": Output("communication-problems", "children"),
+    "preparing": Output("communication-preparing", "children"),
+    "charts": Output("communication-charts", "style"),
+    "empty": Output("communication-empty", "style"),
+    "address": Output("communication-address", "data"),
+}
+
+
+def register(app: Dash, context: Context) -> None:
+    """Register the page's callbacks."""
+
+    @app.callback(
+        output=_OUTPUTS,
+        inputs={
+            "link": Input("communication-link", "value"),
+            "stamp": Input("stamp", "data"),
+            "scheme": Input("scheme", "data"),
+            "pathname": State("url", "pathname"),
+        },
+    )
+    def draw(link: str | None, stamp: str | None, scheme: str | None, pathname: str | None) -> dict[str, Any]:
+        found = analysis_of(context, pathname)
+        if not isinstance(found, Analysis):
+            return nothing(found, _OUTPUTS)
+        answers = drawn(found, link or "", scheme_of(scheme))
+        return {
+            **answers,
+            **{f"{name}-size": {"height": figure.layout.height} for name, figure in answers.items()},
+            "stats": stats([stat(*texts) for texts in data.numbers(found)]),
+            "wrong": link_limit(link or "", found)[1],
+            "problems": problems(found.problems),
+            "preparing": [],
+            "charts": shown(True),
+            "empty": shown(False),
+            "address": address(pathname, None, {"link": link or ""}),
+        }
+
+    follow_address(app, "communication")
