@@ -42,6 +42,7 @@ class Entry:
 COMMANDS = {
     "run": Entry("ringtune.launch.command:run", "Start a training job on several ranks."),
     "check": Entry("ringtune.check:check", "Show what is built and available on this machine."),
+    "metrics": Entry("ringtune.meters.command:metrics", "List the metrics for Prometheus; write Grafana's dashboard."),
     "timeline": Entry("ringtune.timeline.cli:timeline", "Read timelines: where the time went."),
     "tune": Entry("ringtune.tuner.cli:tune", "Tune the knobs while a job trains.", "tuner"),
     "predict": Entry("ringtune.tuner.predict_cli:predict", "Predict a job on more ranks or another network.", "tuner"),

@@ -45,6 +45,8 @@ class Config:
     launcher: bool = False
     run_dir: Path | None = None
     sample_ns: int = 1_000_000_000
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
     timeline: Path | None = None
     timeline_mark_cycles: bool = False
     timeline_steps: tuple[tuple[int, int], ...] = ()

@@ -282,12 +282,12 @@ class Session:
         if state.current is self:
             state.current = None
         self._extensions.on_close()
+        self._meters.close()
         for leave in (self.stop_timeline, lambda: self.runtime.shutdown(_LEAVE_TIMEOUT_NS)):
             try:
                 leave()
             except (RingtuneError, self._error) as error:  # nothing is left to do about it but to say so
                 _warn(f"[rank {self.rank}] while leaving the job: {error}")
-        self._meters.close()
         self._extensions.after_close()
         if self.run_folder is not None and self.rank == 0 and not self.config.launcher:
             runfolder.finish(self.run_folder, exit_code())
@@ -300,6 +300,7 @@ class Session:
                 _warn(sentence)
         if config.run_dir is not None or config.autotune:
             self.ensure_run_folder()
+        self._meters.begin()
         self._recording.begin()
         self._extensions.open(self, extensions.registered())
 

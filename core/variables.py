@@ -75,6 +75,17 @@ VARIABLES: tuple[Variable, ...] = (
         0,
         _S,
     ),
+    Variable(
+        "METRICS_PORT",
+        "metrics_port",
+        "int",
+        None,
+        "",
+        "Rank 0 serves metrics of all ranks for Prometheus on this port; 0 = any that is free.",
+        None,
+        0,
+    ),
+    Variable("METRICS_HOST", "metrics_host", "str", "127.0.0.1", "address", "Where rank 0 serves them."),
     Variable("TIMELINE", "timeline", "path", None, "file", "Record all ranks and merge into this file.", "TIMELINE"),
     Variable(
         "TIMELINE_MARK_CYCLES",

@@ -50,6 +50,13 @@ class Setting:
 
 
 SETTINGS = (
+    Setting(
+        ("--metrics-port",),
+        "RINGTUNE_METRICS_PORT",
+        click.IntRange(0, 65535),
+        "Rank 0 serves metrics of all ranks for Prometheus there.",
+    ),
+    Setting(("--metrics-host",), "RINGTUNE_METRICS_HOST", str, "Address for --metrics-port; default: 127.0.0.1."),
     Setting(("--timeline-filename", "--timeline"), "RINGTUNE_TIMELINE", str, "Record all ranks into FILE.", 1, True),
     Setting(
         ("--timeline-mark-cycles/--no-timeline-mark-cycles",),

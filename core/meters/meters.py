@@ -1,36 +1,60 @@
-"""What a session measures of itself: one line a step, a sample of process and machine a second."""
+"""What a session measures of itself: one line a step, a sample of process and machine a second, metrics on request."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from ringtune.config import Config
 from ringtune.errors import RingtuneError
 from ringtune.stats import StepStats
 from ringtune.step_log import StepLog
 
 if TYPE_CHECKING:
+    from ringtune.meters.durations import Durations
+    from ringtune.meters.exporter import Exporter
     from ringtune.meters.sampler import Sampler
+    from ringtune.session import Session
+
+_METRICS_PERIOD_NS = 1_000_000_000
+"""Time between two looks for the metrics when samples for the run folder are switched off."""
 
 
-class Measured(Protocol):
-    """What is needed of a session."""
-
-    rank: int
-    local_rank: int
-    config: Config
-
-
-@dataclass
 class Meters:
-    """The meters of one session. Opened, stepped and closed on the thread that trains."""
+    """The meters of one session. Opened, stepped and closed on the thread that trains.
 
-    session: Measured
-    _step_log: StepLog | None = None
-    _sampler: Sampler | None = None
+    Args:
+        session: The session, borrowed.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._step_log: StepLog | None = None
+        self._sampler: Sampler | None = None
+        self._durations: Durations | None = None
+        self._exporter: Exporter | None = None
+
+    def begin(self) -> None:
+        """Start to export metrics if the settings ask for it.
+
+        Raises:
+            ConfigError: The port is in use.
+            RingtuneError: prometheus_client is missing.
+        """
+        config, session = self._session.config, self._session
+        if config.metrics_port is None:
+            return
+        from ringtune.meters.durations import Durations
+        from ringtune.meters.exchange import Announcer
+
+        self._durations = Durations()
+        announcer = Announcer(session, self._durations, self._warn)
+        if session.rank == 0:
+            from ringtune.meters.exporter import Exporter
+
+            self._exporter = Exporter(config.metrics_host, config.metrics_port, announcer.all_ranks)
+            print(f"ringtune: metrics for Prometheus at {self._exporter.url}", file=sys.stderr, flush=True)
+        self._sampling().add(announcer)
 
     def write_into(self, run: Path) -> None:
         """Write steps and samples into a run folder from now on.
@@ -38,17 +62,16 @@ class Meters:
         Raises:
             RingtuneError: It cannot be written.
         """
-        session = self.session
-        self._step_log = StepLog(run, session.rank)
-        if session.config.sample_ns:
+        self._step_log = StepLog(run, self._session.rank)
+        if self._session.config.sample_ns:
             from ringtune.meters.sample_log import SampleLog
-            from ringtune.meters.sampler import Sampler
 
-            self._sampler = Sampler(session.config.sample_ns, gpus=session.local_rank == 0, report=self._warn)
-            self._sampler.add(SampleLog(run, session.rank))
+            self._sampling().add(SampleLog(run, self._session.rank))
 
     def step_ended(self, stats: StepStats) -> None:
-        """Log a step; training goes on, whatever the disk does."""
+        """Count and log a step; training goes on, whatever the disk does."""
+        if self._durations is not None:
+            self._durations.add(stats.wall_ns)
         if self._step_log is None:
             return
         try:
@@ -59,11 +82,22 @@ class Meters:
             self._step_log = None
 
     def close(self) -> None:
-        """Write the last sample and close the files; idempotent."""
+        """Write the last sample, close the files and end the server; idempotent."""
+        if self._exporter is not None:
+            self._exporter.close()
         if self._sampler is not None:
             self._sampler.stop()
         if self._step_log is not None:
             self._step_log.close()
 
+    def _sampling(self) -> Sampler:
+        if self._sampler is None:
+            from ringtune.meters.sampler import Sampler
+
+            session = self._session
+            period_ns = session.config.sample_ns or _METRICS_PERIOD_NS
+            self._sampler = Sampler(period_ns, gpus=session.local_rank == 0, report=self._warn)
+        return self._sampler
+
     def _warn(self, sentence: str) -> None:
-        print(f"ringtune warning: [rank {self.session.rank}] {sentence}", file=sys.stderr, flush=True)
+        print(f"ringtune warning: [rank {self._session.rank}] {sentence}", file=sys.stderr, flush=True)

@@ -71,6 +71,6 @@ class Sampler:
             try:
                 sink.append(sample)
             except Exception as error:  # training goes on, whatever the disk does
-                self._report(f"samples end here: {error or type(error).__name__}")
+                self._report(f"no more samples there: {error or type(error).__name__}")
                 sink.close()
                 self._sinks.remove(sink)

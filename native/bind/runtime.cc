@@ -98,6 +98,18 @@ nb::dict to_dict(const CounterValues& values) {
   return fields;
 }
 
+/// By name of the kind: how many operations, and their bytes.
+nb::dict traffic(const Runtime& self) {
+  nb::dict kinds;
+  for (std::size_t kind = 0; kind < kCollectiveKinds; ++kind) {
+    const TrafficValues values = self.traffic(static_cast<CollectiveKind>(kind));
+    if (values.operations == 0) continue;
+    const std::string name(name_of(static_cast<CollectiveKind>(kind)));
+    kinds[name.c_str()] = nb::make_tuple(values.operations, values.bytes);
+  }
+  return kinds;
+}
+
 nb::dict end_step(Runtime& self) {
   const StepStats stats = self.end_step();
   nb::dict fields = to_dict(stats.values);
@@ -179,6 +191,9 @@ void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
       .def("propose_knobs", &propose_knobs, nb::arg("knobs"))
       .def("end_step", &end_step)
       .def("counters", [](const Runtime& self) { return to_dict(self.counters()); })
+      .def("traffic", &traffic)
+      .def_prop_ro("stalls", &Runtime::stalls)
+      .def_prop_ro("open_operations", &Runtime::open_operations)
       .def(
           "start_timeline",
           [](Runtime& self, const std::string& path, bool mark_cycles, bool pieces, bool gzip,

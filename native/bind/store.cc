@@ -1,8 +1,12 @@
 #include "transport/store.h"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "bind/bind.h"
 
@@ -62,6 +66,25 @@ void add_store(nb::module_& module) {
             return nb::bytes(value.data(), value.size());
           },
           nb::arg("key"), nb::arg("timeout_ns"))
+      .def(
+          "get_all",
+          [](StoreClient& self, const std::vector<std::string>& keys, std::int64_t timeout_ns) {
+            std::vector<std::optional<Bytes>> values;
+            {
+              const nb::gil_scoped_release released;
+              values = self.get_all(keys, Deadline::after(timeout_ns));
+            }
+            nb::list found;
+            for (const std::optional<Bytes>& value : values) {
+              if (value) {
+                found.append(nb::bytes(value->data(), value->size()));
+              } else {
+                found.append(nb::none());
+              }
+            }
+            return found;
+          },
+          nb::arg("keys"), nb::arg("timeout_ns"))
       .def("add", &StoreClient::add, nb::arg("key"), nb::arg("amount"), nb::call_guard<nb::gil_scoped_release>())
       .def("local_address", &StoreClient::local_address);
 }

@@ -1,6 +1,7 @@
 // The collectives of the runtime. Wire values: never renumber.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -18,6 +19,7 @@ enum class CollectiveKind : std::uint8_t {
   kRemoveProcessSet = 8,
 };
 inline constexpr CollectiveKind kLastCollectiveKind = CollectiveKind::kRemoveProcessSet;
+inline constexpr std::size_t kCollectiveKinds = static_cast<std::size_t>(kLastCollectiveKind) + 1;
 [[nodiscard]] std::string_view name_of(CollectiveKind kind);  // "ALLREDUCE"
 
 }  // namespace ringtune

@@ -55,6 +55,7 @@ void Engine::finish(std::span<const OperationPtr> batch, const BatchContext& con
 }
 
 void Engine::report_stall(const StallAction& action) {
+  add(counters_.stalls, std::uint64_t{1});
   std::ostringstream age;
   age.precision(1);
   age << std::fixed << static_cast<double>(action.age_ns) * 1e-9;

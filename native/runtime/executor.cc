@@ -18,8 +18,9 @@ void Executor::record_start(std::span<const OperationPtr> batch, const BatchCont
     bytes += operation->prepared->bytes;
   }
   add(counters_.negotiate_ns, negotiate_ns);
-  add(counters_.bytes, bytes);
-  add(counters_.collectives, std::uint64_t{batch.size()});
+  Traffic& traffic = counters_.traffic[static_cast<std::size_t>(batch.front()->request().kind)];
+  add(traffic.bytes, bytes);
+  add(traffic.operations, std::uint64_t{batch.size()});
   add(counters_.batches, std::uint64_t{1});
   if (tracer_.recording()) record_tensors(batch, context, begin_ns);
 }

@@ -327,6 +327,11 @@ StepStats Runtime::end_step() {
 }
 
 CounterValues Runtime::counters() const noexcept { return snapshot(impl_->counters); }
+TrafficValues Runtime::traffic(CollectiveKind kind) const noexcept {
+  return snapshot(impl_->counters.traffic[static_cast<std::size_t>(kind)]);
+}
+std::uint64_t Runtime::stalls() const noexcept { return impl_->counters.stalls.load(std::memory_order_relaxed); }
+std::size_t Runtime::open_operations() const noexcept { return impl_->tickets.open(); }
 
 void Runtime::start_timeline(const TimelineOptions& timeline) {
   if (impl_->tracer.recording()) {

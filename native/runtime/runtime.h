@@ -122,6 +122,11 @@ class Runtime {
   /// Ends the current step and begins the next. Call from one thread.
   StepStats end_step();
   [[nodiscard]] CounterValues counters() const noexcept;
+  [[nodiscard]] TrafficValues traffic(CollectiveKind kind) const noexcept;
+  /// Stalls that this rank has reported.
+  [[nodiscard]] std::uint64_t stalls() const noexcept;
+  /// Operations that were submitted and are not done.
+  [[nodiscard]] std::size_t open_operations() const noexcept;
 
   /// Throws TraceIo, InvalidArgument when already recording.
   void start_timeline(const TimelineOptions& timeline);

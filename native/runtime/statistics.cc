@@ -10,9 +10,17 @@ std::int64_t load(const std::atomic<std::int64_t>& value) noexcept { return valu
 
 }  // namespace
 
+TrafficValues snapshot(const Traffic& traffic) noexcept { return {load(traffic.operations), load(traffic.bytes)}; }
+
 CounterValues snapshot(const Counters& c) noexcept {
-  return {load(c.bytes),   load(c.collectives), load(c.batches),          load(c.negotiate_ns), load(c.communicate_ns),
-          load(c.copy_ns), load(c.wait_ns),     load(c.control_messages), load(c.control_bytes)};
+  TrafficValues all;
+  for (const Traffic& traffic : c.traffic) {
+    const TrafficValues values = snapshot(traffic);
+    all.operations += values.operations;
+    all.bytes += values.bytes;
+  }
+  return {all.bytes,       all.operations,  load(c.batches),          load(c.negotiate_ns), load(c.communicate_ns),
+          load(c.copy_ns), load(c.wait_ns), load(c.control_messages), load(c.control_bytes)};
 }
 
 CounterValues operator-(const CounterValues& a, const CounterValues& b) noexcept {

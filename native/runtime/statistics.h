@@ -1,15 +1,24 @@
 // What a step cost: counters that the threads of the runtime add to, and their differences between two steps.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+
+#include "collective/kind.h"
 
 namespace ringtune {
 
+/// What operations of one kind moved.
+struct Traffic {
+  std::atomic<std::uint64_t> operations{0};  // finished
+  std::atomic<std::uint64_t> bytes{0};       // payload of this rank
+};
+
 /// Sums since the runtime started. Relaxed atomics: each is exact, a snapshot may be torn by an operation in flight.
 struct Counters {
-  std::atomic<std::uint64_t> bytes{0};        // payload reduced, gathered, broadcast by this rank
-  std::atomic<std::uint64_t> collectives{0};  // operations finished
+  std::array<Traffic, kCollectiveKinds> traffic;  // by kind
   std::atomic<std::uint64_t> batches{0};
   std::atomic<std::int64_t> negotiate_ns{0};    // submit -> agreed, summed over operations
   std::atomic<std::int64_t> communicate_ns{0};  // on the links; batches run one after another
@@ -17,6 +26,7 @@ struct Counters {
   std::atomic<std::int64_t> wait_ns{0};         // callers blocked
   std::atomic<std::uint64_t> control_messages{0};
   std::atomic<std::uint64_t> control_bytes{0};
+  std::atomic<std::uint64_t> stalls{0};  // reported by this rank
 };
 
 /// For those that only the driving thread adds to (all but wait_ns): one thread at a time writes, ordered by the drive
@@ -26,10 +36,17 @@ void add(std::atomic<Value>& counter, Value value) noexcept {
   counter.store(counter.load(std::memory_order_relaxed) + value, std::memory_order_relaxed);
 }
 
+/// A snapshot of Traffic.
+struct TrafficValues {
+  std::int64_t operations = 0;
+  std::int64_t bytes = 0;
+};
+[[nodiscard]] TrafficValues snapshot(const Traffic& traffic) noexcept;
+
 /// A snapshot of Counters, or the difference of two.
 struct CounterValues {
-  std::int64_t bytes = 0;
-  std::int64_t collectives = 0;
+  std::int64_t bytes = 0;        // payload reduced, gathered, broadcast by this rank
+  std::int64_t collectives = 0;  // operations finished
   std::int64_t batches = 0;
   std::int64_t negotiate_ns = 0;
   std::int64_t communicate_ns = 0;

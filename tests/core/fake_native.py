@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ringtune.stats import StepStats
 from ringtune.torch.handles import DTYPES
 
 _TORCH = {number: dtype for dtype, number in DTYPES.items()}
@@ -180,6 +181,20 @@ class FakeRuntime:
         self.steps += 1
         return {"step": self.steps - 1, "begin_ns": 10, "end_ns": 30, "bytes": 7, "world_step": self.steps - 1}
 
+    def counters(self) -> dict[str, int]:
+        return StepStats(bytes=7 * self.steps).as_dict()
+
+    def traffic(self) -> dict[str, tuple[int, int]]:
+        return {"ALLREDUCE": (self.steps, 7 * self.steps)}
+
+    @property
+    def stalls(self) -> int:
+        return 0
+
+    @property
+    def open_operations(self) -> int:
+        return len(self.held)
+
     def start_timeline(self, path: str, **how: object) -> None:
         self.timelines.append({"path": path, **how})
         Path(path).write_text("[]", encoding="utf-8")
@@ -230,6 +245,9 @@ class FakeStore:
 
     def get(self, key: str, timeout_ns: int) -> bytes:
         return self.values[key]
+
+    def get_all(self, keys: Sequence[str], timeout_ns: int) -> list[bytes | None]:
+        return [self.values.get(key) for key in keys]
 
 
 def module() -> Any:

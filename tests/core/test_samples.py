@@ -179,7 +179,7 @@ def test_a_sink_that_fails_is_reported_once_and_the_others_go_on() -> None:
     sampler.add(Broken())
     sampler.add(good)
     sampler.stop()
-    assert told == ["samples end here: the disk is full"]
+    assert told == ["no more samples there: the disk is full"]
     assert len(good) >= 1
 
 

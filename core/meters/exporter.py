@@ -1,0 +1,116 @@
+"""Metrics of a running job for Prometheus, served by rank 0 for all ranks."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+try:
+    import prometheus_client
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+except ImportError as missing:
+    from ringtune.errors import RingtuneError
+
+    raise RingtuneError(
+        "metrics are exported by the package prometheus_client, which is not installed: "
+        "pip install 'ringtune[metrics]', or leave --metrics-port (RINGTUNE_METRICS_PORT) out"
+    ) from missing
+
+from ringtune.errors import ConfigError
+from ringtune.meters.catalogue import CATALOGUE, Metric, speaks
+from ringtune.meters.durations import BOUNDS_NS
+from ringtune.meters.state import RankState
+
+_open: weakref.WeakSet[Exporter] = weakref.WeakSet()
+"""Exporters of this process, for its forked children."""
+
+_FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
+
+
+class JobCollector:
+    """What prometheus_client asks at every scrape.
+
+    Args:
+        states: Returns the states of the ranks.
+    """
+
+    def __init__(self, states: Callable[[], Sequence[RankState]]) -> None:
+        self._states = states
+
+    def collect(self) -> Iterator[Any]:
+        """Give all metrics; one that no rank speaks of has no lines."""
+        states = self._states()
+        for metric in CATALOGUE:
+            yield family_of(metric, states)
+
+    def describe(self) -> list[Any]:
+        """Nothing: prometheus_client would collect once to learn the names."""
+        return []
+
+
+def family_of(metric: Metric, states: Sequence[RankState]) -> Any:
+    """Return a metric with the values of all ranks that speak of it."""
+    family = _FAMILIES[metric.kind](metric.name, metric.meaning.rstrip("."), labels=metric.all_labels)
+    for state in states:
+        if not speaks(metric, state):
+            continue
+        own = () if metric.scope == "job" else (str(state.rank) if metric.scope == "rank" else state.host,)
+        if metric.kind == "histogram":
+            bounds = [*(f"{bound / 1e9:g}" for bound in BOUNDS_NS), "+Inf"]
+            counts = accumulate(state.step_counts)
+            family.add_metric(own, list(zip(bounds, counts, strict=True)), sum_value=state.step_ns / 1e9)
+        for labels, value in metric.values(state):
+            family.add_metric((*own, *labels), value)
+    return family
+
+
+class Exporter:
+    """Serves the metrics until it is closed. Owns the server and its thread.
+
+    Args:
+        host: Address to listen on.
+        port: Port to listen on; 0 = one that is free.
+        states: Returns the states of the ranks; called on the server's threads.
+
+    Attributes:
+        url: Where the metrics are.
+
+    Raises:
+        ConfigError: The address cannot be listened on.
+    """
+
+    def __init__(self, host: str, port: int, states: Callable[[], Sequence[RankState]]) -> None:
+        registry = prometheus_client.CollectorRegistry()
+        registry.register(JobCollector(states))
+        try:
+            self._server, self._thread = prometheus_client.start_http_server(port, host, registry)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(
+                f"RINGTUNE_METRICS_PORT={port}: cannot serve metrics on {host}:{port}: {reason}; choose another port "
+                "(0 = any that is free)"
+            ) from None
+        _open.add(self)
+        bracketed = f"[{host}]" if ":" in host else host
+        self.url = f"http://{bracketed}:{self._server.server_port}/metrics"
+
+    def leave_to_parent(self) -> None:
+        """Close a forked child's copy of the socket: a child that lives on would keep the port."""
+        self._server.socket.close()
+
+    def close(self) -> None:
+        """Stop serving; idempotent."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _after_fork() -> None:
+    for exporter in _open:
+        exporter.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,87 @@
+"""What a rank says of itself to whoever watches the job: one small document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from ringtune.errors import RingtuneError
+from ringtune.meters.durations import Durations
+from ringtune.meters.sample import Sample
+
+if TYPE_CHECKING:
+    from ringtune.session import Session
+
+
+@dataclass(frozen=True)
+class RankState:
+    """A rank at one moment; sums run since its session began.
+
+    Attributes:
+        rank: Its rank.
+        host: Name of its host.
+        local_rank: Its rank among those of the host.
+        size: Number of ranks.
+        generation: Number of the set of ranks in an elastic job; 0 in a job with fixed ranks.
+        step_counts: Steps by duration, in the buckets of `ringtune.meters.durations`.
+        step_ns: Duration of all steps.
+        counters: The runtime's sums, by the names of `ringtune.stats.StepStats`.
+        traffic: Operations and bytes of each kind of operation.
+        stalls: Stalls that this rank reported.
+        open_operations: Operations that were submitted and are not done.
+        knobs: The runtime's setting and, as ``epoch``, its version.
+        sample: Process and machine, by the names of `ringtune.meters.sample.Sample`.
+    """
+
+    rank: int
+    host: str
+    local_rank: int
+    size: int
+    generation: int
+    step_counts: Sequence[int]
+    step_ns: int
+    counters: Mapping[str, int]
+    traffic: Mapping[str, Sequence[int]]
+    stalls: int
+    open_operations: int
+    knobs: Mapping[str, int]
+    sample: Mapping[str, Any]
+
+    def to_bytes(self) -> bytes:
+        """Return the document as it travels."""
+        return orjson.dumps(self)
+
+    @classmethod
+    def from_bytes(cls, document: bytes) -> RankState:
+        """Read a document that another rank of the same version wrote.
+
+        Raises:
+            RingtuneError: It is none.
+        """
+        try:
+            return cls(**orjson.loads(document))
+        except (ValueError, TypeError) as error:
+            raise RingtuneError(f"a rank's metrics cannot be read ({error}); do all ranks run one version?") from None
+
+
+def observe(session: Session, durations: Durations, sample: Sample) -> RankState:
+    """Return the state of this rank. Any thread; does not wait for the one that trains."""
+    runtime = session.runtime
+    return RankState(
+        rank=session.rank,
+        host=session.placement.host,
+        local_rank=session.local_rank,
+        size=session.size,
+        generation=session.placement.generation or 0,
+        step_counts=list(durations.counts),
+        step_ns=durations.sum_ns,
+        counters=runtime.counters(),
+        traffic={name.lower(): values for name, values in runtime.traffic().items()},
+        stalls=runtime.stalls,
+        open_operations=runtime.open_operations,
+        knobs=runtime.knobs(),
+        sample=orjson.loads(orjson.dumps(sample)),
+    )

@@ -1,0 +1,253 @@
+"""Metrics of a running job: names, values, the README's table, Grafana's dashboard, and how they are served."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.core import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ringtune.errors import ConfigError, RingtuneError
+from ringtune.meters import command
+from ringtune.meters.catalogue import CATALOGUE, Metric, markdown
+from ringtune.meters.durations import BOUNDS_NS, Durations
+from ringtune.meters.exchange import Announcer
+from ringtune.meters.exporter import Exporter, JobCollector
+from ringtune.meters.sample import Machine
+from ringtune.meters.state import RankState
+from ringtune.session import Session
+from ringtune.stats import StepStats
+from tests.core.fake_native import FakeStore
+
+NAMES = {metric.name: metric for metric in CATALOGUE}
+GPU = {"index": 1, "use_percent": 40, "memory_used_bytes": 1000, "memory_bytes": 9000}
+
+
+def state(rank: int, host: str = "a", local_rank: int = 0) -> RankState:
+    durations = Durations()
+    for duration_ns in (900_000, 1_000_000, 1_000_001, 30_000_000, 10**12):
+        durations.add(duration_ns)
+    return RankState(
+        rank=rank, host=host, local_rank=local_rank, size=3, generation=2, step_counts=durations.counts,
+        step_ns=durations.sum_ns, counters=StepStats(wait_ns=1_500_000_000, batches=7).as_dict(),
+        traffic={"allreduce": [10 + rank, 4000], "broadcast": [1, 8]}, stalls=0, open_operations=3,
+        knobs={"fusion_bytes": 1 << 20, "cycle_time_ns": 2_000_000, "segment_bytes": 4, "cache_capacity": 5,
+               "algorithm": 1, "hierarchical": 0, "plan": 1, "epoch": 9},
+        sample={**vars(Machine().sample()), "machine_cores": 8 + rank, "gpus": [GPU]},
+    )  # fmt: skip
+
+
+def exported(states: list[RankState]) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    registry = CollectorRegistry()
+    registry.register(JobCollector(lambda: states))  # type: ignore[arg-type]
+    return parsed(generate_latest(registry).decode())
+
+
+def parsed(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+@pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric.name)
+def test_names_follow_prometheus(metric: Metric) -> None:
+    """https://prometheus.io/docs/practices/naming: base units in the plural, `_total` for what accumulates."""
+    assert re.fullmatch(r"ringtune(_[a-z]+)+", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind == "counter")
+    assert not re.search(r"_(ns|ms|us|mib|kib|mb|percent)(_|$)", metric.name)
+    assert metric.meaning.endswith(".")
+
+
+def test_every_metric_is_exported_with_its_labels() -> None:
+    found = exported([state(0)])
+    for metric in CATALOGUE:
+        name = metric.name + ("_count" if metric.kind == "histogram" else "")
+        assert [name for name, _ in next(iter(found[name]))] == sorted(metric.all_labels), metric.name
+
+
+def test_values_are_in_base_units() -> None:
+    found = exported([state(0)])
+    rank = (("rank", "0"),)
+    assert found["ringtune_exposed_wait_seconds_total"][rank] == 1.5
+    assert found["ringtune_cycle_time_seconds"][()] == 0.002
+    assert found["ringtune_gpu_use_ratio"][(("gpu", "1"), ("host", "a"))] == pytest.approx(0.4)
+    assert found["ringtune_operations_total"][(("kind", "allreduce"), *rank)] == 10
+    assert found["ringtune_open_operations"][rank] == 3 and found["ringtune_knobs_version"][rank] == 9
+
+
+def test_steps_are_a_histogram() -> None:
+    found = exported([state(0)])
+    buckets = {dict(labels)["le"]: count for labels, count in found["ringtune_step_duration_seconds_bucket"].items()}
+    assert (buckets["0.001"], buckets["0.002"], buckets["0.02"], buckets["0.05"]) == (2, 3, 3, 4)
+    assert (buckets["100"], buckets["+Inf"], len(buckets)) == (4, 5, len(BOUNDS_NS) + 1)
+    assert found["ringtune_step_duration_seconds_sum"][(("rank", "0"),)] == pytest.approx(1000.032900001)
+
+
+def test_ranks_speak_for_themselves_and_the_first_of_a_host_for_the_host() -> None:
+    found = exported([state(0), state(1, local_rank=1), state(2, "b")])
+    assert len(found["ringtune_batches_total"]) == 3
+    assert found["ringtune_machine_cores"] == {(("host", "a"),): 8, (("host", "b"),): 10}
+    assert found["ringtune_ranks"] == {(): 3}
+
+
+def test_no_rank_known_yet() -> None:
+    assert exported([]) == {}
+
+
+def test_a_state_travels_whole() -> None:
+    sent = state(1)
+    assert RankState.from_bytes(sent.to_bytes()) == sent
+
+
+@pytest.mark.parametrize("document", [b"{", b"[]", b'{"rank": 1}'])
+def test_a_state_that_is_none(document: bytes) -> None:
+    with pytest.raises(RingtuneError, match="do all ranks run one version"):
+        RankState.from_bytes(document)
+
+
+def test_the_readme_holds_the_table() -> None:
+    readme = (Path(__file__).parents[2] / "core" / "README.md").read_text(encoding="utf-8")
+    assert markdown() in readme, "put the output of `ringtune metrics --markdown` into core/README.md"
+
+
+def expressions() -> list[str]:
+    panels = json.loads(command.GRAFANA_FILE.read_text(encoding="utf-8"))["panels"]
+    return [target["expr"] for panel in panels for target in panel.get("targets", ())]
+
+
+def test_grafana_shows_every_metric_and_no_other() -> None:
+    used = {re.sub(r"_(bucket|sum|count)$", "", name) for e in expressions() for name in re.findall(r"ringtune_\w+", e)}
+    assert used == set(NAMES)
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_grafana_asks_for_labels_that_there_are(expression: str) -> None:
+    for name, matchers in re.findall(r"(ringtune_\w+)\{([^}]*)\}", expression):
+        metric = NAMES[re.sub(r"_(bucket|sum|count)$", "", name)]
+        asked = set(re.findall(r"(\w+)=~", matchers)) - {"instance"}  # Prometheus adds the instance
+        assert asked <= set(metric.all_labels)
+        assert name.endswith("_total") <= (f"rate({name}{{" in expression or "stalls" in name)
+
+
+def test_grafana_file_by_the_command_line(tmp_path: Path) -> None:
+    for target in (str(tmp_path / "g.json"), "-"):
+        done = subprocess.run(
+            [sys.executable, "-m", "ringtune.cli", "metrics", "--grafana", target], capture_output=True, timeout=60,
+            check=True,
+        )  # fmt: skip
+    document = (tmp_path / "g.json").read_bytes()
+    assert document == done.stdout and json.loads(document)["title"] == "ringtune"
+
+
+def get(url: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return parsed(answer.read().decode())
+
+
+def address(error_output: str) -> str:
+    match = re.search(r"metrics for Prometheus at (http://127\.0\.0\.1:\d+/metrics)", error_output)
+    assert match is not None, error_output
+    return match[1]
+
+
+def test_a_session_serves_its_metrics_until_it_closes(
+    opened: Callable[..., Session], capfd: pytest.CaptureFixture[str]
+) -> None:
+    session = opened(RINGTUNE_METRICS_PORT=0, RINGTUNE_SAMPLE_SECONDS=0)
+    url = address(capfd.readouterr().err)
+    for _ in range(3):
+        session.end_step()
+    found = get(url)
+    assert found["ringtune_step_duration_seconds_count"] == {(("rank", "0"),): 3}
+    session.close()
+    with pytest.raises(OSError):
+        get(url)
+
+
+def test_rank_0_shows_who_has_spoken(opened: Callable[..., Session], capfd: pytest.CaptureFixture[str]) -> None:
+    session = opened(3, RINGTUNE_METRICS_PORT=0)
+    url = address(capfd.readouterr().err)
+    assert {labels for labels in get(url)["ringtune_batches_total"]} == {(("rank", "0"),)}
+    FakeStore.values[f"{session.job}/metrics/2"] = state(2).to_bytes()
+    assert {labels for labels in get(url)["ringtune_batches_total"]} == {(("rank", "0"),), (("rank", "2"),)}
+
+
+def test_a_store_that_is_gone_costs_the_others_only(
+    opened: Callable[..., Session], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: Any) -> None:
+        raise RuntimeError("lost the store")
+
+    opened(3, RINGTUNE_METRICS_PORT=0)
+    url = address(capfd.readouterr().err)
+    monkeypatch.setattr(FakeStore, "get_all", lost)
+    for _ in range(2):
+        assert len(get(url)["ringtune_batches_total"]) == 1
+    assert capfd.readouterr().err.count("metrics show this rank alone from now on: lost the store") == 1
+
+
+@pytest.mark.parametrize(("size", "said"), [(2, 120), (64, 120), (65, 60), (640, 12)])
+def test_many_ranks_speak_less_often(size: int, said: int, opened: Callable[..., Session]) -> None:
+    session = opened(2)
+    session.rank, session.size = 1, size
+    told: list[str] = []
+    session.store = type("Store", (), {"set": lambda self, key, value: told.append(key)})()
+    announcer = Announcer(session, Durations(), print)
+    sample = Machine().sample()
+    for _ in range(120):
+        announcer.append(sample)
+    assert told == [f"{session.job}/metrics/1"] * said
+
+
+def test_a_port_in_use_is_one_sentence(opened: Callable[..., Session]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        expected = f"RINGTUNE_METRICS_PORT={port}: cannot serve metrics on 127.0.0.1:{port}: Address already in use"
+        with pytest.raises(ConfigError, match=expected):
+            opened(RINGTUNE_METRICS_PORT=port)
+    assert Session.current() is None
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70000), ("203.0.113.7", 0), ("no such host", 0)])
+def test_an_address_that_cannot_be(host: str, port: int) -> None:
+    with pytest.raises(ConfigError, match="cannot serve metrics on"):
+        Exporter(host, port, list)
+
+
+def test_without_the_package(opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "ringtune.meters.exporter")
+    with pytest.raises(RingtuneError, match=r"pip install 'ringtune\[metrics\]'"):
+        opened(RINGTUNE_METRICS_PORT=0)
+
+
+def test_a_forked_child_leaves_the_port_to_its_parent(opened: Callable[..., Session]) -> None:
+    code = (
+        "import os, sys, socket\n"
+        "from ringtune.meters.exporter import Exporter\n"
+        "e = Exporter('127.0.0.1', 0, list)\n"
+        "read, write = os.pipe()\n"
+        "pid = os.fork()\n"
+        "if pid == 0: os.read(read, 1); os._exit(0)\n"
+        "port = int(e.url.split(':')[2].split('/')[0])\n"
+        "e.close()\n"
+        "try: socket.create_connection(('127.0.0.1', port)); print('held')\n"
+        "except ConnectionRefusedError: print('free')\n"
+        "os.write(write, b'x'); os.waitpid(pid, 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "free\n"
