@@ -15,7 +15,17 @@ from ringtune.dashboard import routes
 from ringtune.dashboard.components import empty, run_head
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.runs import RunsFolder
-from ringtune.dashboard.pages import communication, overview, runs, scaling, stragglers, timeline, tuning, whatif
+from ringtune.dashboard.pages import (
+    communication,
+    compare,
+    overview,
+    runs,
+    scaling,
+    stragglers,
+    timeline,
+    tuning,
+    whatif,
+)
 from ringtune.dashboard.places import PLACES
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import FONT
@@ -26,6 +36,7 @@ PULSE_MS = 1500
 
 PAGES: Mapping[str, ModuleType] = {
     "runs": runs,
+    "compare": compare,
     "overview": overview,
     "timeline": timeline,
     "stragglers": stragglers,

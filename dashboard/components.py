@@ -43,7 +43,13 @@ def graph(identity: str, height: int, **config: Any) -> dcc.Graph:
     """Return an empty graph that a callback fills; ``config`` adds to `theme.PLOT_CONFIG`."""
     blank = go.Figure(layout={"height": height, "template": theme.template("light"), "xaxis": {"visible": False}})
     blank.update_yaxes(visible=False)
-    return dcc.Graph(id=identity, figure=blank, config=cast(Any, {**theme.PLOT_CONFIG, **config}), className="rt-graph")
+    return dcc.Graph(
+        id=identity,
+        figure=blank,
+        config=cast(Any, {**theme.PLOT_CONFIG, **config}),
+        className="rt-graph",
+        style={"minHeight": height},
+    )
 
 
 def stat(label: str, value: str, note: str = "") -> dmc.Card:

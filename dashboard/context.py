@@ -11,9 +11,10 @@ from typing import TypeVar
 
 from ringtune import layout
 from ringtune.dashboard import places, routes
-from ringtune.dashboard.data import job, scaling, timeline_store, trace, tuning
+from ringtune.dashboard.data import compare, job, scaling, timeline_store, trace, tuning
 from ringtune.dashboard.data.analysis import Analysis, analyse, open_analysis
 from ringtune.dashboard.data.cache import Cache
+from ringtune.dashboard.data.compare import Contrast
 from ringtune.dashboard.data.files import Signature, Unreadable, listing, signature
 from ringtune.dashboard.data.runs import RunInfo, RunsFolder, UnknownRun
 from ringtune.dashboard.data.scaling import ScalingTable
@@ -132,6 +133,31 @@ class Context:
             return None
         key = ("model", run.path)
         return self._small.get(key, id(index), lambda: (index, job.fitted(job.recorded(index, run.hosts), run.name)))[1]
+
+    def contrast(self, first: RunInfo, second: RunInfo) -> Contrast | None:
+        """Compare two runs by their timelines, or by their step logs; None when one has too few steps.
+
+        Raises:
+            Unreadable: There are timelines, but they cannot be compared.
+        """
+        indexes = [self._ready(run) for run in (first, second)]
+        steps = [self.steps(run) for run in (first, second)]
+        state = tuple(map(id, (*indexes, *steps)))
+
+        def build() -> tuple[object, Contrast | None]:
+            traces = [job.recorded(one, run.hosts) for one, run in zip(indexes, (first, second), strict=True) if one]
+            found = compare.of_traces(*traces) if len(traces) == 2 else compare.of_logs(*steps)
+            return (indexes, steps), found
+
+        return self._small.get(("contrast", first.path, second.path), state, build)[1]
+
+    def _ready(self, run: RunInfo) -> TimelineIndex | None:
+        """Return the timeline of a run if it has steps and can be shown at once."""
+        try:
+            index = self.timeline(run)
+        except Unreadable:
+            return None
+        return index if isinstance(index, TimelineIndex) and index.step_range() else None
 
     def _built(self, run: Path, files: list[Path], build: Callable[[Trace, tuple[str, ...]], T]) -> T:
         begin = time.monotonic()

@@ -49,6 +49,7 @@ def _timeline(_run: Path) -> list[Path]:
 
 PLACES: tuple[Place, ...] = (
     Place("runs", "Runs", overall=True),
+    Place("compare", "Compare", overall=True),
     Place("overview", "Overview", _steps),
     Place("timeline", "Timeline", _timeline),
     Place("stragglers", "Stragglers", _timeline),

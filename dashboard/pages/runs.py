@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 import dash_ag_grid as dag
 import dash_mantine_components as dmc
-from dash import ClientsideFunction, Dash, Input, Output, State, html
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 
 from ringtune.dashboard import routes
 from ringtune.dashboard.components import STATUS_WORDS, address_store, empty, follow_address, shown
@@ -19,6 +20,7 @@ from ringtune.dashboard.units import duration, moment
 
 _NUMBER = {"type": "rightAligned", "cellClass": "rt-number ag-right-aligned-cell"}
 PAGE_ROWS = 50
+_HINT = dmc.Text("Mark two runs or more to compare them.", size="sm", c="dimmed")
 
 
 def layout(context: Context, route: Route) -> html.Div:
@@ -29,6 +31,7 @@ def layout(context: Context, route: Route) -> html.Div:
             dmc.Group(
                 [
                     dmc.Title("Runs", order=2, className="rt-run-name"),
+                    html.Div(_HINT, id="runs-compare", className="rt-bar"),
                     dmc.TextInput(
                         id="runs-search",
                         value=search,
@@ -65,6 +68,8 @@ def _grid(search: str, rows: int) -> dag.AgGrid:
             "paginationPageSizeSelector": False,
             "suppressPaginationPanel": rows <= PAGE_ROWS,
             "enableCellTextSelection": True,
+            "rowSelection": {"mode": "multiRow", "headerCheckbox": False, "enableClickSelection": False},
+            "selectionColumnDef": {"width": 44, "maxWidth": 44, "resizable": False, "sortable": False},
         },
         columnSize="responsiveSizeToFit",
         style={"height": None, "width": "100%"},
@@ -74,18 +79,18 @@ def _grid(search: str, rows: int) -> dag.AgGrid:
 def _columns() -> list[dict[str, Any]]:
     return [
         {"field": "name", "headerName": "Name", "cellRenderer": "RunLink", "minWidth": 190},
-        {"field": "state", "headerName": "Status", "cellRenderer": "Status", "minWidth": 270, "tooltipField": "ending"},
+        {"field": "state", "headerName": "Status", "cellRenderer": "Status", "minWidth": 250, "tooltipField": "ending"},
         {"field": "ranks", "headerName": "Ranks", "maxWidth": 95, "minWidth": 80, **_NUMBER},
         {"field": "created", "headerName": "Created", "sort": "desc", "minWidth": 165, "cellClass": "rt-number"},
         {"field": "steps", "headerName": "Steps", "maxWidth": 110, "minWidth": 80, **_NUMBER},
         {
             "field": "step_ns",
-            "headerName": "Step time (median)",
-            "minWidth": 150,
+            "headerName": "Step (median)",
+            "minWidth": 120,
             "valueFormatter": {"function": "params.data.step_time"},
             **_NUMBER,
         },
-        {"field": "tags", "headerName": "Tags", "minWidth": 120},
+        {"field": "tags", "headerName": "Tags", "minWidth": 170, "tooltipField": "tags"},
     ]
 
 
@@ -119,6 +124,18 @@ def table_rows(rows: Sequence[RunRow], prefix: str) -> list[dict[str, Any]]:
     ]
 
 
+def compare_link(marked: Sequence[dict[str, Any]], prefix: str) -> Any:
+    """Return the link that compares the marked runs, the oldest first as the one to measure against."""
+    if len(marked) < 2:
+        return _HINT
+    ids = [str(row["id"]) for row in sorted(marked, key=lambda row: (str(row["created"]), str(row["id"])))]
+    query = {"a": ids[0], "b": ids[1]}
+    if len(ids) > 2:
+        query["also"] = ",".join(quote(one, safe="") for one in ids[2:])
+    words = f"Compare {len(ids)} runs"
+    return dcc.Link(words, href=routes.href(Route("compare", query=query), prefix), className="rt-button")
+
+
 def register(app: Dash, context: Context) -> None:
     """Register the page's callbacks."""
 
@@ -131,6 +148,10 @@ def register(app: Dash, context: Context) -> None:
     def fill(_stamp: str | None) -> tuple[list[dict[str, Any]], dict[str, str], dict[str, str]]:
         rows = table_rows(context.folder.rows(), context.prefix)
         return rows, shown(rows), shown(not rows)
+
+    @app.callback(Output("runs-compare", "children"), Input("runs-grid", "selectedRows"), prevent_initial_call=True)
+    def mark(marked: list[dict[str, Any]] | None) -> Any:
+        return compare_link(marked or [], context.prefix)
 
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ringtune", "quickFilter"),

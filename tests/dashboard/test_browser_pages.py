@@ -38,3 +38,40 @@ def test_what_if_without_a_timeline_says_how_to_get_one(visit: Visit, url: str) 
     visit.page.wait_for_selector("text=A prediction needs a timeline >> visible=true")
     visit.page.wait_for_timeout(300)
     assert visit.complaints == []
+
+
+def test_marked_runs_are_compared_and_the_address_restores_it(visit: Visit, url: str, runs: dict[str, Path]) -> None:
+    page = visit.page
+    page.goto(url)
+    page.wait_for_selector("#runs-compare >> text=Mark two runs")
+    for name in ("digits-crash", "resnet50"):
+        page.locator(".ag-row", has_text=name).locator("input[type=checkbox]").check()
+    page.click("#runs-compare >> text=Compare 2 runs")
+    page.wait_for_url(f"**/compare?a={runs['failed'].name}&b={runs['done'].name}")
+    page.wait_for_selector("#compare-stats >> text=Step of A, mean")
+    page.wait_for_selector("#compare-table >> text=computing, rank 0")
+    page.wait_for_selector("#compare-still-b .bars .point")
+    page.wait_for_selector("#compare-settings >> text=Ranks")
+    page.click("#compare-swap")
+    page.wait_for_url(f"**/compare?a={runs['done'].name}&b={runs['failed'].name}")
+    page.reload()
+    page.wait_for_selector("#compare-head-a >> text=A: resnet50, step 30")
+    page.click("#compare-head-a a")
+    page.wait_for_url("**/timeline?from=*")
+    page.wait_for_selector("#timeline-graph .bars .point")
+    assert visit.complaints == []
+    assert visit.outside(url) == []
+
+
+def test_compare_without_runs_says_what_to_do(visit: Visit, url: str, runs: dict[str, Path]) -> None:
+    page = visit.page
+    page.goto(f"{url}/compare?a=nothing&b=%3Cb%3E")
+    page.wait_for_selector("text=Choose two runs >> visible=true")
+    page.click("#compare-a")
+    page.locator("[role=option]", has_text="resnet50").first.click()
+    page.click("#compare-b")
+    page.locator("[role=option]:visible", has_text="digits-crash").first.click()
+    page.wait_for_selector("#compare-table >> text=computing, rank 0")
+    plot = page.locator("#compare-spread .main-svg").first.bounding_box()
+    assert plot["width"] > 600 and plot["height"] > 250
+    assert visit.complaints == []

@@ -1,0 +1,203 @@
+"""Runs side by side: what got slower or faster, how step times are spread, what was set differently.
+
+The statistics are `ringtune.timeline.comparison`'s; here is only where the samples come from: the timelines where both
+runs have one, else the step logs, which know fewer things.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringtune.dashboard.data.files import Unreadable
+from ringtune.dashboard.data.runs import RunInfo
+from ringtune.dashboard.data.steps import WARM_UP_STEPS, Floats, Steps, steady
+from ringtune.dashboard.units import duration, plain, size
+from ringtune.errors import RingtuneError
+from ringtune.timeline.comparison import Change, Samples, compare, contrast
+from ringtune.timeline.spans import Trace
+
+NEWEST_STEPS = 1000
+"""So many steps of a run are compared at most: resampling more takes seconds."""
+
+BINS = 48
+MARGIN = 1.1
+STEP = ("step", "step")
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """What changed from the first run to the second.
+
+    Attributes:
+        changes: Worst first; times a step in nanoseconds.
+        steps: Of both runs that were compared.
+        source: ``timelines`` or ``step logs``.
+        only: What just the first, and just the second, has.
+    """
+
+    changes: tuple[Change, ...]
+    steps: tuple[int, int]
+    source: str
+    only: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    @property
+    def step(self) -> Change | None:
+        """What changed in the step as a whole."""
+        return next((change for change in self.changes if (change.kind, change.what) == STEP), None)
+
+
+def of_traces(first: Trace, second: Trace) -> Contrast:
+    """Compare two timelines, warm-up left out.
+
+    Raises:
+        Unreadable: One of them has fewer than two steps.
+    """
+    try:
+        found = compare(_newest(first), _newest(second))
+    except RingtuneError as error:
+        raise Unreadable(f"The timelines cannot be compared: {plain(error, 300)}") from error
+    steps = (found.first_steps, found.second_steps)
+    return Contrast(found.changes, steps, "timelines", (found.only_first, found.only_second))
+
+
+def _newest(trace: Trace) -> Trace:
+    step = np.asarray(trace.spans.step)
+    last = int(step.max(initial=-1))
+    kept = trace.spans.take(step >= max(min(WARM_UP_STEPS, last - 1), last - NEWEST_STEPS + 1))
+    return Trace(kept, trace.instants, trace.parts, trace.source, trace.clock)
+
+
+def of_logs(first: Steps, second: Steps) -> Contrast | None:
+    """Compare two step logs, warm-up left out; None when one has fewer than two steps."""
+    samples = step_samples(first), step_samples(second)
+    if any(len(one.get(STEP, ())) < 2 for one in samples):
+        return None
+    alone = [
+        tuple(sorted(f"{kind} {what}" for kind, what in samples[n].keys() - samples[1 - n].keys())) for n in (0, 1)
+    ]
+    counts = (len(samples[0][STEP]), len(samples[1][STEP]))
+    return Contrast(contrast(*samples), counts, "step logs", (alone[0], alone[1]))
+
+
+def step_samples(table: Steps) -> Samples:
+    """Return nanoseconds by step of what step logs know: the slowest rank's step, and per rank and stage."""
+    ranks = [steady(rank) for rank in table.ranks if len(rank)]
+    found: dict[tuple[str, str], Floats] = {}
+    if not ranks:
+        return found
+    common = ranks[0].step
+    for rank in ranks[1:]:
+        common = np.intersect1d(common, rank.step)
+    common = common[-NEWEST_STEPS:]
+    rows = [np.searchsorted(rank.step, common) for rank in ranks]
+    walls = np.array([rank.wall_ns[row] for rank, row in zip(ranks, rows, strict=True)], dtype=np.float64)
+    found[STEP] = walls.max(axis=0) if len(common) else np.zeros(0)
+    for rank, row, wall in zip(ranks, rows, walls, strict=True):
+        waits = np.minimum(rank.wait_ns[row], wall)
+        found["waiting", f"rank {rank.rank}"] = waits
+        found["compute", f"rank {rank.rank}"] = wall - waits
+    for stage in ("negotiate", "communicate", "copy"):
+        column = [getattr(rank, f"{stage}_ns")[row] for rank, row in zip(ranks, rows, strict=True)]
+        found["stage", stage] = np.mean(column, axis=0)
+    return found
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How step times of a run are spread: share of its steps in each bin, and in bounds of all runs' bins.
+
+    Attributes:
+        label: Of the run.
+        edges_ns: Of the bins; one more than ``share``.
+        share: Of the run's steps.
+        median_ns: Of the step.
+        beyond: Share of steps that are longer than the last bin.
+    """
+
+    label: str
+    edges_ns: Floats
+    share: Floats
+    median_ns: float
+    beyond: float
+
+
+def spreads(runs: Sequence[tuple[str, Floats]]) -> list[Spread]:
+    """Return the spreads of step times over the same bins; runs without steps are left out.
+
+    The bins reach a little beyond the 95th percentile of the run that has the longest; outliers would flatten the rest.
+    """
+    known = [(label, walls) for label, walls in runs if len(walls)]
+    if not known:
+        return []
+    low = min(float(walls.min()) for _, walls in known)
+    high = max(min(float(walls.max()), float(np.percentile(walls, 95)) * MARGIN) for _, walls in known)
+    edges = np.linspace(low, max(high, low * 1.001 + 1), BINS + 1)
+    return [
+        Spread(
+            label,
+            edges,
+            np.histogram(walls, edges)[0] / len(walls),
+            float(np.median(walls)),
+            float((walls > edges[-1]).mean()),
+        )
+        for label, walls in known
+    ]
+
+
+def settings(first: RunInfo, second: RunInfo) -> list[tuple[str, str, str]]:
+    """Return what was set differently: name, and the value of each run; a dash where it was not set."""
+    values = _settings(first), _settings(second)
+    names = sorted(values[0].keys() | values[1].keys())
+    return [
+        (name, values[0].get(name, "–"), values[1].get(name, "–"))
+        for name in names
+        if values[0].get(name) != values[1].get(name)
+    ]
+
+
+_EVERY_JOB = frozenset({"RINGTUNE_JOB", "RINGTUNE_STORE", "RINGTUNE_RUN_DIR", "RINGTUNE_TIMELINE"})
+"""Differs between any two jobs and says nothing."""
+
+
+def _settings(run: RunInfo) -> dict[str, str]:
+    found = {"Ranks": str(run.ranks), "Hosts": str(len(set(run.hosts))), "Command": " ".join(run.command)}
+    found |= {f"Knob {name}": _knob(name, value) for name, value in run.knobs.items()}
+    found |= {f"Version of {name}": value for name, value in run.versions.items() if value}
+    found |= {name: value for name, value in run.config.items() if name not in _EVERY_JOB}
+    return found
+
+
+def _knob(name: str, value: int) -> str:
+    return size(value) if name.endswith("_bytes") else duration(value) if name.endswith("_ns") else str(value)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A run beside the first one: its mean step with the difference from the first run's; None for the first itself."""
+
+    run: RunInfo
+    steps: int
+    mean_ns: float
+    change: Change | None
+
+
+def beside(runs: Sequence[tuple[RunInfo, Samples]]) -> list[Beside]:
+    """Return every run beside the first one; runs without steps have no mean."""
+    base = _step_alone(runs[0][1]) if runs else {}
+    found = []
+    for place, (run, samples) in enumerate(runs):
+        own = _step_alone(samples)
+        walls = own.get(STEP, np.zeros(0))
+        changes = contrast(base, own) if place and base and own else ()
+        mean = float(walls.mean()) if len(walls) else math.nan
+        found.append(Beside(run, len(walls), mean, changes[0] if changes else None))
+    return found
+
+
+def _step_alone(samples: Samples) -> Mapping[tuple[str, str], Floats]:
+    walls = samples.get(STEP)
+    return {} if walls is None or len(walls) < 2 else {STEP: walls}
