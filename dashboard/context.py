@@ -131,8 +131,8 @@ class Context:
             return index
         if not len(index.spans):
             return None
-        key = ("model", run.path)
-        return self._small.get(key, id(index), lambda: (index, job.fitted(job.recorded(index, run.hosts), run.name)))[1]
+        state = self._timeline_state(run.path)
+        return self._small.get(("model", run.path), state, lambda: job.fitted(job.recorded(index, run.hosts), run.name))
 
     def contrast(self, first: RunInfo, second: RunInfo) -> Contrast | None:
         """Compare two runs by their timelines, or by their step logs; None when one has too few steps.
@@ -140,16 +140,16 @@ class Context:
         Raises:
             Unreadable: There are timelines, but they cannot be compared.
         """
-        indexes = [self._ready(run) for run in (first, second)]
-        steps = [self.steps(run) for run in (first, second)]
-        state = tuple(map(id, (*indexes, *steps)))
+        runs = (first, second)
+        indexes = [self._ready(run) for run in runs]
+        logs = [path for run in runs for path in listing(run.path, layout.step_logs(run.path), ".jsonl")]
+        state = (*(self._timeline_state(run.path) for run in runs), None not in indexes, signature(logs))
 
-        def build() -> tuple[object, Contrast | None]:
-            traces = [job.recorded(one, run.hosts) for one, run in zip(indexes, (first, second), strict=True) if one]
-            found = compare.of_traces(*traces) if len(traces) == 2 else compare.of_logs(*steps)
-            return (indexes, steps), found
+        def build() -> Contrast | None:
+            traces = [job.recorded(one, run.hosts) for one, run in zip(indexes, runs, strict=True) if one]
+            return compare.of_traces(*traces) if len(traces) == 2 else compare.of_logs(*map(self.steps, runs))
 
-        return self._small.get(("contrast", first.path, second.path), state, build)[1]
+        return self._small.get(("contrast", first.path, second.path), state, build)
 
     def _ready(self, run: RunInfo) -> TimelineIndex | None:
         """Return the timeline of a run if it has steps and can be shown at once."""
