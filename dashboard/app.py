@@ -12,7 +12,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_u
 from dash.exceptions import PreventUpdate
 
 from ringtune.dashboard import routes
-from ringtune.dashboard.components import empty, run_head
+from ringtune.dashboard.components import empty, follow_saving, run_head
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.runs import RunsFolder
 from ringtune.dashboard.pages import (
@@ -138,6 +138,7 @@ def _register(app: Dash, context: Context) -> None:
         run = context.run(route)
         return no_update if run is None else run_head(run, route.page, context.prefix)
 
+    follow_saving(app)
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ringtune", "scheme"),
         Output("scheme", "data"),

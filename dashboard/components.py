@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import dash_mantine_components as dmc
 import plotly.graph_objects as go
-from dash import ClientsideFunction, Dash, Input, Output, dcc, html
+from dash import ALL, MATCH, ClientsideFunction, Dash, Input, Output, dcc, html
 
 from ringtune.dashboard import routes, theme
 from ringtune.dashboard.data.runs import RunInfo
@@ -39,16 +39,44 @@ def card(title: str, children: Any, hint: str = "") -> dmc.Card:
     return dmc.Card([dmc.Stack(head, gap=2, mb="xs"), children], withBorder=True, radius="md", p="md")
 
 
-def graph(identity: str, height: int, **config: Any) -> dcc.Graph:
-    """Return an empty graph that a callback fills; ``config`` adds to `theme.PLOT_CONFIG`."""
+def graph(identity: str, height: int, **config: Any) -> html.Div:
+    """Return an empty graph that a callback fills; ``config`` adds to `theme.PLOT_CONFIG`.
+
+    With a menu that saves the figure, unless plotly's own bar of buttons is switched off.
+    """
     blank = go.Figure(layout={"height": height, "template": theme.template("light"), "xaxis": {"visible": False}})
     blank.update_yaxes(visible=False)
-    return dcc.Graph(
+    plot = dcc.Graph(
         id=identity,
         figure=blank,
         config=cast(Any, {**theme.PLOT_CONFIG, **config}),
         className="rt-graph",
         style={"minHeight": height},
+    )
+    return html.Div(
+        [plot, *([] if config.get("displayModeBar") is False else _save_menu(identity))], className="rt-figure"
+    )
+
+
+def _save_menu(identity: str) -> list[Any]:
+    """Return the menu that saves a figure as PNG, SVG, or its data as CSV, in the browser."""
+    named = {"aria-label": "Save this figure"}
+    button = dmc.Button("Save", variant="subtle", color="gray", size="compact-xs", **named)
+    items = [
+        dmc.MenuItem(word, id={"type": "rt-save", "figure": identity, "as": format_})
+        for word, format_ in (("Picture (PNG)", "png"), ("Drawing (SVG)", "svg"), ("Data (CSV)", "csv"))
+    ]
+    menu = dmc.Menu([dmc.MenuTarget(button), dmc.MenuDropdown(items)], position="top-end", withinPortal=True)
+    return [html.Div(menu, className="rt-save"), dcc.Store(id={"type": "rt-saved", "figure": identity})]
+
+
+def follow_saving(app: Dash) -> None:
+    """Let the menus of all figures save them."""
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ringtune", "saveFigure"),
+        Output({"type": "rt-saved", "figure": MATCH}, "data"),
+        Input({"type": "rt-save", "figure": MATCH, "as": ALL}, "n_clicks"),
+        prevent_initial_call=True,
     )
 
 

@@ -19,23 +19,31 @@ from plotly.offline import get_plotlyjs
 from plotly.utils import PlotlyJSONEncoder
 
 from ringtune.dashboard import theme
-from ringtune.dashboard.data import machine, scaling, steps, trace, tuning
+from ringtune.dashboard.data import communication, machine, scaling, steps, trace, tuning
+from ringtune.dashboard.data.analysis import Analysis, analyse
 from ringtune.dashboard.data.files import Unreadable
+from ringtune.dashboard.data.lateness import late_map, late_ranks
 from ringtune.dashboard.data.runs import RunInfo, read_run
 from ringtune.dashboard.data.timeline import Query, TimelineIndex
 from ringtune.dashboard.figures import scaling as scaling_figures
 from ringtune.dashboard.figures import steps as step_figures
 from ringtune.dashboard.figures import timeline as timeline_figures
 from ringtune.dashboard.figures import tuning as tuning_figures
+from ringtune.dashboard.figures.stragglers import late_heat
+from ringtune.dashboard.pages import communication as communication_page
 from ringtune.dashboard.pages.overview import machine_rows, run_facts
 from ringtune.dashboard.pages.scaling import HEAD as SCALING_HEAD
 from ringtune.dashboard.pages.scaling import table_rows as scaling_rows
+from ringtune.dashboard.pages.stragglers_parts import sentences as straggler_sentences
 from ringtune.dashboard.pages.timeline_state import first_steps, note
 from ringtune.dashboard.units import count, duration, moment, percent, plain, size
 from ringtune.errors import RingtuneError, UsageError
+from ringtune.timeline.straggling import CAUSES
 
 TIMELINE_RANKS = 8
-TEMPLATE = Path(__file__).parent / "assets" / "report.template"
+STRAGGLER_RANKS = 16
+ASSETS = Path(__file__).parent / "assets"
+TEMPLATE = ASSETS / "report.template"
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,7 @@ def page(run: RunInfo) -> str:
         "figures": _script_json([_bare(figure) for figure in figures]),
         "templates": _script_json({scheme: theme.template(scheme).to_plotly_json() for scheme in ("light", "dark")}),
         "config": _script_json(theme.PLOT_CONFIG),
+        "export": (ASSETS / "export.js").read_text(encoding="utf-8"),
         "plotly": get_plotlyjs().replace("</script", "<\\/script"),
     }
     text = TEMPLATE.read_text(encoding="utf-8")
@@ -154,7 +163,7 @@ def sections(run: RunInfo) -> list[Section]:
     found = [Section("Summary", tuple(_summary(run, steps.summary(reader), tuning.words(past))))]
     if len(reader):
         found.append(_steps(reader))
-    found += [timeline] if timeline else []
+    found += timeline
     if past:
         found.append(
             Section("Tuning", tuple(tuning.words(past)), (tuning_figures.trials(past), tuning_figures.plane(past)))
@@ -201,22 +210,53 @@ def _steps(table: steps.Steps) -> Section:
     return Section("Steps", words, figures)
 
 
-def _timeline(run: RunInfo) -> tuple[Section | None, list[str]]:
-    """Return the extract of the timeline: the first steps after the warm-up, of the first ranks."""
+def _timeline(run: RunInfo) -> tuple[list[Section], list[str]]:
+    """Return what the timeline shows: an extract, and its analyses."""
     files = trace.sources(run.path)
     if not files:
-        return None, []
+        return [], []
     try:
-        index: TimelineIndex = trace.load(run.path, files)
+        found, problems = trace.read_all(run.path, files)
     except Unreadable as error:
-        return None, [str(error)]
+        return [], [str(error)]
+    index = TimelineIndex.build(found, problems)
     if not len(index.spans):
-        return None, list(index.problems)
+        return [], list(problems)
+    analysis = analyse(found)
+    return [_extract(index), *_stragglers(analysis), _communication(analysis)], list(problems)
+
+
+def _extract(index: TimelineIndex) -> Section:
+    """Return the first steps after the warm-up, of the first ranks."""
     view = index.view(Query(first_steps(index), index.ranks[:TIMELINE_RANKS]))
     drawn = index.ranks[:TIMELINE_RANKS]
     shown = f"The first steps after the warm-up, ranks {drawn[0]} to {drawn[-1]} of {len(index.ranks)}. "
     words = (shown + note(index, view) + " Scroll to zoom, drag to pan.",)
-    return Section("Timeline", words, (timeline_figures.timeline(index, view),)), list(index.problems)
+    return Section("Timeline", words, (timeline_figures.timeline(index, view),))
+
+
+def _stragglers(found: Analysis) -> list[Section]:
+    """Return who made the others wait; nothing where ranks cannot be compared."""
+    if found.document["stragglers"] is None:
+        return []
+    words = straggler_sentences(found) or ["No straggler: nobody is late more often than by chance."]
+    rows = [
+        (
+            str(one.rank),
+            one.host or "–",
+            ", ".join(one.verdict) or "–",
+            *(f"{duration(late)} in {count(steps)} steps" for steps, late, _ in one.causes.values()),
+        )
+        for one in sorted(late_ranks(found), key=lambda one: not one.verdict)[:STRAGGLER_RANKS]
+    ]
+    head = ("Rank", "Host", "Straggler by", *(f"Late by {cause}" for cause in CAUSES))
+    return [Section("Stragglers", tuple(words), (late_heat(late_map(found)),), head, tuple(rows))]
+
+
+def _communication(found: Analysis) -> Section:
+    words = "; ".join(f"{label}: {value} {note}".rstrip() for label, value, note in communication.numbers(found))
+    figures = communication_page.drawn(found, "", "light")
+    return Section("Communication", (f"{words}.",), tuple(figures.values()))
 
 
 def _scaling(series: tuple[scaling.ScalingSeries, ...]) -> Section:

@@ -49,6 +49,9 @@ EXPOSED_COLOR = VERMILLION
 BEST_COLOR = GREEN
 DEFAULT_COLOR = GREY
 
+LATE_SCALE = [[0.0, "rgba(138,146,158,0.15)"], [0.001, "rgba(213,94,0,0.2)"], [1.0, "rgba(213,94,0,1)"]]
+"""A scale of lateness that stands on both schemes: nothing is hardly there, much is the colour of waiting."""
+
 RANK_COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW, GREY)
 DASHES = ("solid", "dash", "dot", "dashdot")
 
@@ -141,11 +144,6 @@ def template(scheme: Scheme) -> go.layout.Template:
             "colorscale": {"sequential": "Cividis"},
         }
     )
-
-
-def late_scale(scheme: Scheme) -> list[list[object]]:
-    """Return a scale of lateness: nothing is the surface itself, much is the colour of waiting."""
-    return [[0.0, INKS[scheme].grid], [0.25, "#F3B27A" if scheme == "light" else "#7A4A22"], [1.0, EXPOSED_COLOR]]
 
 
 def blank(scheme: Scheme, height: int) -> go.Figure:

@@ -21,6 +21,20 @@ window.dash_clientside.ringtune = {
     }
     return window.dash_clientside.no_update;
   },
+  // Saves the figure whose menu was used; the file is named after the page and the figure.
+  saveFigure: function () {
+    const asked = window.dash_clientside.callback_context.triggered.find((one) => one.value > 0);
+    if (asked) {
+      const { figure, as } = JSON.parse(asked.prop_id.replace(/\.n_clicks$/, ""));
+      const plot = document.querySelector("#" + CSS.escape(figure) + " .js-plotly-plot");
+      const run = decodeURIComponent(window.location.pathname.split("/run/")[1] || "").split("/")[0];
+      const name = ["ringtune", run, figure].filter(Boolean).join("-").replace(/[^\w.-]+/g, "-");
+      if (plot) {
+        window.ringtuneExport.save(plot, as, name);
+      }
+    }
+    return window.dash_clientside.no_update;
+  },
   quickFilter: function (text, options) {
     const query = text ? "q=" + encodeURIComponent(text) : "";
     return [

@@ -112,7 +112,7 @@ def bandwidth(columns: Columns, limit: tuple[float, str] | None, scheme: Scheme 
                 y=[limit[0] / 1e9] * 2,
                 name=limit[1],
                 mode="lines",
-                line={"color": theme.ink(scheme).text, "width": 1.6, "dash": "dash"},
+                line={"color": theme.GREY, "width": 1.6, "dash": "dash"},
                 hovertemplate=f"{limit[1]}: {rate(limit[0])}<extra></extra>",
             )
         )

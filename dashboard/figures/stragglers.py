@@ -34,7 +34,7 @@ def late_heat(found: LateMap | None, scheme: Scheme = "light") -> go.Figure:
             z=values,
             zmin=0,
             zmax=top / factor,
-            colorscale=theme.late_scale(scheme),
+            colorscale=theme.LATE_SCALE,
             text=_hovers(found),
             hovertemplate=f"%{{y}} · {about}<br>%{{text}}<extra></extra>",
             xgap=1 if len(found.steps) <= 120 else 0,

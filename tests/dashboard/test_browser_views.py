@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from urllib.parse import quote
 
@@ -62,3 +63,48 @@ def test_communication_shows_its_figures_and_the_link_is_in_the_address(
     page.wait_for_url("**link=fast")
     assert visit.complaints == []
     assert visit.outside(url) == []
+
+
+def _saved(visit: Visit, figure: str, word: str, folder: Path) -> bytes:
+    """What the menu of a figure saves."""
+    visit.page.locator(f".rt-figure:has(#{figure}) .rt-save button").click()
+    with visit.page.expect_download() as waiting:
+        visit.page.locator(f"[role=menuitem]:has-text('{word}') >> visible=true").click()
+    path = folder / waiting.value.suggested_filename
+    waiting.value.save_as(path)
+    assert path.stem.startswith("ringtune-") and path.stem.endswith(figure)
+    return path.read_bytes()
+
+
+def test_a_figure_is_saved_as_picture_drawing_and_data_in_the_browser(
+    visit: Visit, url: str, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    page = visit.page
+    page.goto(f"{url}/run/{quote(runs['done'].name)}/tuning")
+    page.wait_for_selector("#tuning-trials .js-plotly-plot .main-svg")
+    page.wait_for_selector("#tuning-grid .ag-row")
+    assert _saved(visit, "tuning-trials", "PNG", tmp_path).startswith(b"\x89PNG")
+    assert b"<svg" in _saved(visit, "tuning-trials", "SVG", tmp_path)[:200]
+    text = _saved(visit, "tuning-trials", "CSV", tmp_path).decode("utf-8-sig")
+    head, *lines = list(csv.reader(text.splitlines()))
+    assert head[:3] == ["series", "Trial", "Step time (ms)"] and {"low", "high", "note"} <= set(head)
+    default = next(line for line in lines if line[0] == "default")
+    assert float(default[head.index("low")]) < float(default[2]) < float(default[head.index("high")])
+    page.click("#tab-stragglers")
+    page.wait_for_selector("#stragglers-grid .ag-row")
+    cells = _saved(visit, "stragglers-map", "CSV", tmp_path).decode("utf-8-sig").splitlines()
+    assert len(cells) == 1 + 4 * 60 and cells[-1].startswith("Lateness,59,rank 3,900,")
+    assert visit.complaints == []
+    assert visit.outside(url) == []
+
+
+def test_texts_in_saved_data_are_no_formulas(visit: Visit, url: str) -> None:
+    visit.page.goto(url)
+    visit.until("window.ringtuneExport !== undefined")
+    plot = """{
+      _fullLayout: {xaxis: {title: {text: "A <b>b</b>"}}, yaxis: {}},
+      _fullData: [{visible: true, type: "scatter", name: "=1+1", x: [-1, 2.5], y: ["-3", NaN],
+                   hovertext: ["a,&lt;b&gt;", "x<br>y"]}],
+    }"""
+    found = visit.page.evaluate(f"window.ringtuneExport.csv({plot})")
+    assert found == "series,A b,y,note\r\n'=1+1,-1,-3,\"a,<b>\"\r\n'=1+1,2.5,,x; y\r\n"

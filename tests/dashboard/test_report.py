@@ -20,13 +20,17 @@ def test_the_report_opens_from_a_file_without_any_request(visit: Visit, runs: di
     assert result.exit_code == 0, result.output
     home = output.as_uri()
     visit.page.goto(home)
-    visit.page.wait_for_selector("#figure-7 .main-svg")
-    assert visit.page.locator(".figure .main-svg").count() >= 8
+    visit.page.wait_for_selector("#figure-13 .main-svg")
+    assert visit.page.locator(".figure:has(.main-svg)").count() == 14
     assert [section.inner_text() for section in visit.page.locator("h2").all()] == [
-        "Summary", "Steps", "Timeline", "Tuning", "Scaling", "Machines", "Settings",
+        "Summary", "Steps", "Timeline", "Stragglers", "Communication", "Tuning", "Scaling", "Machines", "Settings",
     ]  # fmt: skip
     assert "60 steps of 15.3 ms" in visit.page.locator("section").first.inner_text()
     assert visit.page.locator('[data-title*="Share"]').count() == 0
+    assert "Rank 3 is late by compute in 60 of 60 steps" in visit.page.locator("section:has(#figure-4)").inner_text()
+    with visit.page.expect_download() as saved:
+        visit.page.locator("#figure-0 [data-title='Save the data as CSV']").click()
+    assert saved.value.suggested_filename == "ringtune-figure-0.csv"
     assert visit.outside(home) == []
     assert visit.complaints == []
 
