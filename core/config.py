@@ -83,6 +83,8 @@ class Config:
     autotune_max_trials: int | None = None
     autotune_steps_per_trial: int | None = None
     autotune_warmup_steps: int | None = None
+    autotune_budget_ppm: int | None = None
+    autotune_horizon: int | None = None
     autotune_seed: int | None = None
     given: frozenset[str] = field(default=frozenset())
     warnings: tuple[str, ...] = ()

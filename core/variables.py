@@ -333,6 +333,27 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "AUTOTUNE_WARMUP_STEPS", "autotune_warmup_steps", "int", None, "steps", "Steps before the first trial.", None, 0
     ),
+    Variable(
+        "AUTOTUNE_BUDGET",
+        "autotune_budget_ppm",
+        "float",
+        None,
+        "% of the training time",
+        "Most that the search may lose at any time; 0 = no bound [2].",
+        None,
+        0,
+        10_000,
+    ),
+    Variable(
+        "AUTOTUNE_HORIZON",
+        "autotune_horizon",
+        "int",
+        None,
+        "steps",
+        "Steps over which a gain must pay for further trials [10000].",
+        None,
+        1,
+    ),
     Variable("AUTOTUNE_SEED", "autotune_seed", "int", None, "", "Seed of the tuner's suggestions.", None, 0),
 )
 

@@ -7,6 +7,7 @@ implementations: `study.StudyAdvisor` (in this process, used by simulations and 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -44,10 +45,18 @@ class Stored:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A setting to try next; token is handed back with the outcome."""
+    """A setting to try next.
+
+    Attributes:
+        knobs: The setting.
+        token: Handed back with the outcome.
+        left: Most that any setting may still improve on the best one, as a share of the default's step time;
+            infinite when nobody knows.
+    """
 
     knobs: Knobs
     token: int
+    left: float = math.inf
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,8 @@ class ProcessAdvisor:
 def _environment() -> dict[str, str]:
     """Environment of the process: one thread, no GPU context; it belongs to no job."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RINGTUNE_")}
-    return {**kept, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    return {**kept, **threads, "CUDA_VISIBLE_DEVICES": ""}
 
 
 class Server:

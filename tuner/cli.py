@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 
 from ringtune import layout, runfolder
-from ringtune.errors import RingtuneError
+from ringtune.errors import RingtuneError, UsageError
 from ringtune.launch import LaunchOptions, launch
 from ringtune.launch.launcher import run_name
 from ringtune.tuner.progress import Follower, LiveView, PlainView
@@ -23,6 +23,7 @@ _VARIABLES = {
     "max_trials": "RINGTUNE_AUTOTUNE_MAX_TRIALS",
     "steps_per_trial": "RINGTUNE_AUTOTUNE_STEPS_PER_TRIAL",
     "warmup_steps": "RINGTUNE_AUTOTUNE_WARMUP_STEPS",
+    "horizon": "RINGTUNE_AUTOTUNE_HORIZON",
     "seed": "RINGTUNE_AUTOTUNE_SEED",
     "study": "RINGTUNE_AUTOTUNE_STUDY",
 }
@@ -51,6 +52,10 @@ class TuneOptions:
 @click.option("--max-trials", type=click.IntRange(min=1), help="Most settings tried, the default included [16].")
 @click.option("--steps-per-trial", type=click.IntRange(min=1), help="Steps measured in one trial [10].")
 @click.option("--warmup-steps", type=click.IntRange(min=0), help="Steps before the first trial [5].")
+@click.option(
+    "--budget", metavar="PERCENT", help="Most of the training time that the search may lose [2%]; 0: no bound."
+)
+@click.option("--horizon", type=click.IntRange(min=1), help="Steps in which further trials must pay [10000].")
 @click.option("--study", metavar="URL", help="Optuna storage to start from and add to [the user's own memory].")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the suggestions.")
 @click.option("--apply", default="print", metavar="print|FILE", help="Print the result's environment, or write it.")
@@ -66,6 +71,8 @@ def tune(command: tuple[str, ...], **values: Any) -> int:
     it. Ctrl-C ends the job and keeps what was learned.
     """  # noqa: D301 (\b is click's mark for text that is not to be wrapped)
     settings = {variable: str(values[name]) for name, variable in _VARIABLES.items() if values[name] is not None}
+    if values["budget"] is not None:
+        settings["RINGTUNE_AUTOTUNE_BUDGET"] = _percent(values["budget"])
     run_dir: Path = values["run_dir"] or runfolder.planned_folder(run_name(command) if command else "tune")
     job = LaunchOptions(
         command=list(command),
@@ -75,6 +82,22 @@ def tune(command: tuple[str, ...], **values: Any) -> int:
         run_dir=run_dir.absolute(),
     )
     return run_tuned(TuneOptions(job, settings, str(values["apply"])))
+
+
+def _percent(text: str) -> str:
+    """Return the number in ``2%`` or ``2``.
+
+    Raises:
+        UsageError: It is none, or none from 0 to 100.
+    """
+    word = text.strip().removesuffix("%").strip()
+    try:
+        fits = 0.0 <= float(word) <= 100.0
+    except ValueError:
+        fits = False
+    if not fits:
+        raise UsageError(f"--budget {text}: expected a share of the training time from 0 % to 100 %, for example 2%")
+    return word
 
 
 def run_tuned(options: TuneOptions) -> int:

@@ -19,7 +19,7 @@ from statistics import fmean
 from ringtune.knobs import Knobs
 from ringtune.tuner.scoring import NO_GAIN, Interval, log_ratio, paired_gain
 
-LOOKS = (4, 6, 9, 12)
+LOOKS = (4, 6, 9, 13, 19, 28)
 FUTILE_ALPHA = 0.1
 
 
@@ -92,6 +92,13 @@ class Comparison:
         self.blocks += 1
         if self.blocks in LOOKS:
             self._look()
+
+    def abandon(self) -> None:
+        """End it now, for the default: nothing more may be lost."""
+        if self.verdict is None:
+            measured = [rival for rival in self._active if rival.log_ratios]
+            leader = min(measured, key=lambda rival: fmean(rival.log_ratios), default=None)
+            self.verdict = Verdict(None, leader, self.gain(leader) if leader is not None else NO_GAIN)
 
     def gain(self, rival: Rival) -> Interval:
         """Gain of a candidate with the interval that decides."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringtune import layout, runfolder
@@ -120,8 +121,12 @@ def online_options(config: Config, world: int) -> OnlineOptions:
         "max_trials": config.autotune_max_trials,
         "steps_per_trial": config.autotune_steps_per_trial,
         "warmup_steps": config.autotune_warmup_steps,
+        "horizon_steps": config.autotune_horizon,
     }
-    return OnlineOptions(world=world, **{name: value for name, value in asked.items() if value is not None})
+    options = OnlineOptions(world=world, **{name: value for name, value in asked.items() if value is not None})
+    if config.autotune_budget_ppm is None:
+        return options
+    return replace(options, budget=config.autotune_budget_ppm / 1e6 or None)
 
 
 def study_options(config: Config, copy: str) -> StudyOptions:

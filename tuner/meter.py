@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator
 from statistics import median
@@ -22,20 +23,25 @@ class Meter:
     Args:
         default: The setting the job runs with at the beginning.
         settle_steps: Steps discarded after a change; at least 1, because the step of the change is mixed.
+        budget: Most that may be lost, see `OnlineOptions.budget` and `credit_steps`.
 
     Attributes:
         current: The setting proposed last.
         epoch: The version of the knobs it carries; -1 before the first change.
         reference: Step times of the default measured last, in nanoseconds.
-        lost_ns: Time lost against the default so far, in nanoseconds; negative when time was won.
+        elapsed_ns: Time since the beginning, in nanoseconds.
     """
 
-    def __init__(self, default: Knobs, settle_steps: int) -> None:
+    def __init__(self, default: Knobs, settle_steps: int, budget: tuple[float | None, int] = (None, 0)) -> None:
         self.default = default
         self.current = default
         self.epoch = -1
         self.reference: deque[int] = deque(maxlen=_REFERENCE_STEPS)
-        self.lost_ns = 0
+        self.elapsed_ns = 0
+        self._share, self._credit_steps = budget
+        self._last_ns = 1
+        self._lost_before_ns = 0
+        self._run: list[int] = []
         self._settle_steps = max(settle_steps, 1)
         self._asked = False
 
@@ -49,8 +55,36 @@ class Meter:
             raise InvariantError("OnlineTuner: proposed(epoch) must follow on_step when it returns knobs")
         if self.epoch < 0:
             self.epoch = sample.epoch
+        self.elapsed_ns += sample.ns
+        self._last_ns = max(sample.ns, 1)
         if self.current != self.default and sample.epoch >= self.epoch and self.reference:
-            self.lost_ns += sample.ns - int(median(self.reference))
+            self._run.append(sample.ns)
+
+    @property
+    def lost_ns(self) -> int:
+        """Time lost against the default so far, in nanoseconds; negative when time was won.
+
+        By medians of each setting's steps: the machine's rare long steps would have hit the default as well.
+        """
+        if not self._run:
+            return self._lost_before_ns
+        return self._lost_before_ns + int(len(self._run) * (median(self._run) - self.step_ns))
+
+    @property
+    def step_ns(self) -> float:
+        """Step time of the default, in nanoseconds; 1 before it was measured."""
+        return float(median(self.reference)) if self.reference else 1.0
+
+    def credit_ns(self, part: float = 1.0) -> float:
+        """What may still be lost now of a part of the budget, in nanoseconds; infinite without a budget."""
+        if self._share is None:
+            return math.inf
+        return part * self._share * max(self.elapsed_ns, self._credit_steps * self.step_ns) - self.lost_ns
+
+    @property
+    def broke(self) -> bool:
+        """Whether another setting than the default runs and nothing more may be lost."""
+        return self.current != self.default and self.credit_ns() < 0.0
 
     def proposed(self, epoch: int) -> None:
         """Take note of the epoch that the knobs handed out last will carry."""
@@ -59,6 +93,7 @@ class Meter:
 
     def ask_for(self, knobs: Knobs) -> Knobs:
         """Make knobs the current setting; the caller hands them out."""
+        self._lost_before_ns, self._run = self.lost_ns, []
         self.current, self._asked = knobs, True
         return knobs
 
@@ -70,7 +105,7 @@ class Meter:
         settled = 0
         while True:
             settled += sample.epoch >= self.epoch
-            if settled >= self._settle_steps:
+            if settled >= self._settle_steps or (settled and self.broke):
                 return
             sample = yield None
 
@@ -83,7 +118,7 @@ class Meter:
         at_least_ns: int = 0,
         leave: Callable[[list[int]], bool] | None = None,
     ) -> Steps:
-        """Run a setting and append its step times in nanoseconds.
+        """Run a setting and append its step times in nanoseconds, at least one; the end of the budget ends it.
 
         Args:
             knobs: The setting.
@@ -93,11 +128,39 @@ class Meter:
             leave: Asked after every step with the times so far; True ends the measurement.
         """
         yield from self.switch(knobs)
+        if self.broke:
+            into.append(self._last_ns)
+            return
         while len(into) < steps or (sum(into) < at_least_ns and len(into) < 10 * steps):
             sample = yield None
             into.append(sample.ns)
-            if leave is not None and leave(into):
+            if self.broke or (leave is not None and leave(into)):
                 return
+
+    def afford(self, cost_ns: float, part: float, most_steps: int) -> Generator[Knobs | None, Sample, bool]:
+        """Run the default until so much of a part of the budget may be lost; returns whether it may.
+
+        Args:
+            cost_ns: What may be lost next, in nanoseconds.
+            part: Share of the budget that it must fit into.
+            most_steps: Steps to wait at most.
+        """
+        waited = 0
+        while self.credit_ns(part) < cost_ns:
+            if waited + self._steps_until(cost_ns, part) > most_steps:
+                return False
+            yield from self.switch(self.default)
+            yield None
+            waited += 1
+        return True
+
+    def _steps_until(self, cost_ns: float, part: float) -> float:
+        """Steps of the default until so much of a part of the budget may be lost; infinite when never."""
+        if not self._share:
+            return math.inf
+        missing = (cost_ns - self.credit_ns(part)) / (part * self._share)
+        not_yet = max(self._credit_steps * self.step_ns - self.elapsed_ns, 0.0)
+        return (missing + not_yet) / self.step_ns
 
     def refresh(self, steps: int, at_least_ns: int) -> Steps:
         """Run the default and add its step times to the reference; steps and time as for `collect`."""

@@ -17,30 +17,21 @@ Written as a generator: every ``yield`` hands out knobs (or None) and receives t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
-from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
 from ringtune.knobs import Knobs
 from ringtune.stats import StepStats
-from ringtune.tuner.advice import Advisor, Outcome, Stored, Suggestion, Workload
+from ringtune.tuner.advice import Advisor, Stored, Suggestion, Workload
 from ringtune.tuner.confirm import Comparison, Verdict
 from ringtune.tuner.feed import Sample, StepFeed
 from ringtune.tuner.meter import Meter, Steps
 from ringtune.tuner.options import OnlineOptions
-from ringtune.tuner.records import (
-    Decision,
-    NoteRecord,
-    Outbox,
-    Record,
-    ResultRecord,
-    Source,
-    StartRecord,
-    TrialRecord,
-    TrialState,
-)
-from ringtune.tuner.scoring import NO_GAIN, Interval, clearly_worse, median_interval
+from ringtune.tuner.records import Record, ResultRecord, Source, TrialState
+from ringtune.tuner.reporting import Ending, Reporter, Trial
+from ringtune.tuner.scoring import NO_GAIN, clearly_worse, log_ratio, log_spread
 from ringtune.tuner.space import Space, distinct
 from ringtune.tuner.words import describe, percent, spread
 
@@ -51,26 +42,9 @@ _WORSE_MARGIN, _WORSE_ALPHA = 0.10, 0.005
 _CANDIDATES, _CANDIDATES_APART = 2, 0.08
 # With this many stored trials the sampler has a model, and start points would only cost time.
 _ENOUGH_STORED = 5
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A trial of the search; ratio = its median step time divided by the default's."""
-
-    knobs: Knobs
-    source: Source
-    ratio: float
-    state: TrialState = "complete"
-
-
-@dataclass(frozen=True)
-class _Ending:
-    """How a session ends; the epoch is filled in when it is known."""
-
-    decision: Decision
-    knobs: Knobs
-    gain: Interval
-    reason: str
+# A trial is begun when so many steps of the default may be lost: what leaving a bad setting costs. The search lives on
+# a part of the budget, so that what it finds can be confirmed.
+_AFFORD_STEPS, _SEARCH_PART = 4, 0.7
 
 
 class OnlineTuner:
@@ -83,24 +57,27 @@ class OnlineTuner:
 
     Attributes:
         phase: Where the session is.
-        trials: The trials of the search so far.
         result: The end of the session; None while it runs.
     """
 
     def __init__(self, space: Space, advisor: Advisor, options: OnlineOptions | None = None) -> None:
         self.phase: Phase = "warm-up"
-        self.trials: list[Trial] = []
         self.result: ResultRecord | None = None
         self._space, self._advisor, self._options = space, advisor, options or OnlineOptions()
         self._default = space.default
-        self._meter = Meter(space.default, self._options.settle_steps)
-        self._feed, self._outbox = StepFeed(), Outbox()
-        self._number = 0
-        self._bytes = 0
-        self._advisor_given_up = False
-        self._pending: _Ending | None = None
+        budget = (self._options.budget, self._options.credit_steps)
+        self._meter = Meter(space.default, self._options.settle_steps, budget)
+        self._feed = StepFeed()
+        self._report = Reporter(space, advisor, self._meter, self._options)
+        self._advisor_given_up = self._spent = False
+        self._pending: Ending | None = None
         self._steps = self._session()
         next(self._steps)
+
+    @property
+    def trials(self) -> list[Trial]:
+        """The trials of the search so far."""
+        return self._report.trials
 
     @property
     def lost_ns(self) -> int:
@@ -109,7 +86,7 @@ class OnlineTuner:
 
     def take_records(self) -> list[Record]:
         """Return what happened since the last call, in order."""
-        return self._outbox.take()
+        return self._report.outbox.take()
 
     def on_step(self, stats: StepStats) -> Knobs | None:
         """Take in a finished step.
@@ -150,14 +127,14 @@ class OnlineTuner:
         best = self._best()
         if best.ratio < 1.0:
             reason += f"; best seen, unconfirmed: {describe(best.knobs)} ({percent(1.0 - best.ratio)} less time a step)"
-        self._finish(_Ending("interrupted", self._default, NO_GAIN, reason))
+        self._finish(Ending("interrupted", self._default, NO_GAIN, reason))
 
     # -- the session ------------------------------------------------------------------------------------------
 
     def _session(self) -> Steps:
         stored = yield from self._warm_up()
         if not self._space.dimensions:
-            self._finish(_Ending("keep-default", self._default, NO_GAIN, "the user's own settings fix every knob"))
+            self._finish(Ending("keep-default", self._default, NO_GAIN, "the user's own settings fix every knob"))
             return
         self.phase = "baseline"
         yield from self._baseline()
@@ -181,15 +158,15 @@ class OnlineTuner:
             sample = yield None
             seen.append(sample)
             waited_ns += sample.ns
-        self._bytes = int(median(sample.bytes for sample in seen))
-        workload = Workload(int(median(sample.collectives for sample in seen)), self._bytes)
+        self._report.bytes = int(median(sample.bytes for sample in seen))
+        workload = Workload(int(median(sample.collectives for sample in seen)), self._report.bytes)
         fingerprint = self._advisor.open(workload)
         stored = self._advisor.stored()
         while stored is None and self._advisor_usable(waited_ns):
             waited_ns += (yield None).ns
             stored = self._advisor.stored()
         stored = stored or Stored(None, 0)
-        self._outbox.put(self._start_record(fingerprint, stored))
+        self._report.start(fingerprint, stored)
         return stored
 
     def _baseline(self) -> Steps:
@@ -198,16 +175,18 @@ class OnlineTuner:
             self._default, self._options.steps_per_trial, times, at_least_ns=self._options.window_ns
         )
         self._meter.reference.extend(times)
-        self._report(Trial(self._default, "default", 1.0), times, token=None)
+        self._report.trial(Trial(self._default, "default", 1.0), times, token=None)
 
     def _search(self, stored: Stored) -> Steps:
         for knobs, source in self._known(stored):
-            if len(self.trials) < self._options.max_trials:
+            if len(self.trials) < self._options.max_trials and (yield from self._affordable()):
                 yield from self._trial(knobs, source, token=None)
         best, stale = self._best().ratio, 0
         while len(self.trials) < self._options.max_trials and stale < self._options.patience:
+            if not (yield from self._affordable()):
+                return
             suggestion = yield from self._suggestion()
-            if suggestion is None:
+            if suggestion is None or not self._worthwhile(suggestion.left):
                 return
             yield from self._trial(suggestion.knobs, "sampler", suggestion.token)
             progress = best - self._best().ratio
@@ -224,6 +203,26 @@ class OnlineTuner:
             points = distinct(self._space, self._space.start_points(), apart=_CANDIDATES_APART, taken=taken)
             known += [(knobs, "start-point") for knobs in points]
         return known
+
+    def _affordable(self) -> Generator[Knobs | None, Sample, bool]:
+        """Run the default until the budget allows a trial; False when that takes too long."""
+        cost = _AFFORD_STEPS * self._meter.step_ns
+        affordable = yield from self._meter.afford(cost, _SEARCH_PART, self._options.afford_steps)
+        if not affordable and not self._spent:
+            self._spent = True
+            self._report.note("the search ends: its budget of lost time is used up")
+        return affordable
+
+    def _worthwhile(self, left: float) -> bool:
+        """Whether what may still be found is worth another trial; the end of the search says why."""
+        lost_steps = max(self._meter.lost_ns, 0) / self._meter.step_ns
+        cost = max(lost_steps / max(len(self.trials) - 1, 1), 1.0)
+        if left >= self._options.min_gain / 2.0 and left * self._options.horizon_steps >= cost:
+            return True
+        self._report.note(
+            f"the search ends: at most {percent(left)} of a step are left to find, and a trial costs {cost:.1f} steps"
+        )
+        return False
 
     def _suggestion(self) -> Generator[Knobs | None, Sample, Suggestion | None]:
         """Run the default, uncounted, until the advisor has answered; None when it has failed."""
@@ -251,22 +250,26 @@ class OnlineTuner:
             knobs, options.steps_per_trial, times, at_least_ns=options.window_ns, leave=worse
         )
         state: TrialState = "complete" if len(times) >= options.steps_per_trial else "stopped-early"
-        self._report(Trial(knobs, source, median(times) / median(reference), state), times, token)
+        ratio = math.exp(log_ratio(times, reference))
+        self._report.trial(Trial(knobs, source, ratio, state), times, token)
 
     def _confirm(self, candidates: list[Knobs]) -> Generator[Knobs | None, Sample, Verdict]:
         comparison = Comparison(candidates, min_gain=self._options.min_gain)
+        steps = self._options.confirm_steps(log_spread(self._meter.reference))
         while comparison.verdict is None:
+            if not (yield from self._meter.afford(self._meter.step_ns, 1.0, 4 * self._options.afford_steps)):
+                comparison.abandon()
+                break
             times: dict[Knobs, list[int]] = {}
             for knobs in comparison.order(self._default):
                 times[knobs] = []
-                yield from self._meter.collect(
-                    knobs, self._options.block_steps, times[knobs], at_least_ns=self._options.block_ns
-                )
+                yield from self._meter.collect(knobs, steps, times[knobs], at_least_ns=self._options.block_ns)
                 comparison.epochs[knobs] = self._meter.epoch
             default = times.pop(self._default)
             self._meter.reference.extend(default)
             comparison.add_block(default, times)
-        self._report_comparison(comparison)
+        self._report.comparison(comparison)
+        assert comparison.verdict is not None
         return comparison.verdict
 
     # -- decisions --------------------------------------------------------------------------------------------
@@ -282,16 +285,16 @@ class OnlineTuner:
         apart = distinct(self._space, ordered, apart=_CANDIDATES_APART)
         return [knobs for knobs in apart if knobs != self._default][:_CANDIDATES]
 
-    def _decide(self, verdict: Verdict) -> _Ending:
+    def _decide(self, verdict: Verdict) -> Ending:
         if verdict.winner is not None:
             reason = f"confirmed beside the default: {spread(verdict.gain)} less time a step"
-            return _Ending("improved", verdict.winner.knobs, verdict.gain, reason)
+            return Ending("improved", verdict.winner.knobs, verdict.gain, reason)
         reason = "no other setting looked faster"
         if verdict.rival is not None:
             reason = (
                 f"no gain was confirmed; the best rival, {describe(verdict.rival.knobs)}: gain {spread(verdict.gain)}"
             )
-        return _Ending("keep-default", self._default, NO_GAIN, reason)
+        return Ending("keep-default", self._default, NO_GAIN, reason)
 
     def _advisor_usable(self, waited_ns: int) -> bool:
         """Whether to go on with the advisor; the first time it is not, a note says why."""
@@ -302,79 +305,13 @@ class OnlineTuner:
             failure = f"no answer within {self._options.advisor_wait_ns / 1e9:.0f} s of training"
         if failure:
             self._advisor_given_up = True
-            self._outbox.put(NoteRecord(f"the advisor is gone, the search ends with what is measured: {failure}"))
+            self._report.note(f"the advisor is gone, the search ends with what is measured: {failure}")
         return not failure
-
-    # -- reports ----------------------------------------------------------------------------------------------
 
     def _place(self) -> str:
         return f"in the {self.phase} phase after {len(self.trials)} of at most {self._options.max_trials} trials"
 
-    def _start_record(self, fingerprint: str, stored: Stored) -> StartRecord:
-        options = self._options
-        return StartRecord(
-            default=self._default,
-            fingerprint=fingerprint,
-            world=options.world,
-            searched=tuple(dimension.name for dimension in self._space.dimensions),
-            max_trials=options.max_trials,
-            steps_per_trial=options.steps_per_trial,
-            stored_trials=stored.trials,
-        )
-
-    def _report(self, trial: Trial, times: list[int], token: int | None) -> None:
-        """Record a trial of the search and tell the advisor."""
-        self.trials.append(trial)
-        gain = _rough_gain(trial, median_interval(times))
-        record = self._put_trial(trial, times, gain, self._meter.epoch)
-        self._advisor.tell(Outcome(record, trial.ratio, token))
-
-    def _report_comparison(self, comparison: Comparison) -> None:
-        """Record the confirmation: the default, then every candidate with its gain."""
-        if not comparison.rivals:
-            return
-        times, epochs = comparison.default_samples, comparison.epochs
-        self._put_trial(Trial(self._default, "confirm", 1.0), times, NO_GAIN, epochs[self._default])
-        for rival in comparison.rivals:
-            state: TrialState = "complete" if len(rival.log_ratios) == comparison.blocks else "stopped-early"
-            gain = comparison.gain(rival)
-            trial = Trial(rival.knobs, "confirm", 1.0 - gain.median, state)
-            self._put_trial(trial, rival.samples, gain, epochs[rival.knobs])
-
-    def _put_trial(self, trial: Trial, times: list[int], gain: Interval, epoch: int) -> TrialRecord:
-        record = TrialRecord(
-            trial=self._number,
-            source=trial.source,
-            state=trial.state,
-            knobs=trial.knobs,
-            epoch=epoch,
-            steps=len(times),
-            step_ns=median_interval(times),
-            gain=gain,
-            bytes=self._bytes,
-            lost_ns=self._meter.lost_ns,
-        )
-        self._number += 1
-        self._outbox.put(record)
-        return record
-
-    def _finish(self, ending: _Ending) -> None:
-        self.result = ResultRecord(
-            decision=ending.decision,
-            knobs=ending.knobs,
-            epoch=self._meter.epoch,
-            gain=ending.gain,
-            lost_ns=self._meter.lost_ns,
-            reason=ending.reason,
-            trials=len(self.trials),
-        )
+    def _finish(self, ending: Ending) -> None:
         self._pending = None
         self.phase = "done"
-        self._outbox.put(self.result)
-        self._advisor.conclude(self.result)
-
-
-def _rough_gain(trial: Trial, step_ns: Interval) -> Interval:
-    """Gain of a single trial: its interval comes from the spread of the trial's own steps only."""
-    reference = step_ns.median / trial.ratio
-    return Interval(1.0 - trial.ratio, 1.0 - step_ns.high / reference, 1.0 - step_ns.low / reference)
+        self.result = self._report.result(ending)

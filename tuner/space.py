@@ -76,6 +76,11 @@ class Space:
         """
         return cls(default, tuple(dimension for dimension in SEARCHED if dimension.name not in fixed))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the searched knobs."""
+        return tuple(dimension.name for dimension in self.dimensions)
+
     def knobs(self, params: Mapping[str, float]) -> Knobs:
         """Return the setting for a suggestion: searched knobs from params (snapped), the rest from the default.
 

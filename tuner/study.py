@@ -5,6 +5,10 @@ default, smaller is better), so results of different sessions, machines' moods a
 `WORST` are stored as `WORST` with the true figure in the attribute ``ratio``: one disastrous setting must not flatten
 the model where it matters.
 
+How much there is left to find is bounded by `optuna.terminator.RegretBoundEvaluator`: the best lower confidence bound
+of the process against the best upper one of what was tried (Makarova et al. 2022, Automatic Termination for
+Hyperparameter Optimization).
+
 Source: `optuna.samplers.GPSampler`: Gaussian process with a Matern-5/2 kernel and one length scale a dimension,
 noise learned, log expected improvement (Ament et al. 2023).
 """
@@ -12,6 +16,7 @@ noise learned, log expected improvement (Ament et al. 2023).
 from __future__ import annotations
 
 import logging
+import math
 import os
 import warnings
 from collections.abc import Callable
@@ -30,6 +35,9 @@ if TYPE_CHECKING:
 
 WORST = 2.0
 _STARTUP_TRIALS = 3
+_BOUNDED_FROM = 6
+"""Trials from which the bound means something."""
+
 _CONFIRMED = "ringtune:confirmed"
 _JOB = "ringtune:job"
 
@@ -176,9 +184,21 @@ class StudyAdvisor:
         return {d.name for d in self._space.dimensions} <= params.keys()
 
     def _ask(self) -> Suggestion:
-        trial = self._studies[0].ask(self._distributions())
+        study = self._studies[0]
+        left = self._left(study)
+        trial = study.ask(self._distributions())
         self._asked[trial.number] = trial
-        return Suggestion(self._space.knobs(trial.params), trial.number)
+        return Suggestion(self._space.knobs(trial.params), trial.number, left)
+
+    def _left(self, study: optuna.Study) -> float:
+        """Upper bound of what is left to find, by the process's confidence bounds; infinite with too few trials."""
+        import optuna
+        from optuna.terminator import RegretBoundEvaluator
+
+        known = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+        if len(known) < _BOUNDED_FROM:
+            return math.inf
+        return float(RegretBoundEvaluator(seed=self._options.seed).evaluate(list(known), study.direction))
 
     def _tell(self, outcome: Outcome) -> None:
         attributes = _attributes(outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -102,9 +103,11 @@ def stored_from(fields: dict[str, Any]) -> Stored:
 
 def suggestion_fields(suggestion: Suggestion) -> dict[str, Any]:
     """Return the fields of the message for `suggestion_from`."""
-    return {"knobs": suggestion.knobs.as_dict(), "token": suggestion.token}
+    left = suggestion.left if math.isfinite(suggestion.left) else None
+    return {"knobs": suggestion.knobs.as_dict(), "token": suggestion.token, "left": left}
 
 
 def suggestion_from(fields: dict[str, Any]) -> Suggestion:
     """Rebuild what `suggestion_fields` has packed."""
-    return Suggestion(Knobs.from_dict(fields["knobs"]), fields["token"])
+    left = fields["left"] if fields["left"] is not None else math.inf
+    return Suggestion(Knobs.from_dict(fields["knobs"]), fields["token"], left)

@@ -16,6 +16,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+from threadpoolctl import threadpool_limits
 
 from ringtune import layout, runfolder
 from ringtune.benchmarks.progress import open_console
@@ -48,8 +49,6 @@ def run_sessions(cases: Sequence[tuple[Landscape, str, str, int]], jobs: int) ->
     places = {case[0].name: case[0] for case in cases}
     for place in places.values():
         _ = place.optimum_ns  # kept in the landscape, with every step time that was played for it
-    if jobs == 1:
-        return [play(*case) for case in cases]
     with ProcessPoolExecutor(jobs, initializer=_begin, initargs=(places,)) as pool:
         return list(pool.map(_play, [(case[0].name, *case[1:]) for case in cases], chunksize=4))
 
@@ -61,13 +60,16 @@ _PLACES: dict[str, Landscape] = {}
 def _begin(places: dict[str, Landscape]) -> None:
     import torch
 
-    torch.set_num_threads(1)  # the sampler's matrices are tiny
+    torch.set_num_threads(1)
     _PLACES.update(places)
 
 
 def _play(case: tuple[str, str, str, int]) -> Outcome:
     name, noise, procedure, seed = case
-    return play(_PLACES[name], noise, procedure, seed)
+    with threadpool_limits(
+        1
+    ):  # the sampler's matrices are tiny: with more threads BLAS waits for them, 4 times as long
+        return play(_PLACES[name], noise, procedure, seed)
 
 
 def by_group(outcomes: Iterable[Outcome], group: Callable[[Outcome], str]) -> dict[str, list[Outcome]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 
 @pytest.fixture(autouse=True)
@@ -19,5 +20,6 @@ def one_thread() -> Iterator[None]:
     """The sampler's matrices are tiny: with more threads it waits for them, up to twenty times as long."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with threadpool_limits(1):
+        yield
     torch.set_num_threads(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from ringtune.knobs import Knobs
@@ -14,7 +15,14 @@ from ringtune.tuner.records import ResultRecord
 class FakeAdvisor:
     """Hands out the given settings, after thinking for a number of questions; remembers what it was told."""
 
-    def __init__(self, settings: Iterable[Knobs] = (), *, thinks: int = 0, stored: Stored | None = None) -> None:
+    def __init__(
+        self,
+        settings: Iterable[Knobs] = (),
+        *,
+        thinks: int = 0,
+        stored: Stored | None = None,
+        left: float = math.inf,
+    ) -> None:
         self.told: list[Outcome] = []
         self.results: list[ResultRecord] = []
         self.workload: Workload | None = None
@@ -23,7 +31,7 @@ class FakeAdvisor:
         self._settings: Iterator[Knobs] = iter(settings)
         self._thinks, self._asked = thinks, 0
         self._stored = stored or Stored(None, 0)
-        self._token = 0
+        self._token, self._left = 0, left
 
     def fail(self, why: str) -> None:
         self.state, self.failure = "failed", why
@@ -45,7 +53,7 @@ class FakeAdvisor:
             self.fail("out of ideas")
             return None
         self._token += 1
-        return Suggestion(knobs, self._token)
+        return Suggestion(knobs, self._token, self._left)
 
     def tell(self, outcome: Outcome) -> None:
         self.told.append(outcome)

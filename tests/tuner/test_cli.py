@@ -61,7 +61,22 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
 
 
 def test_the_job_is_launched_with_the_tuner_on(play: Play) -> None:
-    result = play("-np", "2", "--max-trials", "8", "--steps-per-trial", "5", "--study", "s.db", "--seed", "3")
+    result = play(
+        "-np",
+        "2",
+        "--max-trials",
+        "8",
+        "--steps-per-trial",
+        "5",
+        "--study",
+        "s.db",
+        "--seed",
+        "3",
+        "--budget",
+        "1.5%",
+        "--horizon",
+        "500",
+    )
     (options,) = result.launched  # type: ignore[attr-defined]
     assert options.command == ["python", "train.py", "--fast"] and options.num_proc == 2
     assert options.settings == {
@@ -70,8 +85,16 @@ def test_the_job_is_launched_with_the_tuner_on(play: Play) -> None:
         "RINGTUNE_AUTOTUNE_STEPS_PER_TRIAL": "5",
         "RINGTUNE_AUTOTUNE_STUDY": "s.db",
         "RINGTUNE_AUTOTUNE_SEED": "3",
+        "RINGTUNE_AUTOTUNE_BUDGET": "1.5",
+        "RINGTUNE_AUTOTUNE_HORIZON": "500",
     }
     assert options.run_dir.is_absolute() and options.echo
+
+
+@pytest.mark.parametrize("budget", ["much", "101%", "-1", ""])
+def test_a_budget_is_a_percentage(play: Play, budget: str) -> None:
+    result = play("--budget", budget)
+    assert f"--budget {budget}: expected a share of the training time" in str(result.exception)
 
 
 def test_progress_is_plain_lines_without_a_terminal(play: Play) -> None:

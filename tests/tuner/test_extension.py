@@ -170,6 +170,13 @@ def test_the_budget_comes_from_the_environment() -> None:
     assert (options.max_trials, options.steps_per_trial, options.warmup_steps, options.world) == (7, 20, 5, 4)
 
 
+@pytest.mark.parametrize(("percent", "share"), [("1.5", 0.015), ("0", None)])
+def test_the_bound_on_lost_time_comes_from_the_environment(percent: str, share: float | None) -> None:
+    environ = {"RINGTUNE_AUTOTUNE_BUDGET": percent, "RINGTUNE_AUTOTUNE_HORIZON": "400"}
+    options = online_options(Config.from_environ(environ), 2)
+    assert (options.budget, options.horizon_steps) == (share, 400)
+
+
 def test_a_storage_of_the_users_choice_is_the_only_one() -> None:
     config = Config.from_environ({"RINGTUNE_AUTOTUNE_STUDY": "postgresql://team/db"})
     options = extension.study_options(config, "/run/study.db")

@@ -95,12 +95,52 @@ def test_every_trial_carries_the_epoch_it_ran_under() -> None:
 
 
 def test_an_early_stop_takes_three_steps() -> None:
-    tuner, run = session(FakeAdvisor([SLOW], stored=ENOUGH), {SLOW: 100e6})
+    options = OnlineOptions(max_trials=4, steps_per_trial=6, budget=None)
+    tuner, run = session(FakeAdvisor([SLOW], stored=ENOUGH), {SLOW: 100e6}, options)
     play(tuner, run)
     stopped = [trial for trial in trials(tuner) if trial.state == "stopped-early"]
     assert [(trial.knobs, trial.steps) for trial in stopped] == [(SLOW, 3)]
     # 3 counted steps, 2 discarded ones and one until the default is back, 90 ms too long each.
     assert 5 * 90e6 <= tuner.lost_ns <= 7 * 90e6
+
+
+def test_a_setting_is_left_when_the_budget_is_used_up() -> None:
+    """20 steps of the default may be lost: the third step of 100 ms is one too many, and is the last one counted."""
+    options = OnlineOptions(max_trials=4, steps_per_trial=6, budget=0.02, credit_steps=1000)
+    tuner, run = session(FakeAdvisor([SLOW], stored=ENOUGH), {SLOW: 100e6}, options)
+    play(tuner, run)
+    assert [(trial.steps, trial.state) for trial in trials(tuner)] == [(6, "complete"), (1, "stopped-early")]
+    # Three steps until it is seen, one more until the default is back, 90 ms too long each.
+    assert 200e6 < tuner.lost_ns <= 4 * 90e6
+
+
+def test_the_search_waits_until_a_trial_can_be_afforded() -> None:
+    """The first setting costs 270 to 360 ms; 70 % of 20 % of the time reach 40 ms more after 200 to 300 steps."""
+    options = OnlineOptions(max_trials=3, steps_per_trial=6, budget=0.2, credit_steps=200)
+    other = Knobs(32 << 20, 20_000_000)
+    tuner, run = session(FakeAdvisor([SLOW, other], stored=ENOUGH), {SLOW: 100e6, other: 10.5e6}, options)
+    steps = play(tuner, run)
+    assert len(tuner.trials) == 3
+    assert 200 < steps < 400
+
+
+def test_a_search_that_cannot_be_afforded_ends() -> None:
+    options = OnlineOptions(max_trials=4, steps_per_trial=6, budget=0.001, credit_steps=1000, afford_steps=50)
+    tuner, run = session(FakeAdvisor([SLOW], stored=ENOUGH), {SLOW: 100e6}, options)
+    play(tuner, run)
+    notes = [record.message for record in tuner.take_records() if isinstance(record, NoteRecord)]
+    assert notes == ["the search ends: its budget of lost time is used up"]
+    assert tuner.lost_ns == 0 and tuner.result is not None and tuner.result.decision == "keep-default"
+
+
+@pytest.mark.parametrize(("left", "horizon", "made"), [(0.02, 10_000, 3), (0.004, 10_000, 1), (0.02, 40, 1)])
+def test_the_search_ends_when_nothing_worth_a_trial_is_left(left: float, horizon: int, made: int) -> None:
+    """A trial costs at least one step; 2 % over 40 steps are less, and 0.4 % no confirmation can show."""
+    advisor = FakeAdvisor([FAST, SLOW], stored=ENOUGH, left=left)
+    options = OnlineOptions(max_trials=3, steps_per_trial=6, horizon_steps=horizon)
+    tuner, run = session(advisor, {FAST: 8e6}, options)
+    play(tuner, run)
+    assert len(tuner.trials) == made
 
 
 def test_a_flat_job_keeps_the_default_and_says_so() -> None:
@@ -138,7 +178,7 @@ def test_a_lucky_trial_is_not_believed() -> None:
 def test_steps_of_the_change_are_discarded() -> None:
     """The first steps under a new epoch may be of any length without any effect on what is measured."""
     advisor = FakeAdvisor([FAST], stored=ENOUGH)
-    tuner, run = session(advisor, {FAST: 8e6}, OnlineOptions(max_trials=2, steps_per_trial=6, settle_steps=2))
+    tuner, run = session(advisor, {FAST: 8e6}, OnlineOptions(max_trials=2, steps_per_trial=6, budget=None))
     shift = 0
     settled, epoch = 0, 0
     while tuner.result is None:

@@ -47,7 +47,7 @@ def test_it_never_ends_more_than_one_percent_below_the_default(name: str, noise:
     for seed in range(4):
         result, steps = tuned(job, default, NOISES[noise], seed)
         assert job.step_ns(result.knobs) <= 1.01 * job.step_ns(default), result
-        assert steps < 1500  # jobs with steps of 3 ms; at 20 ms and more it is under 600
+        assert steps < 3000  # most need 300 to 900; looking for the budget or at 13 % noise takes longer
         assert (result.decision == "improved") == (result.knobs != default)
 
 

@@ -1,0 +1,143 @@
+"""What a session says: records for the journal, outcomes for the advisor."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ringtune.knobs import Knobs
+from ringtune.tuner.advice import Advisor, Outcome, Stored
+from ringtune.tuner.confirm import Comparison
+from ringtune.tuner.meter import Meter
+from ringtune.tuner.options import OnlineOptions
+from ringtune.tuner.records import (
+    Decision,
+    NoteRecord,
+    Outbox,
+    ResultRecord,
+    Source,
+    StartRecord,
+    TrialRecord,
+    TrialState,
+)
+from ringtune.tuner.scoring import NO_GAIN, Interval, median_interval
+from ringtune.tuner.space import Space
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial of the search; ratio = its step time divided by the default's."""
+
+    knobs: Knobs
+    source: Source
+    ratio: float
+    state: TrialState = "complete"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a session ends; the epoch is filled in when it is known."""
+
+    decision: Decision
+    knobs: Knobs
+    gain: Interval
+    reason: str
+
+
+class Reporter:
+    """Numbers trials, writes records and tells the advisor.
+
+    Args:
+        space: What is searched.
+        advisor: Hears of trials and of the end.
+        meter: Knows epochs and what was lost.
+        options: The session's budget.
+
+    Attributes:
+        trials: The trials of the search so far.
+        outbox: Records nobody has taken yet.
+        bytes: Payload a step and rank.
+    """
+
+    def __init__(self, space: Space, advisor: Advisor, meter: Meter, options: OnlineOptions) -> None:
+        self.trials: list[Trial] = []
+        self.outbox = Outbox()
+        self.bytes = 0
+        self._space, self._advisor, self._meter, self._options = space, advisor, meter, options
+        self._number = 0
+
+    def note(self, sentence: str) -> None:
+        """Say something that the reader of the journal should know."""
+        self.outbox.put(NoteRecord(sentence))
+
+    def start(self, fingerprint: str, stored: Stored) -> None:
+        """Record that the session begins."""
+        options = self._options
+        self.outbox.put(
+            StartRecord(
+                default=self._space.default,
+                fingerprint=fingerprint,
+                world=options.world,
+                searched=self._space.names,
+                max_trials=options.max_trials,
+                steps_per_trial=options.steps_per_trial,
+                stored_trials=stored.trials,
+            )
+        )
+
+    def trial(self, trial: Trial, times: list[int], token: int | None) -> None:
+        """Record a trial of the search and tell the advisor."""
+        self.trials.append(trial)
+        record = self._put(trial, times, _rough_gain(trial, times), self._meter.epoch)
+        self._advisor.tell(Outcome(record, trial.ratio, token))
+
+    def comparison(self, comparison: Comparison) -> None:
+        """Record the confirmation: the default, then every candidate with its gain."""
+        if not comparison.blocks:
+            return
+        default, epochs = self._space.default, comparison.epochs
+        self._put(Trial(default, "confirm", 1.0), comparison.default_samples, NO_GAIN, epochs[default])
+        for rival in comparison.rivals:
+            state: TrialState = "complete" if len(rival.log_ratios) == comparison.blocks else "stopped-early"
+            gain = comparison.gain(rival)
+            trial = Trial(rival.knobs, "confirm", 1.0 - gain.median, state)
+            self._put(trial, rival.samples, gain, epochs[rival.knobs])
+
+    def result(self, ending: Ending) -> ResultRecord:
+        """Record the end and tell the advisor."""
+        result = ResultRecord(
+            decision=ending.decision,
+            knobs=ending.knobs,
+            epoch=self._meter.epoch,
+            gain=ending.gain,
+            lost_ns=self._meter.lost_ns,
+            reason=ending.reason,
+            trials=len(self.trials),
+        )
+        self.outbox.put(result)
+        self._advisor.conclude(result)
+        return result
+
+    def _put(self, trial: Trial, times: list[int], gain: Interval, epoch: int) -> TrialRecord:
+        record = TrialRecord(
+            trial=self._number,
+            source=trial.source,
+            state=trial.state,
+            knobs=trial.knobs,
+            epoch=epoch,
+            steps=len(times),
+            step_ns=median_interval(times),
+            gain=gain,
+            bytes=self.bytes,
+            lost_ns=self._meter.lost_ns,
+        )
+        self._number += 1
+        self.outbox.put(record)
+        return record
+
+
+def _rough_gain(trial: Trial, times: list[int]) -> Interval:
+    """Gain of a single trial: its interval comes from the spread of the trial's own steps only."""
+    seen = median_interval(times)
+    low, high = (math.log(edge / seen.median) for edge in (seen.low, seen.high))
+    return Interval(1.0 - trial.ratio, 1.0 - trial.ratio * math.exp(high), 1.0 - trial.ratio * math.exp(low))
