@@ -17,7 +17,7 @@ from typing import Any
 
 from ringtune import extensions, native, runfolder
 from ringtune.config import Config, unsaid
-from ringtune.errors import NotInitialized, RingtuneError
+from ringtune.errors import InvalidArgument, NotInitialized, RingtuneError
 from ringtune.knobs import Knobs
 from ringtune.meters.meters import Meters
 from ringtune.operations import Allreduce, Broadcast, Range
@@ -274,6 +274,18 @@ class Session:
             self.run_folder = run
         return self.run_folder
 
+    def require_home(self) -> None:
+        """Check that this is the process that opened the session.
+
+        Raises:
+            InvalidArgument: It is a child that was forked from it.
+        """
+        if os.getpid() != self._pid:
+            raise InvalidArgument(
+                f"init(): this process was forked from rank {self.rank}, which is in a job already; start processes "
+                "that call init() themselves with 'spawn'"
+            )
+
     def close(self) -> None:
         """Leave the job: extensions, timeline, runtime, run folder, in this order. Idempotent."""
         if self.closed or os.getpid() != self._pid:  # a forked child holds only a copy
@@ -340,8 +352,12 @@ def init(config: Config | None = None) -> Session:
     Raises:
         ConfigError: The environment makes no sense.
         Timeout: Not all ranks came.
+        InvalidArgument: This process was forked from one that is in a job.
     """
-    return state.current if state.current is not None else Session.open(config)
+    if state.current is None:
+        return Session.open(config)
+    state.current.require_home()
+    return state.current
 
 
 def shutdown() -> None:

@@ -51,7 +51,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         ConfigError: The environment makes no sense; the message says which variable.
         Timeout: Not all ranks came; the message names the missing ones.
         NotSupported: The communicator does not hold all ranks.
-        InvalidArgument: A set is a duplicate; the runtime is up, the other sets are registered.
+        InvalidArgument: A set is a duplicate; the runtime is up, the other sets are registered. Or this process was
+            forked from one that is in a job.
     """
     if isinstance(process_sets, str):
         if process_sets.lower() != "dynamic":
@@ -61,7 +62,9 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     for one in process_sets or ():
         if not isinstance(one, ProcessSet):
             raise InvalidArgument(f"init(process_sets=...): {one!r} is no ProcessSet")
-    if not is_initialized():
+    if is_initialized():
+        require().require_home()
+    else:
         handles.reset()
         _check_communicator(comm, session.init())
     if process_sets:

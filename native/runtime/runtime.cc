@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/home_process.h"
 #include "base/log.h"
 #include "runtime/engine.h"
 
@@ -157,6 +158,7 @@ class Runtime::Impl {
 
   // The fabric goes before the engine: its monitor thread may call the engine until it ends. The engine's own thread,
   // which uses the fabric, has ended by then (see ~Impl).
+  HomeProcess home;
   RuntimeOptions options;
   std::unique_ptr<StoreClient> store;
   Counters counters;
@@ -179,11 +181,22 @@ Runtime::Runtime(const RuntimeOptions& options, std::unique_ptr<Fabric> fabric)
     : impl_(std::make_unique<Impl>(options, std::move(fabric))) {}
 
 Runtime::~Runtime() {
+  if (!impl_->home.here()) {  // its threads, links and memory are the parent's: nothing of them may be ended here
+    (void)impl_.release();
+    return;
+  }
   try {
     shutdown(5 * kSecondNs);
   } catch (const std::exception& error) {
     log(LogLevel::kError, "while shutting down: ", error.what());
   }
+}
+
+Runtime::Impl& Runtime::own() const {
+  if (impl_->home.here()) return *impl_;
+  throw InvalidArgument("this process was forked from rank " + std::to_string(rank()) +
+                        " after init(), and a forked child has no part in the job: only its parent may reduce, wait "
+                        "or end steps. A process that is to call init() itself must be started with 'spawn'");
 }
 
 int Runtime::rank() const noexcept { return impl_->options.rank; }
@@ -200,7 +213,7 @@ std::vector<std::string> Runtime::transports() const {
 }
 
 Ticket Runtime::submit(Submission submission) {
-  impl_->check(submission);
+  own().check(submission);
   std::shared_ptr<const Prepared> prepared =
       impl_->tickets.known(submission.request.process_set, submission.request.name);
   if (prepared == nullptr || prepared->request != submission.request) {
@@ -215,13 +228,13 @@ Ticket Runtime::submit(Submission submission) {
 
 Ticket Runtime::submit(const AllreduceCall& call) {
   std::size_t bytes = 0;
-  const Ticket ticket = impl_->enter(call, bytes);
+  const Ticket ticket = own().enter(call, bytes);
   impl_->engine->submitted(bytes);
   return ticket;
 }
 
 RepeatedRequest Runtime::keep(const AllreduceCall& call) {
-  std::shared_ptr<const Prepared> prepared = impl_->tickets.known(call.process_set, call.name);
+  std::shared_ptr<const Prepared> prepared = own().tickets.known(call.process_set, call.name);
   if (prepared == nullptr || !same(prepared->request, call)) {
     Submission submission{request_of(call), call.input, call.output};
     impl_->check(submission);
@@ -230,10 +243,12 @@ RepeatedRequest Runtime::keep(const AllreduceCall& call) {
   return impl_->tickets.keep(std::move(prepared));
 }
 
-void Runtime::drop(const RepeatedRequest& repeated) noexcept { impl_->tickets.drop(repeated); }
+void Runtime::drop(const RepeatedRequest& repeated) noexcept {
+  if (impl_->home.here()) impl_->tickets.drop(repeated);
+}
 
 Ticket Runtime::submit(const RepeatedRequest& repeated, const void* input, void* output) {
-  impl_->check_set(repeated);
+  own().check_set(repeated);
   const Ticket ticket = impl_->tickets.submit(repeated, {input, output}, now_ns());
   impl_->engine->submitted(repeated.prepared->wire_bytes);
   return ticket;
@@ -241,7 +256,7 @@ Ticket Runtime::submit(const RepeatedRequest& repeated, const void* input, void*
 
 Ticket Runtime::allreduce_now(const RepeatedRequest& repeated, const void* input, void* output,
                               std::int64_t timeout_ns) {
-  impl_->check_set(repeated);
+  own().check_set(repeated);
   const std::int64_t begin_ns = now_ns();
   Ticket ticket = 0;
   if (const std::int64_t end_ns = impl_->engine->run_alone(repeated, {input, output}, begin_ns, ticket)) {
@@ -254,7 +269,7 @@ Ticket Runtime::allreduce_now(const RepeatedRequest& repeated, const void* input
 }
 
 Finish Runtime::finish(Ticket ticket, Deadline deadline) {
-  Operation& operation = *impl_->tickets.find(ticket);
+  Operation& operation = *own().tickets.find(ticket);
   if (!impl_->wait(operation, deadline)) return Finish::kPending;
   if (operation.error) return Finish::kFailed;
   release(ticket);
@@ -275,36 +290,39 @@ Ticket Runtime::remove_process_set(std::uint32_t id) {
 
 Ticket Runtime::join(const std::string& name) { return submit(decision_of(CollectiveKind::kJoin, name)); }
 
-std::map<std::uint32_t, std::vector<int>> Runtime::process_sets() const { return impl_->engine->process_sets().all(); }
+std::map<std::uint32_t, std::vector<int>> Runtime::process_sets() const { return own().engine->process_sets().all(); }
 
-bool Runtime::poll(Ticket ticket) { return impl_->tickets.find(ticket)->done(); }
+bool Runtime::poll(Ticket ticket) { return own().tickets.find(ticket)->done(); }
 
 bool Runtime::wait(Ticket ticket, Deadline deadline) {
-  Operation& operation = *impl_->tickets.find(ticket);
+  Operation& operation = *own().tickets.find(ticket);
   if (!impl_->wait(operation, deadline)) return false;
   if (operation.error) std::rethrow_exception(operation.error);
   return true;
 }
 
-OperationPtr Runtime::operation(Ticket ticket) { return impl_->tickets.find(ticket); }
-bool Runtime::release_if_done(Ticket ticket) { return impl_->tickets.release_if_done(ticket); }
-void Runtime::release(Ticket ticket) { impl_->tickets.release(ticket); }
+OperationPtr Runtime::operation(Ticket ticket) { return own().tickets.find(ticket); }
+bool Runtime::release_if_done(Ticket ticket) { return own().tickets.release_if_done(ticket); }
+void Runtime::release(Ticket ticket) {
+  if (impl_->home.here()) impl_->tickets.release(ticket);
+}
 
-Knobs Runtime::knobs() const { return impl_->engine->knobs(); }
+Knobs Runtime::knobs() const { return own().engine->knobs(); }
 std::uint32_t Runtime::epoch() const noexcept { return impl_->engine->epoch(); }
 
 std::uint32_t Runtime::propose_knobs(const Knobs& knobs) {
+  Impl& own = this->own();
   if (rank() != 0) {
     throw InvalidArgument("knobs are proposed on rank 0 only (this is rank " + std::to_string(rank()) +
                           "): it carries the change to all ranks");
   }
   check_knobs(knobs);
-  return impl_->engine->propose(knobs);
+  return own.engine->propose(knobs);
 }
 
 StepStats Runtime::end_step() {
   StepStats stats;
-  stats.step = impl_->step++;
+  stats.step = own().step++;
   stats.epoch = epoch();
   stats.begin_ns = impl_->step_begin_ns;
   stats.end_ns = impl_->step_begin_ns = now_ns();
@@ -334,7 +352,7 @@ std::uint64_t Runtime::stalls() const noexcept { return impl_->counters.stalls.l
 std::size_t Runtime::open_operations() const noexcept { return impl_->tickets.open(); }
 
 void Runtime::start_timeline(const TimelineOptions& timeline) {
-  if (impl_->tracer.recording()) {
+  if (own().tracer.recording()) {
     throw InvalidArgument("the timeline is already being recorded; stop it before starting another");
   }
   const auto rank_index = static_cast<std::size_t>(rank());
@@ -348,7 +366,7 @@ void Runtime::start_timeline(const TimelineOptions& timeline) {
 }
 
 void Runtime::stop_timeline() {
-  if (!impl_->tracer.recording()) return;
+  if (!impl_->home.here() || !impl_->tracer.recording()) return;
   // A last look at rank 0's clock, so that drift can be interpolated. Bounded: rank 0 may have ended.
   const std::uint32_t look = impl_->engine->look_at_clock();
   impl_->engine->wait_for_look(look, Deadline::after(kSecondNs / 4));
@@ -365,6 +383,7 @@ void Runtime::record_range(std::string_view name, std::int64_t begin_ns, std::in
 }
 
 void Runtime::shutdown(std::int64_t timeout_ns) {
+  if (!impl_->home.here()) return;
   const std::lock_guard lock(impl_->shutdown_mutex);
   if (impl_->down) return;
   impl_->down = true;

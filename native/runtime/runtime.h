@@ -64,7 +64,8 @@ struct Topology {
 /// What came of waiting for an operation.
 enum class Finish : std::uint8_t { kDone, kPending, kFailed };
 
-/// Thread-safe. Methods block only where said.
+/// Thread-safe. Methods block only where said. In a child that was forked from the process that made it, all that could
+/// reach another rank throws InvalidArgument; leaving and destroying do nothing.
 class Runtime {
  public:
   /// Blocks until all ranks have met; throws Timeout naming the missing ones.
@@ -140,6 +141,8 @@ class Runtime {
 
  private:
   class Impl;
+  /// Before anything that could reach another rank, or wait for a lock that a thread of the parent held.
+  [[nodiscard]] Impl& own() const;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -10,10 +10,12 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/home_process.h"
 
 namespace ringtune {
 
-/// Owns a listening socket and one thread (poll loop, blocks when idle). Serves until destroyed.
+/// Owns a listening socket and one thread (poll loop, blocks when idle). Serves until destroyed; a forked child's copy
+/// does nothing.
 class StoreServer {
  public:
   /// host: address to listen on ("0.0.0.0", "127.0.0.1", "::"); port 0 = any. Throws Error with address and reason.
@@ -27,6 +29,7 @@ class StoreServer {
 
  private:
   struct Impl;
+  HomeProcess home_;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -301,7 +301,9 @@ struct StoreServer::Impl {
 };
 
 StoreServer::StoreServer(const std::string& host, std::uint16_t port) : impl_(std::make_unique<Impl>(host, port)) {}
-StoreServer::~StoreServer() = default;
+StoreServer::~StoreServer() {
+  if (!home_.here()) (void)impl_.release();  // in a forked child: the serving thread is the parent's
+}
 std::uint16_t StoreServer::port() const noexcept { return impl_->port; }
 std::uint64_t StoreServer::requests() const noexcept { return impl_->requests.load(std::memory_order_relaxed); }
 
