@@ -13,11 +13,11 @@ class HomeProcess {
   /// False in a child that was forked since.
   [[nodiscard]] bool here() const noexcept {
     // Relaxed: written in a child before its only thread goes on.
-    return made_in_ == forks.load(std::memory_order_relaxed);
+    return made_in_ == forks_.load(std::memory_order_relaxed);
   }
 
  private:
-  static std::atomic<std::uint32_t> forks;  // between the first process and this one
+  static std::atomic<std::uint32_t> forks_;  // between the first process and this one
   std::uint32_t made_in_;
 };
 
