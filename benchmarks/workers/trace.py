@@ -2,14 +2,18 @@
 
 Started by `ringtune bench trace` as ``python -m ringtune.benchmarks.workers.trace CONFIG`` where CONFIG is the JSON
 form of `TraceRun`. A step submits all tensors, waits for them and ends the step. "again" is the same as "off": what
-lies between the two is noise, and what lies between "off" and "on" has to be seen beside it.
+lies between the two is noise, and what lies between "off" and "on" has to be seen beside it. What was recorded is
+counted and thrown away: merging it would take longer than the measurement.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -29,18 +33,29 @@ def main(config: str) -> None:
     torch.set_num_threads(1)
     session = Session.current()
     assert session is not None
-    for case, sizes in enumerate(run.profiles):
-        step = _step(session, case, sizes)
-        for _ in range(_WARMUPS):
-            step()
-        steps = max(2, int(run.seconds * 1e9 / _slowest(_time(step, _WARMUPS))))
-        for turn in range(run.rounds):
-            times = {}
-            for kind in (*KINDS[turn % 3 :], *KINDS[: turn % 3]):
-                times[kind] = _burst(session, step, kind, steps)
-            if hvd.rank() == 0:
-                marks.send("round", case=case, steps=steps, times_ns=times)
+    with tempfile.TemporaryDirectory(prefix="ringtune-bench-") as folder:
+        for case, sizes in enumerate(run.profiles):
+            _case(session, run, (case, _step(session, case, sizes)), Path(folder))
     hvd.shutdown()
+
+
+def _case(session: Session, run: TraceRun, named: tuple[int, Callable[[], None]], folder: Path) -> None:
+    """Times one case; rank 0 sends its rounds."""
+    case, step = named
+    for _ in range(_WARMUPS):
+        step()
+    steps = max(2, int(run.seconds * 1e9 / _slowest(_time(step, _WARMUPS))))
+    for turn in range(run.rounds):
+        times, counts = {}, [0, 0]
+        for kind in (*KINDS[turn % 3 :], *KINDS[: turn % 3]):
+            if kind == "on":
+                session.runtime.start_timeline(str(folder / "part.json"))
+            times[kind] = _burst(step, steps)
+            if kind == "on":
+                session.runtime.stop_timeline()
+                counts = _counted(folder)
+        if hvd.rank() == 0:
+            marks.send("round", case=case, steps=steps, times_ns=times, recorded=counts[0], dropped=counts[1])
 
 
 def _step(session: Session, case: int, sizes: list[int]) -> Callable[[], None]:
@@ -55,16 +70,21 @@ def _step(session: Session, case: int, sizes: list[int]) -> Callable[[], None]:
     return step
 
 
-def _burst(session: Session, step: Callable[[], None], kind: str, steps: int) -> float:
+def _burst(step: Callable[[], None], steps: int) -> float:
     """Returns nanoseconds per step on the slowest rank."""
-    if kind == "on":
-        session.start_timeline()
     hvd.barrier()
-    _time(step, steps)  # the beginning of a recording makes files and a thread; here a step counts
-    measured = _time(step, steps)
-    if kind == "on":
-        session.stop_timeline()
-    return _slowest(measured)
+    _time(step, 1 + steps // 4)  # the beginning of a recording makes files and a thread; here a step counts
+    return _slowest(_time(step, steps))
+
+
+def _counted(folder: Path) -> list[int]:
+    """Returns how many spans the recording in the folder holds and how many it dropped; removes it."""
+    counts = [0, 0]
+    for part in folder.iterdir():
+        end = json.loads(part.read_bytes().rstrip().removesuffix(b"]").rstrip().rpartition(b"\n")[2])
+        counts = [counts[0] + end["args"]["recorded"], counts[1] + end["args"]["dropped"]]
+        part.unlink()
+    return counts
 
 
 def _time(step: Callable[[], None], count: int) -> float:

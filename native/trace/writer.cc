@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/futex.h"
@@ -96,7 +97,7 @@ void TraceWriter::run() noexcept {
     if (stopping) break;
     unflushed |= moved;
     if (moved) {
-      nap();
+      if (!much_there()) nap();
       continue;
     }
     if (std::exchange(unflushed, false)) guarded([this] { sink_->flush(); });
@@ -168,6 +169,13 @@ void TraceWriter::sleep() {
     (void)futex_wait(state_, kSleeping, Deadline::never(), FutexScope::kPrivate);
   }
   state_.store(kAwake, std::memory_order_relaxed);
+}
+
+/// A recorder that filled a quarter of its ring while we were at work has woken nobody and may be in need of room.
+bool TraceWriter::much_there() const {
+  const auto rings = rings_->all();
+  return std::any_of(rings.begin(), rings.end(),
+                     [](const auto& ring) { return ring->spans.readable().size() >= ring->spans.capacity() / 4; });
 }
 
 bool TraceWriter::nothing_there() {

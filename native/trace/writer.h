@@ -55,6 +55,7 @@ class TraceWriter {
   void run() noexcept;
   bool drain();
   bool drain_events();
+  bool much_there() const;
   bool nothing_there();
   void nap();
   void sleep();
