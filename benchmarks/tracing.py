@@ -118,7 +118,7 @@ def _paired(above: list[float], below: list[float]) -> dict[str, float]:
 def trace_table(record: dict[str, Any]) -> Table:
     """Returns the table that ends the benchmark."""
     caption = (
-        f"medians and 95 % intervals over rounds; rank 0 recorded {record['spans']} spans, {record['dropped']} dropped; "
+        f"medians, 95 % intervals over rounds; rank 0 recorded {record['spans']} spans, {record['dropped']} dropped; "
         "'off over off' shows the noise"
     )
     table = Table(title=f"cost of the timeline, {record['ranks']} ranks", caption=caption)

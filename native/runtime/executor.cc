@@ -52,27 +52,15 @@ Span span_of(Stage stage, const Request& request, const BatchContext& context) n
   return span;
 }
 
-/// A mark that says when the batch was agreed on and began, and a span a tensor: its negotiation.
+/// Each tensor's negotiation and time in the queue.
 void Executor::record_tensors(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns) {
-  const Span prototype = span_of(Stage::kNegotiate, batch.front()->request(), context);
-  while (!batch.empty()) {
-    const std::size_t count = std::min(batch.size(), Tracer::kMostAtOnce - 1);
-    spans_.assign(1, prototype);
-    Span& mark = spans_.front();
-    mark.stage = Stage::kQueue;
-    mark.bytes = kBatchMark;
-    mark.begin_ns = batch.front()->agreed_ns;
-    mark.end_ns = begin_ns;
-    for (const OperationPtr operation : batch.first(count)) {
-      Span& span = spans_.emplace_back(prototype);
-      span.begin_ns = operation->submitted_ns;
-      span.end_ns = operation->agreed_ns;
-      span.bytes = operation->prepared->bytes;
-      span.name_id = trace_name(tracer_, *operation->prepared);
-    }
-    tracer_.record(spans_);
-    batch = batch.subspan(count);
+  Span about = span_of(Stage::kNegotiate, batch.front()->request(), context);
+  about.end_ns = batch.front()->agreed_ns;
+  recorder_.begin(about, begin_ns);
+  for (const OperationPtr operation : batch) {
+    recorder_.add(trace_name(tracer_, *operation->prepared), operation->prepared->bytes, operation->submitted_ns);
   }
+  recorder_.finish();
 }
 
 /// Since the round was posted.

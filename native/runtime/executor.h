@@ -110,7 +110,7 @@ class Executor {
   std::optional<LinkRound> declined_;  // that this rank takes part in all the same
   std::int64_t posted_ns_ = 0;         // the round, while recording; 0 = not
   int link_awaited_ = -1;              // rank that the round over links waited for last
-  std::vector<Span> spans_;
+  BatchRecorder recorder_{tracer_};
   std::atomic<bool> pieces_{false};
 };
 

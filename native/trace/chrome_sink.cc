@@ -4,10 +4,10 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "trace/batch_slots.h"
 #include "trace/element_file.h"
 #include "trace/event_text.h"
 #include "trace/sink.h"
-#include "trace/tensor_groups.h"
 
 namespace ringtune {
 namespace {
@@ -21,7 +21,6 @@ class ChromeSink : public Sink {
   void write(std::span<const Span> spans, const NameLookup& name_of) override {
     name_of_ = &name_of;
     for (const Span& span : spans) take(span);
-    // What is left of a batch is written with the next spans or by flush(): both happen while the names are known.
     tell();
   }
 
@@ -38,7 +37,6 @@ class ChromeSink : public Sink {
   }
 
   void flush() override {
-    end_group();
     flush_block();
     tell();
   }
@@ -46,7 +44,6 @@ class ChromeSink : public Sink {
   void close(std::uint64_t dropped) override {
     if (closed_) return;
     closed_ = true;
-    end_group();
     flush_block();
     end_file(dropped);
     tell();
@@ -60,42 +57,39 @@ class ChromeSink : public Sink {
     const std::string path = part_path(options_, number_);
     file_ = options_.gzip ? open_gzip_file(path) : open_array_file(path);
     recorded_ = 0;
-    lists_.forget();
+    numbers_.clear();
     write_header();
     file_->flush();
   }
 
   void take(const Span& span) {
-    if (is_batch_mark(span)) {
-      end_group();
-      group_.begin(span);
-      return;
+    if (span.stage == Stage::kBatch) {
+      batch_.begin(span);
+    } else if (span.stage == Stage::kWords) {
+      batch_.add(span);
+      if (batch_.complete()) end_batch();
+    } else {
+      append_event(file_->begin_element(), span, header_.rank, names_.of(span.name_id, *name_of_));
+      end_element(1);
     }
-    if (!group_.takes(span)) {
-      end_group();
-      if (!group_.takes(span)) {
-        append_event(file_->begin_element(), span, header_.rank, names_.of(span.name_id, *name_of_));
-        end_element(1);
-        return;
-      }
-    }
-    group_.add(span);
   }
 
-  void end_group() {
-    if (group_.empty()) return;
-    const std::span<const Span> spans = group_.spans();
-    if (spans.size() == 1) {
-      group_.append_single(file_->begin_element(), header_.rank, names_.of(spans[0].name_id, *name_of_));
-    } else {
-      bool fresh = false;
-      const std::uint32_t list = lists_.number_of(spans, fresh);
-      if (fresh) TensorLists::append(file_->begin_element(), header_.rank, list, spans, names_, *name_of_);
-      group_.append(file_->begin_element(), header_.rank, list);
-    }
-    const std::uint64_t count = group_.count();
-    group_.clear();
-    end_element(count);
+  void end_batch() {
+    const TensorList& list = batch_.list();
+    if (list.number >= numbers_.size()) numbers_.resize(list.number + 1);
+    if (numbers_[list.number] == 0) tell_list(list);
+    batch_.append(file_->begin_element(), header_.rank, numbers_[list.number]);
+    batch_.clear();
+    end_element(2 * list.names.size());
+  }
+
+  /// Gives the list a number that no other has had in this recording.
+  void tell_list(const TensorList& list) {
+    std::vector<const std::string*> names;
+    for (const std::uint32_t name : list.names) (void)names_.of(name, *name_of_);  // may move the others
+    for (const std::uint32_t name : list.names) names.push_back(&names_.of(name, *name_of_));
+    numbers_[list.number] = next_number_++;
+    append_list(file_->begin_element(), header_.rank, numbers_[list.number], names, list.bytes);
   }
 
   void end_element(std::uint64_t spans) {
@@ -112,7 +106,7 @@ class ChromeSink : public Sink {
       recorded_ += in_block_;
     } catch (const TraceIo&) {
       lost_ += in_block_;
-      lists_.forget();
+      numbers_.clear();
       if (!error_) error_ = std::current_exception();
     }
     in_block_ = 0;
@@ -173,8 +167,9 @@ class ChromeSink : public Sink {
   std::unique_ptr<ElementFile> file_;
   const NameLookup* name_of_ = nullptr;  // of the last write(): the tracer's, which outlives the sink
   QuotedNames names_;
-  TensorGroup group_;
-  TensorLists lists_;
+  BatchReader batch_;
+  std::vector<std::uint32_t> numbers_;  // of lists in this file, by their own; 0 = not told
+  std::uint32_t next_number_ = 1;
   std::uint64_t in_block_ = 0;  // spans in the block that is being collected
   std::uint64_t recorded_ = 0;  // in this file
   std::uint64_t lost_ = 0;

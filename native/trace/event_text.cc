@@ -42,6 +42,9 @@ constexpr std::string_view event_name(Stage stage) {
       return "AWAIT";
     case Stage::kCallback:
       return "CALLBACK";
+    case Stage::kBatch:
+    case Stage::kWords:
+      break;  // no events
   }
   return "UNKNOWN";
 }

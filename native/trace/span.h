@@ -22,6 +22,9 @@ enum class Stage : std::uint8_t {
   kPiece = 12,     // at full detail: one piece of a batch; its kind is a Piece
   kCallback = 13,  // a batch is done -> whoever waits for its operations has been told
   kCounter = 14,   // a Count at one moment: of bytes and `batch_id` operations, or of bytes a second
+  // Only within rings, see trace/batch_slots.h.
+  kBatch = 0xfe,
+  kWords = 0xff,
 };
 inline constexpr std::array kStages{Stage::kNegotiate, Stage::kQueue, Stage::kCopyIn, Stage::kCommunicate,
                                     Stage::kCopyOut,   Stage::kWait,  Stage::kStep,   Stage::kRange,
@@ -60,13 +63,6 @@ struct Span {
   static constexpr std::uint8_t kNoDType = 255;
 };
 static_assert(sizeof(Span) == 48);
-
-/// What stands before the tensors of a batch: a span of stage kQueue with this number of bytes says for all that follow
-/// and carry the same batch when they were agreed on and when the batch began. So one record a tensor says it all.
-inline constexpr std::uint64_t kBatchMark = ~std::uint64_t{0};
-[[nodiscard]] constexpr bool is_batch_mark(const Span& span) noexcept {
-  return span.stage == Stage::kQueue && span.bytes == kBatchMark;
-}
 
 /// CollectiveKind (collective/kind.h) and Algorithm (collective/algorithm.h; 0 = not told) in one byte of a span.
 [[nodiscard]] constexpr std::uint8_t span_kind(std::uint8_t collective, std::uint8_t algorithm) noexcept {

@@ -16,6 +16,7 @@ namespace ringtune {
 struct Tracer::Impl {
   explicit Impl(std::size_t ring_spans) : rings(ring_spans) {}
   NameTable names;
+  TensorLists lists;
   ThreadRings rings;
   std::mutex control;  // start and stop, one at a time
   // The writer of the current recording, read by recorders without a lock. Writers that ended are kept: a recorder may
@@ -56,6 +57,8 @@ void Tracer::stop() {
 
 std::uint32_t Tracer::intern(std::string_view name) { return impl_->names.intern(name); }
 
+TensorLists& Tracer::tensor_lists() noexcept { return impl_->lists; }
+
 void Tracer::record(const Span& span) noexcept { record(std::span(&span, 1)); }
 
 void Tracer::record(std::span<const Span> spans) noexcept {
@@ -64,13 +67,13 @@ void Tracer::record(std::span<const Span> spans) noexcept {
   TraceWriter& writer = *impl_->writer.load(std::memory_order_acquire);
   ThreadRing* const ring = impl_->rings.mine();
   if (ring == nullptr) {
-    writer.count_lost(spans.size());
+    writer.count_lost(count_spans(spans));
     return;
   }
   // seq_cst: see TraceWriter::sleep().
   if (!ring->spans.try_push_all(spans, std::memory_order_seq_cst)) {
     // Only this thread writes its count; load and store are cheaper than an atomic add.
-    ring->dropped.store(ring->dropped.load(std::memory_order_relaxed) + spans.size(), std::memory_order_relaxed);
+    ring->dropped.store(ring->dropped.load(std::memory_order_relaxed) + count_spans(spans), std::memory_order_relaxed);
     return;
   }
   writer.pushed(*ring, spans.size());

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "trace/batch_slots.h"
 #include "trace/sink.h"
 #include "trace/span.h"
 
@@ -37,9 +38,10 @@ class Tracer {
   /// Name -> id, stable for the life of the tracer. Any thread. Cheap for a known name, but callers should cache it.
   [[nodiscard]] std::uint32_t intern(std::string_view name);
   void record(const Span& span) noexcept;  // no-op when not recording
-  /// Several at once, all or none; cheaper than one by one. At most kMostAtOnce.
+  /// Several at once, all or none; cheaper than one by one.
   void record(std::span<const Span> spans) noexcept;
-  static constexpr std::size_t kMostAtOnce = 1024;
+  /// For BatchRecorder, which records the tensors of a batch.
+  [[nodiscard]] TensorLists& tensor_lists() noexcept;
   /// A rare event with free arguments (knob change, stall, error, clock sample): `args_json` is a JSON object, else
   /// InvalidArgument. Allocates and takes a lock. No-op when not recording.
   void event(std::string_view name, std::string_view category, std::int64_t at_ns, std::string args_json);

@@ -9,6 +9,7 @@
 
 #include "base/futex.h"
 #include "base/log.h"
+#include "trace/batch_slots.h"
 
 namespace ringtune {
 namespace {
@@ -135,7 +136,7 @@ bool TraceWriter::drain() {
       const std::span<const Span> spans = ring->spans.readable();
       if (spans.empty()) break;
       moved = true;
-      guarded([&] { sink_->write(spans, lookup_); }, spans.size());
+      guarded([&] { sink_->write(spans, lookup_); }, count_spans(spans));
       ring->spans.consume(spans.size());
     }
   }

@@ -95,7 +95,7 @@ def test_stages_are_numbered_as_the_recorder_numbers_them() -> None:
 def test_spans_are_named_as_the_recorder_names_them() -> None:
     sink = (ROOT / "native" / "trace" / "chrome_sink.cc").read_text(encoding="utf-8")
     texts = (ROOT / "native" / "trace" / "event_text.cc").read_text(encoding="utf-8")
-    groups = (ROOT / "native" / "trace" / "tensor_groups.cc").read_text(encoding="utf-8")
+    groups = (ROOT / "native" / "trace" / "batch_slots.cc").read_text(encoding="utf-8")
     pieces = (ROOT / "native" / "trace" / "span.cc").read_text(encoding="utf-8")
     native = dict(re.findall(r'case Stage::k(\w+):\s+return "(\w+)";', texts))
     named = {Stage.RANGE, Stage.PIECE, Stage.COUNTER}  # by the user, by the kind of piece, by what is counted

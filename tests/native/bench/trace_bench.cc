@@ -41,35 +41,35 @@ Speed run(Tracer& tracer, std::unique_ptr<Sink> sink, bool batches, std::int64_t
   std::vector<std::uint32_t> names;
   for (std::size_t i = 0; i < kTensors; ++i) names.push_back(tracer.intern("layer." + std::to_string(i) + ".weight"));
   tracer.start(std::move(sink));
-  std::vector<Span> spans(1 + kTensors);
+  BatchRecorder recorder(tracer);
+  const std::uint64_t most_behind = batches ? 1 << 19 : 1 << 15;  // half the ring; a batch takes 31 slots for 512 spans
   std::uint64_t count = 0;
-  std::uint64_t given = 0;  // with the marks of batches
   std::int64_t inside_ns = 0;
   const std::int64_t used_before_ns = others_used_ns();
   const std::int64_t begin_ns = now_ns();
   for (std::uint32_t batch = 1; now_ns() - begin_ns < for_ns; ++batch) {
     const std::int64_t now = now_ns();
-    spans[0] = {now, now + 900, kBatchMark, 0, batch, 1, 1, Stage::kQueue, 0};
+    const Span about{now, now, 4096, names[0], batch, 1, 1, batches ? Stage::kNegotiate : Stage::kCopyIn, 0};
+    if (batches) recorder.begin(about, now + 900);
     for (std::size_t i = 0; i < kTensors; ++i) {
-      const auto at = static_cast<std::int64_t>(i);
-      spans[i + 1] = {now - 100'000 + 300 * at, now, 4096, names[i], batch, 1, 1, Stage::kNegotiate, 0};
-      if (!batches) spans[i + 1].stage = Stage::kCopyIn;
+      const std::int64_t submitted_ns = now - 100'000 + 300 * static_cast<std::int64_t>(i);
+      if (batches) {
+        recorder.add(names[i], 4096, submitted_ns);
+      } else {
+        Span span = about;
+        span.begin_ns = submitted_ns;
+        span.name_id = names[i];
+        tracer.record(span);
+      }
     }
-    const std::int64_t record_ns = now_ns();
-    if (batches) {
-      tracer.record(spans);
-    } else {
-      for (std::size_t i = 1; i < spans.size(); ++i) tracer.record(spans[i]);
-    }
-    inside_ns += now_ns() - record_ns;
-    count += kTensors;
-    given += batches ? spans.size() : kTensors;
-    // What the writer has not taken yet stays below half the ring.
-    while (given > tracer.recorded() + tracer.dropped() + (1 << 15)) ::usleep(50);
+    if (batches) recorder.finish();
+    inside_ns += now_ns() - now;
+    count += batches ? 2 * kTensors : kTensors;
+    while (count > tracer.recorded() + tracer.dropped() + most_behind) ::usleep(50);
   }
   tracer.stop();
   const double seconds = static_cast<double>(now_ns() - begin_ns) * 1e-9;
-  const std::uint64_t recorded = tracer.recorded() - (batches ? tracer.recorded() / (kTensors + 1) : 0);
+  const std::uint64_t recorded = tracer.recorded();
   return {static_cast<double>(inside_ns) / static_cast<double>(count),
           static_cast<double>(others_used_ns() - used_before_ns) / static_cast<double>(recorded),
           static_cast<double>(recorded) / seconds * 1e-6, tracer.dropped()};

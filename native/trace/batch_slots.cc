@@ -1,0 +1,196 @@
+#include "trace/batch_slots.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <limits>
+#include <mutex>
+
+#include "trace/tracer.h"
+
+namespace ringtune {
+namespace {
+
+std::uint64_t hash_of(std::span<const std::uint32_t> names, std::span<const std::uint64_t> bytes) noexcept {
+  std::uint64_t hash = names.size();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    hash = (hash ^ names[i] ^ bytes[i] << 20) * 0x9e3779b97f4a7c15ull + (hash >> 29);
+  }
+  return hash;
+}
+
+/// Comma, then the number.
+void append_numbers(std::string& out, std::span<const std::uint32_t> after_ns) {
+  constexpr std::size_t kLongest = 12;  // ",-4294967295"
+  std::array<char, 4096> text;
+  char* at = text.data();
+  for (std::size_t i = 1; i < after_ns.size(); ++i) {
+    if (text.data() + text.size() < at + kLongest) {
+      out.append(text.data(), static_cast<std::size_t>(at - text.data()));
+      at = text.data();
+    }
+    *at++ = ',';
+    at = std::to_chars(at, at + kLongest, std::int64_t{after_ns[i]} - std::int64_t{after_ns[i - 1]}).ptr;
+  }
+  out.append(text.data(), static_cast<std::size_t>(at - text.data()));
+}
+
+}  // namespace
+
+const TensorList* TensorLists::find_or_add(std::span<const std::uint32_t> names, std::span<const std::uint64_t> bytes) {
+  const std::uint64_t hash = hash_of(names, bytes);
+  const auto find = [&]() -> const TensorList* {
+    const auto found = by_hash_.find(hash);
+    if (found == by_hash_.end()) return nullptr;
+    for (const TensorList* list : found->second) {
+      if (std::ranges::equal(list->names, names) && std::ranges::equal(list->bytes, bytes)) return list;
+    }
+    return nullptr;
+  };
+  {
+    const std::shared_lock lock(mutex_);
+    if (const TensorList* list = find()) return list;
+  }
+  const std::unique_lock lock(mutex_);
+  if (const TensorList* list = find()) return list;  // somebody was quicker
+  if (lists_.size() >= kMostLists) return nullptr;
+  const auto number = static_cast<std::uint32_t>(lists_.size());
+  // A deque: lists that are there do not move.
+  const TensorList& list =
+      lists_.emplace_back(TensorList{number, {names.begin(), names.end()}, {bytes.begin(), bytes.end()}});
+  by_hash_[hash].push_back(&list);
+  return &list;
+}
+
+const TensorList& list_of(const Span& head) noexcept {
+  return *std::bit_cast<const TensorList*>(static_cast<std::uintptr_t>(head.bytes));
+}
+
+std::uint64_t count_spans(std::span<const Span> slots) noexcept {
+  std::uint64_t count = 0;
+  for (const Span& slot : slots) {
+    if (slot.stage == Stage::kBatch) {
+      count += 2 * list_of(slot).names.size();
+    } else if (slot.stage != Stage::kWords) {
+      ++count;
+    }
+  }
+  return count;
+}
+
+void BatchRecorder::begin(const Span& about, std::int64_t start_ns) {
+  about_ = about;
+  start_ns_ = start_ns;
+}
+
+void BatchRecorder::add(std::uint32_t name_id, std::uint64_t bytes, std::int64_t submitted_ns) {
+  names_.push_back(name_id);
+  bytes_.push_back(bytes);
+  submitted_ns_.push_back(submitted_ns);
+  if (names_.size() == kMostTensors) finish();
+}
+
+void BatchRecorder::finish() {
+  if (names_.empty()) return;
+  if (names_.size() > 1 && pack()) {
+    tracer_.record(slots_);
+  } else {
+    record_singly();
+  }
+  names_.clear();
+  bytes_.clear();
+  submitted_ns_.clear();
+}
+
+/// False when it does not fit: submissions far apart, or more lists than are kept.
+bool BatchRecorder::pack() {
+  const auto [first, last] = std::ranges::minmax(submitted_ns_);
+  if (last - first > std::numeric_limits<std::uint32_t>::max()) return false;
+  const TensorList* const list = tracer_.tensor_lists().find_or_add(names_, bytes_);
+  if (list == nullptr) return false;
+  Span head = about_;
+  head.stage = Stage::kBatch;
+  head.begin_ns = first;
+  head.bytes = std::bit_cast<std::uintptr_t>(list);
+  slots_.assign(1, head);
+  words_ = {.words = {}, .count = 0, .stage = Stage::kWords, .unused = {}};
+  const auto queued_ns = static_cast<std::uint64_t>(std::max<std::int64_t>(0, start_ns_ - about_.end_ns));
+  push(static_cast<std::uint32_t>(queued_ns));
+  push(static_cast<std::uint32_t>(queued_ns >> 32));
+  for (const std::int64_t submitted_ns : submitted_ns_) push(static_cast<std::uint32_t>(submitted_ns - first));
+  if (words_.count > 0) slots_.push_back(std::bit_cast<Span>(words_));
+  return true;
+}
+
+void BatchRecorder::push(std::uint32_t word) {
+  words_.words[words_.count++] = word;
+  if (words_.count < BatchWords::kMost) return;
+  slots_.push_back(std::bit_cast<Span>(words_));
+  words_.count = 0;
+}
+
+void BatchRecorder::record_singly() {
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    Span span = about_;
+    span.begin_ns = submitted_ns_[i];
+    span.bytes = bytes_[i];
+    span.name_id = names_[i];
+    Span queue = span;
+    queue.stage = Stage::kQueue;
+    queue.begin_ns = about_.end_ns;
+    queue.end_ns = start_ns_;
+    tracer_.record(std::array{span, queue});
+  }
+}
+
+void BatchReader::begin(const Span& head) {
+  head_ = head;
+  list_ = &list_of(head);
+  words_.clear();
+}
+
+void BatchReader::add(const Span& words) {
+  const auto found = std::bit_cast<BatchWords>(words);
+  words_.insert(words_.end(), found.words.begin(), found.words.begin() + found.count);
+}
+
+void BatchReader::append(std::string& out, int rank, std::uint32_t list) const {
+  Span whole = head_;
+  whole.stage = Stage::kNegotiate;
+  whole.begin_ns += words_[2];  // the first tensor's; another may have been submitted before it
+  append_event_head(out, whole, rank, {});
+  out += ",\"args\":{\"tensors\":";
+  append_unsigned(out, list);
+  out += ",\"submitted\":[0";
+  append_numbers(out, std::span(words_).subspan(2));
+  out += "],\"queued_ns\":";
+  append_unsigned(out, words_[0] | std::uint64_t{words_[1]} << 32);
+  out += ',';
+  append_facts(out, whole);
+  append_place(out, whole);
+}
+
+void append_list(std::string& out, int rank, std::uint32_t number, std::span<const std::string* const> names,
+                 std::span<const std::uint64_t> bytes) {
+  out += "{\"name\":\"ringtune_tensors\",\"ph\":\"M\",\"pid\":";
+  append_integer(out, rank);
+  out += ",\"tid\":0,\"args\":{\"id\":";
+  append_unsigned(out, number);
+  out += ",\"names\":";
+  char before = '[';
+  for (const std::string* name : names) {
+    out += before;
+    out += *name;
+    before = ',';
+  }
+  out += "],\"bytes\":";
+  before = '[';
+  for (const std::uint64_t size : bytes) {
+    out += before;
+    append_unsigned(out, size);
+    before = ',';
+  }
+  out += "]}}";
+}
+
+}  // namespace ringtune

@@ -1,0 +1,110 @@
+// The tensors of a batch: how they lie in a ring, and as one event in a file. Internal to trace/ but for BatchRecorder.
+//
+// A fused batch of a thousand tensors would be two thousand spans, which say the same but for name, size and the moment
+// of submission. Names and sizes repeat from step to step: they are a list, which has a number. So a batch is a head
+// and four bytes a tensor; that keeps the ring in the cache, and the writer's work to a number a tensor.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <shared_mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "trace/event_text.h"
+#include "trace/span.h"
+
+namespace ringtune {
+
+class Tracer;
+
+/// Names and sizes of the tensors of a batch, in its order.
+struct TensorList {
+  std::uint32_t number = 0;  // from 0 on
+  std::vector<std::uint32_t> names;
+  std::vector<std::uint64_t> bytes;
+};
+
+/// Thread-safe. Lists are never removed, so that slots in a ring may point to them.
+class TensorLists {
+ public:
+  /// The list of these tensors; null when there are too many lists already: memory stays bounded.
+  [[nodiscard]] const TensorList* find_or_add(std::span<const std::uint32_t> names,
+                                              std::span<const std::uint64_t> bytes);
+
+  static constexpr std::size_t kMostLists = 1024;
+
+ private:
+  std::shared_mutex mutex_;
+  std::deque<TensorList> lists_;
+  std::unordered_map<std::uint64_t, std::vector<const TensorList*>> by_hash_;
+};
+
+/// In the place of a span: numbers that belong to the head (a span of stage kBatch, whose `bytes` is the list's
+/// address) before it. The first two of a batch are the time from its agreement to its start (low and high half), the
+/// others when each tensor was submitted, after the head's begin.
+struct BatchWords {
+  static constexpr std::size_t kMost = 9;
+  std::array<std::uint32_t, kMost> words;
+  std::uint16_t count;
+  Stage stage;  // kWords
+  std::array<std::uint8_t, 9> unused;
+};
+static_assert(sizeof(BatchWords) == sizeof(Span) && offsetof(BatchWords, stage) == offsetof(Span, stage));
+
+[[nodiscard]] const TensorList& list_of(const Span& head) noexcept;
+/// Spans that a reader makes of these: of a batch, its negotiation and its time in the queue, tensor by tensor.
+[[nodiscard]] std::uint64_t count_spans(std::span<const Span> slots) noexcept;
+
+/// Collects the tensors of one batch after another and records them. One thread; borrows the tracer.
+class BatchRecorder {
+ public:
+  explicit BatchRecorder(Tracer& tracer) : tracer_(tracer) {}
+  /// `about`: of stage kNegotiate, with everything that all tensors share; its end is when they were agreed on.
+  void begin(const Span& about, std::int64_t start_ns);
+  void add(std::uint32_t name_id, std::uint64_t bytes, std::int64_t submitted_ns);
+  void finish();
+
+  static constexpr std::size_t kMostTensors = 4096;  // of one event: it stays well below a block that fits in memory
+
+ private:
+  [[nodiscard]] bool pack();
+  void push(std::uint32_t word);
+  void record_singly();
+
+  Tracer& tracer_;
+  Span about_{};
+  std::int64_t start_ns_ = 0;
+  std::vector<std::uint32_t> names_;
+  std::vector<std::uint64_t> bytes_;
+  std::vector<std::int64_t> submitted_ns_;
+  std::vector<Span> slots_;
+  BatchWords words_{};
+};
+
+/// What a sink has read of a batch; its slots come in order, if not in one piece.
+class BatchReader {
+ public:
+  void begin(const Span& head);
+  void add(const Span& words);
+  [[nodiscard]] bool complete() const noexcept { return list_ != nullptr && words_.size() == list_->names.size() + 2; }
+  [[nodiscard]] const TensorList& list() const noexcept { return *list_; }
+  /// Appends the event, which names a list by a number of the file.
+  void append(std::string& out, int rank, std::uint32_t list) const;
+  void clear() noexcept { list_ = nullptr; }
+
+ private:
+  Span head_{};
+  const TensorList* list_ = nullptr;
+  std::vector<std::uint32_t> words_;
+};
+
+/// Appends the event that gives a list its number in a file.
+void append_list(std::string& out, int rank, std::uint32_t number, std::span<const std::string* const> names,
+                 std::span<const std::uint64_t> bytes);
+
+}  // namespace ringtune
