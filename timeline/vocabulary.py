@@ -296,6 +296,11 @@ FILE_WORDS = (
         "the merged timeline (or the file the user named, then its path stands in the label `timeline`)",
     ),
     FileWord(f"{layout.STEPS_FOLDER}/{_RANK_0}.jsonl", "each rank", "one line a step: its statistics"),
+    FileWord(
+        f"{layout.SAMPLES_FOLDER}/{_RANK_0}.jsonl",
+        "each rank",
+        "one line a second: CPU, memory, network, GPUs; [its fields](../core/README.md#samples-of-process-and-machine)",
+    ),
     FileWord(f"{layout.TUNING_FOLDER}/{layout.JOURNAL_FILE}", "rank 0", "one line a tuner event: start, trial, result"),
     FileWord(f"{layout.TUNING_FOLDER}/{layout.STUDY_FILE}", "rank 0", "Optuna's study, when not stored elsewhere"),
     FileWord(f"{layout.SCALING_FOLDER}/<name>.json", "benchmarks", "a scaling record: rate and efficiency by ranks"),
