@@ -16,6 +16,7 @@ from ringtune.dashboard.data.analysis import Analysis, analyse, open_analysis
 from ringtune.dashboard.data.cache import Cache
 from ringtune.dashboard.data.compare import Contrast
 from ringtune.dashboard.data.files import Signature, Unreadable, listing, signature
+from ringtune.dashboard.data.posterior import Learned, learned
 from ringtune.dashboard.data.runs import RunInfo, RunsFolder, UnknownRun
 from ringtune.dashboard.data.scaling import ScalingTable
 from ringtune.dashboard.data.steps import StepReader, Steps
@@ -71,6 +72,11 @@ class Context:
         """Return the tuning history of a run."""
         stamp = signature([layout.tuning_journal(run.path)])
         return self._small.get(("tuning", run.path), stamp, lambda: tuning.data(run))
+
+    def learned(self, run: RunInfo) -> Learned:
+        """Return what the trials of a run say about the settings nobody tried."""
+        stamp = signature([layout.tuning_journal(run.path)])
+        return self._small.get(("learned", run.path), stamp, lambda: learned(self.tuning(run)))
 
     def scaling(self, runs: list[RunInfo]) -> ScalingTable:
         """Return the scaling records of runs."""

@@ -23,12 +23,14 @@ from ringtune.dashboard.data import communication, machine, scaling, steps, trac
 from ringtune.dashboard.data.analysis import Analysis, analyse
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.lateness import late_map, late_ranks
+from ringtune.dashboard.data.posterior import learned
 from ringtune.dashboard.data.runs import RunInfo, read_run
 from ringtune.dashboard.data.timeline import Query, TimelineIndex
 from ringtune.dashboard.figures import scaling as scaling_figures
 from ringtune.dashboard.figures import steps as step_figures
 from ringtune.dashboard.figures import timeline as timeline_figures
 from ringtune.dashboard.figures import tuning as tuning_figures
+from ringtune.dashboard.figures import tuning_more
 from ringtune.dashboard.figures.stragglers import late_heat
 from ringtune.dashboard.pages import communication as communication_page
 from ringtune.dashboard.pages.overview import machine_rows, run_facts
@@ -165,9 +167,7 @@ def sections(run: RunInfo) -> list[Section]:
         found.append(_steps(reader))
     found += timeline
     if past:
-        found.append(
-            Section("Tuning", tuple(tuning.words(past)), (tuning_figures.trials(past), tuning_figures.plane(past)))
-        )
+        found.append(Section("Tuning", tuple(tuning.words(past)), _tuning(past)))
     if measured.series:
         found.append(_scaling(measured.series))
     head = ("Ranks", "Host", "Processor", "Cores", "Memory", "Kernel", "Python")
@@ -257,6 +257,17 @@ def _communication(found: Analysis) -> Section:
     words = "; ".join(f"{label}: {value} {note}".rstrip() for label, value, note in communication.numbers(found))
     figures = communication_page.drawn(found, "", "light")
     return Section("Communication", (f"{words}.",), tuple(figures.values()))
+
+
+def _tuning(past: tuning.TuningHistory) -> tuple[go.Figure, ...]:
+    known = learned(past)
+    return (
+        tuning_figures.trials(past),
+        tuning_figures.plane(past, surface=known.surface),
+        tuning_more.lost(past),
+        tuning_more.importance(known.importance),
+        tuning_more.parallel(past),
+    )
 
 
 def _scaling(series: tuple[scaling.ScalingSeries, ...]) -> Section:

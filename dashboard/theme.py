@@ -151,3 +151,9 @@ def blank(scheme: Scheme, height: int) -> go.Figure:
     figure = go.Figure()
     figure.update_layout(template=template(scheme), height=height, barmode="overlay")
     return figure
+
+
+def say(figure: go.Figure, why: str) -> go.Figure:
+    """Return a figure that has nothing to draw, with the reason in its middle."""
+    figure.add_annotation(text=why, x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False)
+    return figure.update_xaxes(visible=False).update_yaxes(visible=False)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ringtune import layout
-from ringtune.dashboard.data.files import integer, mapping
+from ringtune.dashboard.data.files import integer, mapping, real
 from ringtune.dashboard.data.jsonlines import read_rows
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.units import duration, percent, plain, size
@@ -37,13 +37,19 @@ def confirmed(trial: Trial) -> bool:
 
 @dataclass(frozen=True)
 class TuningHistory:
-    """A tuning session. ``default`` is the knobs it started from; ``result`` is None while it runs."""
+    """A tuning session. ``default`` is the knobs it started from; ``result`` is None while it runs.
+
+    ``gains`` holds by trial the share of the default's step time saved, as the tuner compared both at about the same
+    time; ``lost`` in the order of trials the time lost so far in ns (negative: won).
+    """
 
     trials: tuple[Trial, ...]
     default: dict[str, int]
     world: int
     result: TuningResult | None
     problems: tuple[str, ...] = ()
+    gains: dict[int, float] = field(default_factory=dict)
+    lost: tuple[tuple[int, int], ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.trials or self.default or self.result)
@@ -63,8 +69,12 @@ def history(rows: Sequence[dict[str, Any]], problems: Sequence[str] = ()) -> Tun
     start = rows[0] if starts else {}
     trials = _parsed(rows, "trial", records.trial, said)
     results = _parsed(rows, "result", records.tuning_result, said)
+    said_of = {integer(row.get("trial"), -1): row for row in rows if row.get("event") == "trial"}
+    gains = {number: real(mapping(row.get("gain")).get("median")) for number, row in said_of.items()}
     return TuningHistory(
         trials=tuple(trials),
+        gains={number: gain for number, gain in gains.items() if math.isfinite(gain)},
+        lost=tuple((number, integer(row.get("lost_ns"))) for number, row in said_of.items() if "lost_ns" in row),
         default={key: integer(value) for key, value in mapping(start.get("default")).items()},
         world=integer(start.get("world")),
         result=results[-1] if results else None,
@@ -83,6 +93,33 @@ def _parsed(
             except (ValueError, TypeError, OverflowError) as error:
                 problems.append(f"tuning/{layout.JOURNAL_FILE}: {plain(error)}; left out")
     return found
+
+
+KNOBS = ("fusion_bytes", "cycle_time_ns")
+"""The knobs that are searched."""
+
+
+def placed(past: TuningHistory) -> list[tuple[Trial, Estimate]]:
+    """Return the trials that have a place on the plane of both knobs and a step time, both of a sane size."""
+    found = []
+    for trial in past.trials:
+        step, knobs = trial.step_ns, [trial.knobs.get(name, 0) for name in KNOBS]
+        if step is not None and 0 < step.median < 1e18 and all(0 < value < 2**62 for value in knobs):
+            found.append((trial, step))
+    return found
+
+
+def against_default(past: TuningHistory, trial: Trial) -> float | None:
+    """Return a trial's step time as a share of the default's; None where the default was not measured.
+
+    As the tuner compared both around the same time, else by the newest measurement of the default.
+    """
+    base, gain = default_step_ns(past), past.gains.get(trial.trial)
+    if trial.source == "default":
+        return 1.0
+    if gain is not None:
+        return 1 - gain
+    return trial.step_ns.median / base.median if base and base.median > 0 and trial.step_ns else None
 
 
 def best_confirmed(past: TuningHistory) -> tuple[list[int], list[float]]:

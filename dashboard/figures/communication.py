@@ -36,7 +36,7 @@ def exposed(rows: Sequence[Exposed], scheme: Scheme = "light") -> go.Figure:
         ("Waiting for others and control", theme.PHASES["negotiate"].color, [row.other_ns for row in rows]),
     )
     figure = _ranks([row.rank for row in rows], bars, "stack", scheme)
-    return figure if rows else _saying(figure, "The timeline does not say when training was blocked")
+    return figure if rows else theme.say(figure, "The timeline does not say when training was blocked")
 
 
 def phases(rows: Sequence[RankPhases], scheme: Scheme = "light") -> go.Figure:
@@ -60,7 +60,7 @@ def waits(found: Waits, scheme: Scheme = "light") -> go.Figure:
         colors = [other for other in colors if other != color]
         bars.append((f"Waiting for rank {peer}" if peer >= 0 else "Waiting for others", color, waited[shown]))
     figure = _ranks(found.ranks[shown], bars, "stack", scheme)
-    return figure if len(figure.data) else _saying(figure, "No tensor waited for another rank")
+    return figure if len(figure.data) else theme.say(figure, "No tensor waited for another rank")
 
 
 def _ranks(ranks: Sequence[int], bars: Bars, mode: str, scheme: Scheme) -> go.Figure:
@@ -126,13 +126,7 @@ def bandwidth(columns: Columns, limit: tuple[float, str] | None, scheme: Scheme 
         ticktext=[size(tick) for tick in ticks],
     )
     figure.update_yaxes(title_text="Bus bandwidth (GB/s)", rangemode="tozero")
-    return figure if len(volumes) else _saying(figure, "No batch used the links between ranks")
-
-
-def _saying(figure: go.Figure, why: str) -> go.Figure:
-    """Return a figure that has nothing to draw, with the reason in its middle."""
-    figure.add_annotation(text=why, x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False)
-    return figure.update_xaxes(visible=False).update_yaxes(visible=False)
+    return figure if len(volumes) else theme.say(figure, "No batch used the links between ranks")
 
 
 def _bandwidth_of(figure: go.Figure, columns: Columns, code: int) -> None:
@@ -199,4 +193,4 @@ def fill(rows: Sequence[Mapping[str, Any]], scheme: Scheme = "light") -> go.Figu
     figure.update_layout(barmode="stack", showlegend=True, legend={"title": {"text": "Buffer of knobs "}})
     figure.update_xaxes(title_text="Share of the fusion buffer (%)", range=[0, 100 + width])
     figure.update_yaxes(title_text="Batches")
-    return figure if rows else _saying(figure, "The timeline does not name the size of the fusion buffer")
+    return figure if rows else theme.say(figure, "The timeline does not name the size of the fusion buffer")

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
 from ringtune.dashboard import theme
-from ringtune.dashboard.data.tuning import SOURCES, TuningHistory, best_confirmed, default_step_ns, knob_words
+from ringtune.dashboard.data.posterior import Surface
+from ringtune.dashboard.data.tuning import (
+    SOURCES,
+    TuningHistory,
+    against_default,
+    best_confirmed,
+    default_step_ns,
+    knob_words,
+)
 from ringtune.dashboard.theme import Scheme
 from ringtune.dashboard.units import duration, markup, size, time_scale
 from ringtune.timeline.records import Trial
@@ -96,12 +105,13 @@ def _dots(chosen: Sequence[Trial], label: str, factor: float) -> go.Scatter:
             "symbol": [symbol + ("-open" if trial.state == "stopped-early" else "") for trial in chosen],
             "line": {"width": 1.4, "color": color},
         },
-        hovertext=[_hover(trial) for trial in chosen],
+        hovertext=[trial_words(trial) for trial in chosen],
         hovertemplate="%{hovertext}<extra></extra>",
     )
 
 
-def _hover(trial: Trial) -> str:
+def trial_words(trial: Trial) -> str:
+    """Return all facts of a trial, for plotly."""
     step = trial.step_ns
     time = f"{duration(step.median)} ({duration(step.low)} to {duration(step.high)})" if step else "not measured"
     early = ", stopped early" if trial.state == "stopped-early" else ""
@@ -112,11 +122,19 @@ def _hover(trial: Trial) -> str:
     )
 
 
-def plane(past: TuningHistory, scheme: Scheme = "light", height: int = 340) -> go.Figure:
-    """Draw the trials on the plane of fusion buffer and cycle time, both logarithmic, coloured by step time."""
+def plane(
+    past: TuningHistory, scheme: Scheme = "light", height: int = 340, surface: Surface | None = None
+) -> go.Figure:
+    """Draw the trials on the plane of fusion buffer and cycle time, both logarithmic, coloured by step time.
+
+    ``surface``: what the trials say about the settings between them.
+    """
     figure = theme.blank(scheme, height)
     shown = [trial for trial in past.trials if trial.step_ns and min(_knobs(trial)) > 0]
-    factor, unit = time_scale(max((trial.step_ns.median for trial in shown if trial.step_ns), default=1e6))
+    values = [100 * (against_default(past, trial) or math.nan) for trial in shown]
+    colors = {**_colors(values, surface), "colorbar": _bar(scheme)}
+    if surface is not None:
+        figure.add_trace(_surface(surface, colors))
     if shown:
         figure.add_trace(
             go.Scatter(
@@ -126,32 +144,62 @@ def plane(past: TuningHistory, scheme: Scheme = "light", height: int = 340) -> g
                 name="trials",
                 showlegend=False,
                 marker={
-                    "color": [trial.step_ns.median / factor for trial in shown if trial.step_ns],
+                    "color": values,
                     "colorscale": "Cividis",
                     "reversescale": True,
-                    "size": 12,
-                    "line": {"width": 1, "color": theme.ink(scheme).surface},
-                    "colorbar": {
-                        "title": {"text": f"Step time<br>({unit})", "font": {"size": 12}},
-                        "tickfont": {"size": 12, "color": theme.ink(scheme).faint},
-                        "thickness": 12,
-                        "outlinewidth": 0,
-                    },
+                    "size": 12 if surface is None else 10,
+                    "line": {"width": 1.2, "color": "#ffffff"},
+                    **(colors if surface is None else {name: colors[name] for name in ("cmin", "cmax")}),
                 },
-                hovertext=[_hover(trial) for trial in shown],
+                hovertext=[trial_words(trial) for trial in shown],
                 hovertemplate="%{hovertext}<extra></extra>",
             )
         )
     _mark(figure, past.default, ("default", "square-open", theme.ink(scheme).faint))
     if past.result is not None:
         _mark(figure, past.result.knobs, ("kept", "circle-open", theme.VERMILLION))
-    values = [_knobs(trial)[0] for trial in shown] + [past.default.get("fusion_bytes", 0)]
-    ticks = _byte_ticks([value for value in values if value > 0])
+    tried = [_knobs(trial)[0] for trial in shown] + [past.default.get("fusion_bytes", 0)]
+    ticks = _byte_ticks([value for value in tried if value > 0])
     figure.update_xaxes(
         title_text="Fusion buffer (bytes)", type="log", tickvals=ticks, ticktext=[size(t) for t in ticks]
     )
     figure.update_yaxes(title_text="Cycle time (ms)", type="log", tickvals=CYCLE_TICKS_MS)
     return figure
+
+
+def _colors(values: Sequence[float], surface: Surface | None) -> dict[str, float]:
+    """One range of colours for trials and surface."""
+    every = [*values, *((100 * surface.share).ravel().tolist() if surface is not None else [])]
+    known = [value for value in every if math.isfinite(value)]
+    return {"cmin": min(known), "cmax": max(known)} if known else {"cmin": 0.0, "cmax": 1.0}
+
+
+def _bar(scheme: Scheme) -> dict[str, object]:
+    return {
+        "title": {"text": "Step time<br>(% of default)", "font": {"size": 12}},
+        "tickfont": {"size": 12, "color": theme.ink(scheme).faint},
+        "thickness": 12,
+        "outlinewidth": 0,
+    }
+
+
+def _surface(surface: Surface, colors: Mapping[str, object]) -> go.Contour:
+    return go.Contour(
+        x=surface.fusion_bytes,
+        y=surface.cycle_ns / 1e6,
+        z=100 * surface.share,
+        customdata=100 * surface.deviation,
+        name="expected",
+        colorscale="Cividis",
+        reversescale=True,
+        zmin=colors["cmin"],
+        zmax=colors["cmax"],
+        colorbar=colors["colorbar"],
+        contours={"coloring": "heatmap"},
+        line={"width": 0.6, "color": "rgba(255,255,255,0.5)"},
+        opacity=0.85,
+        hovertemplate="expected: %{z:.1f} ± %{customdata:.1f} % of the default's step time<extra></extra>",
+    )
 
 
 def _knobs(trial: Trial) -> tuple[int, int]:

@@ -8,11 +8,18 @@ import dash_ag_grid as dag
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, html, no_update
 
-from ringtune.dashboard.components import card, empty, graph, problems, shown
+from ringtune.dashboard import routes
+from ringtune.dashboard.components import address_store, card, empty, follow_place, graph, problems, shown
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import tuning
+from ringtune.dashboard.data.analysis import Analysis
+from ringtune.dashboard.data.timeline_prepare import Preparing
+from ringtune.dashboard.data.timeline_shapes import Window
 from ringtune.dashboard.data.tuning import SOURCES, TuningHistory
 from ringtune.dashboard.figures import tuning as figures
+from ringtune.dashboard.figures import tuning_more as more
+from ringtune.dashboard.pages.stragglers import analysis_of
+from ringtune.dashboard.pages.timeline_state import address
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import duration, plain, size
@@ -28,12 +35,31 @@ def layout(_context: Context, _route: Route) -> html.Div:
             dmc.SimpleGrid(
                 [
                     card("Trials", graph("tuning-trials", 340), "Median step time of each setting with its interval."),
-                    card("Settings tried", graph("tuning-plane", 340), "Both knobs, coloured by step time."),
+                    card(
+                        "Settings tried",
+                        graph("tuning-plane", 340),
+                        "Points are trials; between them, what they let expect (a Gaussian process).",
+                    ),
+                    card(
+                        "Time lost so far",
+                        graph("tuning-lost", 300),
+                        "What the search cost against training with the default.",
+                    ),
+                    card(
+                        "Which knob matters",
+                        graph("tuning-importance", 300),
+                        "Shares of the differences between settings (functional ANOVA, by Optuna).",
+                    ),
                 ],
                 cols={"base": 1, "md": 2},
                 spacing="md",
             ),
-            card("All trials", _grid()),
+            card("All settings", graph("tuning-parallel", 340), "One line a trial, from its knobs to its step time."),
+            card(
+                "All trials",
+                html.Div([_grid(), dmc.Text(id="tuning-missed", size="sm", c="dimmed", mt=6)]),
+                "A click on a knobs version leads to the steps that ran under it in the timeline.",
+            ),
         ],
         gap="md",
     )
@@ -43,7 +69,12 @@ def layout(_context: Context, _route: Route) -> html.Div:
         "ringtune tune -np 2 python train.py",
     )
     return html.Div(
-        [html.Div(id="tuning-problems"), html.Div(charts, id="tuning-charts"), html.Div(nothing, id="tuning-empty")]
+        [
+            html.Div(id="tuning-problems"),
+            address_store("tuning"),
+            html.Div(charts, id="tuning-charts"),
+            html.Div(nothing, id="tuning-empty"),
+        ]
     )
 
 
@@ -67,7 +98,7 @@ def _grid() -> dag.AgGrid:
         {"field": "step_ns", "headerName": "Step time", "valueFormatter": {"function": "params.data.step"}, **_NUMBER},
         {"field": "interval", "headerName": "Interval", "minWidth": 170, **_NUMBER},
         {"field": "steps", "headerName": "Steps", "maxWidth": 90, **_NUMBER},
-        {"field": "epoch", "headerName": "Knobs version", **_NUMBER},
+        {"field": "epoch", "headerName": "Knobs version", **_NUMBER, "cellClass": f"{_NUMBER['cellClass']} rt-link"},
     ]
     return dag.AgGrid(
         id="tuning-grid",
@@ -76,6 +107,7 @@ def _grid() -> dag.AgGrid:
         defaultColDef={"sortable": True, "resizable": True},
         dashGridOptions={"domLayout": "autoHeight", "rowHeight": 36, "headerHeight": 38, "animateRows": False},
         columnSize="responsiveSizeToFit",
+        className="rt-dense",
         style={"height": None, "width": "100%"},
     )
 
@@ -127,6 +159,9 @@ def register(app: Dash, context: Context) -> None:
         Output("tuning-words", "children"),
         Output("tuning-trials", "figure"),
         Output("tuning-plane", "figure"),
+        Output("tuning-lost", "figure"),
+        Output("tuning-importance", "figure"),
+        Output("tuning-parallel", "figure"),
         Output("tuning-grid", "rowData"),
         Output("tuning-charts", "style"),
         Output("tuning-empty", "style"),
@@ -137,14 +172,49 @@ def register(app: Dash, context: Context) -> None:
     def fill(_stamp: str | None, scheme: str | None, pathname: str | None) -> tuple[Any, ...]:
         run = context.run(context.route(pathname, ""))
         if run is None:
-            return (no_update,) * 7
-        past, look = context.tuning(run), scheme_of(scheme)
+            return (no_update,) * 10
+        past, known, look = context.tuning(run), context.learned(run), scheme_of(scheme)
         return (
             problems(past.problems),
             decision(past),
             figures.trials(past, look),
-            figures.plane(past, look),
+            figures.plane(past, look, surface=known.surface),
+            more.lost(past, look),
+            more.importance(known.importance, look),
+            more.parallel(past, look),
             table_rows(past),
             shown(past),
             shown(not past),
         )
+
+    @app.callback(
+        Output("tuning-place", "data"),
+        Output("tuning-missed", "children"),
+        Input("tuning-grid", "cellClicked"),
+        State("url", "pathname"),
+        prevent_initial_call=True,
+    )
+    def lead(clicked: dict[str, Any] | None, pathname: str | None) -> tuple[Any, Any]:
+        if (clicked or {}).get("colId") != "epoch":
+            return no_update, no_update
+        route = context.route(pathname, "")
+        found = version_place(analysis_of(context, pathname), (clicked or {}).get("value"))
+        if isinstance(found, str):
+            return no_update, found
+        query = address("", found, {})["search"]
+        return f"{routes.href(Route('timeline', route.run), context.prefix)}?{query}", ""
+
+    follow_place(app, "tuning")
+
+
+def version_place(found: Analysis | Preparing | str | None, version: object) -> Window | str:
+    """Return the window of the steps that ran under a version of the knobs, or why there is none."""
+    if not isinstance(found, Analysis):
+        known = {"Preparing": "The timeline is being prepared; try again", "NoneType": "No timeline was recorded"}
+        return known.get(type(found).__name__, str(found))
+    for one in found.document["summary"]["epochs"]:
+        if one["epoch"] == version and one["first_step"] >= 0:
+            window = found.window_ns(one["first_step"], one["last_step"])
+            if window is not None:
+                return Window(*map(float, window)).widened(0.03)
+    return f"No step under version {version} is in the timeline"

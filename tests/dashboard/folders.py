@@ -96,6 +96,7 @@ def tuned(run: Path, trials: int = 24) -> None:
                     "low": median * (0.975 if early else 0.988),
                     "high": median * (1.03 if early else 1.013),
                 },
+                "lost_ns": 18_000_000 * number,
             }
         )
 

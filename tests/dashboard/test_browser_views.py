@@ -108,3 +108,21 @@ def test_texts_in_saved_data_are_no_formulas(visit: Visit, url: str) -> None:
     }"""
     found = visit.page.evaluate(f"window.ringtuneExport.csv({plot})")
     assert found == "series,A b,y,note\r\n'=1+1,-1,-3,\"a,<b>\"\r\n'=1+1,2.5,,x; y\r\n"
+
+
+def test_tuning_shows_what_was_learned_and_a_version_leads_to_the_timeline(
+    visit: Visit, url: str, runs: dict[str, Path]
+) -> None:
+    page = visit.page
+    page.goto(f"{url}/run/{quote(runs['done'].name)}/tuning")
+    for name in ("trials", "plane", "lost", "importance", "parallel"):
+        page.wait_for_selector(f"#tuning-{name} .js-plotly-plot .main-svg")
+    page.wait_for_selector("#tuning-importance >> text=Fusion buffer")
+    page.wait_for_selector("#tuning-plane .contourlayer path")
+    page.click("#tuning-grid .ag-row[row-index='9'] [col-id=epoch]")
+    page.wait_for_selector("#tuning-missed >> text=No step under version 10 is in the timeline")
+    page.click("#tuning-grid .ag-row[row-index='1'] [col-id=epoch]")
+    page.wait_for_url("**/timeline?from=*")
+    page.wait_for_selector("#timeline-graph .bars .point", state="attached")
+    assert visit.complaints == []
+    assert visit.outside(url) == []

@@ -20,8 +20,8 @@ def test_the_report_opens_from_a_file_without_any_request(visit: Visit, runs: di
     assert result.exit_code == 0, result.output
     home = output.as_uri()
     visit.page.goto(home)
-    visit.page.wait_for_selector("#figure-13 .main-svg")
-    assert visit.page.locator(".figure:has(.main-svg)").count() == 14
+    visit.page.wait_for_selector("#figure-16 .main-svg")
+    assert visit.page.locator(".figure:has(.main-svg)").count() == 17
     assert [section.inner_text() for section in visit.page.locator("h2").all()] == [
         "Summary", "Steps", "Timeline", "Stragglers", "Communication", "Tuning", "Scaling", "Machines", "Settings",
     ]  # fmt: skip
