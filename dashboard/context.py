@@ -11,14 +11,15 @@ from typing import TypeVar
 
 from ringtune import layout
 from ringtune.dashboard import places, routes
-from ringtune.dashboard.data import compare, job, scaling, timeline_store, trace, tuning
+from ringtune.dashboard.data import compare, job, scaling, scaling_runs, timeline_store, trace, tuning
 from ringtune.dashboard.data.analysis import Analysis, analyse, open_analysis
 from ringtune.dashboard.data.cache import Cache
 from ringtune.dashboard.data.compare import Contrast
 from ringtune.dashboard.data.files import Signature, Unreadable, listing, signature
 from ringtune.dashboard.data.posterior import Learned, learned
-from ringtune.dashboard.data.runs import RunInfo, RunsFolder, UnknownRun
+from ringtune.dashboard.data.runs import RunInfo, RunsFolder, UnknownRun, newest_walls
 from ringtune.dashboard.data.scaling import ScalingTable
+from ringtune.dashboard.data.scaling_runs import Factors
 from ringtune.dashboard.data.steps import StepReader, Steps
 from ringtune.dashboard.data.timeline import TimelineIndex
 from ringtune.dashboard.data.timeline_prepare import Preparations, Preparing
@@ -156,6 +157,29 @@ class Context:
             return compare.of_traces(*traces) if len(traces) == 2 else compare.of_logs(*map(self.steps, runs))
 
         return self._small.get(("contrast", first.path, second.path), state, build)
+
+    def walls(self, run: RunInfo) -> list[int]:
+        """Return the newest step times of rank 0 in nanoseconds, at least 1 each."""
+        log = layout.step_log(run.path, 0)
+        found = self._small.get(("walls", run.path), signature([log]), lambda: newest_walls(run.path, log)[1])
+        return [wall for wall in found if wall > 0]
+
+    def factors(self, run: RunInfo, reference: RunInfo | None, *, strong: bool) -> Factors | None:
+        """Return the factors of a run's efficiency; None without a timeline that can be shown at once.
+
+        Raises:
+            Unreadable: The timeline does not say when ranks waited.
+        """
+        runs = (run, reference) if reference and reference.id != run.id else (run,)
+        indexes = [self._ready(one) for one in runs]
+        own = indexes[0]
+        if own is None:
+            return None
+        state = (*(self._timeline_state(one.path) for one in runs), tuple(map(bool, indexes)))
+        traces = [job.recorded(one) for one in indexes if one]
+        label = f"{run.name} · {run.ranks}"
+        key = ("factors", run.path, strong)
+        return self._small.get(key, state, lambda: scaling_runs.factors(label, *traces, strong=strong))
 
     def _ready(self, run: RunInfo) -> TimelineIndex | None:
         """Return the timeline of a run if it has steps and can be shown at once."""

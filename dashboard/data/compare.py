@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ringtune.dashboard.data import job
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.runs import RunInfo
-from ringtune.dashboard.data.steps import WARM_UP_STEPS, Floats, Steps, steady
+from ringtune.dashboard.data.steps import Floats, Steps, steady
 from ringtune.dashboard.units import duration, plain, size
 from ringtune.errors import RingtuneError
 from ringtune.timeline.comparison import Change, Samples, compare, contrast
@@ -57,18 +58,11 @@ def of_traces(first: Trace, second: Trace) -> Contrast:
         Unreadable: One of them has fewer than two steps.
     """
     try:
-        found = compare(_newest(first), _newest(second))
+        found = compare(job.steady(first, NEWEST_STEPS), job.steady(second, NEWEST_STEPS))
     except RingtuneError as error:
         raise Unreadable(f"The timelines cannot be compared: {plain(error, 300)}") from error
     steps = (found.first_steps, found.second_steps)
     return Contrast(found.changes, steps, "timelines", (found.only_first, found.only_second))
-
-
-def _newest(trace: Trace) -> Trace:
-    step = np.asarray(trace.spans.step)
-    last = int(step.max(initial=-1))
-    kept = trace.spans.take(step >= max(min(WARM_UP_STEPS, last - 1), last - NEWEST_STEPS + 1))
-    return Trace(kept, trace.instants, trace.parts, trace.source, trace.clock)
 
 
 def of_logs(first: Steps, second: Steps) -> Contrast | None:

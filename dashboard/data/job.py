@@ -7,10 +7,12 @@ the newest steps say enough.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ringtune.dashboard.data.files import Unreadable
+from ringtune.dashboard.data.steps import WARM_UP_STEPS
 from ringtune.dashboard.data.timeline import TimelineIndex
 from ringtune.dashboard.units import plain
 from ringtune.errors import RingtuneError
@@ -30,6 +32,14 @@ def recorded(index: TimelineIndex, hosts: Sequence[str] = ()) -> Trace:
         spans = spans.take(np.asarray(spans.step) > last - steps)
     parts = tuple(PartInfo(rank, host=hosts[rank] if rank < len(hosts) else "") for rank in index.ranks)
     return Trace(spans, index.instants, parts, "merged", "job")
+
+
+def steady(trace: Trace, newest: int) -> Trace:
+    """Return a trace of its newest steps alone, warm-up left out."""
+    step = np.asarray(trace.spans.step)
+    last = int(step.max(initial=-1))
+    kept = trace.spans.take(step >= max(min(WARM_UP_STEPS, last - 1), last - newest + 1))
+    return replace(trace, spans=kept)
 
 
 def fitted(trace: Trace, name: str) -> Model:

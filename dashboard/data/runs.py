@@ -230,14 +230,20 @@ def _machines(path: Path) -> list[dict[str, Any]]:
 
 
 def newest_steps(run: Path, log: Path) -> tuple[int, float]:
-    """Return the number of steps of a step log and the median duration of the newest ones in nanoseconds.
+    """Return the number of steps of a step log and the median duration of the newest ones in nanoseconds."""
+    steps, walls = newest_walls(run, log)
+    return steps, statistics.median(walls) if walls else float("nan")
+
+
+def newest_walls(run: Path, log: Path) -> tuple[int, list[int]]:
+    """Return the number of steps of a step log and the durations of the newest ones in nanoseconds.
 
     Only the end of the file is read: the table of runs must stay quick with hundreds of long runs.
     """
     try:
         content, _ = read_tail(run, log, _TAIL_BYTES)
     except Unreadable:
-        return 0, float("nan")
+        return 0, []
     walls, newest = [], -1
     for line in content[: content.rfind(b"\n") + 1].splitlines():
         try:
@@ -249,7 +255,7 @@ def newest_steps(run: Path, log: Path) -> tuple[int, float]:
             # The first step counts from init: it holds the start of the job, not a step's work.
             if integer(row.get("step")) > 0:
                 walls.append(integer(row.get("end_ns")) - integer(row.get("begin_ns")))
-    return newest + 1, statistics.median(walls) if walls else float("nan")
+    return newest + 1, walls
 
 
 def rank_files(run: Path, folder: Path, suffix: str) -> dict[int, Path]:

@@ -29,6 +29,9 @@ class ScalingSeries:
         facts: How it was measured, in words.
         created_unix_ns: When.
         points: Rates of the whole job and efficiencies (1 = ideal).
+        alone: Rate of a rank alone, of which the ideal is made; None: the first point's share of a rank.
+        predicted: What the cost model says, at the points' ranks and beyond.
+        batch_size: Of a rank; 0 where it is not known.
     """
 
     id: str
@@ -39,12 +42,16 @@ class ScalingSeries:
     facts: str
     created_unix_ns: int
     points: tuple[ScalingPoint, ...]
+    alone: float | None = None
+    predicted: tuple[ScalingPoint, ...] = ()
+    batch_size: int = 0
 
     def ideal(self) -> tuple[list[int], list[float]]:
-        """Return ranks and rates of perfect scaling from the smallest job measured."""
+        """Return ranks and rates of perfect scaling."""
         base = self.points[0]
-        per_rank = base.rate.median / base.ranks
-        return [point.ranks for point in self.points], [per_rank * point.ranks for point in self.points]
+        per_rank = self.alone if self.alone is not None else base.rate.median / base.ranks
+        ranks = sorted({point.ranks for point in (*self.points, *self.predicted)})
+        return ranks, [per_rank * n for n in ranks]
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,7 @@ def _series(run: RunInfo, record: ScalingRecord) -> ScalingSeries:
         facts=_facts(record.data),
         created_unix_ns=integer(record.data.get("created_unix_ns")),
         points=points,
+        batch_size=integer(record.data.get("batch_size")),
     )
 
 

@@ -9,9 +9,18 @@ import plotly.graph_objects as go
 
 from ringtune.dashboard import theme
 from ringtune.dashboard.data.scaling import ScalingSeries
+from ringtune.dashboard.data.scaling_runs import Factors
 from ringtune.dashboard.theme import Scheme
 from ringtune.dashboard.units import markup, number, percent
 from ringtune.timeline.records import Estimate
+
+FACTORS = (
+    ("computation", "More computing", theme.PURPLE),
+    ("load_balance", "Uneven load", theme.ORANGE),
+    ("serialisation", "Waiting for others", theme.VERMILLION),
+    ("transfer", "Transfer", theme.BLUE),
+)
+"""Attribute of `Factors`, what is lost by it, its colour; in the order in which they are taken off."""
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
 
@@ -34,9 +43,13 @@ def rate(series: Sequence[ScalingSeries], scheme: Scheme = "light", height: int 
                     hovertemplate="%{x} ranks · ideal: %{y:,.4~g} " + markup(one.unit) + "<extra></extra>",
                 )
             )
+        _predicted(figure, one, position, [point.rate for point in one.predicted], 1.0)
         figure.add_trace(_measured(one, position, [point.rate for point in one.points], 1.0))
     units = sorted({one.unit for one in series})
     figure.update_yaxes(title_text=f"Throughput ({markup(' or '.join(units))})", rangemode="tozero")
+    if any(one.predicted for one in series):
+        # What was measured would be a speck in the corner of what is predicted.
+        figure.update_yaxes(type="log", rangemode="normal", dtick=1)
     return _ranks_axis(figure, series)
 
 
@@ -44,6 +57,7 @@ def efficiency(series: Sequence[ScalingSeries], scheme: Scheme = "light", height
     """Draw efficiency in per cent against ranks, with intervals; 100 % is perfect scaling."""
     figure = theme.blank(scheme, height)
     for position, one in enumerate(series):
+        _predicted(figure, one, position, [p.efficiency for p in one.predicted if p.efficiency is not None], 100.0)
         known = [(point.ranks, point.efficiency) for point in one.points if point.efficiency is not None]
         if known:
             figure.add_trace(_measured(one, position, [value for _, value in known], 100.0, [r for r, _ in known]))
@@ -69,6 +83,70 @@ def _measured(
     )
 
 
+def _predicted(figure: go.Figure, one: ScalingSeries, position: int, values: Sequence[Estimate], factor: float) -> None:
+    """Draw what the cost model says: a dashed line in its band."""
+    if not values:
+        return
+    ranks, color = [point.ranks for point in one.predicted], theme.rank_color(position)
+    figure.add_trace(
+        go.Scatter(
+            x=[*ranks, *reversed(ranks)],
+            y=[factor * value.high for value in values] + [factor * value.low for value in reversed(values)],
+            mode="lines",
+            fill="toself",
+            fillcolor=color,
+            opacity=0.16,
+            line={"width": 0},
+            hoverinfo="skip",
+            showlegend=False,
+            legendgroup="predicted",
+        )
+    )
+    figure.add_trace(
+        go.Scatter(
+            x=ranks,
+            y=[factor * value.median for value in values],
+            name="predicted",
+            mode="lines",
+            line={"color": color, "width": 1.8, "dash": "dash"},
+            legendgroup="predicted",
+            showlegend=not any(trace.name == "predicted" for trace in figure.data),
+            hovertext=[f"predicted · {_hover(one, n, value, factor)}" for n, value in zip(ranks, values, strict=True)],
+            hovertemplate="%{hovertext}<extra></extra>",
+        )
+    )
+
+
+def factors(found: Sequence[Factors], scheme: Scheme = "light", height: int = 320) -> go.Figure:
+    """Draw where efficiency went: what is left, and on top of it what each factor took, down from 100 %."""
+    figure = theme.blank(scheme, height)
+    left = [1.0] * len(found)
+    bars = []
+    for name, label, color in FACTORS:
+        values = [getattr(one, name) for one in found]
+        after = [rest * (1.0 if value is None else min(value, 1.0)) for rest, value in zip(left, values, strict=True)]
+        lost = [rest - now for rest, now in zip(left, after, strict=True)]
+        bars.append((label, color, lost, [f"{label}: {percent(value)}" for value in values]))
+        left = after
+    kept = [f"Efficiency: {percent(one.efficiency)}, the product" for one in found]
+    for label, color, shares, words in [("Efficiency", theme.BEST_COLOR, left, kept), *reversed(bars)]:
+        figure.add_trace(
+            go.Bar(
+                name=label,
+                width=min(0.5, 0.12 * len(found)),
+                x=[markup(one.label, 40) for one in found],
+                y=[100 * share for share in shares],
+                marker={"color": color, "line": {"width": 0}},
+                hovertext=[f"{markup(one.label, 40)}<br>{word}" for one, word in zip(found, words, strict=True)],
+                hovertemplate="%{hovertext}<extra></extra>",
+            )
+        )
+    figure.update_layout(barmode="stack", bargap=0.45, legend={"traceorder": "normal"})
+    figure.update_xaxes(title_text="Run · ranks", type="category")
+    figure.update_yaxes(title_text="Share of ideal (%)", range=[0, 104])
+    return figure
+
+
 def _error(values: Sequence[Estimate], factor: float, position: int) -> dict[str, Any]:
     return {
         "type": "data",
@@ -90,7 +168,7 @@ def _hover(one: ScalingSeries, ranks: int, value: Estimate, factor: float) -> st
 
 
 def _ranks_axis(figure: go.Figure, series: Sequence[ScalingSeries]) -> go.Figure:
-    ranks = sorted({point.ranks for one in series for point in one.points})
+    ranks = sorted({point.ranks for one in series for point in (*one.points, *one.predicted)})
     figure.update_layout(showlegend=True)
     # Ticks where something was measured; a doubling takes the same room everywhere once there are many.
     wide = bool(ranks) and ranks[-1] >= 8

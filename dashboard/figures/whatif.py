@@ -64,6 +64,7 @@ def _line(figure: go.Figure, curve: Sequence[Answer], name: str, look: tuple[str
         go.Scatter(
             x=[*ranks, *reversed(ranks)],
             y=[100 * a.efficiency.high for a in curve] + [100 * a.efficiency.low for a in reversed(curve)],
+            mode="lines",
             fill="toself",
             fillcolor=color,
             opacity=0.16,

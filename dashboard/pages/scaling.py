@@ -11,20 +11,28 @@ from dash import Dash, Input, Output, State, html, no_update
 from ringtune.dashboard.components import address_store, card, empty, follow_address, graph, problems, shown, table
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.scaling import ScalingSeries, ScalingTable
+from ringtune.dashboard.data.scaling_runs import PREFIX
 from ringtune.dashboard.figures import scaling as figures
+from ringtune.dashboard.pages import scaling_parts as parts
+from ringtune.dashboard.pages.scaling_parts import Wish
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import count, moment, number, percent
 
 SERIES_LIMIT = 8
+KINDS = {"weak": "Weak scaling", "strong": "Strong scaling"}
+_RATE_HINT = (
+    "Of the whole job. Dotted: ideal; dashed: predicted. Of runs: weak, each rank keeps its work; strong, the job does."
+)
 HEAD = ("Measurement", "Ranks", "Hosts", "Throughput", "Efficiency", "What", "When")
 
 
 def layout(context: Context, route: Route) -> html.Div:
     """Return the page; its callback fills it. Without a run it shows the records of all runs."""
-    found = records(context, route)
-    options = [{"value": one.id, "label": f"{one.label} ({one.facts})"} for one in found.series]
+    found = parts.measured(context, route)
+    options = [{"value": one.id, "label": f"{one.label} ({_about(one)})"} for one in found.series]
     chosen = [one.id for one in found.chosen(route.list("series")).series][:SERIES_LIMIT]
+    with_runs = any(one.id.startswith(PREFIX) for one in found.series)
     select = dmc.MultiSelect(
         id="scaling-series",
         data=options,
@@ -33,18 +41,38 @@ def layout(context: Context, route: Route) -> html.Div:
         searchable=True,
         clearable=True,
         maxValues=SERIES_LIMIT,
-        style=shown(len(options) > 1 or not route.run),
+        style={"flex": 1, "minWidth": 260, **shown(len(options) > 1 or not route.run)},
+    )
+    kind = dmc.SegmentedControl(
+        id="scaling-kind",
+        data=[{"value": key, "label": word} for key, word in KINDS.items()],
+        value="strong" if route.query.get("scaling") == "strong" else "weak",
+        size="sm",
+        style=shown(with_runs),
+        **{"aria-label": "What runs of one name have in common"},
+    )
+    predict = dmc.Switch(
+        id="scaling-predict", label="Prediction", checked=route.query.get("predict") != "0", size="sm", mb=8
     )
     charts = dmc.Stack(
         [
-            select,
+            dmc.Group([select, kind, predict], gap="md", align="flex-end"),
             dmc.SimpleGrid(
                 [
-                    card("Throughput", graph("scaling-rate", 380), "The whole job, with intervals; dotted: ideal."),
+                    card("Throughput", graph("scaling-rate", 380), _RATE_HINT),
                     card("Efficiency", graph("scaling-efficiency", 380), "Throughput as a share of ideal scaling."),
                 ],
                 cols={"base": 1, "md": 2},
                 spacing="md",
+            ),
+            html.Div(
+                card(
+                    "Where efficiency goes",
+                    graph("scaling-factors", 320),
+                    "Of runs with a timeline: factors that multiply to the efficiency, each takes its share off 100 %.",
+                ),
+                id="scaling-pop",
+                style=shown(False),
             ),
             card("Measured", html.Div(id="scaling-table")),
         ],
@@ -52,7 +80,8 @@ def layout(context: Context, route: Route) -> html.Div:
     )
     nothing = empty(
         "No scaling measured yet" if not route.run else "This run holds no scaling record",
-        "The benchmark trains one model on growing numbers of ranks and records images per second. Run it:",
+        "The benchmark trains one model on growing numbers of ranks and records images per second. Run it, or run one "
+        "script on several numbers of ranks under one --name:",
         "ringtune bench resnet -np 1,2 --model resnet50 --batch-size 8",
     )
     title = [] if route.run else [dmc.Title("Scaling", order=2, className="rt-run-name", mb="md")]
@@ -67,12 +96,11 @@ def layout(context: Context, route: Route) -> html.Div:
     )
 
 
-def records(context: Context, route: Route) -> ScalingTable:
-    """Return the scaling records of the route's run, or of all runs."""
-    if not route.run:
-        return context.scaling([row.info for row in context.folder.rows()])
-    run = context.run(route)
-    return context.scaling([run]) if run else ScalingTable(())
+def _about(one: ScalingSeries) -> str:
+    if one.id.startswith(PREFIX):
+        ranks = [count(point.ranks) for point in one.points]
+        return f"{', '.join(ranks)} rank{'s' if ranks != ['1'] else ''}"
+    return one.facts
 
 
 def table_rows(series: tuple[ScalingSeries, ...]) -> list[list[str]]:
@@ -88,11 +116,14 @@ def table_rows(series: tuple[ScalingSeries, ...]) -> list[list[str]]:
     return rows
 
 
-def address(pathname: str | None, found: ScalingTable, chosen: list[str]) -> dict[str, str]:
-    """Return the address of the view: the chosen series, nothing when all are."""
-    everything = len(chosen) == len(found.series)
-    query = "" if everything or not chosen else urlencode({"series": ",".join(quote(one, safe="") for one in chosen)})
-    return {"path": pathname or "/", "search": query}
+def address(pathname: str | None, found: ScalingTable, chosen: list[str], wish: Wish) -> dict[str, str]:
+    """Return the address of the view: the chosen series, nothing when all are; and what is not as usual."""
+    query = {"scaling": "strong"} if wish.strong else {}
+    if not wish.predict:
+        query["predict"] = "0"
+    if chosen and len(chosen) != len(found.series):
+        query["series"] = ",".join(quote(one, safe="") for one in chosen)
+    return {"path": pathname or "/", "search": urlencode(query)}
 
 
 def register(app: Dash, context: Context) -> None:
@@ -103,28 +134,38 @@ def register(app: Dash, context: Context) -> None:
         Output("scaling-rate", "figure"),
         Output("scaling-efficiency", "figure"),
         Output("scaling-table", "children"),
+        Output("scaling-factors", "figure"),
+        Output("scaling-pop", "style"),
         Output("scaling-charts", "style"),
         Output("scaling-empty", "style"),
         Output("scaling-address", "data"),
-        Input("stamp", "data"),
-        Input("scheme", "data"),
-        Input("scaling-series", "value"),
-        State("url", "pathname"),
+        inputs={
+            "chosen": Input("scaling-series", "value"),
+            "kind": Input("scaling-kind", "value"),
+            "predict": Input("scaling-predict", "checked"),
+            "stamp": Input("stamp", "data"),
+            "scheme": Input("scheme", "data"),
+            "pathname": State("url", "pathname"),
+        },
     )
-    def fill(_stamp: str | None, scheme: str | None, chosen: list[str] | None, pathname: str | None) -> tuple[Any, ...]:
-        route = context.route(pathname, "")
+    def fill(chosen: list[str] | None, kind: str | None, predict: bool | None, **more: Any) -> tuple[Any, ...]:
+        route, wish = context.route(more["pathname"], ""), Wish(kind == "strong", bool(predict))
         if route.page != "scaling":
-            return (no_update,) * 7
-        found, look = records(context, route), scheme_of(scheme)
+            return (no_update,) * 9
+        found, known = parts.measured(context, route, strong=wish.strong), parts.groups(context, route)
         series = found.chosen(chosen).series[:SERIES_LIMIT] if chosen else ()
+        series, look = parts.with_predictions(context, series, known, wish), scheme_of(more["scheme"])
+        lost, why_not = parts.factors(context, series, known, wish)
         return (
-            problems(found.problems),
+            problems([*found.problems, *why_not]),
             figures.rate(series, look),
             figures.efficiency(series, look),
             table(HEAD, table_rows(series)),
+            figures.factors(lost, look),
+            shown(lost),
             shown(found.series),
             shown(not found.series),
-            address(pathname, found, chosen or []),
+            address(more["pathname"], found, chosen or [], wish),
         )
 
     follow_address(app, "scaling")

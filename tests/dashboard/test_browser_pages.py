@@ -75,3 +75,21 @@ def test_compare_without_runs_says_what_to_do(visit: Visit, url: str, runs: dict
     plot = page.locator("#compare-spread .main-svg").first.bounding_box()
     assert plot["width"] > 600 and plot["height"] > 250
     assert visit.complaints == []
+
+
+def test_scaling_predicts_beyond_what_was_measured(visit: Visit, url: str, runs: dict[str, Path]) -> None:
+    page = visit.page
+    page.goto(f"{url}/run/{quote(runs['failed'].name)}/scaling")
+    page.wait_for_selector("#scaling-rate >> text=predicted")
+    page.wait_for_selector("#scaling-factors >> text=Waiting for others")
+    page.wait_for_selector("#scaling-table >> text=batches/s")
+    page.click("#scaling-kind >> text=Strong scaling")
+    page.wait_for_selector("#scaling-table >> text=steps/s")
+    page.wait_for_url("**/scaling?scaling=strong")
+    page.click("#scaling-predict")
+    page.wait_for_url("**/scaling?scaling=strong&predict=0")
+    visit.until("!document.querySelector('#scaling-rate').innerText.includes('predicted')")
+    page.reload()
+    page.wait_for_selector("#scaling-table >> text=steps/s")
+    assert "predicted" not in page.locator("#scaling-rate").inner_text()
+    assert visit.complaints == []
