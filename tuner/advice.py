@@ -24,10 +24,12 @@ class Workload:
     Attributes:
         collectives: Operations a step.
         bytes: Payload a step and rank, in bytes.
+        trace: Rank 0's timeline of some steps of the warm-up; empty = none.
     """
 
     collectives: int
     bytes: int
+    trace: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,12 @@ class Stored:
     Attributes:
         best: The best known setting other than the default; None when none is known.
         trials: Number of trials in the store.
+        first: Settings that a model of the job puts before the default, best first.
     """
 
     best: Knobs | None
     trials: int
+    first: tuple[Knobs, ...] = ()
 
 
 @dataclass(frozen=True)

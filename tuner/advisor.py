@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from typing import IO, Any
 
 from ringtune.tuner import wire
@@ -80,7 +81,7 @@ class ProcessAdvisor:
         return self._process.pid if self._process is not None else None
 
     def open(self, workload: Workload) -> str:
-        self._send("open", collectives=workload.collectives, bytes=workload.bytes)
+        self._send("open", **asdict(workload))
         return self._job.fingerprint(workload)
 
     def stored(self) -> Stored | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from ringtune.tuner.journal import Journal
 from ringtune.tuner.online import OnlineTuner
 from ringtune.tuner.options import OnlineOptions
 from ringtune.tuner.records import NoteRecord, Record, ResultRecord
-from ringtune.tuner.space import Space
+from ringtune.tuner.space import Space, Surroundings
 from ringtune.tuner.study import StudyOptions, default_storage
 from ringtune.tuner.wire import Setup
 from ringtune.tuner.words import sentence
@@ -29,7 +30,16 @@ from ringtune.tuner.words import sentence
 if TYPE_CHECKING:
     from ringtune.session import Session
 
-_KNOB_OF_VARIABLE = {"FUSION_THRESHOLD": "fusion_bytes", "CYCLE_TIME": "cycle_time_ns"}
+_KNOB_OF_VARIABLE = {
+    "FUSION_THRESHOLD": "fusion_bytes",
+    "CYCLE_TIME": "cycle_time_ns",
+    "SEGMENT_BYTES": "segment_bytes",
+    "CACHE_CAPACITY": "cache_capacity",
+    "ALGORITHM": "algorithm",
+    "ALGORITHM_TABLE": "algorithm",
+    "HIERARCHICAL_ALLREDUCE": "hierarchical",
+    "PLAN": "plan",
+}
 _TALKATIVE = ("trace", "debug", "info")
 
 
@@ -102,17 +112,25 @@ def open_tuner(session: Session) -> TunerExtension | None:
         print("ringtune autotune: a job of one rank sends nothing; nothing to tune", file=sys.stderr, flush=True)
         return None
     run = session.ensure_run_folder()
-    space = space_of(config, session.knobs)
+    space = space_of(config, session.knobs, surroundings(session))
     journal = Journal(layout.tuning_journal(run), config.autotune_log)
     storage = study_options(config, str(layout.tuning_study(run)))
     advisor = ProcessAdvisor(Setup(space, describe_job(session, space), storage))
     return TunerExtension(session, OnlineTuner(space, advisor, online_options(config, session.size)), advisor, journal)
 
 
-def space_of(config: Config, default: Knobs) -> Space:
+def surroundings(session: Session) -> Surroundings:
+    """Return where the job runs; ranks of one host that are told to use TCP are as many hosts."""
+    if session.config.transport == "tcp":
+        return Surroundings(hosts=session.size, local=1)
+    hosts = Counter(session.hosts)
+    return Surroundings(hosts=len(hosts), local=max(hosts.values()))
+
+
+def space_of(config: Config, default: Knobs, place: Surroundings | None = None) -> Space:
     """Return the searched space: without the knobs whose variables the user has set, under either prefix."""
     fixed = [knob for variable, knob in _KNOB_OF_VARIABLE.items() if variable in config.given]
-    return Space.around(default, fixed)
+    return Space.around(default, fixed, place)
 
 
 def online_options(config: Config, world: int) -> OnlineOptions:
@@ -138,7 +156,7 @@ def study_options(config: Config, copy: str) -> StudyOptions:
 
 def describe_job(session: Session, space: Space) -> JobDescription:
     """Return what is known about the job before its first step."""
-    searched = tuple(dimension.name for dimension in space.dimensions)
+    searched = space.names
     fixed = tuple(item for item in sorted(space.default.as_dict().items()) if item[0] not in searched)
     return JobDescription(
         world=session.size,

@@ -24,6 +24,7 @@ class JobDescription:
         versions: Versions of ringtune and the framework.
         searched: Names of the searched knobs.
         fixed: Values of the knobs that are not searched.
+        places: Host of each rank; for the model only, no part of the fingerprint.
     """
 
     world: int = 1
@@ -34,10 +35,12 @@ class JobDescription:
     versions: tuple[tuple[str, str], ...] = ()
     searched: tuple[str, ...] = ()
     fixed: tuple[tuple[str, int], ...] = ()
+    places: tuple[str, ...] = ()
 
     def as_dict(self, workload: Workload) -> dict[str, Any]:
         """Return the description with the workload as JSON values; stored beside the results."""
-        return {**asdict(self), "collectives": workload.collectives, "bytes": workload.bytes}
+        known = {name: value for name, value in asdict(self).items() if name != "places"}
+        return {**known, "collectives": workload.collectives, "bytes": workload.bytes}
 
     def fingerprint(self, workload: Workload) -> str:
         """Return 16 hexadecimal digits that name this kind of job."""

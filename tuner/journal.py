@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import orjson
 
+from ringtune.algorithms import SWITCH
 from ringtune.errors import RingtuneError
 from ringtune.knobs import Knobs
 from ringtune.tuner.records import Record, ResultRecord, TrialRecord
@@ -81,7 +82,8 @@ class Journal:
 def csv_row(knobs: Knobs, score: float) -> bytes:
     """Return a row of Horovod's log: booleans as 0 or 1, milliseconds, MiB; the blank in it is Horovod's."""
     cache, cycle_ms, fusion_mib = int(knobs.cache_capacity > 0), knobs.cycle_time_ns / 1e6, knobs.fusion_bytes / 2**20
-    return f"0,0,0, {cache},{cycle_ms:g},{fusion_mib:g},{score:g}\n".encode()
+    levels = int(SWITCH[knobs.hierarchical] == "on")
+    return f"{levels},0,0, {cache},{cycle_ms:g},{fusion_mib:g},{score:g}\n".encode()
 
 
 def _open(path: Path | None, mode: str) -> IO[bytes] | None:

@@ -140,6 +140,7 @@ class OnlineTuner:
         yield from self._baseline()
         self.phase = "search"
         yield from self._search(stored)
+        yield from self._try_switches()
         self.phase = "confirm"
         verdict = yield from self._confirm(self._candidates())
         self._pending = self._decide(verdict)
@@ -193,16 +194,31 @@ class OnlineTuner:
             stale = 0 if progress >= self._options.min_gain else stale + 1
             best = min(best, self._best().ratio)
 
+    def _try_switches(self) -> Steps:
+        """Try the switches one by one from the best setting so far, going on from each that is better."""
+        tried = {trial.knobs for trial in self.trials}
+        for _ in range(self._options.switch_trials):
+            best = self._best()
+            open_ones = [knobs for knobs in self._space.alternatives(best.knobs) if knobs not in tried]
+            if not open_ones or not (yield from self._affordable()):
+                return
+            tried.add(open_ones[0])
+            yield from self._trial(open_ones[0], "switch", token=None)
+
     def _known(self, stored: Stored) -> list[tuple[Knobs, Source]]:
-        """Settings that need no advisor: the stored best, then the start points that lie elsewhere."""
+        """Settings that need no sampler: the stored best, those of the model, then start points that lie elsewhere."""
         known: list[tuple[Knobs, Source]] = []
         if stored.best is not None:
             known.append((stored.best, "stored"))
-        if stored.trials < _ENOUGH_STORED:
-            taken = [knobs for knobs, _ in known]
-            points = distinct(self._space, self._space.start_points(), apart=_CANDIDATES_APART, taken=taken)
-            known += [(knobs, "start-point") for knobs in points]
-        return known
+        if stored.trials >= _ENOUGH_STORED:
+            return known
+        sources: dict[Knobs, Source] = {knobs: "model" for knobs in stored.first}
+        points = self._space.start_points()
+        for knobs in points:
+            sources.setdefault(knobs, "start-point")
+        taken = [self._default, *(knobs for knobs, _ in known)]
+        chosen = distinct(self._space, sources, apart=_CANDIDATES_APART, taken=taken)
+        return known + [(knobs, sources[knobs]) for knobs in chosen[: len(points)]]
 
     def _affordable(self) -> Generator[Knobs | None, Sample, bool]:
         """Run the default until the budget allows a trial; False when that takes too long."""

@@ -9,17 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeVar
 
-from ringtune.knobs import Knobs
+from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.tuner.scoring import NO_GAIN, Interval
 
-Source = Literal["default", "stored", "start-point", "sampler", "confirm"]
+Source = Literal["default", "stored", "model", "start-point", "sampler", "switch", "confirm"]
 TrialState = Literal["complete", "stopped-early"]
 Decision = Literal["improved", "keep-default", "interrupted"]
 
 
 def knobs_fields(knobs: Knobs) -> dict[str, int]:
-    """Return the searched knobs as the journal holds them."""
-    return {"fusion_bytes": knobs.fusion_bytes, "cycle_time_ns": knobs.cycle_time_ns}
+    """Return a setting as the journal holds it: fusion size, cycle time, and others that differ from `DEFAULTS`."""
+    always = ("fusion_bytes", "cycle_time_ns")
+    usual = DEFAULTS.as_dict()
+    return {name: value for name, value in knobs.as_dict().items() if name in always or value != usual[name]}
 
 
 @dataclass(frozen=True)

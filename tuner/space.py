@@ -1,16 +1,17 @@
 """The searched space: which knobs the tuner may turn, and how far.
 
 All dimensions are searched on a logarithmic scale: a factor of two matters as much at 64 KiB as at 64 MiB. (Horovod
-searches raw megabytes and milliseconds, and its box does not hold its own default.) A knob that the user has set
-himself is left out and keeps his value.
+searches raw megabytes and milliseconds, and its box does not hold its own default.) Knobs without a scale are switches,
+tried one by one where they mean something. A knob that the user has set himself is left out and keeps his value.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.knobs import DEFAULTS, Knobs
 
 
@@ -49,6 +50,52 @@ FUSION = Dimension("fusion_bytes", 64 << 10, 256 << 20, 4 << 10)
 CYCLE = Dimension("cycle_time_ns", 50_000, 50_000_000, 1_000)
 SEARCHED = (FUSION, CYCLE)
 
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where a job runs, as far as it decides which switches mean anything.
+
+    Attributes:
+        hosts: Number of hosts; 1 where ranks that share memory use it.
+        local: Ranks of a host.
+    """
+
+    hosts: int = 1
+    local: int = 1
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A knob without a scale that is tried value by value, from the best setting that the scales have given.
+
+    Attributes:
+        name: Field of `Knobs`.
+        values: What it may be, most promising first.
+        fits: Whether it means anything for a setting there.
+    """
+
+    name: str
+    values: tuple[int, ...]
+    fits: Callable[[Knobs, Surroundings], bool]
+
+
+def _by_levels(knobs: Knobs, place: Surroundings) -> bool:
+    """Whether an allreduce goes by levels: within hosts first, unless the user or the search has said otherwise."""
+    return place.local > 1 and place.hosts > 1 and SWITCH[knobs.hierarchical] != "off" and not knobs.algorithm
+
+
+SWITCHES = (
+    Switch("plan", (1, 0), lambda knobs, place: True),
+    Switch("hierarchical", (0, 2), lambda knobs, place: place.hosts > 1 and place.local > 1),
+    Switch(
+        "algorithm",
+        tuple(ALGORITHMS.index(name) for name in ("table", "ring", "halving-doubling", "recursive-doubling")),
+        lambda knobs, place: place.hosts > 1 and not _by_levels(knobs, place),
+    ),
+    Switch("segment_bytes", (128 << 10, 512 << 10, 32 << 10, 2 << 20), lambda knobs, place: place.hosts > 1),
+    Switch("cache_capacity", (8192, 0), lambda knobs, place: not knobs.plan),
+)
+
 # Places of the start points as (fusion, cycle) on the unit scales: one per corner of the plausible middle, short
 # cycles first because long ones are seldom right and cost the most to try.
 _START = ((0.66, 0.12), (0.45, 0.45), (0.82, 0.62), (0.25, 0.25))
@@ -60,26 +107,51 @@ class Space:
 
     Attributes:
         default: The job's own setting (trial 0); gives the knobs that are not searched.
-        dimensions: The searched knobs; empty when the user has fixed them all.
+        dimensions: The searched knobs with a scale; empty when the user has fixed them all.
+        switches: The searched knobs without one.
+        place: Where the job runs.
     """
 
     default: Knobs = DEFAULTS
     dimensions: tuple[Dimension, ...] = SEARCHED
+    switches: tuple[Switch, ...] = ()
+    place: Surroundings = Surroundings()
 
     @classmethod
-    def around(cls, default: Knobs, fixed: Collection[str] = ()) -> Space:
+    def around(cls, default: Knobs, fixed: Collection[str] = (), place: Surroundings | None = None) -> Space:
         """Return the space without the knobs that the user has set himself.
 
         Args:
             default: The setting the job runs with when nothing is tuned.
             fixed: Names of knobs (fields of `Knobs`) that must keep the default's value.
+            place: Where the job runs; None = only knobs with a scale are searched.
         """
-        return cls(default, tuple(dimension for dimension in SEARCHED if dimension.name not in fixed))
+        dimensions = tuple(dimension for dimension in SEARCHED if dimension.name not in fixed)
+        if place is None:
+            return cls(default, dimensions)
+        return cls(default, dimensions, tuple(one for one in SWITCHES if one.name not in fixed), place)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the searched knobs."""
-        return tuple(dimension.name for dimension in self.dimensions)
+        """Names of the searched knobs, without switches that mean nothing where the job runs."""
+        either = (self.default, replace(self.default, plan=0), replace(self.default, hierarchical=2))
+        switches = (one.name for one in self.switches if any(one.fits(knobs, self.place) for knobs in either))
+        return (*(dimension.name for dimension in self.dimensions), *switches)
+
+    def alternatives(self, knobs: Knobs) -> list[Knobs]:
+        """Return the settings that differ from one in a single switch that means something for it."""
+        return [
+            replace(knobs, **{switch.name: value})
+            for switch in self.switches
+            if switch.fits(knobs, self.place)
+            for value in switch.values
+            if value != getattr(knobs, switch.name)
+        ]
+
+    def same_switches(self, a: Knobs, b: Knobs) -> bool:
+        """Whether two settings differ at most in knobs with a scale."""
+        scaled = {dimension.name: 0 for dimension in SEARCHED}
+        return replace(a, **scaled) == replace(b, **scaled)
 
     def knobs(self, params: Mapping[str, float]) -> Knobs:
         """Return the setting for a suggestion: searched knobs from params (snapped), the rest from the default.
@@ -108,6 +180,7 @@ def distinct(space: Space, settings: Iterable[Knobs], *, apart: float, taken: Se
     """Return the settings, in order, that lie at least apart (unit scale) from those kept before and from taken."""
     kept: list[Knobs] = []
     for knobs in settings:
-        if all(space.distance(knobs, other) >= apart for other in (*taken, *kept)):
+        others = [other for other in (*taken, *kept) if space.same_switches(knobs, other)]
+        if all(space.distance(knobs, other) >= apart for other in others):
             kept.append(knobs)
     return kept

@@ -15,18 +15,21 @@ noise learned, log expected improvement (Ament et al. 2023).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ringtune.errors import RingtuneError
 from ringtune.knobs import Knobs
 from ringtune.tuner.advice import AdvisorState, Outcome, Stored, Suggestion, Workload
 from ringtune.tuner.fingerprint import JobDescription
+from ringtune.tuner.prior import Prior, first_points, learned
 from ringtune.tuner.records import ResultRecord, knobs_fields
 from ringtune.tuner.space import Space
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 WORST = 2.0
 _STARTUP_TRIALS = 3
+_FROM_MODEL = 3
 _BOUNDED_FROM = 6
 """Trials from which the bound means something."""
 
@@ -67,13 +71,17 @@ class StudyAdvisor:
         space: What is searched.
         job: What is known about the job before its first step.
         options: Storage and seed.
+        prior: A model of the job; default: what can be learned from `Workload.trace`.
     """
 
-    def __init__(self, space: Space, job: JobDescription, options: StudyOptions | None = None) -> None:
+    def __init__(
+        self, space: Space, job: JobDescription, options: StudyOptions | None = None, prior: Prior | None = None
+    ) -> None:
         self._space, self._job, self._options = space, job, options or StudyOptions()
         self._studies: list[optuna.Study] = []
         self._asked: dict[int, optuna.trial.Trial] = {}
         self._failure = ""
+        self._prior = prior
 
     @property
     def state(self) -> AdvisorState:
@@ -90,10 +98,17 @@ class StudyAdvisor:
     def open(self, workload: Workload) -> str:
         fingerprint = self._job.fingerprint(workload)
         self._guard(lambda: self._open(fingerprint, workload))
+        if self._prior is None and workload.trace:
+            # Without a model the search begins at fixed points: not worth failing for.
+            with contextlib.suppress(RingtuneError):
+                self._prior = learned(Path(workload.trace), self._job.places)
         return fingerprint
 
     def stored(self) -> Stored | None:
-        return self._guard(self._stored) or Stored(None, 0)
+        stored: Stored = self._guard(self._stored) or Stored(None, 0)
+        if self._prior is None:
+            return stored
+        return replace(stored, first=tuple(first_points(self._space, self._prior, _FROM_MODEL)))
 
     def ask(self) -> Suggestion | None:
         suggestion: Suggestion | None = self._guard(self._ask)
@@ -173,7 +188,7 @@ class StudyAdvisor:
         trials = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
         confirmed = study.user_attrs.get(_CONFIRMED)
         if confirmed is not None:
-            best = self._space.knobs(confirmed)
+            best = Knobs.from_dict(confirmed, base=self._space.default)
             return Stored(best if best != self._space.default else None, len(trials))
         fitting = [t for t in trials if t.values and self._fits(t.params) and t.values[0] < 1.0]
         if not fitting:
@@ -204,6 +219,8 @@ class StudyAdvisor:
         attributes = _attributes(outcome)
         value = min(outcome.ratio, WORST)
         asked = self._asked.pop(outcome.token, None) if outcome.token is not None else None
+        if not self._space.same_switches(outcome.trial.knobs, self._space.default):
+            return  # the sampler's model is of the scales; the journal holds these
         for study in self._studies:
             if asked is not None and study is self._studies[0]:
                 for name, attribute in attributes.items():

@@ -60,13 +60,13 @@ def setup_from(fields: dict[str, Any]) -> Setup:
     dimensions = tuple(dimension for dimension in SEARCHED if dimension.name in fields["searched"])
     job = fields["job"]
     pairs = {name: tuple((key, value) for key, value in job[name]) for name in ("versions", "fixed")}
-    description = JobDescription(**{**job, **pairs, "searched": tuple(job["searched"])})
+    description = JobDescription(**{**job, **pairs, "searched": tuple(job["searched"]), "places": tuple(job["places"])})
     return Setup(Space(Knobs.from_dict(fields["default"]), dimensions), description, StudyOptions(**fields["options"]))
 
 
 def workload_from(fields: dict[str, Any]) -> Workload:
     """Return the workload in an ``open`` request."""
-    return Workload(fields["collectives"], fields["bytes"])
+    return Workload(fields["collectives"], fields["bytes"], fields["trace"])
 
 
 def outcome_fields(outcome: Outcome) -> dict[str, Any]:
@@ -92,13 +92,15 @@ def result_from(fields: dict[str, Any]) -> ResultRecord:
 
 def stored_fields(stored: Stored) -> dict[str, Any]:
     """Return the fields of the message for `stored_from`."""
-    return {"best": stored.best.as_dict() if stored.best is not None else None, "trials": stored.trials}
+    best = stored.best.as_dict() if stored.best is not None else None
+    return {"best": best, "trials": stored.trials, "first": [knobs.as_dict() for knobs in stored.first]}
 
 
 def stored_from(fields: dict[str, Any]) -> Stored:
     """Rebuild what `stored_fields` has packed."""
     best = fields["best"]
-    return Stored(Knobs.from_dict(best) if best is not None else None, fields["trials"])
+    first = tuple(Knobs.from_dict(knobs) for knobs in fields["first"])
+    return Stored(Knobs.from_dict(best) if best is not None else None, fields["trials"], first)
 
 
 def suggestion_fields(suggestion: Suggestion) -> dict[str, Any]:

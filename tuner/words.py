@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import math
 
-from ringtune.knobs import Knobs
-from ringtune.tuner.records import NoteRecord, Record, ResultRecord, StartRecord, TrialRecord
+from ringtune.algorithms import ALGORITHMS, SWITCH
+from ringtune.knobs import DEFAULTS, Knobs
+from ringtune.tuner.records import NoteRecord, Record, ResultRecord, StartRecord, TrialRecord, knobs_fields
 from ringtune.tuner.scoring import Interval
 
 SOURCES = {
     "default": "default",
     "stored": "from an earlier session",
+    "model": "from the cost model",
     "start-point": "start point",
     "sampler": "suggested",
+    "switch": "switch",
     "confirm": "confirmation",
 }
+_HIERARCHICAL = ("auto", "1", "0")
 
 
 def describe(knobs: Knobs) -> str:
-    """Return the searched knobs: ``fusion 32 MiB, cycle 0.25 ms``."""
-    size, unit = knobs.fusion_bytes / (1 << 20), "MiB"
-    if size < 1.0:
-        size, unit = knobs.fusion_bytes / (1 << 10), "KiB"
-    return f"fusion {size:.4g} {unit}, cycle {knobs.cycle_time_ns / 1e6:.3g} ms"
+    """Return a setting: ``fusion 32 MiB, cycle 0.25 ms``, and what else differs from `DEFAULTS`."""
+    words = [f"fusion {_size(knobs.fusion_bytes)}", f"cycle {knobs.cycle_time_ns / 1e6:.3g} ms"]
+    if not knobs.plan:
+        words.append("no plan")
+    if knobs.algorithm:
+        words.append(f"algorithm {ALGORITHMS[knobs.algorithm]}")
+    if knobs.hierarchical:
+        words.append(f"hierarchical {SWITCH[knobs.hierarchical]}")
+    if knobs.segment_bytes != DEFAULTS.segment_bytes:
+        words.append(f"segment {_size(knobs.segment_bytes)}")
+    if not knobs.cache_capacity:
+        words.append("no cache")
+    return ", ".join(words)
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 20):.4g} MiB" if count >= 1 << 20 else f"{count / (1 << 10):.4g} KiB"
 
 
 def percent(share: float) -> str:
@@ -67,7 +83,14 @@ def environment(result: ResultRecord) -> list[str]:
     """Return the lines of an environment that keeps a confirmed setting; the default needs none."""
     if result.decision != "improved":
         return []
-    return [
-        f"RINGTUNE_FUSION_THRESHOLD={result.knobs.fusion_bytes}",
-        f"RINGTUNE_CYCLE_TIME={result.knobs.cycle_time_ns / 1e6:g}",
-    ]
+    knobs = result.knobs
+    lines = {
+        "fusion_bytes": f"RINGTUNE_FUSION_THRESHOLD={knobs.fusion_bytes}",
+        "cycle_time_ns": f"RINGTUNE_CYCLE_TIME={knobs.cycle_time_ns / 1e6:g}",
+        "plan": f"RINGTUNE_PLAN={knobs.plan}",
+        "algorithm": f"RINGTUNE_ALGORITHM={ALGORITHMS[knobs.algorithm]}",
+        "hierarchical": f"RINGTUNE_HIERARCHICAL_ALLREDUCE={_HIERARCHICAL[knobs.hierarchical]}",
+        "segment_bytes": f"RINGTUNE_SEGMENT_BYTES={knobs.segment_bytes}",
+        "cache_capacity": f"RINGTUNE_CACHE_CAPACITY={knobs.cache_capacity}",
+    }
+    return [lines[name] for name in lines if name in knobs_fields(knobs)]

@@ -22,7 +22,7 @@ from ringtune import layout, runfolder
 from ringtune.benchmarks.progress import open_console
 from ringtune.benchmarks.tuning.landscapes import NOISES, Landscape, modelled, read_grid, synthetic
 from ringtune.benchmarks.tuning.procedures import PROCEDURES
-from ringtune.benchmarks.tuning.session import RINGTUNE, Outcome, play
+from ringtune.benchmarks.tuning.session import COLD, RINGTUNE, Outcome, play
 from ringtune.errors import RingtuneError, UsageError
 
 GRIDS = Path(__file__).parent / "grids"
@@ -184,10 +184,12 @@ def tuner(profiles: Path | None, pattern: str, json_file: Path | None, **values:
 
 
 def _procedures(text: str) -> list[str]:
-    chosen = list(PROCEDURES) if text == "all" else [word.strip() for word in text.split(",") if word.strip()]
-    unknown = [word for word in chosen if word not in (RINGTUNE, *PROCEDURES)]
+    chosen = [COLD, *PROCEDURES] if text == "all" else [word.strip() for word in text.split(",") if word.strip()]
+    unknown = [word for word in chosen if word not in (RINGTUNE, COLD, *PROCEDURES)]
     if unknown:
-        raise UsageError(f"no procedure {unknown[0]!r}: expected some of {', '.join((RINGTUNE, *PROCEDURES))}, or all")
+        raise UsageError(
+            f"no procedure {unknown[0]!r}: expected some of {', '.join((RINGTUNE, COLD, *PROCEDURES))}, or all"
+        )
     return [RINGTUNE, *(word for word in chosen if word != RINGTUNE)]
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from random import Random
 from statistics import median
 
-from ringtune.benchmarks.tuning.landscapes import NOISES, Landscape
+from ringtune.benchmarks.tuning.landscapes import NOISES, Landscape, ModelJob
 from ringtune.benchmarks.tuning.procedures import PROCEDURES
 from ringtune.knobs import Knobs
 from ringtune.tuner.fingerprint import JobDescription
 from ringtune.tuner.landscape import SimulatedRun
+from ringtune.tuner.model.cluster import Link
 from ringtune.tuner.online import OnlineTuner
 from ringtune.tuner.options import OnlineOptions
+from ringtune.tuner.prior import Prior
 from ringtune.tuner.space import Space
 from ringtune.tuner.study import StudyAdvisor, StudyOptions
 
-RINGTUNE = "ringtune"
+RINGTUNE, COLD = "ringtune", "ringtune without its model"
 TRIALS, STEPS_PER_TRIAL, SETTLE_STEPS = 15, 10, 2
 _MOST_STEPS = 20_000
 
@@ -99,13 +102,29 @@ class _Ledger:
 def play(landscape: Landscape, noise: str, procedure: str, seed: int) -> Outcome:
     """Run a session to its end."""
     ledger = _Ledger(landscape, noise, seed)
-    end = _ours(ledger, seed) if procedure == RINGTUNE else _theirs(ledger, procedure, seed)
+    if procedure in (RINGTUNE, COLD):
+        end = _ours(ledger, seed, _prior(landscape, seed) if procedure == RINGTUNE else None)
+    else:
+        end = _theirs(ledger, procedure, seed)
     return ledger.outcome(noise, procedure, seed, end)
 
 
-def _ours(ledger: _Ledger, seed: int) -> tuple[Knobs, int]:
+def _prior(landscape: Landscape, seed: int) -> Prior | None:
+    """A model of a modelled job as a calibration might leave it: terms off by tens of percent, no contention."""
+    job = landscape.job
+    if not isinstance(job, ModelJob):
+        return None
+    random = Random(seed)
+    link = job.cluster.network
+    network = Link(link.latency_ns * random.uniform(0.5, 2.0), link.bytes_per_s * random.uniform(0.7, 1.3))
+    memory = job.cluster.memory.faster(random.uniform(0.7, 1.3))
+    cluster = replace(job.cluster, network=network, memory=memory, batch_ns=0.0, contention=0.0)
+    return ModelJob(job.work.lasting(job.work.compute_ns * random.uniform(0.9, 1.1)), cluster).step_ns
+
+
+def _ours(ledger: _Ledger, seed: int, prior: Prior | None) -> tuple[Knobs, int]:
     space = Space.around(ledger.landscape.default)
-    advisor = StudyAdvisor(space, JobDescription(), StudyOptions(seed=seed))
+    advisor = StudyAdvisor(space, JobDescription(), StudyOptions(seed=seed), prior)
     tuner = OnlineTuner(space, advisor, OnlineOptions(max_trials=TRIALS, steps_per_trial=STEPS_PER_TRIAL))
     while tuner.result is None and ledger.run.step < _MOST_STEPS:
         stats = ledger.run.next_step()

@@ -135,7 +135,7 @@ def test_every_trial_is_printed_when_asked_for(tmp_path: Path, capsys: pytest.Ca
     train(session, opened(session))
     printed = capsys.readouterr().err.splitlines()
     assert printed[0].startswith(
-        "ringtune autotune: searching fusion_bytes, cycle_time_ns on 2 ranks, at most 2 trials"
+        "ringtune autotune: searching fusion_bytes, cycle_time_ns, plan, cache_capacity on 2 ranks, at most 2 trials"
     )
     assert printed[1].startswith("ringtune autotune: trial 0 (default): fusion 256 KiB, cycle 20 ms: ")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -14,7 +14,7 @@ from ringtune.tuner.landscape import Flat, Noise, SimulatedRun
 from ringtune.tuner.online import OnlineTuner
 from ringtune.tuner.options import OnlineOptions
 from ringtune.tuner.records import NoteRecord, ResultRecord, StartRecord, TrialRecord
-from ringtune.tuner.space import Space
+from ringtune.tuner.space import Space, Surroundings
 from tests.tuner.jobs import FakeAdvisor, play
 
 QUIET = Noise(spread=0.0)
@@ -201,6 +201,28 @@ def test_the_stored_best_comes_first_then_start_points() -> None:
     made = [trial for trial in trials(tuner) if trial.source != "confirm"]
     assert [trial.source for trial in made] == ["default", "stored"] + ["start-point"] * 4
     assert made[1].knobs == FAST
+
+
+def test_settings_of_the_model_come_before_start_points() -> None:
+    tuner, run = session(
+        FakeAdvisor(stored=Stored(None, 0, (FAST, SLOW))), options=OnlineOptions(max_trials=16, steps_per_trial=6)
+    )
+    play(tuner, run)
+    made = [trial for trial in trials(tuner) if trial.source != "confirm"]
+    assert [trial.source for trial in made] == ["default", "model", "model", "start-point", "start-point"]
+    assert [trial.knobs for trial in made[1:3]] == [FAST, SLOW]
+
+
+def test_switches_are_tried_from_the_best_setting_and_kept_where_they_help() -> None:
+    """Without a plan it is faster; from there on the cache is tried too, and is slower."""
+    faster = replace(FAST, plan=0)
+    space = Space.around(DEFAULTS, place=Surroundings())
+    tuner = OnlineTuner(space, FakeAdvisor([FAST], stored=ENOUGH), OnlineOptions(max_trials=2, steps_per_trial=6))
+    times = {FAST: 8e6, faster: 7e6, replace(faster, cache_capacity=0): 9e6}
+    play(tuner, SimulatedRun(Table(times), QUIET, DEFAULTS, 0))
+    made = [(trial.source, trial.knobs) for trial in tuner.trials]
+    assert made[2:] == [("switch", faster), ("switch", replace(faster, cache_capacity=0))]
+    assert tuner.result is not None and tuner.result.knobs == faster
 
 
 def test_a_well_known_job_needs_no_start_points() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringtune.knobs import DEFAULTS, Knobs
-from ringtune.tuner.space import CYCLE, FUSION, Space, distinct
+from ringtune.tuner.space import CYCLE, FUSION, Space, Surroundings, distinct
 
 
 def test_bounds() -> None:
@@ -51,6 +51,38 @@ def test_knobs_fixed_by_the_user_keep_his_value() -> None:
 def test_nothing_is_left_when_all_is_fixed() -> None:
     space = Space.around(DEFAULTS, ["fusion_bytes", "cycle_time_ns"])
     assert space.dimensions == () and space.start_points() == []
+
+
+def words(settings: list[Knobs], base: Knobs) -> list[dict[str, int]]:
+    """What each setting changes."""
+    usual = base.as_dict()
+    return [{name: value for name, value in one.as_dict().items() if value != usual[name]} for one in settings]
+
+
+def test_ranks_of_one_host_have_only_the_plan_to_switch() -> None:
+    space = Space.around(DEFAULTS, place=Surroundings(hosts=1, local=4))
+    assert words(space.alternatives(DEFAULTS), DEFAULTS) == [{"plan": 0}]
+    assert space.names == ("fusion_bytes", "cycle_time_ns", "plan", "cache_capacity")
+
+
+def test_the_cache_counts_only_without_a_plan() -> None:
+    space = Space.around(DEFAULTS, place=Surroundings(hosts=1, local=4))
+    negotiated = Knobs(plan=0)
+    assert words(space.alternatives(negotiated), negotiated) == [{"plan": 1}, {"cache_capacity": 0}]
+
+
+def test_algorithms_are_tried_where_the_levels_do_not_decide() -> None:
+    flat = Space.around(DEFAULTS, ["plan", "segment_bytes"], Surroundings(hosts=4, local=1))
+    assert words(flat.alternatives(DEFAULTS), DEFAULTS) == [{"algorithm": 1}, {"algorithm": 4}, {"algorithm": 3}]
+    levels = Space.around(DEFAULTS, ["plan", "segment_bytes"], Surroundings(hosts=2, local=4))
+    assert words(levels.alternatives(DEFAULTS), DEFAULTS) == [{"hierarchical": 2}]
+    off = Knobs(hierarchical=2)
+    assert {"algorithm": 1} in words(levels.alternatives(off), off)
+
+
+def test_segments_are_a_matter_of_links() -> None:
+    space = Space.around(DEFAULTS, ["plan", "algorithm"], Surroundings(hosts=2, local=1))
+    assert [one.segment_bytes >> 10 for one in space.alternatives(DEFAULTS)] == [512, 32, 2048]
 
 
 def test_start_points_differ_from_each_other_and_from_the_default() -> None:

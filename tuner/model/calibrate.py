@@ -54,9 +54,9 @@ def calibrate(trace: Trace, name: str, seed: int = 0) -> Model:
     found = measure(trace)
     random = np.random.default_rng(seed)
     steps, batches = len(found.length), len(found.moved)
-    work, cluster = _fit(found, name)
+    work, cluster = fit(found, name)
     draws = tuple(
-        _fit(_resampled(found, random.integers(steps, size=steps), random.integers(batches, size=batches)), name)
+        fit(_resampled(found, random.integers(steps, size=steps), random.integers(batches, size=batches)), name)
         for _ in range(DRAWS)
     )
     return Model(work, cluster, found.knobs, draws, float(np.median(found.length)))
@@ -74,7 +74,8 @@ def _resampled(found: Measured, steps: Ints, batches: Ints) -> Measured:
     )
 
 
-def _fit(found: Measured, name: str) -> tuple[Workload, Cluster]:
+def fit(found: Measured, name: str) -> tuple[Workload, Cluster]:
+    """Return the workload and the cluster that fit what a trace says, without resampling it."""
     slots = max(Counter(found.hosts).values())
     cluster = under_knobs(Cluster(ranks=len(found.hosts), slots=slots), found.knobs)
     cluster = fit_link(cluster, found.moved, found.travel)
