@@ -6,7 +6,7 @@ Options after the command belong to the command.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,7 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) 
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Run folder; default: runs/<script>-<time>.")
 @click.option("--no-run-dir", is_flag=True, help="Write no run folder.")
 @click.option("--name", default="", help="Name of the run; default: the script's.")
+@click.option("--tag", "tags", multiple=True, metavar="WORD|NAME=VALUE", help="Tag of the run; may be repeated.")
 @click.option("--output-filename", type=click.Path(path_type=Path), metavar="DIR", help="Keep output in DIR/rank.<n>/.")
 @click.option("--logs", is_flag=True, help="Keep each rank's output in the run folder, under logs/.")
 @click.option("--no-prefix", is_flag=True, help="Print the ranks' lines without [rank].")
@@ -133,6 +134,8 @@ def options_from(command: list[str], values: Mapping[str, Any]) -> LaunchOptions
         raise UsageError(
             "--logs keeps the output in the run folder, and --no-run-dir makes none; use --output-filename"
         )
+    if values["no_run_dir"] and values["tags"]:
+        raise UsageError("--tag is written into the run folder, and --no-run-dir makes none")
     warn_senseless(values)
     settings = settings_from_file(values["config_file"]) if values["config_file"] else {}
     settings |= settings_from(values)
@@ -148,6 +151,7 @@ def options_from(command: list[str], values: Mapping[str, Any]) -> LaunchOptions
         hostfile=values["hostfile"],
         run_dir=run_dir,
         name=name,
+        labels=tags_from(values["tags"]),
         settings=settings,
         prefix_output=not values["no_prefix"],
         timestamp_output=values["prefix_timestamp"],
@@ -158,6 +162,21 @@ def options_from(command: list[str], values: Mapping[str, Any]) -> LaunchOptions
         verbose=values["verbose"],
         elastic=_elastic_from(values),
     )
+
+
+def tags_from(words: Iterable[str]) -> dict[str, str]:
+    """Return tags by name.
+
+    Raises:
+        UsageError: A tag without a name, or with one that ringtune uses itself.
+    """
+    tags = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if not name.strip() or name.strip() == "timeline":
+            raise UsageError(f"--tag {word!r}: expected WORD or NAME=VALUE, with another name than 'timeline'")
+        tags[name.strip()] = value.strip()
+    return tags
 
 
 def as_horovod_folder() -> Path:

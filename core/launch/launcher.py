@@ -224,7 +224,7 @@ def _finishing(run: Path | None) -> Iterator[Callable[[int], None]]:
 
 def _record(options: LaunchOptions, slots: Sequence[Slot], config: Config) -> runfolder.RunRecord:
     named = config.timeline is not None and not config.timeline_dynamic
-    labels = {"timeline": str(config.timeline.absolute())} if named and config.timeline else {}
+    timeline = {"timeline": str(config.timeline.absolute())} if named and config.timeline else {}
     return runfolder.RunRecord(
         name=options.name or run_name(options.command),
         command=options.command,
@@ -232,7 +232,7 @@ def _record(options: LaunchOptions, slots: Sequence[Slot], config: Config) -> ru
         hosts=[slot.host for slot in slots],
         config=config.as_dict(),
         knobs=config.knobs.as_dict(),
-        labels=labels,
+        labels={**options.labels, **timeline},
     )
 
 

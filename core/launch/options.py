@@ -49,6 +49,7 @@ class LaunchOptions:
         hostfile: File of lines ``host slots=N``, instead of `hosts`.
         run_dir: Folder that receives what the job writes; None = no run folder.
         name: Name of the run in ``run.json``; empty = the command's script.
+        labels: Tags of the run in ``run.json``: text by name, empty for a bare word.
         environ: Environment of the ranks before ringtune's own variables are added.
         settings: ``RINGTUNE_*`` variables (or others) that override `environ`.
         prefix_output: Whether printed lines begin with ``[rank]``.
@@ -73,6 +74,7 @@ class LaunchOptions:
     hostfile: Path | None = None
     run_dir: Path | None = None
     name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     settings: Mapping[str, str] = field(default_factory=dict)
     prefix_output: bool = True

@@ -161,12 +161,14 @@ def test_run_folder(jobs: Jobs) -> None:
     script = jobs.script("print(os.environ['RINGTUNE_RUN_DIR']); sys.exit(3 * rank)")
     result = jobs.run(
         "-np", "2", "--run-dir", "here/run", "--logs", "--name", "trial", "--cycle-time-ms", "2", "--no-prefix",
+        "--tag", "model=resnet50", "--tag", "night",
         sys.executable, script,
     )  # fmt: skip
     run = jobs.folder / "here" / "run"
     assert result.stdout == f"{run}\n" * 2
     document = json.loads((run / "run.json").read_text())
     assert document["name"] == "trial"
+    assert document["labels"] == {"model": "resnet50", "night": ""}
     assert document["status"] == "failed"
     assert document["exit_code"] == 3
     assert document["size"] == 2
@@ -194,6 +196,9 @@ def test_default_run_folder_carries_the_scripts_name(jobs: Jobs) -> None:
         (["-np", "1", "-H", "a:x", "true"], "slots must be a whole number"),
         (["-np", "1", "-H", "localhost:1", "--hostfile", "h", "true"], "not both"),
         (["-np", "3", "-H", "localhost:1,127.0.0.1:1", "true"], "offer only 2 slots"),
+        (["-np", "1", "--tag", "=x", "true"], "--tag '=x': expected WORD or NAME=VALUE"),
+        (["-np", "1", "--tag", "timeline=x", "true"], "with another name than 'timeline'"),
+        (["-np", "1", "--tag", "x", "--no-run-dir", "true"], "--no-run-dir makes none"),
         (["-np", "1", "no-such-program"], "cannot run 'no-such-program': it is not on PATH"),
         (["-np", "1", "./absent"], "cannot run './absent': there is no such file"),
         (["-np", "1", "./plain.py"], "run it with python: ringtune run ... python ./plain.py"),
