@@ -107,6 +107,18 @@ unnamed: dict[tuple[int, str], int] = {}
 """How many operations without a name were started, by set and kind."""
 
 
+def wire_name(kind: str, name: str | None, process_set: int = 0) -> str:
+    """Return the name under which ranks match an operation: ``<kind>.<name>``, with the set unless it is that of all.
+
+    Unnamed operations are counted per set and kind, so that what only some ranks run cannot bring others out of step.
+    """
+    if name is None:
+        count = unnamed.get((process_set, kind), 0) + 1
+        unnamed[process_set, kind] = count
+        name = f"noname.{count}"
+    return f"{kind}.{name}@set{process_set}" if process_set else f"{kind}.{name}"
+
+
 def restart_counting(number: int) -> None:
     """Count unnamed operations of a set anew, where all its ranks stand at the same place."""
     for key in [key for key in unnamed if key[0] == number]:
@@ -125,6 +137,14 @@ def number_of(process_set: ProcessSet) -> int:
     if number is None:
         raise TypeError(f"{process_set} is not registered: give it to init(process_sets=...) or add_process_set first")
     return number
+
+
+def own_rows(rows: int, process_set: ProcessSet) -> int:
+    """Return how many of so many rows this rank gets; 0 where it is no member, which the runtime refuses."""
+    size = process_set.size() or 1
+    rank = process_set.rank() if process_set.included() else size
+    assert rank is not None
+    return rows // size + (1 if rank < rows % size else 0)
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:

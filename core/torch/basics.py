@@ -8,6 +8,17 @@ from typing import Any
 
 from ringtune import session
 from ringtune.common import process_sets as sets
+from ringtune.common.places import (
+    cross_rank,
+    cross_size,
+    is_homogeneous,
+    local_rank,
+    local_size,
+    rank,
+    size,
+    start_timeline,
+    stop_timeline,
+)
 from ringtune.common.process_sets import ProcessSet
 from ringtune.errors import InvalidArgument, NotSupported, RingtuneError
 from ringtune.session import Session, is_initialized, require
@@ -106,56 +117,6 @@ def shutdown() -> None:
     """Leave the job: pending operations fail, handles are forgotten. Idempotent."""
     session.shutdown()
     handles.reset()
-
-
-def rank() -> int:
-    """Return this process's rank."""
-    return require().rank
-
-
-def size() -> int:
-    """Return the number of ranks."""
-    return require().size
-
-
-def local_rank() -> int:
-    """Return this process's rank among those of its host."""
-    return require().local_rank
-
-
-def local_size() -> int:
-    """Return the number of ranks on this host."""
-    return require().local_size
-
-
-def cross_rank() -> int:
-    """Return this host's position among the hosts that have this local rank."""
-    return require().cross_rank
-
-
-def cross_size() -> int:
-    """Return the number of hosts that have this local rank."""
-    return require().cross_size
-
-
-def is_homogeneous() -> bool:
-    """Return whether all hosts have the same number of ranks."""
-    return require().homogeneous
-
-
-def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Record this rank's part of the timeline; rank 0 merges all parts into the file at the end.
-
-    Raises:
-        NotInitialized: Before `init`.
-        TraceIoError: The part cannot be written.
-    """
-    require().start_timeline(file_path, mark_cycles=mark_cycles)
-
-
-def stop_timeline() -> None:
-    """Stop recording; without effect when nothing records."""
-    require().stop_timeline()
 
 
 def mpi_threads_supported() -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ringtune import native, session
-from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
+from ringtune.common.process_sets import ProcessSet, global_process_set, number_of, own_rows
 from ringtune.errors import HorovodInternalError, InvalidArgument
 from ringtune.torch import handles
 from ringtune.torch.arguments import Average, Sum, resolve_op
@@ -151,14 +151,6 @@ def _start_reducescatter(
             reduction.process_set,
         )
     return ticket, [source, output]
-
-
-def own_rows(rows: int, process_set: ProcessSet) -> int:
-    """Return how many of so many rows this rank gets; 0 where it is no member, which the runtime refuses."""
-    size = process_set.size() or 1
-    rank = process_set.rank() if process_set.included() else size
-    assert rank is not None
-    return rows // size + (1 if rank < rows % size else 0)
 
 
 def _counts(splits: Splits | None) -> list[int]:

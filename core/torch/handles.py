@@ -6,15 +6,18 @@ A handle is the ticket of the operation (of a group: of its first member). The t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from ringtune import session
 from ringtune.common import process_sets
-from ringtune.errors import InvalidArgument, RingtuneError
+from ringtune.common.process_sets import wire_name as wire_name
+from ringtune.common.reductions import Reduction as Reduction
+from ringtune.common.tickets import Pending as Pending
+from ringtune.common.tickets import release_all as release_all
+from ringtune.common.tickets import wait_all as wait_all
+from ringtune.errors import InvalidArgument
 from ringtune.operations import Allreduce, Broadcast
 from ringtune.torch import quick
 
@@ -33,51 +36,10 @@ DTYPES: dict[torch.dtype, int] = {
 """Numbers of ``native/base/dtype.h``."""
 
 
-@dataclass(frozen=True)
-class Reduction:
-    """How a reduction combines: operation number, factors before and after, and the ranks that take part.
-
-    Floating tensors travel as the dtype of number ``wire``; -1: as they are.
-    """
-
-    op: int
-    prescale: float = 1.0
-    postscale: float = 1.0
-    process_set: int = 0
-    wire: int = -1
-
-
-@dataclass
-class Pending:
-    """What belongs to a handle.
-
-    Attributes:
-        tickets: Tickets of its operations.
-        finish: Makes the result when all are done.
-        keep: Buffers the runtime reads or writes.
-    """
-
-    tickets: list[int]
-    finish: Callable[[], Any]
-    keep: list[Any] = field(default_factory=list)
-
-
 def reset() -> None:
     """Forget all handles and start counting unnamed operations anew; all ranks do so at ``init``."""
     quick.reset()
     process_sets.unnamed.clear()
-
-
-def wire_name(kind: str, name: str | None, process_set: int = 0) -> str:
-    """Return the name under which ranks match an operation: ``<kind>.<name>``, with the set unless it is that of all.
-
-    Unnamed operations are counted per set and kind, so that what only some ranks run cannot bring others out of step.
-    """
-    if name is None:
-        count = process_sets.unnamed.get((process_set, kind), 0) + 1
-        process_sets.unnamed[process_set, kind] = count
-        name = f"noname.{count}"
-    return f"{kind}.{name}@set{process_set}" if process_set else f"{kind}.{name}"
 
 
 def dtype_number(tensor: torch.Tensor) -> int:
@@ -215,26 +177,6 @@ def synchronize(handle: int) -> Any:
         return pending if isinstance(pending, torch.Tensor) else pending.finish()
     finally:
         release_all(tickets)
-
-
-def wait_all(tickets: list[int]) -> RingtuneError | None:
-    """Wait for every ticket, whatever becomes of the others, and return the first failure."""
-    now = session.require()
-    failure: RingtuneError | None = None
-    for ticket in tickets:
-        try:
-            now.wait(ticket)
-        except RingtuneError as error:
-            failure = failure or error
-    return failure
-
-
-def release_all(tickets: list[int]) -> None:
-    """Let the runtime forget finished operations."""
-    now = session.state.current
-    if now is not None:
-        for ticket in tickets:
-            now.release(ticket)
 
 
 def _find(handle: int) -> Pending | torch.Tensor:

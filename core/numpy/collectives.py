@@ -1,0 +1,332 @@
+"""Horovod's collectives on NumPy arrays.
+
+Every asynchronous form returns a handle for `synchronize` and `poll`; forms that end in an underscore replace the
+values of their array. Any strides and either byte order are taken; results have the order of the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ringtune import native, session
+from ringtune.common.process_sets import ProcessSet, global_process_set, number_of, own_rows, wire_name
+from ringtune.common.reductions import Average, Reduction, Sum, reduction, resolve_op
+from ringtune.common.tickets import Pending
+from ringtune.errors import HorovodInternalError, InvalidArgument
+from ringtune.numpy.arrays import (
+    Array,
+    Buffers,
+    address,
+    gathered,
+    in_place,
+    like,
+    number_of_dtype,
+    out_of_place,
+    readable,
+)
+from ringtune.numpy.handles import register, synchronize
+from ringtune.operations import Allreduce, Broadcast
+
+
+def allreduce_async(
+    array: Array,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start a reduction of the array over all ranks into a new array.
+
+    Args:
+        array: This rank's contribution; same shape and dtype on all ranks.
+        average: Deprecated, use ``op``.
+        name: Name by which ranks match the operation; counted if missing.
+        op: ``Average`` (default), ``Sum``, ``Adasum``, ``Min``, ``Max`` or ``Product``.
+        prescale_factor: Multiplies each contribution.
+        postscale_factor: Multiplies the result.
+        process_set: The ranks that take part.
+
+    Returns:
+        Handle for `synchronize`, which returns the result.
+
+    Raises:
+        InvalidArgument: The operation makes no sense on this rank, or its name is in flight.
+        NotInitialized: Before ``init()``.
+    """
+    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    return _start(out_of_place(array, "allreduce"), name, how)
+
+
+def allreduce_async_(
+    array: Array,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start a reduction in place; arguments as in `allreduce_async`."""
+    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    return _start(in_place(array, "allreduce_"), name, how)
+
+
+def allreduce(
+    array: Array,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Array:
+    """Reduce into a new array and return it; arguments as in `allreduce_async`."""
+    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    result: Array = synchronize(_start(out_of_place(array, "allreduce"), name, how))
+    return result
+
+
+def allreduce_(
+    array: Array,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Array:
+    """Reduce in place and return the array; arguments as in `allreduce_async`."""
+    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    result: Array = synchronize(_start(in_place(array, "allreduce_"), name, how))
+    return result
+
+
+def grouped_allreduce(
+    arrays: Sequence[Array],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Array]:
+    """Reduce several arrays, together when all of them are ready on all ranks, and return new ones."""
+    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    return _group([out_of_place(array, "grouped_allreduce") for array in arrays], name, how)
+
+
+def grouped_allreduce_(
+    arrays: Sequence[Array],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Array]:
+    """Reduce several arrays in place, together when all of them are ready on all ranks, and return them."""
+    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    return _group([in_place(array, "grouped_allreduce_") for array in arrays], name, how)
+
+
+def allgather_async(array: Array, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
+    """Start joining the arrays of all ranks along their first dimension, which may differ between ranks.
+
+    Returns:
+        Handle for `synchronize`, which returns the joined array.
+
+    Raises:
+        InvalidArgument: The operation makes no sense on this rank, or its name is in flight.
+        HorovodInternalError: The array has no dimension.
+    """
+    number, dtype = number_of(process_set), number_of_dtype(array, "allgather")
+    if array.ndim == 0:
+        raise HorovodInternalError(f"array '{name}' has no dimension: allgather needs at least one to join along")
+    source = readable(array)
+    wire = wire_name("allgather", name, number)
+    ticket = session.require().submit_allgather(wire, address(source), array.shape, dtype, number)
+    return register(Pending([ticket], lambda: gathered(ticket, array.dtype), [source]))
+
+
+def allgather(array: Array, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
+    """Join the arrays of all ranks along their first dimension; arguments as in `allgather_async`."""
+    result: Array = synchronize(allgather_async(array, name, process_set))
+    return result
+
+
+def broadcast_async(
+    array: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Start sending the root's array to all ranks, into a new array.
+
+    Args:
+        array: What the root sends; elsewhere shape and dtype count.
+        root_rank: Global rank that sends.
+        name: Name by which ranks match the operation; counted if missing.
+        process_set: The ranks that take part.
+
+    Raises:
+        InvalidArgument: The root is not in the set, or the operation makes no sense on this rank.
+    """
+    return _start_broadcast(out_of_place(array, "broadcast"), root_rank, name, process_set)
+
+
+def broadcast_async_(
+    array: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Start a broadcast in place; arguments as in `broadcast_async`."""
+    return _start_broadcast(in_place(array, "broadcast_"), root_rank, name, process_set)
+
+
+def broadcast(
+    array: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Array:
+    """Return the root's array on all ranks; arguments as in `broadcast_async`."""
+    result: Array = synchronize(broadcast_async(array, root_rank, name, process_set))
+    return result
+
+
+def broadcast_(
+    array: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Array:
+    """Broadcast in place and return the array; arguments as in `broadcast_async`."""
+    result: Array = synchronize(broadcast_async_(array, root_rank, name, process_set))
+    return result
+
+
+def alltoall_async(
+    array: Array,
+    splits: Sequence[int] | Array | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start sending rows of the array to every rank and taking theirs.
+
+    Args:
+        array: Its first dimension is split; the others agree on all ranks.
+        splits: Rows for each rank of the set, in order. None: equal shares.
+        name: Name by which ranks match the operation; counted if missing.
+        process_set: The ranks that take part.
+
+    Returns:
+        Handle for `synchronize`, which returns the rows from all ranks in order, and how many came from each (int32).
+
+    Raises:
+        InvalidArgument: The splits do not fit the array or the set.
+    """
+    number, dtype = number_of(process_set), number_of_dtype(array, "alltoall")
+    source = readable(array)
+    counts = [] if splits is None else [int(rows) for rows in splits]
+    with native.translated():
+        ticket = session.require().runtime.alltoall(
+            wire_name("alltoall", name, number), address(source), array.shape, dtype, counts, number
+        )
+
+    def finish() -> tuple[Array, Array]:
+        received = np.array(session.require().runtime.received_splits(ticket), dtype=np.int32)
+        return gathered(ticket, array.dtype), received
+
+    return register(Pending([ticket], finish, [source]))
+
+
+def alltoall(
+    array: Array,
+    splits: Sequence[int] | Array | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Array | tuple[Array, Array]:
+    """Exchange rows; returns them and, if splits were given, how many came from each rank."""
+    rows, received = synchronize(alltoall_async(array, splits, name, process_set))
+    return rows if splits is None else (rows, received)
+
+
+def reducescatter_async(
+    array: Array,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start reducing the array over all ranks, of which each gets its share of the rows.
+
+    Args:
+        array: This rank's contribution; the first ranks get one row more where they do not divide evenly.
+        name: Name by which ranks match the operation; counted if missing.
+        op: ``Average`` or ``Sum``.
+        process_set: The ranks that take part.
+        prescale_factor: Multiplies each contribution.
+        postscale_factor: Multiplies the result.
+
+    Raises:
+        InvalidArgument: The array has no dimension, or the operation makes no sense on this rank.
+        HorovodInternalError: Another operation.
+    """
+    if resolve_op(None, op) not in (Average, Sum):
+        raise HorovodInternalError("Reducescatter currently only supports AVERAGE and SUM.")
+    number, dtype = number_of(process_set), number_of_dtype(array, "reducescatter")
+    if array.ndim == 0:
+        raise InvalidArgument("reducescatter of a scalar: it needs at least one dimension to split along")
+    source = readable(array)
+    output = like(source[: own_rows(array.shape[0], process_set)])
+    with native.translated():
+        ticket = session.require().runtime.reducescatter(
+            wire_name("reducescatter", name, number), address(source), address(output), array.shape, dtype,
+            op, float(prescale_factor), float(postscale_factor), "", 0, number,
+        )  # fmt: skip
+    return register(Pending([ticket], lambda: output, [source]))
+
+
+def reducescatter(
+    array: Array,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Array:
+    """Reduce and return this rank's rows; arguments as in `reducescatter_async`."""
+    result: Array = synchronize(reducescatter_async(array, name, op, process_set, prescale_factor, postscale_factor))
+    return result
+
+
+def _operation(wire: str, buffers: Buffers, how: Reduction, group: tuple[str, int] = ("", 0)) -> Allreduce:
+    source, target, shape = address(buffers.source), address(buffers.target), buffers.output.shape
+    factors = how.prescale, how.postscale
+    return Allreduce(wire, source, target, shape, buffers.number, how.op, *factors, *group, how.process_set)
+
+
+def _start(buffers: Buffers, name: str | None, how: Reduction) -> int:
+    wire = wire_name("allreduce", name, how.process_set)
+    ticket = session.require().submit_allreduce(_operation(wire, buffers, how))
+    return register(Pending([ticket], buffers.settle, [buffers]))
+
+
+def _group(members: list[Buffers], name: str | None, how: Reduction) -> list[Array]:
+    if not members:
+        raise InvalidArgument("grouped_allreduce: got no arrays, expected at least one")
+    now, count = session.require(), len(members)
+    base = wire_name("grouped_allreduce", name, how.process_set)
+    tickets = [
+        now.submit_allreduce(_operation(f"{base}_{index}of{count}", buffers, how, (base, count)))
+        for index, buffers in enumerate(members, 1)
+    ]
+    results: Any = synchronize(register(Pending(tickets, lambda: [one.settle() for one in members], members)))
+    return list(results)
+
+
+def _start_broadcast(buffers: Buffers, root: int, name: str | None, process_set: ProcessSet) -> int:
+    now, number = session.require(), number_of(process_set)
+    if root not in (process_set.ranks or ()):
+        raise InvalidArgument(
+            f"broadcast received invalid root rank {root} for provided process set, expected one of {process_set.ranks}"
+        )
+    source, target, shape = address(buffers.source), address(buffers.target), buffers.output.shape
+    wire = wire_name("broadcast", name, number)
+    ticket = now.submit_broadcast(Broadcast(wire, source, target, shape, buffers.number, root, number))
+    return register(Pending([ticket], buffers.settle, [buffers]))

@@ -1,0 +1,60 @@
+"""Joining and leaving a job without a framework, and what has no array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ringtune import native, session
+from ringtune.common import process_sets as sets
+from ringtune.common.process_sets import ProcessSet, global_process_set
+from ringtune.numpy import handles
+
+
+def init(process_sets: Sequence[ProcessSet] | None = None) -> None:
+    """Join the job; a second call without `shutdown` between only registers sets that are not registered yet.
+
+    Args:
+        process_sets: Sets to register, the same on all ranks, numbered 1, 2 ... in this order.
+
+    Raises:
+        ConfigError: The environment makes no sense; the message says which variable.
+        Timeout: Not all ranks came; the message names the missing ones.
+        InvalidArgument: A set is a duplicate; or this process was forked from one that is in a job.
+    """
+    if not session.is_initialized():
+        handles.reset()
+        sets.unnamed.clear()
+    session.init()
+    if process_sets:
+        sets.register_all(list(process_sets))
+
+
+def shutdown() -> None:
+    """Leave the job: pending operations fail, handles are forgotten. Idempotent."""
+    session.shutdown()
+    handles.reset()
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Wait until all ranks of the set have come here."""
+    number = sets.number_of(process_set)
+    now = session.require()
+    ticket = now.submit_barrier(sets.wire_name("barrier", "noname", number), number)
+    try:
+        now.wait(ticket)
+    finally:
+        now.release(ticket)
+
+
+def join() -> int:
+    """Wait until all ranks have come here; meanwhile contribute neutral elements to what the others reduce.
+
+    Returns:
+        The global rank that came last, the same on all ranks.
+    """
+    now = session.require()
+    with native.translated():
+        ticket = now.runtime.join("join.noname")
+    last = sets.finish(now, ticket)
+    sets.restart_counting(0)
+    return last
