@@ -64,6 +64,7 @@ class Config:
     algorithm_table: Path | None = None
     hierarchical: str = SWITCH[0]
     plan: bool = True
+    overlap: str = "auto"
     transport: str = "auto"
     sockets_per_peer: int = 1
     tcp_congestion: str = "auto"

@@ -17,7 +17,7 @@ from ringtune.errors import ConfigError, InvalidArgument
 from ringtune.placement import Placement
 from ringtune.rendezvous import Rendezvous
 from ringtune.session import Links, Session
-from ringtune.variables import LOG_LEVELS, TRANSPORTS
+from ringtune.variables import LOG_LEVELS, OVERLAPS, TRANSPORTS
 
 T = TypeVar("T")
 
@@ -115,6 +115,7 @@ def runtime_options(config: Config, place: Placement, address: tuple[str, int], 
     options.segment_bytes, options.cache_capacity = config.segment_bytes, config.cache_capacity
     options.algorithm, options.hierarchical = config.knobs.algorithm, config.knobs.hierarchical
     options.plan = config.plan
+    options.overlap = OVERLAPS.index(config.overlap)
     if config.algorithm_table is not None:
         options.algorithm_rules = load_table(config.algorithm_table)
     options.stall_warning_ns = 0 if config.stall_check_disable else config.stall_warning_ns

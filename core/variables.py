@@ -16,6 +16,7 @@ TWIN_PREFIX = "HOROVOD_"
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 DETAILS = ("normal", "full")
 TRANSPORTS = ("auto", "shm", "tcp")
+OVERLAPS = ("auto", "always", "never")
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,18 @@ VARIABLES: tuple[Variable, ...] = (
         0,
     ),
     Variable("PLAN", "plan", "bool", True, "", "Repeated steps follow a plan without control messages."),
+    Variable(
+        "OVERLAP",
+        "overlap",
+        "choice",
+        "auto",
+        "",
+        "Repeated steps communicate in shared memory while they compute; auto: unless all cores of the host compute.",
+        None,
+        None,
+        1,
+        OVERLAPS,
+    ),
     # Links.
     Variable("TRANSPORT", "transport", "choice", "auto", "", "Kind of links.", None, None, 1, TRANSPORTS),
     Variable("SOCKETS_PER_PEER", "sockets_per_peer", "int", 1, "", "TCP connections of a link between hosts.", None, 1),

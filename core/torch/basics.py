@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from ringtune import session
 from ringtune.common import process_sets as sets
 from ringtune.common.places import (
@@ -77,7 +79,9 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         require().require_home()
     else:
         handles.reset()
-        _check_communicator(comm, session.init())
+        opened = session.init()
+        _check_communicator(comm, opened)
+        opened.runtime.set_compute_threads(torch.get_num_threads())
     if process_sets:
         sets.register_all(_agreed(list(process_sets)))
 

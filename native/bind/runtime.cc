@@ -168,6 +168,9 @@ void add_options(nb::module_& module) {
       .def_rw("stall_warning_ns", &RuntimeOptions::stall_warning_ns)
       .def_rw("stall_shutdown_ns", &RuntimeOptions::stall_shutdown_ns)
       .def_rw("thread_affinity", &RuntimeOptions::thread_affinity)
+      .def_prop_rw(
+          "overlap", [](const RuntimeOptions& o) { return static_cast<int>(o.overlap); },
+          [](RuntimeOptions& o, int value) { o.overlap = static_cast<Overlap>(value); })
       .def_rw("log_level", &RuntimeOptions::log_level);
 }
 
@@ -177,6 +180,7 @@ void add_allreduce_and_tickets(nb::class_<Runtime>& runtime) {
            nb::arg("dtype"), nb::arg("op"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("group") = "",
            nb::arg("group_size") = 0, nb::arg("process_set") = 0, nb::arg("wire") = -1)
       .def("poll", &Runtime::poll, nb::arg("ticket"))
+      .def("set_compute_threads", &Runtime::set_compute_threads, nb::arg("threads"))
       .def(
           "wait",
           [](Runtime& self, Ticket ticket, std::int64_t timeout_ns) {

@@ -51,6 +51,8 @@ class Negotiator {
   [[nodiscard]] std::span<const Tag> round_batch() const noexcept { return worker_.plan().batch(); }
   void round_done(bool agreed, std::int64_t now_ns) { worker_.round_done(agreed, now_ns, actions_); }
   [[nodiscard]] bool in_plan() const noexcept { return worker_.plan().active(); }
+  /// Which round of the plan's batches is under way; in a plan. Never the same in another plan.
+  [[nodiscard]] std::uint64_t plan_pass() const noexcept { return worker_.plan().pass(); }
   /// Whether a tensor that is ready now would be the plan's whole next batch, with nothing else in hand; then
   /// post_alone is local_ready, tick and take_actions in one.
   [[nodiscard]] bool expects_alone(const Request& request) const noexcept { return worker_.expects_alone(request); }

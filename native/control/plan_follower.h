@@ -66,6 +66,8 @@ class PlanFollower {
 
   [[nodiscard]] std::uint64_t rounds() const noexcept { return rounds_; }  // that have run
   [[nodiscard]] std::size_t batches() const noexcept { return batches_.size(); }
+  /// How often all batches have run, under a number that other plans never have.
+  [[nodiscard]] std::uint64_t pass() const noexcept { return std::uint64_t{id_} << 40 | rounds_ / batches_.size(); }
   [[nodiscard]] std::size_t pending() const noexcept { return pending_; }  // tensors that are ready and have not run
   /// When a tensor last became ready or a batch ran.
   [[nodiscard]] std::int64_t progress_ns() const noexcept { return progress_ns_; }

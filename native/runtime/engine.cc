@@ -48,7 +48,10 @@ Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& ticket
       negotiator_(options.negotiator),
       knobs_(options.negotiator.knobs) {
   const std::vector<std::string> hosts = fabric.hosts();
-  shares_clock_ = hosts.at(static_cast<std::size_t>(fabric.rank())) == hosts.front();
+  const std::string& own_host = hosts.at(static_cast<std::size_t>(fabric.rank()));
+  shares_clock_ = own_host == hosts.front();
+  neighbours_ = static_cast<int>(std::count(hosts.begin(), hosts.end(), own_host));
+  set_compute_threads(1);
   const Deadline deadline = Deadline::after(options.connect_timeout_ns);
   if (fabric.size() > 1) control_ = std::make_unique<ControlPlane>(fabric, options.negotiator.fan_out, deadline);
   sets_ =
@@ -140,8 +143,9 @@ void Engine::leave(Deadline deadline) {
   thread_.join();
 }
 
-/// One round; true when something was done, so that another round may find more.
-bool Engine::cycle() {
+/// One round; true when something was done, so that another round may find more. `hold_back`: what callers have
+/// submitted is left to them.
+bool Engine::cycle(bool hold_back) {
   if (leave_requested_.load(std::memory_order_acquire) && !leaving_) {
     leaving_ = true;
     negotiator_.leave();
@@ -153,7 +157,7 @@ bool Engine::cycle() {
   if (negotiator_.round_posted() && !resume_round(Deadline::at(0)) && !executor_->round_on_links()) return false;
   const bool moved = executor_->advance_declined();
   if (mail_.exchange(false, std::memory_order_acquire)) take_mail();
-  take_submitted();
+  if (!hold_back) take_submitted();
   negotiator_.set_waiting(waiting_callers_.load(std::memory_order_relaxed) > 0);
   bool worked = (control_ && take_received()) || moved;
   negotiator_.tick(now_ns());

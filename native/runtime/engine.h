@@ -15,6 +15,7 @@
 
 #include "collective/communicator.h"
 #include "control/negotiator.h"
+#include "runtime/caller_habit.h"
 #include "runtime/clock_sync.h"
 #include "runtime/control_plane.h"
 #include "runtime/executor.h"
@@ -32,6 +33,7 @@ struct EngineOptions {
   std::int64_t idle_timeout_ns = 0;
   int thread_affinity = -1;
   AlgorithmTable algorithms;
+  Overlap overlap = Overlap::kAuto;
 };
 
 /// Borrows the fabric, the tickets, the counters and the tracer. Public methods may be called from any thread.
@@ -48,6 +50,11 @@ class Engine {
   /// Blocks until the operation is done, driving the engine meanwhile if nobody else does; nothing is held back.
   /// False at the deadline. Does not rethrow the operation's error.
   [[nodiscard]] bool wait(Operation& operation, Deadline deadline);
+
+  /// A caller asks about an operation, done or not: it is no longer held back.
+  void asked_for(const Operation& operation) noexcept;
+  /// How many threads of each rank compute.
+  void set_compute_threads(int threads) noexcept;
 
   /// An allreduce that is the plan's whole next batch, from begin to end on this thread: when it ended, 0 when it has
   /// not. Then `ticket` is its operation's, which goes on, or 0: it could not even begin. Blocks no longer than a wait
@@ -83,6 +90,7 @@ class Engine {
   void nudge() noexcept { fabric_.waker().notify(); }
   void run() noexcept;
   bool turn() noexcept;
+  [[nodiscard]] bool holds_back() noexcept;
   [[nodiscard]] Deadline next_turn() const noexcept;
   [[nodiscard]] bool waits_in_arena() const noexcept;
   void rest(std::uint32_t waker_ticket, Deadline deadline);
@@ -92,7 +100,7 @@ class Engine {
   std::int64_t post_alone(Operation& operation, Ticket& ticket);
   bool try_drive() noexcept;
   void stop_driving() noexcept;
-  bool cycle();
+  bool cycle(bool hold_back = false);
   void take_mail();
   void take_submitted();
   bool take_received();
@@ -124,6 +132,7 @@ class Engine {
   Counters& counters_;
   Tracer& tracer_;
   bool shares_clock_;  // same host as rank 0
+  int neighbours_;     // ranks of this host
 
   // Who drives. `turns_` counts the callers that stopped driving; the cycle thread sleeps on it while a caller drives.
   std::mutex drive_;
@@ -138,6 +147,7 @@ class Engine {
   std::unique_ptr<ProcessSetTable> sets_;
   Communicator* world_ = nullptr;  // of the set of all ranks
   std::unique_ptr<Executor> executor_;
+  CallerHabit habit_;
   ClockSync clock_;
   std::int64_t last_look_ns_ = 0;
   std::int64_t look_interval_ns_ = 250'000'000;  // grows: see cycle()
@@ -164,6 +174,9 @@ class Engine {
   std::atomic<std::uint32_t> step_{0};
   std::atomic<std::uint32_t> clock_looks_{0};
   std::atomic<int> waiting_callers_{0};
+  std::atomic<bool> crowded_{false};          // no core to spare for an exchange in the background
+  std::atomic<bool> held_{false};             // the cycle thread sleeps although something is in flight
+  std::atomic<std::int64_t> asked_ns_{0};     // by a caller, the first time in a burst; 0 = not yet
   std::atomic<std::int64_t> quiet_bytes_{0};  // what may be submitted without waking the cycle thread
   std::atomic<bool> mark_cycles_{false};
   std::atomic<bool> leave_requested_{false};

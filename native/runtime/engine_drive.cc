@@ -1,4 +1,7 @@
 // Who turns the engine, and when it sleeps.
+#include <sched.h>
+#include <unistd.h>
+
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/log.h"
@@ -8,8 +11,49 @@ namespace ringtune {
 namespace {
 
 constexpr std::int64_t kRoundSliceNs = 20'000'000;  // how long a wish to leave may go unheard in a round
+constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;
+
+/// Cores that this rank shares with `neighbours` ranks, for each of them.
+double cores_per_rank(int neighbours) noexcept {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (::sched_getaffinity(0, sizeof(cores), &cores) != 0) return 0.0;
+  const int own = CPU_COUNT(&cores);
+  // A rank that may use only some cores has been given them for itself.
+  return own < ::sysconf(_SC_NPROCESSORS_ONLN) ? own : static_cast<double>(own) / neighbours;
+}
 
 }  // namespace
+
+void Engine::set_compute_threads(int threads) noexcept {
+  const bool full = cores_per_rank(neighbours_) < threads + 1;
+  crowded_.store(options_.overlap == Overlap::kNever || (options_.overlap == Overlap::kAuto && full),
+                 std::memory_order_relaxed);
+}
+
+void Engine::asked_for(const Operation& operation) noexcept {
+  if (!crowded_.load(std::memory_order_relaxed)) return;
+  // relaxed: read by the thread that the ring wakes, or at the end of the time that it holds back.
+  if (asked_ns_.load(std::memory_order_relaxed) == 0) asked_ns_.store(now_ns(), std::memory_order_relaxed);
+  if (!operation.done() && held_.load(std::memory_order_relaxed)) nudge();
+}
+
+/// Whether the cycle thread leaves what has been submitted to the callers, for now (caller_habit.h).
+bool Engine::holds_back() noexcept {
+  if (!crowded_.load(std::memory_order_relaxed)) return false;
+  if (tickets_.open() == 0 || !negotiator_.in_plan()) return false;
+  const std::int64_t now = now_ns();
+  if (const std::uint64_t pass = negotiator_.plan_pass(); pass != habit_.pass()) {
+    habit_.asked(asked_ns_.exchange(0, std::memory_order_relaxed));  // of the last one
+    habit_.in_flight(pass, now);
+  } else {
+    habit_.asked(asked_ns_.load(std::memory_order_relaxed));
+    if (executor_->awaited(*world_)) habit_.hurry();
+  }
+  return !negotiator_.round_posted() && !leave_requested_.load(std::memory_order_relaxed) &&
+         waiting_callers_.load(std::memory_order_relaxed) == 0 && executor_->shares_memory(*world_) &&
+         habit_.until_ns() > now;
+}
 
 bool Engine::try_drive() noexcept {
   if (!drive_.try_lock()) return false;
@@ -68,6 +112,7 @@ bool Engine::wait(Operation& operation, Deadline deadline) {
 /// Drives until the operation is done, the deadline, or until there is nothing more to drive.
 void Engine::drive(Operation& operation, Deadline deadline) noexcept {
   try {
+    habit_.asked(asked_ns_.load(std::memory_order_relaxed));
     while (!ended_ && !operation.done() && !finished()) {
       const std::uint32_t ticket = fabric_.waker().prepare();
       const bool worked = cycle();
@@ -130,7 +175,8 @@ bool Engine::turn() noexcept {
   std::unique_lock driving(drive_, std::adopt_lock);
   if (ended_) return false;
   try {
-    const bool worked = !finished() && cycle();
+    const bool held = holds_back();
+    const bool worked = !finished() && cycle(held);
     if (finished()) {
       // Peers that wait in a round for this rank's part must not take it for a clean departure.
       if (!negotiator_.round_posted() && executor_->drained()) fabric_.leave();
@@ -138,14 +184,18 @@ bool Engine::turn() noexcept {
       return false;
     }
     if (worked) return true;
-    const Deadline deadline = next_turn();
+    Deadline deadline = next_turn();
+    if (held) deadline = earlier(deadline, Deadline::at(habit_.until_ns()));
     if (waits_in_arena()) {
       rest(ticket, deadline);
       return true;
     }
-    quiet_bytes_.store(static_cast<std::int64_t>(negotiator_.bundle_room()), std::memory_order_relaxed);
+    quiet_bytes_.store(held ? kUnlimited : static_cast<std::int64_t>(negotiator_.bundle_room()),
+                       std::memory_order_relaxed);
+    held_.store(held, std::memory_order_relaxed);
     driving.unlock();
     fabric_.waker().wait(ticket, deadline);
+    held_.store(false, std::memory_order_relaxed);
     quiet_bytes_.store(0, std::memory_order_relaxed);
   } catch (...) {
     if (!driving) driving.lock();
@@ -160,7 +210,17 @@ bool Engine::waits_in_arena() const noexcept { return negotiator_.round_posted()
 /// Waits for news, holding the drive mutex: of the other ranks in a round in shared memory, or of anybody.
 void Engine::rest(std::uint32_t waker_ticket, Deadline deadline) {
   if (waits_in_arena()) {
-    (void)resume_round(earlier(deadline, Deadline::after(kRoundSliceNs)));
+    const std::int64_t patience_end_ns = round_since_ns_ + habit_.patience_ns();
+    const std::int64_t now = now_ns();
+    const Deadline slice = Deadline::after(kRoundSliceNs);
+    if (resume_round(
+            earlier(deadline, now < patience_end_ns ? earlier(slice, Deadline::at(patience_end_ns)) : slice))) {
+      return;
+    }
+    // Who holds the batch back is to go on: this rank has nothing else to do.
+    if (now_ns() >= patience_end_ns) {
+      for (const int rank : executor_->absent_in_round(*world_)) fabric_.ring(rank);
+    }
   } else {
     fabric_.waker().wait(waker_ticket, deadline);
   }

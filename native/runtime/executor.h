@@ -65,6 +65,13 @@ class Executor {
   [[nodiscard]] bool round_on_links() const noexcept { return link_round_.has_value(); }
   /// When it last moved a byte after all ranks had come; 0 before that.
   [[nodiscard]] std::int64_t round_moved_ns() const noexcept { return link_round_ ? link_round_->moved_ns() : 0; }
+  /// The batches of a plan run in shared memory.
+  [[nodiscard]] bool shares_memory(Communicator& communicator) const { return arena_of(communicator) != nullptr; }
+  /// That, and another rank has posted the next of them, so that it waits for this one.
+  [[nodiscard]] bool awaited(Communicator& communicator) const {
+    const Arena* const arena = arena_of(communicator);
+    return arena != nullptr && arena->awaited();
+  }
   /// Global ranks that the posted round waits for.
   [[nodiscard]] std::vector<int> absent_in_round(Communicator& communicator) const;
 

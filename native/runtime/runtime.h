@@ -11,6 +11,7 @@
 #include "collective/algorithm.h"
 #include "control/tree.h"
 #include "fusion/knobs.h"
+#include "runtime/caller_habit.h"
 #include "runtime/operation.h"
 #include "runtime/statistics.h"
 #include "runtime/submission.h"
@@ -39,7 +40,8 @@ struct RuntimeOptions {
   std::int64_t stall_shutdown_ns = 0;
   int control_fan_out = kDefaultFanOut;  // of the announcement tree (control/tree.h), alike on all ranks
   int thread_affinity = -1;              // core of the cycle thread
-  int log_level = 3;                     // warning
+  Overlap overlap = Overlap::kAuto;
+  int log_level = 3;  // warning
 };
 
 /// What is recorded, and where to.
@@ -104,6 +106,9 @@ class Runtime {
   /// Global ranks of every set by number.
   [[nodiscard]] std::map<std::uint32_t, std::vector<int>> process_sets() const;
   [[nodiscard]] bool poll(Ticket ticket);
+  /// How many threads of each rank of this host compute; 1 until said. Decides whether a core is left for exchanges in
+  /// the background.
+  void set_compute_threads(int threads) noexcept;
   /// Blocks; false at the deadline. Rethrows the operation's error. A failed or finished ticket stays until release().
   bool wait(Ticket ticket, Deadline deadline);
   /// Waits, and releases the operation if it is done. What has failed stays for wait() to say why. Blocks; throws

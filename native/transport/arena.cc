@@ -163,6 +163,15 @@ std::vector<int> Arena::absent() const {
   return members;
 }
 
+bool Arena::awaited() const noexcept {
+  const std::uint64_t next = value_of(round_ + 1, 0);
+  for (int member = 0; member < size(); ++member) {
+    if (member == position_) continue;
+    if (counter_of(member, ArenaCounter::kPosted).load(std::memory_order_acquire) >= next) return true;
+  }
+  return false;
+}
+
 std::optional<bool> Arena::agreed(Deadline deadline) {
   const std::uint64_t value = value_of(round_, 0);
   for (int member = 0; member < size(); ++member) {

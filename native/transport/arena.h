@@ -94,6 +94,8 @@ class Arena final : public Abortable {
   [[nodiscard]] std::optional<bool> agreed(Deadline deadline);
   /// Members (positions) that have not posted this round yet.
   [[nodiscard]] std::vector<int> absent() const;
+  /// Between rounds: whether a member has posted the next one, and so waits for this one.
+  [[nodiscard]] bool awaited() const noexcept;
   /// The rank that this one had to wait for last before the round was agreed on; -1 when all had come before. Who comes
   /// last is waited for last.
   [[nodiscard]] int awaited_rank() const noexcept { return awaited_rank_; }

@@ -52,6 +52,8 @@ class Fabric {
   [[nodiscard]] virtual std::string_view viable(int peer) const = 0;
   /// Whether these two ranks do, as every rank of the job sees it alike. Never blocks.
   [[nodiscard]] virtual bool share_memory(int a, int b) const = 0;
+  /// Rings the waker of a rank on this host; nothing for others. Any thread; never blocks.
+  virtual void ring(int peer) noexcept = 0;
   /// Both sides must call connect with the same channel name (any order among several peers; blocks until both did).
   /// Throws Timeout naming the peer, PeerLost when it died or after abort(), InvalidArgument when the channel is open
   /// or the peer is no rank of the job. The link is owned by the fabric and lives as long as it. One thread at a time.

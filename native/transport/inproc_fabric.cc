@@ -38,6 +38,7 @@ class InprocFabric final : public Fabric {
   [[nodiscard]] int size() const noexcept override { return world_->size; }
   [[nodiscard]] Waker& waker() noexcept override { return own_waker(); }
   [[nodiscard]] bool share_memory(int /*a*/, int /*b*/) const override { return true; }
+  void ring(int peer) noexcept override { world_->wakers[static_cast<std::size_t>(peer)]->notify(); }
   [[nodiscard]] std::string_view viable(int peer) const override {
     check_peer(peer);
     return "inproc";

@@ -45,6 +45,9 @@ class JobFabric final : public Fabric {
   [[nodiscard]] Waker& waker() noexcept override { return waker_; }
   [[nodiscard]] std::string_view viable(int peer) const override { return peer_at(peer).shares_memory ? "shm" : "tcp"; }
   [[nodiscard]] bool share_memory(int a, int b) const override;
+  void ring(int peer) noexcept override {
+    if (const Peer& other = peers_[static_cast<std::size_t>(peer)]; other.shares_memory) other.bell->notify();
+  }
   [[nodiscard]] std::vector<std::string> hosts() const override;
   Link& connect(int peer, const std::string& channel, Deadline deadline) override;
   void start_monitor(PeerLostHandler handler) override;

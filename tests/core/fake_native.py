@@ -76,6 +76,9 @@ class FakeRuntime:
         self._sets: dict[int, list[int]] = {}
         self._numbers: dict[int, int] = {}
 
+    def set_compute_threads(self, threads: int) -> None:
+        self.compute_threads = threads
+
     def allreduce(
         self, name: str, source: int, target: int, shape: Sequence[int], dtype: int, op: int,
         prescale: float, postscale: float, group: str = "", group_size: int = 0, process_set: int = 0, wire: int = -1,

@@ -37,10 +37,12 @@ def test_under_a_plan_the_late_rank_is_who_was_waited_for(size: int, fresh: GetJ
     runs = trace.spans.of_stage(Stage.COMMUNICATE)
     planned = runs.batch[runs.fact("plan", 0) == 1]
     assert len(np.unique(planned)) > STEPS // 2, "most steps follow the plan"
-    waits = [wait for wait in summarize(trace).awaited if wait.total_ns > STEPS * LATE_NS / 4]
-    # Nearly every step costs the others the sleep, and it is put down to rank 1 and nobody else.
-    assert {wait.peer for wait in waits} == {1}
-    assert {wait.rank for wait in waits} == set(range(size)) - {1}
+    waits = summarize(trace).awaited
+    for rank in set(range(size)) - {1}:
+        # Nearly every step costs the others the sleep, put down to rank 1; a busy machine makes others late as well.
+        most = max((wait for wait in waits if wait.rank == rank), key=lambda wait: wait.total_ns)
+        assert most.peer == 1
+        assert most.total_ns > STEPS * LATE_NS / 2
     assert set(runs.fact("process_set", 0).tolist()) == {0}
 
 

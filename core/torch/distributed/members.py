@@ -80,6 +80,7 @@ def open_world(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[Se
             f"of {current.size}; start both the same way, or call hvd.shutdown() first"
         )
     opened = current if current is not None else Session.open(config)
+    opened.runtime.set_compute_threads(torch.get_num_threads())
     return opened, Meeting((host, int(port_text)), f"{job}.torch", config, current is None, rendezvous)
 
 
@@ -98,6 +99,7 @@ def open_group(meeting: Meeting, name: str, rank: int, size: int) -> Session:
     options = runtime_options(dataclasses.replace(meeting.config, thread_affinity=()), place, meeting.address, job)
     with native.translated():
         runtime = native.load().Runtime(options)
+    runtime.set_compute_threads(torch.get_num_threads())
     return Session(meeting.config, place, runtime, Links(job, None, world.planned_folder))
 
 

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "runtime/runtime.h"
 
 namespace ringtune::testing_support {
