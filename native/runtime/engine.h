@@ -52,7 +52,7 @@ class Engine {
   [[nodiscard]] bool wait(Operation& operation, Deadline deadline);
 
   /// A caller asks about an operation, done or not: it is no longer held back.
-  void asked_for(const Operation& operation) noexcept;
+  const Operation& asked_for(const Operation& operation) noexcept;
   /// How many threads of each rank compute.
   void set_compute_threads(int threads) noexcept;
 

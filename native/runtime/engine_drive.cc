@@ -31,11 +31,12 @@ void Engine::set_compute_threads(int threads) noexcept {
                  std::memory_order_relaxed);
 }
 
-void Engine::asked_for(const Operation& operation) noexcept {
-  if (!crowded_.load(std::memory_order_relaxed)) return;
+const Operation& Engine::asked_for(const Operation& operation) noexcept {
+  if (!crowded_.load(std::memory_order_relaxed)) return operation;
   // relaxed: read by the thread that the ring wakes, or at the end of the time that it holds back.
   if (asked_ns_.load(std::memory_order_relaxed) == 0) asked_ns_.store(now_ns(), std::memory_order_relaxed);
   if (!operation.done() && held_.load(std::memory_order_relaxed)) nudge();
+  return operation;
 }
 
 /// Whether the cycle thread leaves what has been submitted to the callers, for now (caller_habit.h).

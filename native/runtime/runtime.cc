@@ -143,8 +143,7 @@ class Runtime::Impl {
 
   /// Blocks; whether the operation is done.
   bool wait(Operation& operation, Deadline deadline) {
-    engine->asked_for(operation);
-    if (operation.done()) return true;
+    if (engine->asked_for(operation).done()) return true;
     const std::int64_t begin_ns = now_ns();
     const bool done = engine->wait(operation, deadline);
     record_wait(*operation.prepared, begin_ns, now_ns());
@@ -294,11 +293,7 @@ Ticket Runtime::join(const std::string& name) { return submit(decision_of(Collec
 
 std::map<std::uint32_t, std::vector<int>> Runtime::process_sets() const { return own().engine->process_sets().all(); }
 
-bool Runtime::poll(Ticket ticket) {
-  const Operation& operation = *own().tickets.find(ticket);
-  impl_->engine->asked_for(operation);
-  return operation.done();
-}
+bool Runtime::poll(Ticket ticket) { return impl_->engine->asked_for(*own().tickets.find(ticket)).done(); }
 
 void Runtime::set_compute_threads(int threads) noexcept { impl_->engine->set_compute_threads(threads); }
 
@@ -311,8 +306,7 @@ bool Runtime::wait(Ticket ticket, Deadline deadline) {
 
 OperationPtr Runtime::operation(Ticket ticket) { return own().tickets.find(ticket); }
 bool Runtime::release_if_done(Ticket ticket) {
-  impl_->engine->asked_for(*own().tickets.find(ticket));
-  return impl_->tickets.release_if_done(ticket);
+  return impl_->engine->asked_for(*own().tickets.find(ticket)).done() && impl_->tickets.release_if_done(ticket);
 }
 void Runtime::release(Ticket ticket) {
   if (impl_->home.here()) impl_->tickets.release(ticket);
