@@ -22,6 +22,7 @@ from ringtune.dashboard.pages import (
     runs,
     scaling,
     stragglers,
+    system,
     timeline,
     tuning,
     whatif,
@@ -43,6 +44,7 @@ PAGES: Mapping[str, ModuleType] = {
     "communication": communication,
     "tuning": tuning,
     "what-if": whatif,
+    "system": system,
     "scaling": scaling,
 }
 """The module of every place: ``layout(context, route)`` and ``register(app, context)``."""

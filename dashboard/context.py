@@ -21,6 +21,7 @@ from ringtune.dashboard.data.runs import RunInfo, RunsFolder, UnknownRun, newest
 from ringtune.dashboard.data.scaling import ScalingTable
 from ringtune.dashboard.data.scaling_runs import Factors
 from ringtune.dashboard.data.steps import StepReader, Steps
+from ringtune.dashboard.data.system import SampleReader, System
 from ringtune.dashboard.data.timeline import TimelineIndex
 from ringtune.dashboard.data.timeline_prepare import Preparations, Preparing
 from ringtune.dashboard.data.tuning import TuningHistory
@@ -46,6 +47,7 @@ class Context:
     folder: RunsFolder
     prefix: str = "/"
     _steps: Cache = field(default_factory=lambda: Cache(capacity=8))
+    _samples: Cache = field(default_factory=lambda: Cache(capacity=8))
     _small: Cache = field(default_factory=lambda: Cache(capacity=256))
     _indexes: Cache = field(default_factory=lambda: Cache(capacity=3))
     _analyses: Cache = field(default_factory=lambda: Cache(capacity=8))
@@ -68,6 +70,11 @@ class Context:
         """Return the steps of a run written so far; only new lines are read."""
         reader = self._steps.get(run.path, None, lambda: StepReader(run.path))
         return reader.read()
+
+    def system(self, run: RunInfo) -> System:
+        """Return what ranks and machines of a run used so far; only new samples are read."""
+        reader = self._samples.get(run.path, None, lambda: SampleReader(run.path))
+        return reader.read(run.hosts)
 
     def tuning(self, run: RunInfo) -> TuningHistory:
         """Return the tuning history of a run."""

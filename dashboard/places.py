@@ -34,6 +34,10 @@ def _steps(run: Path) -> list[Path]:
     return [run / layout.MACHINE_FOLDER, *listing(run, layout.step_logs(run), ".jsonl")]
 
 
+def _samples(run: Path) -> list[Path]:
+    return listing(run, layout.sample_logs(run), ".jsonl")
+
+
 def _journal(run: Path) -> list[Path]:
     return [layout.tuning_journal(run)]
 
@@ -56,6 +60,7 @@ PLACES: tuple[Place, ...] = (
     Place("communication", "Communication", _timeline),
     Place("tuning", "Tuning", _journal),
     Place("what-if", "What if", _timeline),
+    Place("system", "System", _samples),
     Place("scaling", "Scaling", _records, overall=True),
 )
 """All pages, in the order of the navigation."""

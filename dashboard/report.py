@@ -19,7 +19,7 @@ from plotly.offline import get_plotlyjs
 from plotly.utils import PlotlyJSONEncoder
 
 from ringtune.dashboard import theme
-from ringtune.dashboard.data import communication, machine, scaling, steps, trace, tuning
+from ringtune.dashboard.data import communication, machine, scaling, steps, system, trace, tuning
 from ringtune.dashboard.data.analysis import Analysis, analyse
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.lateness import late_map, late_ranks
@@ -33,6 +33,7 @@ from ringtune.dashboard.figures import tuning as tuning_figures
 from ringtune.dashboard.figures import tuning_more
 from ringtune.dashboard.figures.stragglers import late_heat
 from ringtune.dashboard.pages import communication as communication_page
+from ringtune.dashboard.pages import system as system_page
 from ringtune.dashboard.pages.overview import machine_rows, run_facts
 from ringtune.dashboard.pages.scaling import HEAD as SCALING_HEAD
 from ringtune.dashboard.pages.scaling import table_rows as scaling_rows
@@ -152,13 +153,14 @@ def sections(run: RunInfo) -> list[Section]:
     """Return the parts of the report that the run has something for."""
     reader = steps.StepReader(run.path).read()
     machines, past = machine.data(run), tuning.data(run)
-    measured = scaling.data([run])
+    measured, sampled = scaling.data([run]), system.SampleReader(run.path).read(run.hosts)
     timeline, timeline_problems = _timeline(run)
     problems = [
         *run.problems,
         *reader.problems,
         *machines.problems,
         *past.problems,
+        *sampled.problems,
         *measured.problems,
         *timeline_problems,
     ]
@@ -168,6 +170,10 @@ def sections(run: RunInfo) -> list[Section]:
     found += timeline
     if past:
         found.append(Section("Tuning", tuple(tuning.words(past)), _tuning(past)))
+    if sampled.ranks:
+        figures = system_page.drawn(sampled, "light")
+        words = "; ".join(f"{label}: {value} {note}".rstrip() for label, value, note in system.numbers(sampled))
+        found.append(Section("System", (f"{words}.",), tuple(one for one in figures.values() if len(one.data))))
     if measured.series:
         found.append(_scaling(measured.series))
     head = ("Ranks", "Host", "Processor", "Cores", "Memory", "Kernel", "Python")

@@ -164,6 +164,34 @@ def scaled(run: Path, model: str, rates: dict[int, float]) -> None:
     path.write_text(json.dumps(document))
 
 
+def sampled(run: Path, ranks: int = 2, seconds: int = 20, **more: Any) -> None:
+    """Write samples: rank r uses 0.5 + r cores and 1 + r GiB; its machine has 4 cores, half busy, and sends 3 MB/s."""
+    for rank in range(ranks):
+        path = layout.sample_log(run, rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [
+            {
+                "unix_ns": 1_700_000_000 * 10**9 + second * 10**9,
+                "at_ns": (50 + second) * 10**9,
+                "pid": 100 + rank,
+                "cpu_ns": int((0.5 + rank) * second * 1e9),
+                "rss_bytes": (1 + rank) << 30,
+                "rss_peak_bytes": (2 + rank) << 30,
+                "machine_cores": 4,
+                "machine_cpu_ns": 2 * second * 10**9,
+                "machine_memory_bytes": 16 << 30,
+                "machine_memory_used_bytes": 4 << 30,
+                "network_received_bytes": 0,
+                "network_sent_bytes": 3_000_000 * second,
+                "loopback_bytes": 0,
+                "gpus": [],
+                **more,
+            }
+            for second in range(seconds)
+        ]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def gallery(root: Path) -> dict[str, Path]:
     """Several runs of every status, as a project would have them."""
     now = time.time_ns()
@@ -175,6 +203,7 @@ def gallery(root: Path) -> dict[str, Path]:
         ended_unix_ns=now - 3480 * 10**9,
     )
     tuned(runs["done"])
+    sampled(runs["done"], ranks=4)
     scaled(runs["done"], "resnet", {1: 41.0, 2: 79.1, 4: 149.0, 8: 276.0})
     scaled(runs["done"], "vgg16", {1: 14.5, 2: 25.0, 4: 41.5, 8: 61.0})
     merge_run(runs["done"])

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from urllib.parse import quote
 
+import pytest
+
+from ringtune import layout
+from ringtune.dashboard.pictures import serving
 from tests.dashboard.conftest import Visit
+from tests.dashboard.folders import HOSTILE, change, sampled, training, tuned
 
 MAP = "#stragglers-map .js-plotly-plot"
 
@@ -126,3 +132,59 @@ def test_tuning_shows_what_was_learned_and_a_version_leads_to_the_timeline(
     page.wait_for_selector("#timeline-graph .bars .point", state="attached")
     assert visit.complaints == []
     assert visit.outside(url) == []
+
+
+def test_system_shows_ranks_and_machines(visit: Visit, url: str, runs: dict[str, Path]) -> None:
+    page = visit.page
+    page.goto(f"{url}/run/{quote(runs['done'].name)}/system")
+    for name in ("cpu", "memory", "busy", "used", "network"):
+        page.wait_for_selector(f"#system-{name} .js-plotly-plot .main-svg")
+    page.wait_for_selector("#system-stats >> text=19.0 s")
+    assert not page.locator("#system-gpu-card").is_visible()
+    assert visit.complaints == []
+    assert visit.outside(url) == []
+
+
+@pytest.mark.parametrize(
+    ("tab", "text"),
+    [
+        ("stragglers", "No timeline was recorded"),
+        ("communication", "No timeline was recorded"),
+        ("system", "No samples of this run"),
+    ],
+)
+def test_pages_of_a_bare_run_say_what_to_do(visit: Visit, url: str, tab: str, text: str) -> None:
+    visit.page.goto(f"{url}/run/just-started/{tab}")
+    visit.page.wait_for_selector(f"text={text} >> visible=true")
+    assert visit.page.locator(".js-plotly-plot >> visible=true").count() == 0
+    assert visit.complaints == []
+
+
+def test_hostile_names_and_broken_files_stay_texts_on_every_page(visit: Visit, tmp_path: Path) -> None:
+    name = HOSTILE.replace('"', "")
+    run = training(tmp_path, ranks=2, steps=4, job=name, hosts=(name, name + "2"))
+    tuned(run)
+    sampled(run)
+    change(run, name=HOSTILE, hosts=[name, name + "2"])
+    for rank in (0, 1):
+        part = layout.timeline_part(run, rank)
+        part.write_text(part.read_text().replace("layer1.0.conv1.weight", name))
+    with layout.sample_log(run, 0).open("a") as stream:
+        stream.write("{\n[]\n" + '{"at_ns": 1e400, "gpus": "x"}\n')
+    (tmp_path / "outside.jsonl").write_text(layout.sample_log(run, 1).read_text())
+    layout.sample_log(run, 1).unlink()
+    layout.sample_log(run, 1).symlink_to(tmp_path / "outside.jsonl")
+    journal = layout.tuning_journal(run)
+    journal.write_text(journal.read_text().replace('"sampler"', json.dumps(HOSTILE)))
+    dialogs: list[str] = []
+    visit.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    with serving(tmp_path) as address:
+        visit.page.goto(f"{address}run/{run.name}")
+        for tab in ("stragglers", "communication", "tuning", "system"):
+            visit.page.click(f"#tab-{tab}")
+            visit.page.wait_for_selector(f"#{tab}-charts .js-plotly-plot .main-svg")
+        visit.page.wait_for_selector("text=rank-00001.jsonl is a link out of the run's folder")
+        assert visit.page.locator("img").count() == 0
+        assert visit.outside(address) == []
+    assert dialogs == []
+    assert [text for text in visit.complaints if "ERR_CONNECTION_REFUSED" not in text] == []

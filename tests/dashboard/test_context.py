@@ -12,11 +12,12 @@ from ringtune.dashboard.places import TABS, TIMELINE_PAGES
 from ringtune.dashboard.routes import Route
 from ringtune.timeline.generate import Schedule
 from ringtune.timeline.generate_run import generate_run
+from tests.dashboard.folders import sampled
 
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
-    generate_run(tmp_path, "one", Schedule(ranks=2, steps=3))
+    sampled(generate_run(tmp_path, "one", Schedule(ranks=2, steps=3)))
     return Context(RunsFolder(tmp_path))
 
 
@@ -30,6 +31,7 @@ def only(context: Context, page: str) -> Route:
         ("overview", lambda run: layout.step_log(run, 1)),
         ("timeline", lambda run: layout.timeline_part(run, 0)),
         ("tuning", layout.tuning_journal),
+        ("system", lambda run: layout.sample_log(run, 0)),
         ("scaling", lambda run: layout.scaling_file(run, "resnet")),
     ],
 )

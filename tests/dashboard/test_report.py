@@ -20,10 +20,11 @@ def test_the_report_opens_from_a_file_without_any_request(visit: Visit, runs: di
     assert result.exit_code == 0, result.output
     home = output.as_uri()
     visit.page.goto(home)
-    visit.page.wait_for_selector("#figure-16 .main-svg")
-    assert visit.page.locator(".figure:has(.main-svg)").count() == 17
+    visit.page.wait_for_selector("#figure-21 .main-svg")
+    assert visit.page.locator(".figure:has(.main-svg)").count() == 22
     assert [section.inner_text() for section in visit.page.locator("h2").all()] == [
-        "Summary", "Steps", "Timeline", "Stragglers", "Communication", "Tuning", "Scaling", "Machines", "Settings",
+        "Summary", "Steps", "Timeline", "Stragglers", "Communication", "Tuning", "System", "Scaling",
+        "Machines", "Settings",
     ]  # fmt: skip
     assert "60 steps of 15.3 ms" in visit.page.locator("section").first.inner_text()
     assert visit.page.locator('[data-title*="Share"]').count() == 0
