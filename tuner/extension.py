@@ -24,6 +24,7 @@ from ringtune.tuner.options import OnlineOptions
 from ringtune.tuner.records import NoteRecord, Record, ResultRecord
 from ringtune.tuner.space import Space, Surroundings
 from ringtune.tuner.study import StudyOptions, default_storage
+from ringtune.tuner.warmup import WarmupTrace
 from ringtune.tuner.wire import Setup
 from ringtune.tuner.words import sentence
 
@@ -116,7 +117,10 @@ def open_tuner(session: Session) -> TunerExtension | None:
     journal = Journal(layout.tuning_journal(run), config.autotune_log)
     storage = study_options(config, str(layout.tuning_study(run)))
     advisor = ProcessAdvisor(Setup(space, describe_job(session, space), storage))
-    return TunerExtension(session, OnlineTuner(space, advisor, online_options(config, session.size)), advisor, journal)
+    trace = WarmupTrace(session.runtime, run)
+    trace.begin()
+    tuner = OnlineTuner(space, advisor, online_options(config, session.size), trace.end)
+    return TunerExtension(session, tuner, advisor, journal)
 
 
 def surroundings(session: Session) -> Surroundings:
@@ -167,4 +171,5 @@ def describe_job(session: Session, space: Space) -> JobDescription:
         versions=tuple(sorted(runfolder.versions().items())),
         searched=searched,
         fixed=fixed,
+        places=tuple(session.hosts),
     )

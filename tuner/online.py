@@ -18,7 +18,7 @@ Written as a generator: every ``yield`` hands out knobs (or None) and receives t
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from statistics import median
 from typing import Literal
 
@@ -54,17 +54,25 @@ class OnlineTuner:
         space: What is searched, around the job's default.
         advisor: Suggests settings; never blocks.
         options: Budget.
+        trace: Called at the end of the warm-up; returns the timeline of its steps, see `Workload.trace`.
 
     Attributes:
         phase: Where the session is.
         result: The end of the session; None while it runs.
     """
 
-    def __init__(self, space: Space, advisor: Advisor, options: OnlineOptions | None = None) -> None:
+    def __init__(
+        self,
+        space: Space,
+        advisor: Advisor,
+        options: OnlineOptions | None = None,
+        trace: Callable[[], str] | None = None,
+    ) -> None:
         self.phase: Phase = "warm-up"
         self.result: ResultRecord | None = None
         self._space, self._advisor, self._options = space, advisor, options or OnlineOptions()
         self._default = space.default
+        self._trace = trace
         budget = (self._options.budget, self._options.credit_steps)
         self._meter = Meter(space.default, self._options.settle_steps, budget)
         self._feed = StepFeed()
@@ -160,7 +168,8 @@ class OnlineTuner:
             seen.append(sample)
             waited_ns += sample.ns
         self._report.bytes = int(median(sample.bytes for sample in seen))
-        workload = Workload(int(median(sample.collectives for sample in seen)), self._report.bytes)
+        trace = self._trace() if self._trace is not None else ""
+        workload = Workload(int(median(sample.collectives for sample in seen)), self._report.bytes, trace)
         fingerprint = self._advisor.open(workload)
         stored = self._advisor.stored()
         while stored is None and self._advisor_usable(waited_ns):

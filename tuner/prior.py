@@ -19,7 +19,7 @@ Prior = Callable[[Knobs], float]
 
 _PLACES = 17
 _APART = 0.2
-_WORTH = 0.005
+_WORTH, _ALIKE = 0.005, 0.002
 
 
 def first_points(space: Space, prior: Prior, count: int) -> list[Knobs]:
@@ -31,16 +31,21 @@ def first_points(space: Space, prior: Prior, count: int) -> list[Knobs]:
         count: How many at most.
     """
     limit = prior(space.default) * (1.0 - _WORTH)
-    guesses = sorted((prior(knobs), index, knobs) for index, knobs in enumerate(_grid(space)))
-    better = [knobs for expected, _, knobs in guesses if expected < limit]
-    return distinct(space, better, apart=_APART, taken=[space.default])[:count]
+    guesses = [(prior(knobs), knobs) for knobs in _grid(space)]
+    better = [(expected, knobs) for expected, knobs in guesses if expected < limit]
+    if not better:
+        return []
+    # Of settings that the model cannot tell apart, the one that changes least.
+    least = min(expected for expected, _ in better)
+    better.sort(key=lambda pair: (round((pair[0] / least - 1.0) / _ALIKE), space.distance(pair[1], space.default)))
+    return distinct(space, (knobs for _, knobs in better), apart=_APART, taken=[space.default])[:count]
 
 
 def _grid(space: Space) -> Iterator[Knobs]:
-    """Settings evenly over the scales, shortest cycles and largest buffers first: of equal ones, the usual."""
+    """Settings evenly over the scales."""
     places = [place / (_PLACES - 1) for place in range(_PLACES)]
     for units in product(places, repeat=len(space.dimensions)):
-        values = {d.name: d.at(1.0 - unit) for d, unit in zip(space.dimensions, units, strict=True)}
+        values = {d.name: d.at(unit) for d, unit in zip(space.dimensions, units, strict=True)}
         yield replace(space.default, **values)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import math
 import sys
 import time
@@ -24,6 +25,7 @@ from ringtune.benchmarks.tuning.landscapes import NOISES, Landscape, modelled, r
 from ringtune.benchmarks.tuning.procedures import PROCEDURES
 from ringtune.benchmarks.tuning.session import COLD, RINGTUNE, Outcome, play
 from ringtune.errors import RingtuneError, UsageError
+from ringtune.knobs import Knobs
 
 GRIDS = Path(__file__).parent / "grids"
 NEAR_SHARE, HARMLESS_SHARE = 0.90, 0.99
@@ -159,6 +161,9 @@ def _print(outcomes: Sequence[Outcome], console: Console) -> None:
 @click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True, help="Sessions of each kind.")
 @click.option("--first-seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+@click.option(
+    "--add", "parts", multiple=True, type=click.Path(path_type=Path), help="Records of earlier pieces to add."
+)
 @click.option("--require", is_flag=True, help="Exit 1 when ringtune misses what is required of it.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
 def tuner(profiles: Path | None, pattern: str, json_file: Path | None, **values: Any) -> int:
@@ -173,7 +178,8 @@ def tuner(profiles: Path | None, pattern: str, json_file: Path | None, **values:
         for noise in values["noises"] or NOISES
         for seed in seeds
     ]
-    outcomes = run_sessions(cases, values["jobs"])
+    outcomes = [*(outcome for part in values["parts"] for outcome in read_record(part))]
+    outcomes += run_sessions(cases, values["jobs"])
     _print(outcomes, open_console())
     if json_file is not None:
         runfolder.write_json(json_file, _record(outcomes))
@@ -181,6 +187,23 @@ def tuner(profiles: Path | None, pattern: str, json_file: Path | None, **values:
     if said:
         raise RingtuneError("; ".join(said))
     return 0
+
+
+def read_record(path: Path) -> list[Outcome]:
+    """Return the outcomes that an earlier run has written with `--json`.
+
+    Raises:
+        UsageError: The file holds none.
+    """
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["outcomes"]
+        ends = [math.inf if row["break_even"] is None else row["break_even"] for row in rows]
+        return [
+            Outcome(**{**row, "knobs": Knobs.from_dict(row["knobs"]), "break_even": end})
+            for row, end in zip(rows, ends, strict=True)
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is no record of 'ringtune bench tuner': {error}") from None
 
 
 def _procedures(text: str) -> list[str]:

@@ -89,6 +89,9 @@ def test_the_command_prints_and_records(tmp_path: Path) -> None:
     assert done.exit_code == 0 and "ringtune, by noise" in done.output
     record = json.loads((tmp_path / "r.json").read_text())
     assert [one["procedure"] for one in record["outcomes"]] == ["ringtune", "random"]
+    both = [*words, str(tmp_path / "s.json"), "--first-seed", "1", "--add", str(tmp_path / "r.json")]
+    assert CliRunner().invoke(tuner, both, catch_exceptions=False).exit_code == 0
+    assert [one["seed"] for one in json.loads((tmp_path / "s.json").read_text())["outcomes"]] == [0, 0, 1, 1]
 
 
 def test_unknown_names_are_refused() -> None:

@@ -33,6 +33,21 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+class FakeRuntime:
+    """Records nothing, but says that it does."""
+
+    def __init__(self) -> None:
+        self.recording = False
+        self.parts: list[str] = []
+
+    def start_timeline(self, path: str) -> None:
+        self.recording = True
+        self.parts.append(path)
+
+    def stop_timeline(self) -> None:
+        self.recording = False
+
+
 class FakeSession:
     """What the tuner needs of a session."""
 
@@ -44,6 +59,7 @@ class FakeSession:
         self.run = SimulatedRun(SMALL, Noise(0.01), BAD, 1)
         self.knobs = BAD
         self.refuses = False
+        self.runtime = FakeRuntime()
         self._folder = folder
 
     def ensure_run_folder(self) -> Path:
@@ -98,6 +114,18 @@ def test_a_session_finds_a_better_setting_and_the_next_starts_from_it(
     start, default, stored, *_ = journal(tmp_path / "two")
     assert start["stored_trials"] >= 5 and default["source"] == "default"
     assert (stored["source"], stored["knobs"]) == ("stored", result["knobs"])
+
+
+def test_the_warm_up_is_recorded_unless_the_user_records(tmp_path: Path) -> None:
+    session = FakeSession(tmp_path, RINGTUNE_AUTOTUNE_MAX_TRIALS="1")
+    tuner = opened(session)
+    assert session.runtime.parts == [str(tmp_path / "tuning" / "rank-00000.json")] and session.runtime.recording
+    train(session, tuner)
+    assert not session.runtime.recording
+    session = FakeSession(tmp_path, RINGTUNE_AUTOTUNE_MAX_TRIALS="1")
+    session.runtime.recording = True
+    train(session, opened(session))
+    assert session.runtime.parts == [] and session.runtime.recording
 
 
 def test_a_training_that_ends_early_keeps_what_was_learned(tmp_path: Path) -> None:

@@ -32,3 +32,8 @@ def test_a_timeline_without_steps_is_an_error(tmp_path: Path) -> None:
     trace.write_text("[]")
     with pytest.raises(RingtuneError):
         learned(trace, ["a", "b"])
+
+
+def test_settings_that_the_model_cannot_tell_apart_change_as_little_as_they_can() -> None:
+    (first,) = first_points(Space(), lambda knobs: 1.0 if knobs.fusion_bytes >= 16 << 20 else 0.5, 1)
+    assert 0.2 <= Space().distance(first, DEFAULTS) <= 0.25

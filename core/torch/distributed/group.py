@@ -23,6 +23,7 @@ from ringtune.session import Session
 from ringtune.torch.arguments import Average, Max, Min, Product, Sum
 from ringtune.torch.distributed.exchanges import Exchange, PartReduction
 from ringtune.torch.distributed.members import Meeting, Pair, open_group
+from ringtune.torch.distributed.steps import communicated
 from ringtune.torch.distributed.works import Delivery, Several, Work, copy, then
 from ringtune.torch.handles import dtype_number
 
@@ -357,6 +358,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
     def _submit(
         self, base: str, outputs: list[torch.Tensor], submit: Any, finish: Any = None, keep: Any = None
     ) -> Work:
+        communicated()
         with self._lock:
             count = self._counts.get(base, 0)
             self._counts[base] = count + 1

@@ -11,6 +11,7 @@ from ringtune.errors import InvalidArgument
 from ringtune.operations import Allreduce
 from ringtune.torch.arguments import Average
 from ringtune.torch.compression import Compression, wire_number
+from ringtune.torch.distributed.steps import communicated
 from ringtune.torch.distributed.works import Work
 from ringtune.torch.handles import dtype_number
 
@@ -31,6 +32,7 @@ def ddp_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.
         InvalidArgument: The compression keeps state for every parameter, or is one of the caller's own.
     """
     now = session.require()
+    communicated()
     buffer = bucket.buffer()
     address = buffer.data_ptr()
     name = f"ddp.{bucket.index()}.{buffer.numel()}"

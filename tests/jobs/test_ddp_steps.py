@@ -1,0 +1,39 @@
+"""A DDP script's steps are counted without a line for it, so that it can be tuned like any other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+STEPS = 6
+SCRIPT = f"""
+import torch
+import torch.distributed as dist
+import ringtune.torch.distributed
+
+dist.init_process_group("ringtune")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+first = torch.optim.SGD(model.parameters(), lr=0.01)
+second = torch.optim.SGD(model.parameters(), lr=0.0)
+for _ in range({STEPS}):
+    first.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    first.step()
+    second.step()  # nothing was sent since: no step of its own
+dist.destroy_process_group()
+"""
+
+
+def test_an_optimizers_step_ends_a_step(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    words = [str(Path(sys.executable).with_name("ringtune")), "run", "-np", "2", "--run-dir", str(tmp_path / "run")]
+    done = subprocess.run(
+        [*words, sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(2):
+        lines = (tmp_path / "run" / "steps" / f"rank-0000{rank}.jsonl").read_text().splitlines()
+        assert [json.loads(line)["step"] for line in lines] == list(range(STEPS))

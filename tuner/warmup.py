@@ -1,0 +1,63 @@
+"""A timeline of rank 0's first steps, for the model's first points.
+
+Recorded straight by the runtime into the tuner's own folder, beside the job's timeline and without its merge. A part
+of one rank is enough: its gradients' sizes and ready times are those of all ranks, and its batches' travel times hold
+the links. Where the user records a timeline himself nothing is recorded here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from ringtune import layout, native
+from ringtune.errors import RingtuneError
+
+
+class Recorder(Protocol):
+    """What of the native runtime is used."""
+
+    @property
+    def recording(self) -> bool: ...
+
+    def start_timeline(self, path: str) -> None: ...
+
+    def stop_timeline(self) -> None: ...
+
+
+class WarmupTrace:
+    """Records from `begin` until `end`.
+
+    Args:
+        runtime: The session's runtime.
+        run: The run folder.
+    """
+
+    def __init__(self, runtime: Recorder, run: Path) -> None:
+        self._runtime = runtime
+        self._part = layout.tuning_journal(run).with_name(f"{layout.rank_stem(0)}.json")
+        self._mine = False
+
+    def begin(self) -> None:
+        """Start recording, unless a timeline is being recorded already; does without when that fails."""
+        if self._runtime.recording:
+            return
+        try:
+            self._part.parent.mkdir(parents=True, exist_ok=True)
+            with native.translated():
+                self._runtime.start_timeline(str(self._part))
+        except (OSError, RingtuneError):
+            return
+        self._mine = True
+
+    def end(self) -> str:
+        """Stop (some tenths of a millisecond); returns the part, or nothing when none was recorded."""
+        if not self._mine:
+            return ""
+        self._mine = False
+        try:
+            with native.translated():
+                self._runtime.stop_timeline()
+        except RingtuneError:
+            return ""
+        return str(self._part)
