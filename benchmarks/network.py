@@ -6,6 +6,7 @@ cable lets bytes through at the given rate in each direction, as a network card 
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -21,6 +22,8 @@ _UNITS = {"kbit": 1_000, "mbit": 1_000_000, "gbit": 1_000_000_000}
 # The bucket holds one millisecond of the line: what a card's queue would hold, and enough for the kernel's timers.
 _BURST_SECONDS = 1e-3
 _QUEUE = "20ms"
+# No name is used twice in a process: the kernel takes the links of a deleted namespace away some time after.
+_calls = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,27 @@ class Host:
     namespace: str
     address: str
 
+    @property
+    def outside(self) -> str:
+        """The end of its cable at the bridge."""
+        return f"{self.namespace}o"
+
     def command(self, words: list[str]) -> list[str]:
         """Returns the command line that runs `words` in this namespace."""
         return ["ip", "netns", "exec", self.namespace, *words]
+
+    def shape(self, rate_bits: int | None) -> None:
+        """Lets the cable carry `rate_bits` per second each way from now on; None: as much as the machine can.
+
+        Raises:
+            RingtuneError: the kernel refused.
+        """
+        queue = "pfifo_fast"
+        if rate_bits is not None:
+            burst = max(16_384, int(rate_bits / 8 * _BURST_SECONDS))
+            queue = f"tbf rate {rate_bits}bit burst {burst} latency {_QUEUE}"
+        _run(f"tc -n {self.namespace} qdisc replace dev {INTERFACE} root {queue}")
+        _run(f"tc qdisc replace dev {self.outside} root {queue}")
 
 
 def parse_rate(text: str) -> int | None:
@@ -80,8 +101,9 @@ def hosts(count: int, rate_bits: int | None) -> Iterator[tuple[str, list[Host]]]
     Raises:
         RingtuneError: the kernel refused; the message holds the command and its answer.
     """
-    tag = f"rtl{os.getpid() % 100000}"
-    net = f"10.{100 + os.getpid() % 90}.{os.getpid() // 90 % 250}"
+    call = next(_calls) % 100
+    tag = f"rtl{os.getpid() % 100000}x{call}"
+    net = f"10.{100 + os.getpid() % 90}.{(os.getpid() // 90 + call) % 250}"
     made = [Host(f"{tag}n{number}", f"{net}.{number + 2}") for number in range(count)]
     try:
         _run(f"ip link add {tag} type bridge")
@@ -97,19 +119,15 @@ def hosts(count: int, rate_bits: int | None) -> Iterator[tuple[str, list[Host]]]
 
 
 def _add(host: Host, bridge: str, rate_bits: int | None) -> None:
-    space, outside = host.namespace, f"{host.namespace}o"
+    space, outside = host.namespace, host.outside
     _run(f"ip netns add {space}")
     _run(f"ip link add {outside} type veth peer name {INTERFACE} netns {space}")
     _run(f"ip link set {outside} master {bridge} up")
     _run(f"ip -n {space} addr add {host.address}/24 dev {INTERFACE}")
     _run(f"ip -n {space} link set {INTERFACE} up")
     _run(f"ip -n {space} link set lo up")
-    if rate_bits is None:
-        return
-    burst = max(16_384, int(rate_bits / 8 * _BURST_SECONDS))
-    shape = f"root tbf rate {rate_bits}bit burst {burst} latency {_QUEUE}"
-    _run(f"tc -n {space} qdisc add dev {INTERFACE} {shape}")
-    _run(f"tc qdisc add dev {outside} {shape}")
+    if rate_bits is not None:
+        host.shape(rate_bits)
 
 
 def _run(command: str) -> None:

@@ -1,20 +1,18 @@
 """`ringtune bench predict`: what `ringtune predict` says beside what jobs then measure.
 
 Jobs play a profile's gradients (`workers/replayed.py`) over network namespaces with shaped links. The model sees the
-timeline of one job only: two hosts of one rank, one rate, one setting. Then other settings, sizes, rates and numbers
-of ranks are predicted and measured, all of them in turn for some rounds.
+timeline of one job at each rate only: two hosts of one rank, the default setting and a small fusion buffer. Then other
+settings, sizes, rates and numbers of ranks are predicted and measured, all of them in turn for some rounds. What was
+measured is kept in a folder, so that a long measurement can be made in pieces.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,19 +24,25 @@ from rich.table import Table
 
 from ringtune import layout, runfolder
 from ringtune.benchmarks import network, published
-from ringtune.benchmarks.jobs import thread_variables
 from ringtune.benchmarks.progress import open_console
-from ringtune.errors import RingtuneError, UsageError
-from ringtune.timeline import load, open_run
+from ringtune.benchmarks.testbed import Bed, Shape
+from ringtune.errors import UsageError
+from ringtune.knobs import DEFAULTS, Knobs
+from ringtune.timeline import load
 from ringtune.tuner.model.calibrate import Model, calibrate
 from ringtune.tuner.model.questions import Answer, Change, ask
 from ringtune.tuner.model.workload import Workload
 
-_STORE_PORT = 29480
-_WORKER = "ringtune.benchmarks.workers.replayed"
-_JOB_SECONDS = 120
-_SKIPPED_STEPS = 8
+SKIPPED_STEPS = 6
 """Until the runtime follows its plan."""
+
+PAIR = Shape(2, 1)
+SMALL = {"fusion_bytes": 256 << 10}
+"""Shows the calibration batches of other sizes than the default setting does."""
+
+_PROFILES = ("resnet50", "resnet101", "vgg16")
+_FULL_RATE = 10e9
+"""Bits per second of the network on which a profile's bytes are all played; on slower ones as many fewer."""
 
 
 @dataclass(frozen=True)
@@ -47,20 +51,16 @@ class Case:
 
     Args:
         label: for tables.
-        hosts: network namespaces.
-        slots: ranks in each.
-        rate: of their links, as `network.parse_rate` reads it.
+        shape: of the job.
+        rate: of the links, as `network.parse_rate` reads it.
         work: the step it plays.
-        variables: of the environment, beside the job's own.
-        knobs: what these variables set.
+        knobs: other than the default ones.
     """
 
     label: str
-    hosts: int
-    slots: int
+    shape: Shape
     rate: str
     work: Workload
-    variables: dict[str, str] = field(default_factory=dict)
     knobs: dict[str, int] = field(default_factory=dict)
 
 
@@ -78,42 +78,102 @@ class Row:
         return self.answer.step_ns.value / statistics.median(self.measured_ns) - 1.0
 
 
-def cases(work: Workload, other: Workload, rate: str) -> list[Case]:
-    """What is predicted: nothing of it was seen in calibration, which is two hosts at `rate` with `work`."""
-    small = {"RINGTUNE_FUSION_THRESHOLD": str(1 << 20)}
-    base = Case("calibrated: 2 hosts", 2, 1, rate, work)
+def cases(works: Sequence[Workload], rate: str) -> list[Case]:
+    """What is predicted at `rate`; the first is what was calibrated, of the others nothing was seen.
+
+    Args:
+        works: the one that is calibrated, and others.
+        rate: of the links.
+    """
+    first = works[0]
+    base = Case("2 hosts (calibrated)", PAIR, rate, first)
+    two, four, eight = (replace(base, label=f"{count} hosts", shape=Shape(count, 1)) for count in (2, 4, 8))
     half = f"{network.rate_number(rate) / 2 / 1e6:g}mbit"
-    return [
-        base,
-        replace(base, label="4 hosts", hosts=4),
-        replace(base, label="8 hosts", hosts=8),
-        replace(base, label="2 hosts of 2 ranks", slots=2),
-        replace(base, label=f"2 hosts at {half}", rate=half),
-        replace(base, label="fusion 1 MiB", variables=small, knobs={"fusion_bytes": 1 << 20}),
-        replace(base, label="4 hosts, fusion 1 MiB", hosts=4, variables=small, knobs={"fusion_bytes": 1 << 20}),
-        replace(base, label=f"{other.name}, 2 hosts", work=other),
-        replace(base, label=f"{other.name}, 4 hosts", work=other, hosts=4),
+    settings = (
+        ("fusion 1 MiB", {"fusion_bytes": 1 << 20}),
+        ("fusion 64 MiB, cycle 10 ms", {"fusion_bytes": 64 << 20, "cycle_time_ns": 10_000_000}),
+        ("no plan", {"plan": 0}),
+    )
+    found = [base, four, eight, replace(base, label="2 hosts of 2 ranks", shape=Shape(2, 2))]
+    found += [
+        replace(size, label=f"{size.label}, {name}", knobs=knobs)
+        for name, knobs in settings
+        for size in (two, four, eight)
     ]
+    found += [replace(size, label=f"{size.label}, {half}", rate=half) for size in (two, four)]
+    found += [
+        replace(size, label=f"{size.label}, {work.name}", work=work) for work in works[1:] for size in (two, four)
+    ]
+    return found
 
 
 def predicted(model: Model, case: Case, rate: str) -> Answer:
     """What the model calibrated at `rate` says of `case`."""
     scale = network.rate_number(case.rate) / network.rate_number(rate)
-    same = len(case.work.gradients) == len(model.work.gradients)
-    seen = model if same else replace(model, work=case.work, draws=tuple((case.work, link) for _, link in model.draws))
+    seen = model
+    if case.work.name != model.work.name:
+        seen = replace(model, work=case.work, draws=tuple((case.work, link) for _, link in model.draws))
     bandwidth = model.cluster.network.bytes_per_s * scale
-    change = Change(case.label, ranks=case.hosts * case.slots, slots=case.slots, knobs=case.knobs, bandwidth=bandwidth)
-    return ask(seen, change)
+    knobs = {**DEFAULTS.as_dict(), **case.knobs}
+    shape = case.shape
+    return ask(seen, Change(case.label, ranks=shape.ranks, slots=shape.slots, knobs=knobs, bandwidth=bandwidth))
 
 
-def run_prediction(profiles: Sequence[Workload], rate: str, plan: tuple[int, int], console: Console) -> dict[str, Any]:
-    """Calibrates, predicts, measures and prints; returns the record.
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured.
 
     Args:
-        profiles: the one that is calibrated, and another.
-        rate: of the links.
-        plan: rounds, and steps of each job.
-        console: for progress and the table.
+        rates: of the links.
+        rounds: over all cases.
+        steps: of each job.
+        seconds: after which the measurement stops, to be taken up later.
+    """
+
+    rates: Sequence[str]
+    rounds: int
+    steps: int
+    seconds: float
+
+
+class Kept:
+    """A folder of what was measured: ``samples.jsonl`` and the calibrations' run folders.
+
+    Raises:
+        UsageError: it holds another measurement's.
+    """
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        about = folder / "measurement.json"
+        wanted = {"format": layout.FORMAT, "rates": list(plan.rates), "steps": plan.steps}
+        if about.is_file() and json.loads(about.read_text(encoding="utf-8")) != wanted:
+            raise UsageError(f"{folder} holds a measurement with other options; name another --state")
+        runfolder.write_json(about, wanted)
+        self._file = folder / "samples.jsonl"
+
+    def samples(self) -> dict[tuple[str, str], list[float]]:
+        """Step times in ns by rate and label, one a round."""
+        found: dict[tuple[str, str], list[float]] = {}
+        if self._file.is_file():
+            for line in self._file.read_text(encoding="utf-8").splitlines():
+                sample = json.loads(line)
+                found.setdefault((sample["rate"], sample["label"]), []).append(sample["step_ns"])
+        return found
+
+    def add(self, rate: str, label: str, step_ns: float) -> None:
+        """Keep one more."""
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"rate": rate, "label": label, "step_ns": step_ns}) + "\n")
+
+    def calibration(self, rate: str) -> Path:
+        """Where the calibration's run folder of this rate is or will be."""
+        return self.folder / f"calibration-{rate}"
+
+
+def run_prediction(profiles: Path, scale: float, plan: Plan, kept: Kept, console: Console) -> dict[str, Any] | None:
+    """Measures, predicts and prints; returns the record, None when the time was over before the last round.
 
     Raises:
         UsageError: root or a program is missing.
@@ -122,87 +182,90 @@ def run_prediction(profiles: Sequence[Workload], rate: str, plan: tuple[int, int
     lacking = network.missing()
     if lacking is not None:
         raise UsageError(f"'ringtune bench predict' makes hosts of network namespaces and needs {lacking}")
-    rounds, steps = plan
-    wanted = cases(profiles[0], profiles[1], rate)
-    with tempfile.TemporaryDirectory() as folder:
-        runs = Path(folder)
-        model = calibrate(load(play(wanted[0], steps, runs / "calibration", record=True)), profiles[0].name)
-        measured: list[list[float]] = [[] for _ in wanted]
-        for number in range(rounds):
-            for index, case in enumerate(wanted):
-                console.print(f"round {number + 1} of {rounds}: {case.label}")
-                run = play(case, steps, runs / f"{number}-{index}", record=False)
-                measured[index].append(_step_ns(run))
-    rows = [Row(case, predicted(model, case, rate), tuple(times)) for case, times in zip(wanted, measured, strict=True)]
-    console.print(_table(rows, f"{profiles[0].name} at {rate}, {rounds} rounds of {steps} steps"))
-    return _record(rows, rate)
+    wanted = {rate: cases(read_profiles(profiles, scale, rate), rate) for rate in plan.rates}
+    if not _measure(wanted, plan, kept, console):
+        return None
+    samples = kept.samples()
+    records = []
+    for rate, some in wanted.items():
+        model = calibrate(load(kept.calibration(rate)), some[0].work.name)
+        rows = [
+            Row(case, predicted(model, case, rate), tuple(samples[rate, case.label][: plan.rounds])) for case in some
+        ]
+        console.print(_table(rows, f"{some[0].work.name} at {rate}, {plan.rounds} rounds of {plan.steps} steps"))
+        records.append(_record(rows, rate))
+    return {
+        "format": layout.FORMAT,
+        "benchmark": "predict",
+        "command": ["ringtune", *sys.argv[1:]],
+        "created_unix_ns": time.time_ns(),
+        "unit": "ns",
+        "rates": records,
+    }
 
 
-def play(case: Case, steps: int, run: Path, *, record: bool) -> Path:
-    """Runs the case as a job, with its timeline or without; returns its run folder.
+def _measure(wanted: dict[str, list[Case]], plan: Plan, kept: Kept, console: Console) -> bool:
+    """Whether everything is measured."""
+    end = time.monotonic() + plan.seconds
+    todo = list(_todo(wanted, plan, kept))
+    new = [rate for rate in plan.rates if not kept.calibration(rate).is_dir()]
+    if not todo and not new:
+        return True
+    with Bed(max(case.shape.hosts for some in wanted.values() for case in some)) as bed:
+        for rate in new:
+            console.print(f"calibration at {rate}")
+            record(bed, wanted[rate][0], plan.steps, kept.calibration(rate))
+        for left, (rate, case) in zip(range(len(todo), 0, -1), todo, strict=True):
+            if time.monotonic() > end:
+                console.print(f"the time is over: {left} jobs are left; the same command goes on with them")
+                return False
+            console.print(f"{rate}: {case.label}")
+            kept.add(rate, case.label, measure(bed, case, plan.steps))
+    return True
+
+
+def _todo(wanted: dict[str, list[Case]], plan: Plan, kept: Kept) -> Iterator[tuple[str, Case]]:
+    """Round by round, every other one backwards, so that a slow spell of the machine hits different cases."""
+    done = {key: len(times) for key, times in kept.samples().items()}
+    for number in range(plan.rounds):
+        everything = [(rate, case) for rate, some in wanted.items() for case in some]
+        for rate, case in everything if number % 2 == 0 else reversed(everything):
+            if done.get((rate, case.label), 0) <= number:
+                yield rate, case
+
+
+def measure(bed: Bed, case: Case, steps: int) -> float:
+    """Median step of the case, mean over its ranks, in ns.
 
     Raises:
-        RingtuneError: a rank failed, or the job did not end.
+        JobLost: a rank failed.
     """
-    run.mkdir(parents=True)
-    workload = run / "workload.json"
-    workload.write_text(json.dumps(_document(case.work)))
-    with network.hosts(case.hosts, network.parse_rate(case.rate)) as (_, hosts):
-        ranks = case.hosts * case.slots
-        processes = []
-        for rank in range(ranks):
-            host = hosts[rank // case.slots]
-            variables = {
-                "RINGTUNE_RANK": str(rank),
-                "RINGTUNE_SIZE": str(ranks),
-                "RINGTUNE_STORE": f"{hosts[0].address}:{_STORE_PORT}",
-                "RINGTUNE_HOSTNAME": host.namespace,
-                "RINGTUNE_INTERFACE_ADDRESS": host.address,
-                "RINGTUNE_RUN_DIR": str(run),
-                **({"RINGTUNE_TIMELINE": str(run / "timeline.json")} if record else {}),
-                **case.variables,
-            }
-            settings = [f"{name}={value}" for name, value in variables.items()]
-            command = host.command(["env", *settings, sys.executable, "-m", _WORKER, str(workload), str(steps)])
-            environ = {**os.environ, **thread_variables(1)}
-            processes.append(subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
-        _finish(processes, case.label)
-    return run
+    bed.shape_links(case.rate)
+    played = bed.job(case.shape).play(case.work, Knobs(**{**DEFAULTS.as_dict(), **case.knobs}), steps)
+    return float(np.median(np.array(played)[:, SKIPPED_STEPS:], axis=1).mean())
 
 
-def _finish(processes: list[subprocess.Popen[bytes]], label: str) -> None:
-    deadline = time.monotonic() + _JOB_SECONDS
-    try:
-        for rank, process in enumerate(processes):
-            said, _ = process.communicate(timeout=max(deadline - time.monotonic(), 1.0))
-            if process.returncode != 0:
-                raise RingtuneError(f"{label}: rank {rank} failed: {said.decode(errors='replace').strip()[-400:]}")
-    except subprocess.TimeoutExpired:
-        raise RingtuneError(f"{label}: the job did not end within {_JOB_SECONDS} s") from None
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+def record(bed: Bed, case: Case, steps: int, run: Path) -> None:
+    """Leaves the timeline of the case's job in a run folder: under its own setting, and under `SMALL`.
+
+    Raises:
+        JobLost: a rank failed.
+    """
+    bed.shape_links(case.rate)
+    with bed.own_job(case.shape, run) as job:
+        job.play(case.work, replace(DEFAULTS, **SMALL), steps, record=True)
+        job.play(case.work, DEFAULTS, 2 * steps, record=True)
 
 
-def _step_ns(run: Path) -> float:
-    """Median step of the run, mean over its ranks, without the first ones."""
-    tables = open_run(run).steps.values()
-    if not tables:
-        raise RingtuneError(f"{run}: the job left no step statistics")
-    return statistics.mean(float(np.median(table.wall_ns[_SKIPPED_STEPS:])) for table in tables)
-
-
-def _document(work: Workload) -> dict[str, Any]:
-    return {
-        "ready_ns": [gradient.ready_ns for gradient in work.gradients],
-        "bytes": [gradient.bytes for gradient in work.gradients],
-        "backward_end_ns": work.backward_end_ns,
-        "after_ns": work.after_ns,
-    }
+def read_profiles(folder: Path, scale: float, rate: str) -> list[Workload]:
+    """The profiles with `scale` of their bytes at 10 Gbit/s, with as much less as the rate is lower otherwise."""
+    share = scale * min(1.0, network.rate_number(rate) / _FULL_RATE)
+    works = []
+    for name in _PROFILES:
+        work = published.read_profile(folder, name)
+        gradients = tuple(replace(one, bytes=max(4, round(one.bytes * share) // 4 * 4)) for one in work.gradients)
+        works.append(replace(work, gradients=gradients))
+    return works
 
 
 def _table(rows: list[Row], title: str) -> Table:
@@ -226,12 +289,7 @@ def _table(rows: list[Row], title: str) -> Table:
 def _record(rows: list[Row], rate: str) -> dict[str, Any]:
     errors = [abs(row.error) for row in rows[1:]]
     return {
-        "format": layout.FORMAT,
-        "benchmark": "predict",
-        "command": ["ringtune", *sys.argv[1:]],
-        "created_unix_ns": time.time_ns(),
         "rate": rate,
-        "unit": "ns",
         "mean_error": statistics.mean(errors),
         "worst_error": max(errors),
         "cases": [
@@ -248,12 +306,18 @@ def _record(rows: list[Row], rate: str) -> dict[str, Any]:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--profiles", type=click.Path(path_type=Path), required=True, help="Folder of backward profiles.")
-@click.option("--rate", default="500mbit", show_default=True, help="Of the links between the namespaces.")
+@click.option("--rate", "rates", multiple=True, default=("1gbit", "10gbit"), show_default=True, help="Of the links.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--steps", type=click.IntRange(min=16), default=40, show_default=True, help="Of each job.")
+@click.option("--steps", type=click.IntRange(min=12), default=16, show_default=True, help="Of each job.")
 @click.option(
-    "--scale", type=click.FloatRange(min=0.0, min_open=True), default=0.05, show_default=True, help="Of the bytes."
+    "--scale",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Of the bytes at 10 Gbit/s; at lower rates they are fewer in proportion.",
 )
+@click.option("--seconds", type=click.FloatRange(min=1.0), default=3600.0, help="Stop then; the same command goes on.")
+@click.option("--state", type=click.Path(path_type=Path), help="Folder for what was measured; default: runs/bench-...")
 @click.option("--published", "against_published", is_flag=True, help="Predict Horovod's published results instead.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
 def predict(profiles: Path, json_file: Path | None, against_published: bool, **values: Any) -> int:
@@ -262,15 +326,13 @@ def predict(profiles: Path, json_file: Path | None, against_published: bool, **v
     if against_published:
         record = published.run_published(profiles, console)
     else:
-        read = [_profile(profiles, name, values["scale"]) for name in ("resnet50", "resnet101")]
-        record = run_prediction(read, values["rate"], (values["rounds"], values["steps"]), console)
+        plan = Plan(values["rates"], values["rounds"], values["steps"], values["seconds"])
+        kept = Kept(values["state"] or runfolder.planned_folder("bench-predict"), plan)
+        console.print(f"measurements: {kept.folder}", soft_wrap=True)
+        found = run_prediction(profiles, values["scale"], plan, kept, console)
+        if found is None:
+            return 0
+        record = found
     if json_file is not None:
         runfolder.write_json(json_file, record)
     return 0
-
-
-def _profile(folder: Path, name: str, scale: float) -> Workload:
-    """A profile with a share of its bytes, as multiples of a float32."""
-    work = published.read_profile(folder, name)
-    gradients = tuple(replace(one, bytes=max(4, round(one.bytes * scale) // 4 * 4)) for one in work.gradients)
-    return replace(work, gradients=gradients)

@@ -14,12 +14,14 @@ import shutil
 from dataclasses import asdict, dataclass
 from importlib import import_module, metadata, util
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ringtune.errors import UsageError
 from ringtune.variables import PREFIX, TWIN_PREFIX, VARIABLES
 
 _MIB = 1 << 20
@@ -241,11 +243,27 @@ def _print_variables(console: Console) -> None:
     type=click.IntRange(min=1),
     help="Ranks to plan for; default: as many as there are cores.",
 )
+@click.option("--network", is_flag=True, help="Start the ranks and measure the links of a job instead.")
+@click.option(
+    "-H", "--hosts", metavar="HOST:SLOTS,...", help="With --network: where the ranks run, as in 'ringtune run'."
+)
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path, exists=True),
+    help="With --network: a run folder or trace of the job, to say what to expect of it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--variables", is_flag=True, help="List the environment variables instead.")
 @click.option("--markdown", is_flag=True, help="List the environment variables as a Markdown table.")
-def check(ranks: int | None, as_json: bool, variables: bool, markdown: bool) -> None:
-    """Show what is built and available on this machine."""
+def check(ranks: int | None, as_json: bool, variables: bool, markdown: bool, **network: Any) -> None:
+    """Show what is built and available on this machine, or what its network lets a training expect."""
+    if network.pop("network"):
+        from ringtune.cli import check_network
+
+        check_network(ranks=ranks, as_json=as_json, **network)
+        return
+    if any(network.values()):
+        raise UsageError("--hosts and --trace are for --network")
     if markdown:
         click.echo(variables_markdown())
         return

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -51,6 +52,8 @@ COMMANDS = {
     "bench": Entry("ringtune.benchmarks.cli:bench", "Measure throughput and scaling efficiency.", "bench"),
 }
 
+_NETWORK = Entry("ringtune.tuner.preflight_cli", "Behind `ringtune check --network`.", "tuner")
+
 # Modules whose absence has a better explanation than the command's own extra.
 _EXTRA_OF_MODULE = {
     "torch": "torch",
@@ -66,6 +69,19 @@ _EXTRA_OF_MODULE = {
     "sklearn": "bench",
     "mpi4py": "mpi",
 }
+
+
+def check_network(**wanted: Any) -> None:
+    """What `ringtune check --network` does; it stands in a layer above.
+
+    Raises:
+        RingtuneError: What it needs is not installed, or the ranks failed.
+    """
+    try:
+        module = import_module(_NETWORK.target)
+    except ModuleNotFoundError as error:
+        raise _missing_module(error, _NETWORK.extra) from error
+    module.check_network(module.NetworkCheck(**wanted))
 
 
 class _ReaderGone(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,19 +11,22 @@ import pytest
 from click.testing import CliRunner
 
 from ringtune.errors import RingtuneError, UsageError
+from ringtune.knobs import Knobs
 from ringtune.timeline.merge import join
 from ringtune.timeline.scenario import Scenario, simulate
 from ringtune.timeline.spans import Trace
 from ringtune.tuner.model.calibrate import calibrate, check, fit_link
 from ringtune.tuner.model.cluster import Cluster, Link
-from ringtune.tuner.model.collectives import allreduce_ns
-from ringtune.tuner.model.measured import measure
+from ringtune.tuner.model.collectives import allreduce_ns, batch_ns
+from ringtune.tuner.model.measured import Moved, measure
 from ringtune.tuner.model.questions import Change, ask, built_in
+from ringtune.tuner.model.replay import play
+from ringtune.tuner.model.workload import Gradient, Workload
 from ringtune.tuner.predict_cli import parse_time, predict
 
 MS = 1e6
 CALM = Scenario(ranks=4, steps=50, batches=3, compute_ns=20_000_000, jitter_ns=1, hosts=("a", "a", "b", "b"))
-"""Its copies count as waiting at the step's end, but not as travelling."""
+"""Its copies keep the ranks from the next batch as long as its transfers do."""
 
 
 def trace_of(plan: Scenario) -> Trace:
@@ -35,8 +39,10 @@ def test_steps_are_read_off_a_trace() -> None:
     assert found.sizes.tolist() == [CALM.tensor_bytes] * 6
     assert np.median(found.compute) == pytest.approx(CALM.compute_ns + CALM.update_ns, rel=1e-3)
     assert np.median(found.after) == pytest.approx(CALM.update_ns, rel=1e-3)
-    assert set(found.travel.tolist()) == {float(CALM.transfer_ns)}
-    assert set(found.moved.tolist()) == {2.0 * CALM.tensor_bytes}
+    assert set(found.moved.bytes.tolist()) == {2.0 * CALM.tensor_bytes}
+    assert set(found.moved.ns.tolist()) == {float(CALM.transfer_ns + 4 * CALM.copy_ns)}
+    assert not found.moved.alone.any()
+    assert not found.moved.planned.any()
     # The scenario spreads its submissions evenly over the time that it computes.
     assert np.diff(np.median(found.ready, axis=0)) == pytest.approx(CALM.compute_ns / 6, rel=0.01)
 
@@ -44,7 +50,8 @@ def test_steps_are_read_off_a_trace() -> None:
 def test_the_model_reproduces_the_job_it_was_fitted_to() -> None:
     model = calibrate(trace_of(CALM), "job")
     assert (model.cluster.ranks, model.cluster.hosts) == (4, 2)
-    assert allreduce_ns(2 * CALM.tensor_bytes, model.cluster) == pytest.approx(CALM.transfer_ns, rel=0.01)
+    one = batch_ns(2 * CALM.tensor_bytes, False, False, model.cluster)
+    assert one == pytest.approx(CALM.transfer_ns + 4 * CALM.copy_ns, rel=0.01)
     error = check(model)
     assert error is not None
     assert abs(error) < 0.05
@@ -55,7 +62,7 @@ def test_a_link_is_found_from_exact_times(algorithm: str) -> None:
     true = Cluster(ranks=8, slots=2, network=Link(25_000.0, 2e9), algorithm=algorithm)
     sizes = np.array([4e3, 64e3, 1e6, 16e6])
     times = np.array([allreduce_ns(size, true) for size in sizes])
-    found = fit_link(Cluster(ranks=8, slots=2, algorithm=algorithm), sizes, times)
+    found = fit_link(Cluster(ranks=8, slots=2, algorithm=algorithm), Moved.collectives(sizes, times), 0.0)[0]
     assert found.network.latency_ns == pytest.approx(25_000, rel=1e-3)
     assert found.network.bytes_per_s == pytest.approx(2e9, rel=1e-3)
 
@@ -65,14 +72,49 @@ def test_a_few_disturbed_collectives_do_not_move_the_fit() -> None:
     sizes = np.repeat([4e3, 1e6, 16e6], 40)
     times = np.array([allreduce_ns(size, true) for size in sizes])
     times[::10] *= 8
-    found = fit_link(Cluster(ranks=2, slots=1, algorithm="ring"), sizes, times)
+    found = fit_link(Cluster(ranks=2, slots=1, algorithm="ring"), Moved.collectives(sizes, times))[0]
     assert found.network.bytes_per_s == pytest.approx(2e9, rel=0.05)
 
 
 def test_collectives_of_one_size_leave_the_latency_as_it_was() -> None:
     cluster = Cluster(ranks=2, slots=1, algorithm="ring")
-    sizes = np.full(20, 1e6)
-    assert fit_link(cluster, sizes, np.full(20, 5 * MS)).network.latency_ns == cluster.network.latency_ns
+    moved = Moved.collectives(np.full(20, 1e6), np.full(20, 5 * MS))
+    assert fit_link(cluster, moved)[0].network.latency_ns == cluster.network.latency_ns
+
+
+@pytest.mark.parametrize("burst", [0.0, 0.4, 1.0])
+def test_a_bucket_is_found_by_the_rests_before_batches(burst: float) -> None:
+    """Played batches give back the link; without a bucket none is seen."""
+    link = Link(50_000.0, 1e8, burst * MS)
+    true = Cluster(ranks=2, slots=1, network=link, copy_ns=0.2, algorithm="ring")
+    sizes = [100_000, 1_000_000, 400_000, 4_000_000, 64_000, 2_000_000] * 5
+    ready = np.cumsum([0.5, 3.0, 9.0, 40.0, 50.0, 1.0] * 5) * MS
+    gradients = tuple(Gradient(size, at) for size, at in zip(sizes, ready.tolist(), strict=True))
+    step = play(Workload("job", gradients, 1000 * MS), true, Knobs(fusion_bytes=0))
+    begins, ends = (np.array([getattr(batch, name) for batch in step.batches]) for name in ("begin_ns", "end_ns"))
+    idle = begins - np.concatenate((begins[:1], ends[:-1]))
+    alone = np.ones(len(sizes), dtype=np.bool_)
+    moved = Moved(np.array(sizes, dtype=np.float64), ends - begins, alone, alone, idle, np.zeros(len(sizes)))
+    found = fit_link(replace(true, network=Link(30_000.0, 1e9)), moved, 25_000.0)[0].network
+    assert found.burst_ns == pytest.approx(burst * MS, rel=0.05)
+    assert found.bytes_per_s == pytest.approx(1e8, rel=0.01)
+    assert found.latency_ns == pytest.approx(50_000, rel=0.1)
+
+
+def test_short_batches_show_the_latency() -> None:
+    true = Cluster(ranks=8, slots=1, network=Link(400_000.0, 1e9), algorithm="ring")
+    sizes = np.array([1e3, 4e3, 1e4, 1e5])
+    moved = Moved.collectives(sizes, np.array([allreduce_ns(size, true) for size in sizes]))
+    assert fit_link(replace(true, network=Link(30_000.0, 1e9)), moved)[0].network.latency_ns == pytest.approx(
+        4e5, rel=0.2
+    )
+
+
+def test_the_latency_of_long_batches_is_held_near_the_ping() -> None:
+    cluster = Cluster(ranks=2, slots=1, algorithm="ring")
+    moved = Moved.collectives(np.array([1e8, 2e8]), np.array([100 * MS, 200 * MS]))
+    found = fit_link(cluster, moved, 1 * MS)[0].network
+    assert found.latency_ns == pytest.approx(1 * MS, rel=0.3)
 
 
 def test_a_trace_without_steps_is_refused_in_words() -> None:

@@ -7,7 +7,7 @@ import pytest
 from ringtune.algorithms import Rule
 from ringtune.errors import UsageError
 from ringtune.tuner.model.cluster import Cluster, Link
-from ringtune.tuner.model.collectives import allreduce_ns, choose
+from ringtune.tuner.model.collectives import allreduce_ns, batch_ns, choose, wire_ns
 from ringtune.tuner.model.spread import expected_maximum
 
 LATENCY, RATE = 10_000.0, 1e9  # ns; a byte takes a nanosecond
@@ -42,9 +42,40 @@ def test_within_a_host_two_ranks_move_the_tensor_once() -> None:
     assert allreduce_ns(4000, cluster) == pytest.approx(LATENCY + 4000)
 
 
-def test_by_levels_is_within_hosts_then_a_ring_over_hosts() -> None:
+def test_by_levels_slices_go_within_hosts_then_across() -> None:
     cluster = Cluster(ranks=8, slots=4, memory=Link(0.0, RATE), network=LINK)
-    assert allreduce_ns(1000, cluster) == pytest.approx(2 * 3 / 4 * 1000 + 2 * (LATENCY + 500))
+    inside = 2 * 3 / 4 * 1e6
+    assert allreduce_ns(1e6, cluster) == pytest.approx(inside + 2 * (LATENCY + 5e5))
+    # A slice of 25,000 bytes between two hosts: the table says recursive doubling, and all slices share the wire.
+    assert allreduce_ns(1e5, cluster) == pytest.approx(2 * 3 / 4 * 1e5 + LATENCY + 1e5)
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(8, 32 << 10), (7, 1e6)])
+def test_by_levels_one_rank_of_a_host_goes_on_the_wire_for_few_bytes_or_unequal_hosts(ranks: int, size: float) -> None:
+    cluster = Cluster(ranks=ranks, slots=4, memory=Link(0.0, RATE), network=LINK)
+    across = LATENCY + size if size < 1e6 else 2 * LATENCY + size
+    assert allreduce_ns(size, cluster) == pytest.approx(2 * 2 * size + across)
+
+
+PAIR = Cluster(ranks=4, slots=1, network=Link(LATENCY, RATE), copy_ns=0.5, algorithm="ring")
+
+
+@pytest.mark.parametrize(
+    ("alone", "planned", "size", "before"),
+    [
+        (False, True, 1 << 20, 0.5 * (1 << 20)),
+        (False, False, 1 << 20, 0.5 * (1 << 20)),
+        (True, False, 1 << 20, 0.0),
+        (True, True, 1 << 20, 2 * LATENCY),
+        (True, True, 1 << 19, 0.5 * (1 << 19)),
+    ],
+)
+def test_a_batch_pays_for_copies_or_for_votes(alone: bool, planned: bool, size: float, before: float) -> None:
+    assert batch_ns(size, alone, planned, PAIR) == pytest.approx(before + allreduce_ns(size, PAIR))
+
+
+def test_what_bytes_take_on_the_wire_is_without_latency_and_copies() -> None:
+    assert wire_ns(1000, PAIR) == pytest.approx(2 * 3 / 4 * 1000)
 
 
 @pytest.mark.parametrize(("ranks", "size"), [(1, 1000), (4, 0)])

@@ -156,3 +156,36 @@ def test_a_wrong_profile_says_where(text: str, says: str) -> None:
 def test_computing_at_another_speed_scales_every_time() -> None:
     work = job((5.0, 64), backward=10.0, after=2.0).lasting(24 * MS)
     assert (work.gradients[0].ready_ns, work.backward_end_ns, work.after_ns) == (10 * MS, 20 * MS, 4 * MS)
+
+
+def test_while_a_batch_travels_nothing_is_announced() -> None:
+    """Of three gradients 1 ms apart the last two wait for the first one's 10 ms and are decided together."""
+    work = job((1.0, 10_000_000), (2.0, 64), (3.0, 64), backward=30.0)
+    step = play(work, replace(PAIR, control_ns=0.0), replace(KNOBS, plan=0, cycle_time_ns=0))
+    assert [batch.tensors for batch in step.batches] == [1, 2]
+
+
+def test_a_plan_keeps_the_batches_of_the_negotiated_steps_it_was_learnt_from() -> None:
+    """Announcements further apart than two cycles stay apart; what piled up behind a batch stays together."""
+    work = job((1.0, 10_000_000), (5.0, 64), (9.0, 64), backward=30.0)
+    assert [batch.tensors for batch in play(work, PAIR, KNOBS).batches] == [1, 2]
+    assert [batch.tensors for batch in play(work, replace(PAIR, network=Link(0.0, 1e12)), KNOBS).batches] == [1, 1, 1]
+
+
+def test_a_plan_cuts_behind_what_callers_waited_for() -> None:
+    """The first gradient travels until after backward's end: the others are decided with callers blocked."""
+    work = job((1.0, 5_000_000), (2.0, 3_000_000), (2.5, 64), backward=3.0)
+    step = play(work, PAIR, Knobs(4 << 20, 1_000_000))
+    assert [batch.tensors for batch in step.batches] == [1, 2]
+
+
+def test_a_full_fusion_buffer_is_announced_at_once() -> None:
+    work = job((1.0, 1 << 20), (1.5, 64), backward=30.0)
+    step = play(work, replace(PAIR, control_ns=0.0), Knobs(1 << 20, 10_000_000, plan=0))
+    assert [batch.begin_ns for batch in step.batches] == pytest.approx([1.0 * MS, 11.5 * MS])
+
+
+def test_a_rested_link_carries_its_bucket_at_once() -> None:
+    bucket = replace(PAIR, network=Link(0.0, 1e9, burst_ns=1 * MS), copy_ns=0.0)
+    step = play(job((2.0, 4_000_000), (2.0, 2_000_000)), bucket, replace(KNOBS, fusion_bytes=0))
+    assert [batch.end_ns for batch in step.batches] == pytest.approx([5 * MS, 7 * MS])

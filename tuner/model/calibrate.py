@@ -11,8 +11,8 @@ from scipy import optimize
 from ringtune.knobs import Knobs
 from ringtune.timeline.spans import Ints, Trace
 from ringtune.tuner.model.cluster import Cluster, Link
-from ringtune.tuner.model.collectives import allreduce_ns
-from ringtune.tuner.model.measured import Floats, Measured, measure
+from ringtune.tuner.model.collectives import batch_ns
+from ringtune.tuner.model.measured import Floats, Measured, Moved, measure
 from ringtune.tuner.model.replay import play, under_knobs
 from ringtune.tuner.model.workload import Gradient, Workload
 
@@ -24,6 +24,18 @@ USUAL_ERROR = 0.05
 
 FASTEST = 1e12
 """Bytes/s; what a link is at most taken for."""
+
+WAKE_NS = 25e3
+"""Until a rank that sleeps on its sockets reads a message, beyond the fastest ping; twice or half of it is usual."""
+
+HOLD = 0.02
+"""A latency off by a factor of two is as bad as all batches off by so much."""
+
+SHORTEST_BURST, LONGEST_BURST = 5e4, 1e7
+"""ns; the buckets of links that are looked for."""
+
+CLEARLY = 0.8
+"""Of what is left unexplained without a bucket: more than so much with one, and there is none."""
 
 
 @dataclass(frozen=True)
@@ -54,35 +66,37 @@ def calibrate(trace: Trace, name: str, seed: int = 0) -> Model:
     found = measure(trace)
     random = np.random.default_rng(seed)
     steps, batches = len(found.length), len(found.moved)
-    work, cluster = fit(found, name)
-    draws = tuple(
-        fit(_resampled(found, random.integers(steps, size=steps), random.integers(batches, size=batches)), name)
-        for _ in range(DRAWS)
-    )
-    return Model(work, cluster, found.knobs, draws, float(np.median(found.length)))
+    work, cluster, moved = _fit(found, name)
+    draws = []
+    for _ in range(DRAWS):
+        some = _resampled(found, random.integers(steps, size=steps))
+        again = refit(cluster, moved.take(random.integers(batches, size=batches)), found.ping_ns)
+        draws.append((_workload(some, name), again))
+    return Model(work, cluster, found.knobs, tuple(draws), float(np.median(found.length)))
 
 
-def _resampled(found: Measured, steps: Ints, batches: Ints) -> Measured:
+def _resampled(found: Measured, steps: Ints) -> Measured:
     return replace(
         found,
         ready=found.ready[steps],
         compute=found.compute[steps],
         after=found.after[steps],
         length=found.length[steps],
-        moved=found.moved[batches],
-        travel=found.travel[batches],
     )
 
 
 def fit(found: Measured, name: str) -> tuple[Workload, Cluster]:
     """Return the workload and the cluster that fit what a trace says, without resampling it."""
+    return _fit(found, name)[:2]
+
+
+def _fit(found: Measured, name: str) -> tuple[Workload, Cluster, Moved]:
     slots = max(Counter(found.hosts).values())
-    cluster = under_knobs(Cluster(ranks=len(found.hosts), slots=slots), found.knobs)
-    cluster = fit_link(cluster, found.moved, found.travel)
-    return _workload(found, name, cluster), cluster
+    cluster = under_knobs(Cluster(ranks=len(found.hosts), slots=slots, copy_ns=found.copy_ns), found.knobs)
+    return _workload(found, name), *fit_link(cluster, found.moved, found.ping_ns)
 
 
-def _workload(found: Measured, name: str, cluster: Cluster) -> Workload:
+def _workload(found: Measured, name: str) -> Workload:
     compute = float(np.median(found.compute.mean(axis=1)))
     after = min(float(np.median(found.after)), compute)
     backward_end = compute - after
@@ -99,44 +113,99 @@ def _jitter(compute: Floats) -> float:
     return float(np.median(1.4826 * np.median(np.abs(compute / typical - 1.0), axis=0)))
 
 
-def fit_link(cluster: Cluster, sizes: Floats, times_ns: Floats) -> Cluster:
-    """Return the cluster with the latency and bandwidth of its widest links fitted to collectives.
+def fit_link(cluster: Cluster, moved: Moved, ping_ns: float | None = None) -> tuple[Cluster, Moved]:
+    """Return the cluster with the terms of its widest links fitted to batches, and these with what links saved up.
 
-    Every algorithm's time is linear in latency and in 1/bandwidth, so this is a robust non-negative fit of relative
-    errors (soft L1) with two terms. Collectives of one size leave the latency open: it stays as it is.
+    A batch's time is linear in latency and in 1/bandwidth, less what the links had saved up before it, so this is a
+    robust fit of relative errors (soft L1), of which long batches weigh more: they make the steps. Such batches leave
+    the latency open, which a bucket can hide as well: it is held near what a ping and a wake-up take. A bucket is
+    believed in only where it explains the batches clearly better.
 
     Args:
         cluster: With the ranks that ran them.
-        sizes: Bytes of each collective.
-        times_ns: How long it took.
+        moved: The batches, in order.
+        ping_ns: Latency of the fastest message, which found its reader awake, if it was measured.
     """
-    if cluster.ranks < 2 or not len(sizes):
+    if cluster.ranks < 2 or not len(moved):
+        return cluster, moved
+    fit = _Fit(cluster, moved, ping_ns)
+    plain, cost = fit.solve(cluster.widest)
+    if cluster.hosts == 1:
+        return cluster.joined_by(plain), moved
+
+    def with_bucket(burst_ns: float) -> tuple[Link, float]:
+        found = plain
+        for _ in range(3):  # what was saved up depends on the bandwidth, a little
+            fit.bank(replace(found, burst_ns=burst_ns))
+            found, cost = fit.solve(found)
+        return replace(found, burst_ns=burst_ns), cost
+
+    # The best of some buckets, then the best around it: costs have several valleys.
+    bursts = np.geomspace(SHORTEST_BURST, LONGEST_BURST, 9)
+    valley = float(min(bursts, key=lambda burst: with_bucket(float(burst))[1]))
+    step = float(bursts[1] / bursts[0])
+    best = optimize.minimize_scalar(
+        lambda burst: with_bucket(burst)[1], bounds=(valley / step, valley * step), method="bounded"
+    )
+    found, bucket_cost = with_bucket(float(best.x))
+    if bucket_cost >= CLEARLY * cost:
+        return cluster.joined_by(plain), moved
+    return cluster.joined_by(found), fit.moved
+
+
+def refit(cluster: Cluster, moved: Moved, ping_ns: float | None = None) -> Cluster:
+    """Fit latency and bandwidth once more, to some of the batches that `fit_link` returned."""
+    if cluster.ranks < 2 or not len(moved):
         return cluster
     link = cluster.widest
-    kinds, kind = np.unique(sizes, return_inverse=True)
-
-    def times(unit: Link) -> Floats:
-        return np.array([allreduce_ns(float(size), _with_link(cluster, unit)) for size in kinds])
-
-    still = times(Link(0.0, np.inf))
-    by_latency, by_inverse = times(Link(1.0, np.inf)) - still, times(Link(0.0, 1e9)) - still
-
-    def errors(terms: Floats) -> Floats:
-        latency, inverse = terms if len(terms) == 2 else (link.latency_ns, terms[0])
-        predicted = still + by_latency * latency + by_inverse * inverse
-        return np.asarray(np.log(predicted[kind] / np.maximum(times_ns, 1.0)), dtype=np.float64)
-
-    start = [link.latency_ns, 1e9 / link.bytes_per_s] if len(kinds) > 1 else [1e9 / link.bytes_per_s]
-    low = [1.0, 1e9 / FASTEST][-len(start) :]
-    best = optimize.least_squares(
-        errors, np.maximum(start, low), bounds=(low, np.inf), loss="soft_l1", f_scale=USUAL_ERROR, x_scale=start
-    )
-    latency, inverse = best.x if len(best.x) == 2 else (link.latency_ns, best.x[0])
-    return _with_link(cluster, Link(float(latency), 1e9 / float(inverse)))
+    found, _ = _Fit(cluster, moved, ping_ns).solve(link)
+    return cluster.joined_by(replace(found, burst_ns=link.burst_ns))
 
 
-def _with_link(cluster: Cluster, link: Link) -> Cluster:
-    return replace(cluster, network=link) if cluster.hosts > 1 else replace(cluster, memory=link)
+class _Fit:
+    """Batches, and what each needs beside its links, for 1 ns of latency, and for 1 ns a byte."""
+
+    def __init__(self, cluster: Cluster, moved: Moved, ping_ns: float | None) -> None:
+        self.moved = moved
+        self.usual_ns = cluster.widest.latency_ns if ping_ns is None else ping_ns + WAKE_NS
+        kinds, kind = np.unique(np.stack((moved.bytes, moved.alone, moved.planned)), axis=1, return_inverse=True)
+
+        def times(unit: Link) -> Floats:
+            on = cluster.joined_by(unit)
+            by_kind = [batch_ns(size, bool(alone), bool(plan), on) for size, alone, plan in kinds.T]
+            return np.array(by_kind)[kind.reshape(-1)]
+
+        self.weights = np.sqrt(moved.ns / max(float(np.mean(moved.ns)), 1.0))
+        self.still = times(Link(0.0, np.inf))
+        self.by_latency = times(Link(1.0, np.inf)) - self.still
+        self.by_inverse = times(Link(0.0, 1e9)) - self.still
+
+    def solve(self, start: Link) -> tuple[Link, float]:
+        """The link that explains the batches best, and what is left unexplained."""
+        begin = [1e9 / start.bytes_per_s, max(self.usual_ns, 1.0)]
+        done = optimize.least_squares(
+            self._errors, begin, bounds=([1e9 / FASTEST, 1.0], np.inf), loss="soft_l1", f_scale=USUAL_ERROR,
+            x_scale=begin,
+        )  # fmt: skip
+        return Link(float(done.x[1]), 1e9 / float(done.x[0])), float(done.cost)
+
+    def _errors(self, terms: Floats) -> Floats:
+        inverse, latency = terms
+        wire = self.by_inverse * inverse
+        predicted = self.still + self.by_latency * latency + wire - np.minimum(self.moved.saved, wire)
+        errors = self.weights * np.log(np.maximum(predicted, 1.0) / np.maximum(self.moved.ns, 1.0))
+        held = np.sqrt(len(errors)) * HOLD * np.log2(latency / max(self.usual_ns, 1.0))
+        return np.append(errors, held)
+
+    def bank(self, link: Link) -> None:
+        """Work out what the buckets of such links had saved up before each batch."""
+        wire = (self.by_inverse * 1e9 / link.bytes_per_s).tolist()
+        others = (self.still + self.by_latency * link.latency_ns).tolist()
+        saved, level = [], link.burst_ns
+        for needed, other, idle in zip(wire, others, self.moved.idle.tolist(), strict=True):
+            saved.append(min(level + idle, link.burst_ns))
+            level = min(saved[-1] - min(saved[-1], needed) + other, link.burst_ns)
+        self.moved = replace(self.moved, saved=np.array(saved))
 
 
 def check(model: Model) -> float | None:

@@ -16,10 +16,12 @@ class Link:
     Attributes:
         latency_ns: From the begin of a send to the receipt of an empty message.
         bytes_per_s: Of a long message.
+        burst_ns: Time that it can make up for after a rest as long: the bucket of a shaped link.
     """
 
     latency_ns: float
     bytes_per_s: float
+    burst_ns: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the terms.
@@ -27,7 +29,7 @@ class Link:
         Raises:
             UsageError: A negative latency or no bandwidth.
         """
-        if self.latency_ns < 0 or not self.bytes_per_s > 0:
+        if self.latency_ns < 0 or self.burst_ns < 0 or not self.bytes_per_s > 0:
             raise UsageError(f"a link of {self.latency_ns} ns and {self.bytes_per_s} bytes/s: expected >= 0 and > 0")
 
     def send_ns(self, size: float) -> float:
@@ -58,7 +60,8 @@ class Cluster:
         memory: Between ranks of one host.
         network: Between hosts; the ranks of a host share its bandwidth.
         contention: Share of the time of communication by which it makes computing longer that goes on meanwhile.
-        batch_ns: Cost of a batch beside its collective.
+        batch_ns: Cost of a batch beside its collective and copies.
+        copy_ns: Of a byte into the fusion buffer and out again; None: two passes over the memory of a host.
         control_ns: From the last rank's announcement to the decision, for each level of the tree of ranks.
         control_fan: Children of a rank in that tree.
         algorithm: Of allreduces between hosts; `AUTO` as the runtime chooses.
@@ -71,6 +74,7 @@ class Cluster:
     network: Link = NETWORK
     contention: float = 0.0
     batch_ns: float = 0.0
+    copy_ns: float | None = None
     control_ns: float = 50e3
     control_fan: int = 8
     algorithm: str = AUTO
@@ -102,6 +106,15 @@ class Cluster:
     def widest(self) -> Link:
         """The links that bound a collective: between hosts if there are several, else within the host."""
         return self.network if self.hosts > 1 else self.memory
+
+    def joined_by(self, link: Link) -> Cluster:
+        """The same ranks with other widest links."""
+        return replace(self, network=link) if self.hosts > 1 else replace(self, memory=link)
+
+    @property
+    def copies_ns(self) -> float:
+        """Of a byte into the fusion buffer and out again."""
+        return 2e9 / self.memory.bytes_per_s if self.copy_ns is None else self.copy_ns
 
     @property
     def decision_ns(self) -> float:

@@ -16,6 +16,12 @@ RING, HIERARCHICAL = "ring", "hierarchical"
 
 _KIB = 1 << 10
 
+LEADER_BYTES = 32 * _KIB
+"""By levels: up to so many bytes one rank of a host goes on the wire, beyond it each with a slice."""
+
+VOTES_FIRST_BYTES = 1 << 20
+"""A plan's tensor alone is reduced in place from here on, after a round of votes (native/runtime/link_round.cc)."""
+
 BUILT_IN: tuple[Rule, ...] = (
     Rule("network", 4, 64 * _KIB, "recursive-doubling"),
     Rule("network", 4, 0, "ring"),
@@ -82,10 +88,13 @@ def choose(size: float, cluster: Cluster) -> str:
     """Return the algorithm the runtime takes between hosts: by levels where hosts have several ranks, else by table."""
     if cluster.algorithm != AUTO:
         return cluster.algorithm
-    if cluster.local > 1:
-        return HIERARCHICAL
+    return HIERARCHICAL if cluster.local > 1 else by_table(size, cluster.ranks, cluster)
+
+
+def by_table(size: float, ranks: int, cluster: Cluster) -> str:
+    """Return the algorithm of the first rule that fits so many bytes and ranks on hosts of their own."""
     for rule in cluster.rules or BUILT_IN:
-        fits = rule.max_ranks == 0 or cluster.ranks <= rule.max_ranks
+        fits = rule.max_ranks == 0 or ranks <= rule.max_ranks
         if rule.links == "network" and fits and size <= (rule.max_bytes or math.inf):
             return rule.algorithm
     return RING
@@ -102,9 +111,41 @@ def allreduce_ns(size: float, cluster: Cluster) -> float:
         return shared_ns(size, cluster.ranks, cluster.memory)
     name = choose(size, cluster)
     if name == HIERARCHICAL:
-        inside = shared_ns(size, cluster.local, cluster.memory)
-        return inside + ring_ns(size, cluster.hosts, cluster.network)
+        return _levels_ns(size, cluster)
     if name == RING:
         return ring_ns(size, cluster.ranks, cluster.network)
     way_out = Link(cluster.network.latency_ns, cluster.network.bytes_per_s / cluster.local)
     return _BY_NAME[name](size, cluster.ranks, way_out)
+
+
+def _levels_ns(size: float, cluster: Cluster) -> float:
+    """Within hosts, then across, then within: slices of all ranks side by side, or one rank of each host alone."""
+    sliced = size > LEADER_BYTES and cluster.ranks % cluster.local == 0
+    inside = shared_ns if sliced else tree_ns
+    name = by_table(size / cluster.local if sliced else size, cluster.hosts, cluster)
+    across = ring_ns if name == RING else _BY_NAME[name]
+    return inside(size, cluster.local, cluster.memory) + across(size, cluster.hosts, cluster.network)
+
+
+def batch_ns(size: float, alone: bool, planned: bool, cluster: Cluster) -> float:
+    """Time for which a batch keeps the ranks from the next one: copies, votes and the collective.
+
+    Args:
+        size: Bytes of its tensors.
+        alone: They are one tensor.
+        planned: It is a batch of a plan, so that the ranks vote on it.
+        cluster: Whose ranks.
+    """
+    if cluster.hosts == 1:
+        return cluster.batch_ns + allreduce_ns(size, cluster)
+    in_place = alone and (not planned or size >= VOTES_FIRST_BYTES)
+    before = 0.0 if in_place else size * cluster.copies_ns
+    if in_place and planned:
+        before = math.ceil(math.log2(cluster.ranks)) * cluster.network.latency_ns
+    return cluster.batch_ns + before + allreduce_ns(size, cluster)
+
+
+def wire_ns(size: float, cluster: Cluster) -> float:
+    """Of an allreduce, the time that its bytes take on the widest links."""
+    endless = cluster.joined_by(Link(cluster.widest.latency_ns, math.inf))
+    return allreduce_ns(size, cluster) - allreduce_ns(size, endless)

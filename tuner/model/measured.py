@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,8 @@ from ringtune.errors import RingtuneError
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.timeline.batches import BatchTable, RankSteps, batch_table, rank_steps
 from ringtune.timeline.intervals import intersection, length
-from ringtune.timeline.spans import SpanTable, Trace
-from ringtune.timeline.vocabulary import Stage
+from ringtune.timeline.spans import Ints, Mask, SpanTable, Trace
+from ringtune.timeline.vocabulary import CLOCK, Stage
 
 Floats = NDArray[np.float64]
 
@@ -22,6 +22,42 @@ MOST_STEPS = 400
 
 SKIPPED = 0.2
 """Share of the steps left out at the begin, where the runtime still learns the plan and caches are cold."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Batches and what they took, a row each.
+
+    Attributes:
+        bytes: Of its tensors.
+        ns: For how long it kept the ranks from the next one: from when the last rank could begin until the last one
+            was done, copies included.
+        alone: It was one tensor.
+        planned: It was one of a plan.
+        idle: For how long nothing had moved before it, in ns.
+        saved: Of that, time that the links could save up, in ns; as `calibrate` finds out.
+    """
+
+    bytes: Floats
+    ns: Floats
+    alone: Mask
+    planned: Mask
+    idle: Floats
+    saved: Floats
+
+    @staticmethod
+    def collectives(sizes: Floats, times_ns: Floats) -> Moved:
+        """Collectives of one tensor each, one right after the other."""
+        shape = np.shape(sizes)
+        none = np.zeros(shape)
+        return Moved(sizes, times_ns, np.ones(shape, np.bool_), np.zeros(shape, np.bool_), none, none)
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+    def take(self, chosen: Mask | Ints) -> Moved:
+        """Return some of the rows."""
+        return Moved(*(getattr(self, column.name)[chosen] for column in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -34,8 +70,9 @@ class Measured:
         compute: Length of each rank's step less its waits, (S, R).
         after: From the end of the last wait to the end of the step, (S,); mean over ranks.
         length: Of the steps, (S,); mean over ranks.
-        moved: Bytes of every batch in these steps, (B,).
-        travel: From the last rank's begin of a batch until its last end, (B,).
+        moved: The batches of these steps.
+        copy_ns: Of a byte into the fusion buffer and out again; None where nothing was copied.
+        ping_ns: Half of the shortest round trip of a message between hosts; None where none was measured.
         hosts: Host of each rank.
         knobs: In force in these steps.
     """
@@ -45,8 +82,9 @@ class Measured:
     compute: Floats
     after: Floats
     length: Floats
-    moved: Floats
-    travel: Floats
+    moved: Moved
+    copy_ns: float | None
+    ping_ns: float | None
     hosts: tuple[str, ...]
     knobs: Knobs
 
@@ -76,18 +114,60 @@ def measure(trace: Trace) -> Measured:
             "of a script that uses DistributedOptimizer or marks its steps"
         )
     rows = [[view.rows[step] for step in common] for view in views]
-    inside = np.isin(batches.step, common)
     return Measured(
         sizes=views[0].sizes,
         ready=np.mean([[row[0] for row in of_rank] for of_rank in rows], axis=0),
         compute=np.array([[row[1] for row in of_rank] for of_rank in rows]).T,
         after=np.mean([[row[2] for row in of_rank] for of_rank in rows], axis=0),
         length=np.mean([[row[3] for row in of_rank] for of_rank in rows], axis=0),
-        moved=batches.bytes[inside].astype(np.float64),
-        travel=(batches.end[inside].max(axis=1) - batches.begin[inside].max(axis=1)).astype(np.float64),
+        moved=_moved(batches, trace, common),
+        copy_ns=_copy_ns(trace, common),
+        ping_ns=_ping_ns(trace),
         hosts=_hosts(trace, batches.ranks),
         knobs=_knobs(trace),
     )
+
+
+def _moved(batches: BatchTable, trace: Trace, steps: list[int]) -> Moved:
+    """Return what the batches of these steps took, in order.
+
+    A batch of a plan begins where the last rank has all its tensors, another one where it is agreed; both not before
+    the rank is done with the batch before. (When a plan's ranks agree, over links, their bytes have moved already.)
+    """
+    planned = np.isin(batches.ids, trace.spans.batch[trace.spans.fact("plan", 0) == 1])
+    can = np.where(planned[:, None], batches.submit, batches.agreed).max(axis=1, initial=0)
+    done = batches.done.max(axis=1, initial=0)
+    order = np.argsort(batches.begin.max(axis=1, initial=0), kind="stable")
+    before = np.empty_like(done)
+    before[order] = np.concatenate((can[order[:1]], done[order[:-1]]))
+    sizes = batches.bytes.astype(np.float64)
+    occupied = (done - np.maximum(can, before)).astype(np.float64)
+    idle = np.maximum(can - before, 0).astype(np.float64)
+    return Moved(sizes, occupied, _alone(batches, trace), planned, idle, np.zeros_like(idle)).take(
+        order[np.isin(batches.step[order], steps)]
+    )
+
+
+def _alone(batches: BatchTable, trace: Trace) -> Mask:
+    """Which batches are one tensor; where a trace does not name tensors, all are."""
+    tensors = trace.spans.of_stage(Stage.NEGOTIATE)
+    ids = np.sort(tensors.take(np.isin(tensors.rank, batches.ranks[:1])).batch)
+    number = np.searchsorted(ids, batches.ids, side="right") - np.searchsorted(ids, batches.ids, side="left")
+    return np.asarray(number <= 1)
+
+
+def _copy_ns(trace: Trace, steps: list[int]) -> float | None:
+    copies = trace.spans.take(np.isin(trace.spans.step, steps))
+    ways = [copies.of_stage(stage) for stage in (Stage.COPY_IN, Stage.COPY_OUT)]
+    if any(way.bytes.sum() == 0 for way in ways):
+        return None
+    return sum(float(way.duration_ns.sum() / way.bytes.sum()) for way in ways)
+
+
+def _ping_ns(trace: Trace) -> float | None:
+    """The clocks' messages: the error of a sample is half of its round trip."""
+    errors = [mark.args.get("error_ns") for mark in trace.instants_named(CLOCK)]
+    return min((float(error) for error in errors if isinstance(error, int) and error > 0), default=None)
 
 
 def _view(trace: Trace, batches: BatchTable, rank: int) -> _RankView | None:

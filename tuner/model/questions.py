@@ -11,7 +11,7 @@ import numpy as np
 from ringtune.errors import UsageError
 from ringtune.knobs import Knobs
 from ringtune.tuner.model.calibrate import Model
-from ringtune.tuner.model.cluster import Cluster, Link
+from ringtune.tuner.model.cluster import Cluster
 from ringtune.tuner.model.replay import Conditions, Step, play
 from ringtune.tuner.model.workload import Workload
 
@@ -151,9 +151,10 @@ def _work(work: Workload, change: Change) -> Workload:
 
 def _cluster(cluster: Cluster, change: Change) -> Cluster:
     network, memory = cluster.network, cluster.memory
-    network = Link(
-        network.latency_ns if change.latency_ns is None else change.latency_ns,
-        network.bytes_per_s if change.bandwidth is None else change.bandwidth,
+    network = replace(
+        network,
+        latency_ns=network.latency_ns if change.latency_ns is None else change.latency_ns,
+        bytes_per_s=network.bytes_per_s if change.bandwidth is None else change.bandwidth,
     )
     ranks = change.ranks or cluster.ranks
     slots = change.slots or cluster.slots

@@ -2,11 +2,12 @@
 
 Two ways as the runtime has them. Without a plan, everything that is ready on all ranks when the channel is free and a
 cycle has passed is decided and fused (native/fusion/plan.h). With a plan (native/control/plan_learner.h) the batches
-are cut once, by the fusion size and at long gaps between gradients, and each starts when its last gradient is ready.
+are cut once, as such negotiated steps show, and each starts when its last gradient is ready.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -14,7 +15,7 @@ from itertools import pairwise
 from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.knobs import Knobs
 from ringtune.tuner.model.cluster import Cluster
-from ringtune.tuner.model.collectives import HIERARCHICAL, allreduce_ns
+from ringtune.tuner.model.collectives import HIERARCHICAL, batch_ns, wire_ns
 from ringtune.tuner.model.spread import expected_maximum
 from ringtune.tuner.model.workload import Gradient, Workload
 
@@ -111,10 +112,12 @@ def play(work: Workload, cluster: Cluster, knobs: Knobs, conditions: Conditions 
     late = (slow - 1.0) * work.compute_ns
     if cluster.ranks == 1:
         return Step(work.compute_ns * slow, work.compute_ns, 0.0, late, 0.0, ())
-    channel = _Channel(under_knobs(cluster, knobs), work.backward_end_ns * slow)
+    cluster = under_knobs(cluster, knobs)
+    planned = conditions.planned and bool(knobs.plan)
+    channel = _Channel(cluster, work.backward_end_ns * slow, planned=planned)
     ready = [Gradient(one.bytes, one.ready_ns * slow, one.name) for one in work.gradients]
-    if conditions.planned and knobs.plan:
-        _planned(ready, knobs, channel)
+    if planned:
+        _planned(ready, knobs, channel, _Channel(cluster, channel.compute_end, planned=False))
     else:
         _negotiated(ready, knobs, channel)
     backward_end = work.backward_end_ns * slow + channel.stolen
@@ -132,45 +135,86 @@ def play(work: Workload, cluster: Cluster, knobs: Knobs, conditions: Conditions 
 class _Channel:
     """One batch at a time, and what each takes from computing until `compute_end`."""
 
-    def __init__(self, cluster: Cluster, compute_end: float) -> None:
-        self.cluster, self.compute_end = cluster, compute_end
+    def __init__(self, cluster: Cluster, compute_end: float, *, planned: bool) -> None:
+        self.cluster, self.compute_end, self.planned = cluster, compute_end, planned
         self.free = 0.0
         self.stolen = 0.0
+        # Before its first batch a step computes: the links have rested.
+        self.saved = cluster.widest.burst_ns
         self.batches: list[Batch] = []
 
     def run(self, batch: Sequence[Gradient], not_before: float) -> None:
         begin = max(self.free, not_before)
         size = sum(gradient.bytes for gradient in batch)
-        self.free = begin + self.cluster.batch_ns + allreduce_ns(size, self.cluster)
+        taken = batch_ns(size, len(batch) == 1, self.planned, self.cluster)
+        self.free = begin + taken - self._made_up(size, taken, begin - self.free)
         overlapped = min(self.free, self.compute_end + self.stolen) - begin
         self.stolen += self.cluster.contention * max(overlapped, 0.0)
         self.batches.append(Batch(size, len(batch), begin, self.free))
 
+    def _made_up(self, size: int, taken: float, idle: float) -> float:
+        """What the buckets of the links save of a batch's time after such a rest."""
+        burst = self.cluster.widest.burst_ns
+        if burst <= 0.0:
+            return 0.0
+        wire = wire_ns(size, self.cluster)
+        saved = min(self.saved + idle, burst)
+        made_up = min(saved, wire)
+        self.saved = min(max(saved + taken - made_up - wire, 0.0), burst)
+        return made_up
 
-def _planned(ready: list[Gradient], knobs: Knobs, channel: _Channel) -> None:
-    runs = [[ready[0]]]
-    for before, gradient in pairwise(ready):
-        if gradient.ready_ns - before.ready_ns > GAP_CYCLES * knobs.cycle_time_ns:
+
+@dataclass(frozen=True)
+class _Decision:
+    """Gradients that were decided together: `begin` to `end` of them, when they were announced."""
+
+    begin: int
+    end: int
+    announced_ns: float
+    awaited: bool
+    """Callers were blocked by then."""
+
+
+def _planned(ready: list[Gradient], knobs: Knobs, channel: _Channel, learning: _Channel) -> None:
+    """Batches as the plan has them, which was learnt from negotiated steps (`cut_between` of plan_learner.cc)."""
+    decisions = _negotiated(ready, knobs, learning)
+    runs = [[decisions[0]]]
+    for before, decision in pairwise(decisions):
+        if before.awaited or decision.announced_ns - before.announced_ns > GAP_CYCLES * knobs.cycle_time_ns:
             runs.append([])
-        runs[-1].append(gradient)
+        runs[-1].append(decision)
     for run in runs:
-        for batch in fuse(run, knobs.fusion_bytes):
+        for batch in fuse(ready[run[0].begin : run[-1].end], knobs.fusion_bytes):
             channel.run(batch, batch[-1].ready_ns + channel.stolen)
 
 
-def _negotiated(ready: list[Gradient], knobs: Knobs, channel: _Channel) -> None:
-    decision = channel.cluster.decision_ns
-    at, begin = 0.0, 0
+def _negotiated(ready: list[Gradient], knobs: Knobs, channel: _Channel) -> list[_Decision]:
+    """Announces what is ready after a cycle time, at a full fusion buffer or when callers wait.
+
+    While a batch travels nothing is announced.
+    """
+    decisions: list[_Decision] = []
+    begin = 0
     while begin < len(ready):
-        first = ready[begin].ready_ns + channel.stolen
-        # Callers that wait turn the engine at once; before that it looks once a cycle.
         blocked = channel.compute_end + channel.stolen
-        look = max(at, first)
-        if look < blocked:
-            look = min(max(look, at + knobs.cycle_time_ns), max(blocked, look))
+        first = ready[begin].ready_ns + channel.stolen
+        due = min(first + knobs.cycle_time_ns, max(blocked, first), _full(ready[begin:], knobs) + channel.stolen)
+        at = max(due, channel.free)
         end = begin
-        while end < len(ready) and ready[end].ready_ns + channel.stolen <= look:
+        while end < len(ready) and ready[end].ready_ns + channel.stolen <= at:
             end += 1
+        decisions.append(_Decision(begin, end, at, at >= blocked))
         for batch in fuse(ready[begin:end], knobs.fusion_bytes):
-            channel.run(batch, look + decision)
-        at, begin = max(look, channel.free), end
+            channel.run(batch, at + channel.cluster.decision_ns)
+        begin = end
+    return decisions
+
+
+def _full(ready: Sequence[Gradient], knobs: Knobs) -> float:
+    """When the gradients fill a fusion buffer."""
+    filled = 0
+    for gradient in ready:
+        filled += gradient.bytes
+        if filled >= knobs.fusion_bytes:
+            return gradient.ready_ns
+    return math.inf

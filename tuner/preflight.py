@@ -1,0 +1,205 @@
+"""What the links of a job are, what they let a training expect, and what is wrong with them. Pure.
+
+`preflight_worker` measures on the ranks; here its words become a model of the cluster, efficiencies and warnings.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ringtune.knobs import DEFAULTS
+from ringtune.timeline.units import bytes_text, time_text
+from ringtune.tuner.model.calibrate import Model, fit_link, refit
+from ringtune.tuner.model.cluster import Cluster
+from ringtune.tuner.model.measured import Moved
+from ringtune.tuner.model.questions import Answer, Change, ask
+from ringtune.tuner.model.workload import Workload
+
+SLOW_BYTES_PER_S = 0.3e9
+"""A network below it (2.4 Gbit/s) is 1 GbE and the like: no place for data-parallel training."""
+
+SLOWER = 0.7
+"""A link with less than so much of the median's rate is named."""
+
+LATER = 3.0
+LATE_NS = 200e3
+"""A link is named whose latency is so many times the median's, and at least so long."""
+
+POOR = 0.7
+"""An efficiency below it is warned of."""
+
+_DRAWS = 20
+
+
+@dataclass(frozen=True)
+class HostLink:
+    """The way from a host to the next one: what its first ranks measured, one stream in each direction at once."""
+
+    source: str
+    target: str
+    latency_ns: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was measured.
+
+    Attributes:
+        hosts: Of each rank.
+        transports: `transports[a][b]` is how rank a reaches rank b: ``self``, ``shm`` or ``tcp``.
+        links: Between hosts.
+        times_ns: Of allreduces over all ranks, by bytes.
+        copy_ns: Of a byte into a buffer and out again.
+    """
+
+    hosts: tuple[str, ...]
+    transports: tuple[tuple[str, ...], ...]
+    links: tuple[HostLink, ...]
+    times_ns: Mapping[int, tuple[float, ...]]
+    copy_ns: float
+
+
+def findings(ranks: Sequence[Mapping[str, Any]]) -> Findings:
+    """Put together what the ranks said: an allreduce takes as long as on its slowest rank."""
+    hosts = tuple(str(rank["host"]) for rank in ranks)
+    links = []
+    for rank in ranks:
+        if (link := rank.get("link")) is not None:
+            arrived = ranks[link["to"]]["link"]["received_bytes_per_s"]
+            rate = max(min(link["sent_bytes_per_s"], arrived), 1.0)
+            links.append(HostLink(str(rank["host"]), hosts[link["to"]], link["latency_ns"], rate))
+    times: dict[int, tuple[float, ...]] = {}
+    for of_size in zip(*(rank["collectives"] for rank in ranks), strict=True):
+        slowest = np.max([one["times_ns"] for one in of_size], axis=0)
+        times[int(of_size[0]["bytes"])] = tuple(float(time) for time in slowest)
+    copy_ns = statistics.median(float(rank["copy_ns"]) for rank in ranks)
+    return Findings(hosts, tuple(tuple(rank["transports"]) for rank in ranks), tuple(links), times, copy_ns)
+
+
+def clusters(found: Findings, seed: int = 0) -> list[Cluster]:
+    """The job's ranks and links in the model's terms, and the same from resampled collectives."""
+    blank = Cluster(len(found.hosts), max(Counter(found.hosts).values()), copy_ns=found.copy_ns)
+    moved = Moved.collectives(
+        np.array([float(size) for size, times in found.times_ns.items() for _ in times]),
+        np.array([time for times in found.times_ns.values() for time in times]),
+    )
+    ping = min((link.latency_ns for link in found.links), default=None)
+    fitted, moved = fit_link(blank, moved, ping)
+    random = np.random.default_rng(seed)
+    rows = len(moved)
+    return [
+        fitted,
+        *(refit(fitted, moved.take(random.integers(rows, size=rows)), ping) for _ in range(_DRAWS * (rows > 0))),
+    ]
+
+
+def expected(some: Sequence[Cluster], work: Workload) -> Answer:
+    """A step of `work` on the measured cluster."""
+    model = Model(work, some[0], DEFAULTS, tuple((work, cluster) for cluster in some[1:]))
+    return ask(model, Change(work.name))
+
+
+def on(some: Sequence[Cluster], model: Model) -> Answer:
+    """A step of a calibrated job on the measured cluster."""
+    draws = tuple((work, cluster) for (work, _), cluster in zip(model.draws, some[1:], strict=False))
+    return ask(replace(model, cluster=some[0], draws=draws), Change(model.work.name))
+
+
+def warnings(found: Findings, answers: Sequence[Answer]) -> list[str]:
+    """A sentence for everything that will be missed."""
+    return [*_slow_links(found.links), *_late_links(found.links), *_unshared(found), *_poor(answers)]
+
+
+def _slow_links(links: Sequence[HostLink]) -> list[str]:
+    said = []
+    slow = [link for link in links if link.bytes_per_s < SLOW_BYTES_PER_S]
+    if links and len(slow) == len(links):
+        fastest = max(link.bytes_per_s for link in links)
+        said.append(
+            f"the network between hosts carries {bits_text(fastest)}: at most 1 GbE or the like, on which gradients of "
+            f"100 MB need {time_text(1e17 / fastest)} or more a step; name the fast interface (RINGTUNE_INTERFACE) if "
+            "there is one"
+        )
+        slow = []
+    for link in links:
+        others = [other.bytes_per_s for other in links if other is not link]
+        usual = statistics.median(others) if others else link.bytes_per_s
+        if link in slow or link.bytes_per_s < SLOWER * usual:
+            said.append(
+                f"{link.source} -> {link.target} carries {bits_text(link.bytes_per_s)}, the others {bits_text(usual)}: "
+                "every allreduce waits for it"
+            )
+    return said
+
+
+def _late_links(links: Sequence[HostLink]) -> list[str]:
+    usual = statistics.median(link.latency_ns for link in links) if links else 0.0
+    return [
+        f"{link.source} -> {link.target} answers after {time_text(link.latency_ns)}, "
+        f"the others after {time_text(usual)}"
+        for link in links
+        if link.latency_ns > max(LATER * usual, LATE_NS)
+    ]
+
+
+def _unshared(found: Findings) -> list[str]:
+    pairs = [
+        (first, second)
+        for first in range(len(found.hosts))
+        for second in range(first + 1, len(found.hosts))
+        if found.hosts[first] == found.hosts[second] and found.transports[first][second] == "tcp"
+    ]
+    if not pairs:
+        return []
+    first, second = pairs[0]
+    return [
+        f"ranks {first} and {second} on {found.hosts[first]} talk over TCP, where shared memory was expected "
+        f"({len(pairs)} such pair{'s' if len(pairs) > 1 else ''}): are they in different containers, or is "
+        "RINGTUNE_TRANSPORT=tcp set?"
+    ]
+
+
+def _poor(answers: Sequence[Answer]) -> list[str]:
+    return [
+        f"{answer.change.label} would train at {100 * answer.efficiency.value:.0f} % efficiency: "
+        f"{time_text(answer.step.waiting_ns)} of every step of {time_text(answer.step_ns.value)} wait for the network"
+        for answer in answers
+        if answer.efficiency.value < POOR
+    ]
+
+
+def bits_text(bytes_per_s: float) -> str:
+    """A rate as networks are named: ``9.41 Gbit/s``."""
+    bits = 8 * bytes_per_s
+    return f"{bits / 1e9:.3g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mbit/s"
+
+
+def document(found: Findings, some: Sequence[Cluster], answers: Sequence[Answer]) -> dict[str, Any]:
+    """Everything for JSON."""
+    link = some[0].widest
+    return {
+        "format": 1,
+        "ranks": len(found.hosts),
+        "hosts": len(set(found.hosts)),
+        "links": [
+            {"from": one.source, "to": one.target, "latency_ns": one.latency_ns, "bytes_per_s": one.bytes_per_s}
+            for one in found.links
+        ],
+        "allreduce": [{"bytes": size, "median_ns": statistics.median(times)} for size, times in found.times_ns.items()],
+        "copy_ns": found.copy_ns,
+        "model": {"latency_ns": link.latency_ns, "bytes_per_s": link.bytes_per_s},
+        "expected": [answer.as_dict() for answer in answers],
+        "warnings": warnings(found, answers),
+    }
+
+
+def amounts(work: Workload) -> str:
+    """What a step must reduce, for tables."""
+    return f"{bytes_text(work.bytes)} in {len(work.gradients)} tensors"

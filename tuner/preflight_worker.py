@@ -1,0 +1,193 @@
+"""One rank of ``ringtune check --network``: measures links and collectives, and tells rank 0, which prints one line.
+
+Started by the launcher as ``python -m ringtune.tuner.preflight_worker SECONDS``. Between hosts the first rank of each
+one measures: round trips of a byte one link after the other, then, all at once as a ring does, a stream to the next
+host. Then all ranks time allreduces.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import statistics
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from ringtune import session
+from ringtune.config import Config
+from ringtune.operations import Allreduce
+from ringtune.session import Session
+
+MARK = "RINGTUNE_PREFLIGHT "
+SIZES = (4 << 10, 64 << 10, 512 << 10, 2 << 20, 8 << 20)
+_PINGS = 100
+_PIECE = 256 << 10
+_WAIT_S = 60.0
+_CONNECTED_S = 20.0
+_FLOAT32, _SUM = 7, 1
+
+
+def main(seconds: str) -> None:
+    """Measures for about so many seconds a phase."""
+    current = session.init()
+    config = Config.from_environ()
+    told: dict[str, Any] = {
+        "rank": current.rank,
+        "host": current.hosts[current.rank],
+        "local_rank": current.local_rank,
+        "transports": list(current.runtime.transports),
+    }
+    if current.cross_size > 1:
+        told["link"] = _measure_link(current, config, float(seconds))
+    told["collectives"] = [_time_allreduce(current, size, float(seconds)) for size in SIZES] if current.size > 1 else []
+    told["copy_ns"] = _copy_ns()
+    if current.store is not None:
+        current.store.set(f"preflight/{current.job}/{current.rank}", json.dumps(told).encode())
+    if current.rank == 0:
+        others = [
+            json.loads(current.store.get(f"preflight/{current.job}/{rank}", int(_WAIT_S * 1e9)))
+            for rank in range(1, current.size)
+        ]
+        print(MARK + json.dumps({"ranks": [told, *others]}), flush=True)
+    _meet(current, "end")
+    session.shutdown()
+
+
+def _meet(current: Session, name: str) -> None:
+    if current.size > 1:
+        ticket = current.submit_barrier(f"preflight.{name}")
+        current.wait(ticket)
+        current.release(ticket)
+
+
+def _measure_link(current: Session, config: Config, seconds: float) -> dict[str, Any] | None:
+    """What the way from this rank's host to the next one carries; None on ranks that only take part."""
+    leaders = sorted({host: rank for rank, host in reversed(list(enumerate(current.hosts)))}.values())
+    if current.rank not in leaders:
+        for turn in range(len(leaders) + 2):
+            _meet(current, f"turn.{turn}")
+        return None
+    place = leaders.index(current.rank)
+    to = leaders[(place + 1) % len(leaders)]
+    address = config.own_address or current.store.local_address()
+    with socket.create_server((address, 0)) as server:
+        server.settimeout(_CONNECTED_S)
+        current.store.set(f"preflight/{current.job}/at/{current.rank}", f"{address}:{server.getsockname()[1]}".encode())
+        host, _, port = (
+            current.store.get(f"preflight/{current.job}/at/{to}", int(_WAIT_S * 1e9)).decode().rpartition(":")
+        )
+        out = socket.create_connection((host, int(port)), timeout=_CONNECTED_S)
+        into, _ = server.accept()
+    with out, into:
+        for end in (out, into):
+            end.settimeout(_CONNECTED_S)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        latency = 0.0
+        for turn in range(len(leaders)):
+            _meet(current, f"turn.{turn}")
+            if turn == place:
+                latency = _ping_ns(out)
+            elif (turn + 1) % len(leaders) == place:
+                _answer(into)
+        _meet(current, f"turn.{len(leaders)}")
+        rate = _stream(out, into, seconds)
+        _meet(current, f"turn.{len(leaders) + 1}")
+    return {"to": to, "latency_ns": latency, "sent_bytes_per_s": rate[0], "received_bytes_per_s": rate[1]}
+
+
+def _ping_ns(link: socket.socket) -> float:
+    """Half of the median round trip of a byte."""
+    times = []
+    for _ in range(_PINGS):
+        begin = time.perf_counter_ns()
+        link.sendall(b"?")
+        link.recv(1)
+        times.append(time.perf_counter_ns() - begin)
+    return statistics.median(times) / 2
+
+
+def _answer(link: socket.socket) -> None:
+    for _ in range(_PINGS):
+        link.recv(1)
+        link.sendall(b"!")
+
+
+def _stream(out: socket.socket, into: socket.socket, seconds: float) -> tuple[float, float]:
+    """Sends and receives at once; bytes per second of each, the first third not counted: links have buffers."""
+    out.setblocking(False)
+    into.setblocking(False)
+    piece = memoryview(bytes(_PIECE))
+    space = bytearray(_PIECE)
+    begin = time.perf_counter()
+    counted = [0, 0]
+    open_ends = True
+    while (now := time.perf_counter()) < begin + seconds:
+        moved = _try_send(out, piece), _try_receive(into, space)
+        if now > begin + seconds / 3:
+            counted = [counted[0] + moved[0], counted[1] + moved[1]]
+        if not any(moved) and open_ends:
+            time.sleep(1e-4)
+    span = seconds * 2 / 3
+    out.setblocking(True)
+    out.shutdown(socket.SHUT_WR)
+    into.settimeout(_CONNECTED_S)
+    while into.recv(_PIECE):
+        pass
+    return counted[0] / span, counted[1] / span
+
+
+def _try_send(link: socket.socket, piece: memoryview) -> int:
+    try:
+        return link.send(piece)
+    except BlockingIOError:
+        return 0
+
+
+def _try_receive(link: socket.socket, space: bytearray) -> int:
+    try:
+        return link.recv_into(space)
+    except BlockingIOError:
+        return 0
+
+
+def _time_allreduce(current: Session, size: int, seconds: float) -> dict[str, Any]:
+    """Times of allreduces of one size, one after the other, on this rank; without the first ones, which are planned."""
+    array = np.zeros(size // 4, dtype=np.float32)
+    address = array.ctypes.data
+    operation = Allreduce(f"preflight.{size}", address, address, array.shape, _FLOAT32, _SUM)
+    flag = np.zeros(1, dtype=np.float32)
+    over = Allreduce(f"preflight.{size}.over", flag.ctypes.data, flag.ctypes.data, flag.shape, _FLOAT32, _SUM)
+    times: list[int] = []
+    end = time.perf_counter() + seconds / len(SIZES)
+    while not flag[0]:
+        for _ in range(5):
+            begin = time.perf_counter_ns()
+            _reduce(current, operation)
+            times.append(time.perf_counter_ns() - begin)
+        flag[0] = time.perf_counter() > end and len(times) >= 20
+        _reduce(current, over)
+    return {"bytes": size, "times_ns": times[10:]}
+
+
+def _reduce(current: Session, operation: Allreduce) -> None:
+    ticket = current.submit_allreduce(operation)
+    current.wait(ticket)
+    current.release(ticket)
+
+
+def _copy_ns() -> float:
+    """Of a byte from memory to memory and back again."""
+    source, target = np.zeros(4 << 20, dtype=np.uint8), np.ones(4 << 20, dtype=np.uint8)
+    times = []
+    for _ in range(8):
+        begin = time.perf_counter_ns()
+        np.copyto(target, source)
+        times.append(time.perf_counter_ns() - begin)
+    return 2 * statistics.median(times) / len(source)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
