@@ -167,7 +167,9 @@ class _Fit:
 
     def __init__(self, cluster: Cluster, moved: Moved, ping_ns: float | None) -> None:
         self.moved = moved
-        self.usual_ns = cluster.widest.latency_ns if ping_ns is None else ping_ns + WAKE_NS
+        # A ping is one between hosts.
+        pinged = ping_ns is not None and cluster.hosts > 1
+        self.usual_ns = (ping_ns or 0.0) + WAKE_NS if pinged else cluster.widest.latency_ns
         kinds, kind = np.unique(np.stack((moved.bytes, moved.alone, moved.planned)), axis=1, return_inverse=True)
 
         def times(unit: Link) -> Floats:
@@ -194,8 +196,9 @@ class _Fit:
         wire = self.by_inverse * inverse
         predicted = self.still + self.by_latency * latency + wire - np.minimum(self.moved.saved, wire)
         errors = self.weights * np.log(np.maximum(predicted, 1.0) / np.maximum(self.moved.ns, 1.0))
-        held = np.sqrt(len(errors)) * HOLD * np.log2(latency / max(self.usual_ns, 1.0))
-        return np.append(errors, held)
+        # As often as there are errors: one alone would be taken for an outlier.
+        held = np.full(len(errors), HOLD * np.log2(latency / max(self.usual_ns, 1.0)))
+        return np.concatenate((errors, held))
 
     def bank(self, link: Link) -> None:
         """Work out what the buckets of such links had saved up before each batch."""
