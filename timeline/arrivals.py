@@ -98,7 +98,9 @@ def last_ones(submits: Submits, errors: NDArray[np.float64]) -> LastOnes:
     if not len(ends):
         return LastOnes(none, none, none, none)
     lateness, spread = at[ends] - at[ends - 1], at[ends] - at[ends - ranks + 1]
-    sure = lateness > errors[rank[ends], rank[ends - 1]]
+    # Surely after each of the others: one before the last but one may have a worse clock.
+    others = ends[:, None] - np.arange(1, ranks)
+    sure = (at[ends][:, None] - at[others] > errors[rank[ends][:, None], rank[others]]).all(axis=1)
     return LastOnes(np.where(sure, rank[ends], -1), lateness, spread, submits.tensor[order][ends])
 
 

@@ -3,12 +3,13 @@
 Notation: B batches, R ranks; every matrix is B x R, int64 ns, `MISSING` where a rank recorded nothing. Per batch and
 rank: submit = its last tensor's submission; agreed = its negotiation's end; start = its last tensor left the queue;
 begin, end = its collective; done = the last tensor copied out (or end). Where a trace records no negotiation, submit,
-agreed and start are begin.
+agreed and start are begin. A plan has no negotiation; there, ranks recorded whom they waited for (`await`), which needs
+no clock to be believed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -39,7 +40,18 @@ class BatchTable:
     bytes: Ints
     negotiated: Mask
     """The trace says when ranks submitted and agreed."""
+    awaited: Codes
+    """Column of the rank that all others waited for and name, -1 where they do not."""
+    awaited_ns: Ints
+    """How much earlier the batch could have begun if only that rank had been on time: the shortest of these waits."""
     labels: tuple[str, ...]
+
+    def last_submits(self) -> tuple[Codes, Ints]:
+        """Per batch: column of the rank whose submission all waited for, and the latest submission of the others."""
+        last = np.where(self.awaited >= 0, self.awaited, self.submit.argmax(axis=1))
+        others = self.submit.copy()
+        others[np.arange(len(others)), last] = MISSING
+        return last.astype(np.int32), others.max(axis=1)
 
     @property
     def complete(self) -> Mask:
@@ -49,8 +61,8 @@ class BatchTable:
 
     def take(self, chosen: Mask) -> BatchTable:
         """Return some of the batches."""
-        names = ("ids", "submit", "agreed", "start", "begin", "end", "done", "step", "label", "bytes", "negotiated")
-        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
+        rows = (field.name for field in fields(self) if field.name not in ("ranks", "labels"))
+        return replace(self, **{name: getattr(self, name)[chosen] for name in rows})
 
 
 def numbered(spans: SpanTable) -> SpanTable:
@@ -89,6 +101,7 @@ def batch_table(trace: Trace) -> BatchTable:
     start = _of_stage(spans, Stage.QUEUE, about, "end_ns")
     done = np.maximum(_of_stage(spans, Stage.COPY_OUT, about, "end_ns"), end)
     unheard = submit == MISSING
+    awaited, awaited_ns = _awaited(spans, about, begin)
     return BatchTable(
         ids=ids,
         ranks=tuple(ranks.tolist()),
@@ -102,6 +115,8 @@ def batch_table(trace: Trace) -> BatchTable:
         label=np.where(runs.tensor[first] > 0, runs.tensor[first], -1 - runs.name[first]).astype(np.int32),
         bytes=runs.bytes[first],
         negotiated=~unheard.all(axis=1) if len(ranks) else np.zeros(len(ids), dtype=np.bool_),
+        awaited=awaited,
+        awaited_ns=awaited_ns,
         labels=(*spans.tensors, *reversed(spans.names)),  # -1 - name counts from the end
     )
 
@@ -114,14 +129,42 @@ def _latest(shape: tuple[int, int], row: Ints, column: Ints, values: Ints) -> In
 
 def _of_stage(spans: SpanTable, stage: Stage, about: tuple[Ints, Codes, tuple[int, int]], moment: str) -> Ints:
     """Latest moment of a stage per batch and rank."""
-    ids, ranks, shape = about
-    if not len(ids):
-        return np.full(shape, MISSING, dtype=np.int64)
     chosen = spans.take((spans.stage == stage) & (spans.batch > 0))
+    row, column, known = _places(chosen, about)
+    return _latest(about[2], row[known], column[known], getattr(chosen, moment)[known])
+
+
+def _awaited(spans: SpanTable, about: tuple[Ints, Codes, tuple[int, int]], begin: Ints) -> tuple[Codes, Ints]:
+    """Whom all other ranks of a batch waited for before it began; those that waited within it had begun."""
+    _, ranks, shape = about
+    waits = spans.take((spans.stage == Stage.AWAIT) & (spans.batch > 0))
+    peer = waits.fact("peer")
+    row, column, known = _places(waits, about)
+    peers = np.minimum(np.searchsorted(ranks, peer), max(0, len(ranks) - 1))
+    if len(waits):
+        known &= (ranks[peers] == peer) & (waits.end_ns <= begin[row, column])
+    order = np.flatnonzero(known)
+    order = order[np.argsort(waits.end_ns[order], kind="stable")]  # of several on a rank the last one stays
+    named = np.full(shape, -1, dtype=np.int32)
+    length = np.full(shape, np.iinfo(np.int64).max, dtype=np.int64)
+    named[row[order], column[order]] = peers[order]
+    length[row[order], column[order]] = waits.duration_ns[order]
+    whom = named.max(axis=1, initial=-1)
+    others = np.arange(shape[1]) != whom[:, None]
+    agreed = (whom >= 0) & np.where(others, named == whom[:, None], named < 0).all(axis=1)
+    return np.where(agreed, whom, -1).astype(np.int32), np.where(agreed, length.min(axis=1, initial=2**62), 0)
+
+
+def _places(chosen: SpanTable, about: tuple[Ints, Codes, tuple[int, int]]) -> tuple[Ints, Ints, Mask]:
+    """Row and column of each span in the table of batches, and whether it has one."""
+    ids, ranks, _ = about
+    if not len(ids):
+        nowhere = np.zeros(len(chosen), dtype=np.int64)
+        return nowhere, nowhere, np.zeros(len(chosen), dtype=np.bool_)
     row = np.minimum(np.searchsorted(ids, chosen.batch), len(ids) - 1)
     column = np.minimum(np.searchsorted(ranks, chosen.rank), len(ranks) - 1)
-    known = (ids[row] == chosen.batch) & (ranks[column] == chosen.rank)
-    return _latest(shape, row[known], column[known], getattr(chosen, moment)[known])
+    known: Mask = (ids[row] == chosen.batch) & (ranks[column] == chosen.rank)
+    return row, column, known
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 Found by walking backwards from the last rank's end. While a rank computes, the path stays on it. Where it waited, the
 path goes to the batch whose end released it: copied out, moved (from the moment the last rank had begun, on whose side
 the path goes on), copied in, queued (behind the batch before, where that was still running), negotiated (from the
-last submit, to whose rank the path goes). The stretches tile the time from the job's begin to its end: their lengths
-add up to it exactly. They belong to the step that their rank was in.
+last submit, to whose rank the path goes; in a plan, from the submit of the rank that the others recorded they waited
+for: it came last, whatever the clocks make of it). The stretches tile the time from the job's begin to its end: their
+lengths add up to it exactly. They belong to the step that their rank was in.
 
 Causes: ``compute``; ``late`` = the part of compute after all other ranks had submitted: what they waited for this
 rank (in a step in which the rank itself did not wait, so that the path stays on it: after which all others were
@@ -131,6 +132,7 @@ class _Walk:
         self.start = min(int(index.steps.begin[0]) for index in self.ranks.values())
         self.found: list[Stretch] = []
         self.at = 0
+        self.last, self.others = table.last_submits()
         self.late_from: int | None = None  # the others had submitted by then
         self.waited_for = _waited_for(table, {rank: index.steps.waits for rank, index in self.ranks.items()})
 
@@ -208,10 +210,10 @@ class _Walk:
             if before is None:
                 break
             row = before
-        submits = np.sort(table.submit[row])
-        last = int(table.submit[row].argmax())
-        self._add("control", rank, int(submits[-1]), row)
-        self.late_from = int(submits[-2]) if len(submits) > 1 and submits[-2] != MISSING else None
+        last, others = int(self.last[row]), int(self.others[row])
+        to_blame = table.ranks[last] if table.awaited[row] >= 0 else rank
+        self._add("control", to_blame, int(table.submit[row, last]), row)
+        self.late_from = others if others != MISSING else None
         return table.ranks[last]
 
     def _queued_behind(self, rank: int, row: int) -> int | None:
@@ -236,12 +238,10 @@ def _waited_for(table: BatchTable, waits: Mapping[int, Ints]) -> dict[int, Ints]
     asked = table.take(table.complete & table.negotiated)
     if len(asked.ranks) < 2 or not len(asked.ids):
         return {}
-    order = np.argsort(asked.submit, axis=1, kind="stable")
-    rows = np.arange(len(order))
-    others = asked.submit[rows, order[:, -2]]
+    last, others = asked.last_submits()
     found = {}
     for column, rank in enumerate(asked.ranks):
-        mine = order[:, -1] == column
+        mine = last == column
         times = union(others[mine], asked.submit[mine, column])
         for other in asked.ranks:
             if other != rank and len(times):

@@ -147,6 +147,7 @@ class GeneratedJob:
             **{**{name: getattr(table, name) for name in COLUMN_TYPES}, "begin_ns": begin, "end_ns": end},
             names=table.names,
             tensors=table.tensors,
+            fact_texts=table.fact_texts,
         )
         instants = []
         for instant in self.instants[rank]:
@@ -176,23 +177,29 @@ class Rows:
         self.rows: list[tuple[int, ...]] = []
         self.names: dict[str, int] = {}
         self.tensors: dict[str, int] = {"": 0}
+        self.facts: dict[str, int] = {"": 0}
 
     def add(self, stage: Stage, name: str, begin: int, end: int, *, tensor: str = "", facts: Sequence[int]) -> None:
         """Add a span; facts = (bytes, batch, step, epoch)."""
         name_code = self.names.setdefault(name, len(self.names))
         tensor_code = self.tensors.setdefault(tensor, len(self.tensors))
         size, batch, step, epoch = facts
-        self.rows.append((begin, end, int(stage), name_code, tensor_code, size, batch, step, epoch))
+        self.rows.append((begin, end, int(stage), name_code, tensor_code, size, batch, step, epoch, 0))
+
+    def add_await(self, begin: int, end: int, peer: int, facts: Sequence[int]) -> None:
+        """Add a wait for a rank before a batch of a plan; facts as for `add`."""
+        self.add(Stage.AWAIT, words.AWAIT_NAME, begin, end, facts=facts)
+        text = f'"plan":1,"peer":{peer}'
+        self.rows[-1] = (*self.rows[-1][:-1], self.facts.setdefault(text, len(self.facts)))
 
     def table(self) -> SpanTable:
         """The spans in the order in which they ended, as the recorder writes them."""
-        order = ("begin_ns", "end_ns", "stage", "name", "tensor", "bytes", "batch", "step", "epoch")
+        order = ("begin_ns", "end_ns", "stage", "name", "tensor", "bytes", "batch", "step", "epoch", "facts")
         data = np.array(self.rows, dtype=np.int64).reshape(-1, len(order))
         data = data[np.argsort(data[:, 1], kind="stable")]
         columns = {column: data[:, at].astype(COLUMN_TYPES[column]) for at, column in enumerate(order)}
         columns["rank"] = np.full(len(data), self.rank, dtype=np.int32)
-        columns["facts"] = np.zeros(len(data), dtype=np.int32)
-        return SpanTable(**columns, names=tuple(self.names), tensors=tuple(self.tensors), fact_texts=("",))
+        return SpanTable(**columns, names=tuple(self.names), tensors=tuple(self.tensors), fact_texts=tuple(self.facts))
 
 
 def generate(plan: Schedule | None = None) -> GeneratedJob:

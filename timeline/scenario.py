@@ -4,7 +4,8 @@ Unlike `generate`, where all ranks begin a step together, every rank runs on its
 it carries into the next. Notation: rank r, step s, batch b. A rank computes, submits its tensors evenly spread over
 that time, waits until its last batch is out, updates, and begins the next step at once. A batch is agreed ``control``
 after its last submit on any rank, starts when the rank's earlier batch is out, is copied in, moves once all ranks have
-begun, ends ``transfer`` later, is copied out. Slow ranks are slow in one of these. Integer arithmetic throughout.
+begun, ends ``transfer`` later, is copied out. In a plan it is agreed when the last rank has come to it, and the others
+record that they waited for that rank. Slow ranks are slow in one of these. Integer arithmetic throughout.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ class Scenario:
     slow_compute: Mapping[int, int] = field(default_factory=dict)
     slow_control: Mapping[int, int] = field(default_factory=dict)
     slow_link: Mapping[int, int] = field(default_factory=dict)
+    plan: bool = False
+    """Batches run by a plan: ranks record whom they waited for."""
+    slow_arrival: Mapping[int, int] = field(default_factory=dict)
+    """In a plan: how long after its last submit a rank comes to each batch."""
     hosts: tuple[str, ...] = ()
     clocks: Mapping[str, HostClock] = field(default_factory=dict)
     seed: int = 0
@@ -108,7 +113,7 @@ class _Simulation:
         self.ends: list[tuple[tuple[int, ...], ...]] = []
         self.released: list[tuple[int, ...]] = []
         self.free_of_charge = replace(
-            plan, control_ns=0, copy_ns=0, transfer_ns=0, slow_control={}, slow_link={}
+            plan, control_ns=0, copy_ns=0, transfer_ns=0, slow_control={}, slow_link={}, slow_arrival={}
         )  # the ideal network
 
     def step(self, number: int, compute_ns: list[int]) -> None:
@@ -136,12 +141,18 @@ class _Simulation:
         self, plan: Scenario, place: tuple[int, int], submits: list[_Node], computing: tuple[list[int], list[int]]
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         ranks, copying = range(plan.ranks), plan.copy_ns * plan.tensors_per_batch
-        ordered = sorted(submits, key=lambda node: (-node.at_ns, node.rank))
-        last, others = ordered[0], ordered[1].at_ns if len(ordered) > 1 else ordered[0].at_ns
+        arrived = [node.at_ns + plan.slow_arrival.get(node.rank, 0) for node in submits]
+        last = min(submits, key=lambda node: (-arrived[node.rank], node.rank))
+        others = max((node.at_ns for node in submits if node is not last), default=last.at_ns)
+        decided = arrived[last.rank] + plan.control_ns
+        to_blame = [last.rank if plan.plan else rank for rank in ranks]
         agreed = [
-            _Node(last.at_ns + plan.control_ns + plan.slow_control.get(rank, 0), rank, "control", last, others)
-            for rank in ranks
+            _Node(decided + plan.slow_control.get(rank, 0), to_blame[rank], "control", last, others) for rank in ranks
         ]
+        if plan.plan and not self.ideal:
+            facts = (0, place[0] * plan.batches + place[1] + 1, place[0], 1)
+            for rank in set(ranks) - {last.rank}:
+                self.rows[rank].add_await(arrived[rank], agreed[rank].at_ns, last.rank, facts)
         begun = []
         for rank in ranks:
             earlier = self.free[rank]

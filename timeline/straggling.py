@@ -3,9 +3,12 @@
 Notation: for a batch all ranks ran, lateness of the last rank = its moment minus that of the last but one: what the
 job could gain if only that rank were on time. Three moments, three causes:
 
-* ``compute``: the last tensor's submit. What the rank brought along from having been released late by the collective
-  before is not its computing: that share is ``carried``, and counts for nobody's cause here.
-* ``negotiation``: the moment it heard that the batch may run (agreed). All ranks wait for the last to begin.
+* ``compute``: the last tensor's submit; where two ranks are closer than their clocks' error, in a plan, the rank that
+  all others recorded they waited for, and the shortest of their waits. What the rank brought along from having been
+  released late by the collective before is not its computing: that share is ``carried``, and counts for nobody's cause
+  here.
+* ``negotiation``: the moment it heard that the batch may run (agreed); in a plan also that all others waited for a rank
+  which had surely submitted before another: its runtime came late. All ranks wait for the last to begin.
 * ``network``: the end of its collective, where ranks that began together end apart.
 
 Where two ranks are closer than their clocks' error bounds allow to tell, nobody is last. Batches of a step are not
@@ -27,7 +30,7 @@ from ringtune.errors import RingtuneError
 from ringtune.timeline.arrivals import LastOnes, error_table, last_ones, tensor_submits
 from ringtune.timeline.batches import MISSING, BatchTable, batch_table, rank_steps
 from ringtune.timeline.chance import binomial_tail, holm, permutation_test
-from ringtune.timeline.spans import Ints, Trace
+from ringtune.timeline.spans import Ints, Mask, Trace
 from ringtune.timeline.vocabulary import Stage
 
 CAUSES = ("compute", "negotiation", "network")
@@ -136,7 +139,7 @@ def stragglers(trace: Trace, largest: int = 20) -> Stragglers:
     carried, late = _compute(trace, table, errors)
     found = {
         "compute": _per_step(table, *late),
-        "negotiation": _per_step(table, *_negotiated(table, *_last(table.agreed, errors))),
+        "negotiation": _per_step(table, *_negotiated(table, errors)),
         "network": _per_step(table, *_last(table.end, errors)),
     }
     tests = {cause: _tests(found[cause], len(table.ranks)) for cause in CAUSES}
@@ -163,23 +166,49 @@ def _last(moments: Ints, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
     last, second = order[:, -1], order[:, -2]
     rows = np.arange(len(moments))
     lateness = moments[rows, last] - moments[rows, second]
-    sure = lateness > errors[last, second]
+    # From each of the others, not only the last but one: one before it may have a worse clock.
+    ahead = moments[rows, last][:, None] - moments > errors[last]
+    ahead[rows, last] = True
+    sure = ahead.all(axis=1)
     return np.where(sure, last, -1), np.where(sure, lateness, 0)
 
 
-def _negotiated(table: BatchTable, last: Ints, lateness: Ints) -> tuple[Ints, Ints]:
-    """Nobody is late in a negotiation that the trace does not show."""
-    return np.where(table.negotiated, last, -1), np.where(table.negotiated, lateness, 0)
+def _negotiated(table: BatchTable, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """Who heard last, or came to a batch of a plan last though others submitted later; nobody where none is shown."""
+    last, lateness = _last(table.agreed, errors)
+    last, lateness = np.where(table.negotiated, last, -1), np.where(table.negotiated, lateness, 0)
+    came_late = _submitted_before(table, errors)
+    return np.where(came_late, table.awaited, last), np.where(came_late, table.awaited_ns, lateness)
+
+
+def _submitted_before(table: BatchTable, errors: NDArray[np.float64]) -> Mask:
+    """Batches whose ranks all waited for one that had surely submitted before another: it did not compute longer."""
+    rows, latest = np.arange(len(table.ids)), table.submit.argmax(axis=1)
+    behind = table.submit[rows, latest] - table.submit[rows, table.awaited]
+    found: Mask = (table.awaited >= 0) & (behind > errors[latest, table.awaited])
+    return found
+
+
+def _submitted_last(table: BatchTable, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """Who submitted last and by how much: by the clocks, where these cannot tell by what the others recorded."""
+    last, lateness = _last(table.submit, errors)
+    elsewhere = _submitted_before(table, errors)
+    unsure = errors[table.submit.argmax(axis=1)].any(axis=1)
+    told = (table.awaited >= 0) & (last < 0) & unsure & ~elsewhere
+    last, lateness = np.where(told, table.awaited, last), np.where(told, table.awaited_ns, lateness)
+    return np.where(elsewhere, -1, last), np.where(elsewhere, 0, lateness)
 
 
 def _compute(trace: Trace, table: BatchTable, errors: NDArray[np.float64]) -> tuple[Ints, tuple[Ints, Ints]]:
     """Lateness of submits without what was carried over; and the carried lateness by column."""
-    last, lateness = _last(table.submit, errors)
+    last, lateness = _submitted_last(table, errors)
     released = np.stack([_released(trace, rank, table.submit[:, at]) for at, rank in enumerate(table.ranks)], axis=1)
-    second = np.argsort(table.submit, axis=1, kind="stable")[:, -2]
     rows = np.arange(len(last))
+    others = np.where(np.arange(len(table.ranks)) == last[:, None], MISSING, table.submit)
+    second = others.argmax(axis=1)
     known = (released[rows, last] != MISSING) & (released[rows, second] != MISSING) & (last >= 0)
     behind = np.where(known, released[rows, last] - released[rows, second], 0)
+    behind = np.where(behind > errors[last, second], behind, 0)
     carried = np.clip(behind, 0, lateness)
     own = lateness - carried
     column, worst = _per_step(table, last, carried).column, _per_step(table, last, carried).lateness

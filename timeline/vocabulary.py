@@ -78,6 +78,7 @@ COPY_OUT_NAME = "MEMCPY_OUT_FUSION_BUFFER"
 WAIT_NAME = "WAIT"
 STEP_NAME = "STEP"
 CYCLE_NAME = "CYCLE_START"
+AWAIT_NAME = "AWAIT"
 IN_FLIGHT_NAME, BUS_NAME = "IN_FLIGHT", "BUS_BANDWIDTH"
 """Counters: bytes and operations under way; bytes per second of the batch that has just ended."""
 
@@ -162,7 +163,7 @@ SPAN_WORDS = (
     ),
     SpanWord(
         Stage.AWAIT,
-        "AWAIT",
+        AWAIT_NAME,
         "a batch was ready on this rank, or needed data, and `peer` had not come",
         ("dtype", "process_set", "plan", "peer", "batch", "step", "epoch"),
     ),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ringtune.timeline.batches import batch_table
 from ringtune.timeline.comparison import compare
 from ringtune.timeline.critical import critical_path
+from ringtune.timeline.generate import HostClock
 from ringtune.timeline.inputs import load
 from ringtune.timeline.merge import join, merge
 from ringtune.timeline.parallel import efficiency
@@ -53,10 +54,12 @@ def plans() -> st.SearchStrategy[Scenario]:
             slow_compute=slow(ranks, 5_000_000),
             slow_control=slow(ranks, 1_000_000),
             slow_link=slow(ranks, 2_000_000),
+            plan=st.booleans(),
+            slow_arrival=slow(ranks, 1_000_000),
             seed=st.integers(0, 10**6),
         )
 
-    return st.integers(1, 5).flatmap(of_size)
+    return st.integers(1, 5).flatmap(of_size).map(lambda plan: plan if plan.plan else replace(plan, slow_arrival={}))
 
 
 @settings(max_examples=80, deadline=None)
@@ -105,10 +108,23 @@ def test_computation_scaling_compares_with_a_reference() -> None:
     assert found.to_json()["efficiency"] == pytest.approx(float(found.efficiency))
 
 
+def late_arrival(plan: Scenario, truth: ScenarioTruth, step: int) -> dict[int, tuple[int, int]]:
+    """Batches of a plan whose last rank had submitted before another: that rank, the shortest wait for it."""
+    found = {}
+    for batch, (submits, agreed) in enumerate(zip(truth.submit_ns[step], truth.agreed_ns[step], strict=True)):
+        arrived = [submit + plan.slow_arrival.get(rank, 0) for rank, submit in enumerate(submits)]
+        came = arrived.index(max(arrived))
+        if submits[came] < max(submits):
+            waits = [agreed[rank] - arrived[rank] for rank in range(plan.ranks) if rank != came]
+            found[batch] = (came, min(waits))
+    return found
+
+
 def lateness_put_in(plan: Scenario, truth: ScenarioTruth) -> dict[str, Counter[int]]:
     """Lateness by cause and rank, counted the plain way: the latest batch of each step."""
     found: dict[str, Counter[int]] = {cause: Counter() for cause in (*CAUSES, "carried")}
     for step in range(plan.steps):
+        came_late = late_arrival(plan, truth, step)
         worst: dict[str, tuple[int, int]] = {}
         for batch in range(plan.batches):
             for cause, moments in (
@@ -118,6 +134,8 @@ def lateness_put_in(plan: Scenario, truth: ScenarioTruth) -> dict[str, Counter[i
                 order = sorted(range(plan.ranks), key=lambda rank: (row[rank], rank))
                 last, second = order[-1], order[-2]
                 lateness = row[last] - row[second]
+                if batch in came_late and cause != "network":
+                    last, lateness = came_late[batch] if cause == "negotiation" else (last, 0)
                 if cause == "compute":
                     released = truth.released_ns[step - 1] if step else None
                     carried = 0 if released is None else min(lateness, max(0, released[last] - released[second]))
@@ -171,6 +189,62 @@ def test_a_slow_rank_is_found_by_its_cause_and_nobody_else(cause: str, change: d
     assert found.worst_steps[0].rank == 2
     if cause == "compute":
         assert (found.tensors[0].rank, found.tensors[0].rank_times) == (2, 40)
+
+
+UNKNOWN_CLOCKS = {"host-b": HostClock(offset_ns=7_000_000, error_ns=3_000_000)}
+
+
+def joined(plan: Scenario, folder: Path, with_awaits: bool = True) -> Trace:
+    """The merged trace of a job whose ranks wrote parts on their own clocks."""
+    job, _ = simulate(plan)
+    if not with_awaits:
+        spans = {rank: table.take(table.stage != Stage.AWAIT) for rank, table in job.spans.items()}
+        job = replace(job, spans=spans)
+    folder.mkdir()
+    merge(job.write(folder), folder / "merged.json")
+    return load(folder / "merged.json")
+
+
+def test_what_ranks_recorded_of_waiting_names_a_straggler_that_no_clock_shows(tmp_path: Path) -> None:
+    """Clocks are right within 3 ms, the rank is late by 1 ms."""
+    plan = Scenario(steps=40, slow_compute={3: 1_000_000}, hosts=TWO_HOSTS, clocks=UNKNOWN_CLOCKS, plan=True)
+    found = stragglers(joined(plan, tmp_path / "known"))
+    assert {rank.rank: rank.verdict for rank in found.ranks if rank.verdict} == {3: ("compute",)}
+    late = found.ranks[3].causes["compute"]
+    # Each step's latest batch: a millisecond less the others' jitter, and the 50 us until all had heard of it.
+    assert late.steps_last == 40
+    assert late.total_ns == pytest.approx(40 * 1_000_000, rel=0.1)
+    blind = joined(plan, tmp_path / "blind", with_awaits=False)
+    # Rank 3 is surely behind rank 2, on its host, but not behind the others.
+    assert stragglers(blind).ranks[3].causes["compute"].total_ns == 0
+    assert {tensor.times - tensor.undecided for tensor in stragglers(blind).tensors} == {0}
+
+
+def test_a_rank_whose_runtime_comes_late_is_no_slow_computer() -> None:
+    """Rank 1 computes 0.4 ms longer, but all wait for rank 2, which had submitted before."""
+    trace, truth = trace_of(Scenario(steps=40, slow_compute={1: 400_000}, slow_arrival={2: 2_000_000}, plan=True))
+    found = stragglers(trace)
+    assert {rank.rank: rank.verdict for rank in found.ranks if rank.verdict} == {2: ("negotiation",)}
+    path = critical_path(trace)
+    assert path.causes == dict(truth.causes())
+    longest = path.contributions[1]
+    assert (longest.cause, longest.rank) == ("control", 2)  # after computing
+
+
+def test_ranks_that_name_different_ones_prove_nothing() -> None:
+    trace, _ = trace_of(Scenario(ranks=3, steps=2, slow_compute={2: 1_000_000}, plan=True))
+    table = batch_table(trace)
+    assert set(table.awaited.tolist()) == {2}
+    waits = trace.spans.stage == Stage.AWAIT
+    assert table.awaited_ns.tolist() == [
+        int(trace.spans.duration_ns[waits & (trace.spans.batch == batch)].min()) for batch in table.ids.tolist()
+    ]
+    for rank in (0, 1):  # one of the others has recorded no wait: it came as late
+        without = replace(trace, spans=trace.spans.take(~(waits & (trace.spans.rank == rank))))
+        assert set(batch_table(without).awaited.tolist()) == {-1}
+    texts = tuple(text.replace('"peer":2', '"peer":1') for text in trace.spans.fact_texts)
+    fooled = replace(trace, spans=replace(trace.spans, fact_texts=texts))
+    assert set(batch_table(fooled).awaited.tolist()) == {-1}  # rank 1 did not wait for itself
 
 
 @pytest.mark.parametrize("seed", range(8))
