@@ -10,7 +10,6 @@ import importlib.util
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from ringtune.benchmarks.jobs import thread_variables
 from ringtune.benchmarks.racejob import JobPlan
+from ringtune.benchmarks.scratch import scratch_folder
 from ringtune.benchmarks.workers.config import TrainRank
 
 SUBJECT = "ringtune"
@@ -152,11 +152,11 @@ def bare_environ(setting: Setting) -> dict[str, str]:
 @contextmanager
 def linked_benchmarks() -> Iterator[Path]:
     """Holds a folder in which ``ringtune.benchmarks`` is importable and nothing else of ringtune."""
-    with tempfile.TemporaryDirectory(prefix="ringtune-bench-") as folder:
-        package = Path(folder) / "ringtune"
+    with scratch_folder() as folder:
+        package = folder / "ringtune"
         package.mkdir()
         (package / "benchmarks").symlink_to(Path(__file__).resolve().parent)
-        yield Path(folder)
+        yield folder
 
 
 def gloo_absent() -> str | None:

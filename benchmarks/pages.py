@@ -27,6 +27,7 @@ from rich.table import Table
 
 from ringtune import layout, runfolder
 from ringtune.benchmarks.progress import open_console
+from ringtune.benchmarks.scratch import scratch_folder
 from ringtune.benchmarks.sizes import format_bytes
 from ringtune.benchmarks.traces import parse_count
 from ringtune.dashboard import routes
@@ -82,7 +83,7 @@ def dashboard_command(events: str, moves: int, folder: Path | None, json_file: P
     """First paint, zoom latency and payload of the timeline's page. Needs Playwright and Chromium."""
     console, counts = open_console(), [parse_count(word) for word in events.split(",")]
     with ExitStack() as stack:
-        place = folder or Path(stack.enter_context(TemporaryDirectory(prefix="ringtune-bench-")))
+        place = folder or stack.enter_context(scratch_folder())
         runs = [_run_of(count, place / "runs", console) for count in counts]
         address = stack.enter_context(_dashboard(place))
         measured = [_measure(address, run, PageFigures(count), moves) for count, run in zip(counts, runs, strict=True)]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 import ringtune.benchmarks
@@ -63,3 +67,29 @@ def test_elastic(name: str, flags: Sequence[str], tmp_path: Path) -> None:
     lines = re.findall(r"epoch (\d), ranks (\d), accuracy (.*)", run_example(tmp_path, name, "elastic.py", flags=flags))
     assert [(epoch, ranks) for epoch, ranks, _ in lines] == [("1", "2"), ("2", "2"), ("3", "2")]
     assert float(lines[-1][2]) > 0.85
+
+
+def test_elastic_goes_on_when_a_rank_is_killed(tmp_path: Path) -> None:
+    """Worker 1 is killed while the example trains: every epoch is done once, and the result is right."""
+    flags = ["-np", "2", "--min-np", "1", "--no-run-dir", "--no-prefix", "--as-horovod"]
+    command = ringtune_command("run", *flags, sys.executable, str(EXAMPLES / "elastic.py"), "--epochs", "25")
+    with subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True, bufsize=1,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as job:  # fmt: skip
+        assert job.stdout is not None
+        begin = [job.stdout.readline() for _ in range(2)]
+        (victim,) = (child for child in psutil.Process(job.pid).children(recursive=True) if _is_worker(child, 1))
+        victim.send_signal(signal.SIGKILL)
+        rest, said = job.communicate(timeout=90)
+    lines = re.findall(r"epoch (\d+), ranks (\d), accuracy (.*)", "".join(begin) + rest)
+    assert job.returncode == 0, said
+    assert [int(epoch) for epoch, _, _ in lines] == list(range(1, 26))
+    assert "was killed by SIGKILL" in said and "generation 2" in said
+    assert float(lines[-1][2]) > 0.95
+
+
+def _is_worker(process: psutil.Process, number: int) -> bool:
+    """Whether a process is the Python of that worker, not the warden beside it."""
+    words = process.cmdline()
+    return "elastic.py" in "".join(words[-3:]) and process.environ().get("RINGTUNE_WORKER") == str(number)

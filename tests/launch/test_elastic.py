@@ -22,7 +22,8 @@ import ringtune.torch as hvd
 
 hvd.init()
 model = torch.nn.Linear(4, 1)
-optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
+base, compression = torch.optim.SGD(model.parameters(), lr=0.01), hvd.Compression.COMPRESSION
+optimizer = hvd.DistributedOptimizer(base, model.named_parameters(), compression=compression)
 folder, batches = Path(sys.argv[1]), int(sys.argv[2])
 
 def once(name):
@@ -54,11 +55,13 @@ train(hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0))
 """
 
 
-def train(jobs: Jobs, event: str, batches: int, *flags: str) -> tuple[int, list[list[int]], list[list[int]], str]:
+def train(
+    jobs: Jobs, event: str, batches: int, *flags: str, compression: str = "none"
+) -> tuple[int, list[list[int]], list[list[int]], str]:
     """Run the training script; return exit code, what `begin` and `end` lines say, and the launcher's words."""
     text = textwrap.dedent(event).strip().replace("\n", "\n    ")
     script = jobs.folder / "train.py"
-    script.write_text(TRAIN.replace("EVENT", text), encoding="utf-8")
+    script.write_text(TRAIN.replace("EVENT", text).replace("COMPRESSION", compression), encoding="utf-8")
     result = jobs.run("--no-run-dir", *flags, sys.executable, str(script), str(jobs.folder), str(batches))
     said = {
         word: [json.loads(line.split(f"{word} ")[1]) for line in result.stdout.splitlines() if f" {word} " in line]
@@ -67,12 +70,13 @@ def train(jobs: Jobs, event: str, batches: int, *flags: str) -> tuple[int, list[
     return result.returncode, said["begin"], said["end"], result.stderr
 
 
-def test_a_killed_rank_is_replaced_and_training_goes_on_from_the_commit(jobs: Jobs) -> None:
+@pytest.mark.parametrize("compression", ["none", "topk(ratio=0.5, min_elements=2)"])
+def test_a_killed_rank_is_replaced_and_training_goes_on_from_the_commit(compression: str, jobs: Jobs) -> None:
     event = """
     if state.batch == 8 and hvd.rank() == 1 and once("killed"):
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    code, begin, end, said = train(jobs, event, 20, "-np", "2", "--min-np", "1")
+    code, begin, end, said = train(jobs, event, 20, "-np", "2", "--min-np", "1", compression=compression)
     assert code == 0, said
     assert sorted(begin[:2]) == [[0, 2, 0], [1, 2, 0]]
     assert sorted(begin[2:]) == [[0, 2, 5], [1, 2, 5]]
