@@ -9,11 +9,14 @@ from pathlib import Path
 
 STEPS = 6
 SCRIPT = f"""
+import os
+import sys
 import torch
 import torch.distributed as dist
 import ringtune.torch.distributed
 
-dist.init_process_group("ringtune")
+meeting = dist.FileStore(sys.argv[1], 2)
+dist.init_process_group("ringtune", store=meeting, rank=int(os.environ["RINGTUNE_RANK"]), world_size=2)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
 first = torch.optim.SGD(model.parameters(), lr=0.01)
 second = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -31,7 +34,11 @@ def test_an_optimizers_step_ends_a_step(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     words = [str(Path(sys.executable).with_name("ringtune")), "run", "-np", "2", "--run-dir", str(tmp_path / "run")]
     done = subprocess.run(
-        [*words, sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False
+        [*words, sys.executable, str(script), str(tmp_path / "meeting")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(2):
