@@ -25,6 +25,7 @@ from ringtune.dashboard.data.system import SampleReader, System
 from ringtune.dashboard.data.timeline import TimelineIndex
 from ringtune.dashboard.data.timeline_prepare import Preparations, Preparing
 from ringtune.dashboard.data.tuning import TuningHistory
+from ringtune.dashboard.data.whatif import Baseline
 from ringtune.dashboard.routes import Route
 from ringtune.timeline.spans import Trace
 from ringtune.tuner.model.calibrate import Model
@@ -147,6 +148,14 @@ class Context:
             return None
         state = self._timeline_state(run.path)
         return self._small.get(("model", run.path), state, lambda: job.fitted(job.recorded(index, run.hosts), run.name))
+
+    def baseline(self, run: RunInfo) -> Baseline | Preparing | None:
+        """Return the model of a run with what it says of the run itself, as `model` does."""
+        model = self.model(run)
+        if not isinstance(model, Model):
+            return model
+        state = self._timeline_state(run.path)
+        return self._small.get(("baseline", run.path), state, lambda: Baseline.of(model))
 
     def contrast(self, first: RunInfo, second: RunInfo) -> Contrast | None:
         """Compare two runs by their timelines, or by their step logs; None when one has too few steps.

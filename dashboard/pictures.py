@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,10 +77,14 @@ def wanted(folder: RunsFolder) -> list[Picture]:
     drawn = ".js-plotly-plot .main-svg"
     pictures = [Picture("runs", Route("runs"), ".ag-row")]
     rows = sorted(folder.rows(), key=lambda row: row.info.status != "finished")
-    for page, has in (("overview", _steps), ("timeline", _spans), ("tuning", _journal), ("scaling", _records)):
+    for page, has, query in _PAGES:
         run = next((row.info for row in rows if has(row.info.path)), None)
         if run is not None:
-            pictures.append(Picture(page, Route(page, run.id), f"#{page}-charts {drawn}"))
+            pictures.append(Picture(page, Route(page, run.id, query), f"#{page.replace('-', '')}-charts {drawn}"))
+    stepped = [row.info.id for row in rows if _steps(row.info.path)]
+    if len(stepped) > 1:
+        both = Route("compare", query={"a": stepped[0], "b": stepped[1]})
+        pictures.append(Picture("compare", both, f"#compare-spread {drawn}"))
     return pictures
 
 
@@ -98,6 +102,16 @@ def _journal(run: Path) -> bool:
 
 def _records(run: Path) -> bool:
     return bool(listing(run, layout.scaling_folder(run), ".json"))
+
+
+_PAGES: tuple[tuple[str, Callable[[Path], bool], dict[str, str]], ...] = (
+    ("overview", _steps, {}),
+    ("timeline", _spans, {}),
+    ("tuning", _journal, {}),
+    ("what-if", _spans, {"ranks": "64", "slots": "8", "gbit": "25"}),
+    ("scaling", _records, {}),
+)
+"""Pages of a run: the name, whether a run has something to show there, and what the address asks for."""
 
 
 def take(root: Path, out: Path, schemes: Sequence[Scheme] = SCHEMES) -> list[Path]:

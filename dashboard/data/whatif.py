@@ -17,8 +17,9 @@ from ringtune.tuner.model.questions import WIRE, Answer, Change, ask, built_in
 GBIT = 1e9 / 8
 MIB = 1 << 20
 MOST_RANKS = 4096
-CURVE_GRADIENTS = 2500
-"""Gradients times resamples that are played for one point of a curve: all curves together stay below 100 ms."""
+CURVE_GRADIENTS = 1000
+"""Gradients times resamples that are played for one point of a curve: a curve takes some tens of milliseconds."""
+FEWEST_DRAWS = 4
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,30 @@ def question(found: Iterable[Dial], wire: str) -> Change:
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """A job as it ran, which is the same for every question.
+
+    Attributes:
+        model: Fitted to it.
+        answer: What the model says of it.
+        curve: At other numbers of ranks.
+        error: Predicted over measured length of a step, less 1; None where that is not known.
+    """
+
+    model: Model
+    answer: Answer
+    curve: tuple[Answer, ...]
+    error: float | None
+
+    @staticmethod
+    def of(model: Model) -> Baseline:
+        """Return the baseline of a model."""
+        as_ran = Change("as it ran")
+        answer = ask(model, as_ran)
+        return Baseline(model, answer, curve(model, answer), check(model))
+
+
+@dataclass(frozen=True)
 class Outlook:
     """What the model says.
 
@@ -173,7 +198,7 @@ class Outlook:
         as_ran_curve: The same for the job as it ran.
         measured_ns: Length of a step as it was measured; None where that is not known.
         measured_efficiency: Of the job as it was measured.
-        error: Predicted over measured length of a step, less 1.
+        error: See `Baseline`.
         host_bound: All ranks fit on one host: the network between hosts is of no account.
         assumed_network: The network counts, and neither was it measured nor set.
     """
@@ -189,34 +214,35 @@ class Outlook:
     assumed_network: bool
 
 
-def data(model: Model, change: Change) -> Outlook:
+def data(base: Baseline, change: Change) -> Outlook:
     """Answer a question."""
-    as_ran = Change("as it ran")
+    model = base.model
     answer = ask(model, change)
     set_network = change.bandwidth is not None and change.latency_ns is not None
     return Outlook(
         answer=answer,
-        as_ran=ask(model, as_ran),
-        curve=curve(model, change),
-        as_ran_curve=curve(model, as_ran),
+        as_ran=base.answer,
+        curve=curve(model, answer),
+        as_ran_curve=base.curve,
         measured_ns=model.measured_ns,
         measured_efficiency=model.work.compute_ns / model.measured_ns if model.measured_ns else None,
-        error=check(model),
+        error=base.error,
         host_bound=answer.hosts == 1,
         assumed_network=answer.hosts > 1 and model.cluster.hosts == 1 and not set_network,
     )
 
 
-def curve(model: Model, change: Change) -> tuple[Answer, ...]:
-    """Return the answers at 1, 2, 4 ... ranks, at the job's own number and at the one asked for."""
-    ranks = {2**n for n in range(13)} | {model.cluster.ranks, change.ranks or model.cluster.ranks}
+def curve(model: Model, own: Answer) -> tuple[Answer, ...]:
+    """Return an answer with those to the same question at 1, 2, 4 ... ranks and at the job's own number."""
+    ranks = {2**n for n in range(13)} | {model.cluster.ranks}
     quick = _quick(model)
-    return tuple(ask(quick, replace(change, ranks=n)) for n in sorted(ranks))
+    others = [ask(quick, replace(own.change, ranks=n)) for n in ranks - {own.ranks}]
+    return tuple(sorted((own, *others), key=lambda answer: answer.ranks))
 
 
 def _quick(model: Model) -> Model:
     """Return the model with as many resamples as a curve has time for."""
-    kept = max(6, CURVE_GRADIENTS // max(1, len(model.work.gradients)))
+    kept = max(FEWEST_DRAWS, CURVE_GRADIENTS // max(1, len(model.work.gradients)))
     return replace(model, draws=model.draws[:kept])
 
 

@@ -31,7 +31,8 @@ def layout(context: Context, route: Route) -> html.Div:
     """Return the page; its callback fills it. Without a run it shows the records of all runs."""
     found = parts.measured(context, route)
     options = [{"value": one.id, "label": f"{one.label} ({_about(one)})"} for one in found.series]
-    chosen = [one.id for one in found.chosen(route.list("series")).series][:SERIES_LIMIT]
+    asked = route.list("series")
+    chosen = [one.id for one in found.chosen(asked).series][:SERIES_LIMIT] if asked else usual(found)
     with_runs = any(one.id.startswith(PREFIX) for one in found.series)
     select = dmc.MultiSelect(
         id="scaling-series",
@@ -96,6 +97,11 @@ def layout(context: Context, route: Route) -> html.Div:
     )
 
 
+def usual(found: ScalingTable) -> list[str]:
+    """Return the ids of the series that are shown when none is asked for: those that share the first one's unit."""
+    return [one.id for one in found.series if one.unit == found.series[0].unit][:SERIES_LIMIT]
+
+
 def _about(one: ScalingSeries) -> str:
     if one.id.startswith(PREFIX):
         ranks = [count(point.ranks) for point in one.points]
@@ -117,11 +123,11 @@ def table_rows(series: tuple[ScalingSeries, ...]) -> list[list[str]]:
 
 
 def address(pathname: str | None, found: ScalingTable, chosen: list[str], wish: Wish) -> dict[str, str]:
-    """Return the address of the view: the chosen series, nothing when all are; and what is not as usual."""
+    """Return the address of the view: the chosen series, and what is not as usual."""
     query = {"scaling": "strong"} if wish.strong else {}
     if not wish.predict:
         query["predict"] = "0"
-    if chosen and len(chosen) != len(found.series):
+    if chosen and chosen != usual(found):
         query["series"] = ",".join(quote(one, safe="") for one in chosen)
     return {"path": pathname or "/", "search": urlencode(query)}
 

@@ -23,7 +23,7 @@ from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import whatif
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.timeline_prepare import Preparing
-from ringtune.dashboard.data.whatif import DIALS, Advice, Dial, Outlook
+from ringtune.dashboard.data.whatif import DIALS, Advice, Baseline, Dial, Outlook
 from ringtune.dashboard.figures import whatif as figures
 from ringtune.dashboard.pages.timeline_parts import progress
 from ringtune.dashboard.routes import Route
@@ -50,26 +50,26 @@ _GROUPS = (
 
 def layout(context: Context, route: Route) -> html.Div:
     """Return the page; its callback answers. Dials stand where the address puts them."""
-    return html.Div(_content(_model(context, route), route), id="whatif-page")
+    return html.Div(_content(_base(context, route), route), id="whatif-page")
 
 
-def _content(found: Model | Preparing | str | None, route: Route) -> list[Any]:
+def _content(found: Baseline | Preparing | str | None, route: Route) -> list[Any]:
     """Return the dials, or why there are none yet; then the page looks again when the run has changed."""
-    known = dcc.Store(id="whatif-known", data=isinstance(found, Model))
-    if isinstance(found, Model):
-        return [known, address_store("whatif"), _body(found, route)]
+    known = dcc.Store(id="whatif-known", data=isinstance(found, Baseline))
+    if isinstance(found, Baseline):
+        return [known, address_store("whatif"), _body(found.model, route)]
     if isinstance(found, Preparing):
         return [known, html.Div(progress(found))]
     return [known, *(problems([found]) if found else [empty(*_NOTHING)])]
 
 
-def _model(context: Context, route: Route) -> Model | Preparing | str | None:
+def _base(context: Context, route: Route) -> Baseline | Preparing | str | None:
     """Return the model of the route's run, how far its timeline is, why there is none, or None without a timeline."""
     run = context.run(route)
     if run is None:
         return None
     try:
-        return context.model(run)
+        return context.baseline(run)
     except Unreadable as error:
         return str(error)
 
@@ -219,22 +219,22 @@ def register(app: Dash, context: Context) -> None:
         },
     )
     def answer(positions: dict[str, Any], wire: str | None, held: Any, **more: Any) -> dict[str, Any]:
-        model = _model(context, context.route(more["pathname"], ""))
-        if not isinstance(model, Model):
+        base = _base(context, context.route(more["pathname"], ""))
+        if not isinstance(base, Baseline):
             return {
                 **dict.fromkeys(("stats", "note", "efficiency", "step", "advice", "address"), no_update),
                 "texts": [no_update] * len(DIALS),
             }
         found, look = turned(held, positions), scheme_of(more["scheme"])
         change = whatif.question(found, wire or "none")
-        outlook = whatif.data(model, change)
+        outlook = whatif.data(base, change)
         asked = {**whatif.changed(found), **({"wire": wire} if wire and wire != "none" else {})}
         return {
             "stats": stats(stat_cards(outlook)),
             "note": note(outlook),
             "efficiency": figures.efficiency(outlook, look),
             "step": figures.step(outlook, look),
-            "advice": table(HEAD, advice_rows(whatif.advice(model, change))),
+            "advice": table(HEAD, advice_rows(whatif.advice(base.model, change))),
             "address": {"path": more["pathname"], "search": urlencode(asked)},
             "texts": [dial.text for dial in found],
         }
@@ -258,6 +258,6 @@ def register(app: Dash, context: Context) -> None:
     )
     def appear(_stamp: str | None, known: bool, pathname: str | None, search: str | None) -> Any:
         route = context.route(pathname, search)
-        return no_update if known else _content(_model(context, route), route)
+        return no_update if known else _content(_base(context, route), route)
 
     follow_address(app, "whatif")

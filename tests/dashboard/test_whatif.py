@@ -12,6 +12,7 @@ from ringtune.dashboard.data import job, trace, whatif
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.runs import RunsFolder
 from ringtune.dashboard.data.timeline import TimelineIndex
+from ringtune.dashboard.data.whatif import Baseline
 from ringtune.dashboard.figures import whatif as figures
 from ringtune.dashboard.pages import whatif as page
 from ringtune.timeline.generate import Schedule
@@ -80,7 +81,7 @@ def test_positions_of_the_browser_are_dials_again(model: Model) -> None:
 
 def test_the_outlook_is_what_the_model_answers(model: Model) -> None:
     change = Change("x", ranks=48, bandwidth=1e9, latency_ns=5e3)
-    outlook = whatif.data(model, change)
+    outlook = whatif.data(Baseline.of(model), change)
     assert outlook.answer == ask(model, change)
     assert outlook.as_ran.ranks == 4
     assert [answer.ranks for answer in outlook.curve] == sorted({*(2**n for n in range(13)), 48})
@@ -91,8 +92,8 @@ def test_the_outlook_is_what_the_model_answers(model: Model) -> None:
 
 def test_a_network_that_nobody_measured_is_said_to_be_assumed(model: Model) -> None:
     at_home = replace(model, cluster=replace(model.cluster, slots=4))
-    assert "was not measured" in page.note(whatif.data(at_home, Change("x", ranks=8)))
-    assert "of no account" in page.note(whatif.data(at_home, Change("x", ranks=4)))
+    assert "was not measured" in page.note(whatif.data(Baseline.of(at_home), Change("x", ranks=8)))
+    assert "of no account" in page.note(whatif.data(Baseline.of(at_home), Change("x", ranks=4)))
     found = {dial.name: dial.origin for dial in whatif.dials(at_home, {})}
     assert (found["gbit"], found["us"], found["ranks"]) == ("assumed", "assumed", "as it ran")
 
@@ -137,3 +138,4 @@ def test_the_model_is_kept_as_long_as_the_timeline_is_the_same(run: Path) -> Non
     info = context.folder.rows()[0].info
     assert isinstance(context.timeline(info), TimelineIndex)
     assert context.model(info) is context.model(info)
+    assert context.baseline(info) is context.baseline(info)
