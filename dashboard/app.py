@@ -32,8 +32,10 @@ from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import FONT
 from ringtune.dashboard.units import plain
 
-PULSE_MS = 1500
+PULSE_MS = 800
 """How often a page asks whether something changed; when nothing did, the answer is empty."""
+SLOW_MS = 6000
+"""What is dear to draw follows the stamp at most this often: a page must not cost the job's machine a per cent."""
 
 PAGES: Mapping[str, ModuleType] = {
     "runs": runs,
@@ -102,6 +104,8 @@ def _frame(context: Context) -> dmc.MantineProvider:
             dcc.Location(id="url", refresh=False),
             dcc.Interval(id="pulse", interval=PULSE_MS),
             dcc.Store(id="stamp"),
+            dcc.Store(id="status"),
+            dcc.Store(id="slow", data={"every_ms": SLOW_MS}),
             dcc.Store(id="scheme", storage_type="local"),
             dmc.AppShell(
                 [dmc.AppShellHeader(header), dmc.AppShellMain(html.Div(id="page", className="rt-main"))],
@@ -133,13 +137,27 @@ def _register(app: Dash, context: Context) -> None:
         return now
 
     @app.callback(
-        Output("run-head", "children"), Input("stamp", "data"), State("url", "pathname"), prevent_initial_call=True
+        Output("run-head", "children"), Input("status", "data"), State("url", "pathname"), prevent_initial_call=True
     )
-    def head(_stamp: str | None, pathname: str | None) -> Any:
+    def head(_status: str | None, pathname: str | None) -> Any:
         route = context.route(pathname, "")
         run = context.run(route)
         return no_update if run is None else run_head(run, route.page, context.prefix)
 
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ringtune", "status"),
+        Output("status", "data"),
+        Input("stamp", "data"),
+        State("status", "data"),
+    )
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ringtune", "slowly"),
+        Output("slow", "data"),
+        Input("pulse", "n_intervals"),
+        Input("stamp", "data"),
+        Input("url", "pathname"),
+        State("slow", "data"),
+    )
     follow_saving(app)
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ringtune", "scheme"),

@@ -32,8 +32,8 @@ from ringtune.tuner.model.calibrate import Model
 
 T = TypeVar("T")
 
-REST = 10
-"""A growing timeline is read again after this many times the time that reading it took."""
+REST = 100
+"""A growing timeline is read again after this many times the time that reading it took: one per cent of a core."""
 
 
 @dataclass
@@ -224,7 +224,10 @@ class Context:
         return state if time.monotonic() < until else signature(trace.sources(run))
 
     def stamp(self, route: Route) -> str:
-        """Return what changes when something that the route's page shows is written: a few `stat` calls."""
+        """Return what changes when something that the route's page shows is written: a few `stat` calls.
+
+        Of a run, what stands before the colon changes with its status and ``run.json`` alone.
+        """
         if not route.run:
             return str(hash(self.folder.stamp()))
         path = self.folder.paths().get(route.run)
@@ -232,7 +235,8 @@ class Context:
             return "gone"
         shown = (self._timeline_state(path), self._progress(path)) if route.page in places.TIMELINE_PAGES else ()
         files = signature(places.shown_files(route.page, path))
-        return str(hash((files, shown, getattr(self.run(route), "status", ""))))
+        status = getattr(self.run(route), "status", "")
+        return f"{status} {hash(signature([layout.run_file(path)]))}:{hash((files, shown))}"
 
     def _progress(self, run: Path) -> float:
         """How far the preparation of a run's timeline is; 0 when none is needed."""

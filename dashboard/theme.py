@@ -9,6 +9,7 @@ Source: Okabe, Ito, "Color Universal Design" (2008), https://jfly.uni-koeln.de/c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import plotly.graph_objects as go
@@ -103,6 +104,7 @@ def rank_dash(rank: int) -> str:
     return DASHES[rank // len(RANK_COLORS) % len(DASHES)]
 
 
+@cache
 def template(scheme: Scheme) -> go.layout.Template:
     """Return the plotly template: transparent paper, thin grid, quiet axes, legend above the plot."""
     tint = INKS[scheme]

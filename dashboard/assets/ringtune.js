@@ -12,6 +12,20 @@ window.dash_clientside.ringtune = {
     }
     return window.dash_clientside.no_update;
   },
+  // The status of the run, which stands in front of the stamp, where it changed.
+  status: function (stamp, known) {
+    const status = (stamp || "").split(":")[0];
+    return status === known ? window.dash_clientside.no_update : status;
+  },
+  // Follows the stamp, but no more often than every so many milliseconds, and at once on another page.
+  slowly: function (_beat, stamp, path, slow) {
+    const now = Date.now();
+    const same = slow.path === path;
+    if (!stamp || (same && (slow.stamp === stamp || now - slow.at < slow.every_ms))) {
+      return window.dash_clientside.no_update;
+    }
+    return { every_ms: slow.every_ms, stamp: stamp, path: path, at: now };
+  },
   // Leads to another page, as a link does: Dash's own links tell its router in the same way.
   go: function (href) {
     if (href) {
@@ -41,6 +55,11 @@ window.dash_clientside.ringtune = {
       Object.assign({}, options, { quickFilterText: text || "" }),
       { path: window.location.pathname, search: query },
     ];
+  },
+  // Of a figure's moves those that chose another range; as with the timeline's below, others must not reach the server.
+  zoomed: function (moved) {
+    const asks = moved && ("xaxis.range[0]" in moved || "xaxis.range" in moved || moved["xaxis.autorange"]);
+    return asks ? { moved: moved, at: performance.now() } : window.dash_clientside.no_update;
   },
   // Of the events of the timeline's figures those that ask for something. The others (a resize, a click beside the
   // spans) must not reach the server: an answer to them would supersede one under way that draws.

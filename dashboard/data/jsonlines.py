@@ -25,7 +25,8 @@ class LineFollower:
     Attributes:
         run: Folder of the run; the file must lie in it.
         path: The file. It may be missing, grow, or be replaced.
-        rows: Objects read so far, in the file's order.
+        rows: Objects read so far, in the file's order. Who has taken them over may clear them.
+        restarts: How often the file turned out to be another one, so that everything before is void.
         problems: Sentences about lines that were skipped.
     """
 
@@ -33,6 +34,7 @@ class LineFollower:
     path: Path
     rows: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    restarts: int = 0
     _offset: int = 0
     _line: int = 0
     _inode: int = 0
@@ -62,6 +64,7 @@ class LineFollower:
 
     def _restart(self, inode: int, length: int) -> None:
         self.rows, self.problems = [], []
+        self.restarts += 1
         self._inode, self._line = inode, 0
         self._offset = max(0, length - LIMIT_BYTES)
         if self._offset:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,9 +60,9 @@ class StepReader:
     def __init__(self, run: Path) -> None:
         self._run = run
         self._followers: dict[int, LineFollower] = {}
+        self._ranks: dict[int, tuple[int, RankSteps]] = {}
         self._lock = threading.Lock()
         self._table = Steps(())
-        self._state: tuple[tuple[int, int], ...] | None = None
 
     def files(self) -> dict[int, Path]:
         """Return the step logs by rank."""
@@ -77,12 +78,27 @@ class StepReader:
                     follower.follow()
                 except Unreadable as error:
                     problems.append(str(error))
-            state = tuple((rank, len(follower.rows)) for rank, follower in sorted(self._followers.items()))
-            if state != self._state or problems:
+            changed = [rank for rank, follower in self._followers.items() if self._taken(rank, follower)]
+            if changed or problems or self._table.problems:
                 problems += [line for follower in self._followers.values() for line in follower.problems]
-                ranks = [rank_steps(rank, self._followers[rank].rows) for rank, length in state if length]
-                self._table, self._state = Steps(tuple(ranks), tuple(problems)), state
+                ranks = [self._ranks[rank][1] for rank in sorted(self._ranks) if len(self._ranks[rank][1])]
+                self._table = Steps(tuple(ranks), tuple(problems))
             return self._table
+
+    def _taken(self, rank: int, follower: LineFollower) -> bool:
+        """Take a follower's new rows over into the rank's columns; whether there were any, or old ones became void."""
+        restarts, known = self._ranks.get(rank, (follower.restarts, None))
+        if restarts == follower.restarts and not follower.rows:
+            return False
+        fresh = rank_steps(rank, follower.rows)
+        follower.rows.clear()
+        if known is not None and restarts == follower.restarts:
+            columns: dict[str, Any] = {
+                name: np.concatenate((getattr(known, name), getattr(fresh, name))) for name in STEP_FIELDS
+            }
+            fresh = replace(fresh, **columns)
+        self._ranks[rank] = (follower.restarts, fresh)
+        return True
 
 
 def rank_steps(rank: int, rows: Sequence[Mapping[str, object]]) -> RankSteps:
@@ -125,14 +141,16 @@ def lines(table: Steps) -> list[StepLine]:
 
 
 def _line(label: str, rank: int, steps: Ints, walls: Ints) -> StepLine:
-    order = np.argsort(steps, kind="stable")
-    steps, walls = steps[order], walls[order].astype(np.float64)
-    width = max(1, -(-int(steps[-1] - steps[0] + 1) // POINT_LIMIT))
-    bucket = (steps - steps[0]) // width
+    first = int(steps.min())
+    width = max(1, -(-(int(steps.max()) - first + 1) // POINT_LIMIT))
+    bucket = (steps - first) // width
+    order = np.lexsort((walls, bucket))
+    steps, times, bucket = steps[order], walls[order].astype(np.float64), bucket[order]
     starts = np.flatnonzero(np.diff(bucket, prepend=-1))
-    median = np.array([float(np.median(group)) for group in np.split(walls, starts[1:])])
-    low, high = np.minimum.reduceat(walls, starts), np.maximum.reduceat(walls, starts)
-    return StepLine(label, rank, steps[starts].astype(np.float64), median, low, high)
+    counts = np.diff(starts, append=len(bucket))
+    median = (times[starts + (counts - 1) // 2] + times[starts + counts // 2]) / 2
+    at = np.minimum.reduceat(steps, starts).astype(np.float64)
+    return StepLine(label, rank, at, median, times[starts], times[starts + counts - 1])
 
 
 @dataclass(frozen=True)

@@ -165,30 +165,43 @@ def register(app: Dash, context: Context) -> None:
         Output("overview-problems", "children"),
         Output("overview-ending", "children"),
         Output("overview-stats", "children"),
-        Output("overview-steps", "figure"),
-        Output("overview-breakdown", "figure"),
-        Output("overview-phases", "figure"),
         Output("overview-charts", "style"),
         Output("overview-empty", "style"),
-        Output("overview-facts", "children"),
         Input("stamp", "data"),
-        Input("scheme", "data"),
         State("url", "pathname"),
     )
-    def fill(_stamp: str | None, scheme: str | None, pathname: str | None) -> tuple[Any, ...]:
+    def count_up(_stamp: str | None, pathname: str | None) -> tuple[Any, ...]:
         run = context.run(context.route(pathname, ""))
         if run is None:
-            return (no_update,) * 9
-        found, machines, look = context.steps(run), machine.data(run), scheme_of(scheme)
-        summary, parts = steps.summary(found), steps.breakdown(found)
+            return (no_update,) * 5
+        found, machines = context.steps(run), machine.data(run)
+        summary = steps.summary(found)
         return (
             problems([*run.problems, *found.problems, *machines.problems]),
             ending(run),
             stats(stat_cards(summary, len(found.ranks))) if summary else None,
+            shown(summary),
+            shown(not summary),
+        )
+
+    @app.callback(
+        Output("overview-steps", "figure"),
+        Output("overview-breakdown", "figure"),
+        Output("overview-phases", "figure"),
+        Output("overview-facts", "children"),
+        Input("slow", "data"),
+        Input("scheme", "data"),
+        State("url", "pathname"),
+    )
+    def draw(_slow: dict[str, Any] | None, scheme: str | None, pathname: str | None) -> tuple[Any, ...]:
+        run = context.run(context.route(pathname, ""))
+        if run is None:
+            return (no_update,) * 4
+        found, look = context.steps(run), scheme_of(scheme)
+        parts = steps.breakdown(found)
+        return (
             figures.step_times(steps.lines(found), look, 280),
             figures.breakdown(parts, look),
             figures.phases(parts, look),
-            shown(summary),
-            shown(not summary),
-            _fact_cards(run, machines),
+            _fact_cards(run, machine.data(run)),
         )

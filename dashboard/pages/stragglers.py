@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from ringtune.dashboard import routes
 from ringtune.dashboard.components import (
@@ -70,6 +70,7 @@ def layout(_context: Context, route: Route) -> html.Div:
             html.Div(id="stragglers-problems"),
             address_store("stragglers"),
             dcc.Store(id="stragglers-steps", data=_steps_of(route)),
+            dcc.Store(id="stragglers-zoom"),
             html.Div(reading(), id="stragglers-preparing"),
             html.Div(dmc.Stack(charts, gap="md"), id="stragglers-charts", style=shown(False)),
             html.Div(empty(*_NOTHING), id="stragglers-empty", style=shown(False)),
@@ -179,7 +180,7 @@ def register(app: Dash, context: Context) -> None:
     @app.callback(
         output=_OUTPUTS,
         inputs={
-            "moved": Input("stragglers-map", "relayoutData"),
+            "zoom": Input("stragglers-zoom", "data"),
             "cause": Input("stragglers-cause", "value"),
             "everything": Input("stragglers-all", "n_clicks"),
             "stamp": Input("stamp", "data"),
@@ -195,10 +196,8 @@ def register(app: Dash, context: Context) -> None:
         steps = values["held"]
         if ctx.triggered_id == "stragglers-all":
             steps = None
-        elif ctx.triggered_id == "stragglers-map":
-            steps = zoomed(values["moved"], steps)
-            if steps == values["held"]:
-                return dict.fromkeys(_OUTPUTS, no_update)
+        elif ctx.triggered_id == "stragglers-zoom":
+            steps = zoomed((values["zoom"] or {}).get("moved"), steps)
         run = context.route(values["pathname"], "").run
         about = {"scheme": values["scheme"], "pathname": values["pathname"], "run": run}
         return _answer(found, str(values["cause"] or ""), steps, context.prefix, about)
@@ -221,5 +220,11 @@ def register(app: Dash, context: Context) -> None:
         run = context.route(pathname, "").run
         return timeline_href(found, run, where, context.prefix) if where else no_update
 
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ringtune", "zoomed"),
+        Output("stragglers-zoom", "data"),
+        Input("stragglers-map", "relayoutData"),
+        prevent_initial_call=True,
+    )
     follow_address(app, "stragglers")
     follow_place(app, "stragglers")

@@ -70,9 +70,9 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(
         output=_OUTPUTS,
-        inputs={"stamp": Input("stamp", "data"), "scheme": Input("scheme", "data"), "path": State("url", "pathname")},
+        inputs={"slow": Input("slow", "data"), "scheme": Input("scheme", "data"), "path": State("url", "pathname")},
     )
-    def draw(stamp: str | None, scheme: str | None, path: str | None) -> dict[str, Any]:
+    def draw(slow: dict[str, Any] | None, scheme: str | None, path: str | None) -> dict[str, Any]:
         run = context.run(context.route(path, ""))
         if run is None:
             return dict.fromkeys(_OUTPUTS, no_update)
