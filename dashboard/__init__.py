@@ -7,9 +7,29 @@ Layers, each using only those before it:
     figures/                  tables -> plotly figures; no I/O
     pages/                    figures and tables -> a page and its callbacks
     app, server, cli          the Dash app, how it is served, the commands
+    notebook                  the same inside a notebook
     report, pictures          one run as a file; pages as pictures
 
 Runs are only read, and nothing in them is trusted.
 """
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["show"]
+
+
+def show(runs: str | os.PathLike[str] = "runs", height: int = 720) -> str:
+    """Show the dashboard over a folder of runs (or one run) below the cell of a notebook, and return its address.
+
+    It is served on 127.0.0.1 by a thread of the kernel, on any free port, and ends with the kernel. The browser must
+    run on the same machine, or reach that port through a tunnel. Another call for the folder uses the same server.
+
+    Raises:
+        UsageError: There is no such folder, or IPython is not installed.
+    """
+    from ringtune.dashboard.notebook import show as show_in_notebook
+
+    return show_in_notebook(Path(runs), height)

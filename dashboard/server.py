@@ -31,6 +31,9 @@ from ringtune.errors import UsageError
 
 THREADS = 8
 TOKEN_BYTES = 24
+SELF = "'self'"
+FRAMES = f"{SELF} http://localhost:* http://127.0.0.1:* https://localhost:* https://127.0.0.1:* vscode-webview:"
+"""Who may show a framed app: what the user's own machine serves."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class ServeOptions:
         port: Port, 0 for any free one.
         token: Secret that every request must carry; empty for none, which only loopback allows.
         prefix: Path under which a proxy shows the app, with a slash at both ends.
+        framed: Pages of this machine's other servers (a notebook) may show the app in a frame.
     """
 
     root: Path
@@ -50,6 +54,7 @@ class ServeOptions:
     port: int = 8050
     token: str = ""
     prefix: str = "/"
+    framed: bool = False
 
 
 class Server:
@@ -162,7 +167,7 @@ def guard(app: Dash, options: ServeOptions) -> None:
     """Put the checks before, and the headers behind, every request of the app."""
     server = app.server
     assert isinstance(server, Flask)
-    policy = content_policy(app)
+    policy = content_policy(app) + f"; frame-ancestors {FRAMES if options.framed else SELF}"
     cookie = f"ringtune-{options.port}"
 
     @server.before_request
@@ -184,7 +189,8 @@ def guard(app: Dash, options: ServeOptions) -> None:
         response.headers["Content-Security-Policy"] = policy
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"
-        response.headers["X-Frame-Options"] = "SAMEORIGIN"
+        if not options.framed:
+            response.headers["X-Frame-Options"] = "SAMEORIGIN"
         if options.token and _same(request.args.get("token", ""), options.token):
             response.set_cookie(cookie, options.token, httponly=True, samesite="Strict", path=options.prefix)
         return response
