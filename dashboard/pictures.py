@@ -96,6 +96,10 @@ def _spans(run: Path) -> bool:
     return bool(trace.sources(run))
 
 
+def _sampled(run: Path) -> bool:
+    return bool(listing(run, layout.sample_logs(run), ".jsonl"))
+
+
 def _journal(run: Path) -> bool:
     return layout.tuning_journal(run).is_file()
 
@@ -107,7 +111,10 @@ def _records(run: Path) -> bool:
 _PAGES: tuple[tuple[str, Callable[[Path], bool], dict[str, str]], ...] = (
     ("overview", _steps, {}),
     ("timeline", _spans, {}),
+    ("stragglers", _spans, {}),
+    ("communication", _spans, {}),
     ("tuning", _journal, {}),
+    ("system", _sampled, {}),
     ("what-if", _spans, {"ranks": "64", "slots": "8", "gbit": "25"}),
     ("scaling", _records, {}),
 )
