@@ -21,12 +21,12 @@ from ringtune.dashboard.data.timeline_shapes import SHAPE_LIMIT, Mask, Shapes, W
 from ringtune.timeline.spans import COLUMN_TYPES, Instant, Ints, SpanTable, Trace
 from ringtune.timeline.vocabulary import Stage
 
-SHOWN_INSTANTS = ("KNOBS", "STALL", "ERROR")
+KEPT_INSTANTS = ("KNOBS", "STALL", "ERROR", "CLOCK")
 
 
-def shown_instants(trace: Trace) -> tuple[Instant, ...]:
-    """Return the instants that the timeline marks."""
-    return tuple(instant for instant in trace.instants if instant.name in SHOWN_INSTANTS)
+def kept_instants(trace: Trace) -> tuple[Instant, ...]:
+    """Return the instants that the timeline marks, and those that analyses of an index need."""
+    return tuple(instant for instant in trace.instants if instant.name in KEPT_INSTANTS)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class TimelineIndex:
     def build(trace: Trace, problems: tuple[str, ...] = ()) -> TimelineIndex:
         """Return the index of a trace whose times are the job's."""
         spans = trace.spans
-        about = About(spans.names, spans.tensors, shown_instants(trace), trace.ranks, problems, spans.fact_texts)
+        about = About(spans.names, spans.tensors, kept_instants(trace), trace.ranks, problems, spans.fact_texts)
         return TimelineIndex.of(build_lanes(trace.spans), about)
 
     @staticmethod

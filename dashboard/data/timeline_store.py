@@ -22,12 +22,12 @@ import orjson
 from numpy.typing import NDArray
 
 from ringtune.dashboard.data.files import Signature
-from ringtune.dashboard.data.timeline import About, TimelineIndex, shown_instants
+from ringtune.dashboard.data.timeline import About, TimelineIndex, kept_instants
 from ringtune.dashboard.data.timeline_levels import ITEM_TYPES, LANE_TYPES, LaneTable, build_lanes
 from ringtune.dashboard.data.timeline_path import PATH_TYPES, PathTable, path_of
 from ringtune.timeline.spans import Instant, Trace
 
-FORMAT = 3
+FORMAT = 4
 KEPT_BYTES = 12 * 2**30
 """Indexes beyond this are removed, those that were not looked at for longest first."""
 
@@ -69,7 +69,7 @@ def save(folder: Path, trace: Trace, problems: tuple[str, ...], told: Told) -> N
         told(0.0, "sorting into lanes")
         table = build_lanes(trace.spans, allocate, lambda share: told(0.8 * share, "sorting into lanes"))
         spans = trace.spans
-        about = About(spans.names, spans.tensors, shown_instants(trace), trace.ranks, problems, spans.fact_texts)
+        about = About(spans.names, spans.tensors, kept_instants(trace), trace.ranks, problems, spans.fact_texts)
         told(0.8, "finding the critical path")
         _put(temporary, "item", table.items)
         _put(temporary, "path", path_of(trace).columns())

@@ -15,7 +15,7 @@ from ringtune.dashboard.data.timeline import TimelineIndex
 from ringtune.dashboard.data.whatif import Baseline
 from ringtune.dashboard.figures import whatif as figures
 from ringtune.dashboard.pages import whatif as page
-from ringtune.timeline.generate import Schedule
+from ringtune.timeline.generate import HostClock, Schedule
 from ringtune.timeline.generate_run import generate_run
 from ringtune.timeline.spans import Trace, empty_table
 from ringtune.tuner.model.calibrate import Model, calibrate
@@ -43,6 +43,17 @@ def values(model: Model, **asked: str) -> dict[str, float]:
 def test_the_model_is_the_one_that_predict_fits(run: Path, model: Model) -> None:
     whole, _ = trace.read_all(run, trace.sources(run))
     assert model == calibrate(whole, model.work.name)
+
+
+def test_hosts_and_clocks_reach_the_model(tmp_path: Path) -> None:
+    plan = Schedule(ranks=2, steps=12, hosts=("a", "b"), clocks={"b": HostClock(offset_ns=5_000, error_ns=40_000)})
+    run = generate_run(tmp_path, "two", plan, tuning=False, scaling=False)
+    whole, _ = trace.read_all(run, trace.sources(run))
+    assert whole.instants_named("CLOCK")
+    context = Context(RunsFolder(tmp_path))
+    found = context.model(context.folder.rows()[0].info)
+    assert isinstance(found, Model) and found.cluster.hosts == 2
+    assert found == calibrate(whole, "two")
 
 
 def test_dials_start_where_the_job_ran(model: Model) -> None:
