@@ -38,7 +38,7 @@ _SHAPE = (
     '{"name":"VARCHAR","cat":"VARCHAR","ph":"VARCHAR","pid":"INTEGER","ts":"DOUBLE","dur":"DOUBLE","id":"BIGINT",'
     '"args":{"tensor":"VARCHAR","bytes":"BIGINT","batch":"BIGINT","step":"BIGINT","epoch":"INTEGER",'
     '"operations":"BIGINT","bytes_per_s":"BIGINT","submitted":"JSON","algorithm":"VARCHAR","dtype":"VARCHAR",'
-    '"process_set":"BIGINT","plan":"BIGINT","peer":"BIGINT"}}'
+    '"wire":"VARCHAR","process_set":"BIGINT","plan":"BIGINT","peer":"BIGINT"}}'
 )
 _SPAN, _CYCLE, _BEGIN, _END, _FLOW, _OTHER = range(6)
 _KIND = f"""
@@ -54,7 +54,7 @@ _STAGE = (
 _NS = "(floor(e.$)::bigint * 1000 + round_even((e.$ - floor(e.$)) * 1000, 0)::bigint)"
 """Microseconds as whole nanoseconds, exactly as `ringtune.timeline.columns.nanoseconds` computes them."""
 
-_FACT = {"algorithm": "to_json(e.args.algorithm)", "dtype": "to_json(e.args.dtype)"}
+_FACT = {name: f"to_json(e.args.{name})" for name in ("algorithm", "dtype", "wire")}
 _FACTS = (
     "concat_ws(',', "
     + ", ".join(f"""'"{name}":' || {_FACT.get(name, f"e.args.{name}")}::varchar""" for name in FACTS)

@@ -96,7 +96,7 @@ GROUP_ARGUMENTS = ("tensors", "submitted", "queued_ns")
 """In place of tensor and bytes where one event of a part stands for all tensors of a batch
 (`ringtune.timeline.groups`)."""
 
-FACTS = ("algorithm", "dtype", "process_set", "plan", "peer")
+FACTS = ("algorithm", "dtype", "wire", "process_set", "plan", "peer")
 """Arguments of a span beside tensor, bytes, batch, step and epoch, in the order in which they are written."""
 
 
@@ -117,33 +117,33 @@ SPAN_WORDS = (
         Stage.NEGOTIATE,
         "NEGOTIATE_<KIND>",
         "submitted on this rank until all ranks agreed to run it",
-        ("tensor", "bytes", "dtype", "process_set", "plan", "batch", "step", "epoch"),
+        ("tensor", "bytes", "dtype", "wire", "process_set", "plan", "batch", "step", "epoch"),
         overlaps=True,
     ),
     SpanWord(
         Stage.QUEUE,
         QUEUE_NAME,
         "agreed until its batch starts",
-        ("tensor", "bytes", "dtype", "process_set", "plan", "batch", "step", "epoch"),
+        ("tensor", "bytes", "dtype", "wire", "process_set", "plan", "batch", "step", "epoch"),
         overlaps=True,
     ),
     SpanWord(
         Stage.COPY_IN,
         COPY_IN_NAME,
         "copied into the fusion buffer",
-        ("tensor", "bytes", "dtype", "process_set", "plan", "batch", "step", "epoch"),
+        ("tensor", "bytes", "dtype", "wire", "process_set", "plan", "batch", "step", "epoch"),
     ),
     SpanWord(
         Stage.COMMUNICATE,
         "RING_<KIND>",
         "the collective itself, one span a batch; the tensor is the first one's name and ` +N` for N more",
-        ("tensor", "bytes", "algorithm", "dtype", "process_set", "plan", "batch", "step", "epoch"),
+        ("tensor", "bytes", "algorithm", "dtype", "wire", "process_set", "plan", "batch", "step", "epoch"),
     ),
     SpanWord(
         Stage.COPY_OUT,
         COPY_OUT_NAME,
         "copied out of the fusion buffer",
-        ("tensor", "bytes", "dtype", "process_set", "plan", "batch", "step", "epoch"),
+        ("tensor", "bytes", "dtype", "wire", "process_set", "plan", "batch", "step", "epoch"),
     ),
     SpanWord(
         Stage.WAIT,
@@ -165,19 +165,19 @@ SPAN_WORDS = (
         Stage.AWAIT,
         AWAIT_NAME,
         "a batch was ready on this rank, or needed data, and `peer` had not come",
-        ("dtype", "process_set", "plan", "peer", "batch", "step", "epoch"),
+        ("dtype", "wire", "process_set", "plan", "peer", "batch", "step", "epoch"),
     ),
     SpanWord(
         Stage.PIECE,
         "PACK, REDUCE, SPREAD, EXCHANGE",
         "at full detail: a piece into shared memory, out of all slots, into the outputs; a step over links",
-        ("bytes", "dtype", "process_set", "plan", "batch", "step", "epoch"),
+        ("bytes", "dtype", "wire", "process_set", "plan", "batch", "step", "epoch"),
     ),
     SpanWord(
         Stage.CALLBACK,
         "CALLBACK",
         "a batch was done until whoever waits for its tensors had been told",
-        ("dtype", "process_set", "plan", "batch", "step", "epoch"),
+        ("dtype", "wire", "process_set", "plan", "batch", "step", "epoch"),
     ),
     SpanWord(
         Stage.COUNTER,
@@ -252,6 +252,7 @@ ARGUMENT_WORDS = (
         "algorithm", "text", "of a `communicate` span of an allreduce: how it went; of KNOBS: its number, 0 = by table"
     ),
     ArgumentWord("dtype", "text", "element type of the batch"),
+    ArgumentWord("wire", "text", "element type as which the batch travelled, where it was cast"),
     ArgumentWord("process_set", "number", "process set of the batch; left out when 0 (all ranks)"),
     ArgumentWord("peer", "rank", "who was waited for"),
     ArgumentWord("operations", "number", "operations that are submitted and not done"),

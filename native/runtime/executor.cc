@@ -49,6 +49,7 @@ Span span_of(Stage stage, const Request& request, const BatchContext& context) n
   span.process_set = static_cast<std::uint16_t>(context.process_set);
   span.dtype = static_cast<std::uint8_t>(request.dtype);
   span.plan = context.plan ? 1 : 0;
+  if (const DType wire = wire_dtype(request); wire != request.dtype) span.wire = static_cast<std::uint8_t>(wire) & 0x7f;
   return span;
 }
 

@@ -72,6 +72,13 @@ std::string_view phase_of(Stage stage) {
   return stage == Stage::kCounter ? "\",\"ph\":\"C\",\"pid\":" : "\",\"ph\":\"X\",\"pid\":";
 }
 
+void append_dtype(std::string& out, std::string_view argument, std::uint8_t dtype) {
+  if (dtype >= kDTypeCount) return;
+  out += argument;
+  out += name_of(static_cast<DType>(dtype));
+  out += "\",";
+}
+
 }  // namespace
 
 void append_integer(std::string& out, std::int64_t value) { append_number(out, value); }
@@ -115,11 +122,8 @@ void append_facts(std::string& out, const Span& span) {
     out += algorithm_name(algorithm);
     out += "\",";
   }
-  if (span.dtype < kDTypeCount) {
-    out += "\"dtype\":\"";
-    out += name_of(static_cast<DType>(span.dtype));
-    out += "\",";
-  }
+  append_dtype(out, "\"dtype\":\"", span.dtype);
+  append_dtype(out, "\"wire\":\"", span.wire);
   if (span.process_set != 0) {
     out += "\"process_set\":";
     append_number(out, span.process_set);

@@ -57,10 +57,12 @@ struct Span {
   Stage stage;
   std::uint8_t kind;  // span_kind() of the operation, 255 = none
   std::uint16_t process_set = 0;
-  std::uint8_t dtype = kNoDType;  // wire value
-  std::uint8_t plan = 0;          // 1: a batch of a plan, agreed on without a message
-  std::int32_t peer = -1;         // rank that was waited for, -1 = none
+  std::uint8_t dtype = kNoDType;    // wire value
+  std::uint8_t plan : 1 = 0;        // 1: a batch of a plan, agreed on without a message
+  std::uint8_t wire : 7 = kNoWire;  // wire value of the dtype that travelled, where it was cast
+  std::int32_t peer = -1;           // rank that was waited for, -1 = none
   static constexpr std::uint8_t kNoDType = 255;
+  static constexpr std::uint8_t kNoWire = 127;
 };
 static_assert(sizeof(Span) == 48);
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import torch
+
 import ringtune.torch as hvd
 from ringtune import session
 from tests.jobs import plan_cases
@@ -31,3 +33,12 @@ def recordings(count: int, steps: int) -> None:
                 session.require().end_step()
             if recording:
                 hvd.stop_timeline()
+
+
+def steps_with_casts(steps: int) -> None:
+    """Reduce one tensor as it is and two that travel as float16, by name, in every step."""
+    for _ in range(steps):
+        hvd.allreduce(torch.ones(1000), name="plain", op=hvd.Sum)
+        for number in range(2):
+            hvd.allreduce(torch.ones(1000), name=f"cast.{number}", op=hvd.Sum, compression=hvd.Compression.fp16)
+        session.require().end_step()

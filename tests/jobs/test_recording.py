@@ -101,3 +101,19 @@ def test_recordings_start_and_stop_at_any_time(fresh: GetJob, tmp_path: Path) ->
         ]
     assert len(whole.instants_named(KNOBS)) == 6
     assert layout.timeline_part(tmp_path / "run", 0).is_file()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_cast_batch_names_what_it_travelled_as(transport: str, fresh: GetJob, tmp_path: Path) -> None:
+    job = fresh(2, run_dir=tmp_path / "run", timeline=tmp_path / "trace.json", transport=transport)
+    job.run(recording_cases.steps_with_casts, steps=12)
+    job.run(cases.close_session)
+    trace = load([path for rank in range(2) for path in files_of_rank(tmp_path / "run", rank)])
+    for stage in (Stage.COMMUNICATE, Stage.NEGOTIATE):
+        spans = trace.spans.of_stage(stage)
+        cast = np.array(["cast" in text for text in spans.tensor_texts()])
+        assert cast.any() and not cast.all()
+        facts = np.array([spans.fact_texts[number] for number in spans.facts])
+        assert all('"dtype":"float32"' in text for text in facts)
+        assert all('"wire":"float16"' in text for text in facts[cast])
+        assert not any("wire" in text for text in facts[~cast])

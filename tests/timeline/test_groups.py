@@ -111,7 +111,7 @@ def test_counters_are_kept_with_what_they_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bulk", MERGES)
 def test_facts_go_through_a_merge(bulk: bool, tmp_path: Path) -> None:
     span = {"name": "RING_ALLREDUCE", "cat": "communicate", "ph": "X", "pid": 0, "tid": 3, "ts": 5.0, "dur": 1.0}
-    facts = {"algorithm": "ring", "dtype": "float16", "process_set": 2, "plan": 1}
+    facts = {"algorithm": "ring", "dtype": "float32", "wire": "float16", "process_set": 2, "plan": 1}
     events = [batch(1.0), {**span, "args": {"tensor": "a +1", "bytes": 12, **facts, "batch": 3, "step": 1, "epoch": 2}}]
     merge([write(tmp_path / "rank-00000.json", events)], tmp_path / "merged.json", bulk=bulk)
     written = [event for event in orjson.loads((tmp_path / "merged.json").read_bytes())["traceEvents"]]
