@@ -27,6 +27,7 @@ _PINGS = 100
 _PIECE = 256 << 10
 _WAIT_S = 60.0
 _CONNECTED_S = 20.0
+_FEWEST, _LONG_NS = 6, 20_000_000
 _FLOAT32, _SUM = 7, 1
 
 
@@ -95,7 +96,7 @@ def _measure_link(current: Session, config: Config, seconds: float) -> dict[str,
         _meet(current, f"turn.{len(leaders)}")
         rate = _stream(out, into, seconds)
         _meet(current, f"turn.{len(leaders) + 1}")
-    return {"to": to, "latency_ns": latency, "sent_bytes_per_s": rate[0], "received_bytes_per_s": rate[1]}
+    return {"to": to, "latency_ns": latency, "received_bytes_per_s": rate}
 
 
 def _ping_ns(link: socket.socket) -> float:
@@ -115,28 +116,29 @@ def _answer(link: socket.socket) -> None:
         link.sendall(b"!")
 
 
-def _stream(out: socket.socket, into: socket.socket, seconds: float) -> tuple[float, float]:
-    """Sends and receives at once; bytes per second of each, the first third not counted: links have buffers."""
+def _stream(out: socket.socket, into: socket.socket, seconds: float) -> float:
+    """Sends and receives at once; returns received bytes per second without the first third: links have buffers."""
     out.setblocking(False)
     into.setblocking(False)
     piece = memoryview(bytes(_PIECE))
     space = bytearray(_PIECE)
     begin = time.perf_counter()
-    counted = [0, 0]
-    open_ends = True
+    counted = 0
+    since = now = begin + seconds / 3
     while (now := time.perf_counter()) < begin + seconds:
-        moved = _try_send(out, piece), _try_receive(into, space)
-        if now > begin + seconds / 3:
-            counted = [counted[0] + moved[0], counted[1] + moved[1]]
-        if not any(moved) and open_ends:
+        sent, received = _try_send(out, piece), _try_receive(into, space)
+        if now < begin + seconds / 3:
+            since = now
+        else:
+            counted += received
+        if not sent and not received:
             time.sleep(1e-4)
-    span = seconds * 2 / 3
     out.setblocking(True)
     out.shutdown(socket.SHUT_WR)
     into.settimeout(_CONNECTED_S)
     while into.recv(_PIECE):
         pass
-    return counted[0] / span, counted[1] / span
+    return counted / (now - since)
 
 
 def _try_send(link: socket.socket, piece: memoryview) -> int:
@@ -158,18 +160,19 @@ def _time_allreduce(current: Session, size: int, seconds: float) -> dict[str, An
     array = np.zeros(size // 4, dtype=np.float32)
     address = array.ctypes.data
     operation = Allreduce(f"preflight.{size}", address, address, array.shape, _FLOAT32, _SUM)
-    flag = np.zeros(1, dtype=np.float32)
-    over = Allreduce(f"preflight.{size}.over", flag.ctypes.data, flag.ctypes.data, flag.shape, _FLOAT32, _SUM)
+    # What all ranks must agree on: that the time is over on one of them, and that one call takes long.
+    shared = np.zeros(2, dtype=np.float32)
+    agree = Allreduce(f"preflight.{size}.agree", shared.ctypes.data, shared.ctypes.data, shared.shape, _FLOAT32, _SUM)
     times: list[int] = []
     end = time.perf_counter() + seconds / len(SIZES)
-    while not flag[0]:
-        for _ in range(5):
+    while not shared[0]:
+        for _ in range(1 if shared[1] or not times else 5):
             begin = time.perf_counter_ns()
             _reduce(current, operation)
             times.append(time.perf_counter_ns() - begin)
-        flag[0] = time.perf_counter() > end and len(times) >= 20
-        _reduce(current, over)
-    return {"bytes": size, "times_ns": times[10:]}
+        shared[:] = time.perf_counter() > end and len(times) >= _FEWEST, times[-1] > _LONG_NS
+        _reduce(current, agree)
+    return {"bytes": size, "times_ns": times[min(10, len(times) // 2) :]}
 
 
 def _reduce(current: Session, operation: Allreduce) -> None:

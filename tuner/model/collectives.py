@@ -145,6 +145,15 @@ def batch_ns(size: float, alone: bool, planned: bool, cluster: Cluster) -> float
     return cluster.batch_ns + before + allreduce_ns(size, cluster)
 
 
+def busy_ns(size: float, alone: bool, cluster: Cluster) -> float:
+    """The least time of a batch where ranks outnumber the cores: what all of them have to do, shared by these."""
+    if cluster.cores >= cluster.ranks or cluster.hosts == 1:
+        return 0.0
+    moved = allreduce_ns(size, cluster.joined_by(Link(0.0, 1e9)))
+    copied = 0.0 if alone and size >= VOTES_FIRST_BYTES else size * cluster.copies_ns
+    return (moved * cluster.cpu_ns + copied) * cluster.ranks / cluster.cores
+
+
 def wire_ns(size: float, cluster: Cluster) -> float:
     """Of an allreduce, the time that its bytes take on the widest links."""
     endless = cluster.joined_by(Link(cluster.widest.latency_ns, math.inf))
