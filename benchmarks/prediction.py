@@ -1,8 +1,7 @@
 """`ringtune bench predict`: what `ringtune predict` says beside what jobs then measure.
 
 Jobs play a profile's gradients (`workers/replayed.py`) over network namespaces with shaped links. The model sees the
-timeline of one job at each rate only: two hosts of one rank, the default setting and a small fusion buffer; and, since
-one machine's cores play all hosts, of three hosts on unshaped links, where processors are the limit. Then other
+timeline of one job at each rate only: two hosts of one rank, the default setting and a small fusion buffer. Then other
 settings, sizes, rates and numbers of ranks are predicted and measured, all of them in turn for some rounds. What was
 measured is kept in a folder, so that a long measurement can be made in pieces.
 """
@@ -10,7 +9,6 @@ measured is kept in a folder, so that a long measurement can be made in pieces.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import time
@@ -32,14 +30,13 @@ from ringtune.errors import UsageError
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.timeline import load
 from ringtune.tuner.model.calibrate import Model, calibrate
-from ringtune.tuner.model.cluster import Cluster
 from ringtune.tuner.model.questions import Answer, Change, ask
 from ringtune.tuner.model.workload import Workload
 
 SKIPPED_STEPS = 6
 """Until the runtime follows its plan."""
 
-PAIR, CROWD = Shape(2, 1), Shape(3, 1)
+PAIR = Shape(2, 1)
 SMALL = {"fusion_bytes": 256 << 10}
 """Shows the calibration batches of other sizes than the default setting does."""
 
@@ -108,22 +105,6 @@ def cases(works: Sequence[Workload], rate: str) -> list[Case]:
         replace(size, label=f"{size.label}, {work.name}", work=work) for work in works[1:] for size in (two, four)
     ]
     return found
-
-
-def shared(model: Model, crowded: Model, cores: int) -> Model:
-    """The model with the limit of a machine whose cores play all hosts.
-
-    Args:
-        model: calibrated on two hosts: a core for each.
-        crowded: calibrated on unshaped links with more ranks than cores, where only processors are the limit.
-        cores: of the machine.
-    """
-    each = cores / crowded.cluster.ranks * 1e9 / crowded.cluster.network.bytes_per_s
-
-    def on(cluster: Cluster) -> Cluster:
-        return replace(cluster, cores=cores, cpu_ns=each)
-
-    return replace(model, cluster=on(model.cluster), draws=tuple((work, on(cluster)) for work, cluster in model.draws))
 
 
 def predicted(model: Model, case: Case, rate: str) -> Answer:
@@ -205,9 +186,8 @@ def run_prediction(profiles: Path, scale: float, plan: Plan, kept: Kept, console
     if not _measure(wanted, plan, kept, console):
         return None
     samples, records = kept.samples(), []
-    crowded, cores = calibrate(load(kept.calibration(network.UNSHAPED)), "crowd"), len(os.sched_getaffinity(0))
     for rate, some in wanted.items():
-        model = shared(calibrate(load(kept.calibration(rate)), some[0].work.name), crowded, cores)
+        model = calibrate(load(kept.calibration(rate)), some[0].work.name)
         rows = [
             Row(case, predicted(model, case, rate), tuple(samples[rate, case.label][: plan.rounds])) for case in some
         ]
@@ -227,16 +207,13 @@ def _measure(wanted: dict[str, list[Case]], plan: Plan, kept: Kept, console: Con
     """Whether everything is measured."""
     end = time.monotonic() + plan.seconds
     todo = list(_todo(wanted, plan, kept))
-    firsts = {rate: some[0] for rate, some in wanted.items()}
-    # With more ranks than cores and links without limit: what the machine's processors can do for all of them.
-    firsts[network.UNSHAPED] = replace(firsts[plan.rates[-1]], shape=CROWD, rate=network.UNSHAPED)
-    new = [rate for rate in firsts if not kept.calibration(rate).is_dir()]
+    new = [rate for rate in plan.rates if not kept.calibration(rate).is_dir()]
     if not todo and not new:
         return True
     with Bed(max(case.shape.hosts for some in wanted.values() for case in some)) as bed:
         for rate in new:
             console.print(f"calibration at {rate}")
-            record(bed, firsts[rate], plan.steps, kept.calibration(rate))
+            record(bed, wanted[rate][0], plan.steps, kept.calibration(rate))
         for left, (rate, case) in zip(range(len(todo), 0, -1), todo, strict=True):
             if time.monotonic() > end:
                 console.print(f"the time is over: {left} jobs are left; the same command goes on with them")

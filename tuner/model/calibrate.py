@@ -34,8 +34,8 @@ HOLD = 0.02
 SHORTEST_BURST, LONGEST_BURST = 5e4, 1e7
 """ns; the buckets of links that are looked for."""
 
-CLEARLY = 0.8
-"""Of what is left unexplained without a bucket: more than so much with one, and there is none."""
+DOUBT = 20.0
+"""By so much more than chance a bucket must raise the logarithm of the likelihood, twice over."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,9 @@ def fit_link(cluster: Cluster, moved: Moved, ping_ns: float | None = None) -> tu
         lambda burst: with_bucket(burst)[1], bounds=(valley / step, valley * step), method="bounded"
     )
     found, bucket_cost = with_bucket(float(best.x))
-    if bucket_cost >= CLEARLY * cost:
+    # As Schwarz's criterion weighs one more term, and more: what is believed in must stand out from the noise.
+    count, exact = len(moved), 1e-6 * len(moved)
+    if count * np.log((cost + exact) / (bucket_cost + exact)) < np.log(count) + DOUBT:
         return cluster.joined_by(plain), moved
     return cluster.joined_by(found), fit.moved
 
@@ -196,9 +198,8 @@ class _Fit:
         wire = self.by_inverse * inverse
         predicted = self.still + self.by_latency * latency + wire - np.minimum(self.moved.saved, wire)
         errors = self.weights * np.log(np.maximum(predicted, 1.0) / np.maximum(self.moved.ns, 1.0))
-        # As often as there are errors: one alone would be taken for an outlier.
-        held = np.full(len(errors), HOLD * np.log2(latency / max(self.usual_ns, 1.0)))
-        return np.concatenate((errors, held))
+        held = np.sqrt(len(errors)) * HOLD * np.log2(latency / max(self.usual_ns, 1.0))
+        return np.append(errors, held)
 
     def bank(self, link: Link) -> None:
         """Work out what the buckets of such links had saved up before each batch."""

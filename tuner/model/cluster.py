@@ -65,8 +65,6 @@ class Cluster:
         control_ns: From the last rank's announcement to the decision, for each level of the tree of ranks.
         control_fan: Children of a rank in that tree.
         algorithm: Of allreduces between hosts; `AUTO` as the runtime chooses.
-        cores: Processor cores that all ranks share, as on a machine that plays many hosts; else there are enough.
-        cpu_ns: Processor time of a byte that a rank sends and receives.
         rules: What it chooses by size, ranks and links, as in `ringtune.algorithms`; none: the built-in table.
     """
 
@@ -81,8 +79,6 @@ class Cluster:
     control_fan: int = 8
     algorithm: str = AUTO
     rules: tuple[Rule, ...] = ()
-    cores: float = math.inf
-    cpu_ns: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the shape and the words.

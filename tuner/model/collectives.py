@@ -8,6 +8,7 @@ native/collective/algorithm.h.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ringtune.algorithms import Rule
 from ringtune.tuner.model.cluster import AUTO, Cluster, Link
@@ -113,9 +114,15 @@ def allreduce_ns(size: float, cluster: Cluster) -> float:
     if name == HIERARCHICAL:
         return _levels_ns(size, cluster)
     if name == RING:
-        return ring_ns(size, cluster.ranks, cluster.network)
+        return ring_ns(size, cluster.ranks, replace(cluster.network, latency_ns=_hop_ns(cluster)))
     way_out = Link(cluster.network.latency_ns, cluster.network.bytes_per_s / cluster.local)
     return _BY_NAME[name](size, cluster.ranks, way_out)
+
+
+def _hop_ns(cluster: Cluster) -> float:
+    """Latency of a step of the ring: of all hops one a host goes over the network, the others stay within."""
+    inside = cluster.ranks - cluster.hosts
+    return (cluster.hosts * cluster.network.latency_ns + inside * cluster.memory.latency_ns) / cluster.ranks
 
 
 def _levels_ns(size: float, cluster: Cluster) -> float:
@@ -143,15 +150,6 @@ def batch_ns(size: float, alone: bool, planned: bool, cluster: Cluster) -> float
     if in_place and planned:
         before = math.ceil(math.log2(cluster.ranks)) * cluster.network.latency_ns
     return cluster.batch_ns + before + allreduce_ns(size, cluster)
-
-
-def busy_ns(size: float, alone: bool, cluster: Cluster) -> float:
-    """The least time of a batch where ranks outnumber the cores: what all of them have to do, shared by these."""
-    if cluster.cores >= cluster.ranks or cluster.hosts == 1:
-        return 0.0
-    moved = allreduce_ns(size, cluster.joined_by(Link(0.0, 1e9)))
-    copied = 0.0 if alone and size >= VOTES_FIRST_BYTES else size * cluster.copies_ns
-    return (moved * cluster.cpu_ns + copied) * cluster.ranks / cluster.cores
 
 
 def wire_ns(size: float, cluster: Cluster) -> float:

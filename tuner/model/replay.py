@@ -15,7 +15,7 @@ from itertools import pairwise
 from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.knobs import Knobs
 from ringtune.tuner.model.cluster import Cluster
-from ringtune.tuner.model.collectives import HIERARCHICAL, batch_ns, busy_ns, wire_ns
+from ringtune.tuner.model.collectives import HIERARCHICAL, batch_ns, wire_ns
 from ringtune.tuner.model.spread import expected_maximum
 from ringtune.tuner.model.workload import Gradient, Workload
 
@@ -147,8 +147,7 @@ class _Channel:
         begin = max(self.free, not_before)
         size = sum(gradient.bytes for gradient in batch)
         taken = batch_ns(size, len(batch) == 1, self.planned, self.cluster)
-        taken -= self._made_up(size, taken, begin - self.free)
-        self.free = begin + max(taken, busy_ns(size, len(batch) == 1, self.cluster))
+        self.free = begin + taken - self._made_up(size, taken, begin - self.free)
         overlapped = min(self.free, self.compute_end + self.stolen) - begin
         self.stolen += self.cluster.contention * max(overlapped, 0.0)
         self.batches.append(Batch(size, len(batch), begin, self.free))
