@@ -189,10 +189,10 @@ class OnlineTuner:
 
     def _search(self, stored: Stored) -> Steps:
         for knobs, source in self._known(stored):
-            if len(self.trials) < self._options.max_trials and (yield from self._affordable()):
+            if len(self.trials) < self._scaled_trials and (yield from self._affordable()):
                 yield from self._trial(knobs, source, token=None)
         best, stale = self._best().ratio, 0
-        while len(self.trials) < self._options.max_trials and stale < self._options.patience:
+        while len(self.trials) < self._scaled_trials and stale < self._options.patience:
             if not (yield from self._affordable()):
                 return
             suggestion = yield from self._suggestion()
@@ -203,10 +203,16 @@ class OnlineTuner:
             stale = 0 if progress >= self._options.min_gain else stale + 1
             best = min(best, self._best().ratio)
 
+    @property
+    def _scaled_trials(self) -> int:
+        """Trials for knobs with a scale: up to a quarter of all is kept for switches, where there are any."""
+        most = self._options.max_trials
+        return most - min(len(self._space.alternatives(self._default)), most // 4)
+
     def _try_switches(self) -> Steps:
         """Try the switches one by one from the best setting so far, going on from each that is better."""
         tried = {trial.knobs for trial in self.trials}
-        for _ in range(self._options.switch_trials):
+        while len(self.trials) < self._options.max_trials:
             best = self._best()
             open_ones = [knobs for knobs in self._space.alternatives(best.knobs) if knobs not in tried]
             if not open_ones or not (yield from self._affordable()):

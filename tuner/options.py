@@ -16,7 +16,6 @@ class OnlineOptions:
         steps_per_trial: Steps counted in a trial.
         warmup_steps: First steps of the job that are discarded.
         settle_steps: Steps discarded after every change of knobs; at least 1.
-        switch_trials: Further trials for switches, from the best setting that the scales have given.
         patience: The search ends after this many trials of the sampler without progress.
         min_gain: Share of the step time that counts as progress.
         block_ns: Least time a setting runs in a block of the confirmation: the operating system's disturbances last for
@@ -37,7 +36,6 @@ class OnlineOptions:
     steps_per_trial: int = 10
     warmup_steps: int = 5
     settle_steps: int = 2
-    switch_trials: int = 6
     patience: int = 6
     min_gain: float = 0.01
     block_ns: int = 100_000_000

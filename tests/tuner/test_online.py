@@ -217,10 +217,11 @@ def test_switches_are_tried_from_the_best_setting_and_kept_where_they_help() -> 
     """Without a plan it is faster; from there on the cache is tried too, and is slower."""
     faster = replace(FAST, plan=0)
     space = Space.around(DEFAULTS, place=Surroundings())
-    tuner = OnlineTuner(space, FakeAdvisor([FAST], stored=ENOUGH), OnlineOptions(max_trials=2, steps_per_trial=6))
+    tuner = OnlineTuner(space, FakeAdvisor([FAST], stored=ENOUGH), OnlineOptions(max_trials=4, steps_per_trial=6))
     times = {FAST: 8e6, faster: 7e6, replace(faster, cache_capacity=0): 9e6}
     play(tuner, SimulatedRun(Table(times), QUIET, DEFAULTS, 0))
     made = [(trial.source, trial.knobs) for trial in tuner.trials]
+    assert len(made) == 4, "switches count among the trials"
     assert made[2:] == [("switch", faster), ("switch", replace(faster, cache_capacity=0))]
     assert tuner.result is not None and tuner.result.knobs == faster
 
