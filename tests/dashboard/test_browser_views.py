@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import threading
 from pathlib import Path
 from urllib.parse import quote
 
@@ -11,6 +12,7 @@ import pytest
 
 from ringtune import layout
 from ringtune.dashboard.pictures import serving
+from ringtune.dashboard.server import ServeOptions, Server
 from tests.dashboard.conftest import Visit
 from tests.dashboard.folders import HOSTILE, change, sampled, training, tuned
 
@@ -195,3 +197,27 @@ def test_hostile_names_and_broken_files_stay_texts_on_every_page(visit: Visit, t
         assert visit.outside(address) == []
     assert dialogs == []
     assert [text for text in visit.complaints if "ERR_CONNECTION_REFUSED" not in text] == []
+
+
+def test_under_a_sub_path_and_with_a_token_a_cell_leads_to_the_timeline(
+    visit: Visit, root: Path, runs: dict[str, Path]
+) -> None:
+    server = Server(ServeOptions(root, port=0, token="a-long-enough-token", prefix="/tools/rt/"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    page = visit.page
+    try:
+        page.goto(server.url)
+        page.click("text=resnet50")
+        page.click("#tab-stragglers")
+        page.wait_for_selector("#stragglers-grid .ag-row")
+        page.mouse.click(*_cell(visit, 40, "rank 3"))
+        page.wait_for_url("**/tools/rt/run/*/timeline?from=*")
+        page.wait_for_selector("#timeline-graph >> text=step 40")
+        assert "token" not in page.url
+        assert visit.complaints == []
+        assert visit.outside(server.url.split("?")[0].removesuffix("/tools/rt/")) == []
+    finally:
+        page.goto("about:blank")
+        server.close()
+        thread.join(5)
