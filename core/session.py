@@ -291,8 +291,7 @@ class Session:
         if self.closed or os.getpid() != self._pid:  # a forked child holds only a copy
             return
         self.closed = True
-        if state.current is self:
-            state.current = None
+        state.current = None if state.current is self else state.current
         self._extensions.on_close()
         self._meters.close()
         for leave in (self.stop_timeline, lambda: self.runtime.shutdown(_LEAVE_TIMEOUT_NS)):
@@ -302,7 +301,10 @@ class Session:
                 _warn(f"[rank {self.rank}] while leaving the job: {error}")
         self._extensions.after_close()
         if self.run_folder is not None and self.rank == 0 and not self.config.launcher:
-            runfolder.finish(self.run_folder, exit_code())
+            try:
+                runfolder.finish(self.run_folder, exit_code())
+            except RingtuneError as error:  # a full disk is no reason to fail a job that has trained
+                _warn(f"[rank 0] how the job ended is not noted: {error}")
 
     def begin(self) -> None:
         """Start what the settings ask for: run folder, timeline, extensions."""

@@ -11,10 +11,11 @@
 namespace ringtune {
 namespace {
 
-constexpr off_t kSpareBytes = 4096;  // of the disk, behind the file, for its end
+constexpr off_t kSpareBytes = 64 << 10;  // of the disk, behind the file, for one more block and its end
 
 /// Every block can be unpacked as soon as it is written. A block that finds no room is held, because what is packed
-/// later builds on it; further blocks are lost until it has been written.
+/// later builds on it; further blocks are lost until it has been written. Behind the file some of the disk is kept,
+/// which only finish() uses: so the end, and with it the count of what was lost, finds room on a full disk.
 class GzipFile final : public ElementFile {
  public:
   explicit GzipFile(const std::string& path)
@@ -34,20 +35,27 @@ class GzipFile final : public ElementFile {
     text_bytes_ += buffer_.size();
     buffer_.clear();
     (void)write_held();
-    // A hint: where it is not understood, the end of a file on a full disk is missing.
-    (void)::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, end_, kSpareBytes);
   }
 
   void finish() override {
     buffer_ += "\n]\n";
     stream_.pack(buffer_, true, held_);
     buffer_.clear();
-    if (const int error = write_held()) throw_trace_io("write", path_, error);
+    if (const int error = write_out()) throw_trace_io("write", path_, error);
+    (void)!::ftruncate(fd_.get(), end_);  // gives back what was kept
   }
 
  private:
   /// 0, or why it cannot be written now.
   int write_held() noexcept {
+    if (held_.empty()) return 0;
+    // Where this is not understood, the end of a file on a full disk is missing.
+    const auto wanted = static_cast<off_t>(held_.size()) + kSpareBytes;
+    if (::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, end_, wanted) != 0 && errno == ENOSPC) return ENOSPC;
+    return write_out();
+  }
+
+  int write_out() noexcept {
     for (std::size_t at = 0; at < held_.size();) {
       const ssize_t written = ::pwrite(fd_.get(), held_.data() + at, held_.size() - at, end_ + static_cast<off_t>(at));
       if (written < 0 && errno == EINTR) continue;

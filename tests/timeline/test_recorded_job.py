@@ -7,7 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -24,7 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
 
 
-def run_job(folder: Path, hosts: tuple[str, ...], *options: str) -> list[tuple[int, str]]:
+def run_job(
+    folder: Path, hosts: tuple[str, ...], *options: str, changes: Mapping[str, str] = MappingProxyType({})
+) -> list[tuple[int, str]]:
     """Run one rank a host name with the timeline on; return exit codes and stderr by rank."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -42,6 +46,7 @@ def run_job(folder: Path, hosts: tuple[str, ...], *options: str) -> list[tuple[i
             "RINGTUNE_RUN_DIR": str(folder / "run"),
             "RINGTUNE_TIMELINE": str(folder / "trace.json"),
             "RINGTUNE_TIMELINE_MARK_CYCLES": "1",
+            **changes,
         }
         command = [sys.executable, "-m", "tests.timeline.recorded_job", *options]
         ranks.append(

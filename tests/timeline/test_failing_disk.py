@@ -1,0 +1,88 @@
+"""Recording onto a disk that fails the job: training goes on, what is lost is counted and said."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ringtune import layout
+from ringtune.timeline.cli import timeline
+from ringtune.timeline.reader import read
+from ringtune.timeline.vocabulary import Stage
+from tests.conftest import missing
+from tests.timeline import recorded_job
+from tests.timeline.test_recorded_job import run_job
+
+STEPS = 2000
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 512 KiB."""
+    if os.geteuid() != 0:
+        missing("mounting a file system needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k", "ringtune-test", str(disk)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode:
+        missing(f"a tmpfs cannot be mounted: {made.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_a_full_disk_loses_spans_and_never_the_training(small_disk: Path, tmp_path: Path, packed: bool) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / layout.TIMELINE_FOLDER).symlink_to(small_disk)
+    (small_disk / "ballast").write_bytes(bytes((240 if packed else 0) << 10))
+    results = run_job(tmp_path, ("a", "a"), f"--steps={STEPS}", changes={"RINGTUNE_TIMELINE_GZIP": str(int(packed))})
+    assert [code for code, _ in results] == [0, 0], results
+    for _, error in results:
+        assert "No space left on device" in error
+        assert "the timeline has gaps" in error
+    trace = read(tmp_path / "trace.json")
+    for part in trace.parts:
+        assert part.dropped > 0
+        # Each tensor is negotiated and queued, each step a span: whatever is not there was counted.
+        spans = trace.spans.of_rank(part.rank)
+        assert len(spans) > 0
+        assert len(spans.of_stage(Stage.STEP)) < STEPS
+        assert len(spans) + part.dropped >= STEPS * (2 * len(recorded_job.NAMES) + 1)
+    said = CliRunner().invoke(timeline, ["summary", str(tmp_path / "trace.json")], catch_exceptions=False)
+    assert said.exit_code == 0
+    assert "were dropped while recording: sums are too small" in " ".join(said.output.split())
+
+
+def test_a_run_folder_on_a_full_disk_ends_no_job(small_disk: Path, tmp_path: Path) -> None:
+    results = run_job(tmp_path, ("a", "a"), f"--steps={STEPS}", changes={"RINGTUNE_RUN_DIR": str(small_disk / "run")})
+    assert [code for code, _ in results] == [0, 0], results
+    assert all("No space left on device" in error and "Traceback" not in error for _, error in results)
+
+
+def test_a_packed_part_of_a_killed_rank_is_read_up_to_its_last_block(tmp_path: Path) -> None:
+    results = run_job(tmp_path, ("a", "a"), "--dies", changes={"RINGTUNE_TIMELINE_GZIP": "1"})
+    assert results[1][0] == -signal.SIGKILL
+    assert results[0][0] != 0
+    part = layout.timeline_part(tmp_path / "run", 1)
+    assert not part.exists()
+    torn = read(part.with_name(part.name + ".gz"))
+    assert torn.parts[0].truncated
+    # It died when it had seen its first step on the disk.
+    assert 0 in torn.spans.of_stage(Stage.STEP).step.tolist()
+    trace = read(tmp_path / "trace.json")
+    assert [part.truncated for part in trace.parts] == [False, True]
+    assert len(trace.spans.of_rank(1)) == len(torn.spans)
+    assert "the part of rank 1 ends early" in results[0][1]
+    said = CliRunner().invoke(timeline, ["summary", str(tmp_path / "run")], catch_exceptions=False)
+    assert "ends early" in said.output
