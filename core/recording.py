@@ -65,7 +65,6 @@ class Recording:
         part.parent.mkdir(parents=True, exist_ok=True)
         if not self._cleared:
             self._clear(part)
-        self.file = Path(path).absolute() if path is not None else layout.timeline_file(run)
         with native.translated():
             session.runtime.start_timeline(
                 str(part),
@@ -74,6 +73,7 @@ class Recording:
                 gzip=config.timeline_gzip,
                 rotate_bytes=config.timeline_rotate_bytes,
             )
+        self.file = Path(path).absolute() if path is not None else layout.timeline_file(run)
         if session.rank == 0 and path is not None:
             runfolder.update(run, labels={"timeline": str(self.file)})
 
