@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from ringtune import layout
-from ringtune.dashboard.data import trace
+from ringtune.dashboard.data import timeline_prepare, trace
 from ringtune.dashboard.pictures import serving
 from ringtune.timeline.generate_long import generate_long, schedule_of
 from ringtune.timeline.merge import merge
@@ -85,6 +87,14 @@ def test_a_large_timeline_shows_how_far_it_is_and_then_itself(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(trace, "LARGE_BYTES", 1)
+    seen, follow = threading.Event(), timeline_prepare._follow
+
+    def follow_when_seen(*job: Any) -> None:
+        """However fast the machine is, the preparation does not begin before the page has shown it."""
+        seen.wait(60)
+        follow(*job)
+
+    monkeypatch.setattr(timeline_prepare, "_follow", follow_when_seen)
     run = tmp_path / "runs" / "long-20260101-000000"
     merge(generate_long(*schedule_of(20_000, 2)).write(tmp_path / "parts"), layout.timeline_file(run))
     layout.run_file(run).write_text('{"format": 1, "name": "long", "status": "finished", "size": 2}')
@@ -92,6 +102,7 @@ def test_a_large_timeline_shows_how_far_it_is_and_then_itself(
         visit.page.goto(f"{address}run/{run.name}/timeline")
         visit.page.wait_for_selector("text=Preparing the timeline >> visible=true")
         visit.page.wait_for_selector("#timeline-progress")
+        seen.set()
         visit.page.wait_for_selector(SPANS, state="attached", timeout=60_000)
         visit.page.wait_for_selector("#timeline-note >> text=spans in")
         assert visit.page.locator("#timeline-progress").count() == 0
