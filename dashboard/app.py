@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,8 +34,6 @@ from ringtune.dashboard.units import plain
 
 PULSE_MS = 800
 """How often a page asks whether something changed; when nothing did, the answer is empty."""
-SLOW_MS = 6000
-"""What is dear to draw follows the stamp at most this often: a page must not cost the job's machine a per cent."""
 
 PAGES: Mapping[str, ModuleType] = {
     "runs": runs,
@@ -50,6 +48,10 @@ PAGES: Mapping[str, ModuleType] = {
     "scaling": scaling,
 }
 """The module of every place: ``layout(context, route)`` and ``register(app, context)``."""
+
+
+NEWS: Mapping[str, Callable[[Context, Route], dict[str, Any]]] = {"overview": overview.news}
+"""What a page shows at every beat, as few texts: they travel with the stamp, so that a beat is one request."""
 
 
 def create_app(root: Path, prefix: str = "/") -> Dash:
@@ -105,7 +107,8 @@ def _frame(context: Context) -> dmc.MantineProvider:
             dcc.Interval(id="pulse", interval=PULSE_MS),
             dcc.Store(id="stamp"),
             dcc.Store(id="status"),
-            dcc.Store(id="slow", data={"every_ms": SLOW_MS}),
+            dcc.Store(id="news"),
+            dcc.Store(id="slow", data={}),
             dcc.Store(id="scheme", storage_type="local"),
             dmc.AppShell(
                 [dmc.AppShellHeader(header), dmc.AppShellMain(html.Div(id="page", className="rt-main"))],
@@ -128,13 +131,19 @@ def _register(app: Dash, context: Context) -> None:
         return page_of(context, route), _nav(route, context.prefix)
 
     @app.callback(
-        Output("stamp", "data"), Input("pulse", "n_intervals"), State("stamp", "data"), State("url", "pathname")
+        Output("stamp", "data"),
+        Output("news", "data"),
+        Input("pulse", "n_intervals"),
+        State("stamp", "data"),
+        State("url", "pathname"),
     )
-    def pulse(_beat: int | None, known: str | None, pathname: str | None) -> Any:
-        now = context.stamp(context.route(pathname, ""))
+    def pulse(_beat: int | None, known: str | None, pathname: str | None) -> tuple[str, dict[str, Any]]:
+        route = context.route(pathname, "")
+        now = context.stamp(route)
         if now == known:
             raise PreventUpdate  # an answer without content, where `no_update` would have one
-        return now
+        news = NEWS[route.page](context, route) if route.page in NEWS else {}
+        return now, {"path": pathname, "every_ms": context.pace_ms(route), **news}
 
     @app.callback(
         Output("run-head", "children"), Input("status", "data"), State("url", "pathname"), prevent_initial_call=True
@@ -157,6 +166,7 @@ def _register(app: Dash, context: Context) -> None:
         Input("stamp", "data"),
         Input("url", "pathname"),
         State("slow", "data"),
+        State("news", "data"),
     )
     follow_saving(app)
     app.clientside_callback(  # type: ignore[no-untyped-call]

@@ -80,12 +80,13 @@ def follow_saving(app: Dash) -> None:
     )
 
 
-def stat(label: str, value: str, note: str = "") -> dmc.Card:
-    """Return one number with its label and a line below."""
+def stat(label: str, value: str, note: str = "", at: int | None = None) -> dmc.Card:
+    """Return one number with its label and a line below; ``at``: its place among those that a beat changes."""
+    named = [{} if at is None else {"id": {"type": f"beat-{part}", "at": at}} for part in ("value", "note")]
     lines = [
         dmc.Text(label, size="xs", c="dimmed", className="rt-stat-label"),
-        dmc.Text(value, className="rt-stat-value"),
-        dmc.Text(note or "\u00a0", size="xs", c="dimmed"),
+        dmc.Text(value, className="rt-stat-value", **named[0]),
+        dmc.Text(note or "\u00a0", size="xs", c="dimmed", **named[1]),
     ]
     return dmc.Card(dmc.Stack(lines, gap=2), withBorder=True, radius="md", px="md", py="sm")
 

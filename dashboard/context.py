@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from ringtune import layout
 from ringtune.dashboard import places, routes
-from ringtune.dashboard.data import compare, job, scaling, scaling_runs, timeline_store, trace, tuning
+from ringtune.dashboard.data import compare, job, machine, scaling, scaling_runs, timeline_store, trace, tuning
 from ringtune.dashboard.data.analysis import Analysis, analyse, open_analysis
 from ringtune.dashboard.data.cache import Cache
 from ringtune.dashboard.data.compare import Contrast
 from ringtune.dashboard.data.files import Signature, Unreadable, listing, signature
+from ringtune.dashboard.data.machine import MachineTable
 from ringtune.dashboard.data.posterior import Learned, learned
 from ringtune.dashboard.data.runs import RunInfo, RunsFolder, UnknownRun, newest_walls
 from ringtune.dashboard.data.scaling import ScalingTable
@@ -32,6 +34,10 @@ from ringtune.tuner.model.calibrate import Model
 
 T = TypeVar("T")
 
+SLOW_MS = 6000
+"""Figures of a running job are drawn again at most this often."""
+DRAWING_REST = 300
+"""And after this many times the CPU time that drawing them took: a page must not cost the job's machine a per cent."""
 REST = 100
 """A growing timeline is read again after this many times the time that reading it took: one per cent of a core."""
 
@@ -54,6 +60,7 @@ class Context:
     _analyses: Cache = field(default_factory=lambda: Cache(capacity=8))
     _preparations: Preparations = field(default_factory=Preparations)
     _fresh_until: dict[Path, tuple[float, Signature]] = field(default_factory=dict)
+    _drawing_s: dict[tuple[str, str], float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def route(self, pathname: str | None, search: str | None) -> Route:
@@ -71,6 +78,11 @@ class Context:
         """Return the steps of a run written so far; only new lines are read."""
         reader = self._steps.get(run.path, None, lambda: StepReader(run.path))
         return reader.read()
+
+    def machines(self, run: RunInfo) -> MachineTable:
+        """Return the machines of a run's ranks."""
+        files = listing(run.path, run.path / layout.MACHINE_FOLDER, ".json")
+        return self._small.get(("machines", run.path), signature(files), lambda: machine.data(run))
 
     def system(self, run: RunInfo) -> System:
         """Return what ranks and machines of a run used so far; only new samples are read."""
@@ -230,13 +242,27 @@ class Context:
         """
         if not route.run:
             return str(hash(self.folder.stamp()))
-        path = self.folder.paths().get(route.run)
-        if path is None:
+        run = self.run(route)
+        if run is None:
             return "gone"
+        path = run.path
         shown = (self._timeline_state(path), self._progress(path)) if route.page in places.TIMELINE_PAGES else ()
         files = signature(places.shown_files(route.page, path))
-        status = getattr(self.run(route), "status", "")
-        return f"{status} {hash(signature([layout.run_file(path)]))}:{hash((files, shown))}"
+        return f"{run.status} {hash(signature([layout.run_file(path)]))}:{hash((files, shown))}"
+
+    @contextlib.contextmanager
+    def drawing(self, route: Route) -> Iterator[None]:
+        """Measure what the drawing of a page's figures costs; `pace_ms` goes by it."""
+        begin = time.thread_time()
+        yield
+        with self._lock:
+            self._drawing_s[route.page, route.run] = time.thread_time() - begin
+
+    def pace_ms(self, route: Route) -> int:
+        """Return how many milliseconds a page waits before it draws its figures again."""
+        with self._lock:
+            took = self._drawing_s.get((route.page, route.run), 0.0)
+        return max(SLOW_MS, round(1000 * DRAWING_REST * took))
 
     def _progress(self, run: Path) -> float:
         """How far the preparation of a run's timeline is; 0 when none is needed."""

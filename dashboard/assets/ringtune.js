@@ -18,13 +18,26 @@ window.dash_clientside.ringtune = {
     return status === known ? window.dash_clientside.no_update : status;
   },
   // Follows the stamp, but no more often than every so many milliseconds, and at once on another page.
-  slowly: function (_beat, stamp, path, slow) {
+  slowly: function (_beat, stamp, path, slow, news) {
     const now = Date.now();
     const same = slow.path === path;
-    if (!stamp || (same && (slow.stamp === stamp || now - slow.at < slow.every_ms))) {
+    if (!stamp || !news || (same && (slow.stamp === stamp || now - slow.at < news.every_ms))) {
       return window.dash_clientside.no_update;
     }
-    return { every_ms: slow.every_ms, stamp: stamp, path: path, at: now };
+    return { stamp: stamp, path: path, at: now };
+  },
+  // Writes the numbers that came with a beat into the cards that are there; where these are others (a status, a
+  // problem, the first step), asks the server for the cards, by their new shape.
+  numbers: function (news, values, _notes, shape) {
+    const none = window.dash_clientside.no_update;
+    const rest = [values.map(() => none), values.map(() => none)];
+    if (!news || !news.numbers || news.path !== window.location.pathname) {
+      return [...rest, none];
+    }
+    if (news.shape !== shape || news.numbers.length !== values.length) {
+      return [...rest, news.shape === shape ? none : news.shape];
+    }
+    return [news.numbers.map((one) => one[1]), news.numbers.map((one) => one[2] || "\u00a0"), none];
   },
   // Leads to another page, as a link does: Dash's own links tell its router in the same way.
   go: function (href) {

@@ -7,7 +7,7 @@ import re
 import socket
 import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from ringtune.errors import RingtuneError
 
 RUN_LIMIT = 5000
 SILENT_AFTER_NS = 10 * 60 * 10**9
+LOOK_AGAIN_S = 2.0
+"""How long it is believed that a run of other machines goes on, and that one of this machine writes."""
 _TAIL_BYTES = 96 * 2**10
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM"}
 
@@ -90,7 +92,9 @@ class RunsFolder:
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
-        self.cache = Cache(capacity=64)
+        self._known: dict[str, Path] = {}
+        self._described = Cache(capacity=RUN_LIMIT)
+        self._watches: dict[Path, _Watch] = {}
         self._rows = Cache(capacity=RUN_LIMIT)
 
     def paths(self) -> dict[str, Path]:
@@ -109,11 +113,17 @@ class RunsFolder:
         return found
 
     def find(self, run_id: str) -> RunInfo:
-        """Return a run by its id; the id is only looked up, never joined to a path."""
-        path = self.paths().get(run_id)
+        """Return a run by its id; the id is only looked up, never joined to a path.
+
+        The folder is searched only for an id that was not found before: a watched page asks again and again.
+        """
+        path = self._known.get(run_id)
+        if path is None or not layout.is_run(path) or path.is_symlink() or path.parent.is_symlink():
+            self._known = self.paths()
+            path = self._known.get(run_id)
         if path is None:
             raise UnknownRun(f"There is no run {plain(run_id)!r} below {self.root}")
-        return read_run(run_id, path)
+        return self._info(run_id, path)
 
     def rows(self) -> list[RunRow]:
         """Return all runs, the newest first."""
@@ -128,10 +138,20 @@ class RunsFolder:
         )
 
     def _row(self, run_id: str, path: Path) -> RunRow:
-        info = read_run(run_id, path)
+        info = self._info(run_id, path)
         log = layout.step_log(path, 0)
         steps, step_ns = self._rows.get(run_id, signature([log]), lambda: newest_steps(path, log))
         return RunRow(info, steps, step_ns)
+
+    def _info(self, run_id: str, path: Path) -> RunInfo:
+        """Return what `read_run` does, with ``run.json`` read only when it changed."""
+        state = signature([layout.run_file(path)])
+        described = self._described.get((run_id, path), state, lambda: _described(run_id, path))
+        if described.status != "live":
+            return described
+        if path not in self._watches and len(self._watches) >= RUN_LIMIT:
+            self._watches.clear()
+        return _watched(described, self._watches.setdefault(path, _Watch(path)))
 
 
 def _folders(parent: Path) -> list[Path]:
@@ -145,11 +165,22 @@ def _folders(parent: Path) -> list[Path]:
 
 def read_run(run_id: str, path: Path) -> RunInfo:
     """Return what a run's folder says about it; a broken ``run.json`` gives a run with status ``unreadable``."""
+    return _watched(_described(run_id, path), _Watch(path))
+
+
+def _watched(info: RunInfo, watch: _Watch) -> RunInfo:
+    """Return a run, as lost when it says that it runs and nothing does."""
+    gone = watch.gone() if info.status == "live" else ""
+    return replace(info, status="lost", ending=gone) if gone else info
+
+
+def _described(run_id: str, path: Path) -> RunInfo:
+    """Return what ``run.json`` says."""
     try:
         document = read_document(path, layout.run_file(path))
     except Unreadable as error:
         return RunInfo(run_id, path, plain(path.name), "unreadable", str(error), problems=(str(error),))
-    status, ending = _status(path, document)
+    status, ending = _status(document)
     labels = {key: value for key, value in mapping(document.get("labels")).items() if key != "timeline"}
     known = integer(document.get("format"), layout.FORMAT) <= layout.FORMAT
     newer = f"{layout.RUN_FILE} has a newer format than this ringtune knows; some values may be missing"
@@ -180,7 +211,7 @@ def _tag(key: str, value: object) -> str:
     return plain(key, 40) if value in (True, "", None) else f"{plain(key, 40)}={plain(value, 40)}"
 
 
-def _status(path: Path, document: dict[str, Any]) -> tuple[str, str]:
+def _status(document: dict[str, Any]) -> tuple[str, str]:
     """Return the status of a run and how it ended, in words."""
     said = document.get("status")
     code = document.get("exit_code")
@@ -191,8 +222,7 @@ def _status(path: Path, document: dict[str, Any]) -> tuple[str, str]:
     if said == "failed":
         return "failed", f"{_exit_words(code)}{after}"
     if said == "running":
-        gone = _gone(path)
-        return ("lost", gone) if gone else ("live", "")
+        return "live", ""
     return "unreadable", "its status is none that ringtune knows"
 
 
@@ -206,17 +236,40 @@ def _exit_words(code: object) -> str:
     return f"failed with exit code {number}"
 
 
-def _gone(path: Path) -> str:
-    """Return why a run that says it is running is not, or an empty text when it may well be."""
-    here = [m for m in _machines(path) if m.get("host") == socket.gethostname() and integer(m.get("pid")) > 0]
-    if here and not any(Path(f"/proc/{integer(m.get('pid'))}").exists() for m in here):
-        return "lost: its processes are gone, it was killed"
-    changed = [layout.run_file(path), *listing(path, layout.step_logs(path), ".jsonl")]
-    changed += listing(path, layout.timeline_parts(path), ".json")
-    silent_ns = time.time_ns() - max((entry[1] for entry in signature(changed)), default=0)
-    if silent_ns > SILENT_AFTER_NS:
-        return f"lost: wrote nothing for {long_duration(silent_ns)}"
-    return ""
+class _Watch:
+    """Looks whether a run that says it is running does, again and again: mostly one look at one process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._processes: list[Path] = []
+        self._looked = -LOOK_AGAIN_S
+
+    def gone(self) -> str:
+        """Return why the run does not go on, or an empty text when it may well do."""
+        if self._processes and not _any_there(self._processes):
+            self._looked = -LOOK_AGAIN_S  # it may have been started again
+        if time.monotonic() < self._looked + LOOK_AGAIN_S:
+            return ""
+        machines = _machines(self._path)
+        here = [one for one in machines if one.get("host") == socket.gethostname() and integer(one.get("pid")) > 0]
+        self._processes = [Path(f"/proc/{integer(one.get('pid'))}") for one in here]
+        if here and not _any_there(self._processes):
+            return "lost: its processes are gone, it was killed"
+        silent_ns = time.time_ns() - _last_written_ns(self._path)
+        if silent_ns > SILENT_AFTER_NS:
+            return f"lost: wrote nothing for {long_duration(silent_ns)}"
+        self._looked = time.monotonic()
+        return ""
+
+
+def _any_there(paths: list[Path]) -> bool:
+    return any(path.exists() for path in paths)
+
+
+def _last_written_ns(path: Path) -> int:
+    files = [layout.run_file(path), *listing(path, layout.step_logs(path), ".jsonl")]
+    files += listing(path, layout.timeline_parts(path), ".json")
+    return max((entry[1] for entry in signature(files)), default=0)
 
 
 def _machines(path: Path) -> list[dict[str, Any]]:

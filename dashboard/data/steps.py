@@ -79,8 +79,8 @@ class StepReader:
                 except Unreadable as error:
                     problems.append(str(error))
             changed = [rank for rank, follower in self._followers.items() if self._taken(rank, follower)]
-            if changed or problems or self._table.problems:
-                problems += [line for follower in self._followers.values() for line in follower.problems]
+            problems += [line for follower in self._followers.values() for line in follower.problems]
+            if changed or tuple(problems) != self._table.problems:
                 ranks = [self._ranks[rank][1] for rank in sorted(self._ranks) if len(self._ranks[rank][1])]
                 self._table = Steps(tuple(ranks), tuple(problems))
             return self._table

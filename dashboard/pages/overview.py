@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, html, no_update
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
 from ringtune.dashboard.components import card, empty, facts, graph, problems, shown, stat, stats, table
 from ringtune.dashboard.context import Context
@@ -56,6 +56,7 @@ def layout(_context: Context, _route: Route) -> html.Div:
     )
     return html.Div(
         [
+            dcc.Store(id="overview-shape"),
             html.Div(id="overview-problems"),
             html.Div(id="overview-ending"),
             charts,
@@ -72,16 +73,16 @@ def layout(_context: Context, _route: Route) -> html.Div:
     )
 
 
-def stat_cards(summary: StepSummary, ranks: int) -> list[dmc.Card]:
-    """Return the numbers at the top of the page."""
+def numbers(summary: StepSummary, ranks: int) -> list[tuple[str, str, str]]:
+    """Return the numbers at the top of the page: label, value, and the line below."""
     spread = f"half within {duration(summary.low_ns)} to {duration(summary.high_ns)}"
     rate = size(summary.bytes_per_step * 1e9 / summary.median_ns) if summary.median_ns > 0 else "–"
-    cards = [
-        stat("Steps", count(summary.steps), f"on {count(ranks)} rank{'s' if ranks != 1 else ''}"),
-        stat("Step time, median", duration(summary.median_ns), spread),
-        stat("Exposed communication", percent(summary.exposed_share), "of the step"),
-        stat("Overlapped", percent(summary.overlapped_share), "of the communication"),
-        stat(
+    found = [
+        ("Steps", count(summary.steps), f"on {count(ranks)} rank{'s' if ranks != 1 else ''}"),
+        ("Step time, median", duration(summary.median_ns), spread),
+        ("Exposed communication", percent(summary.exposed_share), "of the step"),
+        ("Overlapped", percent(summary.overlapped_share), "of the communication"),
+        (
             "Reduced in a step",
             size(summary.bytes_per_step),
             f"in {number(summary.batches_per_step)} batches, {rate}/s",
@@ -90,10 +91,22 @@ def stat_cards(summary: StepSummary, ranks: int) -> list[dmc.Card]:
     if summary.latest_rank >= 0:
         late = summary.latest_lead >= LATE_FROM
         note = f"computes {percent(summary.latest_lead)} longer"
-        cards.append(
-            stat("Slowest rank", f"rank {summary.latest_rank}" if late else "none", note if late else "ranks are even")
+        found.append(
+            ("Slowest rank", f"rank {summary.latest_rank}" if late else "none", note if late else "ranks are even")
         )
-    return cards
+    return found
+
+
+def news(context: Context, route: Route) -> dict[str, Any]:
+    """Return the numbers of a beat, and the shape of what holds them: when it changes, the cards are made anew."""
+    run = context.run(route)
+    if run is None:
+        return {}
+    found = context.steps(run)
+    summary = steps.summary(found)
+    texts = numbers(summary, len(found.ranks)) if summary else []
+    shape = hash((run.path, run.status, run.problems, found.problems, *(label for label, _, _ in texts)))
+    return {"numbers": texts, "shape": str(shape)}
 
 
 def ending(run: RunInfo) -> list[Any]:
@@ -167,19 +180,20 @@ def register(app: Dash, context: Context) -> None:
         Output("overview-stats", "children"),
         Output("overview-charts", "style"),
         Output("overview-empty", "style"),
-        Input("stamp", "data"),
+        Input("overview-shape", "data"),
         State("url", "pathname"),
     )
-    def count_up(_stamp: str | None, pathname: str | None) -> tuple[Any, ...]:
+    def count_up(_shape: str | None, pathname: str | None) -> tuple[Any, ...]:
         run = context.run(context.route(pathname, ""))
         if run is None:
             return (no_update,) * 5
-        found, machines = context.steps(run), machine.data(run)
+        found, machines = context.steps(run), context.machines(run)
         summary = steps.summary(found)
+        texts = numbers(summary, len(found.ranks)) if summary else []
         return (
             problems([*run.problems, *found.problems, *machines.problems]),
             ending(run),
-            stats(stat_cards(summary, len(found.ranks))) if summary else None,
+            stats([stat(*one, at) for at, one in enumerate(texts)]),
             shown(summary),
             shown(not summary),
         )
@@ -194,14 +208,27 @@ def register(app: Dash, context: Context) -> None:
         State("url", "pathname"),
     )
     def draw(_slow: dict[str, Any] | None, scheme: str | None, pathname: str | None) -> tuple[Any, ...]:
-        run = context.run(context.route(pathname, ""))
+        route = context.route(pathname, "")
+        run = context.run(route)
         if run is None:
             return (no_update,) * 4
-        found, look = context.steps(run), scheme_of(scheme)
-        parts = steps.breakdown(found)
-        return (
-            figures.step_times(steps.lines(found), look, 280),
-            figures.breakdown(parts, look),
-            figures.phases(parts, look),
-            _fact_cards(run, machine.data(run)),
-        )
+        with context.drawing(route):
+            found, look = context.steps(run), scheme_of(scheme)
+            parts = steps.breakdown(found)
+            return (
+                figures.step_times(steps.lines(found), look, 280),
+                figures.breakdown(parts, look),
+                figures.phases(parts, look),
+                _fact_cards(run, context.machines(run)),
+            )
+
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ringtune", "numbers"),
+        Output({"type": "beat-value", "at": ALL}, "children"),
+        Output({"type": "beat-note", "at": ALL}, "children"),
+        Output("overview-shape", "data"),
+        Input("news", "data"),
+        State({"type": "beat-value", "at": ALL}, "children"),
+        State({"type": "beat-note", "at": ALL}, "children"),
+        State("overview-shape", "data"),
+    )

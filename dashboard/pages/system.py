@@ -73,11 +73,13 @@ def register(app: Dash, context: Context) -> None:
         inputs={"slow": Input("slow", "data"), "scheme": Input("scheme", "data"), "path": State("url", "pathname")},
     )
     def draw(slow: dict[str, Any] | None, scheme: str | None, path: str | None) -> dict[str, Any]:
-        run = context.run(context.route(path, ""))
+        route = context.route(path, "")
+        run = context.run(route)
         if run is None:
             return dict.fromkeys(_OUTPUTS, no_update)
-        found = context.system(run)
-        answers = drawn(found, scheme_of(scheme)) if found.ranks else dict.fromkeys(FIGURES, no_update)
+        with context.drawing(route):
+            found = context.system(run)
+            answers = drawn(found, scheme_of(scheme)) if found.ranks else dict.fromkeys(FIGURES, no_update)
         return {
             **answers,
             "gpu-card": shown(any(rank.gpus for rank in found.ranks)),

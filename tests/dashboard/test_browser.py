@@ -167,6 +167,9 @@ def test_a_running_job_is_followed_without_reloading(visit: Visit, tmp_path: Pat
         page.goto(f"{address}run/{quote(run.name)}")
         page.wait_for_selector("#run-status >> text=live")
         page.wait_for_selector("#overview-stats >> text=on 2 ranks")
+        page.wait_for_load_state("networkidle")
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.post_data or ""))
         for rank in (0, 1):
             log = layout.step_log(run, rank)
             last = json.loads(log.read_text().splitlines()[-1])
@@ -176,6 +179,9 @@ def test_a_running_job_is_followed_without_reloading(visit: Visit, tmp_path: Pat
                     last = {**last, "step": step, "begin_ns": last["end_ns"], "end_ns": last["end_ns"] + length}
                     stream.write(json.dumps(last) + "\n")
         page.wait_for_selector("#overview-stats >> text=50", timeout=6000)
+        # The numbers come with the beat that notices the new lines.
+        assert any("news.data" in body for body in asked)
+        assert not any("overview-stats.children" in body for body in asked)
         change(run, status="failed", exit_code=1)
         page.wait_for_selector("#run-status >> text=failed", timeout=6000)
         page.wait_for_selector("text=This run failed with exit code 1")

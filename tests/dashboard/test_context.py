@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from ringtune import layout
 from ringtune.dashboard import context as module
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.runs import RunsFolder
+from ringtune.dashboard.pages import overview
 from ringtune.dashboard.places import TABS, TIMELINE_PAGES
 from ringtune.dashboard.routes import Route
 from ringtune.timeline.generate import Schedule
@@ -69,3 +71,32 @@ def test_a_run_that_goes_away_is_gone(context: Context) -> None:
     layout.run_file(context.folder.rows()[0].info.path).unlink()
     assert context.run(route) is None
     assert context.stamp(route) == "gone"
+
+
+def test_what_is_dear_to_draw_is_drawn_less_often(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    route, other = only(context, "overview"), only(context, "system")
+    clock = iter((10.0, 10.001, 20.0, 20.1))
+    monkeypatch.setattr(module.time, "thread_time", lambda: next(clock))
+    assert context.pace_ms(route) == 6000
+    with context.drawing(route):
+        pass
+    assert context.pace_ms(route) == 6000
+    with context.drawing(route):
+        pass
+    assert context.pace_ms(route) == 30_000
+    assert context.pace_ms(other) == 6000
+
+
+def test_the_news_of_a_beat_have_another_shape_only_when_the_cards_do(context: Context) -> None:
+    route = only(context, "overview")
+    log = layout.step_log(context.folder.rows()[0].info.path, 0)
+    before = overview.news(context, route)
+    assert before["numbers"][0] == ("Steps", "3", "on 2 ranks")
+    last = json.loads(log.read_text().splitlines()[-1])
+    with log.open("a") as stream:
+        stream.write(json.dumps({**last, "step": 3}) + "\n")
+    grown = overview.news(context, route)
+    assert grown["numbers"][0] == ("Steps", "4", "on 2 ranks") and grown["shape"] == before["shape"]
+    with log.open("a") as stream:
+        stream.write("[1]\n")
+    assert overview.news(context, route)["shape"] != before["shape"]

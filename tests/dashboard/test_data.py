@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -189,6 +190,41 @@ def test_a_silent_run_is_lost(run: Path) -> None:
     for path in run.rglob("*"):
         os.utime(path, (old, old))
     assert read_run("x", run).ending.startswith("lost: wrote nothing for 1 h 00 min")
+
+
+def test_a_watched_run_is_lost_as_soon_as_its_last_process_is_gone_and_live_when_it_is_started_again(
+    run: Path,
+) -> None:
+    import socket
+
+    change(run, status="running", exit_code=None, ended_unix_ns=None)
+    folder = RunsFolder(run.parent)
+    job = subprocess.Popen(["sleep", "60"])
+    for rank, pid in enumerate((2**22 + 1, 2**22 + 2, job.pid)):
+        layout.machine_file(run, rank).write_text(json.dumps({"host": socket.gethostname(), "pid": pid}))
+    assert folder.find(run.name).status == "live"
+    job.kill()
+    job.wait()
+    assert folder.find(run.name).status == "lost"
+    layout.machine_file(run, 0).write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
+    assert folder.find(run.name).status == "live"
+
+
+def test_a_run_is_found_again_without_a_search_and_not_behind_a_link(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunsFolder(run.parent)
+    searched: list[int] = []
+    search = folder.paths
+    monkeypatch.setattr(folder, "paths", lambda: [searched.append(1), search()][1])
+    assert folder.find(run.name) is folder.find(run.name)
+    assert len(searched) == 1
+    change(run, name="other")
+    assert folder.find(run.name).name == "other"
+    run.rename(run.parent / ".elsewhere")
+    run.symlink_to(run.parent / ".elsewhere")
+    with pytest.raises(UnknownRun):
+        folder.find(run.name)
 
 
 def test_runs_are_found_two_levels_deep_and_alone(tmp_path: Path) -> None:

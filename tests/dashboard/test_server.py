@@ -133,8 +133,8 @@ def test_a_quiet_page_costs_an_empty_answer(url: str) -> None:
     def beat(stamp: str | None) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(host, timeout=10)
         body = {
-            "output": "stamp.data",
-            "outputs": {"id": "stamp", "property": "data"},
+            "output": "..stamp.data...news.data..",
+            "outputs": [{"id": "stamp", "property": "data"}, {"id": "news", "property": "data"}],
             "inputs": [{"id": "pulse", "property": "n_intervals", "value": 1}],
             "state": [
                 {"id": "stamp", "property": "data", "value": stamp},
