@@ -6,6 +6,8 @@ timeline is recognised by its first event; its processes are tensors, all seen b
 
 from __future__ import annotations
 
+import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +23,10 @@ Event = Mapping[str, Any]
 _INSTANT_PHASES = frozenset("iIRn")
 _IGNORED_PHASES = frozenset("stfCNODPcvVSTF(),")
 """Flow arrows, counters of other tools, samples, clock syncs: they carry no span."""
+
+
+_BITS = re.compile(r"(?:8|16|32|64|bool)$")
+_SHAPE = re.compile(r"\[(?:\d{1,12}(?:, ?\d{1,12})*)?\]")
 
 
 class Collector:
@@ -90,7 +96,7 @@ class Collector:
             self._tracks[(event.get("pid"), event.get("tid"))].append(event)
         elif phase == "E":
             begin = self._close(self._tracks, (event.get("pid"), event.get("tid")))
-            pairs.append((self._of_tensor(begin) if self.horovod else begin, event["ts"]))
+            pairs.append((self._of_tensor(begin, event.get("args")) if self.horovod else begin, event["ts"]))
         elif phase in _INSTANT_PHASES:
             self._instant(event, pairs)
         elif phase == "M":
@@ -140,10 +146,10 @@ class Collector:
             if "name" in args:
                 self.process_names[pid] = str(args["name"])
 
-    def _of_tensor(self, begin: Event) -> Event:
-        """A span of Horovod: the process is the tensor, the observer rank 0."""
+    def _of_tensor(self, begin: Event, about: Any) -> Event:
+        """A span of Horovod: the process is the tensor, the observer rank 0; an operation's end tells its shape."""
         tensor = self.process_names.get(begin.get("pid"), "")
-        return {**begin, "pid": 0, "args": {"tensor": tensor}}
+        return {**begin, "pid": 0, "args": {"tensor": tensor, "bytes": _bytes_of(about)}}
 
     def _arrival(self, event: Event) -> bool:
         """Whether the event is Horovod's tick of a rank; it is kept as an instant."""
@@ -154,6 +160,17 @@ class Collector:
         at_ns = int(nanoseconds([moment])[0])
         self.instants.append(Instant(ARRIVAL, "arrival", int(name), at_ns, {"tensor": tensor}))
         return True
+
+
+def _bytes_of(about: Any) -> int:
+    """Bytes of a tensor such as `{"dtype": "float32", "shape": "[4, 3]"}`; 0 where the end does not say."""
+    if not isinstance(about, dict):
+        return 0
+    kind, shape = _BITS.search(str(about.get("dtype", ""))), str(about.get("shape", ""))
+    if kind is None or not _SHAPE.fullmatch(shape):
+        return 0
+    bits = 8 if kind[0] == "bool" else int(kind[0])
+    return min(math.prod(map(int, re.findall(r"\d+", shape))) * bits // 8, 2**62)
 
 
 def _counted(event: Event) -> Event:

@@ -51,7 +51,10 @@ def foreign_trace(file: Path, stream: EventStream, collector: Collector) -> Trac
     spans = with_steps(by_name(spans))
     unix_ns, local_ns = _wall_clock(stream.document, spans, instants)
     host = str(stream.document.get("hostname", stream.document.get("host_name", "")))
-    common = PartInfo(rank=0, host=host, truncated=stream.truncated, path=file, unix_ns=unix_ns, monotonic_ns=local_ns)
+    common = PartInfo(
+        rank=0, size=_world(stream.document), host=host, truncated=stream.truncated, path=file, unix_ns=unix_ns,
+        monotonic_ns=local_ns,
+    )  # fmt: skip
     parts = tuple(replace(common, rank=rank) for rank in sorted(set(ranks.values())))
     return Trace(spans, instants, parts, "chrome")
 
@@ -68,6 +71,13 @@ def _ranks(file: Path, stream: EventStream, collector: Collector, pids: list[int
     labelled = {pid: _RANK_LABEL.match(collector.process_names.get(pid, "")) for pid in pids}
     found = {pid: int(label.group(1)) for pid, label in labelled.items() if label}
     return found if len(found) == len(pids) else {pid: order for order, pid in enumerate(pids)}
+
+
+def _world(document: Mapping[str, Any]) -> int:
+    """Ranks of the job as PyTorch's profiler says; 1 where it does not."""
+    about = document.get("distributedInfo")
+    size = about.get("world_size") if isinstance(about, dict) else None
+    return size if isinstance(size, int) and 0 < size < 2**31 else 1
 
 
 def _wall_clock(document: Mapping[str, Any], spans: SpanTable, instants: tuple[Instant, ...]) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +21,14 @@ ITEM_BYTES = {
 }  # fmt: skip
 """Bytes by the name of a scalar type, as ``dtype`` stands in NCCL's events."""
 
+C_BYTES = {
+    "bool": 1, "unsigned char": 1, "signed char": 1, "short int": 2, "int": 4, "long int": 8, "float": 4, "double": 8,
+    "c10::Half": 2, "c10::BFloat16": 2, "c10::complex<float>": 8, "c10::complex<double>": 16,
+}  # fmt: skip
+"""The same as ``Input type`` has them, which the profiler writes with its shapes."""
+
+_CALL = re.compile(r"^(?:gloo|mpi|ucc|nccl):")
+
 
 def step_number(name: str) -> int:
     """The number in ``ProfilerStep#N``; -1 for other names."""
@@ -32,10 +41,28 @@ def translated(event: Event) -> Event:
     if event.get("cat") == "gpu_user_annotation":
         return {**event, "name": f"{GPU_PREFIX}{event.get('name', '')}"}
     args = event.get("args")
-    if not isinstance(args, dict) or "In msg nelems" not in args:
+    if not isinstance(args, dict):
+        return event
+    if "Input Dims" in args and _CALL.match(str(event.get("name", ""))):
+        return {**event, "args": {"bytes": _shaped(args), "tensor": ""}}
+    if "In msg nelems" not in args:
         return event
     size = ITEM_BYTES.get(args.get("dtype", ""), 0)
     # Gathered and reduce-scattered bytes count whole, as nccl-tests count: the larger side.
     items = [args.get(key) for key in ("In msg nelems", "Out msg nelems")]
     count = max((item for item in items if isinstance(item, int) and not isinstance(item, bool)), default=0)
     return {**event, "args": {"bytes": max(0, count) * size, "tensor": ""}}
+
+
+def _shaped(args: Mapping[str, Any]) -> int:
+    """Bytes of a call's tensors by their shapes; 0 where these or a type are not known."""
+    shapes, types = args["Input Dims"], args.get("Input type")
+    if not isinstance(shapes, list) or not isinstance(types, list) or len(shapes) != len(types):
+        return 0
+    total = 0
+    for shape, kind in zip(shapes, types, strict=True):
+        size = C_BYTES.get(str(kind), 0)
+        if not size or not isinstance(shape, list) or not all(isinstance(n, int) and 0 <= n < 2**40 for n in shape):
+            return 0
+        total += min(math.prod(shape) * size, 2**62)
+    return min(total, 2**62)

@@ -17,10 +17,11 @@ from ringtune.errors import UsageError
 from ringtune.knobs import DEFAULTS
 from ringtune.timeline import load
 from ringtune.timeline.units import bytes_text, parse_rate, rate_text, time_text
+from ringtune.tuner.model.adopt import World, adopt, foreign
 from ringtune.tuner.model.calibrate import Model, calibrate, check
 from ringtune.tuner.model.cluster import NETWORK, Cluster
 from ringtune.tuner.model.questions import WIRE, Answer, Change, Value, ask, built_in
-from ringtune.tuner.model.workload import from_profile
+from ringtune.tuner.model.workload import Workload, from_profile
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)")
 _TIME_UNITS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
@@ -40,7 +41,7 @@ def parse_time(text: str) -> float:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-np", "--num-proc", "ranks", metavar="N,...", help="Numbers of ranks; default: the job's, doubled.")
 @click.option("--slots-per-host", type=click.IntRange(min=1), help="Ranks of a host; default: as the job had.")
 @click.option("--bandwidth", metavar="RATE", help="Of a host's network, e.g. 25Gbit/s; default: as the job had.")
@@ -52,14 +53,18 @@ def parse_time(text: str) -> float:
 @click.option("--algorithm", type=click.Choice(ALGORITHMS[1:]), help="Between hosts; default: as the runtime chooses.")
 @click.option("--fusion-mb", type=click.FloatRange(min=0), help="Fusion buffer in MiB.")
 @click.option("--cycle-time-ms", type=click.FloatRange(min=0), help="Cycle time in ms.")
+@click.option("--profile", type=click.Path(path_type=Path), help="Sizes for a trace without: a backward profile.")
+@click.option("--ran-ranks", type=click.IntRange(min=2), help="Ranks of the job, where the trace does not say.")
+@click.option("--ran-hosts", type=click.IntRange(min=1), help="Hosts of the job, where the trace does not say.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def predict(source: Path, ranks: str | None, as_json: bool, **values: Any) -> None:
+def predict(sources: tuple[Path, ...], ranks: str | None, as_json: bool, **values: Any) -> None:
     """Predict step time and efficiency of the job that left SOURCE.
 
-    SOURCE is a run folder or a trace (ringtune's, PyTorch's, Horovod's), or a backward profile of lines
-    `microseconds,bytes`. Intervals are those of what was measured; the model's own error stands in tuner/README.md.
+    SOURCE is a run folder or a trace (ringtune's, PyTorch's: one file a rank, Horovod's), or a backward profile of
+    lines `microseconds,bytes`.
+    Intervals are those of what was measured; the model's own error stands in tuner/README.md.
     """
-    model = _model(source, values["step"])
+    model = _model(sources, values)
     base = {
         "slots": values["slots_per_host"],
         "bandwidth": parse_rate(values["bandwidth"]) if values["bandwidth"] else None,
@@ -94,14 +99,29 @@ def _what_if(model: Model, change: Change, base: dict[str, Any]) -> Answer:
     return ask(model, Change(change.label, ranks=change.ranks, **merged))
 
 
-def _model(source: Path, step: str | None) -> Model:
-    if source.is_file() and _is_profile(source):
-        text = source.read_text(encoding="utf-8", errors="replace")
-        work = from_profile(text, source.stem, parse_time(step) if step else None)
+def _model(sources: tuple[Path, ...], values: dict[str, Any]) -> Model:
+    first, step = sources[0], values["step"]
+    if len(sources) == 1 and first.is_file() and _is_profile(first):
+        work = _profile(first, step)
         return Model(work, Cluster(ranks=1), DEFAULTS)
     if step is not None:
         raise UsageError("--step is for a backward profile; a trace knows its steps. --compute-speed changes both.")
-    return calibrate(load(source), source.stem)
+    trace = load(sources if len(sources) > 1 else first)
+    if foreign(trace):
+        given = values["profile"]
+        sizes = [gradient.bytes for gradient in _profile(given, None).gradients] if given else None
+        trace = adopt(trace, World(values["ran_ranks"], values["ran_hosts"]), sizes)
+    elif given := [f"--{name.replace('_', '-')}" for name in ("profile", "ran_ranks", "ran_hosts") if values[name]]:
+        raise UsageError(f"{given[0]} is for traces of other tools; ringtune's know that")
+    return calibrate(trace, first.stem)
+
+
+def _profile(path: Path, step: str | None) -> Workload:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{path}: no backward profile: {error.strerror}") from error
+    return from_profile(text, path.stem, parse_time(step) if step else None)
 
 
 def _is_profile(path: Path) -> bool:

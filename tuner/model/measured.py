@@ -143,9 +143,9 @@ def _moved(batches: BatchTable, trace: Trace, steps: list[int]) -> Moved:
     sizes = batches.bytes.astype(np.float64)
     occupied = (done - np.maximum(can, before)).astype(np.float64)
     idle = np.maximum(can - before, 0).astype(np.float64)
-    return Moved(sizes, occupied, _alone(batches, trace), planned, idle, np.zeros_like(idle)).take(
-        order[np.isin(batches.step[order], steps)]
-    )
+    # Other tools run several collectives at once: what ended before its predecessor says nothing about the links.
+    chosen = order[np.isin(batches.step[order], steps) & (occupied[order] > 0)]
+    return Moved(sizes, occupied, _alone(batches, trace), planned, idle, np.zeros_like(idle)).take(chosen)
 
 
 def _alone(batches: BatchTable, trace: Trace) -> Mask:
@@ -216,6 +216,8 @@ def _usual_names(tensors: SpanTable) -> tuple[str, ...]:
 
 def _hosts(trace: Trace, ranks: tuple[int, ...]) -> tuple[str, ...]:
     by_rank = {part.rank: part.host for part in trace.parts}
+    if len(by_rank) == trace.size:  # also of ranks that recorded nothing themselves
+        ranks = tuple(sorted(by_rank))
     return tuple(by_rank.get(rank, "") for rank in ranks)
 
 
