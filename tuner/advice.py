@@ -40,11 +40,13 @@ class Stored:
         best: The best known setting other than the default; None when none is known.
         trials: Number of trials in the store.
         first: Settings that a model of the job puts before the default, best first.
+        confirmed: Whether `best` was confirmed beside the default at the end of a session.
     """
 
     best: Knobs | None
     trials: int
     first: tuple[Knobs, ...] = ()
+    confirmed: bool = False
 
 
 @dataclass(frozen=True)

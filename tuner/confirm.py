@@ -54,6 +54,7 @@ class Comparison:
         candidates: Settings to compare, best guess first.
         alpha: Probability that a setting no better than the default is confirmed, over the whole comparison.
         min_gain: Share of the step time below which a gain is not worth looking for.
+        backwards: Whether the default comes last in the first block; for when a candidate is running already.
 
     Attributes:
         rivals: The candidates with what was measured.
@@ -63,20 +64,22 @@ class Comparison:
         verdict: The outcome; None while it is open.
     """
 
-    def __init__(self, candidates: Sequence[Knobs], alpha: float = 0.05, min_gain: float = 0.01) -> None:
+    def __init__(
+        self, candidates: Sequence[Knobs], alpha: float = 0.05, min_gain: float = 0.01, backwards: bool = False
+    ) -> None:
         self.rivals = [Rival(knobs) for knobs in candidates]
         self.default_samples: list[int] = []
         self.epochs: dict[Knobs, int] = {}
         self.blocks = 0
         self.verdict: Verdict | None = None if candidates else Verdict(None, None, NO_GAIN)
         self._alpha = alpha / len(LOOKS) / max(len(candidates), 1)
-        self._min_gain = min_gain
+        self._min_gain, self._backwards = min_gain, backwards
         self._active = list(self.rivals)
 
     def order(self, default: Knobs) -> list[Knobs]:
         """Return the settings of the next block; every other block runs backwards, which cancels linear drift."""
         settings = [default, *(rival.knobs for rival in self._active)]
-        return settings if self.blocks % 2 == 0 else settings[::-1]
+        return settings if self.blocks % 2 == self._backwards else settings[::-1]
 
     def add_block(self, default: Sequence[int], times: dict[Knobs, list[int]]) -> None:
         """Add one block.

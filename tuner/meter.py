@@ -57,16 +57,17 @@ class Meter:
             self.epoch = sample.epoch
         self.elapsed_ns += sample.ns
         self._last_ns = max(sample.ns, 1)
-        if self.current != self.default and sample.epoch >= self.epoch and self.reference:
+        if self.current != self.default and sample.epoch >= self.epoch:
             self._run.append(sample.ns)
 
     @property
     def lost_ns(self) -> int:
         """Time lost against the default so far, in nanoseconds; negative when time was won.
 
-        By medians of each setting's steps: the machine's rare long steps would have hit the default as well.
+        By medians of each setting's steps: the machine's rare long steps would have hit the default as well. What ran
+        before the default was measured counts from then on.
         """
-        if not self._run:
+        if not self._run or not self.reference:
             return self._lost_before_ns
         return self._lost_before_ns + int(len(self._run) * (median(self._run) - self.step_ns))
 
@@ -93,7 +94,8 @@ class Meter:
 
     def ask_for(self, knobs: Knobs) -> Knobs:
         """Make knobs the current setting; the caller hands them out."""
-        self._lost_before_ns, self._run = self.lost_ns, []
+        if self.reference:
+            self._lost_before_ns, self._run = self.lost_ns, []
         self.current, self._asked = knobs, True
         return knobs
 

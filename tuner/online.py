@@ -3,8 +3,10 @@
 The way through a session:
 
 1. warm-up: steps discarded, until the advisor is ready and has looked up what is stored about the job;
+   A setting that an earlier session of the same job has confirmed runs from here on and is checked: a paired
+   comparison with the default. Where it holds, the session ends with it; otherwise the search begins;
 2. baseline: the default is trial 0 and the measure of everything;
-3. search: the stored best of earlier sessions, fixed start points, then the advisor's suggestions. Before each trial
+3. search: the best trial of earlier sessions, fixed start points, then the advisor's suggestions. Before each trial
    the default runs a few steps again, so that a trial is compared with the machine as it is now. While the advisor
    thinks, training goes on with the default, and those steps are not counted (the thinking disturbs them). A
    setting that is clearly worse is left after a few steps;
@@ -18,7 +20,9 @@ Written as a generator: every ``yield`` hands out knobs (or None) and receives t
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from statistics import median
 from typing import Literal
 
@@ -35,7 +39,7 @@ from ringtune.tuner.scoring import NO_GAIN, clearly_worse, log_ratio, log_spread
 from ringtune.tuner.space import Space, distinct
 from ringtune.tuner.words import describe, percent, spread
 
-Phase = Literal["warm-up", "baseline", "search", "confirm", "done"]
+Phase = Literal["warm-up", "check", "baseline", "search", "confirm", "done"]
 
 # The test for "clearly worse" is made after every step, hence the small probability.
 _WORSE_MARGIN, _WORSE_ALPHA = 0.10, 0.005
@@ -45,6 +49,8 @@ _ENOUGH_STORED = 5
 # A trial is begun when so many steps of the default may be lost: what leaving a bad setting costs. The search lives on
 # a part of the budget, so that what it finds can be confirmed.
 _AFFORD_STEPS, _SEARCH_PART = 4, 0.7
+# The last steps of the warm-up, against which a stored setting is watched until the default is measured.
+_WARM_STEPS = 20
 
 
 class OnlineTuner:
@@ -78,6 +84,7 @@ class OnlineTuner:
         self._feed = StepFeed()
         self._report = Reporter(space, advisor, self._meter, self._options)
         self._advisor_given_up = self._spent = False
+        self._warm: deque[int] = deque(maxlen=_WARM_STEPS)
         self._pending: Ending | None = None
         self._steps = self._session()
         next(self._steps)
@@ -132,6 +139,8 @@ class OnlineTuner:
             return
         self._steps.close()
         reason = f"{why} {self._place()}; nothing was confirmed, so the default stays"
+        if self.phase == "check":
+            reason = f"{why} while the stored result was checked; it stays stored"
         best = self._best()
         if best.ratio < 1.0:
             reason += f"; best seen, unconfirmed: {describe(best.knobs)} ({percent(1.0 - best.ratio)} less time a step)"
@@ -144,19 +153,32 @@ class OnlineTuner:
         if not self._space.dimensions:
             self._finish(Ending("keep-default", self._default, NO_GAIN, "the user's own settings fix every knob"))
             return
-        self.phase = "baseline"
-        yield from self._baseline()
+        if stored.best is not None and stored.confirmed:
+            self.phase = "check"
+            verdict = yield from self._check(stored.best)
+            if verdict is not None and verdict.winner is not None:
+                reason = f"the stored result still holds: {spread(verdict.gain)} less time a step"
+                yield from self._keep(Ending("improved", stored.best, verdict.gain, reason))
+                return
+            stored = replace(stored, best=None)
+        if not self.trials:
+            self.phase = "baseline"
+            yield from self._baseline()
         self.phase = "search"
         yield from self._search(stored)
         yield from self._try_switches()
         self.phase = "confirm"
         verdict = yield from self._confirm(self._candidates())
-        self._pending = self._decide(verdict)
-        if self._pending.knobs == self._meter.current:
-            self._finish(self._pending)
-        else:
-            # The result carries the epoch of the last change, so it is written when `proposed` has named it.
-            yield self._meter.ask_for(self._pending.knobs)
+        yield from self._keep(self._decide(verdict))
+
+    def _keep(self, ending: Ending) -> Steps:
+        """Change to the setting that stays, and end."""
+        if ending.knobs == self._meter.current:
+            self._finish(ending)
+            return
+        # The result carries the epoch of the last change, so it is written when `proposed` has named it.
+        self._pending = ending
+        yield self._meter.ask_for(ending.knobs)
 
     def _warm_up(self) -> Generator[Knobs | None, Sample, Stored]:
         seen: list[Sample] = []
@@ -166,6 +188,7 @@ class OnlineTuner:
         ):
             sample = yield None
             seen.append(sample)
+            self._warm.append(sample.ns)
             waited_ns += sample.ns
         self._report.bytes = int(median(sample.bytes for sample in seen))
         trace = self._trace() if self._trace is not None else ""
@@ -178,6 +201,25 @@ class OnlineTuner:
         stored = stored or Stored(None, 0)
         self._report.start(fingerprint, stored)
         return stored
+
+    def _check(self, best: Knobs) -> Generator[Knobs | None, Sample, Verdict | None]:
+        """Run a stored setting at once and compare it with the default; None when it was left as clearly worse."""
+        self._report.note(f"the stored result of this job runs at once and is checked: {describe(best)}")
+
+        def worse(so_far: list[int]) -> bool:
+            return clearly_worse(so_far, list(self._warm), _WORSE_MARGIN, _WORSE_ALPHA)
+
+        times: list[int] = []
+        yield from self._meter.collect(best, self._options.steps_per_trial, times, leave=worse)
+        verdict = None
+        if not worse(times):
+            comparison = Comparison([best], min_gain=self._options.min_gain, backwards=True)
+            verdict = yield from self._compare(comparison, self._options.block_steps)
+            self._report.check(comparison, verdict.winner is not None)
+        if verdict is None or verdict.winner is None:
+            seen = "slower than the default" if verdict is None else f"gain {spread(verdict.gain)}"
+            self._report.note(f"the stored result does not hold any more ({seen}); searching")
+        return verdict
 
     def _baseline(self) -> Steps:
         times: list[int] = []
@@ -286,7 +328,11 @@ class OnlineTuner:
 
     def _confirm(self, candidates: list[Knobs]) -> Generator[Knobs | None, Sample, Verdict]:
         comparison = Comparison(candidates, min_gain=self._options.min_gain)
-        steps = self._options.confirm_steps(log_spread(self._meter.reference))
+        verdict = yield from self._compare(comparison, self._options.confirm_steps(log_spread(self._meter.reference)))
+        self._report.comparison(comparison)
+        return verdict
+
+    def _compare(self, comparison: Comparison, steps: int) -> Generator[Knobs | None, Sample, Verdict]:
         while comparison.verdict is None:
             if not (yield from self._meter.afford(self._meter.step_ns, 1.0, 4 * self._options.afford_steps)):
                 comparison.abandon()
@@ -299,7 +345,6 @@ class OnlineTuner:
             default = times.pop(self._default)
             self._meter.reference.extend(default)
             comparison.add_block(default, times)
-        self._report.comparison(comparison)
         assert comparison.verdict is not None
         return comparison.verdict
 

@@ -91,6 +91,22 @@ class Reporter:
         record = self._put(trial, times, _rough_gain(trial, times), self._meter.epoch)
         self._advisor.tell(Outcome(record, trial.ratio, token))
 
+    def check(self, comparison: Comparison, holds: bool) -> None:
+        """Record the check of a stored setting as trials 0 (the default) and 1, and tell the advisor."""
+        if not comparison.blocks:
+            return
+        (rival,) = comparison.rivals
+        gain, epochs = comparison.gain(rival), comparison.epochs
+        source: Source = "confirm" if holds else "stored"
+        default = Trial(self._space.default, "default", 1.0)
+        for trial, times, seen in (
+            (default, comparison.default_samples, NO_GAIN),
+            (Trial(rival.knobs, source, 1.0 - gain.median), rival.samples, gain),
+        ):
+            self.trials.append(trial)
+            record = self._put(trial, times, seen, epochs[trial.knobs])
+            self._advisor.tell(Outcome(record, trial.ratio))
+
     def comparison(self, comparison: Comparison) -> None:
         """Record the confirmation: the default, then every candidate with its gain."""
         if not comparison.blocks:

@@ -189,7 +189,9 @@ class StudyAdvisor:
         confirmed = study.user_attrs.get(_CONFIRMED)
         if confirmed is not None:
             best = Knobs.from_dict(confirmed, base=self._space.default)
-            return Stored(best if best != self._space.default else None, len(trials))
+            if best == self._space.default:
+                return Stored(None, len(trials))
+            return Stored(best, len(trials), confirmed=True)
         fitting = [t for t in trials if t.values and self._fits(t.params) and t.values[0] < 1.0]
         if not fitting:
             return Stored(None, len(trials))

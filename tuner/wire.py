@@ -93,14 +93,16 @@ def result_from(fields: dict[str, Any]) -> ResultRecord:
 def stored_fields(stored: Stored) -> dict[str, Any]:
     """Return the fields of the message for `stored_from`."""
     best = stored.best.as_dict() if stored.best is not None else None
-    return {"best": best, "trials": stored.trials, "first": [knobs.as_dict() for knobs in stored.first]}
+    first = [knobs.as_dict() for knobs in stored.first]
+    return {"best": best, "trials": stored.trials, "first": first, "confirmed": stored.confirmed}
 
 
 def stored_from(fields: dict[str, Any]) -> Stored:
     """Rebuild what `stored_fields` has packed."""
     best = fields["best"]
     first = tuple(Knobs.from_dict(knobs) for knobs in fields["first"])
-    return Stored(Knobs.from_dict(best) if best is not None else None, fields["trials"], first)
+    known = Knobs.from_dict(best) if best is not None else None
+    return Stored(known, fields["trials"], first, fields["confirmed"])
 
 
 def suggestion_fields(suggestion: Suggestion) -> dict[str, Any]:

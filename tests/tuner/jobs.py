@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from ringtune.knobs import Knobs
+from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.tuner.advice import Advisor, AdvisorState, Outcome, Stored, Suggestion, Workload
-from ringtune.tuner.landscape import SimulatedRun
+from ringtune.tuner.landscape import Noise, SimulatedRun
 from ringtune.tuner.online import OnlineTuner
+from ringtune.tuner.options import OnlineOptions
 from ringtune.tuner.records import ResultRecord
+from ringtune.tuner.space import Space
+
+QUIET = Noise(spread=0.0)
+FAST, SLOW = Knobs(2 << 20, 300_000), Knobs(64 << 20, 20_000_000)
 
 
 class FakeAdvisor:
@@ -63,6 +69,25 @@ class FakeAdvisor:
 
     def close(self) -> None:
         pass
+
+
+@dataclass(frozen=True)
+class Table:
+    """A job with given step times for given settings, 10 ms elsewhere."""
+
+    times: dict[Knobs, float]
+    bytes: int = 4096
+    gradients: int = 3
+
+    def step_ns(self, knobs: Knobs) -> float:
+        return self.times.get(knobs, 10e6)
+
+
+def session(
+    advisor: FakeAdvisor, times: dict[Knobs, float] | None = None, options: OnlineOptions | None = None
+) -> tuple[OnlineTuner, SimulatedRun]:
+    tuner = OnlineTuner(Space(), advisor, options or OnlineOptions(max_trials=4, steps_per_trial=6, world=2))
+    return tuner, SimulatedRun(Table(times or {}), QUIET, DEFAULTS, 0)
 
 
 def play(tuner: OnlineTuner, run: SimulatedRun, steps: int = 3000) -> int:

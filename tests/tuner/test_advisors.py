@@ -108,7 +108,7 @@ def test_the_next_session_starts_from_the_confirmed_setting(make: Make, tmp_path
     first.close()
     second = make(StudyOptions(storage))
     second.open(WORK)
-    assert wait(second.stored) == Stored(kept, 2)
+    assert wait(second.stored) == Stored(kept, 2, confirmed=True)
 
 
 def test_an_interrupted_session_leaves_its_best_trial(make: Make, tmp_path: Path) -> None:

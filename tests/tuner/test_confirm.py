@@ -80,3 +80,10 @@ def test_a_setting_two_percent_slower_is_never_confirmed() -> None:
     for seed in range(200):
         verdict = feed(Comparison([A]), {A: 1.02}, 0.02, seed).verdict
         assert verdict is not None and verdict.winner is None
+
+
+def test_what_runs_already_comes_first_in_the_first_block() -> None:
+    comparison = Comparison([A], backwards=True)
+    assert comparison.order(DEFAULTS) == [A, DEFAULTS]
+    comparison.add_block([1], {A: [1]})
+    assert comparison.order(DEFAULTS) == [DEFAULTS, A]

@@ -111,9 +111,12 @@ def test_a_session_finds_a_better_setting_and_the_next_starts_from_it(
     second = FakeSession(tmp_path / "two", RINGTUNE_AUTOTUNE_MAX_TRIALS="3")
     tuner = opened(second)
     train(second, tuner)
-    start, default, stored, *_ = journal(tmp_path / "two")
-    assert start["stored_trials"] >= 5 and default["source"] == "default"
-    assert (stored["source"], stored["knobs"]) == ("stored", result["knobs"])
+    start, note, default, stored, end = journal(tmp_path / "two")
+    assert start["stored_trials"] >= 5 and note["message"].startswith("the stored result of this job runs at once")
+    assert (default["trial"], default["source"]) == (0, "default")
+    assert (stored["trial"], stored["source"], stored["knobs"]) == (1, "confirm", result["knobs"])
+    assert (end["decision"], end["knobs"], end["trials"]) == ("improved", result["knobs"], 2)
+    assert "the stored result still holds: " in capsys.readouterr().err
 
 
 def test_the_warm_up_is_recorded_unless_the_user_records(tmp_path: Path) -> None:

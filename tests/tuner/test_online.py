@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -10,35 +10,12 @@ from ringtune.errors import InvariantError
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.stats import StepStats
 from ringtune.tuner.advice import Stored, Workload
-from ringtune.tuner.landscape import Flat, Noise, SimulatedRun
+from ringtune.tuner.landscape import Flat, SimulatedRun
 from ringtune.tuner.online import OnlineTuner
 from ringtune.tuner.options import OnlineOptions
 from ringtune.tuner.records import NoteRecord, ResultRecord, StartRecord, TrialRecord
 from ringtune.tuner.space import Space, Surroundings
-from tests.tuner.jobs import FakeAdvisor, play
-
-QUIET = Noise(spread=0.0)
-FAST, SLOW = Knobs(2 << 20, 300_000), Knobs(64 << 20, 20_000_000)
-
-
-@dataclass(frozen=True)
-class Table:
-    """A job with given step times for given settings, 10 ms elsewhere."""
-
-    times: dict[Knobs, float]
-    bytes: int = 4096
-    gradients: int = 3
-
-    def step_ns(self, knobs: Knobs) -> float:
-        return self.times.get(knobs, 10e6)
-
-
-def session(
-    advisor: FakeAdvisor, times: dict[Knobs, float] | None = None, options: OnlineOptions | None = None
-) -> tuple[OnlineTuner, SimulatedRun]:
-    tuner = OnlineTuner(Space(), advisor, options or OnlineOptions(max_trials=4, steps_per_trial=6, world=2))
-    return tuner, SimulatedRun(Table(times or {}), QUIET, DEFAULTS, 0)
-
+from tests.tuner.jobs import FAST, QUIET, SLOW, FakeAdvisor, Table, play, session
 
 ENOUGH = Stored(None, 9)
 """So many stored trials that no start points are needed."""
