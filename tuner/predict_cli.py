@@ -62,7 +62,7 @@ def predict(sources: tuple[Path, ...], ranks: str | None, as_json: bool, **value
 
     SOURCE is a run folder or a trace (ringtune's, PyTorch's: one file a rank, Horovod's), or a backward profile of
     lines `microseconds,bytes`.
-    Intervals are those of what was measured; the model's own error stands in tuner/README.md.
+    Intervals hold 95 %: what was measured, and the model's error on steps that were left out of its fit.
     """
     model = _model(sources, values)
     base = {
@@ -163,7 +163,7 @@ def _headline(model: Model) -> str:
     if error is not None and model.measured_ns is not None:
         lines += [
             f"measured on {cluster.ranks} ranks, {cluster.hosts} host(s): {time_text(model.measured_ns)} a step; "
-            f"the model gives {100 * (1 + error):.1f} % of it",
+            f"the model gives {100 * (1 + error):.1f} % of it, and errs by {100 * model.error:.1f} % on steps left out",
             f"links {rate_text(link.bytes_per_s)}, {time_text(link.latency_ns)}; a rank's computing spreads by "
             f"{100 * work.jitter:.1f} % from step to step",
         ]
@@ -220,6 +220,7 @@ def _document(model: Model, growing: list[Answer], what_if: list[Answer]) -> dic
             "hosts": model.cluster.hosts,
             "step_ns": model.measured_ns,
             "model_error": check(model),
+            "left_out_error": model.error,
             "link": {"latency_ns": link.latency_ns, "bytes_per_s": link.bytes_per_s},
         },
         "ranks": [answer.as_dict() for answer in growing],

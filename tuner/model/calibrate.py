@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,9 @@ from ringtune.tuner.model.workload import Gradient, Workload
 
 DRAWS = 40
 """Resamples of a trace's steps: their predictions' quantiles are the interval."""
+
+FOLDS = 4
+"""Stretches of steps that are left out of the fit in turn, to see how far the model is off them."""
 
 USUAL_ERROR = 0.05
 """Relative; collectives further off than this count less and less."""
@@ -48,6 +52,7 @@ class Model:
         knobs: It ran with.
         draws: The same from resampled steps.
         measured_ns: Median length of its steps; None when the source has none.
+        error: Of the model itself, relative: how far it was off steps that were left out of its fit.
     """
 
     work: Workload
@@ -55,6 +60,7 @@ class Model:
     knobs: Knobs
     draws: tuple[tuple[Workload, Cluster], ...] = ()
     measured_ns: float | None = None
+    error: float = 0.0
 
 
 def calibrate(trace: Trace, name: str, seed: int = 0) -> Model:
@@ -63,16 +69,45 @@ def calibrate(trace: Trace, name: str, seed: int = 0) -> Model:
     Raises:
         RingtuneError: It has no steps to learn from.
     """
-    found = measure(trace)
+    return calibrate_to(measure(trace), name, seed)
+
+
+def calibrate_to(found: Measured, name: str, seed: int = 0) -> Model:
+    """Fit the model to what a trace said.
+
+    Steps are resampled with all of their batches: what disturbs one batch of a step often disturbs the others.
+    """
     random = np.random.default_rng(seed)
-    steps, batches = len(found.length), len(found.moved)
+    count = len(found.length)
     work, cluster, moved = _fit(found, name)
-    draws = []
-    for _ in range(DRAWS):
-        some = _resampled(found, random.integers(steps, size=steps))
-        again = refit(cluster, moved.take(random.integers(batches, size=batches)), found.ping_ns)
-        draws.append((_workload(some, name), again))
-    return Model(work, cluster, found.knobs, tuple(draws), float(np.median(found.length)))
+    found = replace(found, moved=moved)
+    draws = [_some(found, cluster, random.integers(count, size=count), name) for _ in range(DRAWS)]
+    error = _left_out_error(found, cluster, name)
+    return Model(work, cluster, found.knobs, tuple(draws), float(np.median(found.length)), error)
+
+
+def _left_out_error(found: Measured, cluster: Cluster, name: str) -> float:
+    """Root mean square of the logarithms of predicted over measured length of steps left out of the fit.
+
+    Each of `FOLDS` stretches of steps is left out once (cross-validation: M. Stone, 1974). Stretches, because
+    neighbours resemble each other. Their noise is in the error too, which makes it rather too large.
+    """
+    steps = np.arange(len(found.length))
+    errors = []
+    for left_out in np.array_split(steps, FOLDS) if len(steps) >= FOLDS else []:
+        work, again = _some(found, cluster, np.setdiff1d(steps, left_out), name)
+        measured = float(np.median(found.length[left_out]))
+        errors.append(math.log(play(work, again, found.knobs).length_ns / measured))
+    return math.sqrt(sum(error**2 for error in errors) / max(len(errors), 1))
+
+
+def _some(found: Measured, cluster: Cluster, steps: Ints, name: str) -> tuple[Workload, Cluster]:
+    """Workload and cluster as only these steps show them."""
+    order = np.argsort(found.moved_in, kind="stable")
+    ends = np.searchsorted(found.moved_in[order], np.arange(len(found.length) + 1))
+    batches = np.concatenate([order[ends[step] : ends[step + 1]] for step in steps.tolist()])
+    again = refit(cluster, found.moved.take(batches), found.ping_ns)
+    return _workload(_resampled(found, steps), name), again
 
 
 def _resampled(found: Measured, steps: Ints) -> Measured:

@@ -71,6 +71,7 @@ class Measured:
         after: From the end of the last wait to the end of the step, (S,); mean over ranks.
         length: Of the steps, (S,); mean over ranks.
         moved: The batches of these steps.
+        moved_in: The step of each batch, as a row of the above.
         copy_ns: Of a byte into the fusion buffer and out again; None where nothing was copied.
         ping_ns: Half of the shortest round trip of a message between hosts; None where none was measured.
         hosts: Host of each rank.
@@ -83,6 +84,7 @@ class Measured:
     after: Floats
     length: Floats
     moved: Moved
+    moved_in: Ints
     copy_ns: float | None
     ping_ns: float | None
     hosts: tuple[str, ...]
@@ -114,13 +116,15 @@ def measure(trace: Trace) -> Measured:
             "of a script that uses DistributedOptimizer or marks its steps"
         )
     rows = [[view.rows[step] for step in common] for view in views]
+    moved, moved_in = _moved(batches, trace, common)
     return Measured(
         sizes=views[0].sizes,
         ready=np.mean([[row[0] for row in of_rank] for of_rank in rows], axis=0),
         compute=np.array([[row[1] for row in of_rank] for of_rank in rows]).T,
         after=np.mean([[row[2] for row in of_rank] for of_rank in rows], axis=0),
         length=np.mean([[row[3] for row in of_rank] for of_rank in rows], axis=0),
-        moved=_moved(batches, trace, common),
+        moved=moved,
+        moved_in=moved_in,
         copy_ns=_copy_ns(trace, common),
         ping_ns=_ping_ns(trace),
         hosts=_hosts(trace, batches.ranks),
@@ -128,8 +132,8 @@ def measure(trace: Trace) -> Measured:
     )
 
 
-def _moved(batches: BatchTable, trace: Trace, steps: list[int]) -> Moved:
-    """Return what the batches of these steps took, in order.
+def _moved(batches: BatchTable, trace: Trace, steps: list[int]) -> tuple[Moved, Ints]:
+    """Return what the batches of these steps took, in order, and the place of each one's step among these.
 
     A batch of a plan begins where the last rank has all its tensors, another one where it is agreed; both not before
     the rank is done with the batch before. (When a plan's ranks agree, over links, their bytes have moved already.)
@@ -145,7 +149,8 @@ def _moved(batches: BatchTable, trace: Trace, steps: list[int]) -> Moved:
     idle = np.maximum(can - before, 0).astype(np.float64)
     # Other tools run several collectives at once: what ended before its predecessor says nothing about the links.
     chosen = order[np.isin(batches.step[order], steps) & (occupied[order] > 0)]
-    return Moved(sizes, occupied, _alone(batches, trace), planned, idle, np.zeros_like(idle)).take(chosen)
+    moved = Moved(sizes, occupied, _alone(batches, trace), planned, idle, np.zeros_like(idle))
+    return moved.take(chosen), np.searchsorted(steps, batches.step[chosen])
 
 
 def _alone(batches: BatchTable, trace: Trace) -> Mask:

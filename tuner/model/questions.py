@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,9 @@ from ringtune.tuner.model.replay import Conditions, Step, play
 from ringtune.tuner.model.workload import Workload
 
 MOST_RANKS = 10_000
+
+NORMAL_95 = 1.96
+"""Half the length of a normal variable's 95 % interval, in standard deviations."""
 
 WIRE = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}
 """Share of float32's bytes on the wire, by compression."""
@@ -71,7 +75,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Value:
-    """A prediction and the 95 % interval of its inputs' uncertainty."""
+    """A prediction and its 95 % interval: what the measurement leaves open, and the model's own error."""
 
     value: float
     low: float
@@ -118,12 +122,18 @@ def ask(model: Model, change: Change) -> Answer:
     changed = [(_work(work, change), _cluster(cluster, change)) for work, cluster in pairs]
     steps = [play(work, cluster, knobs, conditions) for work, cluster in changed]
     first, cluster = steps[0], changed[0][1]
+    error = model.error if cluster.ranks > 1 else 0.0  # a rank alone only computes, which was measured
+    length = _value([step.length_ns for step in steps], error)
+    efficiency = _value([step.efficiency for step in steps], error)
+    # The model's error takes no step below its computing.
+    length = replace(length, low=max(length.low, min(first.compute_ns, length.value)))
+    efficiency = replace(efficiency, high=min(efficiency.high, max(1.0, efficiency.value)))
     return Answer(
         change,
         cluster.ranks,
         cluster.hosts,
-        _value([step.length_ns for step in steps]),
-        _value([step.efficiency for step in steps]),
+        length,
+        efficiency,
         first,
     )
 
@@ -170,6 +180,10 @@ def _cluster(cluster: Cluster, change: Change) -> Cluster:
     )
 
 
-def _value(values: Sequence[float]) -> Value:
-    low, high = np.quantile(values, (0.025, 0.975)) if len(values) > 1 else (values[0], values[0])
-    return Value(values[0], min(float(low), values[0]), max(float(high), values[0]))
+def _value(values: Sequence[float], error: float) -> Value:
+    """The first value, with the quantiles of all and, independent of these, the model's relative error."""
+    value = values[0]
+    low, high = np.quantile(values, (0.025, 0.975)) if len(values) > 1 else (value, value)
+    own = NORMAL_95 * error * value
+    below, above = max(value - float(low), 0.0), max(float(high) - value, 0.0)
+    return Value(value, value - math.hypot(below, own), value + math.hypot(above, own))
