@@ -93,7 +93,11 @@ def _body(model: Model, route: Route) -> html.Div:
     right = [
         html.Div(id="whatif-stats"),
         dmc.Text(id="whatif-note", size="sm", c="dimmed"),
-        card("Efficiency against ranks", graph("whatif-efficiency", 330), "Bands: 95 % of what the trace leaves open."),
+        card(
+            "Efficiency against ranks",
+            graph("whatif-efficiency", 330),
+            "Bands: 95 % intervals, the model's error included.",
+        ),
         card("Where a step goes", graph("whatif-step", 190)),
         card("What would help most", html.Div(id="whatif-advice"), "One more change on top of these settings."),
     ]
