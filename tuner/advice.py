@@ -33,6 +33,21 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class Near:
+    """What was confirmed for the same gradients elsewhere: with another number of ranks or hosts, or other machines.
+
+    Attributes:
+        knobs: The setting.
+        world: Ranks of that job.
+        hosts: Its hosts.
+    """
+
+    knobs: Knobs
+    world: int
+    hosts: int
+
+
+@dataclass(frozen=True)
 class Stored:
     """What earlier sessions of the same job have left.
 
@@ -41,12 +56,14 @@ class Stored:
         trials: Number of trials in the store.
         first: Settings that a model of the job puts before the default, best first.
         confirmed: Whether `best` was confirmed beside the default at the end of a session.
+        near: Where nothing is known about the job: the nearest confirmed setting of a job like it.
     """
 
     best: Knobs | None
     trials: int
     first: tuple[Knobs, ...] = ()
     confirmed: bool = False
+    near: Near | None = None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,28 @@ class JobDescription:
         """Return 16 hexadecimal digits that name this kind of job."""
         text = json.dumps(self.as_dict(workload), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """Return how far a job is from another, by `JobDescription.as_dict`; infinite when their gradients differ.
+
+    Doublings of the number of ranks and of hosts count one each, another transport or kind of processor two, a
+    different version or a knob with another fixed value two tenths each: they decide between jobs of the same shape.
+
+    Raises:
+        KeyError: One of them is no description.
+    """
+    if any(one[name] != other[name] for name in ("collectives", "bytes")):
+        return math.inf
+    doublings = sum(abs(math.log2(max(one[name], 1) / max(other[name], 1))) for name in ("world", "hosts"))
+    machines = sum(one[name] != other[name] for name in ("transport", "cpu"))
+    details = sum(len(_pairs(one[name]) ^ _pairs(other[name])) for name in ("versions", "fixed"))
+    return float(doublings + 2.0 * machines + 0.1 * details)
+
+
+def _pairs(items: Iterable[Iterable[Any]]) -> set[tuple[Any, ...]]:
+    """Return name and value pairs as a set; a storage gives lists where tuples were."""
+    return {tuple(item) for item in items}
 
 
 def cpu_model() -> str:

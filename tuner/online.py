@@ -200,6 +200,9 @@ class OnlineTuner:
             stored = self._advisor.stored()
         stored = stored or Stored(None, 0)
         self._report.start(fingerprint, stored)
+        if stored.near is not None:
+            there = f"{stored.near.world} ranks on {stored.near.hosts} host(s)"
+            self._report.note(f"starts from what the same gradients had with {there}: {describe(stored.near.knobs)}")
         return stored
 
     def _check(self, best: Knobs) -> Generator[Knobs | None, Sample, Verdict | None]:
@@ -263,10 +266,12 @@ class OnlineTuner:
             yield from self._trial(open_ones[0], "switch", token=None)
 
     def _known(self, stored: Stored) -> list[tuple[Knobs, Source]]:
-        """Settings that need no sampler: the stored best, those of the model, then start points that lie elsewhere."""
+        """Settings that need no sampler: the stored best or a near job's, the model's, then start points elsewhere."""
         known: list[tuple[Knobs, Source]] = []
         if stored.best is not None:
             known.append((stored.best, "stored"))
+        elif stored.near is not None:
+            known.append((stored.near.knobs, "near"))
         if stored.trials >= _ENOUGH_STORED:
             return known
         sources: dict[Knobs, Source] = {knobs: "model" for knobs in stored.first}

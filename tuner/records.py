@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.tuner.scoring import NO_GAIN, Interval
 
-Source = Literal["default", "stored", "model", "start-point", "sampler", "switch", "confirm"]
+Source = Literal["default", "stored", "near", "model", "start-point", "sampler", "switch", "confirm"]
 TrialState = Literal["complete", "stopped-early"]
 Decision = Literal["improved", "keep-default", "interrupted"]
 

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from ringtune.errors import RingtuneError
 from ringtune.knobs import Knobs
-from ringtune.tuner.advice import AdvisorState, Outcome, Stored, Suggestion, Workload
-from ringtune.tuner.fingerprint import JobDescription
+from ringtune.tuner.advice import AdvisorState, Near, Outcome, Stored, Suggestion, Workload
+from ringtune.tuner.fingerprint import JobDescription, distance
 from ringtune.tuner.prior import Prior, first_points, learned
 from ringtune.tuner.records import ResultRecord, knobs_fields
 from ringtune.tuner.space import Space
@@ -80,7 +80,7 @@ class StudyAdvisor:
         self._space, self._job, self._options = space, job, options or StudyOptions()
         self._studies: list[optuna.Study] = []
         self._asked: dict[int, optuna.trial.Trial] = {}
-        self._failure = ""
+        self._failure = self._place = ""
         self._prior = prior
 
     @property
@@ -153,6 +153,7 @@ class StudyAdvisor:
                     raise
                 continue
             study.set_user_attr(_JOB, description)
+            self._place = self._place if self._studies else place
             self._studies.append(study)
         if not self._studies:
             self._studies.append(optuna.create_study(sampler=self._sampler()))
@@ -181,7 +182,7 @@ class StudyAdvisor:
         return {d.name: optuna.distributions.FloatDistribution(d.low, d.high, log=True) for d in self._space.dimensions}
 
     def _stored(self) -> Stored:
-        """The setting confirmed last; else the best measured one, if it beat the default."""
+        """The setting confirmed last; else the best measured one, if it beat the default; else a near job's."""
         import optuna
 
         study = self._studies[0]
@@ -194,8 +195,28 @@ class StudyAdvisor:
             return Stored(best, len(trials), confirmed=True)
         fitting = [t for t in trials if t.values and self._fits(t.params) and t.values[0] < 1.0]
         if not fitting:
-            return Stored(None, len(trials))
+            return Stored(None, len(trials), near=self._near())
         return Stored(self._space.knobs(min(fitting, key=lambda trial: trial.values[0]).params), len(trials))
+
+    def _near(self) -> Near | None:
+        """The confirmed setting of the nearest job in the storage with the same gradients, as far as it fits here."""
+        import optuna
+
+        if not self._place:
+            return None
+        job = self._studies[0].user_attrs[_JOB]
+        found: list[tuple[float, Near]] = []
+        for other in optuna.get_all_study_summaries(open_storage(self._place), include_best_trial=False):
+            confirmed, theirs = other.user_attrs.get(_CONFIRMED), other.user_attrs.get(_JOB, {})
+            if confirmed is None or not job.keys() <= theirs.keys():
+                continue
+            away = distance(job, theirs)
+            known = Knobs.from_dict(confirmed, base=self._space.default)
+            both = [name for name in self._job.searched if name in theirs["searched"]]
+            knobs = replace(self._space.default, **{name: getattr(known, name) for name in both})
+            if math.isfinite(away) and knobs != self._space.default:
+                found.append((away, Near(knobs, theirs["world"], theirs["hosts"])))
+        return min(found, key=lambda pair: pair[0], default=(0.0, None))[1]
 
     def _fits(self, params: dict[str, Any]) -> bool:
         return {d.name for d in self._space.dimensions} <= params.keys()

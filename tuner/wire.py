@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from ringtune.knobs import Knobs
-from ringtune.tuner.advice import Outcome, Stored, Suggestion, Workload
+from ringtune.tuner.advice import Near, Outcome, Stored, Suggestion, Workload
 from ringtune.tuner.fingerprint import JobDescription
 from ringtune.tuner.records import ResultRecord, TrialRecord, build
 from ringtune.tuner.space import SEARCHED, Space
@@ -94,7 +94,8 @@ def stored_fields(stored: Stored) -> dict[str, Any]:
     """Return the fields of the message for `stored_from`."""
     best = stored.best.as_dict() if stored.best is not None else None
     first = [knobs.as_dict() for knobs in stored.first]
-    return {"best": best, "trials": stored.trials, "first": first, "confirmed": stored.confirmed}
+    near = asdict(stored.near) if stored.near is not None else None
+    return {"best": best, "trials": stored.trials, "first": first, "confirmed": stored.confirmed, "near": near}
 
 
 def stored_from(fields: dict[str, Any]) -> Stored:
@@ -102,7 +103,9 @@ def stored_from(fields: dict[str, Any]) -> Stored:
     best = fields["best"]
     first = tuple(Knobs.from_dict(knobs) for knobs in fields["first"])
     known = Knobs.from_dict(best) if best is not None else None
-    return Stored(known, fields["trials"], first, fields["confirmed"])
+    near = fields["near"]
+    nearest = Near(Knobs.from_dict(near["knobs"]), near["world"], near["hosts"]) if near is not None else None
+    return Stored(known, fields["trials"], first, fields["confirmed"], nearest)
 
 
 def suggestion_fields(suggestion: Suggestion) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from ringtune.tuner.scoring import Interval
 SOURCES = {
     "default": "default",
     "stored": "from an earlier session",
+    "near": "from a job like it",
     "model": "from the cost model",
     "start-point": "start point",
     "sampler": "suggested",

@@ -20,8 +20,11 @@ Parsed = TypeVar("Parsed")
 SOURCES = {
     "default": "default",
     "stored": "from the last session",
+    "near": "from a job like it",
+    "model": "cost model",
     "start-point": "start point",
     "sampler": "sampler",
+    "switch": "switch",
     "confirm": "confirmation",
 }
 """Where a trial's knobs came from, in words."""

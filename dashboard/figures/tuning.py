@@ -24,8 +24,11 @@ from ringtune.timeline.records import Trial
 SOURCE_LOOK = {
     "default": (theme.DEFAULT_COLOR, "square"),
     "stored": (theme.PURPLE, "diamond"),
+    "near": (theme.PURPLE, "diamond-open"),
+    "model": (theme.SKY, "triangle-down"),
     "start-point": (theme.ORANGE, "triangle-up"),
     "sampler": (theme.BLUE, "circle"),
+    "switch": (theme.YELLOW, "square"),
     "confirm": (theme.GREEN, "star"),
 }
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ import psutil
 import pytest
 
 from ringtune.knobs import DEFAULTS, Knobs
-from ringtune.tuner.advice import Advisor, Outcome, Stored, Workload
+from ringtune.tuner.advice import Advisor, Near, Outcome, Stored, Workload
 from ringtune.tuner.advisor import ProcessAdvisor
 from ringtune.tuner.fingerprint import JobDescription
 from ringtune.tuner.records import ResultRecord, Source, TrialRecord
@@ -146,6 +147,36 @@ def test_another_job_starts_from_nothing(make: Make, tmp_path: Path) -> None:
     other = make(StudyOptions(storage))
     other.open(Workload(collectives=11, bytes=1000))
     assert wait(other.stored) == Stored(None, 0)
+
+
+def confirmed(make: Make, storage: str, job: JobDescription, knobs: Knobs) -> None:
+    """A finished session of a job."""
+    advisor = make(StudyOptions(storage), job=job)
+    advisor.open(WORK)
+    advisor.conclude(result("improved", knobs))
+    advisor.close()
+
+
+def test_a_job_of_another_size_starts_from_the_nearest(make: Make, tmp_path: Path) -> None:
+    """Only the fusion buffer is searched in these jobs, so the cycle time stays the default's."""
+    storage = str(tmp_path / "s.db")
+    confirmed(make, storage, replace(JOB, world=4), Knobs(4 << 20, 100_000))
+    confirmed(make, storage, replace(JOB, world=16, hosts=2), Knobs(16 << 20, 100_000))
+    confirmed(make, storage, replace(JOB, world=8, cpu="other"), Knobs(8 << 20, 100_000))
+    now = make(StudyOptions(storage), job=replace(JOB, world=8))
+    now.open(WORK)
+    assert wait(now.stored) == Stored(None, 0, near=Near(Knobs(4 << 20, DEFAULTS.cycle_time_ns), 4, 1))
+    other = make(StudyOptions(storage), job=replace(JOB, world=8))
+    other.open(Workload(collectives=10, bytes=1001))
+    assert wait(other.stored) == Stored(None, 0), "other gradients"
+
+
+def test_a_job_like_it_that_kept_the_default_says_nothing(make: Make, tmp_path: Path) -> None:
+    storage = str(tmp_path / "s.db")
+    confirmed(make, storage, replace(JOB, world=4), DEFAULTS)
+    now = make(StudyOptions(storage))
+    now.open(WORK)
+    assert wait(now.stored) == Stored(None, 0)
 
 
 def test_only_the_searched_knobs_are_suggested(make: Make, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class FakeSession:
     """What the tuner needs of a session."""
 
     rank, size = 0, 2
-    hosts = ("here", "here")
+    hosts: tuple[str, ...] = ("here", "here")
 
     def __init__(self, folder: Path, **environ: str) -> None:
         self.config = Config.from_environ({"RINGTUNE_AUTOTUNE": "1", "RINGTUNE_AUTOTUNE_SEED": "1", **environ})
@@ -117,6 +117,14 @@ def test_a_session_finds_a_better_setting_and_the_next_starts_from_it(
     assert (stored["trial"], stored["source"], stored["knobs"]) == (1, "confirm", result["knobs"])
     assert (end["decision"], end["knobs"], end["trials"]) == ("improved", result["knobs"], 2)
     assert "the stored result still holds: " in capsys.readouterr().err
+
+    larger = FakeSession(tmp_path / "three", RINGTUNE_AUTOTUNE_MAX_TRIALS="2")
+    larger.size, larger.hosts = 4, ("here",) * 4
+    train(larger, opened(larger))
+    start, note, _, near, *_ = journal(tmp_path / "three")
+    assert (start["world"], start["stored_trials"]) == (4, 0)
+    assert note["message"].startswith("starts from what the same gradients had with 2 ranks on 1 host(s): ")
+    assert near["source"] == "near" and near["knobs"]["fusion_bytes"] == result["knobs"]["fusion_bytes"]
 
 
 def test_the_warm_up_is_recorded_unless_the_user_records(tmp_path: Path) -> None:

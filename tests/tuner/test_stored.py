@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 
 from ringtune.knobs import DEFAULTS, Knobs
-from ringtune.tuner.advice import Stored
+from ringtune.tuner.advice import Near, Stored, Workload
+from ringtune.tuner.fingerprint import JobDescription, distance
+from ringtune.tuner.options import OnlineOptions
 from ringtune.tuner.records import NoteRecord, ResultRecord, StartRecord, TrialRecord
 from tests.tuner.jobs import FAST, SLOW, FakeAdvisor, play, session
 
@@ -63,3 +68,40 @@ def test_training_that_ends_within_the_check_leaves_the_stored_result_stored() -
     tuner.interrupt("training ended")
     assert tuner.result is not None and tuner.result.decision == "interrupted"
     assert tuner.result.reason == "training ended while the stored result was checked; it stays stored"
+
+
+def test_a_near_jobs_setting_is_the_first_point_and_must_be_confirmed() -> None:
+    advisor = FakeAdvisor(stored=Stored(None, 0, near=Near(FAST, 4, 2)))
+    tuner, run = session(advisor, {FAST: 8e6}, OnlineOptions(max_trials=2, steps_per_trial=6))
+    play(tuner, run)
+    start, note, default, near, *confirmations, result = tuner.take_records()
+    assert isinstance(start, StartRecord) and start.stored_trials == 0
+    there = "starts from what the same gradients had with 4 ranks on 2 host(s): fusion 2 MiB, cycle 0.3 ms"
+    assert note == NoteRecord(there)
+    assert isinstance(default, TrialRecord) and isinstance(near, TrialRecord)
+    assert (default.source, near.source, near.knobs) == ("default", "near", FAST)
+    assert [record.source for record in confirmations if isinstance(record, TrialRecord)] == ["confirm", "confirm"]
+    assert isinstance(result, ResultRecord) and (result.decision, result.knobs) == ("improved", FAST)
+
+
+DESCRIPTION = JobDescription(world=4, hosts=1, cpu="one", versions=(("python", "3"),)).as_dict(Workload(3, 4096))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, 0.0),
+        ({"world": 8}, 1.0),
+        ({"world": 1}, 2.0),
+        ({"world": 8, "hosts": 2}, 2.0),
+        ({"cpu": "other"}, 2.0),
+        ({"transport": "tcp"}, 2.0),
+        ({"versions": [["python", "4"]]}, 0.2),
+        ({"versions": [["python", "3"]]}, 0.0),
+        ({"bytes": 4097}, math.inf),
+        ({"collectives": 4}, math.inf),
+    ],
+)
+def test_the_distance_of_jobs(change: dict[str, Any], expected: float) -> None:
+    assert distance(DESCRIPTION, {**DESCRIPTION, **change}) == pytest.approx(expected)
+    assert distance({**DESCRIPTION, **change}, DESCRIPTION) == pytest.approx(expected)
