@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ _NOT_FOR_OTHER_HOSTS = re.compile(
 # Places that another launcher gave this process; a rank must not take them for its own.
 _FOREIGN_PLACE = re.compile(
     r"^(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|TORCHELASTIC_RUN_ID|PMI_RANK|PMI_SIZE|"
-    r"RINGTUNE_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|WORKER)|OMPI_COMM_WORLD_.*|SLURM_PROCID|SLURM_LOCALID|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME))$"
+    r"RINGTUNE_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|WORKER|MASTER)|OMPI_COMM_WORLD_.*|SLURM_PROCID|SLURM_LOCALID|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME))$"
 )
 
 
@@ -32,12 +33,14 @@ class Job:
         size: Number of ranks.
         store_port: Port of the launcher's rendezvous store.
         run_dir: Absolute run folder, or None.
+        master: Address and port on rank 0's host where ``torch.distributed`` can meet; None in an elastic job.
     """
 
     name: str
     size: int
     store_port: int
     run_dir: Path | None
+    master: tuple[str, int] | None = None
 
 
 def rank_environment(
@@ -58,6 +61,8 @@ def rank_environment(
         "RINGTUNE_LOCAL_RANK": str(slot.local_rank),
         "RINGTUNE_LOCAL_SIZE": str(slot.local_size),
     }
+    if job.master is not None:
+        place["RINGTUNE_MASTER"] = _address(*job.master)
     return _environment(job, slot, store_host, base, {**settings, **place})
 
 
@@ -81,12 +86,11 @@ def _environment(
     job: Job, slot: Slot, store_host: str, base: Mapping[str, str], more: Mapping[str, str]
 ) -> dict[str, str]:
     environ = {name: value for name, value in base.items() if not _FOREIGN_PLACE.match(name)}
-    bracketed = f"[{store_host}]" if ":" in store_host else store_host
     environ.update(more)
     environ.update(
         {
             "RINGTUNE_HOSTNAME": slot.host,
-            "RINGTUNE_STORE": f"{bracketed}:{job.store_port}",
+            "RINGTUNE_STORE": _address(store_host, job.store_port),
             "RINGTUNE_JOB": job.name,
             "RINGTUNE_LAUNCHER": "1",
             # Without it a rank's lines arrive in blocks, long after the event they tell of.
@@ -97,6 +101,10 @@ def _environment(
     if job.run_dir is not None:
         environ["RINGTUNE_RUN_DIR"] = str(job.run_dir)
     return environ
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def for_other_host(environ: Mapping[str, str]) -> dict[str, str]:
@@ -119,6 +127,21 @@ def address_towards(host: str) -> str:
     except OSError:
         # The name may be known to ssh alone (an alias in its configuration).
         return socket.gethostname()
+
+
+def meeting_place(host: str, local: bool, others: Sequence[str]) -> tuple[str, int]:
+    """Return where ranks can meet on the host of rank 0: its address and a port that is probably free.
+
+    Args:
+        host: Name of rank 0's host.
+        local: Whether that is this machine.
+        others: Other hosts of the job.
+    """
+    if not local:
+        return host.rpartition("@")[2], 20_000 + secrets.randbelow(10_000)  # below the ports that the kernel deals out
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return (address_towards(others[0]) if others else "127.0.0.1"), probe.getsockname()[1]
 
 
 def cores() -> int:

@@ -16,7 +16,7 @@ from ringtune.config import Config
 from ringtune.errors import UsageError
 from ringtune.launch import after_run, elastic, remote
 from ringtune.launch.discovery import Discovery
-from ringtune.launch.environment import Job, address_towards, cores, for_other_host, rank_environment
+from ringtune.launch.environment import Job, address_towards, cores, for_other_host, meeting_place, rank_environment
 from ringtune.launch.hosts import Host, Slot, assign, is_local, parse_hostfile, parse_hosts
 from ringtune.launch.options import LaunchOptions
 from ringtune.launch.rank import Order, RankProcess
@@ -64,7 +64,9 @@ def _launch(options: LaunchOptions, slots: Sequence[Slot], hosts: Sequence[Host]
         if options.run_dir is not None:
             runfolder.begin(options.run_dir, _record(options, slots, config))
         with _finishing(options.run_dir) as ended, contextlib.closing(Streams(len(slots), options)) as streams:
-            job = Job(secrets.token_hex(8), len(slots), store.port, options.run_dir)
+            first = hosts[0].name
+            master = meeting_place(first, first in local, sorted(names - local)) if options.elastic is None else None
+            job = Job(secrets.token_hex(8), len(slots), store.port, options.run_dir, master)
             if options.call is not None:
                 options.call.offer(_client(store), job.name)
             if options.elastic is None:

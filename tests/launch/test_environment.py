@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ringtune.launch.environment import Job, address_towards, for_other_host, rank_environment
+from ringtune.launch.environment import Job, address_towards, for_other_host, meeting_place, rank_environment
 from ringtune.launch.hosts import Slot
 from ringtune.launch.launcher import run_name
+from ringtune.torch.distributed.place import complete
 
 JOB = Job("job1", 4, 4711, Path("/runs/a"))
 
@@ -33,6 +34,36 @@ def test_no_run_folder_no_variable() -> None:
     environ = rank_environment(job, Slot(0, "a", 0, 1), "::1", {"RINGTUNE_RUN_DIR": "/other"}, {})
     assert "RINGTUNE_RUN_DIR" not in environ
     assert environ["RINGTUNE_STORE"] == "[::1]:4711"
+
+
+def test_where_torch_meets_is_told() -> None:
+    job = Job("job1", 2, 4711, None, ("::1", 4712))
+    environ = rank_environment(job, Slot(1, "a", 1, 2), "::1", {"RINGTUNE_MASTER": "other:1"}, {})
+    assert environ["RINGTUNE_MASTER"] == "[::1]:4712"
+    complete(environ)
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    assert [environ[name] for name in names] == ["1", "2", "1", "2", "::1", "4712"]
+
+
+def test_what_the_user_set_for_torch_stays() -> None:
+    job = Job("job1", 2, 4711, None, ("127.0.0.1", 4712))
+    environ = rank_environment(job, Slot(1, "a", 1, 2), "::1", {"MASTER_ADDR": "here", "RANK": "7"}, {})
+    complete(environ)
+    assert (environ["MASTER_ADDR"], environ["MASTER_PORT"], environ["RANK"]) == ("here", "4712", "1")
+
+
+def test_elsewhere_nothing_is_set_for_torch() -> None:
+    environ = {"RINGTUNE_RANK": "0", "RINGTUNE_SIZE": "1"}
+    complete(environ)
+    assert set(environ) == {"RINGTUNE_RANK", "RINGTUNE_SIZE"}
+
+
+def test_a_meeting_place() -> None:
+    host, port = meeting_place("localhost", True, [])
+    assert host == "127.0.0.1" and 0 < port < 65536
+    assert meeting_place("localhost", True, ["127.0.0.1"])[0] == "127.0.0.1"
+    host, port = meeting_place("me@node1", False, ["node2"])
+    assert host == "node1" and 20_000 <= port < 30_000
 
 
 def test_what_belongs_to_this_host_stays_here() -> None:

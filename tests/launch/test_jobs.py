@@ -35,6 +35,24 @@ def test_ranks_share_job_and_store(jobs: Jobs) -> None:
     assert jobs.run_script(2, text, "--no-prefix").stdout.split()[0] != job
 
 
+def test_a_ddp_script_finds_its_place(jobs: Jobs) -> None:
+    result = jobs.run_script(
+        2,
+        """
+        import torch
+        import torch.distributed as dist
+        import ringtune.torch.distributed
+
+        dist.init_process_group("ringtune")
+        total = torch.ones(2) + dist.get_rank()
+        dist.all_reduce(total)
+        print(total.tolist())
+        dist.destroy_process_group()
+        """,
+    )
+    assert sorted(result.stdout.splitlines()) == ["[0] [3.0, 3.0]", "[1] [3.0, 3.0]"], result.stderr
+
+
 def test_places_of_another_launcher_are_taken_away(jobs: Jobs) -> None:
     script = jobs.script('print(sorted(set(os.environ) & {"RANK", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "KEPT"}))')
     foreign = {"RANK": "7", "OMPI_COMM_WORLD_RANK": "7", "HOROVOD_RANK": "7", "KEPT": "7"}

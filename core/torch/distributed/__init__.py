@@ -5,8 +5,11 @@ DDP, FSDP2 and ZeroRedundancyOptimizer then reduce with ringtune's runtime, with
 
 from __future__ import annotations
 
+import os
+
 import torch.distributed as dist
 
+from ringtune.torch.distributed import place
 from ringtune.torch.distributed.creation import create_group, monitored_barrier
 from ringtune.torch.distributed.group import ProcessGroupRingtune
 from ringtune.torch.distributed.hook import ddp_hook
@@ -15,5 +18,6 @@ __all__ = ["BACKEND", "ProcessGroupRingtune", "ddp_hook", "monitored_barrier"]
 
 BACKEND = "ringtune"
 
+place.complete(os.environ)
 if BACKEND.upper() not in dist.Backend._plugins:
     dist.Backend.register_backend(BACKEND, create_group, extended_api=True, devices=["cpu"])
