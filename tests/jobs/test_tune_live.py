@@ -76,7 +76,8 @@ def test_a_session_from_beginning_to_end(script: Path, tmp_path: Path) -> None:
     result = next((event for event in rest if "decision" in event), rest[-1])
     assert result.get("decision") in ("improved", "keep-default"), f"{rest}\n{done.stdout}"
     trials = [event for event in rest if event["event"] == "trial"]
-    assert {"start-point", "sampler"} <= {event["source"] for event in trials}
+    # Whether the sampler has its turn depends on what the first trials cost and promise.
+    assert "start-point" in {event["source"] for event in trials}
     # Every change is a new version of the knobs, the same on both ranks: the checksums agree.
     epochs = [event["epoch"] for event in trials if event["source"] != "confirm"]
     assert epochs == sorted(set(epochs))
