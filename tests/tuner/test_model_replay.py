@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate, takewhile
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from ringtune.errors import UsageError
 from ringtune.knobs import Knobs
 from ringtune.tuner.model.cluster import Cluster, Link
-from ringtune.tuner.model.replay import Conditions, fuse, play
+from ringtune.tuner.model.collectives import batch_ns
+from ringtune.tuner.model.replay import Batch, Conditions, fuse, play
 from ringtune.tuner.model.workload import Gradient, Workload, evenly, from_profile
 
 MS = 1e6
@@ -114,6 +116,47 @@ def test_every_byte_travels_and_no_step_is_shorter_than_computing(
     assert sum(batch.tensors for batch in step.batches) == len(sizes)
     assert step.length_ns >= work.compute_ns
     assert all(a.end_ns <= b.begin_ns for a, b in zip(step.batches, step.batches[1:], strict=False))
+
+
+def negotiated_plainly(work: Workload, cluster: Cluster, knobs: Knobs) -> list[Batch]:
+    """The rules of a negotiated step, word by word and slowly."""
+    batches: list[Batch] = []
+    waiting, free = list(work.gradients), 0.0
+    while waiting:
+        announced = [waiting[0].ready_ns + knobs.cycle_time_ns, max(work.backward_end_ns, waiting[0].ready_ns)]
+        filled = [sum(one.bytes for one in waiting[: place + 1]) >= knobs.fusion_bytes for place in range(len(waiting))]
+        if any(filled):
+            announced.append(waiting[filled.index(True)].ready_ns)
+        at = max(min(announced), free)
+        together = list(takewhile(lambda one, at=at: one.ready_ns <= at, waiting))  # type: ignore[misc]
+        waiting = waiting[len(together) :]
+        while together:
+            padded = list(accumulate(-(-one.bytes // 64) * 64 for one in together))
+            number = max(1, sum(size <= knobs.fusion_bytes for size in padded))
+            size = sum(one.bytes for one in together[:number])
+            begin = max(free, at + cluster.decision_ns)
+            free = begin + batch_ns(size, number == 1, False, cluster)
+            batches.append(Batch(size, number, begin, free))
+            together = together[number:]
+    return batches
+
+
+@given(
+    gradients=st.lists(st.tuples(st.integers(1, 1 << 20), st.floats(0.0, 20.0)), min_size=1, max_size=40),
+    fusion=st.sampled_from([0, 64, 1 << 16, 1 << 20, 1 << 24]),
+    cycle=st.sampled_from([0, 1000, 1_000_000, 30_000_000]),
+)
+def test_a_replay_is_what_its_rules_say_to_the_bit(gradients: list[tuple[int, float]], fusion: int, cycle: int) -> None:
+    ordered = sorted(at for _, at in gradients)
+    work = job(*((at, size) for at, (size, _) in zip(ordered, gradients, strict=True)), backward=20.0)
+    knobs = Knobs(fusion, cycle, plan=0)
+    assert list(play(work, PAIR, knobs).batches) == negotiated_plainly(work, PAIR, knobs)
+
+
+def test_gradients_sent_whole_are_the_same_workload() -> None:
+    work = job((1.0, 3), (2.0, 5))
+    assert work.narrowed(1.0) is work
+    assert [gradient.bytes for gradient in work.narrowed(0.5).gradients] == [2, 2]
 
 
 @given(factor=st.floats(1.0, 100.0), ranks=st.integers(2, 1000))

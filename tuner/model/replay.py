@@ -8,9 +8,10 @@ are cut once, as such negotiated steps show, and each starts when its last gradi
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.knobs import Knobs
@@ -84,17 +85,21 @@ class Conditions:
 
 def fuse(gradients: Sequence[Gradient], fusion_bytes: int) -> list[list[Gradient]]:
     """Cut ready gradients into batches of at most `fusion_bytes` (padded), in order; one alone may be larger."""
-    batches: list[list[Gradient]] = []
-    filled = 0
-    for gradient in gradients:
-        padded = -(-gradient.bytes // ALIGNMENT) * ALIGNMENT
-        if batches and filled + padded <= fusion_bytes:
-            batches[-1].append(gradient)
-            filled += padded
-        else:
-            batches.append([gradient])
-            filled = padded
-    return batches
+    cuts = _cut([gradient.bytes for gradient in gradients], 0, len(gradients), fusion_bytes)
+    return [list(gradients[begin:end]) for begin, end in cuts]
+
+
+def _cut(sizes: Sequence[int], begin: int, end: int, fusion_bytes: int) -> list[tuple[int, int]]:
+    """Where the batches of gradients `begin` to `end` begin and end."""
+    cuts: list[tuple[int, int]] = []
+    first, filled = begin, 0
+    for index in range(begin, end):
+        padded = -(-sizes[index] // ALIGNMENT) * ALIGNMENT
+        if index > first and filled + padded > fusion_bytes:
+            cuts.append((first, index))
+            first, filled = index, 0
+        filled += padded
+    return [*cuts, (first, end)] if begin < end else cuts
 
 
 def under_knobs(cluster: Cluster, knobs: Knobs) -> Cluster:
@@ -115,7 +120,7 @@ def play(work: Workload, cluster: Cluster, knobs: Knobs, conditions: Conditions 
     cluster = under_knobs(cluster, knobs)
     planned = conditions.planned and bool(knobs.plan)
     channel = _Channel(cluster, work.backward_end_ns * slow, planned=planned)
-    ready = [Gradient(one.bytes, one.ready_ns * slow, one.name) for one in work.gradients]
+    ready = _Ready.of(work.gradients, slow)
     if planned:
         _planned(ready, knobs, channel, _Channel(cluster, channel.compute_end, planned=False))
     else:
@@ -132,6 +137,27 @@ def play(work: Workload, cluster: Cluster, knobs: Knobs, conditions: Conditions 
     )
 
 
+@dataclass(frozen=True)
+class _Ready:
+    """Gradients as columns: a step is played dozens of times for an answer, thousands of times for a search."""
+
+    sizes: list[int]
+    at: list[float]
+    """When each is ready, in ns."""
+    sums: list[int]
+    """Bytes of those before each, and of all."""
+
+    @staticmethod
+    def of(gradients: Sequence[Gradient], slow: float) -> _Ready:
+        sizes = [gradient.bytes for gradient in gradients]
+        return _Ready(sizes, [gradient.ready_ns * slow for gradient in gradients], [0, *accumulate(sizes)])
+
+    def full(self, begin: int, fusion_bytes: int) -> float:
+        """When those from `begin` on fill a fusion buffer."""
+        place = max(bisect_left(self.sums, self.sums[begin] + fusion_bytes), begin + 1)
+        return self.at[place - 1] if place <= len(self.at) else math.inf
+
+
 class _Channel:
     """One batch at a time, and what each takes from computing until `compute_end`."""
 
@@ -143,14 +169,13 @@ class _Channel:
         self.saved = cluster.widest.burst_ns
         self.batches: list[Batch] = []
 
-    def run(self, batch: Sequence[Gradient], not_before: float) -> None:
+    def run(self, size: int, tensors: int, not_before: float) -> None:
         begin = max(self.free, not_before)
-        size = sum(gradient.bytes for gradient in batch)
-        taken = batch_ns(size, len(batch) == 1, self.planned, self.cluster)
+        taken = batch_ns(size, tensors == 1, self.planned, self.cluster)
         self.free = begin + taken - self._made_up(size, taken, begin - self.free)
         overlapped = min(self.free, self.compute_end + self.stolen) - begin
         self.stolen += self.cluster.contention * max(overlapped, 0.0)
-        self.batches.append(Batch(size, len(batch), begin, self.free))
+        self.batches.append(Batch(size, tensors, begin, self.free))
 
     def _made_up(self, size: int, taken: float, idle: float) -> float:
         """What the buckets of the links save of a batch's time after such a rest."""
@@ -175,7 +200,7 @@ class _Decision:
     """Callers were blocked by then."""
 
 
-def _planned(ready: list[Gradient], knobs: Knobs, channel: _Channel, learning: _Channel) -> None:
+def _planned(ready: _Ready, knobs: Knobs, channel: _Channel, learning: _Channel) -> None:
     """Batches as the plan has them, which was learnt from negotiated steps (`cut_between` of plan_learner.cc)."""
     decisions = _negotiated(ready, knobs, learning)
     runs = [[decisions[0]]]
@@ -184,37 +209,29 @@ def _planned(ready: list[Gradient], knobs: Knobs, channel: _Channel, learning: _
             runs.append([])
         runs[-1].append(decision)
     for run in runs:
-        for batch in fuse(ready[run[0].begin : run[-1].end], knobs.fusion_bytes):
-            channel.run(batch, batch[-1].ready_ns + channel.stolen)
+        for begin, end in _cut(ready.sizes, run[0].begin, run[-1].end, knobs.fusion_bytes):
+            size = ready.sums[end] - ready.sums[begin]
+            channel.run(size, end - begin, ready.at[end - 1] + channel.stolen)
 
 
-def _negotiated(ready: list[Gradient], knobs: Knobs, channel: _Channel) -> list[_Decision]:
+def _negotiated(ready: _Ready, knobs: Knobs, channel: _Channel) -> list[_Decision]:
     """Announces what is ready after a cycle time, at a full fusion buffer or when callers wait.
 
     While a batch travels nothing is announced.
     """
     decisions: list[_Decision] = []
     begin = 0
-    while begin < len(ready):
+    at, count = ready.at, len(ready.at)
+    while begin < count:
         blocked = channel.compute_end + channel.stolen
-        first = ready[begin].ready_ns + channel.stolen
-        due = min(first + knobs.cycle_time_ns, max(blocked, first), _full(ready[begin:], knobs) + channel.stolen)
-        at = max(due, channel.free)
+        first = at[begin] + channel.stolen
+        full = ready.full(begin, knobs.fusion_bytes) + channel.stolen
+        announced = max(min(first + knobs.cycle_time_ns, max(blocked, first), full), channel.free)
         end = begin
-        while end < len(ready) and ready[end].ready_ns + channel.stolen <= at:
+        while end < count and at[end] + channel.stolen <= announced:
             end += 1
-        decisions.append(_Decision(begin, end, at, at >= blocked))
-        for batch in fuse(ready[begin:end], knobs.fusion_bytes):
-            channel.run(batch, at + channel.cluster.decision_ns)
+        decisions.append(_Decision(begin, end, announced, announced >= blocked))
+        for low, high in _cut(ready.sizes, begin, end, knobs.fusion_bytes):
+            channel.run(ready.sums[high] - ready.sums[low], high - low, announced + channel.cluster.decision_ns)
         begin = end
     return decisions
-
-
-def _full(ready: Sequence[Gradient], knobs: Knobs) -> float:
-    """When the gradients fill a fusion buffer."""
-    filled = 0
-    for gradient in ready:
-        filled += gradient.bytes
-        if filled >= knobs.fusion_bytes:
-            return gradient.ready_ns
-    return math.inf

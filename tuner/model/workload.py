@@ -66,7 +66,7 @@ class Workload:
     def lasting(self, compute_ns: float) -> Workload:
         """The same step on a machine that computes it in this time."""
         factor = compute_ns / self.compute_ns
-        gradients = tuple(replace(one, ready_ns=one.ready_ns * factor) for one in self.gradients)
+        gradients = tuple(Gradient(one.bytes, one.ready_ns * factor, one.name) for one in self.gradients)
         return replace(
             self,
             gradients=gradients,
@@ -76,7 +76,9 @@ class Workload:
 
     def narrowed(self, factor: float) -> Workload:
         """The same step with gradients of this share of the bytes (compression on the wire)."""
-        gradients = tuple(replace(one, bytes=max(1, round(one.bytes * factor))) for one in self.gradients)
+        if factor == 1.0:
+            return self
+        gradients = tuple(Gradient(max(1, round(one.bytes * factor)), one.ready_ns, one.name) for one in self.gradients)
         return replace(self, gradients=gradients)
 
 
