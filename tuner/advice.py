@@ -123,5 +123,8 @@ class Advisor(Protocol):
     def conclude(self, result: ResultRecord) -> None:
         """Report the session's end; what was confirmed is what the next session starts from."""
 
+    def finish(self) -> None:
+        """Say that nothing more will be asked or told; what was told is still kept. Does not wait for it."""
+
     def close(self) -> None:
         """Let go of everything; bounded wait of a few seconds."""

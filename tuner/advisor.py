@@ -103,16 +103,26 @@ class ProcessAdvisor:
     def conclude(self, result: ResultRecord) -> None:
         self._send("conclude", **wire.result_fields(result))
 
+    def finish(self) -> None:
+        """Let the process end by itself once it has stored what it was told; `close` reaps it."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        # What the pipe does not take now, close sends.
+        if not self._unsent and not self._process.stdin.closed:
+            self._process.stdin.close()
+
     def close(self) -> None:
         """Let the process finish what it was told, for a few seconds at most; then end it."""
         process, self._process = self._process, None
         if process is not None:
             assert process.stdin is not None and process.stdout is not None
             with contextlib.suppress(OSError):
-                os.set_blocking(process.stdin.fileno(), True)
-                if self._state != "failed":
-                    process.stdin.write(self._unsent)
-                process.stdin.close()
+                if not process.stdin.closed:
+                    os.set_blocking(process.stdin.fileno(), True)
+                    if self._state != "failed":
+                        process.stdin.write(self._unsent)
+                    process.stdin.close()
             try:
                 process.wait(_CLOSE_TIMEOUT_S)
             except subprocess.TimeoutExpired:

@@ -76,14 +76,16 @@ class TunerExtension:
             self._close()
             raise
         if self._tuner.result is not None:
-            self._close()
+            # Not closed here: that waits for the advisor to store the result, and this is a training step.
+            self._closed = True
+            self._advisor.finish()
 
     def on_close(self) -> None:
         """Record an unfinished search with what was learned."""
         if not self._closed:
             self._tuner.interrupt("training ended")
             self._write(self._tuner.take_records())
-            self._close()
+        self._close()
 
     def after_close(self) -> None:
         """Nothing is left to do."""

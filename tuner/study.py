@@ -120,6 +120,9 @@ class StudyAdvisor:
     def conclude(self, result: ResultRecord) -> None:
         self._guard(lambda: self._conclude(result))
 
+    def finish(self) -> None:
+        """Nothing is under way between calls."""
+
     def close(self) -> None:
         self._studies.clear()
 

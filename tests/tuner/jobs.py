@@ -67,6 +67,9 @@ class FakeAdvisor:
     def conclude(self, result: ResultRecord) -> None:
         self.results.append(result)
 
+    def finish(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

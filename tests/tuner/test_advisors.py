@@ -245,6 +245,18 @@ def test_asking_never_waits(process: ProcessAdvisor) -> None:
     assert time.thread_time() - begin < 0.1
 
 
+def test_after_finish_the_process_stores_what_it_was_told_and_ends(process: ProcessAdvisor, tmp_path: Path) -> None:
+    process.open(WORK)
+    wait(process.stored)
+    process.conclude(result("improved", Knobs(1 << 20, 100_000)))
+    process.finish()
+    process.finish()
+    wait(lambda: None if process.pid is not None and _alive(process.pid) else True, 30)
+    process.close()
+    study = optuna.load_study(study_name=f"ringtune-{JOB.fingerprint(WORK)}", storage=f"sqlite:///{tmp_path / 's.db'}")
+    assert study.user_attrs["ringtune:confirmed"]["fusion_bytes"] == 1 << 20
+
+
 def test_a_killed_process_is_one_failure(process: ProcessAdvisor) -> None:
     wait(lambda: True if process.state == "ready" else None)
     assert process.pid is not None

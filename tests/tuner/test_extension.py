@@ -78,12 +78,13 @@ def opened(session: Any) -> TunerExtension:
 
 
 def train(session: FakeSession, tuner: TunerExtension, seconds: float = 60) -> None:
-    """Step until the tuner has decided; steps take a little real time, as the advisor does."""
+    """Step until the tuner has decided, then end; steps take a little real time, as the advisor does."""
     deadline = time.monotonic() + seconds
     while tuner._tuner.result is None:
         assert time.monotonic() < deadline
         tuner.on_step(session.run.next_step())
         time.sleep(0.0005)
+    tuner.on_close()
 
 
 def journal(folder: Path) -> list[dict[str, Any]]:
@@ -97,7 +98,6 @@ def test_a_session_finds_a_better_setting_and_the_next_starts_from_it(
     first = FakeSession(tmp_path / "one", RINGTUNE_AUTOTUNE_LOG=str(csv), RINGTUNE_AUTOTUNE_MAX_TRIALS="8")
     tuner = opened(first)
     train(first, tuner)
-    tuner.on_close()
     result = journal(tmp_path / "one")[-1]
     assert (result["event"], result["decision"]) == ("result", "improved")
     for _ in range(3):
