@@ -20,6 +20,8 @@ MOST_RANKS = 4096
 CURVE_GRADIENTS = 1000
 """Gradients times resamples that are played for one point of a curve: a curve takes some tens of milliseconds."""
 FEWEST_DRAWS = 4
+ENOUGH_DRAWS = 39
+"""Fewest resamples of which 2.5 % lie beyond the outermost: with fewer there is no interval of 95 %."""
 
 
 @dataclass(frozen=True)
@@ -244,6 +246,17 @@ def _quick(model: Model) -> Model:
     """Return the model with as many resamples as a curve has time for."""
     kept = max(FEWEST_DRAWS, CURVE_GRADIENTS // max(1, len(model.work.gradients)))
     return replace(model, draws=model.draws[:kept])
+
+
+def bands(model: Model) -> str:
+    """Return what the bands of curves, and the intervals of advice, are: 95 % where there is time for it."""
+    draws = len(_quick(model).draws)
+    if draws >= ENOUGH_DRAWS:
+        return "Bands: 95 % intervals, the model's error included."
+    return (
+        f"Bands: the spread of {draws} resamples of the steps (too few for an interval of 95 %), the model's error "
+        f"included. The intervals of the numbers above come from {len(model.draws)}."
+    )
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def _line(figure: go.Figure, curve: Sequence[Answer], name: str, look: tuple[str
             line={"width": 0},
             hoverinfo="skip",
             showlegend=False,
-            name=f"{name}, 95 %",
+            name=f"{name}, band",
         )
     )
     figure.add_trace(

@@ -93,13 +93,13 @@ def _body(model: Model, route: Route) -> html.Div:
     right = [
         html.Div(id="whatif-stats"),
         dmc.Text(id="whatif-note", size="sm", c="dimmed"),
-        card(
-            "Efficiency against ranks",
-            graph("whatif-efficiency", 330),
-            "Bands: 95 % intervals, the model's error included.",
-        ),
+        card("Efficiency against ranks", graph("whatif-efficiency", 330), whatif.bands(model)),
         card("Where a step goes", graph("whatif-step", 190)),
-        card("What would help most", html.Div(id="whatif-advice"), "One more change on top of these settings."),
+        card(
+            "What would help most",
+            html.Div(id="whatif-advice"),
+            "One more change on top of these settings; in brackets as the bands above.",
+        ),
     ]
     return html.Div(
         [

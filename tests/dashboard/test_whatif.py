@@ -150,3 +150,11 @@ def test_the_model_is_kept_as_long_as_the_timeline_is_the_same(run: Path) -> Non
     assert isinstance(context.timeline(info), TimelineIndex)
     assert context.model(info) is context.model(info)
     assert context.baseline(info) is context.baseline(info)
+
+
+@pytest.mark.parametrize(("gradients", "words"), [(25, "95 % intervals"), (26, "the spread of 38 resamp")])
+def test_bands_are_called_95_percent_only_when_they_are(model: Model, gradients: int, words: str) -> None:
+    wide = replace(model, work=replace(model.work, gradients=model.work.gradients[:1] * gradients))
+    assert len(wide.draws) == 40
+    assert whatif.bands(wide).startswith(f"Bands: {words}")
+    assert whatif.bands(replace(wide, draws=wide.draws[:38])).startswith("Bands: the spread of 38")
