@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.timeline import load
+from ringtune.timeline.generate import Schedule, generate
 from ringtune.tuner.model.adopt import DDP_KNOBS, HOROVOD_KNOBS, World, adopt, foreign
 from ringtune.tuner.model.calibrate import Model, calibrate, check
 from ringtune.tuner.model.cluster import Cluster, Link
@@ -206,8 +207,40 @@ def test_the_command_takes_a_profile_of_pytorch_and_a_timeline_of_horovod(tmp_pa
         assert document["ranks"][0]["step_ns"]["value"] == pytest.approx(document["measured"]["step_ns"], rel=0.005)
 
 
+def test_a_missing_profile_is_named(tmp_path: Path) -> None:
+    timeline = written(tmp_path / "hvd.json", horovod(ddp(), sized=False))
+    done = CliRunner().invoke(predict, [str(timeline), "--profile", str(tmp_path / "none.log"), "--ran-hosts", "4"])
+    assert isinstance(done.exception, UsageError)
+    assert "none.log" in str(done.exception)
+
+
 def test_options_for_other_tools_are_refused_for_ringtunes_traces(tmp_path: Path) -> None:
-    missing = CliRunner().invoke(predict, [str(written(tmp_path / "hvd.json", horovod(ddp(), sized=False))),
-        "--profile", str(tmp_path / "none.log"), "--ran-hosts", "4"])  # fmt: skip
-    assert isinstance(missing.exception, UsageError)
-    assert "none.log" in str(missing.exception)
+    generate(Schedule()).write(tmp_path)
+    done = CliRunner().invoke(predict, [str(tmp_path), "--ran-hosts", "4"])
+    assert isinstance(done.exception, UsageError)
+    assert "--ran-hosts is for traces of other tools" in str(done.exception)
+
+
+def test_on_a_device_a_rank_waits_while_nothing_but_communication_runs(tmp_path: Path) -> None:
+    """Kernels of backward and of the optimizer, NCCL's beside them; the host has long gone ahead."""
+    work = Workload("job", (Gradient(1 << 20, 40 * MS), Gradient(4 << 20, 100 * MS)), 100 * MS, 30 * MS)
+    step = play(work, TRUE, DDP_KNOBS)
+    events: list[dict[str, Any]] = []
+
+    def kernel(name: str, begin_ns: float, end_ns: float, **args: Any) -> None:
+        times = {"ts": begin_ns / 1e3, "dur": (end_ns - begin_ns) / 1e3}
+        events.append({"name": name, "cat": "kernel", "ph": "X", "pid": 0, "tid": 7, **times, "args": args})
+
+    for number in range(STEPS):
+        at = number * step.length_ns
+        kernel("backward", at, at + 100 * MS)
+        kernel("adam", at + step.length_ns - 30 * MS, at + step.length_ns)
+        for batch in step.batches:
+            about = {"In msg nelems": batch.bytes // 4, "Out msg nelems": batch.bytes // 4, "dtype": "Float"}
+            kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + batch.begin_ns, at + batch.end_ns, **about)
+    document = {"schemaVersion": 1, "distributedInfo": {"rank": 0, "world_size": 4}, "traceEvents": events}
+    model = calibrate(adopt(load(written(tmp_path / "gpu.json", document)), World(hosts=4)), "job")
+    assert model.work.compute_ns == pytest.approx(130 * MS, rel=1e-4)
+    assert model.measured_ns == pytest.approx(step.length_ns, rel=1e-4)
+    assert abs(check(model) or 0.0) < 0.005
+    assert model.cluster.network.bytes_per_s == pytest.approx(5e8, rel=0.02)
