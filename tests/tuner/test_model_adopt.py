@@ -120,8 +120,9 @@ def test_a_profile_of_one_ddp_rank_gives_back_the_job(tmp_path: Path, marked: bo
 
 def test_profiles_of_several_ranks_are_read_together(tmp_path: Path) -> None:
     paths = [written(tmp_path / f"rank{rank}.json", kineto(ddp(), rank)) for rank in range(4)]
-    model = calibrate(adopt(load(paths), World(hosts=4)), "job")
-    gives_back(model, ddp())
+    trace = load(paths)
+    assert foreign(trace)
+    gives_back(calibrate(adopt(trace, World(hosts=4)), "job"), ddp())
 
 
 @pytest.mark.parametrize("skipped", [0, 1, 3])
@@ -173,6 +174,9 @@ def lonely(document: Any) -> Any:
     [
         (lambda: kineto(ddp(), sized="no"), World(hosts=4), "record_shapes=True"),
         (lambda: kineto(ddp()), World(), "--ran-hosts"),
+        (lambda: kineto(ddp()), World(ranks=2, hosts=2), "a job of 4 ranks, not of --ran-ranks 2"),
+        (lambda: kineto(ddp()), World(ranks=8, hosts=2), "a job of 4 ranks, not of --ran-ranks 8"),
+        (lambda: kineto(ddp()), World(hosts=9), "more than the job's 4 ranks"),
         (lambda: lonely(kineto(ddp())), World(hosts=4), "--ran-ranks"),
         (lambda: {"traceEvents": kineto(ddp())["traceEvents"][:9]}, World(hosts=4), "no two steps"),
         (lambda: {"traceEvents": kineto(ddp())["traceEvents"][:2]}, World(hosts=4), "no allreduce"),
@@ -186,6 +190,22 @@ def test_a_trace_that_carries_too_little_is_refused_in_words(
 ) -> None:
     with pytest.raises(RingtuneError, match=says):
         adopt(load(written(tmp_path / "trace.json", make())), world)
+
+
+def test_a_timeline_of_horovod_is_read_alone(tmp_path: Path) -> None:
+    files = [
+        written(tmp_path / "hvd.json", horovod(ddp())),
+        *(written(tmp_path / f"rank{n}.json", kineto(ddp(), n)) for n in range(2)),
+    ]
+    trace = load(files)
+    assert foreign(trace)
+    with pytest.raises(UsageError, match="read alone"):
+        adopt(trace, World(hosts=4))
+
+
+def test_sizes_that_a_trace_has_are_not_given_again(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--profile is for one that does not"):
+        adopt(load(written(tmp_path / "rank0.json", kineto(ddp()))), World(hosts=4), list(SIZES))
 
 
 def test_a_profile_of_another_network_is_refused(tmp_path: Path) -> None:

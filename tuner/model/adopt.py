@@ -56,8 +56,9 @@ class _Sent:
 
 
 def foreign(trace: Trace) -> bool:
-    """Whether another tool wrote it: ringtune numbers its batches."""
-    return bool(len(trace.spans)) and not bool((trace.spans.batch > 0).any())
+    """Whether other tools wrote it, also where several of their files were joined."""
+    own = any(name.startswith("RING_") for name in trace.spans.names)
+    return trace.source in ("horovod", "chrome") or (trace.source == "merged" and not own)
 
 
 def adopt(trace: Trace, world: World = World(), sizes: Sequence[int] | None = None) -> Trace:
@@ -72,6 +73,8 @@ def adopt(trace: Trace, world: World = World(), sizes: Sequence[int] | None = No
         UsageError: It carries too little; the message says what, and what to do.
     """
     horovod = trace.source == "horovod"
+    if not horovod and len(trace.spans.of_stage(Stage.NEGOTIATE)):
+        raise UsageError("a timeline of Horovod is read alone: it is rank 0's view of all ranks")
     sent = {0: _of_horovod(trace)} if horovod else _of_profiles(trace)
     if not sent or not all(len(rows.submit) for rows in sent.values()):
         raise UsageError(
@@ -182,6 +185,8 @@ def _taken(rows: _Sent, chosen: Ints, step: Ints) -> _Sent:
 def _sized(rows: _Sent, sizes: Sequence[int] | None, horovod: bool) -> _Sent:
     """The rows with bytes: their own, else the user's."""
     if rows.bytes.all():
+        if sizes is not None:
+            raise UsageError("the trace says how many bytes its gradients have; --profile is for one that does not")
         return rows
     if sizes is None:
         how = (
@@ -204,9 +209,13 @@ def _sized(rows: _Sent, sizes: Sequence[int] | None, horovod: bool) -> _Sent:
 
 def _parts(trace: Trace, seen: Sequence[int], world: World) -> tuple[PartInfo, ...]:
     """A part for each rank of the job, with its host."""
-    ranks = world.ranks or trace.size
+    ranks, declared = world.ranks or trace.size, max(part.size for part in trace.parts)
     if ranks < 2:
         raise UsageError("the trace does not say how many ranks the job had; give their number with --ran-ranks")
+    if ranks < trace.size or 1 < declared < ranks:
+        raise UsageError(f"the trace is of a job of {trace.size} ranks, not of --ran-ranks {ranks}")
+    if world.hosts is not None and world.hosts > ranks:
+        raise UsageError(f"--ran-hosts {world.hosts} is more than the job's {ranks} ranks")
     known = {part.rank: part for part in trace.parts}
     hosts = {rank: known[rank].host for rank in range(ranks) if rank in known and known[rank].host}
     if world.hosts is None and len(hosts) < ranks:
