@@ -29,9 +29,14 @@ def test_the_report_opens_from_a_file_without_any_request(visit: Visit, runs: di
     assert "60 steps of 15.3 ms" in visit.page.locator("section").first.inner_text()
     assert visit.page.locator('[data-title*="Share"]').count() == 0
     assert "Rank 3 is late by compute in 60 of 60 steps" in visit.page.locator("section:has(#figure-4)").inner_text()
-    with visit.page.expect_download() as saved:
-        visit.page.locator("#figure-0 [data-title='Save the data as CSV']").click()
-    assert saved.value.suggested_filename == "ringtune-figure-0.csv"
+    begins = {"Save as PNG": b"\x89PNG", "Save as SVG": b"<svg", "Save the data as CSV": b"\xef\xbb\xbfseries,Step,"}
+    for word, begin in begins.items():
+        with visit.page.expect_download() as saved:
+            visit.page.locator(f"#figure-0 [data-title='{word}']").click()
+        kind = word.split()[-1].lower()
+        assert saved.value.suggested_filename == f"ringtune-figure-0.{kind}"
+        saved.value.save_as(tmp_path / kind)
+        assert (tmp_path / kind).read_bytes().startswith(begin)
     assert visit.outside(home) == []
     assert visit.complaints == []
 
