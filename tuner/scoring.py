@@ -56,12 +56,17 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> Inter
     n, tail, below = len(ordered), 0.0, 0
     # Largest k with P(Binomial(n, 1/2) <= k - 1) <= (1 - confidence) / 2: the k-th values from both ends.
     while below < n // 2:
-        tail += math.comb(n, below) * 0.5**n
+        tail += _binomial_half(n, below)
         if tail > (1.0 - confidence) / 2.0:
             break
         below += 1
     edge = max(below - 1, 0)
     return Interval(float(median(ordered)), float(ordered[edge]), float(ordered[n - 1 - edge]))
+
+
+def _binomial_half(n: int, k: int) -> float:
+    """P(Binomial(n, 1/2) = k); by logarithms, as the binomial coefficient of a thousand samples is beyond a float."""
+    return math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2.0))
 
 
 def log_location(samples: Sequence[float]) -> float:

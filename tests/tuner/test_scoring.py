@@ -104,3 +104,13 @@ def test_paired_gain_by_hand() -> None:
 def test_one_block_proves_nothing() -> None:
     assert paired_gain([-1.0], 0.05).low == -math.inf and paired_gain([-1.0], 0.05).high == 1.0
     assert paired_gain([], 0.05).median == 0.0
+
+
+@pytest.mark.parametrize("count", [1_000, 1_030, 20_000])
+def test_the_interval_of_the_median_of_very_many_samples(count: int) -> None:
+    # 1.96 standard deviations of Binomial(n, 1/2) on either side of the middle, in ranks.
+    interval = median_interval(range(count))
+    half = 1.96 * math.sqrt(count) / 2
+    assert interval.median == (count - 1) / 2
+    assert interval.low == pytest.approx(count / 2 - half, abs=2)
+    assert interval.high == pytest.approx(count / 2 + half, abs=2)
