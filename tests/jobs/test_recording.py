@@ -81,7 +81,7 @@ def test_only_the_chosen_steps_are_recorded(fresh: GetJob, tmp_path: Path) -> No
 
 
 def test_a_large_part_goes_on_in_further_files(fresh: GetJob, tmp_path: Path) -> None:
-    trace = recorded(fresh, tmp_path, 2, timeline_rotate_bytes="40000")
+    trace = recorded(fresh, tmp_path, 2, timeline_rotate_bytes="10000")
     files = files_of_rank(tmp_path / "run", 1)
     assert len(files) > 1
     assert [read(path).parts[0].file for path in files] == list(range(len(files)))
