@@ -31,7 +31,7 @@ class CallerHabit {
     asked_ = hurried_ = false;
     since_ns_ = now_ns;
   }
-  /// When a caller last waited for something or asked how it is; before the pass does not count.
+  /// When a caller first waited for something or asked how it is; before the pass does not count.
   void asked(std::int64_t when_ns) noexcept {
     if (asked_ || when_ns < since_ns_) return;
     asked_ = true;

@@ -1,7 +1,7 @@
 // Who turns the engine, and when it sleeps.
-#include <sched.h>
 #include <unistd.h>
 
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/log.h"
@@ -15,10 +15,7 @@ constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;
 
 /// Cores that this rank shares with `neighbours` ranks, for each of them.
 double cores_per_rank(int neighbours) noexcept {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (::sched_getaffinity(0, sizeof(cores), &cores) != 0) return 0.0;
-  const int own = CPU_COUNT(&cores);
+  const int own = usable_cores();
   // A rank that may use only some cores has been given them for itself.
   return own < ::sysconf(_SC_NPROCESSORS_ONLN) ? own : static_cast<double>(own) / neighbours;
 }

@@ -1,7 +1,6 @@
 #include "transport/shared_waker.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -16,6 +15,7 @@
 #include <span>
 #include <string>
 
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/sleep.h"
@@ -78,12 +78,7 @@ int wait_events(int epoll, std::span<epoll_event> events, Deadline deadline) {
 
 }  // namespace
 
-std::int64_t default_spin_ns(int ranks) noexcept {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (::sched_getaffinity(0, sizeof(cores), &cores) != 0) return 0;
-  return CPU_COUNT(&cores) >= ranks ? kSpinNs : 0;
-}
+std::int64_t default_spin_ns(int ranks) noexcept { return usable_cores() >= ranks ? kSpinNs : 0; }
 
 void WakerWord::ring(int doorbell) noexcept {
   // release: what the notifier wrote before (data, head and tail of a ring) is visible to whoever sees the new counter.
