@@ -25,6 +25,7 @@ from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.lateness import late_map, late_ranks
 from ringtune.dashboard.data.posterior import learned
 from ringtune.dashboard.data.runs import RunInfo, read_run
+from ringtune.dashboard.data.step_totals import StepSummary
 from ringtune.dashboard.data.timeline import Query, TimelineIndex
 from ringtune.dashboard.figures import scaling as scaling_figures
 from ringtune.dashboard.figures import steps as step_figures
@@ -164,7 +165,7 @@ def sections(run: RunInfo) -> list[Section]:
         *measured.problems,
         *timeline_problems,
     ]
-    found = [Section("Summary", tuple(_summary(run, steps.summary(reader), tuning.words(past))))]
+    found = [Section("Summary", tuple(_summary(run, reader.summary, tuning.words(past))))]
     if len(reader):
         found.append(_steps(reader))
     found += timeline
@@ -185,7 +186,7 @@ def sections(run: RunInfo) -> list[Section]:
     return found
 
 
-def _summary(run: RunInfo, numbers: steps.StepSummary | None, tuned: Sequence[str]) -> list[str]:
+def _summary(run: RunInfo, numbers: StepSummary | None, tuned: Sequence[str]) -> list[str]:
     ending = run.ending or "is still running"
     words = [f"{run.name} {ending if run.status != 'live' else 'is still running'}."]
     if numbers is None:
@@ -207,8 +208,11 @@ def _summary(run: RunInfo, numbers: steps.StepSummary | None, tuned: Sequence[st
 
 
 def _steps(table: steps.Steps) -> Section:
-    parts = steps.breakdown(table)
-    figures = (step_figures.step_times(steps.lines(table)), step_figures.breakdown(parts), step_figures.phases(parts))
+    figures = (
+        step_figures.step_times(steps.lines(table)),
+        step_figures.breakdown(table.parts),
+        step_figures.phases(table.parts),
+    )
     words = (
         "Step time of every rank; then where the mean step goes on each rank, and the phases of its communication "
         "(negotiation is summed over tensors that wait at the same time).",

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from ringtune.dashboard.data.files import Unreadable
-from ringtune.dashboard.data.steps import WARM_UP_STEPS
+from ringtune.dashboard.data.step_totals import WARM_UP_STEPS
 from ringtune.dashboard.data.timeline import TimelineIndex
 from ringtune.dashboard.units import plain
 from ringtune.errors import RingtuneError

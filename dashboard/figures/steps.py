@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from ringtune.dashboard import theme
-from ringtune.dashboard.data.steps import Breakdown, StepLine
+from ringtune.dashboard.data.step_totals import Breakdown
+from ringtune.dashboard.data.steps import StepLine
 from ringtune.dashboard.theme import Scheme
 from ringtune.dashboard.units import duration, time_scale
 

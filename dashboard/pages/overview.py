@@ -12,7 +12,7 @@ from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import machine, steps
 from ringtune.dashboard.data.machine import MachineTable
 from ringtune.dashboard.data.runs import RunInfo
-from ringtune.dashboard.data.steps import StepSummary
+from ringtune.dashboard.data.step_totals import StepSummary
 from ringtune.dashboard.figures import steps as figures
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
@@ -103,8 +103,7 @@ def news(context: Context, route: Route) -> dict[str, Any]:
     if run is None:
         return {}
     found = context.steps(run)
-    summary = steps.summary(found)
-    texts = numbers(summary, len(found.ranks)) if summary else []
+    texts = numbers(found.summary, len(found.ranks)) if found.summary else []
     shape = hash((run.path, run.status, run.problems, found.problems, *(label for label, _, _ in texts)))
     return {"numbers": texts, "shape": str(shape)}
 
@@ -188,14 +187,13 @@ def register(app: Dash, context: Context) -> None:
         if run is None:
             return (no_update,) * 5
         found, machines = context.steps(run), context.machines(run)
-        summary = steps.summary(found)
-        texts = numbers(summary, len(found.ranks)) if summary else []
+        texts = numbers(found.summary, len(found.ranks)) if found.summary else []
         return (
             problems([*run.problems, *found.problems, *machines.problems]),
             ending(run),
             stats([stat(*one, at) for at, one in enumerate(texts)]),
-            shown(summary),
-            shown(not summary),
+            shown(found.summary),
+            shown(not found.summary),
         )
 
     @app.callback(
@@ -214,11 +212,10 @@ def register(app: Dash, context: Context) -> None:
             return (no_update,) * 4
         with context.drawing(route):
             found, look = context.steps(run), scheme_of(scheme)
-            parts = steps.breakdown(found)
             return (
                 figures.step_times(steps.lines(found), look, 280),
-                figures.breakdown(parts, look),
-                figures.phases(parts, look),
+                figures.breakdown(found.parts, look),
+                figures.phases(found.parts, look),
                 _fact_cards(run, context.machines(run)),
             )
 

@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_the_breakdown_of_a_generated_run_is_exact(run: Path) -> None:
     truth = generate(PLAN).truth
-    parts = steps.breakdown(steps.StepReader(run).read())
+    parts = steps.StepReader(run).read().parts
     assert [part.rank for part in parts] == [0, 1, 2]
     for part in parts:
         wall = truth.step_ns[1]
@@ -44,7 +44,7 @@ def test_the_breakdown_of_a_generated_run_is_exact(run: Path) -> None:
 
 
 def test_the_summary_names_the_late_rank(run: Path) -> None:
-    found = steps.summary(steps.StepReader(run).read())
+    found = steps.StepReader(run).read().summary
     assert found is not None
     assert (found.steps, found.latest_rank) == (6, 2)
     assert found.median_ns == generate(PLAN).truth.step_ns[1]
@@ -54,7 +54,7 @@ def test_the_summary_names_the_late_rank(run: Path) -> None:
 
 
 def test_no_steps_no_summary(tmp_path: Path) -> None:
-    assert steps.summary(steps.StepReader(tmp_path).read()) is None
+    assert steps.StepReader(tmp_path).read().summary is None
     assert steps.lines(steps.Steps(())) == []
 
 
@@ -106,7 +106,7 @@ def test_broken_lines_are_named_and_left_out(run: Path) -> None:
         "line 2 is not valid JSON; it is left out",
         "line 3 is not a JSON object; it is left out",
     ]
-    assert steps.summary(table) is not None
+    assert table.summary is not None
 
 
 def test_best_confirmed_counts_only_confirmed_trials(run: Path) -> None:

@@ -36,7 +36,7 @@ def test_step_times_have_a_line_a_rank_and_a_unit(runs: dict[str, Path]) -> None
 
 
 def test_the_breakdown_adds_up_to_the_step(runs: dict[str, Path]) -> None:
-    parts = steps.breakdown(steps.StepReader(runs["done"]).read())
+    parts = steps.StepReader(runs["done"]).read().parts
     figure = step_figures.breakdown(parts)
     totals = [sum(bar.x[rank] for bar in figure.data) for rank in range(4)]
     assert totals == pytest.approx([part.wall_ns / 1e6 for part in parts])
@@ -44,7 +44,7 @@ def test_the_breakdown_adds_up_to_the_step(runs: dict[str, Path]) -> None:
 
 
 def test_phases_have_their_colours_everywhere(runs: dict[str, Path], index: TimelineIndex) -> None:
-    bars = named(step_figures.phases(steps.breakdown(steps.StepReader(runs["done"]).read())))
+    bars = named(step_figures.phases(steps.StepReader(runs["done"]).read().parts))
     lanes = named(timeline_figures.timeline(index, index.view(Query())))
     assert bars["Communicate"].marker.color == lanes["Communicate"].marker.color == PHASES["communicate"].color
     assert bars["Wait"].marker.color == lanes["Wait"].marker.color == theme.EXPOSED_COLOR
