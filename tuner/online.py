@@ -6,10 +6,7 @@ The way through a session:
    A setting that an earlier session of the same job has confirmed runs from here on and is checked: a paired
    comparison with the default. Where it holds, the session ends with it; otherwise the search begins;
 2. baseline: the default is trial 0 and the measure of everything;
-3. search: the best trial of earlier sessions, fixed start points, then the advisor's suggestions. Before each trial
-   the default runs a few steps again, so that a trial is compared with the machine as it is now. While the advisor
-   thinks, training goes on with the default, and those steps are not counted (the thinking disturbs them). A
-   setting that is clearly worse is left after a few steps;
+3. search: the best trial of earlier sessions, fixed start points, then the advisor's suggestions (`search.Search`);
 4. confirmation: the best few against the default, interleaved (`confirm.Comparison`);
 5. the confirmed setting stays; otherwise the default does.
 
@@ -19,7 +16,6 @@ Written as a generator: every ``yield`` hands out knobs (or None) and receives t
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import replace
@@ -28,27 +24,20 @@ from typing import Literal
 
 from ringtune.knobs import Knobs
 from ringtune.stats import StepStats
-from ringtune.tuner.advice import Advisor, Stored, Suggestion, Workload
+from ringtune.tuner.advice import Advisor, Stored, Workload
 from ringtune.tuner.confirm import Comparison, Verdict
 from ringtune.tuner.feed import Sample, StepFeed
 from ringtune.tuner.meter import Meter, Steps
 from ringtune.tuner.options import OnlineOptions
-from ringtune.tuner.records import Record, ResultRecord, Source, TrialState
+from ringtune.tuner.records import Record, ResultRecord
 from ringtune.tuner.reporting import Ending, Reporter, Trial
-from ringtune.tuner.scoring import NO_GAIN, clearly_worse, log_ratio, log_spread
-from ringtune.tuner.space import Space, distinct
+from ringtune.tuner.scoring import NO_GAIN, clearly_worse, log_spread
+from ringtune.tuner.search import WORSE_ALPHA, WORSE_MARGIN, Search
+from ringtune.tuner.space import Space
 from ringtune.tuner.words import describe, percent, spread
 
 Phase = Literal["warm-up", "check", "baseline", "search", "confirm", "done"]
 
-# The test for "clearly worse" is made after every step, hence the small probability.
-_WORSE_MARGIN, _WORSE_ALPHA = 0.10, 0.005
-_CANDIDATES, _CANDIDATES_APART = 2, 0.08
-# With this many stored trials the sampler has a model, and start points would only cost time.
-_ENOUGH_STORED = 5
-# A trial is begun when so many steps of the default may be lost: what leaving a bad setting costs. The search lives on
-# a part of the budget, so that what it finds can be confirmed.
-_AFFORD_STEPS, _SEARCH_PART = 4, 0.7
 # The last steps of the warm-up, against which a stored setting is watched until the default is measured.
 _WARM_STEPS = 20
 
@@ -83,7 +72,7 @@ class OnlineTuner:
         self._meter = Meter(space.default, self._options.settle_steps, budget)
         self._feed = StepFeed()
         self._report = Reporter(space, advisor, self._meter, self._options)
-        self._advisor_given_up = self._spent = False
+        self._search = Search(space, advisor, self._meter, self._report, self._options)
         self._warm: deque[int] = deque(maxlen=_WARM_STEPS)
         self._pending: Ending | None = None
         self._steps = self._session()
@@ -141,7 +130,7 @@ class OnlineTuner:
         reason = f"{why} {self._place()}; nothing was confirmed, so the default stays"
         if self.phase == "check":
             reason = f"{why} while the stored result was checked; it stays stored"
-        best = self._best()
+        best = self._search.best()
         if best.ratio < 1.0:
             reason += f"; best seen, unconfirmed: {describe(best.knobs)} ({percent(1.0 - best.ratio)} less time a step)"
         self._finish(Ending("interrupted", self._default, NO_GAIN, reason))
@@ -163,12 +152,12 @@ class OnlineTuner:
             stored = replace(stored, best=None)
         if not self.trials:
             self.phase = "baseline"
-            yield from self._baseline()
+            yield from self._search.baseline()
         self.phase = "search"
-        yield from self._search(stored)
-        yield from self._try_switches()
+        yield from self._search.run(stored)
+        yield from self._search.try_switches()
         self.phase = "confirm"
-        verdict = yield from self._confirm(self._candidates())
+        verdict = yield from self._confirm(self._search.candidates())
         yield from self._keep(self._decide(verdict))
 
     def _keep(self, ending: Ending) -> Steps:
@@ -195,7 +184,7 @@ class OnlineTuner:
         workload = Workload(int(median(sample.collectives for sample in seen)), self._report.bytes, trace)
         fingerprint = self._advisor.open(workload)
         stored = self._advisor.stored()
-        while stored is None and self._advisor_usable(waited_ns):
+        while stored is None and self._search.advisor_usable(waited_ns):
             waited_ns += (yield None).ns
             stored = self._advisor.stored()
         stored = stored or Stored(None, 0)
@@ -210,7 +199,7 @@ class OnlineTuner:
         self._report.note(f"the stored result of this job runs at once and is checked: {describe(best)}")
 
         def worse(so_far: list[int]) -> bool:
-            return clearly_worse(so_far, list(self._warm), _WORSE_MARGIN, _WORSE_ALPHA)
+            return clearly_worse(so_far, list(self._warm), WORSE_MARGIN, WORSE_ALPHA)
 
         times: list[int] = []
         yield from self._meter.collect(best, self._options.steps_per_trial, times, leave=worse)
@@ -223,113 +212,6 @@ class OnlineTuner:
             seen = "slower than the default" if verdict is None else f"gain {spread(verdict.gain)}"
             self._report.note(f"the stored result does not hold any more ({seen}); searching")
         return verdict
-
-    def _baseline(self) -> Steps:
-        times: list[int] = []
-        yield from self._meter.collect(
-            self._default, self._options.steps_per_trial, times, at_least_ns=self._options.window_ns
-        )
-        self._meter.reference.extend(times)
-        self._report.trial(Trial(self._default, "default", 1.0), times, token=None)
-
-    def _search(self, stored: Stored) -> Steps:
-        for knobs, source in self._known(stored):
-            if len(self.trials) < self._scaled_trials and (yield from self._affordable()):
-                yield from self._trial(knobs, source, token=None)
-        best, stale = self._best().ratio, 0
-        while len(self.trials) < self._scaled_trials and stale < self._options.patience:
-            if not (yield from self._affordable()):
-                return
-            suggestion = yield from self._suggestion()
-            if suggestion is None or not self._worthwhile(suggestion.left):
-                return
-            yield from self._trial(suggestion.knobs, "sampler", suggestion.token)
-            progress = best - self._best().ratio
-            stale = 0 if progress >= self._options.min_gain else stale + 1
-            best = min(best, self._best().ratio)
-
-    @property
-    def _scaled_trials(self) -> int:
-        """Trials for knobs with a scale: up to a quarter of all is kept for switches, where there are any."""
-        most = self._options.max_trials
-        return most - min(len(self._space.alternatives(self._default)), most // 4)
-
-    def _try_switches(self) -> Steps:
-        """Try the switches one by one from the best setting so far, going on from each that is better."""
-        tried = {trial.knobs for trial in self.trials}
-        while len(self.trials) < self._options.max_trials:
-            best = self._best()
-            open_ones = [knobs for knobs in self._space.alternatives(best.knobs) if knobs not in tried]
-            if not open_ones or not (yield from self._affordable()):
-                return
-            tried.add(open_ones[0])
-            yield from self._trial(open_ones[0], "switch", token=None)
-
-    def _known(self, stored: Stored) -> list[tuple[Knobs, Source]]:
-        """Settings that need no sampler: the stored best or a near job's, the model's, then start points elsewhere."""
-        known: list[tuple[Knobs, Source]] = []
-        if stored.best is not None:
-            known.append((stored.best, "stored"))
-        elif stored.near is not None:
-            known.append((stored.near.knobs, "near"))
-        if stored.trials >= _ENOUGH_STORED:
-            return known
-        sources: dict[Knobs, Source] = {knobs: "model" for knobs in stored.first}
-        points = self._space.start_points()
-        for knobs in points:
-            sources.setdefault(knobs, "start-point")
-        taken = [self._default, *(knobs for knobs, _ in known)]
-        chosen = distinct(self._space, sources, apart=_CANDIDATES_APART, taken=taken)
-        return known + [(knobs, sources[knobs]) for knobs in chosen[: len(points)]]
-
-    def _affordable(self) -> Generator[Knobs | None, Sample, bool]:
-        """Run the default until the budget allows a trial; False when that takes too long."""
-        cost = _AFFORD_STEPS * self._meter.step_ns
-        affordable = yield from self._meter.afford(cost, _SEARCH_PART, self._options.afford_steps)
-        if not affordable and not self._spent:
-            self._spent = True
-            self._report.note("the search ends: its budget of lost time is used up")
-        return affordable
-
-    def _worthwhile(self, left: float) -> bool:
-        """Whether what may still be found is worth another trial; the end of the search says why."""
-        lost_steps = max(self._meter.lost_ns, 0) / self._meter.step_ns
-        cost = max(lost_steps / max(len(self.trials) - 1, 1), 1.0)
-        if left >= self._options.min_gain / 2.0 and left * self._options.horizon_steps >= cost:
-            return True
-        self._report.note(
-            f"the search ends: at most {percent(left)} of a step are left to find, and a trial costs {cost:.1f} steps"
-        )
-        return False
-
-    def _suggestion(self) -> Generator[Knobs | None, Sample, Suggestion | None]:
-        """Run the default, uncounted, until the advisor has answered; None when it has failed."""
-        waited_ns = 0
-        while self._advisor_usable(waited_ns):
-            suggestion = self._advisor.ask()
-            if suggestion is not None:
-                yield from self._meter.rest(self._options.quiet_ns)
-                return suggestion
-            yield from self._meter.switch(self._default)
-            waited_ns += (yield None).ns
-        return None
-
-    def _trial(self, knobs: Knobs, source: Source, token: int | None) -> Steps:
-        options = self._options
-        yield from self._meter.refresh(options.block_steps, options.window_ns)
-        times: list[int] = []
-        reference = list(self._meter.reference)
-
-        def worse(so_far: list[int]) -> bool:
-            early = len(so_far) < options.steps_per_trial
-            return early and clearly_worse(so_far, reference, _WORSE_MARGIN, _WORSE_ALPHA)
-
-        yield from self._meter.collect(
-            knobs, options.steps_per_trial, times, at_least_ns=options.window_ns, leave=worse
-        )
-        state: TrialState = "complete" if len(times) >= options.steps_per_trial else "stopped-early"
-        ratio = math.exp(log_ratio(times, reference))
-        self._report.trial(Trial(knobs, source, ratio, state), times, token)
 
     def _confirm(self, candidates: list[Knobs]) -> Generator[Knobs | None, Sample, Verdict]:
         comparison = Comparison(candidates, min_gain=self._options.min_gain)
@@ -355,17 +237,6 @@ class OnlineTuner:
 
     # -- decisions --------------------------------------------------------------------------------------------
 
-    def _best(self) -> Trial:
-        complete = [trial for trial in self.trials if trial.state == "complete"]
-        return min(complete, key=lambda trial: trial.ratio, default=Trial(self._default, "default", 1.0))
-
-    def _candidates(self) -> list[Knobs]:
-        """Settings worth confirming: faster than the default in their trial, the best first, not alike."""
-        faster = [trial for trial in self.trials if trial.state == "complete" and trial.ratio < 1.0]
-        ordered = [trial.knobs for trial in sorted(faster, key=lambda trial: trial.ratio)]
-        apart = distinct(self._space, ordered, apart=_CANDIDATES_APART)
-        return [knobs for knobs in apart if knobs != self._default][:_CANDIDATES]
-
     def _decide(self, verdict: Verdict) -> Ending:
         if verdict.winner is not None:
             reason = f"confirmed beside the default: {spread(verdict.gain)} less time a step"
@@ -376,18 +247,6 @@ class OnlineTuner:
                 f"no gain was confirmed; the best rival, {describe(verdict.rival.knobs)}: gain {spread(verdict.gain)}"
             )
         return Ending("keep-default", self._default, NO_GAIN, reason)
-
-    def _advisor_usable(self, waited_ns: int) -> bool:
-        """Whether to go on with the advisor; the first time it is not, a note says why."""
-        if self._advisor_given_up:
-            return False
-        failure = self._advisor.failure if self._advisor.state == "failed" else ""
-        if not failure and waited_ns >= self._options.advisor_wait_ns:
-            failure = f"no answer within {self._options.advisor_wait_ns / 1e9:.0f} s of training"
-        if failure:
-            self._advisor_given_up = True
-            self._report.note(f"the advisor is gone, the search ends with what is measured: {failure}")
-        return not failure
 
     def _place(self) -> str:
         return f"in the {self.phase} phase after {len(self.trials)} of at most {self._options.max_trials} trials"
