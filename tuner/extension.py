@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from ringtune.tuner.journal import Journal
 from ringtune.tuner.online import OnlineTuner
 from ringtune.tuner.options import OnlineOptions
 from ringtune.tuner.records import NoteRecord, Record, ResultRecord
+from ringtune.tuner.sessions import Sessions
 from ringtune.tuner.space import Space, Surroundings
 from ringtune.tuner.study import StudyOptions, default_storage
 from ringtune.tuner.warmup import WarmupTrace
@@ -44,20 +46,30 @@ _KNOB_OF_VARIABLE = {
 _TALKATIVE = ("trace", "debug", "info")
 
 
+Begin = Callable[[ResultRecord | None], tuple[OnlineTuner, Advisor]]
+"""Begins a session of the tuner, with an advisor of its own; given the result of the session before."""
+
+
 class TunerExtension:
     """A `SessionExtension`: everything around the pure tuner.
 
     Args:
         session: The training session; must be rank 0.
-        tuner: The decision machine.
-        advisor: Its advisor; owned and closed here.
+        begin: Begins a session of the tuner; its advisors are owned and closed here.
         journal: Where records go; owned and closed here.
     """
 
-    def __init__(self, session: Session, tuner: OnlineTuner, advisor: Advisor, journal: Journal) -> None:
-        self._session, self._tuner, self._advisor, self._journal = session, tuner, advisor, journal
+    def __init__(self, session: Session, begin: Begin, journal: Journal) -> None:
+        self._session, self._begin, self._journal = session, begin, journal
         self._talkative = session.config.log_level.lower() in _TALKATIVE
         self._closed = False
+        self._advisors: list[Advisor] = []
+        self._sessions = Sessions(self._began)
+
+    @property
+    def tuner(self) -> OnlineTuner:
+        """The session that runs or has ended last."""
+        return self._sessions.tuner
 
     def on_step(self, stats: StepStats) -> None:
         """Let the tuner decide, and apply what it wants.
@@ -67,28 +79,33 @@ class TunerExtension:
         """
         if self._closed:
             return
+        running = self._sessions.result is None
         try:
-            knobs = self._tuner.on_step(stats)
+            knobs = self._sessions.on_step(stats)
             if knobs is not None:
-                self._tuner.proposed(self._session.propose_knobs(knobs))
-            self._write(self._tuner.take_records())
+                self._sessions.proposed(self._session.propose_knobs(knobs))
+            self._write(self._sessions.take_records())
         except Exception:
             self._close()
             raise
-        if self._tuner.result is not None:
+        if running and self._sessions.result is not None:
             # Not closed here: that waits for the advisor to store the result, and this is a training step.
-            self._closed = True
-            self._advisor.finish()
+            self._advisors[-1].finish()
 
     def on_close(self) -> None:
         """Record an unfinished search with what was learned."""
         if not self._closed:
-            self._tuner.interrupt("training ended")
-            self._write(self._tuner.take_records())
+            self._sessions.interrupt("training ended")
+            self._write(self._sessions.take_records())
         self._close()
 
     def after_close(self) -> None:
         """Nothing is left to do."""
+
+    def _began(self, before: ResultRecord | None) -> OnlineTuner:
+        tuner, advisor = self._begin(before)
+        self._advisors.append(advisor)
+        return tuner
 
     def _write(self, records: list[Record]) -> None:
         self._journal.write(records)
@@ -99,7 +116,8 @@ class TunerExtension:
     def _close(self) -> None:
         self._closed = True
         self._journal.close()
-        self._advisor.close()
+        for advisor in self._advisors:
+            advisor.close()
 
 
 def open_tuner(session: Session) -> TunerExtension | None:
@@ -118,11 +136,15 @@ def open_tuner(session: Session) -> TunerExtension | None:
     space = space_of(config, session.knobs, surroundings(session))
     journal = Journal(layout.tuning_journal(run), config.autotune_log)
     storage = study_options(config, str(layout.tuning_study(run)))
-    advisor = ProcessAdvisor(Setup(space, describe_job(session, space), storage))
-    trace = WarmupTrace(session.runtime, run)
-    trace.begin()
-    tuner = OnlineTuner(space, advisor, online_options(config, session.size), trace.end)
-    return TunerExtension(session, tuner, advisor, journal)
+    setup, options = Setup(space, describe_job(session, space), storage), online_options(config, session.size)
+
+    def begin(before: ResultRecord | None) -> tuple[OnlineTuner, Advisor]:
+        trace = WarmupTrace(session.runtime, run)
+        trace.begin()
+        advisor = ProcessAdvisor(setup)
+        return OnlineTuner(space, advisor, options, trace.end, before), advisor
+
+    return TunerExtension(session, begin, journal)
 
 
 def surroundings(session: Session) -> Surroundings:

@@ -50,10 +50,12 @@ class OnlineTuner:
         advisor: Suggests settings; never blocks.
         options: Budget.
         trace: Called at the end of the warm-up; returns the timeline of its steps, see `Workload.trace`.
+        before: The result of this training's session before, whose setting runs: the job has changed since.
 
     Attributes:
         phase: Where the session is.
         result: The end of the session; None while it runs.
+        workload: What a step sends; known from the end of the warm-up on.
     """
 
     def __init__(
@@ -62,14 +64,18 @@ class OnlineTuner:
         advisor: Advisor,
         options: OnlineOptions | None = None,
         trace: Callable[[], str] | None = None,
+        before: ResultRecord | None = None,
     ) -> None:
         self.phase: Phase = "warm-up"
         self.result: ResultRecord | None = None
+        self.workload = Workload(0, 0)
         self._space, self._advisor, self._options = space, advisor, options or OnlineOptions()
         self._default = space.default
-        self._trace = trace
+        self._trace, self._before = trace, before
         budget = (self._options.budget, self._options.credit_steps)
         self._meter = Meter(space.default, self._options.settle_steps, budget)
+        if before is not None:
+            self._meter.current = before.knobs
         self._feed = StepFeed()
         self._report = Reporter(space, advisor, self._meter, self._options)
         self._search = Search(space, advisor, self._meter, self._report, self._options)
@@ -130,10 +136,13 @@ class OnlineTuner:
         reason = f"{why} {self._place()}; nothing was confirmed, so the default stays"
         if self.phase == "check":
             reason = f"{why} while the stored result was checked; it stays stored"
+        if self._before is not None:
+            reason = f"{why} {self._place()}; what was confirmed before stays: {describe(self._before.knobs)}"
         best = self._search.best()
         if best.ratio < 1.0:
             reason += f"; best seen, unconfirmed: {describe(best.knobs)} ({percent(1.0 - best.ratio)} less time a step)"
-        self._finish(Ending("interrupted", self._default, NO_GAIN, reason))
+        stays = self._before.knobs if self._before is not None else self._default
+        self._finish(Ending("interrupted", stays, NO_GAIN, reason))
 
     # -- the session ------------------------------------------------------------------------------------------
 
@@ -142,14 +151,19 @@ class OnlineTuner:
         if not self._space.dimensions:
             self._finish(Ending("keep-default", self._default, NO_GAIN, "the user's own settings fix every knob"))
             return
+        checked = stored.best if stored.confirmed else None
         if stored.best is not None and stored.confirmed:
             self.phase = "check"
             verdict = yield from self._check(stored.best)
-            if verdict is not None and verdict.winner is not None:
+            if verdict is not None and verdict.winner is not None and self._as_before(verdict):
                 reason = f"the stored result still holds: {spread(verdict.gain)} less time a step"
                 yield from self._keep(Ending("improved", stored.best, verdict.gain, reason))
                 return
             stored = replace(stored, best=None)
+        if self._before is not None:
+            # Trials from before the change say less than start points: all of these are made again.
+            known = self._before.knobs not in (self._default, checked) and stored.best is None
+            stored = replace(stored, best=self._before.knobs if known else stored.best, trials=0)
         if not self.trials:
             self.phase = "baseline"
             yield from self._search.baseline()
@@ -181,8 +195,8 @@ class OnlineTuner:
             waited_ns += sample.ns
         self._report.bytes = int(median(sample.bytes for sample in seen))
         trace = self._trace() if self._trace is not None else ""
-        workload = Workload(int(median(sample.collectives for sample in seen)), self._report.bytes, trace)
-        fingerprint = self._advisor.open(workload)
+        self.workload = Workload(int(median(sample.collectives for sample in seen)), self._report.bytes, trace)
+        fingerprint = self._advisor.open(self.workload)
         stored = self._advisor.stored()
         while stored is None and self._search.advisor_usable(waited_ns):
             waited_ns += (yield None).ns
@@ -212,6 +226,18 @@ class OnlineTuner:
             seen = "slower than the default" if verdict is None else f"gain {spread(verdict.gain)}"
             self._report.note(f"the stored result does not hold any more ({seen}); searching")
         return verdict
+
+    def _as_before(self, verdict: Verdict) -> bool:
+        """Whether a checked setting gains over the default what it did before the job changed."""
+        before = self._before
+        if before is None or verdict.winner is None or before.knobs != verdict.winner.knobs:
+            return True
+        gain, apart = verdict.gain, self._options.min_gain
+        same = gain.low - apart <= before.gain.median <= gain.high + apart
+        if not same:
+            gains = f"{spread(gain)} instead of {percent(before.gain.median)}"
+            self._report.note(f"the setting is still better than the default, by {gains}; searching")
+        return same
 
     def _confirm(self, candidates: list[Knobs]) -> Generator[Knobs | None, Sample, Verdict]:
         comparison = Comparison(candidates, min_gain=self._options.min_gain)

@@ -48,8 +48,9 @@ class Follower:
 
     @property
     def result(self) -> ResultRecord | None:
-        """The session's end, once it is known."""
-        return next((record for record in reversed(self.records) if isinstance(record, ResultRecord)), None)
+        """The end of the last session that ended by itself, else of an interrupted one; None while there is none."""
+        ends = [record for record in reversed(self.records) if isinstance(record, ResultRecord)]
+        return next((end for end in ends if end.decision != "interrupted"), ends[0] if ends else None)
 
     def __enter__(self) -> Follower:
         self._thread.start()
@@ -128,7 +129,7 @@ class LiveView:
     def show(self, record: Record) -> None:
         """Take in a record."""
         if isinstance(record, StartRecord):
-            self._start = record
+            self._start, self._trials, self._best, self._result = record, [], None, None
         elif isinstance(record, TrialRecord):
             self._trials.append(record)
             self._best = better(self._best, record)

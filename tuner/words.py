@@ -24,7 +24,7 @@ _HIERARCHICAL = ("auto", "1", "0")
 
 def describe(knobs: Knobs) -> str:
     """Return a setting: ``fusion 32 MiB, cycle 0.25 ms``, and what else differs from `DEFAULTS`."""
-    words = [f"fusion {_size(knobs.fusion_bytes)}", f"cycle {knobs.cycle_time_ns / 1e6:.3g} ms"]
+    words = [f"fusion {amount(knobs.fusion_bytes)}", f"cycle {knobs.cycle_time_ns / 1e6:.3g} ms"]
     if not knobs.plan:
         words.append("no plan")
     if knobs.algorithm:
@@ -32,13 +32,14 @@ def describe(knobs: Knobs) -> str:
     if knobs.hierarchical:
         words.append(f"hierarchical {SWITCH[knobs.hierarchical]}")
     if knobs.segment_bytes != DEFAULTS.segment_bytes:
-        words.append(f"segment {_size(knobs.segment_bytes)}")
+        words.append(f"segment {amount(knobs.segment_bytes)}")
     if not knobs.cache_capacity:
         words.append("no cache")
     return ", ".join(words)
 
 
-def _size(count: int) -> str:
+def amount(count: int) -> str:
+    """Return a number of bytes in MiB or KiB."""
     return f"{count / (1 << 20):.4g} MiB" if count >= 1 << 20 else f"{count / (1 << 10):.4g} KiB"
 
 

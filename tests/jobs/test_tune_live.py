@@ -41,6 +41,42 @@ hvd.shutdown()
 """
 
 
+# Two models, one after the other: the second one from the first result on, until there is a second result.
+CHANGING = """
+import os
+import sys
+import torch
+import ringtune.torch as hvd
+
+hvd.init()
+torch.set_num_threads(1)
+journal = os.path.join(os.environ["RINGTUNE_RUN_DIR"], "tuning", "journal.jsonl")
+
+
+def results():
+    count = open(journal).read().count('"event":"result"') if os.path.exists(journal) else 0
+    return hvd.broadcast_object(count, root_rank=0)
+
+
+def train(width, layers, until):
+    model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers)))
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1e-4), model.named_parameters())
+    inputs = torch.randn(8, width)
+    for step in range(100_000):
+        if step % 50 == 49 and results() >= until:
+            return
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+
+
+train(32, 20, 1)
+train(64, 10, 2)
+hvd.shutdown()
+"""
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "small.py"
@@ -101,3 +137,17 @@ def test_a_training_that_is_too_short_keeps_what_was_learned(script: Path, tmp_p
     assert journal(run)[-1]["decision"] == "interrupted"
     assert "training ended in the" in done.stdout
     assert "the trials are kept" in done.stdout
+
+
+@pytest.mark.long
+def test_a_training_that_changes_its_tensors_is_tuned_again(script: Path, tmp_path: Path) -> None:
+    script.write_text(CHANGING)
+    run = tmp_path / "run"
+    done = tune(script, run, (0, ""), "--max-trials", "5", "--steps-per-trial", "6")
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = journal(run)
+    starts = [event for event in events if event["event"] == "start"]
+    assert len(starts) == 2 and starts[0]["fingerprint"] != starts[1]["fingerprint"]
+    (again,) = [event["message"] for event in events if event["event"] == "note" and "has changed" in event["message"]]
+    assert "a step sends 20 operations of 162.5 KiB together, it was tuned for 40 operations of 82.5 KiB" in again
+    assert [event["decision"] for event in events if event["event"] == "result"][1:] != []

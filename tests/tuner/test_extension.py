@@ -80,7 +80,7 @@ def opened(session: Any) -> TunerExtension:
 def train(session: FakeSession, tuner: TunerExtension, seconds: float = 60) -> None:
     """Step until the tuner has decided, then end; steps take a little real time, as the advisor does."""
     deadline = time.monotonic() + seconds
-    while tuner._tuner.result is None:
+    while tuner.tuner.result is None:
         assert time.monotonic() < deadline
         tuner.on_step(session.run.next_step())
         time.sleep(0.0005)
@@ -143,7 +143,7 @@ def test_a_training_that_ends_early_keeps_what_was_learned(tmp_path: Path) -> No
     session = FakeSession(tmp_path / "run")
     tuner = opened(session)
     deadline = time.monotonic() + 60
-    while len(tuner._tuner.trials) < 3:
+    while len(tuner.tuner.trials) < 3:
         assert time.monotonic() < deadline
         tuner.on_step(session.run.next_step())
         time.sleep(0.0005)

@@ -44,7 +44,9 @@ def whole_session(folder: Path, seed: int) -> tuple[list[float], TunerExtension,
     session.run = SimulatedRun(Table({FAST: 10.1e6, SLOW: 9e6}), Noise(0.01), DEFAULTS, seed)
     advisor = Closing()
     tuner = OnlineTuner(Space(), advisor, OnlineOptions(max_trials=6, steps_per_trial=10))
-    extension = TunerExtension(session, tuner, advisor, Journal(folder / "journal.jsonl", folder / "log.csv"))
+    extension = TunerExtension(
+        session, lambda before: (tuner, advisor), Journal(folder / "journal.jsonl", folder / "log.csv")
+    )
     held: list[float] = []
     while tuner.result is None:
         stats = session.run.next_step()
