@@ -191,9 +191,9 @@ def test_hosts_between_shaped_links(tmp_path: Path) -> None:
     document = json.loads(done.stdout)
     assert (document["ranks"], document["hosts"]) == (3, 3)
     rates = [8e-6 * link["bytes_per_s"] for link in document["links"]]
-    # Mbit/s on the way to the next host; wide, as a machine that tests is busy.
-    assert rates[0] == pytest.approx(780, rel=0.35)
-    assert rates[1:] == pytest.approx([195, 195], rel=0.35)
+    # Mbit/s on the way to the next host: no more than the cable carries, and a busy machine may fill a third of it.
+    assert 260 < rates[0] < 1050
+    assert all(65 < rate < 265 for rate in rates[1:])
     said = " ".join(document["warnings"])
     assert "1 GbE" in said
     assert f"{document['links'][1]['from']} -> {document['links'][1]['to']} carries" in said
