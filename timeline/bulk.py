@@ -37,12 +37,12 @@ MEMORY_BYTES = 1_400_000_000
 _SHAPE = (
     '{"name":"VARCHAR","cat":"VARCHAR","ph":"VARCHAR","pid":"INTEGER","ts":"DOUBLE","dur":"DOUBLE","id":"BIGINT",'
     '"args":{"tensor":"VARCHAR","bytes":"BIGINT","batch":"BIGINT","step":"BIGINT","epoch":"INTEGER",'
-    '"operations":"BIGINT","bytes_per_s":"BIGINT","submitted":"JSON","algorithm":"VARCHAR","dtype":"VARCHAR",'
-    '"wire":"VARCHAR","process_set":"BIGINT","plan":"BIGINT","peer":"BIGINT"}}'
+    '"operations":"BIGINT","bytes_per_s":"BIGINT","submitted":"JSON","copied":"JSON","algorithm":"VARCHAR",'
+    '"dtype":"VARCHAR","wire":"VARCHAR","process_set":"BIGINT","plan":"BIGINT","peer":"BIGINT"}}'
 )
 _SPAN, _CYCLE, _BEGIN, _END, _FLOW, _OTHER = range(6)
 _KIND = f"""
-case when e.args.submitted is not null then {_OTHER}
+case when e.args.submitted is not null or e.args.copied is not null then {_OTHER}
   when e.ph = 'X' or (e.ph = 'C' and e.cat = '{Stage.COUNTER.label}') then {_SPAN}
   when e.ph = 'i' and e.cat = '{Stage.CYCLE.label}' then {_CYCLE}
   when e.ph = 'b' then {_BEGIN} when e.ph = 'e' then {_END}

@@ -1,8 +1,9 @@
-"""The negotiation of a batch as the recorder writes it: one event for all tensors, whose names stand in a list.
+"""Events of a batch as the recorder writes them: one for all tensors, whose names stand in a list.
 
-Such an event has the arguments ``tensors`` (number of a list given before by a ``ringtune_tensors`` event),
-``submitted`` (ns from one submission to the next, the first counted from ``ts``) and, when the batch ran, ``queued_ns``
-(from its agreement to its start). It stands for one `negotiate` and one `queue` span a tensor.
+Such an event has the argument ``tensors``: the number of a list given before by a ``ringtune_tensors`` event. Of a
+negotiation it also has ``submitted`` (ns from one submission to the next, the first counted from ``ts``) and, when the
+batch ran, ``queued_ns`` (from its agreement to its start): one `negotiate` and one `queue` span a tensor. Of copies
+into or out of the fusion buffer it has ``copied`` (ns that each took, one right after another): one span a tensor.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ringtune.timeline.columns import ODD, SpanBuilder, nanoseconds
 from ringtune.timeline.spans import Codes, Ints
 from ringtune.timeline.vocabulary import QUEUE_NAME, Stage
 
 Event = Mapping[str, Any]
+
+_NUMBERS = {Stage.NEGOTIATE.label: "submitted", Stage.COPY_IN.label: "copied", Stage.COPY_OUT.label: "copied"}
+"""The argument that holds a number a tensor, by category."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +48,8 @@ class GroupReader:
     @staticmethod
     def is_group(event: Event) -> bool:
         """Whether a complete event stands for the tensors of a batch."""
-        if event.get("cat") != Stage.NEGOTIATE.label:
-            return False
-        args = event.get("args")
-        return isinstance(args, dict) and "submitted" in args
+        category, args = event.get("cat"), event.get("args")
+        return isinstance(category, str) and isinstance(args, dict) and _NUMBERS.get(category) in args
 
     def learn(self, pid: Any, args: Mapping[str, Any]) -> None:
         """Take a list of tensors.
@@ -61,31 +64,29 @@ class GroupReader:
 
     def add(self, events: Sequence[Event]) -> None:
         """Take the events of some batches; one that makes no sense is left out."""
-        try:
-            self._add(events)
-        except ODD:
-            for event in events:
-                try:
-                    self._add([event])
-                except ODD:
-                    self._spans.skipped += 1
+        negotiated = [event for event in events if event["cat"] == Stage.NEGOTIATE.label]
+        copied = [event for event in events if event["cat"] != Stage.NEGOTIATE.label]
+        for some, take in ((negotiated, self._negotiated), (copied, self._copied)):
+            try:
+                take(some)
+            except ODD:
+                for event in some:
+                    try:
+                        take([event])
+                    except ODD:
+                        self._spans.skipped += 1
 
-    def _add(self, events: Sequence[Event]) -> None:
-        args = [event["args"] for event in events]
-        lists = [self._lists[(event["pid"], arg["tensors"])] for event, arg in zip(events, args, strict=True)]
-        counts = np.array([len(one.bytes) for one in lists], dtype=np.int64)
-        if [len(arg["submitted"]) for arg in args] != counts.tolist() or not counts.all():
-            raise ValueError("a batch with other tensors than its list")
+    def _negotiated(self, events: Sequence[Event]) -> None:
+        if not events:
+            return
+        counts, rows, steps = self._rows(events, "submitted")
         first = nanoseconds([event["ts"] for event in events])
         agreed = first + nanoseconds([event["dur"] for event in events])
-        steps = np.cumsum(np.array(list(chain.from_iterable(arg["submitted"] for arg in args)), dtype=np.int64))
-        begins = np.cumsum(counts) - counts
+        steps, begins = np.cumsum(steps), np.cumsum(counts) - counts
         submitted = np.repeat(first - steps[begins], counts) + steps
-        tensors, sizes = (np.concatenate([getattr(one, name) for one in lists]) for name in ("tensors", "bytes"))
         # One span may have been submitted after the first ended it all: damaged, or clocks that went backwards.
         ends = np.maximum(np.repeat(agreed, counts), submitted)
-        queued = np.array([arg.get("queued_ns", -1) for arg in args], dtype=np.int64)
-        rows = self._spans.rows_of(events, counts) | {"tensor": tensors, "bytes": sizes}
+        queued = np.array([event["args"].get("queued_ns", -1) for event in events], dtype=np.int64)
         self._spans.keep(rows | {"begin_ns": submitted, "end_ns": ends})
         ran = np.repeat(queued >= 0, counts)
         if ran.any():
@@ -93,3 +94,29 @@ class GroupReader:
             queue = {"stage": np.full(len(ends), Stage.QUEUE, np.uint8), "begin_ns": ends, "end_ns": started}
             queue["name"] = np.full(len(ends), self._spans.name_code(QUEUE_NAME), np.int32)
             self._spans.keep({column: values[ran] for column, values in (rows | queue).items()})
+
+    def _copied(self, events: Sequence[Event]) -> None:
+        if not events:
+            return
+        counts, rows, lengths = self._rows(events, "copied")
+        if (lengths < 0).any():
+            raise ValueError("a copy that ended before it began")
+        ends, begins = np.cumsum(lengths), np.cumsum(counts) - counts
+        first = nanoseconds([event["ts"] for event in events])
+        ends += np.repeat(first - (ends[begins] - lengths[begins]), counts)
+        self._spans.keep(rows | {"begin_ns": ends - lengths, "end_ns": ends})
+
+    def _rows(self, events: Sequence[Event], argument: str) -> tuple[Ints, dict[str, NDArray[Any]], Ints]:
+        """How many tensors each event has, its columns for each of them, and the numbers that it gives for them.
+
+        Raises:
+            ValueError: Not one number a tensor.
+        """
+        args = [event["args"] for event in events]
+        lists = [self._lists[(event["pid"], arg["tensors"])] for event, arg in zip(events, args, strict=True)]
+        counts = np.array([len(one.bytes) for one in lists], dtype=np.int64)
+        if [len(arg[argument]) for arg in args] != counts.tolist() or not counts.all():
+            raise ValueError("a batch with other tensors than its list")
+        numbers = np.array(list(chain.from_iterable(arg[argument] for arg in args)), dtype=np.int64)
+        tensors, sizes = (np.concatenate([getattr(one, name) for one in lists]) for name in ("tensors", "bytes"))
+        return counts, self._spans.rows_of(events, counts) | {"tensor": tensors, "bytes": sizes}, numbers

@@ -89,10 +89,11 @@ ARRIVAL = "ARRIVAL"
 PART_EVENT = "ringtune_part"
 END_EVENT = "ringtune_end"
 TENSORS_EVENT = "ringtune_tensors"
-"""A list of tensors, by number: the negotiation of a whole batch is one event that names such a list."""
+"""A list of tensors, by number: the negotiation of a whole batch is one event that names such a list, and so are its
+copies into and out of the fusion buffer."""
 
 
-GROUP_ARGUMENTS = ("tensors", "submitted", "queued_ns")
+GROUP_ARGUMENTS = ("tensors", "submitted", "queued_ns", "copied")
 """In place of tensor and bytes where one event of a part stands for all tensors of a batch
 (`ringtune.timeline.groups`)."""
 

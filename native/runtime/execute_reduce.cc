@@ -130,30 +130,32 @@ std::span<std::byte> Executor::pack(std::span<const OperationPtr> batch, const B
     total += fused_size(operation->prepared->wire_bytes);
   }
   const std::span<std::byte> buffer = buffer_.take(total);
+  begin_copies(Stage::kCopyIn, batch.front()->request(), context);
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const Operation& operation = *batch[i];
-    const std::int64_t begin_ns = now_ns();
     const std::size_t bytes = operation.prepared->wire_bytes;
     std::byte* slot = buffer.data() + offsets_[i];
     convert_copy(slot, wire, operation.input, operation.request().dtype, operation.prepared->count,
                  operation.request().prescale);
     // The padding travels and is added up as well: zeros, so that no stale bits turn into slow or trapping numbers.
     std::memset(slot + bytes, 0, fused_size(bytes) - bytes);
-    record(Stage::kCopyIn, operation, context, begin_ns);
+    copied(operation);
   }
+  end_copies();
   return buffer;
 }
 
 void Executor::unpack(std::span<const OperationPtr> batch, const BatchContext& context,
                       std::span<const std::byte> buffer) {
   const DType wire = wire_dtype(batch.front()->request());
+  begin_copies(Stage::kCopyOut, batch.front()->request(), context);
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const Operation& operation = *batch[i];
-    const std::int64_t begin_ns = now_ns();
     convert_copy(operation.output, operation.request().dtype, buffer.data() + offsets_[i], wire,
                  operation.prepared->count, postscale_of(operation.request(), context.communicator.size()));
-    record(Stage::kCopyOut, operation, context, begin_ns);
+    copied(operation);
   }
+  end_copies();
 }
 
 void Executor::reduce(std::span<std::byte> data, std::span<const OperationPtr> batch, const BatchContext& context) {

@@ -128,6 +128,17 @@ void Executor::record(Stage stage, const Operation& operation, const BatchContex
   tracer_.record(span);
 }
 
+void Executor::begin_copies(Stage stage, const Request& first, const BatchContext& context) {
+  recording_copies_ = tracer_.recording();
+  copies_begin_ns_ = now_ns();
+  if (recording_copies_) recorder_.begin(span_of(stage, first, context), copies_begin_ns_);
+}
+
+void Executor::end_copies() {
+  add(counters_.copy_ns, now_ns() - copies_begin_ns_);
+  if (recording_copies_) recorder_.finish();
+}
+
 std::int64_t Executor::record_batch(std::span<const OperationPtr> batch, const BatchContext& context,
                                     std::int64_t begin_ns, std::size_t bytes, Algorithm algorithm) {
   const std::int64_t end_ns = now_ns();

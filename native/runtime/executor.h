@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "collective/communicator.h"
 #include "collective/shared_allreduce.h"
 #include "control/actions.h"
@@ -79,6 +80,13 @@ class Executor {
   void record_start(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns);
   void record_tensors(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns);
   void record_await(const Request& request, const BatchContext& context, std::int64_t end_ns, int rank);
+  // A batch's copies, one tensor after another: while recording each is timed, else all together.
+  void begin_copies(Stage stage, const Request& first, const BatchContext& context);
+  void copied(const Operation& operation) {
+    if (!recording_copies_) return;
+    recorder_.add(trace_name(tracer_, *operation.prepared), operation.prepared->bytes, now_ns());
+  }
+  void end_copies();
   // execute_reduce.cc
   void allreduce(std::span<const OperationPtr> batch, const BatchContext& context);
   void allreduce_shared(std::span<const OperationPtr> batch, const BatchContext& context, Arena& arena);
@@ -118,6 +126,8 @@ class Executor {
   std::int64_t posted_ns_ = 0;         // the round, while recording; 0 = not
   int link_awaited_ = -1;              // rank that the round over links waited for last
   BatchRecorder recorder_{tracer_};
+  std::int64_t copies_begin_ns_ = 0;
+  bool recording_copies_ = false;
   std::atomic<bool> pieces_{false};
 };
 

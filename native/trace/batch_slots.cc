@@ -5,11 +5,14 @@
 #include <charconv>
 #include <limits>
 #include <mutex>
+#include <utility>
 
 #include "trace/tracer.h"
 
 namespace ringtune {
 namespace {
+
+constexpr std::int64_t kMostNs = std::numeric_limits<std::uint32_t>::max();  // that a word holds
 
 std::uint64_t hash_of(std::span<const std::uint32_t> names, std::span<const std::uint64_t> bytes) noexcept {
   std::uint64_t hash = names.size();
@@ -19,18 +22,19 @@ std::uint64_t hash_of(std::span<const std::uint32_t> names, std::span<const std:
   return hash;
 }
 
-/// Comma, then the number.
-void append_numbers(std::string& out, std::span<const std::uint32_t> after_ns) {
+/// `count` numbers with commas between them.
+template <typename NumberAt>
+void append_numbers(std::string& out, std::size_t count, NumberAt number_at) {
   constexpr std::size_t kLongest = 12;  // ",-4294967295"
   std::array<char, 4096> text;
   char* at = text.data();
-  for (std::size_t i = 1; i < after_ns.size(); ++i) {
+  for (std::size_t i = 0; i < count; ++i) {
     if (text.data() + text.size() < at + kLongest) {
       out.append(text.data(), static_cast<std::size_t>(at - text.data()));
       at = text.data();
     }
-    *at++ = ',';
-    at = std::to_chars(at, at + kLongest, std::int64_t{after_ns[i]} - std::int64_t{after_ns[i - 1]}).ptr;
+    if (i > 0) *at++ = ',';
+    at = std::to_chars(at, at + kLongest, std::int64_t{number_at(i)}).ptr;
   }
   out.append(text.data(), static_cast<std::size_t>(at - text.data()));
 }
@@ -62,15 +66,23 @@ const TensorList* TensorLists::find_or_add(std::span<const std::uint32_t> names,
   return &list;
 }
 
+bool is_head(const Span& slot) noexcept {
+  return slot.stage == Stage::kBatch || slot.stage == Stage::kCopiesIn || slot.stage == Stage::kCopiesOut;
+}
+
 const TensorList& list_of(const Span& head) noexcept {
   return *std::bit_cast<const TensorList*>(static_cast<std::uintptr_t>(head.bytes));
+}
+
+std::uint64_t count_spans(const Span& head) noexcept {
+  return list_of(head).names.size() * (head.stage == Stage::kBatch ? 2 : 1);
 }
 
 std::uint64_t count_spans(std::span<const Span> slots) noexcept {
   std::uint64_t count = 0;
   for (const Span& slot : slots) {
-    if (slot.stage == Stage::kBatch) {
-      count += 2 * list_of(slot).names.size();
+    if (is_head(slot)) {
+      count += count_spans(slot);
     } else if (slot.stage != Stage::kWords) {
       ++count;
     }
@@ -83,11 +95,13 @@ void BatchRecorder::begin(const Span& about, std::int64_t start_ns) {
   start_ns_ = start_ns;
 }
 
-void BatchRecorder::add(std::uint32_t name_id, std::uint64_t bytes, std::int64_t submitted_ns) {
+void BatchRecorder::add(std::uint32_t name_id, std::uint64_t bytes, std::int64_t at_ns) {
   names_.push_back(name_id);
   bytes_.push_back(bytes);
-  submitted_ns_.push_back(submitted_ns);
-  if (names_.size() == kMostTensors) finish();
+  at_ns_.push_back(at_ns);
+  if (names_.size() < kMostTensors) return;
+  finish();
+  if (copies()) start_ns_ = at_ns;
 }
 
 void BatchRecorder::finish() {
@@ -99,27 +113,47 @@ void BatchRecorder::finish() {
   }
   names_.clear();
   bytes_.clear();
-  submitted_ns_.clear();
+  at_ns_.clear();
 }
 
-/// False when it does not fit: submissions far apart, or more lists than are kept.
+/// False when it does not fit: moments far apart, or more lists than are kept.
 bool BatchRecorder::pack() {
-  const auto [first, last] = std::ranges::minmax(submitted_ns_);
-  if (last - first > std::numeric_limits<std::uint32_t>::max()) return false;
   const TensorList* const list = tracer_.tensor_lists().find_or_add(names_, bytes_);
-  if (list == nullptr) return false;
+  return list != nullptr && (copies() ? pack_copies(*list) : pack_batch(*list));
+}
+
+bool BatchRecorder::pack_batch(const TensorList& list) {
+  const auto [first, last] = std::ranges::minmax(at_ns_);
+  if (last - first > kMostNs) return false;
   Span head = about_;
   head.stage = Stage::kBatch;
   head.begin_ns = first;
-  head.bytes = std::bit_cast<std::uintptr_t>(list);
-  slots_.assign(1, head);
-  words_ = {.words = {}, .count = 0, .stage = Stage::kWords, .unused = {}};
+  begin_slots(head, list);
   const auto queued_ns = static_cast<std::uint64_t>(std::max<std::int64_t>(0, start_ns_ - about_.end_ns));
   push(static_cast<std::uint32_t>(queued_ns));
   push(static_cast<std::uint32_t>(queued_ns >> 32));
-  for (const std::int64_t submitted_ns : submitted_ns_) push(static_cast<std::uint32_t>(submitted_ns - first));
+  for (const std::int64_t submitted_ns : at_ns_) push(static_cast<std::uint32_t>(submitted_ns - first));
   if (words_.count > 0) slots_.push_back(std::bit_cast<Span>(words_));
   return true;
+}
+
+bool BatchRecorder::pack_copies(const TensorList& list) {
+  if (at_ns_.back() - start_ns_ > kMostNs) return false;
+  Span head = about_;
+  head.stage = about_.stage == Stage::kCopyIn ? Stage::kCopiesIn : Stage::kCopiesOut;
+  head.begin_ns = start_ns_;
+  head.end_ns = at_ns_.back();
+  begin_slots(head, list);
+  std::int64_t begin_ns = start_ns_;
+  for (const std::int64_t end_ns : at_ns_) push(static_cast<std::uint32_t>(end_ns - std::exchange(begin_ns, end_ns)));
+  if (words_.count > 0) slots_.push_back(std::bit_cast<Span>(words_));
+  return true;
+}
+
+void BatchRecorder::begin_slots(const Span& head, const TensorList& list) {
+  slots_.assign(1, head);
+  slots_.front().bytes = std::bit_cast<std::uintptr_t>(&list);
+  words_ = {.words = {}, .count = 0, .stage = Stage::kWords, .unused = {}};
 }
 
 void BatchRecorder::push(std::uint32_t word) {
@@ -132,9 +166,15 @@ void BatchRecorder::push(std::uint32_t word) {
 void BatchRecorder::record_singly() {
   for (std::size_t i = 0; i < names_.size(); ++i) {
     Span span = about_;
-    span.begin_ns = submitted_ns_[i];
     span.bytes = bytes_[i];
     span.name_id = names_[i];
+    if (copies()) {
+      span.begin_ns = i == 0 ? start_ns_ : at_ns_[i - 1];
+      span.end_ns = at_ns_[i];
+      tracer_.record(span);
+      continue;
+    }
+    span.begin_ns = at_ns_[i];
     Span queue = span;
     queue.stage = Stage::kQueue;
     queue.begin_ns = about_.end_ns;
@@ -146,6 +186,7 @@ void BatchRecorder::record_singly() {
 void BatchReader::begin(const Span& head) {
   head_ = head;
   list_ = &list_of(head);
+  expected_ = list_->names.size() + (head.stage == Stage::kBatch ? 2 : 0);
   words_.clear();
 }
 
@@ -156,18 +197,36 @@ void BatchReader::add(const Span& words) {
 
 void BatchReader::append(std::string& out, int rank, std::uint32_t list) const {
   Span whole = head_;
-  whole.stage = Stage::kNegotiate;
-  whole.begin_ns += words_[2];  // the first tensor's; another may have been submitted before it
+  const bool batch = whole.stage == Stage::kBatch;
+  if (batch) {
+    whole.stage = Stage::kNegotiate;
+    whole.begin_ns += words_[2];  // the first tensor's; another may have been submitted before it
+  } else {
+    whole.stage = whole.stage == Stage::kCopiesIn ? Stage::kCopyIn : Stage::kCopyOut;
+  }
   append_event_head(out, whole, rank, {});
   out += ",\"args\":{\"tensors\":";
   append_unsigned(out, list);
-  out += ",\"submitted\":[0";
-  append_numbers(out, std::span(words_).subspan(2));
+  batch ? append_submitted(out) : append_copied(out);
+  append_facts(out, whole);
+  append_place(out, whole);
+}
+
+void BatchReader::append_submitted(std::string& out) const {
+  const auto words = std::span(words_).subspan(2);
+  out += ",\"submitted\":[";
+  append_numbers(out, words.size(), [&](std::size_t i) {
+    return i == 0 ? std::int64_t{0} : std::int64_t{words[i]} - std::int64_t{words[i - 1]};
+  });
   out += "],\"queued_ns\":";
   append_unsigned(out, words_[0] | std::uint64_t{words_[1]} << 32);
   out += ',';
-  append_facts(out, whole);
-  append_place(out, whole);
+}
+
+void BatchReader::append_copied(std::string& out) const {
+  out += ",\"copied\":[";
+  append_numbers(out, words_.size(), [&](std::size_t i) { return words_[i]; });
+  out += "],";
 }
 
 void append_list(std::string& out, int rank, std::uint32_t number, std::span<const std::string* const> names,

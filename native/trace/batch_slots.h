@@ -2,7 +2,8 @@
 //
 // A fused batch of a thousand tensors would be two thousand spans, which say the same but for name, size and the moment
 // of submission. Names and sizes repeat from step to step: they are a list, which has a number. So a batch is a head
-// and four bytes a tensor; that keeps the ring in the cache, and the writer's work to a number a tensor.
+// and four bytes a tensor; that keeps the ring in the cache, and the writer's work to a number a tensor. The copies of
+// its tensors into and out of the fusion buffer are a head and four bytes each as well.
 #pragma once
 
 #include <array>
@@ -44,9 +45,9 @@ class TensorLists {
   std::unordered_map<std::uint64_t, std::vector<const TensorList*>> by_hash_;
 };
 
-/// In the place of a span: numbers that belong to the head (a span of stage kBatch, whose `bytes` is the list's
-/// address) before it. The first two of a batch are the time from its agreement to its start (low and high half), the
-/// others when each tensor was submitted, after the head's begin.
+/// In the place of a span: numbers that belong to the head before it, whose `bytes` is the list's address. After one of
+/// stage kBatch the first two are the time from the batch's agreement to its start (low and high half), the others when
+/// each tensor was submitted, after the head's begin. After kCopiesIn and kCopiesOut: how long each copy took.
 struct BatchWords {
   static constexpr std::size_t kMost = 9;
   std::array<std::uint32_t, kMost> words;
@@ -56,23 +57,34 @@ struct BatchWords {
 };
 static_assert(sizeof(BatchWords) == sizeof(Span) && offsetof(BatchWords, stage) == offsetof(Span, stage));
 
+/// Whether numbers follow this slot.
+[[nodiscard]] bool is_head(const Span& slot) noexcept;
 [[nodiscard]] const TensorList& list_of(const Span& head) noexcept;
-/// Spans that a reader makes of these: of a batch, its negotiation and its time in the queue, tensor by tensor.
+/// Spans that a reader makes of a head: of a batch, its negotiation and its time in the queue, tensor by tensor.
+[[nodiscard]] std::uint64_t count_spans(const Span& head) noexcept;
+/// Spans that a reader makes of these.
 [[nodiscard]] std::uint64_t count_spans(std::span<const Span> slots) noexcept;
 
 /// Collects the tensors of one batch after another and records them. One thread; borrows the tracer.
 class BatchRecorder {
  public:
   explicit BatchRecorder(Tracer& tracer) : tracer_(tracer) {}
-  /// `about`: of stage kNegotiate, with everything that all tensors share; its end is when they were agreed on.
+  /// `about`: everything that all tensors share. Of stage kNegotiate: its end is when they were agreed on, `start_ns`
+  /// when the batch began. Of stage kCopyIn or kCopyOut: the first copy began at `start_ns`, each other one when the
+  /// one before it was done.
   void begin(const Span& about, std::int64_t start_ns);
-  void add(std::uint32_t name_id, std::uint64_t bytes, std::int64_t submitted_ns);
+  /// `at_ns`: when it was submitted, or its copy was done.
+  void add(std::uint32_t name_id, std::uint64_t bytes, std::int64_t at_ns);
   void finish();
 
   static constexpr std::size_t kMostTensors = 4096;  // of one event: it stays well below a block that fits in memory
 
  private:
+  [[nodiscard]] bool copies() const noexcept { return about_.stage != Stage::kNegotiate; }
   [[nodiscard]] bool pack();
+  [[nodiscard]] bool pack_batch(const TensorList& list);
+  [[nodiscard]] bool pack_copies(const TensorList& list);
+  void begin_slots(const Span& head, const TensorList& list);
   void push(std::uint32_t word);
   void record_singly();
 
@@ -81,7 +93,7 @@ class BatchRecorder {
   std::int64_t start_ns_ = 0;
   std::vector<std::uint32_t> names_;
   std::vector<std::uint64_t> bytes_;
-  std::vector<std::int64_t> submitted_ns_;
+  std::vector<std::int64_t> at_ns_;
   std::vector<Span> slots_;
   BatchWords words_{};
 };
@@ -91,15 +103,20 @@ class BatchReader {
  public:
   void begin(const Span& head);
   void add(const Span& words);
-  [[nodiscard]] bool complete() const noexcept { return list_ != nullptr && words_.size() == list_->names.size() + 2; }
+  [[nodiscard]] bool complete() const noexcept { return list_ != nullptr && words_.size() == expected_; }
   [[nodiscard]] const TensorList& list() const noexcept { return *list_; }
+  [[nodiscard]] std::uint64_t spans() const noexcept { return count_spans(head_); }
   /// Appends the event, which names a list by a number of the file.
   void append(std::string& out, int rank, std::uint32_t list) const;
   void clear() noexcept { list_ = nullptr; }
 
  private:
+  void append_submitted(std::string& out) const;
+  void append_copied(std::string& out) const;
+
   Span head_{};
   const TensorList* list_ = nullptr;
+  std::size_t expected_ = 0;  // words
   std::vector<std::uint32_t> words_;
 };
 

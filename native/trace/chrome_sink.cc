@@ -63,7 +63,7 @@ class ChromeSink : public Sink {
   }
 
   void take(const Span& span) {
-    if (span.stage == Stage::kBatch) {
+    if (is_head(span)) {
       batch_.begin(span);
     } else if (span.stage == Stage::kWords) {
       batch_.add(span);
@@ -79,8 +79,9 @@ class ChromeSink : public Sink {
     if (list.number >= numbers_.size()) numbers_.resize(list.number + 1);
     if (numbers_[list.number] == 0) tell_list(list);
     batch_.append(file_->begin_element(), header_.rank, numbers_[list.number]);
+    const std::uint64_t spans = batch_.spans();
     batch_.clear();
-    end_element(2 * list.names.size());
+    end_element(spans);
   }
 
   /// Gives the list a number that no other has had in this recording.

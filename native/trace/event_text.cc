@@ -42,6 +42,8 @@ constexpr std::string_view event_name(Stage stage) {
       return "AWAIT";
     case Stage::kCallback:
       return "CALLBACK";
+    case Stage::kCopiesIn:
+    case Stage::kCopiesOut:
     case Stage::kBatch:
     case Stage::kWords:
       break;  // no events

@@ -23,6 +23,8 @@ enum class Stage : std::uint8_t {
   kCallback = 13,  // a batch is done -> whoever waits for its operations has been told
   kCounter = 14,   // a Count at one moment: of bytes and `batch_id` operations, or of bytes a second
   // Only within rings, see trace/batch_slots.h.
+  kCopiesIn = 0xfc,
+  kCopiesOut = 0xfd,
   kBatch = 0xfe,
   kWords = 0xff,
 };

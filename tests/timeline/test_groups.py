@@ -13,7 +13,7 @@ import pytest
 from ringtune.timeline.merge import merge
 from ringtune.timeline.reader import read
 from ringtune.timeline.spans import Trace
-from ringtune.timeline.vocabulary import BUS_NAME, IN_FLIGHT_NAME, Stage
+from ringtune.timeline.vocabulary import BUS_NAME, COPY_IN_NAME, COPY_OUT_NAME, IN_FLIGHT_NAME, Stage
 
 MERGES = (False, True) if find_spec("duckdb") else (False,)
 LISTS = (
@@ -27,6 +27,15 @@ def batch(at_us: float, **args: Any) -> dict[str, Any]:
     return {
         "name": "NEGOTIATE_ALLREDUCE", "cat": "negotiate", "ph": "X", "pid": 0, "tid": 0, "ts": at_us, "dur": 2.0,
         "args": {**about, "batch": 3, "step": 1, "epoch": 2, **args},
+    }  # fmt: skip
+
+
+def copies(at_us: float, stage: Stage = Stage.COPY_IN, **args: Any) -> dict[str, Any]:
+    about = {"tensors": 1, "copied": [500, 0], "dtype": "float32", "batch": 3, "step": 1, "epoch": 2}
+    name = COPY_IN_NAME if stage is Stage.COPY_IN else COPY_OUT_NAME
+    return {
+        "name": name, "cat": stage.label, "ph": "X", "pid": 0, "tid": int(stage), "ts": at_us, "dur": 0.5,
+        "args": {**about, **args},
     }  # fmt: skip
 
 
@@ -69,6 +78,50 @@ def test_a_batch_that_never_began_was_not_queued(tmp_path: Path) -> None:
     del event["args"]["queued_ns"]
     trace = read(write(tmp_path / "rank-00000.json", [event]))
     assert [row[0] for row in rows(trace)] == [Stage.NEGOTIATE] * 2
+
+
+def test_copies_are_one_span_a_tensor_one_after_another(tmp_path: Path) -> None:
+    events = [copies(1.0), copies(7.0, Stage.COPY_OUT, copied=[1, 2]), copies(9.0, tensors=2, copied=[7]), batch(2.0)]
+    trace = read(write(tmp_path / "rank-00000.json", events))
+    assert trace.skipped == 0
+    assert sorted(row for row in rows(trace) if row[0] in (Stage.COPY_IN, Stage.COPY_OUT)) == [
+        (Stage.COPY_IN, "a", 1000, 1500, 4),
+        (Stage.COPY_IN, 'b "q"', 1500, 1500, 8),
+        (Stage.COPY_IN, "ü", 9000, 9007, 16),
+        (Stage.COPY_OUT, "a", 7000, 7001, 4),
+        (Stage.COPY_OUT, 'b "q"', 7001, 7003, 8),
+    ]
+    spans = trace.spans.of_stage(Stage.COPY_OUT)
+    assert set(spans.name_texts()) == {COPY_OUT_NAME}
+    assert (set(spans.batch.tolist()), set(spans.step.tolist()), set(spans.epoch.tolist())) == ({3}, {1}, {2})
+    assert {spans.fact_texts[code] for code in spans.facts.tolist()} == {'"dtype":"float32"'}
+
+
+@pytest.mark.parametrize("bulk", MERGES)
+def test_copies_go_through_a_merge(bulk: bool, tmp_path: Path) -> None:
+    part = write(tmp_path / "rank-00000.json", [batch(1.0), copies(4.0), copies(9.0, Stage.COPY_OUT)])
+    report = merge([part], tmp_path / "merged.json", bulk=bulk)
+    assert (report.spans, report.problems) == (8, ())
+    shifted = [(stage, tensor, begin - 1000, end - 1000, size) for stage, tensor, begin, end, size in rows(read(part))]
+    assert sorted(rows(read(tmp_path / "merged.json"))) == sorted(shifted)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tensors": 9},
+        {"copied": [0]},
+        {"copied": [0, "x"]},
+        {"copied": [0, -1]},
+        {"copied": 5},
+        {"copied": [0, 2**63]},
+        {"batch": {}},
+    ],
+)
+def test_damaged_copies_are_left_out_alone(wrong: dict[str, Any], tmp_path: Path) -> None:
+    trace = read(write(tmp_path / "rank-00000.json", [copies(1.0), copies(5.0, **wrong), batch(9.0)]))
+    assert {row[2] for row in rows(trace)} == {1000, 1500, 9000, 9500, 11000}
+    assert trace.skipped == 1
 
 
 @pytest.mark.parametrize(

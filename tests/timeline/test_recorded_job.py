@@ -7,19 +7,32 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+import numpy as np
 import pytest
 
 from ringtune import layout
 from ringtune.timeline.arrivals import arrivals
+from ringtune.timeline.critical import critical_path
+from ringtune.timeline.inputs import load
 from ringtune.timeline.reader import read
+from ringtune.timeline.spans import SpanTable
 from ringtune.timeline.summary import summarize
-from ringtune.timeline.vocabulary import GROUP_ARGUMENTS, INSTANT_WORDS, SPAN_WORDS, Stage
+from ringtune.timeline.vocabulary import (
+    GROUP_ARGUMENTS,
+    INSTANT_WORDS,
+    QUEUE_NAME,
+    SPAN_WORDS,
+    TENSORS_EVENT,
+    Stage,
+)
 from tests.timeline import recorded_job
-from tests.timeline.helpers import events_of
+from tests.timeline.helpers import events_of, rows, write_json
 from tests.timeline.test_merge import check_structure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,6 +135,77 @@ def test_phases_of_a_tensor_follow_one_another(recorded: tuple[Path, tuple[str, 
         run = spans.of_stage(Stage.COMMUNICATE)
         begins = dict(zip(run.batch.tolist(), run.begin_ns.tolist(), strict=True))
         assert all(begins[batch] >= start for (batch, _), start in started.items())
+
+
+def test_copies_of_a_batch_are_each_tensors_once_and_one_after_another(
+    recorded: tuple[Path, tuple[str, ...]],
+) -> None:
+    folder, hosts = recorded
+    trace = read(folder / "trace.json")
+    for rank in range(len(hosts)) if len(set(hosts)) == 2 else ():
+        spans = trace.spans.of_rank(rank)
+        run = spans.of_stage(Stage.COMMUNICATE)
+        done = dict(zip(run.batch.tolist(), run.end_ns.tolist(), strict=True))
+        begun = dict(zip(run.batch.tolist(), run.begin_ns.tolist(), strict=True))
+        several = {batch for batch, name in zip(run.batch.tolist(), run.tensor_texts(), strict=True) if " +" in name}
+        expected = Counter(key for key in _keys(spans.of_stage(Stage.QUEUE)) if key[0] in several)
+        for stage in (Stage.COPY_IN, Stage.COPY_OUT):
+            copies = spans.of_stage(stage)
+            assert Counter(key for key in _keys(copies) if key[0] in several) == expected
+            assert np.all(copies.begin_ns[1:] >= copies.end_ns[:-1])
+            assert set(copies.bytes.tolist()) == {4 * recorded_job.COUNT}
+            for batch, begin, end in zip(
+                copies.batch.tolist(), copies.begin_ns.tolist(), copies.end_ns.tolist(), strict=True
+            ):
+                assert end <= begun[batch] if stage is Stage.COPY_IN else begin >= done[batch]
+
+
+def _keys(spans: SpanTable) -> list[tuple[int, str]]:
+    return list(zip(spans.batch.tolist(), spans.tensor_texts(), strict=True))
+
+
+def test_packed_spans_are_what_the_same_spans_one_by_one_are(
+    recorded: tuple[Path, tuple[str, ...]], tmp_path: Path
+) -> None:
+    folder, hosts = recorded
+    packed = [layout.timeline_part(folder / "run", rank) for rank in range(len(hosts))]
+    single = []
+    for rank, part in enumerate(packed):
+        events = one_by_one(events_of(part))
+        assert not any(set(GROUP_ARGUMENTS) & set(event["args"]) for event in events)
+        single.append(write_json(tmp_path / f"rank-{rank:05}.json", events))
+    traces = [load(paths) for paths in (packed, single)]
+    assert rows(traces[0].spans) == rows(traces[1].spans)
+    facts = [sorted(trace.spans.fact_texts[code] for code in trace.spans.facts.tolist()) for trace in traces]
+    assert facts[0] == facts[1]
+    assert summarize(traces[0]).to_json() == summarize(traces[1]).to_json()
+    assert critical_path(traces[0]).to_json() == critical_path(traces[1]).to_json()
+
+
+def one_by_one(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events of a part with one event a tensor, as the README describes the packed ones."""
+    single, lists = [], {}
+    for event in events:
+        args = dict(event["args"])
+        if event["name"] == TENSORS_EVENT:
+            lists[args["id"]] = list(zip(args["names"], args["bytes"], strict=True))
+        elif "tensors" in args:
+            given, begin = lists[args.pop("tensors")], round(event["ts"] * 1000)
+            agreed = begin + round(event["dur"] * 1000)
+            submitted, copied, queued = args.pop("submitted", None), args.pop("copied", None), args.pop("queued_ns", 0)
+            for (tensor, size), number in zip(given, submitted or copied, strict=True):
+                about = {**event, "args": {"tensor": tensor, "bytes": size, **args}}
+                if copied:
+                    single.append({**about, "ts": begin / 1000, "dur": number / 1000})
+                    begin += number
+                    continue
+                begin += number
+                single.append({**about, "ts": begin / 1000, "dur": (agreed - begin) / 1000})
+                queue = {"name": QUEUE_NAME, "cat": Stage.QUEUE.label, "ts": agreed / 1000, "dur": queued / 1000}
+                single.append({**about, **queue})
+        else:
+            single.append(event)
+    return single
 
 
 def test_batches_and_clocks_join_the_ranks(recorded: tuple[Path, tuple[str, ...]]) -> None:
