@@ -25,6 +25,7 @@ from ringtune.dashboard.data.scaling_runs import Factors
 from ringtune.dashboard.data.steps import StepReader, Steps
 from ringtune.dashboard.data.system import SampleReader, System
 from ringtune.dashboard.data.timeline import TimelineIndex
+from ringtune.dashboard.data.timeline_live import LiveTimeline, NotFollowed
 from ringtune.dashboard.data.timeline_prepare import Preparations, Preparing
 from ringtune.dashboard.data.tuning import TuningHistory
 from ringtune.dashboard.data.whatif import Baseline
@@ -58,6 +59,8 @@ class Context:
     _small: Cache = field(default_factory=lambda: Cache(capacity=256))
     _indexes: Cache = field(default_factory=lambda: Cache(capacity=3))
     _analyses: Cache = field(default_factory=lambda: Cache(capacity=8))
+    _live: Cache = field(default_factory=lambda: Cache(capacity=2))
+    _not_followed: set[Path] = field(default_factory=set)
     _preparations: Preparations = field(default_factory=Preparations)
     _fresh_until: dict[Path, tuple[float, Signature]] = field(default_factory=dict)
     _drawing_s: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -112,6 +115,29 @@ class Context:
             Unreadable: There is a timeline, but it cannot be shown; the message says why.
         """
         return self._of_timeline(run, self._indexes, TimelineIndex.build, timeline_store.open_index)
+
+    @contextlib.contextmanager
+    def watched(self, run: RunInfo) -> Iterator[TimelineIndex | Preparing]:
+        """Give the timeline of a run to draw; of one that is live with what its ranks wrote up to a moment ago.
+
+        Raises:
+            Unreadable: See `timeline`.
+        """
+        live = self._followed(run)
+        with contextlib.ExitStack() as stack:
+            try:
+                index = stack.enter_context(live.held()) if live else self.timeline(run)
+            except NotFollowed:
+                self._not_followed.add(run.path)
+                index = self.timeline(run)
+            yield index
+
+    def _followed(self, run: RunInfo) -> LiveTimeline | None:
+        """Return what follows a run's timeline as it grows; None where it does not, or cannot be followed."""
+        if run.status != "live" or run.path in self._not_followed:
+            return None
+        found: LiveTimeline = self._live.get(run.path, None, lambda: LiveTimeline(run.path))
+        return found
 
     def analysis(self, run: RunInfo) -> Analysis | Preparing:
         """Return the analyses of a run's timeline, as `timeline` returns the timeline.
@@ -246,7 +272,7 @@ class Context:
         if run is None:
             return "gone"
         path = run.path
-        shown = (self._timeline_state(path), self._progress(path)) if route.page in places.TIMELINE_PAGES else ()
+        shown = self._timeline_shown(route.page, run) if route.page in places.TIMELINE_PAGES else ()
         files = signature(places.shown_files(route.page, path))
         return f"{run.status} {hash(signature([layout.run_file(path)]))}:{hash((files, shown))}"
 
@@ -263,6 +289,13 @@ class Context:
         with self._lock:
             took = self._drawing_s.get((route.page, route.run), 0.0)
         return max(SLOW_MS, round(1000 * DRAWING_REST * took))
+
+    def _timeline_shown(self, page: str, run: RunInfo) -> tuple[object, ...]:
+        """Return what changes when a page has something new to show of a timeline."""
+        live = self._followed(run) if page == "timeline" else None
+        if live is not None:
+            return (live.state, live.reading)
+        return (self._timeline_state(run.path), self._progress(run.path))
 
     def _progress(self, run: Path) -> float:
         """How far the preparation of a run's timeline is; 0 when none is needed."""

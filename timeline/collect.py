@@ -32,6 +32,9 @@ _SHAPE = re.compile(r"\[(?:\d{1,12}(?:, ?\d{1,12})*)?\]")
 class Collector:
     """Takes blocks of events, gives a table of spans, instants and the metadata of the file.
 
+    Args:
+        spans: Takes the spans; by default a builder of its own.
+
     Attributes:
         headers: Arguments of ``ringtune_part`` events by pid, ``ends`` those of ``ringtune_end``.
         process_names: Name of each pid.
@@ -40,8 +43,8 @@ class Collector:
         skipped: Events that made no sense (spans left out are counted by ``spans``).
     """
 
-    def __init__(self) -> None:
-        self.spans = SpanBuilder()
+    def __init__(self, spans: SpanBuilder | None = None) -> None:
+        self.spans = SpanBuilder() if spans is None else spans
         self.instants: list[Instant] = []
         self.headers: dict[Any, Mapping[str, Any]] = {}
         self.ends: dict[Any, Mapping[str, Any]] = {}

@@ -73,6 +73,12 @@ class SpanBuilder:
             fact_texts=tuple(map(_fact_text, self._facts)),
         )
 
+    def take(self) -> SpanTable:
+        """Return what was collected since the last time; texts keep their codes, and there may be more of them."""
+        table = self.table()
+        self._blocks.clear()
+        return table
+
     def _columns(self, events: Sequence[Event], ends: Sequence[float] | None) -> dict[str, NDArray[Any]]:
         args = [event.get("args") or _NO_ARGS for event in events]
         begin = nanoseconds([event["ts"] for event in events])

@@ -87,7 +87,7 @@ def interpret(file: Path, stream: EventStream, collector: Collector) -> Trace:
             parts = tuple(replace(part, truncated=True) for part in parts)
         return Trace(spans, instants, parts, "merged", "job", origin_ns=_number(about.get("origin_ns")))
     if collector.headers:
-        parts = tuple(_part(file, pid, stream, collector) for pid in collector.headers)
+        parts = tuple(part_info(file, pid, collector, truncated=stream.truncated) for pid in collector.headers)
         return Trace(spans, instants, parts, "part")
     if collector.horovod:
         return horovod_trace(file, stream, collector)
@@ -133,7 +133,12 @@ def _merged_part(entry: Mapping[str, Any], about: Mapping[str, Any]) -> PartInfo
     )
 
 
-def _part(file: Path, pid: Any, stream: EventStream, collector: Collector) -> PartInfo:
+def part_info(file: Path, pid: Any, collector: Collector, *, truncated: bool) -> PartInfo:
+    """Return what a part says about itself; ``truncated``: the file's tail is damaged.
+
+    Raises:
+        TraceIoError: Its header makes no sense, or a newer ringtune wrote it.
+    """
     about, end = collector.headers[pid], collector.ends.get(pid)
     _check_format(file, about)
     rank = about.get("rank")
@@ -146,7 +151,7 @@ def _part(file: Path, pid: Any, stream: EventStream, collector: Collector) -> Pa
         job=str(about.get("job", "")),
         recorded=None if end is None else _number(end.get("recorded")),
         dropped=0 if end is None else _number(end.get("dropped")),
-        truncated=stream.truncated or end is None,
+        truncated=truncated or end is None,
         unix_ns=_number(about.get("unix_ns")),
         monotonic_ns=_number(about.get("monotonic_ns")),
         path=file,

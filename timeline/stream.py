@@ -24,7 +24,8 @@ LONGEST_EVENT_BYTES = 64 << 20
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")
-_SPACE = b" \t\r\n"
+SPACE = b" \t\r\n"
+"""What JSON allows between its tokens."""
 _DECODER = json.JSONDecoder(strict=False)
 
 
@@ -102,7 +103,7 @@ class EventStream:
         """Find where the events begin; return the bytes from there on."""
         start = b""
         for chunk in chunks:
-            start = (start + chunk).removeprefix(b"\xef\xbb\xbf").lstrip(_SPACE)
+            start = (start + chunk).removeprefix(b"\xef\xbb\xbf").lstrip(SPACE)
             if start:
                 break
         if start[:1] == b"[":
@@ -126,18 +127,18 @@ class EventStream:
         cut = buffer.rfind(b"\n{")
         if cut <= 0:
             cut = buffer.rfind(b'},{"') + 1
-        events = _parse(buffer[:cut]) if cut > 0 else []
+        events = parse_inside(buffer[:cut]) if cut > 0 else []
         return self._walk(buffer) if events is None else (events, buffer[cut:])
 
     def _last_events(self, buffer: bytes) -> tuple[list[Any], bytes]:
         """Parse the file's end; return the events and what stands after the array."""
         if self._prefix is None:
-            cut = len(buffer.rstrip(_SPACE)) - 1
+            cut = len(buffer.rstrip(SPACE)) - 1
         else:
             cut = buffer.rfind(b"\n]")  # how ringtune ends the events; other files are walked
             cut += cut >= 0
         if cut >= 0 and buffer[cut : cut + 1] == b"]":
-            events = _parse(buffer[:cut])
+            events = parse_inside(buffer[:cut])
             if events is not None:
                 self._closed = True
                 return events, buffer[cut + 1 :]
@@ -178,7 +179,7 @@ class EventStream:
         if not self._closed:
             self.truncated = True
         elif self._prefix is None:
-            self.truncated = self.truncated or bool(tail.strip(_SPACE))
+            self.truncated = self.truncated or bool(tail.strip(SPACE))
         else:
             self._read_document(self._prefix + b'"traceEvents":[]' + tail)
 
@@ -191,7 +192,7 @@ class EventStream:
         self.document = document if isinstance(document, dict) else {}
 
 
-def _parse(inside: bytes) -> list[Any] | None:
+def parse_inside(inside: bytes) -> list[Any] | None:
     """Parse the inside of an array, commas at its ends allowed; None when that is not JSON."""
     try:
         events = orjson.loads(b"[" + inside.strip(b" \t\r\n,") + b"]")

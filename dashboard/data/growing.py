@@ -25,7 +25,7 @@ class GrowingColumn:
         return self._length
 
     def extend(self, values: NDArray[Any]) -> None:
-        """Put values behind those there are; views given out before keep what they show."""
+        """Put values behind those there are; views given out before keep what they show, unless it was cut."""
         needed = self._length + len(values)
         if needed > len(self._space):
             space = np.empty(2 * needed, dtype=self._space.dtype)
@@ -39,3 +39,11 @@ class GrowingColumn:
         found = self._space[: self._length]
         found.flags.writeable = False
         return found
+
+    def cut(self, length: int) -> None:
+        """Forget all but the first values; what comes next is written over them, in views given out before as well."""
+        self._length = min(self._length, length)
+
+    def shift(self, by: int) -> None:
+        """Add a number to all values, in views given out before as well."""
+        self._space[: self._length] += by

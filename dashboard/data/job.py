@@ -25,7 +25,7 @@ SPAN_LIMIT = 400_000
 
 def recorded(index: TimelineIndex, hosts: Sequence[str] = ()) -> Trace:
     """Return the trace of an index, with the host of every rank; the newest steps alone when it is a long one."""
-    spans = index.spans
+    spans = index.recorded()
     if len(spans) > SPAN_LIMIT:
         first, last = index.step_range() or (0, 0)
         steps = max(2, (last - first + 1) * SPAN_LIMIT // len(spans))

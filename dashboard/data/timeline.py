@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ringtune.dashboard.data.timeline_growing import GrowingLanes
 from ringtune.dashboard.data.timeline_levels import Lane, LaneTable, build_lanes
 from ringtune.dashboard.data.timeline_overview import dominant
 from ringtune.dashboard.data.timeline_path import PathTable, path_of
@@ -93,7 +94,7 @@ class About:
 class TimelineIndex:
     """A trace, ready to answer queries. Immutable; answers may be asked for from several threads.
 
-    ``spans`` holds the spans that are shown, lane by lane.
+    ``spans`` holds the spans that are shown, lane by lane; where lanes grow, with room between that means nothing.
     """
 
     spans: SpanTable
@@ -114,7 +115,7 @@ class TimelineIndex:
         return TimelineIndex.of(build_lanes(trace.spans), about)
 
     @staticmethod
-    def of(table: LaneTable, about: About, path: PathTable | None = None) -> TimelineIndex:
+    def of(table: LaneTable | GrowingLanes, about: About, path: PathTable | None = None) -> TimelineIndex:
         """Return the index over lanes that are made already; a critical path that is missing is found when needed."""
         columns: dict[str, Any] = {name: table.spans[name] for name in COLUMN_TYPES}
         lanes = table.lanes()
@@ -136,8 +137,19 @@ class TimelineIndex:
         """Return the critical path; the first call may take a while."""
         with self._lock:
             if self._path is None:
-                self._path = path_of(Trace(self.spans, (), (), "merged", "job"))
+                self._path = path_of(Trace(self.recorded(), (), (), "merged", "job"))
             return self._path
+
+    @property
+    def known_path(self) -> PathTable | None:
+        """The critical path if it was found already."""
+        return self._path
+
+    def recorded(self) -> SpanTable:
+        """Return the spans alone, where there may be room between lanes."""
+        if sum(map(len, self.lanes)) == len(self.spans):
+            return self.spans
+        return self.spans.take(np.concatenate([np.arange(lane.first, lane.first + len(lane)) for lane in self.lanes]))
 
     def view(self, query: Query, limit: int = SHAPE_LIMIT) -> View:
         """Return the shapes of a query, at most about ``limit`` of them."""

@@ -10,7 +10,7 @@ Everything is columns of numbers, in memory or as files that are mapped into it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,8 +28,9 @@ Allocate = Callable[[str, Any, int], NDArray[Any]]
 STAGES = tuple(STAGE_OF_LABEL[label] for label in PHASES)
 ROW_LIMIT = 6
 COARSEST = 4096
-"""Buckets of the coarsest level: a few for each pixel of a screen."""
+"""Least buckets of the coarsest level: a few for each pixel of a screen."""
 WIDEN = 4
+"""Widths are powers of it, so that buckets stay where they are when a job goes on."""
 _CROWDED = 2
 """A level is worth having where its buckets hold this many spans on average."""
 
@@ -145,7 +146,7 @@ def build_lanes(
         allocate: Makes the columns of the spans.
         told: Hears what share of the work is done.
     """
-    chosen = _by_lane(spans)
+    chosen = by_lane(spans)
     total = sum(len(order) for _, _, order in chosen)
     table = LaneTable({name: allocate(name, kind, total) for name, kind in LANE_TYPES.items()}, {})
     length = int(spans.end_ns.max() - spans.begin_ns.min()) if len(spans) else 0
@@ -155,11 +156,12 @@ def build_lanes(
         for name in COLUMN_TYPES:
             table.spans[name][part] = getattr(spans, name)[order]
         begin, end = table.spans["begin_ns"][part], table.spans["end_ns"][part]
-        table.spans["reach"][part] = np.maximum.accumulate(end)
-        row = _rows(begin, end) if stage in OVERLAPPING_STAGES else np.zeros(len(order), dtype=np.int8)
+        reach = np.maximum.accumulate(end)
+        table.spans["reach"][part] = reach
+        row = rows_of(begin, end) if stage in OVERLAPPING_STAGES else np.zeros(len(order), dtype=np.int8)
         table.spans["row"][part] = row
         levels = []
-        for width, items in _levels((begin, end), first, length):
+        for width, items in _levels((begin, end, reach), first, length):
             levels.append([width, sum(len(piece["begin"]) for piece in pieces), len(items["begin"])])
             pieces.append(items)
         place = {"rank": rank, "stage": int(stage), "first": first, "count": len(order), "rows": int(row.max()) + 1}
@@ -171,7 +173,7 @@ def build_lanes(
     return table
 
 
-def _by_lane(spans: SpanTable) -> list[tuple[int, Stage, Ints]]:
+def by_lane(spans: SpanTable) -> list[tuple[int, Stage, Ints]]:
     """Rank, stage and the places of the spans, by begin, of every lane that is not empty, top to bottom."""
     found = []
     for rank in np.unique(spans.rank).tolist():
@@ -184,9 +186,15 @@ def _by_lane(spans: SpanTable) -> list[tuple[int, Stage, Ints]]:
     return found
 
 
-def _rows(begin: Ints, end: Ints) -> NDArray[np.int8]:
-    """Return for each span the first row that is free when it begins; the row freed first when none is."""
-    free = [-(2**63)] * ROW_LIMIT
+NEVER = -(2**63)
+
+
+def rows_of(begin: Ints, end: Ints, taken: Sequence[int] = ()) -> NDArray[np.int8]:
+    """Return for each span the first row that is free when it begins; the row freed first when none is.
+
+    ``taken``: when each row is freed of spans before these.
+    """
+    free = list(taken) or [NEVER] * ROW_LIMIT
     rows = bytearray(len(begin))
     for number, (first, last) in enumerate(zip(begin.tolist(), end.tolist(), strict=True)):
         for row in range(ROW_LIMIT):
@@ -200,29 +208,39 @@ def _rows(begin: Ints, end: Ints) -> NDArray[np.int8]:
     return np.frombuffer(rows, dtype=np.int8)
 
 
-def _levels(moments: tuple[Ints, Ints], first: int, length_ns: int) -> list[tuple[int, Columns]]:
-    """Make a lane's levels, fine to coarse, each from the one before."""
-    begin, end = moments
-    width = max(1, length_ns // COARSEST)
-    widths = [width]
-    while width > WIDEN and len(begin) * width // WIDEN > _CROWDED * length_ns:
-        width //= WIDEN
-        widths.append(width)
-    if len(begin) < _CROWDED * min(COARSEST, max(1, length_ns // widths[0])):
+def level_widths(count: int, length_ns: int) -> list[int]:
+    """Return the widths of the levels of a lane of so many spans in a job of that length, fine to coarse."""
+    width = 1
+    while width * WIDEN <= length_ns // COARSEST:
+        width *= WIDEN
+    if count < _CROWDED * min(COARSEST, max(1, length_ns // width)):
         return []
-    count = np.ones(len(begin), dtype=np.int32)
-    items: Columns = {
-        "begin": begin, "end": end, "gap": np.zeros(len(begin), dtype=np.int64), "count": count,
-        "first": np.arange(first, first + len(begin), dtype=np.int64), "reach": np.maximum.accumulate(end),
+    widths = [width]
+    while width > WIDEN and count * width // WIDEN > _CROWDED * length_ns:
+        width //= WIDEN
+        widths.insert(0, width)
+    return widths
+
+
+def items_of(moments: tuple[Ints, Ints, Ints], first: int) -> Columns:
+    """Return spans, given as begin, end and reach, as items of one span each; ``first`` is the place of the first."""
+    begin, end, reach = moments
+    return {
+        "begin": begin, "end": end, "reach": reach, "gap": np.zeros(len(begin), dtype=np.int64),
+        "first": np.arange(first, first + len(begin), dtype=np.int64), "count": np.ones(len(begin), dtype=np.int32),
     }  # fmt: skip
-    found = []
-    for width in reversed(widths):
-        items = _coarser(items, width)
+
+
+def _levels(moments: tuple[Ints, Ints, Ints], first: int, length_ns: int) -> list[tuple[int, Columns]]:
+    """Make a lane's levels, fine to coarse, each from the one before."""
+    items, found = items_of(moments, first), []
+    for width in level_widths(len(moments[0]), length_ns):
+        items = coarser(items, width)
         found.append((width, items))
     return found
 
 
-def _coarser(items: Columns, width: int) -> Columns:
+def coarser(items: Columns, width: int) -> Columns:
     """Join the items that begin in the same bucket."""
     begin, end = items["begin"], items["end"]
     starts = np.flatnonzero(np.diff(begin // width, prepend=begin[:1] // width - 1))

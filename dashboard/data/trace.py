@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from ringtune import layout
-from ringtune.dashboard.data.files import Unreadable, open_inside
-from ringtune.dashboard.data.runs import rank_files
+from ringtune.dashboard.data.files import Unreadable, listing, open_inside
 from ringtune.dashboard.data.timeline import TimelineIndex
 from ringtune.dashboard.units import count, plain, size
 from ringtune.errors import RingtuneError
 from ringtune.timeline.merge import join
 from ringtune.timeline.reader import read
-from ringtune.timeline.spans import Trace, empty_table
+from ringtune.timeline.spans import PartInfo, Trace, empty_table
 
 SIZE_LIMIT_BYTES = 12 * 2**30
 """Largest timeline that is read: about fifty million events."""
@@ -32,7 +33,18 @@ def sources(run: Path) -> list[Path]:
     merged = layout.timeline_file(run)
     if os.path.lexists(merged):
         return [merged]
-    return list(rank_files(run, layout.timeline_parts(run), ".json").values())
+    folder = layout.timeline_parts(run)
+    found = [(_PART.fullmatch(path.name), path) for suffix in (".json", ".gz") for path in listing(run, folder, suffix)]
+    return [path for *_, path in sorted((int(name[1]), int(name[2] or 0), path) for name, path in found if name)]
+
+
+_PART = re.compile(r"rank-(\d{5,7})(?:\.(\d{1,9}))?\.json(?:\.gz)?")
+"""A rank's file, and its number where the rank wrote several."""
+
+
+def is_merged(run: Path, files: list[Path]) -> bool:
+    """Whether a run's timeline is the merged file."""
+    return files == [layout.timeline_file(run)]
 
 
 def is_large(files: list[Path]) -> bool:
@@ -69,7 +81,7 @@ def read_all(run: Path, files: list[Path]) -> tuple[Trace, tuple[str, ...]]:
     if files and not traces:
         raise Unreadable(problems[0])
     trace = _joined(traces)
-    return trace, tuple(problems + _remarks(trace))
+    return trace, tuple(problems + remarks(trace.parts))
 
 
 def _joined(traces: list[Trace]) -> Trace:
@@ -97,16 +109,14 @@ def _check(run: Path, files: list[Path]) -> None:
         )
 
 
-def _remarks(trace: Trace) -> list[str]:
+def remarks(parts: Sequence[PartInfo]) -> list[str]:
     """Return sentences about what the recorder had to leave out."""
     lost = [
         f"rank {part.rank} dropped {count(part.dropped)} spans: its recorder could not keep up"
-        for part in trace.parts
+        for part in parts
         if part.dropped
     ]
     unknown = [
-        f"rank {part.rank}: how well its clock fits rank 0's is not known"
-        for part in trace.parts
-        if part.error_ns is None
+        f"rank {part.rank}: how well its clock fits rank 0's is not known" for part in parts if part.error_ns is None
     ]
     return lost + unknown

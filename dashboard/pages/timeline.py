@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,8 +38,10 @@ _HINT = "Scroll to zoom, drag to pan, point for details, click a span to follow 
 
 def layout(context: Context, route: Route) -> html.Div:
     """Return the page; its callback draws the timeline."""
-    index = _index(context, route)
-    ranks = [str(rank) for rank in index.ranks] if isinstance(index, TimelineIndex) else []
+    with _index(context, route) as index:
+        ranks = [str(rank) for rank in index.ranks] if isinstance(index, TimelineIndex) else []
+        state_of = index if isinstance(index, Preparing) else None
+        found, nothing = isinstance(index, TimelineIndex), index is None
     words = dmc.Group(
         [
             dmc.Text(id="timeline-note", size="sm", c="dimmed"),
@@ -54,13 +58,13 @@ def layout(context: Context, route: Route) -> html.Div:
             address_store("timeline"),
             dcc.Store(id="timeline-window", data=state.asked(route)),
             dcc.Store(id="timeline-event"),
-            html.Div(progress(index if isinstance(index, Preparing) else None), id="timeline-preparing"),
+            html.Div(progress(state_of), id="timeline-preparing"),
             html.Div(
                 [dmc.Card(body, withBorder=True, radius="md", p="md"), html.Div(id="timeline-followed")],
                 id="timeline-charts",
-                style=shown(isinstance(index, TimelineIndex)),
+                style=shown(found),
             ),
-            html.Div(empty(*_NOTHING), id="timeline-empty", style=shown(index is None)),
+            html.Div(empty(*_NOTHING), id="timeline-empty", style=shown(nothing)),
         ]
     )
 
@@ -68,16 +72,17 @@ def layout(context: Context, route: Route) -> html.Div:
 _ZOOM: dict[str, Any] = {"scrollZoom": True, "doubleClick": "autosize"}
 
 
-def _index(context: Context, route: Route) -> TimelineIndex | Preparing | str | None:
-    """Return the index of the route's run, how far it is, a sentence why not, or None when nothing was recorded."""
+@contextmanager
+def _index(context: Context, route: Route) -> Iterator[TimelineIndex | Preparing | str | None]:
+    """Give the index of the route's run, how far it is, a sentence why not, or None when nothing was recorded."""
     run = context.run(route)
-    if run is None:
-        return None
-    try:
-        index = context.timeline(run)
-    except Unreadable as error:
-        return str(error)
-    return index if isinstance(index, Preparing) or len(index.spans) else None
+    with ExitStack() as stack:
+        index: TimelineIndex | Preparing | str | None = None
+        try:
+            index = stack.enter_context(context.watched(run)) if run is not None else None
+        except Unreadable as error:
+            index = str(error)
+        yield None if isinstance(index, TimelineIndex) and not index.lanes else index
 
 
 @dataclass(frozen=True)
@@ -210,10 +215,10 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(output=_OUTPUTS, inputs={"values": _INPUTS})
     def draw(values: dict[str, Any]) -> dict[str, Any]:
-        index = _index(context, context.route(values["pathname"], ""))
-        if not isinstance(index, TimelineIndex):
-            return _nothing(index)
-        return _answer(index, _asked_of(values, _trigger(values)), values["pathname"])
+        with _index(context, context.route(values["pathname"], "")) as index:
+            if not isinstance(index, TimelineIndex):
+                return _nothing(index)
+            return _answer(index, _asked_of(values, _trigger(values)), values["pathname"])
 
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ringtune", "timelineEvent"),

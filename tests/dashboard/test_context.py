@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,9 @@ import pytest
 from ringtune import layout
 from ringtune.dashboard import context as module
 from ringtune.dashboard.context import Context
+from ringtune.dashboard.data import timeline_live
 from ringtune.dashboard.data.runs import RunsFolder
+from ringtune.dashboard.data.timeline import TimelineIndex
 from ringtune.dashboard.pages import overview
 from ringtune.dashboard.places import TABS, TIMELINE_PAGES
 from ringtune.dashboard.routes import Route
@@ -64,6 +68,38 @@ def test_a_growing_timeline_is_not_read_all_the_time(context: Context, monkeypat
     context._fresh_until.clear()
     assert context.stamp(route) != stamp
     assert context.timeline(run) is not first
+
+
+def test_a_live_timeline_is_followed_and_one_that_ended_is_read(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline_live, "REST", 0)
+    run, route = context.folder.rows()[0].info, only(context, "timeline")
+    with context.watched(run) as whole:
+        assert whole is context.timeline(run)
+    live = replace(run, status="live")
+    monkeypatch.setattr(context.folder, "find", lambda _id: live)
+    with context.watched(live) as followed:
+        assert isinstance(followed, TimelineIndex) and isinstance(whole, TimelineIndex)
+        assert followed is not whole and followed.extent == whole.extent
+    before = context.stamp(route)
+    part = layout.timeline_part(run.path, 0)
+    text = part.read_text().rstrip().removesuffix("]").rstrip()
+    step = next(line.rstrip(",") for line in reversed(text.splitlines()) if '"STEP"' in line)
+    part.write_text(text + ",\n" + json.dumps({**json.loads(step), "args": {"step": 3}}) + "\n]\n")
+    assert context.stamp(route) != before
+    with context.watched(live) as grown:
+        assert isinstance(grown, TimelineIndex) and grown.step_range() == (0, 3)
+
+
+def test_a_live_timeline_that_cannot_be_followed_is_read_whole(context: Context) -> None:
+    run = replace(context.folder.rows()[0].info, status="live")
+    part = layout.timeline_part(run.path, 0)
+    packed = gzip.compress(part.read_bytes())
+    part.unlink()
+    part.with_name(part.name + ".gz").write_bytes(packed)
+    with context.watched(run) as index:
+        assert isinstance(index, TimelineIndex) and index.ranks == (0, 1)
 
 
 def test_a_run_that_goes_away_is_gone(context: Context) -> None:
