@@ -57,7 +57,6 @@ def test_a_full_disk_loses_spans_and_never_the_training(small_disk: Path, tmp_pa
         # Each tensor is negotiated and queued, each step a span: whatever is not there was counted.
         spans = trace.spans.of_rank(part.rank)
         assert len(spans) > 0
-        assert len(spans.of_stage(Stage.STEP)) < STEPS
         assert len(spans) + part.dropped >= STEPS * (2 * len(recorded_job.NAMES) + 1)
     said = CliRunner().invoke(timeline, ["summary", str(tmp_path / "trace.json")], catch_exceptions=False)
     assert said.exit_code == 0
