@@ -19,7 +19,7 @@ from ringtune.timeline.vocabulary import KINDS
 
 BAR_LIMIT_RANKS = 64
 KIND_COLORS = dict(
-    zip(KINDS, (theme.BLUE, theme.GREEN, theme.ORANGE, theme.GREY, theme.PURPLE, theme.SKY), strict=False)
+    zip(KINDS, (theme.BLUE, theme.GREEN, theme.OCHRE, theme.GREY, theme.PURPLE, theme.SKY), strict=False)
 )
 
 Bars = Sequence[tuple[str, str, Sequence[float]]]

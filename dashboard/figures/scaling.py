@@ -16,7 +16,7 @@ from ringtune.timeline.records import Estimate
 
 FACTORS = (
     ("computation", "More computing", theme.PURPLE),
-    ("load_balance", "Uneven load", theme.ORANGE),
+    ("load_balance", "Uneven load", theme.OCHRE),
     ("serialisation", "Waiting for others", theme.VERMILLION),
     ("transfer", "Transfer", theme.BLUE),
 )

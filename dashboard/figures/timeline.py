@@ -182,7 +182,7 @@ def _span_hover(index: TimelineIndex, span: int, lane: Lane, phase: theme.Phase)
 def _instants(figure: go.Figure, index: TimelineIndex, view: View, places: Floats) -> None:
     """Mark knob changes, stalls and errors on the top lane of their rank."""
     looks = {
-        "KNOBS": ("triangle-down", theme.YELLOW),
+        "KNOBS": ("triangle-down", theme.OLIVE),
         "STALL": ("x", theme.VERMILLION),
         "ERROR": ("x", theme.VERMILLION),
     }

@@ -26,9 +26,9 @@ SOURCE_LOOK = {
     "stored": (theme.PURPLE, "diamond"),
     "near": (theme.PURPLE, "diamond-open"),
     "model": (theme.SKY, "triangle-down"),
-    "start-point": (theme.ORANGE, "triangle-up"),
+    "start-point": (theme.OCHRE, "triangle-up"),
     "sampler": (theme.BLUE, "circle"),
-    "switch": (theme.YELLOW, "square"),
+    "switch": (theme.OLIVE, "square"),
     "confirm": (theme.GREEN, "star"),
 }
 

@@ -16,7 +16,7 @@ NOW_COLOR = theme.BLUE
 RAN_COLOR = theme.GREY
 PARTS = (
     ("Computing", theme.COMPUTE_COLOR),
-    ("Late", theme.ORANGE),
+    ("Late", theme.OCHRE),
     ("Slowed", theme.SKY),
     ("Exposed", theme.EXPOSED_COLOR),
 )
