@@ -122,8 +122,9 @@ def _line(at: Ints, offsets: Ints, errors: Ints) -> HostOffset | None:
     level = np.average(offset, weights=weight)
     spread = float(np.sum(weight * (moment - middle) ** 2))
     drift = float(np.sum(weight * (moment - middle) * (offset - level)) / spread)
-    if abs(drift) > _LARGEST_DRIFT:
-        drift = 0.0  # of samples that lie close together
+    steady = bool(np.all(np.abs(offset - level) <= bound))  # the samples may be those of a clock without drift
+    if abs(drift) > (_USUAL_DRIFT if steady else _LARGEST_DRIFT):
+        drift = 0.0  # of samples that lie close together: drawn out beyond them it would lead astray
     residuals = np.abs(offset - level - drift * (moment - middle))
     if np.any(residuals > 2 * bound):
         return None
@@ -140,8 +141,8 @@ def _line(at: Ints, offsets: Ints, errors: Ints) -> HostOffset | None:
 _WORST = 3.0
 """Samples whose bound is that many times the usual one are dropped."""
 
-_LARGEST_DRIFT = 2e-3
-"""No clock is so wrong; quartzes are within 1e-4."""
+_LARGEST_DRIFT, _USUAL_DRIFT = 2e-3, 1e-4
+"""No clock is so wrong as the first; quartzes are within the second."""
 
 _BEYOND_NS = 600_000_000_000
 """How far a line is drawn out beyond its samples."""
