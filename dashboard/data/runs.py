@@ -7,6 +7,7 @@ import re
 import socket
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,8 @@ class RunInfo:
         ranks: Number of ranks.
         created_unix_ns, ended_unix_ns: Moments, 0 where unknown.
         tags: ``key=value`` of its labels.
+        step_samples: What the whole job works off in a step, by its tags ``batch`` (of a rank) or ``global-batch``; 0
+            where it does not say.
         problems: Sentences about what could not be read.
     """
 
@@ -71,6 +74,7 @@ class RunInfo:
     knobs: dict[str, int] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
+    step_samples: int = 0
     problems: tuple[str, ...] = ()
 
 
@@ -199,6 +203,7 @@ def _described(run_id: str, path: Path) -> RunInfo:
         knobs={plain(key): integer(value) for key, value in mapping(document.get("knobs")).items()},
         versions=_words(document.get("versions")),
         tags=tuple(_tag(key, value) for key, value in list(labels.items())[:20]),
+        step_samples=_samples(labels, max(0, integer(document.get("size")))),
         problems=() if known else (newer,),
     )
 
@@ -209,6 +214,15 @@ def _words(value: object) -> dict[str, str]:
 
 def _tag(key: str, value: object) -> str:
     return plain(key, 40) if value in (True, "", None) else f"{plain(key, 40)}={plain(value, 40)}"
+
+
+def _samples(labels: Mapping[str, object], ranks: int) -> int:
+    """Return the samples of a step of the whole job; 0 where the tags do not say."""
+    for name, times in (("global-batch", 1), ("global_batch", 1), ("batch", ranks)):
+        said = str(labels.get(name, ""))
+        if said.isascii() and said.isdecimal() and len(said) < 12:
+            return int(said) * times
+    return 0
 
 
 def _status(document: dict[str, Any]) -> tuple[str, str]:

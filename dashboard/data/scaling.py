@@ -32,6 +32,8 @@ class ScalingSeries:
         alone: Rate of a rank alone, of which the ideal is made; None: the first point's share of a rank.
         predicted: What the cost model says, at the points' ranks and beyond.
         batch_size: Of a rank; 0 where it is not known.
+        strong: The job keeps its work, not each rank.
+        work: Samples of a rank's step (strong: of the job's), of which the rate is made; 1 where they are not known.
     """
 
     id: str
@@ -45,6 +47,8 @@ class ScalingSeries:
     alone: float | None = None
     predicted: tuple[ScalingPoint, ...] = ()
     batch_size: int = 0
+    strong: bool = False
+    work: float = 1
 
     def ideal(self) -> tuple[list[int], list[float]]:
         """Return ranks and rates of perfect scaling."""
@@ -114,7 +118,7 @@ def _series(run: RunInfo, record: ScalingRecord) -> ScalingSeries:
 def _facts(document: Mapping[str, Any]) -> str:
     parts = [text(document.get("benchmark"))]
     if batch := integer(document.get("batch_size")):
-        parts.append(f"batch {batch} a rank")
+        parts.append(f"weak scaling, batch {batch} a rank")
     if image := integer(document.get("image_size")):
         parts.append(f"{image} × {image} pixels")
     parts.append(text(document.get("dtype")))

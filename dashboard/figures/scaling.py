@@ -40,7 +40,8 @@ def rate(series: Sequence[ScalingSeries], scheme: Scheme = "light", height: int 
                     line={"color": theme.rank_color(position), "width": 1.2, "dash": "dot"},
                     legendgroup="ideal",
                     showlegend=position == 0,
-                    hovertemplate="%{x} ranks · ideal: %{y:,.4~g} " + markup(one.unit) + "<extra></extra>",
+                    hovertemplate=f"{markup(one.label, 60)}<br>%{{x}} ranks, ideal: %{{y:,.4~g}} {markup(one.unit)}"
+                    "<extra></extra>",
                 )
             )
         _predicted(figure, one, position, [point.rate for point in one.predicted], 1.0)

@@ -22,7 +22,8 @@ from ringtune.dashboard.units import count, moment, number, percent
 SERIES_LIMIT = 8
 KINDS = {"weak": "Weak scaling", "strong": "Strong scaling"}
 _RATE_HINT = (
-    "Of the whole job. Dotted: ideal; dashed: predicted. Of runs: weak, each rank keeps its work; strong, the job does."
+    "Of the whole job. Dotted: its ideal; dashed: predicted. Weak: each rank keeps its work; strong: the job does. "
+    "Runs say which when started with --tag batch=N (of a rank) or --tag global-batch=N."
 )
 HEAD = ("Measurement", "Ranks", "Hosts", "Throughput", "Efficiency", "What", "When")
 
@@ -33,7 +34,7 @@ def layout(context: Context, route: Route) -> html.Div:
     options = [{"value": one.id, "label": f"{one.label} ({_about(one)})"} for one in found.series]
     asked = route.list("series")
     chosen = [one.id for one in found.chosen(asked).series][:SERIES_LIMIT] if asked else usual(found)
-    with_runs = any(one.id.startswith(PREFIX) for one in found.series)
+    unsaid = any(not family.kind for family in parts.groups(context, route).values())
     select = dmc.MultiSelect(
         id="scaling-series",
         data=options,
@@ -49,8 +50,8 @@ def layout(context: Context, route: Route) -> html.Div:
         data=[{"value": key, "label": word} for key, word in KINDS.items()],
         value="strong" if route.query.get("scaling") == "strong" else "weak",
         size="sm",
-        style=shown(with_runs),
-        **{"aria-label": "What runs of one name have in common"},
+        style=shown(unsaid),
+        **{"aria-label": "What runs of one name have in common, where they do not say"},
     )
     predict = dmc.Switch(
         id="scaling-predict", label="Prediction", checked=route.query.get("predict") != "0", size="sm", mb=8
@@ -161,7 +162,7 @@ def register(app: Dash, context: Context) -> None:
         found, known = parts.measured(context, route, strong=wish.strong), parts.groups(context, route)
         series = found.chosen(chosen).series[:SERIES_LIMIT] if chosen else ()
         series, look = parts.with_predictions(context, series, known, wish), scheme_of(more["scheme"])
-        lost, why_not = parts.factors(context, series, known, wish)
+        lost, why_not = parts.factors(context, series, known)
         return (
             problems([*found.problems, *why_not]),
             figures.rate(series, look),

@@ -10,35 +10,30 @@ from ringtune.dashboard.data import scaling_runs
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.data.scaling import ScalingSeries, ScalingTable
-from ringtune.dashboard.data.scaling_runs import Factors
+from ringtune.dashboard.data.scaling_runs import Factors, Family
 from ringtune.dashboard.routes import Route
 from ringtune.tuner.model.calibrate import Model
 
-Groups = dict[str, dict[int, RunInfo]]
-"""By id of the series: runs by number of ranks."""
+Groups = dict[str, Family]
+"""By id of the series."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """How the page is to show things: the job keeps its work (not each rank), and the model speaks."""
+    """What is wished: runs that do not say are strong ones (the job keeps its work); the model speaks."""
 
     strong: bool = False
     predict: bool = True
 
 
 def groups(context: Context, route: Route) -> Groups:
-    """Return the groups of runs that the page knows: of a run its own, else all with several numbers of ranks."""
-    rows = context.folder.rows()
+    """Return the families of runs that the page knows: of a run its own, else all with several numbers of ranks."""
     run = context.run(route) if route.run else None
-    found = {}
-    for name, members in scaling_runs.groups(rows).items():
-        usable = {n: one for n, one in members.items() if len(context.walls(one)) > 1}
-        if run is not None and name == run.name and run.ranks in usable:
-            usable[run.ranks] = run if len(context.walls(run)) > 1 else usable[run.ranks]
-        wanted = name == run.name if run is not None else len(usable) > 1
-        if wanted and usable:
-            found[scaling_runs.PREFIX + name] = usable
-    return found
+    # The page's own run stands for its number of ranks, the newest one does elsewhere.
+    rows = sorted(context.folder.rows(), key=lambda row: run is None or row.info.id != run.id)
+    steady = [family.only(lambda one: len(context.walls(one)) > 1) for family in scaling_runs.families(rows)]
+    wanted = (one for one in steady if (one.name == run.name if run is not None else len(one.members) > 1))
+    return {one.id: one for one in wanted if one.members}
 
 
 def records(context: Context, route: Route) -> ScalingTable:
@@ -52,14 +47,14 @@ def records(context: Context, route: Route) -> ScalingTable:
 def measured(context: Context, route: Route, *, strong: bool = False) -> ScalingTable:
     """Return records and groups of runs as series, without predictions."""
     found = records(context, route)
-    own = [_group(context, name, members, strong=strong) for name, members in groups(context, route).items()]
+    own = [_group(context, family, strong=strong) for family in groups(context, route).values()]
     return replace(found, series=(*found.series, *own))
 
 
-def _group(context: Context, name: str, members: dict[int, RunInfo], *, strong: bool) -> ScalingSeries:
-    model = None if min(members) == 1 else _model_of(context, members)
-    walls = {n: context.walls(run) for n, run in members.items()}
-    return scaling_runs.series(name.removeprefix(scaling_runs.PREFIX), members, walls, model, strong=strong)
+def _group(context: Context, family: Family, *, strong: bool) -> ScalingSeries:
+    model = None if min(family.members) == 1 else _model_of(context, family)
+    walls = {n: context.walls(run) for n, run in family.members.items()}
+    return scaling_runs.series(family, walls, model, strong=strong)
 
 
 def with_predictions(
@@ -72,7 +67,7 @@ def with_predictions(
     for one in series:
         if one.id in known:
             model = _model_of(context, known[one.id])
-            found.append(scaling_runs.predicted(one, model, strong=wish.strong) if model else one)
+            found.append(scaling_runs.predicted(one, model) if model else one)
         else:
             run = context.run(Route("scaling", one.run))
             model = _model(context, run) if run else None
@@ -80,16 +75,15 @@ def with_predictions(
     return tuple(found)
 
 
-def factors(
-    context: Context, series: Sequence[ScalingSeries], known: Groups, wish: Wish
-) -> tuple[list[Factors], list[str]]:
+def factors(context: Context, series: Sequence[ScalingSeries], known: Groups) -> tuple[list[Factors], list[str]]:
     """Return the factors of all runs of groups that have a timeline, and why some have none."""
     found, said = [], []
     for one in series:
-        members = known.get(one.id, {})
+        family = known.get(one.id)
+        members = family.members if family is not None else {}
         for n in sorted(members):
             try:
-                parts = context.factors(members[n], members.get(1), strong=wish.strong)
+                parts = context.factors(members[n], members.get(1), strong=one.strong)
             except Unreadable as error:
                 said.append(str(error))
                 continue
@@ -98,9 +92,9 @@ def factors(
     return found, said
 
 
-def _model_of(context: Context, members: dict[int, RunInfo]) -> Model | None:
+def _model_of(context: Context, family: Family) -> Model | None:
     """Return the model of the largest run that has a timeline."""
-    models = (_model(context, members[n]) for n in sorted(members, reverse=True))
+    models = (_model(context, family.members[n]) for n in sorted(family.members, reverse=True))
     return next((model for model in models if model is not None), None)
 
 

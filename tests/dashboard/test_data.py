@@ -147,7 +147,7 @@ def test_scaling_is_sorted_and_knows_the_ideal(run: Path) -> None:
     assert series.id == "a/b/resnet"
     assert [point.ranks for point in series.points] == [1, 2]
     assert series.ideal() == ([1, 2], [20.0, 40.0])
-    assert series.facts == "resnet, batch 8 a rank, 224 × 224 pixels, float32"
+    assert series.facts == "resnet, weak scaling, batch 8 a rank, 224 × 224 pixels, float32"
 
 
 def test_scaling_records_without_rates_are_named(run: Path) -> None:

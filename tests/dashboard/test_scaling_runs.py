@@ -13,9 +13,9 @@ from ringtune import layout
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import scaling_runs
 from ringtune.dashboard.data.files import Unreadable
-from ringtune.dashboard.data.runs import RunInfo, RunRow, RunsFolder
+from ringtune.dashboard.data.runs import RunInfo, RunRow, RunsFolder, read_run
 from ringtune.dashboard.data.scaling import ScalingSeries
-from ringtune.dashboard.data.scaling_runs import Factors
+from ringtune.dashboard.data.scaling_runs import Factors, Family
 from ringtune.dashboard.figures import scaling as figures
 from ringtune.dashboard.pages import scaling as page
 from ringtune.dashboard.pages import scaling_parts as parts
@@ -37,8 +37,8 @@ def row(name: str, ranks: int, created: int = 0, steps: int = 100) -> RunRow:
     return RunRow(info, steps, 1e7)
 
 
-def members(*ranks: int) -> dict[int, RunInfo]:
-    return {n: row("job", n).info for n in ranks}
+def family(*ranks: int, kind: str = "", samples: float = 0) -> Family:
+    return Family("job", {n: row("job", n).info for n in ranks}, kind, samples)
 
 
 @pytest.fixture(scope="module")
@@ -62,16 +62,68 @@ def model(context: Context) -> Model:
 
 def test_runs_of_one_name_are_a_group_and_the_newest_of_a_size_counts() -> None:
     rows = [row("a", 1, 5), row("a", 1, 3), row("a", 4), row("b", 2), row("a", 8, steps=4), row("a", 0)]
-    found = scaling_runs.groups(rows)
-    assert {name: {n: run.created_unix_ns for n, run in of.items()} for name, of in found.items()} == {
-        "a": {1: 5, 4: 0},
-        "b": {2: 0},
+    found = scaling_runs.families(rows)
+    assert {of.id: {n: run.created_unix_ns for n, run in of.members.items()} for of in found} == {
+        "runs:a": {1: 5, 4: 0},
+        "runs:b": {2: 0},
     }
+
+
+def said(ranks: int, samples: int) -> RunRow:
+    known = row("a", ranks)
+    return replace(known, info=replace(known.info, id=f"{ranks}x{samples}", step_samples=samples))
+
+
+def test_runs_that_say_their_samples_are_families_by_what_stays_the_same() -> None:
+    rows = [said(1, 32), said(2, 64), said(4, 128), said(2, 32), said(4, 32), said(8, 8 * 99), row("a", 2)]
+    found = {one.id: sorted(run.id for run in one.members.values()) for one in scaling_runs.families(rows)}
+    assert found == {
+        "runs:a:weak-32": ["1x32", "2x64", "4x128"],
+        "runs:a:strong-32": ["1x32", "2x32", "4x32"],
+        "runs:a:weak-99": ["8x792"],
+        "runs:a": ["a-2-0"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("labels", "samples"),
+    [
+        ({"batch": "32"}, 128),
+        ({"global-batch": "32"}, 32),
+        ({"global_batch": "256", "batch": "1"}, 256),
+        ({}, 0),
+        ({"batch": "many"}, 0),
+        ({"batch": "-1"}, 0),
+        ({"batch": "9" * 500}, 0),
+        ({"batch": ["1"]}, 0),
+    ],
+)
+def test_tags_say_the_samples_of_a_step(tmp_path: Path, labels: dict[str, object], samples: int) -> None:
+    document = {"format": 1, "name": "job", "status": "finished", "size": 4, "labels": labels}
+    layout.run_file(tmp_path).write_text(json.dumps(document))
+    assert read_run("job", tmp_path).step_samples == samples
+
+
+def test_weak_and_strong_families_have_rates_in_samples_and_ideals_of_their_own() -> None:
+    walls = {1: [10 * MS] * 9, 4: [20 * MS] * 9}
+    weak = scaling_runs.series(family(1, 4, kind="weak", samples=32), walls, None, strong=True)
+    strong = scaling_runs.series(family(1, 4, kind="strong", samples=64), walls, None)
+    assert [point.rate.median for point in weak.points] == pytest.approx([3200, 6400])
+    assert [point.rate.median for point in strong.points] == pytest.approx([6400, 3200])
+    assert weak.ideal() == ([1, 4], [pytest.approx(3200), pytest.approx(12800)])
+    assert strong.ideal() == ([1, 4], [pytest.approx(6400), pytest.approx(25600)])
+    efficiency = [one.points[1].efficiency for one in (weak, strong)]
+    assert [one.median for one in efficiency if one] == pytest.approx([0.5, 0.125])
+    assert (weak.unit, strong.unit) == ("samples/s", "samples/s")
+    assert weak.facts == "weak scaling, 32 samples a step and rank, steps of rank 0"
+    assert (strong.facts, strong.label) == ("strong scaling, 64 samples a step, steps of rank 0", "job · runs, strong")
+    names = [trace.name for trace in figures.rate([weak, strong]).data]
+    assert names == ["ideal", "job · runs, weak", "ideal", "job · runs, strong"]
 
 
 def test_weak_scaling_counts_the_batches_of_all_ranks() -> None:
     walls = {1: [10 * MS] * 20, 4: [12 * MS, 13 * MS] * 10}
-    found = scaling_runs.series("job", members(1, 4), walls, None, strong=False)
+    found = scaling_runs.series(family(1, 4), walls, None, strong=False)
     assert [point.rate.median for point in found.points] == pytest.approx([100, 320])
     efficiency = found.points[1].efficiency
     assert efficiency is not None
@@ -82,7 +134,7 @@ def test_weak_scaling_counts_the_batches_of_all_ranks() -> None:
 
 def test_strong_scaling_counts_the_steps_of_the_job() -> None:
     walls = {1: [12 * MS] * 20, 4: [4 * MS] * 20}
-    found = scaling_runs.series("job", members(1, 4), walls, None, strong=True)
+    found = scaling_runs.series(family(1, 4), walls, None, strong=True)
     assert [point.rate.median for point in found.points] == pytest.approx([1e3 / 12, 250])
     assert found.points[1].efficiency is not None
     assert found.points[1].efficiency.median == pytest.approx(0.75)
@@ -90,22 +142,22 @@ def test_strong_scaling_counts_the_steps_of_the_job() -> None:
 
 
 def test_without_a_run_of_one_rank_the_ideal_is_what_a_rank_computes(model: Model) -> None:
-    found = scaling_runs.series("job", members(4), {4: [20 * MS] * 9}, model, strong=False)
+    found = scaling_runs.series(family(4), {4: [20 * MS] * 9}, model, strong=False)
     assert found.points[0].efficiency is not None
     assert found.points[0].efficiency.median == pytest.approx(model.work.compute_ns / (20 * MS))
-    unknown = scaling_runs.series("job", members(4), {4: [20 * MS] * 9}, None, strong=False)
+    unknown = scaling_runs.series(family(4), {4: [20 * MS] * 9}, None, strong=False)
     assert unknown.points[0].efficiency is not None and unknown.points[0].efficiency.median == pytest.approx(1)
 
 
 def test_the_prediction_goes_beyond_what_was_measured(model: Model) -> None:
-    found = scaling_runs.series("job", members(2, 8), {2: [9 * MS] * 9, 8: [9 * MS] * 9}, model, strong=False)
-    more = scaling_runs.predicted(found, model, strong=False).predicted
+    found = scaling_runs.series(family(2, 8), {2: [9 * MS] * 9, 8: [9 * MS] * 9}, model)
+    more = scaling_runs.predicted(found, model).predicted
     assert [point.ranks for point in more] == [4, 8, 16, 32, 64, 128, 256, 512]
     assert more[2].rate.median == pytest.approx(16e9 / ask(model, Change("", ranks=16)).step_ns.value)
     assert all(point.rate.low <= point.rate.median <= point.rate.high for point in more)
-    strong = scaling_runs.predicted(found, model, strong=True).predicted
+    strong = scaling_runs.predicted(replace(found, strong=True, work=64), model).predicted
     halved = ask(model, Change("", ranks=16, compute=4.0)).step_ns.value
-    assert strong[2].rate.median == pytest.approx(1e9 / halved)
+    assert strong[2].rate.median == pytest.approx(64e9 / halved)
 
 
 def record(rate: float, batch: int) -> ScalingSeries:
@@ -129,9 +181,9 @@ def test_a_record_is_predicted_by_a_timeline_of_the_same_job_alone(model: Model)
 def test_the_page_of_a_run_shows_its_own_group_and_the_other_those_with_several_sizes(context: Context) -> None:
     by_name = {one.info.name: one.info.id for one in context.folder.rows()}
     everywhere = parts.groups(context, Route("scaling"))
-    assert {name: sorted(found) for name, found in everywhere.items()} == {"runs:job": [2, 4]}
+    assert {name: sorted(found.members) for name, found in everywhere.items()} == {"runs:job": [2, 4]}
     own = parts.groups(context, Route("scaling", by_name["alone"]))
-    assert {name: sorted(found) for name, found in own.items()} == {"runs:alone": [2]}
+    assert {name: sorted(found.members) for name, found in own.items()} == {"runs:alone": [2]}
 
 
 def test_series_predictions_and_factors_come_together(context: Context) -> None:
@@ -141,7 +193,7 @@ def test_series_predictions_and_factors_come_together(context: Context) -> None:
     assert len(series.points) == 2 and len(series.predicted) == 7
     (plain,) = parts.with_predictions(context, [replace(series, predicted=())], known, Wish(predict=False))
     assert plain.predicted == ()
-    found, said = parts.factors(context, [series], known, wish)
+    found, said = parts.factors(context, [series], known)
     assert [one.label for one in found] == ["job · 2", "job · 4"] and said == []
     assert found[0].transfer > found[1].transfer
     assert page.address("/scaling", parts.measured(context, route), [series.id], Wish(strong=True, predict=False)) == {
