@@ -16,9 +16,10 @@ from typing import Any
 
 from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.errors import ConfigError
+from ringtune.horovod_variables import HOROVOD_SENSELESS
 from ringtune.interfaces import address_of
 from ringtune.knobs import DEFAULTS, Knobs
-from ringtune.variables import DETAILS, HOROVOD_SENSELESS, PREFIX, TWIN_PREFIX, VARIABLES, Variable
+from ringtune.variables import CASTS, DETAILS, PREFIX, TWIN_PREFIX, VARIABLES, Variable
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
@@ -66,6 +67,8 @@ class Config:
     hierarchical: str = SWITCH[0]
     plan: bool = True
     overlap: str = "auto"
+    compression: str = CASTS[0]
+    bucket_cap_mb: int | None = None
     transport: str = "auto"
     sockets_per_peer: int = 1
     tcp_congestion: str = "auto"

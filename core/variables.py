@@ -17,6 +17,7 @@ LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 DETAILS = ("normal", "full")
 TRANSPORTS = ("auto", "shm", "tcp")
 OVERLAPS = ("auto", "always", "never")
+CASTS = ("none", "fp16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -219,6 +220,29 @@ VARIABLES: tuple[Variable, ...] = (
         1,
         OVERLAPS,
     ),
+    # What a run changes without a change of its script; `ringtune tune --restarts` tries them.
+    Variable(
+        "COMPRESSION",
+        "compression",
+        "choice",
+        CASTS[0],
+        "",
+        "What gradients travel as between hosts, where the script asks for no compression.",
+        None,
+        None,
+        1,
+        CASTS,
+    ),
+    Variable(
+        "BUCKET_CAP_MB",
+        "bucket_cap_mb",
+        "int",
+        None,
+        "MiB",
+        "What `ringtune.torch.distributed.bucket_cap_mb()` returns, for DDP.",
+        None,
+        1,
+    ),
     # Links.
     Variable("TRANSPORT", "transport", "choice", "auto", "", "Kind of links.", None, None, 1, TRANSPORTS),
     Variable("SOCKETS_PER_PEER", "sockets_per_peer", "int", 1, "", "TCP connections of a link between hosts.", None, 1),
@@ -370,31 +394,3 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable("AUTOTUNE_SEED", "autotune_seed", "int", None, "", "Seed of the tuner's suggestions.", None, 0),
 )
-
-HOROVOD_QUIET = frozenset(
-    # Slots and addresses that Horovod's own launchers set for every worker: harmless here.
-    {
-        "CROSS_RANK", "CROSS_SIZE", "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "LOG_HIDE_TIME", "ELASTIC",
-    }
-)  # fmt: skip
-"""Horovod's variables that are accepted in silence."""
-
-HOROVOD_SENSELESS = {
-    "CONTROLLER": "ringtune negotiates with its own controller",
-    "CPU_OPERATIONS": "ringtune has one data plane of its own",
-    "HIERARCHICAL_ALLGATHER": "the algorithm is chosen by the runtime",
-    "TORUS_ALLREDUCE": "the algorithm is chosen by the runtime",
-    "DISABLE_GROUP_FUSION": "groups are planned together with all other operations",
-    "AUTOTUNE_WARMUP_SAMPLES": "set RINGTUNE_AUTOTUNE_WARMUP_STEPS, which counts steps",
-    "AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "the tuner learns the noise from its measurements",
-    "NUM_NCCL_STREAMS": "there is no stream pool",
-    "BATCH_D2D_MEMCOPIES": "copies are always batched",
-    "ENABLE_ASYNC_COMPLETION": "completion is always asynchronous",
-    "ENABLE_XLA_OPS": "TensorFlow is not supported",
-    "DISABLE_NVTX_RANGES": "no NVTX ranges are written",
-    "ADASUM_MPI_CHUNK_SIZE": "MPI is not used",
-    "MPI_THREADS_DISABLE": "MPI is not used",
-    "CCL_CACHE": "oneCCL is not used",
-    "GLOO_TIMEOUT_SECONDS": "set RINGTUNE_START_TIMEOUT or RINGTUNE_IDLE_TIMEOUT",
-}
-"""Horovod's variables that make no sense here: a warning says so once."""

@@ -12,12 +12,14 @@ import click
 from rich.console import Console
 
 from ringtune import layout, runfolder
-from ringtune.errors import RingtuneError, UsageError
+from ringtune.errors import UsageError
 from ringtune.launch import LaunchOptions, launch
 from ringtune.launch.launcher import run_name
+from ringtune.tuner.applying import apply
 from ringtune.tuner.progress import Follower, LiveView, PlainView
 from ringtune.tuner.records import Record, ResultRecord, TrialRecord
-from ringtune.tuner.words import describe, environment, sentence
+from ringtune.tuner.restarts.command import tune_by_restarts
+from ringtune.tuner.words import sentence
 
 _VARIABLES = {
     "max_trials": "RINGTUNE_AUTOTUNE_MAX_TRIALS",
@@ -27,6 +29,8 @@ _VARIABLES = {
     "seed": "RINGTUNE_AUTOTUNE_SEED",
     "study": "RINGTUNE_AUTOTUNE_STUDY",
 }
+
+_OF_RESTARTS = ("run_limit", "allow_compression", "ddp_buckets")
 
 
 @dataclass(frozen=True)
@@ -53,26 +57,35 @@ class TuneOptions:
 @click.option("--steps-per-trial", type=click.IntRange(min=1), help="Steps measured in one trial [10].")
 @click.option("--warmup-steps", type=click.IntRange(min=0), help="Steps before the first trial [5].")
 @click.option(
-    "--budget", metavar="PERCENT", help="Most of the training time that the search may lose [2%]; 0: no bound."
+    "--budget",
+    metavar="PERCENT|TIME",
+    help="Most of the training time that the search may lose [2%]; 0: no bound. --restarts: most time of all runs.",
 )
 @click.option("--horizon", type=click.IntRange(min=1), help="Steps in which further trials must pay [10000].")
 @click.option("--study", metavar="URL", help="Optuna storage to start from and add to [the user's own memory].")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the suggestions.")
 @click.option("--apply", default="print", metavar="print|FILE", help="Print the result's environment, or write it.")
+@click.option("--restarts", is_flag=True, help="One short run of COMMAND a trial, for settings that need a restart.")
+@click.option("--run-limit", type=click.FloatRange(min=1), help="--restarts: seconds after which a run failed [600].")
+@click.option("--allow-compression", is_flag=True, help="--restarts: gradients may travel as bf16 or fp16.")
+@click.option(
+    "--ddp-buckets", is_flag=True, help="--restarts: the script takes DDP's bucket_cap_mb from ringtune; try it."
+)
+@click.option(
+    "--try", "own", multiple=True, metavar="NAME=V,V", help="--restarts: a variable to try too; may be repeated."
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...")
 def tune(command: tuple[str, ...], **values: Any) -> int:
-    """Tune fusion buffer and cycle time while COMMAND trains on several ranks.
+    """Tune fusion buffer and cycle time while COMMAND trains on several ranks, or what it starts with (--restarts).
 
     \b
     ringtune tune -np 2 python train.py
+    ringtune tune -np 2 --restarts --budget 10min python train.py
     ringtune tune -np 8 -H node1:4,node2:4 --apply tuned.env python train.py
 
     The job trains as always and ends as always; the setting that a fresh comparison confirms stays for the rest of
     it. Ctrl-C ends the job and keeps what was learned.
     """  # noqa: D301 (\b is click's mark for text that is not to be wrapped)
-    settings = {variable: str(values[name]) for name, variable in _VARIABLES.items() if values[name] is not None}
-    if values["budget"] is not None:
-        settings["RINGTUNE_AUTOTUNE_BUDGET"] = _percent(values["budget"])
     run_dir: Path = values["run_dir"] or runfolder.planned_folder(run_name(command) if command else "tune")
     job = LaunchOptions(
         command=list(command),
@@ -81,6 +94,14 @@ def tune(command: tuple[str, ...], **values: Any) -> int:
         hostfile=values["hostfile"],
         run_dir=run_dir.absolute(),
     )
+    if values["restarts"]:
+        return tune_by_restarts(job, values)
+    wrong = [f"--{name.replace('_', '-')}" for name in _OF_RESTARTS if values[name]] + ["--try"] * bool(values["own"])
+    if wrong:
+        raise UsageError(f"{wrong[0]} is for --restarts")
+    settings = {variable: str(values[name]) for name, variable in _VARIABLES.items() if values[name] is not None}
+    if values["budget"] is not None:
+        settings["RINGTUNE_AUTOTUNE_BUDGET"] = _percent(values["budget"])
     return run_tuned(TuneOptions(job, settings, str(values["apply"])))
 
 
@@ -150,28 +171,3 @@ def closing_words(records: Sequence[Record], run: Path) -> list[str]:
     if result.decision == "interrupted" and trials:
         lines.append("ringtune tune: the trials are kept; the next session of this job starts from the best of them")
     return lines
-
-
-def apply(result: ResultRecord, where: str) -> None:
-    """Print the environment that keeps the result, or write it into a file.
-
-    Args:
-        result: How the session ended.
-        where: ``print`` or a file name.
-
-    Raises:
-        RingtuneError: The file cannot be written.
-    """
-    lines = environment(result)
-    if where == "print":
-        if lines:
-            click.echo("ringtune tune: to keep it, set:")
-        for line in lines:
-            click.echo(line)
-        return
-    head = f"# ringtune tune: {result.decision}: {describe(result.knobs)}"
-    try:
-        Path(where).write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise RingtuneError(f"--apply {where}: cannot be written: {error.strerror}") from None
-    click.echo(f"ringtune tune: environment written to {where}")

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ringtune.tuner.journal import parse_line
 from ringtune.tuner.records import Record, ResultRecord, StartRecord, TrialRecord, parse
-from ringtune.tuner.words import SOURCES, describe, milliseconds, percent, sentence, spread
+from ringtune.tuner.words import SOURCES, milliseconds, percent, sentence, settled, spread
 
 _POLL_S = 0.2
 _ROWS = 12
@@ -151,7 +151,7 @@ class LiveView:
             early = record.state == "stopped-early"
             gain = "" if record.source == "default" else percent(record.gain.median)
             words = SOURCES[record.source] + (", left early" if early else "")
-            row = (str(record.trial), describe(record.knobs), milliseconds(record.step_ns.median), gain, words)
+            row = (str(record.trial), settled(record), milliseconds(record.step_ns.median), gain, words)
             table.add_row(*row, style="dim" if early else None)
         return table
 
@@ -160,7 +160,7 @@ class LiveView:
             return Text(f"{sentence(self._result)}; training goes on with it", style="bold green")
         assert self._start is not None
         made = sum(record.source != "confirm" for record in self._trials)
-        best = describe(self._best.knobs) + f", gain {spread(self._best.gain)}" if self._best is not None else "none"
+        best = settled(self._best) + f", gain {spread(self._best.gain)}" if self._best is not None else "none"
         lost = self._trials[-1].lost_ns / 1e9 if self._trials else 0.0
         return Text(f"trial {made} of at most {self._start.max_trials}; best: {best}; lost so far: {lost:.2f} s")
 

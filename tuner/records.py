@@ -65,6 +65,7 @@ class TrialRecord:
         gain: Share of the default's step time saved, against steps of the default measured around the same time.
         bytes: Payload a step and rank, in bytes.
         lost_ns: Time lost by the search so far against the default; negative when time was won.
+        settings: Variables of the run, by name, where every trial is a run; None where knobs are turned in one.
     """
 
     event: ClassVar[str] = "trial"
@@ -78,6 +79,7 @@ class TrialRecord:
     gain: Interval = NO_GAIN
     bytes: int = 0
     lost_ns: int = 0
+    settings: Mapping[str, str] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -92,6 +94,31 @@ class TrialRecord:
             "gain": self.gain.as_dict(),
             "bytes": self.bytes,
             "lost_ns": self.lost_ns,
+            **_settings_field(self.settings),
+        }
+
+
+@dataclass(frozen=True)
+class FailedRecord:
+    """A run under a setting failed: a trial without a figure.
+
+    Attributes:
+        trial: Number of the trial.
+        settings: Variables of the run.
+        message: What went wrong, one sentence.
+    """
+
+    event: ClassVar[str] = "failed-trial"
+    trial: int
+    settings: Mapping[str, str]
+    message: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "event": self.event,
+            "trial": self.trial,
+            "message": self.message,
+            **_settings_field(self.settings),
         }
 
 
@@ -118,6 +145,7 @@ class ResultRecord:
         lost_ns: Time lost by the whole search against the default; negative when time was won.
         reason: One sentence for the user.
         trials: Number of trials made, the default included, confirmations not.
+        settings: Variables to keep, where every trial was a run; None elsewhere.
     """
 
     event: ClassVar[str] = "result"
@@ -128,6 +156,7 @@ class ResultRecord:
     lost_ns: int
     reason: str
     trials: int = 0
+    settings: Mapping[str, str] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -139,13 +168,20 @@ class ResultRecord:
             "lost_ns": self.lost_ns,
             "reason": self.reason,
             "trials": self.trials,
+            **_settings_field(self.settings),
         }
 
 
-Record = StartRecord | TrialRecord | NoteRecord | ResultRecord
+def _settings_field(settings: Mapping[str, str] | None) -> dict[str, Any]:
+    return {} if settings is None else {"settings": dict(settings)}
 
 
-_KINDS: dict[str, type[Any]] = {kind.event: kind for kind in (StartRecord, TrialRecord, NoteRecord, ResultRecord)}
+Record = StartRecord | TrialRecord | FailedRecord | NoteRecord | ResultRecord
+
+
+_KINDS: dict[str, type[Any]] = {
+    kind.event: kind for kind in (StartRecord, TrialRecord, FailedRecord, NoteRecord, ResultRecord)
+}
 _Built = TypeVar("_Built")
 
 
@@ -160,7 +196,7 @@ def build(kind: type[_Built], values: Mapping[str, Any]) -> _Built:
     for name, value in known.items():
         if name in ("knobs", "default"):
             known[name] = Knobs.from_dict(value)
-        elif isinstance(value, dict):
+        elif isinstance(value, dict) and name != "settings":
             known[name] = Interval(**value)
         elif isinstance(value, list):
             known[name] = tuple(value)

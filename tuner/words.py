@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import math
+import shlex
+from collections.abc import Mapping
 
 from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.knobs import DEFAULTS, Knobs
-from ringtune.tuner.records import NoteRecord, Record, ResultRecord, StartRecord, TrialRecord, knobs_fields
+from ringtune.tuner.records import (
+    FailedRecord,
+    NoteRecord,
+    Record,
+    ResultRecord,
+    StartRecord,
+    TrialRecord,
+    knobs_fields,
+)
 from ringtune.tuner.scoring import Interval
 
 SOURCES = {
@@ -36,6 +46,16 @@ def describe(knobs: Knobs) -> str:
     if not knobs.cache_capacity:
         words.append("no cache")
     return ", ".join(words)
+
+
+def settled(record: TrialRecord | ResultRecord) -> str:
+    """Return the setting of a record in words, whatever kind it is."""
+    return describe(record.knobs) if record.settings is None else variables(record.settings)
+
+
+def variables(settings: Mapping[str, str]) -> str:
+    """Return variables as one writes them before a command."""
+    return " ".join(f"{name}={value}" for name, value in settings.items()) or "the command as it is"
 
 
 def amount(count: int) -> str:
@@ -70,21 +90,25 @@ def sentence(record: Record) -> str:
         left = ", left early" if record.state == "stopped-early" else ""
         gain = "" if record.source == "default" else f", gain {percent(record.gain.median)}"
         return (
-            f"trial {record.trial} ({SOURCES[record.source]}): {describe(record.knobs)}: "
+            f"trial {record.trial} ({SOURCES[record.source]}): {settled(record)}: "
             f"{milliseconds(record.step_ns.median)} a step{gain}{left}"
         )
     if isinstance(record, NoteRecord):
         return record.message
+    if isinstance(record, FailedRecord):
+        return f"trial {record.trial} failed: {variables(record.settings)}: {record.message}"
     if record.decision == "improved":
-        return f"improved: {describe(record.knobs)}; {record.reason}"
+        return f"improved: {settled(record)}; {record.reason}"
     kept = "keeping the default" if record.decision == "keep-default" else "interrupted"
-    return f"{kept} ({describe(record.knobs)}): {record.reason}"
+    return f"{kept} ({settled(record)}): {record.reason}"
 
 
 def environment(result: ResultRecord) -> list[str]:
     """Return the lines of an environment that keeps a confirmed setting; the default needs none."""
     if result.decision != "improved":
         return []
+    if result.settings is not None:
+        return [f"{name}={shlex.quote(value)}" for name, value in result.settings.items()]
     knobs = result.knobs
     lines = {
         "fusion_bytes": f"RINGTUNE_FUSION_THRESHOLD={knobs.fusion_bytes}",

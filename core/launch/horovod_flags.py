@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ringtune.errors import UsageError
-from ringtune.variables import HOROVOD_SENSELESS
+from ringtune.horovod_variables import HOROVOD_SENSELESS
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ringtune.launch.call import Call
 
+OnSay = Callable[[str], None]
+"""Called with each of the launcher's own words."""
 OnLine = Callable[[int, str, str], None]
 """Called with (rank, ``"stdout"`` or ``"stderr"``, line without its end) for each line a rank prints."""
 
@@ -56,6 +58,7 @@ class LaunchOptions:
         timestamp_output: Whether printed lines begin with the time of day.
         echo: Whether the ranks' output is printed at all (`on_line` and the log files see it anyway).
         on_line: Sees every line that a rank prints.
+        on_say: Receives the launcher's own words instead of standard error.
         output_folder: Folder for ``rank.<n>/stdout`` and ``stderr``, as horovodrun's ``--output-filename``.
         keep_logs: Whether the run folder keeps each rank's output under ``logs/``.
         ssh_port: Port for ssh; None = ssh's own choice.
@@ -63,6 +66,8 @@ class LaunchOptions:
         failure_grace_s: How long the other ranks may go on after one failed, so that their messages are seen.
         kill_grace_s: How long a rank may take to obey SIGTERM before SIGKILL.
         interrupt_grace_s: How long the ranks may take to end after a forwarded SIGINT, SIGTERM or SIGHUP.
+        stop_fd: The job is ended, as by SIGTERM, when this descriptor can be read or is at its end; for callers that
+            run it in a thread, where no signal arrives. None = nothing but a signal ends it.
         verbose: Whether the launcher says what it starts.
         elastic: How the ranks may change while the job runs; None = they are fixed.
         call: The call that the command makes on every rank, for `ringtune.run`; None = the command is a user's.
@@ -81,6 +86,7 @@ class LaunchOptions:
     timestamp_output: bool = False
     echo: bool = True
     on_line: OnLine | None = None
+    on_say: OnSay | None = None
     output_folder: Path | None = None
     keep_logs: bool = False
     ssh_port: int | None = None
@@ -88,6 +94,7 @@ class LaunchOptions:
     failure_grace_s: float = 3.0
     kill_grace_s: float = 5.0
     interrupt_grace_s: float = 30.0
+    stop_fd: int | None = None
     verbose: bool = False
     elastic: ElasticOptions | None = None
     call: Call | None = None

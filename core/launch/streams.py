@@ -72,8 +72,8 @@ class Streams:
                 self._texts[rank, name].end()
 
     def say(self, text: str) -> None:
-        """Print the launcher's own words."""
-        self._console.say(text)
+        """Print the launcher's own words, or hand them to who wants them."""
+        (self._options.on_say or self._console.say)(text)
 
     def close(self) -> None:
         """Close log files and end a line that stands open."""

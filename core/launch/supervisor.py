@@ -89,6 +89,8 @@ class Supervisor:
         self._terminate_at: float | None = None
         self._kill_at: float | None = None
         self._abandon_at: float | None = None
+        if options.stop_fd is not None:
+            self._selector.register(options.stop_fd, selectors.EVENT_READ, (None, "stop"))
         for rank in ranks:
             self._add(rank)
 
@@ -117,6 +119,9 @@ class Supervisor:
         for key, _ in self._selector.select(self._timeout()):
             if key.data is None:
                 os.read(key.fd, 4096)
+            elif key.data[1] == "stop":
+                self._selector.unregister(key.fileobj)
+                self._signals.append(signal.SIGTERM)
             elif key.data[1] == "end":
                 ended.append(key.data[0])
             else:

@@ -200,6 +200,12 @@ def resolve_compression(compression: Chosen) -> Chosen:
     return compression
 
 
+def wished(name: str) -> Chosen:
+    """Return the compression that ``RINGTUNE_COMPRESSION`` names: ``none``, ``fp16`` or ``bf16``."""
+    chosen: Chosen = getattr(Compression, name)
+    return chosen
+
+
 _CASTS: dict[type[Compressor], torch.dtype] = {FP16Compressor: torch.float16, BF16Compressor: torch.bfloat16}
 """Not what is derived from them: that may compress in a way of its own."""
 

@@ -22,7 +22,7 @@ from ringtune.session import require, state
 from ringtune.torch.adasum_optimizer import wrap_for_adasum
 from ringtune.torch.arguments import Adasum, Average, check_adasum, resolve_op
 from ringtune.torch.asynchronous import allreduce_
-from ringtune.torch.compression import Chosen, Compression, FeedbackCompressor, resolve_compression
+from ringtune.torch.compression import Chosen, Compression, FeedbackCompressor, resolve_compression, wished
 from ringtune.torch.reducer import Reducer, ReducerOptions, reduction_of
 from ringtune.torch.verify import verify_gradients
 
@@ -189,7 +189,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         optimizer: The optimizer; its state, parameter groups and hooks are taken over.
         named_parameters: ``model.named_parameters()``; names appear in errors and in the timeline.
         compression: How gradients travel: ``Compression.fp16``, ``.bf16``, ``.powersgd(...)``, ``.topk(...)``, or a
-            class like Horovod's.
+            class like Horovod's. Without any ``RINGTUNE_COMPRESSION`` counts.
         backward_passes_per_step: Backward passes whose gradients are summed up before they travel.
         op: How gradients are combined; with ``Adasum`` it is the steps of the optimizer that are combined.
         gradient_predivide_factor: With ``Average``: divide by it before the sum, multiply by it after.
@@ -207,7 +207,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     """
     now = require()
     number_of(process_set)
-    compression = resolve_compression(compression)
+    compression = resolve_compression(
+        wished(now.config.compression) if compression is Compression.none else compression
+    )
     if num_groups:
         warnings.warn("Parameter `num_groups` has been replaced by `groups` and is deprecated.", DeprecationWarning, 2)
         groups = num_groups if groups is None else groups

@@ -8,7 +8,8 @@ import pytest
 
 from ringtune.config import Config, unsaid
 from ringtune.errors import ConfigError
-from ringtune.variables import HOROVOD_QUIET, HOROVOD_SENSELESS, VARIABLES, Variable
+from ringtune.horovod_variables import HOROVOD_QUIET, HOROVOD_SENSELESS
+from ringtune.variables import VARIABLES, Variable
 
 Read = Callable[..., Config]
 IDS = [variable.name for variable in VARIABLES]

@@ -22,13 +22,24 @@ def hooked(compression: str, store: str) -> tuple[list[float], list[float]]:
     torch.manual_seed(3)
     layer = torch.nn.Linear(50, 1, bias=False)
     model: Any = DistributedDataParallel(layer)
-    model.register_comm_hook(COMPRESSIONS[compression], hvd.ddp_hook)
+    model.register_comm_hook(COMPRESSIONS.get(compression), hvd.ddp_hook)
     generator = torch.Generator().manual_seed(20 + dist.get_rank())
     own = torch.rand(1, 50, generator=generator) + 0.5
     model(own).sum().backward()
     assert layer.weight.grad is not None
     dist.destroy_process_group()
     return layer.weight.grad.view(-1).tolist(), own.view(-1).tolist()
+
+
+def optimizers() -> tuple[str, str]:
+    """Return what gradients travel as where the script asks for nothing, and where it asks for fp16."""
+    made = []
+    for asked in (hvd.Compression.none, hvd.Compression.fp16):
+        model = make_network()
+        plain = torch.optim.SGD(model.parameters(), lr=0.1)
+        made.append(hvd.DistributedOptimizer(plain, model.named_parameters(), compression=asked))
+    used = [optimizer._reducer.options.compression.__name__ for optimizer in made]
+    return used[0], used[1]
 
 
 def hook_refuses(compression: str, store: str) -> str:

@@ -12,7 +12,7 @@ from tests.jobs import cases, cast_cases, compression_cases
 from tests.jobs.launching import Job, variables
 
 GetJob = Callable[..., Job]
-UNIT = {"fp16": 2.0**-11, "bf16": 2.0**-8}
+UNIT = {"fp16": 2.0**-11, "bf16": 2.0**-8, "environment": 2.0**-8}
 
 
 def beside_a_group(size: int) -> dict[str, str]:
@@ -20,9 +20,10 @@ def beside_a_group(size: int) -> dict[str, str]:
     return variables(size) | {"TEST_RANK": "{rank}", "TEST_SIZE": str(size)}
 
 
-@pytest.mark.parametrize(("compression", "size"), [("none", 2), ("fp16", 2), ("bf16", 3)])
+@pytest.mark.parametrize(("compression", "size"), [("none", 2), ("fp16", 2), ("bf16", 3), ("environment", 2)])
 def test_the_ddp_hook_casts(compression: str, size: int, fresh: GetJob, tmp_path: Path) -> None:
-    job = fresh(size, join=False, environ=beside_a_group(size))
+    asked = {"RINGTUNE_COMPRESSION": "bf16" if compression == "environment" else "none"}
+    job = fresh(size, join=False, environ={**beside_a_group(size), **asked})
     found = job.run(cast_cases.hooked, compression=compression, store=str(tmp_path / "store"))
     gradient = found[0][0]
     assert all(one == gradient for one, _ in found)
@@ -31,6 +32,12 @@ def test_the_ddp_hook_casts(compression: str, size: int, fresh: GetJob, tmp_path
     largest = max(max(own) for own in parts)
     assert max(wrong) <= largest * UNIT.get(compression, 2.0**-22) * (size + 1)
     assert (max(wrong) > 1e-5) == (compression != "none"), "it was not cast at all"
+
+
+def test_the_environment_compresses_what_a_script_does_not(fresh: GetJob) -> None:
+    """And leaves alone what a script asks for itself."""
+    job = fresh(2, environ={**variables(2), "RINGTUNE_COMPRESSION": "bf16"})
+    assert job.run(cast_cases.optimizers) == [("BF16Compressor", "FP16Compressor")] * 2
 
 
 def test_the_ddp_hook_refuses_what_keeps_state(fresh: GetJob, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from ringtune import session
 from ringtune.errors import InvalidArgument
 from ringtune.operations import Allreduce
 from ringtune.torch.arguments import Average
-from ringtune.torch.compression import Compression, wire_number
+from ringtune.torch.compression import Compression, wire_number, wished
 from ringtune.torch.distributed.steps import communicated
 from ringtune.torch.distributed.works import Work
 from ringtune.torch.handles import dtype_number
@@ -20,7 +20,8 @@ def ddp_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.
     """Average a bucket of gradients with ringtune's runtime instead of the model's process group.
 
     Args:
-        state: None, or `Compression.fp16` or `Compression.bf16`: what the bucket travels as. (For PowerSGD use torch's
+        state: None (then ``RINGTUNE_COMPRESSION`` counts), or `Compression.none`, `.fp16` or `.bf16`: what the bucket
+            travels as. (For PowerSGD use torch's
             own ``powerSGD_hook``, which runs on the backend ``ringtune`` too.)
         bucket: DDP's bucket; its memory is reduced in place.
 
@@ -36,7 +37,7 @@ def ddp_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.
     buffer = bucket.buffer()
     address = buffer.data_ptr()
     name = f"ddp.{bucket.index()}.{buffer.numel()}"
-    wire = _wire_of(state)
+    wire = _wire_of(wished(now.config.compression) if state is None else state)
     number = dtype_number(buffer)
     ticket = now.submit_allreduce(Allreduce(name, address, address, (buffer.numel(),), number, Average, wire=wire))
     future: torch.futures.Future[Any] = Work(now, [ticket], [buffer], keep=buffer).get_future()
@@ -45,8 +46,8 @@ def ddp_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.
 
 def _wire_of(compression: Any) -> int:
     """Return the number of the dtype to travel as, -1: the bucket's own."""
-    wire = -1 if compression is None else wire_number(compression, Average)
-    if wire == -1 and compression not in (None, Compression.none):
+    wire = wire_number(compression, Average)
+    if wire == -1 and compression is not Compression.none:
         raise InvalidArgument(
             f"ddp_hook: {compression!r} cannot be used here, expected None, Compression.fp16 or Compression.bf16"
         )

@@ -1,0 +1,296 @@
+"""Sessions of runs with a runner that plays them: exact sequences, failures, budget, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from ringtune.errors import RingtuneError, UsageError
+from ringtune.tuner.advice import Workload
+from ringtune.tuner.fingerprint import JobDescription
+from ringtune.tuner.records import FailedRecord, NoteRecord, Record, ResultRecord, StartRecord, TrialRecord, parse
+from ringtune.tuner.restarts.choices import AS_IT_IS, CHOICES, Choice, Place, Setting, choices_for, parse_choice
+from ringtune.tuner.restarts.memory import StudyMemory
+from ringtune.tuner.restarts.session import Known, Leave, RestartOptions, RestartSession, Run
+from ringtune.tuner.words import environment, sentence
+
+SOCKETS, OVERLAP = Choice("RINGTUNE_SOCKETS_PER_PEER", ("4", "2")), Choice("RINGTUNE_OVERLAP", ("never",))
+FOUR: Setting = (("RINGTUNE_SOCKETS_PER_PEER", "4"),)
+TWO: Setting = (("RINGTUNE_SOCKETS_PER_PEER", "2"),)
+BOTH: Setting = (("RINGTUNE_OVERLAP", "never"), ("RINGTUNE_SOCKETS_PER_PEER", "4"))
+WORKLOAD = Workload(3, 4096)
+
+
+class FakeRunner:
+    """Plays runs of 30 steps of a known length: 10 ms unless said otherwise; a text is a failure."""
+
+    def __init__(self, lengths: dict[Setting, float | str], interrupt_at: int = -1) -> None:
+        self.runs: list[Setting] = []
+        self.steps = 0
+        self._lengths, self._interrupt_at = lengths, interrupt_at
+
+    def run(self, setting: Setting, leave: Leave) -> Run:
+        if len(self.runs) == self._interrupt_at:
+            raise KeyboardInterrupt
+        self.runs.append(setting)
+        length = self._lengths.get(setting, 10e6)
+        if isinstance(length, str):
+            return Run((), 1.0, length, WORKLOAD)
+        times: list[int] = []
+        while len(times) < 30 and not (times and leave(times)):
+            times.append(int(length) + len(times))
+        self.steps += len(times)
+        return Run(tuple(times), 1.0, "", WORKLOAD)
+
+
+class FakeMemory:
+    def __init__(self, known: Known | None = None) -> None:
+        self.told: list[tuple[Setting, float]] = []
+        self.concluded: list[Setting] = []
+        self.workload: Workload | None = None
+        self._known = known or Known("f" * 16)
+
+    def open(self, workload: Workload) -> Known:
+        self.workload = workload
+        return self._known
+
+    def tell(self, setting: Setting, ratio: float) -> None:
+        self.told.append((setting, round(ratio, 3)))
+
+    def conclude(self, setting: Setting) -> None:
+        self.concluded.append(setting)
+
+
+def play(
+    runner: FakeRunner,
+    memory: FakeMemory | None = None,
+    options: RestartOptions | None = None,
+    choices: Sequence[Choice] = (SOCKETS, OVERLAP),
+) -> tuple[list[Record], RestartSession]:
+    records: list[Record] = []
+    put: Callable[[Record], None] = records.append
+    session = RestartSession(runner, choices, memory or FakeMemory(), options or RestartOptions(world=2), put)
+    result = session.run()
+    assert records[-1] is result
+    for record in records:
+        assert parse({**record.as_dict()}) == record, "the journal gives back what was written"
+    return records, session
+
+
+def result_of(records: list[Record]) -> ResultRecord:
+    assert isinstance(records[-1], ResultRecord)
+    return records[-1]
+
+
+def test_a_better_setting_is_found_confirmed_and_remembered() -> None:
+    runner, memory = FakeRunner({FOUR: 8e6, BOTH: 7e6, TWO: 9e6}), FakeMemory()
+    records, session = play(runner, memory)
+    assert memory.workload == WORKLOAD
+    start = records[0]
+    assert isinstance(start, StartRecord) and start.searched == ("RINGTUNE_SOCKETS_PER_PEER", "RINGTUNE_OVERLAP")
+    made = [(one.trial, one.source, one.settings) for one in records if isinstance(one, TrialRecord)]
+    assert made == [
+        (0, "default", {}),
+        (1, "switch", dict(FOUR)),
+        (2, "switch", dict(TWO)),
+        (3, "switch", dict(BOTH)),
+        (4, "default", {}),
+        (5, "switch", {"RINGTUNE_OVERLAP": "never", "RINGTUNE_SOCKETS_PER_PEER": "2"}),
+        (6, "confirm", {}),
+        (7, "confirm", dict(BOTH)),
+    ]
+    assert runner.runs[:6] == [AS_IT_IS, FOUR, TWO, BOTH, AS_IT_IS, (BOTH[0], TWO[0])]
+    # Four pairs, every other one backwards.
+    assert runner.runs[6:] == [AS_IT_IS, BOTH, BOTH, AS_IT_IS] * 2
+    result = result_of(records)
+    assert (result.decision, result.settings, result.trials) == ("improved", dict(BOTH), 5)
+    assert result.gain.median == pytest.approx(0.3, abs=1e-4) and result.gain.low > 0.0
+    assert environment(result) == ["RINGTUNE_OVERLAP=never", "RINGTUNE_SOCKETS_PER_PEER=4"]
+    assert memory.concluded == [BOTH] and (BOTH, 0.7) in memory.told
+    assert session.runs == 14 and session.spent_s == 14.0
+
+
+def test_keeping_the_command_as_it_is_is_a_normal_result() -> None:
+    runner, memory = FakeRunner({}), FakeMemory()
+    records, session = play(runner, memory)
+    result = result_of(records)
+    assert (result.decision, result.settings) == ("keep-default", {})
+    assert sentence(result) == "keeping the default (the command as it is): no other setting looked faster"
+    assert environment(result) == [] and memory.concluded == [AS_IT_IS] and session.runs == 4
+
+
+def test_a_run_that_is_clearly_worse_ends_early() -> None:
+    runner = FakeRunner({FOUR: 30e6, TWO: 30e6})
+    records, _ = play(runner, choices=[SOCKETS])
+    early = [one for one in records if isinstance(one, TrialRecord) and one.state == "stopped-early"]
+    assert [one.settings for one in early] == [dict(FOUR), dict(TWO)]
+    assert all(one.steps <= 4 for one in early)
+    assert result_of(records).decision == "keep-default" and result_of(records).lost_ns > 0
+
+
+def test_a_value_that_was_bad_once_is_not_tried_again_with_others() -> None:
+    never: Setting = (("RINGTUNE_OVERLAP", "never"),)
+    runner = FakeRunner({FOUR: "no", TWO: 30e6, never: 8e6})
+    records, _ = play(runner)
+    assert {setting for setting in runner.runs if setting} == {FOUR, TWO, never}
+    assert result_of(records).settings == dict(never)
+
+
+def test_a_run_that_fails_is_a_failed_trial() -> None:
+    runner = FakeRunner({FOUR: "rank 1 on here exited with code 3: ValueError: no", TWO: 8e6})
+    records, _ = play(runner, choices=[SOCKETS])
+    (failed,) = [one for one in records if isinstance(one, FailedRecord)]
+    assert (failed.trial, failed.settings) == (1, dict(FOUR))
+    assert sentence(failed) == (
+        "trial 1 failed: RINGTUNE_SOCKETS_PER_PEER=4: rank 1 on here exited with code 3: ValueError: no"
+    )
+    assert result_of(records).settings == dict(TWO)
+
+
+def test_a_command_that_fails_as_it_is_ends_the_session() -> None:
+    with pytest.raises(RingtuneError, match=r"the command fails as it is, nothing can be tuned: rank 0 .* code 1"):
+        play(FakeRunner({AS_IT_IS: "rank 0 on here exited with code 1"}))
+
+
+def test_an_interrupt_keeps_what_was_learned() -> None:
+    runner, memory = FakeRunner({FOUR: 8e6}, interrupt_at=3), FakeMemory()
+    records, _ = play(runner, memory)
+    result = result_of(records)
+    assert (result.decision, result.settings) == ("interrupted", {})
+    assert result.reason.endswith("best seen, unconfirmed: RINGTUNE_SOCKETS_PER_PEER=4 (20.0 % less time a step)")
+    assert memory.told == [(FOUR, 0.8), (TWO, 1.0)] and memory.concluded == []
+
+
+def test_an_interrupt_in_the_first_run_is_no_traceback() -> None:
+    records, _ = play(FakeRunner({}, interrupt_at=0))
+    assert result_of(records).decision == "interrupted"
+
+
+def test_the_budget_of_time_holds() -> None:
+    """Runs of a second: half of 16 s is for the search, and two further runs must fit; the rest confirms."""
+    many = Choice("X", tuple(str(value) for value in range(50)))
+    runner = FakeRunner({(("X", "1"),): 8e6})
+    records, session = play(runner, options=RestartOptions(max_trials=99, budget_s=16.0), choices=[many])
+    assert "the search ends: its half of the budget is used up" in [
+        one.message for one in records if isinstance(one, NoteRecord)
+    ]
+    assert session.spent_s <= 16.0
+    assert result_of(records).settings == {"X": "1"}
+
+
+def test_without_time_to_confirm_the_command_stays() -> None:
+    runner = FakeRunner({FOUR: 8e6})
+    records, session = play(runner, options=RestartOptions(budget_s=8.0), choices=[SOCKETS])
+    assert session.spent_s <= 8.0
+    assert result_of(records).decision == "keep-default"
+
+
+def test_the_number_of_trials_holds() -> None:
+    runner = FakeRunner({})
+    records, _ = play(runner, options=RestartOptions(max_trials=2))
+    assert result_of(records).trials == 2 and runner.runs == [AS_IT_IS, FOUR]
+
+
+def test_what_was_confirmed_is_checked_first_and_stays_where_it_holds() -> None:
+    runner, memory = FakeRunner({FOUR: 8e6}), FakeMemory(Known("f" * 16, FOUR, 5))
+    records, _ = play(runner, memory)
+    assert set(runner.runs) == {AS_IT_IS, FOUR} and len(runner.runs) == 9
+    result = result_of(records)
+    assert (result.decision, result.settings) == ("improved", dict(FOUR))
+    assert result.reason.startswith("the stored result still holds: 20.0 %")
+
+
+def test_what_does_not_hold_any_more_is_searched_anew() -> None:
+    runner, memory = FakeRunner({FOUR: 10.5e6, TWO: 9e6}), FakeMemory(Known("f" * 16, FOUR, 5))
+    records, _ = play(runner, memory, choices=[SOCKETS])
+    notes = [one.message for one in records if isinstance(one, NoteRecord)]
+    assert notes[1].startswith("the stored result does not hold any more")
+    assert [one.settings for one in records if isinstance(one, TrialRecord) and one.source == "switch"] == [dict(TWO)]
+    assert result_of(records).settings == dict(TWO)
+
+
+class Fading(FakeRunner):
+    """Fast in its first run only: a lucky sample."""
+
+    def run(self, setting: Setting, leave: Leave) -> Run:
+        self._lengths[FOUR] = 8e6 if FOUR not in self.runs else 10.2e6
+        return super().run(setting, leave)
+
+
+def test_a_lucky_run_is_not_believed() -> None:
+    records, _ = play(Fading({}), choices=[SOCKETS])
+    result = result_of(records)
+    assert result.decision == "keep-default" and "no gain was confirmed; the best rival, " in result.reason
+
+
+NETWORK = {"RINGTUNE_SOCKETS_PER_PEER"}
+NCCL = {one.variable for one in CHOICES if one.variable.startswith("NCCL_")}
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (Place(), set()),
+        (Place(local=2), {"RINGTUNE_OVERLAP"}),
+        (Place(hosts=2), NETWORK),
+        (Place(hosts=2, lossy=True), NETWORK | {"RINGTUNE_COMPRESSION"}),
+        (Place(local=2, lossy=True, buckets=True), {"RINGTUNE_OVERLAP", "RINGTUNE_BUCKET_CAP_MB"}),
+        (Place(2, 2), NETWORK | {"RINGTUNE_OVERLAP", "RINGTUNE_HIERARCHICAL_ALLREDUCE"}),
+        (Place(2, 8, nccl=True), NCCL),
+        (Place(1, 8, nccl=True), {"NCCL_ALGO", "NCCL_MIN_NCHANNELS", "NCCL_BUFFSIZE"}),
+    ],
+)
+def test_only_what_means_anything_is_tried(place: Place, expected: set[str]) -> None:
+    assert {one.variable for one in choices_for(place, given=())} == expected
+
+
+def test_variables_of_nccl_are_tried_where_it_carries_the_tensors() -> None:
+    tree: Setting = (("NCCL_ALGO", "Tree"),)
+    records, _ = play(FakeRunner({tree: 8e6}), choices=choices_for(Place(1, 8, nccl=True), given=()))
+    assert result_of(records).settings == {"NCCL_ALGO": "Tree"}
+
+
+def test_what_the_user_sets_is_left_alone_and_what_he_names_comes_first() -> None:
+    own = parse_choice("OMP_NUM_THREADS=1, 2,1")
+    assert own == Choice("OMP_NUM_THREADS", ("1", "2"))
+    chosen = choices_for(Place(2, 2), {"RINGTUNE_SOCKETS_PER_PEER"}, [own])
+    assert [one.variable for one in chosen] == [
+        "OMP_NUM_THREADS", "RINGTUNE_HIERARCHICAL_ALLREDUCE", "RINGTUNE_OVERLAP",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "NAME", "NAME=", "=1", "A B=1"])
+def test_a_choice_has_a_name_and_values(text: str) -> None:
+    with pytest.raises(UsageError, match="expected NAME=VALUE"):
+        parse_choice(text)
+
+
+def test_the_memory_gives_the_next_session_what_was_confirmed(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def memory(world: int = 2) -> StudyMemory:
+        job = JobDescription(world=world)
+        return StudyMemory(job, [SOCKETS], [str(tmp_path / "a.db"), str(tmp_path / "b.db")], said.append)
+
+    first = memory()
+    assert first.open(WORKLOAD).confirmed is None
+    first.tell(FOUR, 0.8)
+    first.tell((("OTHER", "1"),), 0.7)
+    first.conclude(FOUR)
+    again = memory().open(WORKLOAD)
+    assert (again.confirmed, again.trials) == (FOUR, 1 + 1)
+    assert memory(4).open(WORKLOAD).confirmed is None and memory().open(Workload(4, 4096)).confirmed is None
+    assert (tmp_path / "b.db").is_file() and said == []
+
+
+def test_a_memory_that_cannot_be_opened_is_said_and_survived(tmp_path: Path) -> None:
+    said: list[str] = []
+    file = tmp_path / "file"
+    file.write_text("")
+    memory = StudyMemory(JobDescription(), [SOCKETS], [str(file / "studies.db")], said.append)
+    assert memory.open(WORKLOAD).confirmed is None
+    memory.tell(FOUR, 0.8)
+    memory.conclude(FOUR)
+    assert len(said) == 1 and said[0].startswith("the memory cannot be used")

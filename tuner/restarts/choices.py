@@ -1,0 +1,112 @@
+"""What restarts may change: variables of the environment with the values worth a run, and where they mean anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from ringtune.errors import UsageError
+
+Setting = tuple[tuple[str, str], ...]
+"""Variables with their values, by name; empty: the command as it is."""
+
+AS_IT_IS: Setting = ()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the job runs and what the user allows, as far as it decides what is tried.
+
+    Attributes:
+        hosts: Number of hosts; ranks of one host that are told to use TCP are as many hosts.
+        local: Ranks of a host.
+        nccl: Whether NCCL carries the tensors.
+        lossy: Whether gradients may travel in fewer bits.
+        buckets: Whether the script takes DDP's bucket size from ``RINGTUNE_BUCKET_CAP_MB``.
+    """
+
+    hosts: int = 1
+    local: int = 1
+    nccl: bool = False
+    lossy: bool = False
+    buckets: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A variable that is tried value by value.
+
+    Attributes:
+        variable: Its full name.
+        values: What it may be beside what it is by default, most promising first.
+        fits: Whether it means anything in a place.
+    """
+
+    variable: str
+    values: tuple[str, ...]
+    fits: Callable[[Place], bool] = lambda place: True
+
+
+def _network(place: Place) -> bool:
+    return place.hosts > 1 and not place.nccl
+
+
+def _nccl(place: Place) -> bool:
+    return place.nccl
+
+
+CHOICES = (
+    Choice("RINGTUNE_SOCKETS_PER_PEER", ("4", "2", "8"), _network),
+    Choice("RINGTUNE_COMPRESSION", ("bf16", "fp16"), lambda place: _network(place) and place.lossy),
+    Choice("RINGTUNE_BUCKET_CAP_MB", ("10", "50", "100", "5"), lambda place: place.buckets),
+    Choice("RINGTUNE_HIERARCHICAL_ALLREDUCE", ("0",), lambda place: _network(place) and place.local > 1),
+    Choice("RINGTUNE_OVERLAP", ("always", "never"), lambda place: place.local > 1 and not place.nccl),
+    Choice("NCCL_ALGO", ("Tree", "Ring"), _nccl),
+    Choice("NCCL_MIN_NCHANNELS", ("8", "16"), _nccl),
+    Choice("NCCL_BUFFSIZE", ("8388608", "2097152"), _nccl),
+    Choice("NCCL_NSOCKS_PERTHREAD", ("4",), lambda place: place.nccl and place.hosts > 1),
+    Choice("NCCL_SOCKET_NTHREADS", ("4",), lambda place: place.nccl and place.hosts > 1),
+)
+"""What is tried by itself, in this order."""
+
+
+def choices_for(place: Place, given: Collection[str], own: Sequence[Choice] = ()) -> list[Choice]:
+    """Return what is to be tried: what the user named himself, then what means anything in this place.
+
+    Args:
+        place: Where the job runs.
+        given: Names of variables that the user has set: they are left alone.
+        own: What the user wants tried.
+    """
+    named = {choice.variable for choice in own}
+    usual = [one for one in CHOICES if one.fits(place) and one.variable not in given and one.variable not in named]
+    return [*own, *usual]
+
+
+def parse_choice(text: str) -> Choice:
+    """Return the choice in ``NAME=VALUE,VALUE,...``.
+
+    Raises:
+        UsageError: It is none.
+    """
+    name, _, values = text.partition("=")
+    words = tuple(dict.fromkeys(word.strip() for word in values.split(",") if word.strip()))
+    if not name.strip().isidentifier() or not words:
+        raise UsageError(f"--try {text}: expected NAME=VALUE,VALUE,... for example OMP_NUM_THREADS=1,2")
+    return Choice(name.strip(), words)
+
+
+def changed(setting: Setting, variable: str, value: str) -> Setting:
+    """Return a setting with one variable changed."""
+    return tuple(sorted({**dict(setting), variable: value}.items()))
+
+
+def neighbours(setting: Setting, choices: Sequence[Choice]) -> list[Setting]:
+    """Return the settings that differ from one in a single variable, in the order of the choices."""
+    here = dict(setting)
+    return [
+        changed(setting, choice.variable, value)
+        for choice in choices
+        for value in choice.values
+        if here.get(choice.variable) != value
+    ]

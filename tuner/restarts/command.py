@@ -1,0 +1,164 @@
+"""What `ringtune tune --restarts` does around a session: the place, the journal, progress, the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from ringtune import layout, native, runfolder
+from ringtune.config import Config
+from ringtune.errors import UsageError
+from ringtune.launch import LaunchOptions
+from ringtune.launch.hosts import is_local
+from ringtune.launch.launcher import plan
+from ringtune.tuner.applying import apply
+from ringtune.tuner.fingerprint import JobDescription, cpu_model
+from ringtune.tuner.journal import Journal
+from ringtune.tuner.progress import LiveView, PlainView, View
+from ringtune.tuner.records import NoteRecord, Record, ResultRecord
+from ringtune.tuner.restarts.choices import Choice, Place, choices_for, parse_choice
+from ringtune.tuner.restarts.memory import StudyMemory
+from ringtune.tuner.restarts.runner import JobRunner, RunnerOptions
+from ringtune.tuner.restarts.session import RestartOptions, RestartSession, Runner
+from ringtune.tuner.study import default_storage
+from ringtune.tuner.words import sentence
+
+_INTERRUPTED = 130
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the command line asked for.
+
+    Attributes:
+        session: Budget of the session.
+        runs: How long a run is.
+        place: Where the job runs, and what is allowed.
+        choices: What is tried.
+        storage: Optuna storage of the user's choice; empty = his memory of all jobs, with a copy in the run folder.
+        apply: ``print``, or the file that receives the environment of the result.
+    """
+
+    session: RestartOptions
+    runs: RunnerOptions
+    place: Place
+    choices: list[Choice]
+    storage: str = ""
+    apply: str = "print"
+
+
+def tune_by_restarts(job: LaunchOptions, values: Mapping[str, Any]) -> int:
+    """Run a session; returns 0, or 130 after Ctrl-C.
+
+    Raises:
+        UsageError: The options cannot work.
+        RingtuneError: The command fails as it is, or something cannot be written.
+    """
+    wishes = wishes_of(job, values)
+    return run_session(job, wishes, JobRunner(job, wishes.runs))
+
+
+def wishes_of(job: LaunchOptions, values: Mapping[str, Any]) -> Wishes:
+    """Return what the options ask for.
+
+    Raises:
+        UsageError: They make no sense.
+    """
+    if values["horizon"] is not None or values["seed"] is not None:
+        raise UsageError("--horizon and --seed are for tuning within one training, not for --restarts")
+    slots = plan(job)
+    config = Config.from_environ({**job.environ, **job.settings})
+    counts = Counter(slot.host for slot in slots)
+    hosts, local = (len(slots), 1) if config.transport == "tcp" else (len(counts), max(counts.values()))
+    nccl = bool(native.load().build_info().get("nccl", ""))
+    place = Place(hosts, local, nccl, bool(values["allow_compression"]), bool(values["ddp_buckets"]))
+    given = {f"RINGTUNE_{name}" for name in config.given} | set(job.environ)
+    here = tuple(slot.rank for slot in slots if is_local(slot.host)) or (0,)
+    runs = RunnerOptions(here, **{field: values[name] for name, field in _RUN.items() if values[name] is not None})
+    session = RestartOptions(
+        max_trials=values["max_trials"] or RestartOptions.max_trials,
+        steps=runs.steps,
+        budget_s=_seconds(values["budget"]) if values["budget"] is not None else None,
+        world=len(slots),
+    )
+    choices = choices_for(place, given, [parse_choice(text) for text in values["own"]])
+    if not choices:
+        raise UsageError(
+            "--restarts: nothing that a restart could change means anything here; name variables with --try"
+        )
+    storage = values["study"] or config.autotune_study or ""
+    return Wishes(session, runs, place, choices, storage, str(values["apply"]))
+
+
+_RUN = {"warmup_steps": "warmup_steps", "steps_per_trial": "steps", "run_limit": "limit_s"}
+
+
+def _seconds(text: str) -> float:
+    """Return the time in ``90s``, ``10min``, ``1.5h``.
+
+    Raises:
+        UsageError: It is none.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h)\s*", text)
+    if match is None:
+        raise UsageError(f"--budget {text}: with --restarts it is the time of all runs, for example 90s, 10min or 1h")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def run_session(job: LaunchOptions, wishes: Wishes, runner: Runner) -> int:
+    """Run a session with a runner, show it and say how it ended; returns 0, or 130 after Ctrl-C."""
+    assert job.run_dir is not None
+    console = Console()
+    with contextlib.ExitStack() as stack:
+        journal = stack.enter_context(Journal(layout.tuning_journal(job.run_dir)))
+        view: View = PlainView()
+        if console.is_terminal and not console.is_dumb_terminal:
+            view = stack.enter_context(LiveView(console))
+
+        def put(record: Record) -> None:
+            journal.write([record])
+            view.show(record)
+
+        memory = StudyMemory(
+            describe(job, wishes), wishes.choices, _storages(wishes, job.run_dir), lambda why: put(NoteRecord(why))
+        )
+        session = RestartSession(runner, wishes.choices, memory, wishes.session, put)
+        result = session.run()
+    click.echo(f"ringtune tune: {sentence(result)}")
+    runs = "1 run" if session.runs == 1 else f"{session.runs} runs"
+    click.echo(f"ringtune tune: {result.trials} trials, {runs}, {session.spent_s:.1f} s; run: {job.run_dir}")
+    apply(result, wishes.apply)
+    return _exit_code(result)
+
+
+def _exit_code(result: ResultRecord) -> int:
+    return _INTERRUPTED if result.decision == "interrupted" else 0
+
+
+def _storages(wishes: Wishes, run: Path) -> list[str]:
+    return [wishes.storage] if wishes.storage else [default_storage(), str(layout.tuning_study(run))]
+
+
+def describe(job: LaunchOptions, wishes: Wishes) -> JobDescription:
+    """Return what is known about the job before its first run."""
+    place = wishes.place
+    config = Config.from_environ({**job.environ, **job.settings})
+    return JobDescription(
+        world=wishes.session.world,
+        hosts=place.hosts,
+        cpu=cpu_model(),
+        cores=os.cpu_count() or 0,
+        transport=config.transport,
+        versions=tuple(sorted(runfolder.versions().items())),
+        searched=tuple(choice.variable for choice in wishes.choices),
+    )
