@@ -186,10 +186,10 @@ class ProcessAdvisor:
             self._state, self._failure = "failed", why
 
     def _fail_from_process(self) -> None:
-        """The process has closed its pipes: say how it ended, with the last line it printed."""
+        """The process has closed its pipes: once it has ended too, say how, with the last line it printed."""
         assert self._process is not None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.05)
+        if self._process.poll() is None:  # pipes go before the process does: a later call finds its exit code
+            return
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip().splitlines()
         last = f": {said[-1]}" if said else ""

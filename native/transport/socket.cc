@@ -132,10 +132,31 @@ ConnectAttempt start_connect(const SocketAddress& address) {
   return {.fd = std::move(fd), .error = 0};
 }
 
+namespace {
+
+/// Whether a socket is connected to itself: while nobody listens at a port of this host that the kernel deals out, a
+/// connect to it may be given that very port as its own, and then succeeds (a simultaneous open with itself).
+bool met_itself(int fd) noexcept {
+  SocketAddress here;
+  SocketAddress there;
+  here.length = there.length = sizeof(here.storage);
+  return ::getsockname(fd, reinterpret_cast<sockaddr*>(&here.storage), &here.length) == 0 &&
+         ::getpeername(fd, reinterpret_cast<sockaddr*>(&there.storage), &there.length) == 0 &&
+         here.length == there.length && std::memcmp(&here.storage, &there.storage, here.length) == 0;
+}
+
+}  // namespace
+
 int connect_error(int fd) noexcept {
   int code = 0;
   socklen_t length = sizeof(code);
   if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &length) != 0) return errno;
+  if (code == 0 && met_itself(fd)) {
+    // Nobody listens there. Without lingering, or the port would stay taken for whoever is to listen.
+    const linger at_once{.l_onoff = 1, .l_linger = 0};
+    (void)::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+    return ECONNREFUSED;
+  }
   return code;
 }
 

@@ -44,7 +44,8 @@ struct ConnectAttempt {
   Fd fd;
   int error = 0;
 };
-/// Starts a non-blocking connect; finished when the socket is writable: then connect_error() is 0 or an errno.
+/// Starts a non-blocking connect; finished when the socket is writable: then connect_error() is 0 or an errno
+/// (ECONNREFUSED also for a socket that has met itself, because nobody listens at that port of this host).
 /// Throws Error when there is no descriptor left.
 [[nodiscard]] ConnectAttempt start_connect(const SocketAddress& address);
 [[nodiscard]] int connect_error(int fd) noexcept;

@@ -81,7 +81,7 @@ def test_elastic_goes_on_when_a_rank_is_killed(tmp_path: Path) -> None:
         begin = [job.stdout.readline() for _ in range(2)]
         (victim,) = (child for child in psutil.Process(job.pid).children(recursive=True) if _is_worker(child, 1))
         victim.send_signal(signal.SIGKILL)
-        rest, said = job.communicate(timeout=90)
+        rest, said = job.communicate(timeout=280)
     lines = re.findall(r"epoch (\d+), ranks (\d), accuracy (.*)", "".join(begin) + rest)
     assert job.returncode == 0, said
     assert [int(epoch) for epoch, _, _ in lines] == list(range(1, 26))

@@ -21,7 +21,7 @@ DIGITS = [sys.executable, str(EXAMPLES / "digits.py"), "--epochs", "6"]
 
 def execute(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=170, check=False)
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=280, check=False)
 
 
 def ringtune_command(*words: str) -> list[str]:

@@ -17,6 +17,7 @@ from ringtune.benchmarks import racejob
 from ringtune.benchmarks.jobs import thread_variables
 from ringtune.benchmarks.racejob import JobLost, JobPlan, RaceJob, TaskUnsupported
 
+HANG_S = 120  # a bound on hangs: a starved machine may take any time up to it
 ROOT = Path(__file__).parents[2]
 OPEN = {"do": "open", "contender": "way", "sizes_bytes": [16, 8], "dtype": "float32"}
 BURST = {"do": "burst", "contender": "way", "loops": 2, "calls": 3, "lead_in": True}
@@ -48,10 +49,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_orders_and_answers() -> None:
     with opened("good") as job:
         assert job.about == "fake good"
-        assert job.ask(10, **OPEN) == [{"max_calls": 256}]
-        [answer] = job.ask(10, **BURST)
+        assert job.ask(HANG_S, **OPEN) == [{"max_calls": 256}]
+        [answer] = job.ask(HANG_S, **BURST)
         assert answer["ns"] > 0
-        assert job.ask(10, do="close") == [{}]
+        assert job.ask(HANG_S, do="close") == [{}]
 
 
 def test_a_job_leaves_no_process() -> None:
@@ -64,55 +65,58 @@ def test_a_job_leaves_no_process() -> None:
 def test_a_rank_sleeps_between_bursts() -> None:
     with opened("good") as job:
         [pid] = job._pids
-        job.ask(10, **OPEN)
-        before = psutil.Process(pid).cpu_times()
-        time.sleep(0.5)
-        after = psutil.Process(pid).cpu_times()
-        assert after.user + after.system - before.user - before.system <= 0.02
+        job.ask(HANG_S, **OPEN)
+        used = []
+        while not used or (min(used) > 0.02 and len(used) < 60):  # at first it may still be busy with its start
+            before = psutil.Process(pid).cpu_times()
+            time.sleep(0.5)
+            after = psutil.Process(pid).cpu_times()
+            used.append(after.user + after.system - before.user - before.system)
+        assert min(used) <= 0.02
 
 
 def test_a_wrong_sum_is_named() -> None:
     with opened("good", 2) as job:
-        job.ask(10, **OPEN)
+        job.ask(HANG_S, **OPEN)
         with pytest.raises(JobLost, match=r"fake: rank \d: ArithmeticError: wrong sum: tensor 0 of 4 elements"):
-            job.ask(10, **BURST)
+            job.ask(HANG_S, **BURST)
 
 
 def test_what_a_job_cannot_do_does_not_end_it() -> None:
     with opened("cannot", 2) as job:
         with pytest.raises(TaskUnsupported, match="no float32 here"):
-            job.ask(10, **OPEN)
-        assert job.ask(10, do="close") == [{}, {}]
+            job.ask(HANG_S, **OPEN)
+        assert job.ask(HANG_S, do="close") == [{}, {}]
 
 
 def test_a_dying_rank_is_reported_with_its_last_words() -> None:
     with opened("dies", 2) as job:
-        job.ask(10, **OPEN)
+        job.ask(HANG_S, **OPEN)
         with pytest.raises(JobLost, match=r"fake: rank \d died\n(?s:.*)its last words"):
-            job.ask(10, **BURST)
+            job.ask(HANG_S, **BURST)
         with pytest.raises(JobLost):
-            job.ask(10, **BURST)
+            job.ask(HANG_S, **BURST)
 
 
 def test_a_hanging_rank_is_reported_in_time_and_killed() -> None:
-    begin = time.monotonic()
     with opened("hangs") as job:
         pids = list(job._pids)
-        job.ask(10, **OPEN)
+        job.ask(HANG_S, **OPEN)
+        begin = time.monotonic()
         with pytest.raises(JobLost, match=r"no answer from rank \[0\] to 'burst' in time"):
             job.ask(0.3, **BURST)
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 30  # the call hangs for a minute
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
 def test_an_unknown_order_is_refused() -> None:
     with opened("good") as job, pytest.raises(JobLost, match="unknown order 'dance'"):
-        job.ask(10, do="dance")
+        job.ask(HANG_S, do="dance")
 
 
 def test_a_broken_protocol_is_reported() -> None:
     with opened("babbles") as job, pytest.raises(JobLost, match="broken protocol"):
-        job.ask(10, **OPEN)
+        job.ask(HANG_S, **OPEN)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ HEAVY = ("torch", "numpy", "ringtune._native")
 )  # fmt: skip
 def test_import_is_light(module: str) -> None:
     code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -27,7 +27,7 @@ def test_public_names_resolve_lazily() -> None:
         "assert set(ringtune.__all__) <= set(dir(ringtune))\n"
         "assert 'torch' not in sys.modules and 'ringtune._native' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", code], timeout=280, check=True)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -292,7 +292,7 @@ def test_a_missing_extension_module_is_one_clear_sentence(monkeypatch: pytest.Mo
 
 def test_a_step_is_cheap(opened: Open) -> None:
     now = opened()
-    begin = time.perf_counter()
+    begin = time.thread_time()
     for _ in range(1000):
         now.end_step()
-    assert time.perf_counter() - begin < 0.5
+    assert time.thread_time() - begin < 0.5

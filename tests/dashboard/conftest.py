@@ -56,7 +56,7 @@ class Visit:
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
-    def until(self, expression: str, seconds: float = 15) -> None:
+    def until(self, expression: str, seconds: float = 120) -> None:
         """Wait until an expression is true in the page; Playwright's own way needs eval, which the page forbids."""
         deadline = time.monotonic() + seconds
         while not self.page.evaluate(expression):
@@ -82,7 +82,7 @@ def browser(require_tool: Callable[[str], str], tmp_path_factory: pytest.TempPat
             headless=True,
             viewport={"width": WIDTH, "height": HEIGHT},
         )
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(120_000)
         yield context
         context.close()
 

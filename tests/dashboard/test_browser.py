@@ -178,12 +178,12 @@ def test_a_running_job_is_followed_without_reloading(visit: Visit, tmp_path: Pat
                     length = last["end_ns"] - last["begin_ns"]
                     last = {**last, "step": step, "begin_ns": last["end_ns"], "end_ns": last["end_ns"] + length}
                     stream.write(json.dumps(last) + "\n")
-        page.wait_for_selector("#overview-stats >> text=50", timeout=6000)
+        page.wait_for_selector("#overview-stats >> text=50")
         # The numbers come with the beat that notices the new lines.
         assert any("news.data" in body for body in asked)
         assert not any("overview-stats.children" in body for body in asked)
         change(run, status="failed", exit_code=1)
-        page.wait_for_selector("#run-status >> text=failed", timeout=6000)
+        page.wait_for_selector("#run-status >> text=failed")
         page.wait_for_selector("text=This run failed with exit code 1")
     assert [text for text in visit.complaints if "ERR_CONNECTION_REFUSED" not in text] == []
 

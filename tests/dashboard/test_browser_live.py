@@ -40,7 +40,7 @@ def job(tmp_path: Path) -> Iterator[Path]:
     command = [sys.executable, "-m", "ringtune.cli", "run", "-np", "2", "--run-dir", str(run), "--no-prefix"]
     with subprocess.Popen([*command, sys.executable, str(script)], stderr=subprocess.PIPE) as process:
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 120
             while not layout.step_log(run, 1).is_file() or not layout.step_log(run, 1).stat().st_size:
                 assert process.poll() is None and time.monotonic() < deadline, "the job did not start"
                 time.sleep(0.05)
@@ -61,7 +61,7 @@ def test_a_job_that_is_killed_shows_how_it_ended_without_reloading(visit: Visit,
         steps = "Number(document.querySelector('#overview-stats .rt-stat-value')?.innerText.replace(/,/g, ''))"
         visit.until(f"{steps} > 0")
         shown = page.evaluate(steps)
-        visit.until(f"{steps} > {shown}", seconds=10)
+        visit.until(f"{steps} > {shown}")
         os.kill(_pid(job, 1), signal.SIGKILL)
         page.wait_for_selector("#run-status >> text=failed")
         page.wait_for_selector("#overview-ending >> text=/This run (ended by SIGKILL|failed with exit code)/")

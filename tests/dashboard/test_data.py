@@ -199,7 +199,7 @@ def test_a_watched_run_is_lost_as_soon_as_its_last_process_is_gone_and_live_when
 
     change(run, status="running", exit_code=None, ended_unix_ns=None)
     folder = RunsFolder(run.parent)
-    job = subprocess.Popen(["sleep", "60"])
+    job = subprocess.Popen(["sleep", "280"])
     for rank, pid in enumerate((2**22 + 1, 2**22 + 2, job.pid)):
         layout.machine_file(run, rank).write_text(json.dumps({"host": socket.gethostname(), "pid": pid}))
     assert folder.find(run.name).status == "live"

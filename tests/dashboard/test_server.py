@@ -19,7 +19,7 @@ TOKEN = "a-long-enough-token"
 
 def get(url: str, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
     host = url.split("//")[1].split("/")[0]
-    connection = http.client.HTTPConnection(host, timeout=10)
+    connection = http.client.HTTPConnection(host, timeout=120)
     connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
     body = answer.read()
@@ -131,7 +131,7 @@ def test_a_quiet_page_costs_an_empty_answer(url: str) -> None:
     host = url.split("//")[1]
 
     def beat(stamp: str | None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(host, timeout=10)
+        connection = http.client.HTTPConnection(host, timeout=120)
         body = {
             "output": "..stamp.data...news.data..",
             "outputs": [{"id": "stamp", "property": "data"}, {"id": "news", "property": "data"}],

@@ -207,9 +207,9 @@ def _other_kind(odd: bool) -> None:
 
 
 def duplicate_name() -> tuple[str, str]:
-    """Use a name that is in flight."""
+    """Use a name that is in flight: rank 1 submits it only when rank 0 has tried it twice."""
     if hvd.rank() == 1:
-        time.sleep(0.3)
+        hvd.barrier()
     first = hvd.allreduce_async(torch.ones(3), name="twice", op=hvd.Sum)
     kind = message = ""
     if hvd.rank() == 0:
@@ -217,6 +217,7 @@ def duplicate_name() -> tuple[str, str]:
             hvd.allreduce_async(torch.ones(3), name="twice", op=hvd.Sum)
         except ValueError as error:
             kind, message = type(error).__name__, str(error)
+        hvd.barrier()
     assert torch.equal(hvd.synchronize(first), torch.full((3,), float(hvd.size())))
     return kind, message
 
@@ -258,9 +259,13 @@ def finish(handle: int) -> list[float]:
 
 
 def interrupted_wait(name: str) -> float:
-    """Wait for an operation that others do not submit until Ctrl-C; return when it came through."""
+    """Wait for an operation that others do not submit until Ctrl-C; return when it came through.
+
+    From when it says that it waits on stderr on, Ctrl-C may come.
+    """
     handle = hvd.allreduce_async(torch.ones(2), name=name, op=hvd.Sum)
     with contextlib.suppress(KeyboardInterrupt):
+        os.write(2, b"waiting\n")
         hvd.synchronize(handle)
         raise AssertionError("the wait ended by itself")
     at = time.monotonic()

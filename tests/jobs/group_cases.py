@@ -22,7 +22,7 @@ def open_group(backend: str, store: str) -> tuple[int, int]:
     """Join the world through a file, as rank and size of the environment say."""
     rank, size = int(os.environ["TEST_RANK"]), int(os.environ["TEST_SIZE"])
     dist.init_process_group(
-        backend, store=dist.FileStore(store, size), rank=rank, world_size=size, timeout=timedelta(seconds=20)
+        backend, store=dist.FileStore(store, size), rank=rank, world_size=size, timeout=timedelta(seconds=60)
     )
     return dist.get_rank(), dist.get_world_size()
 

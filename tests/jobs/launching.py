@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -20,10 +20,19 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_port
+
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["torch", "ringtune.torch", "tests.jobs.cases", "tests.jobs.training"])
 
-TIMEOUT_S = 30.0
+# A bound on hangs alone: a starved machine may take any time up to it.
+TIMEOUT_S = 120.0
+
+# How long a process of a starved machine may lie without a processor between two of its instructions. A limit that the
+# product promises gets this on top; both together are less than the ten seconds after which a leaving rank gives up
+# on its peers, the next thing by which a rank could learn of a loss.
+STARVED_S = 6.0
+LOST_WITHIN_S = 2.0 + STARVED_S
 
 
 @dataclass
@@ -71,15 +80,31 @@ class Rank:
             raise TimeoutError(f"no answer; stderr:\n{self.stderr()}")
         try:
             return self.pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):  # the latter if it died before it had read what was sent to it
             return None
+
+    def answer(self) -> Any:
+        """Return the result of the function sent last; one that hangs fails the test."""
+        return self.receive(time.monotonic() + TIMEOUT_S)
+
+    def line_with(self, pattern: str) -> str:
+        """Wait for a line on this rank's stderr that matches a pattern, and return it."""
+        found: list[str] = []
+
+        def look() -> bool:
+            whole = self.stderr().rpartition("\n")[0]  # the last line may be half written
+            found[:] = [line for line in whole.splitlines() if re.search(pattern, line)]
+            return bool(found)
+
+        wait_until(look, lambda: f"no line with {pattern} on stderr: {self.stderr()!r}")
+        return found[0]
 
     def stderr(self) -> str:
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 
     def death(self) -> str:
         """Say how the process died, with what it wrote."""
-        self.process.join(5)
+        self.process.join(TIMEOUT_S)
         return f"died with exit code {self.process.exitcode}; stderr:\n{self.stderr()}"
 
     def end(self) -> None:
@@ -152,17 +177,17 @@ def variables(size: int, **more: Any) -> dict[str, str]:
         "RINGTUNE_RANK": "{rank}",
         "RINGTUNE_SIZE": str(size),
         "RINGTUNE_STORE": f"127.0.0.1:{free_port()}",
-        "RINGTUNE_START_TIMEOUT": "20",
+        "RINGTUNE_START_TIMEOUT": "60",
         **given,
     }
 
 
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def wait_until(what: Callable[[], object], otherwise: Callable[[], str] = lambda: "this never came") -> None:
+    """Wait until `what` returns something true; if it never does the test fails with the words of `otherwise`."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not what():
+        assert time.monotonic() < deadline, otherwise()
+        time.sleep(0.02)
 
 
 def stop_server() -> None:

@@ -37,7 +37,7 @@ def main() -> None:
             "RINGTUNE_RANK": str(rank),
             "RINGTUNE_SIZE": str(size),
             "RINGTUNE_STORE": f"{address}:{port + number}",
-            "RINGTUNE_START_TIMEOUT": "60",
+            "RINGTUNE_START_TIMEOUT": "120",
             "RINGTUNE_HOSTNAME": os.environ.get("RINGTUNE_HOSTNAME", f"namespace-{rank}"),
             **{name: os.environ[name] for name in CHOICES if name in os.environ},
         }

@@ -16,10 +16,6 @@ from ringtune import session
 from ringtune.errors import RingtuneError
 
 
-def control_messages() -> int:
-    return int(session.require().runtime.counters()["control_messages"])
-
-
 def control_traffic() -> tuple[int, int]:
     """Return the control messages of this rank since the start, and their bytes."""
     counters = session.require().runtime.counters()
@@ -38,9 +34,9 @@ def step(number: int, tensors: int, count: int = 1000, skip: int = -1, order: li
         assert torch.equal(data[i], torch.full((count + i,), float(expected))), (number, i)
 
 
-def steady(tensors: int, windows: int = 8, count: int = 1000) -> list[tuple[int, int]]:
-    """Return the control messages and bytes of each of some windows of 20 steps."""
-    return [_traffic_of(lambda number: step(number, tensors, count=count)) for _ in range(windows)]
+def steady(tensors: int, count: int = 1000, windows: int = 8, attempts: int = 20) -> list[tuple[int, int]]:
+    """Return the control messages and bytes of each of some windows of 20 steps, until one has none on every rank."""
+    return _until_silent(lambda number: step(number, tensors, count=count), windows, attempts)
 
 
 def blocking(windows: int = 8) -> list[tuple[int, int]]:
@@ -51,7 +47,21 @@ def blocking(windows: int = 8) -> list[tuple[int, int]]:
         hvd.allreduce_(tensor, name="blocking", op=hvd.Sum)
         assert tensor[5].item() == hvd.size() * number + hvd.size() * (hvd.size() - 1) // 2
 
-    return [_traffic_of(one) for _ in range(windows)]
+    return _until_silent(one, windows, attempts=20)
+
+
+def _until_silent(one: Callable[[int], None], windows: int, attempts: int) -> list[tuple[int, int]]:
+    """Count some windows of 20 steps, and as many again, but not for ever, while no window of some rank was silent.
+
+    A starved rank may break a plan at any time: how often the steps are tried is no matter, that they come to need no
+    message is.
+    """
+    found = []
+    for _ in range(attempts):
+        found += [_traffic_of(one) for _ in range(windows)]
+        if hvd.allreduce(torch.tensor([int((0, 0) in found)]), name="plan.silent", op=hvd.Min).item():
+            break
+    return found
 
 
 def _traffic_of(one: Callable[[int], None]) -> tuple[int, int]:
@@ -63,8 +73,10 @@ def _traffic_of(one: Callable[[int], None]) -> tuple[int, int]:
 
 
 def enter_plan() -> bool:
-    """Step until steps need no message; say whether that came."""
-    return any([_traffic_of(lambda number: step(number, 4)) == (0, 0) for _ in range(8)])
+    """Step until steps need no message; say whether that came. The last steps follow a plan unless a rank starves."""
+    entered = (0, 0) in steady(4)
+    _traffic_of(lambda number: step(number, 4))
+    return entered
 
 
 def idle_in_the_plan(seconds: float) -> tuple[bool, float]:
@@ -119,38 +131,33 @@ def disturbed(seed: int, steps: int = 60) -> str:
 
 
 def killed_in_the_plan(victim: int) -> dict[str, Any]:
-    """Step on; one rank dies within a plan. The others return how long the news took."""
-    for number in range(20):
-        step(number, 4)
-    before = control_messages()
-    step(20, 4)
-    in_plan = control_messages() == before
-    if hvd.rank() == victim:
-        os.kill(os.getpid(), signal.SIGKILL)
+    """Step on; one rank dies within a plan. The others return how long after their last step they learned of it."""
+    in_plan, kind, number = enter_plan(), "none", 0
     begin = time.monotonic()
     try:
-        for number in range(10_000):
+        while number < 10_000:
+            # Not before its second step: the others are past what went before when its first has come to an end.
+            if hvd.rank() == victim and number == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
             step(number, 4)
+            begin = time.monotonic()
+            number += 1
     except RingtuneError as error:
-        return {"in_plan": in_plan, "kind": type(error).__name__, "after_s": time.monotonic() - begin}
-    return {"in_plan": in_plan, "kind": "none", "after_s": 0.0}
+        kind = type(error).__name__
+    return {"in_plan": in_plan, "kind": kind, "after_s": time.monotonic() - begin}
 
 
-def change_knobs_in_the_plan() -> list[int]:
+def change_knobs_in_the_plan() -> tuple[bool, int, int, bool]:
     """Rank 0 proposes another setting in the midst of a plan; all follow, and a new plan begins."""
     from ringtune.knobs import Knobs
 
-    for number in range(20):
-        step(number, 4)
+    before = enter_plan()
     now = session.require()
     if now.rank == 0:
         now.propose_knobs(Knobs(fusion_bytes=4096))
     for number in range(40):
         step(number, 4)
-    begin = control_messages()
-    for number in range(10):
-        step(number, 4)
-    return [now.epoch, now.knobs.fusion_bytes, control_messages() - begin]
+    return before, now.epoch, now.knobs.fusion_bytes, enter_plan()
 
 
 def join_in_the_plan() -> int:

@@ -191,24 +191,44 @@ def disagree() -> str:
     return message
 
 
-def threads_run_meanwhile(form: str) -> int:
-    """Rank 0 waits for a late rank in a short call; return how often another thread of it ran meanwhile."""
+def _wait_for(file: str) -> None:
+    """Wait for another rank to make a file, but not for ever."""
+    until = time.monotonic() + 60
+    while not os.path.exists(file) and time.monotonic() < until:
+        time.sleep(0.005)
+
+
+def _interrupt_this_process() -> None:
+    while not session.require().runtime.open_operations:
+        time.sleep(0.005)
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def threads_run_meanwhile(form: str, folder: str) -> int:
+    """Rank 0 waits in a short call for the others, who come when another thread of it has run often meanwhile.
+
+    Returns:
+        How often that was.
+    """
     call = FORMS[form]
     for _ in range(20):
         call(torch.ones(4), f"late.{form}", op=hvd.Sum)
-    turns, done = 0, threading.Event()
+    turns, enough, done = 0, f"{folder}/enough", threading.Event()
 
     def run() -> None:
         nonlocal turns
         while not done.is_set():
             turns += 1
+            if turns == 50 and hvd.rank() == 0:
+                open(enough, "x").close()
             time.sleep(0.001)
 
     thread = threading.Thread(target=run)
+    if hvd.rank() != 0:
+        _wait_for(enough)
     thread.start()
     before = turns
-    if hvd.rank() != 0:
-        time.sleep(0.3)
     call(torch.ones(4), f"late.{form}", op=hvd.Sum)
     found = turns - before
     done.set()
@@ -216,25 +236,29 @@ def threads_run_meanwhile(form: str) -> int:
     return found
 
 
-def interrupted(form: str) -> dict[str, Any]:
-    """SIGINT ends the wait of rank 0 in a short call, not the operation: the others' goes on, and so does the job."""
-    call = FORMS[form]
+def interrupted(form: str, folder: str) -> dict[str, Any]:
+    """SIGINT ends the wait of rank 0 in a short call, not the operation: the others' goes on, and so does the job.
+
+    It comes when the operation is under way, and the others come when rank 0 has been interrupted.
+    """
+    call, noticed = FORMS[form], f"{folder}/noticed"
     for _ in range(20):
         call(torch.ones(4), f"interrupted.{form}", op=hvd.Sum)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tensor, kind, after_s = torch.ones(4), "none", 0.0
     if hvd.rank() == 0:
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
+        sender = threading.Thread(target=_interrupt_this_process)
         begin = time.monotonic()
         try:
+            sender.start()
             call(tensor, f"interrupted.{form}", op=hvd.Sum)
         except KeyboardInterrupt:
             kind = "KeyboardInterrupt"
         after_s = time.monotonic() - begin
-        timer.join()
+        sender.join()
+        open(noticed, "x").close()
     else:
-        time.sleep(0.8)
+        _wait_for(noticed)
         call(tensor, f"interrupted.{form}", op=hvd.Sum)
     hvd.barrier()
     for _ in range(20):
@@ -305,17 +329,17 @@ def sets_come_and_go() -> list[str]:
 
 
 def killed(victim: int) -> dict[str, Any]:
-    """A rank dies among short calls; return how the others learn of it."""
-    for _ in range(50):
-        hvd.allreduce_(torch.ones(4), name="killed", op=hvd.Sum)
-    if hvd.rank() == victim:
-        os.kill(os.getpid(), signal.SIGKILL)
+    """A rank dies among short calls; return how the others learn of it, and how long after their last call."""
     begin = time.monotonic()
     try:
-        while True:
+        for number in range(100_000):
+            if hvd.rank() == victim and number == 50:
+                os.kill(os.getpid(), signal.SIGKILL)
             hvd.allreduce_(torch.ones(4), name="killed", op=hvd.Sum)
+            begin = time.monotonic()
     except RingtuneError as error:
         return {"kind": type(error).__name__, "after_s": time.monotonic() - begin}
+    return {"kind": "none", "after_s": 0.0}
 
 
 def many_threads() -> int:

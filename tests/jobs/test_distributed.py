@@ -228,7 +228,7 @@ def torchrun(tmp_path: Path, body: str, **variables: str) -> subprocess.Complete
         [*launcher, str(script)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1", **variables},

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import time
 from collections.abc import Callable
 
 import pytest
 
 from tests.jobs import cases, error_cases
-from tests.jobs.launching import Job, variables
+from tests.jobs.launching import LOST_WITHIN_S, STARVED_S, Job, variables, wait_until
+from tests.ports import free_port
 
 GetJob = Callable[..., Job]
 TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
-LOST_WITHIN_S = 2.0
 
 BOTH_VALUES = {
     "shape": (r"\[4, 3\]", r"\[5, 3\]"),
@@ -65,9 +66,9 @@ def test_a_killed_rank_is_noticed_within_two_seconds(victim: int, transport: str
     job = fresh(3, transport=transport)
     job.start(cases.until_failure)
     time.sleep(0.3)
-    killed_at = time.monotonic()
     job.ranks[victim].signal(signal.SIGKILL)
-    for number, result in enumerate(job.collect(10)):
+    killed_at = time.monotonic()
+    for number, result in enumerate(job.collect()):
         if number == victim:
             assert result is None
             continue
@@ -85,7 +86,7 @@ def test_a_rank_killed_while_all_are_idle(victim: int, transport: str, fresh: Ge
     time.sleep(0.5)
     survivor = job.ranks[1 - victim]
     survivor.send(cases.after_failure, {})
-    ((kind, took_s),) = survivor.receive(time.monotonic() + 10)
+    ((kind, took_s),) = survivor.answer()
     assert kind == "PeerLost" and took_s < LOST_WITHIN_S
 
 
@@ -94,9 +95,9 @@ def test_a_rank_that_waits_for_a_killed_one(transport: str, fresh: GetJob) -> No
     job = fresh(2, transport=transport)
     job.ranks[0].send(cases.until_failure, {})
     time.sleep(0.3)
-    killed_at = time.monotonic()
     job.ranks[1].signal(signal.SIGKILL)
-    ((kind, _, raised_at),) = job.ranks[0].receive(time.monotonic() + 10)
+    killed_at = time.monotonic()
+    ((kind, _, raised_at),) = job.ranks[0].answer()
     assert kind == "PeerLost" and raised_at - killed_at < LOST_WITHIN_S
 
 
@@ -109,27 +110,17 @@ def test_a_stall_names_tensor_missing_ranks_and_age(stopped: bool, transport: st
         job.ranks[1].signal(signal.SIGSTOP)
     for number in (0, 2):
         job.ranks[number].send(cases.wait_for_all, {"name": "late"})
-    warning = _wait_for(r"allreduce\.late", job, 5)
+    warning = job.ranks[0].line_with(r"allreduce\.late")
     job.ranks[1].signal(signal.SIGCONT)
     job.ranks[1].send(cases.wait_for_all, {"name": "late"})
     assert job.collect() == [([3.0, 3.0],)] * 3
     assert re.search(r"\b1\b", warning) and re.search(r"\d+(\.\d+)? ?(s|ms)\b", warning), warning
 
 
-def _wait_for(pattern: str, job: Job, seconds: float) -> str:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        for line in job.ranks[0].stderr().splitlines():
-            if re.search(pattern, line):
-                return line
-        time.sleep(0.02)
-    raise AssertionError(f"no line with {pattern} on stderr of rank 0: {job.ranks[0].stderr()!r}")
-
-
 def test_a_stall_can_end_the_job(fresh: GetJob) -> None:
     job = fresh(2, stall_check_time_seconds=0.2, stall_shutdown_time_seconds=0.6)
     job.ranks[0].send(cases.until_failure, {})
-    ((_, message, _),) = job.ranks[0].receive(time.monotonic() + 10)
+    ((_, message, _),) = job.ranks[0].answer()
     assert "allreduce.loop" in message
 
 
@@ -138,29 +129,37 @@ def test_missing_ranks_are_named_at_start(fresh: GetJob) -> None:
     for number in (0, 2):
         job.ranks[number].send(cases.open_session, {})
     for number in (0, 2):
-        failure = job.ranks[number].receive(time.monotonic() + 10)
+        failure = job.ranks[number].answer()
         assert failure.kind[0] == "Timeout" and re.search(r"\b1\b", failure.message), failure.message
 
 
 def test_ctrl_c_interrupts_init(fresh: GetJob) -> None:
-    job = fresh(2, join=False)
+    port = free_port()
+    job = fresh(2, join=False, environ=variables(2) | {"RINGTUNE_STORE": f"127.0.0.1:{port}"})
     job.ranks[0].send(cases.open_session, {})
-    time.sleep(0.5)
-    sent_at = time.monotonic()
+    wait_until(lambda: listens(port))  # init() serves the store, and then waits for rank 1
+    time.sleep(0.2)
     job.ranks[0].signal(signal.SIGINT)
-    failure = job.ranks[0].receive(time.monotonic() + 10)
-    assert failure.kind[0] == "KeyboardInterrupt" and failure.at_s - sent_at < 0.5
+    sent_at = time.monotonic()
+    failure = job.ranks[0].answer()
+    assert failure.kind[0] == "KeyboardInterrupt" and failure.at_s - sent_at < 0.5 + STARVED_S
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @TRANSPORTS
 def test_ctrl_c_interrupts_a_wait_and_the_job_goes_on(transport: str, fresh: GetJob) -> None:
     job = fresh(2, transport=transport)
     job.ranks[0].send(cases.interrupted_wait, {"name": "w"})
-    time.sleep(0.3)
-    sent_at = time.monotonic()
+    job.ranks[0].line_with("waiting")
+    time.sleep(0.2)
     job.ranks[0].signal(signal.SIGINT)
-    (came_at,) = job.ranks[0].receive(time.monotonic() + 10)
-    assert came_at - sent_at < 0.5
+    sent_at = time.monotonic()
+    (came_at,) = job.ranks[0].answer()
+    assert came_at - sent_at < 0.5 + STARVED_S
     job.ranks[0].send(cases.finish_kept, {})
     job.ranks[1].send(cases.wait_for_all, {"name": "w"})
     assert job.collect() == [([2.0, 2.0],)] * 2
@@ -172,8 +171,8 @@ def test_ranks_may_leave_at_different_times(last: int, transport: str, fresh: Ge
     job = fresh(3, transport=transport)
     for number, rank in enumerate(job.ranks):
         rank.send(cases.leave, {"delay_s": 0.6 if number == last else 0.0})
-    took = [result[0] for result in job.collect(10)]
-    assert max(took) < 3
+    took = [result[0] for result in job.collect()]
+    assert max(took) < 3 + STARVED_S
 
 
 @TRANSPORTS

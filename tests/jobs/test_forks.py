@@ -44,7 +44,7 @@ def test_children_that_end_leave_the_job_whole(transport: str, tmp_path: Path) -
             )
         )
     try:
-        said = [rank.communicate(timeout=60) for rank in ranks]
+        said = [rank.communicate(timeout=120) for rank in ranks]
     finally:
         for one in ranks:
             one.kill()

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-import time
 import urllib.request
 from collections.abc import Callable
 
 from ringtune.errors import ConfigError
 from tests.jobs import cases, training
-from tests.jobs.launching import Job, free_port
+from tests.jobs.launching import Job, wait_until
+from tests.ports import free_port
 
 GetJob = Callable[..., Job]
 
 
 def lines(url: str) -> list[str]:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         text: str = answer.read().decode()
     return [line for line in text.splitlines() if not line.startswith("#")]
 
@@ -27,9 +27,8 @@ def test_rank_0_serves_the_metrics_of_all_ranks(fresh: GetJob) -> None:
     wanted = {f'ringtune_step_duration_seconds_count{{rank="{rank}"}} 4.0' for rank in range(3)}
     wanted |= {f'ringtune_operations_total{{kind="allreduce",rank="{rank}"}} 12.0' for rank in range(3)}
     wanted |= {f'ringtune_payload_bytes_total{{kind="allreduce",rank="{rank}"}} 4800.0' for rank in range(3)}
-    deadline = time.monotonic() + 10
-    while not wanted <= set(found := lines(url)):
-        assert time.monotonic() < deadline, wanted - set(found)
+    wait_until(lambda: wanted <= set(lines(url)), lambda: str(wanted - set(lines(url))))
+    found = lines(url)
     assert [line for line in found if line.startswith("ringtune_ranks")] == ["ringtune_ranks 3.0"]
     assert 'ringtune_open_operations{rank="1"} 0.0' in found
     job.run(cases.close_session)

@@ -36,7 +36,7 @@ def answers() -> Iterator[list[dict[str, Any]]]:
             for rank, space in enumerate(spaces.values())
         ]
         try:
-            outputs = [rank.communicate(timeout=100) for rank in ranks]
+            outputs = [rank.communicate(timeout=170) for rank in ranks]
         finally:
             for rank in ranks:
                 rank.kill()

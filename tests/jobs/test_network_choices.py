@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.jobs.launching import LOST_WITHIN_S, TIMEOUT_S
 from tests.namespaces import machines
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +52,7 @@ def answers(spaces: Mapping[str, str], hosts: Sequence[int], **environ: str) -> 
         for rank, host in enumerate(hosts)
     ]
     try:
-        outputs = [rank.communicate(timeout=60) for rank in ranks]
+        outputs = [rank.communicate(timeout=150) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
@@ -91,7 +92,7 @@ def test_a_dead_host_is_noticed_within_two_seconds(ending: signal.Signals | None
             ranks[2].send_signal(ending)
         else:
             begin = break_one_socket(names[2])
-        outputs = [rank.communicate(timeout=20)[0] for rank in ranks[:2]]
+        outputs = [rank.communicate(timeout=120)[0] for rank in ranks[:2]]
     finally:
         for rank in ranks:
             rank.kill()
@@ -99,7 +100,7 @@ def test_a_dead_host_is_noticed_within_two_seconds(ending: signal.Signals | None
     for output in outputs:
         found = json.loads(output.splitlines()[-1])
         assert found["type"] == "PeerLost", output
-        assert 0 < found["at"] - begin < 2.0, output
+        assert 0 < found["at"] - begin < LOST_WITHIN_S, output
 
 
 def break_one_socket(space: str) -> float:
@@ -109,7 +110,7 @@ def break_one_socket(space: str) -> float:
     with a piece of a tensor in its queues is sure to carry data.
     """
     listing = ["ip", "netns", "exec", space, "ss", "-tnH", "state", "established"]
-    queued, addresses, limit = 0, [""], time.monotonic() + 20
+    queued, addresses, limit = 0, [""], time.monotonic() + TIMEOUT_S
     while queued < 64 << 10:
         assert time.monotonic() < limit, "no connection of this rank carries data"
         lines = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -75,7 +75,7 @@ def test_a_script_needs_no_framework(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(cases.SCRIPT, encoding="utf-8")
     command = [sys.executable, "-m", "ringtune.cli", "run", "-np", "3", "--no-run-dir", "--no-prefix", sys.executable]
-    done = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"{rank} [6.0, 6.0, 6.0, 6.0]" for rank in range(3)]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from ringtune import layout
+from ringtune.timeline.awaiting import negotiation_waits
 from ringtune.timeline.inputs import load
 from ringtune.timeline.merge import files_of_rank
 from ringtune.timeline.reader import read
@@ -36,14 +38,34 @@ def test_under_a_plan_the_late_rank_is_who_was_waited_for(size: int, fresh: GetJ
     trace = recorded(fresh, tmp_path, size)
     runs = trace.spans.of_stage(Stage.COMMUNICATE)
     planned = runs.batch[runs.fact("plan", 0) == 1]
-    assert len(np.unique(planned)) > STEPS // 2, "most steps follow the plan"
-    waits = summarize(trace).awaited
-    for rank in set(range(size)) - {1}:
-        # Nearly every step costs the others the sleep, put down to rank 1; a busy machine makes others late as well.
-        most = max((wait for wait in waits if wait.rank == rank), key=lambda wait: wait.total_ns)
-        assert most.peer == 1
-        assert most.total_ns > STEPS * LATE_NS / 2
+    # A starved rank breaks the plan for some steps.
+    assert len(np.unique(planned)) > STEPS // 4, "steps follow the plan"
+    found = list(blamed(trace, planned))
+    assert len(found) > STEPS // 4
+    assert {late for late, _ in found} >= {1}
+    # One that submitted and was then put aside is waited for as well: now and then, on a busy machine.
+    assert sum(late == peer for late, peer in found) > 0.75 * len(found), found
+    for rank in set(range(size)) - {1}:  # nearly every step costs the others the sleep
+        (wait,) = (wait for wait in summarize(trace).awaited if (wait.rank, wait.peer) == (rank, 1))
+        assert wait.total_ns > len(np.unique(planned)) * LATE_NS / 4
     assert set(runs.fact("process_set", 0).tolist()) == {0}
+
+
+def blamed(trace: Trace, batches: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """For each batch whose last rank came clearly after the others: that rank, and whom another one waited for.
+
+    Who came last is taken from what all ranks recorded of their submits. With the sleep that is rank 1, but on a busy
+    machine any rank can be later still.
+    """
+    submits, waits = trace.spans.of_stage(Stage.NEGOTIATE), trace.spans.of_stage(Stage.AWAIT)
+    peers = waits.fact("peer")
+    for batch in np.unique(batches):
+        of_batch = submits.take(submits.batch == batch)
+        came = {int(rank): int(of_batch.of_rank(rank).begin_ns.max()) for rank in np.unique(of_batch.rank)}
+        *_, before, last = sorted(came, key=lambda rank: came[rank])
+        if came[last] - came[before] < LATE_NS / 2:
+            continue
+        yield from ((last, int(peer)) for peer in peers[(waits.batch == batch) & (waits.duration_ns > LATE_NS / 4)])
 
 
 def test_a_negotiated_late_rank_is_waited_for_in_negotiation(fresh: GetJob, tmp_path: Path) -> None:
@@ -51,9 +73,11 @@ def test_a_negotiated_late_rank_is_waited_for_in_negotiation(fresh: GetJob, tmp_
     runs = trace.spans.of_stage(Stage.COMMUNICATE)
     assert set(runs.fact("plan", 0).tolist()) == {0}
     split = {one.rank: one for one in summarize(trace).negotiations}
-    # Rank 0 waits for five tensors a step; what agreeing costs is the rest, and rank 1 has only that.
+    # Rank 0 waits for five tensors a step; what agreeing costs is the rest, and rank 1 has only that, but for the
+    # tensors before whose submit a busy machine held up rank 0 for longer than the sleep.
     assert split[0].waiting_ns > 5 * STEPS * LATE_NS / 2
-    assert split[1].waiting_ns < split[0].waiting_ns / 4
+    waits = {(wait.rank, wait.peer): wait.count for wait in negotiation_waits(trace.spans)}
+    assert waits[0, 1] > 2 * waits.get((1, 0), 0)
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +18,7 @@ from ringtune import layout
 from ringtune.timeline.reader import read
 from ringtune.timeline.vocabulary import Stage
 from tests.jobs import cases, training
-from tests.jobs.launching import Job, variables
+from tests.jobs.launching import Job, variables, wait_until
 
 GetJob = Callable[..., Job]
 STAGES = {"negotiate", "queue", "communicate", "wait", "step", "range", "callback"}
@@ -82,11 +81,12 @@ def test_parts_are_whole_after_sigkill(fresh: GetJob, tmp_path: Path) -> None:
     run = tmp_path / "run"
     job = fresh(2, run_dir=run, timeline=tmp_path / "t.json")
     job.run(training.steps, count=50)
-    job.start(training.steps, count=100_000)
-    time.sleep(1.5)
+    job.start(training.steps, count=1_000_000)
+    files = [file for rank in range(2) for file in (layout.step_log(run, rank), layout.timeline_part(run, rank))]
+    wait_until(lambda: all(file.read_bytes().count(b"\n") > 200 for file in files))
     for rank in job.ranks:
         rank.signal(signal.SIGKILL)
-    assert job.collect(10) == [None, None]
+    assert job.collect() == [None, None]
     for rank in range(2):
         assert len(events(layout.timeline_part(run, rank))) > 50
         lines = layout.step_log(run, rank).read_text().splitlines()
@@ -117,7 +117,7 @@ def script(tmp_path: Path) -> str:
 def run(command: list[str], **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("RINGTUNE_", "HOROVOD_"))}
     return subprocess.run(
-        command, env={**clean, "OMP_NUM_THREADS": "1", **environ}, capture_output=True, text=True, timeout=90
+        command, env={**clean, "OMP_NUM_THREADS": "1", **environ}, capture_output=True, text=True, timeout=150
     )
 
 
@@ -159,7 +159,7 @@ def test_one_failing_script_ends_the_others(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     try:
-        errors = [rank.communicate(timeout=60)[1] for rank in ranks]
+        errors = [rank.communicate(timeout=120)[1] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

@@ -93,7 +93,7 @@ def tune(script: Path, run: Path, until: tuple[int, str], *options: str) -> subp
     program = Path(sys.executable).with_name("ringtune")
     command = [str(program), "tune", "-np", "2", "--run-dir", str(run), "--seed", "1"]
     command += [*options, sys.executable, str(script), str(until[0]), until[1]]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=150, check=False)
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280, check=False)
 
 
 def journal(run: Path) -> list[dict[str, Any]]:

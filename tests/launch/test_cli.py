@@ -107,7 +107,7 @@ def test_check_as_json() -> None:
         [sys.executable, "-m", "ringtune.cli", "check", "--json"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=True,
     )
     found = {finding["name"]: finding for finding in json.loads(result.stdout)}

@@ -156,7 +156,7 @@ def test_a_host_taken_away_leaves_the_job(jobs: Jobs) -> None:
 
 def test_interrupt_ends_all(jobs: Jobs) -> None:
     process = jobs.start(
-        "-np", "2", "--min-np", "1", "--no-run-dir", sys.executable, "-c", "import time; print('up'); time.sleep(60)"
+        "-np", "2", "--min-np", "1", "--no-run-dir", sys.executable, "-c", "import time; print('up'); time.sleep(280)"
     )
     assert process.stdout is not None
     first = process.stdout.readline()

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.launch.conftest import Jobs, alive, wait_for
+from tests.launch.conftest import HANG_S, Jobs, alive, wait_for
 
 # Each rank writes its process id, and that of a child of its own, into a file when it is ready.
 REPORT = """
@@ -41,7 +41,7 @@ def none_alive(pids: list[int]) -> bool:
 def test_signal_ends_all(jobs: Jobs, number: signal.Signals) -> None:
     process, pids = start(jobs, 2, "time.sleep(300)")
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=20)
+    _, stderr = process.communicate(timeout=HANG_S)
     assert process.returncode == 128 + number
     assert f"{number.name} passed on to 2 ranks" in stderr.decode()
     wait_for(lambda: none_alive(pids))
@@ -57,7 +57,7 @@ def test_ranks_may_finish_after_a_signal(jobs: Jobs) -> None:
     )
     wait_for(lambda: all((jobs.folder / f"armed-{rank}").exists() for rank in range(2)))
     process.send_signal(signal.SIGTERM)
-    stdout, _ = process.communicate(timeout=20)
+    stdout, _ = process.communicate(timeout=HANG_S)
     assert sorted(stdout.decode().splitlines()) == ["[0] saved", "[1] saved"]
     assert process.returncode == 0
 
@@ -68,7 +68,7 @@ def test_user_signals_are_passed_on(jobs: Jobs) -> None:
     )
     wait_for(lambda: all((jobs.folder / f"armed-{rank}").exists() for rank in range(2)))
     process.send_signal(signal.SIGUSR1)
-    process.communicate(timeout=20)
+    process.communicate(timeout=HANG_S)
     assert process.returncode == 0
 
 
@@ -80,7 +80,7 @@ def test_stop_and_continue(jobs: Jobs) -> None:
     process.send_signal(signal.SIGCONT)
     wait_for(lambda: all(member.status() == psutil.STATUS_SLEEPING for member in watched))
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=HANG_S)
     assert process.returncode == 128 + signal.SIGTERM
 
 
@@ -90,9 +90,10 @@ def test_second_interrupt_kills(jobs: Jobs) -> None:
     )
     wait_for(lambda: all((jobs.folder / f"deaf-{rank}").exists() for rank in range(2)))
     process.send_signal(signal.SIGINT)
-    time.sleep(0.3)  # two signals at once would be one
+    assert process.stderr is not None
+    assert b"SIGINT passed on to 2 ranks" in process.stderr.readline()  # two signals at once would be one
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=10)
+    process.communicate(timeout=HANG_S)
     assert process.returncode == 128 + signal.SIGINT
     wait_for(lambda: none_alive(pids))
 
@@ -101,12 +102,13 @@ def test_second_interrupt_kills(jobs: Jobs) -> None:
     "deafness", ["signal.signal(signal.SIGTERM, signal.SIG_IGN)", "os.kill(os.getpid(), signal.SIGSTOP)"]
 )
 def test_stuck_rank_is_killed_when_another_fails(jobs: Jobs, deafness: str) -> None:
+    fail = "if rank == 1:\n while not os.path.exists('deaf'): time.sleep(0.01)\n sys.exit(7)"
+    process, pids = start(jobs, 2, f"{fail}\nopen('deaf', 'x')\n{deafness}\ntime.sleep(300)")
     begin = time.monotonic()
-    process, pids = start(jobs, 2, f"if rank == 1: time.sleep(0.5); sys.exit(7)\n{deafness}\ntime.sleep(300)")
-    process.communicate(timeout=30)
+    process.communicate(timeout=HANG_S)
     assert process.returncode == 7
-    # 3 s for the survivors' own words, 5 s to obey SIGTERM, and room for a busy machine.
-    assert time.monotonic() - begin < 20
+    # 3 s for the survivors' own words, 5 s to obey SIGTERM, and room for a starved machine.
+    assert time.monotonic() - begin < 40
     wait_for(lambda: none_alive(pids))
 
 
@@ -139,14 +141,14 @@ def test_killed_launcher_leaves_no_deaf_rank_and_no_daemon(jobs: Jobs) -> None:
 def test_killed_warden_takes_its_rank_along(jobs: Jobs) -> None:
     process, pids = start(jobs, 2, "time.sleep(300)")
     psutil.Process(pids[0]).parent().kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=HANG_S)
     assert process.returncode == 128 + signal.SIGKILL
     wait_for(lambda: not alive(pids[0]) and not alive(pids[2]))
 
 
 def test_children_of_a_finished_rank_are_ended(jobs: Jobs) -> None:
     process, pids = start(jobs, 2, "")
-    process.communicate(timeout=20)
+    process.communicate(timeout=HANG_S)
     assert process.returncode == 0
     wait_for(lambda: none_alive(pids))
 
@@ -155,7 +157,7 @@ def test_reader_that_leaves_ends_the_job(jobs: Jobs) -> None:
     process, pids = start(jobs, 1, "while True: print('x' * 1000)")
     assert process.stdout is not None
     process.stdout.close()
-    assert process.wait(timeout=20) == 141
+    assert process.wait(timeout=HANG_S) == 141
     wait_for(lambda: none_alive(pids))
 
 
@@ -166,15 +168,19 @@ def test_idle_launcher_sleeps(jobs: Jobs) -> None:
     def used() -> float:
         return sum(sum(member.cpu_times()[:2]) for member in family)
 
-    before = used()
-    time.sleep(2)
-    assert used() - before < 0.04
+    # A starved machine is still busy with the start: some second must come in which nothing is left to do.
+    shares = []
+    while not shares or (min(shares) >= 0.02 and len(shares) < 30):
+        before = used()
+        time.sleep(1)
+        shares.append(used() - before)
+    assert min(shares) < 0.02, shares
 
 
 def test_environment_that_is_no_text(jobs: Jobs) -> None:
     result = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("driver.py")), "run", "-np", "1", "--no-run-dir", "--no-prefix",
          sys.executable, jobs.script("os.write(1, os.environb[b'ODD'])")],
-        env={**os.environb, b"ODD": b"\xff\n="}, cwd=jobs.folder, capture_output=True, timeout=30, check=True,
+        env={**os.environb, b"ODD": b"\xff\n="}, cwd=jobs.folder, capture_output=True, timeout=HANG_S, check=True,
     )  # fmt: skip
     assert result.stdout == b"\xff\n=\n"

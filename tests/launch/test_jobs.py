@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.conftest import Jobs
+from tests.launch.conftest import HANG_S, Jobs
 
 
 def test_every_rank_knows_its_place(jobs: Jobs) -> None:
@@ -75,7 +75,7 @@ def test_first_failure_counts(jobs: Jobs) -> None:
         if rank == 1:
             sys.exit(5)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
-        time.sleep(60)
+        time.sleep(280)
         """,
     )
     assert result.returncode == 5
@@ -88,7 +88,20 @@ def test_survivors_may_say_what_they_lost(jobs: Jobs) -> None:
         2,
         """
         if rank == 1:
+            while not os.path.exists("ready"):
+                time.sleep(0.01)
+            open("killed.part", "w").write(str(time.monotonic()))
+            os.rename("killed.part", "killed")
             os.kill(os.getpid(), signal.SIGKILL)
+
+        def say(*_):  # a starved rank may be told to end before it spoke, but not before it had its three seconds
+            early = time.monotonic() - float(open("killed").read()) < 2.9
+            sys.exit("told too early" if early else "rank 0 lost its peer")
+
+        signal.signal(signal.SIGTERM, say)
+        open("ready", "x")
+        while not os.path.exists("killed"):
+            time.sleep(0.01)
         time.sleep(1)
         sys.exit("rank 0 lost its peer")
         """,
@@ -156,7 +169,7 @@ def test_output_arrives_as_it_was(jobs: Jobs) -> None:
         "-np", "1", "--no-run-dir", sys.executable,
         jobs.script(r"os.write(1, b'\xff\xfe line\n' + b'x' * 200_000 + b'\nno end')"),
     )  # fmt: skip
-    stdout, _ = result.communicate(timeout=30)
+    stdout, _ = result.communicate(timeout=HANG_S)
     assert stdout == b"[0] \xff\xfe line\n[0] " + b"x" * 200_000 + b"\n[0] no end\n"
 
 

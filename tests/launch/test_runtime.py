@@ -75,7 +75,7 @@ def test_two_machines(jobs: Jobs, two_machines: dict[str, str]) -> None:
     (folder / "ssh").chmod(0o755)
     hosts = ",".join(f"{address}:1" for address in two_machines)
     result = jobs.run(
-        "-H", f"{hosts},localhost:1", "--no-run-dir", "--start-timeout", "30", sys.executable, jobs.script(SUM),
+        "-H", f"{hosts},localhost:1", "--no-run-dir", "--start-timeout", "120", sys.executable, jobs.script(SUM),
         environ={"PATH": f"{folder}:{os.environ['PATH']}"},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

@@ -53,7 +53,7 @@ def wait_for_a_step(session: Session) -> None:
     """Block until this rank's part on the disk holds a step."""
     assert session.run_folder is not None
     part = layout.timeline_part(session.run_folder, session.rank)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while time.monotonic() < until:
         (file,) = part.parent.glob(f"{part.name}*")
         if len(read(file).spans.of_stage(Stage.STEP)):

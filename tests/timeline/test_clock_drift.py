@@ -58,7 +58,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
         str(library),
         str(folder / "clock.cc"),
     ]
-    subprocess.run([*built, "-ldl"], check=True, timeout=60)
+    subprocess.run([*built, "-ldl"], check=True, timeout=280)
     with machines(2) as spaces:
         if subprocess.run(["unshare", "-T", "--monotonic", "1", "true"], capture_output=True, check=False).returncode:
             missing("no time namespaces here")
@@ -72,7 +72,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
                 "RINGTUNE_SIZE": "2",
                 "RINGTUNE_HOSTNAME": f"host-{rank}",
                 "RINGTUNE_STORE": store,
-                "RINGTUNE_START_TIMEOUT": "60",
+                "RINGTUNE_START_TIMEOUT": "120",
                 "RINGTUNE_RUN_DIR": str(folder / "run"),
                 "RINGTUNE_TIMELINE": str(folder / "trace.json"),
             }
@@ -81,7 +81,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
             space_words = ["ip", "netns", "exec", space, "unshare", "-T", "--monotonic", str(AHEAD_S[rank])]
             ranks.append(subprocess.Popen([*space_words, *words, *job], cwd=ROOT, stderr=subprocess.PIPE, text=True))
         try:
-            errors = [rank.communicate(timeout=90)[1] for rank in ranks]
+            errors = [rank.communicate(timeout=280)[1] for rank in ranks]
         finally:
             for rank in ranks:
                 rank.kill()

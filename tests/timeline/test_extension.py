@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +26,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
         self.broken = False
+        self.patience_ns: list[int] = []
         self._changed = threading.Condition()
 
     def set(self, key: str, value: bytes) -> None:
@@ -37,6 +37,7 @@ class MemoryStore:
             self._changed.notify_all()
 
     def get(self, key: str, timeout_ns: int) -> bytes:
+        self.patience_ns.append(timeout_ns)
         if self.broken:
             raise ConnectionError("store is gone")
         with self._changed:
@@ -99,7 +100,7 @@ def test_rank_0_merges_what_lies_on_its_disk_and_what_is_sent(
     for thread in closing:
         thread.start()
     for thread in closing:
-        thread.join(timeout=30)
+        thread.join(timeout=120)
     trace = read(four.root / "trace.json")
     assert trace.ranks == (0, 1, 2, 3)
     assert len(trace.spans) == len(truth_table(four.job))
@@ -110,9 +111,8 @@ def test_rank_0_merges_what_lies_on_its_disk_and_what_is_sent(
 def test_a_rank_that_died_is_bounded_in_time_and_named(four: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
     four.close(1)
     four.close(2)
-    begun = time.monotonic()
     four.close(0, QUICK)
-    assert time.monotonic() - begun < 5
+    assert 0 < max(four.store.patience_ns) <= QUICK.announce_ns
     assert read(four.root / "trace.json").ranks == (0, 1, 2)
     assert "no part of rank 3" in capsys.readouterr().err
 

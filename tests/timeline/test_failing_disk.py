@@ -45,7 +45,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_loses_spans_and_never_the_training(small_disk: Path, tmp_path: Path, packed: bool) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / layout.TIMELINE_FOLDER).symlink_to(small_disk)
-    (small_disk / "ballast").write_bytes(bytes((240 if packed else 0) << 10))
+    (small_disk / "ballast").write_bytes(bytes((420 if packed else 0) << 10))
     results = run_job(tmp_path, ("a", "a"), f"--steps={STEPS}", changes={"RINGTUNE_TIMELINE_GZIP": str(int(packed))})
     assert [code for code, _ in results] == [0, 0], results
     for _, error in results:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -31,20 +30,20 @@ from ringtune.timeline.vocabulary import (
     TENSORS_EVENT,
     Stage,
 )
+from tests.ports import free_port
 from tests.timeline import recorded_job
 from tests.timeline.helpers import events_of, rows, write_json
 from tests.timeline.test_merge import check_structure
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 60
+TIMEOUT_S = 250
 
 
 def run_job(
     folder: Path, hosts: tuple[str, ...], *options: str, changes: Mapping[str, str] = MappingProxyType({})
 ) -> list[tuple[int, str]]:
     """Run one rank a host name with the timeline on; return exit codes and stderr by rank."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     ranks = []
     for rank, host in enumerate(hosts):
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("RINGTUNE_", "HOROVOD_"))}

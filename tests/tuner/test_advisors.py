@@ -48,7 +48,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
         one.close()
 
 
-def wait(question: Callable[[], Answer | None], seconds: float = 60) -> Answer:
+def wait(question: Callable[[], Answer | None], seconds: float = 120) -> Answer:
     """Ask until there is an answer, as training does once a step."""
     deadline = time.monotonic() + seconds
     while (answer := question()) is None:
@@ -239,10 +239,13 @@ def process(tmp_path: Path) -> Iterator[ProcessAdvisor]:
 def test_asking_never_waits(process: ProcessAdvisor) -> None:
     process.open(WORK)
     process.tell(outcome(Knobs(1 << 20, 100_000), 0.7))
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)  # as long as it is importing, however long this process sleeps here
     begin = time.thread_time()
-    answers = [process.ask() for _ in range(5)]  # the process is still importing
+    answers = [process.ask() for _ in range(5)]
     assert answers == [None] * 5
     assert time.thread_time() - begin < 0.1
+    os.kill(process.pid, signal.SIGCONT)
 
 
 def test_after_finish_the_process_stores_what_it_was_told_and_ends(process: ProcessAdvisor, tmp_path: Path) -> None:
@@ -251,7 +254,7 @@ def test_after_finish_the_process_stores_what_it_was_told_and_ends(process: Proc
     process.conclude(result("improved", Knobs(1 << 20, 100_000)))
     process.finish()
     process.finish()
-    wait(lambda: None if process.pid is not None and _alive(process.pid) else True, 30)
+    wait(lambda: None if process.pid is not None and _alive(process.pid) else True)
     process.close()
     study = optuna.load_study(study_name=f"ringtune-{JOB.fingerprint(WORK)}", storage=f"sqlite:///{tmp_path / 's.db'}")
     assert study.user_attrs["ringtune:confirmed"]["fusion_bytes"] == 1 << 20
@@ -311,9 +314,9 @@ def test_it_dies_with_its_parent(tmp_path: Path) -> None:
         "advisor = ProcessAdvisor(Setup(Space(), JobDescription(), StudyOptions()))\n"
         "while advisor.state != 'ready': time.sleep(0.01)\n"
         "loader = os.fork()\n"
-        "if loader == 0: time.sleep(30); os._exit(0)\n"
+        "if loader == 0: time.sleep(280); os._exit(0)\n"
         "print(advisor.pid, loader, flush=True)\n"
-        "time.sleep(60)\n"
+        "time.sleep(280)\n"
     )
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -321,7 +324,7 @@ def test_it_dies_with_its_parent(tmp_path: Path) -> None:
         parent.kill()
         parent.wait()
         try:
-            wait(lambda: None if psutil.pid_exists(advisor) and _alive(advisor) else True, 10)
+            wait(lambda: None if psutil.pid_exists(advisor) and _alive(advisor) else True)
         finally:
             os.kill(loader, signal.SIGKILL)
 

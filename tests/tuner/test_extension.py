@@ -77,7 +77,7 @@ def opened(session: Any) -> TunerExtension:
     return extension
 
 
-def train(session: FakeSession, tuner: TunerExtension, seconds: float = 60) -> None:
+def train(session: FakeSession, tuner: TunerExtension, seconds: float = 120) -> None:
     """Step until the tuner has decided, then end; steps take a little real time, as the advisor does."""
     deadline = time.monotonic() + seconds
     while tuner.tuner.result is None:
@@ -142,7 +142,7 @@ def test_the_warm_up_is_recorded_unless_the_user_records(tmp_path: Path) -> None
 def test_a_training_that_ends_early_keeps_what_was_learned(tmp_path: Path) -> None:
     session = FakeSession(tmp_path / "run")
     tuner = opened(session)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while len(tuner.tuner.trials) < 3:
         assert time.monotonic() < deadline
         tuner.on_step(session.run.next_step())

@@ -136,7 +136,7 @@ def check(*words: str, path: str | None = None) -> subprocess.CompletedProcess[s
         "--network",
         *words,
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, env=environ, check=False)
 
 
 def test_two_ranks_here(tmp_path: Path) -> None:

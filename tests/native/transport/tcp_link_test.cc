@@ -1,8 +1,11 @@
 // What the contract of links does not see: the sockets of a striped link one by one.
 #include "transport/tcp_link.h"
 
+#include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "base/error.h"
@@ -105,6 +108,22 @@ TEST_F(StripedLink, ABrokenSocketEndsASleep) {
   breaker.join();
   Bytes into(1);
   EXPECT_THROW((void)link_->try_receive(into), PeerLost);
+}
+
+TEST(Connect, ASocketThatMeetsItselfFoundNobody) {
+  Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_in here{};
+  here.sin_family = AF_INET;
+  here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&here), sizeof(here)), 0);
+  const std::uint16_t port = local_port(fd.get());
+  here.sin_port = htons(port);
+  const int begun = ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&here), sizeof(here));
+  ASSERT_TRUE(begun == 0 || errno == EINPROGRESS);
+  ASSERT_TRUE(poll_socket(fd.get(), POLLOUT, Deadline::after(seconds(20))));
+  EXPECT_EQ(connect_error(fd.get()), ECONNREFUSED);
+  fd.reset();
+  EXPECT_TRUE(listen_tcp("127.0.0.1", port)) << "the port is free for whoever is to listen there";
 }
 
 }  // namespace
