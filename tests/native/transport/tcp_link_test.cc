@@ -120,7 +120,7 @@ TEST(Connect, ASocketThatMeetsItselfFoundNobody) {
   here.sin_port = htons(port);
   const int begun = ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&here), sizeof(here));
   ASSERT_TRUE(begun == 0 || errno == EINPROGRESS);
-  ASSERT_TRUE(poll_socket(fd.get(), POLLOUT, Deadline::after(seconds(20))));
+  ASSERT_TRUE(poll_socket(fd.get(), POLLOUT, seconds(20)));
   EXPECT_EQ(connect_error(fd.get()), ECONNREFUSED);
   fd.reset();
   EXPECT_TRUE(listen_tcp("127.0.0.1", port)) << "the port is free for whoever is to listen there";
