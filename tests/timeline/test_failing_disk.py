@@ -45,18 +45,18 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_loses_spans_and_never_the_training(small_disk: Path, tmp_path: Path, packed: bool) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / layout.TIMELINE_FOLDER).symlink_to(small_disk)
-    (small_disk / "ballast").write_bytes(bytes((420 if packed else 0) << 10))
+    (small_disk / "ballast").write_bytes(bytes((300 if packed else 0) << 10))
     results = run_job(tmp_path, ("a", "a"), f"--steps={STEPS}", changes={"RINGTUNE_TIMELINE_GZIP": str(int(packed))})
     assert [code for code, _ in results] == [0, 0], results
-    for _, error in results:
-        assert "No space left on device" in error
-        assert "the timeline has gaps" in error
     trace = read(tmp_path / "trace.json")
-    for part in trace.parts:
-        assert part.dropped > 0
+    assert len(trace.spans) > 0
+    # The ranks share the disk: one of them may have been quick enough to get all the room that it needs.
+    assert any(part.dropped for part in trace.parts)
+    for part, (_, error) in zip(trace.parts, results, strict=True):
+        assert ("No space left on device" in error) == (part.dropped > 0)
+        assert ("the timeline has gaps" in error) == (part.dropped > 0)
         # Each tensor is negotiated and queued, each step a span: whatever is not there was counted.
         spans = trace.spans.of_rank(part.rank)
-        assert len(spans) > 0
         assert len(spans) + part.dropped >= STEPS * (2 * len(recorded_job.NAMES) + 1)
     said = CliRunner().invoke(timeline, ["summary", str(tmp_path / "trace.json")], catch_exceptions=False)
     assert said.exit_code == 0
