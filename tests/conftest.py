@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 import pytest
@@ -43,7 +44,15 @@ def missing(message: str) -> NoReturn:
     """Skip the test for want of something on this machine; with CI=true that is a failure."""
     if IN_CI:
         pytest.fail(f"{message}; with CI=true a missing tool is a failure")
-    pytest.skip(message)
+    pytest.skip(message, allow_module_level=True)
+
+
+def needs(module: str) -> Any:
+    """Import a package; without it the test or file is skipped, and with CI=true it fails."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        missing(f"needs {module}: {error}")
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from ringtune.benchmarks.traces import CASES, chosen_cases, merge_command, parse_count
 from ringtune.errors import RingtuneError, UsageError
+from tests.conftest import needs
 
 
 def run(*arguments: str) -> str:
@@ -32,7 +33,7 @@ def test_cases_are_chosen_in_their_order() -> None:
 
 
 def test_every_analysis_is_measured_and_right(tmp_path: Path) -> None:
-    pytest.importorskip("duckdb")
+    needs("duckdb")
     run("--events", "2k", "--ranks", "2", "--json", str(tmp_path / "record.json"))
     record = orjson.loads((tmp_path / "record.json").read_bytes())
     assert [case["name"] for case in record["cases"]] == [case.name for case in CASES]

@@ -9,6 +9,7 @@ import pytest
 from ringtune.algorithms import ALGORITHMS, LINKS, SWITCH, Rule, dump_table, load_table, parse_table
 from ringtune.config import Config
 from ringtune.errors import ConfigError
+from tests.conftest import needs
 
 RULES = [Rule("network", 2, 1 << 16, "recursive-doubling"), Rule("memory", 0, 0, "tree")]
 
@@ -61,7 +62,7 @@ def test_an_algorithm_is_named() -> None:
 
 
 def test_numbers_are_the_native_ones() -> None:
-    native = pytest.importorskip("ringtune._native")
+    native = needs("ringtune._native")
     options = native.RuntimeOptions()
     assert options.algorithm_rules  # the built-in table
     assert all(row[0] < len(LINKS) and 0 < row[3] < len(ALGORITHMS) for row in options.algorithm_rules)

@@ -11,6 +11,7 @@ import pytest
 
 import ringtune.numpy
 import ringtune.torch
+from tests.conftest import needs
 from tests.jobs import numpy_cases as cases
 from tests.jobs.launching import Job
 
@@ -42,7 +43,7 @@ def test_shapes_factors_and_groups(size: int, transport: str, job: GetJob) -> No
 
 
 def test_bfloat16_of_ml_dtypes(job: GetJob) -> None:
-    pytest.importorskip("ml_dtypes")
+    needs("ml_dtypes")
     job(2).run(cases.reduced, dtype="bfloat16", op="Sum", shape=(7, 13))
 
 

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.conftest import needs
 from tests.launch.conftest import Jobs
 from tests.namespaces import machines
 
-pytest.importorskip("ringtune._native", exc_type=ImportError)
-pytest.importorskip("torch")
+needs("ringtune._native")
+needs("torch")
 
 SUM = """
 import torch, ringtune.torch as hvd

@@ -16,10 +16,11 @@ from ringtune.timeline.scenario import Scenario, simulate
 from ringtune.timeline.spans import Instant, PartInfo, Trace
 from ringtune.timeline.vocabulary import Stage
 from ringtune.timeline.writer import write_part
+from tests.conftest import needs
 from tests.timeline.helpers import SKEWED, TWO_HOSTS, events_of, four_ranks, make_spans, rows
 from tests.timeline.test_merge import check_structure
 
-pytest.importorskip("duckdb")
+needs("duckdb")
 
 
 def both(parts: list[Path], folder: Path) -> tuple[Path, Path]:

@@ -15,6 +15,7 @@ from ringtune.timeline.merge import merge_run
 from ringtune.timeline.reader import read
 from ringtune.timeline.scenario import Scenario, simulate
 from ringtune.timeline.units import bytes_text, rate_text, share_text, time_text
+from tests.conftest import needs
 from tests.timeline.helpers import four_ranks
 
 
@@ -138,7 +139,7 @@ def test_analyses_print_json_and_take_steps(slow_run: Path, command: str) -> Non
 
 
 def test_queries_and_export(slow_run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("duckdb")
+    needs("duckdb")
     sql = "select stage, count(*) as spans from spans group by all order by 1"
     rows = json.loads(invoke("query", sql, slow_run, "--json").output)
     assert rows[0] == {"stage": "communicate", "spans": 4 * 20 * 3}

@@ -10,9 +10,10 @@ from ringtune.errors import RingtuneError, TraceIoError
 from ringtune.timeline.generate import Schedule
 from ringtune.timeline.scenario import Scenario, simulate
 from ringtune.timeline.spans import Trace
+from tests.conftest import needs
 from tests.timeline.helpers import four_ranks, generate, merged, rows
 
-duckdb = pytest.importorskip("duckdb")
+duckdb = needs("duckdb")
 
 from ringtune.timeline.database import TABLES, export_parquet, open_database, query  # noqa: E402
 

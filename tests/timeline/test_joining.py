@@ -17,6 +17,7 @@ from ringtune.timeline.reader import read
 from ringtune.timeline.straggling import stragglers
 from ringtune.timeline.summary import summarize
 from ringtune.timeline.vocabulary import Stage
+from tests.conftest import needs
 from tests.timeline.helpers import events_of, rows, write_json
 from tests.timeline.test_foreign import horovod_events
 from tests.timeline.test_merge import check_structure
@@ -113,7 +114,7 @@ def test_hosts_apart_are_compared_only_as_far_as_wall_clocks_go(tmp_path: Path) 
 @pytest.mark.parametrize("bulk", [False, True])
 def test_a_profile_joins_ringtunes_own_part_of_its_rank(bulk: bool, tmp_path: Path) -> None:
     if bulk:
-        pytest.importorskip("duckdb")
+        needs("duckdb")
     plan = Schedule(ranks=2, steps=3)
     parts = generate(plan).write(tmp_path / "parts")
     # Two milliseconds after the job's begin, on the wall clock of the same machine.
@@ -151,7 +152,7 @@ def test_a_trace_without_a_wall_clock_cannot_join(tmp_path: Path) -> None:
 
 
 def test_the_real_profiler_is_understood(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     layer = torch.nn.Linear(8, 8)
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU],

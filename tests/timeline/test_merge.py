@@ -24,6 +24,7 @@ from ringtune.timeline.reader import read
 from ringtune.timeline.spans import Instant, PartInfo
 from ringtune.timeline.vocabulary import Stage
 from ringtune.timeline.writer import write_part
+from tests.conftest import needs
 from tests.timeline.helpers import events_of, four_ranks, make_spans, merged, rows, truth_table
 
 
@@ -31,7 +32,7 @@ from tests.timeline.helpers import events_of, four_ranks, make_spans, merged, ro
 def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     """Every test here runs in both: merging in memory and in a database."""
     if request.param == "bulk":
-        pytest.importorskip("duckdb")
+        needs("duckdb")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ringtune.timeline.reader.BULK_BYTES", 0 if request.param == "bulk" else 2**62)
         yield request.param
