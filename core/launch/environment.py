@@ -137,11 +137,22 @@ def meeting_place(host: str, local: bool, others: Sequence[str]) -> tuple[str, i
         local: Whether that is this machine.
         others: Other hosts of the job.
     """
+    # Below the ports that the kernel deals out: one of those may be another socket's before rank 0 opens it.
+    port = 20_000 + secrets.randbelow(10_000)
     if not local:
-        return host.rpartition("@")[2], 20_000 + secrets.randbelow(10_000)  # below the ports that the kernel deals out
+        return host.rpartition("@")[2], port
+    while not _is_free(port):
+        port = 20_000 + secrets.randbelow(10_000)
+    return (address_towards(others[0]) if others else "127.0.0.1"), port
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("", 0))
-        return (address_towards(others[0]) if others else "127.0.0.1"), probe.getsockname()[1]
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True
 
 
 def cores() -> int:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
 import pytest
 
 import ringtune.benchmarks
@@ -69,27 +67,35 @@ def test_elastic(name: str, flags: Sequence[str], tmp_path: Path) -> None:
     assert float(lines[-1][2]) > 0.85
 
 
+# The whole example takes a second: a test that killed from outside might come when it is over, or between the commit
+# and the line of an epoch. Of the commits that find epoch 5 done the second is in the midst of the next.
+MORTAL = """
+import os, runpy, signal, sys
+import horovod.torch as hvd
+commit, seen = hvd.elastic.TorchState.commit, []
+def commit_or_die(state):
+    seen.append(state.epoch)
+    if seen.count(5) == 2 and os.environ["RINGTUNE_WORKER"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    commit(state)
+hvd.elastic.TorchState.commit = commit_or_die
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 def test_elastic_goes_on_when_a_rank_is_killed(tmp_path: Path) -> None:
     """Worker 1 is killed while the example trains: every epoch is done once, and the result is right."""
+    (tmp_path / "mortal.py").write_text(MORTAL)
     flags = ["-np", "2", "--min-np", "1", "--no-run-dir", "--no-prefix", "--as-horovod"]
-    command = ringtune_command("run", *flags, sys.executable, str(EXAMPLES / "elastic.py"), "--epochs", "25")
-    with subprocess.Popen(
-        command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True, bufsize=1,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as job:  # fmt: skip
-        assert job.stdout is not None
-        begin = [job.stdout.readline() for _ in range(2)]
-        (victim,) = (child for child in psutil.Process(job.pid).children(recursive=True) if _is_worker(child, 1))
-        victim.send_signal(signal.SIGKILL)
-        rest, said = job.communicate(timeout=280)
-    lines = re.findall(r"epoch (\d+), ranks (\d), accuracy (.*)", "".join(begin) + rest)
-    assert job.returncode == 0, said
+    script = [str(tmp_path / "mortal.py"), str(EXAMPLES / "elastic.py"), "--epochs", "25"]
+    job = subprocess.run(
+        ringtune_command("run", *flags, sys.executable, *script),
+        cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=280,
+        check=False,
+    )  # fmt: skip
+    lines = re.findall(r"epoch (\d+), ranks (\d), accuracy (.*)", job.stdout)
+    assert job.returncode == 0, job.stderr
     assert [int(epoch) for epoch, _, _ in lines] == list(range(1, 26))
-    assert "was killed by SIGKILL" in said and "generation 2" in said
+    assert "was killed by SIGKILL" in job.stderr and "generation 2" in job.stderr
     assert float(lines[-1][2]) > 0.95
-
-
-def _is_worker(process: psutil.Process, number: int) -> bool:
-    """Whether a process is the Python of that worker, not the warden beside it."""
-    words = process.cmdline()
-    return "elastic.py" in "".join(words[-3:]) and process.environ().get("RINGTUNE_WORKER") == str(number)
