@@ -63,6 +63,17 @@ class Visit:
             assert time.monotonic() < deadline, f"still not true: {expression}"
             self.page.wait_for_timeout(50)
 
+    def until_after(self, gesture: Callable[[], None], selector: str) -> None:
+        """Repeat a gesture with the mouse until it shows what it should: a slow page may be drawn anew beneath it."""
+        for _ in range(20):
+            gesture()
+            shown = time.monotonic() + 6
+            while time.monotonic() < shown:
+                if self.page.locator(selector).count():
+                    return
+                self.page.wait_for_timeout(50)
+        raise AssertionError(f"never shown: {selector}")
+
     def outside(self, home: str) -> list[str]:
         """Requests that left for anywhere but home."""
         return [one for one in self.requests if not one.startswith((home, "data:", "blob:", "about:"))]

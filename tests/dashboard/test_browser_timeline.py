@@ -46,7 +46,7 @@ def test_a_batch_is_followed_the_path_shown_and_the_address_restores_both(
     page.click("#timeline-start")
     page.wait_for_url("**from=*")
     page.wait_for_timeout(500)
-    _click_a_bar(visit, "Communicate")
+    visit.until_after(lambda: _click_a_bar(visit, "Communicate"), "#timeline-batch")
     page.wait_for_selector("#timeline-batch >> text=on 4 ranks")
     page.wait_for_selector("#timeline-batch >> text=Rank 3 submitted last, 900 µs after the last but one")
     page.wait_for_url("**batch=*")
