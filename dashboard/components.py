@@ -199,6 +199,18 @@ def follow_place(app: Dash, page: str) -> None:
     )
 
 
+def page_frame(page: str, charts: Sequence[Any], nothing: dmc.Card, more: Sequence[Any] = ()) -> html.Div:
+    """Return a page that its callback fills: what cannot be read, ``more``, charts, or why there are none."""
+    return html.Div(
+        [
+            html.Div(id=f"{page}-problems"),
+            *more,
+            html.Div(dmc.Stack(list(charts), gap="md"), id=f"{page}-charts", style=shown(False)),
+            html.Div(nothing, id=f"{page}-empty", style=shown(False)),
+        ]
+    )
+
+
 def shown(visible: object) -> dict[str, str]:
     """Return the style that shows or hides a part of a page."""
     return {} if visible else {"display": "none"}

@@ -10,6 +10,7 @@ Source: Okabe, Ito, "Color Universal Design" (2008), https://jfly.uni-koeln.de/c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -155,6 +156,21 @@ def blank(scheme: Scheme, height: int) -> go.Figure:
     figure = go.Figure()
     figure.update_layout(template=template(scheme), height=height, barmode="overlay")
     return figure
+
+
+def band(x: Sequence[float], low: Sequence[float], high: Sequence[float], color: str) -> go.Scatter:
+    """Return the shaded area between two lines, which says nothing when it is pointed at and is not in the legend."""
+    return go.Scatter(
+        x=[*x, *reversed(x)],
+        y=[*high, *reversed(low)],
+        mode="lines",
+        fill="toself",
+        fillcolor=color,
+        opacity=0.17,
+        line={"width": 0},
+        hoverinfo="skip",
+        showlegend=False,
+    )
 
 
 def say(figure: go.Figure, why: str) -> go.Figure:

@@ -89,20 +89,8 @@ def _predicted(figure: go.Figure, one: ScalingSeries, position: int, values: Seq
     if not values:
         return
     ranks, color = [point.ranks for point in one.predicted], theme.rank_color(position)
-    figure.add_trace(
-        go.Scatter(
-            x=[*ranks, *reversed(ranks)],
-            y=[factor * value.high for value in values] + [factor * value.low for value in reversed(values)],
-            mode="lines",
-            fill="toself",
-            fillcolor=color,
-            opacity=0.16,
-            line={"width": 0},
-            hoverinfo="skip",
-            showlegend=False,
-            legendgroup="predicted",
-        )
-    )
+    low, high = ([factor * getattr(value, end) for value in values] for end in ("low", "high"))
+    figure.add_trace(theme.band(ranks, low, high, color).update(legendgroup="predicted"))
     figure.add_trace(
         go.Scatter(
             x=ranks,

@@ -42,17 +42,8 @@ def step_times(lines: Sequence[StepLine], scheme: Scheme = "light", height: int 
 
 
 def _band(line: StepLine, factor: float, color: str) -> go.Scatter:
-    return go.Scatter(
-        x=[*line.step, *line.step[::-1]],
-        y=[*(line.high_ns / factor), *(line.low_ns[::-1] / factor)],
-        fill="toself",
-        fillcolor=color,
-        opacity=0.18,
-        line={"width": 0},
-        hoverinfo="skip",
-        showlegend=False,
-        name=f"{line.label} span",
-    )
+    moments, low, high = (column.tolist() for column in (line.step, line.low_ns / factor, line.high_ns / factor))
+    return theme.band(moments, low, high, color).update(name=f"{line.label} span")
 
 
 def breakdown(parts: Sequence[Breakdown], scheme: Scheme = "light") -> go.Figure:

@@ -60,20 +60,8 @@ def efficiency(outlook: Outlook, scheme: Scheme = "light", height: int = 330) ->
 def _line(figure: go.Figure, curve: Sequence[Answer], name: str, look: tuple[str, str]) -> None:
     color, dash = look
     ranks = [answer.ranks for answer in curve]
-    figure.add_trace(
-        go.Scatter(
-            x=[*ranks, *reversed(ranks)],
-            y=[100 * a.efficiency.high for a in curve] + [100 * a.efficiency.low for a in reversed(curve)],
-            mode="lines",
-            fill="toself",
-            fillcolor=color,
-            opacity=0.16,
-            line={"width": 0},
-            hoverinfo="skip",
-            showlegend=False,
-            name=f"{name}, band",
-        )
-    )
+    low, high = ([100 * getattr(answer.efficiency, end) for answer in curve] for end in ("low", "high"))
+    figure.add_trace(theme.band(ranks, low, high, color).update(name=f"{name}, band"))
     figure.add_trace(
         go.Scatter(
             x=ranks,

@@ -14,6 +14,7 @@ from ringtune.dashboard.components import (
     empty,
     follow_address,
     graph,
+    page_frame,
     problems,
     shown,
     stat,
@@ -88,15 +89,8 @@ def layout(_context: Context, route: Route) -> html.Div:
         dmc.SimpleGrid([cards["bandwidth"], cards["fill"]], **pair),
         cards["waits"],
     ]
-    return html.Div(
-        [
-            html.Div(id="communication-problems"),
-            address_store("communication"),
-            html.Div(reading(), id="communication-preparing"),
-            html.Div(dmc.Stack(charts, gap="md"), id="communication-charts", style=shown(False)),
-            html.Div(empty(*_NOTHING), id="communication-empty", style=shown(False)),
-        ]
-    )
+    more = [address_store("communication"), html.Div(reading(), id="communication-preparing")]
+    return page_frame("communication", charts, empty(*_NOTHING), more)
 
 
 def link_limit(text: str, found: Analysis) -> tuple[tuple[float, str] | None, str]:

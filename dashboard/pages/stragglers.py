@@ -15,6 +15,7 @@ from ringtune.dashboard.components import (
     follow_address,
     follow_place,
     graph,
+    page_frame,
     problems,
     shown,
 )
@@ -65,17 +66,13 @@ def layout(_context: Context, route: Route) -> html.Div:
         card("Lateness by rank and step", html.Div([buttons, graph("stragglers-map", 260)]), _HINT),
         html.Div(id="stragglers-tables"),
     ]
-    return html.Div(
-        [
-            html.Div(id="stragglers-problems"),
-            address_store("stragglers"),
-            dcc.Store(id="stragglers-steps", data=_steps_of(route)),
-            dcc.Store(id="stragglers-zoom"),
-            html.Div(reading(), id="stragglers-preparing"),
-            html.Div(dmc.Stack(charts, gap="md"), id="stragglers-charts", style=shown(False)),
-            html.Div(empty(*_NOTHING), id="stragglers-empty", style=shown(False)),
-        ]
-    )
+    more = [
+        address_store("stragglers"),
+        dcc.Store(id="stragglers-steps", data=_steps_of(route)),
+        dcc.Store(id="stragglers-zoom"),
+        html.Div(reading(), id="stragglers-preparing"),
+    ]
+    return page_frame("stragglers", charts, empty(*_NOTHING), more)
 
 
 def _steps_of(route: Route) -> list[int] | None:

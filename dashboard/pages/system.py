@@ -7,7 +7,7 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, html, no_update
 
-from ringtune.dashboard.components import card, empty, graph, problems, shown, stat, stats
+from ringtune.dashboard.components import card, empty, graph, page_frame, problems, shown, stat, stats
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import system as data
 from ringtune.dashboard.data.system import System
@@ -40,13 +40,7 @@ def layout(_context: Context, _route: Route) -> html.Div:
         "Once a second every rank notes what its process and its machine use, if the job was started so:",
         "ringtune run -np 2 python train.py",
     )
-    return html.Div(
-        [
-            html.Div(id="system-problems"),
-            html.Div(dmc.Stack(charts, gap="md"), id="system-charts", style=shown(False)),
-            html.Div(nothing, id="system-empty", style=shown(False)),
-        ]
-    )
+    return page_frame("system", charts, nothing)
 
 
 def drawn(found: System, scheme: Scheme) -> dict[str, Any]:
