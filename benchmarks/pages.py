@@ -1,8 +1,9 @@
-"""``ringtune bench dashboard``: the timeline's page in a real browser, on traces of 0.1, 1 and 10 million events.
+"""``ringtune bench dashboard``: pages of a timeline in a real browser, on traces of 0.1, 1 and 10 million events.
 
 The dashboard runs as users start it, in a process of its own; the browser is headless. *First paint* is from asking for
 the page to the first spans on it. *Answer* is from the browser's request after a zoom or a pan to the last byte of the
 answer, as the browser measures it; *drawn* is from the answer to the end of drawing. *Payload* is the answer's size.
+Of the pages of analyses, first paint is to their first figures, and answers are those to one of their controls.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -58,6 +59,30 @@ _ANSWERS = """
 """
 
 
+@dataclass(frozen=True)
+class AnalysisPage:
+    """A page of analyses: its address behind a run's, what is there once it is drawn, a control, what is done to it."""
+
+    name: str
+    ready: str
+    control: str
+    act: Callable[[Any, int], None]
+
+
+TURNS = 8
+"""How often the control of a page of analyses is used."""
+PAGES = (
+    AnalysisPage("stragglers", "#stragglers-map .heatmaplayer image", "#stragglers-all", lambda one, _: one.click()),
+    AnalysisPage(
+        "communication",
+        "#communication-bandwidth .scatterlayer .trace",
+        "#communication-link",
+        lambda one, turn: one.fill(f"{turn + 1}GB/s"),
+    ),
+    AnalysisPage("compare", "#compare-table tbody tr", "#compare-step", lambda one, turn: one.fill(str(10 + turn))),
+)
+
+
 @dataclass
 class PageFigures:
     """What was measured on one trace; times in milliseconds, sizes in bytes."""
@@ -68,6 +93,7 @@ class PageFigures:
     answer_ms: list[float] = field(default_factory=list)
     drawn_ms: list[float] = field(default_factory=list)
     payload_bytes: list[int] = field(default_factory=list)
+    analyses: dict[str, PageFigures] = field(default_factory=dict)
 
 
 @click.command("dashboard")
@@ -80,7 +106,7 @@ class PageFigures:
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
 def dashboard_command(events: str, moves: int, folder: Path | None, json_file: Path | None) -> None:
-    """First paint, zoom latency and payload of the timeline's page. Needs Playwright and Chromium."""
+    """First paint, zoom latency and payload of the pages of a timeline. Needs Playwright and Chromium."""
     console, counts = open_console(), [parse_count(word) for word in events.split(",")]
     with ExitStack() as stack:
         place = folder or stack.enter_context(scratch_folder())
@@ -88,6 +114,7 @@ def dashboard_command(events: str, moves: int, folder: Path | None, json_file: P
         address = stack.enter_context(_dashboard(place))
         measured = [_measure(address, run, PageFigures(count), moves) for count, run in zip(counts, runs, strict=True)]
     console.print(_table(measured))
+    console.print(_analyses_table(measured))
     if json_file is not None:
         document = {"benchmark": "dashboard", "moves": moves, "traces": [asdict(one) for one in measured]}
         runfolder.write_json(json_file, document)
@@ -138,27 +165,79 @@ def _dashboard(place: Path) -> Iterator[str]:
 def _measure(address: str, run: Path, figures: PageFigures, moves: int) -> PageFigures:
     from playwright.sync_api import sync_playwright
 
-    page_of_run = address + routes.href(routes.Route("timeline", run.name))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(chromium()), args=list(CHROMIUM_ARGUMENTS))
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-        begun = time.perf_counter()
-        page.goto(page_of_run)
-        page.wait_for_selector(_SPANS, state="attached", timeout=PREPARE_S * 1000)
-        figures.prepare_s = time.perf_counter() - begun
-        for _ in range(PAINTS):
-            page.close()
-            # A context of its own: nothing is in the browser's cache, not even the scripts.
-            page = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}).new_page()
-            begun = time.perf_counter()
-            page.goto(page_of_run)
-            page.wait_for_selector(_SPANS, state="attached")
-            figures.first_paint_ms.append(1000 * (time.perf_counter() - begun))
-        page.wait_for_timeout(500)
-        page.evaluate(_LISTEN)
-        for number in range(moves):
-            _move(page, number, figures)
+        figures.prepare_s = _prepared(browser, address, run)
+        _timeline(browser, _page_of(address, run), figures, moves)
+        twin = _twin(run)
+        _prepared(browser, address, twin)
+        for one in PAGES:
+            both = {"a": run.name, "b": twin.name} if one.name == "compare" else {}
+            route = routes.Route(one.name, "" if both else run.name, both)
+            figures.analyses[one.name] = _analysis(browser, address + routes.href(route), one, figures.events)
         browser.close()
+    return figures
+
+
+def _page_of(address: str, run: Path) -> str:
+    return address + routes.href(routes.Route("timeline", run.name))
+
+
+def _prepared(browser: Any, address: str, run: Path) -> float:
+    """Wait until a run's timeline is prepared, and return the seconds from asking for it to its first spans."""
+    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+    begun = time.perf_counter()
+    page.goto(_page_of(address, run))
+    page.wait_for_selector(_SPANS, state="attached", timeout=PREPARE_S * 1000)
+    took = time.perf_counter() - begun
+    page.close()
+    return took
+
+
+def _paint(browser: Any, address: str, ready: str, figures: PageFigures) -> Any:
+    """Open a page with nothing in the browser's cache, not even the scripts, and return it once it is drawn."""
+    page = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}).new_page()
+    begun = time.perf_counter()
+    page.goto(address)
+    page.wait_for_selector(ready, state="attached", timeout=PREPARE_S * 1000)
+    figures.first_paint_ms.append(1000 * (time.perf_counter() - begun))
+    page.wait_for_timeout(500)
+    return page
+
+
+def _timeline(browser: Any, address: str, figures: PageFigures, moves: int) -> None:
+    for _ in range(PAINTS - 1):
+        _paint(browser, address, _SPANS, figures).close()
+    page = _paint(browser, address, _SPANS, figures)
+    page.evaluate(_LISTEN)
+    for number in range(moves):
+        _move(page, number, figures)
+    page.close()
+
+
+def _twin(run: Path) -> Path:
+    """Make a second run with the same timeline, which takes no room on the disk, or find it."""
+    twin = run.with_name(f"{run.name}-twin")
+    if not layout.is_run(twin):
+        twin.mkdir(exist_ok=True)
+        os.link(layout.timeline_file(run), layout.timeline_file(twin))
+        layout.run_file(twin).write_bytes(layout.run_file(run).read_bytes())
+    return twin
+
+
+def _analysis(browser: Any, address: str, about: AnalysisPage, events: int) -> PageFigures:
+    """Open a page of analyses several times, and use its control."""
+    figures = PageFigures(events)
+    for paint in range(PAINTS):
+        page = _paint(browser, address, about.ready, figures)
+        figures.payload_bytes += [int(one[1]) for one in page.evaluate(_ANSWERS, 0)]
+        for turn in range(TURNS if paint == PAINTS - 1 else 0):
+            since = page.evaluate("performance.now()")
+            about.act(page.locator(about.control), turn)
+            answers = _answers(page, since)
+            figures.answer_ms += [one[0] for one in answers]
+            figures.payload_bytes += [int(one[1]) for one in answers]
+        page.close()
     return figures
 
 
@@ -218,4 +297,18 @@ def _table(measured: list[PageFigures]) -> Table:
         for values in (one.answer_ms, one.drawn_ms):
             row += [f"{np.quantile(values, q):.0f} ms" if values else "-" for q in (0.5, 0.95)]
         table.add_row(*row, format_bytes(max(one.payload_bytes, default=0)))
+    return table
+
+
+def _analyses_table(measured: list[PageFigures]) -> Table:
+    table = Table(title="Pages of analyses", title_justify="left")
+    heads = ("events", "page", "opened first", "first paint", "answer: median", "largest", "payload: largest")
+    for word in heads:
+        table.add_column(word, justify="right")
+    for one in measured:
+        for name, page in one.analyses.items():
+            first, later = page.first_paint_ms[0], page.first_paint_ms[1:] or page.first_paint_ms
+            answers = [f"{np.median(page.answer_ms):.0f} ms", f"{max(page.answer_ms):.0f} ms"] if page.answer_ms else []
+            row = [f"{first:.0f} ms", f"{np.median(later):.0f} ms", *(answers or ["-", "-"])]
+            table.add_row(f"{one.events:,}", name, *row, format_bytes(max(page.payload_bytes, default=0)))
     return table
