@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,8 +21,11 @@ from threadpoolctl import threadpool_limits
 
 from ringtune import layout, runfolder
 from ringtune.benchmarks.progress import open_console
+from ringtune.benchmarks.published import read_profile
+from ringtune.benchmarks.testbed import Shape
 from ringtune.benchmarks.tuning.landscapes import NOISES, Landscape, modelled, read_grid, synthetic
 from ringtune.benchmarks.tuning.procedures import PROCEDURES
+from ringtune.benchmarks.tuning.recording import record
 from ringtune.benchmarks.tuning.session import COLD, RINGTUNE, Outcome, play
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.knobs import Knobs
@@ -166,8 +169,19 @@ def _print(outcomes: Sequence[Outcome], console: Console) -> None:
 )
 @click.option("--require", is_flag=True, help="Exit 1 when ringtune misses what is required of it.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
+@click.option(
+    "--record",
+    "grid",
+    nargs=4,
+    metavar="HOSTS SLOTS RATE PROFILE",
+    help="Measure a landscape on network namespaces instead (root), into --json: ranks on hosts, links, the step.",
+)
+@click.option("--scale", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="--record: share of the bytes.")
 def tuner(profiles: Path | None, pattern: str, json_file: Path | None, **values: Any) -> int:
     """Tune jobs whose best setting is known, beside other ways to search; nothing is measured, any machine will do."""
+    if values["grid"]:
+        _measure(profiles, json_file, values["grid"], values["scale"])
+        return 0
     procedures = _procedures(values["procedures"])
     seeds = range(values["first_seed"], values["first_seed"] + values["seeds"])
     places = landscapes(profiles, pattern)
@@ -187,6 +201,22 @@ def tuner(profiles: Path | None, pattern: str, json_file: Path | None, **values:
     if said:
         raise RingtuneError("; ".join(said))
     return 0
+
+
+def _measure(profiles: Path | None, json_file: Path | None, asked: Sequence[str], scale: float) -> None:
+    """Record a landscape and write it.
+
+    Raises:
+        UsageError: Something that it needs is not given.
+        RingtuneError: It cannot be measured here.
+    """
+    hosts, slots, rate, profile = asked
+    if profiles is None or json_file is None or not (hosts.isdigit() and slots.isdigit() and int(hosts) * int(slots)):
+        raise UsageError("--record HOSTS SLOTS RATE PROFILE needs whole numbers, --profiles FOLDER and --json FILE")
+    shape, work = Shape(int(hosts), int(slots)), read_profile(profiles, profile)
+    lighter = tuple(replace(one, bytes=max(4, round(one.bytes * scale) // 4 * 4)) for one in work.gradients)
+    name = f"{profile} times {scale:g}, {hosts} x {slots} at {rate}"
+    runfolder.write_json(json_file, record(name, shape, rate, replace(work, gradients=lighter)))
 
 
 def read_record(path: Path) -> list[Outcome]:

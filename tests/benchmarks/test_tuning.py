@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from ringtune.benchmarks.tuning.command import missed, tuner
 from ringtune.benchmarks.tuning.landscapes import GridJob, Landscape, read_grid, synthetic
 from ringtune.benchmarks.tuning.procedures import PROCEDURES
+from ringtune.benchmarks.tuning.recording import grid
 from ringtune.benchmarks.tuning.session import Outcome, play
 from ringtune.errors import UsageError
 from ringtune.knobs import Knobs
@@ -98,3 +99,22 @@ def test_unknown_names_are_refused() -> None:
     for words in (["--landscapes", "nowhere"], ["--procedures", "guessing"]):
         done = CliRunner().invoke(tuner, words)
         assert isinstance(done.exception, UsageError)
+
+
+def test_a_recorded_point_is_the_median_of_the_slowest_ranks_settled_steps() -> None:
+    """Two passes; the first two steps after a change are long and count for nothing."""
+    asked: list[Knobs] = []
+
+    def play_steps(knobs: Knobs, steps: int) -> list[list[int]]:
+        asked.append(knobs)
+        length = knobs.fusion_bytes + knobs.cycle_time_ns
+        return [[10**9, 10**9] + [length] * (steps - 2), [1, 1] + [length + 7] * (steps - 2)]
+
+    assert grid(play_steps, [1000, 2000], [10, 20]) == [[1017.0, 1027.0], [2017.0, 2027.0]]
+    assert len(asked) == 8 and len(set(asked)) == 4
+
+
+@pytest.mark.parametrize("asked", [("two", "1"), ("0", "1")])
+def test_a_recording_needs_ranks_and_files(asked: tuple[str, str]) -> None:
+    done = CliRunner().invoke(tuner, ["--record", *asked, "1gbit", "resnet50"], standalone_mode=False)
+    assert isinstance(done.exception, UsageError) and "--record HOSTS SLOTS RATE PROFILE" in str(done.exception)
