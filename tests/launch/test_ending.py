@@ -91,7 +91,8 @@ def test_second_interrupt_kills(jobs: Jobs) -> None:
     wait_for(lambda: all((jobs.folder / f"deaf-{rank}").exists() for rank in range(2)))
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
-    assert b"SIGINT passed on to 2 ranks" in process.stderr.readline()  # two signals at once would be one
+    # Two signals at once would be one. On one core a warning stands before the line.
+    assert any(b"SIGINT passed on to 2 ranks" in line for line in process.stderr)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=HANG_S)
     assert process.returncode == 128 + signal.SIGINT
