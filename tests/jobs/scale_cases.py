@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import torch
 
@@ -46,3 +47,15 @@ def control_messages(rounds: int) -> list[float]:
             hvd.allreduce(tensor, name="counted")
         found.append(float(session.require().runtime.counters()["control_messages"] - before) / rounds)
     return found
+
+
+def processor_time(size_bytes: int, calls: int) -> float:
+    """Return the processor seconds of this rank per blocking allreduce."""
+    tensor = torch.ones(size_bytes // 4)
+    name = f"burst.{size_bytes}"
+    hvd.allreduce_(tensor, name=name, op=hvd.Max)
+    hvd.barrier()
+    begin = time.process_time()
+    for _ in range(calls):
+        hvd.allreduce_(tensor, name=name, op=hvd.Max)
+    return (time.process_time() - begin) / calls

@@ -6,6 +6,7 @@ the work of all ranks on few cores: the limits below are ten times and more what
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import signal
@@ -21,6 +22,8 @@ from tests.jobs.launching import LOST_WITHIN_S, Job
 GetJob = Callable[..., Job]
 TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
 SIZES = pytest.mark.parametrize("size", [16, pytest.param(64, marks=pytest.mark.long)])
+BURSTS = {1 << 10: 20, 64 << 10: 10, 1 << 20: 5}  # bytes of an allreduce: how many make a burst
+COLLAPSE = 10.0  # ranks that starve each other by spinning: a hundred times what two ranks use, and more
 CLOSED_WITHIN_S = 9.0  # a rank that others need waits ten seconds for them
 
 
@@ -73,6 +76,18 @@ def test_a_killed_rank_is_told_to_all_within_two_seconds(victim: int, size: int,
         ((kind, message, raised_at),) = result
         assert kind == "PeerLost" and re.search(rf"rank {victim}\b", message), f"rank {number}: {message}"
         assert raised_at - killed_at < LOST_WITHIN_S, f"rank {number}"
+
+
+def test_more_ranks_than_cores_do_not_spin_each_other_off_them(fresh: GetJob) -> None:
+    # Processor time, which other load on the machine hardly changes: who spins uses what others need. Jobs take turns.
+    jobs = {size: fresh(size) for size in (2, 4, 8)}
+    used: dict[tuple[int, int], list[float]] = {}
+    for _ in range(2):
+        for (size_bytes, calls), (size, job) in itertools.product(BURSTS.items(), jobs.items()):
+            shares = job.run(scale_cases.processor_time, 60.0, size_bytes=size_bytes, calls=calls)
+            used.setdefault((size_bytes, size), []).append(sum(shares) / size)
+    for (size_bytes, size), seconds in used.items():
+        assert min(seconds) < COLLAPSE * min(used[size_bytes, 2]), f"{size} ranks, {size_bytes} bytes: {used}"
 
 
 @SIZES
