@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "base/clock.h"
 #include "collective/communicator.h"
 #include "collective/shared_allreduce.h"
 #include "control/actions.h"
@@ -80,11 +79,10 @@ class Executor {
   void record_start(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns);
   void record_tensors(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns);
   void record_await(const Request& request, const BatchContext& context, std::int64_t end_ns, int rank);
-  // A batch's copies, one tensor after another: while recording each is timed, else all together.
+  // A batch's copies, one tensor after another.
   void begin_copies(Stage stage, const Request& first, const BatchContext& context);
   void copied(const Operation& operation) {
-    if (!recording_copies_) return;
-    recorder_.add(trace_name(tracer_, *operation.prepared), operation.prepared->bytes, now_ns());
+    if (recording_copies_) recorder_.copied(trace_name(tracer_, *operation.prepared), operation.prepared->bytes);
   }
   void end_copies();
   // execute_reduce.cc

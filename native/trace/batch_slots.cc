@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/clock.h"
 #include "trace/tracer.h"
 
 namespace ringtune {
@@ -92,7 +93,7 @@ std::uint64_t count_spans(std::span<const Span> slots) noexcept {
 
 void BatchRecorder::begin(const Span& about, std::int64_t start_ns) {
   about_ = about;
-  start_ns_ = start_ns;
+  start_ns_ = timed_ns_ = start_ns;
 }
 
 void BatchRecorder::add(std::uint32_t name_id, std::uint64_t bytes, std::int64_t at_ns) {
@@ -100,11 +101,31 @@ void BatchRecorder::add(std::uint32_t name_id, std::uint64_t bytes, std::int64_t
   bytes_.push_back(bytes);
   at_ns_.push_back(at_ns);
   if (names_.size() < kMostTensors) return;
-  finish();
+  record();
   if (copies()) start_ns_ = at_ns;
 }
 
+void BatchRecorder::share_out() {
+  const std::int64_t end_ns = now_ns();
+  const double per_byte =
+      static_cast<double>(end_ns - timed_ns_) / static_cast<double>(std::max<std::uint64_t>(1, untimed_bytes_));
+  std::uint64_t before = 0;
+  for (const auto& [name_id, bytes] : untimed_) {
+    before += bytes;
+    const auto part_ns = static_cast<std::int64_t>(per_byte * static_cast<double>(before));
+    add(name_id, bytes, before == untimed_bytes_ ? end_ns : timed_ns_ + part_ns);
+  }
+  untimed_.clear();
+  untimed_bytes_ = 0;
+  timed_ns_ = end_ns;
+}
+
 void BatchRecorder::finish() {
+  if (!untimed_.empty()) share_out();
+  record();
+}
+
+void BatchRecorder::record() {
   if (names_.empty()) return;
   if (names_.size() > 1 && pack()) {
     tracer_.record(slots_);

@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "trace/event_text.h"
@@ -75,12 +76,22 @@ class BatchRecorder {
   void begin(const Span& about, std::int64_t start_ns);
   /// `at_ns`: when it was submitted, or its copy was done.
   void add(std::uint32_t name_id, std::uint64_t bytes, std::int64_t at_ns);
+  /// Its copy is done now. Looks at the clock every kTimedBytes: what lies between is shared out by bytes.
+  void copied(std::uint32_t name_id, std::uint64_t bytes) {
+    untimed_.emplace_back(name_id, bytes);
+    untimed_bytes_ += bytes;
+    if (untimed_bytes_ >= kTimedBytes) share_out();
+  }
   void finish();
 
+  /// A look at the clock takes as long as copying 1 KiB does: one a tensor would be seen in the time of small ones.
+  static constexpr std::uint64_t kTimedBytes = 32 << 10;
   static constexpr std::size_t kMostTensors = 4096;  // of one event: it stays well below a block that fits in memory
 
  private:
   [[nodiscard]] bool copies() const noexcept { return about_.stage != Stage::kNegotiate; }
+  void share_out();
+  void record();
   [[nodiscard]] bool pack();
   [[nodiscard]] bool pack_batch(const TensorList& list);
   [[nodiscard]] bool pack_copies(const TensorList& list);
@@ -94,6 +105,9 @@ class BatchRecorder {
   std::vector<std::uint32_t> names_;
   std::vector<std::uint64_t> bytes_;
   std::vector<std::int64_t> at_ns_;
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> untimed_;  // copies since the last look at the clock
+  std::uint64_t untimed_bytes_ = 0;
+  std::int64_t timed_ns_ = 0;  // that look
   std::vector<Span> slots_;
   BatchWords words_{};
 };

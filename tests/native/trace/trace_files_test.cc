@@ -8,12 +8,12 @@
 
 #include <array>
 #include <cstdio>
-#include <functional>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "json_reader.h"
+#include "part_lines.h"
 #include "trace/sink.h"
 #include "trace/tracer.h"
 
@@ -22,11 +22,11 @@ namespace {
 
 using testing::events_of;
 using testing::is_json_array;
+using testing::kHeader;
+using testing::kHeaderEvents;
+using testing::lines_of;
 using testing::read_file;
 using testing::TemporaryFile;
-
-const PartHeader kHeader{1, 4, "node", "job"};
-constexpr std::size_t kHeaderEvents = 2 + 2 * kStageCount + 1;
 
 struct Tensor {
   const char* name;
@@ -45,17 +45,6 @@ void record_batch(Tracer& tracer, std::uint32_t batch, std::initializer_list<Ten
                  tensor.submitted_ns);
   }
   recorder.finish();
-}
-
-/// The lines of a part after its header.
-std::vector<std::string> lines_of(const std::function<void(Tracer&)>& record, TracerOptions options = {}) {
-  const TemporaryFile file;
-  Tracer tracer(options);
-  tracer.start(make_chrome_sink({.path = file.path()}, kHeader));
-  record(tracer);
-  tracer.stop();
-  const auto events = events_of(read_file(file.path()));
-  return {events.begin() + kHeaderEvents, events.end()};
 }
 
 TEST(TraceBatch, IsOneEventThatNamesAListOfTensors) {
@@ -160,69 +149,6 @@ TEST(TraceBatch, ListsAreBounded) {
     }
   });
   EXPECT_EQ(lines.size(), 2 * TensorLists::kMostLists + 4 + 1);  // the last batch: four spans
-}
-
-/// As the executor records copies: of three tensors, the first from 1000 on.
-void record_copies(Tracer& tracer, Stage stage, std::array<std::int64_t, 3> done_ns) {
-  Span about{0, 0, 0, 0, 7, 5, 1, stage, 0};
-  about.dtype = 7;
-  BatchRecorder recorder(tracer);
-  recorder.begin(about, 1000);
-  for (std::size_t i = 0; i < 3; ++i) recorder.add(tracer.intern(std::string(1, "bcd"[i])), 64 * (i + 1), done_ns[i]);
-  recorder.finish();
-}
-
-TEST(TraceCopies, AreOneEventThatNamesTheListOfTheBatch) {
-  const auto lines = lines_of([](Tracer& tracer) {
-    record_copies(tracer, Stage::kCopyIn, {1200, 1200, 1500});
-    record_batch(tracer, 7, {{"b", 1000}, {"c", 1250}, {"d", 1100}});
-    record_copies(tracer, Stage::kCopyOut, {1001, 1003, 1006});
-  });
-  ASSERT_EQ(lines.size(), 5U);
-  EXPECT_EQ(lines[0].find(R"({"name":"ringtune_tensors")"), 0U);
-  EXPECT_EQ(lines[1], R"({"name":"MEMCPY_IN_FUSION_BUFFER","cat":"copy_in","ph":"X","pid":1,"tid":2,"ts":1.000,)"
-                      R"("dur":0.500,"args":{"tensors":1,"copied":[200,0,300],"dtype":"float32",)"
-                      R"("batch":7,"step":5,"epoch":1}})");
-  EXPECT_NE(lines[2].find("\"tensors\":1,\"submitted\""), std::string::npos);
-  EXPECT_EQ(lines[3], R"({"name":"MEMCPY_OUT_FUSION_BUFFER","cat":"copy_out","ph":"X","pid":1,"tid":4,"ts":1.000,)"
-                      R"("dur":0.006,"args":{"tensors":1,"copied":[1,2,3],"dtype":"float32",)"
-                      R"("batch":7,"step":5,"epoch":1}})");
-  EXPECT_NE(lines[4].find("\"recorded\":12,\"dropped\":0"), std::string::npos);
-}
-
-TEST(TraceCopies, TooLongForTheirWordsAreSpansEach) {
-  const std::int64_t far = 6'000'000'000;
-  const auto lines = lines_of([&](Tracer& tracer) { record_copies(tracer, Stage::kCopyIn, {2000, far, far + 1000}); });
-  ASSERT_EQ(lines.size(), 4U);
-  EXPECT_NE(lines[0].find(R"("ts":1.000,"dur":1.000,"args":{"tensor":"b","bytes":64,)"), std::string::npos);
-  EXPECT_NE(lines[1].find(R"("ts":2.000,"dur":5999998.000,"args":{"tensor":"c","bytes":128,)"), std::string::npos);
-  EXPECT_NE(lines[2].find(R"("ts":6000000.000,"dur":1.000,"args":{"tensor":"d","bytes":192,)"), std::string::npos);
-}
-
-TEST(TraceCopies, OfThousandsGoOnWhereTheEventBeforeEnded) {
-  const auto lines = lines_of([](Tracer& tracer) {
-    BatchRecorder recorder(tracer);
-    recorder.begin({0, 0, 0, 0, 1, 5, 1, Stage::kCopyOut, 0}, 1000);
-    for (std::int64_t i = 1; i <= 5000; ++i) recorder.add(tracer.intern("b"), 4, 1000 + 2 * i);
-    recorder.finish();
-  });
-  ASSERT_EQ(lines.size(), 5U);  // two lists
-  EXPECT_NE(lines[1].find(R"("ts":1.000,"dur":8.192,)"), std::string::npos);
-  EXPECT_NE(lines[3].find(R"("ts":9.192,"dur":1.808,)"), std::string::npos);
-  EXPECT_NE(lines[4].find("\"recorded\":5000,\"dropped\":0"), std::string::npos);
-}
-
-TEST(TraceCopies, WithoutRoomAreCountedOneByOne) {
-  const auto lines = lines_of(
-      [](Tracer& tracer) {
-        BatchRecorder recorder(tracer);
-        recorder.begin({0, 0, 0, 0, 1, 5, 1, Stage::kCopyIn, 0}, 1000);
-        for (std::int64_t i = 1; i <= 100; ++i) recorder.add(tracer.intern("b"), 4, 1000 + i);
-        recorder.finish();
-      },
-      {.ring_spans = 4});
-  ASSERT_EQ(lines.size(), 1U);
-  EXPECT_NE(lines[0].find("\"recorded\":0,\"dropped\":100"), std::string::npos);
 }
 
 TEST(TraceFiles, FollowOneAnotherWhenTheyHaveTheirSize) {
