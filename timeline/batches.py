@@ -48,6 +48,8 @@ class BatchTable:
 
     def last_submits(self) -> tuple[Codes, Ints]:
         """Per batch: column of the rank whose submission all waited for, and the latest submission of the others."""
+        if not self.submit.size:
+            return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
         last = np.where(self.awaited >= 0, self.awaited, self.submit.argmax(axis=1))
         others = self.submit.copy()
         others[np.arange(len(others)), last] = MISSING

@@ -129,6 +129,11 @@ class _Walk:
                 self.ranks[rank] = _RankIndex(steps, table, columns.get(rank))
         if not self.ranks:
             raise RingtuneError("no spans: nothing to follow; record a timeline with `ringtune run --timeline`")
+        if not any(index.steps.knows_waiting for index in self.ranks.values()):
+            raise RingtuneError(
+                "no waits in the trace: a critical path needs steps and waits of every rank; "
+                "record with `ringtune run --timeline`, or give PyTorch's traces of all ranks"
+            )
         self.start = min(int(index.steps.begin[0]) for index in self.ranks.values())
         self.found: list[Stretch] = []
         self.at = 0
@@ -254,7 +259,7 @@ def critical_path(trace: Trace) -> CriticalPath:
     """Find the critical path of a trace of one or several ranks.
 
     Raises:
-        RingtuneError: The trace holds no spans.
+        RingtuneError: The trace holds no spans, or does not say when ranks waited.
     """
     table = batch_table(trace)
     walk = _Walk(trace, table)

@@ -78,7 +78,7 @@ def efficiency(trace: Trace, reference: Trace | None = None) -> Efficiency:
     """
     ranks = [steps for rank in trace.ranks if (steps := rank_steps(trace, rank)) is not None]
     useful = {steps.rank: _useful(steps) for steps in ranks}
-    if not useful or not max(useful.values()):
+    if not any(steps.knows_waiting for steps in ranks) or not max(useful.values()):
         raise RingtuneError(
             "no computing in the trace: efficiency needs steps and waits of every rank; "
             "record with `ringtune run --timeline`, or give PyTorch's traces of all ranks"

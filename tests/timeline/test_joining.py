@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from ringtune.errors import RingtuneError
+from ringtune.timeline.comparison import compare
 from ringtune.timeline.critical import critical_path
+from ringtune.timeline.database import query
 from ringtune.timeline.generate import Schedule, generate
 from ringtune.timeline.inputs import load
 from ringtune.timeline.merge import merge
@@ -86,6 +88,52 @@ def test_ranks_of_nccl_are_joined_and_analysed(tmp_path: Path) -> None:
     assert path.causes["transfer"] == STEPS * MOVE_US * 1000
     factors = efficiency(trace)
     assert factors.runtime_ns - factors.ideal_ns == STEPS * MOVE_US * 1000
+
+
+def test_profiles_are_compared_and_asked(tmp_path: Path) -> None:
+    trace = load([kineto(tmp_path, rank) for rank in (0, 1)])
+    found = compare(trace, trace)
+    steps, us = {(change.kind, change.what): change for change in found.changes}, 1000
+    assert {key: (change.first_ns, change.second_ns) for key, change in steps.items()} == {
+        ("step", "step"): (STEP_US * us,) * 2,
+        ("compute", "rank 0"): ((STEP_US - LATE_US - MOVE_US) * us,) * 2,
+        ("compute", "rank 1"): ((STEP_US - MOVE_US) * us,) * 2,
+        ("waiting", "rank 0"): ((LATE_US + MOVE_US) * us,) * 2,
+        ("waiting", "rank 1"): (MOVE_US * us,) * 2,
+        ("stage", "communicate"): ((LATE_US / 2 + MOVE_US) * us,) * 2,  # a rank
+    }
+    pytest.importorskip("duckdb")
+    answer = query(trace, "select rank, sum(duration_ns) from spans where stage = 'communicate' group by 1 order by 1")
+    assert answer.rows == ((0, STEPS * (LATE_US + MOVE_US) * us), (1, STEPS * MOVE_US * us))
+
+
+def test_what_horovods_timeline_does_not_say_is_named(tmp_path: Path) -> None:
+    trace = read(write_json(tmp_path / "hvd.json", horovod_events()))
+    for analysis in (critical_path, efficiency):
+        with pytest.raises(RingtuneError, match=r"in the trace: .* needs steps and waits of every rank"):
+            analysis(trace)
+    with pytest.raises(RingtuneError, match="no batch that two ranks ran together"):
+        stragglers(trace)
+    with pytest.raises(RingtuneError, match="0 steps; a comparison draws steps"):
+        compare(trace, trace)
+    pytest.importorskip("duckdb")
+    answer = query(
+        trace, "select stage, sum(duration_ns) from spans where tensor = 'allreduce.a' group by 1 order by 1"
+    )
+    assert answer.rows == (
+        ("communicate", 17_000),
+        ("copy_in", 2_000),
+        ("copy_out", 1_000),
+        ("negotiate", 31_000),
+        ("other", 22_000),
+    )
+
+
+def test_a_trace_of_something_else_has_no_critical_path(tmp_path: Path) -> None:
+    trace = read(write_json(tmp_path / "other.json", [{"name": "x", "ph": "X", "pid": 1, "tid": 1, "ts": 0, "dur": 5}]))
+    for analysis in (critical_path, efficiency):
+        with pytest.raises(RingtuneError, match=r"in the trace: .* needs steps and waits of every rank"):
+            analysis(trace)
 
 
 def test_joined_traces_are_written_and_read_back(tmp_path: Path) -> None:
