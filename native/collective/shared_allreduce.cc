@@ -12,9 +12,13 @@ namespace {
 
 // Below this a second exchange costs more than to reduce everything everywhere.
 constexpr std::size_t kFlatBytes = 8 << 10;
-// A message is cut at least this often, so that the members work at the same time, but not below the smallest piece.
-constexpr std::size_t kLeastPieces = 4;
-constexpr std::size_t kSmallestPiece = 8 << 10;
+// A message is cut at least this often, so that the members work at the same time, but not below the smallest piece:
+// each piece costs a hand-over.
+constexpr std::size_t kLeastPieces = 2;
+constexpr std::size_t kSmallestPiece = 16 << 10;
+// Of a message that leaves the caches anyway, the slots at least are to stay there.
+constexpr std::size_t kLargeMessage = 4 << 20;
+constexpr std::size_t kPieceOfLarge = 128 << 10;
 constexpr std::size_t kPartAlignment = 64;  // parts of different members do not share cache lines
 constexpr int kMostMembers = 1024;
 
@@ -86,7 +90,8 @@ class SharedAllreduce::Round {
     const std::size_t bytes = total_ * element_;
     std::size_t wanted = std::max((bytes + kLeastPieces - 1) / kLeastPieces, kSmallestPiece);
     wanted = (wanted + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
-    return std::min(wanted, slot) / element_;
+    const std::size_t most = bytes > kLargeMessage ? std::min(slot, kPieceOfLarge) : slot;
+    return std::min(wanted, most) / element_;
   }
   [[nodiscard]] std::size_t elements_of(std::size_t piece) const noexcept {
     return std::min(piece_, total_ - piece * piece_);

@@ -36,7 +36,7 @@ inline constexpr std::size_t kArenaCounters = 3;
 inline constexpr std::uint64_t kArenaTokens = 4;  // votes of as many rounds can be read at a time
 
 struct ArenaOptions {
-  std::size_t slot_bytes = 128 << 10;
+  std::size_t slot_bytes = 512 << 10;
   std::size_t slots = 4;             // of each of the two sets
   std::int64_t spin_ns = 0;          // how long a wait looks before it sleeps
   std::int64_t idle_timeout_ns = 0;  // a wait that lasts longer throws Timeout; 0 = never
