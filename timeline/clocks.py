@@ -122,7 +122,7 @@ def _line(at: Ints, offsets: Ints, errors: Ints) -> HostOffset | None:
     level = np.average(offset, weights=weight)
     spread = float(np.sum(weight * (moment - middle) ** 2))
     drift = float(np.sum(weight * (moment - middle) * (offset - level)) / spread)
-    steady = bool(np.all(np.abs(offset - level) <= bound))  # the samples may be those of a clock without drift
+    steady = float((offset - bound).max()) <= float((offset + bound).min())  # a clock without drift fits all samples
     if abs(drift) > (_USUAL_DRIFT if steady else _LARGEST_DRIFT):
         drift = 0.0  # of samples that lie close together: drawn out beyond them it would lead astray
     residuals = np.abs(offset - level - drift * (moment - middle))

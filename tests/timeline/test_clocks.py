@@ -95,6 +95,14 @@ def test_the_line_goes_on_beyond_its_samples() -> None:
     assert offset.at(last + 10_000_000_000) == pytest.approx(int(truth[-1]) + 1_000_000, abs=2)
 
 
+def test_samples_that_a_steady_clock_explains_are_not_drawn_out_as_drift() -> None:
+    """3 ms apart, and right within their bounds for an offset of 0: a line through them is 93 us off 0.1 s later."""
+    samples = [sample(1, 10**15, 900, 1_000), sample(1, 10**15 + 3_000_000, -1_900, 2_000)]
+    offset = host_offsets([part(0, "a"), part(1, "b")], samples)["b"]
+    assert offset.drift == 0.0 and offset.error_ns is not None
+    assert np.abs(offset(10**15 + np.array([-100_000_000, 0, 100_000_000]))).max() <= offset.error_ns
+
+
 def test_the_worst_round_trips_do_not_count() -> None:
     samples = [sample(1, 10**15 + turn * 10**9, 5_000, 1_000) for turn in range(6)]
     # Of 10 ms, as when the process lost its core: right within its bound, and useless.
