@@ -40,6 +40,8 @@ class BatchTable:
     bytes: Ints
     negotiated: Mask
     """The trace says when ranks submitted and agreed."""
+    planned: Mask
+    """It ran by the plan: a rank comes to it when it is through with the batch before."""
     awaited: Codes
     """Column of the rank that all others waited for and name, -1 where they do not."""
     awaited_ns: Ints
@@ -116,6 +118,7 @@ def batch_table(trace: Trace) -> BatchTable:
         step=runs.step[first],
         label=np.where(runs.tensor[first] > 0, runs.tensor[first], -1 - runs.name[first]).astype(np.int32),
         bytes=runs.bytes[first],
+        planned=np.bincount(row[runs.fact("plan") == 1], minlength=len(ids)) > 0,
         negotiated=~unheard.all(axis=1) if len(ranks) else np.zeros(len(ids), dtype=np.bool_),
         awaited=awaited,
         awaited_ns=awaited_ns,

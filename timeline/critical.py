@@ -3,14 +3,16 @@
 Found by walking backwards from the last rank's end. While a rank computes, the path stays on it. Where it waited, the
 path goes to the batch whose end released it: copied out, moved (from the moment the last rank had begun, on whose side
 the path goes on), copied in, queued (behind the batch before, where that was still running), negotiated (from the
-last submit, to whose rank the path goes; in a plan, from the submit of the rank that the others recorded they waited
-for: it came last, whatever the clocks make of it). The stretches tile the time from the job's begin to its end: their
-lengths add up to it exactly. They belong to the step that their rank was in.
+last submit, to whose rank the path goes). In a plan it is not negotiated but waits for the rank that comes last, which
+the others recorded, whatever the clocks make of it: it comes when it has submitted and is through with the batch
+before, where the path then goes on. The stretches tile the time from the job's begin to its end: their lengths add up
+to it exactly. They belong to the step that their rank was in.
 
 Causes: ``compute``; ``late`` = the part of compute after all other ranks had submitted: what they waited for this
 rank (in a step in which the rank itself did not wait, so that the path stays on it: after which all others were
-blocked, too); ``control`` = last submit until agreed; ``queue``, ``copy_in``, ``transfer``, ``copy_out`` as recorded;
-``wake`` = batch done until the caller went on; ``unknown`` = a wait that no recorded batch explains.
+blocked, too); ``control`` = last submit (in a plan: coming) until agreed; ``queue``, ``copy_in``, ``transfer``,
+``copy_out`` as recorded; ``wake`` = batch done until the caller went on; ``unknown`` = a wait that no recorded batch
+explains.
 """
 
 from __future__ import annotations
@@ -213,13 +215,43 @@ class _Walk:
             assert column is not None
             before = self._queued_behind(rank, row)
             if before is None:
-                break
+                rank, before = self._agreed(rank, row)
+            if before is None:
+                return rank
             row = before
-        last, others = int(self.last[row]), int(self.others[row])
-        to_blame = table.ranks[last] if table.awaited[row] >= 0 else rank
-        self._add("control", to_blame, int(table.submit[row, last]), row)
-        self.late_from = others if others != MISSING else None
-        return table.ranks[last]
+
+    def _agreed(self, rank: int, row: int) -> tuple[int, int | None]:
+        """Add control; return the rank that all waited for and the batch that it came from, None from computing."""
+        table, last, others = self.table, int(self.last[row]), int(self.others[row])
+        to_blame, before = rank, None
+        if table.planned[row]:
+            last = self._last_to_come(row)
+            to_blame, before = table.ranks[last], self._came_from(row, last)
+        came = table.done[before, last] if before is not None else table.submit[row, last]
+        self._add("control", to_blame, int(came), row)
+        if before is None:
+            self.late_from = others if others != MISSING else None
+        return table.ranks[last], before
+
+    def _last_to_come(self, row: int) -> int:
+        """Column of the rank that came last to a batch of a plan."""
+        table = self.table
+        if table.awaited[row] >= 0:
+            return int(table.awaited[row])
+        came = []
+        for column in range(len(table.ranks)):
+            before = self._came_from(row, column)
+            came.append(int(table.submit[row, column] if before is None else table.done[before, column]))
+        return came.index(max(came))
+
+    def _came_from(self, row: int, column: int) -> int | None:
+        """The batch that a rank was still busy with when it submitted this one's last tensor."""
+        table = self.table
+        if table.ranks[column] not in self.ranks or table.begin[row, column] == MISSING:
+            return None
+        before = self.ranks[table.ranks[column]].batch_done(int(table.begin[row, column]))
+        busy = before is not None and before != row and table.done[before, column] > table.submit[row, column]
+        return before if busy else None
 
     def _queued_behind(self, rank: int, row: int) -> int | None:
         """Add copying in and queueing; return the batch that was in the way, None when none was."""

@@ -179,18 +179,19 @@ class Rows:
         self.tensors: dict[str, int] = {"": 0}
         self.facts: dict[str, int] = {"": 0}
 
-    def add(self, stage: Stage, name: str, begin: int, end: int, *, tensor: str = "", facts: Sequence[int]) -> None:
-        """Add a span; facts = (bytes, batch, step, epoch)."""
+    def add(
+        self, stage: Stage, name: str, begin: int, end: int, *, tensor: str = "", facts: Sequence[int], text: str = ""
+    ) -> None:
+        """Add a span; facts = (bytes, batch, step, epoch), text = further ones as JSON."""
         name_code = self.names.setdefault(name, len(self.names))
         tensor_code = self.tensors.setdefault(tensor, len(self.tensors))
         size, batch, step, epoch = facts
-        self.rows.append((begin, end, int(stage), name_code, tensor_code, size, batch, step, epoch, 0))
+        text_code = self.facts.setdefault(text, len(self.facts))
+        self.rows.append((begin, end, int(stage), name_code, tensor_code, size, batch, step, epoch, text_code))
 
     def add_await(self, begin: int, end: int, peer: int, facts: Sequence[int]) -> None:
         """Add a wait for a rank before a batch of a plan; facts as for `add`."""
-        self.add(Stage.AWAIT, words.AWAIT_NAME, begin, end, facts=facts)
-        text = f'"plan":1,"peer":{peer}'
-        self.rows[-1] = (*self.rows[-1][:-1], self.facts.setdefault(text, len(self.facts)))
+        self.add(Stage.AWAIT, words.AWAIT_NAME, begin, end, facts=facts, text=f'"plan":1,"peer":{peer}')
 
     def table(self) -> SpanTable:
         """The spans in the order in which they ended, as the recorder writes them."""

@@ -4,8 +4,9 @@ Unlike `generate`, where all ranks begin a step together, every rank runs on its
 it carries into the next. Notation: rank r, step s, batch b. A rank computes, submits its tensors evenly spread over
 that time, waits until its last batch is out, updates, and begins the next step at once. A batch is agreed ``control``
 after its last submit on any rank, starts when the rank's earlier batch is out, is copied in, moves once all ranks have
-begun, ends ``transfer`` later, is copied out. In a plan it is agreed when the last rank has come to it, and the others
-record that they waited for that rank. Slow ranks are slow in one of these. Integer arithmetic throughout.
+begun, ends ``transfer`` later, is copied out. In a plan a rank comes to a batch when it has submitted it and is through
+with the one before; it is agreed when the last rank has come, and the others record that they waited for that rank.
+Slow ranks are slow in one of these. Integer arithmetic throughout.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Scenario:
     plan: bool = False
     """Batches run by a plan: ranks record whom they waited for."""
     slow_arrival: Mapping[int, int] = field(default_factory=dict)
-    """In a plan: how long after its last submit a rank comes to each batch."""
+    """In a plan: how much later than it could a rank comes to each batch."""
     hosts: tuple[str, ...] = ()
     clocks: Mapping[str, HostClock] = field(default_factory=dict)
     seed: int = 0
@@ -75,6 +76,8 @@ class ScenarioTruth:
     submit_ns: tuple[tuple[tuple[int, ...], ...], ...]
     end_ns: tuple[tuple[tuple[int, ...], ...], ...]
     agreed_ns: tuple[tuple[tuple[int, ...], ...], ...]
+    arrived_ns: tuple[tuple[tuple[int, ...], ...], ...]
+    """When each rank came to each batch: its last submit, in a plan also through with the batch before."""
     released_ns: tuple[tuple[int, ...], ...]
     """``released_ns[s][r]``: when the wait of step s ended on rank r."""
 
@@ -110,6 +113,7 @@ class _Simulation:
         self.useful = [0] * plan.ranks
         self.submits: list[tuple[tuple[int, ...], ...]] = []
         self.agreed: list[tuple[tuple[int, ...], ...]] = []
+        self.arrived: list[tuple[tuple[int, ...], ...]] = []
         self.ends: list[tuple[tuple[int, ...], ...]] = []
         self.released: list[tuple[int, ...]] = []
         self.free_of_charge = replace(
@@ -130,6 +134,7 @@ class _Simulation:
         self.submits.append(tuple(row[0] for row in table))
         self.agreed.append(tuple(row[1] for row in table))
         self.ends.append(tuple(row[2] for row in table))
+        self.arrived.append(tuple(row[3] for row in table))
         self._finish(plan, number, begins, compute_ns)
 
     def _submit(self, begin: int, compute_ns: int, batch: int, tensor: int) -> int:
@@ -139,11 +144,12 @@ class _Simulation:
 
     def _batch(
         self, plan: Scenario, place: tuple[int, int], submits: list[_Node], computing: tuple[list[int], list[int]]
-    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         ranks, copying = range(plan.ranks), plan.copy_ns * plan.tensors_per_batch
-        arrived = [node.at_ns + plan.slow_arrival.get(node.rank, 0) for node in submits]
-        last = min(submits, key=lambda node: (-arrived[node.rank], node.rank))
-        others = max((node.at_ns for node in submits if node is not last), default=last.at_ns)
+        ready = [self._ready(node) for node in submits]
+        arrived = [node.at_ns + plan.slow_arrival.get(node.rank, 0) for node in ready]
+        last = min(ready, key=lambda node: (-arrived[node.rank], node.rank))
+        others = max((node.at_ns for node in submits if node.rank != last.rank), default=last.at_ns)
         decided = arrived[last.rank] + plan.control_ns
         to_blame = [last.rank if plan.plan else rank for rank in ranks]
         agreed = [
@@ -168,7 +174,13 @@ class _Simulation:
             if not self.ideal:
                 times = (agreed[rank].at_ns, begun[rank].at_ns, ends[rank].at_ns)
                 self._record(rank, place, (computing[0][rank], computing[1][rank]), times)
-        return tuple(n.at_ns for n in submits), tuple(n.at_ns for n in agreed), tuple(n.at_ns for n in ends)
+        submitted, heard, ended = (tuple(node.at_ns for node in row) for row in (submits, agreed, ends))
+        return submitted, heard, ended, tuple(arrived)
+
+    def _ready(self, submit: _Node) -> _Node:
+        """What a rank comes to a batch from: its last submit, or in a plan the batch before, which is over later."""
+        before = self.free[submit.rank]
+        return before if self.plan.plan and before is not None and before.at_ns > submit.at_ns else submit
 
     def _record(
         self, rank: int, place: tuple[int, int], computing: tuple[int, int], times: tuple[int, int, int]
@@ -187,7 +199,8 @@ class _Simulation:
             rows.add(Stage.COPY_OUT, words.COPY_OUT_NAME, came_out, came_out + plan.copy_ns, tensor=name, facts=facts)
         label = f"layer{batch * width}.weight" + (f" +{width - 1}" if width > 1 else "")
         total = (plan.tensor_bytes * width, number, step, 1)
-        rows.add(Stage.COMMUNICATE, words.RING_PREFIX + "ALLREDUCE", begun, end, tensor=label, facts=total)
+        text = '"plan":1' if plan.plan else ""
+        rows.add(Stage.COMMUNICATE, words.RING_PREFIX + "ALLREDUCE", begun, end, tensor=label, facts=total, text=text)
 
     def _finish(self, plan: Scenario, number: int, begins: list[int], compute_ns: list[int]) -> None:
         released = []
@@ -239,6 +252,7 @@ def simulate(plan: Scenario | None = None) -> tuple[GeneratedJob, ScenarioTruth]
         submit_ns=tuple(real.submits),
         end_ns=tuple(real.ends),
         agreed_ns=tuple(real.agreed),
+        arrived_ns=tuple(real.arrived),
         released_ns=tuple(real.released),
     )
     samples: dict[int, tuple[Instant, ...]] = {
