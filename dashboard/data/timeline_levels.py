@@ -27,8 +27,8 @@ Allocate = Callable[[str, Any, int], NDArray[Any]]
 
 STAGES = tuple(STAGE_OF_LABEL[label] for label in PHASES)
 ROW_LIMIT = 6
-COARSEST = 4096
-"""Least buckets of the coarsest level: a few for each pixel of a screen."""
+COARSEST = 1024
+"""Least buckets of the coarsest level: one for each pixel of a small screen; larger ones take the next finer level."""
 WIDEN = 4
 """Widths are powers of it, so that buckets stay where they are when a job goes on."""
 _CROWDED = 2
