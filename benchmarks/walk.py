@@ -21,7 +21,7 @@ import click
 from ringtune.dashboard import routes
 from ringtune.dashboard.data import trace
 from ringtune.dashboard.data.timeline import TimelineIndex
-from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, chromium, serving
+from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, chromium, serving, settled
 from ringtune.errors import RingtuneError
 from ringtune.timeline.vocabulary import Stage
 
@@ -117,7 +117,7 @@ def _pictures(runs: Path, images: Path) -> None:
             index = trace.load(run, trace.sources(run))
             page.goto(url.rstrip("/") + routes.href(_route(index, run.name)))
             page.wait_for_selector("#timeline-batch")
-            page.wait_for_timeout(1200)  # figures settle: fonts, and the answer to the address
+            settled(page)
             path = images / f"walk-{run.name.split('-')[0]}.png"
             page.locator("#timeline-charts").screenshot(path=str(path))
             _smaller(path)

@@ -23,7 +23,7 @@ from ringtune.dashboard.data.runs import RunsFolder
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.server import ServeOptions, Server
 from ringtune.dashboard.theme import Scheme
-from ringtune.errors import UsageError
+from ringtune.errors import RingtuneError, UsageError
 
 CHROMIUM_ARGUMENTS = (
     "--no-sandbox",
@@ -145,8 +145,25 @@ def _shoot(page: Any, address: str, picture: Picture, path: Path) -> None:
     page.wait_for_selector(picture.ready, state="visible")
     if picture.route.page == "timeline":
         page.click("#timeline-start")
-    page.wait_for_timeout(1500)  # figures settle: fonts, and the answer to the last click
+    settled(page)
     page.screenshot(path=str(path))
+
+
+def settled(page: Any, seconds: int = 60) -> None:
+    """Wait until a page looks the same for a second: all figures drawn, fonts there, every answer in.
+
+    Raises:
+        RingtuneError: It goes on changing.
+    """
+    before, same = b"", 0
+    for _ in range(2 * seconds):
+        page.wait_for_timeout(500)
+        now = page.screenshot()
+        same = same + 1 if now == before else 0
+        if same == 2:
+            return
+        before = now
+    raise RingtuneError(f"{page.url} still changes after {seconds} s")
 
 
 @click.command()
