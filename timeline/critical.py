@@ -211,8 +211,6 @@ class _Walk:
             begins = table.begin[row]
             self._add("transfer", rank, int(begins.max()), row)
             rank = table.ranks[int(begins.argmax())]
-            column = self.ranks[rank].column
-            assert column is not None
             before = self._queued_behind(rank, row)
             if before is None:
                 rank, before = self._agreed(rank, row)
@@ -246,25 +244,27 @@ class _Walk:
 
     def _came_from(self, row: int, column: int) -> int | None:
         """The batch that a rank was still busy with when it submitted this one's last tensor."""
-        table = self.table
-        if table.ranks[column] not in self.ranks or table.begin[row, column] == MISSING:
+        return self._busy_with(row, column, int(self.table.submit[row, column]))
+
+    def _busy_with(self, row: int, column: int, at_ns: int) -> int | None:
+        """The last batch that a rank was through with before it began this one, if it was not at this moment."""
+        table, index = self.table, self.ranks.get(self.table.ranks[column])
+        if index is None or table.begin[row, column] == MISSING:
             return None
-        before = self.ranks[table.ranks[column]].batch_done(int(table.begin[row, column]))
-        busy = before is not None and before != row and table.done[before, column] > table.submit[row, column]
+        before = index.batch_done(int(table.begin[row, column]))
+        busy = before is not None and before != row and table.done[before, column] > at_ns
         return before if busy else None
 
     def _queued_behind(self, rank: int, row: int) -> int | None:
         """Add copying in and queueing; return the batch that was in the way, None when none was."""
-        table, index = self.table, self.ranks[rank]
-        column = index.column
-        begin, agreed = int(table.begin[row, column]), int(table.agreed[row, column])
-        earlier = index.batch_done(begin)
-        done = int(table.done[earlier, column]) if earlier is not None else MISSING
-        behind = earlier is not None and earlier != row and done > agreed
-        ready = done if behind else agreed
+        table, column = self.table, self.ranks[rank].column
+        assert column is not None  # a rank with a batch has a column
+        agreed = int(table.agreed[row, column])
+        before = self._busy_with(row, column, agreed)
+        ready = int(table.done[before, column]) if before is not None else agreed
         self._add("copy_in", rank, max(ready, int(table.start[row, column])), row)
         self._add("queue", rank, ready, row)
-        return earlier if behind else None
+        return before
 
 
 _NOTHING = np.empty((0, 2), dtype=np.int64)
