@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ringtune.tuner.growing import GrowingLines
 from ringtune.tuner.journal import parse_line
 from ringtune.tuner.records import Record, ResultRecord, StartRecord, TrialRecord, parse
 from ringtune.tuner.words import SOURCES, milliseconds, percent, sentence, settled, spread
@@ -41,8 +42,8 @@ class Follower:
 
     def __init__(self, path: Path, show: Callable[[Record], None]) -> None:
         self.records: list[Record] = []
-        self._path, self._show = path, show
-        self._offset = path.stat().st_size if path.exists() else 0
+        self._show = show
+        self._lines = GrowingLines(path, path.stat().st_size if path.exists() else 0)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="tuning-progress", daemon=True)
 
@@ -68,15 +69,8 @@ class Follower:
             self._read()
 
     def _read(self) -> None:
-        """Take in whole lines that are new; a line that is half written waits for its end."""
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.splitlines():
+        """Take in the records that are new."""
+        for line in self._lines.read():
             event = parse_line(line)
             record = parse(event) if event is not None else None
             if record is not None:

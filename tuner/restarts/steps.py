@@ -11,6 +11,7 @@ import orjson
 from ringtune import layout
 from ringtune.stats import StepStats
 from ringtune.tuner.advice import Workload
+from ringtune.tuner.growing import GrowingLines
 
 
 class StepTimes:
@@ -50,15 +51,8 @@ class _Log:
 
     def __init__(self, path: Path) -> None:
         self.steps: list[StepStats] = []
-        self._path, self._offset = path, 0
+        self._lines = GrowingLines(path)
 
     def read(self) -> None:
-        """Take in whole lines that are new."""
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        self.steps += [StepStats.from_dict(orjson.loads(line)) for line in whole.splitlines()]
+        """Take in the steps that are new."""
+        self.steps += [StepStats.from_dict(orjson.loads(line)) for line in self._lines.read()]
