@@ -10,9 +10,11 @@ import itertools
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from ringtune.errors import RingtuneError, UsageError
 
@@ -90,6 +92,18 @@ def missing() -> str | None:
         if shutil.which(tool) is None:
             return f"the program {tool!r} (package iproute2)"
     return None if os.geteuid() == 0 else "root, which network namespaces need"
+
+
+def reach(some: Sequence[Host], folder: Path) -> None:
+    """Writes an `ssh` into `folder` that runs its command on one of these hosts, for launchers that find it there."""
+    spaces = {host.address: host.namespace for host in some}
+    program = folder / "ssh"
+    program.write_text(
+        f"#!{sys.executable}\nimport os, sys\nhost, command = sys.argv[-2:]\n"
+        f"os.execvp('ip', ['ip', 'netns', 'exec', {spaces!r}[host], 'sh', '-c', command])\n",
+        encoding="utf-8",
+    )
+    program.chmod(0o755)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from rich.table import Table
 from ringtune import layout, runfolder
 from ringtune.benchmarks import network, published
 from ringtune.benchmarks.progress import open_console
-from ringtune.benchmarks.testbed import Bed, Shape
+from ringtune.benchmarks.testbed import Bed, Shape, lighter, share_of_bytes
 from ringtune.errors import UsageError
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.timeline import load
@@ -41,8 +41,6 @@ SMALL = {"fusion_bytes": 256 << 10}
 """Shows the calibration batches of other sizes than the default setting does."""
 
 _PROFILES = ("resnet50", "resnet101", "vgg16")
-_FULL_RATE = 10e9
-"""Bits per second of the network on which a profile's bytes are all played; on slower ones as many fewer."""
 
 
 @dataclass(frozen=True)
@@ -258,13 +256,8 @@ def record(bed: Bed, case: Case, steps: int, run: Path) -> None:
 
 def read_profiles(folder: Path, scale: float, rate: str) -> list[Workload]:
     """The profiles with `scale` of their bytes at 10 Gbit/s, with as much less as the rate is lower otherwise."""
-    share = scale * min(1.0, network.rate_number(rate) / _FULL_RATE)
-    works = []
-    for name in _PROFILES:
-        work = published.read_profile(folder, name)
-        gradients = tuple(replace(one, bytes=max(4, round(one.bytes * share) // 4 * 4)) for one in work.gradients)
-        works.append(replace(work, gradients=gradients))
-    return works
+    share = scale * share_of_bytes(rate)
+    return [lighter(published.read_profile(folder, name), share) for name in _PROFILES]
 
 
 def _table(rows: list[Row], title: str) -> Table:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from ringtune.tuner.model.workload import Workload
 _WORKER = "ringtune.benchmarks.workers.replayed"
 _PLAY_SECONDS = 110.0
 _FIRST_STORE_PORT = 29480
+_FULL_RATE = 10e9
+"""Bits per second of the network on which a profile's bytes are all played."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Job:
             JobLost: a rank failed or did not answer.
         """
         self._job.ask(_PLAY_SECONDS, do="knobs", knobs=knobs.as_dict())
-        answers = self._job.ask(_PLAY_SECONDS, do="play", work=_document(work), steps=steps, record=record)
+        answers = self._job.ask(_PLAY_SECONDS, do="play", work=document(work), steps=steps, record=record)
         return [answer["wall_ns"] for answer in answers]
 
     def close(self) -> None:
@@ -97,6 +99,11 @@ class Bed:
 
     def __exit__(self, *raised: object) -> None:
         self._stack.close()
+
+    @property
+    def hosts(self) -> list[Host]:
+        """All of them; there are none outside the context."""
+        return self._hosts
 
     def shape_links(self, rate: str) -> None:
         """Lets all links carry this rate from now on."""
@@ -148,7 +155,19 @@ def _plan(shape: Shape, hosts: Sequence[Host], driver: str, store_port: int, run
     )
 
 
-def _document(work: Workload) -> dict[str, Any]:
+def share_of_bytes(rate: str) -> float:
+    """Of a profile's bytes, those that are played at a rate: all at 10 Gbit/s, as much less as links are slower."""
+    return min(1.0, network.rate_number(rate) / _FULL_RATE)
+
+
+def lighter(work: Workload, share: float) -> Workload:
+    """The step with a share of its bytes, in whole float32 elements."""
+    gradients = tuple(replace(one, bytes=max(4, round(one.bytes * share) // 4 * 4)) for one in work.gradients)
+    return replace(work, gradients=gradients)
+
+
+def document(work: Workload) -> dict[str, Any]:
+    """A step as the workers read it."""
     return {
         "name": work.name,
         "ready_ns": [gradient.ready_ns for gradient in work.gradients],

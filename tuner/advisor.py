@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import asdict
 from typing import IO, Any
 
@@ -29,6 +30,8 @@ from ringtune.tuner.study import StudyAdvisor
 _NICE = 10
 _PARENT_CHECK_S = 1.0
 _CLOSE_TIMEOUT_S = 10.0
+_LAST_THOUGHT_S = 4.0
+"""Less than the above: so long a process that has stored everything waits for its sampler."""
 
 
 class ProcessAdvisor:
@@ -204,7 +207,10 @@ def _environment() -> dict[str, str]:
 
 
 class Server:
-    """The other side: reads requests, answers them one after the other.
+    """The other side: reads requests, answers them one after the other, suggestions when they are found.
+
+    A suggestion is computed in a thread: the sampler may need seconds, and a job that ends meanwhile waits only for
+    what it has learned to be stored.
 
     Args:
         answers: File descriptor that answers are written to.
@@ -213,7 +219,8 @@ class Server:
     def __init__(self, answers: int) -> None:
         self._answers = answers
         self._advisor: StudyAdvisor | None = None
-        self._failed = False
+        self._failure_said = threading.Lock()
+        self._thinking: threading.Thread | None = None
 
     def handle(self, message: dict[str, Any]) -> None:
         """Carry out one request."""
@@ -233,16 +240,33 @@ class Server:
             stored = self._advisor.stored()
             self._answer("stored", **wire.stored_fields(stored or Stored(None, 0)))
         elif kind == "ask":
-            suggestion = self._advisor.ask()
-            if suggestion is not None:
-                self._answer("suggestion", **wire.suggestion_fields(suggestion))
+            self._thinking = threading.Thread(target=self._suggest, args=(self._advisor,), daemon=True)
+            self._thinking.start()
         elif kind == "tell":
             self._advisor.tell(wire.outcome_from(message))
         elif kind == "conclude":
             self._advisor.conclude(wire.result_from(message))
-        if self._advisor.failure and not self._failed:
-            self._failed = True
-            self._answer("failed", why=self._advisor.failure)
+        self._say_failure(self._advisor)
+
+    def finish(self) -> None:
+        """All is told and stored: tidy up after a suggestion that nobody wants any more, if it comes in time."""
+        if self._thinking is not None:
+            self._thinking.join(_LAST_THOUGHT_S)
+        if self._advisor is not None and not (self._thinking and self._thinking.is_alive()):
+            self._advisor.close()
+
+    def _suggest(self, advisor: StudyAdvisor) -> None:
+        suggestion = advisor.ask()
+        # Nobody may listen any more: the job has ended while this was computed.
+        with contextlib.suppress(BrokenPipeError):
+            if suggestion is not None:
+                self._answer("suggestion", **wire.suggestion_fields(suggestion))
+            self._say_failure(advisor)
+
+    def _say_failure(self, advisor: StudyAdvisor) -> None:
+        """Once, whichever thread sees it first; the lock is never given back."""
+        if advisor.failure and self._failure_said.acquire(blocking=False):
+            self._answer("failed", why=advisor.failure)
 
     def _answer(self, kind: str, **fields: Any) -> None:
         os.write(self._answers, wire.encode(kind, **fields))
@@ -261,6 +285,7 @@ def serve(requests: int, answers: int) -> None:
             continue
         data = os.read(requests, 1 << 16)
         if not data:
+            server.finish()
             return
         *lines, unread = (unread + data).split(b"\n")
         for line in lines:

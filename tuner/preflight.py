@@ -20,6 +20,7 @@ from ringtune.tuner.model.cluster import Cluster
 from ringtune.tuner.model.measured import Moved
 from ringtune.tuner.model.questions import Answer, Change, ask
 from ringtune.tuner.model.workload import Workload
+from ringtune.tuner.scoring import Interval, median_interval
 
 SLOW_BYTES_PER_S = 0.3e9
 """A network below it (2.4 Gbit/s) is 1 GbE and the like: no place for data-parallel training."""
@@ -40,12 +41,19 @@ _OF_A_SIZE = 12
 
 @dataclass(frozen=True)
 class HostLink:
-    """The way from a host to the next one: what its first ranks measured, one stream in each direction at once."""
+    """The way from a host to the next one: what its first ranks measured, one stream in each direction at once.
+
+    Attributes:
+        source: Host.
+        target: Host.
+        latency_ns: Half of a round trip; median with its 95 % interval.
+        bytes_per_s: What arrived, the same of slices of the time.
+    """
 
     source: str
     target: str
-    latency_ns: float
-    bytes_per_s: float
+    latency_ns: Interval
+    bytes_per_s: Interval
 
 
 @dataclass(frozen=True)
@@ -57,14 +65,14 @@ class Findings:
         transports: `transports[a][b]` is how rank a reaches rank b: ``self``, ``shm`` or ``tcp``.
         links: Between hosts.
         times_ns: Of allreduces over all ranks, by bytes.
-        copy_ns: Of a byte into a buffer and out again.
+        copy_ns: Of a byte into a buffer and out again; median over all ranks with its 95 % interval.
     """
 
     hosts: tuple[str, ...]
     transports: tuple[tuple[str, ...], ...]
     links: tuple[HostLink, ...]
     times_ns: Mapping[int, tuple[float, ...]]
-    copy_ns: float
+    copy_ns: Interval
 
 
 def findings(ranks: Sequence[Mapping[str, Any]]) -> Findings:
@@ -74,32 +82,33 @@ def findings(ranks: Sequence[Mapping[str, Any]]) -> Findings:
     for rank in ranks:
         if (link := rank.get("link")) is not None:
             # What arrived: what was sent may lie in a buffer.
-            rate = max(ranks[link["to"]]["link"]["received_bytes_per_s"], 1.0)
-            links.append(HostLink(str(rank["host"]), hosts[link["to"]], link["latency_ns"], rate))
+            rates = [max(rate, 1.0) for rate in ranks[link["to"]]["link"]["received_bytes_per_s"]] or [1.0]
+            latency = median_interval([trip / 2 for trip in link["round_trips_ns"]])
+            links.append(HostLink(str(rank["host"]), hosts[link["to"]], latency, median_interval(rates)))
     times: dict[int, tuple[float, ...]] = {}
     for of_size in zip(*(rank["collectives"] for rank in ranks), strict=True):
         slowest = np.max([one["times_ns"] for one in of_size], axis=0)
         times[int(of_size[0]["bytes"])] = tuple(float(time) for time in slowest)
-    copy_ns = statistics.median(float(rank["copy_ns"]) for rank in ranks)
+    copy_ns = median_interval([copy for rank in ranks for copy in rank["copies_ns"]])
     return Findings(hosts, tuple(tuple(rank["transports"]) for rank in ranks), tuple(links), times, copy_ns)
 
 
 def clusters(found: Findings, seed: int = 0) -> list[Cluster]:
     """The job's ranks and links in the model's terms, and the same from resampled collectives."""
-    blank = Cluster(len(found.hosts), max(Counter(found.hosts).values()), copy_ns=found.copy_ns)
+    blank = Cluster(len(found.hosts), max(Counter(found.hosts).values()), copy_ns=found.copy_ns.median)
     # As many of each size: the small ones, which are many, would make outliers of the large ones.
     some = {size: times[:: max(len(times) // _OF_A_SIZE, 1)][:_OF_A_SIZE] for size, times in found.times_ns.items()}
     moved = Moved.collectives(
         np.array([float(size) for size, times in some.items() for _ in times]),
         np.array([time for times in some.values() for time in times]),
     )
-    ping = min((link.latency_ns for link in found.links), default=None)
-    fitted, moved = fit_link(blank, moved, ping)
+    ping = min((link.latency_ns.median for link in found.links), default=None)
+    first, moved = fit_link(blank, moved, ping)
     random = np.random.default_rng(seed)
     rows = len(moved)
     return [
-        fitted,
-        *(refit(fitted, moved.take(random.integers(rows, size=rows)), ping) for _ in range(_DRAWS * (rows > 0))),
+        first,
+        *(refit(first, moved.take(random.integers(rows, size=rows)), ping) for _ in range(_DRAWS * (rows > 0))),
     ]
 
 
@@ -115,6 +124,13 @@ def on(some: Sequence[Cluster], model: Model) -> Answer:
     return ask(replace(model, cluster=some[0], draws=draws), Change(model.work.name))
 
 
+def fitted(some: Sequence[Cluster]) -> dict[str, Interval]:
+    """The widest links' terms that predictions rest on, with what resampling makes of them (95 %)."""
+    links = [cluster.widest for cluster in some]
+    terms = {"latency_ns": [one.latency_ns for one in links], "bytes_per_s": [one.bytes_per_s for one in links]}
+    return {name: Interval(values[0], *np.quantile(values, (0.025, 0.975)).tolist()) for name, values in terms.items()}
+
+
 def warnings(found: Findings, answers: Sequence[Answer]) -> list[str]:
     """A sentence for everything that will be missed."""
     return [*_slow_links(found.links), *_late_links(found.links), *_unshared(found), *_poor(answers)]
@@ -122,33 +138,34 @@ def warnings(found: Findings, answers: Sequence[Answer]) -> list[str]:
 
 def _slow_links(links: Sequence[HostLink]) -> list[str]:
     said = []
-    slow = [link for link in links if link.bytes_per_s < SLOW_BYTES_PER_S]
-    if links and len(slow) == len(links):
-        fastest = max(link.bytes_per_s for link in links)
+    rates = [link.bytes_per_s.median for link in links]
+    slow = [rate < SLOW_BYTES_PER_S for rate in rates]
+    if links and all(slow):
+        fastest = max(rates)
         said.append(
             f"the network between hosts carries {bits_text(fastest)}: at most 1 GbE or the like, on which gradients of "
             f"100 MB need {time_text(1e17 / fastest)} or more a step; name the fast interface (RINGTUNE_INTERFACE) if "
             "there is one"
         )
-        slow = []
-    for link in links:
-        others = [other.bytes_per_s for other in links if other is not link]
-        usual = statistics.median(others) if others else link.bytes_per_s
-        if link in slow or link.bytes_per_s < SLOWER * usual:
+        slow = [False] * len(links)
+    for place, (link, rate) in enumerate(zip(links, rates, strict=True)):
+        others = [*rates[:place], *rates[place + 1 :]]
+        usual = statistics.median(others) if others else rate
+        if slow[place] or rate < SLOWER * usual:
             said.append(
-                f"{link.source} -> {link.target} carries {bits_text(link.bytes_per_s)}, the others {bits_text(usual)}: "
+                f"{link.source} -> {link.target} carries {bits_text(rate)}, the others {bits_text(usual)}: "
                 "every allreduce waits for it"
             )
     return said
 
 
 def _late_links(links: Sequence[HostLink]) -> list[str]:
-    usual = statistics.median(link.latency_ns for link in links) if links else 0.0
+    usual = statistics.median(link.latency_ns.median for link in links) if links else 0.0
     return [
-        f"{link.source} -> {link.target} answers after {time_text(link.latency_ns)}, "
+        f"{link.source} -> {link.target} answers after {time_text(link.latency_ns.median)}, "
         f"the others after {time_text(usual)}"
         for link in links
-        if link.latency_ns > max(LATER * usual, LATE_NS)
+        if link.latency_ns.median > max(LATER * usual, LATE_NS)
     ]
 
 
@@ -185,19 +202,25 @@ def bits_text(bytes_per_s: float) -> str:
 
 
 def document(found: Findings, some: Sequence[Cluster], answers: Sequence[Answer]) -> dict[str, Any]:
-    """Everything for JSON."""
-    link = some[0].widest
+    """Everything for JSON; measured figures as medians with their 95 % intervals."""
     return {
         "format": 1,
         "ranks": len(found.hosts),
         "hosts": len(set(found.hosts)),
         "links": [
-            {"from": one.source, "to": one.target, "latency_ns": one.latency_ns, "bytes_per_s": one.bytes_per_s}
+            {
+                "from": one.source,
+                "to": one.target,
+                "latency_ns": one.latency_ns.as_dict(),
+                "bytes_per_s": one.bytes_per_s.as_dict(),
+            }
             for one in found.links
         ],
-        "allreduce": [{"bytes": size, "median_ns": statistics.median(times)} for size, times in found.times_ns.items()],
-        "copy_ns": found.copy_ns,
-        "model": {"latency_ns": link.latency_ns, "bytes_per_s": link.bytes_per_s},
+        "allreduce": [
+            {"bytes": size, "time_ns": median_interval(times).as_dict()} for size, times in found.times_ns.items()
+        ],
+        "copy_ns": found.copy_ns.as_dict(),
+        "model": {name: term.as_dict() for name, term in fitted(some).items()},
         "expected": [answer.as_dict() for answer in answers],
         "warnings": warnings(found, answers),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from ringtune.tuner.model.cluster import Cluster
 from ringtune.tuner.model.networks import known
 from ringtune.tuner.model.questions import Answer
 from ringtune.tuner.preflight_worker import MARK
+from ringtune.tuner.scoring import Interval, median_interval
 
 _KEPT_LINES = 25
 
@@ -107,29 +109,35 @@ def _print(console: Console, found: preflight.Findings, answers: list[Answer]) -
     if found.links:
         table = Table("from", "to", "latency", "carries", title="links between hosts", title_justify="left")
         for link in found.links:
-            table.add_row(link.source, link.target, time_text(link.latency_ns), preflight.bits_text(link.bytes_per_s))
+            latency = _spread(link.latency_ns, time_text)
+            table.add_row(link.source, link.target, latency, _spread(link.bytes_per_s, preflight.bits_text))
         console.print(table)
     if found.times_ns:
         table = Table("allreduce of", "takes", title="over all ranks", title_justify="left")
         for size, times in found.times_ns.items():
-            table.add_row(bytes_text(size), time_text(sorted(times)[len(times) // 2]))
+            table.add_row(bytes_text(size), _spread(median_interval(times), time_text))
         console.print(table)
     table = Table("network", "a rank computes", "a step takes", "waits", "efficiency", title="to be expected",
                   title_justify="left")  # fmt: skip
     for answer in answers:
-        value = answer.efficiency
+        value, length = answer.efficiency, answer.step_ns
         table.add_row(
             answer.change.label,
             time_text(answer.step.compute_ns),
-            time_text(answer.step_ns.value),
+            _spread(Interval(length.value, length.low, length.high), time_text),
             time_text(answer.step.waiting_ns),
             f"{100 * value.value:.1f} % [{100 * value.low:.1f}, {100 * value.high:.1f}]",
         )
     console.print(table)
     console.print(
         "Computing is that of a V100 (ResNet-50, VGG-16: batch 32); a faster processor waits longer. --trace RUN asks "
-        "for your own job.",
+        "for your own job. [95 % intervals]",
         highlight=False,
     )
     for warning in preflight.warnings(found, answers):
         console.print(f"[yellow]warning:[/] {warning}", highlight=False)
+
+
+def _spread(value: Interval, text: Callable[[float], str]) -> str:
+    """A figure with its 95 % interval."""
+    return f"{text(value.median)} [{text(value.low)}, {text(value.high)}]"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import socket
-import statistics
 import sys
 import time
 from typing import Any
@@ -24,6 +23,8 @@ from ringtune.session import Session
 MARK = "RINGTUNE_PREFLIGHT "
 SIZES = (4 << 10, 64 << 10, 512 << 10, 2 << 20, 8 << 20)
 _PINGS = 100
+_SLICES = 24
+"""Of the time that a stream counts: each has a rate, and these their interval."""
 _PIECE = 256 << 10
 _WAIT_S = 60.0
 _CONNECTED_S = 20.0
@@ -44,7 +45,7 @@ def main(seconds: str) -> None:
     if current.cross_size > 1:
         told["link"] = _measure_link(current, config, float(seconds))
     told["collectives"] = [_time_allreduce(current, size, float(seconds)) for size in SIZES] if current.size > 1 else []
-    told["copy_ns"] = _copy_ns()
+    told["copies_ns"] = _copies_ns()
     if current.store is not None:
         current.store.set(f"preflight/{current.job}/{current.rank}", json.dumps(told).encode())
     if current.rank == 0:
@@ -86,28 +87,28 @@ def _measure_link(current: Session, config: Config, seconds: float) -> dict[str,
         for end in (out, into):
             end.settimeout(_CONNECTED_S)
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        latency = 0.0
+        trips: list[int] = []
         for turn in range(len(leaders)):
             _meet(current, f"turn.{turn}")
             if turn == place:
-                latency = _ping_ns(out)
+                trips = _round_trips(out)
             elif (turn + 1) % len(leaders) == place:
                 _answer(into)
         _meet(current, f"turn.{len(leaders)}")
-        rate = _stream(out, into, seconds)
+        rates = _stream(out, into, seconds)
         _meet(current, f"turn.{len(leaders) + 1}")
-    return {"to": to, "latency_ns": latency, "received_bytes_per_s": rate}
+    return {"to": to, "round_trips_ns": trips, "received_bytes_per_s": rates}
 
 
-def _ping_ns(link: socket.socket) -> float:
-    """Half of the median round trip of a byte."""
+def _round_trips(link: socket.socket) -> list[int]:
+    """Of a byte, in ns."""
     times = []
     for _ in range(_PINGS):
         begin = time.perf_counter_ns()
         link.sendall(b"?")
         link.recv(1)
         times.append(time.perf_counter_ns() - begin)
-    return statistics.median(times) / 2
+    return times
 
 
 def _answer(link: socket.socket) -> None:
@@ -116,21 +117,25 @@ def _answer(link: socket.socket) -> None:
         link.sendall(b"!")
 
 
-def _stream(out: socket.socket, into: socket.socket, seconds: float) -> float:
-    """Sends and receives at once; returns received bytes per second without the first third: links have buffers."""
+def _stream(out: socket.socket, into: socket.socket, seconds: float) -> list[float]:
+    """Sends and receives at once; returns received bytes per second by slices of the time.
+
+    Without the first third of it: links have buffers.
+    """
     out.setblocking(False)
     into.setblocking(False)
     piece = memoryview(bytes(_PIECE))
     space = bytearray(_PIECE)
     begin = time.perf_counter()
-    counted = 0
-    since = now = begin + seconds / 3
+    length = seconds * 2 / 3 / _SLICES
+    rates: list[float] = []
+    counted, since = 0, begin + seconds / 3
     while (now := time.perf_counter()) < begin + seconds:
+        if now >= since + length:
+            rates.append(counted / (now - since))
+            counted, since = 0, now
         sent, received = _try_send(out, piece), _try_receive(into, space)
-        if now < begin + seconds / 3:
-            since = now
-        else:
-            counted += received
+        counted += received if now >= since else 0
         if not sent and not received:
             time.sleep(1e-4)
     out.setblocking(True)
@@ -138,7 +143,7 @@ def _stream(out: socket.socket, into: socket.socket, seconds: float) -> float:
     into.settimeout(_CONNECTED_S)
     while into.recv(_PIECE):
         pass
-    return counted / (now - since)
+    return rates
 
 
 def _try_send(link: socket.socket, piece: memoryview) -> int:
@@ -181,15 +186,15 @@ def _reduce(current: Session, operation: Allreduce) -> None:
     current.release(ticket)
 
 
-def _copy_ns() -> float:
-    """Of a byte from memory to memory and back again."""
+def _copies_ns() -> list[float]:
+    """Of a byte from memory to memory and back again, time after time."""
     source, target = np.zeros(4 << 20, dtype=np.uint8), np.ones(4 << 20, dtype=np.uint8)
     times = []
     for _ in range(8):
         begin = time.perf_counter_ns()
         np.copyto(target, source)
         times.append(time.perf_counter_ns() - begin)
-    return 2 * statistics.median(times) / len(source)
+    return [2 * time_ns / len(source) for time_ns in times]
 
 
 if __name__ == "__main__":

@@ -124,6 +124,7 @@ class StudyAdvisor:
         """Nothing is under way between calls."""
 
     def close(self) -> None:
+        self._guard(self._forget)
         self._studies.clear()
 
     def _guard(self, action: Callable[[], Any]) -> Any:
@@ -268,15 +269,19 @@ class StudyAdvisor:
         )
 
     def _conclude(self, result: ResultRecord) -> None:
-        import optuna
-
-        for trial in self._asked.values():  # asked for, but training ended before it was tried
-            self._studies[0].tell(trial, state=optuna.trial.TrialState.FAIL)
-        self._asked.clear()
+        self._forget()
         if result.decision != "interrupted":
             for study in self._studies:
                 study.set_user_attr(_CONFIRMED, knobs_fields(result.knobs))
                 study.set_user_attr("ringtune:gain", result.gain.as_dict())
+
+    def _forget(self) -> None:
+        """Close the trials that were asked for before training ended: nobody has tried them."""
+        import optuna
+
+        for trial in self._asked.values():
+            self._studies[0].tell(trial, state=optuna.trial.TrialState.FAIL)
+        self._asked.clear()
 
 
 def _attributes(outcome: Outcome) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,10 +20,12 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from ringtune import layout, runfolder
+from ringtune.benchmarks import network
 from ringtune.benchmarks.progress import open_console
 from ringtune.benchmarks.published import read_profile
-from ringtune.benchmarks.testbed import Shape
-from ringtune.benchmarks.tuning.landscapes import NOISES, Landscape, modelled, read_grid, synthetic
+from ringtune.benchmarks.testbed import Bed, Shape, lighter, share_of_bytes
+from ringtune.benchmarks.tuning import live
+from ringtune.benchmarks.tuning.landscapes import AS_MEASURED, NOISES, Landscape, modelled, read_grid, synthetic
 from ringtune.benchmarks.tuning.procedures import PROCEDURES
 from ringtune.benchmarks.tuning.recording import record
 from ringtune.benchmarks.tuning.session import COLD, RINGTUNE, Outcome, play
@@ -158,7 +160,7 @@ def _print(outcomes: Sequence[Outcome], console: Console) -> None:
 @click.option("--profiles", type=click.Path(path_type=Path), help="Folder of backward profiles, for the model's jobs.")
 @click.option("--landscapes", "pattern", default="*", show_default=True, help="Those whose name fits this pattern.")
 @click.option(
-    "--noise", "noises", multiple=True, type=click.Choice(list(NOISES)), help="May be repeated; default: all."
+    "--noise", "noises", multiple=True, type=click.Choice([*NOISES, AS_MEASURED]), help="May be repeated; default: all."
 )
 @click.option("--procedures", default="all", show_default=True, help="Comma-separated; ringtune always plays.")
 @click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True, help="Sessions of each kind.")
@@ -176,11 +178,35 @@ def _print(outcomes: Sequence[Outcome], console: Console) -> None:
     metavar="HOSTS SLOTS RATE PROFILE",
     help="Measure a landscape on network namespaces instead (root), into --json: ranks on hosts, links, the step.",
 )
-@click.option("--scale", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="--record: share of the bytes.")
+@click.option(
+    "--live", is_flag=True, help="Tune real jobs on network namespaces (root) instead, and measure what comes of it."
+)
+@click.option(
+    "--case",
+    "live_cases",
+    multiple=True,
+    metavar="HOSTSxSLOTS@RATE",
+    help=f"--live: a job; may be repeated; default: {', '.join(live.CASES)}.",
+)
+@click.option(
+    "--state", type=click.Path(path_type=Path), help="--live: folder of the sessions; default: runs/bench-..."
+)
+@click.option(
+    "--scale",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    help="--record, --live: share of the bytes; --live plays as much less of it as a rate is below 10 Gbit/s.",
+)
 def tuner(profiles: Path | None, pattern: str, json_file: Path | None, **values: Any) -> int:
-    """Tune jobs whose best setting is known, beside other ways to search; nothing is measured, any machine will do."""
+    """Tune jobs whose best setting is known, beside other ways to search.
+
+    Nothing is measured and any machine will do, but for --record and --live.
+    """
     if values["grid"]:
         _measure(profiles, json_file, values["grid"], values["scale"])
+        return 0
+    if values["live"]:
+        _live(profiles, json_file, values)
         return 0
     procedures = _procedures(values["procedures"])
     seeds = range(values["first_seed"], values["first_seed"] + values["seeds"])
@@ -189,7 +215,8 @@ def tuner(profiles: Path | None, pattern: str, json_file: Path | None, **values:
         (place, noise, procedure, seed)
         for procedure in procedures
         for place in places
-        for noise in values["noises"] or NOISES
+        for noise in place.noises
+        if not values["noises"] or noise in values["noises"]
         for seed in seeds
     ]
     outcomes = [*(outcome for part in values["parts"] for outcome in read_record(part))]
@@ -214,9 +241,34 @@ def _measure(profiles: Path | None, json_file: Path | None, asked: Sequence[str]
     if profiles is None or json_file is None or not (hosts.isdigit() and slots.isdigit() and int(hosts) * int(slots)):
         raise UsageError("--record HOSTS SLOTS RATE PROFILE needs whole numbers, --profiles FOLDER and --json FILE")
     shape, work = Shape(int(hosts), int(slots)), read_profile(profiles, profile)
-    lighter = tuple(replace(one, bytes=max(4, round(one.bytes * scale) // 4 * 4)) for one in work.gradients)
     name = f"{profile} times {scale:g}, {hosts} x {slots} at {rate}"
-    runfolder.write_json(json_file, record(name, shape, rate, replace(work, gradients=lighter)))
+    runfolder.write_json(json_file, record(name, shape, rate, lighter(work, scale)))
+
+
+def _live(profiles: Path | None, json_file: Path | None, values: dict[str, Any]) -> None:
+    """Tune real jobs and compare.
+
+    Raises:
+        UsageError: Something that it needs is not given or not here.
+        RingtuneError: A job failed, or a tuned setting is slower than the default.
+    """
+    lacking = network.missing()
+    if profiles is None or lacking is not None:
+        raise UsageError(f"--live makes hosts of network namespaces and needs {lacking or '--profiles FOLDER'}")
+    cases = [live.parse_case(text) for text in values["live_cases"] or live.CASES]
+    folder = (values["state"] or runfolder.planned_folder("bench-tuner")).absolute()
+    console, found = open_console(), []
+    with Bed(max(case.shape.hosts for case in cases)) as bed:
+        for number, case in enumerate(cases):
+            console.print(f"{case.label}: tuning, then measuring; sessions: {folder}", soft_wrap=True)
+            work = lighter(read_profile(profiles, "resnet50"), values["scale"] * share_of_bytes(case.rate))
+            found.append(live.run_case(bed, case, work, folder / str(number)))
+    console.print(live.table(found))
+    if json_file is not None:
+        runfolder.write_json(json_file, _heading("step_ns: ns") | {"cases": [live.as_json(one) for one in found]})
+    worse = [one.case.label for one in found if one.worse]
+    if worse:
+        raise RingtuneError(f"slower than the default when measured again: {'; '.join(worse)}")
 
 
 def read_record(path: Path) -> list[Outcome]:
@@ -247,13 +299,17 @@ def _procedures(text: str) -> list[str]:
 
 
 def _record(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    rows = [
+        {**asdict(one), "break_even": one.break_even if math.isfinite(one.break_even) else None} for one in outcomes
+    ]
+    return _heading("steps of the default") | {"outcomes": rows}
+
+
+def _heading(unit: str) -> dict[str, Any]:
     return {
         "format": layout.FORMAT,
         "benchmark": "tuner",
         "command": ["ringtune", *sys.argv[1:]],
         "created_unix_ns": time.time_ns(),
-        "unit": "steps of the default",
-        "outcomes": [
-            {**asdict(one), "break_even": one.break_even if math.isfinite(one.break_even) else None} for one in outcomes
-        ],
+        "unit": unit,
     }

@@ -16,6 +16,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ringtune.benchmarks.published import read_profile
 from ringtune.errors import UsageError
 from ringtune.knobs import DEFAULTS, Knobs
@@ -34,6 +36,9 @@ NOISES = {
 }
 """Spread of the logarithm; drift: 50 % over 1000 steps; tails: one step in 20 takes up to four times as long."""
 
+AS_MEASURED = "as measured"
+"""The noise that a recorded grid itself had."""
+
 GRID_POINTS = 25
 """Places of the optimum's grid on each scale."""
 
@@ -45,11 +50,17 @@ _SMALL = SyntheticJob(gradients=400, backward_ns=2e6, bytes=4 << 20, latency_ns=
 
 @dataclass(frozen=True)
 class Landscape:
-    """A job and the setting it runs with otherwise."""
+    """A job, the setting it runs with otherwise, and the noise that was measured with it, if it was."""
 
     name: str
     job: Job
     default: Knobs
+    measured_noise: Noise | None = None
+
+    @property
+    def noises(self) -> dict[str, Noise]:
+        """All that sessions are played with."""
+        return NOISES if self.measured_noise is None else {**NOISES, AS_MEASURED: self.measured_noise}
 
     @property
     def default_ns(self) -> float:
@@ -82,6 +93,10 @@ class ModelJob:
         return self._known[knobs]
 
 
+Times = tuple[tuple[float, ...], ...]
+"""Step times in nanoseconds by row and column of a grid."""
+
+
 @dataclass(frozen=True)
 class GridJob:
     """A measured job: median step times on a grid, log-linear in between, the nearest edge outside.
@@ -98,7 +113,7 @@ class GridJob:
     gradients: int
     fusion: tuple[int, ...]
     cycles: tuple[int, ...]
-    times: tuple[tuple[float, ...], ...]
+    times: Times
 
     def step_ns(self, knobs: Knobs) -> float:
         """Return the duration of a step in nanoseconds."""
@@ -134,12 +149,32 @@ def read_grid(path: Path) -> list[Landscape]:
             record["gradients"],
             tuple(record["fusion_bytes"]),
             tuple(record["cycle_time_ns"]),
-            tuple(tuple(row) for row in record["step_ns"]),
+            credible(record["step_ns"], record.get("passes_ns", [])),
         )
-        name = str(record["name"])
+        name, noise = str(record["name"]), Noise(record["noise"]) if "noise" in record else None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is no measured grid: {error}") from None
-    return [Landscape(f"measured {name}", job, DEFAULTS), Landscape(f"measured {name}, bad", job, SMALL_AND_SLOW)]
+    return [
+        Landscape(f"measured {name}", job, DEFAULTS, noise),
+        Landscape(f"measured {name}, bad", job, SMALL_AND_SLOW, noise),
+    ]
+
+
+def credible(times: Sequence[Sequence[float]], passes: Sequence[Sequence[Sequence[float]]]) -> Times:
+    """Return measured step times as far from their mean as two passes over the grid agree that they are.
+
+    Of noise alone a grid has fast and slow settings too, and its fastest one is luck. The passes' correlation says how
+    much of the differences comes back (Spearman and Brown 1910, for the mean of two), and by so much times differ here
+    (Kelley 1927: true scores are regressed to the mean). Without two passes they are taken as they are.
+    """
+    if len(passes) != 2:
+        return tuple(tuple(row) for row in times)
+    logs = np.log(np.array(times))
+    first, second = (np.log(np.array(one)).reshape(-1) for one in passes)
+    spread = float(np.std(first) * np.std(second))
+    again = max(float(np.corrcoef(first, second)[0, 1]), 0.0) if spread > 0.0 else 0.0
+    shrunk = logs.mean() + 2.0 * again / (1.0 + again) * (logs - logs.mean())
+    return tuple(tuple(row) for row in np.exp(shrunk).tolist())
 
 
 def synthetic() -> list[Landscape]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from statistics import median
 
-from ringtune.benchmarks.tuning.landscapes import NOISES, Landscape, ModelJob
+from ringtune.benchmarks.tuning.landscapes import Landscape, ModelJob
 from ringtune.benchmarks.tuning.procedures import PROCEDURES
 from ringtune.knobs import Knobs
 from ringtune.tuner.fingerprint import JobDescription
@@ -71,7 +71,7 @@ class _Ledger:
     """A run whose lost time is kept."""
 
     def __init__(self, landscape: Landscape, noise: str, seed: int) -> None:
-        self.run = SimulatedRun(landscape.job, NOISES[noise], landscape.default, seed)
+        self.run = SimulatedRun(landscape.job, landscape.noises[noise], landscape.default, seed)
         self.landscape = landscape
         self.lost = self.deepest = 0.0
 

@@ -19,6 +19,7 @@ import traceback
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import ringtune
 from ringtune import session
@@ -29,6 +30,8 @@ from ringtune.session import Session
 
 _FLOAT32, _SUM, _MIN = 7, 1, 3
 """Numbers of native/base/dtype.h."""
+
+Floats = NDArray[np.float32]
 
 
 def main(join: str) -> None:
@@ -69,26 +72,32 @@ def _all_have(current: Session, wanted: Knobs) -> bool:
     return bool(arrived[0])
 
 
-def _play(current: Session, order: dict[str, Any]) -> dict[str, Any]:
-    work = order["work"]
+def operations_of(work: dict[str, Any]) -> list[tuple[Allreduce, Floats]]:
+    """The step's operations, each with the memory that it reduces in place."""
     arrays = [np.zeros(size // 4, dtype=np.float32) for size in work["bytes"]]
-    operations = [
-        Allreduce(f"{work['name']}.{index}", array.ctypes.data, array.ctypes.data, array.shape, _FLOAT32, _SUM)
+    return [
+        (Allreduce(f"{work['name']}.{index}", array.ctypes.data, array.ctypes.data, array.shape, _FLOAT32, _SUM), array)
         for index, array in enumerate(arrays)
     ]
+
+
+def _play(current: Session, order: dict[str, Any]) -> dict[str, Any]:
+    work = order["work"]
+    operations = operations_of(work)
     if order["record"]:
         current.start_timeline()
     current.end_step()
-    wall_ns = [_step(current, work, operations) for _ in range(order["steps"])]
+    wall_ns = [play_step(current, work, operations) for _ in range(order["steps"])]
     if order["record"]:
         current.stop_timeline()
     return {"wall_ns": wall_ns}
 
 
-def _step(current: Session, work: dict[str, Any], operations: list[Allreduce]) -> int:
+def play_step(current: Session, work: dict[str, Any], operations: list[tuple[Allreduce, Floats]]) -> int:
+    """Play one step and mark its end; returns its length in ns."""
     begin = time.monotonic_ns()
     tickets = []
-    for ready, operation in zip(work["ready_ns"], operations, strict=True):
+    for ready, (operation, _) in zip(work["ready_ns"], operations, strict=True):
         _sleep_until(begin + ready)
         tickets.append(current.submit_allreduce(operation))
     _sleep_until(begin + work["backward_end_ns"])

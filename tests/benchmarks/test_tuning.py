@@ -9,13 +9,21 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from ringtune import layout
+from ringtune.benchmarks.testbed import Shape
+from ringtune.benchmarks.tuning import live
 from ringtune.benchmarks.tuning.command import missed, tuner
-from ringtune.benchmarks.tuning.landscapes import GridJob, Landscape, read_grid, synthetic
+from ringtune.benchmarks.tuning.landscapes import GridJob, Landscape, credible, read_grid, synthetic
 from ringtune.benchmarks.tuning.procedures import PROCEDURES
 from ringtune.benchmarks.tuning.recording import grid
 from ringtune.benchmarks.tuning.session import Outcome, play
+from ringtune.benchmarks.workers.profiled import LastStep
 from ringtune.errors import UsageError
-from ringtune.knobs import Knobs
+from ringtune.knobs import DEFAULTS, Knobs
+from ringtune.tuner.journal import Journal
+from ringtune.tuner.landscape import Noise
+from ringtune.tuner.records import ResultRecord
+from ringtune.tuner.scoring import NO_GAIN
 from ringtune.tuner.space import Space
 
 GRID = GridJob(1000, 10, (1 << 20, 4 << 20), (1_000_000, 100_000_000), ((10e6, 40e6), (20e6, 80e6)))
@@ -41,6 +49,87 @@ def test_a_recorded_grid_is_read(tmp_path: Path) -> None:
     file.write_text("{}")
     with pytest.raises(UsageError, match="is no measured grid"):
         read_grid(file)
+
+
+ROWS = [[1.0, 2.0], [4.0, 8.0]]
+
+
+def test_times_that_both_passes_saw_are_believed() -> None:
+    assert credible(ROWS, [ROWS, ROWS]) == tuple(pytest.approx(row) for row in ROWS)
+    assert credible(ROWS, []) == tuple(pytest.approx(row) for row in ROWS)
+
+
+def test_times_that_no_other_pass_saw_are_noise_around_their_mean() -> None:
+    backwards = [[8.0, 4.0], [2.0, 1.0]]
+    flat = 2.0**1.5  # the geometric mean of 1, 2, 4 and 8
+    assert credible(ROWS, [ROWS, backwards]) == tuple(pytest.approx([flat, flat]) for _ in range(2))
+    assert credible(ROWS, [ROWS, [[3.0, 3.0], [3.0, 3.0]]]) == tuple(pytest.approx([flat, flat]) for _ in range(2))
+
+
+def test_half_of_what_half_agrees_is_believed() -> None:
+    """Logarithms 0 1 2 3 and 1 0 3 2 correlate by 0.6: two passes by 2 x 0.6 / 1.6."""
+    found = credible(ROWS, [ROWS, [[2.0, 1.0], [8.0, 4.0]]])
+    assert [math.log2(time) for row in found for time in row] == pytest.approx(
+        [1.5 + 0.75 * away for away in (-1.5, -0.5, 0.5, 1.5)]
+    )
+
+
+def test_a_recorded_noise_is_played_beside_the_others(tmp_path: Path) -> None:
+    record = {
+        "name": "x", "bytes": 1000, "gradients": 10, "fusion_bytes": [1 << 20, 4 << 20],
+        "cycle_time_ns": [1_000_000, 100_000_000], "step_ns": ROWS, "passes_ns": [ROWS, ROWS], "noise": 0.07,
+    }  # fmt: skip
+    file = tmp_path / "grid.json"
+    file.write_text(json.dumps(record))
+    assert [place.noises["as measured"] for place in read_grid(file)] == [Noise(0.07)] * 2
+    assert all("as measured" not in place.noises for place in synthetic())
+
+
+@pytest.mark.parametrize("text", ["2x1", "1x2@1gbit", "2x0@1gbit", "2x1@fast", "2x1@none"])
+def test_a_live_case_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        live.parse_case(text)
+    assert live.parse_case("4x2@2.5gbit") == live.Case(Shape(4, 2), "2.5gbit")
+
+
+def test_settings_are_measured_in_turn_and_every_other_round_backwards() -> None:
+    asked: list[int] = []
+
+    def play_steps(knobs: Knobs, steps: int) -> list[list[int]]:
+        asked.append(knobs.fusion_bytes)
+        return [[10**9, 10**9] + [knobs.fusion_bytes] * (steps - 2), [1] * steps]
+
+    times = live.again(play_steps, {"default": Knobs(3, 1), "tuned": Knobs(2, 1)})
+    assert asked[:4] == [3, 2, 2, 3] and len(asked) == 2 * live.ROUNDS
+    assert times == {"default": [3.0] * live.ROUNDS, "tuned": [2.0] * live.ROUNDS}
+
+
+def _found(tuned: Knobs, ratio: float) -> live.Found:
+    ended = live.Ended("improved", tuned, 7, 10, "why")
+    rounds = [100e6 + 1e5 * number for number in range(10)]
+    times = {"default": rounds, "grid optimum": rounds, "tuned": [ratio * time for time in rounds]}
+    knobs = {"default": DEFAULTS, "grid optimum": Knobs(1 << 20, 10**6), "tuned": tuned}
+    return live.Found(live.parse_case("2x1@1gbit"), ended, [[1.0]], times, knobs)
+
+
+def test_worse_is_a_tuned_setting_whose_interval_lies_above_the_default() -> None:
+    assert _found(Knobs(1 << 20, 10**6), 1.01).worse
+    assert not _found(Knobs(1 << 20, 10**6), 0.99).worse
+    assert not _found(DEFAULTS, 1.01).worse  # the same setting: nothing but noise
+    row = live.as_json(_found(Knobs(1 << 20, 10**6), 1.01))
+    assert row["worse_than_default"] and row["settings"]["tuned"]["over_default"]["median"] == pytest.approx(1.01)
+
+
+def test_the_last_step_is_named_when_there_is_a_result_and_lies_ahead(tmp_path: Path) -> None:
+    first, other = (LastStep(tmp_path, 1000) for _ in range(2))
+    journal = Journal(layout.tuning_journal(tmp_path))
+    first.look(5)
+    assert not other.reached(999) and other.reached(1000)
+    journal.write([ResultRecord("keep-default", DEFAULTS, 0, NO_GAIN, 0, "why")])
+    first.look(6)
+    first.look(7)
+    assert not other.reached(15) and other.reached(16)
+    assert live.read_end(tmp_path).decision == "keep-default"
 
 
 def test_horovods_procedure_begins_at_its_four_points_and_stays_in_its_box() -> None:
@@ -110,7 +199,9 @@ def test_a_recorded_point_is_the_median_of_the_slowest_ranks_settled_steps() -> 
         length = knobs.fusion_bytes + knobs.cycle_time_ns
         return [[10**9, 10**9] + [length] * (steps - 2), [1, 1] + [length + 7] * (steps - 2)]
 
-    assert grid(play_steps, [1000, 2000], [10, 20]) == [[1017.0, 1027.0], [2017.0, 2027.0]]
+    found = grid(play_steps, [1000, 2000], [10, 20])
+    assert found.step_ns == [[1017.0, 1027.0], [2017.0, 2027.0]]
+    assert found.passes_ns == [found.step_ns] * 2 and found.noise == 0.0
     assert len(asked) == 8 and len(set(asked)) == 4
 
 

@@ -260,6 +260,25 @@ def test_after_finish_the_process_stores_what_it_was_told_and_ends(process: Proc
     assert study.user_attrs["ringtune:confirmed"]["fusion_bytes"] == 1 << 20
 
 
+def test_what_is_learned_is_stored_while_the_sampler_still_computes(tmp_path: Path) -> None:
+    """A sampler that never answers: the result and the trials are in the storage when the job has closed."""
+    program = (
+        "import threading; from ringtune.tuner import advisor, study; "
+        "study.StudyAdvisor._ask = lambda self: threading.Event().wait(); advisor.main()"
+    )
+    place = f"sqlite:///{tmp_path / 's.db'}"
+    advisor = ProcessAdvisor(Setup(Space(), JOB, StudyOptions(place)), [sys.executable, "-c", program])
+    advisor.open(WORK)
+    wait(advisor.stored)
+    assert advisor.ask() is None
+    advisor.tell(outcome(Knobs(1 << 20, 100_000), 0.7))
+    advisor.conclude(result("improved", Knobs(1 << 20, 100_000)))
+    advisor.close()
+    study = optuna.load_study(study_name=f"ringtune-{JOB.fingerprint(WORK)}", storage=place)
+    assert [trial.value for trial in study.trials] == [0.7]
+    assert study.user_attrs["ringtune:confirmed"]["fusion_bytes"] == 1 << 20
+
+
 def test_a_killed_process_is_one_failure(process: ProcessAdvisor) -> None:
     wait(lambda: True if process.state == "ready" else None)
     assert process.pid is not None
