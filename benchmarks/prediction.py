@@ -9,6 +9,7 @@ measured is kept in a folder, so that a long measurement can be made in pieces.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -114,7 +115,10 @@ def predicted(model: Model, case: Case, rate: str) -> Answer:
     bandwidth = model.cluster.network.bytes_per_s * scale
     knobs = {**DEFAULTS.as_dict(), **case.knobs}
     shape = case.shape
-    return ask(seen, Change(case.label, ranks=shape.ranks, slots=shape.slots, knobs=knobs, bandwidth=bandwidth))
+    # The hosts are this machine's; the calibration's copies were those of its ranks on these cores.
+    cores = max(len(os.sched_getaffinity(0)), PAIR.ranks)
+    change = Change(case.label, shape.ranks, shape.slots, knobs=knobs, bandwidth=bandwidth, cores=cores)
+    return ask(seen, change)
 
 
 @dataclass(frozen=True)

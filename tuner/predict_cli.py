@@ -51,6 +51,7 @@ def parse_time(text: str) -> float:
 @click.option("--straggler", type=float, default=1.0, help="The slowest rank computes so many times as long.")
 @click.option("--compression", type=click.Choice(list(WIRE)), default="none", help="Of gradients on the wire.")
 @click.option("--algorithm", type=click.Choice(ALGORITHMS[1:]), help="Between hosts; default: as the runtime chooses.")
+@click.option("--cores", type=click.IntRange(min=1), help="That all ranks share: hosts are parts of one machine.")
 @click.option("--fusion-mb", type=click.FloatRange(min=0), help="Fusion buffer in MiB.")
 @click.option("--cycle-time-ms", type=click.FloatRange(min=0), help="Cycle time in ms.")
 @click.option("--profile", type=click.Path(path_type=Path), help="Sizes for a trace without: a backward profile.")
@@ -73,6 +74,7 @@ def predict(sources: tuple[Path, ...], ranks: str | None, as_json: bool, **value
         "compression": values["compression"],
         "algorithm": values["algorithm"],
         "compute": values["compute_speed"],
+        "cores": values["cores"],
         "knobs": _knobs(values["fusion_mb"], values["cycle_time_ms"]),
     }
     counts = _counts(ranks, model.cluster.ranks)

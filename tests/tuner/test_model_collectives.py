@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ringtune.algorithms import Rule
@@ -74,6 +76,15 @@ def test_a_batch_pays_for_copies_or_for_votes(alone: bool, planned: bool, size: 
     assert batch_ns(size, alone, planned, PAIR) == pytest.approx(before + allreduce_ns(size, PAIR))
 
 
+@pytest.mark.parametrize(("cores", "turns"), [(1, 4), (2, 2), (3, 4 / 3), (4, 1), (64, 1)])
+def test_copies_of_ranks_that_share_cores_take_turns(cores: int, turns: float) -> None:
+    """Four ranks: the copies of a byte, not what it takes on the wire."""
+    crowded, size = replace(PAIR, cores=cores), 1 << 20
+    copies = turns * 0.5 * size
+    assert batch_ns(size, False, True, crowded) == pytest.approx(copies + allreduce_ns(size, PAIR))
+    assert batch_ns(size, True, False, crowded) == pytest.approx(allreduce_ns(size, PAIR))
+
+
 def test_what_bytes_take_on_the_wire_is_without_latency_and_copies() -> None:
     assert wire_ns(1000, PAIR) == pytest.approx(2 * 3 / 4 * 1000)
 
@@ -103,7 +114,9 @@ def test_a_table_of_the_job_comes_before_the_built_in_one() -> None:
     assert choose(1 << 20, Cluster(ranks=4, rules=rules)) == "flat"
 
 
-@pytest.mark.parametrize("shape", [{"ranks": 0}, {"ranks": 2, "slots": 0}, {"ranks": 2, "algorithm": "circle"}])
+@pytest.mark.parametrize(
+    "shape", [{"ranks": 0}, {"ranks": 2, "slots": 0}, {"ranks": 2, "cores": 0}, {"ranks": 2, "algorithm": "circle"}]
+)
 def test_impossible_clusters_are_refused(shape: dict[str, int]) -> None:
     with pytest.raises(UsageError):
         Cluster(**shape)

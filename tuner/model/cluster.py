@@ -65,6 +65,8 @@ class Cluster:
         control_ns: From the last rank's announcement to the decision, for each level of the tree of ranks.
         control_fan: Children of a rank in that tree.
         algorithm: Of allreduces between hosts; `AUTO` as the runtime chooses.
+        cores: That all ranks share, where their hosts are containers or namespaces of one machine: copies, which all
+            ranks make at the same time, then take turns. None: each rank has one for itself.
         rules: What it chooses by size, ranks and links, as in `ringtune.algorithms`; none: the built-in table.
     """
 
@@ -79,15 +81,18 @@ class Cluster:
     control_fan: int = 8
     algorithm: str = AUTO
     rules: tuple[Rule, ...] = ()
+    cores: int | None = None
 
     def __post_init__(self) -> None:
         """Check the shape and the words.
 
         Raises:
-            UsageError: No ranks or no slots, or no such algorithm.
+            UsageError: No ranks, no slots or no cores, or no such algorithm.
         """
         if self.ranks < 1 or self.slots < 1:
             raise UsageError(f"{self.ranks} ranks on hosts of {self.slots} slots: expected at least one of each")
+        if self.cores is not None and self.cores < 1:
+            raise UsageError(f"{self.cores} cores: expected at least one")
         known = (AUTO, *ALGORITHMS[1:])
         if self.algorithm not in known:
             raise UsageError(f"no algorithm {self.algorithm!r}: expected one of {', '.join(known)}")
@@ -113,8 +118,9 @@ class Cluster:
 
     @property
     def copies_ns(self) -> float:
-        """Of a byte into the fusion buffer and out again."""
-        return 2e9 / self.memory.bytes_per_s if self.copy_ns is None else self.copy_ns
+        """Of a byte into the fusion buffer and out again, on every rank."""
+        alone = 2e9 / self.memory.bytes_per_s if self.copy_ns is None else self.copy_ns
+        return alone if self.cores is None else alone * max(1.0, self.ranks / self.cores)
 
     @property
     def decision_ns(self) -> float:

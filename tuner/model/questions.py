@@ -42,6 +42,7 @@ class Change:
         compression: A key of `WIRE`.
         algorithm: Between hosts.
         compute: Factor on the speed of computing.
+        cores: That all ranks share, where all hosts are parts of one machine.
         knobs: Changed knobs by name.
     """
 
@@ -57,6 +58,7 @@ class Change:
     compression: str = "none"
     algorithm: str | None = None
     compute: float = 1.0
+    cores: int | None = None
     knobs: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -177,6 +179,7 @@ def _cluster(cluster: Cluster, change: Change) -> Cluster:
         memory=memory,
         network=network.faster(change.network),
         algorithm=change.algorithm or cluster.algorithm,
+        cores=change.cores or cluster.cores,
     )
 
 
