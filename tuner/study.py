@@ -302,6 +302,8 @@ def explain(error: Exception) -> str:
     """Return one line that says what broke."""
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name} is not installed; pip install 'ringtune[tuner]' brings it"
+    if isinstance(error, ImportError) and "DB access module" in str(error):
+        return "the Python driver of that database is not installed; for PostgreSQL: pip install 'psycopg[binary]'"
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 

@@ -195,6 +195,13 @@ def test_a_storage_that_cannot_be_opened_is_a_failure_with_words(make: Make) -> 
     assert advisor.ask() is None
 
 
+def test_a_database_without_its_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)  # as if it were not installed
+    advisor = StudyAdvisor(Space(), JOB, StudyOptions("postgresql+psycopg://nobody@localhost/none"))
+    advisor.open(WORK)
+    assert advisor.failure.endswith("for PostgreSQL: pip install 'psycopg[binary]'")
+
+
 def test_an_optional_storage_may_be_missing(make: Make, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     copy = tmp_path / "run" / "study.db"
