@@ -208,6 +208,8 @@ def tuner(profiles: Path | None, pattern: str, json_file: Path | None, **values:
     if values["live"]:
         _live(profiles, json_file, values)
         return 0
+    if values["live_cases"] or values["state"] is not None:
+        raise UsageError("--case and --state are for --live")
     procedures = _procedures(values["procedures"])
     seeds = range(values["first_seed"], values["first_seed"] + values["seeds"])
     places = landscapes(profiles, pattern)

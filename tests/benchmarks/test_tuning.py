@@ -185,7 +185,7 @@ def test_the_command_prints_and_records(tmp_path: Path) -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    for words in (["--landscapes", "nowhere"], ["--procedures", "guessing"]):
+    for words in (["--landscapes", "nowhere"], ["--procedures", "guessing"], ["--case", "2x1@1gbit"]):
         done = CliRunner().invoke(tuner, words)
         assert isinstance(done.exception, UsageError)
 
