@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ringtune.algorithms import parse_table
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.tuner.advice import Workload
 from ringtune.tuner.fingerprint import JobDescription
+from ringtune.tuner.model.collectives import BUILT_IN
 from ringtune.tuner.records import FailedRecord, NoteRecord, Record, ResultRecord, StartRecord, TrialRecord, parse
-from ringtune.tuner.restarts.choices import AS_IT_IS, CHOICES, Choice, Place, Setting, choices_for, parse_choice
+from ringtune.tuner.restarts.choices import AS_IT_IS, CHOICES, TABLES, Choice, Place, Setting, choices_for, parse_choice
 from ringtune.tuner.restarts.memory import StudyMemory
 from ringtune.tuner.restarts.session import Known, Leave, RestartOptions, RestartSession, Run
 from ringtune.tuner.words import environment, sentence
@@ -225,7 +228,7 @@ def test_a_lucky_run_is_not_believed() -> None:
     assert result.decision == "keep-default" and "no gain was confirmed; the best rival, " in result.reason
 
 
-NETWORK = {"RINGTUNE_SOCKETS_PER_PEER"}
+NETWORK = {"RINGTUNE_SOCKETS_PER_PEER", "RINGTUNE_ALGORITHM_TABLE"}
 NCCL = {one.variable for one in CHOICES if one.variable.startswith("NCCL_")}
 
 
@@ -257,8 +260,17 @@ def test_what_the_user_sets_is_left_alone_and_what_he_names_comes_first() -> Non
     assert own == Choice("OMP_NUM_THREADS", ("1", "2"))
     chosen = choices_for(Place(2, 2), {"RINGTUNE_SOCKETS_PER_PEER"}, [own])
     assert [one.variable for one in chosen] == [
-        "OMP_NUM_THREADS", "RINGTUNE_HIERARCHICAL_ALLREDUCE", "RINGTUNE_OVERLAP",
+        "OMP_NUM_THREADS", "RINGTUNE_ALGORITHM_TABLE", "RINGTUNE_HIERARCHICAL_ALLREDUCE", "RINGTUNE_OVERLAP",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "factor"), list(zip(TABLES, (4.0, 0.25), strict=True)))
+def test_tables_that_are_tried_move_the_switch_points_between_hosts(table: str, factor: float) -> None:
+    rules = parse_table(Path(table).read_text(), table)
+    moved = [replace(rule, max_bytes=int(rule.max_bytes * factor)) for rule in BUILT_IN]
+    assert [rule for rule in rules if rule.links == "network"] == moved
+    # Within a host the rows of native/collective/algorithm.cc, as they are.
+    assert [(rule.max_ranks, rule.max_bytes) for rule in rules if rule.links == "memory"] == [(2, 65536), (0, 16384)]
 
 
 @pytest.mark.parametrize("text", ["", "NAME", "NAME=", "=1", "A B=1"])

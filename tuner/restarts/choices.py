@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ringtune.errors import UsageError
 
@@ -55,8 +56,13 @@ def _nccl(place: Place) -> bool:
     return place.nccl
 
 
+_TABLES = Path(__file__).parent / "tables"
+TABLES = tuple(str(_TABLES / f"{name}.json") for name in ("later", "earlier"))
+"""The built-in algorithm table with its switch points between hosts at four times the bytes, and at a quarter."""
+
 CHOICES = (
     Choice("RINGTUNE_SOCKETS_PER_PEER", ("4", "2", "8"), _network),
+    Choice("RINGTUNE_ALGORITHM_TABLE", TABLES, _network),
     Choice("RINGTUNE_COMPRESSION", ("bf16", "fp16"), lambda place: _network(place) and place.lossy),
     Choice("RINGTUNE_BUCKET_CAP_MB", ("10", "50", "100", "5"), lambda place: place.buckets),
     Choice("RINGTUNE_HIERARCHICAL_ALLREDUCE", ("0",), lambda place: _network(place) and place.local > 1),
