@@ -28,8 +28,9 @@ struct ExecuteAction {
   friend bool operator==(const ExecuteAction&, const ExecuteAction&) = default;
 };
 
-/// A plan begins: all ranks come by here between the same two batches, and can connect what its batches need.
+/// A plan begins: all ranks come by here between the same two batches, and can connect what their batches of it need.
 struct BeginPlanAction {
+  std::uint32_t plan_id = 0;
   std::vector<std::vector<SharedRequest>> batches;
   friend bool operator==(const BeginPlanAction&, const BeginPlanAction&) = default;
 };

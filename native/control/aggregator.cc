@@ -63,7 +63,7 @@ void Aggregator::take_over(int from, const WorkerNews& news, std::int64_t now_ns
     if (leaving_.empty()) leaving_since_ns_ = now_ns;
     leaving_.insert(spoken_for(from, own, news.leaving).without(left_));
   }
-  if (news.left_plan > told_plan_) {  // the position of the exit is the same on all ranks: one report will do
+  if (news.left_plan > told_plan_) {  // one report will do
     left_plan_ = told_plan_ = news.left_plan;
     plan_rounds_ = news.plan_rounds;
   }

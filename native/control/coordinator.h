@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -110,7 +111,8 @@ class Coordinator {
   void plan_ready();
   void decide_batch(const std::vector<std::uint32_t>& members);
   void learn();
-  void begin_plan(std::vector<std::vector<std::uint32_t>> batches);
+  void learn_beside();
+  void begin_plan(const std::vector<std::vector<std::uint32_t>>& batches);
   void end_plan(std::uint64_t rounds);
   void switch_to(const Knobs& knobs);
   void ranks_left(const RankSet& ranks, std::int64_t now_ns);
@@ -142,8 +144,8 @@ class Coordinator {
   std::uint32_t plan_id_ = 0;  // that runs; 0 = none
   std::uint32_t last_plan_id_ = 0;
   std::size_t plan_batches_ = 0;
-  std::uint64_t plan_sequence_ = 0;  // of the decisions that began the last plan
-  std::vector<Knobs> proposed_;      // wait for the end of the plan
+  std::uint64_t plan_sequence_ = 0;                // of the decisions that began the last plan
+  std::unordered_map<std::uint32_t, int> beside_;  // tensors that are decided while it runs, which it might hold
 
   std::vector<Decision> items_;
   std::uint64_t sequence_ = 0;

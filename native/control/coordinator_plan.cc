@@ -1,14 +1,21 @@
 // The plan of a steady state: when it begins and ends, and that knobs wait for its end.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "control/coordinator.h"
 
 namespace ringtune {
+namespace {
+
+constexpr auto kLastingPlan = std::numeric_limits<std::uint64_t>::max();  // it did not end by a rank that left it
+
+}  // namespace
 
 /// Shows the learner what has just been decided.
 void Coordinator::learn() {
   if (!plans_ || !knobs_.plan || !left_.empty()) return;
+  if (plan_id_ != 0) return learn_beside();
   if (!joined_.empty()) return learner_.disturbed();
   const bool awaited =
       std::any_of(children_.begin(), children_.end(), [](const auto& child) { return child.second.waiting; });
@@ -20,20 +27,35 @@ void Coordinator::learn() {
         {live ? ready.cache_id : TensorRef::kUncached, ready.request, ready.ready_ns, sequence_ + 1, awaited}, knobs_,
         &ready == &ready_.back());
   }
-  if (batches) begin_plan(*std::move(batches));
+  if (batches) begin_plan(*batches);
 }
 
-void Coordinator::begin_plan(std::vector<std::vector<std::uint32_t>> batches) {
+/// While a plan runs, process sets without a part in it are served as always. When they repeat themselves it ends, for
+/// one with all of them.
+void Coordinator::learn_beside() {
+  for (const Ready& ready : ready_) {
+    if (!PlanLearner::may_be_planned({.cache_id = ready.cache_id, .request = ready.request})) continue;
+    if (++beside_[ready.cache_id] <= PlanLearner::kRounds) continue;
+    return end_plan(kLastingPlan);
+  }
+}
+
+void Coordinator::begin_plan(const std::vector<std::vector<std::uint32_t>>& batches) {
+  std::vector<PlannedBatch> planned;
   for (const std::vector<std::uint32_t>& batch : batches) {
+    PlannedBatch& one = planned.emplace_back();
     for (const std::uint32_t id : batch) {
       const ResponseCache::Slot* slot = cache_.find(id);
       if (slot == nullptr || slot->evicted_in != 0 || !slot->told) return;
+      one.process_set = slot->key.process_set;
+      one.cache_ids.push_back(id);
     }
   }
   plan_id_ = ++last_plan_id_;
   plan_batches_ = batches.size();
   plan_sequence_ = sequence_ + 1;
-  items_.push_back(PlanDecision{plan_id_, std::move(batches)});
+  beside_.clear();
+  items_.push_back(PlanDecision{plan_id_, std::move(planned)});
   // The ranks keep what they have announced and was not decided: it runs in the plan, or is announced again after it.
   entries_.clear();
   groups_.clear();
@@ -43,16 +65,11 @@ void Coordinator::end_plan(std::uint64_t rounds) {
   items_.push_back(PlanEndDecision{plan_id_});
   plan_id_ = 0;
   learner_.ended(rounds, plan_batches_);
-  for (const Knobs& knobs : std::exchange(proposed_, {})) switch_to(knobs);
 }
 
 std::uint32_t Coordinator::propose(const Knobs& knobs) {
-  plan_ready();  // what was ready before the change belongs to the old setting
-  if (plan_id_ != 0) {
-    // Rank 0 leaves the plan first: nobody may change in its middle.
-    proposed_.push_back(knobs);
-    return epoch_ + static_cast<std::uint32_t>(proposed_.size());
-  }
+  plan_ready();                               // what was ready before the change belongs to the old setting
+  if (plan_id_ != 0) end_plan(kLastingPlan);  // all leave it before they change
   switch_to(knobs);
   return epoch_;
 }

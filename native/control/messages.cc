@@ -146,8 +146,9 @@ void write_decision(ByteWriter& out, const Decision& decision) {
           },
           [&](const PlanDecision& plan) {
             out.u32(plan.plan_id);
-            write_list(out, plan.batches, [&](const std::vector<std::uint32_t>& batch) {
-              write_list(out, batch, [&](std::uint32_t id) { out.u32(id); });
+            write_list(out, plan.batches, [&](const PlannedBatch& batch) {
+              out.u32(batch.process_set);
+              write_list(out, batch.cache_ids, [&](std::uint32_t id) { out.u32(id); });
             });
           },
           [&](const PlanEndDecision& end) { out.u32(end.plan_id); },
@@ -199,7 +200,12 @@ StallDecision read_stall(ByteReader& in) {
 PlanDecision read_plan(ByteReader& in) {
   PlanDecision plan;
   plan.plan_id = in.u32();
-  plan.batches = read_list(in, 4, [&] { return read_list(in, 4, [&] { return in.u32(); }); });
+  plan.batches = read_list(in, 8, [&] {
+    PlannedBatch batch;
+    batch.process_set = in.u32();
+    batch.cache_ids = read_list(in, 4, [&] { return in.u32(); });
+    return batch;
+  });
   return plan;
 }
 

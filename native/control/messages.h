@@ -109,11 +109,19 @@ struct StallDecision {
   friend bool operator==(const StallDecision&, const StallDecision&) = default;
 };
 
-/// From here on the ranks run these batches of cached tensors in this order, again and again, without being told.
-/// What was announced and not decided before belongs to the plan.
+/// Some cached tensors of one process set.
+struct PlannedBatch {
+  std::uint32_t process_set = 0;
+  std::vector<std::uint32_t> cache_ids;
+  friend bool operator==(const PlannedBatch&, const PlannedBatch&) = default;
+};
+
+/// From here on the ranks run these batches in this order, each those of its sets, again and again, without being told.
+/// What was announced and not decided before belongs to the plan, or is announced again by ranks that have no part in
+/// it.
 struct PlanDecision {
   std::uint32_t plan_id = 0;
-  std::vector<std::vector<std::uint32_t>> batches;
+  std::vector<PlannedBatch> batches;
   friend bool operator==(const PlanDecision&, const PlanDecision&) = default;
 };
 

@@ -26,7 +26,6 @@ void Negotiator::local_ready(SharedRequest request, std::int64_t now_ns, Tag tag
 
 std::uint32_t Negotiator::propose(const Knobs& knobs) {
   RINGTUNE_CHECK(coordinator_.has_value(), "knobs are proposed on rank 0");
-  worker_.leave_plan_soon();
   return coordinator_->propose(knobs);
 }
 

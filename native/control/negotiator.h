@@ -51,6 +51,10 @@ class Negotiator {
   [[nodiscard]] std::span<const Tag> round_batch() const noexcept { return worker_.plan().batch(); }
   void round_done(bool agreed, std::int64_t now_ns) { worker_.round_done(agreed, now_ns, actions_); }
   [[nodiscard]] bool in_plan() const noexcept { return worker_.plan().active(); }
+  /// The process set of the plan's next batch, which may be posted; in a plan.
+  [[nodiscard]] std::uint32_t plan_set() const noexcept { return worker_.plan().process_set(); }
+  /// While a round is posted, messages must be taken (plan_follower.h).
+  [[nodiscard]] bool hears_in_rounds() const noexcept { return in_plan() && !worker_.plan().pure(); }
   /// Which round of the plan's batches is under way; in a plan. Never the same in another plan.
   [[nodiscard]] std::uint64_t plan_pass() const noexcept { return worker_.plan().pass(); }
   /// Whether a tensor that is ready now would be the plan's whole next batch, with nothing else in hand; then

@@ -8,29 +8,35 @@ namespace ringtune {
 
 void PlanFollower::begin(std::uint32_t id, const std::vector<std::vector<SharedRequest>>& batches,
                          std::int64_t now_ns) {
-  RINGTUNE_CHECK(id != 0 && !active() && !batches.empty(), "plan ", id);
-  for (const auto& members : batches) {
+  RINGTUNE_CHECK(id != 0 && !active(), "plan ", id);
+  pure_ = true;
+  total_ = batches.size();
+  for (std::uint32_t number = 0; number < total_; ++number) {
+    const std::vector<SharedRequest>& members = batches[number];
+    pure_ = pure_ && !members.empty() && members.front()->process_set == 0;
+    if (members.empty()) continue;
     const auto begin = static_cast<std::uint32_t>(tensors_.size());
     for (const SharedRequest& request : members) {
       const auto index = static_cast<std::uint32_t>(tensors_.size());
       by_address_.emplace(request.get(), index);
-      by_name_.emplace(request->name, index);
+      by_name_.emplace(std::pair(request->process_set, std::string_view(request->name)), index);
       tensors_.push_back({request, wire_byte_count(*request), static_cast<std::uint32_t>(batches_.size())});
     }
     const auto end = static_cast<std::uint32_t>(tensors_.size());
-    batches_.push_back({begin, end, end - begin});
+    batches_.push_back({begin, end, end - begin, number});
   }
+  RINGTUNE_CHECK(!batches_.empty(), "plan ", id, " without a batch of this rank");
   tags_.assign(tensors_.size(), 0);
   id_ = id;
   position_ = hint_ = pending_ = 0;
-  rounds_ = order_ = 0;
+  pass_ = order_ = 0;
   progress_ns_ = now_ns;
 }
 
 PlanFollower::Tensor* PlanFollower::find(const SharedRequest& request) {
   if (hint_ < tensors_.size() && tensors_[hint_].request == request) return &tensors_[hint_];
   if (const auto known = by_address_.find(request.get()); known != by_address_.end()) return &tensors_[known->second];
-  const auto named = by_name_.find(request->name);
+  const auto named = by_name_.find({request->process_set, request->name});
   if (named == by_name_.end()) return nullptr;
   Tensor& tensor = tensors_[named->second];
   return *tensor.request == *request ? &tensor : nullptr;
@@ -56,11 +62,21 @@ std::span<const Tag> PlanFollower::batch() const noexcept {
   return {tags_.data() + batch.begin, batch.end - batch.begin};
 }
 
-std::vector<SharedRequest> PlanFollower::requests() const {
-  const Batch& batch = batches_[position_];
-  std::vector<SharedRequest> requests;
-  for (std::uint32_t i = batch.begin; i < batch.end; ++i) requests.push_back(tensors_[i].request);
-  return requests;
+std::vector<PlanFollower::Round> PlanFollower::next_rounds() const {
+  std::vector<Round> rounds;
+  for (std::size_t i = 0; i < batches_.size(); ++i) {
+    const bool wraps = position_ + i >= batches_.size();
+    const Batch& batch = batches_[position_ + i - (wraps ? batches_.size() : 0)];
+    const std::uint32_t set = tensors_[batch.begin].request->process_set;
+    const bool known = std::any_of(rounds.begin(), rounds.end(),
+                                   [&](const Round& round) { return round.batch.front()->process_set == set; });
+    if (known) continue;
+    Round& round = rounds.emplace_back(Round{token_of(wraps ? pass_ + 1 : pass_, batch), {}});
+    for (std::uint32_t tensor = batch.begin; tensor < batch.end; ++tensor) {
+      round.batch.push_back(tensors_[tensor].request);
+    }
+  }
+  return rounds;
 }
 
 void PlanFollower::ran(std::int64_t now_ns) noexcept {
@@ -68,8 +84,10 @@ void PlanFollower::ran(std::int64_t now_ns) noexcept {
   for (std::uint32_t i = batch.begin; i < batch.end; ++i) tensors_[i].ready = false;
   batch.missing = batch.end - batch.begin;
   pending_ -= batch.missing;
-  position_ = position_ + 1 < batches_.size() ? position_ + 1 : 0;
-  ++rounds_;
+  if (++position_ == batches_.size()) {
+    position_ = 0;
+    ++pass_;
+  }
   progress_ns_ = std::max(progress_ns_, now_ns);
 }
 

@@ -2,14 +2,21 @@
 //
 // Every batch is one agreed round: its token names the plan and the position. That is all the agreement there is, and
 // it suffices, because
-//   - all ranks enter the plan at the same place of the stream of decisions, at position 0;
+//   - all ranks enter the plan at the same place of the stream of decisions, at position 0. A rank runs the batches of
+//     the process sets of which it is a member, in the plan's order, and counts the others; one that is in none of them
+//     does not enter. What follows holds within each set;
 //   - a round is run by all ranks or by none: one rank that declines makes it fail for all, and no output has been
 //     written then (in shared memory: transport/arena.h; over links: collective/ballot.h, runtime/link_round.h);
 //   - a rank leaves only at a round: it declines the next one that it has not posted, or sees that one fail. Whoever
 //     declines at position k has run all rounds before k, so all others have posted those; nobody can run k, and so
 //     nobody can leave later. Whoever left earlier would have made an earlier round fail. The position of the exit is
 //     thus the same on all ranks, whatever the reasons and however many ranks decline;
-//   - a round that is posted comes to its end. In shared memory by the first vote against it. Over links when all have
+//   - a rank leaves all sets of the plan at once: it declines the next round of each of them. Other sets may have come
+//     further or less far then, which is no matter: a tensor has run on all members of its set or on none. Nobody waits
+//     in a circle: whoever waits in a round waits for ranks that are at an earlier batch of the same order;
+//   - a round that is posted comes to its end. In shared memory by the first vote against it; where a plan is not all
+//   of
+//     one set of all ranks, those who wait go on hearing and passing on messages there, too. Over links when all have
 //     voted; a rank that declines tells the coordinator at once, and a rank that waits in a round goes on hearing and
 //     passing on messages, so the coordinator's PlanEndDecision reaches those that are idle inside the plan and have
 //     not posted, and they decline;
@@ -23,9 +30,11 @@
 #include <span>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "control/request.h"
+#include "control/tensor_key.h"
 
 namespace ringtune {
 
@@ -44,8 +53,16 @@ class PlanFollower {
 
   [[nodiscard]] bool active() const noexcept { return id_ != 0; }
   [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
-  /// Enters plan `id` (not 0) at its first batch; the batches of its tensors are not empty.
+  /// A round in which this rank is going to take part.
+  struct Round {
+    std::uint64_t token = 0;
+    std::vector<SharedRequest> batch;
+  };
+
+  /// Enters plan `id` (not 0) at its first batch. `batches`: empty where this rank is no member; some are not. `pure`:
+  /// all are of the set of all ranks.
   void begin(std::uint32_t id, const std::vector<std::vector<SharedRequest>>& batches, std::int64_t now_ns);
+  [[nodiscard]] bool pure() const noexcept { return pure_; }
   /// A tensor is ready here. False when it is none of the plan's: then the plan must be left.
   [[nodiscard]] bool take(const SharedRequest& request, Tag tag, std::int64_t now_ns);
 
@@ -58,16 +75,20 @@ class PlanFollower {
   }
   /// The tags of the next batch, in the plan's order. Valid until ran() or end().
   [[nodiscard]] std::span<const Tag> batch() const noexcept;
-  [[nodiscard]] std::vector<SharedRequest> requests() const;  // of the next batch
-  /// What all ranks must believe the next round to be.
-  [[nodiscard]] std::uint64_t token() const noexcept { return std::uint64_t{id_} << 32 | (rounds_ & 0xffffffffu); }
+  [[nodiscard]] std::uint32_t process_set() const noexcept {  // of the next batch
+    return tensors_[batches_[position_].begin].request->process_set;
+  }
+  /// What all members must believe the next round to be.
+  [[nodiscard]] std::uint64_t token() const noexcept { return token_of(pass_, batches_[position_]); }
+  /// The next round of every set of the plan of which this rank is a member.
+  [[nodiscard]] std::vector<Round> next_rounds() const;
   /// The next batch has run on all ranks.
   void ran(std::int64_t now_ns) noexcept;
 
-  [[nodiscard]] std::uint64_t rounds() const noexcept { return rounds_; }  // that have run
-  [[nodiscard]] std::size_t batches() const noexcept { return batches_.size(); }
+  /// Batches of the plan that lie behind, those of other ranks' sets among them.
+  [[nodiscard]] std::uint64_t rounds() const noexcept { return pass_ * total_ + batches_[position_].number; }
   /// How often all batches have run, under a number that other plans never have.
-  [[nodiscard]] std::uint64_t pass() const noexcept { return std::uint64_t{id_} << 40 | rounds_ / batches_.size(); }
+  [[nodiscard]] std::uint64_t pass() const noexcept { return std::uint64_t{id_} << 40 | pass_; }
   [[nodiscard]] std::size_t pending() const noexcept { return pending_; }  // tensors that are ready and have not run
   /// When a tensor last became ready or a batch ran.
   [[nodiscard]] std::int64_t progress_ns() const noexcept { return progress_ns_; }
@@ -82,6 +103,7 @@ class PlanFollower {
     std::uint32_t begin;
     std::uint32_t end;
     std::uint32_t missing;
+    std::uint32_t number;  // in the whole plan
   };
   struct Tensor {
     SharedRequest request;
@@ -91,18 +113,29 @@ class PlanFollower {
     std::uint64_t order = 0;
     std::int64_t since_ns = 0;
   };
+  struct NameHash {
+    std::size_t operator()(const std::pair<std::uint32_t, std::string_view>& key) const noexcept {
+      return hash_of(key.first, key.second);
+    }
+  };
   [[nodiscard]] Tensor* find(const SharedRequest& request);
+  [[nodiscard]] std::uint64_t token_of(std::uint64_t pass, const Batch& batch) const noexcept {
+    return std::uint64_t{id_} << 32 | ((pass * total_ + batch.number) & 0xffffffffu);
+  }
 
   std::uint32_t id_ = 0;
   std::vector<Batch> batches_;
   std::vector<Tensor> tensors_;  // batch by batch
   std::vector<Tag> tags_;        // by tensor
   std::unordered_map<const Request*, std::uint32_t> by_address_;
-  std::unordered_map<std::string_view, std::uint32_t> by_name_;  // views of the tensors' requests
+  // By set and name: views of the tensors' requests.
+  std::unordered_map<std::pair<std::uint32_t, std::string_view>, std::uint32_t, NameHash> by_name_;
+  bool pure_ = true;
+  std::size_t total_ = 0;  // batches of the whole plan
   std::size_t position_ = 0;
   std::size_t hint_ = 0;  // the tensor after the last one that came: most come in order
   std::size_t pending_ = 0;
-  std::uint64_t rounds_ = 0;
+  std::uint64_t pass_ = 0;
   std::uint64_t order_ = 0;
   std::int64_t progress_ns_ = 0;
 };

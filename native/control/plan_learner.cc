@@ -1,9 +1,11 @@
 #include "control/plan_learner.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/check.h"
+#include "control/tensor_key.h"
 #include "fusion/plan.h"
 
 namespace ringtune {
@@ -22,11 +24,6 @@ constexpr std::uint64_t mixed(std::uint64_t value) noexcept {
   return value ^ (value >> 31);
 }
 
-bool may_be_planned(const Decided& tensor) noexcept {
-  return tensor.cache_id != 0 && tensor.request->kind == CollectiveKind::kAllreduce &&
-         tensor.request->op != ReduceOp::kAdasum && tensor.request->process_set == 0;
-}
-
 /// Whether a batch must not reach from `a` to the tensor after it.
 bool cut_between(const Decided& a, const Decided& b, bool apart, const Knobs& knobs) noexcept {
   if (a.sequence == b.sequence) return false;
@@ -34,6 +31,11 @@ bool cut_between(const Decided& a, const Decided& b, bool apart, const Knobs& kn
 }
 
 }  // namespace
+
+bool PlanLearner::may_be_planned(const Decided& tensor) noexcept {
+  return tensor.cache_id != 0 && tensor.request->kind == CollectiveKind::kAllreduce &&
+         tensor.request->op != ReduceOp::kAdasum;
+}
 
 void PlanLearner::disturbed() {
   present_.clear();
@@ -99,24 +101,28 @@ std::optional<std::vector<std::vector<std::uint32_t>>> PlanLearner::build(const 
   if (records_.size() >= kRecordsKept) records_.clear();
   const bool apart = records_[key()].apart;
   std::vector<std::vector<std::uint32_t>> batches;
-  std::unordered_map<std::string, std::size_t> group_batch;
+  std::map<TensorKey, std::size_t> group_batch;
   for (std::size_t begin = 0; begin < present_.size();) {
     std::size_t end = begin + 1;
     while (end < present_.size() && !cut_between(present_[end - 1], present_[end], apart, knobs)) ++end;
     std::vector<ReadyTensor> tensors;
     for (std::size_t i = begin; i < end; ++i) {
       const Request& request = *present_[i].request;
-      tensors.push_back(
-          {request.kind, request.dtype, request.op, wire_byte_count(request), request.group, 0, wire_dtype(request)});
+      tensors.push_back({request.kind, request.dtype, request.op, wire_byte_count(request), request.group,
+                         request.process_set, wire_dtype(request)});
     }
     for (const std::vector<std::uint32_t>& members : plan(tensors, knobs.fusion_bytes)) {
       std::vector<std::uint32_t>& batch = batches.emplace_back();
       for (const std::uint32_t index : members) {
         const Decided& tensor = present_[begin + index];
         batch.push_back(tensor.cache_id);
-        if (tensor.request->group_size == 0) continue;
+        const Request& request = *tensor.request;
+        if (request.group_size == 0) continue;
         // Members of a group run only when all are ready: a group that needs two batches has no place in a plan.
-        if (group_batch.emplace(tensor.request->group, batches.size()).first->second != batches.size()) return {};
+        if (group_batch.emplace(TensorKey{request.process_set, request.group}, batches.size()).first->second !=
+            batches.size()) {
+          return {};
+        }
       }
     }
     begin = end;

@@ -30,6 +30,8 @@ class PlanLearner {
  public:
   static constexpr int kRounds = 3;  // equal rounds before a new plan
 
+  [[nodiscard]] static bool may_be_planned(const Decided& tensor) noexcept;
+
   /// Batches of cache numbers when a plan is to begin after this tensor. Only after the `last` of those that are
   /// decided together: more of the same step would lie on the wrong side of the plan's begin. A round is not taken for
   /// complete before that either, or the first part of a larger step, once a plan itself, would hide the step for ever.

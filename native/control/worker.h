@@ -41,8 +41,6 @@ class Worker {
   }
   /// That tensor is ready, and its batch posted.
   [[nodiscard]] RoundAction post_alone(const SharedRequest& request, Tag tag, std::int64_t now_ns);
-  /// The plan, if one is followed, is to be left at the next round.
-  void leave_plan_soon() noexcept { plan_unfit_ = plan_.active(); }
   /// The coordinator has confirmed: no batch that needs this rank will come any more.
   [[nodiscard]] bool has_left() const noexcept { return left_ || (coordinator_left_ && told_leaving_); }
 
@@ -82,6 +80,7 @@ class Worker {
 
   void enqueue(SharedRequest request, Tag tag, std::int64_t now_ns);
   void enter_plan(const PlanDecision& decision, std::int64_t now_ns, std::vector<Action>& actions);
+  static void decline(PlanFollower::Round round, std::vector<Action>& actions);
   void quit_plan(std::int64_t now_ns);
   void leave_plan(std::int64_t now_ns, std::vector<Action>& actions);
   [[nodiscard]] std::int64_t plan_limit_ns() const noexcept;

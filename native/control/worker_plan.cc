@@ -16,12 +16,18 @@ constexpr std::uint32_t kPlanBatch = 1u << 31;  // numbers of batches that no co
 
 }  // namespace
 
-/// What was announced and not decided belongs to the plan, in the order in which it became ready.
+/// What was announced and not decided belongs to the plan, in the order in which it became ready. A rank without a part
+/// in the plan announces it again: the coordinator has forgotten it.
 void Worker::enter_plan(const PlanDecision& decision, std::int64_t now_ns, std::vector<Action>& actions) {
   std::vector<std::vector<SharedRequest>> batches;
-  for (const std::vector<std::uint32_t>& ids : decision.batches) {
+  bool part = false;
+  for (const PlannedBatch& planned : decision.batches) {
     std::vector<SharedRequest>& batch = batches.emplace_back();
-    for (const std::uint32_t id : ids) {
+    const RankSet* members = sets_.members(planned.process_set);
+    RINGTUNE_CHECK(members != nullptr, "a plan is for the unknown process set ", planned.process_set);
+    if (!members->contains(rank_)) continue;
+    part = true;
+    for (const std::uint32_t id : planned.cache_ids) {
       const auto known = keys_by_id_.find(id);
       RINGTUNE_CHECK(known != keys_by_id_.end(), "the plan holds the unknown cache number ", id);
       batch.push_back(cache_.at(known->second).request);
@@ -34,8 +40,8 @@ void Worker::enter_plan(const PlanDecision& decision, std::int64_t now_ns, std::
   bundle_.clear();
   bundle_bytes_ = 0;
   next_stall_ns_ = kNever;
-  plan_.begin(decision.plan_id, batches, now_ns);
-  plan_unfit_ = false;
+  if (part) plan_.begin(decision.plan_id, batches, now_ns);
+  plan_unfit_ = !part;
   told_leaving_ = false;  // an announcement that the coordinator has not heard yet is void
   for (Pending& pending : waiting) {
     if (plan_unfit_ || !plan_.take(pending.request, pending.tag, pending.since_ns)) {
@@ -43,14 +49,23 @@ void Worker::enter_plan(const PlanDecision& decision, std::int64_t now_ns, std::
       enqueue(std::move(pending.request), pending.tag, pending.since_ns);
     }
   }
-  actions.push_back(BeginPlanAction{std::move(batches)});
+  if (!part) {
+    plan_unfit_ = false;
+    return;
+  }
+  std::erase_if(batches, [](const auto& batch) { return batch.empty(); });
+  actions.push_back(BeginPlanAction{decision.plan_id, std::move(batches)});
 }
 
 void Worker::leave_plan(std::int64_t now_ns, std::vector<Action>& actions) {
   RINGTUNE_CHECK(!round_posted_);
   if (!plan_.active()) return;
-  actions.push_back(DeclineAction{plan_.token(), plan_.requests()});
+  for (PlanFollower::Round& round : plan_.next_rounds()) decline(std::move(round), actions);
   quit_plan(now_ns);
+}
+
+void Worker::decline(PlanFollower::Round round, std::vector<Action>& actions) {
+  actions.push_back(DeclineAction{round.token, std::move(round.batch)});
 }
 
 /// The next round will not run, or has not run, on any rank: everything is announced again.
@@ -73,6 +88,9 @@ void Worker::round_done(bool agreed, std::int64_t now_ns, std::vector<Action>& a
   if (agreed) {
     plan_.ran(now_ns);
   } else {
+    for (PlanFollower::Round& round : plan_.next_rounds()) {
+      if (round.token != plan_.token()) decline(std::move(round), actions);
+    }
     quit_plan(now_ns);
   }
   for (const Decisions& decisions : std::exchange(deferred_, {})) decided(decisions, now_ns, actions);

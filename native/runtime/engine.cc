@@ -150,11 +150,11 @@ bool Engine::cycle(bool hold_back) {
     leaving_ = true;
     negotiator_.leave();
   }
-  // While a round is posted this rank begins nothing. In shared memory it need not hear anything either, over links it
-  // must: that is how ranks which have not come learn that another one has declined (plan_follower.h).
+  // While a round is posted this rank begins nothing. In shared memory of all ranks it need not hear anything either,
+  // else it must: that is how ranks which have not come learn that another one has declined (plan_follower.h).
   // What a full link has not taken goes on all the same: the round may need a rank below that waits for it.
   if (negotiator_.round_posted() && control_) control_->flush();
-  if (negotiator_.round_posted() && !resume_round(Deadline::at(0)) && !executor_->round_on_links()) return false;
+  if (negotiator_.round_posted() && !resume_round(Deadline::at(0)) && !hears_in_round()) return false;
   const bool moved = executor_->advance_declined();
   if (mail_.exchange(false, std::memory_order_acquire)) take_mail();
   if (!hold_back) take_submitted();
@@ -271,10 +271,14 @@ bool Engine::perform(std::vector<Action> actions) {
     } else if (const auto* round = std::get_if<RoundAction>(&action)) {
       post_round(*round, agreed_ns);
     } else if (std::holds_alternative<DeclineAction>(action)) {
-      executor_->decline_round(std::get<DeclineAction>(action), *world_);
+      const auto& decline = std::get<DeclineAction>(action);
+      executor_->decline_round(decline, sets_->communicator(decline.batch.front()->process_set));
     } else if (const auto* plan = std::get_if<BeginPlanAction>(&action)) {
       drain();
-      executor_->prepare_plan(*plan, *world_);
+      // In the plan's order: nobody waits for a rank that waits for it in another set.
+      for (const std::vector<SharedRequest>& batch : plan->batches) {
+        executor_->prepare_batch(batch, sets_->communicator(batch.front()->process_set));
+      }
     } else if (const auto* change = std::get_if<ApplyKnobsAction>(&action)) {
       apply(*change);
     } else if (const auto* failure = std::get_if<FailAction>(&action)) {
@@ -307,7 +311,8 @@ void Engine::execute(const ExecuteAction& action, std::span<const OperationPtr> 
 }
 
 BatchContext Engine::round_context() const {
-  return {*world_, round_id_, epoch(), step_.load(std::memory_order_relaxed), {}, 0, true};
+  return {plan_communicator(),    round_id_, epoch(), step_.load(std::memory_order_relaxed), {},
+          negotiator_.plan_set(), true};
 }
 
 void Engine::apply(const ApplyKnobsAction& action) {

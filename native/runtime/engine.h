@@ -109,6 +109,10 @@ class Engine {
   bool perform(std::vector<Action> actions);
   void execute(const ExecuteAction& action, std::span<const OperationPtr> batch);
   void finish(std::span<const OperationPtr> batch, const BatchContext& context);
+  [[nodiscard]] Communicator& plan_communicator() const { return sets_->communicator(negotiator_.plan_set()); }
+  [[nodiscard]] bool hears_in_round() const noexcept {
+    return executor_->round_on_links() || negotiator_.hears_in_rounds();
+  }
   [[nodiscard]] BatchContext round_context() const;
   void post_round(const RoundAction& action, std::int64_t now_ns);
   bool resume_round(Deadline deadline);

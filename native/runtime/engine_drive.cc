@@ -10,7 +10,8 @@
 namespace ringtune {
 namespace {
 
-constexpr std::int64_t kRoundSliceNs = 20'000'000;  // how long a wish to leave may go unheard in a round
+constexpr std::int64_t kRoundSliceNs = 20'000'000;   // how long a wish to leave may go unheard in a round
+constexpr std::int64_t kHearingSliceNs = 5'000'000;  // or a message of another process set
 constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;
 
 /// Cores that this rank shares with `neighbours` ranks, for each of them.
@@ -46,10 +47,10 @@ bool Engine::holds_back() noexcept {
     habit_.in_flight(pass, now);
   } else {
     habit_.asked(asked_ns_.load(std::memory_order_relaxed));
-    if (executor_->awaited(*world_)) habit_.hurry();
+    if (executor_->awaited(plan_communicator())) habit_.hurry();
   }
   return !negotiator_.round_posted() && !leave_requested_.load(std::memory_order_relaxed) &&
-         waiting_callers_.load(std::memory_order_relaxed) == 0 && executor_->shares_memory(*world_) &&
+         waiting_callers_.load(std::memory_order_relaxed) == 0 && executor_->shares_memory(plan_communicator()) &&
          habit_.until_ns() > now;
 }
 
@@ -210,14 +211,14 @@ void Engine::rest(std::uint32_t waker_ticket, Deadline deadline) {
   if (waits_in_arena()) {
     const std::int64_t patience_end_ns = round_since_ns_ + habit_.patience_ns();
     const std::int64_t now = now_ns();
-    const Deadline slice = Deadline::after(kRoundSliceNs);
+    const Deadline slice = Deadline::after(hears_in_round() ? kHearingSliceNs : kRoundSliceNs);
     if (resume_round(
             earlier(deadline, now < patience_end_ns ? earlier(slice, Deadline::at(patience_end_ns)) : slice))) {
       return;
     }
     // Who holds the batch back is to go on: this rank has nothing else to do.
     if (now_ns() >= patience_end_ns) {
-      for (const int rank : executor_->absent_in_round(*world_)) fabric_.ring(rank);
+      for (const int rank : executor_->absent_in_round(plan_communicator())) fabric_.ring(rank);
     }
   } else {
     fabric_.waker().wait(waker_ticket, deadline);

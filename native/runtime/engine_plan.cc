@@ -49,10 +49,10 @@ void Engine::watch_round() {
   const StallLimits& stall = options_.negotiator.stall;
   const std::int64_t now = now_ns();
   const std::string& name = round_.front()->request().name;
-  const std::vector<int> absent = executor_->absent_in_round(*world_);
+  const std::vector<int> absent = executor_->absent_in_round(plan_communicator());
   if (stall.warning_ns > 0 && now - round_reported_ns_ >= stall.warning_ns) {
     round_reported_ns_ = now;
-    report_stall({name, absent, now - round_since_ns_});
+    report_stall({name, absent, now - round_since_ns_, negotiator_.plan_set()});
   }
   if (stall.shutdown_ns > 0 && now - round_since_ns_ >= stall.shutdown_ns) {
     throw Timeout("tensor '" + name + "' has waited " + std::to_string((now - round_since_ns_) / 1'000'000'000) +

@@ -8,6 +8,7 @@ void Engine::apply(const SetAction& action) {
   if (action.added) {
     sets_->add(action.id, action.members.ranks());
   } else {
+    drain();  // what was declined in the set goes over its links
     sets_->remove(action.id);
   }
   finish_decided(action.name, action.id);

@@ -18,12 +18,10 @@ std::vector<SharedRequest> requests_of(std::span<const OperationPtr> batch) {
 
 }  // namespace
 
-void Executor::prepare_plan(const BeginPlanAction& plan, Communicator& communicator) {
+void Executor::prepare_batch(std::span<const SharedRequest> batch, Communicator& communicator) {
   RINGTUNE_CHECK(drained(), "a plan begins while a declined round is under way");
   if (arena_of(communicator) != nullptr) return;
-  for (const std::vector<SharedRequest>& batch : plan.batches) {
-    (void)LinkRound(communicator, shape_of(batch), {}, knobs_, nullptr);  // its links stay
-  }
+  (void)LinkRound(communicator, shape_of(batch), {}, knobs_, nullptr);  // its links stay
 }
 
 void Executor::post_link_round(std::span<const OperationPtr> batch, const BatchContext& context, std::uint64_t token) {
@@ -72,26 +70,29 @@ void Executor::decline_round(const DeclineAction& round, Communicator& communica
     arena->decline_round();
     return;
   }
-  RINGTUNE_CHECK(drained() && !link_round_, "a round is declined while another one is under way");
+  RINGTUNE_CHECK(!link_round_, "a round is declined while another one is posted");
   const BatchShape shape = shape_of(round.batch);
-  std::byte* data = nullptr;
-  if (!shape.votes_first) {
-    data = buffer_.take(shape.bytes).data();
-    std::memset(data, 0, shape.bytes);  // nothing of this process that is not meant to travel does
-  }
-  declined_.emplace(communicator, shape, RoundVote{round.token, true}, knobs_, data);
+  std::unique_ptr<std::byte[]> data;
+  // Zeros: nothing of this process that is not meant to travel does.
+  if (!shape.votes_first) data = std::make_unique<std::byte[]>(shape.bytes);
+  std::byte* const address = data.get();
+  declined_.push_back({std::move(data), LinkRound(communicator, shape, RoundVote{round.token, true}, knobs_, address)});
   (void)advance_declined();
 }
 
 bool Executor::advance_declined() {
-  if (!declined_) return false;
-  const bool moved = declined_->advance();
-  if (declined_->done()) declined_.reset();
-  return moved;
+  bool moved = false;
+  for (Declined& declined : declined_) moved = declined.round.advance() || moved;
+  return declined_.remove_if([](const Declined& declined) { return declined.round.done(); }) > 0 || moved;
 }
 
 std::vector<int> Executor::absent_in_round(Communicator& communicator) const {
-  return link_round_ ? link_round_->absent() : communicator.arena()->absent();
+  if (link_round_) return link_round_->absent();
+  std::vector<int> ranks;
+  for (const int position : communicator.arena()->absent()) {
+    ranks.push_back(communicator.members()[static_cast<std::size_t>(position)]);
+  }
+  return ranks;
 }
 
 }  // namespace ringtune

@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <list>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -50,16 +52,16 @@ class Executor {
   /// Agreed on at `agreed_ns`. When it was done.
   std::int64_t finish_round(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t agreed_ns);
   // execute_plan.cc
-  /// Connects what the batches of a plan need. Blocks; all ranks of the communicator come by.
-  void prepare_plan(const BeginPlanAction& plan, Communicator& communicator);
+  /// Connects what a batch of a plan needs. Blocks; all ranks of the communicator come by.
+  void prepare_batch(std::span<const SharedRequest> batch, Communicator& communicator);
   /// Votes against the next round. Over links this goes on until drained(): meanwhile nothing else is to be executed.
   void decline_round(const DeclineAction& round, Communicator& communicator);
-  /// Moves on the round that this rank has declined; true when something was moved.
+  /// Moves on the rounds that this rank has declined, one of a process set; true when something was moved.
   bool advance_declined();
-  [[nodiscard]] bool drained() const noexcept { return !declined_; }
-  /// What the posted or the declined round over links waits for: the message of a Timeout.
+  [[nodiscard]] bool drained() const noexcept { return declined_.empty(); }
+  /// What the posted or a declined round over links waits for: the message of a Timeout.
   [[nodiscard]] std::string complaint() const {
-    return link_round_ ? link_round_->complaint() : declined_->complaint();
+    return link_round_ ? link_round_->complaint() : declined_.front().round.complaint();
   }
   /// The posted round goes over links: its news ring the rank's waker.
   [[nodiscard]] bool round_on_links() const noexcept { return link_round_.has_value(); }
@@ -119,10 +121,14 @@ class Executor {
   std::vector<Fragment> fragments_;
   std::optional<SharedAllreduce> round_;
   std::optional<LinkRound> link_round_;
-  std::span<std::byte> packed_;        // of the posted round over links
-  std::optional<LinkRound> declined_;  // that this rank takes part in all the same
-  std::int64_t posted_ns_ = 0;         // the round, while recording; 0 = not
-  int link_awaited_ = -1;              // rank that the round over links waited for last
+  std::span<std::byte> packed_;  // of the posted round over links
+  struct Declined {
+    std::unique_ptr<std::byte[]> data;
+    LinkRound round;
+  };
+  std::list<Declined> declined_;  // rounds that this rank takes part in all the same
+  std::int64_t posted_ns_ = 0;    // the round, while recording; 0 = not
+  int link_awaited_ = -1;         // rank that the round over links waited for last
   BatchRecorder recorder_{tracer_};
   std::int64_t copies_begin_ns_ = 0;
   bool recording_copies_ = false;

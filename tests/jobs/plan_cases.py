@@ -36,7 +36,7 @@ def step(number: int, tensors: int, count: int = 1000, skip: int = -1, order: li
 
 def steady(tensors: int, count: int = 1000, windows: int = 8, attempts: int = 20) -> list[tuple[int, int]]:
     """Return the control messages and bytes of each of some windows of 20 steps, until one has none on every rank."""
-    return _until_silent(lambda number: step(number, tensors, count=count), windows, attempts)
+    return until_silent(lambda number: step(number, tensors, count=count), windows, attempts)
 
 
 def blocking(windows: int = 8) -> list[tuple[int, int]]:
@@ -47,10 +47,10 @@ def blocking(windows: int = 8) -> list[tuple[int, int]]:
         hvd.allreduce_(tensor, name="blocking", op=hvd.Sum)
         assert tensor[5].item() == hvd.size() * number + hvd.size() * (hvd.size() - 1) // 2
 
-    return _until_silent(one, windows, attempts=20)
+    return until_silent(one, windows, attempts=20)
 
 
-def _until_silent(one: Callable[[int], None], windows: int, attempts: int) -> list[tuple[int, int]]:
+def until_silent(one: Callable[[int], None], windows: int, attempts: int) -> list[tuple[int, int]]:
     """Count some windows of 20 steps, and as many again, but not for ever, while no window of some rank was silent.
 
     A starved rank may break a plan at any time: how often the steps are tried is no matter, that they come to need no
@@ -58,13 +58,13 @@ def _until_silent(one: Callable[[int], None], windows: int, attempts: int) -> li
     """
     found = []
     for _ in range(attempts):
-        found += [_traffic_of(one) for _ in range(windows)]
+        found += [traffic_of(one) for _ in range(windows)]
         if hvd.allreduce(torch.tensor([int((0, 0) in found)]), name="plan.silent", op=hvd.Min).item():
             break
     return found
 
 
-def _traffic_of(one: Callable[[int], None]) -> tuple[int, int]:
+def traffic_of(one: Callable[[int], None]) -> tuple[int, int]:
     messages, size = control_traffic()
     for number in range(20):
         one(number)
@@ -75,7 +75,7 @@ def _traffic_of(one: Callable[[int], None]) -> tuple[int, int]:
 def enter_plan() -> bool:
     """Step until steps need no message; say whether that came. The last steps follow a plan unless a rank starves."""
     entered = (0, 0) in steady(4)
-    _traffic_of(lambda number: step(number, 4))
+    traffic_of(lambda number: step(number, 4))
     return entered
 
 

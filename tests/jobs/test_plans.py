@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.jobs import cases, plan_cases
+from tests.jobs import cases, plan_cases, plan_set_cases
 from tests.jobs.launching import LOST_WITHIN_S, Job, variables
 
 GetJob = Callable[..., Job]
@@ -108,3 +108,26 @@ def test_an_idle_rank_within_a_plan_uses_no_processor(transport: str, fresh: Get
 def test_a_rank_that_waits_in_a_round_uses_little(transport: str, fresh: GetJob) -> None:
     shares = fresh(2, transport=transport).run(plan_cases.waiting_in_the_plan, seconds=3.0)
     assert shares[0] < 0.03, f"{shares[0]:.2%} of a core"
+
+
+SETS = [[0, 1], [2, 3], [1, 2]]  # two that are disjoint, and one that overlaps both
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_steps_of_process_sets_need_no_control_message_either(transport: str, fresh: GetJob) -> None:
+    job = fresh(4, join=False, transport=transport)
+    job.run(plan_set_cases.begin, lists=SETS)
+    for lists in (SETS, SETS[:2]):
+        for windows in job.run(plan_set_cases.steady, lists=lists):
+            assert windows[0] != (0, 0)
+            assert (0, 0) in windows
+    for rank, windows in enumerate(job.run(plan_set_cases.alone, lists=SETS[:1])):
+        assert rank == 0 or (0, 0) in windows  # rank 0 hears of those who are not in the set
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_surprises_in_process_sets_change_no_result(transport: str, fresh: GetJob) -> None:
+    job = fresh(4, join=False, transport=transport)
+    job.run(plan_set_cases.begin, lists=SETS)
+    for seed in range(4):
+        assert job.run(plan_set_cases.disturbed, lists=SETS, seed=seed) == ["done"] * 4

@@ -58,6 +58,7 @@ class RandomSets {
     for (int rank = 0; rank < job_.size(); ++rank) EXPECT_TRUE(job_.at(rank).has_left()) << rank;
   }
   [[nodiscard]] int rounds() const { return rounds_; }
+  [[nodiscard]] int set_rounds() const { return set_rounds_; }
 
  private:
   static constexpr int kGlobal = -1;
@@ -113,18 +114,26 @@ class RandomSets {
     everywhere({What::kAddSet, made_++, {}, members});
   }
 
-  /// Repeated steps over all ranks, some with tensors of the sets, of the same names, among them.
+  /// Repeated steps, of all ranks or of sets alone, with tensors of the same names; the same in each step or not.
   void plan_steps() {
-    const int count = 4 + pick(8);
-    const int tensors = 1 + pick(4);
+    const int count = 6 + pick(8);
+    const int tensors = live_.empty() ? 1 + pick(3) : pick(4);
+    const bool changing = pick(3) == 0;
+    const bool in_order = pick(2) == 0;
+    std::map<int, int> of_set;
+    for (const auto& [set, members] : live_) of_set[set] = pick(3);
     for (int step = 0; step < count; ++step) {
       std::vector<Item> items;
       for (int i = 0; i < tensors; ++i) items.push_back({What::kTensor, kGlobal, allreduce("t" + std::to_string(i))});
-      for (const auto& [set, members] : live_) {
-        if (pick(3) > 0) items.push_back({What::kTensor, set, allreduce("t0", {step % 2 + 1})});
+      for (const auto& [set, number] : of_set) {
+        if (changing && pick(3) == 0) continue;
+        const std::int64_t rows = changing ? step % 2 + 1 : 4;
+        for (int i = 0; i < number; ++i) {
+          items.push_back({What::kTensor, set, allreduce("t" + std::to_string(i), {rows})});
+        }
       }
       for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-        std::shuffle(items.begin(), items.end(), random_);
+        if (!in_order) std::shuffle(items.begin(), items.end(), random_);
         for (const Item& item : items) {
           if (is_member(item.set, static_cast<int>(rank))) ranks_[rank].program.push_back(item);
         }
@@ -208,7 +217,7 @@ class RandomSets {
       }
       rank.done[set].push_back(name);
     }
-    if (batch.batch_id == 0) ++rounds_;
+    if (batch.batch_id == 0) ++(set == kGlobal ? rounds_ : set_rounds_);
   }
 
   const std::vector<std::string>& of_first_member(int set) const {
@@ -232,6 +241,7 @@ class RandomSets {
   std::map<int, std::vector<std::int32_t>> live_;  // sets, while the programs are made
   int made_ = 0;
   int rounds_ = 0;
+  int set_rounds_ = 0;
 };
 
 class RandomSetsAndPlans : public testing::TestWithParam<Rounds> {};
@@ -239,14 +249,17 @@ INSTANTIATE_TEST_SUITE_P(Ways, RandomSetsAndPlans, testing::Values(Rounds::kMemo
 
 TEST_P(RandomSetsAndPlans, NeverHangNorRunATensorTwice) {
   int rounds = 0;
+  int set_rounds = 0;
   for (std::uint32_t seed = 0; seed < testing_support::seeds(1500); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomSets job(seed, GetParam());
     job.run();
     if (testing::Test::HasFailure()) return;
     rounds += job.rounds();
+    set_rounds += job.set_rounds();
   }
   EXPECT_GT(rounds, static_cast<int>(testing_support::seeds(1500))) << "plans were hardly followed";
+  EXPECT_GT(set_rounds, static_cast<int>(testing_support::seeds(1500))) << "plans with sets were hardly followed";
 }
 
 }  // namespace

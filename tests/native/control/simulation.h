@@ -1,7 +1,8 @@
 // A whole job's negotiation in one thread: the negotiators of all ranks, a hand-turned clock, and messages that are
 // delivered in order, at once or when a test says so.
 //
-// Rounds of plans are votes. In shared memory a vote against one ends it at once for those who wait in it. Over links
+// Rounds of plans are votes of the members of a process set. In shared memory a vote against one ends it at once for
+// those who wait in it, who hear nothing meanwhile unless the plan has batches of several sets. Over links
 // (Rounds::kLinks) a round is over when every rank has voted; ranks hear each other meanwhile, a rank that declines
 // goes on at once, and whatever blocks in the runtime does here: a batch waits for all its members and for the end of
 // what this rank has declined, deaf to everything else.
@@ -73,10 +74,14 @@ class Simulation {
  public:
   explicit Simulation(int size, Knobs knobs = immediate(), StallLimits stall = {}, bool plans = false,
                       int fan_out = kDefaultFanOut)
-      : arena_(static_cast<std::size_t>(size)) {
-    set_sizes_[0] = static_cast<std::size_t>(size);
-    todo_.resize(static_cast<std::size_t>(size));
+      : arena_(static_cast<std::size_t>(size)),
+        todo_(arena_.size()),
+        sets_(arena_.size()),
+        generations_(arena_.size()) {
+    std::vector<int> all;
+    for (int rank = 0; rank < size; ++rank) all.push_back(rank);
     for (int rank = 0; rank < size; ++rank) {
+      sets_[static_cast<std::size_t>(rank)][0] = {0, all};
       ranks_.emplace_back(NegotiatorOptions{rank, size, fan_out, knobs, stall, plans});
       done_.emplace_back();
       wires_.emplace_back();
@@ -102,11 +107,16 @@ class Simulation {
 
   void use(Rounds rounds) { rounds_ = rounds; }
 
+  struct Vote {
+    std::uint64_t token = 0;
+    bool against = false;
+  };
+
   /// One event loop turn of a rank: delivers what has arrived, ticks, collects actions. While a round of a plan is
   /// posted in shared memory it only looks whether that can be resolved.
   void turn(int rank) {
     if (blocked(rank)) return;
-    if (at(rank).round_posted() && !resolve(rank) && rounds_ == Rounds::kMemory) return;
+    if (at(rank).round_posted() && !resolve(rank) && rounds_ == Rounds::kMemory && !at(rank).hears_in_rounds()) return;
     auto& inbox = wires_[static_cast<std::size_t>(rank)];
     while (!inbox.empty()) {
       auto [from, payload] = std::move(inbox.front());
@@ -121,62 +131,104 @@ class Simulation {
 
   /// Takes the actions of a rank up to one that blocks.
   bool blocked(int rank) {
+    bool waits = false;
+    perform(rank, waits);
+    return waits;
+  }
+  void perform(int rank, bool& waits) {
     auto& todo = todo_[static_cast<std::size_t>(rank)];
-    auto& votes = arena_[static_cast<std::size_t>(rank)];
     for (; !todo.empty(); todo.pop_front()) {
       Action& action = todo.front();
-      if (!may_run(rank, action)) return true;
+      if (!may_run(rank, action)) {
+        waits = true;
+        return;
+      }
       if (auto* send = std::get_if<SendAction>(&action)) {
         ++messages;
         wires_[static_cast<std::size_t>(send->to)].emplace_back(rank, send->payload);
       } else if (const auto* round = std::get_if<RoundAction>(&action)) {
-        votes.push_back({round->token, false});
+        votes_of(rank, at(rank).plan_set()).push_back({round->token, false});
       } else if (const auto* decline = std::get_if<DeclineAction>(&action)) {
-        votes.push_back({decline->token, true});
-        EXPECT_FALSE(decline->batch.empty()) << "who takes part must know how much is sent";
+        ASSERT_FALSE(decline->batch.empty()) << "who takes part must know how much is sent";
+        votes_of(rank, decline->batch.front()->process_set).push_back({decline->token, true});
       } else if (!std::holds_alternative<BeginPlanAction>(action)) {
         done_[static_cast<std::size_t>(rank)].push_back(std::move(action));
       }
     }
-    return false;
   }
 
   /// Over links: whether an action that all members carry out together can end.
   bool may_run(int rank, const Action& action) {
     if (const auto* set = std::get_if<SetAction>(&action)) {
-      set_sizes_[set->id] = static_cast<std::size_t>(set->members.count());
+      if (!drained(rank)) return false;
+      if (set->added) {
+        sets_[static_cast<std::size_t>(rank)][set->id] = {++generations_[static_cast<std::size_t>(rank)][set->id],
+                                                          set->members.ranks()};
+      }
+      return true;
     }
-    if (rounds_ == Rounds::kMemory) return true;
-    const auto& votes = arena_[static_cast<std::size_t>(rank)];
-    const bool round = std::holds_alternative<RoundAction>(action) || std::holds_alternative<DeclineAction>(action);
+    if (rounds_ == Rounds::kMemory || std::holds_alternative<DeclineAction>(action)) return true;
     const auto* batch = std::get_if<ExecuteAction>(&action);
-    if (!round && batch == nullptr && !std::holds_alternative<BeginPlanAction>(action)) return true;
-    const bool drained = votes.empty() || !votes.back().against || all_voted(votes.size() - 1);
-    if (round || !drained) return drained;
-    const std::uint32_t set = batch != nullptr ? batch->process_set : 0;
-    Meeting& meeting = meetings_[{batch != nullptr ? batch->batch_id : 0, votes.size()}];
-    if (meeting.come.empty()) meeting.size = set_sizes_[set];  // the set's number may be given again later
-    meeting.come.insert(rank);
-    return meeting.come.size() == meeting.size;
+    const auto* plan = std::get_if<BeginPlanAction>(&action);
+    if (batch == nullptr && plan == nullptr && !std::holds_alternative<RoundAction>(action)) return true;
+    if (!drained(rank)) return false;
+    if (batch != nullptr) return meet(rank, batch->process_set, {0, batch->batch_id});
+    if (plan == nullptr) return true;
+    return std::all_of(plan->batches.begin(), plan->batches.end(), [&](const auto& planned) {
+      return meet(rank, planned.front()->process_set, {1, plan->plan_id});
+    });
   }
 
-  bool all_voted(std::size_t round) {
-    return std::all_of(arena_.begin(), arena_.end(), [&](const auto& votes) { return votes.size() > round; });
+  /// Whether all members have come to the same place.
+  bool meet(int rank, std::uint32_t set, std::pair<int, std::uint32_t> place) {
+    const auto& [generation, members] = sets_[static_cast<std::size_t>(rank)][set];
+    std::set<int>& come = meetings_[{place, {set, generation}}];
+    come.insert(rank);
+    return come.size() == members.size();
+  }
+
+  /// Over links: whether all have voted in the rounds that the rank has declined.
+  bool drained(int rank) {
+    if (rounds_ == Rounds::kMemory) return true;
+    for (const auto& [set, known] : sets_[static_cast<std::size_t>(rank)]) {
+      const auto& votes = votes_of(rank, set);
+      if (!votes.empty() && votes.back().against && !all_voted(rank, set)) return false;
+    }
+    return true;
+  }
+
+  std::vector<Vote>& votes_of(int rank, std::uint32_t set) {
+    const std::uint32_t generation = sets_[static_cast<std::size_t>(rank)][set].first;
+    return arena_[static_cast<std::size_t>(rank)][{set, generation}];
+  }
+
+  /// In the last round of this rank.
+  bool all_voted(int rank, std::uint32_t set) {
+    const auto& [generation, members] = sets_[static_cast<std::size_t>(rank)][set];
+    const std::size_t rounds = votes_of(rank, set).size();
+    return std::all_of(members.begin(), members.end(), [&, id = generation](int member) {
+      return arena_[static_cast<std::size_t>(member)][{set, id}].size() >= rounds;
+    });
   }
 
   /// The round that the rank has posted: true when it is over, agreed or not.
   bool resolve(int rank) {
-    const std::size_t round = arena_[static_cast<std::size_t>(rank)].size() - 1;
-    const std::uint64_t mine = arena_[static_cast<std::size_t>(rank)].back().token;
+    const std::uint32_t set = at(rank).plan_set();
+    const auto& [generation, members] = sets_[static_cast<std::size_t>(rank)][set];
+    if (votes_of(rank, set).empty() || !todo_[static_cast<std::size_t>(rank)].empty()) return false;
+    const std::size_t round = votes_of(rank, set).size() - 1;
+    const std::uint64_t mine = votes_of(rank, set).back().token;
     bool against = false;
-    for (const auto& votes : arena_) {
+    for (const int member : members) {
+      const auto& votes = arena_[static_cast<std::size_t>(member)][{set, generation}];
       if (votes.size() <= round) continue;
       EXPECT_EQ(votes[round].token, mine) << "ranks in different rounds";
       against = against || votes[round].against;
     }
-    if (!all_voted(round) && (rounds_ == Rounds::kLinks || !against)) return false;
+    if (!all_voted(rank, set) && (rounds_ == Rounds::kLinks || !against)) return false;
     if (!against) {
       ExecuteAction batch;
+      batch.process_set = set;
       for (const Tag tag : at(rank).round_batch()) batch.names.push_back(names_[tag]);
       done_[static_cast<std::size_t>(rank)].push_back(std::move(batch));
     }
@@ -217,10 +269,6 @@ class Simulation {
   int messages = 0;
 
  private:
-  struct Vote {
-    std::uint64_t token = 0;
-    bool against = false;
-  };
   Tag tag_of(const std::string& name) {
     const auto found = std::find(names_.begin(), names_.end(), name);
     const auto tag = static_cast<Tag>(found - names_.begin());
@@ -229,15 +277,13 @@ class Simulation {
   }
 
   Rounds rounds_ = Rounds::kMemory;
-  std::vector<std::vector<Vote>> arena_;  // by rank and round
-  std::vector<std::deque<Action>> todo_;  // by rank: behind an action that blocks
-  std::map<std::uint32_t, std::size_t> set_sizes_;
-  struct Meeting {
-    std::size_t size = 0;
-    std::set<int> come;
-  };
-  // By number of the batch, with as many rounds before it; 0: the begin of a plan.
-  std::map<std::pair<std::uint32_t, std::size_t>, Meeting> meetings_;
+  using Which = std::pair<std::uint32_t, std::uint32_t>;   // set, and how often its number had been given
+  std::vector<std::map<Which, std::vector<Vote>>> arena_;  // by rank; rounds in order
+  std::vector<std::deque<Action>> todo_;                   // by rank: behind an action that blocks
+  std::vector<std::map<std::uint32_t, std::pair<std::uint32_t, std::vector<int>>>> sets_;  // as each rank knows them
+  std::vector<std::map<std::uint32_t, std::uint32_t>> generations_;
+  // Who has come to a batch (0 and its number) or the begin of a plan (1 and its number).
+  std::map<std::pair<std::pair<int, std::uint32_t>, Which>, std::set<int>> meetings_;
   std::vector<std::string> names_;  // by tag
   std::vector<Negotiator> ranks_;
   std::vector<std::vector<Action>> done_;

@@ -69,6 +69,57 @@ TEST_P(LinkPlan, RepeatedStepsNeedNoMessages) {
   job.on_every_rank([&](int rank) { expect_steady(job, rank, {0, 1, 2}, 100); });
 }
 
+/// One step of the lower ranks, of the upper ones and of all; rank 1 is in each.
+void step_of_sets(Job& job, int rank, std::int32_t number, bool surprise) {
+  const int size = job.size();
+  struct Part {
+    std::uint32_t set;
+    int first;
+    int end;
+  };
+  for (const std::vector<Part>& parts : {std::vector<Part>{{1, 0, 2}, {2, 1, size}, {0, 0, size}},
+                                         std::vector<Part>{{surprise ? 1u : 0u, 0, surprise ? 2 : 0}}}) {
+    std::vector<std::vector<std::int32_t>> tensors(parts.size(), std::vector<std::int32_t>(50, number + rank));
+    std::vector<Ticket> tickets;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (rank < parts[i].first || rank >= parts[i].end) continue;
+      Submission submission = allreduce_of(surprise && parts.size() == 1 ? "extra" : "t", tensors[i]);
+      submission.request.process_set = parts[i].set;
+      tickets.push_back(job[rank].submit(submission));
+    }
+    for (const Ticket ticket : tickets) finish(job[rank], ticket);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const auto [set, first, end] = parts[i];
+      const std::int32_t members = end - first;
+      const bool member = rank >= first && rank < end;
+      const std::int32_t expected = member ? members * number + (first + end - 1) * members / 2 : number + rank;
+      ASSERT_EQ(tensors[i], std::vector<std::int32_t>(50, expected)) << "set " << set << ", rank " << rank;
+    }
+  }
+}
+
+TEST_P(LinkPlan, StepsOfProcessSetsNeedNoMessagesAndSurprisesChangeNoResult) {
+  Job job = make_job();
+  if (job.size() == 2) return;
+  std::vector<int> upper;
+  for (int rank = 1; rank < job.size(); ++rank) upper.push_back(rank);
+  std::vector<std::int64_t> fewest(static_cast<std::size_t>(job.size()), 1);
+  job.on_every_rank([&](int rank) {
+    for (const std::vector<int>& members : {std::vector<int>{0, 1}, upper}) {
+      const Ticket ticket = job[rank].add_process_set(members);
+      finish(job[rank], ticket);
+    }
+    for (std::int32_t window = 0; window < 20; ++window) {
+      const std::int64_t before = control_messages(job, rank);
+      for (std::int32_t i = 0; i < 10; ++i) step_of_sets(job, rank, i, false);
+      std::int64_t& least = fewest[static_cast<std::size_t>(rank)];
+      least = std::min(least, control_messages(job, rank) - before);
+    }
+    for (std::int32_t i = 0; i < 60; ++i) step_of_sets(job, rank, i, i % 8 == 0);
+  });
+  EXPECT_EQ(fewest, std::vector<std::int64_t>(fewest.size(), 0)) << "negotiated for ever";
+}
+
 TEST_P(LinkPlan, ALargeTensorAloneNeedsNoneEither) {
   if (std::get<1>(GetParam()) > 2) return;
   Job job = make_job();
