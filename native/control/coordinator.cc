@@ -52,7 +52,10 @@ void Coordinator::announced(int from, const WorkerNews& message, std::int64_t no
 }
 
 void Coordinator::take_over(int from, const Child& child, const WorkerNews& message, std::int64_t now_ns) {
-  if (plan_id_ != 0 && message.left_plan == plan_id_) end_plan(message.plan_rounds);
+  if (plan_id_ != 0 && message.left_plan == plan_id_) {
+    learner_.ended(message.plan_rounds, plan_batches_);
+    end_plan();
+  }
   for (const std::uint32_t id : message.cached) add_numbered(from, id, nullptr, now_ns);
   for (const PartialNews& news : message.partial) add_numbered(from, news.cache_id, &news.ranks, now_ns);
   for (const Variant& variant : message.requests) add_in_full(from, variant, now_ns);

@@ -113,7 +113,7 @@ class Coordinator {
   void learn();
   void learn_beside();
   void begin_plan(const std::vector<std::vector<std::uint32_t>>& batches);
-  void end_plan(std::uint64_t rounds);
+  void end_plan();
   void switch_to(const Knobs& knobs);
   void ranks_left(const RankSet& ranks, std::int64_t now_ns);
   [[nodiscard]] std::string leavers_message(const Request& request) const;

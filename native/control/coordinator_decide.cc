@@ -141,8 +141,8 @@ void Coordinator::resettle(std::int64_t now_ns) {
 }
 
 void Coordinator::ranks_left(const RankSet& ranks, std::int64_t now_ns) {
-  plan_ready();                    // the leavers still take part in what comes before their LeftDecision
-  if (plan_id_ != 0) end_plan(0);  // of sets without them: nobody may be in it when rank 0 goes
+  plan_ready();                   // the leavers still take part in what comes before their LeftDecision
+  if (plan_id_ != 0) end_plan();  // of sets without them: nobody may be in it when rank 0 goes
   left_.insert(ranks);
   for (const int rank : ranks.ranks()) items_.push_back(LeftDecision{rank});
   // Whatever is incomplete and needs a leaver: even what it has announced, since it will not run it any more.

@@ -1,6 +1,5 @@
 // The plan of a steady state: when it begins and ends, and that knobs wait for its end.
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "control/coordinator.h"
@@ -8,7 +7,7 @@
 namespace ringtune {
 namespace {
 
-constexpr auto kLastingPlan = std::numeric_limits<std::uint64_t>::max();  // it did not end by a rank that left it
+constexpr std::size_t kMostBeside = 4096;  // names that never come again must not pile up
 
 }  // namespace
 
@@ -35,8 +34,10 @@ void Coordinator::learn() {
 void Coordinator::learn_beside() {
   for (const Ready& ready : ready_) {
     if (!PlanLearner::may_be_planned({.cache_id = ready.cache_id, .request = ready.request})) continue;
+    if (beside_.size() >= kMostBeside) beside_.clear();
     if (++beside_[ready.cache_id] <= PlanLearner::kRounds) continue;
-    return end_plan(kLastingPlan);
+    learner_.outgrown();
+    return end_plan();
   }
 }
 
@@ -61,15 +62,11 @@ void Coordinator::begin_plan(const std::vector<std::vector<std::uint32_t>>& batc
   groups_.clear();
 }
 
-void Coordinator::end_plan(std::uint64_t rounds) {
-  items_.push_back(PlanEndDecision{plan_id_});
-  plan_id_ = 0;
-  learner_.ended(rounds, plan_batches_);
-}
+void Coordinator::end_plan() { items_.push_back(PlanEndDecision{std::exchange(plan_id_, 0)}); }
 
 std::uint32_t Coordinator::propose(const Knobs& knobs) {
-  plan_ready();                               // what was ready before the change belongs to the old setting
-  if (plan_id_ != 0) end_plan(kLastingPlan);  // all leave it before they change
+  plan_ready();                   // what was ready before the change belongs to the old setting
+  if (plan_id_ != 0) end_plan();  // all leave it before they change
   switch_to(knobs);
   return epoch_;
 }

@@ -54,7 +54,7 @@ class Negotiator {
   /// The process set of the plan's next batch, which may be posted; in a plan.
   [[nodiscard]] std::uint32_t plan_set() const noexcept { return worker_.plan().process_set(); }
   /// While a round is posted, messages must be taken (plan_follower.h).
-  [[nodiscard]] bool hears_in_rounds() const noexcept { return in_plan() && !worker_.plan().pure(); }
+  [[nodiscard]] bool hears_in_rounds() const noexcept { return worker_.hears_in_rounds(); }
   /// Which round of the plan's batches is under way; in a plan. Never the same in another plan.
   [[nodiscard]] std::uint64_t plan_pass() const noexcept { return worker_.plan().pass(); }
   /// Whether a tensor that is ready now would be the plan's whole next batch, with nothing else in hand; then

@@ -9,11 +9,9 @@ namespace ringtune {
 void PlanFollower::begin(std::uint32_t id, const std::vector<std::vector<SharedRequest>>& batches,
                          std::int64_t now_ns) {
   RINGTUNE_CHECK(id != 0 && !active(), "plan ", id);
-  pure_ = true;
   total_ = batches.size();
   for (std::uint32_t number = 0; number < total_; ++number) {
     const std::vector<SharedRequest>& members = batches[number];
-    pure_ = pure_ && !members.empty() && members.front()->process_set == 0;
     if (members.empty()) continue;
     const auto begin = static_cast<std::uint32_t>(tensors_.size());
     for (const SharedRequest& request : members) {

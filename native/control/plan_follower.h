@@ -14,12 +14,13 @@
 //   - a rank leaves all sets of the plan at once: it declines the next round of each of them. Other sets may have come
 //     further or less far then, which is no matter: a tensor has run on all members of its set or on none. Nobody waits
 //     in a circle: whoever waits in a round waits for ranks that are at an earlier batch of the same order;
-//   - a round that is posted comes to its end. In shared memory by the first vote against it; where a plan is not all
-//   of
-//     one set of all ranks, those who wait go on hearing and passing on messages there, too. Over links when all have
-//     voted; a rank that declines tells the coordinator at once, and a rank that waits in a round goes on hearing and
-//     passing on messages, so the coordinator's PlanEndDecision reaches those that are idle inside the plan and have
-//     not posted, and they decline;
+//   - a round that is posted comes to its end. In shared memory by the first vote against it, over links when all have
+//     voted. A rank that leaves tells the coordinator at once, and over links, or in shared memory when there are
+//     several process sets, a rank that waits in a round goes on hearing and passing on messages; so the coordinator's
+//     PlanEndDecision reaches those that are idle inside the plan and have not posted, and they decline;
+//   - a rank that has waited long in a round of one set, and has more in hand, asks the coordinator for that end: the
+//   rank
+//     that it waits for may wait for the rest, by other means than the runtime's and so with nothing to show for it;
 //   - what is decided for a rank while it waits in a round has its turn when that is over: it can only follow the vote
 //     of a rank that has left at this round, and is about nothing that this rank has announced since.
 // What was ready at the exit is announced as usual; the coordinator ignores tensors announced before their rank had
@@ -59,10 +60,8 @@ class PlanFollower {
     std::vector<SharedRequest> batch;
   };
 
-  /// Enters plan `id` (not 0) at its first batch. `batches`: empty where this rank is no member; some are not. `pure`:
-  /// all are of the set of all ranks.
+  /// Enters plan `id` (not 0) at its first batch. `batches`: empty where this rank is no member; some are not.
   void begin(std::uint32_t id, const std::vector<std::vector<SharedRequest>>& batches, std::int64_t now_ns);
-  [[nodiscard]] bool pure() const noexcept { return pure_; }
   /// A tensor is ready here. False when it is none of the plan's: then the plan must be left.
   [[nodiscard]] bool take(const SharedRequest& request, Tag tag, std::int64_t now_ns);
 
@@ -130,7 +129,6 @@ class PlanFollower {
   std::unordered_map<const Request*, std::uint32_t> by_address_;
   // By set and name: views of the tensors' requests.
   std::unordered_map<std::pair<std::uint32_t, std::string_view>, std::uint32_t, NameHash> by_name_;
-  bool pure_ = true;
   std::size_t total_ = 0;  // batches of the whole plan
   std::size_t position_ = 0;
   std::size_t hint_ = 0;  // the tensor after the last one that came: most come in order

@@ -142,4 +142,9 @@ void PlanLearner::ended(std::uint64_t rounds, std::size_t batches) {
   disturbed();
 }
 
+void PlanLearner::outgrown() {
+  records_.erase(active_);
+  disturbed();
+}
+
 }  // namespace ringtune

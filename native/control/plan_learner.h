@@ -41,6 +41,9 @@ class PlanLearner {
   void disturbed();
   /// The plan ended after so many batches, whole rounds of `batches`.
   void ended(std::uint64_t rounds, std::size_t batches);
+  /// The plan ended for one with more tensors. It does not begin by itself before that one could: some equal rounds, as
+  /// if it were new.
+  void outgrown();
   /// Settings have changed: batches are cut anew, and what was learnt of plans is void.
   void reset();
 

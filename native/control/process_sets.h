@@ -21,6 +21,8 @@ class ProcessSets {
     const auto found = members_.find(id);
     return found == members_.end() ? nullptr : &found->second;
   }
+  /// Whether there is another one than that of all ranks.
+  [[nodiscard]] bool several() const noexcept { return members_.size() > 1; }
   [[nodiscard]] std::optional<std::uint32_t> find(const RankSet& members) const;
   /// Registers a set under the number of the set that was removed longest ago, else under the next one.
   std::uint32_t add(const RankSet& members);

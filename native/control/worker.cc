@@ -64,7 +64,7 @@ bool Worker::bundle_due(std::int64_t now_ns) const noexcept {
 }
 
 std::optional<WorkerNews> Worker::take_announcement(std::int64_t now_ns) {
-  if (plan_.active()) return std::nullopt;
+  if (plan_.active()) return now_ns >= patience_end_ns() ? std::optional(wish_for_the_end()) : std::nullopt;
   if (coordinator_left_ && !(leaving_ && !told_leaving_)) return std::nullopt;
   const bool tell_waiting = waiting_ && !told_waiting_ && !pending_.empty();
   const bool tell_leaving = leaving_ && !told_leaving_;
@@ -261,7 +261,7 @@ void Worker::tick(std::int64_t now_ns, std::vector<Action>& actions) {
 
 std::int64_t Worker::next_wake_ns() const noexcept {
   if (plan_.active()) {
-    if (round_posted_) return kNever;  // the runtime waits for that round
+    if (round_posted_) return patience_end_ns();  // the runtime waits for that round
     if (leaving_ || plan_unfit_ || plan_.complete()) return 0;
     return plan_limit_ns();
   }

@@ -32,6 +32,7 @@ class Worker {
   /// The plan, if one is followed. What is decided between a RoundAction and round_done has its turn after that.
   [[nodiscard]] const PlanFollower& plan() const noexcept { return plan_; }
   [[nodiscard]] bool round_posted() const noexcept { return round_posted_; }
+  [[nodiscard]] bool hears_in_rounds() const noexcept { return plan_.active() && sets_.several(); }
   void round_done(bool agreed, std::int64_t now_ns, std::vector<Action>& actions);
   /// Posts the next batch of the plan, or leaves the plan, when it is time. Last thing before the actions are taken.
   void follow_plan(std::int64_t now_ns, std::vector<Action>& actions);
@@ -84,7 +85,9 @@ class Worker {
   void quit_plan(std::int64_t now_ns);
   void leave_plan(std::int64_t now_ns, std::vector<Action>& actions);
   [[nodiscard]] std::int64_t plan_limit_ns() const noexcept;
-  RoundAction next_round() noexcept;
+  [[nodiscard]] std::int64_t patience_end_ns() const noexcept;
+  [[nodiscard]] WorkerNews wish_for_the_end();
+  RoundAction next_round(std::int64_t now_ns) noexcept;
   [[nodiscard]] bool bundle_due(std::int64_t now_ns) const noexcept;
   void apply(const BatchDecision& batch, std::vector<Action>& actions);
   void apply(const FailureDecision& failure, std::vector<Action>& actions);
@@ -115,6 +118,8 @@ class Worker {
   bool round_posted_ = false;
   std::vector<Decisions> deferred_;  // that came while it was
   bool plan_unfit_ = false;          // a tensor came that is none of the plan's
+  std::int64_t round_since_ns_ = 0;  // when it was posted
+  std::uint32_t wished_ended_ = 0;   // a plan for whose end the coordinator was asked
   std::uint32_t left_plan_ = 0;      // to be told to the coordinator
   std::uint64_t plan_rounds_ = 0;    // of the plan that was left
   std::uint32_t next_round_id_ = 1;

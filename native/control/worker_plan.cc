@@ -12,6 +12,10 @@ namespace {
 // means than the runtime's.
 constexpr std::int64_t kQuietPlanNs = 100'000'000;
 constexpr std::int64_t kQuietPlanCycles = 20;
+// How long a round may keep a rank from all else that is ready there: the rank that it waits for may wait for that, by
+// other means than the runtime's. Short against a job that hangs, long against the lateness of a rank: a plan that ends
+// costs some negotiated steps.
+constexpr std::int64_t kPatienceNs = 1'000'000'000;
 constexpr std::uint32_t kPlanBatch = 1u << 31;  // numbers of batches that no coordinator has given
 
 }  // namespace
@@ -103,14 +107,33 @@ std::int64_t Worker::plan_limit_ns() const noexcept {
   return plan_.progress_ns() + std::max(kQuietPlanNs, kQuietPlanCycles * knobs_.cycle_time_ns);
 }
 
-RoundAction Worker::next_round() noexcept {
+/// When a rank that waits in a round asks for the end of the plan.
+std::int64_t Worker::patience_end_ns() const noexcept {
+  const bool more = plan_unfit_ || plan_.pending() > plan_.batch().size();
+  const bool may_ask = round_posted_ && hears_in_rounds() && wished_ended_ != plan_.id();
+  return may_ask && more ? round_since_ns_ + kPatienceNs : kNever;
+}
+
+/// To the coordinator it is as if this rank had left: all others do, and the round ends.
+WorkerNews Worker::wish_for_the_end() {
+  wished_ended_ = plan_.id();
+  WorkerNews message;
+  message.seen = message.acknowledged = seen_;
+  message.waiting = waiting_;
+  message.left_plan = plan_.id();
+  message.plan_rounds = plan_.rounds();
+  return message;
+}
+
+RoundAction Worker::next_round(std::int64_t now_ns) noexcept {
   round_posted_ = true;
+  round_since_ns_ = now_ns;
   return {kPlanBatch | next_round_id_++, plan_.token()};
 }
 
 RoundAction Worker::post_alone(const SharedRequest& request, Tag tag, std::int64_t now_ns) {
   RINGTUNE_CHECK(expects_alone(*request) && plan_.take(request, tag, now_ns), "'", request->name, "'");
-  return next_round();
+  return next_round(now_ns);
 }
 
 void Worker::follow_plan(std::int64_t now_ns, std::vector<Action>& actions) {
@@ -119,7 +142,7 @@ void Worker::follow_plan(std::int64_t now_ns, std::vector<Action>& actions) {
   if (leaving_ || plan_unfit_) {
     leave_plan(now_ns, actions);
   } else if (plan_.complete()) {
-    actions.push_back(next_round());
+    actions.push_back(next_round(now_ns));
   } else if (now_ns >= plan_limit_ns()) {
     leave_plan(now_ns, actions);
   }

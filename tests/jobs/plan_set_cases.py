@@ -12,7 +12,7 @@ from ringtune import session
 from ringtune.common import process_sets
 from ringtune.common.process_sets import ProcessSet, global_process_set
 from ringtune.knobs import Knobs
-from tests.jobs.plan_cases import traffic_of
+from tests.jobs.plan_cases import until_silent
 
 Sets = list[ProcessSet]
 
@@ -52,18 +52,15 @@ def step(number: int, sets: Sets, names: list[str], count: int = 300) -> None:
         assert torch.equal(tensor, torch.full((count,), float(expected))), (number, members)
 
 
-def steady(lists: list[list[int]], windows: int = 12) -> list[tuple[int, int]]:
-    """Return the control messages and bytes of windows of 20 steps of these sets and the global one."""
-    sets = [*_sets(lists), global_process_set]
-    return [traffic_of(lambda number: step(number, sets, ["a", "b"])) for _ in range(windows)]
+def steady(lists: list[list[int]], together: bool = True) -> list[tuple[int, int]]:
+    """Return the control messages and bytes of windows of 20 steps of these sets, until one has none on every rank.
 
-
-def alone(lists: list[list[int]], windows: int = 12) -> list[tuple[int, int]]:
-    """The same of these sets without the global one; ranks outside have nothing to do."""
-    sets = _sets(lists)
-    found = [traffic_of(lambda number: step(number, sets, ["a", "b"])) for _ in range(windows)]
-    step(0, [global_process_set], ["end"])
-    return found
+    Args:
+        lists: The ranks of each set. Ranks in none of them have nothing to do.
+        together: The set of all ranks takes part in the steps too.
+    """
+    sets = [*_sets(lists), global_process_set] if together else _sets(lists)
+    return until_silent(lambda number: step(number, sets, ["a", "b"]), windows=8, attempts=20)
 
 
 def disturbed(lists: list[list[int]], seed: int, steps: int = 50) -> str:

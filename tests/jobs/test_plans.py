@@ -117,12 +117,11 @@ SETS = [[0, 1], [2, 3], [1, 2]]  # two that are disjoint, and one that overlaps 
 def test_steps_of_process_sets_need_no_control_message_either(transport: str, fresh: GetJob) -> None:
     job = fresh(4, join=False, transport=transport)
     job.run(plan_set_cases.begin, lists=SETS)
-    for lists in (SETS, SETS[:2]):
-        for windows in job.run(plan_set_cases.steady, lists=lists):
-            assert windows[0] != (0, 0)
+    for lists, together in ((SETS, True), (SETS[:2], True), (SETS[:2], False), (SETS[:1], False)):
+        for rank, windows in enumerate(job.run(plan_set_cases.steady, lists=lists, together=together)):
             assert (0, 0) in windows
-    for rank, windows in enumerate(job.run(plan_set_cases.alone, lists=SETS[:1])):
-        assert rank == 0 or (0, 0) in windows  # rank 0 hears of those who are not in the set
+            if together or rank in lists[0]:
+                assert windows[0] != (0, 0)
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])

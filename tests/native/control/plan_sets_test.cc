@@ -25,7 +25,6 @@ TEST(PlanOfSets, ARankCountsTheBatchesThatAreNotItsOwn) {
   const SharedRequest b = shared(2, "t");
   PlanFollower plan;
   plan.begin(3, {{}, {a}, {}, {b}, {}}, 0);
-  EXPECT_FALSE(plan.pure());
   EXPECT_EQ(plan.token(), token(3, 1));
   EXPECT_EQ(plan.process_set(), 1u);
   ASSERT_TRUE(plan.take(shared(2, "t"), 20, 1)) << "the same name in another set";
@@ -169,6 +168,57 @@ TEST_P(PlansOfSets, RanksWithoutAPartAreServedBesideIt) {
   job->messages = 0;
   step({{1, "a"}, {2, "b"}});
   EXPECT_EQ(job->messages, 0);
+}
+
+TEST_P(PlansOfSets, OneThatHasServedGivesWayToWhatRepeatsItselfBesideIt) {
+  begin(4, {{1, 2}, {0, 3}});
+  for (int i = 0; i < 20; ++i) step({{1, "a"}});
+  ASSERT_TRUE(job->at(1).in_plan());
+  const auto both = [&] {
+    step({{1, "a"}});
+    step({{2, "b"}});  // decided by itself: the plan of the one could begin again before the other comes
+  };
+  for (int i = 0; i < 12; ++i) both();
+  EXPECT_TRUE(job->in_plan());
+  job->messages = 0;
+  for (int i = 0; i < 12; ++i) both();
+  EXPECT_EQ(job->messages, 0);
+}
+
+TEST_P(PlansOfSets, ARoundDoesNotKeepARankFromAllElseForEver) {
+  begin(3, {{0, 1}, {1, 2}});
+  for (int i = 0; i < 4; ++i) step({{1, "a"}, {2, "b"}});
+  ASSERT_TRUE(job->in_plan());
+  job->forget();
+  job->submit(1, in_set(1, allreduce("a")));  // rank 0 comes to it when it has heard, by other means, of b
+  job->settle();
+  job->now_ns += 60'000'000'000;
+  job->settle();
+  EXPECT_TRUE(job->in_plan()) << "a rank may be late";
+  job->submit(1, in_set(2, allreduce("b")));
+  job->submit(2, in_set(2, allreduce("b")));
+  job->settle();
+  EXPECT_EQ(ran(2), "b");
+  for (int rank = 0; rank < 3; ++rank) EXPECT_FALSE(job->at(rank).in_plan()) << rank;
+  job->submit(0, in_set(1, allreduce("a")));
+  job->settle();
+  EXPECT_EQ(ran(0), "a");
+  EXPECT_EQ(ran(1), "b|a");
+}
+
+TEST_P(PlansOfSets, ALateRankDoesNotEndAPlanAtOnce) {
+  begin(3, {{0, 1}, {1, 2}});
+  for (int i = 0; i < 4; ++i) step({{1, "a"}, {2, "b"}});
+  job->forget();
+  for (const int rank : {1, 2}) job->submit(rank, in_set(2, allreduce("b")));
+  job->submit(1, in_set(1, allreduce("a")));
+  job->settle();
+  job->now_ns += 900'000'000;
+  job->settle();
+  job->submit(0, in_set(1, allreduce("a")));
+  job->settle();
+  EXPECT_TRUE(job->in_plan());
+  EXPECT_EQ(ran(1), "a|b");
 }
 
 TEST_P(PlansOfSets, WhatWasAnnouncedBeforeAPlanBeganIsNotForgotten) {
