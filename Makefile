@@ -21,6 +21,9 @@ NATIVE_SOURCES := $(shell find native -name '*.cc' -o -name '*.h' -o -name '*.cu
 NATIVE_TESTS := $(shell find tests/native -name '*.cc' -o -name '*.h' 2>/dev/null)
 # Arguments for pytest, e.g. make test PYTEST_ARGS="-k launch"
 PYTEST_ARGS ?=
+# The tests wait more than they compute. One worker for each core; files stay whole, in the order of tests/conftest.py.
+PYTEST_WORKERS ?= $(shell n=$(JOBS); echo $$((n < 8 ? n : 8)))
+PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 # What `make bench` measures, e.g. make bench BENCH_ARGS="resnet -np 1,2 --model resnet18"
 BENCH_ARGS ?= resnet -np 1,2 --model resnet50 --batch-size 8
 
@@ -116,7 +119,7 @@ endif
 
 test-python: $(STAMPS)/install ## Python tests (PYTEST_ARGS="-k launch")
 	@echo "python tests"
-	@$(BIN)/python -m pytest -q -m "not long" $(PYTEST_ARGS)
+	@$(PYTEST) -m "not long" $(PYTEST_ARGS)
 
 ifneq ($(HAVE_GTEST),)
 test-long: build/native-tests.stamp

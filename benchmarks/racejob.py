@@ -21,6 +21,10 @@ from ringtune.errors import RingtuneError
 _KEPT_LINES = 25
 START_SECONDS = 120.0
 _LEAVE_SECONDS = 8.0
+_HELLO_SECONDS = 30.0
+"""How long who has connected may take to say who it is; a stranger may never say anything."""
+_DYING_SECONDS = 10.0
+"""How long a process may take to end whose connection has, and what it printed to be read."""
 _POLL_SECONDS = 0.1
 
 
@@ -119,9 +123,9 @@ class RaceJob:
             connection, _ = server.accept()
         except TimeoutError:
             return
-        connection.settimeout(_LEAVE_SECONDS)
+        connection.settimeout(_HELLO_SECONDS)
         wire = Wire(connection)
-        hello = self._receive(wire) or {}
+        hello = _hello(wire)
         if hello.get("token") != token:
             wire.close()
             return
@@ -144,7 +148,7 @@ class RaceJob:
             for wire in self._wires.values():
                 wire.send(**order)
         except OSError as error:
-            raise self._lost(f"a rank is gone ({error})") from error
+            raise self._lost(f"a rank is gone ({error})", dying=True) from error
         answers = self._collect(time.monotonic() + seconds, order["do"])
         for answer in answers:
             if "failed" in answer:
@@ -175,24 +179,28 @@ class RaceJob:
     def _answer(self, rank: int) -> dict[str, Any]:
         answer = self._receive(self._wires[rank])
         if answer is None:
-            raise self._lost(f"rank {rank} died")
+            raise self._lost(f"rank {rank} died", dying=True)
         return answer
 
     def _receive(self, wire: Wire) -> dict[str, Any] | None:
         try:
             return wire.receive()
         except (OSError, ValueError) as error:
-            raise self._lost(f"broken protocol: {error}") from error
+            raise self._lost(f"broken protocol: {error}", dying=isinstance(error, OSError)) from error
 
-    def _lost(self, what: str) -> JobLost:
-        for process in self._processes:
-            # What it printed last explains more than how it ended; a dead process has written all of it.
-            try:
-                process.wait(_POLL_SECONDS)
-            except subprocess.TimeoutExpired:
-                continue
-        for reader in self._readers:
-            reader.join(_POLL_SECONDS)
+    def _lost(self, what: str, *, dying: bool = False) -> JobLost:
+        """Describes a loss. What a dead process printed last explains more than how it ended.
+
+        Args:
+            what: was lost.
+            dying: a connection has ended, so a process is about to: it gets the time for that.
+        """
+        deadline = time.monotonic() + (_DYING_SECONDS if dying else 0.0)
+        while all(process.poll() is None for process in self._processes) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS / 10)
+        for process, reader in zip(self._processes, self._readers, strict=True):
+            if process.poll() is not None:
+                reader.join(_DYING_SECONDS)  # it has written everything, unless a relative of it holds the pipe open
         tail = "".join(f"\n  | {line}" for line in list(self._printed))
         return JobLost(f"{self.plan.name}: {what}{tail}")
 
@@ -233,3 +241,11 @@ class RaceJob:
             except subprocess.TimeoutExpired:
                 return False
         return True
+
+
+def _hello(wire: Wire) -> dict[str, Any]:
+    """Returns what a rank says first; nothing of somebody who says something else, or nothing in time."""
+    try:
+        return wire.receive() or {}
+    except (OSError, ValueError):
+        return {}

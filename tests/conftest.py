@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-import psutil
 import pytest
+
+from tests.leftovers import Leftovers
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 
@@ -24,7 +26,15 @@ TOOLS: dict[str, tuple[tuple[str, ...], str]] = {
     "ssh": (("ssh",), "ssh (Debian: openssh-client)"),
 }
 
-_SHM = Path("/dev/shm")
+# What Python itself ignores.
+_IGNORED = {signal.SIGPIPE, signal.SIGXFSZ}
+
+# The order of rooms: first those whose files take long, last those whose files take next to nothing, so that no worker
+# is left with a long one when the others have run dry.
+_ROOMS = ("benchmarks", "jobs", "launch", "dashboard", "tuner", "timeline", "core", "house")
+
+_BEFORE = pytest.StashKey[Leftovers]()
+_LEFT = pytest.StashKey[list[str]]()
 
 
 def find_tool(name: str) -> str:
@@ -61,41 +71,46 @@ def require_tool() -> Callable[[str], str]:
     return find_tool
 
 
-@pytest.fixture(scope="session", autouse=True)
-def nothing_left_behind() -> Iterator[None]:
-    """After all tests: no child process of ours is alive and no new shared memory stands in /dev/shm."""
-    before = _shared_memory()
-    yield
+def pytest_configure() -> None:
+    """Give the tests the signals that a terminal gives.
+
+    A shell without job control starts what it puts into the background with SIGINT ignored, nohup does so with SIGHUP;
+    every process of a test would inherit that, and ringtune heeds it.
+    """
+    for number in signal.valid_signals() - _IGNORED:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    items.sort(key=lambda item: _ROOMS.index(item.path.relative_to(here).parts[0]))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Look at what is there before any test; workers leave that to the process that started them."""
+    if not hasattr(session.config, "workerinput"):
+        session.config.stash[_BEFORE] = Leftovers()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """After all tests, and all workers: nothing of this session is left on the machine, or the session fails."""
+    if _BEFORE not in session.config.stash:
+        return
     deadline = time.monotonic() + 60
-    while (left := _leftovers(before)) and time.monotonic() < deadline:
+    while (left := session.config.stash[_BEFORE].found()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not left, "the tests left behind: " + "; ".join(left)
+    session.config.stash[_LEFT] = left
+    if left:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def _leftovers(before: set[str]) -> list[str]:
-    children = [f"process {_describe(child)}" for child in psutil.Process().children(recursive=True) if _alive(child)]
-    return children + [f"{_SHM}/{name}" for name in sorted(_shared_memory() - before)]
-
-
-def _alive(process: psutil.Process) -> bool:
-    try:
-        # Python's own helper of multiprocessing lives as long as this interpreter.
-        return process.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _describe(process: psutil.Process) -> str:
-    try:
-        return f"{process.pid} ({' '.join(process.cmdline())[:200]})"
-    except psutil.NoSuchProcess:
-        return str(process.pid)
-
-
-def _shared_memory() -> set[str]:
-    """This user's names in /dev/shm; a browser's own go with its processes, which are looked for above."""
-    if not _SHM.is_dir():
-        return set()
-    return {
-        entry.name for entry in os.scandir(_SHM) if entry.stat().st_uid == os.getuid() and "chromium" not in entry.name
-    }
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if left := config.stash.get(_LEFT, []):
+        terminalreporter.section("left behind by the tests", red=True)
+        for one in left:
+            terminalreporter.line(one)

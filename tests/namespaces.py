@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.conftest import find_tool, missing
+from tests.leftovers import NETWORK_TAG, WORKER
 
 # No name is used twice in a process: the kernel takes the links of a deleted namespace away some time after.
 _calls = itertools.count()
+_RANDOM = random.SystemRandom()  # the plain one begins with the same number in every session that uses Hypothesis
 
 
 @contextmanager
@@ -23,9 +26,8 @@ def machines(count: int) -> Iterator[dict[str, str]]:
     find_tool("ip")
     if os.geteuid() != 0:
         missing("needs root for network namespaces")
-    call = next(_calls) % 100
-    tag = f"rt{os.getpid() % 10000}x{call}"
-    bridge, net = f"{tag}b", f"10.{200 + os.getpid() % 50}.{(os.getpid() + call) % 250}"
+    tag = f"{NETWORK_TAG}{WORKER}x{next(_calls) % 100}"
+    bridge, net = f"{tag}b", _free_network()
     spaces = {f"{net}.{number + 2}": f"{tag}n{number + 2}" for number in range(count)}
     commands = [f"link add {bridge} type bridge", f"addr add {net}.1/24 dev {bridge}", f"link set {bridge} up"]
     for address, space in spaces.items():
@@ -48,3 +50,12 @@ def machines(count: int) -> Iterator[dict[str, str]]:
         for space in spaces.values():
             subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
         subprocess.run(["ip", "link", "del", bridge], capture_output=True, check=False)
+
+
+def _free_network() -> str:
+    """Return the first three numbers of a network that no interface of this host is in."""
+    listed = subprocess.run(["ip", "-4", "-o", "addr"], capture_output=True, text=True, check=True).stdout
+    while True:
+        net = f"10.{_RANDOM.randrange(200, 250)}.{_RANDOM.randrange(250)}"
+        if f" {net}." not in listed:
+            return net

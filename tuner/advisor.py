@@ -131,6 +131,8 @@ class ProcessAdvisor:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+                said = f"the sampler needed more than {_CLOSE_TIMEOUT_S:g} s to store what it was told, and was ended"
+                print(f"ringtune autotune: {said}: the next job may not begin with it", file=sys.stderr, flush=True)
             process.stdout.close()
         self._errors.close()
 

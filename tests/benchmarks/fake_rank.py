@@ -25,7 +25,7 @@ def die() -> None:
     os._exit(3)
 
 
-CALLS = {"good": nothing, "dies": die, "hangs": partial(time.sleep, 60)}
+CALLS = {"good": nothing, "dies": die, "hangs": partial(time.sleep, 600)}
 
 
 def open_fake(behaviour: str, task: Task) -> Contest:
@@ -36,7 +36,7 @@ def open_fake(behaviour: str, task: Task) -> Contest:
 
 def main(join: str, rank: str, size: str, behaviour: str) -> None:
     if behaviour == "stays away":
-        time.sleep(60)
+        time.sleep(600)
     if behaviour == "leaves at once":
         sys.exit("no such fabric")
     if behaviour == "counts wrong":
@@ -47,7 +47,7 @@ def main(join: str, rank: str, size: str, behaviour: str) -> None:
         wire.send(token=token, rank=int(rank), size=int(size), pid=os.getpid(), about="babble")
         wire.receive()
         wire._connection.sendall(b"what?\n")
-        time.sleep(60)
+        time.sleep(600)
     serve(Seat(join, int(rank), int(size), f"fake {behaviour}"), {"way": partial(open_fake, behaviour)})
 
 

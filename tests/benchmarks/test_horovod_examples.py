@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,45 +28,96 @@ FEW = {
 }  # fmt: skip
 
 
-def run_example(folder: Path, name: str, script: str, words: Sequence[str] = (), flags: Sequence[str] = ()) -> str:
-    """Run an example on two ranks under one of its names and return what it printed."""
-    source = (EXAMPLES / script).read_text()
-    assert source.count(IMPORT) == 1
-    if name == "horovod":
-        flags = [*flags, "--as-horovod"]
-    else:
-        source = source.replace(IMPORT, "import ringtune.torch as hvd")
-    (folder / script).write_text(source)
-    command = ringtune_command("run", "-np", "2", "--no-run-dir", "--no-prefix", *flags)
-    return succeed([*command, sys.executable, script, *FEW[script], *words], folder)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("horovod", ()),
-        ("ringtune", ()),
-        ("horovod", ("--fp16-allreduce",)),
-        ("horovod", ("--use-adasum",)),
-        ("ringtune", ("--gradient-predivide-factor", "2")),
+# What is tried under each name: script and options. A job of two ranks runs all of them one after the other, for it
+# takes its ranks longer to import torch and scikit-learn than to train.
+RUNS = {
+    "horovod": [
+        ("mnist.py", ()), ("mnist.py", ("--fp16-allreduce",)), ("mnist.py", ("--use-adasum",)),
+        ("synthetic_benchmark.py", ()), ("elastic.py", ()),
     ],
-)
-def test_mnist(name: str, words: Sequence[str], tmp_path: Path) -> None:
-    accuracy = re.search(r"Accuracy: (.*)%", run_example(tmp_path, name, "mnist.py", words))
+    "ringtune": [
+        ("mnist.py", ()), ("mnist.py", ("--gradient-predivide-factor", "2")), ("synthetic_benchmark.py", ()),
+        ("elastic.py", ()),
+    ],
+}  # fmt: skip
+
+# Every run begins with a line of its own on rank 0, and ends its session.
+ONE_AFTER_THE_OTHER = """
+import json, os, runpy, sys
+name, runs = sys.argv[1], json.loads(sys.argv[2])
+for script, *words in runs:
+    if os.environ["RINGTUNE_RANK"] == "0":
+        print("=== run", flush=True)
+    sys.argv = [script, *words]
+    runpy.run_path(script, run_name="__main__")
+    sys.modules[name + ".torch"].shutdown()
+"""
+
+
+def put_examples(folder: Path, name: str) -> None:
+    """Put the examples into a folder under one of their names."""
+    for script in FEW:
+        source = (EXAMPLES / script).read_text()
+        assert source.count(IMPORT) == 1
+        if name == "ringtune":
+            source = source.replace(IMPORT, "import ringtune.torch as hvd")
+        (folder / script).write_text(source)
+
+
+def on_two_ranks(folder: Path, name: str, words: Sequence[str], flags: Sequence[str] = ()) -> str:
+    """Run a program on two ranks and return what it printed."""
+    alias = ["--as-horovod"] if name == "horovod" else []
+    command = ringtune_command("run", "-np", "2", "--no-run-dir", "--no-prefix", *flags, *alias)
+    return succeed([*command, sys.executable, *words], folder)
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Return a function that gives what a run of `RUNS` printed."""
+
+    @cache
+    def everything(name: str) -> list[str]:
+        folder = tmp_path_factory.mktemp(name)
+        put_examples(folder, name)
+        (folder / "all.py").write_text(ONE_AFTER_THE_OTHER)
+        runs = json.dumps([[script, *FEW[script], *words] for script, words in RUNS[name]])
+        return on_two_ranks(folder, name, ["all.py", name, runs]).split("=== run\n")[1:]
+
+    return lambda name, script, words=(): everything(name)[RUNS[name].index((script, words))]
+
+
+def runs_of(script: str) -> pytest.MarkDecorator:
+    """Parametrise by the names under which a script runs, and its options."""
+    found = [(name, words) for name, runs in RUNS.items() for other, words in runs if other == script]
+    return pytest.mark.parametrize(("name", "words"), found)
+
+
+@runs_of("mnist.py")
+def test_mnist(name: str, words: tuple[str, ...], printed: Callable[..., str]) -> None:
+    accuracy = re.search(r"Accuracy: (.*)%", printed(name, "mnist.py", words))
     assert accuracy is not None
     assert float(accuracy[1]) > 85
 
 
-@pytest.mark.parametrize("name", ["horovod", "ringtune"])
-def test_synthetic_benchmark(name: str, tmp_path: Path) -> None:
-    assert "Total img/sec on 2 CPU(s): " in run_example(tmp_path, name, "synthetic_benchmark.py")
+@runs_of("synthetic_benchmark.py")
+def test_synthetic_benchmark(name: str, words: tuple[str, ...], printed: Callable[..., str]) -> None:
+    assert "Total img/sec on 2 CPU(s): " in printed(name, "synthetic_benchmark.py", words)
 
 
-@pytest.mark.parametrize(("name", "flags"), [("horovod", ()), ("ringtune", ()), ("horovod", ("--min-np", "1"))])
-def test_elastic(name: str, flags: Sequence[str], tmp_path: Path) -> None:
-    lines = re.findall(r"epoch (\d), ranks (\d), accuracy (.*)", run_example(tmp_path, name, "elastic.py", flags=flags))
+def check_elastic(text: str) -> None:
+    lines = re.findall(r"epoch (\d), ranks (\d), accuracy (.*)", text)
     assert [(epoch, ranks) for epoch, ranks, _ in lines] == [("1", "2"), ("2", "2"), ("3", "2")]
     assert float(lines[-1][2]) > 0.85
+
+
+@runs_of("elastic.py")
+def test_elastic(name: str, words: tuple[str, ...], printed: Callable[..., str]) -> None:
+    check_elastic(printed(name, "elastic.py", words))
+
+
+def test_elastic_under_the_elastic_launcher(tmp_path: Path) -> None:
+    put_examples(tmp_path, "horovod")
+    check_elastic(on_two_ranks(tmp_path, "horovod", ["elastic.py", *FEW["elastic.py"]], ["--min-np", "1"]))
 
 
 # The whole example takes a second: a test that killed from outside might come when it is over, or between the commit

@@ -43,7 +43,8 @@ def opened(behaviour: str, ranks: int = 1) -> Iterator[RaceJob]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(racejob, "_LEAVE_SECONDS", 2.0)
+    """Ranks that hang are ended soon; one that leaves and needs longer is ended as well, and nobody minds."""
+    monkeypatch.setattr(racejob, "_LEAVE_SECONDS", 0.5)
 
 
 def test_orders_and_answers() -> None:
@@ -105,8 +106,8 @@ def test_a_hanging_rank_is_reported_in_time_and_killed() -> None:
         begin = time.monotonic()
         with pytest.raises(JobLost, match=r"no answer from rank \[0\] to 'burst' in time"):
             job.ask(0.3, **BURST)
-    assert time.monotonic() - begin < 30  # the call hangs for a minute
-    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert time.monotonic() - begin < 120  # the call hangs for ten minutes
+    assert not psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=HANG_S)[1]
 
 
 def test_an_unknown_order_is_refused() -> None:

@@ -19,7 +19,7 @@ from ringtune.benchmarks.scratch import scratch_folder
 with scratch_folder() as folder:
     (folder / "file").write_text("x")
     print(folder, flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

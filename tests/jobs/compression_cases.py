@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 import ringtune.torch as hvd
-from ringtune import session
 from ringtune.errors import HorovodInternalError
 from tests.jobs.cases import contribution, digest, expectation
+from tests.jobs.plan_cases import until_silent
 
 COMPRESSIONS: dict[str, Any] = {
     "none": hvd.Compression.none,
@@ -267,18 +267,16 @@ def in_a_set(compression: str) -> str:
     return bits
 
 
-def steady(compression: str) -> int:
-    """Return the control messages of the last ten of many equal steps."""
+def steady(compression: str) -> list[tuple[int, int]]:
+    """Return the control messages and bytes of windows of equal steps, until one has none on every rank."""
     given = Given([(64, 32), (64,), (128, 64)], compression)
     grads = [torch.ones_like(param) for param in given.params]
-    for _ in range(30):
-        given.reduce(grads)
-    before: int = session.require().runtime.counters()["control_messages"]
-    for _ in range(10):
+
+    def one(_: int) -> None:
         results = given.reduce(grads)
-    assert all(torch.equal(result, grad) for result, grad in zip(results, grads, strict=True))
-    after: int = session.require().runtime.counters()["control_messages"]
-    return after - before
+        assert all(torch.equal(result, grad) for result, grad in zip(results, grads, strict=True))
+
+    return until_silent(one, windows=3, attempts=40)
 
 
 def _copied(value: Any) -> Any:

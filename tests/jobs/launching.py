@@ -23,7 +23,10 @@ from typing import Any
 from tests.ports import free_port
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch", "ringtune.torch", "tests.jobs.cases", "tests.jobs.training"])
+# torch._dynamo: the first optimizer of a process imports it, which takes a second.
+CONTEXT.set_forkserver_preload(
+    ["torch", "torch._dynamo", "ringtune.torch", "tests.jobs.cases", "tests.jobs.training", "tests.jobs.group_cases"]
+)
 
 # A bound on hangs alone: a starved machine may take any time up to it.
 TIMEOUT_S = 120.0
@@ -202,6 +205,7 @@ def _serve(pipe: Connection, environ: dict[str, str], output: str) -> None:
     import torch
 
     os.environ.update(environ)
+    os.chdir(Path(output).parent)  # a run folder without a name of its own is made in the working directory
     sys.argv = ["job"]
     target = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(target, 2)

