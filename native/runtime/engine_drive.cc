@@ -232,26 +232,31 @@ bool Engine::finished() {
 }
 
 void Engine::stop(std::exception_ptr error) noexcept {
+  bool known = decided_;  // to the peers
   {
     const std::lock_guard lock(mutex_);
-    if (lost_) error = lost_;
+    if (lost_) {
+      error = lost_;
+      known = true;  // liveness tells everybody
+    }
   }
   std::string reason = "the runtime of a peer has ended";
+  const char* what = " has ended by an error of its own: ";
   bool clean = false;
-  bool known = decided_;  // to the peers
   try {
     std::rethrow_exception(error);
   } catch (const ShutDown&) {
     clean = true;
   } catch (const PeerLost& caught) {
-    known = true;
+    // A link broke, and perhaps nothing else did: no other rank would ever hear of it, and all would wait for this one.
+    what = " has lost a peer: ";
     reason = caught.what();
   } catch (const std::exception& caught) {
     reason = caught.what();
   }
   if (!clean) {
     log(LogLevel::kDebug, "the runtime stops: ", reason);
-    if (!known) fabric_.fail("rank " + std::to_string(fabric_.rank()) + " has ended by an error of its own: " + reason);
+    if (!known) fabric_.fail("rank " + std::to_string(fabric_.rank()) + what + reason);
     fabric_.abort(reason);
   }
   tickets_.close(error);
