@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -149,23 +149,30 @@ class Job:
 
     def run(self, function: Callable[..., Any], /, timeout_s: float = TIMEOUT_S, **options: Any) -> list[Any]:
         """Run a function on all ranks and return its results; a failure of one is raised here."""
-        results = self.attempt(function, timeout_s, **options)
-        for rank, result in enumerate(results):
-            if isinstance(result, Failure):
-                raise AssertionError(f"rank {rank} of {self.size}: {result.kind[0]}: {result.message}\n{result.trace}")
-            assert result is not None, f"rank {rank} of {self.size} {self.ranks[rank].death()}"
-        return [result[0] for result in results]
+        self.start(function, **options)
+        return self.results(timeout_s=timeout_s)
 
     def start(self, function: Callable[..., Any], /, **options: Any) -> None:
         """Send a function to all ranks without waiting."""
         for rank in self.ranks:
             rank.send(function, options)
 
-    def collect(self, timeout_s: float = TIMEOUT_S) -> list[Any]:
+    def results(self, ranks: Sequence[Rank] | None = None, timeout_s: float = TIMEOUT_S) -> list[Any]:
+        """Return the results of functions that were sent to these ranks, by default all; a failure is raised here."""
+        members = self.ranks if ranks is None else ranks
+        found = self.collect(timeout_s, members)
+        for number, result in enumerate(found):
+            if isinstance(result, Failure):
+                failure = f"{result.kind[0]}: {result.message}\n{result.trace}"
+                raise AssertionError(f"rank {number} of {len(members)}: {failure}")
+            assert result is not None, f"rank {number} of {len(members)} {members[number].death()}"
+        return [result[0] for result in found]
+
+    def collect(self, timeout_s: float = TIMEOUT_S, ranks: Sequence[Rank] | None = None) -> list[Any]:
         """Return what `start` began: for each rank a tuple with the result, a `Failure`, or None from the dead."""
         deadline = time.monotonic() + timeout_s
         found = []
-        for number, rank in enumerate(self.ranks):
+        for number, rank in enumerate(self.ranks if ranks is None else ranks):
             try:
                 found.append(rank.receive(deadline))
             except TimeoutError as error:

@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.jobs import namespace_cases
+from tests.jobs.launching import Job
 from tests.namespaces import machines
 
-ROOT = Path(__file__).resolve().parents[2]
 WORLDS = (1, 2, 3, 4, 5)
-RANK = [sys.executable, "-m", "tests.jobs.namespace_rank"]
 
 
 @pytest.fixture(scope="module")
-def answers() -> Iterator[list[dict[str, Any]]]:
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, Any]]]:
     """What every rank of every world found; each rank of a world is alone in its namespace."""
-    with machines(max(WORLDS)) as spaces:
-        store = next(iter(spaces))
-        worlds = ",".join(map(str, WORLDS))
-        ranks = [
-            subprocess.Popen(
-                # The namespaces are fresh: every port is free.
-                ["ip", "netns", "exec", space, *RANK, str(rank), store, "29400", worlds],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank, space in enumerate(spaces.values())
-        ]
-        try:
-            outputs = [rank.communicate(timeout=170) for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
-        assert [rank.returncode for rank in ranks] == [0] * len(ranks), "\n".join(error for _, error in outputs)
-        yield [json.loads(line) for output, _ in outputs for line in output.splitlines()]
+    found = []
+    with machines(max(WORLDS)) as spaces, Job(max(WORLDS), tmp_path_factory.mktemp("namespaces")) as job:
+        store, names = next(iter(spaces)), list(spaces.values())
+        for size in WORLDS:
+            members = job.ranks[:size]
+            for number, rank in enumerate(members):
+                environ = {
+                    "RINGTUNE_RANK": str(number),
+                    "RINGTUNE_SIZE": str(size),
+                    "RINGTUNE_STORE": f"{store}:{29400 + size}",  # the namespaces are fresh: every port is free
+                    "RINGTUNE_HOSTNAME": f"namespace-{number}",
+                }
+                rank.send(namespace_cases.reduce_in, {"space": names[number], "environ": environ})
+            found += job.results(members)
+        yield found
 
 
 @pytest.mark.parametrize("size", WORLDS)
@@ -57,4 +46,4 @@ def test_exact_and_equal_on_all_ranks(size: int, answers: list[dict[str, Any]]) 
 def test_repeated_steps_need_no_control_message(size: int, answers: list[dict[str, Any]]) -> None:
     for answer in answers:
         if answer["size"] == size:
-            assert [0, 0] in answer["windows"], answer["windows"]
+            assert (0, 0) in answer["windows"], answer["windows"]

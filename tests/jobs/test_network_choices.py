@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
+import itertools
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.jobs.launching import LOST_WITHIN_S, TIMEOUT_S
+from tests.jobs import namespace_cases
+from tests.jobs.launching import LOST_WITHIN_S, TIMEOUT_S, Job, Rank
 from tests.namespaces import machines
 
-ROOT = Path(__file__).resolve().parents[2]
-RANK = [sys.executable, "-m", "tests.jobs.namespace_rank"]
-LOSS = [sys.executable, "-m", "tests.jobs.namespace_loss"]
+PORTS = itertools.count(29500)  # the namespaces are fresh: every port is free
 
 
 @pytest.fixture(scope="module")
@@ -29,79 +26,70 @@ def spaces() -> Iterator[dict[str, str]]:
         yield made
 
 
-def start(space: str, words: Sequence[str], **environ: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        ["ip", "netns", "exec", space, *words],
-        cwd=ROOT,
-        env={**os.environ, **environ},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """Processes that join one world after the other, each in the namespace that it is given."""
+    with Job(4, tmp_path_factory.mktemp("namespaces")) as job:
+        yield job
 
 
-def answers(spaces: Mapping[str, str], hosts: Sequence[int], **environ: str) -> list[dict[str, Any]]:
+def send_all(
+    function: Callable[..., Any], ranks: Sequence[Rank], places: tuple[Mapping[str, str], Sequence[int]], **more: str
+) -> None:
+    """Send a function to the ranks of one world; `places` are the namespaces, and the one of each rank."""
+    spaces, hosts = places
+    store, names = f"{next(iter(spaces))}:{next(PORTS)}", list(spaces.values())
+    for number, (rank, host) in enumerate(zip(ranks, hosts, strict=True)):
+        environ = {
+            "RINGTUNE_RANK": str(number),
+            "RINGTUNE_SIZE": str(len(ranks)),
+            "RINGTUNE_STORE": store,
+            "RINGTUNE_HOSTNAME": f"namespace-{host}",
+            **more,
+        }
+        rank.send(function, {"space": names[host], "environ": environ})
+
+
+def answers(job: Job, spaces: Mapping[str, str], hosts: Sequence[int], **environ: str) -> list[dict[str, Any]]:
     """Run one world; `hosts` gives the namespace of each rank."""
-    store, names = next(iter(spaces)), list(spaces.values())
-    ranks = [
-        start(
-            names[host],
-            [*RANK, str(rank), store, "29500", str(len(hosts))],
-            RINGTUNE_HOSTNAME=f"namespace-{host}",
-            **environ,
-        )
-        for rank, host in enumerate(hosts)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=150) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    assert [rank.returncode for rank in ranks] == [0] * len(ranks), "\n".join(error for _, error in outputs)
-    return [json.loads(line) for output, _ in outputs for line in output.splitlines()]
+    ranks = job.ranks[: len(hosts)]
+    send_all(namespace_cases.reduce_in, ranks, (spaces, hosts), **environ)
+    return job.results(ranks)
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "flat", "recursive-doubling", "halving-doubling", "tree"])
-def test_every_algorithm_is_exact_over_striped_links(algorithm: str, spaces: dict[str, str]) -> None:
-    found = answers(spaces, [0, 1, 2], RINGTUNE_ALGORITHM=algorithm, RINGTUNE_SOCKETS_PER_PEER="3")
+def test_every_algorithm_is_exact_over_striped_links(algorithm: str, four: Job, spaces: dict[str, str]) -> None:
+    found = answers(four, spaces, [0, 1, 2], RINGTUNE_ALGORITHM=algorithm, RINGTUNE_SOCKETS_PER_PEER="3")
     assert len(found) == 3
     assert all(answer["digests"] == found[0]["digests"] and answer["transports"] == ["tcp"] for answer in found)
 
 
 @pytest.mark.parametrize("hosts", [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 2]])
-def test_levels_are_exact(hosts: list[int], spaces: dict[str, str]) -> None:
-    found = answers(spaces, hosts, RINGTUNE_HIERARCHICAL_ALLREDUCE="on")
+def test_levels_are_exact(hosts: list[int], four: Job, spaces: dict[str, str]) -> None:
+    found = answers(four, spaces, hosts, RINGTUNE_HIERARCHICAL_ALLREDUCE="on")
     assert len(found) == 4
     assert all(answer["digests"] == found[0]["digests"] for answer in found)
     assert {word for answer in found for word in answer["transports"]} == {"shm", "tcp"}
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, None])
-def test_a_dead_host_is_noticed_within_two_seconds(ending: signal.Signals | None, spaces: dict[str, str]) -> None:
+def test_a_dead_host_is_noticed_within_two_seconds(
+    ending: signal.Signals | None, spaces: dict[str, str], tmp_path: Path
+) -> None:
     """None: the rank closes one of its four sockets to every peer, as a middlebox that forgets a connection does."""
-    store = f"{next(iter(spaces))}:29600"
-    names = list(spaces.values())
-    ranks = [
-        start(name, [*LOSS, str(rank), "3", store], RINGTUNE_SOCKETS_PER_PEER="4") for rank, name in enumerate(names)
-    ]
-    try:
-        for rank in ranks:
-            assert rank.stdout is not None and rank.stdout.readline() == "ready\n"
+    with Job(3, tmp_path) as job:
+        places = (spaces, [0, 1, 2])
+        send_all(namespace_cases.reduce_until_lost, job.ranks, places, RINGTUNE_SOCKETS_PER_PEER="4")
+        for rank in job.ranks:
+            rank.line_with("ready")
         begin = end = time.monotonic()
         if ending is not None:
-            ranks[2].send_signal(ending)
+            job.ranks[2].signal(ending)
         else:
-            begin, end = break_one_socket(names[2])
-        outputs = [rank.communicate(timeout=120)[0] for rank in ranks[:2]]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
-    for output in outputs:
-        found = json.loads(output.splitlines()[-1])
-        assert found["type"] == "PeerLost", output
-        assert begin < found["at"] < end + LOST_WITHIN_S, output
+            begin, end = break_one_socket(list(spaces.values())[2])
+        for kind, at in job.results(job.ranks[:2]):
+            assert kind == "PeerLost"
+            assert begin < at < end + LOST_WITHIN_S
 
 
 def break_one_socket(space: str) -> tuple[float, float]:
