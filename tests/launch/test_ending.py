@@ -145,6 +145,7 @@ def test_killed_warden_takes_its_rank_along(jobs: Jobs) -> None:
     process.communicate(timeout=HANG_S)
     assert process.returncode == 128 + signal.SIGKILL
     wait_for(lambda: not alive(pids[0]) and not alive(pids[2]))
+    os.kill(pids[1], signal.SIGKILL)  # what the rank had started has nobody any more who would end it
 
 
 def test_children_of_a_finished_rank_are_ended(jobs: Jobs) -> None:
