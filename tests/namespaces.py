@@ -49,6 +49,8 @@ def machines(count: int) -> Iterator[dict[str, str]]:
     finally:
         for space in spaces.values():
             subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
+            # A socket of a killed rank that still has data to send keeps its namespace, and so this end, for minutes.
+            subprocess.run(["ip", "link", "del", f"{space}o"], capture_output=True, check=False)
         subprocess.run(["ip", "link", "del", bridge], capture_output=True, check=False)
 
 
