@@ -4,6 +4,9 @@ A tensor can run when every rank has submitted it; a batch when all its tensors 
 submitted last is found on the aligned clocks. Lateness = last submit - last but one: what the job would gain if only
 that rank were on time. Spread = last - first. Where two ranks are closer than their clocks' error bounds allow to
 tell, the arrival is undecided and counts for nobody.
+
+Horovod's timeline has ticks instead: when its coordinator read that a rank was ready. It reads all ranks' messages once
+a cycle, rank after rank, so the order within one look is that of the ranks' numbers and says nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +29,17 @@ class Submits:
     at_ns: Ints
     tensor: Ints
     """Index into the names of the table they came from; of a batch that of its last tensor."""
+
+
+@dataclass(frozen=True)
+class Ticks:
+    """Submissions as Horovod's coordinator saw them: those of one look at the same moment, its first tick's.
+
+    ``submits.group`` is the tensor plus ``len(names)`` times the how-manieth time, from 0, that the tensor was ready.
+    """
+
+    submits: Submits
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,19 @@ class Arrivals:
 
 
 @dataclass(frozen=True)
+class ClockErrors:
+    """How far in ns two ranks' clocks may be apart (infinite: not comparable): a row and a column for each rank."""
+
+    ranks: Ints
+    table: NDArray[np.float64]
+
+    def between(self, one: Ints, other: Ints) -> NDArray[np.float64]:
+        """Of ranks with ranks, as far as their shapes go together."""
+        found: NDArray[np.float64] = self.table[np.searchsorted(self.ranks, one), np.searchsorted(self.ranks, other)]
+        return found
+
+
+@dataclass(frozen=True)
 class LastOnes:
     """The last of each group that all ranks submitted; rank -1 where undecided."""
 
@@ -61,6 +88,11 @@ class LastOnes:
     lateness_ns: Ints
     spread_ns: Ints
     tensor: Ints
+    group: Ints
+
+
+LOOK_NS = 1_000_000
+"""Horovod's default cycle: a tick later than this after the one before belongs to another look of the coordinator."""
 
 
 def arrivals(trace: Trace) -> Arrivals:
@@ -68,8 +100,8 @@ def arrivals(trace: Trace) -> Arrivals:
     negotiate = trace.spans.of_stage(Stage.NEGOTIATE)
     tensors = tensor_submits(negotiate)
     if len(np.unique(tensors.rank)) < 2:
-        tensors = _ticks(trace)
-    errors = error_table(trace)
+        tensors = horovod_ticks(trace).submits
+    errors = clock_errors(trace)
     by_tensor, by_batch = last_ones(tensors, errors), last_ones(_batch_submits(negotiate), errors)
     ranks = np.unique(tensors.rank).tolist() if len(by_tensor.rank) else []
     return Arrivals(
@@ -81,27 +113,24 @@ def arrivals(trace: Trace) -> Arrivals:
     )
 
 
-def last_ones(submits: Submits, errors: NDArray[np.float64]) -> LastOnes:
-    """Find the last rank of each group that every rank submitted.
-
-    ``errors[a, b]`` is the clock error in ns between ranks a and b (infinite: not comparable).
-    """
+def last_ones(submits: Submits, errors: ClockErrors) -> LastOnes:
+    """Find the last rank of each group that every rank submitted."""
     ranks = len(np.unique(submits.rank))
     none = np.empty(0, dtype=np.int64)
     if ranks < 2:
-        return LastOnes(none, none, none, none)
+        return LastOnes(none, none, none, none, none)
     order = np.lexsort((submits.rank, submits.at_ns, submits.group))
     group, rank, at = submits.group[order], submits.rank[order], submits.at_ns[order]
     ends = np.flatnonzero(np.append(np.diff(group) != 0, True))
     sizes = np.diff(np.concatenate(([-1], ends)))
     ends = ends[sizes == ranks]
     if not len(ends):
-        return LastOnes(none, none, none, none)
+        return LastOnes(none, none, none, none, none)
     lateness, spread = at[ends] - at[ends - 1], at[ends] - at[ends - ranks + 1]
     # Surely after each of the others: one before the last but one may have a worse clock.
     others = ends[:, None] - np.arange(1, ranks)
-    sure = (at[ends][:, None] - at[others] > errors[rank[ends][:, None], rank[others]]).all(axis=1)
-    return LastOnes(np.where(sure, rank[ends], -1), lateness, spread, submits.tensor[order][ends])
+    sure = (at[ends][:, None] - at[others] > errors.between(rank[ends][:, None], rank[others])).all(axis=1)
+    return LastOnes(np.where(sure, rank[ends], -1), lateness, spread, submits.tensor[order][ends], group[ends])
 
 
 def tensor_submits(negotiate: SpanTable) -> Submits:
@@ -121,14 +150,26 @@ def _batch_submits(negotiate: SpanTable) -> Submits:
     )
 
 
-def _ticks(trace: Trace) -> Submits:
-    """Submissions as Horovod's coordinator saw them."""
-    ticks = trace.instants_named(ARRIVAL)
+def horovod_ticks(trace: Trace) -> Ticks:
+    """Return the ticks of a timeline of Horovod's; none for other traces."""
+    found = sorted(trace.instants_named(ARRIVAL), key=lambda tick: tick.at_ns)
     names: dict[str, int] = {}
-    tensor = np.array([names.setdefault(str(tick.args.get("tensor")), len(names)) for tick in ticks], dtype=np.int64)
-    rank = np.array([tick.rank for tick in ticks], dtype=np.int64)
-    at = np.array([tick.at_ns for tick in ticks], dtype=np.int64)
-    return _first_of_each(_number(tensor, _occurrence(rank, tensor, at)), rank, at, tensor)
+    tensor = np.array([names.setdefault(str(tick.args.get("tensor")), len(names)) for tick in found], dtype=np.int64)
+    rank = np.array([tick.rank for tick in found], dtype=np.int64)
+    at = np.array([tick.at_ns for tick in found], dtype=np.int64)
+    group = tensor + len(names) * _occurrence(rank, tensor, at)
+    marks = np.sort(trace.spans.of_stage(Stage.CYCLE).begin_ns)
+    return Ticks(_first_of_each(group, rank, _look_begins(at, rank, marks), tensor), tuple(names))
+
+
+def _look_begins(at_ns: Ints, rank: Ints, marks: Ints) -> Ints:
+    """The first tick of the look to which each tick (in order) belongs; the marks of cycles tell looks apart."""
+    if not len(at_ns):
+        return at_ns
+    apart = np.diff(np.searchsorted(marks, at_ns, side="right")) > 0 if len(marks) else np.diff(at_ns) > LOOK_NS
+    fresh = np.concatenate(([True], apart | (np.diff(rank) < 0)))
+    begins: Ints = at_ns[fresh][np.cumsum(fresh) - 1]
+    return begins
 
 
 def _occurrence(rank: Ints, tensor: Ints, at_ns: Ints) -> Ints:
@@ -159,17 +200,14 @@ def _first_of_each(group: Ints, rank: Ints, at_ns: Ints, tensor: Ints) -> Submit
     return Submits(group[first], rank[first], at_ns[first], tensor[first])
 
 
-def error_table(trace: Trace) -> NDArray[np.float64]:
+def clock_errors(trace: Trace) -> ClockErrors:
     """Clock error between any two ranks: none within a host, the sum of both bounds otherwise."""
-    size = max(trace.ranks, default=-1) + 1
-    bounds = np.zeros(size)
-    hosts = [""] * size
-    for part in trace.parts:
-        if part.rank < size:
-            bounds[part.rank] = np.inf if part.error_ns is None else part.error_ns
-            hosts[part.rank] = part.host
-    same = np.array(hosts)[:, None] == np.array(hosts)[None, :] if size else np.zeros((0, 0), dtype=np.bool_)
-    return np.where(same, 0.0, bounds[:, None] + bounds[None, :])
+    of_rank = {part.rank: part for part in trace.parts}
+    parts = [of_rank.get(rank) for rank in trace.ranks]
+    bounds = np.array([np.inf if part and part.error_ns is None else (part.error_ns if part else 0) for part in parts])
+    hosts = np.array([part.host if part else "" for part in parts], dtype=np.str_)
+    same = hosts[:, None] == hosts[None, :]
+    return ClockErrors(np.array(trace.ranks, dtype=np.int64), np.where(same, 0.0, bounds[:, None] + bounds[None, :]))
 
 
 def _of_rank(rank: int, by_tensor: LastOnes, by_batch: LastOnes) -> RankArrivals:

@@ -22,6 +22,7 @@ from ringtune.timeline.clocks import align, placements
 from ringtune.timeline.merged_file import write_merged
 from ringtune.timeline.reader import read
 from ringtune.timeline.spans import PartInfo, Trace, concatenate
+from ringtune.timeline.units import ranks_text
 
 PathLike = str | os.PathLike[str]
 
@@ -45,15 +46,15 @@ class MergeReport:
         """What the user should know about the merged file's completeness."""
         found = list(self.problems)
         if self.missing:
-            found.append(f"no part of rank {_listed(self.missing)}")
+            found.append(f"no part of rank {ranks_text(self.missing)}")
         torn = [part.rank for part in self.parts if part.truncated]
         if torn:
-            found.append(f"the part of rank {_listed(torn)} ends early (killed, or still recording)")
+            found.append(f"the part of rank {ranks_text(torn)} ends early (killed, or still recording)")
         if self.dropped:
             found.append(f"{self.dropped} spans were dropped while recording")
         unsure = [part.rank for part in self.parts if part.error_ns is None]
         if unsure:
-            found.append(f"the clock of rank {_listed(unsure)} was not measured; its times may be off")
+            found.append(f"the clock of rank {ranks_text(unsure)} was not measured; its times may be off")
         return found
 
 
@@ -238,7 +239,3 @@ def _check_one_job(parts: Sequence[PartInfo]) -> None:
             f"parts of different jobs: {first.path} is of {first.job!r}, {second.path} of {second.job!r}; "
             "merge each job by itself"
         )
-
-
-def _listed(ranks: Iterable[int]) -> str:
-    return ", ".join(map(str, ranks))

@@ -24,6 +24,9 @@ Mask = NDArray[np.bool_]
 UNKNOWN = -1
 """Value of ``step`` where the trace does not say."""
 
+MOST_RANKS = 1 << 16
+"""More than any job has."""
+
 
 @dataclass(frozen=True)
 class SpanTable:
@@ -203,9 +206,9 @@ class Trace:
 
     @property
     def size(self) -> int:
-        """Ranks of the job as far as the trace knows them."""
+        """Ranks of the job as far as the trace knows them; bounded, because damage may claim any number."""
         declared = max((part.size for part in self.parts), default=0)
-        return max(declared, max(self.ranks, default=-1) + 1)
+        return min(MOST_RANKS, max(declared, max(self.ranks, default=-1) + 1))
 
     def instants_named(self, name: str) -> tuple[Instant, ...]:
         """Instants of this name, in the order of the trace."""

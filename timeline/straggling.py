@@ -15,6 +15,9 @@ Where two ranks are closer than their clocks' error bounds allow to tell, nobody
 independent: a rank late in one is late in the next. So a step counts once, with the latest of its batches, and the
 tests draw steps: per rank a one-sided binomial test against 1/R (Holm's correction), over all ranks a permutation
 test of the lateness.
+
+Horovod's timeline is what rank 0 saw: when its coordinator read that a rank was ready for a tensor. That is ``compute``
+(with the message's way); the n-th time of every tensor is step n. The other causes cannot be told from it.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringtune.errors import RingtuneError
-from ringtune.timeline.arrivals import LastOnes, error_table, last_ones, tensor_submits
+from ringtune.timeline.arrivals import LastOnes, clock_errors, horovod_ticks, last_ones, tensor_submits
 from ringtune.timeline.batches import MISSING, BatchTable, batch_table, rank_steps
 from ringtune.timeline.chance import binomial_tail, holm, permutation_test
 from ringtune.timeline.spans import Ints, Mask, Trace
@@ -122,41 +125,102 @@ class _Late:
     lateness: Ints
 
 
+@dataclass(frozen=True)
+class _Evidence:
+    """What the trace says. ``ranks[c]`` is the rank of column c; ``carried`` by column; ``names`` of the tensors."""
+
+    ranks: tuple[int, ...]
+    late: dict[str, _Late]
+    carried: Ints
+    tensors: LastOnes
+    names: tuple[str, ...]
+    length_ns: int
+    steps: int
+    batches: int
+    incomplete: int
+
+
 def stragglers(trace: Trace, largest: int = 20) -> Stragglers:
     """Find who made the others wait; at most ``largest`` tensors and steps are listed.
 
     Raises:
-        RingtuneError: Fewer than two ranks ran a batch together.
+        RingtuneError: Neither did two ranks run a batch together, nor are there ticks of Horovod's coordinator.
     """
     everything = batch_table(trace)
     table = everything.take(everything.complete)
-    if len(table.ranks) < 2 or not len(table.ids):
-        raise RingtuneError(
-            "no batch that two ranks ran together: stragglers are found by comparing ranks; "
-            "give the run folder or the parts of all ranks"
-        )
-    errors = error_table(trace)[np.ix_(table.ranks, table.ranks)]
-    carried, late = _compute(trace, table, errors)
-    found = {
-        "compute": _per_step(table, *late),
-        "negotiation": _per_step(table, *_negotiated(table, errors)),
-        "network": _per_step(table, *_last(table.end, errors)),
-    }
-    tests = {cause: _tests(found[cause], len(table.ranks)) for cause in CAUSES}
+    if len(table.ranks) > 1 and len(table.ids):
+        evidence = _of_batches(trace, table, len(everything.ids) - len(table.ids))
+    else:
+        evidence = _of_ticks(trace)
+    tests = {cause: _tests(late, len(evidence.ranks)) for cause, late in evidence.late.items()}
     hosts = {part.rank: part.host for part in trace.parts}
     ranks = [
-        _rank((column, rank, hosts.get(rank, "")), found, tests, carried) for column, rank in enumerate(table.ranks)
+        _rank((column, rank, hosts.get(rank, "")), evidence.late, tests, evidence.carried)
+        for column, rank in enumerate(evidence.ranks)
     ]
-    ranks = [replace(rank, verdict=_verdict(rank, int(table.done.max() - table.submit.min()))) for rank in ranks]
+    ranks = [replace(rank, verdict=_verdict(rank, evidence.length_ns)) for rank in ranks]
     return Stragglers(
-        steps=len(np.unique(table.step)),
-        batches=len(table.ids),
-        incomplete=len(everything.ids) - len(table.ids),
+        steps=evidence.steps,
+        batches=evidence.batches,
+        incomplete=evidence.incomplete,
         ranks=tuple(ranks),
         hosts=tuple(_hosts(ranks)),
-        tensors=tuple(_tensors(trace)[:largest]),
-        worst_steps=tuple(_steps(table, found)[:largest]),
-        chance={cause: _chance(found[cause], len(table.ranks)) for cause in CAUSES},
+        tensors=tuple(_tensors(evidence.tensors, evidence.names)[:largest]),
+        worst_steps=tuple(_steps(evidence)[:largest]),
+        chance={cause: _chance(late, len(evidence.ranks)) for cause, late in evidence.late.items()},
+    )
+
+
+def _of_batches(trace: Trace, table: BatchTable, incomplete: int) -> _Evidence:
+    """Three moments of every batch that all ranks ran."""
+    clocks, columns = clock_errors(trace), np.array(table.ranks)
+    errors = clocks.between(columns[:, None], columns)
+    negotiate = trace.spans.of_stage(Stage.NEGOTIATE)
+    carried, late = _compute(trace, table, errors)
+    return _Evidence(
+        ranks=table.ranks,
+        late={
+            "compute": _per_step(table.step, *late),
+            "negotiation": _per_step(table.step, *_negotiated(table, errors)),
+            "network": _per_step(table.step, *_last(table.end, errors)),
+        },
+        carried=carried,
+        tensors=last_ones(tensor_submits(negotiate), clocks),
+        names=negotiate.tensors,
+        length_ns=int(table.done.max() - table.submit.min()),
+        steps=len(np.unique(table.step)),
+        batches=len(table.ids),
+        incomplete=incomplete,
+    )
+
+
+def _of_ticks(trace: Trace) -> _Evidence:
+    """What Horovod's coordinator saw: who was ready last, nothing else."""
+    ticks = horovod_ticks(trace)
+    submits = ticks.submits
+    last = last_ones(submits, clock_errors(trace))
+    if not len(last.rank):
+        raise RingtuneError(
+            "no batch that two ranks ran together: stragglers are found by comparing ranks; "
+            "give the run folder or the parts of all ranks (Horovod's timeline tells who was ready when only of "
+            "tensors that its coordinator asks for: record with HOROVOD_CACHE_CAPACITY=0)"
+        )
+    ranks = np.unique(submits.rank)
+    step = last.group // len(ticks.names)
+    column = np.where(last.rank >= 0, np.searchsorted(ranks, last.rank), -1)
+    spans = trace.spans
+    nobody = _Late(*np.empty((3, 0), dtype=np.int64))
+    compute = _per_step(step, column, np.where(column >= 0, last.lateness_ns, 0))
+    return _Evidence(
+        ranks=tuple(ranks.tolist()),
+        late={"compute": compute, "negotiation": nobody, "network": nobody},
+        carried=np.zeros(len(ranks), dtype=np.int64),
+        tensors=last,
+        names=ticks.names,
+        length_ns=int(max(submits.at_ns.max(), spans.end_ns.max(initial=0)) - submits.at_ns.min()),
+        steps=len(np.unique(step)),
+        batches=len(last.rank),
+        incomplete=len(np.unique(submits.group)) - len(last.rank),
     )
 
 
@@ -211,7 +275,7 @@ def _compute(trace: Trace, table: BatchTable, errors: NDArray[np.float64]) -> tu
     behind = np.where(behind > errors[last, second], behind, 0)
     carried = np.clip(behind, 0, lateness)
     own = lateness - carried
-    column, worst = _per_step(table, last, carried).column, _per_step(table, last, carried).lateness
+    column, worst = _per_step(table.step, last, carried).column, _per_step(table.step, last, carried).lateness
     sums = np.zeros(len(table.ranks), dtype=np.int64)
     np.add.at(sums, column[column >= 0], worst[column >= 0])
     return sums, (np.where(own > 0, last, -1), own)
@@ -225,14 +289,13 @@ def _released(trace: Trace, rank: int, before: Ints) -> Ints:
     return np.where(place >= 0, syncs[np.maximum(place, 0)] if len(syncs) else MISSING, MISSING)
 
 
-def _per_step(table: BatchTable, last: Ints, lateness: Ints) -> _Late:
+def _per_step(step: Ints, last: Ints, lateness: Ints) -> _Late:
     """The latest batch of every step; batches of no known step are one round each."""
-    unknown = table.step < 0
-    rounds = np.where(unknown, -1 - np.arange(len(last)), table.step)
+    rounds = np.where(step < 0, -1 - np.arange(len(last)), step)
     order = np.lexsort((lateness, rounds))
     ends = np.flatnonzero(np.append(np.diff(rounds[order]) != 0, True))
     chosen = order[ends]
-    return _Late(table.step[chosen], last[chosen], lateness[chosen])
+    return _Late(step[chosen], last[chosen], lateness[chosen])
 
 
 def _tests(late: _Late, ranks: int) -> list[float]:
@@ -282,32 +345,26 @@ def _hosts(ranks: Sequence[RankStraggling]) -> Iterator[HostStraggling]:
         )
 
 
-def _tensors(trace: Trace) -> list[TensorStraggling]:
+def _tensors(last: LastOnes, names: tuple[str, ...]) -> list[TensorStraggling]:
     """Tensors by the lateness of their submits, longest first."""
-    negotiate = trace.spans.of_stage(Stage.NEGOTIATE)
-    submits = tensor_submits(negotiate)
-    if len(np.unique(submits.rank)) < 2:
-        return []
-    last: LastOnes = last_ones(submits, error_table(trace))
     found = []
     for code in np.unique(last.tensor).tolist():
         mine = last.tensor == code
         ranks, lateness = last.rank[mine], last.lateness_ns[mine]
         decided = ranks >= 0
-        counts = np.bincount(ranks[decided]) if decided.any() else np.zeros(1, dtype=np.int64)
-        rank = int(counts.argmax()) if decided.any() else -1
+        who, times = np.unique(ranks[decided], return_counts=True)
+        rank, most = (int(who[times.argmax()]), int(times.max())) if len(who) else (-1, 0)
         total = int(lateness[decided].sum())
-        name = negotiate.tensors[code]
-        found.append(TensorStraggling(name, len(ranks), int((~decided).sum()), rank, int(counts.max()), total))
+        found.append(TensorStraggling(names[code], len(ranks), int((~decided).sum()), rank, most, total))
     return sorted(found, key=lambda tensor: (-tensor.total_ns, tensor.tensor))
 
 
-def _steps(table: BatchTable, found: dict[str, _Late]) -> list[StepStraggling]:
+def _steps(evidence: _Evidence) -> list[StepStraggling]:
     steps = []
-    for cause, late in found.items():
+    for cause, late in evidence.late.items():
         rows = zip(late.steps.tolist(), late.column.tolist(), late.lateness.tolist(), strict=True)
         steps += [
-            StepStraggling(step, cause, table.ranks[column], lateness)
+            StepStraggling(step, cause, evidence.ranks[column], lateness)
             for step, column, lateness in rows
             if column >= 0 and lateness > 0
         ]

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ringtune.timeline.summary import RankSummary, Summary
-from ringtune.timeline.units import bytes_text, rate_text, share_text, time_text
+from ringtune.timeline.units import bytes_text, ranks_text, rate_text, share_text, time_text
 from ringtune.timeline.vocabulary import Stage
 
 _PHASES = (Stage.NEGOTIATE, Stage.QUEUE, Stage.COPY_IN, Stage.COMMUNICATE, Stage.COPY_OUT, Stage.WAIT, Stage.STEP)
@@ -48,12 +48,12 @@ def _headline(summary: Summary) -> Text:
 
 
 def _warnings(summary: Summary) -> Iterator[Text]:
-    torn = [str(rank.rank) for rank in summary.ranks if rank.truncated]
+    torn = [rank.rank for rank in summary.ranks if rank.truncated]
     found = []
     if summary.missing:
-        found.append(f"no part of rank {', '.join(map(str, summary.missing))}: its times are not in this summary")
+        found.append(f"no part of rank {ranks_text(summary.missing)}: its times are not in this summary")
     if torn:
-        found.append(f"the part of rank {', '.join(torn)} ends early (killed, or still recording)")
+        found.append(f"the part of rank {ranks_text(torn)} ends early (killed, or still recording)")
     if summary.dropped:
         lost = share_text(summary.dropped, summary.dropped + summary.span_count)
         found.append(f"{summary.dropped} spans ({lost}) were dropped while recording: sums are too small")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from ringtune.errors import UsageError
 
@@ -52,6 +53,18 @@ def parse_rate(text: str) -> float:
 def share_text(part: float, whole: float) -> str:
     """Return a share, for example ``12.5 %``; ``-`` when there is no whole."""
     return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Return ranks as a list in order, three and more in a row as one stretch, for example ``0, 4-7``."""
+    stretches: list[list[int]] = []
+    for rank in sorted(ranks):
+        if stretches and rank == stretches[-1][-1] + 1:
+            stretches[-1].append(rank)
+        else:
+            stretches.append([rank])
+    words = [[f"{some[0]}-{some[-1]}"] if len(some) > 2 else [str(rank) for rank in some] for some in stretches]
+    return ", ".join(word for stretch in words for word in stretch)
 
 
 def _short(value: float) -> str:

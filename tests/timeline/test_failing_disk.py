@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +24,7 @@ from tests.timeline import recorded_job
 from tests.timeline.test_recorded_job import run_job
 
 STEPS = 2000
+HANGS_S = 120
 
 
 @pytest.fixture
@@ -61,6 +66,63 @@ def test_a_full_disk_loses_spans_and_never_the_training(small_disk: Path, tmp_pa
     said = CliRunner().invoke(timeline, ["summary", str(tmp_path / "trace.json")], catch_exceptions=False)
     assert said.exit_code == 0
     assert "were dropped while recording: sums are too small" in " ".join(said.output.split())
+
+
+@pytest.fixture
+def freezing_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system that can be frozen: who writes is blocked within the write until it is let go."""
+    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
+        missing("making and mounting a file system needs root and mkfs.ext4")
+    disk, image = tmp_path / "disk", tmp_path / "image"
+    disk.mkdir()
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-O", "^has_journal", str(image)], check=True)
+    made = subprocess.run(["mount", "-o", "loop", image, disk], capture_output=True, text=True, check=False)
+    if made.returncode:
+        missing(f"a loop device cannot be mounted: {made.stderr.strip()}")
+    # A rank whose writer is blocked cannot even be killed: if the job does not let go, this does.
+    rescue = threading.Timer(HANGS_S, _thaw, [disk])
+    rescue.start()
+    yield disk
+    rescue.cancel()
+    _thaw(disk)
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def _thaw(disk: Path) -> None:
+    folder = os.open(disk, os.O_RDONLY)
+    with suppress(OSError):  # it is not frozen
+        fcntl.ioctl(folder, recorded_job.FITHAW, 0)
+    os.close(folder)
+
+
+def test_a_slow_disk_loses_spans_and_never_the_training(freezing_disk: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / layout.TIMELINE_FOLDER).symlink_to(freezing_disk)
+    # The job freezes the disk, trains on while rank 0's writer is blocked, and only then lets it go.
+    results = run_job(
+        tmp_path, ("a", "a"), f"--freezes={freezing_disk}", changes={"RINGTUNE_TIMELINE_MARK_CYCLES": "0"}
+    )
+    assert [code for code, _ in results] == [0, 0], results
+    trace = read(tmp_path / "trace.json")
+    slow, other = (trace.spans.of_rank(rank) for rank in (0, 1))
+    bursts = recorded_job.BURST - int(slow.name_mask("burst").sum())
+    lost = {stage: len(other.of_stage(stage)) - len(slow.of_stage(stage)) for stage in Stage}
+    lost[Stage.RANGE] += recorded_job.BURST  # only that rank had them
+    # The ring was full from the burst on: nothing of a step on the frozen disk was kept.
+    assert lost[Stage.RANGE] >= bursts >= recorded_job.BURST - recorded_job.RING
+    assert lost[Stage.STEP] >= recorded_job.STEPS_FROZEN
+    assert slow.step.max() == other.step.max()  # later spans are written again
+    assert [part.recorded for part in trace.parts] == [len(slow), len(other)]
+    assert trace.parts[1].dropped == 0
+    # What is not there was counted. Whether there is a wait depends on who comes first: both ranks record all else.
+    sure = sum(count for stage, count in lost.items() if stage not in (Stage.WAIT, Stage.AWAIT))
+    waits = 4 * (len(recorded_job.NAMES) + 1)  # of a step at most
+    assert sure <= trace.parts[0].dropped <= sure + waits * lost[Stage.STEP]
+    said = CliRunner().invoke(timeline, ["summary", str(tmp_path / "trace.json")], catch_exceptions=False)
+    assert f"{trace.parts[0].dropped} spans" in (words := " ".join(said.output.split()))
+    assert "were dropped while recording: sums are too small" in words
 
 
 def test_a_run_folder_on_a_full_disk_ends_no_job(small_disk: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ringtune.errors import RingtuneError, TraceIoError
 from ringtune.timeline.generate import Schedule, generate
 from ringtune.timeline.merge import merge
 from ringtune.timeline.reader import read
+from ringtune.timeline.straggling import stragglers
 from ringtune.timeline.summary import summarize
 from tests.timeline.helpers import write_json
 
@@ -84,6 +85,18 @@ def test_a_folder_and_a_binary_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.out").write_bytes(bytes(range(256)) * 64)
     with pytest.raises(TraceIoError, match="no trace"):
         read(tmp_path / "a.out")
+
+
+def test_a_number_of_ranks_that_no_job_has_costs_no_memory(tmp_path: Path) -> None:
+    start = {"start_time_since_epoch_in_micros": 1_700_000_000_000_000}
+    events: list[dict[str, Any]] = [{"name": "process_name", "ph": "M", "pid": 0, "args": start}]
+    events += [{"name": name, "ph": "X", "pid": 1, "ts": ts, "dur": 0} for name, ts in (("0", 1), ("999999999", 5000))]
+    path = write_json(tmp_path / "hvd.json", events)
+    report = merge([path], tmp_path / "merged.json")
+    assert "no part of rank 1-" in report.sentences()[0]
+    for file in (path, tmp_path / "merged.json"):
+        assert [rank.rank for rank in summarize(read(file)).arrivals.ranks if rank.tensors_last] == [999_999_999]
+        assert [rank.rank for rank in stragglers(read(file)).ranks] == [0, 999_999_999]
 
 
 @settings(max_examples=120, deadline=None)
