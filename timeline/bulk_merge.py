@@ -143,7 +143,10 @@ def _joined(database: DuckDBPyConnection, paths: Sequence[Path]) -> _Joined:
         tables[id(table.about)] = table
     ordered = in_order([table.about for table in tables.values()])
     offsets = placements(ordered)
-    aligned = [align(trace, offset) for trace, offset in zip(ordered, offsets, strict=True)]
+    aligned = [
+        align(trace, offset, _last_ns(database, tables[id(trace)]))
+        for trace, offset in zip(ordered, offsets, strict=True)
+    ]
     instants = sorted(
         (instant for trace in aligned for instant in trace.instants), key=lambda found: (found.at_ns, found.rank)
     )
@@ -162,6 +165,12 @@ def _joined(database: DuckDBPyConnection, paths: Sequence[Path]) -> _Joined:
         skipped=sum(trace.skipped for trace in aligned),
     )
     return _Joined(trace, moved, tuple(problems))
+
+
+def _last_ns(database: DuckDBPyConnection, part: PartTable) -> int | None:
+    """End of its last span; None where it has none."""
+    found: tuple[int | None] = database.execute(f"select max(end_ns) from {part.table}").fetchall()[0]
+    return found[0]
 
 
 def _moved(database: DuckDBPyConnection, part: PartTable, offset: HostOffset, origin: int) -> PartTable:

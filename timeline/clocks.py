@@ -6,6 +6,9 @@ The samples with the worst round trips are dropped; the others, weighted by 1 / 
 At l_i it errs by at most |r_i| + e_i, r_i = residuals, and in between, drift being steady, by no more than the largest
 of these. It counts where no r_i is more than 2 e_i: its own error and the sample's. Where one is (a clock that was set
 or slewed), the offset is interpolated between the samples, outside it stays constant.
+Before the first sample kept and after the last the error grows by u a second, u = how far d is from the worst of all
+drifts that pass within every e_i and, if any such is there, are a usual quartz's. Samples that lie close together say
+nothing about drift: there u is the quartz's.
 Ranks of one host share CLOCK_MONOTONIC, so they share one offset: that of the rank whose samples are the sharpest
 (smallest median error); on rank 0's host it is zero without error.
 Hosts without samples fall back to the wall clocks of the parts' headers: as good as NTP, error not known. So do
@@ -14,12 +17,14 @@ traces of other tools; one of a rank that ringtune recorded too is first brought
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ringtune.timeline.spans import Instant, Ints, PartInfo, Trace
 from ringtune.timeline.vocabulary import CLOCK
@@ -33,8 +38,9 @@ class HostOffset:
     """Offset of one host's clock as samples over its own time, and how they were found.
 
     ``source``: ``reference`` (rank 0's host), ``measured``, ``wall`` (headers) or ``none`` (nothing known).
-    ``error_ns`` bounds the error wherever there are samples around; None = not known. ``drift`` is what the clock loses
-    a second against rank 0's, in seconds; None where no line fits.
+    ``error_ns`` bounds the error from the first to the last of the ``sampled`` moments; None = not known. ``drift`` is
+    what the clock loses a second against rank 0's, in seconds; None where no line fits. ``drift_error`` bounds the
+    error of that.
     """
 
     at_ns: Ints
@@ -42,6 +48,8 @@ class HostOffset:
     error_ns: int | None
     source: str
     drift: float | None = 0.0
+    drift_error: float = 0.0
+    sampled: tuple[int, int] = (0, 0)
 
     def __call__(self, local_ns: Ints) -> Ints:
         """Offsets to add to these moments of the host's clock."""
@@ -54,6 +62,13 @@ class HostOffset:
         )
         result: Ints = np.rint(np.interp(moments, samples, offsets)).astype(np.int64) + base
         return result
+
+    def error_over(self, first_ns: int, last_ns: int) -> int | None:
+        """Bound of the error from one moment of the host's clock to another; None = not known."""
+        if self.error_ns is None:
+            return None
+        beyond = max(0, self.sampled[0] - first_ns, last_ns - self.sampled[1])
+        return self.error_ns + math.ceil(self.drift_error * beyond)
 
     def at(self, local_ns: int) -> int:
         """Offset at one moment."""
@@ -103,9 +118,15 @@ def _measured(samples: Mapping[int, list[Sample]]) -> HostOffset:
     usual = median(error for _, _, error in best.values())
     kept = sorted(one for one in best.values() if one[2] <= _WORST * usual)
     at, offsets, errors = (np.array(column, dtype=np.int64) for column in zip(*kept, strict=True))
-    line = _line(at, offsets, errors)
-    drift = 0.0 if len(at) == 1 else None
-    return line or HostOffset(at, offsets, int(errors.max()), "measured", drift)
+    return _line(at, offsets, errors) or HostOffset(
+        at,
+        offsets,
+        int(errors.max()),
+        "measured",
+        0.0 if len(at) == 1 else None,
+        _USUAL_DRIFT,
+        (int(at[0]), int(at[-1])),
+    )
 
 
 def _line(at: Ints, offsets: Ints, errors: Ints) -> HostOffset | None:
@@ -122,9 +143,9 @@ def _line(at: Ints, offsets: Ints, errors: Ints) -> HostOffset | None:
     level = np.average(offset, weights=weight)
     spread = float(np.sum(weight * (moment - middle) ** 2))
     drift = float(np.sum(weight * (moment - middle) * (offset - level)) / spread)
-    steady = float((offset - bound).max()) <= float((offset + bound).min())  # a clock without drift fits all samples
-    if abs(drift) > (_USUAL_DRIFT if steady else _LARGEST_DRIFT):
-        drift = 0.0  # of samples that lie close together: drawn out beyond them it would lead astray
+    slowest, quickest = _drifts(moment, offset, bound)
+    if not slowest <= drift <= quickest:
+        drift = 0.0 if slowest <= 0 <= quickest else min(max(drift, slowest), quickest)
     residuals = np.abs(offset - level - drift * (moment - middle))
     if np.any(residuals > 2 * bound):
         return None
@@ -135,7 +156,29 @@ def _line(at: Ints, offsets: Ints, errors: Ints) -> HostOffset | None:
     moments = ends.astype(np.int64) + start
     if residuals.max() <= 1:  # to the nanosecond: the samples' own rounding is better than the line's
         moments, values = np.insert(moments, 1, at), np.insert(values, 1, offsets)
-    return HostOffset(moments, values, error, "measured", drift)
+    unsure = max(abs(drift - slowest), abs(quickest - drift))
+    return HostOffset(moments, values, error, "measured", drift, unsure, (start, int(at[-1])))
+
+
+def _drifts(
+    moment: NDArray[np.float64], offset: NDArray[np.float64], bound: NDArray[np.float64]
+) -> tuple[float, float]:
+    """The least and the largest drift that passes within all bounds, of a usual quartz if one does."""
+    few = _PAIRED if len(moment) > 2 * _PAIRED else len(moment)
+    first, last = slice(None, few), slice(-few, None)  # pairs far apart say the most
+    apart = moment[None, last] - moment[first, None]
+    there, least, most = (
+        values[apart > 0] for values in (
+            apart,
+            (offset - bound)[None, last] - (offset + bound)[first, None],
+            (offset + bound)[None, last] - (offset - bound)[first, None],
+        )
+    )  # fmt: skip
+    slowest, quickest = float((least / there).max()), float((most / there).min())
+    usual = max(slowest, -_USUAL_DRIFT), min(quickest, _USUAL_DRIFT)
+    if usual[0] <= usual[1]:
+        return usual
+    return max(min(slowest, quickest), -_LARGEST_DRIFT), min(max(slowest, quickest), _LARGEST_DRIFT)
 
 
 _WORST = 3.0
@@ -143,6 +186,9 @@ _WORST = 3.0
 
 _LARGEST_DRIFT, _USUAL_DRIFT = 2e-3, 1e-4
 """No clock is so wrong as the first; quartzes are within the second."""
+
+_PAIRED = 64
+"""So many first samples are held against so many last ones."""
 
 _BEYOND_NS = 600_000_000_000
 """How far a line is drawn out beyond its samples."""
@@ -180,17 +226,23 @@ def _foreign(
     shift = (part.unix_ns - part.monotonic_ns) - (own.unix_ns - own.monotonic_ns)
     onward = hosts[own.host]
     error = onward.error_ns if own.rank == part.rank else None
-    return HostOffset(onward.at_ns - shift, onward.offset_ns + shift, error, "wall")
+    sampled = onward.sampled[0] - shift, onward.sampled[1] - shift
+    at_ns, offset_ns = onward.at_ns - shift, onward.offset_ns + shift
+    return replace(onward, at_ns=at_ns, offset_ns=offset_ns, error_ns=error, source="wall", sampled=sampled)
 
 
-def align(trace: Trace, offset: HostOffset) -> Trace:
-    """Bring a trace onto rank 0's clock; its `PartInfo` then holds the offset at its first span."""
+def align(trace: Trace, offset: HostOffset, last_ns: int | None = None) -> Trace:
+    """Bring a trace onto rank 0's clock; its `PartInfo` then holds the offset at its first span, and the bound of the
+    error up to the end of its last span (``last_ns`` where the trace holds only the first one).
+    """
     spans = trace.spans
     begin, end = spans.begin_ns + offset(spans.begin_ns), spans.end_ns + offset(spans.end_ns)
     instants = tuple(replace(found, at_ns=found.at_ns + offset.at(found.at_ns)) for found in trace.instants)
     first = int(spans.begin_ns.min()) if len(spans) else trace.parts[0].monotonic_ns
+    last = int(spans.end_ns.max(initial=first)) if last_ns is None else last_ns
+    error_ns = offset.error_over(first, last)
     drift_ppb = None if offset.drift is None else round(offset.drift * 1e9)
     parts = tuple(
-        replace(part, offset_ns=offset.at(first), error_ns=offset.error_ns, drift_ppb=drift_ppb) for part in trace.parts
+        replace(part, offset_ns=offset.at(first), error_ns=error_ns, drift_ppb=drift_ppb) for part in trace.parts
     )
     return replace(trace, spans=replace(spans, begin_ns=begin, end_ns=end), instants=instants, parts=parts)

@@ -10,6 +10,7 @@ namespace ringtune {
 struct ClockSample {
   std::int64_t offset_ns = 0;  // rank 0's clock minus this clock
   std::int64_t error_ns = 0;   // the offset is off by at most this much
+  std::int64_t at_ns = 0;      // on this clock: in the middle of the exchange, which need not be the last of its burst
 };
 
 /// A pure machine: says when to ask, takes answers, gives a sample after a burst.
@@ -28,7 +29,8 @@ class ClockSync {
     const std::int64_t round_trip_ns = now_ns - asked_ns;
     if (best_round_trip_ns_ < 0 || round_trip_ns < best_round_trip_ns_) {
       best_round_trip_ns_ = round_trip_ns;
-      best_ = {coordinator_ns - (asked_ns + round_trip_ns / 2), (round_trip_ns + 1) / 2};
+      const std::int64_t middle_ns = asked_ns + round_trip_ns / 2;
+      best_ = {coordinator_ns - middle_ns, (round_trip_ns + 1) / 2, middle_ns};
     }
     return --left_ == 0 ? std::optional(best_) : std::nullopt;
   }

@@ -191,7 +191,7 @@ void Engine::take_mail() {
   if (looks == looks_wanted_) return;
   looks_wanted_ = looks;
   if (shares_clock_) {
-    record_clock({});
+    record_clock({.at_ns = now_ns()});
   } else if (!clock_.active()) {
     clock_.begin();
     send_clock_ping();

@@ -23,7 +23,7 @@ std::string json_object(const Knobs& knobs, std::uint32_t epoch) {
 void Engine::record_clock(const ClockSample& sample) {
   last_look_ns_ = now_ns();
   if (tracer_.recording()) {
-    tracer_.event("CLOCK", "clock", last_look_ns_,
+    tracer_.event("CLOCK", "clock", sample.at_ns,
                   "{\"offset_ns\":" + std::to_string(sample.offset_ns) +
                       ",\"error_ns\":" + std::to_string(sample.error_ns) + "}");
   }

@@ -103,6 +103,40 @@ def test_samples_that_a_steady_clock_explains_are_not_drawn_out_as_drift() -> No
     assert np.abs(offset(10**15 + np.array([-100_000_000, 0, 100_000_000]))).max() <= offset.error_ns
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_error_holds_before_the_first_sample_and_after_the_last(seed: int) -> None:
+    """As under load: few samples, close together or far apart, the worst dropped; spans anywhere."""
+    rng = np.random.default_rng(seed)
+    start = 10**15
+    for _ in range(100):
+        drift, count = rng.uniform(-1e-4, 1e-4), int(rng.integers(1, 6))
+        at = start + np.sort((rng.uniform(0, 1, count) * rng.choice([2e7, 5e9], count)).astype(np.int64))
+        errors = (10 ** rng.uniform(4, 6.5, count)).astype(np.int64)
+        offsets = np.rint(drift * (at - start) + rng.uniform(-1, 1, count) * (errors - 1)).astype(np.int64)
+        samples = [sample(1, *row) for row in zip(at.tolist(), offsets.tolist(), errors.tolist(), strict=True)]
+        found = host_offsets([part(0, "a"), part(1, "b")], samples)["b"]
+        moments = start + np.sort(rng.integers(-1_000_000_000, 6_000_000_000, 9))
+        bound = found.error_over(int(moments[0]), int(moments[-1]))
+        assert bound is not None
+        assert np.abs(found(moments) - drift * (moments - start)).max() <= bound + 1
+
+
+def test_beyond_a_long_look_the_error_grows_slowly() -> None:
+    samples, truth = drifting(40e-6, 40)
+    offset = host_offsets([part(0, "a"), part(1, "b")], samples)["b"]
+    first, last = samples[0].at_ns, samples[-1].at_ns
+    assert offset.error_over(first, last) == offset.error_ns is not None
+    # A second later: what drifts within 2 x 60 us of each other over these 20 s can differ by.
+    assert 0 < offset.error_over(first, last + 10**9) - offset.error_ns < 12_000
+
+
+def test_one_sample_says_nothing_about_drift() -> None:
+    offset = host_offsets([part(0, "a"), part(1, "b")], [sample(1, 10**15, 500, 200)])["b"]
+    assert offset.error_over(10**15, 10**15) == 200
+    # 100 us a second, as a bad quartz.
+    assert offset.error_over(10**15 - 10**9, 10**15) == offset.error_over(10**15, 10**15 + 10**9) == 100_200
+
+
 def test_the_worst_round_trips_do_not_count() -> None:
     samples = [sample(1, 10**15 + turn * 10**9, 5_000, 1_000) for turn in range(6)]
     # Of 10 ms, as when the process lost its core: right within its bound, and useless.
