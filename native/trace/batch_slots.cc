@@ -97,41 +97,68 @@ void BatchRecorder::begin(const Span& about, std::int64_t start_ns) {
 }
 
 void BatchRecorder::add(std::uint32_t name_id, std::uint64_t bytes, std::int64_t at_ns) {
-  names_.push_back(name_id);
-  bytes_.push_back(bytes);
+  take(name_id, bytes);
   at_ns_.push_back(at_ns);
-  if (names_.size() < kMostTensors) return;
+  if (count_ < kMostTensors) return;
   record();
   if (copies()) start_ns_ = at_ns;
+}
+
+const TensorList* BatchRecorder::batch_that_begins(std::uint32_t name_id) const {
+  const auto found = by_first_.find(name_id);
+  return found == by_first_.end() ? nullptr : found->second;
+}
+
+/// It is another batch than the known one, of which the first `count` tensors are those so far.
+void BatchRecorder::write_out(std::size_t count) {
+  if (known_ == nullptr) return;
+  names_.assign(known_->names.begin(), known_->names.begin() + static_cast<std::ptrdiff_t>(count));
+  bytes_.assign(known_->bytes.begin(), known_->bytes.begin() + static_cast<std::ptrdiff_t>(count));
+  known_ = nullptr;
+}
+
+/// Null when there are too many lists.
+const TensorList* BatchRecorder::whole_list() {
+  if (known_ != nullptr && known_->names.size() == count_) return known_;
+  write_out(count_);
+  const TensorList* const list = tracer_.tensor_lists().find_or_add(names_, bytes_);
+  if (list != nullptr) by_first_[names_.front()] = list;
+  return list;
 }
 
 void BatchRecorder::share_out() {
   const std::int64_t end_ns = now_ns();
   const double per_byte =
       static_cast<double>(end_ns - timed_ns_) / static_cast<double>(std::max<std::uint64_t>(1, untimed_bytes_));
+  const std::vector<std::uint64_t>& sizes = known_ != nullptr ? known_->bytes : bytes_;
   std::uint64_t before = 0;
-  for (const auto& [name_id, bytes] : untimed_) {
-    before += bytes;
+  for (std::size_t i = at_ns_.size(); i < count_; ++i) {
+    before += sizes[i];
     const auto part_ns = static_cast<std::int64_t>(per_byte * static_cast<double>(before));
-    add(name_id, bytes, before == untimed_bytes_ ? end_ns : timed_ns_ + part_ns);
+    at_ns_.push_back(before == untimed_bytes_ ? end_ns : timed_ns_ + part_ns);
   }
-  untimed_.clear();
   untimed_bytes_ = 0;
   timed_ns_ = end_ns;
+  if (count_ < kMostTensors) return;
+  record();
+  start_ns_ = end_ns;
 }
 
 void BatchRecorder::finish() {
-  if (!untimed_.empty()) share_out();
+  if (at_ns_.size() < count_) share_out();
   record();
 }
 
 void BatchRecorder::record() {
-  if (names_.empty()) return;
-  if (names_.size() > 1 && pack()) {
+  if (count_ == 0) return;
+  if (count_ > 1 && pack()) {
     tracer_.record(slots_);
   } else {
+    write_out(count_);
     record_singly();
   }
+  count_ = 0;
+  known_ = nullptr;
   names_.clear();
   bytes_.clear();
   at_ns_.clear();
@@ -139,7 +166,7 @@ void BatchRecorder::record() {
 
 /// False when it does not fit: moments far apart, or more lists than are kept.
 bool BatchRecorder::pack() {
-  const TensorList* const list = tracer_.tensor_lists().find_or_add(names_, bytes_);
+  const TensorList* const list = whole_list();
   return list != nullptr && (copies() ? pack_copies(*list) : pack_batch(*list));
 }
 

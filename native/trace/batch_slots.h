@@ -14,7 +14,6 @@
 #include <span>
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "trace/event_text.h"
@@ -78,9 +77,10 @@ class BatchRecorder {
   void add(std::uint32_t name_id, std::uint64_t bytes, std::int64_t at_ns);
   /// Its copy is done now. Looks at the clock every kTimedBytes: what lies between is shared out by bytes.
   void copied(std::uint32_t name_id, std::uint64_t bytes) {
-    untimed_.emplace_back(name_id, bytes);
+    take(name_id, bytes);
     untimed_bytes_ += bytes;
-    if (untimed_bytes_ >= kTimedBytes) share_out();
+    if (untimed_bytes_ >= kTimedBytes || count_ == kMostTensors) [[unlikely]]
+      share_out();
   }
   void finish();
 
@@ -90,6 +90,20 @@ class BatchRecorder {
 
  private:
   [[nodiscard]] bool copies() const noexcept { return about_.stage != Stage::kNegotiate; }
+  /// The next tensor. Where the batch is one that was there before, only looks that it is.
+  void take(std::uint32_t name_id, std::uint64_t bytes) {
+    const std::size_t at = count_++;
+    if (at == 0) known_ = batch_that_begins(name_id);
+    if (known_ != nullptr) {
+      if (at < known_->names.size() && known_->names[at] == name_id && known_->bytes[at] == bytes) return;
+      write_out(at);
+    }
+    names_.push_back(name_id);
+    bytes_.push_back(bytes);
+  }
+  [[nodiscard]] const TensorList* batch_that_begins(std::uint32_t name_id) const;
+  void write_out(std::size_t count);
+  [[nodiscard]] const TensorList* whole_list();
   void share_out();
   void record();
   [[nodiscard]] bool pack();
@@ -102,12 +116,15 @@ class BatchRecorder {
   Tracer& tracer_;
   Span about_{};
   std::int64_t start_ns_ = 0;
+  // The tensors so far: the first `count_` of `known_`, or where that is null names_ and bytes_.
+  std::size_t count_ = 0;
+  const TensorList* known_ = nullptr;
   std::vector<std::uint32_t> names_;
   std::vector<std::uint64_t> bytes_;
-  std::vector<std::int64_t> at_ns_;
-  std::vector<std::pair<std::uint32_t, std::uint64_t>> untimed_;  // copies since the last look at the clock
-  std::uint64_t untimed_bytes_ = 0;
-  std::int64_t timed_ns_ = 0;  // that look
+  std::vector<std::int64_t> at_ns_;                                // of copies: up to the last look at the clock
+  std::uint64_t untimed_bytes_ = 0;                                // since that look
+  std::int64_t timed_ns_ = 0;                                      // that look
+  std::unordered_map<std::uint32_t, const TensorList*> by_first_;  // the last batch that began with that tensor
   std::vector<Span> slots_;
   BatchWords words_{};
 };
