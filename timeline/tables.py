@@ -17,7 +17,9 @@ _PHASES = (Stage.NEGOTIATE, Stage.QUEUE, Stage.COPY_IN, Stage.COMMUNICATE, Stage
 
 def summary_view(summary: Summary) -> RenderableType:
     """Return everything the summary knows, most important first."""
-    parts: list[RenderableType] = [_headline(summary), *_warnings(summary), phase_table(summary)]
+    parts: list[RenderableType] = [_headline(summary), *_warnings(summary)]
+    if summary.ranks:
+        parts.append(phase_table(summary))
     if any(rank.stages.get(Stage.COMMUNICATE.label) for rank in summary.ranks):
         parts.append(communication_table(summary))
     if summary.fusion:

@@ -4,6 +4,7 @@
 #include <array>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -53,6 +54,53 @@ TEST(TraceCopies, TooLongForTheirWordsAreSpansEach) {
   EXPECT_NE(lines[0].find(R"("ts":1.000,"dur":1.000,"args":{"tensor":"b","bytes":64,)"), std::string::npos);
   EXPECT_NE(lines[1].find(R"("ts":2.000,"dur":5999998.000,"args":{"tensor":"c","bytes":128,)"), std::string::npos);
   EXPECT_NE(lines[2].find(R"("ts":6000000.000,"dur":1.000,"args":{"tensor":"d","bytes":192,)"), std::string::npos);
+}
+
+/// One recorder, as the executor has it: a batch is told apart from those before it that begin as it does.
+TEST(TraceBatch, ThatBeginsLikeAnotherKeepsItsOwnTensors) {
+  using Tensors = std::vector<std::pair<std::string, std::uint64_t>>;
+  const std::vector<Tensors> batches{
+      {{"b", 4}, {"c", 4}, {"d", 4}},            // list 1
+      {{"b", 4}, {"c", 4}, {"d", 4}},            // again
+      {{"b", 4}, {"c", 4}},                      // 2: ends earlier
+      {{"b", 4}, {"c", 4}, {"d", 4}},            // 1
+      {{"b", 4}, {"c", 4}, {"d", 4}, {"e", 4}},  // 3: goes on
+      {{"b", 4}, {"c", 8}, {"d", 4}},            // 4: other bytes in the middle
+      {{"b", 8}, {"c", 4}, {"d", 4}},            // 5: at the begin
+      {{"b", 4}, {"x", 4}, {"d", 4}},            // 6: another name
+      {{"b", 4}},                                // two spans
+      {{"b", 4}, {"x", 4}, {"d", 4}},            // 6
+  };
+  const std::vector<int> expected{1, 1, 2, 1, 3, 4, 5, 6, 0, 6};
+  const auto lines = lines_of([&](Tracer& tracer) {
+    BatchRecorder recorder(tracer);
+    for (const Tensors& tensors : batches) {
+      for (const Stage stage : {Stage::kNegotiate, Stage::kCopyIn}) {
+        recorder.begin({0, 2000, 0, 0, 7, 5, 1, stage, 0}, now_ns());
+        for (const auto& [name, bytes] : tensors) {
+          const std::uint32_t id = tracer.intern(name);
+          stage == Stage::kNegotiate ? recorder.add(id, bytes, 1000) : recorder.copied(id, bytes);
+        }
+        recorder.finish();
+      }
+    }
+  });
+  std::vector<std::string> lists;
+  std::vector<int> used;
+  for (const std::string& line : lines) {
+    if (line.starts_with(R"({"name":"ringtune_tensors")")) lists.push_back(line.substr(line.find("\"names\"")));
+    const std::size_t at = line.find("\"tensors\":");
+    if (at != std::string::npos) used.push_back(line[at + 10] - '0');
+  }
+  EXPECT_EQ(lists, (std::vector<std::string>{
+                       R"("names":["b","c","d"],"bytes":[4,4,4]}})", R"("names":["b","c"],"bytes":[4,4]}})",
+                       R"("names":["b","c","d","e"],"bytes":[4,4,4,4]}})", R"("names":["b","c","d"],"bytes":[4,8,4]}})",
+                       R"("names":["b","c","d"],"bytes":[8,4,4]}})", R"("names":["b","x","d"],"bytes":[4,4,4]}})"}));
+  std::vector<int> twice;
+  for (const int number : expected) {
+    if (number > 0) twice.insert(twice.end(), 2, number);
+  }
+  EXPECT_EQ(used, twice);
 }
 
 /// Ends of the copies of one event, after its begin.
