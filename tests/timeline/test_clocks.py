@@ -122,7 +122,7 @@ def test_the_error_holds_before_the_first_sample_and_after_the_last(seed: int) -
 
 
 def test_beyond_a_long_look_the_error_grows_slowly() -> None:
-    samples, truth = drifting(40e-6, 40)
+    samples, _ = drifting(40e-6, 40)
     offset = host_offsets([part(0, "a"), part(1, "b")], samples)["b"]
     first, last = samples[0].at_ns, samples[-1].at_ns
     assert offset.error_over(first, last) == offset.error_ns is not None

@@ -1,5 +1,6 @@
 // How fast spans are recorded: `trace_bench [FOLDER]` prints nanoseconds and millions a second, into memory (a sink
-// that throws them away) and into files in FOLDER, one span at a time and as batches of 256 tensors.
+// that throws them away) and into files in FOLDER, one span at a time and as batches of 256 tensors, without and with
+// the copies of each into and out of the fusion buffer.
 #include <unistd.h>
 
 #include <cstdio>
@@ -7,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -19,6 +21,8 @@ using namespace ringtune;
 
 constexpr std::int64_t kSecondNs = 1'000'000'000;
 constexpr std::size_t kTensors = 256;
+
+enum class How { kSingly, kBatches, kCopiedBatches };
 
 struct Speed {
   double record_ns;    // of a span, on the thread that records
@@ -36,8 +40,19 @@ std::int64_t others_used_ns() {
   return (all.tv_sec - mine.tv_sec) * kSecondNs + all.tv_nsec - mine.tv_nsec;
 }
 
+void record_copies(BatchRecorder& recorder, Span about, const std::vector<std::uint32_t>& names) {
+  for (const Stage stage : {Stage::kCopyIn, Stage::kCopyOut}) {
+    about.stage = stage;
+    recorder.begin(about, now_ns());
+    for (const std::uint32_t name : names) recorder.copied(name, 4096);
+    recorder.finish();
+  }
+}
+
 /// As fast as the sink takes them: a full ring is waited for, so that nothing is dropped.
-Speed run(Tracer& tracer, std::unique_ptr<Sink> sink, bool batches, std::int64_t for_ns) {
+Speed run(Tracer& tracer, std::unique_ptr<Sink> sink, How how, std::int64_t for_ns) {
+  const bool batches = how != How::kSingly;
+  const std::size_t spans = kTensors * (how == How::kSingly ? 1 : how == How::kBatches ? 2 : 4);
   std::vector<std::uint32_t> names;
   for (std::size_t i = 0; i < kTensors; ++i) names.push_back(tracer.intern("layer." + std::to_string(i) + ".weight"));
   tracer.start(std::move(sink));
@@ -63,8 +78,9 @@ Speed run(Tracer& tracer, std::unique_ptr<Sink> sink, bool batches, std::int64_t
       }
     }
     if (batches) recorder.finish();
+    if (how == How::kCopiedBatches) record_copies(recorder, about, names);
     inside_ns += now_ns() - now;
-    count += batches ? 2 * kTensors : kTensors;
+    count += spans;
     while (count > tracer.recorded() + tracer.dropped() + most_behind) ::usleep(50);
   }
   tracer.stop();
@@ -91,13 +107,15 @@ int main(int argc, char** argv) {
   const std::int64_t begin_ns = now_ns();
   for (int i = 0; i < 10'000'000; ++i) tracer.record(off);
   std::printf("%-36s %5.2f ns a span\n", "not recording", static_cast<double>(now_ns() - begin_ns) * 1e-7);
-  for (const bool batches : {false, true}) {
-    const std::string how = batches ? "batches of 256 tensors" : "single spans";
-    print((how + ", memory").c_str(), run(tracer, make_null_sink(), batches, kSecondNs));
-    print((how + ", file").c_str(), run(tracer, make_chrome_sink({.path = path}, {}), batches, kSecondNs));
+  for (const auto& [how, name] :
+       {std::pair(How::kSingly, "single spans"), std::pair(How::kBatches, "batches of 256 tensors"),
+        std::pair(How::kCopiedBatches, "batches with copies")}) {
+    const std::string what = name;
+    print((what + ", memory").c_str(), run(tracer, make_null_sink(), how, kSecondNs));
+    print((what + ", file").c_str(), run(tracer, make_chrome_sink({.path = path}, {}), how, kSecondNs));
     std::filesystem::remove(path);
     ChromeOptions packed{.path = path, .gzip = true};
-    print((how + ", gzip file").c_str(), run(tracer, make_chrome_sink(packed, {}), batches, kSecondNs));
+    print((what + ", gzip file").c_str(), run(tracer, make_chrome_sink(packed, {}), how, kSecondNs));
     std::filesystem::remove(path + ".gz");
   }
   return 0;
