@@ -17,6 +17,10 @@ from tests.jobs.training import make_network
 
 ranks = range
 
+# Groups of Gloo's, until the process ends: their destructor waits with the GIL held for a thread that may want the GIL
+# to let go of the last exchange (torch 2.13).
+_kept: list[Any] = []
+
 
 def open_group(backend: str, store: str) -> tuple[int, int]:
     """Join the world through a file, as rank and size of the environment say."""
@@ -24,7 +28,14 @@ def open_group(backend: str, store: str) -> tuple[int, int]:
     dist.init_process_group(
         backend, store=dist.FileStore(store, size), rank=rank, world_size=size, timeout=timedelta(seconds=60)
     )
+    if backend == "gloo":
+        keep_world()
     return dist.get_rank(), dist.get_world_size()
+
+
+def keep_world() -> None:
+    """Let the group of all ranks live as long as this process."""
+    _kept.append(dist.group.WORLD)
 
 
 def close_group() -> bool:

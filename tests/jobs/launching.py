@@ -79,7 +79,8 @@ class Rank:
 
     def receive(self, deadline: float) -> Any:
         """Return the result of the function sent last, or what went wrong; None from a dead process."""
-        if not self.pipe.poll(max(0.0, deadline - time.monotonic())):
+        # A machine, or this process, may have stood still meanwhile: it looks once more.
+        if not self.pipe.poll(max(0.0, deadline - time.monotonic())) and not self.pipe.poll(STARVED_S):
             raise TimeoutError(f"no answer; stderr:\n{self.stderr()}")
         try:
             return self.pipe.recv()

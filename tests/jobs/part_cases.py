@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.jobs.group_cases import mine
+from tests.jobs.group_cases import keep_world, mine
 
 _gloo: list[Any] = []
 
@@ -109,6 +109,7 @@ def beside_another_world(store: str) -> list[list[float]]:
     """Reduce in a world of Gloo's and in a group of ringtune's over the same ranks."""
     rank, size = int(os.environ["TEST_RANK"]), int(os.environ["TEST_SIZE"])
     dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
+    keep_world()
     group = dist.new_group(backend="ringtune")
     theirs, ours = mine(3), mine(3)
     dist.all_reduce(theirs)

@@ -261,16 +261,26 @@ dist.destroy_process_group()
 """
 
 
-def test_torchrun_and_the_hook_give_the_same(tmp_path: Path) -> None:
-    backend = torchrun(tmp_path, SCRIPT.replace("{backend}", "ringtune"))
+Backend = tuple[subprocess.CompletedProcess[str], Path]
+
+
+@pytest.fixture(scope="module")
+def backend(tmp_path_factory: pytest.TempPathFactory) -> Backend:
+    """The script under torchrun with ringtune as the backend, and the timeline that it was asked for."""
+    folder = tmp_path_factory.mktemp("torchrun")
+    trace = folder / "trace.json"
+    return torchrun(folder, SCRIPT.replace("{backend}", "ringtune"), RINGTUNE_TIMELINE=str(trace)), trace
+
+
+def test_torchrun_and_the_hook_give_the_same(tmp_path: Path, backend: Backend) -> None:
     hook = torchrun(tmp_path, SCRIPT.replace("{backend}", "gloo"))
-    assert backend.returncode == 0, backend.stderr
+    assert backend[0].returncode == 0, backend[0].stderr
     assert hook.returncode == 0, hook.stderr
-    assert backend.stdout == hook.stdout != ""
+    assert backend[0].stdout == hook.stdout != ""
 
 
-def test_ddp_users_get_timelines(tmp_path: Path) -> None:
-    done = torchrun(tmp_path, SCRIPT.replace("{backend}", "ringtune"), RINGTUNE_TIMELINE=str(tmp_path / "trace.json"))
+def test_ddp_users_get_timelines(backend: Backend) -> None:
+    done, trace = backend
     assert done.returncode == 0, done.stderr
-    text = (tmp_path / "trace.json").read_text(encoding="utf-8")
+    text = trace.read_text(encoding="utf-8")
     assert text.count("allreduce.") > 10
