@@ -198,8 +198,9 @@ INSTANTIATE_TEST_SUITE_P(
 /// NaN, infinities and subnormals among them: the bits of the portable kernels, so that it does not matter which rank's
 /// processor did the sum.
 TEST_P(DeviceKernels, EveryPatternGivesTheBitsOfThePortableKernels) {
-  U16 all(65536);
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
+  // Each once, first those of a kind together and then, odd multiples, all kinds within one vector.
+  U16 all(2 * 65536);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i < 65536 ? i : i * 40503);
   const U16 zeros(all.size(), 0x8000);
   for (const DType dtype : {DType::kFloat16, DType::kBfloat16}) {
     for (const double factor : {1.0, 0.5, 1.0 / 3.0}) {
