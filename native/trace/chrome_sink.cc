@@ -37,7 +37,7 @@ class ChromeSink : public Sink {
   }
 
   void flush() override {
-    flush_block();
+    end_block();
     tell();
   }
 
@@ -95,7 +95,10 @@ class ChromeSink : public Sink {
 
   void end_element(std::uint64_t spans) {
     in_block_ += spans;
-    if (!file_->block_full()) return;
+    if (file_->block_full()) end_block();
+  }
+
+  void end_block() {
     flush_block();
     if (options_.rotate_bytes > 0 && file_->text_bytes() >= options_.rotate_bytes) rotate();
   }

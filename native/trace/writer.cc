@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/futex.h"
 #include "base/log.h"
 #include "trace/batch_slots.h"
@@ -15,6 +16,7 @@ namespace ringtune {
 namespace {
 
 constexpr std::int64_t kNapNs = 100'000'000;
+constexpr std::int64_t kFlushNs = 200'000'000;  // what came waits for its block no longer than this and a nap
 
 /// Signals belong to the application's threads: a thread started while this lives inherits that all are blocked.
 class SignalsBlocked {
@@ -91,17 +93,22 @@ void TraceWriter::wake() noexcept {
 }
 
 void TraceWriter::run() noexcept {
-  bool unflushed = false;
+  std::int64_t unflushed_ns = 0;  // since when; 0 = there is nothing
   for (;;) {
     const bool stopping = stop_.load(std::memory_order_seq_cst);  // before the round: it then sees all there was
     const bool moved = drain();
     if (stopping) break;
-    unflushed |= moved;
     if (moved) {
-      if (!much_there()) nap();
+      if (unflushed_ns == 0) unflushed_ns = now_ns();
+      if (much_there()) continue;
+      if (now_ns() - unflushed_ns >= kFlushNs) {
+        unflushed_ns = 0;
+        guarded([this] { sink_->flush(); });
+      }
+      nap();
       continue;
     }
-    if (std::exchange(unflushed, false)) guarded([this] { sink_->flush(); });
+    if (std::exchange(unflushed_ns, 0) != 0) guarded([this] { sink_->flush(); });
     sleep();
   }
   guarded([this] { sink_->flush(); });

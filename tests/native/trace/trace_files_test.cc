@@ -175,6 +175,23 @@ TEST(TraceFiles, FollowOneAnotherWhenTheyHaveTheirSize) {
   EXPECT_EQ(batches, 2000U);
 }
 
+TEST(TraceFiles, FollowOneAnotherAlsoWhereEveryBlockIsFlushedBeforeItIsFull) {
+  const TemporaryFile file;
+  const ChromeOptions options{.path = file.path() + ".json", .rotate_bytes = 2000};
+  const auto sink = make_chrome_sink(options, kHeader);
+  for (int i = 0; i < 100; ++i) {
+    sink->write(RareEvent{"MARK", "test", i, "{}"});
+    sink->flush();
+  }
+  sink->close(0);
+  const std::uint32_t files = options.next_file->load();
+  EXPECT_GE(files, 4U);
+  for (std::uint32_t number = 0; number < files; ++number) {
+    EXPECT_LE(read_file(part_path(options, number)).size(), 4000U);
+    ::unlink(part_path(options, number).c_str());
+  }
+}
+
 TEST(TraceFiles, AreNumberedBeforeTheirSuffix) {
   EXPECT_EQ(part_path({.path = "a/rank-00001.json"}, 0), "a/rank-00001.json");
   EXPECT_EQ(part_path({.path = "a/rank-00001.json"}, 12), "a/rank-00001.12.json");

@@ -235,6 +235,22 @@ long sleeps_of_writer() {
   return -1;
 }
 
+TEST(TraceWriter, FlushesAlsoWhileSpansKeepComing) {
+  GateSink::Control control;
+  Tracer tracer;
+  tracer.start(std::make_unique<GateSink>(&control));
+  const Deadline deadline = Deadline::after(120'000'000'000);
+  std::size_t flushes = 0;
+  for (int i = 0; flushes < 3 && !deadline.expired(); ++i) {
+    tracer.record(span_at(i));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const std::lock_guard lock(control.mutex);
+    flushes = control.flushes;
+  }
+  EXPECT_GE(flushes, 3U);
+  tracer.stop();
+}
+
 TEST(TraceWriter, WakesForNobodyWhenIdle) {
   GateSink::Control control;
   Tracer tracer;
