@@ -21,15 +21,22 @@ from pathlib import Path
 __all__ = ["show"]
 
 
-def show(runs: str | os.PathLike[str] = "runs", height: int = 720) -> str:
+def show(runs: str | os.PathLike[str] = "runs", height: int = 720, base_url: str | None = None) -> str:
     """Show the dashboard over a folder of runs (or one run) below the cell of a notebook, and return its address.
 
-    It is served on 127.0.0.1 by a thread of the kernel, on any free port, and ends with the kernel. The browser must
-    run on the same machine, or reach that port through a tunnel. Another call for the folder uses the same server.
+    It is served on 127.0.0.1 by a thread of the kernel, on any free port, and ends with the kernel. Another call for
+    the folder uses the same server. A browser on another machine reaches it through Jupyter's own server, where that
+    has the extension ``jupyter-server-proxy``.
+
+    Args:
+        runs: The folder.
+        height: Of the frame, in pixels.
+        base_url: Path of Jupyter's server (``/`` where it has none), to be shown through its proxy. None: under
+            JupyterHub what the hub says, else the browser asks 127.0.0.1 itself.
 
     Raises:
         UsageError: There is no such folder, or IPython is not installed.
     """
     from ringtune.dashboard.notebook import show as show_in_notebook
 
-    return show_in_notebook(Path(runs), height)
+    return show_in_notebook(Path(runs), height, base_url)

@@ -14,7 +14,7 @@ import ipaddress
 import secrets
 import socket
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class ServeOptions:
         host: Address to listen on.
         port: Port, 0 for any free one.
         token: Secret that every request must carry; empty for none, which only loopback allows.
-        prefix: Path under which a proxy shows the app, with a slash at both ends.
+        prefix: Path under which a proxy shows the app, with a slash at both ends; ``{port}`` stands for the port.
         framed: Pages of this machine's other servers (a notebook) may show the app in a frame.
     """
 
@@ -66,10 +66,10 @@ class Server:
 
     def __init__(self, options: ServeOptions) -> None:
         check(options)
-        self.options = options
         self._stopping = threading.Event()
         self._listener = _listen(options)
         self.port = int(self._listener.getsockname()[1])
+        self.options = options = replace(options, prefix=options.prefix.replace("{port}", str(self.port)))
         app = create_app(options.root, options.prefix)
         guard(app, options)
         self._server: Any = waitress.create_server(
@@ -81,8 +81,13 @@ class Server:
         """The address to open, with the token when one is needed."""
         host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
         shown = socket.gethostname() if host in ("0.0.0.0", "[::]") else host
+        return f"http://{shown}:{self.port}{self.path}"
+
+    @property
+    def path(self) -> str:
+        """The address without the server, as who is behind the same proxy may write it."""
         query = f"?{urlencode({'token': self.options.token})}" if self.options.token else ""
-        return f"http://{shown}:{self.port}{self.options.prefix}{query}"
+        return f"{self.options.prefix}{query}"
 
     def run(self) -> None:
         """Serve until `close` is called on another thread, or until interrupted; then nothing listens any more."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.server
 import sys
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +30,8 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, dict[str
     display.display = shown.append  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    servers: dict[Path, Server] = {}
+    monkeypatch.delenv(notebook.HUB_PREFIX, raising=False)
+    servers: dict[tuple[Path, str], Server] = {}
     monkeypatch.setattr(notebook, "_SERVERS", servers)
     yield shown
     for server in servers.values():
@@ -55,6 +58,28 @@ def test_a_cell_shows_the_runs_in_a_frame_of_the_notebook(
         visit.page.goto(f"http://localhost:{jupyter.server_port}/index.html")
         visit.page.frame_locator("iframe").locator("text=resnet50").first.wait_for()
         jupyter.shutdown()
+
+
+@pytest.mark.parametrize("base_url, path", [(None, "/user/ann/"), ("/lab/", "/lab/"), ("/", "/")])
+def test_behind_the_proxy_of_jupyter_the_frame_has_a_path_and_a_token(
+    frames: list[tuple[str, dict[str, Any]]],
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    base_url: str | None,
+    path: str,
+) -> None:
+    monkeypatch.setenv(notebook.HUB_PREFIX, "/user/ann/")
+    url = ringtune.dashboard.show(root, base_url=base_url)
+    (server,) = notebook._SERVERS.values()
+    assert url.startswith(f"{path}proxy/absolute/{server.port}/?token=") and frames[0][0] == url
+    # As the proxy asks: the whole path, under the name that the browser knows.
+    through = {"Host": "hub.example"}
+    with_token = urllib.request.Request(f"http://127.0.0.1:{server.port}{url}", headers=through)
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    assert f"{path}proxy/absolute/{server.port}/_dash-" in opener.open(with_token).read().decode()
+    without = urllib.request.Request(f"http://127.0.0.1:{server.port}{server.options.prefix}", headers=through)
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(without)
 
 
 def test_what_cannot_be_shown_is_a_clear_message(
