@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,8 @@ class _Points:
 
 def learned(past: TuningHistory) -> Learned:
     """Return what the trials say; nothing while there are too few."""
+    if past.with_restarts:
+        return Learned(importance=_importance_of_variables(past))
     points = _points(past)
     if points is None:
         return Learned()
@@ -107,21 +109,41 @@ def _surface(points: _Points) -> Surface:
     return Surface(np.exp(fusion), np.exp(cycle), share, deviation.reshape(CELLS, CELLS) * share)
 
 
+def _importance_of_variables(past: TuningHistory) -> dict[str, float]:
+    """Return each variable's share; one that a trial leaves as it is has a value of its own there."""
+    from optuna.distributions import CategoricalDistribution
+
+    trials = [trial for trial in past.trials if against_default(past, trial) and trial.trial in past.settings]
+    rows = [{name: past.settings[trial.trial].get(name, "") for name in past.variables} for trial in trials]
+    values = {name: sorted({row[name] for row in rows}) for name in past.variables}
+    if len({tuple(row.values()) for row in rows}) < FEWEST or sum(len(known) > 1 for known in values.values()) < 2:
+        return {}
+    known: dict[str, Any] = {name: CategoricalDistribution(found) for name, found in values.items()}
+    y = np.log(np.clip([against_default(past, trial) or 1.0 for trial in trials], 1 / WORST, WORST))
+    return _shares(rows, known, y) if np.ptp(y) > 0 else {}
+
+
 def _importance(points: _Points) -> dict[str, float]:
     import optuna
 
     varied = [at for at in range(len(KNOBS)) if np.ptp(points.knobs[:, at]) > 0]
     if len(varied) < 2 or np.ptp(points.y) == 0:
         return {}
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study()
     ends = {KNOBS[at]: (points.knobs[:, at].min(), points.knobs[:, at].max()) for at in varied}
     known: dict[str, Any] = {
         name: optuna.distributions.FloatDistribution(float(low), float(high)) for name, (low, high) in ends.items()
     }
-    for row, value in zip(points.knobs, points.y, strict=True):
-        settings = {KNOBS[at]: float(row[at]) for at in varied}
-        study.add_trial(optuna.trial.create_trial(params=settings, distributions=known, value=float(value)))
+    return _shares([{KNOBS[at]: float(row[at]) for at in varied} for row in points.knobs], known, points.y)
+
+
+def _shares(settings: Sequence[Mapping[str, Any]], known: Mapping[str, Any], y: Floats) -> dict[str, float]:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study()
+    for params, value in zip(settings, y, strict=True):
+        trial = optuna.trial.create_trial(params=dict(params), distributions=dict(known), value=float(value))
+        study.add_trial(trial)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         judge = optuna.importance.FanovaImportanceEvaluator(seed=0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ringtune import layout
-from ringtune.dashboard.data.files import integer, mapping, real
+from ringtune.dashboard.data.files import integer, mapping, real, text
 from ringtune.dashboard.data.jsonlines import read_rows
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.units import duration, percent, plain, size
@@ -43,7 +43,9 @@ class TuningHistory:
     """A tuning session. ``default`` is the knobs it started from; ``result`` is None while it runs.
 
     ``gains`` holds by trial the share of the default's step time saved, as the tuner compared both at about the same
-    time; ``lost`` in the order of trials the time lost so far in ns (negative: won).
+    time; ``lost`` in the order of trials the time lost so far in ns (negative: won). A session with restarts tries
+    variables of a run instead of knobs: ``settings`` holds them by trial (empty: the command as it is), ``kept`` those
+    of the result, ``failed`` trials that did not come to a step time, with the variables and what they said last.
     """
 
     trials: tuple[Trial, ...]
@@ -53,6 +55,23 @@ class TuningHistory:
     problems: tuple[str, ...] = ()
     gains: dict[int, float] = field(default_factory=dict)
     lost: tuple[tuple[int, int], ...] = ()
+    settings: dict[int, dict[str, str]] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)
+    failed: tuple[tuple[int, dict[str, str], str], ...] = ()
+
+    @property
+    def with_restarts(self) -> bool:
+        """Whether variables were tried, not knobs."""
+        return bool(self.settings)
+
+    @property
+    def variables(self) -> list[str]:
+        """Names of the variables that were tried."""
+        return sorted({name for setting in self.settings.values() for name in setting})
+
+    def words(self, trial: Trial) -> str:
+        """Return what a trial ran with, in words."""
+        return setting_words(self.settings[trial.trial]) if trial.trial in self.settings else knob_words(trial.knobs)
 
     def __bool__(self) -> bool:
         return bool(self.trials or self.default or self.result)
@@ -73,6 +92,9 @@ def history(rows: Sequence[dict[str, Any]], problems: Sequence[str] = ()) -> Tun
     trials = _parsed(rows, "trial", records.trial, said)
     results = _parsed(rows, "result", records.tuning_result, said)
     said_of = {integer(row.get("trial"), -1): row for row in rows if row.get("event") == "trial"}
+    settings = {number: _variables(row) for number, row in said_of.items() if "settings" in row}
+    failed = [row for row in rows if row.get("event") == "failed-trial"]
+    ends = [row for row in rows if row.get("event") == "result"]
     gains = {number: real(mapping(row.get("gain")).get("median")) for number, row in said_of.items()}
     return TuningHistory(
         trials=tuple(trials),
@@ -82,7 +104,15 @@ def history(rows: Sequence[dict[str, Any]], problems: Sequence[str] = ()) -> Tun
         world=integer(start.get("world")),
         result=results[-1] if results else None,
         problems=tuple(said),
+        settings=settings,
+        kept=_variables(ends[-1]) if ends else {},
+        failed=tuple((integer(row.get("trial"), -1), _variables(row), text(row.get("message"))) for row in failed),
     )
+
+
+def _variables(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables that a line of the journal names."""
+    return {plain(name, 80): plain(value, 80) for name, value in mapping(row.get("settings")).items()}
 
 
 def _parsed(
@@ -105,7 +135,7 @@ KNOBS = ("fusion_bytes", "cycle_time_ns")
 def placed(past: TuningHistory) -> list[tuple[Trial, Estimate]]:
     """Return the trials that have a place on the plane of both knobs and a step time, both of a sane size."""
     found = []
-    for trial in past.trials:
+    for trial in past.trials if not past.with_restarts else ():
         step, knobs = trial.step_ns, [trial.knobs.get(name, 0) for name in KNOBS]
         if step is not None and 0 < step.median < 1e18 and all(0 < value < 2**62 for value in knobs):
             found.append((trial, step))
@@ -147,7 +177,10 @@ def best_confirmed(past: TuningHistory) -> tuple[list[int], list[float]]:
 
 def _confirmed_setting(past: TuningHistory, trial: Trial) -> bool:
     """Whether the trial ran the default, or what the session decided for in its stead."""
-    kept = past.result.knobs if past.result is not None and past.result.decision == "improved" else None
+    improved = past.result is not None and past.result.decision == "improved"
+    if past.with_restarts:
+        return past.settings.get(trial.trial, {}) == (past.kept if improved else {}) or trial.source == "default"
+    kept = past.result.knobs if past.result is not None and improved else None
     if trial.source == "default" or _same_setting(trial.knobs, past.default):
         return kept is None or trial.source == "default"
     return kept is not None and _same_setting(trial.knobs, kept)
@@ -168,6 +201,11 @@ def knob_words(knobs: Mapping[str, int]) -> str:
     return f"fusion buffer {size(knobs.get('fusion_bytes'))}, cycle time {duration(knobs.get('cycle_time_ns'))}"
 
 
+def setting_words(setting: Mapping[str, str]) -> str:
+    """Return variables in words, for example ``RINGTUNE_SOCKETS_PER_PEER=4``."""
+    return ", ".join(f"{name}={value}" for name, value in setting.items()) or "the command as it is"
+
+
 def words(past: TuningHistory) -> list[str]:
     """Return the session's decision in sentences."""
     if not past:
@@ -175,13 +213,14 @@ def words(past: TuningHistory) -> list[str]:
     stopped = sum(trial.state == "stopped-early" for trial in past.trials)
     tried = f"{len(past.trials)} trials" + (" so far" if past.result is None else "")
     tried += f", {stopped} of them stopped early because they were clearly slower." if stopped else "."
+    tried += f" {len(past.failed)} more failed." if past.failed else ""
     if past.result is None:
         return ["The session is still searching, or it was ended without a result.", tried]
-    return [_decision(past.result), *_lost(past.result), tried]
+    return [_decision(past, past.result), *_lost(past.result), tried]
 
 
-def _decision(result: TuningResult) -> str:
-    setting = knob_words(result.knobs)
+def _decision(past: TuningHistory, result: TuningResult) -> str:
+    setting = setting_words(past.kept) if past.with_restarts else knob_words(result.knobs)
     because = plain(result.reason, 300).rstrip(".")
     reason = f" {because[:1].upper()}{because[1:]}." if because else ""
     if result.decision == "improved":

@@ -15,7 +15,6 @@ from ringtune.dashboard.data.tuning import (
     against_default,
     best_confirmed,
     default_step_ns,
-    knob_words,
 )
 from ringtune.dashboard.theme import Scheme
 from ringtune.dashboard.units import duration, markup, size, time_scale
@@ -45,7 +44,7 @@ def trials(past: TuningHistory, scheme: Scheme = "light", height: int = 340) -> 
     for source, label in SOURCES.items():
         chosen = [trial for trial in measured if trial.source == source]
         if chosen:
-            figure.add_trace(_dots(chosen, label, factor))
+            figure.add_trace(_dots(past, chosen, label, factor))
     numbers, best = best_confirmed(past)
     if numbers:
         figure.add_trace(
@@ -85,7 +84,7 @@ def _default_level(figure: go.Figure, past: TuningHistory, factor: float) -> Non
     )
 
 
-def _dots(chosen: Sequence[Trial], label: str, factor: float) -> go.Scatter:
+def _dots(past: TuningHistory, chosen: Sequence[Trial], label: str, factor: float) -> go.Scatter:
     color, symbol = SOURCE_LOOK[chosen[0].source]
     steps = [trial.step_ns for trial in chosen if trial.step_ns is not None]
     return go.Scatter(
@@ -108,20 +107,20 @@ def _dots(chosen: Sequence[Trial], label: str, factor: float) -> go.Scatter:
             "symbol": [symbol + ("-open" if trial.state == "stopped-early" else "") for trial in chosen],
             "line": {"width": 1.4, "color": color},
         },
-        hovertext=[trial_words(trial) for trial in chosen],
+        hovertext=[trial_words(past, trial) for trial in chosen],
         hovertemplate="%{hovertext}<extra></extra>",
     )
 
 
-def trial_words(trial: Trial) -> str:
+def trial_words(past: TuningHistory, trial: Trial) -> str:
     """Return all facts of a trial, for plotly."""
     step = trial.step_ns
     time = f"{duration(step.median)} ({duration(step.low)} to {duration(step.high)})" if step else "not measured"
     early = ", stopped early" if trial.state == "stopped-early" else ""
     source = markup(SOURCES.get(trial.source, trial.source))
     return (
-        f"trial {trial.trial}: {source}{early}<br>{knob_words(trial.knobs)}<br>"
-        f"step time {time}<br>{trial.steps:,} steps, knobs version {trial.epoch}"
+        f"trial {trial.trial}: {source}{early}<br>{markup(past.words(trial), 400)}<br>"
+        f"step time {time}<br>{trial.steps:,} steps" + ("" if past.with_restarts else f", knobs version {trial.epoch}")
     )
 
 
@@ -133,6 +132,8 @@ def plane(
     ``surface``: what the trials say about the settings between them.
     """
     figure = theme.blank(scheme, height)
+    if past.with_restarts:
+        return theme.say(figure, "Variables of a run were tried, not knobs: see All settings")
     shown = [trial for trial in past.trials if trial.step_ns and min(_knobs(trial)) > 0]
     values = [100 * (against_default(past, trial) or math.nan) for trial in shown]
     colors = {**_colors(values, surface), "colorbar": _bar(scheme)}
@@ -154,7 +155,7 @@ def plane(
                     "line": {"width": 1.2, "color": "#ffffff"},
                     **(colors if surface is None else {name: colors[name] for name in ("cmin", "cmax")}),
                 },
-                hovertext=[trial_words(trial) for trial in shown],
+                hovertext=[trial_words(past, trial) for trial in shown],
                 hovertemplate="%{hovertext}<extra></extra>",
             )
         )

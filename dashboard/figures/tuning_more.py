@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
@@ -11,9 +12,10 @@ from ringtune.dashboard import theme
 from ringtune.dashboard.data.tuning import SOURCES, TuningHistory, placed
 from ringtune.dashboard.figures.tuning import SOURCE_LOOK, trial_words
 from ringtune.dashboard.theme import Scheme
-from ringtune.dashboard.units import duration, percent, size, time_scale
+from ringtune.dashboard.units import duration, markup, percent, size, time_scale
 from ringtune.timeline.records import Trial
 
+AS_IT_IS = "as it is"
 KNOB_WORDS = {"fusion_bytes": "Fusion buffer", "cycle_time_ns": "Cycle time"}
 
 
@@ -71,40 +73,69 @@ def importance(shares: Mapping[str, float] | None, scheme: Scheme = "light", hei
     return figure
 
 
+@dataclass(frozen=True)
+class _Axis:
+    """An axis of the parallel coordinates: its head, the trials' places from 0 to 1, and texts at places."""
+
+    head: str
+    places: list[float]
+    ticks: list[tuple[float, str]]
+
+
 def parallel(past: TuningHistory, scheme: Scheme = "light", height: int = 340) -> go.Figure:
-    """Draw every measured setting as a line over the knobs (logarithmic) and its step time.
+    """Draw every measured setting as a line over the knobs (logarithmic), or the variables, and its step time.
 
     Lines of plotly's own: its parallel coordinates make code at run time, which the content policy forbids.
     """
     figure = theme.blank(scheme, height)
-    shown = placed(past)
+    measured = [(trial, trial.step_ns) for trial in past.trials if trial.step_ns]
+    shown = measured if past.with_restarts else placed(past)
     if len(shown) < 2:
         return theme.say(figure, "Too few settings were tried")
-    columns: tuple[list[float], ...] = (
-        [math.log(trial.knobs["fusion_bytes"]) for trial, _ in shown],
-        [math.log(trial.knobs["cycle_time_ns"]) for trial, _ in shown],
-        [step.median for _, step in shown],
-    )
-    scaled = [_scaled(column) for column in columns]
-    for (trial, _), places in zip(shown, zip(*scaled, strict=True), strict=True):
-        figure.add_trace(_line(trial, places, kept=past.result is not None and trial.knobs == past.result.knobs))
-    for source in dict.fromkeys(trial.source for trial, _ in shown):
+    trials = [trial for trial, _ in shown]
+    axes = _variables(past, trials) if past.with_restarts else _knobs(trials)
+    axes.append(_even("Step time", [step.median for _, step in shown], duration))
+    for trial, places in zip(trials, zip(*(axis.places for axis in axes), strict=True), strict=True):
+        figure.add_trace(_line(past, trial, places))
+    for source in dict.fromkeys(trial.source for trial in trials):
         color = SOURCE_LOOK.get(source, (theme.GREY, ""))[0]
         line = {"color": color, "width": 2}
         figure.add_trace(go.Scatter(x=[None], y=[None], mode="lines", line=line, name=SOURCES.get(source, "other")))
-    _axes(figure, columns, scheme)
+    _axes(figure, axes, scheme)
     return figure
 
 
-def _scaled(column: Sequence[float]) -> list[float]:
+def _knobs(trials: Sequence[Trial]) -> list[_Axis]:
+    logs = {name: [math.log(trial.knobs[name]) for trial in trials] for name in KNOB_WORDS}
+    return [
+        _even(KNOB_WORDS["fusion_bytes"], logs["fusion_bytes"], lambda value: size(math.exp(value))),
+        _even(KNOB_WORDS["cycle_time_ns"], logs["cycle_time_ns"], lambda value: duration(math.exp(value))),
+    ]
+
+
+def _even(head: str, column: Sequence[float], words: Callable[[float], str]) -> _Axis:
     low, high = min(column), max(column)
-    return [(value - low) / (high - low) if high > low else 0.5 for value in column]
+    places = [(value - low) / (high - low) if high > low else 0.5 for value in column]
+    return _Axis(head, places, [(place, words(low + place * (high - low))) for place in (0.0, 0.5, 1.0)])
 
 
-def _line(trial: Trial, places: Sequence[float], kept: bool) -> go.Scatter:
+def _variables(past: TuningHistory, trials: Sequence[Trial]) -> list[_Axis]:
+    """Return an axis for each variable, with a place for each of its values and one where it is left as it is."""
+    axes = []
+    for name in past.variables:
+        values = [past.settings.get(trial.trial, {}).get(name, AS_IT_IS) for trial in trials]
+        known = sorted(dict.fromkeys([AS_IT_IS, *values]), key=lambda value: (value != AS_IT_IS, len(value), value))
+        at = {value: number / max(1, len(known) - 1) for number, value in enumerate(known)}
+        axes.append(_Axis(name, [at[value] for value in values], [(at[value], markup(value, 24)) for value in known]))
+    return axes
+
+
+def _line(past: TuningHistory, trial: Trial, places: Sequence[float]) -> go.Scatter:
     color = SOURCE_LOOK.get(trial.source, (theme.GREY, ""))[0]
+    now = past.settings.get(trial.trial) if past.with_restarts else trial.knobs
+    kept = past.result is not None and now == (past.kept if past.with_restarts else past.result.knobs)
     return go.Scatter(
-        x=[0, 1, 2],
+        x=list(range(len(places))),
         y=list(places),
         mode="lines+markers",
         line={"color": color, "width": 3 if kept else 1.4, "shape": "spline", "smoothing": 0.4},
@@ -112,27 +143,18 @@ def _line(trial: Trial, places: Sequence[float], kept: bool) -> go.Scatter:
         opacity=1.0 if kept or trial.source == "default" else 0.55,
         name=f"trial {trial.trial}",
         showlegend=False,
-        hovertext=trial_words(trial),
+        hovertext=trial_words(past, trial),
         hovertemplate="%{hovertext}<extra></extra>",
     )
 
 
-_AXES: tuple[tuple[str, Callable[[float], str]], ...] = (
-    ("Fusion buffer", lambda value: size(math.exp(value))),
-    ("Cycle time", lambda value: duration(math.exp(value))),
-    ("Step time", duration),
-)
-"""Heads, and how a place on the axis is written."""
-
-
-def _axes(figure: go.Figure, columns: Sequence[Sequence[float]], scheme: Scheme) -> None:
+def _axes(figure: go.Figure, axes: Sequence[_Axis], scheme: Scheme) -> None:
     tint = theme.ink(scheme)
     font = {"size": 12, "color": tint.faint}
-    for at, ((head, words), column) in enumerate(zip(_AXES, columns, strict=True)):
+    for at, axis in enumerate(axes):
         figure.add_shape(type="line", x0=at, x1=at, y0=0, y1=1, line={"color": tint.faint, "width": 1})
-        figure.add_annotation(x=at, y=1.1, text=head, showarrow=False, font=font)
-        for place in (0.0, 0.5, 1.0):
-            text = words(min(column) + place * (max(column) - min(column)))
+        figure.add_annotation(x=at, y=1.1, text=markup(axis.head, 40), showarrow=False, font=font)
+        for place, text in axis.ticks:
             figure.add_annotation(x=at, y=place, text=text, showarrow=False, xanchor="left", xshift=8, font=font)
-    figure.update_xaxes(visible=False, range=[-0.15, 2.35])
+    figure.update_xaxes(visible=False, range=[-0.15, len(axes) - 0.65])
     figure.update_yaxes(visible=False, range=[-0.08, 1.18])

@@ -78,32 +78,50 @@ def layout(_context: Context, _route: Route) -> html.Div:
     )
 
 
-def _grid() -> dag.AgGrid:
-    columns: list[dict[str, Any]] = [
+_OF_KNOBS: list[dict[str, Any]] = [
+    {
+        "field": "fusion_bytes",
+        "headerName": "Fusion buffer",
+        "valueFormatter": {"function": "params.data.fusion"},
+        **_NUMBER,
+    },
+    {
+        "field": "cycle_time_ns",
+        "headerName": "Cycle time",
+        "valueFormatter": {"function": "params.data.cycle"},
+        **_NUMBER,
+    },
+]
+_OF_VARIABLES: list[dict[str, Any]] = [
+    {"field": "setting", "headerName": "Setting", "minWidth": 260, "tooltipField": "setting"}
+]
+_VERSION: dict[str, Any] = {
+    "field": "epoch",
+    "headerName": "Knobs version",
+    **_NUMBER,
+    "cellClass": f"{_NUMBER['cellClass']} rt-link",
+}
+
+
+def columns(*, with_restarts: bool) -> list[dict[str, Any]]:
+    """Return the grid's columns: of knobs, or of the variables that a session with restarts tries."""
+    return [
         {"field": "trial", "headerName": "Trial", "maxWidth": 90, **_NUMBER},
         {"field": "source", "headerName": "Source", "minWidth": 130},
-        {"field": "state", "headerName": "State", "minWidth": 120},
-        {
-            "field": "fusion_bytes",
-            "headerName": "Fusion buffer",
-            "valueFormatter": {"function": "params.data.fusion"},
-            **_NUMBER,
-        },
-        {
-            "field": "cycle_time_ns",
-            "headerName": "Cycle time",
-            "valueFormatter": {"function": "params.data.cycle"},
-            **_NUMBER,
-        },
+        {"field": "state", "headerName": "State", "minWidth": 120, "tooltipField": "state"},
+        *(_OF_VARIABLES if with_restarts else _OF_KNOBS),
         {"field": "step_ns", "headerName": "Step time", "valueFormatter": {"function": "params.data.step"}, **_NUMBER},
         {"field": "interval", "headerName": "Interval", "minWidth": 170, **_NUMBER},
         {"field": "steps", "headerName": "Steps", "maxWidth": 90, **_NUMBER},
-        {"field": "epoch", "headerName": "Knobs version", **_NUMBER, "cellClass": f"{_NUMBER['cellClass']} rt-link"},
+        *([] if with_restarts else [_VERSION]),
     ]
+
+
+def _grid() -> dag.AgGrid:
     return dag.AgGrid(
         id="tuning-grid",
         rowData=[],
-        columnDefs=columns,
+        columnDefs=columns(with_restarts=False),
         defaultColDef={"sortable": True, "resizable": True},
         dashGridOptions={"domLayout": "autoHeight", "rowHeight": 36, "headerHeight": 38, "animateRows": False},
         columnSize="responsiveSizeToFit",
@@ -126,6 +144,7 @@ def table_rows(past: TuningHistory) -> list[dict[str, Any]]:
                 "fusion": size(fusion),
                 "cycle_time_ns": cycle,
                 "cycle": duration(cycle),
+                "setting": past.words(trial),
                 "step_ns": step.median if step else None,
                 "step": duration(step.median if step else None),
                 "interval": f"{duration(step.low)} to {duration(step.high)}" if step else "",
@@ -133,7 +152,11 @@ def table_rows(past: TuningHistory) -> list[dict[str, Any]]:
                 "epoch": trial.epoch,
             }
         )
-    return rows
+    rows += [
+        {"trial": trial, "source": SOURCES["switch"], "state": f"failed: {plain(said, 120)}", "setting": words}
+        for trial, words, said in ((one, tuning.setting_words(setting), said) for one, setting, said in past.failed)
+    ]
+    return sorted(rows, key=lambda row: row["trial"])
 
 
 def decision(past: TuningHistory) -> dmc.Alert | None:
@@ -163,6 +186,7 @@ def register(app: Dash, context: Context) -> None:
         Output("tuning-importance", "figure"),
         Output("tuning-parallel", "figure"),
         Output("tuning-grid", "rowData"),
+        Output("tuning-grid", "columnDefs"),
         Output("tuning-charts", "style"),
         Output("tuning-empty", "style"),
         Input("stamp", "data"),
@@ -172,7 +196,7 @@ def register(app: Dash, context: Context) -> None:
     def fill(_stamp: str | None, scheme: str | None, pathname: str | None) -> tuple[Any, ...]:
         run = context.run(context.route(pathname, ""))
         if run is None:
-            return (no_update,) * 10
+            return (no_update,) * 11
         past, known, look = context.tuning(run), context.learned(run), scheme_of(scheme)
         return (
             problems(past.problems),
@@ -183,6 +207,7 @@ def register(app: Dash, context: Context) -> None:
             more.importance(known.importance, look),
             more.parallel(past, look),
             table_rows(past),
+            columns(with_restarts=past.with_restarts),
             shown(past),
             shown(not past),
         )

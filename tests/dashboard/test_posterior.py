@@ -15,7 +15,7 @@ from ringtune.dashboard.data.runs import read_run
 from ringtune.dashboard.data.trace import read_all, sources
 from ringtune.dashboard.figures import tuning as figures
 from ringtune.dashboard.figures import tuning_more as more
-from ringtune.dashboard.pages.tuning import version_place
+from ringtune.dashboard.pages.tuning import columns, table_rows, version_place
 
 DEFAULT = {"fusion_bytes": 64 << 20, "cycle_time_ns": 1_000_000}
 
@@ -76,6 +76,51 @@ def test_every_measured_setting_is_a_line_and_the_loss_a_staircase(runs: dict[st
     assert staircase.x[-1] == 23 and staircase.y[-1] == pytest.approx(18 * 23)
     plane = {one.name: one for one in figures.plane(past, surface=posterior.learned(past).surface).data}
     assert plane["expected"].zmin == plane["trials"].marker.cmin
+
+
+def with_restarts(decision: str = "improved") -> tuning.TuningHistory:
+    """A session that tries two variables: the sockets matter, the other one hardly."""
+    tried = [("A", "1"), ("A", "2"), ("B", "x"), ("B", "<b>"), ("A", "4")]
+    rows = [{"event": "start", "default": DEFAULT}, {**trial(0, DEFAULT, 1.0), "settings": {}}]
+    for number, (name, value) in enumerate(tried, start=1):
+        settings = {name: value} if name == "A" else {"A": "2", name: value}
+        ratio = 0.5 if settings["A"] == "2" else 0.9
+        rows.append({**trial(number, DEFAULT, ratio + 0.01 * number), "settings": settings})
+    rows.append({"event": "failed-trial", "trial": 6, "settings": {"A": "8"}, "message": "no <i>such</i> socket"})
+    rows.append({**trial(7, DEFAULT, 0.52), "source": "confirm", "settings": {"A": "2"}})
+    kept = {"A": "2"} if decision == "improved" else {}
+    return tuning.history([*rows, {"event": "result", "decision": decision, "knobs": DEFAULT, "settings": kept}])
+
+
+def test_a_session_with_restarts_shows_the_variables_of_its_trials() -> None:
+    past = with_restarts()
+    assert past.variables == ["A", "B"] and tuning.words(past)[0].startswith("A better setting was found")
+    assert "A=2" in tuning.words(past)[0] and tuning.words(past)[-1].endswith("1 more failed.")
+    rows = table_rows(past)
+    assert [row["setting"] for row in rows] == [
+        "the command as it is", "A=1", "A=2", "A=2, B=x", "A=2, B=<b>", "A=4", "A=8", "A=2",
+    ]  # fmt: skip
+    assert rows[6]["state"] == "failed: no <i>such</i> socket" and "step_ns" not in rows[6]
+    assert [one["field"] for one in columns(with_restarts=True)] == [
+        "trial", "source", "state", "setting", "step_ns", "interval", "steps",
+    ]  # fmt: skip
+    figure = more.parallel(past)
+    lines = [one for one in figure.data if one.name.startswith("trial ")]
+    assert [tuple(line.y[:2]) for line in lines[:4]] == [(0, 0), (1 / 3, 0), (2 / 3, 0), (2 / 3, 0.5)]
+    assert [one.text for one in figure.layout.annotations][5:9] == ["B", "as it is", "x", "&lt;b&gt;"]
+    assert [line.name for line in lines if line.line.width == 3] == ["trial 2", "trial 7"]
+    assert figures.plane(past).data == () and tuning.placed(past) == []
+    importance = posterior.learned(past).importance
+    assert importance is not None and importance["A"] > 0.8
+
+
+@pytest.mark.parametrize("decision, best", [("improved", [1.0, 0.52]), ("keep-default", [1.0, 1.0])])
+def test_the_best_confirmed_of_a_session_with_restarts_is_that_of_the_kept_setting(
+    decision: str, best: list[float]
+) -> None:
+    numbers, found = tuning.best_confirmed(with_restarts(decision))
+    assert (numbers[0], numbers[-1]) == (0, 7)
+    assert [found[0] / found[0], found[-1] / found[0]] == pytest.approx(best)
 
 
 def test_a_version_of_the_knobs_leads_to_its_steps(runs: dict[str, Path]) -> None:
