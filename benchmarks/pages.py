@@ -23,14 +23,17 @@ from typing import Any
 import click
 import numpy as np
 import orjson
+import psutil
 from rich.console import Console
 from rich.table import Table
 
 from ringtune import layout, runfolder
+from ringtune.benchmarks.live import LiveFigures, live_table, watch
 from ringtune.benchmarks.progress import open_console
 from ringtune.benchmarks.scratch import scratch_folder
 from ringtune.benchmarks.sizes import format_bytes
 from ringtune.benchmarks.traces import parse_count
+from ringtune.benchmarks.workers.config import LiveRun
 from ringtune.dashboard import routes
 from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, HEIGHT, WIDTH, chromium
 from ringtune.errors import RingtuneError
@@ -38,6 +41,8 @@ from ringtune.timeline.generate_long import generate_long, schedule_of
 from ringtune.timeline.merge import merge
 
 RANKS = 4
+PAST_TENSORS = 16
+"""Tensors of a step of a job's past: 50,000 such steps of two ranks are some four million events."""
 PAINTS = 4
 NOTCHES = 8
 """Notches of the wheel to a zoom; one changes the scale by a tenth."""
@@ -104,20 +109,43 @@ class PageFigures:
     type=click.Path(path_type=Path, file_okay=False),
     help="Keep traces and indexes here and find them again, instead of making them anew.",
 )
+@click.option(
+    "--live", is_flag=True, help="Watch a real job instead: how far pages are behind it, and what that costs."
+)
+@click.option("--past", default="2k,50k", show_default=True, help="--live: steps that the job has behind it.")
+@click.option("--period-ms", type=click.FloatRange(min=1), default=40, show_default=True, help="--live: of a step.")
+@click.option("--seconds", type=click.FloatRange(min=1), default=15, show_default=True, help="--live: of each page.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
-def dashboard_command(events: str, moves: int, folder: Path | None, json_file: Path | None) -> None:
+def dashboard_command(events: str, moves: int, folder: Path | None, json_file: Path | None, **live: Any) -> None:
     """First paint, zoom latency and payload of the pages of a timeline. Needs Playwright and Chromium."""
+    if live["live"]:
+        _live([parse_count(word) for word in live["past"].split(",")], live["period_ms"], live["seconds"], json_file)
+        return
     console, counts = open_console(), [parse_count(word) for word in events.split(",")]
     with ExitStack() as stack:
         place = folder or stack.enter_context(scratch_folder())
         runs = [_run_of(count, place / "runs", console) for count in counts]
-        address = stack.enter_context(_dashboard(place))
+        address, _ = stack.enter_context(_dashboard(place))
         measured = [_measure(address, run, PageFigures(count), moves) for count, run in zip(counts, runs, strict=True)]
     console.print(_table(measured))
     console.print(_analyses_table(measured))
     if json_file is not None:
         document = {"benchmark": "dashboard", "moves": moves, "traces": [asdict(one) for one in measured]}
         runfolder.write_json(json_file, document)
+        console.print(f"record: {json_file}", soft_wrap=True)
+
+
+def _live(pasts: list[int], period_ms: float, seconds: float, json_file: Path | None) -> None:
+    console, measured = open_console(), list[LiveFigures]()
+    for past in pasts:
+        with scratch_folder() as place:
+            (place / "runs").mkdir()
+            with _dashboard(place) as (address, process):
+                run = LiveRun(past, PAST_TENSORS, period_ms / 1000)
+                measured += watch(place, address, psutil.Process(process), run, seconds)
+    console.print(live_table(measured))
+    if json_file is not None:
+        runfolder.write_json(json_file, {"benchmark": "dashboard-live", "pages": [asdict(one) for one in measured]})
         console.print(f"record: {json_file}", soft_wrap=True)
 
 
@@ -142,8 +170,8 @@ def _run_of(events: int, runs: Path, console: Console) -> Path:
 
 
 @contextmanager
-def _dashboard(place: Path) -> Iterator[str]:
-    """Serve the runs, with indexes of their own, and yield the address.
+def _dashboard(place: Path) -> Iterator[tuple[str, int]]:
+    """Serve the runs, with indexes of their own, and yield the address and the process.
 
     Raises:
         RingtuneError: It did not start.
@@ -155,7 +183,7 @@ def _dashboard(place: Path) -> Iterator[str]:
         try:
             for line in process.stdout:
                 if found := re.search(r"http://[\w.:\[\]]+", line):
-                    yield found[0].rstrip("/")
+                    yield found[0].rstrip("/"), process.pid
                     return
             raise RingtuneError("the dashboard did not start; try `ringtune dashboard`")
         finally:

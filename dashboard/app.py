@@ -8,11 +8,11 @@ from types import ModuleType
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from ringtune.dashboard import routes
-from ringtune.dashboard.components import empty, follow_saving, run_head
+from ringtune.dashboard.components import drawn_store, empty, follow_saving, run_head
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.runs import RunsFolder
 from ringtune.dashboard.pages import (
@@ -50,8 +50,11 @@ PAGES: Mapping[str, ModuleType] = {
 """The module of every place: ``layout(context, route)`` and ``register(app, context)``."""
 
 
-NEWS: Mapping[str, Callable[[Context, Route], dict[str, Any]]] = {"overview": overview.news}
-"""What a page shows at every beat, as few texts: they travel with the stamp, so that a beat is one request."""
+NEWS: Mapping[str, Callable[[Context, Route, dict[str, Any]], dict[str, Any]]] = {
+    "overview": overview.news,
+    "timeline": timeline.news,
+}
+"""What a page shows at every beat, given what it has drawn: it travels with the stamp, a beat is one request."""
 
 
 def create_app(root: Path, prefix: str = "/") -> Dash:
@@ -109,6 +112,7 @@ def _frame(context: Context) -> dmc.MantineProvider:
             dcc.Store(id="status"),
             dcc.Store(id="news"),
             dcc.Store(id="slow", data={}),
+            dcc.Store(id="drawn"),
             dcc.Store(id="scheme", storage_type="local"),
             dmc.AppShell(
                 [dmc.AppShellHeader(header), dmc.AppShellMain(html.Div(id="page", className="rt-main"))],
@@ -136,13 +140,15 @@ def _register(app: Dash, context: Context) -> None:
         Input("pulse", "n_intervals"),
         State("stamp", "data"),
         State("url", "pathname"),
+        State("drawn", "data"),
     )
-    def pulse(_beat: int | None, known: str | None, pathname: str | None) -> tuple[str, dict[str, Any]]:
+    def pulse(_beat: int | None, known: str | None, pathname: str | None, drawn: Any) -> tuple[str, dict[str, Any]]:
         route = context.route(pathname, "")
         now = context.stamp(route)
         if now == known:
             raise PreventUpdate  # an answer without content, where `no_update` would have one
-        news = NEWS[route.page](context, route) if route.page in NEWS else {}
+        before = drawn if isinstance(drawn, dict) and drawn.get("page") == pathname else {}
+        news = NEWS[route.page](context, route, before) if route.page in NEWS else {}
         return now, {"path": pathname, "every_ms": context.pace_ms(route), **news}
 
     @app.callback(
@@ -167,6 +173,14 @@ def _register(app: Dash, context: Context) -> None:
         Input("url", "pathname"),
         State("slow", "data"),
         State("news", "data"),
+    )
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ringtune", "grow"),
+        Output("drawn", "data"),
+        Input("news", "data"),
+        Input(drawn_store(ALL), "data"),
+        State("drawn", "data"),
+        prevent_initial_call=True,
     )
     follow_saving(app)
     app.clientside_callback(  # type: ignore[no-untyped-call]

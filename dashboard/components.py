@@ -185,6 +185,11 @@ def address_store(page: str) -> html.Div:
     return html.Div([dcc.Store(id=f"{page}-{name}") for name in names], hidden=True)
 
 
+def drawn_store(page: Any) -> dict[str, Any]:
+    """Return the name of the store in which a page says what the next beats have to know of what it has drawn."""
+    return {"type": "page-drawn", "page": page}
+
+
 def follow_address(app: Dash, page: str) -> None:
     """Let the browser's address follow the page's view."""
     app.clientside_callback(  # type: ignore[no-untyped-call]

@@ -139,6 +139,11 @@ class Context:
         found: LiveTimeline = self._live.get(run.path, None, lambda: LiveTimeline(run.path))
         return found
 
+    def reading(self, run: RunInfo) -> Preparing | None:
+        """Return how far the reading of a live timeline is whose begin can be drawn already; None when all is read."""
+        live = self._followed(run)
+        return live.reading if live else None
+
     def analysis(self, run: RunInfo) -> Analysis | Preparing:
         """Return the analyses of a run's timeline, as `timeline` returns the timeline.
 

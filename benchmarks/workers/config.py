@@ -136,3 +136,23 @@ class HookRun:
     def from_json(cls, text: str) -> HookRun:
         """Returns what `dataclasses.asdict` and `json.dumps` made of a `HookRun`."""
         return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class LiveRun:
+    """What a rank does that is watched by a dashboard.
+
+    Args:
+        past: small steps as fast as they go, before the steps that are watched.
+        tensors: reduced in each of them.
+        period_s: time from one watched step to the next; what is left of it is spent waiting, as if for data.
+    """
+
+    past: int
+    tensors: int
+    period_s: float
+
+    @classmethod
+    def from_json(cls, text: str) -> LiveRun:
+        """Returns what `dataclasses.asdict` and `json.dumps` made of a `LiveRun`."""
+        return cls(**json.loads(text))

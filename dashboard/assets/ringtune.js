@@ -39,6 +39,51 @@ window.dash_clientside.ringtune = {
     }
     return [news.numbers.map((one) => one[1]), news.numbers.map((one) => one[2] || "\u00a0"), none];
   },
+  // Makes the traces of a figure longer by what came since it was drawn, and remembers how far it is drawn now.
+  grow: function (news, pages, drawn) {
+    if (window.dash_clientside.callback_context.triggered.some((one) => one.prop_id.includes("page-drawn"))) {
+      const page = pages.find((one) => one);
+      return page ? Object.assign({}, page, { at: Date.now() }) : null;
+    }
+    const grown = news && news.grown;
+    const plot = grown && document.querySelector("#" + grown.graph + " .js-plotly-plot");
+    if (!plot || !drawn || drawn.page !== window.location.pathname || grown.number !== drawn.number) {
+      return window.dash_clientside.no_update;
+    }
+    const named = grown.traces.map((one) => plot.data.findIndex((own) => own.name === one.name));
+    if (named.includes(-1)) {
+      return window.dash_clientside.no_update;
+    }
+    const range = plot.layout.xaxis.range;
+    if (drawn.range && drawn.range.some((end, at) => Math.abs(end - range[at]) > 1e-6 * Math.abs(end))) {
+      return window.dash_clientside.no_update; // somebody is zooming
+    }
+    const held = (trace, path) => path.reduce((inside, part) => inside[part], trace);
+    grown.traces.forEach(function (one, at) {
+      for (const [name, values] of Object.entries(one.columns)) {
+        const path = name.split(".");
+        // What came packed is only unpacked in the trace as it is drawn.
+        const before = Array.from(held(plot._fullData[named[at]], path));
+        held(plot.data[named[at]], path.slice(0, -1))[path[path.length - 1]] = before.concat(values);
+      }
+    });
+    if (drawn.range) {
+      plot.layout.xaxis.range = grown.drawn.range;
+    }
+    window.Plotly.redraw(plot);
+    return grown.drawn;
+  },
+  // When the timeline is drawn as a whole: at every stamp; where what comes is added to what is drawn, slowly, and when
+  // the run has another status.
+  timelineBeat: function (stamp, slow, drawn, known) {
+    const status = (stamp || "").split(":")[0];
+    const grows = drawn && drawn.page === window.location.pathname;
+    if (grows && status === drawn.status && !(slow.at > drawn.at + 1000)) {
+      return window.dash_clientside.no_update;
+    }
+    const now = grows ? status + "|" + slow.at : stamp;
+    return now === known ? window.dash_clientside.no_update : now;
+  },
   // Leads to another page, as a link does: Dash's own links tell its router in the same way.
   go: function (href) {
     if (href) {

@@ -162,6 +162,8 @@ class StepLine:
 
 LINE_LIMIT = 8
 POINT_LIMIT = 600
+RECENT_STEPS = 4096
+"""More new steps than this are not looked at between two drawings."""
 
 
 def lines(table: Steps) -> list[StepLine]:
@@ -175,6 +177,34 @@ def lines(table: Steps) -> list[StepLine]:
     steps = np.concatenate([rank.step for rank in kept])
     walls = np.concatenate([rank.wall_ns for rank in kept])
     return [_line(f"median of {len(kept)} ranks", 0, steps, walls)]
+
+
+def ends(table: Steps) -> list[list[int]]:
+    """Return of each line of `lines` its rank and its last step; nothing where a line is of many ranks."""
+    kept = [rank for rank in table.ranks if len(rank)]
+    return [[rank.rank, int(rank.step[-1])] for rank in kept] if len(kept) <= LINE_LIMIT else []
+
+
+def later(table: Steps, before: Sequence[Sequence[int]]) -> list[StepLine]:
+    """Return a point for each line that got longer: the median of its new steps, at the last of them.
+
+    Args:
+        table: The steps.
+        before: What `ends` returned then. Nothing is returned when lines came or went since.
+    """
+    now = ends(table)
+    if [one[0] for one in before] != [one[0] for one in now]:
+        return []
+    kept, found = [rank for rank in table.ranks if len(rank)], list[StepLine]()
+    for rank, (_, last) in zip(kept, before, strict=True):
+        new = rank.step[-RECENT_STEPS:] > last
+        if new.any():
+            walls = rank.wall_ns[-RECENT_STEPS:][new].astype(np.float64)
+            at, median = np.array([float(rank.step[-1])]), np.array([float(np.median(walls))])
+            found.append(
+                StepLine(f"rank {rank.rank}", rank.rank, at, median, walls.min(keepdims=True), walls.max(keepdims=True))
+            )
+    return found
 
 
 def _line(label: str, rank: int, steps: Ints, walls: Ints) -> StepLine:

@@ -31,11 +31,13 @@ from ringtune.timeline.merge import in_order, one_part_a_rank
 from ringtune.timeline.spans import Instant, PartInfo, SpanTable, Trace, empty_table
 
 LAG_S = 3.0
-"""What ranks wrote is on the page after this time at the latest."""
+"""What ranks wrote is read after this time at the latest."""
 REST = 100
-"""Within it, what was written is looked for again after this many times what the last look and drawing cost."""
+"""Within it, what was written is looked for again after this many times what the last look cost."""
 AT_ONCE_BYTES = 32 << 20
 """More than this is read in the background, with a bar that shows how far it is."""
+PIECE_BYTES = 8 << 20
+"""Of which this much is read before the page may draw what is there already."""
 _LEAST_MOVE_NS = 50_000
 """A change of what is known of a clock that nobody sees."""
 
@@ -66,6 +68,7 @@ class LiveTimeline:
     def __init__(self, run: Path) -> None:
         self._run = run
         self._lock = threading.Lock()
+        self._next = threading.Lock()  # held by who waits for the lock, so that a long reading lets drawing in between
         self._starting = threading.Lock()
         self._state: Signature = ()
         self._look_at = 0.0
@@ -91,9 +94,10 @@ class LiveTimeline:
         return signature(trace.sources(self._run))
 
     @property
-    def reading(self) -> float:
-        """What changes as a first reading goes on."""
-        return self._share() if self._reader is not None and self._reader.is_alive() else 2.0
+    def reading(self) -> Preparing | None:
+        """How far a reading in the background is; None when there is none."""
+        going_on = self._reader is not None and self._reader.is_alive()
+        return Preparing(self._share(), "reading the trace") if going_on else None
 
     def _share(self) -> float:
         """What share of the files is read."""
@@ -104,21 +108,31 @@ class LiveTimeline:
     def held(self) -> Iterator[TimelineIndex | Preparing]:
         """Give the index as it is now, which stays so until it is given back, or how far its first reading is.
 
+        While much is read in the background, the index is of what was read so far; `reading` says how far that is.
+
         Raises:
             Unreadable: A file cannot be read.
             NotFollowed: See there.
         """
         begin = time.monotonic()
-        if self._catching_up():
+        catching_up = self._catching_up()
+        if catching_up and self._index is None:
             yield Preparing(self._share(), "reading the trace")
             return
-        with self._lock:
-            yield self._now()
-            spent = time.monotonic() - begin
-            if self._index is not None and self._index.known_path is not self._path:
-                self._path, self._path_until = self._index.known_path, time.monotonic() + REST * spent
-            if time.monotonic() >= self._look_at:
-                self._look_at = time.monotonic() + min(LAG_S, REST * spent)
+        with self._my_turn():
+            index = self._index if catching_up and self._index is not None else self._now()
+            yield index
+            if index.known_path is not self._path:
+                self._path, self._path_until = index.known_path, time.monotonic() + REST * (time.monotonic() - begin)
+
+    @contextmanager
+    def _my_turn(self) -> Iterator[None]:
+        with self._next:
+            self._lock.acquire()
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _catching_up(self) -> bool:
         """Whether much is to be read, in a thread; starts one."""
@@ -148,19 +162,22 @@ class LiveTimeline:
 
     def _catch_up(self) -> None:
         try:
-            with self._lock:
-                self._read(self._left())
+            while self._left() > AT_ONCE_BYTES:
+                with self._my_turn():
+                    self._read(PIECE_BYTES)
+                    self._index, self._state = self._made(), ()
         except RingtuneError as error:
             self._failed = error
 
     def _now(self) -> TimelineIndex:
         """Return the index, brought up to date when it is time."""
         if self._index is None or time.monotonic() >= self._look_at:
-            state = signature(trace.sources(self._run))
+            begin, state = time.monotonic(), signature(trace.sources(self._run))
             if self._index is None or state != self._state:
                 self._read(AT_ONCE_BYTES)
                 self._index = self._made()
                 self._state = state
+            self._look_at = time.monotonic() + min(LAG_S, REST * (time.monotonic() - begin))
         return self._index
 
     def _read(self, limit_bytes: int) -> None:

@@ -76,13 +76,13 @@ def fitting(lanes: tuple[Lane, ...], spread: tuple[float, Window], limit: int) -
     length_ns, wide = spread
     pixel_ns = max(1.0, length_ns / PIXELS)
     while True:
-        parts = [_blocks(number, lane, wide, pixel_ns) for number, lane in enumerate(lanes)]
+        parts = [blocks(number, lane, wide, pixel_ns) for number, lane in enumerate(lanes)]
         if sum(map(len, parts)) <= limit or pixel_ns > wide.length_ns:
             return parts
         pixel_ns *= 2
 
 
-def _blocks(number: int, lane: Lane, window: Window, pixel_ns: float) -> Shapes:
+def blocks(number: int, lane: Lane, window: Window, pixel_ns: float) -> Shapes:
     """Return one lane's shapes: spans and items closer than a pixel are joined."""
     level = lane.level(pixel_ns)
     if level is None:

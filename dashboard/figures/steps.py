@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -19,8 +20,7 @@ BAR_LIMIT_RANKS = 64
 def step_times(lines: Sequence[StepLine], scheme: Scheme = "light", height: int = 300) -> go.Figure:
     """Draw step time against step number; the shaded span is least to most where a point holds several steps."""
     figure = theme.blank(scheme, height)
-    top = max((float(line.high_ns.max()) for line in lines), default=1.0)
-    factor, unit = time_scale(max((float(line.median_ns.max()) for line in lines), default=top))
+    factor, unit = scale(lines)
     for line in lines:
         color = theme.rank_color(line.rank)
         if (line.high_ns > line.low_ns).any() and len(lines) <= 4:
@@ -39,6 +39,19 @@ def step_times(lines: Sequence[StepLine], scheme: Scheme = "light", height: int 
     figure.update_xaxes(title_text="Step", tickformat=",~d")
     figure.update_yaxes(title_text=f"Step time ({unit})", rangemode="tozero")
     return figure
+
+
+def scale(lines: Sequence[StepLine]) -> tuple[float, str]:
+    """Return the unit of the axis in nanoseconds, and its name."""
+    return time_scale(max((float(line.median_ns.max()) for line in lines), default=1.0))
+
+
+def longer(lines: Sequence[StepLine], factor: float) -> list[dict[str, Any]]:
+    """Return what the lines of `step_times`, whose axis has that unit, have to be made longer by, by their names."""
+    return [
+        {"name": line.label, "columns": {"x": line.step.tolist(), "y": (line.median_ns / factor).tolist()}}
+        for line in lines
+    ]
 
 
 def _band(line: StepLine, factor: float, color: str) -> go.Scatter:

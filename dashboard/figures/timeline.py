@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -42,11 +43,8 @@ def timeline(index: TimelineIndex, view: View, scheme: Scheme = "light", extras:
     """Draw a view: one trace of bars per phase, so that the legend hides and shows phases."""
     places, extras = _places(view.lanes, view.compact), extras or Extras()
     figure = theme.blank(scheme, _height(places))
-    stage_of = np.array([int(lane.stage) for lane in view.lanes], dtype=np.int64)[view.shapes.lane]
-    for stage, phase in PHASES.items():
-        chosen = np.flatnonzero(stage_of == STAGE_OF_LABEL[stage])
-        if len(chosen):
-            figure.add_trace(_bars(index, view, chosen, places, phase))
+    for phase, columns in _phases(index, view, places):
+        figure.add_trace(_bars(phase, columns))
     _instants(figure, index, view, places)
     by_lane = {(lane.rank, lane.stage): place for lane, place in zip(view.lanes, places.tolist(), strict=True)}
     if extras.path is not None:
@@ -91,7 +89,43 @@ def _height(places: Floats) -> int:
     return int(min(max(110 + LANE_PIXELS * rows, 260), 2400))
 
 
-def _bars(index: TimelineIndex, view: View, chosen: Ints, places: Floats, phase: theme.Phase) -> go.Bar:
+def more_bars(index: TimelineIndex, tail: View) -> list[dict[str, Any]]:
+    """Return what the traces of `timeline` have to be made longer by, so that they show a tail too, by their names."""
+    return [
+        {"name": phase.label, "columns": {name: _plain(values) for name, values in columns.items()}}
+        for phase, columns in _phases(index, tail, _places(tail.lanes))
+    ]
+
+
+def _plain(values: Sequence[Any] | Floats) -> list[Any]:
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+
+
+def _phases(index: TimelineIndex, view: View, places: Floats) -> list[tuple[theme.Phase, dict[str, Any]]]:
+    """Return the columns of every phase that has something to show."""
+    stage_of = np.array([int(lane.stage) for lane in view.lanes], dtype=np.int64)[view.shapes.lane]
+    chosen = ((phase, np.flatnonzero(stage_of == STAGE_OF_LABEL[stage])) for stage, phase in PHASES.items())
+    return [(phase, _columns(index, view, bars, places)) for phase, bars in chosen if len(bars)]
+
+
+def _bars(phase: theme.Phase, columns: dict[str, Any]) -> go.Bar:
+    opacity = columns.pop("marker.opacity")
+    return go.Bar(
+        orientation="h",
+        name=phase.label,
+        marker={"color": phase.color, "opacity": opacity, "line": {"width": 0}},
+        textposition="inside",
+        insidetextanchor="start",
+        constraintext="none",
+        textangle=0,
+        textfont={"color": "#ffffff", "size": 11},
+        hovertemplate="%{hovertext}<extra></extra>",
+        **columns,
+    )
+
+
+def _columns(index: TimelineIndex, view: View, chosen: Ints, places: Floats) -> dict[str, Any]:
+    """Return the values of each bar."""
     shapes = view.shapes
     lane = shapes.lane[chosen]
     rows = np.array([view.lanes[n].rows for n in lane])
@@ -109,25 +143,19 @@ def _bars(index: TimelineIndex, view: View, chosen: Ints, places: Floats, phase:
     # Names only where a span has its lane for itself, and where a search does not dim it.
     told = (rows == 1) & (shapes.hit[chosen] | (not view.searched))
     room = np.where(told, LETTERS * length / view.window.length_ns, 0).astype(int)
-    return go.Bar(
-        orientation="h",
-        name=phase.label,
-        base=shapes.begin_ns[chosen] / NS_PER_AXIS,
-        x=length / NS_PER_AXIS,
-        y=places[lane] + offset,
-        width=height,
-        marker={"color": phase.color, "opacity": opacity, "line": {"width": 0}},
-        text=[_label(index, span, fit) for span, fit in zip(shapes.span[chosen].tolist(), room.tolist(), strict=True)],
-        textposition="inside",
-        insidetextanchor="start",
-        constraintext="none",
-        textangle=0,
-        textfont={"color": "#ffffff", "size": 11},
+    return {
+        "base": shapes.begin_ns[chosen] / NS_PER_AXIS,
+        "x": length / NS_PER_AXIS,
+        "y": places[lane] + offset,
+        "width": height,
+        "marker.opacity": opacity,
+        "text": [
+            _label(index, span, fit) for span, fit in zip(shapes.span[chosen].tolist(), room.tolist(), strict=True)
+        ],
         # A list: of packed columns Dash does not say which number was clicked.
-        customdata=_batches(index, shapes.span[chosen]),
-        hovertext=[_hover(index, view, n) for n in chosen.tolist()],
-        hovertemplate="%{hovertext}<extra></extra>",
-    )
+        "customdata": _batches(index, shapes.span[chosen]),
+        "hovertext": [_hover(index, view, n) for n in chosen.tolist()],
+    }
 
 
 def _batches(index: TimelineIndex, span: Ints) -> list[int]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
-from ringtune.dashboard.components import card, empty, facts, graph, problems, shown, stat, stats, table
+from ringtune.dashboard.components import card, drawn_store, empty, facts, graph, problems, shown, stat, stats, table
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import machine, steps
 from ringtune.dashboard.data.machine import MachineTable
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.data.step_totals import StepSummary
+from ringtune.dashboard.data.steps import StepLine, Steps
 from ringtune.dashboard.figures import steps as figures
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
@@ -57,6 +60,7 @@ def layout(_context: Context, _route: Route) -> html.Div:
     return html.Div(
         [
             dcc.Store(id="overview-shape"),
+            dcc.Store(id=drawn_store("overview")),
             html.Div(id="overview-problems"),
             html.Div(id="overview-ending"),
             charts,
@@ -97,15 +101,39 @@ def numbers(summary: StepSummary, ranks: int) -> list[tuple[str, str, str]]:
     return found
 
 
-def news(context: Context, route: Route) -> dict[str, Any]:
-    """Return the numbers of a beat, and the shape of what holds them: when it changes, the cards are made anew."""
+def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a beat, and the shape of what holds them: when it changes, the cards are made anew.
+
+    Also what the lines of step times got longer by since they were drawn.
+    """
     run = context.run(route)
     if run is None:
         return {}
     found = context.steps(run)
     texts = numbers(found.summary, len(found.ranks)) if found.summary else []
     shape = hash((run.path, run.status, run.problems, found.problems, *(label for label, _, _ in texts)))
-    return {"numbers": texts, "shape": str(shape)}
+    return {"numbers": texts, "shape": str(shape), **_grown(found, before)}
+
+
+def _drawn(table: Steps, lines: Sequence[StepLine], pathname: str | None) -> dict[str, Any]:
+    """Return what the next beats have to know to make the lines longer."""
+    unit_ns, _ = figures.scale(lines)
+    return {"page": pathname, "number": time.monotonic_ns(), "ends": steps.ends(table), "unit_ns": unit_ns}
+
+
+def _grown(table: Steps, before: dict[str, Any]) -> dict[str, Any]:
+    """Return what the lines got longer by; what was drawn comes from the browser, which may send anything."""
+    ends, unit_ns = before.get("ends"), before.get("unit_ns")
+    if not isinstance(ends, list) or not all(isinstance(one, list) and len(one) == 2 for one in ends):
+        return {}
+    if not isinstance(unit_ns, (int, float)) or unit_ns <= 0:
+        return {}
+    points = steps.later(table, ends)
+    if not points:
+        return {}
+    drawn = {**before, "ends": steps.ends(table)}
+    traces = figures.longer(points, unit_ns)
+    return {"grown": {"graph": "overview-steps", "number": before.get("number"), "traces": traces, "drawn": drawn}}
 
 
 def ending(run: RunInfo) -> list[Any]:
@@ -201,6 +229,7 @@ def register(app: Dash, context: Context) -> None:
         Output("overview-breakdown", "figure"),
         Output("overview-phases", "figure"),
         Output("overview-facts", "children"),
+        Output(drawn_store("overview"), "data"),
         Input("slow", "data"),
         Input("scheme", "data"),
         State("url", "pathname"),
@@ -209,14 +238,16 @@ def register(app: Dash, context: Context) -> None:
         route = context.route(pathname, "")
         run = context.run(route)
         if run is None:
-            return (no_update,) * 4
+            return (no_update,) * 5
         with context.drawing(route):
             found, look = context.steps(run), scheme_of(scheme)
+            lines = steps.lines(found)
             return (
-                figures.step_times(steps.lines(found), look, 280),
+                figures.step_times(lines, look, 280),
                 figures.breakdown(found.parts, look),
                 figures.phases(found.parts, look),
                 _fact_cards(run, context.machines(run)),
+                _drawn(found, lines, pathname),
             )
 
     app.clientside_callback(  # type: ignore[no-untyped-call]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from ringtune.dashboard.components import address_store, empty, follow_address, graph, problems, shown
+from ringtune.dashboard.components import address_store, drawn_store, empty, follow_address, graph, problems, shown
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.timeline import Query, TimelineIndex, View
@@ -18,8 +19,9 @@ from ringtune.dashboard.data.timeline_follow import Followed, follow
 from ringtune.dashboard.data.timeline_overview import overview
 from ringtune.dashboard.data.timeline_prepare import Preparing
 from ringtune.dashboard.data.timeline_shapes import Window
+from ringtune.dashboard.data.timeline_tail import drawn, tail
 from ringtune.dashboard.figures import timeline as figures
-from ringtune.dashboard.figures.timeline_more import MAP_PIXELS, minimap
+from ringtune.dashboard.figures.timeline_more import MAP_PIXELS, NS_PER_AXIS, minimap
 from ringtune.dashboard.pages import timeline_state as state
 from ringtune.dashboard.pages.timeline_parts import RANK_LIMIT, controls, followed_card, progress, rank_options
 from ringtune.dashboard.routes import Route
@@ -58,6 +60,8 @@ def layout(context: Context, route: Route) -> html.Div:
             address_store("timeline"),
             dcc.Store(id="timeline-window", data=state.asked(route)),
             dcc.Store(id="timeline-event"),
+            dcc.Store(id="timeline-beat"),
+            dcc.Store(id=drawn_store("timeline")),
             html.Div(progress(state_of), id="timeline-preparing"),
             html.Div(
                 [dmc.Card(body, withBorder=True, radius="md", p="md"), html.Div(id="timeline-followed")],
@@ -121,8 +125,50 @@ def _asked_of(values: dict[str, Any], trigger: str) -> _Asked:
     )
 
 
-def _answer(index: TimelineIndex, asked: _Asked, pathname: str | None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Live:
+    """Whose timeline is drawn, how far the reading of a live one is, and its status; empty when it is none."""
+
+    pathname: str | None
+    reading: Preparing | None = None
+    status: str = ""
+
+
+def _drawn(index: TimelineIndex, asked: _Asked, view: View, live: _Live) -> dict[str, Any] | None:
+    """Return what the next beats have to know to add what comes; None where they cannot."""
+    plain_view = asked.controls.search == "" and not (asked.with_path or asked.compact or asked.batch)
+    if not live.status or live.reading is not None:
+        return None
+    whole = view.window == index.clamped(None) and plain_view and len(view.lanes) == len(index.lanes)
+    about = {"page": live.pathname, "status": live.status, "number": time.monotonic_ns()}
+    return {**about, "range": _range(view.window), "lanes": drawn(index) if whole else None}
+
+
+def _range(window: Window) -> list[float]:
+    return [window.begin_ns / NS_PER_AXIS, window.end_ns / NS_PER_AXIS]
+
+
+def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, Any]:
+    """Return what came to a live timeline that is shown as a whole since it was drawn, as few bars as it takes."""
+    if not before.get("lanes"):
+        return {}
+    with _index(context, route) as index:
+        found = tail(index, before["lanes"]) if isinstance(index, TimelineIndex) else None
+        if found is None or not isinstance(index, TimelineIndex):
+            return {}
+        return {
+            "grown": {
+                "graph": "timeline-graph",
+                "number": before.get("number"),
+                "traces": figures.more_bars(index, found),
+                "drawn": {**before, "lanes": drawn(index), "range": _range(found.window)},
+            }
+        }
+
+
+def _answer(index: TimelineIndex, asked: _Asked, live: _Live) -> dict[str, Any]:
     """Draw what was asked for."""
+    pathname, reading = live.pathname, live.reading
     window, forced = state.next_window(index, asked.trigger, asked.controls)
     stages = state.stages_of(asked.phases)
     view = index.view(Query(window, asked.ranks, asked.controls.search, MARGIN, stages, asked.compact))
@@ -133,6 +179,7 @@ def _answer(index: TimelineIndex, asked: _Asked, pathname: str | None) -> dict[s
     held = {"revision": revision, "batch": followed.batch if followed else 0}
     return {
         "figure": figure.update_xaxes(uirevision=revision),
+        "drawn": _drawn(index, asked, view, live),
         "map": minimap(overview(index), view.window, asked.scheme),
         "note": state.note(index, view, missed),
         "held": {**held, "window": [window.begin_ns, window.end_ns] if window else None},
@@ -140,7 +187,7 @@ def _answer(index: TimelineIndex, asked: _Asked, pathname: str | None) -> dict[s
         "charts": shown(True),
         "empty": shown(False),
         "address": state.address(pathname, window, _more(asked, held["batch"], len(index.ranks))),
-        "preparing": [],
+        "preparing": progress(reading),
         "followed": followed_card(followed),
         "options": rank_options([str(rank) for rank in index.ranks]),
     }
@@ -176,6 +223,7 @@ def _nothing(index: Preparing | str | None) -> dict[str, Any]:
         "empty": shown(index is None),
         "preparing": progress(index if isinstance(index, Preparing) else None),
         "followed": [],
+        "drawn": None,
     }
 
 
@@ -191,6 +239,7 @@ _OUTPUTS = {
     "preparing": Output("timeline-preparing", "children"),
     "followed": Output("timeline-followed", "children"),
     "options": Output("timeline-ranks", "data"),
+    "drawn": Output(drawn_store("timeline"), "data"),
 }
 _INPUTS = {
     "event": Input("timeline-event", "data"),
@@ -203,8 +252,8 @@ _INPUTS = {
     "compact": Input("timeline-compact", "checked"),
     "start": Input("timeline-start", "n_clicks"),
     "fit": Input("timeline-fit", "n_clicks"),
-    "stamp": Input("stamp", "data"),
     "scheme": Input("scheme", "data"),
+    "beat": Input("timeline-beat", "data"),
     "held": State("timeline-window", "data"),
     "pathname": State("url", "pathname"),
 }
@@ -215,10 +264,15 @@ def register(app: Dash, context: Context) -> None:
 
     @app.callback(output=_OUTPUTS, inputs={"values": _INPUTS})
     def draw(values: dict[str, Any]) -> dict[str, Any]:
-        with _index(context, context.route(values["pathname"], "")) as index:
+        route = context.route(values["pathname"], "")
+        with context.drawing(route), _index(context, route) as index:
             if not isinstance(index, TimelineIndex):
                 return _nothing(index)
-            return _answer(index, _asked_of(values, _trigger(values)), values["pathname"])
+            run = context.run(route)
+            live = _Live(values["pathname"])
+            if run is not None and run.status == "live":
+                live = _Live(values["pathname"], context.reading(run), context.stamp(route).partition(":")[0])
+            return _answer(index, _asked_of(values, _trigger(values)), live)
 
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ringtune", "timelineEvent"),
@@ -229,13 +283,21 @@ def register(app: Dash, context: Context) -> None:
         Input("timeline-map", "clickData"),
         Input("timeline-unfollow", "n_clicks", allow_optional=True),
     )
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ringtune", "timelineBeat"),
+        Output("timeline-beat", "data"),
+        Input("stamp", "data"),
+        Input("slow", "data"),
+        State("drawn", "data"),
+        State("timeline-beat", "data"),
+    )
     follow_address(app, "timeline")
 
 
 def _trigger(values: dict[str, Any]) -> str:
     """Return what the user did, as ``id.property``; what the page did by itself only when there is nothing else."""
     triggers = [one["prop_id"] for one in ctx.triggered]
-    done = [one for one in triggers if one not in ("stamp.data", "scheme.data")] or triggers
+    done = [one for one in triggers if one not in ("timeline-beat.data", "scheme.data")] or triggers
     if done and done[0] == "timeline-event.data":
         return str((values["event"] or {}).get("from", ""))
     return str(done[0]) if done else ""

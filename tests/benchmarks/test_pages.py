@@ -1,15 +1,24 @@
-"""The benchmark of the dashboard's timeline: a real server, a real browser, figures for every move."""
+"""The benchmark of the dashboard's timeline: a real server, a real browser, figures for every move and step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import orjson
 import pytest
 from click.testing import CliRunner
 
-from ringtune.benchmarks import pages
+from ringtune.benchmarks import live, pages
+
+
+def invoked(arguments: list[str]) -> str:
+    """Run the command in a thread of its own, where Playwright can be at work beside that of other tests."""
+    with ThreadPoolExecutor(1) as thread:
+        run = partial(CliRunner().invoke, pages.dashboard_command, arguments, catch_exceptions=False)
+        return thread.submit(run).result().output
 
 
 def test_it_measures_paints_answers_and_payloads(
@@ -19,8 +28,7 @@ def test_it_measures_paints_answers_and_payloads(
     monkeypatch.setattr(pages, "PAINTS", 1)
     monkeypatch.setattr(pages, "TURNS", 2)
     arguments = ["--events", "20k", "--moves", "4", "--json", str(tmp_path / "record.json")]
-    found = CliRunner().invoke(pages.dashboard_command, arguments, catch_exceptions=False)
-    assert "The timeline's page" in found.output
+    assert "The timeline's page" in invoked(arguments)
     (trace,) = orjson.loads((tmp_path / "record.json").read_bytes())["traces"]
     assert trace["events"] == 20_000
     assert len(trace["first_paint_ms"]) == 1
@@ -31,3 +39,25 @@ def test_it_measures_paints_answers_and_payloads(
     for page in trace["analyses"].values():
         assert len(page["first_paint_ms"]) == 1 and len(page["answer_ms"]) >= 2
         assert all(2000 < size < 1_000_000 for size in page["payload_bytes"])
+
+
+def test_a_running_job_is_watched(
+    require_tool: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    require_tool("browser")
+    monkeypatch.setattr(live, "SETTLE_S", 0.0)
+    arguments = ["--live", "--past", "20", "--seconds", "1.5", "--json", str(tmp_path / "record.json")]
+    assert "Pages of a running job" in invoked(arguments)
+    both = orjson.loads((tmp_path / "record.json").read_bytes())["pages"]
+    assert [one["page"] for one in both] == ["overview", "timeline"]
+    lags = {name: values for one in both for name, values in one["lag_ms"].items()}
+    assert set(lags) == {one.name for one in live.WATCHED}
+    assert all(values and min(values) > 0 for values in lags.values())
+    assert all(one["steps"] >= 20 and one["core_share"] > 0 for one in both)
+
+
+def test_a_lag_is_from_the_end_of_a_step_to_the_frame_that_shows_it() -> None:
+    steps = [(10.0, 1), (10.1, 2), (10.2, 3), (10.3, 4), (11.0, 5), (11.9, 6)]
+    seen = [[10_150.0, 2.0], [10_900.0, 4.0]]
+    # The fifth was never seen although it was a second old when nobody looked any more; of the sixth nothing is known.
+    assert live.lags(steps, seen, (10.05, 12.0)) == pytest.approx([50, 700, 600, 1000])

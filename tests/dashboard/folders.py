@@ -6,12 +6,14 @@ import json
 import math
 import os
 import random
+import shutil
 import socket
 import time
 from pathlib import Path
 from typing import Any
 
 from ringtune import layout
+from ringtune.dashboard.data import trace
 from ringtune.timeline.generate import Schedule
 from ringtune.timeline.generate_run import generate_run
 from ringtune.timeline.merge import merge_run
@@ -237,3 +239,28 @@ def gallery(root: Path) -> dict[str, Path]:
     }
     layout.run_file(runs["empty"]).write_text(json.dumps(empty))
     return runs
+
+
+CLOSE = "\n]\n" + 512 * " "
+
+
+class Recording:
+    """Parts of a run that are written again, piece by piece, as the recorder writes them."""
+
+    def __init__(self, root: Path, steps: int = 40, ranks: int = 2) -> None:
+        self.done = generate_run(root, "done", Schedule(ranks=ranks, steps=steps), tuning=False, scaling=False)
+        self.run = root / "live"
+        shutil.copytree(self.done, self.run)
+        self.lines: dict[Path, list[str]] = {}
+        for part in trace.sources(self.run):
+            lines = part.read_text().splitlines()[1:-1]
+            self.lines[part] = [line.rstrip(",") for line in lines]
+            part.unlink()
+
+    def upto(self, share: float, torn: str = "") -> None:
+        """Let every part hold this share of its events, and the begin of one that is half there."""
+        for part, lines in self.lines.items():
+            kept = lines[: int(share * len(lines))]
+            end = ",\n" + torn if torn else CLOSE
+            with part.open("r+" if part.exists() else "w") as stream:
+                stream.write("[\n" + ",\n".join(kept) + end)

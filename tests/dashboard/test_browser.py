@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from ringtune import layout
+from ringtune.dashboard import context
 from ringtune.dashboard.pictures import serving
 from ringtune.timeline.generate import Schedule
 from ringtune.timeline.generate_run import generate_run
@@ -158,7 +159,10 @@ def test_a_failed_run_shows_how_it_ended(visit: Visit, url: str, runs: dict[str,
     assert visit.complaints == []
 
 
-def test_a_running_job_is_followed_without_reloading(visit: Visit, tmp_path: Path) -> None:
+def test_a_running_job_is_followed_without_reloading(
+    visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "SLOW_MS", 10**9)  # no figure is drawn a second time
     run = generate_run(tmp_path, "growing", Schedule(ranks=2, steps=3), tuning=False)
     change(run, status="running", exit_code=None, ended_unix_ns=None)
     with serving(tmp_path) as address:
@@ -177,10 +181,14 @@ def test_a_running_job_is_followed_without_reloading(visit: Visit, tmp_path: Pat
                     length = last["end_ns"] - last["begin_ns"]
                     last = {**last, "step": step, "begin_ns": last["end_ns"], "end_ns": last["end_ns"] + length}
                     stream.write(json.dumps(last) + "\n")
-        page.wait_for_selector("#overview-stats >> text=50")
+        visit.until("document.querySelector('#overview-stats .rt-stat-value').innerText === '50'")
         # The numbers come with the beat that notices the new lines.
         assert any("news.data" in body for body in asked)
         assert not any("overview-stats.children" in body for body in asked)
+        # And so do new points of the lines: the median of the new steps at the last of them.
+        ends = "document.querySelector('#overview-steps .js-plotly-plot')._fullData.map((one) => [...one.x].pop())"
+        visit.until(f"JSON.stringify({ends}) === '[49,49]'")
+        assert not any("overview-steps.figure" in body for body in asked)
         change(run, status="failed", exit_code=1)
         page.wait_for_selector("#run-status >> text=failed")
         page.wait_for_selector("text=This run failed with exit code 1")

@@ -10,11 +10,13 @@ from urllib.parse import quote
 import pytest
 
 from ringtune import layout
+from ringtune.dashboard import context
 from ringtune.dashboard.data import timeline_prepare, trace
 from ringtune.dashboard.pictures import serving
 from ringtune.timeline.generate_long import generate_long, schedule_of
 from ringtune.timeline.merge import merge
 from tests.dashboard.conftest import Visit
+from tests.dashboard.folders import Recording, change
 
 SPANS = "#timeline-graph .bars .point"
 
@@ -61,6 +63,35 @@ def test_a_batch_is_followed_the_path_shown_and_the_address_restores_both(
     page.click("#timeline-unfollow")
     visit.until("!document.querySelector('#timeline-batch') && !window.location.search.includes('batch=')")
     assert visit.complaints == []
+
+
+def test_what_a_running_job_adds_is_added_to_the_lanes(
+    visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "SLOW_MS", 10**9)
+    recording = Recording(tmp_path)
+    change(recording.run, status="running", exit_code=None, ended_unix_ns=None)
+    recording.upto(0.5)
+    shown = """(() => {
+      const plot = document.querySelector("#timeline-graph .js-plotly-plot");
+      const bars = plot._fullData.filter((one) => one.type === "bar");
+      const ends = bars.flatMap((one) => Array.from(one.base).map((base, at) => base + one.x[at]));
+      return { end: Math.max(...ends), range: plot.layout.xaxis.range[1], names: bars.map((one) => one.name) };
+    })()"""
+    with serving(tmp_path) as address:
+        visit.page.goto(f"{address}run/{quote(recording.run.name)}/timeline")
+        visit.page.wait_for_selector(SPANS, state="attached")
+        before = visit.page.evaluate(shown)
+        asked: list[str] = []
+        visit.page.on("request", lambda request: asked.append(request.post_data or ""))
+        recording.upto(0.6)
+        whole = trace.load(recording.run, trace.sources(recording.run)).extent.end_ns / 1e6
+        assert before["end"] < 0.9 * whole
+        visit.until(f"{shown}.end >= {whole - 1e-6}")
+        after = visit.page.evaluate(shown)
+        assert after["range"] > whole and after["names"] == before["names"]
+        assert not any("timeline-graph.figure" in body for body in asked)
+    assert [text for text in visit.complaints if "ERR_CONNECTION_REFUSED" not in text] == []
 
 
 def test_the_minimap_moves_the_window(visit: Visit, url: str, runs: dict[str, Path]) -> None:

@@ -126,13 +126,13 @@ def test_what_is_dear_to_draw_is_drawn_less_often(context: Context, monkeypatch:
 def test_the_news_of_a_beat_have_another_shape_only_when_the_cards_do(context: Context) -> None:
     route = only(context, "overview")
     log = layout.step_log(context.folder.rows()[0].info.path, 0)
-    before = overview.news(context, route)
+    before = overview.news(context, route, {})
     assert before["numbers"][0] == ("Steps", "3", "on 2 ranks")
     last = json.loads(log.read_text().splitlines()[-1])
     with log.open("a") as stream:
         stream.write(json.dumps({**last, "step": 3}) + "\n")
-    grown = overview.news(context, route)
+    grown = overview.news(context, route, {})
     assert grown["numbers"][0] == ("Steps", "4", "on 2 ranks") and grown["shape"] == before["shape"]
     with log.open("a") as stream:
         stream.write("[1]\n")
-    assert overview.news(context, route)["shape"] != before["shape"]
+    assert overview.news(context, route, {})["shape"] != before["shape"]

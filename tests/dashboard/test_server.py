@@ -139,6 +139,7 @@ def test_a_quiet_page_costs_an_empty_answer(url: str) -> None:
             "state": [
                 {"id": "stamp", "property": "data", "value": stamp},
                 {"id": "url", "property": "pathname", "value": "/"},
+                {"id": "drawn", "property": "data", "value": None},
             ],
             "changedPropIds": ["pulse.n_intervals"],
         }

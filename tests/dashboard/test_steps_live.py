@@ -75,6 +75,19 @@ def test_a_log_that_is_another_one_counts_anew(tmp_path: Path) -> None:
     assert found.summary.median_ns == pytest.approx(float(np.median(walls)), rel=1 / 2048)
 
 
+def test_a_line_gets_longer_by_the_median_of_its_new_steps(tmp_path: Path) -> None:
+    reader = steps.StepReader(tmp_path)
+    for rank in (0, 1):
+        _write(layout.step_log(tmp_path, rank), range(50))
+    before = steps.ends(reader.read())
+    assert before == [[0, 49], [1, 49]] and steps.later(reader.read(), before) == []
+    _write(layout.step_log(tmp_path, 1), range(50, 57))
+    (found,) = steps.later(reader.read(), before)
+    assert (found.label, found.rank, found.step.tolist()) == ("rank 1", 1, [56.0])
+    assert found.median_ns.tolist() == [float(np.median(WALLS[50:57]))]
+    assert steps.later(reader.read(), [[0, 49]]) == [] == steps.later(reader.read(), [])
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 999])
 def test_quantiles_are_within_a_bucket_of_the_exact_ones(count: int) -> None:
     draw = np.random.default_rng(count)

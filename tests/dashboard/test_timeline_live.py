@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,34 +15,10 @@ from ringtune.dashboard.data import timeline_live, trace
 from ringtune.dashboard.data.timeline import Query, TimelineIndex
 from ringtune.dashboard.data.timeline_live import LiveTimeline, NotFollowed
 from ringtune.dashboard.data.timeline_prepare import Preparing
+from ringtune.dashboard.data.timeline_tail import drawn, tail
 from ringtune.timeline import following
-from ringtune.timeline.generate import Schedule
-from ringtune.timeline.generate_run import generate_run
 from ringtune.timeline.spans import COLUMN_TYPES
-
-CLOSE = "\n]\n" + 512 * " "
-
-
-class Recording:
-    """Parts of a run that are written again, piece by piece, as the recorder writes them."""
-
-    def __init__(self, root: Path, steps: int = 40, ranks: int = 2) -> None:
-        self.done = generate_run(root, "done", Schedule(ranks=ranks, steps=steps), tuning=False, scaling=False)
-        self.run = root / "live"
-        shutil.copytree(self.done, self.run)
-        self.lines: dict[Path, list[str]] = {}
-        for part in trace.sources(self.run):
-            lines = part.read_text().splitlines()[1:-1]
-            self.lines[part] = [line.rstrip(",") for line in lines]
-            part.unlink()
-
-    def upto(self, share: float, torn: str = "") -> None:
-        """Let every part hold this share of its events, and the begin of one that is half there."""
-        for part, lines in self.lines.items():
-            kept = lines[: int(share * len(lines))]
-            end = ",\n" + torn if torn else CLOSE
-            with part.open("r+" if part.exists() else "w") as stream:
-                stream.write("[\n" + ",\n".join(kept) + end)
+from tests.dashboard.folders import CLOSE, Recording
 
 
 @pytest.fixture
@@ -209,6 +185,62 @@ def test_much_is_read_beside_the_pages(recording: Recording, monkeypatch: pytest
     same(ready(live), whole_of(recording.run))
 
 
+def test_what_was_read_can_be_drawn_while_the_rest_is_read(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline_live, "AT_ONCE_BYTES", 10_000)
+    monkeypatch.setattr(timeline_live, "PIECE_BYTES", 1)
+    monkeypatch.setattr(following, "BLOCK_BYTES", 20_000)
+    recording.upto(1.0)
+    live, read, go_on = LiveTimeline(recording.run), threading.Event(), threading.Event()
+    left = live._left
+
+    def between_pieces() -> int:
+        if live._reader is threading.current_thread() and live._parts:
+            read.set()
+            assert go_on.wait(120)
+        return left()
+
+    monkeypatch.setattr(live, "_left", between_pieces)
+    with live.held() as first:
+        assert isinstance(first, Preparing)
+    assert read.wait(120)
+    begun, progress = ready(live), live.reading
+    assert progress is not None and 0 < progress.share < 1
+    assert 0 < len(begun.recorded()) < len(whole_of(recording.run).recorded())
+    go_on.set()
+    assert live._reader is not None
+    live._reader.join()
+    assert live.reading is None
+    same(ready(live), whole_of(recording.run))
+
+
+def test_the_tail_is_what_came_since_a_view_was_drawn(recording: Recording) -> None:
+    live = LiveTimeline(recording.run)
+    recording.upto(0.5)
+    before = json.loads(json.dumps(drawn(ready(live))))
+    recording.upto(0.7)
+    index = ready(live)
+    found = tail(index, before)
+    assert found is not None and found.window == index.clamped(None)
+    for number, (lane, old) in enumerate(zip(index.lanes, before, strict=True)):
+        own = found.shapes.lane == number
+        assert int(found.shapes.end_ns[own].max()) == int(lane.reach[-1]) > old[3]
+        assert int(found.shapes.end_ns[own].min()) > old[3]
+        assert int(found.shapes.count[own].sum()) >= int((lane.end > old[3]).sum())
+    nothing = tail(index, drawn(index))
+    assert nothing is not None and len(nothing.shapes) == 0
+
+
+@pytest.mark.parametrize("sent", [None, [], "x", [[0, 6, 1, 5]], [[0, "6", 1, None]] * 10, [[0]] * 10])
+def test_a_tail_does_not_fit_onto_other_lanes_or_nonsense(recording: Recording, sent: object) -> None:
+    recording.upto(0.5)
+    index = ready(LiveTimeline(recording.run))
+    assert tail(index, sent) is None
+    higher = [[rank, stage, rows + 1, end] for rank, stage, rows, end in drawn(index)]
+    assert tail(index, higher) is None
+
+
 def test_packed_parts_and_those_of_other_tools_are_not_followed(recording: Recording) -> None:
     recording.upto(1.0)
     part = next(iter(recording.lines))
@@ -228,12 +260,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     yield now
 
 
-def test_new_spans_are_shown_within_a_few_seconds_however_dear_that_is(tmp_path: Path, clock: list[float]) -> None:
+def test_new_spans_are_shown_within_a_few_seconds_however_dear_that_is(
+    tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     recording = Recording(tmp_path)
     recording.upto(0.5)
     live = LiveTimeline(recording.run)
-    with live.held() as first:
-        clock[0] += 2.0  # drawing it
+    read = live._read
+
+    def dear(limit_bytes: int) -> None:
+        clock[0] += 2.0
+        read(limit_bytes)
+
+    monkeypatch.setattr(live, "_read", dear)
+    first = ready(live)
     before = live.state
     recording.upto(1.0)
     clock[0] += timeline_live.LAG_S - 0.01

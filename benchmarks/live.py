@@ -1,0 +1,273 @@
+"""``ringtune bench dashboard --live``: how far behind a running job its pages are, and what watching it costs.
+
+The job is real, two ranks with step log and timeline; so are the server, a process of its own, and the browser. *Lag*
+of a step is the time from its end, as the slower rank's step log says, to the frame of the browser that shows it: in
+the number of steps of Overview, as the last point of Overview's line, in the timeline. *Watching* is the processor time
+of the server as a share of one core.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import psutil
+from numpy.typing import NDArray
+from rich.table import Table
+
+from ringtune import layout
+from ringtune.benchmarks.jobs import thread_variables
+from ringtune.benchmarks.workers.config import LiveRun
+from ringtune.dashboard import routes
+from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, HEIGHT, WIDTH, chromium
+from ringtune.errors import RingtuneError
+
+RANKS = 2
+START_S = 300
+"""How long the job's past may take."""
+OPEN_S = 600
+"""How long a page may take to open."""
+SETTLE_S = 2.0
+"""Left out at the begin of a watch: what opening a page costs is another matter."""
+
+_NOTE = """
+() => {
+  const seen = { steps: [], line: [], timeline: [] };
+  window.ringtuneSeen = seen;
+  const note = (name, value) => {
+    const last = seen[name][seen[name].length - 1];
+    if (Number.isFinite(value) && (!last || value > last[1])) {
+      seen[name].push([Date.now(), value]);
+    }
+  };
+  const newest = (graph, at) => {
+    const plot = document.querySelector(graph + " .js-plotly-plot");
+    let most = -Infinity;
+    for (const trace of (plot && plot._fullData) || []) {
+      for (let place = 0; place < ((trace.x && trace.x.length) || 0); place += 1) {
+        most = Math.max(most, at(trace, place));
+      }
+    }
+    return most;
+  };
+  const look = () => {
+    const number = document.querySelector("#overview-stats .rt-stat-value");
+    note("steps", number ? Number(number.innerText.replace(/[^0-9]/g, "")) : NaN);
+    requestAnimationFrame(look);
+  };
+  const drawn = () => {
+    const end = (trace, place) => trace.base ? trace.base[place] + trace.x[place] : -Infinity;
+    note("line", newest("#overview-steps", (trace, place) => trace.x[place]));
+    note("timeline", newest("#timeline-graph", end));
+  };
+  for (const graph of ["#overview-steps", "#timeline-graph"]) {
+    const plot = document.querySelector(graph + " .js-plotly-plot");
+    if (plot) { plot.on("plotly_afterplot", drawn); }
+  }
+  drawn();
+  requestAnimationFrame(look);
+}
+"""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What is looked at: its name in tables and in the browser's notes, the page, and what is there once it is open."""
+
+    name: str
+    noted: str
+    page: str
+    ready: str
+
+
+WATCHED = (
+    Watched("Overview, number of steps", "steps", "overview", "#overview-stats .rt-stat-value"),
+    Watched("Overview, line of step times", "line", "overview", "#overview-steps .scatterlayer .trace"),
+    Watched("Timeline", "timeline", "timeline", "#timeline-graph .bars .point"),
+)
+
+
+@dataclass
+class LiveFigures:
+    """What was measured of one page: seconds to open it, lags in milliseconds by what is watched, share of a core."""
+
+    page: str
+    steps: int
+    timeline_bytes: int
+    open_s: float = 0.0
+    core_share: float = 0.0
+    lag_ms: dict[str, list[float]] = field(default_factory=dict)
+
+
+def watch(place: Path, address: str, server: psutil.Process, run: LiveRun, seconds: float) -> list[LiveFigures]:
+    """Start a job in ``place``/runs, and watch each page of it for some seconds.
+
+    Raises:
+        RingtuneError: The job does not get going.
+    """
+    from playwright.sync_api import sync_playwright
+
+    with _job(place / "runs" / "live", run) as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(chromium()), args=list(CHROMIUM_ARGUMENTS))
+        found = [_page(browser, (address, server), folder, page, seconds) for page in ("overview", "timeline")]
+        browser.close()
+    return found
+
+
+@contextmanager
+def _job(folder: Path, run: LiveRun) -> Iterator[Path]:
+    """Run the job and yield its folder once its past is over; it ends with the context, and is not merged."""
+    command = [sys.executable, "-m", "ringtune.cli", "run", "-np", str(RANKS), "--run-dir", str(folder), "--no-prefix"]
+    command += [
+        "--timeline",
+        str(layout.timeline_file(folder)),
+        sys.executable,
+        "-m",
+        "ringtune.benchmarks.workers.live",
+    ]
+    environ = {**os.environ, **thread_variables(1)}
+    with subprocess.Popen(
+        [*command, json.dumps(asdict(run))], env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            deadline = time.monotonic() + START_S
+            while _lines(layout.step_log(folder, RANKS - 1)) < run.past + 2:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    process.kill()
+                    said = process.stdout.read() if process.stdout else ""
+                    raise RingtuneError(f"the job that was to be watched did not get going:\n{said[-2000:]}")
+                time.sleep(0.2)
+            yield folder
+        finally:
+            for rank in range(RANKS):
+                _kill(layout.machine_file(folder, rank))
+
+
+def _kill(machine: Path) -> None:
+    if machine.is_file():
+        os.kill(int(orjson.loads(machine.read_bytes())["pid"]), signal.SIGKILL)
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
+
+
+def _page(browser: Any, served: tuple[str, psutil.Process], folder: Path, page: str, seconds: float) -> LiveFigures:
+    """Open a page of the running job and look at it for some seconds."""
+    address, server = served
+    looked_at = [one for one in WATCHED if one.page == page]
+    tab = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}).new_page()
+    parts = sum(path.stat().st_size for path in layout.timeline_parts(folder).iterdir())
+    figures = LiveFigures(page, _lines(layout.step_log(folder, 0)), parts)
+    begun = time.perf_counter()
+    tab.goto(address + routes.href(routes.Route(page, folder.name)))
+    for one in looked_at:
+        tab.wait_for_selector(one.ready, state="attached", timeout=OPEN_S * 1000)
+    figures.open_s = time.perf_counter() - begun
+    tab.evaluate(_NOTE)
+    tab.wait_for_timeout(1000 * SETTLE_S)
+    since, used = time.time(), _cpu_s(server)
+    tab.wait_for_timeout(1000 * seconds)
+    until = time.time()
+    figures.core_share = (_cpu_s(server) - used) / (until - since)
+    seen = tab.evaluate("window.ringtuneSeen")
+    tab.close()
+    ends = _ends(folder)
+    for one in looked_at:
+        figures.lag_ms[one.name] = lags(_milestones(one.noted, ends, folder), seen[one.noted], (since, until))
+    return figures
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    used = process.cpu_times()
+    return float(used.user + used.system)
+
+
+def _ends(folder: Path) -> NDArray[np.float64]:
+    """Return when the last of the ranks had ended each step, in seconds since 1970."""
+    since_1970 = time.time_ns() - time.monotonic_ns()
+    ends = [[line["end_ns"] for line in _rows(layout.step_log(folder, rank))] for rank in range(RANKS)]
+    both = min(map(len, ends))
+    last: NDArray[np.float64] = (np.max([rank[:both] for rank in ends], axis=0) + since_1970) / 1e9
+    return last
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def _milestones(noted: str, ends: NDArray[np.float64], folder: Path) -> list[tuple[float, float]]:
+    """Return of every step when it had ended, and the least of what is noted that shows it."""
+    numbers = np.arange(len(ends), dtype=np.float64)
+    if noted == "steps":
+        shows = numbers + 1
+    elif noted == "line":
+        shows = numbers
+    else:
+        origin_s = min(_first_ms(path) for path in layout.timeline_parts(folder).iterdir()) / 1e3
+        shows = 1000 * (ends - (time.time() - time.monotonic()) - origin_s) - 1
+    return list(zip(ends.tolist(), shows.tolist(), strict=True))
+
+
+def _first_ms(part: Path) -> float:
+    """Return the first moment of a part, in milliseconds of its clock: that of its first spans."""
+    with part.open("rb") as file:
+        lines = file.read(1 << 20).split(b"\n")[1:-1]
+    events = (orjson.loads(line.rstrip(b",")) for line in lines if line.startswith(b"{"))
+    return min(float(event["ts"]) for event in events if event["ph"] == "X") / 1e3
+
+
+def lags(steps: Sequence[tuple[float, float]], seen: list[list[float]], window: tuple[float, float]) -> list[float]:
+    """Return the milliseconds from the end of each step in a window of time to when it was seen.
+
+    Args:
+        steps: When each ended, in seconds, and the least that has to be seen of it.
+        seen: When more was seen, in milliseconds, and how much; both grow.
+        window: Begin and end in seconds. A step that ended in it and was never seen is as late as the last look.
+    """
+    moments = np.array([at for at, _ in seen] + [1000 * window[1]])
+    heights = np.array([height for _, height in seen] + [np.inf])
+    chosen = [(end, height) for end, height in steps if window[0] <= end < window[1]]
+    places = np.searchsorted(heights, [height for _, height in chosen], "left")
+    # Steps of the very end were not seen only because nobody looked any more.
+    late = moments[places] - 1000 * np.array([end for end, _ in chosen])
+    kept = (places < len(seen)) | (late >= LEFT_OUT_MS)
+    return [float(one) for one in late[kept]]
+
+
+LEFT_OUT_MS = 1000.0
+"""A step that was not seen when the look ended counts from this age on."""
+
+
+def live_table(measured: list[LiveFigures]) -> Table:
+    """Return the table of lags."""
+    table = Table(title="Pages of a running job", title_justify="left")
+    for word in (
+        "shown on",
+        "steps before",
+        "timeline",
+        "opened in",
+        "steps watched",
+        "lag: median",
+        "p95",
+        "most",
+        "watching",
+    ):
+        table.add_column(word, justify="right")
+    for one in measured:
+        for name, values in one.lag_ms.items():
+            shares = [f"{np.quantile(values, q):.0f} ms" if values else "-" for q in (0.5, 0.95, 1)]
+            row = [name, f"{one.steps:,}", f"{one.timeline_bytes / 2**20:.0f} MiB", f"{one.open_s:.1f} s"]
+            table.add_row(*row, str(len(values)), *shares, f"{100 * one.core_share:.2f} % of a core")
+    return table
