@@ -181,6 +181,7 @@ def gradients(**options: Any) -> None:
 @click.option("--rounds", type=click.IntRange(min=1), default=8, show_default=True, help="Samples of each contender.")
 @click.option("--threads-per-rank", type=click.IntRange(min=1), default=1, show_default=True, help="Compute threads.")
 @click.option("--peers", default="alone,ddp-gloo,horovod", show_default=True, help="Comma-separated, or all.")
+@click.option("--rate", help="Put each rank on a host of its own (a network namespace), links of this rate: 1gbit.")
 @click.option(
     "--require",
     metavar="RULES",
@@ -197,7 +198,9 @@ def train(**options: Any) -> None:
     rules = _rules(options["require"], peers)
     shape = {name: options[name] for name in ("batch_size", "image_size", "sequence_length")}
     tasks = [TrainingTask(model, **shape) for model in options["models"]]
-    request = TrainRequest(options["num_proc"], options["threads_per_rank"], tasks, options["rounds"], peers)
+    request = TrainRequest(
+        options["num_proc"], options["threads_per_rank"], tasks, options["rounds"], peers, options["rate"]
+    )
     console = open_console()
     record = run_train(request, console)
     _write(options["json_file"], record, console)

@@ -10,12 +10,14 @@ import importlib.util
 import json
 import os
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ringtune.benchmarks.jobs import thread_variables
+from ringtune.benchmarks.network import Network, on_host
 from ringtune.benchmarks.racejob import JobPlan
 from ringtune.benchmarks.scratch import scratch_folder
 from ringtune.benchmarks.workers.config import TrainRank
@@ -24,6 +26,9 @@ SUBJECT = "ringtune"
 LIMIT = "copy-limit"
 ONE = "one"
 TRAINING_SEED = 42
+# In the namespaces of one network nobody else takes ports.
+_STORE_PORT = 29450
+_STORE_PORTS = 1000
 _RACE = "ringtune.benchmarks.workers.race"
 _CHECKOUT = Path(__file__).resolve().parent.parent
 # Variables that a surrounding launcher or environment leaves behind and that another MPI would believe.
@@ -39,12 +44,14 @@ class Setting:
         hosts: as for `ringtune run -H`; None for this host.
         threads: compute threads per rank.
         link: folder through which the ranks of other environments import these benchmarks.
+        network: hosts that the ranks of a training run on; None for this one.
     """
 
     ranks: int
     hosts: str | None
     threads: int
     link: Path
+    network: Network | None = None
 
 
 Contenders = Mapping[str, str]
@@ -112,20 +119,25 @@ def start_torch(library: str, setting: Setting, contenders: Contenders) -> JobPl
 
 
 def start_training(way: str, setting: Setting, contenders: Contenders) -> JobPlan:
-    """Returns how to start a job of `workers/train.py`, through `ringtune run` only if it is ringtune's."""
+    """Returns how to start a job of `workers/train.py`, on this host through `ringtune run` if it is ringtune's."""
     meeting = setting.link / f"meeting-{way}"
     rank = TrainRank(way, setting.threads, TRAINING_SEED, str(meeting), size=setting.ranks)
 
     def commands(join: str) -> list[list[str]]:
         ranks = [replace(rank, rank=number) for number in range(setting.ranks)]
         worker = [sys.executable, "-m", "ringtune.benchmarks.workers.train", join]
+        if setting.network is not None:
+            port = _STORE_PORT + zlib.crc32(way.encode()) % _STORE_PORTS
+            alone = [[*worker, json.dumps(asdict(one))] for one in ranks]
+            return [on_host(setting.network, one, len(alone), port, words) for one, words in enumerate(alone)]
         if not way.startswith(SUBJECT):
             return [[*worker, json.dumps(asdict(one))] for one in ranks]
         run = [sys.executable, "-m", "ringtune.cli", "run", "-np", str(setting.ranks), "--no-run-dir"]
         return [[*run, *worker, json.dumps(asdict(rank))]]
 
     environ = {**os.environ, **thread_variables(setting.threads)}
-    return JobPlan(way, contenders, setting.ranks, commands, environ)
+    host = "127.0.0.1" if setting.network is None else setting.network.driver
+    return JobPlan(way, contenders, setting.ranks, commands, environ, host)
 
 
 def start_one(setting: Setting) -> JobPlan:

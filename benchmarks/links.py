@@ -28,7 +28,7 @@ from ringtune import layout
 from ringtune.benchmarks import network
 from ringtune.benchmarks.environments import SUBJECT
 from ringtune.benchmarks.jobs import thread_variables
-from ringtune.benchmarks.network import Host
+from ringtune.benchmarks.network import Host, Network
 from ringtune.benchmarks.peers import Selection
 from ringtune.benchmarks.racejob import JobLost, JobPlan, RaceJob
 from ringtune.benchmarks.races import Budget, Race
@@ -101,7 +101,7 @@ def _measure(request: LinksRequest, rate: str) -> dict[str, Any]:
     with network.hosts(request.hosts, network.parse_rate(rate)) as (driver, hosts):
         lines.append(_line_rates(hosts[0], hosts[1]))
         for _ in range(request.rounds):
-            for case, times in zip(samples, _race(request, driver, hosts), strict=True):
+            for case, times in zip(samples, _race(request, Network(driver, hosts)), strict=True):
                 for name, values in times.items():
                     case.setdefault(name, []).extend(values)
             lines.append(_line_rates(hosts[0], hosts[1]))
@@ -169,7 +169,7 @@ def _iperf(server: Host, client: Host, options: list[str]) -> dict[str, Any]:
     return end
 
 
-def _race(request: LinksRequest, driver: str, hosts: Sequence[Host]) -> list[dict[str, list[float]]]:
+def _race(request: LinksRequest, wires: Network) -> list[dict[str, list[float]]]:
     """Returns nanoseconds per call, per size and contender; every contender is a job over all hosts."""
 
     def on_loss(plan: JobPlan, error: JobLost) -> None:
@@ -178,7 +178,7 @@ def _race(request: LinksRequest, driver: str, hosts: Sequence[Host]) -> list[dic
     with ExitStack() as stack:
         jobs = []
         for number, library in enumerate(request.peers.contenders):
-            job = RaceJob(_plan(request, library, driver, _Job(hosts, _STORE_PORT + number)))
+            job = RaceJob(_plan(request, library, _Job(wires, _STORE_PORT + number)))
             stack.callback(job.close)
             jobs.append(job)
         race = Race(jobs, on_loss)
@@ -192,25 +192,16 @@ def _race(request: LinksRequest, driver: str, hosts: Sequence[Host]) -> list[dic
 class _Job:
     """Where a job runs: on all hosts, and the port of its rendezvous store on the first one."""
 
-    hosts: Sequence[Host]
+    network: Network
     store_port: int
 
 
-def _plan(request: LinksRequest, library: str, driver: str, job: _Job) -> JobPlan:
-    ranks = len(job.hosts) * request.ranks_per_host
+def _plan(request: LinksRequest, library: str, job: _Job) -> JobPlan:
+    ranks = len(job.network.hosts) * request.ranks_per_host
 
     def command(join: str, rank: int) -> list[str]:
-        host = job.hosts[rank // request.ranks_per_host]
-        variables = {
-            "RINGTUNE_RANK": str(rank),
-            "RINGTUNE_SIZE": str(ranks),
-            "RINGTUNE_STORE": f"{job.hosts[0].address}:{job.store_port}",
-            "RINGTUNE_HOSTNAME": host.namespace,
-            "RINGTUNE_INTERFACE_ADDRESS": host.address,
-            "GLOO_SOCKET_IFNAME": network.INTERFACE,
-        }
-        settings = [f"{name}={value}" for name, value in variables.items()]
-        return host.command(["env", *settings, sys.executable, "-m", _WORKER, join, "1", library])
+        words = [sys.executable, "-m", _WORKER, join, "1", library]
+        return network.on_host(job.network, rank, ranks, job.store_port, words)
 
     return JobPlan(
         library,
@@ -218,7 +209,7 @@ def _plan(request: LinksRequest, library: str, driver: str, job: _Job) -> JobPla
         ranks,
         lambda join: [command(join, rank) for rank in range(ranks)],
         {**os.environ, **thread_variables(1)},
-        driver,
+        job.network.driver,
     )
 
 

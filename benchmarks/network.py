@@ -58,6 +58,41 @@ class Host:
         _run(f"tc qdisc replace dev {self.outside} root {queue}")
 
 
+@dataclass(frozen=True)
+class Network:
+    """Hosts, and how they reach the process that made them.
+
+    Args:
+        driver: address of that process.
+        hosts: the hosts.
+    """
+
+    driver: str
+    hosts: Sequence[Host]
+
+
+def on_host(network: Network, rank: int, size: int, store_port: int, words: Sequence[str]) -> list[str]:
+    """Returns the command line that runs `words` as a rank of a job over all hosts, equally many ranks on each.
+
+    Args:
+        network: the hosts.
+        rank: of this process.
+        size: of the job.
+        store_port: of the job's rendezvous store, on the first host.
+        words: the command.
+    """
+    host = network.hosts[rank * len(network.hosts) // size]
+    variables = {
+        "RINGTUNE_RANK": str(rank),
+        "RINGTUNE_SIZE": str(size),
+        "RINGTUNE_STORE": f"{network.hosts[0].address}:{store_port}",
+        "RINGTUNE_HOSTNAME": host.namespace,
+        "RINGTUNE_INTERFACE_ADDRESS": host.address,
+        "GLOO_SOCKET_IFNAME": INTERFACE,
+    }
+    return host.command(["env", *(f"{name}={value}" for name, value in variables.items()), *words])
+
+
 def parse_rate(text: str) -> int | None:
     """Returns the bits per second that ``1gbit`` or ``500mbit`` names, None for ``none``.
 

@@ -27,6 +27,8 @@ from ringtune.errors import UsageError
 ALL = "all"
 # Processes that train without communicating: no library, but what every library is measured by.
 ALONE = "alone"
+# DDP that reduces nothing: what is left for a library under DDP.
+DDP_ALONE = "ddp-alone"
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,11 @@ PEERS: dict[str, PeerSpec] = {
         PeerSpec(
             "horovod", {name: {"horovod": "horovod"} for name in ("allreduce", "gradients", "train")}, _horovod_absent
         ),
-        PeerSpec(ALONE, {"train": {ALONE: ALONE}}, lambda: None, partial(start_training, ALONE)),
+        PeerSpec(ALONE, {"train": {ALONE: ALONE}}, lambda: None),
         PeerSpec(
             "ddp-gloo",
             {"resnet": {"ddp-gloo": "ddp-gloo"}, "train": {"ddp-gloo": "ddp-gloo"}},
             gloo_absent,
-            partial(start_training, "ddp-gloo"),
         ),
         _mpi("openmpi", "openmpi", _OPENMPI),
         _mpi("openmpi-tuned", "openmpi", _OPENMPI, _KEEP_MEMORY),
@@ -107,14 +108,23 @@ PEERS: dict[str, PeerSpec] = {
         _mpi("oneccl", "oneccl", ("mpiexec",), {}, "oneccl"),
     )
 }
-for _way in ("ringtune-fp16", "ringtune-bf16", "ringtune-fp16-passes"):
+_OWN = {
+    "ringtune-fp16": ("allreduce", "gradients", "train"),
+    "ringtune-bf16": ("allreduce", "gradients", "train"),
+    "ringtune-fp16-passes": ("allreduce", "gradients"),
+    "ringtune-powersgd": ("train",),
+    "ringtune-topk": ("train",),
+    "ringtune-hook": ("train",),
+}
+for _way, _benchmarks in _OWN.items():
     PEERS[_way] = PeerSpec(
         _way,
-        {name: {_way: _way} for name in ("allreduce", "gradients")},
+        {name: {_way: _way} for name in _benchmarks},
         lambda: None,
         partial(start_torch, _way),
         True,
     )
+PEERS[DDP_ALONE] = PeerSpec(DDP_ALONE, {"train": {DDP_ALONE: DDP_ALONE}}, gloo_absent, None, True)
 _SUBJECT = {"allreduce": {SUBJECT: "ringtune"}, "gradients": {SUBJECT: "ringtune-async"}}
 # ringtune's two faces, each a job of its own.
 _TRAINING = (SUBJECT, "ringtune-ddp")
@@ -160,9 +170,9 @@ def _away(spec: PeerSpec, hosts: str | None) -> str | None:
 def job_plans(selection: Selection, benchmark: str, setting: Setting) -> list[JobPlan]:
     """Returns the jobs of a race, ringtune's first."""
     if benchmark == "train":
-        plans = [start_training(way, setting, {way: way}) for way in _TRAINING]
-    else:
-        plans = [start_torch(SUBJECT, setting, _SUBJECT[benchmark])]
+        ways = [*_TRAINING, *(way for spec in selection.peers for way in spec.contenders[benchmark].values())]
+        return [start_training(way, setting, {way: way}) for way in ways]
+    plans = [start_torch(SUBJECT, setting, _SUBJECT[benchmark])]
     for spec in selection.peers:
         assert spec.start is not None, spec.name
         plans.append(spec.start(setting, spec.contenders[benchmark]))

@@ -76,10 +76,26 @@ def paired_ratio_interval(numerator: Samples, denominator: Samples) -> Interval:
     Raises:
         ValueError: a set is empty or the lengths differ.
     """
+    return _interval(_pairs(numerator, denominator), _ratio_of_medians(1.0), paired=True)
+
+
+def median_ratio_interval(numerator: Samples, denominator: Samples) -> Interval:
+    """Returns the median of numerator[i] / denominator[i], both taken in round i, with its 95 % interval.
+
+    Unlike `paired_ratio_interval` it holds when the machine is slower in some rounds than in others: each round is its
+    own comparison, and what slowed both of its sides down is no part of it.
+
+    Raises:
+        ValueError: a set is empty or the lengths differ.
+    """
+    return median_interval(np.divide(*_pairs(numerator, denominator)))
+
+
+def _pairs(numerator: Samples, denominator: Samples) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     top, bottom = _as_array(numerator), _as_array(denominator)
     if len(top) != len(bottom):
         raise ValueError(f"paired samples must have equal lengths, got {len(top)} and {len(bottom)}")
-    return _interval((top, bottom), _ratio_of_medians(1.0), paired=True)
+    return top, bottom
 
 
 def _ratio_of_medians(factor: float) -> Callable[..., Any]:

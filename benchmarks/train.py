@@ -17,14 +17,17 @@ from rich.console import Console
 from rich.table import Table
 
 from ringtune import layout
+from ringtune.benchmarks import network
 from ringtune.benchmarks.environments import ONE, SUBJECT, Setting, linked_benchmarks, start_one
 from ringtune.benchmarks.micro import Outcome, open_race
 from ringtune.benchmarks.models import check_task, describe, items_per_step, unit
-from ringtune.benchmarks.peers import ALONE, Selection, job_plans
+from ringtune.benchmarks.network import Network
+from ringtune.benchmarks.peers import ALONE, DDP_ALONE, Selection, job_plans
 from ringtune.benchmarks.progress import open_progress
 from ringtune.benchmarks.races import Budget, CaseResult
-from ringtune.benchmarks.statistics import paired_ratio_interval, quartiles
+from ringtune.benchmarks.statistics import median_ratio_interval, quartiles
 from ringtune.benchmarks.workers.config import TrainingTask
+from ringtune.errors import UsageError
 
 # Long enough for the clocks, short enough that a slow spell of the machine hits all contenders.
 BURST_NS = 500_000_000
@@ -42,6 +45,7 @@ class TrainRequest:
         tasks: the cases.
         rounds: samples per case and contender.
         peers: who takes part.
+        rate: of the links between the ranks, each on a host of its own (see `network.py`); None: on this host.
     """
 
     ranks: int
@@ -49,6 +53,7 @@ class TrainRequest:
     tasks: Sequence[TrainingTask]
     rounds: int
     peers: Selection
+    rate: str | None = None
 
 
 def step_ns(by_rank_ns: Sequence[float]) -> float:
@@ -60,11 +65,13 @@ def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
     """Measures, prints the table and returns the record for `--json`.
 
     Raises:
-        UsageError: no such model.
+        UsageError: no such model, or there cannot be links here.
         RingtuneError: one of ringtune's own jobs failed.
     """
     for task in request.tasks:
         check_task(task)
+    if request.rate is not None and (lacking := network.missing()) is not None:
+        raise UsageError(f"'ringtune bench train --rate' makes hosts of network namespaces and needs {lacking}")
     created_unix_ns = time.time_ns()
     budget = Budget(0.0, request.rounds, request.rounds, BURST_NS, WARM_UP_BURSTS)
     outcome = Outcome()
@@ -72,7 +79,11 @@ def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
         reporter = stack.enter_context(open_progress(console, "train", len(request.tasks)))
         for name, reason in request.peers.absent.items():
             reporter.say(f"absent: {name} ({reason})")
-        setting = Setting(request.ranks, None, request.threads, stack.enter_context(linked_benchmarks()))
+        wires = None
+        if request.rate is not None:
+            wires = Network(*stack.enter_context(network.hosts(request.ranks, network.parse_rate(request.rate))))
+        link = stack.enter_context(linked_benchmarks())
+        setting = Setting(request.ranks, None, request.threads, link, wires)
         plans = job_plans(request.peers, "train", setting)
         if ALONE in request.peers.contenders:
             plans.append(start_one(setting))
@@ -93,6 +104,7 @@ def train_record(request: TrainRequest, outcome: Outcome) -> dict[str, Any]:
         "command": ["ringtune", *sys.argv[1:]],
         "ranks": request.ranks,
         "threads_per_rank": request.threads,
+        "rate": request.rate,
         "about": outcome.about,
         "absent": dict(request.peers.absent),
         "failed": outcome.failed,
@@ -107,7 +119,7 @@ def _case_record(task: TrainingTask, ranks: int, result: CaseResult) -> dict[str
     times_ns = result.times_ns
     items = items_per_step(task)
     size = {name: 1 if name == ONE else ranks for name in times_ns}
-    peers = [name for name in times_ns if name not in (ALONE, ONE) and not name.startswith(SUBJECT)]
+    peers = [name for name in times_ns if name not in (ALONE, DDP_ALONE, ONE) and not name.startswith(SUBJECT)]
     best = min(peers, key=lambda name: quartiles(times_ns[name]).median, default=None)
     return {
         "label": describe(task),
@@ -119,11 +131,13 @@ def _case_record(task: TrainingTask, ranks: int, result: CaseResult) -> dict[str
         },
         # 1: as fast as processes that do not communicate.
         "to_alone": _ratios(times_ns, ALONE),
+        # 1: as fast as DDP that reduces nothing.
+        "to_ddp_alone": _ratios(times_ns, DDP_ALONE),
         # 1: every rank as fast as one process that has the machine to itself.
         "efficiency": _ratios(times_ns, ONE),
         "best_peer": best,
         # Above 1: ringtune is that many times faster than the best peer that communicates.
-        "ratio": paired_ratio_interval(times_ns[best], times_ns[SUBJECT]).as_json() if best else None,
+        "ratio": median_ratio_interval(times_ns[best], times_ns[SUBJECT]).as_json() if best else None,
     }
 
 
@@ -131,7 +145,7 @@ def _ratios(times_ns: Mapping[str, Sequence[float]], base: str) -> dict[str, dic
     """Returns how fast each contender is beside `base`; nothing where that took no part."""
     if base not in times_ns:
         return {}
-    return {name: paired_ratio_interval(times_ns[base], ns).as_json() for name, ns in times_ns.items() if name != base}
+    return {name: median_ratio_interval(times_ns[base], ns).as_json() for name, ns in times_ns.items() if name != base}
 
 
 def train_rows(record: dict[str, Any]) -> list[list[str]]:
@@ -152,6 +166,8 @@ def _percent(ratio: Mapping[str, float] | None) -> str:
 def train_table(record: dict[str, Any]) -> Table:
     """Returns the table that ends the benchmark."""
     title = f"training, {record['ranks']} ranks of {record['threads_per_rank']} thread(s)"
+    if record["rate"] is not None:
+        title += f", links of {record['rate']}"
     caption = (
         "rate of all ranks: median and quartiles; ratios with 95 % interval; efficiency: each rank against one alone"
     )

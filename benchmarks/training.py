@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -46,14 +47,14 @@ def open_alone(task: TrainingTask) -> Trainer:
     return Trainer(model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE), task)
 
 
-def open_ringtune(task: TrainingTask) -> Trainer:
+def open_ringtune(task: TrainingTask, compression: Any = hvd.Compression.none) -> Trainer:
     """Returns a trainer whose gradients go through `ringtune.torch.DistributedOptimizer`."""
     model = build_model(task)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     optimizer = hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),
-        compression=hvd.Compression.fp16 if task.fp16_allreduce else hvd.Compression.none,
+        compression=hvd.Compression.fp16 if task.fp16_allreduce else compression,
     )
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
@@ -67,6 +68,32 @@ def open_ddp(task: TrainingTask) -> Trainer:
     return Trainer(model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE), task)
 
 
+def open_ddp_hook(task: TrainingTask) -> Trainer:
+    """Returns a trainer under DDP on another group, whose buckets ringtune reduces (`ringtune.torch.ddp_hook`)."""
+    return _hooked(task, hvd.ddp_hook)
+
+
+def open_ddp_alone(task: TrainingTask) -> Trainer:
+    """Returns a trainer under DDP that reduces nothing: what DDP itself costs, its copies to and from buckets."""
+    return _hooked(task, _reduce_nothing)
+
+
+def _hooked(task: TrainingTask, hook: Any) -> Trainer:
+    model = DistributedDataParallel(build_model(task), broadcast_buffers=False)
+    model.register_comm_hook(None, hook)
+    return Trainer(model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE), task)
+
+
+def _reduce_nothing(state: Any, bucket: Any) -> Any:
+    done: Any = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+# DDP compares the annotations of a hook with its own classes.
+_reduce_nothing.__annotations__ = {}
+
+
 class _Opens(Protocol):
     def __call__(self, task: TrainingTask) -> Trainer:
         """Returns a trainer for `task`."""
@@ -75,7 +102,13 @@ class _Opens(Protocol):
 TRAINERS: Mapping[str, _Opens] = {
     "alone": open_alone,
     "ringtune": open_ringtune,
+    "ringtune-fp16": partial(open_ringtune, compression=hvd.Compression.fp16),
+    "ringtune-bf16": partial(open_ringtune, compression=hvd.Compression.bf16),
+    "ringtune-powersgd": partial(open_ringtune, compression=hvd.Compression.powersgd(start_iteration=2)),
+    "ringtune-topk": partial(open_ringtune, compression=hvd.Compression.topk()),
     "ringtune-ddp": open_ddp,
+    "ringtune-hook": open_ddp_hook,
+    "ddp-alone": open_ddp_alone,
     "ddp-gloo": open_ddp,
 }
 _NEED_GLOO = frozenset({"ddp-gloo"})

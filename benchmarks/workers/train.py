@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -87,15 +88,27 @@ def _gloo(rank: TrainRank) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
+def _ringtune_hook(rank: TrainRank) -> Iterator[tuple[int, int]]:
+    with _ringtune(rank) as (own, size), _gloo(replace(rank, rank=own)):
+        yield own, size
+
+
+@contextmanager
 def _nobody(rank: TrainRank) -> Iterator[tuple[int, int]]:
     yield rank.rank, rank.size
 
 
 _Opens = Callable[[TrainRank], Any]
 _LIBRARIES: Mapping[str, tuple[str, _Opens]] = {
+    **{
+        f"ringtune-{way}": (f"ringtune {ringtune.__version__}, {way}", _ringtune)
+        for way in ("fp16", "bf16", "powersgd", "topk")
+    },
     "alone": (f"torch {torch.__version__}", _nobody),
     "ringtune": (f"ringtune {ringtune.__version__}", _ringtune),
     "ringtune-ddp": (f"ringtune {ringtune.__version__} under DDP of torch {torch.__version__}", _ringtune_ddp),
+    "ringtune-hook": (f"ringtune {ringtune.__version__} as hook of DDP of torch {torch.__version__}", _ringtune_hook),
+    "ddp-alone": (f"DDP of torch {torch.__version__}, nothing is reduced", _gloo),
     "ddp-gloo": (f"gloo of torch {torch.__version__}", _gloo),
 }
 

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "bind/bind.h"
 #include "bind/convert.h"
+#include "runtime/ticket_table.h"
 
 namespace nb = nanobind;
 
@@ -185,6 +186,12 @@ void add_allreduce_and_tickets(nb::class_<Runtime>& runtime) {
           "wait",
           [](Runtime& self, Ticket ticket, std::int64_t timeout_ns) {
             return self.wait(ticket, timeout_ns < 0 ? Deadline::never() : Deadline::after(timeout_ns));
+          },
+          nb::arg("ticket"), nb::arg("timeout_ns"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "attend",
+          [](Runtime& self, Ticket ticket, std::int64_t timeout_ns) {
+            return TicketTable::attend(*self.operation(ticket), Deadline::after(timeout_ns));
           },
           nb::arg("ticket"), nb::arg("timeout_ns"), nb::call_guard<nb::gil_scoped_release>())
       .def("release", &Runtime::release, nb::arg("ticket"));

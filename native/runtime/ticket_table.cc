@@ -241,6 +241,11 @@ void TicketTable::sleep(Operation& operation, Deadline deadline) {
   futex_wait(operation.state, Operation::kAwaited, deadline, FutexScope::kPrivate);
 }
 
+bool TicketTable::attend(Operation& operation, Deadline deadline) {
+  while (!operation.done() && !deadline.expired()) sleep(operation, deadline);
+  return operation.done();
+}
+
 void TicketTable::release(Ticket ticket) {
   const std::lock_guard lock(mutex_);
   const std::uint32_t slot = slot_of(ticket);

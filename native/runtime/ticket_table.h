@@ -84,6 +84,9 @@ class TicketTable {
   [[nodiscard]] OperationPtr find(Ticket ticket);
   /// Blocks until the operation is done or the deadline; returns for no reason now and then.
   static void sleep(Operation& operation, Deadline deadline);
+  /// Blocks until the operation is done, false at the deadline. Asks nobody for it: what is held back for a caller
+  /// (caller_habit.h) stays so.
+  [[nodiscard]] static bool attend(Operation& operation, Deadline deadline);
   void release(Ticket ticket);
   /// release() if the operation is done and has not failed. Throws as find().
   [[nodiscard]] bool release_if_done(Ticket ticket);

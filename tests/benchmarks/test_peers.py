@@ -6,6 +6,7 @@ import pytest
 
 from ringtune.benchmarks import environments, peers
 from ringtune.benchmarks.environments import Setting, linked_benchmarks
+from ringtune.benchmarks.network import Host, Network
 from ringtune.benchmarks.peers import PEERS, PeerSpec, Selection, job_plans, select_peers
 from ringtune.errors import UsageError
 
@@ -68,6 +69,20 @@ def test_commands_of_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "mmap_threshold" in theirs.environ["GLIBC_TUNABLES"]
     assert theirs.environ["PYTHONPATH"] == "link"
     assert "OMPI_COMM_WORLD_RANK" not in theirs.environ
+
+
+def test_a_training_on_hosts_of_its_own_runs_a_rank_on_each() -> None:
+    wires = Network("10.0.0.1", [Host("left", "10.0.0.2"), Host("right", "10.0.0.3")])
+    setting = Setting(2, None, 1, Path("link"), wires)
+    ours, ddp, topk = job_plans(select_peers("ringtune-topk", "train"), "train", setting)
+    assert [plan.name for plan in (ours, ddp, topk)] == ["ringtune", "ringtune-ddp", "ringtune-topk"]
+    assert topk.host == "10.0.0.1"
+    first, second = topk.commands("10.0.0.1:9/x")
+    assert first[:5] == ["ip", "netns", "exec", "left", "env"]
+    assert second[3] == "right"
+    assert {"RINGTUNE_RANK=1", "RINGTUNE_SIZE=2", "RINGTUNE_INTERFACE_ADDRESS=10.0.0.3"} < set(second)
+    stores = {next(word for word in plan.commands("x")[0] if "STORE" in word) for plan in (ours, ddp, topk)}
+    assert len(stores) == 3, "two jobs at one store"
 
 
 def test_the_link_holds_these_benchmarks_alone() -> None:

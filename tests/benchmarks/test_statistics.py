@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from ringtune.benchmarks.statistics import (
     Interval,
     median_interval,
+    median_ratio_interval,
     paired_ratio_interval,
     quartiles,
     ratio_interval,
@@ -44,9 +47,16 @@ def test_paired_rounds_cancel_a_common_slow_spell() -> None:
     assert independent.high > 2.0
 
 
-def test_pairs_need_equal_lengths() -> None:
+@pytest.mark.parametrize("compare", [paired_ratio_interval, median_ratio_interval])
+def test_pairs_need_equal_lengths(compare: Callable[..., Interval]) -> None:
     with pytest.raises(ValueError, match="equal lengths, got 2 and 1"):
-        paired_ratio_interval([1.0, 2.0], [1.0])
+        compare([1.0, 2.0], [1.0])
+
+
+def test_each_round_is_a_comparison_of_its_own() -> None:
+    # The machine is ten times slower in two rounds: medians of each side come from different rounds, pairs do not.
+    assert median_ratio_interval([2.0, 20.0, 2.0, 20.0], [1.0, 10.0, 1.0, 10.0]) == Interval(2.0, 2.0, 2.0)
+    assert median_ratio_interval([3.0, 10.0, 2.0], [1.0, 10.0, 1.0]).median == 2.0
 
 
 def test_no_samples() -> None:

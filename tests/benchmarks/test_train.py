@@ -22,6 +22,7 @@ GPT = TrainingTask("gpt", 2, 32, sequence_length=8)
 SENDERS = {"alone": "alone", "ddp-gloo": "ddp-gloo"}
 # Seconds per step: two ranks of four images each.
 TIMES_S = {"ringtune": 0.5, "ringtune-ddp": 0.8, "alone": 0.4, "ddp-gloo": 1.0, "one": 0.25}
+UNDER_DDP_S = {"ringtune": 0.5, "ringtune-ddp": 0.8, "ringtune-hook": 1.0, "ddp-alone": 0.4}
 
 
 def record_of(task: TrainingTask = RESNET, **times_s: float) -> dict[str, object]:
@@ -57,6 +58,14 @@ def test_ratios_to_alone_and_to_one_process() -> None:
     }  # fmt: skip
     assert {name: ratio["median"] for name, ratio in case["efficiency"].items()} == {
         "ringtune": 0.5, "ringtune-ddp": 0.3125, "alone": 0.625, "ddp-gloo": 0.25,
+    }  # fmt: skip
+
+
+def test_what_runs_under_ddp_is_held_against_ddp_that_reduces_nothing() -> None:
+    case = case_of(record_of(**UNDER_DDP_S))
+    assert case["best_peer"] is None
+    assert {name: ratio["median"] for name, ratio in case["to_ddp_alone"].items()} == {
+        "ringtune": 0.8, "ringtune-ddp": 0.5, "ringtune-hook": 0.4,
     }  # fmt: skip
 
 

@@ -144,6 +144,25 @@ def ping_pong(count: int) -> float:
     return tensor.item()
 
 
+def guarded(late: bool) -> str:
+    """Come to a monitored barrier; with `late` rank 0 waits in vain and the others come when it has given up."""
+    if not late:
+        ringtune_distributed.monitored_barrier()
+        return "all came"
+    store: Any = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 0:
+        try:
+            ringtune_distributed.monitored_barrier(timeout=timedelta(seconds=0.2))
+            return "all came"
+        except RuntimeError as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            store.set("given up", "yes")
+    store.wait(["given up"])
+    ringtune_distributed.monitored_barrier()
+    return "late"
+
+
 def sub_groups() -> list[float]:
     rank, size = dist.get_rank(), dist.get_world_size()
     even = dist.new_group([r for r in range(size) if r % 2 == 0])

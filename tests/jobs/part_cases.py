@@ -105,6 +105,15 @@ def mixed(backend: str, store: str) -> str:
     return str(tensor.tolist())
 
 
+def every_bit(dtype: str, count: int, root: int) -> bool:
+    """Broadcast all patterns of bits, signs of zeros and what is no number among them; True if they arrived."""
+    bits = torch.arange(count * 8).mul(0x9E37_79B9_7F4A_7C15 >> 1).view(torch.uint8)
+    sent = (bits[:count] > 127) if dtype == "bool" else bits.view(getattr(torch, dtype))[:count].clone()
+    tensor = sent.clone() if dist.get_rank() == root else torch.zeros_like(sent)
+    dist.broadcast(tensor, src=root)
+    return torch.equal(tensor.view(torch.uint8), sent.view(torch.uint8))
+
+
 def beside_another_world(store: str) -> list[list[float]]:
     """Reduce in a world of Gloo's and in a group of ringtune's over the same ranks."""
     rank, size = int(os.environ["TEST_RANK"]), int(os.environ["TEST_SIZE"])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.jobs import group_cases, part_cases
-from tests.jobs.launching import Job
+from tests.jobs import group_cases, hook_cases, part_cases
+from tests.jobs.launching import STARVED_S, Job
 
 SIZES = [2, 3]
 PARTS = [
@@ -97,6 +99,24 @@ def test_collectives_with_a_root(root: int, size: int, group: Groups) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, scope="module")
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "bfloat16", "float32", "float64", "int64", "complex64"])
+@pytest.mark.parametrize("count", [1, 1000, 300_000])
+def test_a_broadcast_is_exact_to_the_bit(count: int, dtype: str, size: int, group: Groups) -> None:
+    assert group(size).run(part_cases.every_bit, dtype=dtype, count=count, root=1) == [True] * size
+
+
+@pytest.mark.parametrize("size", SIZES, scope="module")
+def test_monitored_barrier(size: int, group: Groups) -> None:
+    assert group(size).run(group_cases.guarded, late=False) == ["all came"] * size
+
+
+def test_a_monitored_barrier_says_that_somebody_did_not_come_and_the_group_goes_on(group: Groups) -> None:
+    first, second = group(2).run(group_cases.guarded, late=True)
+    assert (first, second) == ("Timeout: a collective was not done within 0.2 s", "late")
+    assert group(2).run(group_cases.guarded, late=False) == ["all came"] * 2
+
+
+@pytest.mark.parametrize("size", SIZES, scope="module")
 def test_collectives_of_everyone(size: int, group: Groups) -> None:
     for rank, found in enumerate(group(size).run(group_cases.everyone)):
         assert found["all_gather"] == [[[10 * r, 10 * r + 1], [10 * r + 2, 10 * r + 3]] for r in range(size)]
@@ -128,6 +148,37 @@ def test_reduce_scatter_of_tensors_of_different_sizes(size: int, group: Groups) 
 @pytest.mark.parametrize("size", SIZES, scope="module")
 def test_parts_without_elements(size: int, group: Groups) -> None:
     assert group(size).run(part_cases.nothing_at_all) == [[[0, 3], [0]]] * size
+
+
+@pytest.mark.parametrize("size", SIZES, scope="module")
+@pytest.mark.parametrize("how", ["none", "unused", *hook_cases.HOOKS])
+def test_hooks_of_ddp_learn_as_on_gloo(how: str, size: int, group: Groups) -> None:
+    for ours, theirs in group(size).run(hook_cases.beside_gloo, how=how, steps=12):
+        assert ours == pytest.approx(theirs, abs=1e-5)
+        assert len(set(ours)) == 12
+
+
+@pytest.mark.parametrize("size", SIZES, scope="module")
+@pytest.mark.parametrize("how", hook_cases.CHAINED)
+def test_hooks_that_start_more_when_the_first_is_done(how: str, size: int, group: Groups) -> None:
+    # On Gloo such hooks hang: its threads wait for one another.
+    found = group(size).run(hook_cases.chained, how=how, steps=12)
+    assert all(row == found[0] for row in found)
+    plain, _ = group(size).run(hook_cases.beside_gloo, how="none", steps=12)[0]
+    assert found[0] == pytest.approx(plain, abs=1e-5 if how == "twice" else 0.1)
+
+
+def test_ctrl_c_interrupts_backward_and_the_group_goes_on(group: Groups) -> None:
+    job = group(2)
+    job.start(hook_cases.interrupted_backward)
+    job.ranks[0].line_with("in backward")
+    time.sleep(0.2)
+    job.ranks[0].signal(signal.SIGINT)
+    sent_at = time.monotonic()
+    (came_at,), (other,) = job.collect()
+    assert 0 < came_at - sent_at < 0.5 + STARVED_S
+    assert other == 0.0
+    assert group(2).run(group_cases.all_reduce, dtype="float32", op="SUM", count=2, strided=False)
 
 
 def test_splits_that_disagree_are_named_and_the_group_goes_on(group: Groups) -> None:

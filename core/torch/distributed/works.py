@@ -11,8 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ringtune import native
 from ringtune.errors import RingtuneError, Timeout
 from ringtune.session import Session
+from ringtune.torch.distributed.promises import Promise, passes
 
 _SLICE_NS = 100_000_000
 
@@ -26,6 +28,9 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
         outputs: Tensors that hold the result.
         finish: Called once when all tickets are done; moves results to where they belong.
         keep: Buffers the runtime reads or writes.
+
+    Attributes:
+        comes_after_backward: The end of a backward pass settles it, if nobody does before.
     """
 
     def __init__(
@@ -46,6 +51,8 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
         self._done = False
         self._failure: BaseException | None = None
         self._future: Any = None
+        self._resolved = False
+        self.comes_after_backward = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the result is there.
@@ -78,15 +85,41 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
         return self._outputs
 
     def get_future(self) -> Any:
-        """Return a future of the result; completed by a thread of this module, so that nobody need wait here."""
+        """Return a future of the result; completed without anybody waiting here.
+
+        Within a backward pass its end completes it, on the thread that called ``backward``, where DDP waits for its
+        futures next.
+        """
         with self._lock:
-            if self._future is None:
-                self._future = torch.futures.Future()
-                if self._done:
-                    self._resolve()
-                else:
-                    _completer.add(self)
+            if self._future is not None:
+                return self._future
+            self.comes_after_backward = passes.add(self._complete)
+            self._future = Promise(self._complete, self.comes_after_backward)
+            done = self._done
+        if done:
+            self._resolve()
+        else:
+            _completer.add(self)
         return self._future
+
+    def _complete(self) -> None:
+        """Settle on this thread, and let callbacks of the future go on."""
+        try:
+            self.wait()
+        finally:
+            if self._done:
+                self._resolve()
+                self._future.go_on()
+
+    def attend(self) -> None:
+        """Wait until the operation is done or has failed, without asking for it: it may be held back for a caller."""
+        for ticket in self._tickets:
+            try:
+                with native.translated():
+                    while not self._done and not self._session.runtime.attend(ticket, _SLICE_NS):  # type: ignore[union-attr]
+                        pass
+            except RingtuneError:  # settled and released meanwhile
+                return
 
     def _ready(self) -> bool:
         session = self._session
@@ -109,8 +142,9 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
                         self._session.release(ticket)
                 self._keep = self._finish = None
                 self._done = True
-                if self._future is not None:
-                    self._resolve()
+        # Without the lock: callbacks of the future may start and wait for other works.
+        if self._future is not None:
+            self._resolve()
 
     def _wait_tickets(self, limit_s: float | None) -> bool:
         if self._session is None:
@@ -122,13 +156,16 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
                 elif not self._session.wait_for(ticket, int(limit_s * 1e9)):
                     return False
             except RingtuneError as error:
-                if self._done:  # another thread has settled it and released the ticket meanwhile
-                    return True
-                self._failure = self._failure or error
+                with self._lock:
+                    if self._done:  # another thread has settled it and released the ticket meanwhile
+                        return True
+                    self._failure = self._failure or error
         return True
 
     def _resolve(self) -> None:
-        if self._future.done():
+        with self._lock:
+            resolved, self._resolved = self._resolved, True
+        if resolved:
             return
         if self._failure is not None:
             self._future.set_exception(self._failure)
@@ -154,6 +191,8 @@ class _Completer:
         while True:
             work = self._works.get()
             try:
+                if work.comes_after_backward:
+                    work.attend()
                 work.wait()
             except BaseException as error:
                 # The future carries the failure to whoever waits for it.
@@ -173,6 +212,11 @@ class Several(Work):
 
     def _ready(self) -> bool:
         return all(work.is_completed() for work in self._works)
+
+    def attend(self) -> None:
+        """Wait until all are done or have failed, without asking for them."""
+        for work in self._works:
+            work.attend()
 
     def _wait_tickets(self, limit_s: float | None) -> bool:
         for work in self._works:
@@ -200,6 +244,11 @@ class Delivery(Work):
         else:
             self._session, self._tickets = session, [ticket]
         self._known.set()
+
+    def attend(self) -> None:
+        """Wait until it is done or has failed, without asking for it."""
+        self._known.wait()
+        super().attend()
 
     def _ready(self) -> bool:
         return self._known.is_set() and super()._ready()

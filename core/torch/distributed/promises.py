@@ -1,0 +1,106 @@
+"""Futures of works, and what happens at the end of a backward pass."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from ringtune.errors import RingtuneError
+
+_PASSES_KEPT = 8  # backward passes run within one another
+
+_Future: Any = torch.futures.Future
+
+
+class Promise(_Future):  # type: ignore[misc]
+    """A future whose `wait` helps the runtime, on the thread that waits.
+
+    One that a backward pass has started keeps callbacks back until the pass is over, or somebody waits: they may start
+    further collectives, as PowerSGD's do, and those must come in the same order on all ranks, however fast each is.
+
+    Args:
+        complete: Makes sure that the future has its result, and runs the callbacks that were kept back.
+        keeps: Whether callbacks are kept back.
+    """
+
+    def __init__(self, complete: Callable[[], None], keeps: bool) -> None:
+        super().__init__()
+        self._complete = complete
+        self._keeps = keeps
+        self._kept: list[Callable[[], None]] = []
+
+    def wait(self) -> Any:
+        """Return the result; raises what the operation raised."""
+        self._complete()
+        return super().wait()
+
+    def then(self, callback: Callable[[Any], Any]) -> Any:
+        """Return the future of what the callback returns when it is called with this one."""
+        if not self._keeps:
+            return super().then(callback)
+        child = Promise(self._complete, True)
+
+        def answer() -> None:
+            try:
+                child.set_result(callback(self))
+            except Exception as error:
+                child.set_exception(error)
+            child.go_on()
+
+        self._kept.append(answer)
+        return child
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call back with this future when it is done."""
+        if self._keeps:
+            self._kept.append(lambda: callback(self))
+        else:
+            super().add_done_callback(callback)
+
+    def go_on(self) -> None:
+        """It is done, and so is the time to keep callbacks back."""
+        self._keeps = False
+        while self._kept:
+            self._kept.pop(0)()
+
+
+class _Passes(threading.local):
+    """What the backward passes that run on this thread have started, to be completed at their end.
+
+    torch gives no sign when DDP waits for a future, and the runtime leaves an exchange to whoever waits where no core
+    is free for it (native/README, *No core to spare*): the end of backward is where DDP waits.
+    """
+
+    def __init__(self) -> None:
+        self._started: dict[int, list[Callable[[], None]]] = {}
+        self._ending = False
+
+    def add(self, complete: Callable[[], None]) -> bool:
+        """Complete something at the end of the pass that runs now; False outside of one."""
+        task = torch._C._current_graph_task_id()
+        if task == -1 or self._ending:
+            return False
+        if task not in self._started:
+            if len(self._started) == _PASSES_KEPT:  # a pass that ends by an error never comes to its end
+                del self._started[next(iter(self._started))]
+            self._started[task] = []
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: self._ended(task))
+        self._started[task].append(complete)
+        return True
+
+    def _ended(self, task: int) -> None:
+        self._ending = True
+        try:
+            for complete in self._started.pop(task, []):
+                with suppress(RingtuneError):  # the future carries it
+                    complete()
+        finally:
+            self._ending = False
+
+
+passes = _Passes()
