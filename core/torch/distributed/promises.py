@@ -63,6 +63,8 @@ class Promise(_Future):  # type: ignore[misc]
 
     def go_on(self) -> None:
         """It is done, and so is the time to keep callbacks back."""
+        with suppress(Exception):  # which its own callbacks look at
+            super().wait()  # another thread may have the result in hand, and not given it yet
         self._keeps = False
         while self._kept:
             self._kept.pop(0)()
