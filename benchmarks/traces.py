@@ -7,7 +7,6 @@ prints is compared with what was put in: a quick wrong answer ends the benchmark
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -192,20 +191,28 @@ def _run(case: Case, job: GeneratedJob, places: tuple[list[Path], Path]) -> Meas
     return Measured(case.name, case.traces * sum(map(len, job.spans.values())), seconds, peak, shown)
 
 
+_MEASURED = """
+import sys
+from pathlib import Path
+from ringtune.cli import main
+from ringtune.meters.memory import peak_bytes
+code = main(sys.argv[2:])
+Path(sys.argv[1]).write_text(str(peak_bytes()))
+sys.exit(code)
+"""
+
+
 def _measured(words: Sequence[str], output: Path) -> tuple[float, int, bytes]:
     """Seconds, most memory held, and what was printed."""
-    command = [sys.executable, "-m", "ringtune.cli", "timeline", *words]
-    with open(output, "w+b") as printed:
-        begun = time.perf_counter()
-        process = subprocess.Popen(command, stdout=printed)
-        # Not `wait`: only this says what the one process cost.
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - begun
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode != 0:
-            raise RingtuneError(f"ringtune timeline {words[0]} failed with exit code {process.returncode}")
-        printed.seek(0)
-        return seconds, usage.ru_maxrss * 1024, printed.read()
+    peak = output.with_suffix(".peak")
+    command = [sys.executable, "-c", _MEASURED, str(peak), "timeline", *words]
+    begun = time.perf_counter()
+    with open(output, "wb") as printed:
+        done = subprocess.run(command, stdout=printed, check=False)
+    seconds = time.perf_counter() - begun
+    if done.returncode != 0:
+        raise RingtuneError(f"ringtune timeline {words[0]} failed with exit code {done.returncode}")
+    return seconds, int(peak.read_text()), output.read_bytes()
 
 
 def _table(measured: Sequence[Measured]) -> Table:

@@ -7,13 +7,13 @@ is exact, also where samples between them are missing.
 from __future__ import annotations
 
 import os
-import resource
 import time
 from dataclasses import dataclass
 
 import psutil
 
 from ringtune.meters.gpus import Gpus, GpuSample
+from ringtune.meters.memory import peak_bytes
 
 _LOOPBACK = "lo"
 
@@ -84,7 +84,7 @@ class Machine:
             pid=self._process.pid,
             cpu_ns=time.process_time_ns(),
             rss_bytes=self._process.memory_info().rss,
-            rss_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            rss_peak_bytes=peak_bytes(),
             machine_cores=self._cores,
             machine_cpu_ns=round((cpu.user + cpu.nice + cpu.system + cpu.irq + cpu.softirq) * 1e9),
             machine_memory_bytes=memory.total,
