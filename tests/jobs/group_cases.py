@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import ringtune.torch as hvd
 import ringtune.torch.distributed as ringtune_distributed
 from ringtune import session
-from tests.jobs.training import make_network
+from tests.jobs.training import joined_losses, make_network
 
 ranks = range
 
@@ -195,9 +195,7 @@ def wrong(what: str) -> str:
 
 def train(kind: str, backend: str, store: str, steps: int) -> list[float]:
     """Train on this rank's half of each batch and return the joined losses."""
-    open_group(backend, store)
-    rank, size = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(3)
+    _, size = open_group(backend, store)
     model: Any = make_network()
     if kind == "fsdp":
         from torch.distributed.device_mesh import init_device_mesh
@@ -221,16 +219,6 @@ def train(kind: str, backend: str, store: str, steps: int) -> list[float]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     if kind == "hvd":
         optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
-    generator = torch.Generator().manual_seed(11)
-    losses = []
-    for _ in range(steps):
-        data, labels = torch.randn(24, 20, generator=generator), torch.randint(0, 3, (24,), generator=generator)
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(data[rank::size]), labels[rank::size])
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        shared = loss.detach().clone()
-        dist.all_reduce(shared)
-        losses.append(shared.item() / size)
+    losses = joined_losses(model, optimizer, steps)
     close_group()
     return losses

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.jobs.training import make_network
+from tests.jobs.training import joined_losses, make_network
 
 _gloo: list[Any] = []
 
@@ -93,24 +93,11 @@ def interrupted_backward() -> float:
 
 
 def _losses(group: Any, how: str, steps: int) -> list[float]:
-    rank, size = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(3)
-    model = DistributedDataParallel(make_network(), process_group=group, bucket_cap_mb=0.004)
+    unused = how == "unused"
+    network = make_network()
+    model = DistributedDataParallel(network, process_group=group, bucket_cap_mb=0.004, find_unused_parameters=unused)
     if how == "powersgd":
         model.register_comm_hook(*power_sgd(group))
-    elif how == "unused":
-        model = DistributedDataParallel(make_network(), process_group=group, find_unused_parameters=True)
-    elif how != "none":
+    elif how not in ("none", "unused"):
         model.register_comm_hook(group, {**HOOKS, "twice": twice}[how])
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    generator = torch.Generator().manual_seed(11)
-    losses = []
-    for _ in range(steps):
-        data, labels = torch.randn(24, 20, generator=generator), torch.randint(0, 3, (24,), generator=generator)
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(data[rank::size]), labels[rank::size])
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        dist.all_reduce(shared := loss.detach().clone(), group=group)
-        losses.append(shared.item() / size)
-    return losses
+    return joined_losses(model, torch.optim.SGD(model.parameters(), lr=0.05), steps, group)

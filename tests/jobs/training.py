@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 import ringtune.torch as hvd
 from ringtune import session
@@ -20,6 +21,23 @@ def make_network() -> torch.nn.Module:
     return torch.nn.Sequential(
         torch.nn.Linear(20, 50), torch.nn.ReLU(), torch.nn.Linear(50, 50), torch.nn.Tanh(), torch.nn.Linear(50, 3)
     )
+
+
+def joined_losses(model: Any, optimizer: Any, steps: int, group: Any = None) -> list[float]:
+    """Train on this rank's share of batches, the same in every call; return the losses of all ranks together."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    generator = torch.Generator().manual_seed(11)
+    losses = []
+    for _ in range(steps):
+        data, labels = torch.randn(24, 20, generator=generator), torch.randint(0, 3, (24,), generator=generator)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(data[rank::size]), labels[rank::size])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        shared = loss.detach().clone()
+        dist.all_reduce(shared, group=group)
+        losses.append(shared.item() / size)
+    return losses
 
 
 def train(options: dict[str, Any]) -> tuple[list[str], list[torch.Tensor]]:
