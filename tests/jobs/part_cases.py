@@ -92,17 +92,44 @@ CASES = {
 }
 
 
-def mixed(backend: str, store: str) -> str:
-    """Open the world with several backends and return what was said, or a sum."""
+def refused(backend: str, store: str) -> str:
+    """Ask for a world with several backends and return what was said."""
     rank, size = int(os.environ["TEST_RANK"]), int(os.environ["TEST_SIZE"])
     try:
         dist.init_process_group(backend, store=dist.FileStore(store, size), rank=rank, world_size=size)
     except RuntimeError as error:
         return str(error)
-    tensor = torch.ones(2)
-    dist.all_reduce(tensor)
+    return "nothing"
+
+
+def mixed(backend: str, elsewhere: str, store: str) -> dict[str, Any]:
+    """Use a world and a group of its own that have another backend for another device, which does nothing."""
+    import torch.testing._internal.distributed.fake_pg  # torch's backend "fake" registers itself
+
+    rank, size = int(os.environ["TEST_RANK"]), int(os.environ["TEST_SIZE"])
+    dist.init_process_group(backend, store=dist.FileStore(store, size), rank=rank, world_size=size)
+    found: dict[str, Any] = {"devices": [str(device) for device in dist.group.WORLD._device_types]}  # type: ignore[union-attr]
+    group = dist.new_group(list(range(size)), backend=backend)
+    _gloo.extend((dist.group.WORLD, group))  # they may have one of Gloo's (see group_cases)
+    for name, where in (("world", None), ("group", group)):
+        tensor = mine(3)
+        dist.all_reduce(tensor, group=where)
+        objects: list[Any] = [None] * size
+        dist.all_gather_object(objects, rank, group=where)
+        found[name] = [tensor.tolist(), objects]
+    if elsewhere:
+        there, parts = torch.ones(2, device=elsewhere), torch.ones(2 * size, device=elsewhere)
+        pieces = list(parts.chunk(size))
+        work: Any = dist.all_reduce(there, async_op=True)
+        dist.gather(there, pieces if rank == 0 else None)
+        dist.all_gather(pieces, there)
+        dist.reduce_scatter(there, pieces, group=group)
+        dist.broadcast(there, 0, group=group)
+        found["elsewhere"] = [type(work).__name__, work.wait()]
+    dist.destroy_process_group(group)
+    dist.barrier()
     dist.destroy_process_group()
-    return str(tensor.tolist())
+    return found
 
 
 def every_bit(dtype: str, count: int, root: int) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.jobs import group_cases, hook_cases, part_cases
 from tests.jobs.launching import STARVED_S, Job
@@ -251,18 +252,36 @@ def test_losses_of_the_distributed_optimizer_equal_ddp_s_on_gloo(size: int, tmp_
     assert len(set(ours)) == 50
 
 
-@pytest.mark.parametrize("backend", ["cpu:ringtune,cuda:gloo", "cpu:gloo,cuda:ringtune", "cuda:gloo,cpu:ringtune"])
-def test_a_mixed_group_is_refused_in_words(backend: str, tmp_path: Path) -> None:
-    with Job(2, tmp_path, environ(2)) as job:
-        for said in job.run(part_cases.mixed, backend=backend, store=str(tmp_path / "store")):
-            assert f"a group with backends {backend}: " in said
-            assert 'dist.new_group(backend="ringtune")' in said
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("backend", "elsewhere"), [("cpu:ringtune", ""), ("cpu:ringtune,cuda:gloo", ""), ("cpu:ringtune,meta:fake", "meta")]
+)
+def test_each_device_has_its_backend(backend: str, elsewhere: str, size: int, tmp_path: Path) -> None:
+    with Job(size, tmp_path, environ(size)) as job:
+        found = job.run(part_cases.mixed, backend=backend, elsewhere=elsewhere, store=str(tmp_path / "store"))
+    devices = [pair.split(":")[0] for pair in backend.split(",")]
+    work = {"elsewhere": ["FakeWork", True]} if elsewhere else {}
+    sums = [reduced(size, 3, "SUM"), list(range(size))]
+    assert found == [{"devices": devices, "world": sums, "group": sums, **work}] * size
 
 
-def test_a_group_for_the_cpu_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        ("cpu:gloo,cuda:ringtune", "ringtune reduces tensors of the CPU, write cpu:ringtune"),
+        ("cuda:gloo,cpu:ringtune", "name ringtune first, as cpu:ringtune,cuda:gloo"),
+        pytest.param(
+            "cpu:ringtune,cuda:nccl",
+            "NCCL",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="torch can make this group here"),
+        ),
+    ],
+)
+def test_a_mixed_group_that_cannot_be_is_refused_in_words(backend: str, words: str, tmp_path: Path) -> None:
     with Job(2, tmp_path, environ(2)) as job:
-        found = job.run(part_cases.mixed, backend="cpu:ringtune", store=str(tmp_path / "store"))
-    assert found == ["[2.0, 2.0]"] * 2
+        assert all(
+            words in said for said in job.run(part_cases.refused, backend=backend, store=str(tmp_path / "store"))
+        )
 
 
 def test_a_group_in_a_world_of_another_backend(tmp_path: Path) -> None:

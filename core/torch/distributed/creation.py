@@ -8,9 +8,11 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ringtune.errors import InvalidArgument, NotSupported
+from ringtune.errors import InvalidArgument
+from ringtune.session import Session
 from ringtune.torch.distributed.group import WORLD, ProcessGroupRingtune
 from ringtune.torch.distributed.members import Meeting, open_group, open_world
+from ringtune.torch.distributed.mixed import ProcessGroupMixed, open_beside, others_of
 
 _DEFAULT_TIMEOUT = timedelta(seconds=300)
 
@@ -25,40 +27,38 @@ def create_group(options: Any, backend_options: Any = None) -> ProcessGroupRingt
         backend_options: None: ringtune reads its settings from the environment.
 
     Raises:
-        NotSupported: The group has another backend for another device, or ringtune for another than the CPU.
+        NotSupported: ringtune is asked to serve another device than the CPU.
+        RuntimeError: torch cannot make the backend of another device.
     """
-    _refuse_mixture(sys._getframe(1).f_locals.get("backend_config"))
     timeout = options.timeout or _DEFAULT_TIMEOUT
+    others = others_of(_backends_asked_for(sys._getframe(1).f_locals.get("backend_config")))
+    beside = open_beside(options, others, timeout) if others else None
+    session, meeting, name = _open(options, timeout)
+    if beside is None:
+        return ProcessGroupRingtune(session, meeting, name, timeout)
+    return ProcessGroupMixed(beside, session, meeting, name, timeout)
+
+
+def _open(options: Any, timeout: timedelta) -> tuple[Session, Meeting, str]:
+    """Open the session of a group; return it with the meeting and the name that it has here."""
     if not dist.is_initialized():
         session, meeting = open_world(options.store, options.group_rank, options.group_size, timeout)
         _meetings[:] = [meeting]
-        return ProcessGroupRingtune(session, meeting, WORLD, timeout)
+        return session, meeting, WORLD
     if not _meetings:  # the world has another backend: this group brings its own meeting
-        session, meeting = open_world(options.store, options.group_rank, options.group_size, timeout)
-        return ProcessGroupRingtune(session, meeting, WORLD, timeout)
+        return *open_world(options.store, options.group_rank, options.group_size, timeout), WORLD
     name = f"group.{options.group_id}"
-    session = open_group(_meetings[0], name, options.group_rank, options.group_size)
-    return ProcessGroupRingtune(session, _meetings[0], name, timeout)
+    return open_group(_meetings[0], name, options.group_rank, options.group_size), _meetings[0], name
 
 
-def _refuse_mixture(config: Any) -> None:
-    """Refuse a group such as ``cpu:ringtune,cuda:nccl``.
-
-    torch takes a backend that is written in Python for the whole group and forgets all others in silence (its `Backend`
-    has no constructor for Python), and tells a backend's maker nothing of them: its own variable is looked at.
+def _backends_asked_for(config: Any) -> dict[str, str]:
+    """Return a group's backend by device, as ``cpu:ringtune,cuda:nccl`` says.
 
     Args:
-        config: torch's ``BackendConfig`` of the group, None where torch keeps it elsewhere.
+        config: torch's ``BackendConfig`` of the group, which it does not hand to a backend's maker: its own variable
+            is looked at. None where torch keeps it elsewhere.
     """
-    devices = dict(config.get_device_backend_map()) if hasattr(config, "get_device_backend_map") else {}
-    others = sorted(device for device in devices if device != "cpu")
-    if others:
-        asked = ",".join(f"{device}:{backend}" for device, backend in devices.items())
-        raise NotSupported(
-            f"a group with backends {asked}: torch would give the whole group to ringtune, which takes tensors of the "
-            f"CPU, and drop the backend of {', '.join(others)}. Open the world with that backend alone and a group of "
-            'its own for CPU tensors: dist.new_group(backend="ringtune")'
-        )
+    return dict(config.get_device_backend_map()) if hasattr(config, "get_device_backend_map") else {}
 
 
 def monitored_barrier(group: dist.ProcessGroup | None = None, timeout: timedelta | None = None) -> None:

@@ -1,0 +1,138 @@
+"""Groups such as ``cpu:ringtune,cuda:nccl``: ringtune for tensors of the CPU, torch's own backends for the others.
+
+torch takes a process group that is written in Python for the whole group and makes no other backend then. So ringtune
+has torch make them, as a group beside its own, and hands them what lies elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ringtune.errors import NotSupported
+from ringtune.session import Session
+from ringtune.torch.distributed.group import WORLD, ProcessGroupRingtune
+from ringtune.torch.distributed.members import Meeting
+
+_c10d: Any = dist.distributed_c10d
+
+
+def others_of(backends: Mapping[str, str]) -> dict[str, str]:
+    """Return the backends of a group for other devices than the CPU.
+
+    Args:
+        backends: Backend by device, in the order in which the group was asked for.
+
+    Raises:
+        NotSupported: ringtune is to serve another device, or is not the first: torch has made other backends then,
+            which it forgets.
+    """
+    others = {device: backend for device, backend in backends.items() if device != "cpu"}
+    asked = ",".join(f"{device}:{backend}" for device, backend in backends.items())
+    if "ringtune" in others.values():
+        raise NotSupported(f"a group with backends {asked}: ringtune reduces tensors of the CPU, write cpu:ringtune")
+    if others and next(iter(backends)) != "cpu":
+        first = ",".join(["cpu:ringtune", *(f"{device}:{backend}" for device, backend in others.items())])
+        raise NotSupported(f"a group with backends {asked}: name ringtune first, as {first}")
+    return others
+
+
+def open_beside(options: Any, others: Mapping[str, str], timeout: timedelta) -> Any:
+    """Have torch make the backends of the other devices, as a group of the same ranks.
+
+    Args:
+        options: torch's ``DistributedBackendOptions``.
+        others: Backend by device.
+        timeout: How long an operation may take.
+
+    Raises:
+        RuntimeError: torch cannot make one of them here, and says why.
+    """
+    backends = ",".join(f"{device}:{backend}" for device, backend in others.items())
+    ranks = list(options.global_ranks_in_group)
+    name = f"{options.group_id}/beside"
+    group, _ = _c10d._new_process_group_helper(
+        options.group_size, options.group_rank, ranks, backends, options.store, name, timeout=timeout
+    )
+    # torch sets it for NCCL alone, and warns of its lack.
+    group._set_default_backend(_c10d.Backend.backend_type_map[next(iter(others.values()))])
+    _c10d._world.pg_group_ranks[group] = {rank: place for place, rank in enumerate(ranks or range(options.group_size))}
+    return group
+
+
+class ProcessGroupMixed(ProcessGroupRingtune):
+    """A group that gives tensors which are not the CPU's to a group of torch's beside it.
+
+    Args:
+        beside: torch's group of the same ranks with the backends of the other devices.
+        session: As in `ProcessGroupRingtune`, like all that follow.
+        meeting: Where its ranks meet, for sends.
+        name: Name of the group.
+        timeout: How long an operation may take.
+    """
+
+    def __init__(self, beside: Any, session: Session, meeting: Meeting, name: str, timeout: timedelta) -> None:
+        super().__init__(session, meeting, name, timeout)
+        self._beside = beside
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu"), *self._beside._device_types]
+
+    def barrier(self, opts: Any = None) -> Any:
+        """Wait until all ranks have come here; with a device, until what runs there has."""
+        device = getattr(opts, "device", None)
+        return super().barrier(opts) if device is None or device.type == "cpu" else self._beside.barrier(opts)
+
+    def shutdown(self) -> None:
+        """Leave the group; of the world's, torch itself leaves the one beside."""
+        super().shutdown()
+        if self._name != WORLD and self._beside in _c10d._world.pg_map:
+            dist.destroy_process_group(self._beside)
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self._beside._get_backend(device)
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._beside._start_coalescing(device)
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        return self._beside._end_coalescing(device)
+
+
+def _first_tensor(arguments: Any) -> torch.Tensor | None:
+    """Return the first tensor in lists of tensors, which may be empty where this rank gives or takes nothing."""
+    for one in arguments:
+        found = one if isinstance(one, torch.Tensor) else _first_tensor(one) if isinstance(one, list | tuple) else None
+        if found is not None:
+            return found
+    return None
+
+
+def _by_device(name: str) -> Callable[..., Any]:
+    """Return the operation that goes to where its tensors lie."""
+    ours = getattr(ProcessGroupRingtune, name)
+
+    def operate(self: ProcessGroupMixed, *arguments: Any, **options: Any) -> Any:
+        tensor = _first_tensor((*arguments, *options.values()))
+        if tensor is None or tensor.device.type == "cpu":
+            return ours(self, *arguments, **options)
+        return getattr(self._beside, name)(*arguments, **options)
+
+    operate.__name__ = operate.__qualname__ = name
+    operate.__doc__ = ours.__doc__
+    return operate
+
+
+for _name in (
+    *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "allgather", "gather", "scatter", "alltoall"),
+    *("all_gather_single", "all_gather_single_coalesced", "all_to_all_single", "reduce_scatter"),
+    *("reduce_scatter_single", "reduce_scatter_single_coalesced", "send", "recv", "recv_anysource"),
+    *("_allgather_base", "allgather_into_tensor_coalesced", "_reduce_scatter_base"),
+    *("reduce_scatter_tensor_coalesced", "alltoall_base"),
+):
+    setattr(ProcessGroupMixed, _name, _by_device(_name))
