@@ -26,6 +26,7 @@ from ringtune.dashboard.data.steps import StepReader, Steps
 from ringtune.dashboard.data.system import SampleReader, System
 from ringtune.dashboard.data.timeline import TimelineIndex
 from ringtune.dashboard.data.timeline_live import LiveTimeline, NotFollowed
+from ringtune.dashboard.data.timeline_past import Reading
 from ringtune.dashboard.data.timeline_prepare import Preparations, Preparing
 from ringtune.dashboard.data.tuning import TuningHistory
 from ringtune.dashboard.data.whatif import Baseline
@@ -37,7 +38,7 @@ T = TypeVar("T")
 
 SLOW_MS = 6000
 """Figures of a running job are drawn again at most this often."""
-DRAWING_REST = 300
+DRAWING_REST = 600
 """And after this many times the CPU time that drawing them took: a page must not cost the job's machine a per cent."""
 REST = 100
 """A growing timeline is read again after this many times the time that reading it took: one per cent of a core."""
@@ -139,10 +140,15 @@ class Context:
         found: LiveTimeline = self._live.get(run.path, None, lambda: LiveTimeline(run.path))
         return found
 
-    def reading(self, run: RunInfo) -> Preparing | None:
-        """Return how far the reading of a live timeline is whose begin can be drawn already; None when all is read."""
+    def reading(self, run: RunInfo) -> Reading | None:
+        """Return how far the reading of a live timeline is, of which the newest is drawn; None when all is read."""
         live = self._followed(run)
         return live.reading if live else None
+
+    def hurry(self, run: RunInfo) -> None:
+        """Read what is missing of a live timeline as quickly as it goes."""
+        if live := self._followed(run):
+            live.hurry()
 
     def analysis(self, run: RunInfo) -> Analysis | Preparing:
         """Return the analyses of a run's timeline, as `timeline` returns the timeline.

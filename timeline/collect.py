@@ -10,6 +10,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 from ringtune.timeline.columns import SpanBuilder, nanoseconds, number
@@ -24,6 +25,8 @@ _INSTANT_PHASES = frozenset("iIRn")
 _IGNORED_PHASES = frozenset("stfCNODPcvVSTF(),")
 """Flow arrows, counters of other tools, samples, clock syncs: they carry no span."""
 
+
+_COUNTER = Stage.COUNTER.label
 
 _BITS = re.compile(r"(?:8|16|32|64|bool)$")
 _SHAPE = re.compile(r"\[(?:\d{1,12}(?:, ?\d{1,12})*)?\]")
@@ -75,10 +78,10 @@ class Collector:
                 self._other(event, pairs)
             except (TypeError, ValueError, KeyError, AttributeError):
                 self.skipped += 1
-        groups = [event for event in complete if GroupReader.is_group(event)]
-        if groups:
-            complete = [event for event in complete if not GroupReader.is_group(event)]
-            self._groups.add(groups)
+        batches = [GroupReader.is_group(event) for event in complete]
+        if any(batches):
+            self._groups.add(list(compress(complete, batches)))
+            complete = [event for event, one in zip(complete, batches, strict=True) if not one]
         if self.horovod:
             complete = [event for event in complete if not self._arrival(event)]
         self.spans.add(complete)
@@ -104,7 +107,7 @@ class Collector:
             self._instant(event, pairs)
         elif phase == "M":
             self._metadata(event)
-        elif phase == "C" and event.get("cat") == Stage.COUNTER.label:
+        elif phase == "C" and event.get("cat") == _COUNTER:
             pairs.append((_counted(event), event["ts"]))
         elif phase not in _IGNORED_PHASES:
             raise ValueError(phase)

@@ -2,14 +2,19 @@
 
 A part is a JSON array at any moment: the recorder writes new events over the array's end. Whoever reads meanwhile may
 find an event that is only half there; it is left for the next time.
+
+Where there is too much to read it all at once, `PartFollower.skip` goes on near the end, and what is left out becomes a
+*hole* that `PartFollower.fill` reads later. What events behind a hole need of it (lists of tensors, samples of the
+clock) is looked up at once.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ringtune.errors import TraceIoError
 from ringtune.timeline.collect import Collector
@@ -17,19 +22,39 @@ from ringtune.timeline.columns import SpanBuilder
 from ringtune.timeline.reader import part_info
 from ringtune.timeline.spans import Instant, PartInfo, SpanTable
 from ringtune.timeline.stream import SPACE, parse_inside
+from ringtune.timeline.vocabulary import CLOCK, TENSORS_EVENT
 
 BLOCK_BYTES = 4 << 20
 """Most that is taken over in one go."""
 
+_NEEDED = tuple(f'{{"name":"{name}"'.encode() for name in (TENSORS_EVENT, CLOCK))
+"""How events begin without which those behind them say less."""
+
+
+@dataclass
+class Hole:
+    """Bytes of a file that were left out, between two events; ``begin`` grows as they are read."""
+
+    begin: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        """How many bytes there are still."""
+        return self.end - self.begin
+
 
 class PartFollower:
-    """Reads one file of a rank's part, again and again, each event once.
+    """Reads one file of a rank's part, again and again, each event once; counters are left out.
 
     Args:
         path: The file, not packed.
         spans: Takes the spans of this and other files, whose names then share their codes.
         opened: Opens the file for reading and returns its descriptor, which is closed here.
 
+    Attributes:
+        holes: What was left out and not read since, in the order of the file.
+        ended: The last `follow` reached the end of the file.
     """
 
     def __init__(self, path: Path, spans: SpanBuilder, opened: Callable[[Path], int]) -> None:
@@ -39,6 +64,8 @@ class PartFollower:
         self._spans = spans
         self._offset = 0
         self._inode: int | None = None
+        self.holes: list[Hole] = []
+        self.ended = True
 
     @property
     def instants(self) -> tuple[Instant, ...]:
@@ -47,33 +74,86 @@ class PartFollower:
 
     @property
     def offset(self) -> int:
-        """Bytes that were read for good."""
+        """Where reading goes on; what lies before was read, but for the holes."""
         return self._offset
 
-    def follow(self) -> SpanTable | None:
-        """Read at most `BLOCK_BYTES` of what is new and return its spans; None when nothing whole has come.
+    @property
+    def read_bytes(self) -> int:
+        """Bytes that were read for good."""
+        return self._offset - sum(hole.length for hole in self.holes)
+
+    def follow(self, limit_bytes: int | None = None) -> SpanTable | None:
+        """Read at most so much (by default `BLOCK_BYTES`) of what is new; None when nothing whole has come.
 
         Raises:
             TraceIoError: The file is another one than before or shorter, so that what was read of it is void; or what
                 follows is no event.
             OSError: It cannot be read.
         """
-        with os.fdopen(self._opened(self.path), "rb") as file:
-            status = os.fstat(file.fileno())
-            if self._inode not in (None, status.st_ino) or status.st_size < self._offset:
-                raise TraceIoError(f"{self.path}: was replaced while it was followed; read it from its start")
-            self._inode = status.st_ino
+        limit = limit_bytes or BLOCK_BYTES
+        with self._open() as file:
             file.seek(self._offset)
-            block = file.read(BLOCK_BYTES)
+            block = file.read(limit)
+        self.ended = len(block) < limit
         found = _whole(block.removeprefix(b"[") if self._offset == 0 else block)
         if found is None:
-            if len(block) == BLOCK_BYTES:
+            if len(block) >= BLOCK_BYTES:
                 raise TraceIoError(f"{self.path}: cannot be followed: what comes after byte {self._offset} is no event")
             return None
         events, rest = found
         self._offset += len(block) - rest
-        self._collector.add(events)
+        self._collector.add(_without_counters(events))
         return self._spans.take()
+
+    def skip(self, keep_bytes: int) -> None:
+        """Go on with the first event within the last so many bytes; what lies before it becomes a hole.
+
+        Looks through what it leaves out for what later events need; nothing happens where nothing is left out.
+
+        Raises:
+            TraceIoError: See `follow`.
+            OSError: It cannot be read.
+        """
+        with self._open() as file:
+            start = os.fstat(file.fileno()).st_size - keep_bytes
+            if start <= self._offset:
+                return
+            file.seek(start)
+            at = file.read(keep_bytes).find(b"\n{")
+            if at < 0:
+                return
+            hole = Hole(self._offset, start + at + 1)
+            self._collector.add(_needed(file, hole))
+        self.holes.append(hole)
+        self._offset = hole.end
+
+    def fill(self, limit_bytes: int) -> SpanTable | None:
+        """Read at most so much of the first hole and return its spans; None where there is no hole.
+
+        Raises:
+            TraceIoError: See `follow`.
+            OSError: It cannot be read.
+        """
+        if not self.holes:
+            return None
+        hole = self.holes[0]
+        with self._open() as file:
+            events, read = _within(file, hole, limit_bytes)
+        hole.begin += read
+        if hole.length <= 0:
+            self.holes.pop(0)
+        # Samples of the clock are known since it was left out.
+        self._collector.add([one for one in _without_counters(events) if one.get("name") != CLOCK])
+        return self._spans.take()
+
+    def _open(self) -> BinaryIO:
+        file = os.fdopen(self._opened(self.path), "rb")
+        status = os.fstat(file.fileno())
+        if self._inode not in (None, status.st_ino) or status.st_size < self._offset:
+            file.close()
+            raise TraceIoError(f"{self.path}: was replaced while it was followed; read it from its start")
+        self._inode = status.st_ino
+        return file
 
     def part(self) -> PartInfo | None:
         """Return what the file says about itself; None before its header has come.
@@ -84,6 +164,44 @@ class PartFollower:
         for pid in self._collector.headers:
             return part_info(self.path, pid, self._collector, truncated=False)
         return None
+
+
+def _needed(file: BinaryIO, hole: Hole) -> list[Any]:
+    """Return the events of a hole that those behind it need."""
+    found, rest, at = list[Any](), b"", hole.begin
+    file.seek(at)
+    while at < hole.end and (read := file.read(min(BLOCK_BYTES, hole.end - at))):
+        at += len(read)
+        block = rest + read
+        end = len(block) if at >= hole.end else block.rfind(b"\n") + 1
+        for beginning in _NEEDED:
+            place = block.find(beginning, 0, end)
+            while place >= 0:
+                stop = block.find(b"\n", place, end)
+                found += parse_inside(block[place : stop if stop >= 0 else end]) or []
+                place = block.find(beginning, place + 1, end)
+        rest = block[end:] if len(block) - end < BLOCK_BYTES else b""
+    return found
+
+
+def _within(file: BinaryIO, hole: Hole, limit_bytes: int) -> tuple[list[Any], int]:
+    """Return the events at the begin of a hole, and how many bytes they are; what makes no sense is left out."""
+    length = 0
+    for limit in (limit_bytes, BLOCK_BYTES):
+        file.seek(hole.begin)
+        block = file.read(min(limit, hole.length))
+        length = len(block)
+        if length == hole.length:
+            events = parse_inside(block)
+            return (_lines(block)[0] if events is None else events), length
+        found = _whole(block)
+        if found is not None:
+            return found[0], length - found[1]
+    return [], max(1, length)
+
+
+def _without_counters(events: list[Any]) -> list[dict[str, Any]]:
+    return [event for event in events if isinstance(event, dict) and event.get("ph") != "C"]
 
 
 def _whole(block: bytes) -> tuple[list[Any], int] | None:

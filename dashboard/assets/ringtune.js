@@ -73,15 +73,16 @@ window.dash_clientside.ringtune = {
     window.Plotly.redraw(plot);
     return grown.drawn;
   },
-  // When the timeline is drawn as a whole: at every stamp; where what comes is added to what is drawn, slowly, and when
-  // the run has another status.
-  timelineBeat: function (stamp, slow, drawn, known) {
+  // When the timeline is drawn as a whole: at every stamp; where what comes is added to what is drawn, slowly, when it
+  // does not fit onto it, and when the run has another status.
+  timelineBeat: function (stamp, slow, news, drawn, known) {
     const status = (stamp || "").split(":")[0];
     const grows = drawn && drawn.page === window.location.pathname;
-    if (grows && status === drawn.status && !(slow.at > drawn.at + 1000)) {
+    const again = grows && news && news.again === drawn.number && Date.now() - drawn.at > news.again_ms;
+    if (grows && status === drawn.status && !again && !(slow.at > drawn.at + 1000)) {
       return window.dash_clientside.no_update;
     }
-    const now = grows ? status + "|" + slow.at : stamp;
+    const now = again ? drawn.number + "|again" : grows ? status + "|" + slow.at : stamp;
     return now === known ? window.dash_clientside.no_update : now;
   },
   // Leads to another page, as a link does: Dash's own links tell its router in the same way.

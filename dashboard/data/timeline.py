@@ -80,7 +80,10 @@ class View:
 
 @dataclass(frozen=True)
 class About:
-    """What an index knows besides its numbers: texts of spans, instants, ranks, and what could not be read."""
+    """What an index knows besides its numbers: texts of spans, instants, ranks, and what could not be read.
+
+    ``missing``: when there may be more spans than were read so far.
+    """
 
     names: tuple[str, ...]
     tensors: tuple[str, ...]
@@ -88,6 +91,7 @@ class About:
     ranks: tuple[int, ...]
     problems: tuple[str, ...] = ()
     facts: tuple[str, ...] = ("",)
+    missing: tuple[Window, ...] = ()
 
 
 @dataclass
@@ -103,6 +107,7 @@ class TimelineIndex:
     ranks: tuple[int, ...]
     extent: Window
     problems: tuple[str, ...] = ()
+    missing: tuple[Window, ...] = ()
     _path: PathTable | None = None
     _searches: dict[str, Ints] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -130,6 +135,7 @@ class TimelineIndex:
             ranks=about.ranks,
             extent=extent,
             problems=about.problems,
+            missing=about.missing,
             _path=path,
         )
 

@@ -1,5 +1,8 @@
 """The timeline of a job that is still recording: what its ranks write is added to an index, and nothing is read twice.
 
+The newest is read at once, whenever somebody looks. Where more has come than may be read at once, the parts go on near
+their ends, and what lies between is read beside the job (`timeline_past`); the index shows where it is missing.
+
 Spans of a part are placed on the job's time by what was known of its host's clock when they came. Where later samples
 of that clock place them elsewhere by more than they are exact (`_moved`), all is read anew; so it is when a file turns
 out to be another one.
@@ -7,11 +10,12 @@ out to be another one.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +24,9 @@ from ringtune.dashboard.data import trace
 from ringtune.dashboard.data.files import Signature, Unreadable, open_inside, signature
 from ringtune.dashboard.data.timeline import KEPT_INSTANTS, About, TimelineIndex
 from ringtune.dashboard.data.timeline_growing import GrowingLanes
+from ringtune.dashboard.data.timeline_past import PIECE_BYTES, PastReader, Reading
 from ringtune.dashboard.data.timeline_path import PathTable
-from ringtune.dashboard.data.timeline_prepare import Preparing
+from ringtune.dashboard.data.timeline_shapes import Window
 from ringtune.dashboard.units import plain
 from ringtune.errors import RingtuneError, TraceIoError
 from ringtune.timeline.clocks import HostOffset, placements
@@ -30,14 +35,17 @@ from ringtune.timeline.following import PartFollower
 from ringtune.timeline.merge import in_order, one_part_a_rank
 from ringtune.timeline.spans import Instant, PartInfo, SpanTable, Trace, empty_table
 
-LAG_S = 3.0
-"""What ranks wrote is read after this time at the latest."""
+AT_ONCE_BYTES = 24 << 20
+"""Most that is read at once when somebody looks for the first time, or again after `AWAY_S`."""
+NEWEST_BYTES = 192 << 10
+"""Most that is read at once otherwise: a job that writes more between two looks must not make looking dear."""
+LEAST_BYTES = 8 << 10
+"""Of this, what is read of each part in any case."""
+AWAY_S = 5.0
+_SAME_LOOK_S = 0.05
+"""A page asks twice for what it shows, whether there is something and what: that is one look."""
 REST = 100
-"""Within it, what was written is looked for again after this many times what the last look cost."""
-AT_ONCE_BYTES = 32 << 20
-"""More than this is read in the background, with a bar that shows how far it is."""
-PIECE_BYTES = 8 << 20
-"""Of which this much is read before the page may draw what is there already."""
+"""The critical path of a growing timeline is found anew after this many times what finding it cost."""
 _LEAST_MOVE_NS = 50_000
 """A change of what is known of a clock that nobody sees."""
 
@@ -56,6 +64,37 @@ class _Part:
     span: tuple[int, int] | None = None
     """Least begin and largest end of its spans so far, on its own clock."""
     instants: int = 0
+    gaps: list[list[int]] = field(default_factory=list)
+    """Of each hole of the file about when it begins and ends, on its own clock; 0 where unknown."""
+    latest: int = 0
+    """Largest end of the spans at the end of what was read."""
+
+    def leave_out(self, keep_bytes: int) -> None:
+        """Go on near the end of the file."""
+        before = len(self.follower.holes)
+        self.follower.skip(keep_bytes)
+        if len(self.follower.holes) > before:
+            self.gaps.append([self.latest, 0])
+
+    def came(self, spans: SpanTable) -> None:
+        """Take note of spans at the end of the file."""
+        if len(spans):
+            if self.gaps and not self.gaps[-1][1]:
+                self.gaps[-1][1] = int(spans.end_ns[0])
+            self.latest = int(spans.end_ns.max())
+
+    def filled(self, spans: SpanTable) -> None:
+        """Take note of spans in the first hole."""
+        if len(self.follower.holes) < len(self.gaps):
+            self.gaps.pop(0)
+        elif len(spans):
+            self.gaps[0][0] = int(spans.end_ns.max())
+
+    def missing(self) -> list[tuple[int, int]]:
+        """Return where spans are missing, on rank 0's clock."""
+        if self.placed is None:
+            return []
+        return [(begin + self.placed.at(begin), end + self.placed.at(end)) for begin, end in self.gaps if begin and end]
 
 
 class LiveTimeline:
@@ -68,14 +107,14 @@ class LiveTimeline:
     def __init__(self, run: Path) -> None:
         self._run = run
         self._lock = threading.Lock()
-        self._next = threading.Lock()  # held by who waits for the lock, so that a long reading lets drawing in between
-        self._starting = threading.Lock()
-        self._state: Signature = ()
-        self._look_at = 0.0
-        self._reader: threading.Thread | None = None
-        self._failed: RingtuneError | None = None
+        self._next = (
+            threading.Lock()
+        )  # held by who waits for the lock, so that the past's reader lets drawing in between
+        self._past = PastReader(self._piece_of_past)
         self._path: PathTable | None = None
         self._path_until = 0.0
+        self._looked: tuple[float, list[Path], Signature] = (-math.inf, [], ())
+        self._read_at = -math.inf
         self._restart()
 
     def _restart(self) -> None:
@@ -85,42 +124,48 @@ class LiveTimeline:
         self._instants: list[Instant] = []
         self._origin: int | None = None
         self._index: TimelineIndex | None = None
+        self._state: Signature = ()
 
     @property
     def state(self) -> Signature:
-        """What changes when there is something new to show, and it is time to."""
-        if time.monotonic() < self._look_at:
-            return self._state
-        return signature(trace.sources(self._run))
+        """What changes when there is something new to show."""
+        return self._look(0)[1]
+
+    def _look(self, known_s: float) -> tuple[list[Path], Signature]:
+        """The files of the timeline and what changes with them, as they were at most so long ago."""
+        at, files, state = self._looked
+        if time.monotonic() >= at + known_s:
+            files = trace.sources(self._run)
+            state = signature(files)
+            self._looked = (time.monotonic(), files, state)
+        return files, state
 
     @property
-    def reading(self) -> Preparing | None:
-        """How far a reading in the background is; None when there is none."""
-        going_on = self._reader is not None and self._reader.is_alive()
-        return Preparing(self._share(), "reading the trace") if going_on else None
+    def reading(self) -> Reading | None:
+        """How far the reading of what was left out is; None where nothing is missing."""
+        parts = [part.follower for part in dict(self._parts).values()]
+        missing = sum(hole.length for one in parts for hole in one.holes)
+        if not missing:
+            return None
+        return Reading(1 - missing / max(1, sum(one.offset for one in parts)), self._past.hurrying)
 
-    def _share(self) -> float:
-        """What share of the files is read."""
-        parts = dict(self._parts)
-        return sum(part.follower.offset for part in parts.values()) / max(1, sum(one[2] for one in signature(parts)))
+    def hurry(self) -> None:
+        """Read what was left out as quickly as it goes, whatever that costs."""
+        self._past.hurry()
 
     @contextmanager
-    def held(self) -> Iterator[TimelineIndex | Preparing]:
-        """Give the index as it is now, which stays so until it is given back, or how far its first reading is.
-
-        While much is read in the background, the index is of what was read so far; `reading` says how far that is.
+    def held(self) -> Iterator[TimelineIndex]:
+        """Give the index as it is now, which stays so until it is given back.
 
         Raises:
             Unreadable: A file cannot be read.
             NotFollowed: See there.
         """
         begin = time.monotonic()
-        catching_up = self._catching_up()
-        if catching_up and self._index is None:
-            yield Preparing(self._share(), "reading the trace")
-            return
         with self._my_turn():
-            index = self._index if catching_up and self._index is not None else self._now()
+            index = self._now()
+            if any(part.follower.holes for part in self._parts.values()):
+                self._past.looked_at()
             yield index
             if index.known_path is not self._path:
                 self._path, self._path_until = index.known_path, time.monotonic() + REST * (time.monotonic() - begin)
@@ -134,56 +179,40 @@ class LiveTimeline:
         finally:
             self._lock.release()
 
-    def _catching_up(self) -> bool:
-        """Whether much is to be read, in a thread; starts one."""
-        with self._starting:
-            return self._catches_up()
-
-    def _catches_up(self) -> bool:
-        if self._reader is not None:
-            if self._reader.is_alive():
-                return True
-            self._reader.join()
-            self._reader = None
-            if self._failed is not None:
-                failed, self._failed = self._failed, None
-                raise failed
-        if self._left() <= AT_ONCE_BYTES:
-            return False
-        self._reader = threading.Thread(target=self._catch_up, daemon=True)
-        self._reader.start()
-        return True
-
-    def _left(self) -> int:
-        return sum(
-            entry[2] - (self._parts[path].follower.offset if path in self._parts else 0)
-            for path, entry in ((path, signature([path])[0]) for path in trace.sources(self._run))
-        )
-
-    def _catch_up(self) -> None:
-        try:
-            while self._left() > AT_ONCE_BYTES:
-                with self._my_turn():
-                    self._read(PIECE_BYTES)
-                    self._index, self._state = self._made(), ()
-        except RingtuneError as error:
-            self._failed = error
-
     def _now(self) -> TimelineIndex:
-        """Return the index, brought up to date when it is time."""
-        if self._index is None or time.monotonic() >= self._look_at:
-            begin, state = time.monotonic(), signature(trace.sources(self._run))
-            if self._index is None or state != self._state:
-                self._read(AT_ONCE_BYTES)
-                self._index = self._made()
-                self._state = state
-            self._look_at = time.monotonic() + min(LAG_S, REST * (time.monotonic() - begin))
+        """Return the index, brought up to date."""
+        files, state = self._look(_SAME_LOOK_S)
+        if self._index is None or state != self._state:
+            sizes = {path: entry[2] for path, entry in zip(files, state, strict=True)}
+            first = time.monotonic() >= self._read_at + AWAY_S
+            self._read(sizes, AT_ONCE_BYTES if first else NEWEST_BYTES)
+            self._index, self._state = self._made(), state
+        self._read_at = time.monotonic()
         return self._index
 
-    def _read(self, limit_bytes: int) -> None:
-        """Take over what is new, up to about so many bytes."""
+    def _piece_of_past(self) -> bool:
+        """Read some of what was left out; whether there is more of it."""
+        with self._my_turn():
+            left = {path: sum(hole.length for hole in part.follower.holes) for path, part in self._parts.items()}
+            if not any(left.values()):
+                return False
+            part = self._parts[max(left, key=left.__getitem__)]
+            try:
+                found = part.follower.fill(AT_ONCE_BYTES if self._past.hurrying else PIECE_BYTES)
+                if found is not None:
+                    part.filled(found)
+                    if not self._place([(part.follower.path, found)]):
+                        self._restart()
+                if self._index is not None:
+                    self._index = self._made()
+            except (RingtuneError, OSError):  # whoever looks next finds the same and says so
+                self._restart()
+            return True
+
+    def _read(self, sizes: dict[Path, int], limit_bytes: int) -> None:
+        """Take over what is new, at most about so many bytes."""
         try:
-            sure = self._take(limit_bytes)
+            sure = self._take(sizes, limit_bytes)
         except TraceIoError:  # a file was replaced
             sure = False
         except RingtuneError:
@@ -191,38 +220,52 @@ class LiveTimeline:
             raise
         if not sure:
             self._restart()
-            if not self._take(limit_bytes):
+            if not self._take(sizes, AT_ONCE_BYTES):
                 raise Unreadable("The parts of the timeline change faster than they can be read; try again")
 
-    def _take(self, limit_bytes: int) -> bool:
+    def _take(self, sizes: dict[Path, int], limit_bytes: int) -> bool:
         """Read what is new; False when what was read before is to be read again."""
-        files = trace.sources(self._run)
+        files = list(sizes)
         if any(path.suffix != ".json" for path in files) or trace.is_merged(self._run, files):
             raise NotFollowed("Only parts that are not packed can be followed")
         if set(self._parts) - set(files):
             return False
-        before = self._bytes()
-        while self._bytes() - before < limit_bytes:
-            read = [(path, found) for path in files if (found := self._follow(path)) is not None]
-            if not read:
-                return True
+        unread = {path: size - self._part(path).follower.offset for path, size in sizes.items()}
+        going_on = [path for path, left in unread.items() if left]
+        if sum(unread.values()) > limit_bytes and not self._leave_out(going_on):
+            return False
+        while going_on:
+            read = [(path, found) for path in going_on if (found := self._follow(path)) is not None]
             if not self._place(read):
                 return False
+            going_on = [path for path, _ in read if not self._parts[path].follower.ended]
         return True
 
-    def _bytes(self) -> int:
-        return sum(part.follower.offset for part in self._parts.values())
+    def _leave_out(self, files: list[Path]) -> bool:
+        """Go on near the ends of files; whether what was read before stands right still."""
+        keep, heads = max(LEAST_BYTES, NEWEST_BYTES // len(files)), list[tuple[Path, SpanTable]]()
+        for path in files:
+            part = self._parts[path]
+            # What a part says about itself stands at its begin.
+            head = None if part.follower.offset else self._follow(path, keep)
+            heads += [(path, head)] if head is not None else []
+            with _readable(path):
+                part.leave_out(keep)
+        return self._place(heads)  # only now, when all samples of clocks are known
 
-    def _follow(self, path: Path) -> SpanTable | None:
+    def _part(self, path: Path) -> _Part:
         part = self._parts.get(path)
         if part is None:
             follower = PartFollower(path, self._spans, lambda file: open_inside(self._run, file))
             part = self._parts[path] = _Part(follower)
-        try:
-            found = part.follower.follow()
-        except OSError as error:
-            raise Unreadable(f"{plain(path.name)} cannot be read: {plain(error.strerror or 'unknown')}") from error
+        return part
+
+    def _follow(self, path: Path, limit_bytes: int | None = None) -> SpanTable | None:
+        part = self._parts[path]
+        with _readable(path):
+            found = part.follower.follow(limit_bytes)
         if found is not None:
+            part.came(found)
             part.info = part.follower.part()
             if part.info is None and len(found):
                 raise NotFollowed(f"{plain(path.name)} is no part that ringtune recorded")
@@ -279,9 +322,27 @@ class LiveTimeline:
         texts = self._spans.take()
         ranks = tuple(sorted({part.rank for part in parts} | {one.rank for one in self._instants}))
         remarks = trace.remarks(parts)
-        about = About(texts.names, texts.tensors, tuple(self._instants), ranks, tuple(remarks), texts.fact_texts)
+        about = About(
+            names=texts.names,
+            tensors=texts.tensors,
+            instants=tuple(self._instants),
+            ranks=ranks,
+            problems=tuple(remarks),
+            facts=texts.fact_texts,
+            missing=self._missing(),
+        )
         path = self._path if time.monotonic() < self._path_until else None
         return TimelineIndex.of(self._lanes, about, path)
+
+    def _missing(self) -> tuple[Window, ...]:
+        """When spans of some rank are missing, as windows that do not touch."""
+        found, origin = list[Window](), self._origin or 0
+        for begin, end in sorted(gap for part in self._parts.values() for gap in part.missing()):
+            if found and begin - origin <= found[-1].end_ns:
+                found[-1] = Window(found[-1].begin_ns, max(found[-1].end_ns, end - origin))
+            else:
+                found.append(Window(begin - origin, end - origin))
+        return tuple(found)
 
     def _error_ns(self, path: Path | None) -> int | None:
         placed = self._parts[path].placed if path is not None else None
@@ -292,6 +353,15 @@ def _bare(part: _Part) -> Trace:
     """A part without its spans: all that placing it takes."""
     assert part.info is not None
     return Trace(empty_table(), part.follower.instants, (part.info,), "part")
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn what the system says about a file into a sentence for the page."""
+    try:
+        yield
+    except OSError as error:
+        raise Unreadable(f"{plain(path.name)} cannot be read: {plain(error.strerror or 'unknown')}") from error
 
 
 def _fresh_instants(part: _Part) -> list[Instant]:

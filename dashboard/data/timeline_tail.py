@@ -9,7 +9,9 @@ from ringtune.dashboard.data.timeline import TimelineIndex, View
 from ringtune.dashboard.data.timeline_shapes import PIXELS, Shapes, Window, blocks, joined, marked
 
 TAIL_LIMIT = 400
-"""With more shapes than this the whole view is drawn again."""
+"""About so many shapes are sent at most: of more, neighbours are joined over more pixels."""
+PIXELS_JOINED = 2
+"""What comes is drawn a little coarser than the rest, until all is drawn again: a beat must be cheap."""
 
 
 def drawn(index: TimelineIndex) -> list[list[int]]:
@@ -25,22 +27,23 @@ def tail(index: TimelineIndex, before: Any) -> View | None:
         before: What `drawn` returned then.
 
     Returns:
-        None where they do not fit onto what was drawn: lanes came or became higher, or there are too many shapes.
+        None where they do not fit onto what was drawn: lanes came or became higher.
     """
     now = drawn(index)
     if not _alike(before, now):
         return None
     window = index.clamped(None)
-    pixel_ns = max(1.0, window.length_ns / PIXELS)
-    parts = [
-        _behind(blocks(number, lane, Window(float(old[3]), index.extent.end_ns), pixel_ns), old[3])
-        for number, (lane, old) in enumerate(zip(index.lanes, before, strict=True))
-        if old[3] < int(lane.reach[-1])
-    ]
-    shapes = marked(joined(parts), None)
-    if len(shapes) > TAIL_LIMIT:
-        return None
-    return View(window, index.lanes, shapes, sum(map(len, index.lanes)))
+    pixel_ns = max(1.0, PIXELS_JOINED * window.length_ns / PIXELS)
+    while True:
+        parts = [
+            _behind(blocks(number, lane, Window(float(old[3]), index.extent.end_ns), pixel_ns), old[3])
+            for number, (lane, old) in enumerate(zip(index.lanes, before, strict=True))
+            if old[3] < int(lane.reach[-1])
+        ]
+        if sum(map(len, parts)) <= TAIL_LIMIT or pixel_ns > window.length_ns:
+            break
+        pixel_ns *= 4
+    return View(window, index.lanes, marked(joined(parts), None), sum(map(len, index.lanes)))
 
 
 def _alike(before: Any, now: Sequence[Sequence[int]]) -> bool:

@@ -17,16 +17,28 @@ from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.timeline import Query, TimelineIndex, View
 from ringtune.dashboard.data.timeline_follow import Followed, follow
 from ringtune.dashboard.data.timeline_overview import overview
+from ringtune.dashboard.data.timeline_past import Reading
 from ringtune.dashboard.data.timeline_prepare import Preparing
 from ringtune.dashboard.data.timeline_shapes import Window
 from ringtune.dashboard.data.timeline_tail import drawn, tail
 from ringtune.dashboard.figures import timeline as figures
 from ringtune.dashboard.figures.timeline_more import MAP_PIXELS, NS_PER_AXIS, minimap
 from ringtune.dashboard.pages import timeline_state as state
-from ringtune.dashboard.pages.timeline_parts import RANK_LIMIT, controls, followed_card, progress, rank_options
+from ringtune.dashboard.pages.timeline_parts import (
+    RANK_LIMIT,
+    controls,
+    followed_card,
+    progress,
+    rank_options,
+    reading_past,
+)
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 
+AGAIN_MS = 1000
+"""A drawing onto which nothing fits that came is replaced after this time, the next one after twice the time."""
+HURRYING_MS = 1500
+"""While the past is read as quickly as it goes, the timeline is drawn again after this time."""
 MARGIN = 0.6
 """Share of the window that is answered beyond it on both sides, so that a small pan finds something at once."""
 
@@ -127,20 +139,25 @@ def _asked_of(values: dict[str, Any], trigger: str) -> _Asked:
 
 @dataclass(frozen=True)
 class _Live:
-    """Whose timeline is drawn, how far the reading of a live one is, and its status; empty when it is none."""
+    """Whose timeline is drawn, how far the reading of a live one is, and its status; empty when it is none.
+
+    ``again``: how often in a row it was drawn because what came did not fit onto what was drawn.
+    """
 
     pathname: str | None
-    reading: Preparing | None = None
+    reading: Reading | None = None
     status: str = ""
+    again: int = 0
 
 
 def _drawn(index: TimelineIndex, asked: _Asked, view: View, live: _Live) -> dict[str, Any] | None:
     """Return what the next beats have to know to add what comes; None where they cannot."""
     plain_view = asked.controls.search == "" and not (asked.with_path or asked.compact or asked.batch)
-    if not live.status or live.reading is not None:
+    if not live.status:
         return None
     whole = view.window == index.clamped(None) and plain_view and len(view.lanes) == len(index.lanes)
-    about = {"page": live.pathname, "status": live.status, "number": time.monotonic_ns()}
+    about = {"page": live.pathname, "status": live.status, "number": time.monotonic_ns(), "again": live.again}
+    about["reading"] = live.reading is not None
     return {**about, "range": _range(view.window), "lanes": drawn(index) if whole else None}
 
 
@@ -149,21 +166,43 @@ def _range(window: Window) -> list[float]:
 
 
 def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, Any]:
-    """Return what came to a live timeline that is shown as a whole since it was drawn, as few bars as it takes."""
+    """Return what came to a live timeline that is shown as a whole since it was drawn, as few bars as it takes.
+
+    Where they do not fit onto what was drawn, that is to be drawn again, after a while that doubles if it did not help.
+    """
     if not before.get("lanes"):
         return {}
+    number = before.get("number")
+    if before.get("reading") and (wait_ms := _past_drawn_after(context, route)) is not None:
+        return {"again": number, "again_ms": wait_ms}
     with _index(context, route) as index:
-        found = tail(index, before["lanes"]) if isinstance(index, TimelineIndex) else None
-        if found is None or not isinstance(index, TimelineIndex):
+        if not isinstance(index, TimelineIndex):
             return {}
-        return {
-            "grown": {
-                "graph": "timeline-graph",
-                "number": before.get("number"),
-                "traces": figures.more_bars(index, found),
-                "drawn": {**before, "lanes": drawn(index), "range": _range(found.window)},
-            }
-        }
+        found = tail(index, before["lanes"])
+        if found is None:
+            return {"again": number, "again_ms": min(context.pace_ms(route), AGAIN_MS << _failures(before))}
+        now = {**before, "lanes": drawn(index), "range": _range(found.window), "again": 0}
+        traces = figures.more_bars(index, found)
+        return {"grown": {"graph": "timeline-graph", "number": number, "traces": traces, "drawn": now}}
+
+
+def _past_drawn_after(context: Context, route: Route) -> int | None:
+    """When what was read of the past is drawn: at once when that is all, soon where somebody waits; None: some time."""
+    run = context.run(route)
+    reading = context.reading(run) if run is not None else None
+    return 0 if reading is None else HURRYING_MS if reading.hurrying else None
+
+
+def _failures(before: dict[str, Any]) -> int:
+    """How often in a row drawings did not last; from the browser, which may send anything."""
+    failed = before.get("again")
+    return min(10, failed) if isinstance(failed, int) and failed >= 0 else 0
+
+
+def _drawn_again(known: Any, pathname: str | None, beat: Any) -> int:
+    """How often in a row it will have been drawn anew because nothing fitted onto it."""
+    same = isinstance(known, dict) and known.get("page") == pathname
+    return 1 + _failures(known) if same and str(beat).endswith("again") else 0
 
 
 def _answer(index: TimelineIndex, asked: _Asked, live: _Live) -> dict[str, Any]:
@@ -187,7 +226,7 @@ def _answer(index: TimelineIndex, asked: _Asked, live: _Live) -> dict[str, Any]:
         "charts": shown(True),
         "empty": shown(False),
         "address": state.address(pathname, window, _more(asked, held["batch"], len(index.ranks))),
-        "preparing": progress(reading),
+        "preparing": reading_past(reading),
         "followed": followed_card(followed),
         "options": rank_options([str(rank) for rank in index.ranks]),
     }
@@ -256,6 +295,7 @@ _INPUTS = {
     "beat": Input("timeline-beat", "data"),
     "held": State("timeline-window", "data"),
     "pathname": State("url", "pathname"),
+    "known": State("drawn", "data"),
 }
 
 
@@ -271,7 +311,12 @@ def register(app: Dash, context: Context) -> None:
             run = context.run(route)
             live = _Live(values["pathname"])
             if run is not None and run.status == "live":
-                live = _Live(values["pathname"], context.reading(run), context.stamp(route).partition(":")[0])
+                live = _Live(
+                    values["pathname"],
+                    context.reading(run),
+                    context.stamp(route).partition(":")[0],
+                    _drawn_again(values["known"], values["pathname"], values["beat"]),
+                )
             return _answer(index, _asked_of(values, _trigger(values)), live)
 
     app.clientside_callback(  # type: ignore[no-untyped-call]
@@ -288,9 +333,17 @@ def register(app: Dash, context: Context) -> None:
         Output("timeline-beat", "data"),
         Input("stamp", "data"),
         Input("slow", "data"),
+        Input("news", "data"),
         State("drawn", "data"),
         State("timeline-beat", "data"),
     )
+
+    @app.callback(Input("timeline-hurry", "n_clicks"), State("url", "pathname"), prevent_initial_call=True)
+    def hurry(clicks: int | None, pathname: str | None) -> None:
+        run = context.run(context.route(pathname, "")) if clicks else None
+        if run is not None:
+            context.hurry(run)
+
     follow_address(app, "timeline")
 
 

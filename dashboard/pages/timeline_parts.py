@@ -8,6 +8,7 @@ import dash_mantine_components as dmc
 
 from ringtune.dashboard.components import table
 from ringtune.dashboard.data.timeline_follow import Followed, RankBatch
+from ringtune.dashboard.data.timeline_past import Reading
 from ringtune.dashboard.data.timeline_prepare import Preparing
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import PHASES
@@ -103,6 +104,23 @@ def progress(state: Preparing | None) -> list[Any]:
     text = "This timeline is large. It is prepared once; from then on it opens at once."
     lines = [dmc.Title("Preparing the timeline", order=4), dmc.Text(text, c="dimmed"), bar, dmc.Text(words, size="sm")]
     return [dmc.Card(dmc.Stack(lines, gap="sm"), withBorder=True, radius="md", p="xl")]
+
+
+def reading_past(state: Reading | None) -> list[Any]:
+    """Return how far the reading of a running job's past is, and what makes it quicker; nothing when all is read."""
+    if state is None:
+        return []
+    share = f"{100 * state.share:.0f} % of the timeline is read"
+    text = (
+        f"{share}, without rests: that takes a core of this machine."
+        if state.hurrying
+        else f"{share}; the newest steps are shown as they come. What is missing is shaded, and is read beside the job "
+        "at less than one per cent of a core."
+    )
+    button = dmc.Button("Read it now", id="timeline-hurry", variant="default", size="compact-sm")
+    line = dmc.Group([dmc.Text(text, size="sm"), *([] if state.hurrying else [button])], gap="md")
+    bar = dmc.Progress(value=100 * state.share, size="sm", id="timeline-past")
+    return [dmc.Card(dmc.Stack([line, bar], gap="xs"), withBorder=True, radius="md", p="sm", mb="md")]
 
 
 def reading() -> list[Any]:

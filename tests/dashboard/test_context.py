@@ -10,7 +10,6 @@ import pytest
 from ringtune import layout
 from ringtune.dashboard import context as module
 from ringtune.dashboard.context import Context
-from ringtune.dashboard.data import timeline_live
 from ringtune.dashboard.data.runs import RunsFolder
 from ringtune.dashboard.data.timeline import TimelineIndex
 from ringtune.dashboard.pages import overview
@@ -73,7 +72,6 @@ def test_a_growing_timeline_is_not_read_all_the_time(context: Context, monkeypat
 def test_a_live_timeline_is_followed_and_one_that_ended_is_read(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timeline_live, "REST", 0)
     run, route = context.folder.rows()[0].info, only(context, "timeline")
     with context.watched(run) as whole:
         assert whole is context.timeline(run)
@@ -119,7 +117,7 @@ def test_what_is_dear_to_draw_is_drawn_less_often(context: Context, monkeypatch:
     assert context.pace_ms(route) == 6000
     with context.drawing(route):
         pass
-    assert context.pace_ms(route) == 30_000
+    assert context.pace_ms(route) == 60_000
     assert context.pace_ms(other) == 6000
 
 

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ringtune.dashboard.data import timeline_live, trace
+from ringtune.dashboard.data import timeline_live, timeline_past, trace
 from ringtune.dashboard.data.timeline import Query, TimelineIndex
 from ringtune.dashboard.data.timeline_live import LiveTimeline, NotFollowed
-from ringtune.dashboard.data.timeline_prepare import Preparing
 from ringtune.dashboard.data.timeline_tail import drawn, tail
 from ringtune.timeline import following
 from ringtune.timeline.spans import COLUMN_TYPES
+from ringtune.timeline.vocabulary import Stage
 from tests.dashboard.folders import CLOSE, Recording
 
 
+@pytest.fixture(autouse=True)
+def _every_look_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline_live, "_SAME_LOOK_S", 0)
+    monkeypatch.setattr(timeline_live, "NEWEST_BYTES", 1 << 30)
+
+
 @pytest.fixture
-def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
-    monkeypatch.setattr(timeline_live, "REST", 0)
+def recording(tmp_path: Path) -> Recording:
     return Recording(tmp_path)
 
 
@@ -73,7 +76,6 @@ def test_a_timeline_read_as_it_grows_is_the_one_read_at_once(
 
 
 def test_lanes_with_levels_grow_as_they_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline_live, "REST", 0)
     monkeypatch.setattr("ringtune.dashboard.data.timeline_levels.COARSEST", 16)
     recording, levels = Recording(tmp_path, steps=120), 0
     live = LiveTimeline(recording.run)
@@ -174,45 +176,110 @@ def test_clock_samples_that_place_old_spans_elsewhere_are_followed(recording: Re
         same(ready(live), whole_of(recording.run))
 
 
-def test_much_is_read_beside_the_pages(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def long(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> Recording:
+    """Parts of which only the last few thousand bytes are read at once, and a past that nobody reads by itself."""
     monkeypatch.setattr(timeline_live, "AT_ONCE_BYTES", 10_000)
-    recording.upto(1.0)
-    live = LiveTimeline(recording.run)
-    with live.held() as first:
-        assert isinstance(first, Preparing)
-    assert live._reader is not None
-    live._reader.join()
-    same(ready(live), whole_of(recording.run))
+    monkeypatch.setattr(timeline_live, "NEWEST_BYTES", 12_000)
+    monkeypatch.setattr(timeline_live, "LEAST_BYTES", 1000)
+    monkeypatch.setattr(timeline_live, "PIECE_BYTES", 20_000)
+    monkeypatch.setattr(timeline_past.PastReader, "looked_at", lambda self: None)
+    return recording
 
 
-def test_what_was_read_can_be_drawn_while_the_rest_is_read(
-    recording: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(timeline_live, "AT_ONCE_BYTES", 10_000)
-    monkeypatch.setattr(timeline_live, "PIECE_BYTES", 1)
-    monkeypatch.setattr(following, "BLOCK_BYTES", 20_000)
-    recording.upto(1.0)
-    live, read, go_on = LiveTimeline(recording.run), threading.Event(), threading.Event()
-    left = live._left
+def ends(index: TimelineIndex) -> dict[tuple[int, int], int]:
+    return {(lane.rank, int(lane.stage)): int(lane.reach[-1]) for lane in index.lanes}
 
-    def between_pieces() -> int:
-        if live._reader is threading.current_thread() and live._parts:
-            read.set()
-            assert go_on.wait(120)
-        return left()
 
-    monkeypatch.setattr(live, "_left", between_pieces)
-    with live.held() as first:
-        assert isinstance(first, Preparing)
-    assert read.wait(120)
-    begun, progress = ready(live), live.reading
-    assert progress is not None and 0 < progress.share < 1
-    assert 0 < len(begun.recorded()) < len(whole_of(recording.run).recorded())
-    go_on.set()
-    assert live._reader is not None
-    live._reader.join()
-    assert live.reading is None
-    same(ready(live), whole_of(recording.run))
+def test_of_a_long_timeline_the_newest_is_there_at_once_and_the_rest_when_it_is_read(long: Recording) -> None:
+    long.upto(0.9)
+    live, whole = LiveTimeline(long.run), whole_of(long.run)
+    index = ready(live)
+    assert 0 < len(index.recorded()) < len(whole.recorded()) / 2
+    known = index.step_range()
+    assert known is not None and known[1] == whole.step_range()[1]  # type: ignore[index]
+    assert all(ends(whole)[lane] == end for lane, end in ends(index).items())
+    [gap], step = index.missing, whole.step_window(20)
+    assert step is not None
+    for lane in whole.lanes:
+        own = next((one for one in index.lanes if (one.rank, one.stage) == (lane.rank, lane.stage)), None)
+        lost = ~np.isin(lane.begin, own.begin) if own else np.ones(len(lane), dtype=np.bool_)
+        assert (lane.end[lost] > gap.begin_ns - step.length_ns).all() and (
+            lane.begin[lost] < gap.end_ns + step.length_ns
+        ).all()
+    reading, shares = live.reading, list[float]()
+    while reading is not None:
+        shares.append(reading.share)
+        assert live._piece_of_past()
+        reading = live.reading
+    assert len(shares) > 3 and shares == sorted(shares) and 0 < shares[0] < shares[-1] < 1
+    assert not live._piece_of_past() and ready(live).missing == ()
+    same(ready(live), whole)
+
+
+def test_the_newest_comes_while_the_past_is_read(long: Recording) -> None:
+    live = LiveTimeline(long.run)
+    for share in (0.8, 0.85, 0.9, 0.95, 1.0):
+        long.upto(share)
+        assert ready(live).extent.end_ns == whole_of(long.run).extent.end_ns
+        assert live._piece_of_past()
+    while live._piece_of_past():
+        pass
+    same(ready(live), whole_of(long.run))
+
+
+def test_a_job_that_writes_more_than_a_look_may_cost_leaves_gaps(long: Recording) -> None:
+    live = LiveTimeline(long.run)
+    for share in (0.1, 0.5, 0.9):
+        long.upto(share)
+        assert ready(live).extent.end_ns == whole_of(long.run).extent.end_ns
+    assert len(ready(live).missing) > 1
+    while live._piece_of_past():
+        pass
+    same(ready(live), whole_of(long.run))
+
+
+def test_what_was_left_out_is_looked_through_for_clocks_and_lists_of_tensors(long: Recording) -> None:
+    """Both stand before most events, here in the first part of a file that is only read last."""
+    first, second = list(long.lines)
+    for line in range(len(long.lines[second])):
+        event = json.loads(long.lines[second][line])
+        if event["name"] == "ringtune_part":
+            long.lines[second][line] = json.dumps({**event, "args": {**event["args"], "host": "other"}})
+    steps = [json.loads(line) for line in long.lines[second] if '"STEP"' in line]
+    sample = {"name": "CLOCK", "cat": "clock", "ph": "i", "s": "p", "pid": 1, "tid": 0, "ts": steps[9]["ts"]}
+    clock = json.dumps({**sample, "args": {"offset_ns": 5_000_000, "error_ns": 1000}}, separators=(",", ":"))
+    long.lines[second].insert(len(long.lines[second]) // 4, clock)
+    begin, names = steps[-1]["ts"], ["only.here", "and.here"]
+    known = {
+        "name": "ringtune_tensors",
+        "ph": "M",
+        "pid": 0,
+        "tid": 0,
+        "args": {"id": 9, "names": names, "bytes": [8, 8]},
+    }
+    long.lines[first].insert(len(long.lines[first]) // 4, json.dumps(known, separators=(",", ":")))
+    group = {"name": "NEGOTIATE_ALLREDUCE", "cat": "negotiate", "ph": "X", "pid": 0, "tid": 0, "ts": begin, "dur": 9.0}
+    long.lines[first].append(json.dumps({**group, "args": {"tensors": 9, "submitted": [0, 5], "step": 39, "epoch": 0}}))
+    long.upto(1.0)
+    live, whole = LiveTimeline(long.run), whole_of(long.run)
+    index = ready(live)
+    assert set(names) <= {index.spans.tensors[code] for code in index.recorded().tensor.tolist()}
+    assert ends(index)[1, int(Stage.STEP)] == ends(whole)[1, int(Stage.STEP)]
+    while live._piece_of_past():
+        pass
+    same(ready(live), whole)
+
+
+def test_a_long_timeline_whose_file_is_replaced_is_read_anew(long: Recording) -> None:
+    long.upto(0.9)
+    live = LiveTimeline(long.run)
+    ready(live)
+    for part in long.lines:
+        part.unlink()
+    long.upto(0.3)
+    assert live._piece_of_past() and live.reading is None, "what it knew is void"
+    assert ready(live).extent.end_ns == whole_of(long.run).extent.end_ns
 
 
 def test_the_tail_is_what_came_since_a_view_was_drawn(recording: Recording) -> None:
@@ -252,31 +319,41 @@ def test_packed_parts_and_those_of_other_tools_are_not_followed(recording: Recor
         pass
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """The time in seconds that the module sees."""
-    now = [100.0]
-    monkeypatch.setattr(timeline_live.time, "monotonic", lambda: now[0])
-    yield now
+def test_the_past_is_read_as_long_as_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline_past, "LOOKED_AT_S", 0.0)
+    pieces = list[int]()
+
+    def piece() -> bool:
+        pieces.append(len(pieces))
+        return len(pieces) < 3
+
+    reader = timeline_past.PastReader(piece)
+    reader.looked_at()
+    assert reader._thread is not None
+    reader._thread.join(60)
+    assert not reader._thread.is_alive() and not pieces, "nobody has looked for longer than that"
+    reader.hurry()
+    reader.looked_at()
+    reader._thread.join(60)
+    assert pieces == [0, 1, 2], "until nothing is left, without rests"
 
 
-def test_new_spans_are_shown_within_a_few_seconds_however_dear_that_is(
-    tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recording = Recording(tmp_path)
-    recording.upto(0.5)
-    live = LiveTimeline(recording.run)
-    read = live._read
+def test_reading_the_past_rests_until_the_process_keeps_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece of 8 ms, beside pages that take 2 ms of every second: it goes on after (8 + 2 s) / s = 0.8 %."""
+    now, used = [100.0], [0.0]
+    monkeypatch.setattr(timeline_past.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(timeline_past.time, "process_time", lambda: used[0])
+    reader = timeline_past.PastReader(lambda: True)
 
-    def dear(limit_bytes: int) -> None:
-        clock[0] += 2.0
-        read(limit_bytes)
+    def wait(seconds: float) -> bool:
+        now[0] += max(seconds, 0.001)
+        used[0] += 0.002 * max(seconds, 0.001)
+        return False
 
-    monkeypatch.setattr(live, "_read", dear)
-    first = ready(live)
-    before = live.state
-    recording.upto(1.0)
-    clock[0] += timeline_live.LAG_S - 0.01
-    assert live.state == before and ready(live) is first
-    clock[0] += 0.02
-    assert live.state != before and ready(live) is not first
+    monkeypatch.setattr(reader._hurry, "wait", wait)
+    used[0] += 0.008
+    reader._rest(100.0, 0.0, 0.008)
+    assert now[0] - 100 == pytest.approx(0.008 / (timeline_past.SHARE - 0.002), rel=0.02)
+    begun, used[0] = now[0], used[0] + 1000
+    reader._rest(begun, used[0] - 1000, 0.008)
+    assert now[0] - begun == pytest.approx(0.008 / timeline_past.LEAST_SHARE, rel=0.02), "pages alone take more"
