@@ -29,6 +29,8 @@ ALL = "all"
 ALONE = "alone"
 # DDP that reduces nothing: what is left for a library under DDP.
 DDP_ALONE = "ddp-alone"
+# Processes that train alone but wait for one another in every step: what is left for any training in step.
+IN_STEP = "ringtune-in-step"
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ _OWN = {
     "ringtune-powersgd": ("train",),
     "ringtune-topk": ("train",),
     "ringtune-hook": ("train",),
+    IN_STEP: ("train",),
 }
 for _way, _benchmarks in _OWN.items():
     PEERS[_way] = PeerSpec(

@@ -22,7 +22,7 @@ from ringtune.benchmarks.environments import ONE, SUBJECT, Setting, linked_bench
 from ringtune.benchmarks.micro import Outcome, open_race
 from ringtune.benchmarks.models import check_task, describe, items_per_step, unit
 from ringtune.benchmarks.network import Network
-from ringtune.benchmarks.peers import ALONE, DDP_ALONE, Selection, job_plans
+from ringtune.benchmarks.peers import ALONE, DDP_ALONE, IN_STEP, Selection, job_plans
 from ringtune.benchmarks.progress import open_progress
 from ringtune.benchmarks.races import Budget, CaseResult
 from ringtune.benchmarks.statistics import median_ratio_interval, quartiles
@@ -131,6 +131,8 @@ def _case_record(task: TrainingTask, ranks: int, result: CaseResult) -> dict[str
         },
         # 1: as fast as processes that do not communicate.
         "to_alone": _ratios(times_ns, ALONE),
+        # 1: as fast as processes that only wait for one another.
+        "to_in_step": _ratios(times_ns, IN_STEP),
         # 1: as fast as DDP that reduces nothing.
         "to_ddp_alone": _ratios(times_ns, DDP_ALONE),
         # 1: every rank as fast as one process that has the machine to itself.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
@@ -35,6 +35,10 @@ class Trainer:
         self._optimizer.step()
         self._loss = loss.detach()
 
+    def before_update(self, act: Callable[[], None]) -> None:
+        """Calls `act` in every step when the gradients are there."""
+        self._optimizer.register_step_pre_hook(lambda *_: act())
+
     @property
     def loss(self) -> float:
         """Loss of the last step."""
@@ -45,6 +49,13 @@ def open_alone(task: TrainingTask) -> Trainer:
     """Returns a trainer that communicates with nobody: the most that any other can reach."""
     model = build_model(task)
     return Trainer(model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE), task)
+
+
+def open_in_step(task: TrainingTask) -> Trainer:
+    """Returns a trainer that sends nothing, and waits for the other ranks in every step."""
+    trainer = open_alone(task)
+    trainer.before_update(hvd.barrier)
+    return trainer
 
 
 def open_ringtune(task: TrainingTask, compression: Any = hvd.Compression.none) -> Trainer:
@@ -101,6 +112,7 @@ class _Opens(Protocol):
 
 TRAINERS: Mapping[str, _Opens] = {
     "alone": open_alone,
+    "ringtune-in-step": open_in_step,
     "ringtune": open_ringtune,
     "ringtune-fp16": partial(open_ringtune, compression=hvd.Compression.fp16),
     "ringtune-bf16": partial(open_ringtune, compression=hvd.Compression.bf16),

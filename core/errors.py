@@ -43,6 +43,10 @@ class NotInitialized(RuntimeFailure, ValueError):
     """A function was called before ``init()`` or after ``shutdown()``."""
 
 
+class InitializationFailed(RuntimeFailure, ValueError):
+    """``init()`` could not join the job: ranks are missing, or one was lost meanwhile."""
+
+
 class TraceIoError(RingtuneError):
     """A timeline could not be written or read."""
 

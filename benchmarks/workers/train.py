@@ -105,6 +105,7 @@ _LIBRARIES: Mapping[str, tuple[str, _Opens]] = {
         for way in ("fp16", "bf16", "powersgd", "topk")
     },
     "alone": (f"torch {torch.__version__}", _nobody),
+    "ringtune-in-step": (f"torch {torch.__version__}, ranks wait for one another", _ringtune),
     "ringtune": (f"ringtune {ringtune.__version__}", _ringtune),
     "ringtune-ddp": (f"ringtune {ringtune.__version__} under DDP of torch {torch.__version__}", _ringtune_ddp),
     "ringtune-hook": (f"ringtune {ringtune.__version__} as hook of DDP of torch {torch.__version__}", _ringtune_hook),

@@ -22,7 +22,7 @@ from ringtune.common.places import (
     stop_timeline,
 )
 from ringtune.common.process_sets import ProcessSet
-from ringtune.errors import InvalidArgument, NotSupported, RingtuneError
+from ringtune.errors import InitializationFailed, InvalidArgument, NotSupported, RingtuneError, RuntimeFailure
 from ringtune.session import Session, is_initialized, require
 from ringtune.torch import handles
 
@@ -62,7 +62,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
     Raises:
         ConfigError: The environment makes no sense; the message says which variable.
-        Timeout: Not all ranks came; the message names the missing ones.
+        InitializationFailed: Not all ranks came, the message names the missing ones; or one was lost meanwhile.
         NotSupported: The communicator does not hold all ranks.
         InvalidArgument: A set is a duplicate; the runtime is up, the other sets are registered. Or this process was
             forked from one that is in a job.
@@ -79,7 +79,10 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         require().require_home()
     else:
         handles.reset()
-        opened = session.init()
+        try:
+            opened = session.init()
+        except RuntimeFailure as failure:
+            raise InitializationFailed(f"Horovod initialization failed: {failure}") from None
         _check_communicator(comm, opened)
         opened.runtime.set_compute_threads(torch.get_num_threads())
     if process_sets:

@@ -22,6 +22,7 @@ GPT = TrainingTask("gpt", 2, 32, sequence_length=8)
 SENDERS = {"alone": "alone", "ddp-gloo": "ddp-gloo"}
 # Seconds per step: two ranks of four images each.
 TIMES_S = {"ringtune": 0.5, "ringtune-ddp": 0.8, "alone": 0.4, "ddp-gloo": 1.0, "one": 0.25}
+IN_STEP_S = {"ringtune": 0.5, "alone": 0.4, "ringtune-in-step": 0.45}
 UNDER_DDP_S = {"ringtune": 0.5, "ringtune-ddp": 0.8, "ringtune-hook": 1.0, "ddp-alone": 0.4}
 
 
@@ -66,6 +67,14 @@ def test_what_runs_under_ddp_is_held_against_ddp_that_reduces_nothing() -> None:
     assert case["best_peer"] is None
     assert {name: ratio["median"] for name, ratio in case["to_ddp_alone"].items()} == {
         "ringtune": 0.8, "ringtune-ddp": 0.5, "ringtune-hook": 0.4,
+    }  # fmt: skip
+
+
+def test_what_waits_for_the_slower_rank_is_held_against_waiting_alone() -> None:
+    case = case_of(record_of(**IN_STEP_S))
+    assert case["best_peer"] is None
+    assert {name: ratio["median"] for name, ratio in case["to_in_step"].items()} == {
+        "ringtune": pytest.approx(0.9), "alone": pytest.approx(1.125),
     }  # fmt: skip
 
 

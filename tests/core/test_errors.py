@@ -5,7 +5,10 @@ import pytest
 from ringtune import errors, native
 from tests.core import fake_native
 
-FAILURES = ["PeerLost", "Timeout", "Mismatch", "Protocol", "ShutDown", "InvariantError", "NotInitialized"]
+FAILURES = [
+    *("PeerLost", "Timeout", "Mismatch", "Protocol", "ShutDown", "InvariantError", "NotInitialized"),
+    "InitializationFailed",
+]
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -20,7 +23,7 @@ def test_all_are_ringtunes(name: str) -> None:
     assert issubclass(getattr(errors, name), errors.RingtuneError)
 
 
-@pytest.mark.parametrize("name", ["ConfigError", "InvalidArgument", "NotInitialized"])
+@pytest.mark.parametrize("name", ["ConfigError", "InvalidArgument", "NotInitialized", "InitializationFailed"])
 def test_mistakes_of_the_caller_are_value_errors(name: str) -> None:
     assert issubclass(getattr(errors, name), ValueError)
 

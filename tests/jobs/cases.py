@@ -6,6 +6,8 @@ import contextlib
 import hashlib
 import os
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -173,22 +175,25 @@ def mismatch(what: str) -> str:
     """Disagree with rank 1 about something, check that the error says so, and show that the job goes on."""
     odd = hvd.rank() == 1
     tensor = torch.ones(4, 3)
+    other = torch.ones(5, 3) if odd else tensor
+    wider = tensor.double() if odd else tensor
+    calls: dict[str, Callable[[], Any]] = {
+        "shape": lambda: hvd.allreduce(other, name="w"),
+        "dtype": lambda: hvd.allreduce(wider, name="w"),
+        "op": lambda: hvd.allreduce(tensor, name="w", op=hvd.Max if odd else hvd.Sum),
+        "prescale": lambda: hvd.allreduce(tensor, name="w", prescale_factor=2.0 if odd else 1.0),
+        "postscale": lambda: hvd.allreduce(tensor, name="w", postscale_factor=2.0 if odd else 1.0),
+        "root": lambda: hvd.broadcast(tensor, 1 if odd else 0, name="w"),
+        "columns": lambda: hvd.allgather(torch.ones(2, 4) if odd else torch.ones(2, 3), name="w"),
+        "dimensions": lambda: hvd.allgather(torch.ones(6) if odd else torch.ones(2, 3), name="w"),
+        "gathered dtype": lambda: hvd.allgather(wider, name="w"),
+        "broadcast shape": lambda: hvd.broadcast(other, 0, name="w"),
+        "broadcast dtype": lambda: hvd.broadcast(wider, 0, name="w"),
+        "kind": lambda: _other_kind(odd),
+    }
     message = ""
     try:
-        if what == "shape":
-            hvd.allreduce(torch.ones(5, 3) if odd else tensor, name="w")
-        elif what == "dtype":
-            hvd.allreduce(tensor.double() if odd else tensor, name="w")
-        elif what == "op":
-            hvd.allreduce(tensor, name="w", op=hvd.Max if odd else hvd.Sum)
-        elif what == "prescale":
-            hvd.allreduce(tensor, name="w", prescale_factor=2.0 if odd else 1.0)
-        elif what == "root":
-            hvd.broadcast(tensor, 1 if odd else 0, name="w")
-        elif what == "columns":
-            hvd.allgather(torch.ones(2, 4) if odd else torch.ones(2, 3), name="w")
-        else:
-            _other_kind(odd)
+        calls[what]()
     except RuntimeFailure as error:
         message = f"{type(error).__name__}: {error}"
     assert torch.equal(hvd.allreduce(tensor, name="w2", op=hvd.Sum), tensor * hvd.size()), "the job is not usable"
@@ -206,19 +211,33 @@ def _other_kind(odd: bool) -> None:
     now.wait(ticket)
 
 
-def duplicate_name() -> tuple[str, str]:
-    """Use a name that is in flight: rank 1 submits it only when rank 0 has tried it twice."""
-    if hvd.rank() == 1:
+_STARTS: dict[str, Callable[[torch.Tensor], int]] = {
+    "allreduce": lambda tensor: hvd.allreduce_async(tensor, name="twice", op=hvd.Sum),
+    "allgather": lambda tensor: hvd.allgather_async(tensor, name="twice"),
+    "broadcast": lambda tensor: hvd.broadcast_async(tensor, 0, name="twice"),
+    "alltoall": lambda tensor: hvd.alltoall_async(tensor, name="twice"),
+    "reducescatter": lambda tensor: hvd.reducescatter_async(tensor, name="twice"),
+    "grouped_allreduce": lambda tensor: hvd.grouped_allreduce_async([tensor, tensor], name="twice"),
+}
+STARTS = tuple(_STARTS)
+
+
+def duplicate_name(what: str) -> tuple[str, str]:
+    """Use a name that is in flight: the others submit it only when rank 0 has tried it twice."""
+    tensor = torch.ones(6)
+    if hvd.rank() != 0:
         hvd.barrier()
-    first = hvd.allreduce_async(torch.ones(3), name="twice", op=hvd.Sum)
+    first = _STARTS[what](tensor)
     kind = message = ""
     if hvd.rank() == 0:
         try:
-            hvd.allreduce_async(torch.ones(3), name="twice", op=hvd.Sum)
+            _STARTS[what](tensor)
         except ValueError as error:
             kind, message = type(error).__name__, str(error)
         hvd.barrier()
-    assert torch.equal(hvd.synchronize(first), torch.full((3,), float(hvd.size())))
+    hvd.synchronize(first)
+    total = hvd.allreduce(torch.ones(3), name="after", op=hvd.Sum)
+    assert torch.equal(total, torch.full((3,), float(hvd.size()))), "the job is not usable"
     return kind, message
 
 

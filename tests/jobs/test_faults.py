@@ -24,6 +24,11 @@ BOTH_VALUES = {
     "prescale": ("1", "2"),
     "root": ("0", "1"),
     "columns": (r"3\]", r"4\]"),
+    "postscale": ("1", "2"),
+    "dimensions": (r"\[\*, 3\]", r"\[\*\]"),
+    "broadcast shape": (r"\[4, 3\]", r"\[5, 3\]"),
+    "broadcast dtype": ("float32", "float64"),
+    "gathered dtype": ("float32", "float64"),
     "kind": ("(?i)allreduce", "(?i)broadcast"),
 }
 
@@ -42,9 +47,12 @@ def test_disagreement_is_an_error_on_every_rank_and_the_job_goes_on(
 
 
 @TRANSPORTS
-def test_a_name_in_flight_cannot_be_used_twice(transport: str, job: GetJob) -> None:
-    (kind, message), _ = job(2, transport).run(cases.duplicate_name)
-    assert kind == "InvalidArgument" and "allreduce.twice" in message
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("what", cases.STARTS)
+def test_a_name_in_flight_cannot_be_used_twice(what: str, size: int, transport: str, job: GetJob) -> None:
+    (kind, message), *others = job(size, transport).run(cases.duplicate_name, what=what)
+    assert kind == "InvalidArgument" and f"{what}.twice" in message
+    assert others == [("", "")] * (size - 1)
 
 
 @TRANSPORTS
@@ -130,7 +138,8 @@ def test_missing_ranks_are_named_at_start(fresh: GetJob) -> None:
         job.ranks[number].send(cases.open_session, {})
     for number in (0, 2):
         failure = job.ranks[number].answer()
-        assert failure.kind[0] == "Timeout" and re.search(r"\b1\b", failure.message), failure.message
+        assert failure.kind[0] == "InitializationFailed"
+        assert re.match(r"Horovod initialization failed: .*\b1\b", failure.message), failure.message
 
 
 def test_ctrl_c_interrupts_init(fresh: GetJob) -> None:

@@ -67,13 +67,28 @@ def test_a_proposal_reaches_all_ranks_with_one_epoch(job: GetJob) -> None:
     assert all(knobs["fusion_bytes"] == 12345 for knobs, _ in found)
 
 
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "ASGD": {}, "Adadelta": {}, "Adafactor": {}, "Adagrad": {}, "Adam": {}, "AdamW": {"amsgrad": True}, "Adamax": {},
+    "LBFGS": {"max_iter": 3}, "Muon": {}, "NAdam": {}, "RAdam": {}, "RMSprop": {"momentum": 0.9, "centered": True},
+    "Rprop": {}, "SGD": {"momentum": 0.9}, "SparseAdam": {},
+}  # fmt: skip
+
+
+def test_all_optimizers_of_torch_are_tried() -> None:
+    kinds = {name for name in dir(torch.optim) if isinstance(getattr(torch.optim, name), type)}
+    made = {name for name in kinds if issubclass(getattr(torch.optim, name), torch.optim.Optimizer)}
+    assert made - {"Optimizer"} <= set(OPTIMIZERS)
+
+
+@pytest.mark.parametrize("size", [2, 3], scope="module")
+@pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "wrapped"])
+@pytest.mark.parametrize("kind", [name for name in OPTIMIZERS if hasattr(torch.optim, name)])
+def test_optimizer_state_reaches_ranks_that_have_none(kind: str, wrapped: bool, size: int, job: GetJob) -> None:
+    options = {"kind": kind, "wrapped": wrapped, "options": OPTIMIZERS[kind]}
+    assert len(set(job(size).run(training.share_optimizer_state, **options))) == 1
+
+
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [("SGD", {"momentum": 0.9}), ("Adam", {}), ("AdamW", {"amsgrad": True}), ("Adagrad", {}), ("RMSprop", {}),
-     ("NAdam", {}), ("LBFGS", {"max_iter": 3})],
-)  # fmt: skip
-def test_optimizer_state_reaches_ranks_that_have_none(
-    kind: str, options: dict[str, Any], size: int, job: GetJob
-) -> None:
-    assert len(set(job(size).run(training.share_optimizer_state, kind=kind, options=options))) == 1
+def test_options_of_an_optimizer_without_state_reach_all_ranks(size: int, job: GetJob) -> None:
+    found = job(size).run(training.share_optimizer_state, kind="SGD", wrapped=False, options={})
+    assert len(set(found)) == 1 and "'lr': 0.1," in found[0]

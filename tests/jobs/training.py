@@ -164,24 +164,27 @@ def share_objects(value: Any) -> tuple[Any, list[Any]]:
     return hvd.broadcast_object(mine, hvd.size() - 1), hvd.allgather_object(mine * (hvd.rank() + 1))
 
 
-def share_optimizer_state(kind: str, options: dict[str, Any]) -> str:
-    """Give ranks without state the root's; return all of it as text."""
+def share_optimizer_state(kind: str, wrapped: bool, options: dict[str, Any]) -> str:
+    """Give ranks without state the root's and step once more; return all of it and the parameters as text."""
     torch.manual_seed(hvd.rank())
-    model = torch.nn.Linear(4, 2)
-    optimizer = getattr(torch.optim, kind)(model.parameters(), **{**options, "lr": 0.1 * (hvd.rank() + 1)})
+    # Muon takes matrices alone, and SparseAdam gradients of some rows.
+    table = torch.nn.Embedding(4, 2, sparse=kind == "SparseAdam")
+    optimizer = getattr(torch.optim, kind)(table.parameters(), **{**options, "lr": 0.1 * (hvd.rank() + 1)})
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        loss: torch.Tensor = model(torch.ones(3, 4)).square().sum()
+        loss: torch.Tensor = table(torch.tensor([0, 2])).square().sum()
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
     if hvd.rank() == 0:
         optimizer.step(closure)
+    if wrapped:
+        optimizer = hvd.DistributedOptimizer(optimizer, table.named_parameters())
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_parameters(table.state_dict(), root_rank=0)
     optimizer.step(closure)
-    return f"{optimizer.state_dict()} {model.weight.tolist()}"
+    return f"{optimizer.state_dict()} {table.weight.tolist()}"
 
 
 def sparse() -> list[list[float]]:

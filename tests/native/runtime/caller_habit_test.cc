@@ -90,10 +90,14 @@ class HeldBack : public testing::Test {
  protected:
   using Tensors = std::vector<std::vector<float>>;
 
-  Job job_{2, [](RuntimeOptions& options) {
-             options.overlap = Overlap::kNever;
-             options.knobs.fusion_bytes = 4096;  // a batch for each tensor
-           }};
+  explicit HeldBack(Algorithm algorithm = Algorithm::kTable)
+      : job_(2, [algorithm](RuntimeOptions& options) {
+          options.overlap = Overlap::kNever;
+          options.knobs.fusion_bytes = 4096;  // a batch for each tensor
+          options.knobs.algorithm = static_cast<std::uint32_t>(algorithm);
+        }) {}
+
+  Job job_;
 
   std::vector<Ticket> submit(int rank, Tensors& tensors) {
     tensors.assign(2, std::vector<float>(4096, static_cast<float>(rank + 1)));
@@ -176,6 +180,30 @@ TEST_F(HeldBack, AskingSetsItGoingToo) {
     });
   }
   EXPECT_TRUE(early);
+}
+
+/// The same over links, which a wish for an algorithm takes the batches to.
+class NotHeldBack : public HeldBack {
+ protected:
+  NotHeldBack() : HeldBack(Algorithm::kRing) {}
+};
+
+TEST_F(NotHeldBack, WhatGoesOverLinksGoesWhileTheCallerComputes) {
+  std::array<bool, 2> early{};
+  for (int i = 0; i < kTries && !(early[0] && early[1]); ++i) {
+    job_.on_every_rank([&](int rank) {
+      learn(rank);
+      Tensors tensors;
+      const std::int64_t begin_ns = now_ns();
+      const std::vector<Ticket> tickets = submit(rank, tensors);
+      // Held back it would be for 620 ms, by callers who come after 300 ms.
+      const Deadline limit = Deadline::after(10'000 * kMs);
+      while (!done(rank, tickets[1]) && !limit.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      if (now_ns() - begin_ns < 300 * kMs) early[static_cast<std::size_t>(rank)] = true;
+      finish_all(rank, tickets, tensors);
+    });
+  }
+  EXPECT_TRUE(early[0] && early[1]);
 }
 
 TEST_F(HeldBack, LeavingIsNotHeldBack) {
