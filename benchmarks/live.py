@@ -3,7 +3,8 @@
 The job is real, two ranks with step log and timeline; so are the server, a process of its own, and the browser. *Lag*
 of a step is the time from its end, as the slower rank's step log says, to the frame of the browser that shows it: in
 the number of steps of Overview, as the last point of Overview's line, in the timeline. *Watching* is the processor time
-of the server as a share of one core.
+of the server as a share of one core, *recording* that of the threads of the ranks, together, that write the timeline,
+whether anybody watches or not.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ START_S = 300
 """How long the job's past may take."""
 OPEN_S = 600
 """How long a page may take to open."""
+WRITER = "ringtune-trace"
+"""Name of the thread of a rank that writes its timeline."""
 SETTLE_S = 2.0
 """Left out at the begin of a watch: what opening a page costs is another matter."""
 
@@ -100,13 +103,14 @@ WATCHED = (
 
 @dataclass
 class LiveFigures:
-    """What was measured of one page: seconds to open it, lags in milliseconds by what is watched, share of a core."""
+    """What was measured of one page: seconds to open it, lags in milliseconds by what is watched, shares of a core."""
 
     page: str
     steps: int
     timeline_bytes: int
     open_s: float = 0.0
     core_share: float = 0.0
+    recording_share: float = 0.0
     lag_ms: dict[str, list[float]] = field(default_factory=dict)
 
 
@@ -177,10 +181,11 @@ def _page(browser: Any, served: tuple[str, psutil.Process], folder: Path, page: 
     figures.open_s = time.perf_counter() - begun
     tab.evaluate(_NOTE)
     tab.wait_for_timeout(1000 * SETTLE_S)
-    since, used = time.time(), _cpu_s(server)
+    since, used, wrote = time.time(), _cpu_s(server), _recording_s(folder)
     tab.wait_for_timeout(1000 * seconds)
     until = time.time()
     figures.core_share = (_cpu_s(server) - used) / (until - since)
+    figures.recording_share = (_recording_s(folder) - wrote) / (until - since)
     seen = tab.evaluate("window.ringtuneSeen")
     tab.close()
     ends = _ends(folder)
@@ -192,6 +197,17 @@ def _page(browser: Any, served: tuple[str, psutil.Process], folder: Path, page: 
 def _cpu_s(process: psutil.Process) -> float:
     used = process.cpu_times()
     return float(used.user + used.system)
+
+
+def _recording_s(folder: Path) -> float:
+    """Return the processor time that the ranks' threads which write the timeline took so far."""
+    total = 0
+    for rank in range(RANKS):
+        pid = orjson.loads(layout.machine_file(folder, rank).read_bytes())["pid"]
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            if (thread / "comm").read_text().strip() == WRITER:
+                total += int((thread / "schedstat").read_text().split()[0])
+    return total / 1e9
 
 
 def _ends(folder: Path) -> NDArray[np.float64]:
@@ -246,6 +262,8 @@ def lags(steps: Sequence[tuple[float, float]], seen: list[list[float]], window: 
     return [float(one) for one in late[kept]]
 
 
+LIMIT_MS = 1000.0
+LIMIT_SHARE = 0.01
 LEFT_OUT_MS = 1000.0
 """A step that was not seen when the look ended counts from this age on."""
 
@@ -263,11 +281,27 @@ def live_table(measured: list[LiveFigures]) -> Table:
         "p95",
         "most",
         "watching",
+        "recording",
     ):
         table.add_column(word, justify="right")
     for one in measured:
         for name, values in one.lag_ms.items():
             shares = [f"{np.quantile(values, q):.0f} ms" if values else "-" for q in (0.5, 0.95, 1)]
             row = [name, f"{one.steps:,}", f"{one.timeline_bytes / 2**20:.0f} MiB", f"{one.open_s:.1f} s"]
-            table.add_row(*row, str(len(values)), *shares, f"{100 * one.core_share:.2f} % of a core")
+            costs = [f"{100 * share:.2f} % of a core" for share in (one.core_share, one.recording_share)]
+            table.add_row(*row, str(len(values)), *shares, *costs)
     return table
+
+
+def missed_live(measured: list[LiveFigures]) -> list[str]:
+    """Return a sentence for each limit that a page missed: a second for 95 % of the steps, one per cent of a core."""
+    found = []
+    for one in measured:
+        for name, values in one.lag_ms.items():
+            late = float(np.quantile(values, 0.95)) if values else float("inf")
+            if late > LIMIT_MS:
+                found.append(f"{name}: 95 % of the steps are shown after {late:.0f} ms, the limit is {LIMIT_MS:.0f} ms")
+        if one.core_share > LIMIT_SHARE:
+            share = 100 * one.core_share
+            found.append(f"{one.page}: watching takes {share:.2f} % of a core, the limit is {100 * LIMIT_SHARE:g} %")
+    return found

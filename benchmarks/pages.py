@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ringtune import layout, runfolder
-from ringtune.benchmarks.live import LiveFigures, live_table, watch
+from ringtune.benchmarks.live import LiveFigures, live_table, missed_live, watch
 from ringtune.benchmarks.progress import open_console
 from ringtune.benchmarks.scratch import scratch_folder
 from ringtune.benchmarks.sizes import format_bytes
@@ -47,6 +47,8 @@ PAINTS = 4
 NOTCHES = 8
 """Notches of the wheel to a zoom; one changes the scale by a tenth."""
 
+FIRST_PAINT_MS, ANSWER_MS, PAYLOAD_BYTES = 2000, 200, 1_000_000
+"""Limits, of the median, of 95 %, and of all."""
 PREPARE_S = 600
 _SPANS = "#timeline-graph .bars .point"
 _LISTEN = """
@@ -115,11 +117,14 @@ class PageFigures:
 @click.option("--past", default="2k,50k", show_default=True, help="--live: steps that the job has behind it.")
 @click.option("--period-ms", type=click.FloatRange(min=1), default=40, show_default=True, help="--live: of a step.")
 @click.option("--seconds", type=click.FloatRange(min=1), default=15, show_default=True, help="--live: of each page.")
+@click.option("--require", is_flag=True, help="Exit with 1 when a limit is missed; for traces, that of 10M events.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
-def dashboard_command(events: str, moves: int, folder: Path | None, json_file: Path | None, **live: Any) -> None:
+def dashboard_command(events: str, moves: int, folder: Path | None, json_file: Path | None, **more: Any) -> None:
     """First paint, zoom latency and payload of the pages of a timeline. Needs Playwright and Chromium."""
-    if live["live"]:
-        _live([parse_count(word) for word in live["past"].split(",")], live["period_ms"], live["seconds"], json_file)
+    if more["live"]:
+        pasts = [parse_count(word) for word in more["past"].split(",")]
+        watched = _live(pasts, more["period_ms"], more["seconds"], json_file)
+        _told(missed_live(watched), required=more["require"])
         return
     console, counts = open_console(), [parse_count(word) for word in events.split(",")]
     with ExitStack() as stack:
@@ -133,9 +138,32 @@ def dashboard_command(events: str, moves: int, folder: Path | None, json_file: P
         document = {"benchmark": "dashboard", "moves": moves, "traces": [asdict(one) for one in measured]}
         runfolder.write_json(json_file, document)
         console.print(f"record: {json_file}", soft_wrap=True)
+    _told([sentence for one in measured for sentence in missed(one)], required=more["require"])
 
 
-def _live(pasts: list[int], period_ms: float, seconds: float, json_file: Path | None) -> None:
+def _told(sentences: list[str], *, required: bool) -> None:
+    """Say which limits were missed; that is the end where they are required."""
+    for sentence in sentences:
+        click.echo(sentence)
+    if sentences and required:
+        raise SystemExit(1)
+
+
+def missed(one: PageFigures) -> list[str]:
+    """Return a sentence for each limit that the timeline's page missed."""
+    reached = {
+        "first paint, median": (float(np.median(one.first_paint_ms)), FIRST_PAINT_MS, "ms"),
+        "answers, 95 %": (float(np.quantile(one.answer_ms, 0.95)), ANSWER_MS, "ms"),
+        "largest answer": (max(one.payload_bytes), PAYLOAD_BYTES, "bytes"),
+    }
+    return [
+        f"{one.events:,} events: {name} {value:,.0f} {unit}, the limit is {limit:,} {unit}"
+        for name, (value, limit, unit) in reached.items()
+        if value > limit
+    ]
+
+
+def _live(pasts: list[int], period_ms: float, seconds: float, json_file: Path | None) -> list[LiveFigures]:
     console, measured = open_console(), list[LiveFigures]()
     for past in pasts:
         with scratch_folder() as place:
@@ -147,6 +175,7 @@ def _live(pasts: list[int], period_ms: float, seconds: float, json_file: Path | 
     if json_file is not None:
         runfolder.write_json(json_file, {"benchmark": "dashboard-live", "pages": [asdict(one) for one in measured]})
         console.print(f"record: {json_file}", soft_wrap=True)
+    return measured
 
 
 def _run_of(events: int, runs: Path, console: Console) -> Path:

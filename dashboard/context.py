@@ -31,6 +31,7 @@ from ringtune.dashboard.data.timeline_prepare import Preparations, Preparing
 from ringtune.dashboard.data.tuning import TuningHistory
 from ringtune.dashboard.data.whatif import Baseline
 from ringtune.dashboard.routes import Route
+from ringtune.dashboard.units import duration, long_duration, moment
 from ringtune.timeline.spans import Trace
 from ringtune.tuner.model.calibrate import Model
 
@@ -42,6 +43,8 @@ DRAWING_REST = 600
 """And after this many times the CPU time that drawing them took: a page must not cost the job's machine a per cent."""
 REST = 100
 """A growing timeline is read again after this many times the time that reading it took: one per cent of a core."""
+TOLD_FROM_S = 3.0
+"""Where that is a longer time, the page says so."""
 
 
 @dataclass
@@ -64,6 +67,7 @@ class Context:
     _not_followed: set[Path] = field(default_factory=set)
     _preparations: Preparations = field(default_factory=Preparations)
     _fresh_until: dict[Path, tuple[float, Signature]] = field(default_factory=dict)
+    _made: dict[Path, tuple[int, float]] = field(default_factory=dict)
     _drawing_s: dict[tuple[str, str], float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -139,6 +143,10 @@ class Context:
             return None
         found: LiveTimeline = self._live.get(run.path, None, lambda: LiveTimeline(run.path))
         return found
+
+    def follows(self, run: RunInfo) -> bool:
+        """Whether what a running job adds to its timeline is shown as it comes; it is not where parts are packed."""
+        return self._followed(run) is not None
 
     def reading(self, run: RunInfo) -> Reading | None:
         """Return how far the reading of a live timeline is, of which the newest is drawn; None when all is read."""
@@ -265,6 +273,18 @@ class Context:
         """Take a state of a timeline for the newest for a while."""
         with self._lock:
             self._fresh_until[run] = (time.monotonic() + REST * seconds, state)
+            self._made[run] = (time.time_ns(), seconds)
+
+    def pace_words(self, run: RunInfo) -> str:
+        """Say of when the shown timeline of a running job is, where it is made anew now and then; else nothing."""
+        with self._lock:
+            at_ns, took_s = self._made.get(run.path, (0, 0.0))
+        if run.status != "live" or REST * took_s < TOLD_FROM_S:
+            return ""
+        return (
+            f"The job goes on. Shown is its timeline as it was at {moment(at_ns)}: that is made anew every "
+            f"{long_duration(int(1e9 * REST * took_s))}, because it takes {duration(1e9 * took_s)} of a core."
+        )
 
     def _timeline_state(self, run: Path) -> Signature:
         """Return the signature of a run's timeline, the former one as long as reading it again would cost too much."""

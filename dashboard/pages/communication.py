@@ -24,8 +24,8 @@ from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import communication as data
 from ringtune.dashboard.data.analysis import Analysis
 from ringtune.dashboard.figures import communication as figures
-from ringtune.dashboard.pages.stragglers import analysis_of, nothing
-from ringtune.dashboard.pages.timeline_parts import reading
+from ringtune.dashboard.pages.stragglers import analysis_of, nothing, pace_of
+from ringtune.dashboard.pages.timeline_parts import as_of, reading
 from ringtune.dashboard.pages.timeline_state import address
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import Scheme, scheme_of
@@ -154,7 +154,7 @@ def register(app: Dash, context: Context) -> None:
             "stats": stats([stat(*texts) for texts in data.numbers(found)]),
             "wrong": link_limit(link or "", found)[1],
             "problems": problems(found.problems),
-            "preparing": [],
+            "preparing": as_of(pace_of(context, pathname)),
             "charts": shown(True),
             "empty": shown(False),
             "address": address(pathname, None, {"link": link or ""}),

@@ -26,7 +26,7 @@ from ringtune.dashboard.data.lateness import LateMap, cell_at, late_map, place_o
 from ringtune.dashboard.data.timeline_prepare import Preparing
 from ringtune.dashboard.figures import stragglers as figures
 from ringtune.dashboard.pages import stragglers_parts as parts
-from ringtune.dashboard.pages.timeline_parts import progress, reading
+from ringtune.dashboard.pages.timeline_parts import as_of, progress, reading
 from ringtune.dashboard.pages.timeline_state import address
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
@@ -105,6 +105,12 @@ def analysis_of(context: Context, pathname: str | None) -> Analysis | Preparing 
     return found if isinstance(found, Preparing) or found.document["summary"]["span_count"] else None
 
 
+def pace_of(context: Context, pathname: str | None) -> str:
+    """Return of when the analysis of the address's run is, where that is to be said."""
+    run = context.run(context.route(pathname, ""))
+    return context.pace_words(run) if run is not None else ""
+
+
 _OUTPUTS = {
     "map": Output("stragglers-map", "figure"),
     "size": Output("stragglers-map", "style"),
@@ -144,7 +150,7 @@ def _answer(found: Analysis, cause: str, steps: list[int] | None, prefix: str, a
         "tables": parts.tables(found, lambda step, rank: timeline_href(found, about["run"], (step, rank), prefix)),
         "steps": steps,
         "problems": problems(found.problems),
-        "preparing": [],
+        "preparing": as_of(about["pace"]),
         "charts": shown(True),
         "empty": shown(False),
         "address": address(about["pathname"], None, query),
@@ -195,8 +201,9 @@ def register(app: Dash, context: Context) -> None:
             steps = None
         elif ctx.triggered_id == "stragglers-zoom":
             steps = zoomed((values["zoom"] or {}).get("moved"), steps)
-        run = context.route(values["pathname"], "").run
-        about = {"scheme": values["scheme"], "pathname": values["pathname"], "run": run}
+        route = context.route(values["pathname"], "")
+        pace = pace_of(context, values["pathname"])
+        about = {"scheme": values["scheme"], "pathname": values["pathname"], "run": route.run, "pace": pace}
         return _answer(found, str(values["cause"] or ""), steps, context.prefix, about)
 
     @app.callback(

@@ -26,6 +26,7 @@ from ringtune.dashboard.figures.timeline_more import MAP_PIXELS, NS_PER_AXIS, mi
 from ringtune.dashboard.pages import timeline_state as state
 from ringtune.dashboard.pages.timeline_parts import (
     RANK_LIMIT,
+    as_of,
     controls,
     followed_card,
     progress,
@@ -141,13 +142,15 @@ def _asked_of(values: dict[str, Any], trigger: str) -> _Asked:
 class _Live:
     """Whose timeline is drawn, how far the reading of a live one is, and its status; empty when it is none.
 
-    ``again``: how often in a row it was drawn because what came did not fit onto what was drawn.
+    ``again``: how often in a row it was drawn because what came did not fit onto what was drawn. ``pace``: of when it
+    is, where it cannot be followed.
     """
 
     pathname: str | None
     reading: Reading | None = None
     status: str = ""
     again: int = 0
+    pace: str = ""
 
 
 def _drawn(index: TimelineIndex, asked: _Asked, view: View, live: _Live) -> dict[str, Any] | None:
@@ -226,7 +229,7 @@ def _answer(index: TimelineIndex, asked: _Asked, live: _Live) -> dict[str, Any]:
         "charts": shown(True),
         "empty": shown(False),
         "address": state.address(pathname, window, _more(asked, held["batch"], len(index.ranks))),
-        "preparing": reading_past(reading),
+        "preparing": reading_past(reading) or as_of(live.pace),
         "followed": followed_card(followed),
         "options": rank_options([str(rank) for rank in index.ranks]),
     }
@@ -316,6 +319,7 @@ def register(app: Dash, context: Context) -> None:
                     context.reading(run),
                     context.stamp(route).partition(":")[0],
                     _drawn_again(values["known"], values["pathname"], values["beat"]),
+                    "" if context.follows(run) else context.pace_words(run),
                 )
             return _answer(index, _asked_of(values, _trigger(values)), live)
 

@@ -123,6 +123,11 @@ def reading_past(state: Reading | None) -> list[Any]:
     return [dmc.Card(dmc.Stack([line, bar], gap="xs"), withBorder=True, radius="md", p="sm", mb="md")]
 
 
+def as_of(words: str) -> list[Any]:
+    """Return of when a page of a running job is; nothing when it is of now."""
+    return [dmc.Text(words, size="sm", c="dimmed", mb="xs", className="rt-as-of")] if words else []
+
+
 def reading() -> list[Any]:
     """Return what stands on a page until the first answer about the timeline has come."""
     line = dmc.Group([dmc.Loader(size="sm"), dmc.Text("Reading the timeline …", c="dimmed")], gap="sm")

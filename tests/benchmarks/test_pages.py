@@ -54,7 +54,8 @@ def test_a_running_job_is_watched(
     assert set(lags) == {one.name for one in live.WATCHED}
     # A machine that has no time for the page or its server in these seconds shows no step, and takes no time for it.
     assert any(lags.values()) and all(value > 0 for values in lags.values() for value in values)
-    assert all(one["steps"] >= 20 and one["core_share"] >= 0 for one in both)
+    assert all(one["steps"] >= 20 and one["core_share"] >= 0 and one["recording_share"] >= 0 for one in both)
+    assert sum(one["recording_share"] for one in both) > 0
 
 
 def test_a_lag_is_from_the_end_of_a_step_to_the_frame_that_shows_it() -> None:
@@ -62,3 +63,20 @@ def test_a_lag_is_from_the_end_of_a_step_to_the_frame_that_shows_it() -> None:
     seen = [[10_150.0, 2.0], [10_900.0, 4.0]]
     # The fifth was never seen although it was a second old when nobody looked any more; of the sixth nothing is known.
     assert live.lags(steps, seen, (10.05, 12.0)) == pytest.approx([50, 700, 600, 1000])
+
+
+def test_limits_that_are_missed_are_named_and_end_the_command_where_they_are_required() -> None:
+    good = pages.PageFigures(10, first_paint_ms=[1999, 5000, 10], answer_ms=[199] * 20, payload_bytes=[999_999])
+    assert pages.missed(good) == []
+    slow = pages.PageFigures(10, first_paint_ms=[2500], answer_ms=[50] * 10 + [300] * 10, payload_bytes=[10, 1_000_001])
+    assert pages.missed(slow) == [
+        "10 events: first paint, median 2,500 ms, the limit is 2,000 ms",
+        "10 events: answers, 95 % 300 ms, the limit is 200 ms",
+        "10 events: largest answer 1,000,001 bytes, the limit is 1,000,000 bytes",
+    ]
+    watched = live.LiveFigures("timeline", 9, 9, core_share=0.011, lag_ms={"Timeline": [100.0] * 18 + [3000.0, 3000.0]})
+    assert len(live.missed_live([watched])) == 2
+    assert live.missed_live([live.LiveFigures("timeline", 9, 9, core_share=0.0099, lag_ms={"x": [1000.0]})]) == []
+    pages._told(["one"], required=False)
+    with pytest.raises(SystemExit):
+        pages._told(["one"], required=True)

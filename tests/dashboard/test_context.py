@@ -134,3 +134,14 @@ def test_the_news_of_a_beat_have_another_shape_only_when_the_cards_do(context: C
     with log.open("a") as stream:
         stream.write("[1]\n")
     assert overview.news(context, route, {})["shape"] != before["shape"]
+
+
+def test_a_page_says_when_it_is_not_of_now(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = replace(context.folder.rows()[0].info, status="live")
+    assert context.pace_words(run) == "", "nothing was made yet"
+    context.analysis(run)
+    context._rest(run.path, (), 0.02)
+    assert context.pace_words(run) == "", "every two seconds is often enough"
+    context._rest(run.path, (), 2.5)
+    assert "every 4 min 10 s, because it takes 2.50 s of a core" in context.pace_words(run)
+    assert context.pace_words(replace(run, status="finished")) == ""
