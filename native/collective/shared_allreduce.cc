@@ -19,6 +19,10 @@ constexpr std::size_t kSmallestPiece = 16 << 10;
 // Of a message that leaves the caches anyway, the slots at least are to stay there.
 constexpr std::size_t kLargeMessage = 4 << 20;
 constexpr std::size_t kPieceOfLarge = 128 << 10;
+// Two members may either reduce everything both, or half each and copy the other half, which saves a read of the own
+// half: worth its second hand-over while the pieces are large, and nothing where memory is what all wait for.
+constexpr std::size_t kLeastPartsOfTwo = 256 << 10;
+constexpr std::size_t kMostPartsOfTwo = 8 << 20;
 constexpr std::size_t kPartAlignment = 64;  // parts of different members do not share cache lines
 constexpr int kMostMembers = 1024;
 
@@ -63,8 +67,10 @@ class SharedAllreduce::Round {
         tensor_element_(size_of(round.dtype)),
         packing_(fragments),
         reducing_(fragments),
+        sharing_(fragments),
         spreading_(fragments) {
     for (const Fragment& fragment : fragments) total_ += fragment.count;
+    in_parts_ = reduces_in_parts();
     piece_ = piece_elements();
     pieces_ = (total_ + piece_ - 1) / piece_;
   }
@@ -76,21 +82,22 @@ class SharedAllreduce::Round {
 
   [[nodiscard]] std::optional<bool> agreed(Deadline deadline) { return arena_.agreed(deadline); }
 
-  void finish() {
-    if (arena_.size() == 2 || total_ * element_ <= kFlatBytes) {
-      run_flat();
-    } else {
-      run_in_parts();
-    }
-  }
+  void finish() { in_parts_ ? run_in_parts() : run_flat(); }
 
  private:
+  [[nodiscard]] bool reduces_in_parts() const noexcept {
+    const std::size_t bytes = total_ * element_;
+    if (arena_.size() > 2) return bytes > kFlatBytes;
+    const bool casts = wire_ != round_.dtype;  // what is copied would be rounded twice
+    return !casts && kLeastPartsOfTwo <= bytes && bytes <= kMostPartsOfTwo;
+  }
   [[nodiscard]] std::size_t piece_elements() const noexcept {
     const std::size_t slot = arena_.slot_bytes();
     const std::size_t bytes = total_ * element_;
     std::size_t wanted = std::max((bytes + kLeastPieces - 1) / kLeastPieces, kSmallestPiece);
     wanted = (wanted + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
-    const std::size_t most = bytes > kLargeMessage ? std::min(slot, kPieceOfLarge) : slot;
+    const bool large = bytes > kLargeMessage && !(in_parts_ && arena_.size() == 2);
+    const std::size_t most = large ? std::min(slot, kPieceOfLarge) : slot;
     return std::min(wanted, most) / element_;
   }
   [[nodiscard]] std::size_t elements_of(std::size_t piece) const noexcept {
@@ -106,12 +113,25 @@ class SharedAllreduce::Round {
     if (packed_ >= arena_.slots()) arena_.wait_all(ArenaCounter::kTaken, packed_ - arena_.slots() + 1);
     const PieceTimer timer(Piece::kPack, elements_of(packed_) * element_);
     std::byte* const slot = arena_.slot(arena_.position(), packed_);
-    packing_.walk(elements_of(packed_),
-                  [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
-                    convert_copy(slot + at * element_, wire_, fragment.input + first * tensor_element_, round_.dtype,
-                                 count, fragment.prescale);
-                  });
+    const std::size_t begin = in_parts_ ? part_begin(packed_, arena_.position()) : 0;
+    const std::size_t end = in_parts_ ? part_begin(packed_, arena_.position() + 1) : 0;
+    pack(slot, 0, begin, Pack::kAll);
+    pack(slot, begin, end, Pack::kChanged);
+    pack(slot, end, elements_of(packed_), Pack::kAll);
     arena_.publish(ArenaCounter::kPosted, ++packed_);
+  }
+
+  enum class Pack : std::uint8_t { kAll, kChanged };  // kChanged: not what reduce() takes from the own tensor
+  void pack(std::byte* slot, std::size_t begin, std::size_t end, Pack what) {
+    packing_.walk(end - begin, [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
+      if (what == Pack::kChanged && is_as_packed(fragment)) return;
+      convert_copy(slot + (begin + at) * element_, wire_, fragment.input + first * tensor_element_, round_.dtype, count,
+                   fragment.prescale);
+    });
+  }
+  /// The own tensor holds the same bytes as the own slot would.
+  [[nodiscard]] bool is_as_packed(const Fragment& fragment) const noexcept {
+    return fragment.prescale == 1.0 && wire_ == round_.dtype;
   }
 
   /// Reduces `count` elements from `begin` of a piece: with the factor of each fragment, into what `target` says, as
@@ -126,8 +146,8 @@ class SharedAllreduce::Round {
     reducing_.walk(count, [&](const Fragment& fragment, std::size_t first, std::size_t some, std::size_t at) {
       const std::size_t offset = (begin + at) * element_;
       for (std::size_t member = 0; member < size; ++member) inputs[member] = bases[member] + offset;
-      // The own tensor holds the same bytes as the own slot, and its cache line is needed for the output anyway.
-      if (fragment.prescale == 1.0 && wire_ == round_.dtype) {
+      // Its cache line is needed for the output anyway.
+      if (is_as_packed(fragment)) {
         inputs[static_cast<std::size_t>(arena_.position())] = fragment.input + first * tensor_element_;
       }
       reduce_convert(target(fragment, first, offset), dtype, {inputs.data(), size}, wire_, some, round_.op,
@@ -177,8 +197,21 @@ class SharedAllreduce::Round {
     std::byte* const slot = arena_.slot(own, piece);
     const auto skip = [](const Fragment&, std::size_t, std::size_t, std::size_t) {};
     reducing_.walk(begin, skip);
-    reduce(piece, begin, end - begin, wire_,
-           [&](const Fragment&, std::size_t, std::size_t offset) { return slot + offset; });
+    if (wire_ == round_.dtype) {
+      // The processor's copy does not first fetch the lines that it writes, which the others have read; a reduction
+      // would.
+      reduce(piece, begin, end - begin, wire_, [&](const Fragment& fragment, std::size_t first, std::size_t) {
+        return fragment.output + first * element_;
+      });
+      sharing_.walk(begin, skip);
+      sharing_.walk(end - begin, [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
+        scale_copy(slot + (begin + at) * element_, fragment.output + first * element_, count, wire_, 1.0);
+      });
+      sharing_.walk(elements_of(piece) - end, skip);
+    } else {
+      reduce(piece, begin, end - begin, wire_,
+             [&](const Fragment&, std::size_t, std::size_t offset) { return slot + offset; });
+    }
     reducing_.walk(elements_of(piece) - end, skip);
     arena_.publish(ArenaCounter::kReduced, piece + 1);
   }
@@ -191,6 +224,7 @@ class SharedAllreduce::Round {
       const std::byte* const slot = arena_.slot(member, piece);
       spreading_.walk(part_begin(piece, member + 1) - begin,
                       [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
+                        if (member == arena_.position() && wire_ == round_.dtype) return;  // it is there
                         convert_copy(fragment.output + first * tensor_element_, round_.dtype,
                                      slot + (begin + at) * element_, wire_, count, 1.0);
                       });
@@ -205,8 +239,10 @@ class SharedAllreduce::Round {
   std::size_t tensor_element_;  // bytes, in the tensors
   FragmentCursor packing_;
   FragmentCursor reducing_;
+  FragmentCursor sharing_;
   FragmentCursor spreading_;
   std::size_t total_ = 0;
+  bool in_parts_ = false;
   std::size_t piece_ = 1;
   std::size_t pieces_ = 0;
   std::size_t packed_ = 0;

@@ -168,6 +168,47 @@ TEST_P(SharedAllreduceFragments, KeepTheirOwnFactorsAndPlaces) {
 }
 INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceFragments, ::testing::Values(2, 3, 6));
 
+// Members; in place or not; dtype in the slots. Long enough that two members reduce half each, with fragments that end
+// within pieces and within halves, and factors that make what is in a slot differ from what is in the tensor.
+class SharedAllreduceHalves : public ::testing::TestWithParam<std::tuple<int, bool, DType>> {};
+TEST_P(SharedAllreduceHalves, KeepEveryFragmentsFactorsAndPlaces) {
+  const auto [members, in_place, wire] = GetParam();
+  const std::vector<std::size_t> counts{100'003, 1, 64, 70'001, 0, 255, 90'000};
+  run_arena(members, options_of(32 << 10, 3), [&, in_place = in_place, wire = wire](Arena& arena, Fabric&) {
+    std::vector<std::vector<float>> inputs;
+    std::vector<std::vector<float>> outputs;
+    std::vector<Fragment> fragments;
+    const auto value = [](int member, std::size_t i) {
+      return static_cast<float>((member + 1) * static_cast<int>(i % 13));
+    };
+    for (std::size_t k = 0; k < counts.size(); ++k) {
+      inputs.emplace_back(counts[k] + 1, -3.0F);
+      for (std::size_t i = 0; i < counts[k]; ++i) inputs[k][i] = value(arena.position(), i);
+      outputs.emplace_back(counts[k] + 1, -1.0F);
+    }
+    for (std::size_t k = 0; k < counts.size(); ++k) {
+      float* const output = in_place ? inputs[k].data() : outputs[k].data();
+      fragments.push_back({reinterpret_cast<const std::byte*>(inputs[k].data()), reinterpret_cast<std::byte*>(output),
+                           counts[k], k % 3 == 0 ? 1.0 : 2.0, k % 2 == 0 ? 1.0 : 0.5});
+    }
+    const std::vector<std::vector<float>> before = inputs;
+    ASSERT_TRUE(shared_allreduce(arena, fragments, {5, DType::kFloat32, ReduceOp::kSum, wire}));
+    const int n = arena.size();
+    for (std::size_t k = 0; k < counts.size(); ++k) {
+      const float factor = (k % 3 == 0 ? 1.0F : 2.0F) * (k % 2 == 0 ? 1.0F : 0.5F);
+      std::vector<float> expected(counts[k] + 1, in_place ? -3.0F : -1.0F);
+      for (std::size_t i = 0; i < counts[k]; ++i) {
+        expected[i] = value(0, i) * factor * static_cast<float>(n * (n + 1) / 2);
+      }
+      EXPECT_TRUE((in_place ? inputs : outputs)[k] == expected) << "fragment " << k;
+      EXPECT_TRUE(in_place || inputs[k] == before[k]) << "fragment " << k;
+    }
+  });
+}
+INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceHalves,
+                         ::testing::Combine(::testing::Values(2, 3), ::testing::Bool(),
+                                            ::testing::Values(DType::kFloat32, DType::kFloat16, DType::kBfloat16)));
+
 TEST(SharedAllreduce, IsBitwiseEqualOnAllMembersAndForAllPieces) {
   constexpr std::size_t kCount = 50'000;
   std::vector<std::vector<float>> results;
