@@ -101,21 +101,23 @@ INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceCasts,
 
 // Each contribution is scaled and rounded to 16 bits, then summed in float32; where every member reduces everything,
 // nothing else is rounded to 16 bits.
-TEST(SharedAllreduceCast, RoundsContributionsAfterPrescaleAndSumsInFloat32) {
-  constexpr std::size_t kCount = 5000;
-  std::vector<std::vector<float>> outputs(2, std::vector<float>(kCount));
+class SharedAllreduceCast : public ::testing::TestWithParam<std::size_t> {};
+INSTANTIATE_TEST_SUITE_P(Elements, SharedAllreduceCast, ::testing::Values(5'000, 200'000));
+TEST_P(SharedAllreduceCast, RoundsContributionsAfterPrescaleAndSumsInFloat32) {
+  const std::size_t count = GetParam();
+  std::vector<std::vector<float>> outputs(2, std::vector<float>(count));
   const auto number = [](int rank, std::size_t i) {
     return 1.0F + static_cast<float>(i) * 1e-4F * static_cast<float>(rank + 1);
   };
   run_arena(2, options_of(4096, 3), [&](Arena& arena, Fabric&) {
     const auto rank = static_cast<std::size_t>(arena.position());
-    std::vector<float> input(kCount);
-    for (std::size_t i = 0; i < kCount; ++i) input[i] = number(arena.position(), i);
+    std::vector<float> input(count);
+    for (std::size_t i = 0; i < count; ++i) input[i] = number(arena.position(), i);
     const Fragment fragment{reinterpret_cast<const std::byte*>(input.data()),
-                            reinterpret_cast<std::byte*>(outputs[rank].data()), kCount, 0.3, 0.5};
+                            reinterpret_cast<std::byte*>(outputs[rank].data()), count, 0.3, 0.5};
     ASSERT_TRUE(shared_allreduce(arena, {&fragment, 1}, {7, DType::kFloat32, ReduceOp::kSum, DType::kFloat16}));
   });
-  for (std::size_t i = 0; i < kCount; ++i) {
+  for (std::size_t i = 0; i < count; ++i) {
     const auto a = static_cast<_Float16>(number(0, i) * 0.3F);
     const auto b = static_cast<_Float16>(number(1, i) * 0.3F);
     ASSERT_EQ(outputs[0][i], (static_cast<float>(a) + static_cast<float>(b)) * 0.5F) << i;
