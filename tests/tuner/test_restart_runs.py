@@ -178,7 +178,7 @@ def test_an_interrupted_command_ends_with_130(monkeypatch: pytest.MonkeyPatch, t
     ("options", "said"),
     [
         (["--budget", "2%"], "--budget 2%: with --restarts it is the time of all runs"),
-        (["--seed", "1"], "--horizon and --seed are for tuning within one training"),
+        (["--horizon", "1"], "--horizon is for tuning within one training"),
         (["--try", "x"], "--try x: expected NAME=VALUE"),
     ],
 )

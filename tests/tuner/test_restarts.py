@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import optuna
 import pytest
 
 from ringtune.algorithms import parse_table
@@ -53,14 +54,19 @@ class FakeMemory:
         self.told: list[tuple[Setting, float]] = []
         self.concluded: list[Setting] = []
         self.workload: Workload | None = None
+        self.asked = 0
         self._known = known or Known("f" * 16)
 
     def open(self, workload: Workload) -> Known:
         self.workload = workload
         return self._known
 
-    def tell(self, setting: Setting, ratio: float) -> None:
-        self.told.append((setting, round(ratio, 3)))
+    def tell(self, setting: Setting, ratio: float | None) -> None:
+        self.told.append((setting, -1.0 if ratio is None else round(ratio, 3)))
+
+    def suggest(self, fits: Callable[[Setting], bool]) -> Setting | None:
+        self.asked += 1
+        return None
 
     def conclude(self, setting: Setting) -> None:
         self.concluded.append(setting)
@@ -306,3 +312,65 @@ def test_a_memory_that_cannot_be_opened_is_said_and_survived(tmp_path: Path) -> 
     memory.tell(FOUR, 0.8)
     memory.conclude(FOUR)
     assert len(said) == 1 and said[0].startswith("the memory cannot be used")
+
+
+LARGE = [Choice(name, ("x", "y", "z")) for name in "ABCDEFGHIJ"]
+"""More values to see than the twelve trials of a session."""
+
+
+class LargeRunner(FakeRunner):
+    """Every variable at ``z`` saves 5 % of a step; a command with B at ``y`` fails."""
+
+    def run(self, setting: Setting, leave: Leave) -> Run:
+        self._lengths[setting] = "no" if ("B", "y") in setting else 10e6 * 0.95 ** [v for _, v in setting].count("z")
+        return super().run(setting, leave)
+
+
+def large_session(memory: StudyMemory | FakeMemory) -> tuple[list[Record], LargeRunner]:
+    records: list[Record] = []
+    runner = LargeRunner({})
+    RestartSession(runner, LARGE, memory, RestartOptions(world=2), records.append).run()
+    return records, runner
+
+
+@pytest.mark.parametrize("seed", [0, 4])
+def test_in_a_large_space_a_sampler_chooses_and_gets_further(tmp_path: Path, seed: int) -> None:
+    said: list[str] = []
+    memory = StudyMemory(JobDescription(), LARGE, [str(tmp_path / "studies.db")], said.append, seed)
+    records, _ = large_session(memory)
+    trials = [one for one in records if isinstance(one, TrialRecord | FailedRecord) and one.settings]
+    searched = [one for one in trials if not (isinstance(one, TrialRecord) and one.source == "confirm")]
+    chosen = [one for one in searched if isinstance(one, TrialRecord) and one.source == "sampler"]
+    assert [one.settings for one in searched[:3]] == [{"A": "x"}, {"A": "y"}, {"A": "z"}]
+    assert len(searched) == 11 and all(one in chosen for one in searched[3:] if isinstance(one, TrialRecord))
+    assert any(len(one.settings or {}) > 1 for one in chosen)
+    assert len({tuple(sorted((one.settings or {}).items())) for one in searched}) == 11, "none is tried twice"
+    one_by_one = result_of(large_session(FakeMemory())[0])
+    assert result_of(records).gain.low > one_by_one.gain.high > 0.0 and said == []
+
+
+def test_a_space_that_the_trials_can_see_is_tried_one_by_one() -> None:
+    memory = FakeMemory()
+    play(FakeRunner({}), memory, choices=LARGE[:3])
+    assert memory.asked == 0
+
+
+def test_a_sampler_without_an_opinion_leaves_the_choice(tmp_path: Path) -> None:
+    memory = FakeMemory()
+    records, _ = large_session(memory)
+    assert memory.asked == 8 and (("A", "z"), ("B", "y")) in [setting for setting, ratio in memory.told if ratio < 0]
+    assert StudyMemory(JobDescription(), LARGE, [], print).suggest(lambda setting: True) is None
+    assert result_of(records).decision == "improved"
+
+
+def test_what_failed_is_known_to_the_next_session(tmp_path: Path) -> None:
+    """As a trial that was pruned; what is drawn and not run leaves nothing."""
+    place = str(tmp_path / "studies.db")
+    first = StudyMemory(JobDescription(), LARGE, [place], print, 0)
+    first.open(WORKLOAD)
+    first.tell((("B", "y"),), None)
+    assert first.suggest(lambda setting: True) is not None and first.suggest(lambda setting: False) is None
+    assert StudyMemory(JobDescription(), LARGE, [place], print).open(WORKLOAD).trials == 1
+    (study,) = optuna.get_all_study_summaries(f"sqlite:///{place}")
+    (trial,) = optuna.load_study(study_name=study.study_name, storage=f"sqlite:///{place}").trials
+    assert trial.state is optuna.trial.TrialState.PRUNED and trial.params["B"] == "y"

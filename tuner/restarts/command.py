@@ -47,6 +47,7 @@ class Wishes:
         choices: What is tried.
         storage: Optuna storage of the user's choice; empty = his memory of all jobs, with a copy in the run folder.
         apply: ``print``, or the file that receives the environment of the result.
+        seed: Of the sampler, which chooses where there is much to choose from; None = different every time.
     """
 
     session: RestartOptions
@@ -55,6 +56,7 @@ class Wishes:
     choices: list[Choice]
     storage: str = ""
     apply: str = "print"
+    seed: int | None = None
 
 
 def tune_by_restarts(job: LaunchOptions, values: Mapping[str, Any]) -> int:
@@ -74,8 +76,8 @@ def wishes_of(job: LaunchOptions, values: Mapping[str, Any]) -> Wishes:
     Raises:
         UsageError: They make no sense.
     """
-    if values["horizon"] is not None or values["seed"] is not None:
-        raise UsageError("--horizon and --seed are for tuning within one training, not for --restarts")
+    if values["horizon"] is not None:
+        raise UsageError("--horizon is for tuning within one training, not for --restarts")
     slots = plan(job)
     config = Config.from_environ({**job.environ, **job.settings})
     counts = Counter(slot.host for slot in slots)
@@ -97,7 +99,7 @@ def wishes_of(job: LaunchOptions, values: Mapping[str, Any]) -> Wishes:
             "--restarts: nothing that a restart could change means anything here; name variables with --try"
         )
     storage = values["study"] or config.autotune_study or ""
-    return Wishes(session, runs, place, choices, storage, str(values["apply"]))
+    return Wishes(session, runs, place, choices, storage, str(values["apply"]), values["seed"])
 
 
 _RUN = {"warmup_steps": "warmup_steps", "steps_per_trial": "steps", "run_limit": "limit_s"}
@@ -129,9 +131,11 @@ def run_session(job: LaunchOptions, wishes: Wishes, runner: Runner) -> int:
             journal.write([record])
             view.show(record)
 
-        memory = StudyMemory(
-            describe(job, wishes), wishes.choices, _storages(wishes, job.run_dir), lambda why: put(NoteRecord(why))
-        )
+        def say(why: str) -> None:
+            put(NoteRecord(why))
+
+        places = _storages(wishes, job.run_dir)
+        memory = StudyMemory(describe(job, wishes), wishes.choices, places, say, wishes.seed)
         session = RestartSession(runner, wishes.choices, memory, wishes.session, put)
         result = session.run()
     click.echo(f"ringtune tune: {sentence(result)}")

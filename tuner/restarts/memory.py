@@ -1,13 +1,17 @@
 """What sessions of restarts have found, in an Optuna study for each kind of job; Optuna Dashboard opens it.
 
 The study is named ``ringtune-restarts-<fingerprint>``. A trial's parameters are the variables with their values as
-categories (``default``: the variable was not set), its value the step time relative to the command as it is. The
-attribute ``ringtune:confirmed`` is what the next session checks first.
+categories (``default``: the variable was not set), its value the step time relative to the command as it is; a trial
+whose run failed is one that was pruned. The attribute ``ringtune:confirmed`` is what the next session checks first.
+
+Of a large space the next setting is chosen by Optuna's TPE over all variables together (Bergstra et al. 2011; jointly:
+Falkner et al. 2018, BOHB).
 """
 
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
 
 _CONFIRMED = "ringtune:confirmed"
 _UNSET = "default"
+_STARTUP_TRIALS = 4
+_DRAWS = 50
+"""Of the sampler, which does not know what was tried or has failed, for one setting that fits."""
 
 
 class StudyMemory:
@@ -32,12 +39,18 @@ class StudyMemory:
         choices: What is tried.
         places: Storages, see `StudyOptions.storage`: the first one is also read, the others receive copies.
         say: Hears why nothing is stored.
+        seed: Of the sampler; None = different every time.
     """
 
     def __init__(
-        self, job: JobDescription, choices: Sequence[Choice], places: Sequence[str], say: Callable[[str], None]
+        self,
+        job: JobDescription,
+        choices: Sequence[Choice],
+        places: Sequence[str],
+        say: Callable[[str], None],
+        seed: int | None = None,
     ) -> None:
-        self._job, self._choices, self._places, self._say = job, choices, places, say
+        self._job, self._choices, self._places, self._say, self._seed = job, choices, places, say, seed
         self._studies: list[optuna.Study] = []
 
     def open(self, workload: Workload) -> Known:
@@ -53,15 +66,36 @@ class StudyMemory:
         fits = setting is not None and all(name in self._distributions() for name, _ in setting)
         return Known(fingerprint, setting if fits else None, len(study.get_trials(deepcopy=False)))
 
-    def tell(self, setting: Setting, ratio: float) -> None:
-        """Remember a trial."""
-        import optuna
+    def tell(self, setting: Setting, ratio: float | None) -> None:
+        """Remember a trial; without a ratio one that failed."""
+        from optuna.trial import TrialState, create_trial
 
         distributions = self._distributions()
         params = {name: dict(setting).get(name, _UNSET) for name in distributions}
         if all(params[name] in distribution.choices for name, distribution in distributions.items()):
-            trial = optuna.trial.create_trial(params=params, distributions=distributions, value=ratio)
+            state = TrialState.PRUNED if ratio is None else TrialState.COMPLETE
+            trial = create_trial(params=params, distributions=distributions, value=ratio, state=state)
             self._each(lambda study: study.add_trial(trial))
+
+    def suggest(self, fits: Callable[[Setting], bool]) -> Setting | None:
+        """Ask TPE, which sees all trials of this job with the same values to choose from."""
+        import optuna
+
+        if not self._studies:
+            return None
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # Optuna's word for `multivariate`
+        sampler = optuna.samplers.TPESampler(multivariate=True, n_startup_trials=_STARTUP_TRIALS, seed=self._seed)
+        # In a study of its own: what is drawn and not run must not stand in the job's.
+        study, wanted = optuna.create_study(sampler=sampler), self._distributions()
+        known = self._studies[0].get_trials(deepcopy=False)
+        study.add_trials([trial for trial in known if trial.distributions == wanted])
+        for _ in range(_DRAWS):
+            drawn = study.ask(wanted)
+            study.tell(drawn, state=optuna.trial.TrialState.FAIL)
+            setting = tuple(sorted((name, value) for name, value in drawn.params.items() if value != _UNSET))
+            if fits(setting):
+                return setting
+        return None
 
     def conclude(self, setting: Setting) -> None:
         """Remember what a session has come to."""

@@ -2,9 +2,10 @@
 
 1. The command as it is: trial 0. It must work; whatever fails here ends the session.
 2. What an earlier session of the same job has confirmed is compared with it at once; where it holds, that is the end.
-3. One variable after the other, going on from each value that helps. The command as it is runs again after every third
-   trial, and a trial counts relative to the newest of these runs. A run that is clearly worse ends early; one that
-   fails is a failed trial and no more.
+3. One variable after the other, going on from each value that helps; in a large space, whose values the trials would
+   not even suffice to see once, the memory's sampler chooses from the fourth trial on. The command as it is runs again
+   after every third trial, and a trial counts relative to the newest of these runs. A run that is clearly worse ends
+   early; one that fails is a failed trial and no more.
 4. The best setting against the command as it is, in runs right after each other, every other pair backwards: confirmed
    is a gain whose Student interval over the pairs lies above zero, with looks after 4, 6 and 9 pairs that share an
    error of 5 %. Otherwise the command stays as it is.
@@ -41,6 +42,8 @@ _ALPHA, _FUTILE_ALPHA = 0.05 / len(LOOKS), 0.1
 _WORSE_MARGIN, _WORSE_ALPHA = 0.10, 0.005
 _DEFAULT_EVERY = 3
 _SEARCH_PART = 0.5
+_FIRST_ONE_BY_ONE = 4
+"""Trials of a large space, the command as it is included, before its sampler has something to go by."""
 
 _NOTHING = Workload(0, 0)
 
@@ -87,8 +90,11 @@ class Memory(Protocol):
     def open(self, workload: Workload) -> Known:
         """Say which job this is."""
 
-    def tell(self, setting: Setting, ratio: float) -> None:
-        """Remember a trial: its step time relative to the command as it is."""
+    def tell(self, setting: Setting, ratio: float | None) -> None:
+        """Remember a trial: its step time relative to the command as it is; None: its run failed."""
+
+    def suggest(self, fits: Callable[[Setting], bool]) -> Setting | None:
+        """Choose the next setting of a large space from all trials of this job; None: there is no opinion."""
 
     def conclude(self, setting: Setting) -> None:
         """Remember what a session has come to."""
@@ -145,6 +151,7 @@ class RestartSession:
         self._tried = {AS_IT_IS}
         self._hopeless: set[tuple[str, str]] = set()
         self._made = self._number = self._since_default = self._lost_ns = 0
+        self._large = sum(len(choice.values) for choice in choices) >= options.max_trials
 
     def run(self) -> ResultRecord:
         """Run the session to its end; Ctrl-C ends it with what was learned.
@@ -214,11 +221,10 @@ class RestartSession:
         return run
 
     def _search(self) -> None:
-        """Try the neighbours of the best setting so far, until none is left."""
+        """Try one setting after the other, until none is left."""
         while self._made < self._options.max_trials:
-            best = self._best()
-            untried = [one for one in neighbours(best, self._choices) if one not in self._tried and self._hopeful(one)]
-            if not untried:
+            setting, source = self._next()
+            if setting is None:
                 return
             if not self._affordable(_SEARCH_PART, 2):
                 self._note("the search ends: its half of the budget is used up")
@@ -226,16 +232,25 @@ class RestartSession:
             if self._since_default >= _DEFAULT_EVERY:
                 again = self._default_run()
                 self._record(AS_IT_IS, "default", again.times, NO_GAIN)
-            self._tried.add(untried[0])
+            self._tried.add(setting)
             self._made += 1
-            self._trial(untried[0])
+            self._trial(setting, source)
 
-    def _hopeful(self, setting: Setting) -> bool:
-        """Whether it holds no value that has failed or was clearly worse before."""
-        return not self._hopeless & set(setting)
+    def _next(self) -> tuple[Setting | None, Source]:
+        """What is tried next: the sampler's choice in a large space, else a neighbour of the best setting so far."""
+        if self._large and self._made >= _FIRST_ONE_BY_ONE:
+            suggested = self._memory.suggest(self._fits)
+            if suggested is not None:
+                return suggested, "sampler"
+        fitting = (one for one in neighbours(self._best(), self._choices) if self._fits(one))
+        return next(fitting, None), "switch"
 
-    def _trial(self, setting: Setting) -> None:
-        reference, before = self._reference, set(self._best())
+    def _fits(self, setting: Setting) -> bool:
+        """Whether it is new and holds no value that has failed or was clearly worse before."""
+        return setting not in self._tried and not self._hopeless & set(setting)
+
+    def _trial(self, setting: Setting, source: Source) -> None:
+        reference, new = self._reference, set(setting) - set(self._best())
         early = False
 
         def worse(times: Sequence[int]) -> bool:
@@ -245,15 +260,16 @@ class RestartSession:
 
         run = self._run(setting, worse)
         self._since_default += 1
-        if run.failure or early:
-            self._hopeless |= set(setting) - before
+        if (run.failure or early) and len(new) == 1:  # of several new values nobody knows which it was
+            self._hopeless |= new
         if run.failure:
             self._failed(setting, run)
+            self._memory.tell(setting, None)
             return
         ratio = math.exp(log_ratio(run.times, reference))
         seen = median_interval(run.times)
         low, high = (1.0 - ratio * edge / seen.median for edge in (seen.high, seen.low))
-        self._record(setting, "switch", run.times, Interval(1.0 - ratio, low, high), early=early)
+        self._record(setting, source, run.times, Interval(1.0 - ratio, low, high), early=early)
         self._memory.tell(setting, ratio)
         if not early:
             self._ratios[setting] = ratio
