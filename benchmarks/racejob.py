@@ -137,6 +137,11 @@ class RaceJob:
         self._pids.append(hello["pid"])
         self.about = hello["about"]
 
+    @property
+    def pids(self) -> list[int]:
+        """Processes of its ranks."""
+        return list(self._pids)
+
     def ask(self, seconds: float, **order: Any) -> list[dict[str, Any]]:
         """Gives all ranks an order and returns their answers by rank.
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from ringtune.benchmarks import network
 from ringtune.benchmarks.jobs import thread_variables
 from ringtune.benchmarks.network import Host
@@ -66,6 +68,12 @@ class Job:
         self._job.ask(_PLAY_SECONDS, do="knobs", knobs=knobs.as_dict())
         answers = self._job.ask(_PLAY_SECONDS, do="play", work=document(work), steps=steps, record=record)
         return [answer["wall_ns"] for answer in answers]
+
+    def others_s(self) -> float:
+        """CPU time that processes outside this job have used in user mode since some moment, and other machines."""
+        machine = psutil.cpu_times()
+        own = sum(psutil.Process(pid).cpu_times().user for pid in self._job.pids)
+        return float(machine.user + machine.nice + getattr(machine, "steal", 0.0) - own)
 
     def close(self) -> None:
         """Ends the ranks."""

@@ -8,6 +8,7 @@ import torch as _torch
 
 from ringtune.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ringtune.torch import elastic
+from ringtune.torch import steps as _steps  # noqa: F401 - from here on any optimizer's step ends one
 from ringtune.torch.compression import Compression
 from ringtune.torch.functions import (
     allgather_object,

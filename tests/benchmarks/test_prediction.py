@@ -5,12 +5,14 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from ringtune.benchmarks import network, prediction, published
+from ringtune.benchmarks.effort import keep_effort
 from ringtune.benchmarks.network import rate_number
 from ringtune.benchmarks.testbed import Bed, Shape
 from ringtune.errors import UsageError
@@ -62,6 +64,7 @@ def test_a_measurement_is_taken_up_where_it_stopped(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(prediction, "Bed", lambda hosts: nullcontext())
     monkeypatch.setattr(prediction, "record", lambda bed, case, steps, run: run.mkdir())
     monkeypatch.setattr(prediction, "measure", lambda bed, case, steps: ran.append(case.label) or 5.0)
+    monkeypatch.setattr(prediction, "measure_effort", lambda bed, shape: ((1e6, 0.25),))
     plan = prediction.Plan(["1gbit"], 2, 20, 3600.0)
     wanted = {"1gbit": prediction.cases([WORK], "1gbit")}
     labels = [case.label for case in wanted["1gbit"]]
@@ -75,6 +78,72 @@ def test_a_measurement_is_taken_up_where_it_stopped(tmp_path: Path, monkeypatch:
     assert prediction.Kept(tmp_path, plan).samples()["1gbit", labels[0]] == [4.0, 5.0]
     with pytest.raises(UsageError, match="other options"):
         prediction.Kept(tmp_path, replace(plan, steps=40))
+
+
+def test_many_hosts_on_few_cores_are_bound_by_what_these_need_for_a_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its draws too; where two hosts have a core each nothing changes."""
+    seen = replace(model(), draws=((WORK, model().cluster),))
+    monkeypatch.setattr(prediction, "load", lambda run: None)
+    monkeypatch.setattr(prediction, "calibrate", lambda trace, name: seen)
+    monkeypatch.setattr(prediction.os, "sched_getaffinity", lambda pid: {0, 1})
+    kept = prediction.Kept(tmp_path, prediction.Plan(["1gbit"], 1, 12, 1.0))
+    keep_effort(kept.effort, ((1e3, 8.0),))  # as long as a byte takes on the link
+    found = prediction.calibrated(kept, "1gbit", "small")
+    two, four, eight = prediction.cases([WORK], "1gbit")[0:3]
+    assert (
+        prediction.predicted(found, two, "1gbit").step_ns.value
+        == prediction.predicted(seen, two, "1gbit").step_ns.value
+    )
+    for case, cores_need in ((four, 2.0), (eight, 4.0)):
+        answer = prediction.predicted(found, case, "1gbit")
+        alone = prediction.predicted(seen, case, "1gbit").step.communicate_ns
+        assert answer.step.communicate_ns == pytest.approx(alone * cores_need)
+        assert answer.step_ns.low == answer.step_ns.high == answer.step_ns.value
+
+
+class Watched:
+    """A job on a machine whose other processes use these shares of a core while it plays; a play is a second."""
+
+    def __init__(self, *shares: float) -> None:
+        self.plays, self.now, self._used, self._shares = 0, 0.0, 0.0, shares
+
+    def others_s(self) -> float:
+        return self._used
+
+    def play(self, work: object, knobs: object, steps: int) -> list[list[int]]:
+        self._used += self._shares[self.plays]
+        self.plays, self.now = self.plays + 1, self.now + 1.0
+        return [[10**9] * prediction.SKIPPED_STEPS + [self.plays * 10] * steps] * 2
+
+    def shape_links(self, rate: str) -> None:
+        pass
+
+    def job(self, shape: Shape) -> Watched:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("shares", "plays", "counts"),
+    [((0.01,), 1, 10), ((0.5, 0.04), 2, 20), ((0.5, 0.2, 0.3), 3, 20)],
+)
+def test_what_others_disturbed_is_measured_again(
+    monkeypatch: pytest.MonkeyPatch, shares: tuple[float, ...], plays: int, counts: int
+) -> None:
+    """Until it is calm, three times at most; the calmest counts."""
+    bed: Any = Watched(*shares)
+    monkeypatch.setattr(prediction.time, "monotonic", lambda: bed.now)
+    assert prediction.measure(bed, prediction.cases([WORK], "1gbit")[0], 3) == counts
+    assert bed.plays == plays
+
+
+def test_repeats_of_a_case_give_their_median_and_their_spread() -> None:
+    case = prediction.cases([WORK], "1gbit")[0]
+    answer = prediction.predicted(model(), case, "1gbit")
+    value = answer.step_ns.value
+    row = prediction.Row(case, answer, (value / 1.1, value / 1.25, value))
+    assert (row.error, row.spread) == (pytest.approx(0.1), pytest.approx(0.25))
 
 
 @pytest.mark.parametrize("text", ["none", "fast"])

@@ -9,7 +9,7 @@ import pytest
 from ringtune.algorithms import Rule
 from ringtune.errors import UsageError
 from ringtune.tuner.model.cluster import Cluster, Link
-from ringtune.tuner.model.collectives import allreduce_ns, batch_ns, choose, wire_ns
+from ringtune.tuner.model.collectives import allreduce_ns, batch_ns, choose, crowded_ns, wire_ns
 from ringtune.tuner.model.spread import expected_maximum
 
 LATENCY, RATE = 10_000.0, 1e9  # ns; a byte takes a nanosecond
@@ -83,6 +83,28 @@ def test_copies_of_ranks_that_share_cores_take_turns(cores: int, turns: float) -
     copies = turns * 0.5 * size
     assert batch_ns(size, False, True, crowded) == pytest.approx(copies + allreduce_ns(size, PAIR))
     assert batch_ns(size, True, False, crowded) == pytest.approx(allreduce_ns(size, PAIR))
+
+
+SHARED = replace(PAIR, cores=2, effort=((1 << 20, 0.25), (4 << 20, 2.0)))
+"""Four hosts on two cores; a byte on the wire takes 1 ns."""
+
+
+@pytest.mark.parametrize(
+    ("size", "of_cores"),
+    [(1 << 20, 0.5), (4 << 20, 4.0), (2 << 20, 2.25), (1 << 10, 0.5), (1 << 30, 4.0)],
+)
+def test_cores_that_hosts_share_bound_the_rate_as_links_do(size: int, of_cores: float) -> None:
+    """Each core works for two hosts; between measured sizes on the logarithmic scale, beyond them as at the ends."""
+    moved = 2 * 3 / 4 * size
+    assert wire_ns(size, SHARED) == pytest.approx(moved)
+    longer = moved * max(of_cores - 1.0, 0.0)
+    assert batch_ns(size, True, False, SHARED) - allreduce_ns(size, PAIR) == pytest.approx(longer)
+
+
+@pytest.mark.parametrize("cores", [None, 4, 8])
+def test_hosts_with_a_core_each_are_bound_by_links_alone(cores: int | None) -> None:
+    assert crowded_ns(4 << 20, replace(SHARED, cores=cores)) == 0.0
+    assert crowded_ns(4 << 20, replace(SHARED, effort=())) == crowded_ns(0, SHARED) == 0.0
 
 
 def test_what_bytes_take_on_the_wire_is_without_latency_and_copies() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ringtune.algorithms import ALGORITHMS, Rule
 from ringtune.errors import UsageError
 
@@ -41,6 +43,9 @@ class Link:
         return replace(self, bytes_per_s=self.bytes_per_s * factor)
 
 
+Effort = tuple[tuple[float, float], ...]
+"""By bytes of a batch, in rising order: ns of a core for a byte that a rank sends and receives."""
+
 AUTO = "auto"
 
 MEMORY = Link(700.0, 12e9)
@@ -67,6 +72,7 @@ class Cluster:
         algorithm: Of allreduces between hosts; `AUTO` as the runtime chooses.
         cores: That all ranks share, where their hosts are containers or namespaces of one machine: copies, which all
             ranks make at the same time, then take turns. None: each rank has one for itself.
+        effort: What bytes between hosts cost the cores, where these are shared; nothing: not known, and not counted.
         rules: What it chooses by size, ranks and links, as in `ringtune.algorithms`; none: the built-in table.
     """
 
@@ -82,6 +88,7 @@ class Cluster:
     algorithm: str = AUTO
     rules: tuple[Rule, ...] = ()
     cores: int | None = None
+    effort: Effort = ()
 
     def __post_init__(self) -> None:
         """Check the shape and the words.
@@ -121,6 +128,13 @@ class Cluster:
         """Of a byte into the fusion buffer and out again, on every rank."""
         alone = 2e9 / self.memory.bytes_per_s if self.copy_ns is None else self.copy_ns
         return alone if self.cores is None else alone * max(1.0, self.ranks / self.cores)
+
+    def effort_ns(self, size: float) -> float:
+        """Of a byte that a host sends and receives in a batch of such size, all hosts at once on the shared cores."""
+        if self.cores is None or self.hosts <= self.cores or not self.effort or size <= 0:
+            return 0.0
+        sizes, costs = zip(*self.effort, strict=True)
+        return float(np.interp(math.log(size), np.log(sizes), costs)) * self.hosts / self.cores
 
     @property
     def decision_ns(self) -> float:

@@ -149,7 +149,20 @@ def batch_ns(size: float, alone: bool, planned: bool, cluster: Cluster) -> float
     before = 0.0 if in_place else size * cluster.copies_ns
     if in_place and planned:
         before = math.ceil(math.log2(cluster.ranks)) * cluster.network.latency_ns
-    return cluster.batch_ns + before + allreduce_ns(size, cluster)
+    return cluster.batch_ns + before + allreduce_ns(size, cluster) + crowded_ns(size, cluster)
+
+
+def crowded_ns(size: float, cluster: Cluster) -> float:
+    """By how much an allreduce takes longer where all hosts share cores, which cannot feed all links at once.
+
+    Links and cores both bound the rate of bytes. A core that several hosts share has work while one of them waits for
+    its link, so the two go on side by side, and the longer one counts.
+    """
+    effort = cluster.effort_ns(size)
+    if effort <= 0.0:
+        return 0.0
+    wire = wire_ns(size, cluster)
+    return max(wire * cluster.network.bytes_per_s / 1e9 * effort - wire, 0.0)
 
 
 def wire_ns(size: float, cluster: Cluster) -> float:

@@ -23,9 +23,9 @@ from ringtune.session import Session
 from ringtune.torch.arguments import Average, Max, Min, Product, Sum
 from ringtune.torch.distributed.exchanges import Exchange, PartReduction
 from ringtune.torch.distributed.members import Meeting, Pair, open_group
-from ringtune.torch.distributed.steps import communicated
 from ringtune.torch.distributed.works import Delivery, Several, Work, copy, then
 from ringtune.torch.handles import dtype_number
+from ringtune.torch.steps import communicated
 
 _RedOp: Any = dist.ReduceOp
 _OPS = {_RedOp.SUM: Sum, _RedOp.AVG: Average, _RedOp.MIN: Min, _RedOp.MAX: Max, _RedOp.PRODUCT: Product}

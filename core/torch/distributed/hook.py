@@ -11,9 +11,9 @@ from ringtune.errors import InvalidArgument
 from ringtune.operations import Allreduce
 from ringtune.torch.arguments import Average
 from ringtune.torch.compression import Compression, wire_number, wished
-from ringtune.torch.distributed.steps import communicated
 from ringtune.torch.distributed.works import Work
 from ringtune.torch.handles import dtype_number
+from ringtune.torch.steps import communicated
 
 
 def ddp_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
