@@ -234,6 +234,10 @@ def test_what_is_built_is_known_before_init(name: str) -> None:
     assert isinstance(getattr(hvd, name)(), bool)
 
 
+def test_whether_there_is_a_gpu_is_what_torch_says() -> None:
+    assert hvd._check_has_gpu() is torch.cuda.is_available()
+
+
 def test_initialized_follows_init_and_shutdown(opened: Open) -> None:
     assert hvd.is_initialized() is False
     opened(2)

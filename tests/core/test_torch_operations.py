@@ -347,6 +347,16 @@ def test_allgather_of_shapes_and_dtypes(shape: tuple[int, ...], dtype: torch.dty
     assert torch.equal(result, torch.cat([tensor, tensor])) and result.dtype is dtype
 
 
+def test_a_sparse_tensor_travels_as_its_indices_and_values(opened: Open) -> None:
+    now = opened(2)
+    wait = hvd.sparse_allreduce_async(torch.eye(3).to_sparse(), "s", hvd.Sum)
+    assert [made[:2] for made in now.runtime.calls] == [
+        ("allgather", "allgather.s.indices"), ("allgather", "allgather.s.values"),
+    ]  # fmt: skip
+    result = wait()
+    assert result.is_sparse and not result.is_coalesced() and result._nnz() == 6
+
+
 def test_sparse_allreduce(opened: Open) -> None:
     opened(2)
     tensor = torch.sparse_coo_tensor([[0, 2]], [1.0, 3.0], (4,), check_invariants=True)
