@@ -361,13 +361,6 @@ def test_the_wrapped_optimizer_is_one_of_its_class(opened: Open) -> None:
     assert [name for name in methods.split() if not callable(getattr(wrapped, name, None))] == []
 
 
-def test_num_groups_is_deprecated(opened: Open) -> None:
-    opened(2)
-    model = torch.nn.Linear(2, 1)
-    with pytest.warns(DeprecationWarning, match="num_groups"):
-        hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), num_groups=1)
-
-
 @pytest.mark.parametrize(
     ("kind", "names"),
     [

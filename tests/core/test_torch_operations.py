@@ -37,13 +37,6 @@ def test_every_exported_name_is_there(name: str) -> None:
     assert hasattr(hvd, name)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("Average", 0), ("Sum", 1), ("Adasum", 2), ("Min", 3), ("Max", 4), ("Product", 5)]
-)
-def test_operations_are_horovods_numbers(name: str, value: int) -> None:
-    assert getattr(hvd, name) == value
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_before_init_is_a_runtime_failure(form: str) -> None:
     with pytest.raises(hvd.HorovodInternalError, match="has not been initialized"):
