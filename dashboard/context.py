@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 SLOW_MS = 6000
 """Figures of a running job are drawn again at most this often."""
-DRAWING_REST = 600
+DRAWING_REST = 1200
 """And after this many times the CPU time that drawing them took: a page must not cost the job's machine a per cent."""
 REST = 100
 """A growing timeline is read again after this many times the time that reading it took: one per cent of a core."""

@@ -73,6 +73,11 @@ class PartFollower:
         return tuple(self._collector.instants)
 
     @property
+    def instant_count(self) -> int:
+        """How many there are."""
+        return len(self._collector.instants)
+
+    @property
     def offset(self) -> int:
         """Where reading goes on; what lies before was read, but for the holes."""
         return self._offset

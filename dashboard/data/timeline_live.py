@@ -125,6 +125,7 @@ class LiveTimeline:
         self._origin: int | None = None
         self._index: TimelineIndex | None = None
         self._state: Signature = ()
+        self._placed_by: tuple[tuple[Path, bool, int], ...] = ()
 
     @property
     def state(self) -> Signature:
@@ -273,11 +274,14 @@ class LiveTimeline:
 
     def _place(self, read: list[tuple[Path, SpanTable]]) -> bool:
         """Put spans and instants onto the job's time and into the index; False when old ones stand wrong now."""
-        for path, offset in self._offsets().items():
-            part = self._parts[path]
-            if part.placed is not None and _moved(part.placed, offset, part.span):
-                return False
-            part.placed = offset
+        known = tuple((path, part.info is not None, part.follower.instant_count) for path, part in self._parts.items())
+        if known != self._placed_by:  # clocks may be known better now
+            for path, offset in self._offsets().items():
+                part = self._parts[path]
+                if part.placed is not None and _moved(part.placed, offset, part.span):
+                    return False
+                part.placed = offset
+            self._placed_by = known
         placed = [(self._parts[path], spans) for path, spans in read if self._parts[path].placed]
         instants = [one for part, _ in placed for one in _fresh_instants(part)]
         tables = [_aligned(part, spans) for part, spans in placed]

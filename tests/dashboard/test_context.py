@@ -117,7 +117,7 @@ def test_what_is_dear_to_draw_is_drawn_less_often(context: Context, monkeypatch:
     assert context.pace_ms(route) == 6000
     with context.drawing(route):
         pass
-    assert context.pace_ms(route) == 60_000
+    assert context.pace_ms(route) == 120_000
     assert context.pace_ms(other) == 6000
 
 
