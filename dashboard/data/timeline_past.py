@@ -59,6 +59,7 @@ class PastReader:
         while time.monotonic() - self._asked < LOOKED_AT_S or self.hurrying:
             begin = time.thread_time()
             if not self._piece():
+                self._hurry.clear()  # what is left out later is read with rests again
                 return
             self._rest(since, used, time.thread_time() - begin)
             since, used = time.monotonic(), time.process_time()

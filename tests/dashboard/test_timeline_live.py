@@ -336,6 +336,7 @@ def test_the_past_is_read_as_long_as_somebody_looks(monkeypatch: pytest.MonkeyPa
     reader.looked_at()
     reader._thread.join(60)
     assert pieces == [0, 1, 2], "until nothing is left, without rests"
+    assert not reader.hurrying, "what comes later is another matter"
 
 
 def test_reading_the_past_rests_until_the_process_keeps_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
