@@ -36,6 +36,7 @@ MEMORY_BYTES = 1_400_000_000
 
 _SHAPE = (
     '{"name":"VARCHAR","cat":"VARCHAR","ph":"VARCHAR","pid":"INTEGER","ts":"DOUBLE","dur":"DOUBLE","id":"BIGINT",'
+    '"id2":{"local":"BIGINT"},'
     '"args":{"tensor":"VARCHAR","bytes":"BIGINT","batch":"BIGINT","step":"BIGINT","epoch":"INTEGER",'
     '"operations":"BIGINT","bytes_per_s":"BIGINT","submitted":"JSON","copied":"JSON","algorithm":"VARCHAR",'
     '"dtype":"VARCHAR","wire":"VARCHAR","process_set":"BIGINT","plan":"BIGINT","peer":"BIGINT"}}'
@@ -70,7 +71,8 @@ select {_KIND}::utinyint as kind, case when {_KIND} = {_OTHER} then line end as 
   {_NS.replace("$", "ts")} + case when e.ph = 'X' then {_NS.replace("$", "dur")} else 0 end as end_ns,
   coalesce(e.args.bytes, e.args.bytes_per_s, 0) as bytes, coalesce(e.args.batch, e.args.operations, 0) as batch,
   coalesce(e.args.step, -1) as step,
-  coalesce(e.args.epoch, 0) as epoch, {_FACTS} as facts, e.id as id
+  coalesce(e.args.epoch, 0) as epoch, {_FACTS} as facts,
+  coalesce(e.id, e.id2.local) as id
 from (
   select line, from_json(
     case when not starts_with(line, '{{') then null when ends_with(line, '}},') then left(line, -1)

@@ -58,8 +58,8 @@ case when batch = 0 then '' else concat('"batch":', batch, ',') end,
 """
 _LINE = f"""
 case
-  when paired then concat({_begin("b")}, ',"id":', place, {_ARGS}, chr(10), {_begin("e", "begin_ns + duration_ns")},
-    ',"id":', place, '}},')
+  when paired then concat({_begin("b")}, ',"id2":{{"local":', place, '}}', {_ARGS}, chr(10),
+    {_begin("e", "begin_ns + duration_ns")}, ',"id2":{{"local":', place, '}}}},')
   when stage = {Stage.COUNTER:d} and name = '{BUS_NAME}'
     then concat({_begin("C")}, ',"args":{{"bytes_per_s":', bytes, '}}}},')
   when stage = {Stage.COUNTER:d}

@@ -115,8 +115,9 @@ def _span_events(block: SpanTable, pairs: list[bool], identities: list[int]) -> 
     for name, stage, rank, begin, end, arguments, is_pair, identity in rows:
         event: Event = {"name": names[name], "cat": labels[stage], "pid": rank, "tid": stage, "ts": begin / 1000}
         if is_pair:
-            events.append({**event, "ph": "b", "id": identity, "args": span_args(arguments, block)})
-            events.append({**event, "ph": "e", "id": identity, "ts": end / 1000})
+            own = {"local": identity}  # of the process: with a global one, Perfetto draws it under no rank
+            events.append({**event, "ph": "b", "id2": own, "args": span_args(arguments, block)})
+            events.append({**event, "ph": "e", "id2": own, "ts": end / 1000})
         elif stage == Stage.COUNTER:
             events.append({**event, "ph": "C", "args": counter_args(names[name], arguments)})
         elif stage == Stage.CYCLE and begin == end:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,19 @@ def test_parts_are_read_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         slow, quick = read_slowly(path, monkeypatch), read_quickly(path)
         assert rows(quick.spans) == rows(slow.spans)
         assert (quick.parts, quick.instants, quick.source) == (slow.parts, slow.instants, slow.source)
+
+
+def test_pairs_with_an_identity_of_the_whole_trace_are_read_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As traces have them that were merged before, and those of other tools."""
+    merged, _ = both(generate(Schedule(ranks=2)).write(tmp_path / "parts"), tmp_path)
+    older = tmp_path / "older.json"
+    text = merged.read_text()
+    assert '"id2":{"local":' in text
+    older.write_text(re.sub(r'"id2":\{"local":(\d+)\}', r'"id":\1', text))
+    expected = rows(read_slowly(merged, monkeypatch).spans)
+    assert rows(read_slowly(older, monkeypatch).spans) == rows(read_quickly(older).spans) == expected
 
 
 def test_arrows_and_marks_are_the_same(tmp_path: Path) -> None:

@@ -112,10 +112,11 @@ def check_structure(path: Path) -> None:
         if event["ph"] != "M":
             assert event["ts"] >= 0
         if event["ph"] == "b":
-            assert event["id"] not in opened
-            opened[event["id"]] = event
+            own = (event["pid"], event["id2"]["local"])  # of the process, else viewers draw it under no rank
+            assert own not in opened
+            opened[own] = event
         elif event["ph"] == "e":
-            begin = opened.pop(event["id"])
+            begin = opened.pop((event["pid"], event["id2"]["local"]))
             assert (begin["cat"], begin["pid"], begin["name"]) == (event["cat"], event["pid"], event["name"])
             assert begin["ts"] <= event["ts"]
         elif event["ph"] == "X":
