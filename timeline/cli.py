@@ -37,7 +37,7 @@ def summary(source: tuple[Path, ...], as_json: bool, steps: str | None, link: st
 
 
 @timeline.command("merge")
-@click.argument("source", metavar="RUN_DIR|PARTS…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("source", metavar="RUN_DIR|FILES…", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--output",
@@ -48,12 +48,13 @@ def summary(source: tuple[Path, ...], as_json: bool, steps: str | None, link: st
 def merge_command(source: tuple[Path, ...], output: Path | None) -> None:
     """Join the parts of all ranks into one trace.
 
-    All on rank 0's clock, for Perfetto and for the summary. Takes a run folder, or parts (rank-*.json) in any order.
+    All on rank 0's clock, for Perfetto and for the summary. Takes a run folder, parts (rank-*.json) and traces of other
+    tools (PyTorch's profiles: a file a rank), in any order.
     """
     if len(source) == 1 and source[0].is_dir():
         report = merge_run(source[0], output)
     elif output is None:
-        raise UsageError("name the merged file with -o OUT when the input is not a run folder")
+        raise UsageError("name the merged file with -o OUT when the input is not one run folder")
     else:
         report = merge(source, output)
     _print_report(report)

@@ -65,15 +65,16 @@ def merge(parts: Iterable[PathLike], output: PathLike, *, bulk: bool | None = No
     out and reported, so one broken file does not cost the others.
 
     Args:
-        parts: Files in any order.
+        parts: Files in any order; a run folder stands for its parts.
         output: The merged file.
         bulk: Whether to merge in a database (`ringtune.timeline.bulk`); None: where it pays and is installed.
 
     Raises:
-        RingtuneError: No part could be read, parts are of different jobs, or a rank comes twice.
+        RingtuneError: No part could be read, parts are of different jobs, a rank comes twice, or two profiles of the
+            same moments are taken for one rank.
         TraceIoError: The output cannot be written.
     """
-    paths = sorted({Path(part).resolve() for part in parts})
+    paths = sorted({path.resolve() for part in parts for path in _files_of(Path(part))})
     if not paths:
         raise RingtuneError("nothing to merge: no parts given; name a run folder or its timeline/rank-*.json files")
     if _in_bulk(paths) if bulk is None else bulk:
@@ -88,6 +89,11 @@ def merge(parts: Iterable[PathLike], output: PathLike, *, bulk: bool | None = No
     target = Path(output)
     write_merged(target, joined, problems=problems, missing=missing_ranks(joined))
     return MergeReport(target, len(joined.spans), joined.parts, missing_ranks(joined), tuple(problems))
+
+
+def _files_of(source: Path) -> list[Path]:
+    """The parts of a folder; a folder without any, or a file, as it is."""
+    return (part_files(source) if source.is_dir() else []) or [source]
 
 
 def _in_bulk(paths: Sequence[Path]) -> bool:
@@ -194,7 +200,9 @@ def in_order(traces: Sequence[Trace]) -> list[Trace]:
     own.sort(key=lambda trace: (trace.parts[0].rank, trace.parts[0].file))
     others = [trace for trace in traces if trace.source != "part"]
     _check_one_job([trace.parts[0] for trace in own])
-    return own + sorted(others, key=lambda trace: (trace.parts[0].rank, trace.parts[0].unix_ns, str(trace.path)))
+    others.sort(key=lambda trace: (trace.parts[0].rank, trace.parts[0].unix_ns, str(trace.path)))
+    _check_ranks_of_profiles([trace for trace in others if trace.source == "chrome" and len(trace.spans)])
+    return own + others
 
 
 def one_part_a_rank(traces: Sequence[Trace]) -> tuple[PartInfo, ...]:
@@ -224,6 +232,26 @@ def _one_part(first: PartInfo, next_file: PartInfo) -> PartInfo:
 def missing_ranks(joined: Trace) -> tuple[int, ...]:
     """Ranks of the job without a part."""
     return tuple(sorted(set(range(joined.size)) - {part.rank for part in joined.parts}))
+
+
+def _check_ranks_of_profiles(traces: Sequence[Trace]) -> None:
+    """A rank has one profile at a time: two of the same moments are of two ranks that did not know their number."""
+    seen: dict[int, tuple[int, int, Trace]] = {}
+    for begin, end, trace in sorted(((*_unix_range(trace), trace) for trace in traces), key=lambda found: found[:2]):
+        for part in trace.parts:
+            before = seen.get(part.rank)
+            if before is not None and begin < before[1]:
+                raise RingtuneError(
+                    f"{before[2].path} and {trace.path} are both taken for rank {part.rank}, at the same time; put the "
+                    "rank into each file's name, as in profile-rank0.json"
+                )
+            seen[part.rank] = (begin, end, trace)
+
+
+def _unix_range(trace: Trace) -> tuple[int, int]:
+    """First and last moment of a trace with spans, in nanoseconds since 1970."""
+    moved = trace.parts[0].unix_ns - trace.parts[0].monotonic_ns
+    return int(trace.spans.begin_ns.min()) + moved, int(trace.spans.end_ns.max()) + moved
 
 
 def _check_one_job(parts: Sequence[PartInfo]) -> None:

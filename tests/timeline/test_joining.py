@@ -154,6 +154,34 @@ def test_without_a_distributed_job_the_name_says_the_rank(tmp_path: Path) -> Non
     assert {rank.rank for rank in stragglers(trace).ranks if rank.verdict} == {1}
 
 
+def unnamed(folder: Path, number: int, *, base_ns: int = BASE_NS) -> Path:
+    """A profile that says its rank neither inside nor by its name."""
+    made = kineto(folder, number, distributed=False, base_ns=base_ns)
+    return made.rename(folder / f"kineto-{number}.json")
+
+
+def test_two_profiles_of_one_rank_at_the_same_time_are_refused(tmp_path: Path) -> None:
+    files = [unnamed(tmp_path, number) for number in (0, 1)]
+    said = r"kineto-0\.json and .*kineto-1\.json are both taken for rank 0.*rank0\.json"
+    with pytest.raises(RingtuneError, match=said):
+        merge(files, tmp_path / "merged.json")
+    assert not (tmp_path / "merged.json").exists()
+
+
+def test_profiles_of_one_rank_one_after_another_are_joined(tmp_path: Path) -> None:
+    files = [unnamed(tmp_path, number, base_ns=BASE_NS + number * 3_600 * 10**9) for number in (0, 1)]
+    assert merge(files, tmp_path / "merged.json").sentences() == []
+
+
+def test_a_folder_stands_for_its_parts_beside_profiles(tmp_path: Path) -> None:
+    plan = Schedule(ranks=2, steps=3)
+    parts = generate(plan).write(tmp_path / "parts")
+    profile = kineto(tmp_path, 1, base_ns=plan.start_unix_ns)
+    merge([*parts, profile], tmp_path / "files.json")
+    merge([profile, tmp_path / "parts"], tmp_path / "folder.json")
+    assert (tmp_path / "folder.json").read_bytes() == (tmp_path / "files.json").read_bytes()
+
+
 def test_hosts_apart_are_compared_only_as_far_as_wall_clocks_go(tmp_path: Path) -> None:
     traces = [kineto(tmp_path, 0, host="a"), kineto(tmp_path, 1, host="b")]
     assert summarize(load(traces)).clock_error_ns is None
