@@ -180,7 +180,7 @@ def head_events(trace: Trace, used: Sequence[tuple[int, Stage]]) -> list[Event]:
     for rank in ranks:
         label = f"rank {rank} ({hosts[rank]})" if hosts.get(rank) else f"rank {rank}"
         # Instants stand on the cycle track.
-        tracks = sorted({*(stage for owner, stage in used if owner == rank), Stage.CYCLE} - {Stage.OTHER})
+        tracks = sorted({*(stage for owner, stage in used if owner == rank), Stage.CYCLE})
         events += process_events(rank, label, tracks)
     return events
 
