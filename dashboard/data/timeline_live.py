@@ -107,9 +107,8 @@ class LiveTimeline:
     def __init__(self, run: Path) -> None:
         self._run = run
         self._lock = threading.Lock()
-        self._next = (
-            threading.Lock()
-        )  # held by who waits for the lock, so that the past's reader lets drawing in between
+        # Held by who waits for the lock, so that the past's reader lets drawing in between.
+        self._next = threading.Lock()
         self._past = PastReader(self._piece_of_past)
         self._path: PathTable | None = None
         self._path_until = 0.0
