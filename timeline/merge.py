@@ -148,7 +148,11 @@ def _read_parts(paths: Sequence[Path]) -> tuple[list[Trace], list[str]]:
 
 
 def joinable(traces: Sequence[Trace]) -> tuple[list[Trace], list[str]]:
-    """Split traces into those that can be joined and sentences about the others."""
+    """Split whole traces into those that can be joined and sentences about the others.
+
+    Raises:
+        RingtuneError: Two profiles of the same moments are taken for one rank.
+    """
     usable, problems = [], []
     for trace in traces:
         if trace.source == "merged":
@@ -159,6 +163,7 @@ def joinable(traces: Sequence[Trace]) -> tuple[list[Trace], list[str]]:
             problems.append(f"{trace.path}: no part, and no wall clock by which it could be joined; left out")
         else:
             usable.append(trace)
+    _check_ranks_of_profiles([trace for trace in usable if trace.source == "chrome" and len(trace.spans)])
     return usable, problems
 
 
@@ -200,9 +205,7 @@ def in_order(traces: Sequence[Trace]) -> list[Trace]:
     own.sort(key=lambda trace: (trace.parts[0].rank, trace.parts[0].file))
     others = [trace for trace in traces if trace.source != "part"]
     _check_one_job([trace.parts[0] for trace in own])
-    others.sort(key=lambda trace: (trace.parts[0].rank, trace.parts[0].unix_ns, str(trace.path)))
-    _check_ranks_of_profiles([trace for trace in others if trace.source == "chrome" and len(trace.spans)])
-    return own + others
+    return own + sorted(others, key=lambda trace: (trace.parts[0].rank, trace.parts[0].unix_ns, str(trace.path)))
 
 
 def one_part_a_rank(traces: Sequence[Trace]) -> tuple[PartInfo, ...]:

@@ -160,11 +160,14 @@ def unnamed(folder: Path, number: int, *, base_ns: int = BASE_NS) -> Path:
     return made.rename(folder / f"kineto-{number}.json")
 
 
-def test_two_profiles_of_one_rank_at_the_same_time_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bulk", [False, True])
+def test_two_profiles_of_one_rank_at_the_same_time_are_refused(bulk: bool, tmp_path: Path) -> None:
+    if bulk:
+        needs("duckdb")
     files = [unnamed(tmp_path, number) for number in (0, 1)]
     said = r"kineto-0\.json and .*kineto-1\.json are both taken for rank 0.*rank0\.json"
     with pytest.raises(RingtuneError, match=said):
-        merge(files, tmp_path / "merged.json")
+        merge(files, tmp_path / "merged.json", bulk=bulk)
     assert not (tmp_path / "merged.json").exists()
 
 
