@@ -47,9 +47,6 @@ class ExtensionSet:
         self._rank = rank
         self._members: list[tuple[str, SessionExtension]] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._members)
-
     def open(self, session: Session, factories: Iterable[tuple[str, Callable[[], Factory]]]) -> None:
         """Build the extensions.
 

@@ -24,6 +24,7 @@ from ringtune.operations import Allreduce, Broadcast, Range
 from ringtune.placement import Placement
 from ringtune.recording import Recording
 from ringtune.stats import StepStats
+from ringtune.step_marks import StepMarks
 
 WAIT_SLICE_NS = 100_000_000
 """Longest time inside the runtime without looking at signals, so that Ctrl-C is answered within it."""
@@ -71,8 +72,8 @@ class Session:
         self._pid = os.getpid()
         self._error = native.error_class()
         self._extensions = extensions.ExtensionSet(place.rank)
-        self._meters = Meters(self)
-        self._recording = Recording(self)
+        self._meters, self._recording = Meters(self), Recording(self)
+        self._steps = StepMarks(runtime, self._step_ended)
 
     @staticmethod
     def open(config: Config | None = None) -> Session:
@@ -203,16 +204,13 @@ class Session:
     # -- steps and knobs ---------------------------------------------------------------------------------------------
 
     def end_step(self) -> StepStats:
-        """Close the present step: count it, log it and tell the extensions."""
-        try:
-            stats = StepStats.from_dict(self.runtime.end_step())
-        except self._error as error:
-            raise native.translate(error) from None
+        """Close the present step: count it, log it and tell the extensions. None is detected from then on."""
+        return self._steps.end()
+
+    def _step_ended(self, stats: StepStats) -> None:
         self._meters.step_ended(stats)
         self._recording.step_ended(stats.step)
-        if self._extensions:
-            self._extensions.on_step(stats)
-        return stats
+        self._extensions.on_step(stats)
 
     def propose_knobs(self, knobs: Knobs) -> int:
         """Ask for another setting; all ranks take it at one cycle with nothing in flight.
@@ -272,6 +270,7 @@ class Session:
             runfolder.write_machine(run, self.rank, self.placement.host)
             self._meters.write_into(run)
             self.run_folder = run
+            self._steps.watch()
         return self.run_folder
 
     def require_home(self) -> None:
@@ -292,6 +291,7 @@ class Session:
             return
         self.closed = True
         state.current = None if state.current is self else state.current
+        self._steps.stop()
         self._extensions.on_close()
         self._meters.close()
         for leave in (self.stop_timeline, lambda: self.runtime.shutdown(_LEAVE_TIMEOUT_NS)):

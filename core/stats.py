@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class StepStats:
         control_bytes: Their size in bytes.
         world_step: Newest step that all ranks have reported, -1 before the first. Not in the step log.
         world_step_ns: The slowest rank's duration of that step. Not in the step log.
+        detected: Nobody has marked the step: its operations have come again. Not in the step log.
     """
 
     step: int = 0
@@ -43,6 +45,7 @@ class StepStats:
     control_bytes: int = 0
     world_step: int = -1
     world_step_ns: int = 0
+    detected: bool = False
 
     @property
     def wall_ns(self) -> int:
@@ -50,14 +53,14 @@ class StepStats:
         return self.end_ns - self.begin_ns
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, int]) -> StepStats:
+    def from_dict(cls, values: Mapping[str, Any]) -> StepStats:
         """Build a record from the runtime's dictionary or a line of the step log; unknown names are ignored."""
         return cls(**{name: values[name] for name in _NAMES if name in values})
 
     def as_dict(self) -> dict[str, int]:
         """Return the fields that stand in a line of the step log."""
         values = asdict(self)
-        del values["world_step"], values["world_step_ns"]
+        del values["world_step"], values["world_step_ns"], values["detected"]
         return values
 
 

@@ -62,7 +62,8 @@ class TunerExtension:
     def __init__(self, session: Session, begin: Begin, journal: Journal) -> None:
         self._session, self._begin, self._journal = session, begin, journal
         self._talkative = session.config.log_level.lower() in _TALKATIVE
-        self._closed = False
+        self._closed = self._detected = False
+        self._default = session.knobs
         self._advisors: list[Advisor] = []
         self._sessions = Sessions(self._began)
 
@@ -79,6 +80,9 @@ class TunerExtension:
         """
         if self._closed:
             return
+        if self._detected and not stats.detected:
+            self._begin_anew()
+        self._detected = stats.detected
         running = self._sessions.result is None
         try:
             knobs = self._sessions.on_step(stats)
@@ -101,6 +105,15 @@ class TunerExtension:
 
     def after_close(self) -> None:
         """Nothing is left to do."""
+
+    def _begin_anew(self) -> None:
+        """The script marks its steps after all: what was detected before may have been anything."""
+        self._sessions.interrupt("the script began to mark its steps")
+        self._write(self._sessions.take_records())
+        self._advisors[-1].finish()
+        if self._session.knobs != self._default:
+            self._session.propose_knobs(self._default)
+        self._sessions = Sessions(self._began)
 
     def _began(self, before: ResultRecord | None) -> OnlineTuner:
         tuner, advisor = self._begin(before)

@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -34,6 +34,10 @@ from ringtune.knobs import Knobs
 
 GRIDS = Path(__file__).parent / "grids"
 NEAR_SHARE, HARMLESS_SHARE = 0.90, 0.99
+SAVE_EVERY_S = 20.0
+
+Case = tuple[Landscape, str, str, int]
+"""A session to play: landscape, names of noise and procedure, seed."""
 
 
 def landscapes(profiles: Path | None, pattern: str) -> list[Landscape]:
@@ -51,13 +55,22 @@ def landscapes(profiles: Path | None, pattern: str) -> list[Landscape]:
     return chosen
 
 
-def run_sessions(cases: Sequence[tuple[Landscape, str, str, int]], jobs: int) -> list[Outcome]:
-    """Play sessions, in so many processes; the order is that of the cases."""
+def run_sessions(cases: Sequence[Case], jobs: int) -> Iterator[Outcome]:
+    """Play sessions, in so many processes; yields each as it ends, in the order of the cases."""
     places = {case[0].name: case[0] for case in cases}
     for place in places.values():
         _ = place.optimum_ns  # kept in the landscape, with every step time that was played for it
-    with ProcessPoolExecutor(jobs, initializer=_begin, initargs=(places,)) as pool:
-        return list(pool.map(_play, [(case[0].name, *case[1:]) for case in cases], chunksize=4))
+    pool = ProcessPoolExecutor(jobs, initializer=_begin, initargs=(places,))
+    try:
+        yield from pool.map(_play, [(case[0].name, *case[1:]) for case in cases], chunksize=4)
+    finally:
+        pool.shutdown(cancel_futures=True)  # whoever stops reading does not wait for thousands of sessions
+
+
+def left(cases: Sequence[Case], known: Iterable[Outcome]) -> list[Case]:
+    """Return the cases that were not played yet."""
+    played = {(one.landscape, one.noise, one.procedure, one.seed) for one in known}
+    return [case for case in cases if (case[0].name, *case[1:]) not in played]
 
 
 _PLACES: dict[str, Landscape] = {}
@@ -140,8 +153,10 @@ def table(groups: dict[str, list[Outcome]], title: str) -> Table:
 
 def missed(outcomes: Sequence[Outcome]) -> list[str]:
     """Return a sentence for each requirement that ringtune's sessions do not meet."""
-    f = figures([outcome for outcome in outcomes if outcome.procedure == RINGTUNE])
-    said = []
+    ours = [outcome for outcome in outcomes if outcome.procedure == RINGTUNE]
+    if not ours:
+        return ["no session of ringtune's was played"]
+    f, said = figures(ours), []
     if f["near"] < NEAR_SHARE:
         said.append(f"within 3 % of the optimum in {f['near']:.1%} of the sessions, required {NEAR_SHARE:.0%}")
     if f["harmless"] < HARMLESS_SHARE:
@@ -152,6 +167,8 @@ def missed(outcomes: Sequence[Outcome]) -> list[str]:
 def _print(outcomes: Sequence[Outcome], console: Console) -> None:
     console.print(table(by_group(outcomes, lambda one: one.procedure), "all sessions"))
     ours = [outcome for outcome in outcomes if outcome.procedure == RINGTUNE]
+    if not ours:
+        return
     console.print(table(by_group(ours, lambda one: one.noise), "ringtune, by noise"))
     console.print(table(by_group(ours, lambda one: one.landscape), "ringtune, by landscape"))
 
@@ -162,15 +179,24 @@ def _print(outcomes: Sequence[Outcome], console: Console) -> None:
 @click.option(
     "--noise", "noises", multiple=True, type=click.Choice([*NOISES, AS_MEASURED]), help="May be repeated; default: all."
 )
-@click.option("--procedures", default="all", show_default=True, help="Comma-separated; ringtune always plays.")
+@click.option("--procedures", default="all", show_default=True, help="Comma-separated.")
 @click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True, help="Sessions of each kind.")
 @click.option("--first-seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option(
-    "--add", "parts", multiple=True, type=click.Path(path_type=Path), help="Records of earlier pieces to add."
+    "--add",
+    "parts",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Record of an earlier piece, which is not played again; may be repeated.",
 )
 @click.option("--require", is_flag=True, help="Exit 1 when ringtune misses what is required of it.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path),
+    help="Write the record to this file; every 20 s what is there.",
+)
 @click.option(
     "--record",
     "grid",
@@ -215,21 +241,37 @@ def tuner(profiles: Path | None, pattern: str, json_file: Path | None, **values:
     places = landscapes(profiles, pattern)
     cases = [
         (place, noise, procedure, seed)
+        for seed in seeds
         for procedure in procedures
         for place in places
         for noise in place.noises
         if not values["noises"] or noise in values["noises"]
-        for seed in seeds
     ]
     outcomes = [*(outcome for part in values["parts"] for outcome in read_record(part))]
-    outcomes += run_sessions(cases, values["jobs"])
+    _gather(outcomes, run_sessions(left(cases, outcomes), values["jobs"]), json_file)
     _print(outcomes, open_console())
-    if json_file is not None:
-        runfolder.write_json(json_file, _record(outcomes))
     said = missed(outcomes) if values["require"] else []
     if said:
         raise RingtuneError("; ".join(said))
     return 0
+
+
+def _gather(outcomes: list[Outcome], coming: Iterator[Outcome], json_file: Path | None) -> None:
+    """Take sessions as they end; the file has them soon after, so that hours are not lost with the process."""
+
+    def save() -> float:
+        if json_file is not None:
+            runfolder.write_json(json_file, _record(outcomes))
+        return time.monotonic()
+
+    saved = time.monotonic()
+    try:
+        for outcome in coming:
+            outcomes.append(outcome)
+            if time.monotonic() - saved >= SAVE_EVERY_S:
+                saved = save()
+    finally:
+        save()
 
 
 def _measure(profiles: Path | None, json_file: Path | None, asked: Sequence[str], scale: float) -> None:
@@ -291,13 +333,12 @@ def read_record(path: Path) -> list[Outcome]:
 
 
 def _procedures(text: str) -> list[str]:
-    chosen = [COLD, *PROCEDURES] if text == "all" else [word.strip() for word in text.split(",") if word.strip()]
-    unknown = [word for word in chosen if word not in (RINGTUNE, COLD, *PROCEDURES)]
-    if unknown:
-        raise UsageError(
-            f"no procedure {unknown[0]!r}: expected some of {', '.join((RINGTUNE, COLD, *PROCEDURES))}, or all"
-        )
-    return [RINGTUNE, *(word for word in chosen if word != RINGTUNE)]
+    known = [RINGTUNE, COLD, *PROCEDURES]
+    chosen = known if text == "all" else [word.strip() for word in text.split(",") if word.strip()]
+    unknown = [word for word in chosen if word not in known]
+    if unknown or not chosen:
+        raise UsageError(f"no procedure {(unknown or [text])[0]!r}: expected some of {', '.join(known)}, or all")
+    return [one for one in known if one in chosen]
 
 
 def _record(outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -24,12 +24,18 @@ Submission submission_of(CollectiveKind kind, std::string name, Shape shape, int
   return submission;
 }
 
+Ticket submit(Runtime& self, Submission submission) {
+  const Request& request = submission.request;
+  self.steps().submitted(request.kind, request.process_set, request.name, elements_of(request.shape));
+  return self.submit(std::move(submission));
+}
+
 Ticket allgather(Runtime& self, std::string name, std::uintptr_t input, Shape shape, int dtype,
                  std::uint32_t process_set) {
   Submission submission = submission_of(CollectiveKind::kAllgather, std::move(name), std::move(shape), dtype);
   submission.input = input_at(input);
   submission.request.process_set = process_set;
-  return self.submit(std::move(submission));
+  return submit(self, std::move(submission));
 }
 
 Ticket broadcast(Runtime& self, std::string name, std::uintptr_t input, std::uintptr_t output, Shape shape, int dtype,
@@ -39,14 +45,14 @@ Ticket broadcast(Runtime& self, std::string name, std::uintptr_t input, std::uin
   submission.output = output_at(output);
   submission.request.root = root;
   submission.request.process_set = process_set;
-  return self.submit(std::move(submission));
+  return submit(self, std::move(submission));
 }
 
 Ticket barrier(Runtime& self, std::string name, std::uint32_t process_set) {
   Submission submission =
       submission_of(CollectiveKind::kBarrier, std::move(name), {0}, static_cast<int>(DType::kUint8));
   submission.request.process_set = process_set;
-  return self.submit(std::move(submission));
+  return submit(self, std::move(submission));
 }
 
 Ticket alltoall(Runtime& self, std::string name, std::uintptr_t input, Shape shape, int dtype, Shape splits,
@@ -55,7 +61,7 @@ Ticket alltoall(Runtime& self, std::string name, std::uintptr_t input, Shape sha
   submission.input = input_at(input);
   submission.splits = std::move(splits);
   submission.request.process_set = process_set;
-  return self.submit(std::move(submission));
+  return submit(self, std::move(submission));
 }
 
 Ticket reducescatter(Runtime& self, std::string name, std::uintptr_t input, std::uintptr_t output, Shape shape,
@@ -71,7 +77,7 @@ Ticket reducescatter(Runtime& self, std::string name, std::uintptr_t input, std:
   request.group = std::move(group);
   request.group_size = group_size;
   request.process_set = process_set;
-  return self.submit(std::move(submission));
+  return submit(self, std::move(submission));
 }
 
 OperationPtr finished(Runtime& self, Ticket ticket) {

@@ -1,6 +1,7 @@
 // From what Python passes to what the runtime takes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +13,12 @@
 namespace ringtune::bind {
 
 using Shape = std::vector<std::int64_t>;
+
+inline std::size_t elements_of(const Shape& shape) {
+  std::size_t elements = 1;
+  for (const std::int64_t extent : shape) elements *= static_cast<std::size_t>(extent);
+  return elements;
+}
 
 inline ReduceOp to_reduce_op(int value) {
   if (value < 0 || value > 5) throw InvalidArgument("unknown reduction " + std::to_string(value) + ", expected 0 to 5");

@@ -21,6 +21,7 @@ namespace {
 Ticket allreduce(Runtime& self, std::string_view name, std::uintptr_t input, std::uintptr_t output, const Shape& shape,
                  int dtype, int op, double prescale, double postscale, std::string_view group, std::uint32_t group_size,
                  std::uint32_t process_set, int wire) {
+  self.steps().submitted(CollectiveKind::kAllreduce, process_set, name, elements_of(shape));
   return self.submit(AllreduceCall{name, to_dtype(dtype), to_reduce_op(op), process_set, prescale, postscale, group,
                                    group_size, shape, input_at(input), output_at(output), to_wire(wire, dtype)});
 }
@@ -111,8 +112,8 @@ nb::dict traffic(const Runtime& self) {
   return kinds;
 }
 
-nb::dict end_step(Runtime& self) {
-  const StepStats stats = self.end_step();
+nb::dict end_step(Runtime& self, bool told) {
+  const StepStats stats = self.end_step(told);
   nb::dict fields = to_dict(stats.values);
   fields["step"] = stats.step;
   fields["epoch"] = stats.epoch;
@@ -121,6 +122,18 @@ nb::dict end_step(Runtime& self) {
   fields["world_step"] = stats.world_step;
   fields["world_step_ns"] = stats.world_step_ns;
   return fields;
+}
+
+/// Calls `ended` where a step ends that nobody marks; None ends that.
+void watch_steps(Runtime& self, const nb::object& ended) {
+  if (ended.is_none()) return self.steps().end();
+  self.steps().begin([ended] {
+    try {
+      ended();
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable(ended);
+    }
+  });
 }
 
 void add_options(nb::module_& module) {
@@ -185,6 +198,7 @@ void add_allreduce_and_tickets(nb::class_<Runtime>& runtime) {
       .def(
           "wait",
           [](Runtime& self, Ticket ticket, std::int64_t timeout_ns) {
+            self.steps().waited();
             return self.wait(ticket, timeout_ns < 0 ? Deadline::never() : Deadline::after(timeout_ns));
           },
           nb::arg("ticket"), nb::arg("timeout_ns"), nb::call_guard<nb::gil_scoped_release>())
@@ -200,7 +214,8 @@ void add_allreduce_and_tickets(nb::class_<Runtime>& runtime) {
 void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
   runtime.def("knobs", [](const Runtime& self) { return to_dict(self.knobs(), self.epoch()); })
       .def("propose_knobs", &propose_knobs, nb::arg("knobs"))
-      .def("end_step", &end_step)
+      .def("end_step", &end_step, nb::arg("told") = true)
+      .def("watch_steps", &watch_steps, nb::arg("ended").none())
       .def("counters", [](const Runtime& self) { return to_dict(self.counters()); })
       .def("traffic", &traffic)
       .def_prop_ro("stalls", &Runtime::stalls)

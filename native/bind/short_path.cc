@@ -177,7 +177,9 @@ Ticket ShortPath::submit_alike(const nb::str& key, nb::handle tensor) const {
   if (!entry.is_valid()) return 0;
   const std::optional<nb::dlpack::dltensor> found = view(tensor.ptr());
   const auto& repeated = *nb::inst_ptr<Repeated>(entry);
-  return found && repeated.fits(*found) ? repeated.submit(address_of(*found)) : 0;
+  if (!found || !repeated.fits(*found)) return 0;
+  repeated.notice();
+  return repeated.submit(address_of(*found));
 }
 
 void ShortPath::remember(const nb::str& name, const nb::object& tensor, const nb::object& runtime,
@@ -237,10 +239,12 @@ PyObject* ShortPath::now(const Arguments& arguments) {
   if (!found) return nullptr;
   PyObject* const tensor = arguments[kTensor];
   Ticket ticket = 0;
+  found->repeated->notice();
   {
     const LockOutOfSleep lock(found->repeated->bytes() > kHeldBytes);
     ticket = found->repeated->now(found->address, slice_ns_);
   }
+  nb::inst_ptr<Runtime>(found->repeated->runtime())->steps().waited();
   return ticket == 0 ? Py_NewRef(tensor) : wait(enter(*found->repeated, ticket, tensor));
 }
 
@@ -258,6 +262,7 @@ PyObject* ShortPath::wait(const nb::object& handle) {
 PyObject* ShortPath::submit(const Arguments& arguments) {
   const std::optional<Found> found = find(arguments);
   if (!found) return nullptr;
+  found->repeated->notice();
   const Ticket ticket = found->repeated->submit(found->address);
   return enter(*found->repeated, ticket, arguments[kTensor]).release().ptr();
 }
@@ -269,6 +274,7 @@ PyObject* ShortPath::synchronize(PyObject* handle) {
   const nb::object held = runtime_;  // another thread may clear this
   auto& runtime = *nb::inst_ptr<Runtime>(held);
   const Ticket ticket = PyLong_AsUnsignedLongLong(handle);
+  runtime.steps().waited();
   if (!runtime.release_if_done(ticket)) {
     Finish finish = Finish::kPending;
     while (finish == Finish::kPending) {

@@ -38,6 +38,11 @@ class Repeated {
   [[nodiscard]] bool fits(const Arguments& arguments, const nanobind::tuple& defaults) const noexcept;
   [[nodiscard]] std::size_t bytes() const noexcept { return request_.prepared->bytes; }
   [[nodiscard]] const nanobind::object& runtime() const noexcept { return runtime_; }
+  /// Before it is submitted. May run Python code.
+  void notice() const {
+    const Request& request = request_.prepared->request;
+    native_.steps().submitted(request.kind, request.process_set, request.name, request_.prepared->count);
+  }
   Ticket now(void* address, std::int64_t timeout_ns) const {
     return native_.allreduce_now(request_, address, address, timeout_ns);
   }

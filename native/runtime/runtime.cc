@@ -170,6 +170,7 @@ class Runtime::Impl {
   std::unique_ptr<Fabric> fabric;
   std::vector<std::string> hosts;
   Topology topology;
+  StepWatcher steps;
   std::uint32_t step = 0;
   std::int64_t step_begin_ns = 0;
   CounterValues at_step_begin;
@@ -290,11 +291,9 @@ Ticket Runtime::remove_process_set(std::uint32_t id) {
 }
 
 Ticket Runtime::join(const std::string& name) { return submit(decision_of(CollectiveKind::kJoin, name)); }
-
 std::map<std::uint32_t, std::vector<int>> Runtime::process_sets() const { return own().engine->process_sets().all(); }
 
 bool Runtime::poll(Ticket ticket) { return impl_->engine->asked_for(*own().tickets.find(ticket)).done(); }
-
 void Runtime::set_compute_threads(int threads) noexcept { impl_->engine->set_compute_threads(threads); }
 
 bool Runtime::wait(Ticket ticket, Deadline deadline) {
@@ -325,7 +324,8 @@ std::uint32_t Runtime::propose_knobs(const Knobs& knobs) {
   return own.engine->propose(knobs);
 }
 
-StepStats Runtime::end_step() {
+StepWatcher& Runtime::steps() { return own().steps; }
+StepStats Runtime::end_step(bool told) {
   StepStats stats;
   stats.step = own().step++;
   stats.epoch = epoch();
@@ -333,10 +333,11 @@ StepStats Runtime::end_step() {
   stats.end_ns = impl_->step_begin_ns = now_ns();
   const CounterValues now = counters();
   stats.values = now - std::exchange(impl_->at_step_begin, now);
-  impl_->engine->step_ended({stats.step, stats.end_ns - stats.begin_ns});
+  const StepReport mine{stats.step, stats.end_ns - stats.begin_ns};
+  if (told) impl_->engine->step_ended(mine);
   StepReport world = impl_->engine->world_step();
   // In a plan nobody reports: the ranks wait for one another in every step, so this rank's duration is everyone's.
-  if (rank() == 0 && impl_->engine->in_plan()) world = {stats.step, stats.end_ns - stats.begin_ns};
+  if (rank() == 0 && (!told || impl_->engine->in_plan())) world = mine;
   if (world.duration_ns > 0) {
     stats.world_step = world.step;
     stats.world_step_ns = world.duration_ns;

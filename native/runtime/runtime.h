@@ -14,6 +14,7 @@
 #include "runtime/caller_habit.h"
 #include "runtime/operation.h"
 #include "runtime/statistics.h"
+#include "runtime/step_watch.h"
 #include "runtime/submission.h"
 #include "runtime/ticket_table.h"
 #include "trace/tracer.h"
@@ -125,8 +126,11 @@ class Runtime {
   /// Rank 0 only (InvalidArgument elsewhere). Returns the epoch that the change will carry on all ranks.
   std::uint32_t propose_knobs(const Knobs& knobs);
 
-  /// Ends the current step and begins the next. Call from one thread.
-  StepStats end_step();
+  /// Ends the current step and begins the next. Call from one thread. `told`: to the other ranks too, who count as this
+  /// one does; a step that is this rank's own stands for theirs, who wait for one another in it.
+  StepStats end_step(bool told = true);
+  /// Finds the steps that nobody marks; told by those who submit and wait.
+  [[nodiscard]] StepWatcher& steps();
   [[nodiscard]] CounterValues counters() const noexcept;
   [[nodiscard]] TrafficValues traffic(CollectiveKind kind) const noexcept;
   /// Stalls that this rank has reported.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from click.testing import CliRunner
 
 from ringtune import layout
 from ringtune.benchmarks.testbed import Shape
-from ringtune.benchmarks.tuning import live
-from ringtune.benchmarks.tuning.command import missed, tuner
+from ringtune.benchmarks.tuning import command, live
+from ringtune.benchmarks.tuning.command import Case, missed, read_record, tuner
 from ringtune.benchmarks.tuning.landscapes import GridJob, Landscape, credible, read_grid, synthetic
 from ringtune.benchmarks.tuning.procedures import PROCEDURES
 from ringtune.benchmarks.tuning.recording import grid
@@ -170,11 +171,12 @@ def test_requirements_are_missed_by_name() -> None:
     bad = Outcome(place.name, "1 %", "ringtune", 0, place.default, 15, 200, 0.2, 0.1, 0.0, 0.0, math.inf)
     assert len(missed([bad])) == 2
     good = Outcome(place.name, "1 %", "ringtune", 0, place.default, 15, 200, 0.0, 0.0, 0.0, 0.0, math.inf)
+    assert missed([]) == ["no session of ringtune's was played"]
     assert missed([good] * 9 + [bad]) == ["not more than 1 % below the default in 90.0%, required 99%"]
 
 
 def test_the_command_prints_and_records(tmp_path: Path) -> None:
-    words = ["--landscapes", "flat", "--noise", "1 %", "--procedures", "random", "--seeds", "1", "--json"]
+    words = ["--landscapes", "flat", "--noise", "1 %", "--procedures", "random,ringtune", "--seeds", "1", "--json"]
     done = CliRunner().invoke(tuner, [*words, str(tmp_path / "r.json")], catch_exceptions=False)
     assert done.exit_code == 0 and "ringtune, by noise" in done.output
     record = json.loads((tmp_path / "r.json").read_text())
@@ -182,6 +184,35 @@ def test_the_command_prints_and_records(tmp_path: Path) -> None:
     both = [*words, str(tmp_path / "s.json"), "--first-seed", "1", "--add", str(tmp_path / "r.json")]
     assert CliRunner().invoke(tuner, both, catch_exceptions=False).exit_code == 0
     assert [one["seed"] for one in json.loads((tmp_path / "s.json").read_text())["outcomes"]] == [0, 0, 1, 1]
+
+
+def test_what_is_added_is_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, words = tmp_path / "r.json", ["--landscapes", "flat", "--noise", "1 %", "--procedures", "random,Sobol"]
+    assert CliRunner().invoke(tuner, [*words, "--seeds", "1", "--json", str(file)]).exit_code == 0
+    played: list[tuple[str, str, str, int]] = []
+
+    def note(cases: Sequence[Case], jobs: int) -> Iterator[Outcome]:
+        played.extend((case[0].name, *case[1:]) for case in cases)
+        return iter(())
+
+    monkeypatch.setattr(command, "run_sessions", note)
+    again = CliRunner().invoke(tuner, [*words, "--seeds", "2", "--add", str(file), "--json", str(file)])
+    assert again.exit_code == 0
+    assert played == [("flat", "1 %", "random", 1), ("flat", "1 %", "Sobol", 1)]
+    assert len(read_record(file)) == 2
+
+
+def test_a_run_that_is_interrupted_leaves_what_it_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Landscape("x", GRID, Knobs(1 << 20, 1_000_000))
+    one = Outcome(place.name, "1 %", "random", 0, place.default, 15, 200, 0.0, 0.0, 0.0, 0.0, math.inf)
+
+    def interrupted(cases: Sequence[Case], jobs: int) -> Iterator[Outcome]:
+        yield one
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run_sessions", interrupted)
+    CliRunner().invoke(tuner, ["--landscapes", "flat", "--json", str(tmp_path / "r.json")])
+    assert read_record(tmp_path / "r.json") == [one]
 
 
 def test_unknown_names_are_refused() -> None:

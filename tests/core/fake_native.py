@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,6 +44,8 @@ class FakeRuntime:
 
     def __init__(self, options: Any) -> None:
         self.options = options
+        self.step_repeated: Callable[[], None] | None = None
+        self.told: list[bool] = []
         self.rank, self.size = options.rank, options.size
         self.local_rank, self.local_size, self.cross_rank, self.cross_size = options.rank, options.size, 0, 1
         self.homogeneous = True
@@ -180,7 +182,11 @@ class FakeRuntime:
         self._epoch += 1
         return self._epoch
 
-    def end_step(self) -> dict[str, int]:
+    def watch_steps(self, ended: Callable[[], None] | None) -> None:
+        self.step_repeated = ended
+
+    def end_step(self, told: bool = True) -> dict[str, int]:
+        self.told.append(told)
         self.steps += 1
         return {"step": self.steps - 1, "begin_ns": 10, "end_ns": 30, "bytes": 7, "world_step": self.steps - 1}
 

@@ -99,6 +99,40 @@ def test_the_run_folder(opened: Open, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "r" / "run.json").read_text())["status"] == "finished"
 
 
+def test_steps_that_nobody_marks_are_ended_where_the_operations_repeat(
+    extended: Any, opened: Open, tmp_path: Path
+) -> None:
+    recorder = extended()
+    now = opened(2, RINGTUNE_RUN_DIR=tmp_path)
+    repeated = now.runtime.step_repeated
+    repeated()
+    repeated()
+    assert recorder.told == ["step 0", "step 1"] and now.runtime.told == [False, False]
+    assert now.end_step().step == 2
+    assert now.runtime.step_repeated is None  # from the first mark on only marks count
+    assert now.runtime.told == [False, False, True] and len(layout.step_log(tmp_path, 0).read_text().splitlines()) == 3
+
+
+def test_steps_are_watched_only_where_somebody_writes_them_down(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    now = opened()
+    assert now.runtime.step_repeated is None
+    now.start_timeline("t.json")
+    assert now.runtime.step_repeated is not None
+    now.close()
+    assert now.runtime.step_repeated is None
+
+
+def test_marked_steps_are_never_watched(opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    now = opened()
+    now.end_step()
+    now.start_timeline("t.json")
+    assert now.runtime.step_repeated is None
+
+
 def test_the_launchers_description_is_kept(opened: Open, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"format": 1, "name": "mine", "status": "running", "labels": {}}')
     opened(RINGTUNE_RUN_DIR=tmp_path, RINGTUNE_LAUNCHER=1).close()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import torch
 
+import ringtune.numpy as numpy_hvd
 import ringtune.torch as hvd
 from ringtune import session
 from tests.jobs import plan_cases
@@ -42,3 +44,12 @@ def steps_with_casts(steps: int) -> None:
         for number in range(2):
             hvd.allreduce(torch.ones(1000), name=f"cast.{number}", op=hvd.Sum, compression=hvd.Compression.fp16)
         session.require().end_step()
+
+
+def unmarked_steps(steps: int) -> int:
+    """Reduce three unnamed arrays again and again; nobody says where a step ends. How many ended nevertheless."""
+    for number in range(steps):
+        time.sleep(LATE_S)
+        for size in (5, 7, 9):
+            assert numpy_hvd.allreduce(np.full(size, float(number)), op=numpy_hvd.Sum)[0] == numpy_hvd.size() * number
+    return int(session.require().end_step().step)

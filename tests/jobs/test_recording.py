@@ -141,3 +141,14 @@ def test_a_cast_batch_names_what_it_travelled_as(transport: str, fresh: GetJob, 
         assert all('"dtype":"float32"' in text for text in facts)
         assert all('"wire":"float16"' in text for text in facts[cast])
         assert not any("wire" in text for text in facts[~cast])
+
+
+def test_steps_that_nobody_marks_stand_in_the_timeline(fresh: GetJob, tmp_path: Path) -> None:
+    job = fresh(2, run_dir=tmp_path / "run", timeline=tmp_path / "trace.json")
+    found = job.run(recording_cases.unmarked_steps, steps=STEPS)
+    job.run(cases.close_session)
+    assert found[0] == found[1] and STEPS - 10 <= found[0] < STEPS
+    trace = load([path for rank in range(2) for path in files_of_rank(tmp_path / "run", rank)])
+    steps = trace.spans.of_stage(Stage.STEP)
+    bytes_of = steps.bytes[(steps.step > 0) & (steps.step < found[0])]
+    assert set(bytes_of.tolist()) == {8 * (5 + 7 + 9)}, "each detected step holds the three arrays"

@@ -41,6 +41,27 @@ hvd.shutdown()
 """
 
 
+# An update of one's own, of arrays without names; nobody says where a step ends.
+WITHOUT_OPTIMIZER = """
+import os
+import sys
+import time
+import numpy as np
+import ringtune.numpy as hvd
+
+hvd.init()
+journal = os.path.join(os.environ["RINGTUNE_RUN_DIR"], "tuning", "journal.jsonl")
+weights = [hvd.broadcast(np.full(shape, 1.0 + hvd.rank()), root_rank=0) for shape in ((64, 32), (64,), (16, 64), (16,))]
+for step in range(int(sys.argv[1])):
+    time.sleep(0.003)
+    gradients = [hvd.allreduce(0.1 * weight) for weight in weights]
+    weights = [weight - gradient for weight, gradient in zip(weights, gradients)]
+    enough = step % 50 == 49 and os.path.exists(journal) and sys.argv[2] in open(journal).read()
+    if step % 50 == 49 and hvd.allreduce(np.array([float(enough)]), op=hvd.Max)[0]:
+        break
+hvd.shutdown()
+"""
+
 # Two models, one after the other: the second one from the first result on, until there is a second result.
 CHANGING = """
 import os
@@ -137,6 +158,16 @@ def test_a_training_that_is_too_short_keeps_what_was_learned(script: Path, tmp_p
     assert journal(run)[-1]["decision"] == "interrupted"
     assert "training ended in the" in done.stdout
     assert "the trials are kept" in done.stdout
+
+
+def test_steps_of_a_script_without_an_optimizer_are_detected(tmp_path: Path) -> None:
+    script, run = tmp_path / "own.py", tmp_path / "run"
+    script.write_text(WITHOUT_OPTIMIZER)
+    done = tune(script, run, (100_000, RESULT), "--max-trials", "2", "--steps-per-trial", "4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    default = next(event for event in journal(run) if event["event"] == "trial")
+    assert default["bytes"] == (64 * 32 + 64 + 16 * 64 + 16) * 8  # a step is the update of all four
+    assert journal(run)[-1]["decision"] in ("improved", "keep-default"), done.stdout
 
 
 @pytest.mark.long

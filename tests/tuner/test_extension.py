@@ -91,6 +91,23 @@ def journal(folder: Path) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in layout.tuning_journal(folder).read_bytes().splitlines()]
 
 
+def test_steps_that_the_script_marks_after_all_are_tuned_anew(tmp_path: Path) -> None:
+    session = FakeSession(tmp_path, RINGTUNE_AUTOTUNE_MAX_TRIALS="3")
+    tuner = opened(session)
+    deadline = time.monotonic() + 120
+    while not tuner.tuner.trials:  # the default was measured in what the operations' repetition made of steps
+        assert time.monotonic() < deadline
+        tuner.on_step(replace(session.run.next_step(), detected=True))
+        time.sleep(0.0005)
+    train(session, tuner)
+    rows = journal(tmp_path)
+    events = [(row["event"], row.get("decision")) for row in rows]
+    end = events.index(("result", "interrupted"))
+    assert rows[end]["reason"].startswith("the script began to mark its steps")
+    assert events[0] == events[end + 1] == ("start", None)
+    assert events[-1][0] == "result" and len([event for event in events if event[0] == "result"]) == 2
+
+
 def test_a_session_finds_a_better_setting_and_the_next_starts_from_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,62 @@
+"""Who ends the steps of a training: an optimizer or the script, else the operations themselves, which repeat.
+
+Where a run folder is written, the native runtime watches what the training thread submits until somebody marks a step
+(``native/runtime/step_watch.h``); from then on only marks count.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ringtune import native
+from ringtune.stats import StepStats
+
+
+class StepMarks:
+    """The steps of one session.
+
+    Args:
+        runtime: The session's runtime, borrowed.
+        ended: Told of every step.
+    """
+
+    def __init__(self, runtime: Any, ended: Callable[[StepStats], None]) -> None:
+        self._runtime, self._ended = runtime, ended
+        self._marked = self._watching = False
+
+    def watch(self) -> None:
+        """Watch the calling thread's operations, unless steps are marked."""
+        if self._marked or self._watching:
+            return
+        self._watching = True
+        mine = weakref.WeakMethod(self._repeated)  # the runtime must not keep alive what keeps it
+
+        def tell() -> None:
+            repeated = mine()
+            if repeated is not None:
+                repeated()
+
+        self._runtime.watch_steps(tell)
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        if self._watching:
+            self._watching = False
+            self._runtime.watch_steps(None)
+
+    def end(self) -> StepStats:
+        """End a step that somebody marks."""
+        self._marked = True
+        self.stop()
+        return self._end(detected=False)
+
+    def _repeated(self) -> None:
+        self._end(detected=True)
+
+    def _end(self, *, detected: bool) -> StepStats:
+        with native.translated():
+            stats = StepStats.from_dict({**self._runtime.end_step(not detected), "detected": detected})
+        self._ended(stats)
+        return stats
