@@ -7,11 +7,9 @@ into a table of the same shape. Spans go to disk when memory is short.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -20,12 +18,11 @@ import numpy as np
 import orjson
 
 from ringtune.errors import TraceIoError
-from ringtune.timeline.collect import Collector
 from ringtune.timeline.database import register, register_texts
+from ringtune.timeline.joining import load_all, with_first
 from ringtune.timeline.merged_file import FLOW_CATEGORY, badly_nested
-from ringtune.timeline.reader import interpret, read
-from ringtune.timeline.spans import Ints, SpanTable, Trace, empty_table
-from ringtune.timeline.stream import EventStream
+from ringtune.timeline.reader import interpret_lines, read_patiently
+from ringtune.timeline.spans import Ints, Trace
 from ringtune.timeline.vocabulary import FACTS, OVERLAPPING_STAGES, Stage
 
 if TYPE_CHECKING:
@@ -125,35 +122,15 @@ def available() -> bool:
 def load_parts(
     database: DuckDBPyConnection, paths: Sequence[Path]
 ) -> tuple[list[PartTable], list[Trace], dict[Path, str]]:
-    """Read files into tables, as many at once as there are cores.
-
-    Returns the parts; traces that are no ringtune parts, whole; and by path why a file could not be read.
-    """
-    parts, foreign, problems = [], [], {}
-
-    def load(numbered: tuple[int, Path]) -> PartTable | Trace | TraceIoError:
-        number, path = numbered
-        try:
-            return _load(database.cursor(), f"part_{number}", path)
-        except TraceIoError as error:
-            return error
-
-    with ThreadPoolExecutor(max_workers=max(1, min(len(paths), os.cpu_count() or 1))) as pool:
-        for path, found in zip(paths, pool.map(load, enumerate(paths)), strict=True):
-            if isinstance(found, PartTable):
-                parts.append(found)
-            elif isinstance(found, Trace):
-                foreign.append(found)
-            else:
-                problems[path] = str(found)
-    return parts, foreign, problems
+    """Read files into tables; the result is that of `ringtune.timeline.joining.load_all`."""
+    return load_all(paths, lambda number, path: _load(database.cursor(), f"part_{number}", path))
 
 
 def _load(cursor: DuckDBPyConnection, table: str, path: Path) -> PartTable | Trace:
     quick = _load_quickly(cursor, table, path)
     if quick is not None:
         return quick
-    trace = read(path)
+    trace = read_patiently(path)
     if trace.source != "part" or len(trace.parts) != 1:
         return trace
     return insert(cursor, table, trace)
@@ -184,14 +161,14 @@ def parse_quickly(cursor: DuckDBPyConnection, table: str, path: Path) -> Parsed 
     with suppress(duckdb.Error, UnicodeDecodeError, orjson.JSONDecodeError, TraceIoError):
         cursor.execute(_READ.replace("$table", table), [_literal(path)])
         rest = cursor.execute(f"select line from {table} where kind = {_OTHER} order by rowid").fetchall()
-        about = _rest(path, [line for (line,) in rest])
+        about = interpret_lines(path, [line.encode() for (line,) in rest])
         wrong = "name is null or rank is null or begin_ns is null or end_ns is null or end_ns < begin_ns"
         spans = f"kind in ({_SPAN}, {_CYCLE}, {_BEGIN})"
         odd, count, begins, ends = cursor.execute(
             f"select count(*) filter ({spans} and ({wrong})), count(*) filter ({spans}), "
             f"count(*) filter (kind = {_BEGIN}), count(*) filter (kind = {_END}) from {table}"
         ).fetchall()[0]
-        if about is not None and not odd and begins == ends:
+        if about is not None and not len(about.spans) and not odd and begins == ends:
             if begins and not _close_pairs(cursor, table, begins):
                 return None
             cursor.execute(f"delete from {table} where kind > {_BEGIN}")
@@ -217,38 +194,10 @@ def _close_pairs(cursor: DuckDBPyConnection, table: str, pairs: int) -> bool:
     return bool(closed == beyond == pairs)
 
 
-def _rest(path: Path, lines: Sequence[str]) -> Trace | None:
-    """What the lines that are no spans say: the trace without its spans; None when they are not ringtune's."""
-    collector, stream = Collector(), EventStream(path)
-    events = []
-    for line in lines:
-        text = line.strip().rstrip(",")
-        if text.startswith("],"):
-            stream.document = orjson.loads("{" + text[2:])
-        elif text not in ("", "[", "]", _MERGED_HEAD):
-            events.append(orjson.loads(text))
-    collector.add(events)
-    collector.finish()
-    if collector.skipped or len(collector.headers) > 1 or collector.horovod or len(collector.spans.table()):
-        return None
-    trace = interpret(path, stream, collector)
-    return trace if trace.source in ("part", "merged") else None
-
-
-_MERGED_HEAD = '{"displayTimeUnit":"ms","traceEvents":['
-
-
 def _with_first(cursor: DuckDBPyConnection, table: str, about: Trace, count: int) -> PartTable:
     """Add the first span's moment, which says where the part begins."""
     first = cursor.execute(f"select min(begin_ns) from {table}").fetchall()[0][0]
-    spans = empty_table()
-    if first is not None:
-        moment = np.array([first], dtype=np.int64)
-        zero = {name: np.zeros(1, dtype=values.dtype) for name, values in vars(spans).items() if name not in _TEXTS}
-        spans = SpanTable(
-            **{**zero, "begin_ns": moment, "end_ns": moment}, names=("",), tensors=("",), fact_texts=("",)
-        )
-    return PartTable(table, replace(about, spans=spans), count)
+    return PartTable(table, with_first(about, first), count)
 
 
 _TEXTS = ("names", "tensors", "fact_texts")

@@ -6,26 +6,23 @@ memory waits on the disk, in a folder beside the output that vanishes in any cas
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import orjson
-
 from ringtune.errors import RingtuneError, TraceIoError
 from ringtune.timeline.bulk import PartTable, bulk_database, find_pairs, insert, load_parts, moments
-from ringtune.timeline.clocks import HostOffset, align, placements
+from ringtune.timeline.clocks import HostOffset
 from ringtune.timeline.database import register
-from ringtune.timeline.merge import MergeReport, in_order, joinable, missing_ranks, one_part_a_rank
-from ringtune.timeline.merged_file import FLOW_CATEGORY, about_document, head_events, instant_events
-from ringtune.timeline.spans import Trace, empty_table
+from ringtune.timeline.joining import frame, on_one_clock, plain_target
+from ringtune.timeline.merge import MergeReport, joinable, missing_ranks
+from ringtune.timeline.merged_file import FLOW_CATEGORY
+from ringtune.timeline.spans import Trace
 from ringtune.timeline.vocabulary import BUS_NAME, STAGE_LIMIT, Stage, stage_labels
-from ringtune.timeline.writer import atomic_file, event_lines
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -100,7 +97,7 @@ def merge_in_bulk(paths: Sequence[Path], output: Path) -> MergeReport:
         output.parent.mkdir(parents=True, exist_ok=True)
         with bulk_database(output.parent) as database:
             joined = _joined(database, paths)
-            with _plain_target(output) as target:
+            with plain_target(output) as target:
                 _write(database, joined, target)
     except (OSError, duckdb.IOException) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -108,22 +105,6 @@ def merge_in_bulk(paths: Sequence[Path], output: Path) -> MergeReport:
     trace = joined.trace
     count = sum(table.count for table in joined.tables)
     return MergeReport(output, count, trace.parts, missing_ranks(trace), joined.problems)
-
-
-@contextmanager
-def _plain_target(output: Path) -> Iterator[Path]:
-    """A file to write plainly; it becomes the output, packed if that is asked for, when the block ends well."""
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.plain.tmp")
-    try:
-        yield temporary
-        if output.suffix == ".gz":
-            with open(temporary, "rb") as plain, atomic_file(output) as packed:
-                shutil.copyfileobj(plain, packed, 1 << 20)
-        else:
-            os.replace(temporary, output)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
 
 
 def _joined(database: DuckDBPyConnection, paths: Sequence[Path]) -> _Joined:
@@ -141,30 +122,14 @@ def _joined(database: DuckDBPyConnection, paths: Sequence[Path]) -> _Joined:
     for number, trace in enumerate(usable):
         table = insert(database, f"other_{number}", trace)
         tables[id(table.about)] = table
-    ordered = in_order([table.about for table in tables.values()])
-    offsets = placements(ordered)
-    aligned = [
-        align(trace, offset, _last_ns(database, tables[id(trace)]))
-        for trace, offset in zip(ordered, offsets, strict=True)
-    ]
-    instants = sorted(
-        (instant for trace in aligned for instant in trace.instants), key=lambda found: (found.at_ns, found.rank)
+    joined = on_one_clock(
+        [table.about for table in tables.values()], lambda trace: _last_ns(database, tables[id(trace)])
     )
-    firsts = [int(trace.spans.begin_ns[0]) for trace in aligned if len(trace.spans)]
-    origin = min(firsts + [instant.at_ns for instant in instants], default=0)
     moved = tuple(
-        _moved(database, tables[id(trace)], offset, origin) for trace, offset in zip(ordered, offsets, strict=True)
+        _moved(database, tables[id(trace)], offset, joined.trace.origin_ns)
+        for trace, offset in zip(joined.ordered, joined.offsets, strict=True)
     )
-    trace = Trace(
-        spans=empty_table(),
-        instants=tuple(replace(instant, at_ns=instant.at_ns - origin) for instant in instants),
-        parts=one_part_a_rank(aligned),
-        source="merged",
-        clock="job",
-        origin_ns=origin,
-        skipped=sum(trace.skipped for trace in aligned),
-    )
-    return _Joined(trace, moved, tuple(problems))
+    return _Joined(joined.trace, moved, tuple(problems))
 
 
 def _last_ns(database: DuckDBPyConnection, part: PartTable) -> int | None:
@@ -192,7 +157,7 @@ def _moved(database: DuckDBPyConnection, part: PartTable, offset: HostOffset, or
 def _write(database: DuckDBPyConnection, joined: _Joined, target: Path) -> None:
     last_place = _make_view(database, joined)
     used = database.execute("select distinct rank, stage from spans order by all").fetchall()
-    head, last = _frame(joined, [(int(rank), Stage(stage)) for rank, stage in used])
+    head, last = frame(joined.trace, joined.problems, [(int(rank), Stage(stage)) for rank, stage in used])
     names, tensors = (_quoting(database, column) for column in ("name", "tensor"))
     piece = target.with_name(target.name + ".piece")
     try:
@@ -201,7 +166,7 @@ def _write(database: DuckDBPyConnection, joined: _Joined, target: Path) -> None:
             quoted = f"select *, {names} as quoted_name, {tensors} as quoted_tensor from ({spans})"
             lines = f"select {_LINE} as line from ({quoted})"
             if number == 0:
-                _copy(database, lines, target, head)
+                _copy(database, lines, target, head.decode())
             else:
                 _append(database, lines, target, piece)
         _append(database, _FLOWS.replace("$base", str(last_place)), target, piece)
@@ -270,16 +235,6 @@ def _copy(database: DuckDBPyConnection, lines: str, target: Path, head: str) -> 
     around = f", prefix {_text(head)}, suffix {_text(chr(10))}" if head else ""
     plain = "format csv, header false, quote '', escape '', delimiter '\x01'"
     database.execute(f"copy ({lines}) to {_text(str(target))} ({plain}{around})")
-
-
-def _frame(joined: _Joined, used: Sequence[tuple[int, Stage]]) -> tuple[str, bytes]:
-    """What stands before the spans and after them; the last event has no comma behind it."""
-    trace = joined.trace
-    first = [*head_events(trace, used), *instant_events(trace)]
-    about = about_document(trace, joined.problems, missing_ranks(trace))
-    head = b'{"displayTimeUnit":"ms","traceEvents":[\n' + event_lines(first[1:])
-    last = event_lines(first[:1]) + b'\n],"otherData":' + orjson.dumps({"ringtune": about}) + b"}\n"
-    return head.decode() + (",\n" if len(first) > 1 else ""), last
 
 
 def _quoting(database: DuckDBPyConnection, column: str) -> str:

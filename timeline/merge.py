@@ -1,22 +1,23 @@
 """Merging: the parts of all ranks on one clock in one file that Perfetto and the analyses read.
 
-``merge`` is independent of the order of its inputs: equal parts give equal bytes. Large ones go through a database
-(`ringtune.timeline.bulk`) in bounded memory; else memory is that of the columns (about 70 bytes a span).
+``merge`` is independent of the order of its inputs: equal parts give equal bytes. Large ones go through a file of
+records (`ringtune.timeline.native_merge`) or a database (`ringtune.timeline.bulk_merge`) in bounded memory; else memory
+is that of the columns (about 70 bytes a span).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 from ringtune import layout
 from ringtune.errors import RingtuneError, TraceIoError
-from ringtune.timeline import reader
+from ringtune.timeline import native_lines, reader
 from ringtune.timeline.batches import numbered
 from ringtune.timeline.clocks import align, placements
 from ringtune.timeline.merged_file import write_merged
@@ -25,6 +26,7 @@ from ringtune.timeline.spans import PartInfo, Trace, concatenate
 from ringtune.timeline.units import ranks_text
 
 PathLike = str | os.PathLike[str]
+Way = Literal["memory", "database", "native"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class MergeReport:
         return found
 
 
-def merge(parts: Iterable[PathLike], output: PathLike, *, bulk: bool | None = None) -> MergeReport:
+def merge(parts: Iterable[PathLike], output: PathLike, *, way: Way | None = None) -> MergeReport:
     """Merge part files into one trace; gzip when the output's name ends in ``.gz``. Written whole or not at all.
 
     Traces of other tools (PyTorch's profiler, Horovod) join by their wall clocks. Files that cannot be read are left
@@ -67,7 +69,8 @@ def merge(parts: Iterable[PathLike], output: PathLike, *, bulk: bool | None = No
     Args:
         parts: Files in any order; a run folder stands for its parts.
         output: The merged file.
-        bulk: Whether to merge in a database (`ringtune.timeline.bulk`); None: where it pays and is installed.
+        way: In memory, in a database (`ringtune.timeline.bulk_merge`), or natively (`ringtune.timeline.native_merge`).
+            None: the quickest that is installed and pays. All give the same trace.
 
     Raises:
         RingtuneError: No part could be read, parts are of different jobs, a rank comes twice, or two profiles of the
@@ -77,7 +80,12 @@ def merge(parts: Iterable[PathLike], output: PathLike, *, bulk: bool | None = No
     paths = sorted({path.resolve() for part in parts for path in _files_of(Path(part))})
     if not paths:
         raise RingtuneError("nothing to merge: no parts given; name a run folder or its timeline/rank-*.json files")
-    if _in_bulk(paths) if bulk is None else bulk:
+    way = way or _best_way(paths)
+    if way == "native":
+        from ringtune.timeline.native_merge import merge_natively
+
+        return merge_natively(paths, Path(output))
+    if way == "database":
         from ringtune.timeline.bulk_merge import merge_in_bulk
 
         return merge_in_bulk(paths, Path(output))
@@ -96,10 +104,16 @@ def _files_of(source: Path) -> list[Path]:
     return (part_files(source) if source.is_dir() else []) or [source]
 
 
-def _in_bulk(paths: Sequence[Path]) -> bool:
-    with suppress(OSError):
-        return sum(path.stat().st_size for path in paths) > reader.BULK_BYTES and find_spec("duckdb") is not None
-    return False
+def _best_way(paths: Sequence[Path]) -> Way:
+    try:
+        small = sum(path.stat().st_size for path in paths) <= reader.BULK_BYTES
+    except OSError:
+        return "memory"
+    if small:
+        return "memory"
+    if native_lines.available():
+        return "native"
+    return "database" if find_spec("duckdb") is not None else "memory"
 
 
 def merge_run(run: PathLike, output: PathLike | None = None) -> MergeReport:

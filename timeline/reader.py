@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from ringtune.errors import TraceIoError
 from ringtune.timeline.collect import Collector
@@ -30,8 +32,11 @@ def read(path: str | os.PathLike[str]) -> Trace:
     """
     file = Path(path)
     quick = _read_quickly(file)
-    if quick is not None:
-        return replace(quick, path=file)
+    return read_patiently(file) if quick is None else replace(quick, path=file)
+
+
+def read_patiently(file: Path) -> Trace:
+    """As `read`, event by event whatever the file's size."""
     stream, collector = EventStream(file), Collector()
     count = 0
     with _collection_paused():
@@ -50,11 +55,19 @@ def read(path: str | os.PathLike[str]) -> Trace:
 
 
 def _read_quickly(file: Path) -> Trace | None:
-    """Read a large file of ringtune's with DuckDB, where that is installed."""
+    """Read a large file of ringtune's natively, or with DuckDB, as far as they are installed."""
     try:
-        if file.stat().st_size < BULK_BYTES or find_spec("duckdb") is None:
+        if file.stat().st_size < BULK_BYTES:
             return None
     except OSError:
+        return None
+    from ringtune.timeline.native_lines import available
+
+    if available():
+        from ringtune.timeline.native_read import read_natively
+
+        return read_natively(file)
+    if find_spec("duckdb") is None:
         return None
     from ringtune.timeline.bulk_read import read_in_bulk
 
@@ -92,6 +105,33 @@ def interpret(file: Path, stream: EventStream, collector: Collector) -> Trace:
     if collector.horovod:
         return horovod_trace(file, stream, collector)
     return foreign_trace(file, stream, collector)
+
+
+_MERGED_HEAD = b'{"displayTimeUnit":"ms","traceEvents":['
+
+
+def interpret_lines(file: Path, lines: Iterable[bytes]) -> Trace | None:
+    """Return what lines of a file of ringtune's say, the first and the last one among them; None when not all of it
+    makes sense, when the file is not whole, or not ringtune's.
+
+    Raises:
+        TraceIoError: As `interpret`.
+        orjson.JSONDecodeError: A line is no event.
+    """
+    collector, stream = Collector(), EventStream(file)
+    opened, *inside = [line for line in map(bytes.strip, lines) if line] or [b""]
+    closed = inside.pop() if inside else b""
+    if opened == _MERGED_HEAD and closed.startswith(b"],"):
+        stream.document = orjson.loads(b"{" + closed[2:])
+    elif (opened, closed) != (b"[", b"]"):
+        return None
+    events = [orjson.loads(line.rstrip(b",")) for line in inside]
+    collector.add(events)
+    collector.finish()
+    if collector.skipped or len(collector.headers) > 1 or collector.horovod:
+        return None
+    trace = interpret(file, stream, collector)
+    return trace if trace.source in ("part", "merged") else None
 
 
 def _about_merged(file: Path, document: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -22,6 +22,9 @@ CHUNK_BYTES = 1 << 20
 LONGEST_EVENT_BYTES = 64 << 20
 """An event (or a file's tail) that is longer counts as damage."""
 
+GZIP = b"\x1f\x8b"
+"""How a packed file begins."""
+
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")
 SPACE = b" \t\r\n"
@@ -57,15 +60,22 @@ class EventStream:
         Raises:
             TraceIoError: The file cannot be read or is no trace at all.
         """
+        yield from self._events(self.chunks())
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the file's bytes, unpacked; a torn gzip file ends early.
+
+        Raises:
+            TraceIoError: The file cannot be read.
+        """
         try:
             with open(self.path, "rb") as file:
-                yield from self._events(self._chunks(file))
+                yield from self._chunks(file)
         except OSError as error:
             raise TraceIoError(f"{self.path}: cannot be read ({error.strerror or error}); check the path") from error
 
     def _chunks(self, file: BinaryIO) -> Iterator[bytes]:
-        """The file's bytes, unpacked when they are gzip; a torn gzip file ends early."""
-        packed = file.read(2) == b"\x1f\x8b"
+        packed = file.read(len(GZIP)) == GZIP
         file.seek(0)
         unpack = zlib.decompressobj(wbits=31) if packed else None
         try:

@@ -14,5 +14,6 @@ void add_rehearsal(nanobind::module_& module);
 void add_short_path(nanobind::module_& module);
 void add_collectives(nanobind::class_<Runtime>& runtime);
 void add_compression(nanobind::module_& module);
+void add_merging(nanobind::module_& module);
 
 }  // namespace ringtune::bind

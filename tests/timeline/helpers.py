@@ -9,13 +9,28 @@ import numpy as np
 import orjson
 
 from ringtune.timeline.generate import GeneratedJob, HostClock, Schedule, generate
-from ringtune.timeline.merge import merge
+from ringtune.timeline.merge import Way, merge
 from ringtune.timeline.merged_file import in_file_order
 from ringtune.timeline.reader import read
 from ringtune.timeline.spans import COLUMN_TYPES, SpanTable, Trace, concatenate
+from tests.conftest import needs
 
 TWO_HOSTS = ("host-a", "host-a", "host-b", "host-b")
 SKEWED = {"host-b": HostClock(offset_ns=-777_000_123_456, drift_ppm=40.0, error_ns=1_500)}
+
+
+NEEDED: dict[Way, str | None] = {"memory": None, "database": "duckdb", "native": "ringtune._native"}
+"""Ways to merge, and the package that each needs."""
+QUICK: tuple[Way, ...] = ("database", "native")
+"""Those for large traces."""
+
+
+def can(way: Way) -> Way:
+    """Return the way; the test is skipped where its package is missing."""
+    package = NEEDED[way]
+    if package is not None:
+        needs(package)
+    return way
 
 
 def four_ranks(**changes: Any) -> Schedule:
@@ -36,11 +51,12 @@ def events_of(path: Path) -> list[dict[str, Any]]:
 
 
 def rows(table: SpanTable) -> list[tuple[Any, ...]]:
-    """The spans as tuples with their texts, in file order: comparable between tables."""
+    """The spans as tuples with their texts: comparable between tables."""
     table = in_file_order(table)
     plain = [column for column in COLUMN_TYPES if column not in ("name", "tensor", "facts")]
     columns = [getattr(table, column).tolist() for column in plain]
-    return sorted(zip(*columns, table.name_texts(), table.tensor_texts(), strict=True))
+    facts = [table.fact_texts[code] for code in table.facts.tolist()]
+    return sorted(zip(*columns, table.name_texts(), table.tensor_texts(), facts, strict=True))
 
 
 def truth_table(job: GeneratedJob) -> SpanTable:
@@ -66,8 +82,11 @@ def make_spans(specs: list[tuple[int, int]], *, stage: int, rank: int = 0) -> Sp
 
 
 __all__ = [
+    "NEEDED",
+    "QUICK",
     "SKEWED",
     "TWO_HOSTS",
+    "can",
     "events_of",
     "four_ranks",
     "generate",

@@ -1,4 +1,4 @@
-"""Merging and reading in a database gives what the plain way gives, and leaves to it whatever is odd."""
+"""Merging and reading in a database or natively gives what the plain way gives, and leaves to it whatever is odd."""
 
 from __future__ import annotations
 
@@ -9,26 +9,31 @@ from typing import Any
 
 import pytest
 
-from ringtune.timeline import bulk, bulk_merge, reader
+from ringtune.timeline import bulk, bulk_merge, native_lines, native_merge, reader
+from ringtune.timeline.bulk_read import read_in_bulk
 from ringtune.timeline.generate import HostClock, Schedule, generate
-from ringtune.timeline.merge import merge
+from ringtune.timeline.merge import Way, merge
+from ringtune.timeline.native_read import read_natively
 from ringtune.timeline.reader import read
 from ringtune.timeline.scenario import Scenario, simulate
 from ringtune.timeline.spans import Instant, PartInfo, Trace
 from ringtune.timeline.vocabulary import Stage
 from ringtune.timeline.writer import write_part
-from tests.conftest import needs
-from tests.timeline.helpers import SKEWED, TWO_HOSTS, events_of, four_ranks, make_spans, rows
+from tests.timeline.helpers import QUICK, SKEWED, TWO_HOSTS, can, events_of, four_ranks, make_spans, rows
 from tests.timeline.test_merge import check_structure
 
-needs("duckdb")
+
+@pytest.fixture(params=QUICK)
+def way(request: pytest.FixtureRequest) -> Way:
+    """Every test that asks for it runs in all ways for large traces."""
+    return can(request.param)
 
 
-def both(parts: list[Path], folder: Path) -> tuple[Path, Path]:
-    """The same parts merged both ways."""
-    merge(parts, folder / "plain.json", bulk=False)
-    merge(parts, folder / "bulk.json", bulk=True)
-    return folder / "plain.json", folder / "bulk.json"
+def both(parts: list[Path], folder: Path, way: Way) -> tuple[Path, Path]:
+    """The same parts merged in memory and quickly."""
+    merge(parts, folder / "plain.json", way="memory")
+    merge(parts, folder / "quick.json", way=way)
+    return folder / "plain.json", folder / "quick.json"
 
 
 def read_slowly(path: Path, monkeypatch: pytest.MonkeyPatch) -> Trace:
@@ -37,11 +42,9 @@ def read_slowly(path: Path, monkeypatch: pytest.MonkeyPatch) -> Trace:
         return read(path)
 
 
-def read_quickly(path: Path) -> Trace:
-    from ringtune.timeline.bulk_read import read_in_bulk
-
-    found = read_in_bulk(path)
-    assert found is not None, "not read by the database"
+def read_quickly(path: Path, way: Way) -> Trace:
+    found = read_natively(path) if way == "native" else read_in_bulk(path)
+    assert found is not None, "left to the patient way"
     return found
 
 
@@ -55,54 +58,55 @@ JOBS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_both_ways_give_the_same_trace(job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_give_the_same_trace(job: str, way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = JOBS[job]().write(tmp_path / "parts")
-    monkeypatch.setattr(bulk, "read", _never)  # every part is one the database parses
-    plain, quick = both(parts, tmp_path)
+    for module in (bulk, native_merge):  # every part is one that is read quickly
+        monkeypatch.setattr(module, "read_patiently", _never)
+    plain, quick = both(parts, tmp_path, way)
     check_structure(quick)
     expected = read_slowly(plain, monkeypatch)
-    for found in (read_slowly(quick, monkeypatch), read_quickly(quick), read_quickly(plain)):
+    for found in (read_slowly(quick, monkeypatch), read_quickly(quick, way), read_quickly(plain, way)):
         assert rows(found.spans) == rows(expected.spans)
         assert found.instants == expected.instants
         assert (found.parts, found.origin_ns, found.size) == (expected.parts, expected.origin_ns, expected.size)
     assert json.loads(quick.read_bytes())["otherData"] == json.loads(plain.read_bytes())["otherData"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bulk.json", "parts", "plain.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["parts", "plain.json", "quick.json"]
 
 
 def _never(path: Path) -> Trace:
     raise AssertionError(f"{path} was read event by event")
 
 
-def test_parts_are_read_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_read_alike(way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in JOBS["two hosts"]().write(tmp_path):
-        slow, quick = read_slowly(path, monkeypatch), read_quickly(path)
+        slow, quick = read_slowly(path, monkeypatch), read_quickly(path, way)
         assert rows(quick.spans) == rows(slow.spans)
         assert (quick.parts, quick.instants, quick.source) == (slow.parts, slow.instants, slow.source)
 
 
 def test_pairs_with_an_identity_of_the_whole_trace_are_read_as_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As traces have them that were merged before, and those of other tools."""
-    merged, _ = both(generate(Schedule(ranks=2)).write(tmp_path / "parts"), tmp_path)
+    merged, _ = both(generate(Schedule(ranks=2)).write(tmp_path / "parts"), tmp_path, way)
     older = tmp_path / "older.json"
     text = merged.read_text()
     assert '"id2":{"local":' in text
     older.write_text(re.sub(r'"id2":\{"local":(\d+)\}', r'"id":\1', text))
     expected = rows(read_slowly(merged, monkeypatch).spans)
-    assert rows(read_slowly(older, monkeypatch).spans) == rows(read_quickly(older).spans) == expected
+    assert rows(read_slowly(older, monkeypatch).spans) == rows(read_quickly(older, way).spans) == expected
 
 
-def test_arrows_and_marks_are_the_same(tmp_path: Path) -> None:
+def test_arrows_and_marks_are_the_same(way: Way, tmp_path: Path) -> None:
     spans = make_spans([(5, 5), (9, 9)], stage=Stage.CYCLE)
     write_part(tmp_path / "rank-00000.json", PartInfo(rank=0, size=2), spans, [])
     runs = make_spans([(5, 8)], stage=Stage.COMMUNICATE, rank=1)
     write_part(tmp_path / "rank-00001.json", PartInfo(rank=1, size=2), runs, [])
     parts = [tmp_path / f"rank-0000{rank}.json" for rank in (0, 1)]
-    plain, quick = (events_of(path) for path in both(parts, tmp_path))
+    plain, quick = (events_of(path) for path in both(parts, tmp_path, way))
     assert [event for event in quick if event["ph"] == "i"] == [event for event in plain if event["ph"] == "i"]
     job = generate(Schedule(ranks=3))
-    plain, quick = (events_of(path) for path in both(job.write(tmp_path / "parts"), tmp_path))
+    plain, quick = (events_of(path) for path in both(job.write(tmp_path / "parts"), tmp_path, way))
     arrows = [[event for event in events if event["ph"] in "stf"] for events in (plain, quick)]
     assert len(arrows[0]) == 3 * job.schedule.steps * len(job.schedule.batches)
     for events in arrows:
@@ -113,7 +117,7 @@ def test_arrows_and_marks_are_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["torn", "odd value", "no line an event", "backwards", "strange event"])
-def test_odd_parts_are_read_the_patient_way(damage: str, tmp_path: Path) -> None:
+def test_odd_parts_are_read_the_patient_way(damage: str, way: Way, tmp_path: Path) -> None:
     parts = generate(Schedule()).write(tmp_path / "parts")
     data = parts[1].read_bytes()
     events = json.loads(data)
@@ -127,28 +131,30 @@ def test_odd_parts_are_read_the_patient_way(damage: str, tmp_path: Path) -> None
         parts[1].write_bytes(data.replace(b'"dur":20.0', b'"dur":-20.0', 1))
     else:
         parts[1].write_text(json.dumps([*events, {"ph": "Z", "name": "what"}, 17]))
-    plain, quick = both(parts, tmp_path)
+    plain, quick = both(parts, tmp_path, way)
     assert rows(read(quick).spans) == rows(read(plain).spans)
     assert json.loads(quick.read_bytes())["otherData"] == json.loads(plain.read_bytes())["otherData"]
 
 
-def test_large_jobs_are_sorted_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_jobs_are_sorted_in_pieces(way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = generate(four_ranks(steps=20)).write(tmp_path / "parts")
-    whole, _ = both(parts, tmp_path)
+    whole, _ = both(parts, tmp_path, way)
     monkeypatch.setattr(bulk_merge, "SLICE_SPANS", 150)
-    merge(parts, tmp_path / "pieces.json", bulk=True)
-    merge(reversed(parts), tmp_path / "again.json", bulk=True)
+    monkeypatch.setattr(native_lines, "BLOCK_RECORDS", 5)
+    monkeypatch.setattr(native_lines, "PIECE_BYTES", 777)
+    merge(parts, tmp_path / "pieces.json", way=way)
+    merge(reversed(parts), tmp_path / "again.json", way=way)
     assert (tmp_path / "pieces.json").read_bytes() == (tmp_path / "again.json").read_bytes()
-    assert (tmp_path / "pieces.json").read_bytes() == (tmp_path / "bulk.json").read_bytes()
+    assert (tmp_path / "pieces.json").read_bytes() == (tmp_path / "quick.json").read_bytes()
     assert rows(read(tmp_path / "pieces.json").spans) == rows(read(whole).spans)
 
 
-def test_a_rank_without_spans_and_a_job_without_any(tmp_path: Path) -> None:
+def test_a_rank_without_spans_and_a_job_without_any(way: Way, tmp_path: Path) -> None:
     empty = make_spans([], stage=Stage.WAIT)
     knobs = [Instant("KNOBS", "knobs", 0, 100, {"epoch": 1, "fusion_bytes": 1 << 20})]
     write_part(tmp_path / "rank-00000.json", PartInfo(rank=0, size=2), empty, knobs)
-    merge([tmp_path / "rank-00000.json"], tmp_path / "out.json", bulk=True)
+    merge([tmp_path / "rank-00000.json"], tmp_path / "out.json", way=way)
     assert [found.name for found in read(tmp_path / "out.json").instants] == ["KNOBS"]
     write_part(tmp_path / "rank-00001.json", PartInfo(rank=1, size=2), make_spans([(1, 2)], stage=Stage.WAIT), [])
-    merge([tmp_path / "rank-00000.json", tmp_path / "rank-00001.json"], tmp_path / "out.json", bulk=True)
+    merge([tmp_path / "rank-00000.json", tmp_path / "rank-00001.json"], tmp_path / "out.json", way=way)
     assert len(read(tmp_path / "out.json").spans) == 1

@@ -13,14 +13,14 @@ from ringtune.timeline.critical import critical_path
 from ringtune.timeline.database import query
 from ringtune.timeline.generate import Schedule, generate
 from ringtune.timeline.inputs import load
-from ringtune.timeline.merge import merge
+from ringtune.timeline.merge import Way, merge
 from ringtune.timeline.parallel import efficiency
 from ringtune.timeline.reader import read
 from ringtune.timeline.straggling import stragglers
 from ringtune.timeline.summary import summarize
 from ringtune.timeline.vocabulary import Stage
 from tests.conftest import needs
-from tests.timeline.helpers import events_of, rows, write_json
+from tests.timeline.helpers import NEEDED, can, events_of, rows, write_json
 from tests.timeline.test_foreign import horovod_events
 from tests.timeline.test_merge import check_structure
 
@@ -160,14 +160,12 @@ def unnamed(folder: Path, number: int, *, base_ns: int = BASE_NS) -> Path:
     return made.rename(folder / f"kineto-{number}.json")
 
 
-@pytest.mark.parametrize("bulk", [False, True])
-def test_two_profiles_of_one_rank_at_the_same_time_are_refused(bulk: bool, tmp_path: Path) -> None:
-    if bulk:
-        needs("duckdb")
+@pytest.mark.parametrize("way", NEEDED)
+def test_two_profiles_of_one_rank_at_the_same_time_are_refused(way: Way, tmp_path: Path) -> None:
     files = [unnamed(tmp_path, number) for number in (0, 1)]
     said = r"kineto-0\.json and .*kineto-1\.json are both taken for rank 0.*rank0\.json"
     with pytest.raises(RingtuneError, match=said):
-        merge(files, tmp_path / "merged.json", bulk=bulk)
+        merge(files, tmp_path / "merged.json", way=can(way))
     assert not (tmp_path / "merged.json").exists()
 
 
@@ -191,15 +189,13 @@ def test_hosts_apart_are_compared_only_as_far_as_wall_clocks_go(tmp_path: Path) 
     assert [rank.verdict for rank in stragglers(load(traces)).ranks] == [(), ()]
 
 
-@pytest.mark.parametrize("bulk", [False, True])
-def test_a_profile_joins_ringtunes_own_part_of_its_rank(bulk: bool, tmp_path: Path) -> None:
-    if bulk:
-        needs("duckdb")
+@pytest.mark.parametrize("way", NEEDED)
+def test_a_profile_joins_ringtunes_own_part_of_its_rank(way: Way, tmp_path: Path) -> None:
     plan = Schedule(ranks=2, steps=3)
     parts = generate(plan).write(tmp_path / "parts")
     # Two milliseconds after the job's begin, on the wall clock of the same machine.
     profile = kineto(tmp_path, 1, base_ns=plan.start_unix_ns + 2_000_000)
-    report = merge([*parts, profile], tmp_path / "merged.json", bulk=bulk)
+    report = merge([*parts, profile], tmp_path / "merged.json", way=can(way))
     assert [part.rank for part in report.parts] == [0, 1]
     assert report.sentences() == []
     spans = read(tmp_path / "merged.json").spans

@@ -24,18 +24,17 @@ from ringtune.timeline.reader import read
 from ringtune.timeline.spans import Instant, PartInfo
 from ringtune.timeline.vocabulary import Stage
 from ringtune.timeline.writer import write_part
-from tests.conftest import needs
-from tests.timeline.helpers import events_of, four_ranks, make_spans, merged, rows, truth_table
+from tests.timeline.helpers import NEEDED, can, events_of, four_ranks, make_spans, merged, rows, truth_table
 
 
-@pytest.fixture(scope="module", params=["plain", "bulk"], autouse=True)
+@pytest.fixture(scope="module", params=NEEDED, autouse=True)
 def engine(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Every test here runs in both: merging in memory and in a database."""
-    if request.param == "bulk":
-        needs("duckdb")
+    """Every test here runs in all: merging in memory, in a database and natively."""
+    way = can(request.param)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ringtune.timeline.reader.BULK_BYTES", 0 if request.param == "bulk" else 2**62)
-        yield request.param
+        patch.setattr("ringtune.timeline.reader.BULK_BYTES", 2**62 if way == "memory" else 0)
+        patch.setattr("ringtune.timeline.native_lines.available", lambda: way == "native")
+        yield way
 
 
 def test_one_host_comes_back_exactly(tmp_path: Path) -> None:

@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 
 from ringtune import layout
+from ringtune.timeline import native_lines
 from ringtune.timeline.arrivals import arrivals
 from ringtune.timeline.critical import critical_path
 from ringtune.timeline.inputs import load
-from ringtune.timeline.reader import read
+from ringtune.timeline.native_read import read_natively
+from ringtune.timeline.reader import read, read_patiently
 from ringtune.timeline.spans import SpanTable
 from ringtune.timeline.summary import summarize
 from ringtune.timeline.vocabulary import (
@@ -103,6 +105,16 @@ def test_only_words_of_the_vocabulary_are_recorded(recorded: tuple[Path, tuple[s
         optional = {"wait", "await", "piece", "queue"} | ({"copy_in", "copy_out"} if len(set(hosts)) == 1 else set())
         expected = {word.stage.label for word in SPAN_WORDS} | {"knobs"}
         assert expected - optional <= seen
+
+
+def test_native_code_reads_every_line_itself(recorded: tuple[Path, tuple[str, ...]]) -> None:
+    folder, hosts = recorded
+    for path in [layout.timeline_part(folder / "run", rank) for rank in range(len(hosts))] + [folder / "trace.json"]:
+        parsed = native_lines.parse(path, lambda _: None)
+        assert parsed is not None and not len(parsed.about.spans), "left to the slow reader"
+        found, expected = read_natively(path), read_patiently(path)
+        assert found is not None and rows(found.spans) == rows(expected.spans)
+        assert (found.instants, found.parts) == (expected.instants, expected.parts)
 
 
 def test_every_tensor_leaves_each_phase_once_a_step(recorded: tuple[Path, tuple[str, ...]]) -> None:
