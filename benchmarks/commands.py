@@ -153,16 +153,9 @@ def allreduce(**options: Any) -> None:
 @_common
 def gradients(**options: Any) -> None:
     """Time to reduce all gradients of a step: submitted in backward order, then waited for."""
-    from ringtune.benchmarks.micro import Case
-    from ringtune.benchmarks.profiles import load_profile
+    from ringtune.benchmarks.micro import gradients_cases
 
-    cases = []
-    for profile in map(load_profile, options["profiles"]):
-        if any(size_bytes % item_bytes("float32") for size_bytes in profile.sizes_bytes):
-            raise UsageError(f"{profile.name}: every tensor must be a whole number of float32 elements")
-        label = f"{profile.name}: {len(profile.sizes_bytes)} tensors, {format_bytes(profile.total_bytes)}"
-        cases.append(Case(label, profile.sizes_bytes))
-    _race("gradients", cases, options)
+    _race("gradients", gradients_cases(options["profiles"]), options)
 
 
 @click.command()
@@ -214,6 +207,12 @@ def train(**options: Any) -> None:
 @click.option("--hosts", type=click.IntRange(min=2), default=2, show_default=True, help="Network namespaces.")
 @click.option("--ranks-per-host", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--sizes", default="1KiB,..,64MiB", show_default=True, help="Tensor sizes.")
+@click.option(
+    "--profile",
+    "profiles",
+    multiple=True,
+    help="Instead of single tensors a step's gradients, as in 'ringtune bench gradients'; may be repeated.",
+)
 @click.option("--peers", default="gloo", show_default=True, help="Comma-separated: gloo.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=0.5, show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True, help="iperf3 and race alternate.")
@@ -222,15 +221,19 @@ def train(**options: Any) -> None:
 def links(**options: Any) -> None:
     """Allreduce between hosts (network namespaces with shaped links), beside iperf3 and Gloo. Needs root."""
     from ringtune.benchmarks.links import LinksRequest, below, run_links
+    from ringtune.benchmarks.micro import allreduce_cases, gradients_cases
 
+    profiles = options["profiles"]
+    benchmark = "gradients" if profiles else "allreduce"
     request = LinksRequest(
         [word.strip() for word in options["rates"].split(",")],
         options["hosts"],
         options["ranks_per_host"],
-        parse_sizes(options["sizes"]),
+        benchmark,
+        gradients_cases(profiles) if profiles else allreduce_cases(parse_sizes(options["sizes"])),
         options["seconds"],
         options["rounds"],
-        select_peers(options["peers"], "allreduce"),
+        select_peers(options["peers"], benchmark),
     )
     console = open_console()
     record = run_links(request, console)

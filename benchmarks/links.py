@@ -1,4 +1,4 @@
-"""`ringtune bench links`: allreduce between hosts beside iperf3 and Gloo on the same links.
+"""`ringtune bench links`: allreduces and steps' gradients between hosts beside iperf3 and Gloo on the same links.
 
 The hosts are network namespaces with links shaped to a rate (see `network.py`). For each rate, iperf3 measures the
 line one way and both ways at once, then ringtune and its peers race (see `races.py`), then iperf3 measures again; all
@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -28,11 +28,12 @@ from ringtune import layout
 from ringtune.benchmarks import network
 from ringtune.benchmarks.environments import SUBJECT
 from ringtune.benchmarks.jobs import thread_variables
+from ringtune.benchmarks.micro import Case
 from ringtune.benchmarks.network import Host, Network
-from ringtune.benchmarks.peers import Selection
+from ringtune.benchmarks.peers import Selection, contenders_by_job
 from ringtune.benchmarks.racejob import JobLost, JobPlan, RaceJob
 from ringtune.benchmarks.races import Budget, Race
-from ringtune.benchmarks.sizes import duration_unit, format_bytes
+from ringtune.benchmarks.sizes import duration_unit
 from ringtune.benchmarks.statistics import Interval, paired_ratio_interval, quartiles
 from ringtune.errors import RingtuneError, UsageError
 
@@ -49,7 +50,8 @@ class LinksRequest:
         rates: as `network.parse_rate` reads them.
         hosts: network namespaces.
         ranks_per_host: ranks in each; those of one host share memory.
-        sizes_bytes: tensor sizes.
+        benchmark: ``allreduce``, or ``gradients``: several tensors at once.
+        cases: the rows.
         seconds: measured per size and contender in each round.
         rounds: how often iperf3 and the race alternate.
         peers: who takes part.
@@ -58,7 +60,8 @@ class LinksRequest:
     rates: Sequence[str]
     hosts: int
     ranks_per_host: int
-    sizes_bytes: Sequence[int]
+    benchmark: str
+    cases: Sequence[Case]
     seconds: float
     rounds: int
     peers: Selection
@@ -85,6 +88,7 @@ def run_links(request: LinksRequest, console: Console) -> dict[str, Any]:
         "created_unix_ns": time.time_ns(),
         "hosts": request.hosts,
         "ranks_per_host": request.ranks_per_host,
+        "case": request.benchmark,
         "unit": "ns",
         "absent": dict(request.peers.absent),
         "rates": [],
@@ -97,7 +101,7 @@ def run_links(request: LinksRequest, console: Console) -> dict[str, Any]:
 
 def _measure(request: LinksRequest, rate: str) -> dict[str, Any]:
     lines: list[tuple[float, float]] = []
-    samples: list[dict[str, list[float]]] = [{} for _ in request.sizes_bytes]
+    samples: list[dict[str, list[float]]] = [{} for _ in request.cases]
     with network.hosts(request.hosts, network.parse_rate(rate)) as (driver, hosts):
         lines.append(_line_rates(hosts[0], hosts[1]))
         for _ in range(request.rounds):
@@ -113,21 +117,21 @@ def _measure(request: LinksRequest, rate: str) -> dict[str, Any]:
         "iperf3_bidir_bits": both_ways,
         "iperf3_samples": lines,
         "cases": [
-            _case_record(request, size_bytes, times, one_way)
-            for size_bytes, times in zip(request.sizes_bytes, samples, strict=True)
+            _case_record(request, case, times, one_way) for case, times in zip(request.cases, samples, strict=True)
         ],
     }
 
 
 def _case_record(
-    request: LinksRequest, size_bytes: int, times_ns: dict[str, list[float]], line_bits: float
+    request: LinksRequest, case: Case, times_ns: dict[str, list[float]], line_bits: float
 ) -> dict[str, Any]:
     peers = {name: quartiles(values).median for name, values in times_ns.items() if name != SUBJECT}
     best = min(peers, key=lambda name: peers[name]) if peers else None
+    size_bytes = sum(case.sizes_bytes)
     crossing_bits = 8 * size_bytes * 2 * (request.hosts - 1) / request.hosts
     own = quartiles(times_ns[SUBJECT])
     return {
-        "label": format_bytes(size_bytes),
+        "label": case.label,
         "bytes": size_bytes,
         "times": {name: {**quartiles(values).as_json(), "samples": values} for name, values in times_ns.items()},
         "line_share": Interval(
@@ -177,14 +181,14 @@ def _race(request: LinksRequest, wires: Network) -> list[dict[str, list[float]]]
 
     with ExitStack() as stack:
         jobs = []
-        for number, library in enumerate(request.peers.contenders):
-            job = RaceJob(_plan(request, library, _Job(wires, _STORE_PORT + number)))
+        for number, (library, ways) in enumerate(contenders_by_job(request.peers, request.benchmark).items()):
+            job = RaceJob(_plan(request, library, ways, _Job(wires, _STORE_PORT + number)))
             stack.callback(job.close)
             jobs.append(job)
         race = Race(jobs, on_loss)
         return [
-            race.run_case({"sizes_bytes": [size_bytes], "dtype": "float32"}, Budget(request.seconds)).times_ns
-            for size_bytes in request.sizes_bytes
+            race.run_case({"sizes_bytes": case.sizes_bytes, "dtype": "float32"}, Budget(request.seconds)).times_ns
+            for case in request.cases
         ]
 
 
@@ -196,7 +200,7 @@ class _Job:
     store_port: int
 
 
-def _plan(request: LinksRequest, library: str, job: _Job) -> JobPlan:
+def _plan(request: LinksRequest, library: str, ways: Mapping[str, str], job: _Job) -> JobPlan:
     ranks = len(job.network.hosts) * request.ranks_per_host
 
     def command(join: str, rank: int) -> list[str]:
@@ -205,7 +209,7 @@ def _plan(request: LinksRequest, library: str, job: _Job) -> JobPlan:
 
     return JobPlan(
         library,
-        {library: library},
+        ways,
         ranks,
         lambda join: [command(join, rank) for rank in range(ranks)],
         {**os.environ, **thread_variables(1)},
@@ -227,7 +231,8 @@ def links_table(record: dict[str, Any], rate: dict[str, Any]) -> Table:
     """Returns the table of one rate."""
     line = f"iperf3 {rate['iperf3_bits'] / 1e9:.3f} Gbit/s one way, {rate['iperf3_bidir_bits'] / 1e9:.3f} both ways"
     ranks = f"{record['hosts']} hosts x {record['ranks_per_host']} ranks"
-    table = Table(title=f"allreduce at {rate['rate']}, {ranks}; {line}", caption="median and quartiles per allreduce")
+    what = record["case"]
+    table = Table(title=f"{what} at {rate['rate']}, {ranks}; {line}", caption="median and quartiles per reduction")
     table.add_column("", no_wrap=True)
     names = list(rate["cases"][0]["times"])
     for name in names:

@@ -16,11 +16,14 @@ from rich.table import Table
 from ringtune import layout
 from ringtune.benchmarks.environments import LIMIT, SUBJECT, Setting, linked_benchmarks, start_limit
 from ringtune.benchmarks.peers import Selection, job_plans
+from ringtune.benchmarks.profiles import load_profile
 from ringtune.benchmarks.progress import Reporter, open_progress
 from ringtune.benchmarks.racejob import JobLost, JobPlan, RaceJob
 from ringtune.benchmarks.races import Budget, CaseResult, Race
 from ringtune.benchmarks.sizes import duration_unit, format_bytes, format_duration
 from ringtune.benchmarks.statistics import paired_ratio_interval, quartiles
+from ringtune.benchmarks.workers.race.patterns import item_bytes
+from ringtune.errors import UsageError
 
 _COLUMN_WIDTH = 20
 
@@ -238,3 +241,18 @@ def _case_line(case: Case, result: CaseResult) -> str:
 def allreduce_cases(sizes_bytes: Sequence[int]) -> list[Case]:
     """Returns one case per size, a single tensor each."""
     return [Case(format_bytes(size_bytes), (size_bytes,)) for size_bytes in sizes_bytes]
+
+
+def gradients_cases(profiles: Sequence[str]) -> list[Case]:
+    """Returns the cases of steps' gradients.
+
+    Raises:
+        UsageError: no such profile, or a tensor that is not a whole number of float32 elements.
+    """
+    cases = []
+    for profile in map(load_profile, profiles):
+        if any(size_bytes % item_bytes("float32") for size_bytes in profile.sizes_bytes):
+            raise UsageError(f"{profile.name}: every tensor must be a whole number of float32 elements")
+        label = f"{profile.name}: {len(profile.sizes_bytes)} tensors, {format_bytes(profile.total_bytes)}"
+        cases.append(Case(label, profile.sizes_bytes))
+    return cases

@@ -165,6 +165,11 @@ def select_peers(text: str, benchmark: str, hosts: str | None = None) -> Selecti
     return Selection(tuple(contenders), absent, tuple(present))
 
 
+def contenders_by_job(selection: Selection, benchmark: str) -> dict[str, Mapping[str, str]]:
+    """Returns for each job of a race, ringtune's first: names in the table -> what its ranks call them."""
+    return {SUBJECT: _SUBJECT[benchmark]} | {spec.name: spec.contenders[benchmark] for spec in selection.peers}
+
+
 def _away(spec: PeerSpec, hosts: str | None) -> str | None:
     own_processes = spec.start is None or spec.named_only or spec.name == "gloo"
     return None if hosts is None or own_processes else "it is started on this host only; leave out -H"

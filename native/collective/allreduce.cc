@@ -104,10 +104,14 @@ ActivityPtr start_allreduce(const Paths& paths, const AllreduceJob& job) {
   if (size == 1 || (job.data.empty() && job.ballot == nullptr))
     return std::make_unique<Sequence>(std::vector<ActivityPtr>{});
   if (ring && !job.data.empty()) {
-    return start_ring_allreduce(
-        *paths.ring,
-        {.data = job.data, .dtype = job.dtype, .op = job.op, .options = job.options.ring, .ballot = job.ballot});
+    return start_ring_allreduce(*paths.ring, {.data = job.data,
+                                              .dtype = job.dtype,
+                                              .op = job.op,
+                                              .options = job.options.ring,
+                                              .ballot = job.ballot,
+                                              .stager = job.stager});
   }
+  if (job.stager != nullptr) job.stager->stage_in({0, job.data.size()});
   // Without a byte only this one passes every vote on to everybody.
   if (job.data.empty()) algorithm = Algorithm::kRecursiveDoubling;
   Mesh& mesh = *paths.mesh;

@@ -104,6 +104,7 @@ ActivityPtr Allreducer::start_leaders(const AllreduceJob& job) {
   const Schedule tree = binomial_tree(local_->rank(), local_->size(), job.data.size());
   const auto split = tree.begin() + static_cast<std::ptrdiff_t>(tree.size() / 2);
   std::vector<ActivityPtr> parts;
+  if (job.stager != nullptr) job.stager->stage_in({0, job.data.size()});
   parts.push_back(start_schedule(*local_, job.data, Schedule(tree.begin(), split), part));
   if (leaders_) parts.push_back(start_across(*leaders_, job));
   parts.push_back(start_schedule(*local_, job.data, Schedule(split, tree.end()), part));
@@ -129,6 +130,8 @@ ActivityPtr Allreducer::start_slices(const AllreduceJob& job) {
     transfer->segment_bytes = std::max<std::size_t>(64, (job.options.ring.segment_bytes + 63) / 64 * 64);
     transfer->ballot = job.ballot;
   }
+  scatter.filler = job.stager;
+  gather.taker = job.stager;  // the own slice is left
   AllreduceJob slice = job;
   slice.data = job.data.subspan(own.begin, own.size);
   std::vector<ActivityPtr> parts;
@@ -143,6 +146,7 @@ ActivityPtr Allreducer::start_across(Mesh& mesh, AllreduceJob job) {
   if (algorithm == Algorithm::kHierarchical) algorithm = Algorithm::kRing;
   const Group group = algorithm == Algorithm::kRing ? ring_of(mesh) : Group{};
   job.options.algorithm = algorithm;
+  job.stager = nullptr;  // it is there
   return start_allreduce({.ring = &group, .mesh = &mesh}, job);
 }
 

@@ -11,6 +11,7 @@
 #include "collective/activity.h"
 #include "collective/ballot.h"
 #include "collective/group.h"
+#include "collective/stager.h"
 
 namespace ringtune {
 
@@ -32,6 +33,7 @@ struct RingJob {
   ReduceOp op = ReduceOp::kSum;
   RingOptions options = {};
   Ballot* ballot = nullptr;  // travels with it
+  Stager* stager = nullptr;  // brings the data and takes the results; null: the data is there and stays
 };
 /// The same, to be advanced; the group is larger than 1. Never blocks.
 [[nodiscard]] ActivityPtr start_ring_allreduce(const Group& group, const RingJob& job);

@@ -25,6 +25,11 @@ std::size_t PieceCursor::left_in_segment(std::size_t segment_bytes) const noexce
   return std::min(segment_bytes - offset_ % segment_bytes, left_in_piece());
 }
 
+ChunkRange PieceCursor::segment(std::size_t segment_bytes) const noexcept {
+  const std::size_t begin = offset_ / segment_bytes * segment_bytes;
+  return {pieces_[index_].begin + begin, std::min(segment_bytes, pieces_[index_].size - begin)};
+}
+
 std::size_t PieceCursor::sendable(std::size_t ready, std::size_t segment_bytes) const noexcept {
   const std::size_t ahead = ready - passed_;
   if (ahead >= left_in_piece()) return left_in_piece();
@@ -80,7 +85,7 @@ class TransferRun final : public Activity {
     if (!staged_.empty()) return send_staged();
     if (send_.done()) return false;
     const std::size_t ready = transfer_.ready_bytes + recv_.passed();
-    const std::size_t limit = send_.sendable(ready, transfer_.segment_bytes);
+    const std::size_t limit = filled(send_.sendable(ready, transfer_.segment_bytes));
     if (limit == 0) return false;
     const std::span<const std::byte> bytes = data_.subspan(send_.at(), limit);
     if (transfer_.ballot != nullptr && send_.at_begin()) {
@@ -92,6 +97,17 @@ class TransferRun final : public Activity {
     const std::size_t sent = group_.next->try_send(bytes);
     if (sent > 0) send_.advance(sent);
     return sent > 0;
+  }
+
+  /// Of `limit` bytes to be sent, those that are in the buffer; brings a segment when there are none.
+  std::size_t filled(std::size_t limit) {
+    if (transfer_.filler == nullptr || limit == 0 || send_.passed() >= transfer_.ready_bytes) return limit;
+    if (send_.passed() == send_filled_) {
+      const std::size_t bytes = std::min(send_.left_in_segment(transfer_.segment_bytes), limit);
+      transfer_.filler->stage_in({send_.at(), bytes});
+      send_filled_ += bytes;
+    }
+    return std::min(limit, send_filled_ - send_.passed());
   }
 
   bool send_staged() {
@@ -108,6 +124,10 @@ class TransferRun final : public Activity {
   bool receive_some() {
     if (recv_.done()) return false;
     const std::size_t wanted = recv_.left_in_segment(transfer_.segment_bytes);
+    if (transfer_.filler != nullptr && recv_.passed() == recv_filled_) {
+      if (recv_.index() < transfer_.arrival.reduced_pieces) transfer_.filler->stage_in({recv_.at(), wanted});
+      recv_filled_ += wanted;
+    }
     if (transfer_.ballot != nullptr && recv_.at_begin() && !headed_) {
       headed_ = transfer_.ballot->take(*group_.prev, wanted);
       if (!headed_) return false;
@@ -115,8 +135,18 @@ class TransferRun final : public Activity {
     const std::size_t bytes = take({data_.data() + recv_.at(), wanted});
     if (bytes == 0) return false;
     headed_ = false;
+    const ChunkRange segment = recv_.segment(transfer_.segment_bytes);
+    const bool result = recv_.index() + 1 >= transfer_.arrival.reduced_pieces;
     recv_.advance(bytes);
+    if (transfer_.taker != nullptr && result && bytes == wanted && agreed()) transfer_.taker->stage_out(segment);
     return true;
+  }
+
+  /// The header of a result's first bytes was written after all ranks had voted.
+  [[nodiscard]] bool agreed() const {
+    if (transfer_.ballot == nullptr) return true;
+    RINGTUNE_CHECK(transfer_.ballot->known_ns() != 0, "a result without all votes");
+    return !transfer_.ballot->against();
   }
 
   std::size_t take(std::span<std::byte> target) {
@@ -137,6 +167,8 @@ class TransferRun final : public Activity {
   PieceCursor send_;
   PieceCursor recv_;
   std::size_t element_bytes_;
+  std::size_t send_filled_ = 0;  // of the streams: what is in the buffer already
+  std::size_t recv_filled_ = 0;
   std::vector<std::byte> staged_;  // a header and the bytes after it
   std::size_t staged_sent_ = 0;
   bool headed_ = false;  // the header of the piece that begins here has been taken

@@ -13,6 +13,7 @@
 #include "collective/ballot.h"
 #include "collective/group.h"
 #include "collective/ring_schedule.h"
+#include "collective/stager.h"
 
 namespace ringtune {
 
@@ -26,6 +27,8 @@ class PieceCursor {
   [[nodiscard]] std::size_t at() const noexcept { return pieces_[index_].begin + offset_; }  // in the buffer
   [[nodiscard]] bool at_begin() const noexcept { return offset_ == 0; }                      // of a piece
   [[nodiscard]] std::size_t left_in_piece() const noexcept { return pieces_[index_].size - offset_; }
+  /// The segment under the cursor, whole.
+  [[nodiscard]] ChunkRange segment(std::size_t segment_bytes) const noexcept;
   /// Bytes to the end of the segment under the cursor: pieces are cut at multiples of `segment_bytes` from their begin.
   [[nodiscard]] std::size_t left_in_segment(std::size_t segment_bytes) const noexcept;
   /// Bytes from the cursor that lie in whole segments of this piece when the first `ready` bytes of the stream are.
@@ -55,6 +58,8 @@ struct StreamTransfer {
   Arrival arrival = {};
   std::size_t segment_bytes = 0;
   Ballot* ballot = nullptr;  // if there is one it is in front of every piece that is not empty; borrowed
+  Stager* filler = nullptr;  // brings what is sent before anything has arrived, and what arrivals are reduced into
+  Stager* taker = nullptr;   // takes what the last reduced piece and the copied ones become
 };
 
 /// Runs both streams to their ends. A segment is sent on as soon as it is complete in the buffer. Deadlock-free for any

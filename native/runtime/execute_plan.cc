@@ -1,9 +1,8 @@
 // Batches of a plan on ranks that do not share memory.
-#include <cstring>
-
 #include "base/check.h"
 #include "base/clock.h"
 #include "runtime/executor.h"
+#include "trace/piece_log.h"
 
 namespace ringtune {
 namespace {
@@ -21,22 +20,34 @@ std::vector<SharedRequest> requests_of(std::span<const OperationPtr> batch) {
 void Executor::prepare_batch(std::span<const SharedRequest> batch, Communicator& communicator) {
   RINGTUNE_CHECK(drained(), "a plan begins while a declined round is under way");
   if (arena_of(communicator) != nullptr) return;
-  (void)LinkRound(communicator, shape_of(batch), {}, knobs_, nullptr);  // its links stay
+  (void)LinkRound(communicator, shape_of(batch), {}, knobs_, {});  // its links stay
 }
 
 void Executor::post_link_round(std::span<const OperationPtr> batch, const BatchContext& context, std::uint64_t token) {
   RINGTUNE_CHECK(drained(), "a round is posted while a declined one is under way");
   round_.reset();
   const BatchShape shape = shape_of(requests_of(batch));
-  packed_ = shape.votes_first ? std::span<std::byte>{} : pack(batch, context);
-  link_round_.emplace(context.communicator, shape, RoundVote{token, false}, knobs_, packed_.data());
+  round_pieces_.reset();
+  if (pieces_.load(std::memory_order_relaxed)) [[unlikely]]
+    round_pieces_ = span_of(Stage::kPiece, batch.front()->request(), context);
+  round_staged_ = !shape.votes_first && lay_out(batch, context);
+  if (!shape.votes_first && !round_staged_) copy_all(Stage::kCopyIn, context);
+  const RoundData data{shape.votes_first ? nullptr : copies_.buffer().data(), round_staged_ ? &copies_ : nullptr};
+  link_round_.emplace(context.communicator, shape, RoundVote{token, false}, knobs_, data);
   posted_ns_ = tracer_.recording() ? now_ns() : 0;
   link_awaited_ = -1;
-  (void)link_round_->advance();
+  (void)advance_link_round();
+}
+
+bool Executor::advance_link_round() {
+  std::optional<PieceLog> pieces;
+  if (round_pieces_) [[unlikely]]
+    pieces.emplace(tracer_, *round_pieces_);
+  return link_round_->advance();
 }
 
 std::optional<bool> Executor::link_round_agreed() {
-  (void)link_round_->advance();
+  (void)advance_link_round();
   if (!link_round_->done()) {
     if (posted_ns_ > 0) {
       if (const std::vector<int> absent = link_round_->absent(); !absent.empty()) link_awaited_ = absent.back();
@@ -58,10 +69,11 @@ std::int64_t Executor::finish_link_round(std::span<const OperationPtr> batch, co
   if (tracer_.recording()) record_await(batch.front()->request(), context, begin_ns, link_awaited_);
   if (shape.votes_first) {
     allreduce_one(batch, context);
-  } else {
-    record_batch(batch, context, begin_ns, shape.bytes, algorithm);
-    unpack(batch, context, packed_);
+    return now_ns();
   }
+  if (round_staged_) copies_.stage_out_rest();
+  record_batch(batch, context, begin_ns, shape.bytes, algorithm);
+  if (!round_staged_) copy_all(Stage::kCopyOut, context);
   return now_ns();
 }
 
@@ -76,7 +88,8 @@ void Executor::decline_round(const DeclineAction& round, Communicator& communica
   // Zeros: nothing of this process that is not meant to travel does.
   if (!shape.votes_first) data = std::make_unique<std::byte[]>(shape.bytes);
   std::byte* const address = data.get();
-  declined_.push_back({std::move(data), LinkRound(communicator, shape, RoundVote{round.token, true}, knobs_, address)});
+  declined_.push_back(
+      {std::move(data), LinkRound(communicator, shape, RoundVote{round.token, true}, knobs_, {address})});
   (void)advance_declined();
 }
 

@@ -1,6 +1,4 @@
 // Allreduce of a batch.
-#include <cstring>
-
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -35,6 +33,10 @@ std::size_t byte_sum(std::span<const OperationPtr> batch) noexcept {
   std::size_t bytes = 0;
   for (const OperationPtr operation : batch) bytes += operation->prepared->wire_bytes;
   return bytes;
+}
+
+bool worth_staging(std::size_t bytes, const Communicator& communicator) noexcept {
+  return communicator.size() > 1 && bytes >= BatchCopies::kWorthStaging;
 }
 
 SharedRound round_of(const Request& request, std::uint64_t token) noexcept {
@@ -99,66 +101,54 @@ std::int64_t Executor::finish_round(std::span<const OperationPtr> batch, const B
 void Executor::allreduce_one(std::span<const OperationPtr> batch, const BatchContext& context) {
   Operation& operation = *batch.front();
   const Request& request = operation.request();
-  const std::size_t count = operation.prepared->count;
-  if (operation.output != operation.input || request.prescale != 1.0) {
+  copies_.lay_in_place(operation, context.communicator.size());
+  const std::span<std::byte> data = copies_.buffer();
+  const bool moves = operation.output != operation.input || request.prescale != 1.0;
+  const bool scales = postscale_of(request, context.communicator.size()) != 1.0;
+  if ((moves || scales) && worth_staging(data.size(), context.communicator)) {
+    reduce(data, batch, context, &copies_);
+    return;
+  }
+  if (moves) {
     const std::int64_t begin_ns = now_ns();
-    scale_copy(operation.output, operation.input, count, request.dtype, request.prescale);
+    copies_.copy_in(0);
     record(Stage::kCopyIn, operation, context, begin_ns);
   }
-  reduce({operation.output, operation.prepared->bytes}, batch, context);
-  if (const double factor = postscale_of(request, context.communicator.size()); factor != 1.0) {
+  reduce(data, batch, context, nullptr);
+  if (scales) {
     const std::int64_t begin_ns = now_ns();
-    scale_copy(operation.output, operation.output, count, request.dtype, factor);
+    copies_.copy_out(0);
     record(Stage::kCopyOut, operation, context, begin_ns);
   }
 }
 
 /// Tensors that travel as another dtype are cast by the copies.
 void Executor::allreduce_fused(std::span<const OperationPtr> batch, const BatchContext& context) {
-  const std::span<std::byte> buffer = pack(batch, context);
-  reduce(buffer, batch, context);
-  unpack(batch, context, buffer);
+  const bool staged = lay_out(batch, context);
+  if (!staged) copy_all(Stage::kCopyIn, context);
+  reduce(copies_.buffer(), batch, context, staged ? &copies_ : nullptr);
+  if (!staged) copy_all(Stage::kCopyOut, context);
 }
 
-/// Copies the tensors into the fusion buffer.
-std::span<std::byte> Executor::pack(std::span<const OperationPtr> batch, const BatchContext& context) {
-  const DType wire = wire_dtype(batch.front()->request());
-  offsets_.clear();
-  std::size_t total = 0;
-  for (const OperationPtr operation : batch) {
-    offsets_.push_back(total);
-    total += fused_size(operation->prepared->wire_bytes);
-  }
-  const std::span<std::byte> buffer = buffer_.take(total);
-  begin_copies(Stage::kCopyIn, batch.front()->request(), context);
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    const Operation& operation = *batch[i];
-    const std::size_t bytes = operation.prepared->wire_bytes;
-    std::byte* slot = buffer.data() + offsets_[i];
-    convert_copy(slot, wire, operation.input, operation.request().dtype, operation.prepared->count,
-                 operation.request().prescale);
-    // The padding travels and is added up as well: zeros, so that no stale bits turn into slow or trapping numbers.
-    std::memset(slot + bytes, 0, fused_size(bytes) - bytes);
-    copied(operation);
-  }
-  end_copies();
-  return buffer;
+/// Gives the tensors their places in the fusion buffer. Whether they are copied as the collective asks for them.
+bool Executor::lay_out(std::span<const OperationPtr> batch, const BatchContext& context) {
+  const std::size_t bytes = copies_.lay_out(batch, context.communicator.size());
+  copies_.use(buffer_.take(bytes));
+  return worth_staging(bytes, context.communicator);
 }
 
-void Executor::unpack(std::span<const OperationPtr> batch, const BatchContext& context,
-                      std::span<const std::byte> buffer) {
-  const DType wire = wire_dtype(batch.front()->request());
-  begin_copies(Stage::kCopyOut, batch.front()->request(), context);
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    const Operation& operation = *batch[i];
-    convert_copy(operation.output, operation.request().dtype, buffer.data() + offsets_[i], wire,
-                 operation.prepared->count, postscale_of(operation.request(), context.communicator.size()));
-    copied(operation);
+/// All tensors into the fusion buffer or out of it, one after another.
+void Executor::copy_all(Stage stage, const BatchContext& context) {
+  begin_copies(stage, copies_.operation(0).request(), context);
+  for (std::size_t i = 0; i < copies_.tensors(); ++i) {
+    stage == Stage::kCopyIn ? copies_.copy_in(i) : copies_.copy_out(i);
+    copied(copies_.operation(i));
   }
   end_copies();
 }
 
-void Executor::reduce(std::span<std::byte> data, std::span<const OperationPtr> batch, const BatchContext& context) {
+void Executor::reduce(std::span<std::byte> data, std::span<const OperationPtr> batch, const BatchContext& context,
+                      BatchCopies* staged) {
   const Request& request = batch.front()->request();
   const ReduceOp op = request.op == ReduceOp::kAverage ? ReduceOp::kSum : request.op;
   const std::int64_t begin_ns = now_ns();
@@ -168,7 +158,9 @@ void Executor::reduce(std::span<std::byte> data, std::span<const OperationPtr> b
   allreducer.run({.data = data,
                   .dtype = wire_dtype(request),
                   .op = op,
-                  .options = {.algorithm = algorithm, .ring = {.segment_bytes = knobs_.segment_bytes}}});
+                  .options = {.algorithm = algorithm, .ring = {.segment_bytes = knobs_.segment_bytes}},
+                  .stager = staged});
+  if (staged != nullptr) staged->stage_out_rest();
   record_batch(batch, context, begin_ns, data.size(), algorithm);
 }
 

@@ -13,6 +13,7 @@
 #include "collective/shared_allreduce.h"
 #include "control/actions.h"
 #include "fusion/knobs.h"
+#include "runtime/batch_copies.h"
 #include "runtime/fusion_buffer.h"
 #include "runtime/link_round.h"
 #include "runtime/operation.h"
@@ -94,12 +95,14 @@ class Executor {
   void gather_fragments(std::span<const OperationPtr> batch, int size);
   void allreduce_one(std::span<const OperationPtr> batch, const BatchContext& context);
   void allreduce_fused(std::span<const OperationPtr> batch, const BatchContext& context);
-  std::span<std::byte> pack(std::span<const OperationPtr> batch, const BatchContext& context);
-  void unpack(std::span<const OperationPtr> batch, const BatchContext& context, std::span<const std::byte> buffer);
-  void reduce(std::span<std::byte> data, std::span<const OperationPtr> batch, const BatchContext& context);
+  bool lay_out(std::span<const OperationPtr> batch, const BatchContext& context);
+  void copy_all(Stage stage, const BatchContext& context);
+  void reduce(std::span<std::byte> data, std::span<const OperationPtr> batch, const BatchContext& context,
+              BatchCopies* staged);
   // execute_plan.cc
   void post_link_round(std::span<const OperationPtr> batch, const BatchContext& context, std::uint64_t token);
   [[nodiscard]] std::optional<bool> link_round_agreed();
+  bool advance_link_round();
   std::int64_t finish_link_round(std::span<const OperationPtr> batch, const BatchContext& context);
   // execute_others.cc
   void allgather(std::span<const OperationPtr> batch, const BatchContext& context);
@@ -117,11 +120,12 @@ class Executor {
   Tracer& tracer_;
   Knobs knobs_;
   FusionBuffer buffer_;
-  std::vector<std::size_t> offsets_;
+  BatchCopies copies_;  // of the batch in the fusion buffer
   std::vector<Fragment> fragments_;
   std::optional<SharedAllreduce> round_;
   std::optional<LinkRound> link_round_;
-  std::span<std::byte> packed_;  // of the posted round over links
+  bool round_staged_ = false;         // its copies are made as it goes
+  std::optional<Span> round_pieces_;  // to be recorded, and as parts of what
   struct Declined {
     std::unique_ptr<std::byte[]> data;
     LinkRound round;

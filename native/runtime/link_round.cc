@@ -23,18 +23,19 @@ BatchShape shape_of(std::span<const SharedRequest> batch) {
 }
 
 LinkRound::LinkRound(Communicator& communicator, const BatchShape& shape, const RoundVote& vote, const Knobs& knobs,
-                     std::byte* data)
+                     const RoundData& data)
     : communicator_(communicator),
       shape_(shape),
       ballot_(std::make_unique<Ballot>(vote.token, communicator.rank(), communicator.size(), vote.against)) {
   Allreducer& allreducer = communicator.allreducer();
   algorithm_ = allreducer.choose(shape.bytes,
                                  {static_cast<Algorithm>(knobs.algorithm), static_cast<Switch>(knobs.hierarchical)});
-  run_ = allreducer.start({.data = {data, shape.votes_first ? 0 : shape.bytes},
+  run_ = allreducer.start({.data = {data.bytes, shape.votes_first ? 0 : shape.bytes},
                            .dtype = shape.dtype,
                            .op = shape.op,
                            .options = {.algorithm = algorithm_, .ring = {.segment_bytes = knobs.segment_bytes}},
-                           .ballot = ballot_.get()});
+                           .ballot = ballot_.get(),
+                           .stager = data.stager});
 }
 
 bool LinkRound::advance() {

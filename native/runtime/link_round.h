@@ -32,13 +32,19 @@ struct RoundVote {
   bool against = false;
 };
 
+/// What this rank contributes, then the result; unused when the votes go first.
+struct RoundData {
+  std::byte* bytes = nullptr;
+  Stager* stager = nullptr;  // brings them and takes the results as they come; null: they are there and stay
+};
+
 /// Borrows the communicator and the data. One thread at a time.
 class LinkRound {
  public:
-  /// Connects what is not connected yet: blocks then, and throws as Communicator::allreducer(). `data`: shape.bytes,
-  /// what this rank contributes, then the result; not looked at before advance(), nor when the votes go first.
+  /// Connects what is not connected yet: blocks then, and throws as Communicator::allreducer(). The data is not looked
+  /// at before advance(), but for a stager that is asked for it here.
   LinkRound(Communicator& communicator, const BatchShape& shape, const RoundVote& vote, const Knobs& knobs,
-            std::byte* data);
+            const RoundData& data);
 
   /// Moves what can be moved now; true when something was. Never blocks. Throws PeerLost, Protocol.
   bool advance();

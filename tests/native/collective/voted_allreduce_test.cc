@@ -1,6 +1,7 @@
 // Votes that travel with an allreduce: every algorithm tells every rank the same, at any pace of the ranks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <random>
 #include <string>
@@ -19,6 +20,51 @@ namespace {
 using enum Algorithm;
 using Hosts = std::vector<std::string>;
 constexpr std::int64_t kIdle = 20'000'000'000;
+
+/// A rank's tensor beside the buffer of the collective; counts what becomes of every byte.
+class Tensor final : public Stager {
+ public:
+  Tensor(Buffer input, std::span<std::byte> buffer)
+      : input_(std::move(input)), buffer_(buffer), brought_(input_.size()), taken_(input_.size()) {
+    std::fill(buffer_.begin(), buffer_.end(), std::byte{0xa5});
+  }
+  void stage_in(ChunkRange range) override { copy(range, input_.data(), buffer_.data(), brought_); }
+  void stage_out(ChunkRange range) override {
+    output_.resize(input_.size());
+    copy(range, buffer_.data(), output_.data(), taken_);
+  }
+  void stage_out_rest() {
+    for (std::size_t at = 0; at < taken_.size(); at += 4) {
+      if (taken_[at] == 0) stage_out({at, 4});
+    }
+  }
+  [[nodiscard]] bool is_brought() const { return all(brought_, 1); }
+  [[nodiscard]] bool is_untouched() const { return all(taken_, 0); }
+  [[nodiscard]] std::size_t taken() const {
+    return static_cast<std::size_t>(std::count(taken_.begin(), taken_.end(), 1));
+  }
+  [[nodiscard]] const Buffer& output() const { return output_; }
+
+ private:
+  static bool all(const std::vector<int>& counts, int value) {
+    return std::all_of(counts.begin(), counts.end(), [&](int count) { return count == value; });
+  }
+  static void copy(ChunkRange range, const std::byte* from, std::byte* to, std::vector<int>& counts) {
+    ASSERT_EQ(range.begin % 4, 0U);
+    ASSERT_EQ(range.size % 4, 0U);
+    ASSERT_LE(range.begin + range.size, counts.size());
+    for (std::size_t at = range.begin; at < range.begin + range.size; ++at) {
+      ASSERT_EQ(counts[at]++, 0) << "byte " << at << " twice";
+      to[at] = from[at];
+    }
+  }
+
+  Buffer input_;
+  std::span<std::byte> buffer_;
+  Buffer output_;
+  std::vector<int> brought_;
+  std::vector<int> taken_;
+};
 
 /// The allreducers of all ranks, driven by one thread.
 class Rounds {
@@ -50,12 +96,13 @@ class Rounds {
     });
   }
 
-  /// One round at random paces; `against`: who declines.
+  /// One round at random paces; `against`: who declines. Some ranks bring their bytes as they are asked for.
   void run(std::size_t count, Algorithm algorithm, const std::vector<bool>& against, std::mt19937& random) {
     const std::uint64_t token = ++token_;
     std::vector<Buffer> data;
     std::vector<Ballot> ballots;
     std::vector<ActivityPtr> runs(size());
+    std::vector<std::unique_ptr<Tensor>> tensors(size());
     ballots.reserve(size());
     bool declined = false;
     for (std::size_t rank = 0; rank < size(); ++rank) {
@@ -63,14 +110,19 @@ class Rounds {
       ballots.emplace_back(token, static_cast<int>(rank), static_cast<int>(size()), against[rank]);
       declined = declined || against[rank];
     }
+    for (std::size_t rank = 0; rank < size(); ++rank) {
+      if (count > 0 && random() % 3 != 0) tensors[rank] = std::make_unique<Tensor>(data[rank], data[rank]);
+    }
     std::size_t left = size();
     for (int turn = 0; left > 0; ++turn) {
       ASSERT_LT(turn, 50'000'000) << "the round hangs";
       const std::size_t rank = random() % size();
       if (!runs[rank]) {  // it comes late, or at once
         if (random() % 4 != 0) continue;
-        runs[rank] = allreducers_[rank]->start(
-            {.data = data[rank], .options = {.algorithm = algorithm}, .ballot = &ballots[rank]});
+        runs[rank] = allreducers_[rank]->start({.data = data[rank],
+                                                .options = {.algorithm = algorithm, .ring = {.segment_bytes = 1024}},
+                                                .ballot = &ballots[rank],
+                                                .stager = tensors[rank].get()});
       }
       if (runs[rank]->done()) continue;
       (void)runs[rank]->advance();
@@ -82,7 +134,22 @@ class Rounds {
       ASSERT_NE(ballots[rank].known_ns(), 0) << "rank " << rank << " has not heard of everybody";
       ASSERT_TRUE(ballots[rank].missing().empty());
       ASSERT_TRUE(data[rank] == expected) << "rank " << rank << ", " << count << " elements";
+      if (tensors[rank]) check(*tensors[rank], algorithm, declined, expected);
     }
+  }
+
+  static void check(Tensor& tensor, Algorithm algorithm, bool declined, const Buffer& expected) {
+    ASSERT_TRUE(tensor.is_brought());
+    if (declined) {
+      ASSERT_TRUE(tensor.is_untouched()) << "a result was taken that not all agreed to";
+      return;
+    }
+    // The ring has passed on everything by then; levels leave the slice that went across hosts.
+    if (algorithm == kRing) {
+      ASSERT_EQ(tensor.taken(), expected.size());
+    }
+    tensor.stage_out_rest();
+    ASSERT_TRUE(tensor.output() == expected);
   }
 
   /// Rounds with every number of ranks against them.

@@ -126,6 +126,48 @@ TEST_P(LinkPlan, ALargeTensorAloneNeedsNoneEither) {
   job.on_every_rank([&](int rank) { expect_steady(job, rank, {0}, 300'000); });
 }
 
+/// Batches that are copied while they travel: of several tensors, of one in place and of one that leaves its input
+/// alone.
+void large_step(Job& job, int rank, std::int32_t number) {
+  const auto value = [](std::size_t i, int of) { return static_cast<float>((i % 61) + static_cast<std::size_t>(of)); };
+  const std::vector<std::size_t> counts{70'001, 3, 90'000, 1, 130'003, 400'000, 262'144};
+  std::vector<std::vector<float>> inputs;
+  std::vector<std::vector<float>> outputs;
+  std::vector<Ticket> tickets;
+  for (std::size_t t = 0; t < counts.size(); ++t) {
+    inputs.emplace_back(counts[t]);
+    for (std::size_t i = 0; i < counts[t]; ++i) inputs[t][i] = value(i + t + static_cast<std::size_t>(number), rank);
+    outputs.emplace_back(counts[t], -1.0F);
+  }
+  for (std::size_t t = 0; t < counts.size(); ++t) {
+    Submission submission = allreduce_of("l" + std::to_string(t), inputs[t], ReduceOp::kAverage);
+    submission.request.prescale = 2.0;
+    submission.request.postscale = job.size();
+    if (t < 5) submission.request.wire = DType::kFloat16;  // sums of integers up to 2,048 are exact
+    if (t != 6) submission.output = outputs[t].data();
+    tickets.push_back(job[rank].submit(submission));
+  }
+  for (const Ticket ticket : tickets) finish(job[rank], ticket);
+  for (std::size_t t = 0; t < counts.size(); ++t) {
+    const std::vector<float>& result = t == 6 ? inputs[t] : outputs[t];
+    for (std::size_t i = 0; i < counts[t]; ++i) {
+      float expected = 0;
+      for (int of = 0; of < job.size(); ++of) expected += 2 * value(i + t + static_cast<std::size_t>(number), of);
+      ASSERT_EQ(result[i], expected) << "step " << number << ", tensor " << t << ", element " << i << ", rank " << rank;
+    }
+  }
+}
+
+TEST_P(LinkPlan, LargeBatchesAreExact) {
+  Job job = make_job();
+  job.on_every_rank([&](int rank) {
+    for (std::int32_t number = 0; number < 8; ++number) {
+      large_step(job, rank, number);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  });
+}
+
 TEST_P(LinkPlan, SurprisesChangeNoResult) {
   for (std::uint32_t seed = 0; seed < 6; ++seed) {
     Job job = make_job();
