@@ -57,6 +57,7 @@ class Stored:
         first: Settings that a model of the job puts before the default, best first.
         confirmed: Whether `best` was confirmed beside the default at the end of a session.
         near: Where nothing is known about the job: the nearest confirmed setting of a job like it.
+        notes: What the search does without, and why.
     """
 
     best: Knobs | None
@@ -64,6 +65,7 @@ class Stored:
     first: tuple[Knobs, ...] = ()
     confirmed: bool = False
     near: Near | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

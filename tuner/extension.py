@@ -124,13 +124,17 @@ class TunerExtension:
         self._journal.write(records)
         for record in records:
             if self._talkative or isinstance(record, (ResultRecord, NoteRecord)):
-                print(f"ringtune autotune: {sentence(record)}", file=sys.stderr, flush=True)
+                _say(sentence(record))
 
     def _close(self) -> None:
         self._closed = True
         self._journal.close()
         for advisor in self._advisors:
             advisor.close()
+
+
+def _say(what: str) -> None:
+    print(f"ringtune autotune: {what}", file=sys.stderr, flush=True)
 
 
 def open_tuner(session: Session) -> TunerExtension | None:
@@ -143,7 +147,7 @@ def open_tuner(session: Session) -> TunerExtension | None:
     if not config.autotune or session.rank != 0:
         return None
     if session.size == 1:
-        print("ringtune autotune: a job of one rank sends nothing; nothing to tune", file=sys.stderr, flush=True)
+        _say("a job of one rank sends nothing; nothing to tune")
         return None
     run = session.ensure_run_folder()
     space = space_of(config, session.knobs, surroundings(session))
@@ -152,7 +156,7 @@ def open_tuner(session: Session) -> TunerExtension | None:
     setup, options = Setup(space, describe_job(session, space), storage), online_options(config, session.size)
 
     def begin(before: ResultRecord | None) -> tuple[OnlineTuner, Advisor]:
-        trace = WarmupTrace(session.runtime, run)
+        trace = WarmupTrace(session.runtime, run, _say)
         trace.begin()
         advisor = ProcessAdvisor(setup)
         return OnlineTuner(space, advisor, options, trace.end, before), advisor

@@ -203,6 +203,8 @@ class OnlineTuner:
             stored = self._advisor.stored()
         stored = stored or Stored(None, 0)
         self._report.start(fingerprint, stored)
+        for why in stored.notes:
+            self._report.note(why)
         if stored.near is not None:
             there = f"{stored.near.world} ranks on {stored.near.hosts} host(s)"
             self._report.note(f"starts from what the same gradients had with {there}: {describe(stored.near.knobs)}")

@@ -15,7 +15,6 @@ noise learned, log expected improvement (Ament et al. 2023).
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
@@ -81,6 +80,7 @@ class StudyAdvisor:
         self._studies: list[optuna.Study] = []
         self._asked: dict[int, optuna.trial.Trial] = {}
         self._failure = self._place = ""
+        self._notes: list[str] = []
         self._prior = prior
 
     @property
@@ -99,16 +99,16 @@ class StudyAdvisor:
         fingerprint = self._job.fingerprint(workload)
         self._guard(lambda: self._open(fingerprint, workload))
         if self._prior is None and workload.trace:
-            # Without a model the search begins at fixed points: not worth failing for.
-            with contextlib.suppress(RingtuneError):
+            try:
                 self._prior = learned(Path(workload.trace), self._job.places)
+            except RingtuneError as error:  # not worth failing for
+                self._notes.append(f"no cost model of this job, the search begins at fixed points: {error}")
         return fingerprint
 
     def stored(self) -> Stored | None:
         stored: Stored = self._guard(self._stored) or Stored(None, 0)
-        if self._prior is None:
-            return stored
-        return replace(stored, first=tuple(first_points(self._space, self._prior, _FROM_MODEL)))
+        first = tuple(first_points(self._space, self._prior, _FROM_MODEL)) if self._prior is not None else ()
+        return replace(stored, first=first, notes=tuple(self._notes))
 
     def ask(self) -> Suggestion | None:
         suggestion: Suggestion | None = self._guard(self._ask)
@@ -152,9 +152,10 @@ class StudyAdvisor:
                     sampler=self._sampler(),
                     load_if_exists=True,
                 )
-            except Exception:
+            except Exception as error:  # as _guard
                 if not self._options.storage_optional:
                     raise
+                self._notes.append(f"results are not kept in {place}: {explain(error)}")
                 continue
             study.set_user_attr(_JOB, description)
             self._place = self._place if self._studies else place

@@ -7,6 +7,7 @@ the links. Where the user records a timeline himself nothing is recorded here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -31,10 +32,11 @@ class WarmupTrace:
     Args:
         runtime: The session's runtime.
         run: The run folder.
+        say: Told why nothing is recorded, where that fails.
     """
 
-    def __init__(self, runtime: Recorder, run: Path) -> None:
-        self._runtime = runtime
+    def __init__(self, runtime: Recorder, run: Path, say: Callable[[str], None]) -> None:
+        self._runtime, self._say = runtime, say
         self._part = layout.tuning_journal(run).with_name(f"{layout.rank_stem(0)}.json")
         self._mine = False
 
@@ -46,7 +48,8 @@ class WarmupTrace:
             self._part.parent.mkdir(parents=True, exist_ok=True)
             with native.translated():
                 self._runtime.start_timeline(str(self._part))
-        except (OSError, RingtuneError):
+        except (OSError, RingtuneError) as error:
+            self._without(error)
             return
         self._mine = True
 
@@ -58,6 +61,10 @@ class WarmupTrace:
         try:
             with native.translated():
                 self._runtime.stop_timeline()
-        except RingtuneError:
+        except RingtuneError as error:
+            self._without(error)
             return ""
         return str(self._part)
+
+    def _without(self, error: Exception) -> None:
+        self._say(f"no timeline of the warm-up, the search begins without a cost model: {error}")

@@ -95,7 +95,8 @@ def stored_fields(stored: Stored) -> dict[str, Any]:
     best = stored.best.as_dict() if stored.best is not None else None
     first = [knobs.as_dict() for knobs in stored.first]
     near = asdict(stored.near) if stored.near is not None else None
-    return {"best": best, "trials": stored.trials, "first": first, "confirmed": stored.confirmed, "near": near}
+    rest = {"confirmed": stored.confirmed, "near": near, "notes": stored.notes}
+    return {"best": best, "trials": stored.trials, "first": first, **rest}
 
 
 def stored_from(fields: dict[str, Any]) -> Stored:
@@ -105,7 +106,7 @@ def stored_from(fields: dict[str, Any]) -> Stored:
     known = Knobs.from_dict(best) if best is not None else None
     near = fields["near"]
     nearest = Near(Knobs.from_dict(near["knobs"]), near["world"], near["hosts"]) if near is not None else None
-    return Stored(known, fields["trials"], first, fields["confirmed"], nearest)
+    return Stored(known, fields["trials"], first, fields["confirmed"], nearest, tuple(fields["notes"]))
 
 
 def suggestion_fields(suggestion: Suggestion) -> dict[str, Any]:

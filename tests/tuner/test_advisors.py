@@ -48,6 +48,18 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
         one.close()
 
 
+def test_what_the_search_does_without_is_said(make: Make, tmp_path: Path) -> None:
+    """A storage that cannot be opened but need not be, and a timeline from which no model is learned."""
+    trace = tmp_path / "rank-00000.json"
+    trace.write_text("[]")
+    advisor = make(StudyOptions("/proc/none/studies.db", str(tmp_path / "copy.db"), storage_optional=True))
+    advisor.open(replace(WORK, trace=str(trace)))
+    notes = wait(advisor.stored).notes
+    assert len(notes) == 2 and not advisor.failure
+    assert notes[0].startswith("results are not kept in /proc/none/studies.db: ")
+    assert notes[1].startswith("no cost model of this job, the search begins at fixed points: ")
+
+
 def wait(question: Callable[[], Answer | None], seconds: float = 120) -> Answer:
     """Ask until there is an answer, as training does once a step."""
     deadline = time.monotonic() + seconds

@@ -34,10 +34,10 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeRuntime:
-    """Records nothing, but says that it does."""
+    """Records nothing, but says that it does: from the beginning, as where the user records a timeline himself."""
 
     def __init__(self) -> None:
-        self.recording = False
+        self.recording = True
         self.parts: list[str] = []
 
     def start_timeline(self, path: str) -> None:
@@ -108,6 +108,22 @@ def test_steps_that_the_script_marks_after_all_are_tuned_anew(tmp_path: Path) ->
     assert events[-1][0] == "result" and len([event for event in events if event[0] == "result"]) == 2
 
 
+def test_without_a_timeline_of_the_warm_up_the_reason_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: FakeRuntime, path: str) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(FakeRuntime, "start_timeline", full)
+    session = FakeSession(tmp_path)
+    session.runtime.recording = False
+    opened(session).on_close()
+    said = capsys.readouterr().err
+    assert (
+        said.count("no timeline of the warm-up, the search begins without a cost model: No space left on device") == 1
+    )
+
+
 def test_a_session_finds_a_better_setting_and_the_next_starts_from_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,12 +162,12 @@ def test_a_session_finds_a_better_setting_and_the_next_starts_from_it(
 
 def test_the_warm_up_is_recorded_unless_the_user_records(tmp_path: Path) -> None:
     session = FakeSession(tmp_path, RINGTUNE_AUTOTUNE_MAX_TRIALS="1")
+    session.runtime.recording = False
     tuner = opened(session)
     assert session.runtime.parts == [str(tmp_path / "tuning" / "rank-00000.json")] and session.runtime.recording
     train(session, tuner)
     assert not session.runtime.recording
     session = FakeSession(tmp_path, RINGTUNE_AUTOTUNE_MAX_TRIALS="1")
-    session.runtime.recording = True
     train(session, opened(session))
     assert session.runtime.parts == [] and session.runtime.recording
 

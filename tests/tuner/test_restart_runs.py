@@ -41,6 +41,9 @@ with open(os.path.join(folder, f"rank-{rank:05}.jsonl"), "w") as log:
         line = {"step": step, "begin_ns": 0, "end_ns": length * 10**6, "bytes": 64, "collectives": 2}
         log.write(json.dumps(line) + chr(10))
         log.flush()
+if rank == 1:
+    with open(os.path.join(folder, "nccl"), "w") as said:
+        said.write(" ".join(f"{name}={value}" for name, value in sorted(os.environ.items()) if name[:5] == "NCCL_"))
 if os.environ.get("STAY", "1") == "1":
     time.sleep(300)
 """
@@ -62,6 +65,14 @@ def setting(**variables: str) -> Setting:
 def test_a_run_ends_when_it_has_shown_enough(job: LaunchOptions) -> None:
     run = JobRunner(job, RunnerOptions((0, 1), warmup_steps=5, steps=20)).run(AS_IT_IS, lambda times: False)
     assert (run.times, run.failure, run.workload) == ((11_000_000,) * 20, "", Workload(2, 64))
+
+
+def test_the_ranks_have_the_variables_of_a_setting(job: LaunchOptions) -> None:
+    runner = JobRunner(job, RunnerOptions((0, 1), warmup_steps=5, steps=1000))
+    runner.run(setting(NCCL_ALGO="Tree", NCCL_PROTO="LL", STAY="0"), lambda times: False)
+    assert job.run_dir is not None
+    (said,) = job.run_dir.glob("tuning/run-*/steps/nccl")
+    assert said.read_text() == "NCCL_ALGO=Tree NCCL_PROTO=LL"
 
 
 def test_a_run_that_is_worse_is_left(job: LaunchOptions) -> None:
@@ -145,6 +156,7 @@ def test_step_times_are_those_of_the_slowest_rank_and_whole_lines(tmp_path: Path
 # -- the command ----------------------------------------------------------------------------------------------------
 
 FOUR = setting(RINGTUNE_SOCKETS_PER_PEER="4")
+TREE = setting(NCCL_ALGO="Tree")
 
 
 def tune(monkeypatch: pytest.MonkeyPatch, runner: FakeRunner, *options: str) -> Any:
@@ -169,6 +181,12 @@ def test_the_command_shows_keeps_and_writes_a_session(monkeypatch: pytest.Monkey
     assert "the stored result still holds" in again.output
 
 
+def test_variables_of_nccl_are_tried_on_a_host_with_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(command.Gpus, "find", lambda: object())
+    done = tune(monkeypatch, FakeRunner({TREE: 8e6}), "--run-dir", str(tmp_path / "run"), "--max-trials", "40")
+    assert done.return_value == 0 and "improved: NCCL_ALGO=Tree" in done.output, done.output
+
+
 def test_an_interrupted_command_ends_with_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = tune(monkeypatch, FakeRunner({}, interrupt_at=2), "--run-dir", str(tmp_path / "run"))
     assert done.return_value == 130 and "interrupted after 2 runs" in done.output
@@ -180,6 +198,7 @@ def test_an_interrupted_command_ends_with_130(monkeypatch: pytest.MonkeyPatch, t
         (["--budget", "2%"], "--budget 2%: with --restarts it is the time of all runs"),
         (["--horizon", "1"], "--horizon is for tuning within one training"),
         (["--try", "x"], "--try x: expected NAME=VALUE"),
+        (["--try", "sockets=1"], "no variable sockets; did you mean RINGTUNE_SOCKETS_PER_PEER?"),
     ],
 )
 def test_wrong_options_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str], said: str) -> None:

@@ -10,12 +10,19 @@ import optuna
 import pytest
 
 from ringtune.algorithms import parse_table
-from ringtune.errors import RingtuneError, UsageError
+from ringtune.errors import RingtuneError
 from ringtune.tuner.advice import Workload
 from ringtune.tuner.fingerprint import JobDescription
 from ringtune.tuner.model.collectives import BUILT_IN
 from ringtune.tuner.records import FailedRecord, NoteRecord, Record, ResultRecord, StartRecord, TrialRecord, parse
-from ringtune.tuner.restarts.choices import AS_IT_IS, CHOICES, TABLES, Choice, Place, Setting, choices_for, parse_choice
+from ringtune.tuner.restarts.choices import (
+    AS_IT_IS,
+    TABLES,
+    Choice,
+    Place,
+    Setting,
+    choices_for,
+)
 from ringtune.tuner.restarts.memory import StudyMemory
 from ringtune.tuner.restarts.session import Known, Leave, RestartOptions, RestartSession, Run
 from ringtune.tuner.words import environment, sentence
@@ -234,40 +241,10 @@ def test_a_lucky_run_is_not_believed() -> None:
     assert result.decision == "keep-default" and "no gain was confirmed; the best rival, " in result.reason
 
 
-NETWORK = {"RINGTUNE_SOCKETS_PER_PEER", "RINGTUNE_ALGORITHM_TABLE"}
-NCCL = {one.variable for one in CHOICES if one.variable.startswith("NCCL_")}
-
-
-@pytest.mark.parametrize(
-    ("place", "expected"),
-    [
-        (Place(), set()),
-        (Place(local=2), {"RINGTUNE_OVERLAP"}),
-        (Place(hosts=2), NETWORK),
-        (Place(hosts=2, lossy=True), NETWORK | {"RINGTUNE_COMPRESSION"}),
-        (Place(local=2, lossy=True, buckets=True), {"RINGTUNE_OVERLAP", "RINGTUNE_BUCKET_CAP_MB"}),
-        (Place(2, 2), NETWORK | {"RINGTUNE_OVERLAP", "RINGTUNE_HIERARCHICAL_ALLREDUCE"}),
-        (Place(2, 8, nccl=True), NCCL),
-        (Place(1, 8, nccl=True), {"NCCL_ALGO", "NCCL_MIN_NCHANNELS", "NCCL_BUFFSIZE"}),
-    ],
-)
-def test_only_what_means_anything_is_tried(place: Place, expected: set[str]) -> None:
-    assert {one.variable for one in choices_for(place, given=())} == expected
-
-
 def test_variables_of_nccl_are_tried_where_it_carries_the_tensors() -> None:
     tree: Setting = (("NCCL_ALGO", "Tree"),)
     records, _ = play(FakeRunner({tree: 8e6}), choices=choices_for(Place(1, 8, nccl=True), given=()))
     assert result_of(records).settings == {"NCCL_ALGO": "Tree"}
-
-
-def test_what_the_user_sets_is_left_alone_and_what_he_names_comes_first() -> None:
-    own = parse_choice("OMP_NUM_THREADS=1, 2,1")
-    assert own == Choice("OMP_NUM_THREADS", ("1", "2"))
-    chosen = choices_for(Place(2, 2), {"RINGTUNE_SOCKETS_PER_PEER"}, [own])
-    assert [one.variable for one in chosen] == [
-        "OMP_NUM_THREADS", "RINGTUNE_ALGORITHM_TABLE", "RINGTUNE_HIERARCHICAL_ALLREDUCE", "RINGTUNE_OVERLAP",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("table", "factor"), list(zip(TABLES, (4.0, 0.25), strict=True)))
@@ -277,12 +254,6 @@ def test_tables_that_are_tried_move_the_switch_points_between_hosts(table: str, 
     assert [rule for rule in rules if rule.links == "network"] == moved
     # Within a host the rows of native/collective/algorithm.cc, as they are.
     assert [(rule.max_ranks, rule.max_bytes) for rule in rules if rule.links == "memory"] == [(2, 65536), (0, 16384)]
-
-
-@pytest.mark.parametrize("text", ["", "NAME", "NAME=", "=1", "A B=1"])
-def test_a_choice_has_a_name_and_values(text: str) -> None:
-    with pytest.raises(UsageError, match="expected NAME=VALUE"):
-        parse_choice(text)
 
 
 def test_the_memory_gives_the_next_session_what_was_confirmed(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ringtune.errors import UsageError
+from ringtune.variables import PREFIX, VARIABLES
 
 Setting = tuple[tuple[str, str], ...]
 """Variables with their values, by name; empty: the command as it is."""
@@ -21,7 +23,7 @@ class Place:
     Attributes:
         hosts: Number of hosts; ranks of one host that are told to use TCP are as many hosts.
         local: Ranks of a host.
-        nccl: Whether NCCL carries the tensors.
+        nccl: Whether NCCL may carry tensors: this job's, or those that its scripts reduce by themselves (DDP).
         lossy: Whether gradients may travel in fewer bits.
         buckets: Whether the script takes DDP's bucket size from ``RINGTUNE_BUCKET_CAP_MB``.
     """
@@ -49,7 +51,7 @@ class Choice:
 
 
 def _network(place: Place) -> bool:
-    return place.hosts > 1 and not place.nccl
+    return place.hosts > 1
 
 
 def _nccl(place: Place) -> bool:
@@ -61,19 +63,30 @@ TABLES = tuple(str(_TABLES / f"{name}.json") for name in ("later", "earlier"))
 """The built-in algorithm table with its switch points between hosts at four times the bytes, and at a quarter."""
 
 CHOICES = (
+    Choice("NCCL_ALGO", ("Tree", "Ring"), _nccl),
+    Choice("NCCL_PROTO", ("Simple", "LL"), _nccl),  # never LL128: where it is not the default it may corrupt data
+    Choice("NCCL_MIN_NCHANNELS", ("8", "16"), _nccl),
+    Choice("NCCL_BUFFSIZE", ("8388608", "2097152"), _nccl),
+    Choice("NCCL_NSOCKS_PERTHREAD", ("4",), lambda place: _nccl(place) and _network(place)),
+    Choice("NCCL_SOCKET_NTHREADS", ("4",), lambda place: _nccl(place) and _network(place)),
     Choice("RINGTUNE_SOCKETS_PER_PEER", ("4", "2", "8"), _network),
     Choice("RINGTUNE_ALGORITHM_TABLE", TABLES, _network),
     Choice("RINGTUNE_COMPRESSION", ("bf16", "fp16"), lambda place: _network(place) and place.lossy),
     Choice("RINGTUNE_BUCKET_CAP_MB", ("10", "50", "100", "5"), lambda place: place.buckets),
     Choice("RINGTUNE_HIERARCHICAL_ALLREDUCE", ("0",), lambda place: _network(place) and place.local > 1),
-    Choice("RINGTUNE_OVERLAP", ("always", "never"), lambda place: place.local > 1 and not place.nccl),
-    Choice("NCCL_ALGO", ("Tree", "Ring"), _nccl),
-    Choice("NCCL_MIN_NCHANNELS", ("8", "16"), _nccl),
-    Choice("NCCL_BUFFSIZE", ("8388608", "2097152"), _nccl),
-    Choice("NCCL_NSOCKS_PERTHREAD", ("4",), lambda place: place.nccl and place.hosts > 1),
-    Choice("NCCL_SOCKET_NTHREADS", ("4",), lambda place: place.nccl and place.hosts > 1),
+    Choice("RINGTUNE_OVERLAP", ("always", "never"), lambda place: place.local > 1),
 )
 """What is tried by itself, in this order."""
+
+
+def may_carry(build: Mapping[str, str], gpus: bool) -> bool:
+    """Return whether NCCL may carry tensors of a job.
+
+    Args:
+        build: What the native runtime says of itself.
+        gpus: Whether this host has a GPU of NVIDIA's.
+    """
+    return gpus or bool(build.get("nccl", ""))
 
 
 def choices_for(place: Place, given: Collection[str], own: Sequence[Choice] = ()) -> list[Choice]:
@@ -93,13 +106,29 @@ def parse_choice(text: str) -> Choice:
     """Return the choice in ``NAME=VALUE,VALUE,...``.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is none, or its name is no variable's.
     """
     name, _, values = text.partition("=")
+    name = name.strip()
     words = tuple(dict.fromkeys(word.strip() for word in values.split(",") if word.strip()))
-    if not name.strip().isidentifier() or not words:
+    if not name.isidentifier() or not words:
         raise UsageError(f"--try {text}: expected NAME=VALUE,VALUE,... for example OMP_NUM_THREADS=1,2")
-    return Choice(name.strip(), words)
+    # Variables are written in capitals, ringtune's are all known; what a script reads for itself is its own affair.
+    if name != name.upper() or (name.startswith(PREFIX) and name not in _OWN):
+        raise UsageError(f"--try {text}: there is no variable {name}; did you mean {nearest(name)}?")
+    return Choice(name, words)
+
+
+_OWN = frozenset(PREFIX + variable.name for variable in VARIABLES)
+
+
+def nearest(name: str) -> str:
+    """Return the variable that is most likely meant, first of those that are tried by themselves."""
+    word = name.upper().removeprefix(PREFIX)
+    names = list(dict.fromkeys([*(choice.variable for choice in CHOICES), *sorted(_OWN)]))
+    short = {one.removeprefix(PREFIX): one for one in names}
+    holding = sorted((key for key in short if word in key), key=lambda key: not key.startswith(word))
+    return short[(holding or difflib.get_close_matches(word, short, n=1, cutoff=0.0))[0]]
 
 
 def changed(setting: Setting, variable: str, value: str) -> Setting:

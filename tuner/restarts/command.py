@@ -20,12 +20,13 @@ from ringtune.errors import UsageError
 from ringtune.launch import LaunchOptions
 from ringtune.launch.hosts import is_local
 from ringtune.launch.launcher import plan
+from ringtune.meters.gpus import Gpus
 from ringtune.tuner.applying import apply
 from ringtune.tuner.fingerprint import JobDescription, cpu_model
 from ringtune.tuner.journal import Journal
 from ringtune.tuner.progress import LiveView, PlainView, View
 from ringtune.tuner.records import NoteRecord, Record, ResultRecord
-from ringtune.tuner.restarts.choices import Choice, Place, choices_for, parse_choice
+from ringtune.tuner.restarts.choices import Choice, Place, choices_for, may_carry, parse_choice
 from ringtune.tuner.restarts.memory import StudyMemory
 from ringtune.tuner.restarts.runner import JobRunner, RunnerOptions
 from ringtune.tuner.restarts.session import RestartOptions, RestartSession, Runner
@@ -82,7 +83,7 @@ def wishes_of(job: LaunchOptions, values: Mapping[str, Any]) -> Wishes:
     config = Config.from_environ({**job.environ, **job.settings})
     counts = Counter(slot.host for slot in slots)
     hosts, local = (len(slots), 1) if config.transport == "tcp" else (len(counts), max(counts.values()))
-    nccl = bool(native.load().build_info().get("nccl", ""))
+    nccl = may_carry(native.load().build_info(), gpus=Gpus.find() is not None)
     place = Place(hosts, local, nccl, bool(values["allow_compression"]), bool(values["ddp_buckets"]))
     given = {f"RINGTUNE_{name}" for name in config.given} | set(job.environ)
     here = tuple(slot.rank for slot in slots if is_local(slot.host)) or (0,)

@@ -1,0 +1,82 @@
+"""What a session with restarts may try: variables, where they mean anything, names that are none."""
+
+from __future__ import annotations
+
+import pytest
+
+from ringtune.errors import UsageError
+from ringtune.tuner.restarts.choices import CHOICES, Choice, Place, choices_for, may_carry, parse_choice
+
+NETWORK = {"RINGTUNE_SOCKETS_PER_PEER", "RINGTUNE_ALGORITHM_TABLE"}
+NCCL = {one.variable for one in CHOICES if one.variable.startswith("NCCL_")}
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (Place(), set()),
+        (Place(local=2), {"RINGTUNE_OVERLAP"}),
+        (Place(hosts=2), NETWORK),
+        (Place(hosts=2, lossy=True), NETWORK | {"RINGTUNE_COMPRESSION"}),
+        (Place(local=2, lossy=True, buckets=True), {"RINGTUNE_OVERLAP", "RINGTUNE_BUCKET_CAP_MB"}),
+        (Place(2, 2), NETWORK | {"RINGTUNE_OVERLAP", "RINGTUNE_HIERARCHICAL_ALLREDUCE"}),
+        (Place(2, 1, nccl=True), NETWORK | NCCL),
+        (Place(1, 8, nccl=True), {"RINGTUNE_OVERLAP"} | NCCL - {"NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS"}),
+    ],
+)
+def test_only_what_means_anything_is_tried(place: Place, expected: set[str]) -> None:
+    assert {one.variable for one in choices_for(place, given=())} == expected
+
+
+@pytest.mark.parametrize(
+    ("build", "gpus", "expected"),
+    [({}, False, False), ({"nccl": ""}, False, False), ({"nccl": "2.27.3"}, False, True), ({}, True, True)],
+)
+def test_nccl_may_carry_tensors_where_it_is_built_in_or_there_are_gpus(
+    build: dict[str, str], gpus: bool, expected: bool
+) -> None:
+    assert may_carry(build, gpus) == expected
+
+
+def test_nccl_has_its_algorithm_protocol_and_channels_tried() -> None:
+    assert {"NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS"} < NCCL
+    (protocol,) = (one for one in CHOICES if one.variable == "NCCL_PROTO")
+    assert "LL128" not in protocol.values  # may corrupt data where NCCL does not choose it itself
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("sockets=1", "RINGTUNE_SOCKETS_PER_PEER"),
+        ("socket=1,2", "RINGTUNE_SOCKETS_PER_PEER"),
+        ("fusion_threshold=1", "RINGTUNE_FUSION_THRESHOLD"),
+        ("nccl_algo=Tree", "NCCL_ALGO"),
+        ("Overlap=never", "RINGTUNE_OVERLAP"),
+        ("RINGTUNE_SOCKETS=4", "RINGTUNE_SOCKETS_PER_PEER"),
+        ("hierarchical=0", "RINGTUNE_HIERARCHICAL_ALLREDUCE"),
+    ],
+)
+def test_a_name_that_is_no_variable_is_refused_with_the_nearest(text: str, meant: str) -> None:
+    name = text.partition("=")[0]
+    with pytest.raises(UsageError, match=f"there is no variable {name}; did you mean {meant}\\?"):
+        parse_choice(text)
+
+
+@pytest.mark.parametrize("name", ["NCCL_P2P_LEVEL", "TORCH_NCCL_BLOCKING_WAIT", "MY_BATCH", "RINGTUNE_CYCLE_TIME"])
+def test_names_in_capitals_are_the_scripts_affair(name: str) -> None:
+    assert parse_choice(f"{name}=1,2") == Choice(name, ("1", "2"))
+
+
+def test_what_the_user_sets_is_left_alone_and_what_he_names_comes_first() -> None:
+    own = parse_choice("OMP_NUM_THREADS=1, 2,1")
+    assert own == Choice("OMP_NUM_THREADS", ("1", "2"))
+    chosen = choices_for(Place(2, 2), {"RINGTUNE_SOCKETS_PER_PEER"}, [own])
+    assert [one.variable for one in chosen] == [
+        "OMP_NUM_THREADS", "RINGTUNE_ALGORITHM_TABLE", "RINGTUNE_HIERARCHICAL_ALLREDUCE", "RINGTUNE_OVERLAP",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "NAME", "NAME=", "=1", "A B=1"])
+def test_a_choice_has_a_name_and_values(text: str) -> None:
+    with pytest.raises(UsageError, match="expected NAME=VALUE"):
+        parse_choice(text)
