@@ -53,6 +53,12 @@ PAGES: Mapping[str, ModuleType] = {
 NEWS: Mapping[str, Callable[[Context, Route, dict[str, Any]], dict[str, Any]]] = {
     "overview": overview.news,
     "timeline": timeline.news,
+    "stragglers": stragglers.news,
+    "communication": communication.news,
+    "system": system.news,
+    "tuning": tuning.news,
+    "what-if": whatif.news,
+    "compare": compare.news,
 }
 """What a page shows at every beat, given what it has drawn: it travels with the stamp, a beat is one request."""
 
@@ -111,6 +117,7 @@ def _frame(context: Context) -> dmc.MantineProvider:
             dcc.Store(id="stamp"),
             dcc.Store(id="status"),
             dcc.Store(id="news"),
+            dcc.Store(id="said"),
             dcc.Store(id="slow", data={}),
             dcc.Store(id="drawn"),
             dcc.Store(id="scheme", storage_type="local"),
@@ -144,12 +151,20 @@ def _register(app: Dash, context: Context) -> None:
     )
     def pulse(_beat: int | None, known: str | None, pathname: str | None, drawn: Any) -> tuple[str, dict[str, Any]]:
         route = context.route(pathname, "")
-        now = context.stamp(route)
-        if now == known:
-            raise PreventUpdate  # an answer without content, where `no_update` would have one
         before = drawn if isinstance(drawn, dict) and drawn.get("page") == pathname else {}
-        news = NEWS[route.page](context, route, before) if route.page in NEWS else {}
-        return now, {"path": pathname, "every_ms": context.pace_ms(route), **news}
+        view = (route.page, route.run, before.get("number"))
+        if context.beats.rests(view):
+            raise PreventUpdate
+        with context.beats.one(view):
+            now = context.stamp(route, before)
+            if now == known:
+                raise PreventUpdate  # an answer without content, where `no_update` would have one
+            news = NEWS[route.page](context, route, before) if route.page in NEWS else {}
+            return now, {
+                "path": pathname,
+                "every_ms": context.pace_ms(route),
+                **news,
+            }
 
     @app.callback(
         Output("run-head", "children"), Input("status", "data"), State("url", "pathname"), prevent_initial_call=True
@@ -173,6 +188,10 @@ def _register(app: Dash, context: Context) -> None:
         Input("url", "pathname"),
         State("slow", "data"),
         State("news", "data"),
+        State("drawn", "data"),
+    )
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ringtune", "say"), Output("said", "data"), Input("news", "data")
     )
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ringtune", "grow"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import dash_mantine_components as dmc
@@ -80,15 +80,31 @@ def follow_saving(app: Dash) -> None:
     )
 
 
-def stat(label: str, value: str, note: str = "", at: int | None = None) -> dmc.Card:
-    """Return one number with its label and a line below; ``at``: its place among those that a beat changes."""
-    named = [{} if at is None else {"id": {"type": f"beat-{part}", "at": at}} for part in ("value", "note")]
+def stat(label: str, value: str, note: str = "", at: int | None = None, page: str = "beat") -> dmc.Card:
+    """Return one number with its label and a line below; ``at``: its place among those of a page that beats change."""
+    named = [{} if at is None else {"id": {"type": f"{page}-{part}", "at": at}} for part in ("value", "note")]
     lines = [
         dmc.Text(label, size="xs", c="dimmed", className="rt-stat-label"),
         dmc.Text(value, className="rt-stat-value", **named[0]),
         dmc.Text(note or "\u00a0", size="xs", c="dimmed", **named[1]),
     ]
     return dmc.Card(dmc.Stack(lines, gap=2), withBorder=True, radius="md", px="md", py="sm")
+
+
+def told(before: Mapping[str, Any], *names: str) -> list[float] | None:
+    """Return numbers, none below 0, of what a page says it has drawn; None where one is missing: it may say all."""
+    found = [before.get(name) for name in names]
+    known = [one for one in found if isinstance(one, (int, float)) and 0 <= one < 2**62]
+    return known if len(known) == len(names) else None
+
+
+def beat_texts(page: str, numbers: Sequence[tuple[str, str, str]]) -> list[list[Any]]:
+    """Return what a beat writes into a page's cards of these numbers: where, and the text."""
+    texts: list[list[Any]] = []
+    for at, (_, value, note) in enumerate(numbers):
+        texts.append([{"type": f"{page}-value", "at": at}, value])
+        texts.append([{"type": f"{page}-note", "at": at}, note or "\u00a0"])
+    return texts
 
 
 def stats(cards: Sequence[dmc.Card]) -> dmc.SimpleGrid:
@@ -183,6 +199,11 @@ def address_store(page: str) -> html.Div:
     """Return what a page's callbacks write the address of the view into, as ``{"path", "search"}``, or a new place."""
     names = ("address", "addressed", "place", "gone")
     return html.Div([dcc.Store(id=f"{page}-{name}") for name in names], hidden=True)
+
+
+def age(page: str) -> dmc.Text:
+    """Return where the page of a running job says of when it is."""
+    return dmc.Text(id=f"{page}-age", size="sm", c="dimmed", className="rt-as-of")
 
 
 def drawn_store(page: Any) -> dict[str, Any]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ringtune import layout
 from ringtune.dashboard import places, routes
+from ringtune.dashboard.beats import Beats
 from ringtune.dashboard.data import compare, job, machine, scaling, scaling_runs, timeline_store, trace, tuning
 from ringtune.dashboard.data.analysis import Analysis, analyse, open_analysis
+from ringtune.dashboard.data.analysis_live import Newest
 from ringtune.dashboard.data.cache import Cache
 from ringtune.dashboard.data.compare import Contrast
 from ringtune.dashboard.data.files import Signature, Unreadable, listing, signature
+from ringtune.dashboard.data.live import LiveRuns
 from ringtune.dashboard.data.machine import MachineTable
 from ringtune.dashboard.data.posterior import Learned, learned
 from ringtune.dashboard.data.runs import RunInfo, RunsFolder, UnknownRun, newest_walls
@@ -25,7 +28,7 @@ from ringtune.dashboard.data.scaling_runs import Factors
 from ringtune.dashboard.data.steps import StepReader, Steps
 from ringtune.dashboard.data.system import SampleReader, System
 from ringtune.dashboard.data.timeline import TimelineIndex
-from ringtune.dashboard.data.timeline_live import LiveTimeline, NotFollowed
+from ringtune.dashboard.data.timeline_live import NotFollowed
 from ringtune.dashboard.data.timeline_past import Reading
 from ringtune.dashboard.data.timeline_prepare import Preparations, Preparing
 from ringtune.dashboard.data.tuning import TuningHistory
@@ -37,10 +40,6 @@ from ringtune.tuner.model.calibrate import Model
 
 T = TypeVar("T")
 
-SLOW_MS = 6000
-"""Figures of a running job are drawn again at most this often."""
-DRAWING_REST = 1200
-"""And after this many times the CPU time that drawing them took: a page must not cost the job's machine a per cent."""
 REST = 100
 """A growing timeline is read again after this many times the time that reading it took: one per cent of a core."""
 TOLD_FROM_S = 3.0
@@ -54,21 +53,21 @@ class Context:
     Attributes:
         folder: The runs.
         prefix: Path under which the app is served, with a slash at both ends.
+        beats: What pages of running jobs cost.
     """
 
     folder: RunsFolder
     prefix: str = "/"
+    beats: Beats = field(default_factory=Beats)
     _steps: Cache = field(default_factory=lambda: Cache(capacity=8))
     _samples: Cache = field(default_factory=lambda: Cache(capacity=8))
     _small: Cache = field(default_factory=lambda: Cache(capacity=256))
     _indexes: Cache = field(default_factory=lambda: Cache(capacity=3))
     _analyses: Cache = field(default_factory=lambda: Cache(capacity=8))
-    _live: Cache = field(default_factory=lambda: Cache(capacity=2))
-    _not_followed: set[Path] = field(default_factory=set)
+    _live: LiveRuns = field(default_factory=LiveRuns)
     _preparations: Preparations = field(default_factory=Preparations)
     _fresh_until: dict[Path, tuple[float, Signature]] = field(default_factory=dict)
     _made: dict[Path, tuple[int, float]] = field(default_factory=dict)
-    _drawing_s: dict[tuple[str, str], float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def route(self, pathname: str | None, search: str | None) -> Route:
@@ -77,10 +76,16 @@ class Context:
 
     def run(self, route: Route) -> RunInfo | None:
         """Return the route's run, None when there is none of that name (any more)."""
+        known = self.beats.known
+        if known is not None and route.run in known:
+            return known[route.run]
         try:
-            return self.folder.find(route.run)
+            found = self.folder.find(route.run)
         except UnknownRun:
-            return None
+            found = None
+        if known is not None:
+            known[route.run] = found
+        return found
 
     def steps(self, run: RunInfo) -> Steps:
         """Return the steps of a run written so far; only new lines are read."""
@@ -92,10 +97,10 @@ class Context:
         files = listing(run.path, run.path / layout.MACHINE_FOLDER, ".json")
         return self._small.get(("machines", run.path), signature(files), lambda: machine.data(run))
 
-    def system(self, run: RunInfo) -> System:
+    def system(self, run: RunInfo, *, thinned: bool = True) -> System:
         """Return what ranks and machines of a run used so far; only new samples are read."""
         reader = self._samples.get(run.path, None, lambda: SampleReader(run.path))
-        return reader.read(run.hosts)
+        return reader.read(run.hosts) if thinned else reader.read_all(run.hosts)
 
     def tuning(self, run: RunInfo) -> TuningHistory:
         """Return the tuning history of a run."""
@@ -103,7 +108,9 @@ class Context:
         return self._small.get(("tuning", run.path), stamp, lambda: tuning.data(run))
 
     def learned(self, run: RunInfo) -> Learned:
-        """Return what the trials of a run say about the settings nobody tried."""
+        """Return what the trials of a run say about the settings nobody tried; of a running job now and then."""
+        if run.status == "live":
+            return self._live.paced(("learned", run.path), lambda: learned(self.tuning(run))).value
         stamp = signature([layout.tuning_journal(run.path)])
         return self._small.get(("learned", run.path), stamp, lambda: learned(self.tuning(run)))
 
@@ -128,35 +135,48 @@ class Context:
         Raises:
             Unreadable: See `timeline`.
         """
-        live = self._followed(run)
+        live = self._live.timeline(run)
         with contextlib.ExitStack() as stack:
             try:
                 index = stack.enter_context(live.held()) if live else self.timeline(run)
             except NotFollowed:
-                self._not_followed.add(run.path)
+                self._live.give_up(run)
                 index = self.timeline(run)
             yield index
 
-    def _followed(self, run: RunInfo) -> LiveTimeline | None:
-        """Return what follows a run's timeline as it grows; None where it does not, or cannot be followed."""
-        if run.status != "live" or run.path in self._not_followed:
-            return None
-        found: LiveTimeline = self._live.get(run.path, None, lambda: LiveTimeline(run.path))
-        return found
-
     def follows(self, run: RunInfo) -> bool:
-        """Whether what a running job adds to its timeline is shown as it comes; it is not where parts are packed."""
-        return self._followed(run) is not None
+        """Whether what a running job adds to its timeline is shown as it comes; another tool's is not."""
+        return self._live.timeline(run) is not None
 
     def reading(self, run: RunInfo) -> Reading | None:
         """Return how far the reading of a live timeline is, of which the newest is drawn; None when all is read."""
-        live = self._followed(run)
+        live = self._live.timeline(run)
         return live.reading if live else None
 
     def hurry(self, run: RunInfo) -> None:
         """Read what is missing of a live timeline as quickly as it goes."""
-        if live := self._followed(run):
+        if live := self._live.timeline(run):
             live.hurry()
+
+    def newest(self, run: RunInfo, what: str, *, anew: bool = False) -> Newest | None:
+        """Return the analysis of a running job up to now; None where its timeline is not followed.
+
+        Args:
+            run: The run.
+            what: ``lateness`` or ``sums``: what is to be of now.
+            anew: All steps are analysed together again, where that is due.
+
+        Raises:
+            Unreadable: See `timeline`.
+        """
+        live = self._live.analysis(run)
+        if live is None:
+            return None
+        try:
+            return live.with_lateness(anew=anew) if what == "lateness" else live.with_sums(anew=anew)
+        except NotFollowed:
+            self._live.give_up(run)
+            return None
 
     def analysis(self, run: RunInfo) -> Analysis | Preparing:
         """Return the analyses of a run's timeline, as `timeline` returns the timeline.
@@ -195,41 +215,72 @@ class Context:
     def model(self, run: RunInfo) -> Model | Preparing | None:
         """Return the cost model fitted to a run's timeline; None when nothing was recorded.
 
+        Of a running job it is fitted to the newest steps, and anew after a while (`made_s`).
+
         Raises:
             Unreadable: There is a timeline, but it says too little.
         """
+        return self._of_trace(run, "model", lambda trace: job.fitted(trace, run.name))
+
+    def baseline(self, run: RunInfo) -> Baseline | Preparing | None:
+        """Return the model of a run with what it says of the run itself, as `model` does."""
+        return self._of_trace(run, "baseline", lambda trace: Baseline.of(job.fitted(trace, run.name)))
+
+    def made_s(self, run: RunInfo, what: str) -> tuple[float, float] | None:
+        """Return how many seconds ago something was made of a running job, and in how many it will be anew."""
+        made = self._live.made((what, run.path)) if run.status == "live" else None
+        now = time.monotonic()
+        return (now - made.at_s, max(0.0, made.until_s - now)) if made is not None else None
+
+    def _of_trace(self, run: RunInfo, what: str, build: Callable[[Trace], T]) -> T | Preparing | None:
+        """Return what is made of the trace of a run; None when nothing was recorded."""
+        if self.follows(run):
+            made = self._live.paced((what, run.path), lambda: _unless_empty(self._live.newest(run), build))
+            if self.follows(run):
+                return made.value
         index = self.timeline(run)
         if isinstance(index, Preparing):
             return index
         if not len(index.spans):
             return None
         state = self._timeline_state(run.path)
-        return self._small.get(("model", run.path), state, lambda: job.fitted(job.recorded(index, run.hosts), run.name))
-
-    def baseline(self, run: RunInfo) -> Baseline | Preparing | None:
-        """Return the model of a run with what it says of the run itself, as `model` does."""
-        model = self.model(run)
-        if not isinstance(model, Model):
-            return model
-        state = self._timeline_state(run.path)
-        return self._small.get(("baseline", run.path), state, lambda: Baseline.of(model))
+        return self._small.get((what, run.path), state, lambda: build(job.recorded(index, run.hosts)))
 
     def contrast(self, first: RunInfo, second: RunInfo) -> Contrast | None:
         """Compare two runs by their timelines, or by their step logs; None when one has too few steps.
 
+        Where one is running, anew after a while (`made_s`, "contrast" of the one that runs).
+
         Raises:
             Unreadable: There are timelines, but they cannot be compared.
         """
+        running = next((run for run in (first, second) if run.status == "live"), None)
+        key = ("contrast", first.path, second.path)
+        if running is not None:
+            made = self._live.paced(key, lambda: self._contrast(first, second))
+            self._live.alias(("contrast", running.path), key)
+            return made.value
         runs = (first, second)
-        indexes = [self._ready(run) for run in runs]
         logs = [path for run in runs for path in listing(run.path, layout.step_logs(run.path), ".jsonl")]
-        state = (*(self._timeline_state(run.path) for run in runs), None not in indexes, signature(logs))
+        ready = all(self._ready(run) is not None for run in runs)
+        state = (*(self._timeline_state(run.path) for run in runs), ready, signature(logs))
+        return self._small.get(key, state, lambda: self._contrast(first, second))
 
-        def build() -> Contrast | None:
-            traces = [job.recorded(one, run.hosts) for one, run in zip(indexes, runs, strict=True) if one]
-            return compare.of_traces(*traces) if len(traces) == 2 else compare.of_logs(*map(self.steps, runs))
+    def _contrast(self, first: RunInfo, second: RunInfo) -> Contrast | None:
+        traces = [self._trace(run) for run in (first, second)]
+        known = [trace for trace in traces if trace is not None]
+        if len(known) == len(traces):
+            return compare.of_traces(*known)
+        return compare.of_logs(self.steps(first), self.steps(second))
 
-        return self._small.get(("contrast", first.path, second.path), state, build)
+    def _trace(self, run: RunInfo) -> Trace | None:
+        """Return the trace of a run where it can be had at once: of a running job the newest steps."""
+        if self.follows(run):
+            with contextlib.suppress(Unreadable):
+                return self._live.newest(run)
+            return None
+        index = self._ready(run)
+        return job.recorded(index, run.hosts) if index is not None else None
 
     def walls(self, run: RunInfo) -> list[int]:
         """Return the newest step times of rank 0 in nanoseconds, at least 1 each."""
@@ -244,15 +295,17 @@ class Context:
             Unreadable: The timeline does not say when ranks waited.
         """
         runs = (run, reference) if reference and reference.id != run.id else (run,)
-        indexes = [self._ready(one) for one in runs]
-        own = indexes[0]
-        if own is None:
-            return None
-        state = (*(self._timeline_state(one.path) for one in runs), tuple(map(bool, indexes)))
-        traces = [job.recorded(one) for one in indexes if one]
         label = f"{run.name} · {run.ranks}"
-        key = ("factors", run.path, strong)
-        return self._small.get(key, state, lambda: scaling_runs.factors(label, *traces, strong=strong))
+
+        def build() -> Factors | None:
+            traces = [self._trace(one) for one in runs]
+            known = [trace for trace in traces if trace is not None]
+            return scaling_runs.factors(label, *known, strong=strong) if traces[0] is not None else None
+
+        if any(one.status == "live" for one in runs):
+            return self._live.paced(("factors", run.path, strong), build).value
+        state = (*(self._timeline_state(one.path) for one in runs), tuple(bool(self._ready(one)) for one in runs))
+        return self._small.get(("factors", run.path, strong), state, build)
 
     def _ready(self, run: RunInfo) -> TimelineIndex | None:
         """Return the timeline of a run if it has steps and can be shown at once."""
@@ -292,13 +345,20 @@ class Context:
             until, state = self._fresh_until.get(run, (0.0, ()))
         return state if time.monotonic() < until else signature(trace.sources(run))
 
-    def stamp(self, route: Route) -> str:
+    def stamp(self, route: Route, drawn: Mapping[str, Any] | None = None) -> str:
         """Return what changes when something that the route's page shows is written: a few `stat` calls.
 
         Of a run, what stands before the colon changes with its status and ``run.json`` alone.
+
+        Args:
+            route: The page.
+            drawn: What the page has said of what it has drawn.
         """
         if not route.run:
-            return str(hash(self.folder.stamp()))
+            compared = [self.run(Route("overview", one)) for one in _ids(drawn)] if route.page == "compare" else []
+            known = [run for run in compared if run is not None]
+            logs = [path for run in known for path in places.shown_files("overview", run.path)]
+            return str(hash(signature(logs) if known else self.folder.stamp()))
         run = self.run(route)
         if run is None:
             return "gone"
@@ -307,28 +367,28 @@ class Context:
         files = signature(places.shown_files(route.page, path))
         return f"{run.status} {hash(signature([layout.run_file(path)]))}:{hash((files, shown))}"
 
-    @contextlib.contextmanager
-    def drawing(self, route: Route) -> Iterator[None]:
-        """Measure what the drawing of a page's figures costs; `pace_ms` goes by it."""
-        begin = time.thread_time()
-        yield
-        with self._lock:
-            self._drawing_s[route.page, route.run] = time.thread_time() - begin
-
     def pace_ms(self, route: Route) -> int:
         """Return how many milliseconds a page waits before it draws its figures again."""
-        with self._lock:
-            took = self._drawing_s.get((route.page, route.run), 0.0)
-        return max(SLOW_MS, round(1000 * DRAWING_REST * took))
+        return self.beats.pace_ms(route, self.run(route) if route.run else None)
 
     def _timeline_shown(self, page: str, run: RunInfo) -> tuple[object, ...]:
         """Return what changes when a page has something new to show of a timeline."""
-        live = self._followed(run) if page == "timeline" else None
+        live = self._live.timeline(run)
         if live is not None:
-            return (live.state, live.reading)
+            return (live.state, live.reading) if page in places.FOLLOWING_PAGES else ()
         return (self._timeline_state(run.path), self._progress(run.path))
 
     def _progress(self, run: Path) -> float:
         """How far the preparation of a run's timeline is; 0 when none is needed."""
         folder = timeline_store.place_of(run, self._timeline_state(run))
         return self._preparations.share(folder)
+
+
+def _unless_empty(trace: Trace | None, build: Callable[[Trace], T]) -> T | None:
+    return build(trace) if trace is not None and len(trace.spans) else None
+
+
+def _ids(drawn: Mapping[str, Any] | None) -> list[str]:
+    """Return the runs that a page says it compares; from the browser, which may send anything."""
+    ids = (drawn or {}).get("ids")
+    return [one for one in ids[:8] if isinstance(one, str)] if isinstance(ids, list) else []

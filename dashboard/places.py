@@ -59,7 +59,7 @@ PLACES: tuple[Place, ...] = (
     Place("stragglers", "Stragglers", _timeline),
     Place("communication", "Communication", _timeline),
     Place("tuning", "Tuning", _journal),
-    Place("what-if", "What if", _timeline),
+    Place("what-if", "What if", _steps),
     Place("system", "System", _samples),
     Place("scaling", "Scaling", _records, overall=True),
 )
@@ -67,6 +67,9 @@ PLACES: tuple[Place, ...] = (
 
 TIMELINE_PAGES = ("timeline", "stragglers", "communication", "what-if")
 """Pages of a run that show what is made of its timeline."""
+
+FOLLOWING_PAGES = ("timeline", "stragglers", "communication")
+"""Those of them that follow a running job's timeline at every beat."""
 
 TABS = tuple(place.name for place in PLACES if place.files is not None)
 """Pages of one run."""

@@ -53,6 +53,11 @@ def long_duration(ns: float | None) -> str:
     return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
+def age(seconds: float) -> str:
+    """Return how long ago something was, in whole seconds at most as exact, for example ``12 s`` or ``3 min 05 s``."""
+    return f"{max(1, round(seconds))} s" if seconds < 60 else long_duration(1e9 * seconds)
+
+
 def size(count_bytes: float | None) -> str:
     """Return a number of bytes with a binary unit, for example ``64 MiB``; a dash for None or NaN."""
     if count_bytes is None or not math.isfinite(count_bytes):

@@ -53,9 +53,12 @@ class PartFollower:
         opened: Opens the file for reading and returns its descriptor, which is closed here.
 
     Attributes:
+        bytes_of_packed: About how many bytes of text a byte of the file stands for.
         holes: What was left out and not read since, in the order of the file.
         ended: The last `follow` reached the end of the file.
     """
+
+    bytes_of_packed = 1
 
     def __init__(self, path: Path, spans: SpanBuilder, opened: Callable[[Path], int]) -> None:
         self.path = path
@@ -100,15 +103,18 @@ class PartFollower:
             file.seek(self._offset)
             block = file.read(limit)
         self.ended = len(block) < limit
-        found = _whole(block.removeprefix(b"[") if self._offset == 0 else block)
+        found = whole_events(block.removeprefix(b"[") if self._offset == 0 else block)
         if found is None:
             if len(block) >= BLOCK_BYTES:
                 raise TraceIoError(f"{self.path}: cannot be followed: what comes after byte {self._offset} is no event")
             return None
         events, rest = found
         self._offset += len(block) - rest
-        self._collector.add(_without_counters(events))
+        self._take(events)
         return self._spans.take()
+
+    def _take(self, events: list[Any]) -> None:
+        self._collector.add(_without_counters(events))
 
     def skip(self, keep_bytes: int) -> None:
         """Go on with the first event within the last so many bytes; what lies before it becomes a hole.
@@ -147,8 +153,7 @@ class PartFollower:
         hole.begin += read
         if hole.length <= 0:
             self.holes.pop(0)
-        # Samples of the clock are known since it was left out.
-        self._collector.add([one for one in _without_counters(events) if one.get("name") != CLOCK])
+        self._collector.add(clockless(events))
         return self._spans.take()
 
     def _open(self) -> BinaryIO:
@@ -179,14 +184,26 @@ def _needed(file: BinaryIO, hole: Hole) -> list[Any]:
         at += len(read)
         block = rest + read
         end = len(block) if at >= hole.end else block.rfind(b"\n") + 1
-        for beginning in _NEEDED:
-            place = block.find(beginning, 0, end)
-            while place >= 0:
-                stop = block.find(b"\n", place, end)
-                found += parse_inside(block[place : stop if stop >= 0 else end]) or []
-                place = block.find(beginning, place + 1, end)
+        found += needed_of(block[:end])
         rest = block[end:] if len(block) - end < BLOCK_BYTES else b""
     return found
+
+
+def needed_of(text: bytes) -> list[Any]:
+    """Return the events of whole lines that those behind them need."""
+    found = list[Any]()
+    for beginning in _NEEDED:
+        place = text.find(beginning)
+        while place >= 0:
+            stop = text.find(b"\n", place)
+            found += parse_inside(text[place : stop if stop >= 0 else len(text)]) or []
+            place = text.find(beginning, place + 1)
+    return found
+
+
+def clockless(events: list[Any]) -> list[dict[str, Any]]:
+    """Return events of a hole: samples of the clock are known since it was left out."""
+    return [one for one in _without_counters(events) if one.get("name") != CLOCK]
 
 
 def _within(file: BinaryIO, hole: Hole, limit_bytes: int) -> tuple[list[Any], int]:
@@ -199,7 +216,7 @@ def _within(file: BinaryIO, hole: Hole, limit_bytes: int) -> tuple[list[Any], in
         if length == hole.length:
             events = parse_inside(block)
             return (_lines(block)[0] if events is None else events), length
-        found = _whole(block)
+        found = whole_events(block)
         if found is not None:
             return found[0], length - found[1]
     return [], max(1, length)
@@ -209,8 +226,15 @@ def _without_counters(events: list[Any]) -> list[dict[str, Any]]:
     return [event for event in events if isinstance(event, dict) and event.get("ph") != "C"]
 
 
-def _whole(block: bytes) -> tuple[list[Any], int] | None:
-    """Return the events that are whole at the begin of a block, and how many bytes are left; None without any."""
+def whole_events(block: bytes, *, ends: bool = False) -> tuple[list[Any], int] | None:
+    """Return the events that are whole at the begin of a block, and how many bytes are left; None without any.
+
+    Args:
+        block: Text that begins with an event.
+        ends: It may end with one, too.
+    """
+    if ends and (events := parse_inside(block)):
+        return events, 0
     inside = block.rstrip(SPACE)
     if inside.endswith(b"]"):
         events = parse_inside(inside[:-1])

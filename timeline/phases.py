@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from ringtune.timeline.intervals import difference, intersection, length, union
 from ringtune.timeline.spans import Ints, SpanTable
 from ringtune.timeline.vocabulary import Stage
@@ -41,18 +43,17 @@ class Exposure:
 
 def covered(spans: SpanTable, *stages: Stage) -> Ints:
     """Return the time covered by these stages as a set of intervals."""
-    chosen = spans.of_stage(*stages)
-    return union(chosen.begin_ns, chosen.end_ns)
+    chosen = np.isin(spans.stage, np.array(stages, dtype=np.uint8))
+    return union(spans.begin_ns[chosen], spans.end_ns[chosen])
 
 
 def stage_times(spans: SpanTable) -> Mapping[str, StageTime]:
     """Return the times of every stage that occurs, by label; the spans are of one rank."""
     found = {}
-    for stage in Stage:
-        chosen = spans.of_stage(stage)
-        if len(chosen):
-            busy = length(union(chosen.begin_ns, chosen.end_ns))
-            found[stage.label] = StageTime(len(chosen), int(chosen.duration_ns.sum()), busy)
+    for stage in sorted(set(spans.stage.tolist())):
+        chosen = spans.stage == stage
+        begin, end = spans.begin_ns[chosen], spans.end_ns[chosen]
+        found[Stage(stage).label] = StageTime(len(begin), int((end - begin).sum()), length(union(begin, end)))
     return found
 
 

@@ -67,6 +67,8 @@ class SpanTable:
 
     def of_stage(self, *stages: Stage) -> SpanTable:
         """Return the spans of these stages."""
+        if len(stages) == 1:
+            return self.take(self.stage == stages[0])
         return self.take(np.isin(self.stage, np.array(stages, dtype=np.uint8)))
 
     def of_rank(self, rank: int) -> SpanTable:

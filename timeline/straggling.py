@@ -22,7 +22,7 @@ Horovod's timeline is what rank 0 saw: when its coordinator read that a rank was
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringtune.errors import RingtuneError
-from ringtune.timeline.arrivals import LastOnes, clock_errors, horovod_ticks, last_ones, tensor_submits
+from ringtune.timeline.arrivals import ClockErrors, LastOnes, clock_errors, horovod_ticks, last_ones, tensor_submits
 from ringtune.timeline.batches import MISSING, BatchTable, batch_table, rank_steps
 from ringtune.timeline.chance import binomial_tail, holm, permutation_test
 from ringtune.timeline.spans import Ints, Mask, Trace
@@ -140,8 +140,13 @@ class _Evidence:
     incomplete: int
 
 
-def stragglers(trace: Trace, largest: int = 20) -> Stragglers:
+def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Stragglers:
     """Find who made the others wait; at most ``largest`` tensors and steps are listed.
+
+    Args:
+        trace: Of all ranks.
+        largest: How many tensors and steps are listed.
+        permuted: Test by permutations too (``chance``), which takes most of the time; else ``chance`` is empty.
 
     Raises:
         RingtuneError: Neither did two ranks run a batch together, nor are there ticks of Horovod's coordinator.
@@ -166,24 +171,44 @@ def stragglers(trace: Trace, largest: int = 20) -> Stragglers:
         ranks=tuple(ranks),
         hosts=tuple(_hosts(ranks)),
         tensors=tuple(_tensors(evidence.tensors, evidence.names)[:largest]),
-        worst_steps=tuple(_steps(evidence)[:largest]),
-        chance={cause: _chance(late, len(evidence.ranks)) for cause, late in evidence.late.items()},
+        worst_steps=tuple(_worst(_steps(evidence.ranks, evidence.late))[:largest]),
+        chance={cause: _chance(late, len(evidence.ranks)) for cause, late in evidence.late.items() if permuted},
     )
+
+
+def late_in_steps(trace: Trace) -> list[StepStraggling]:
+    """Return who was last in which step and by which cause, and nothing else: what `stragglers` has of each step.
+
+    For a few steps of a job that goes on. Empty where no two ranks ran a batch together.
+    """
+    table = batch_table(trace)
+    table = table.take(table.complete)
+    if len(table.ranks) < 2 or not len(table.ids):
+        return []
+    late, _ = _lateness(trace, table, clock_errors(trace))
+    return list(_steps(table.ranks, late))
+
+
+def _lateness(trace: Trace, table: BatchTable, clocks: ClockErrors) -> tuple[dict[str, _Late], Ints]:
+    """Who was last in every step, by cause; and the lateness carried over, by column."""
+    columns = np.array(table.ranks)
+    errors = clocks.between(columns[:, None], columns)
+    carried, late = _compute(trace, table, errors)
+    found = {
+        "compute": _per_step(table.step, *late),
+        "negotiation": _per_step(table.step, *_negotiated(table, errors)),
+        "network": _per_step(table.step, *_last(table.end, errors)),
+    }
+    return found, carried
 
 
 def _of_batches(trace: Trace, table: BatchTable, incomplete: int) -> _Evidence:
     """Three moments of every batch that all ranks ran."""
-    clocks, columns = clock_errors(trace), np.array(table.ranks)
-    errors = clocks.between(columns[:, None], columns)
-    negotiate = trace.spans.of_stage(Stage.NEGOTIATE)
-    carried, late = _compute(trace, table, errors)
+    clocks, negotiate = clock_errors(trace), trace.spans.of_stage(Stage.NEGOTIATE)
+    late, carried = _lateness(trace, table, clocks)
     return _Evidence(
         ranks=table.ranks,
-        late={
-            "compute": _per_step(table.step, *late),
-            "negotiation": _per_step(table.step, *_negotiated(table, errors)),
-            "network": _per_step(table.step, *_last(table.end, errors)),
-        },
+        late=late,
         carried=carried,
         tensors=last_ones(tensor_submits(negotiate), clocks),
         names=negotiate.tensors,
@@ -275,9 +300,9 @@ def _compute(trace: Trace, table: BatchTable, errors: NDArray[np.float64]) -> tu
     behind = np.where(behind > errors[last, second], behind, 0)
     carried = np.clip(behind, 0, lateness)
     own = lateness - carried
-    column, worst = _per_step(table.step, last, carried).column, _per_step(table.step, last, carried).lateness
+    brought = _per_step(table.step, last, carried)
     sums = np.zeros(len(table.ranks), dtype=np.int64)
-    np.add.at(sums, column[column >= 0], worst[column >= 0])
+    np.add.at(sums, brought.column[brought.column >= 0], brought.lateness[brought.column >= 0])
     return sums, (np.where(own > 0, last, -1), own)
 
 
@@ -359,13 +384,13 @@ def _tensors(last: LastOnes, names: tuple[str, ...]) -> list[TensorStraggling]:
     return sorted(found, key=lambda tensor: (-tensor.total_ns, tensor.tensor))
 
 
-def _steps(evidence: _Evidence) -> list[StepStraggling]:
-    steps = []
-    for cause, late in evidence.late.items():
+def _steps(ranks: Sequence[int], found: dict[str, _Late]) -> Iterator[StepStraggling]:
+    for cause, late in found.items():
         rows = zip(late.steps.tolist(), late.column.tolist(), late.lateness.tolist(), strict=True)
-        steps += [
-            StepStraggling(step, cause, evidence.ranks[column], lateness)
-            for step, column, lateness in rows
-            if column >= 0 and lateness > 0
-        ]
+        for step, column, lateness in rows:
+            if column >= 0 and lateness > 0:
+                yield StepStraggling(step, cause, ranks[column], lateness)
+
+
+def _worst(steps: Iterable[StepStraggling]) -> list[StepStraggling]:
     return sorted(steps, key=lambda step: (-step.lateness_ns, step.step, step.cause))

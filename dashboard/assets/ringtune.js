@@ -17,11 +17,13 @@ window.dash_clientside.ringtune = {
     const status = (stamp || "").split(":")[0];
     return status === known ? window.dash_clientside.no_update : status;
   },
-  // Follows the stamp, but no more often than every so many milliseconds, and at once on another page.
-  slowly: function (_beat, stamp, path, slow, news) {
+  // Follows the stamp, but no more often than every so many milliseconds; at once on another page, and soon where what
+  // came does not fit onto what is drawn.
+  slowly: function (_beat, stamp, path, slow, news, drawn) {
     const now = Date.now();
     const same = slow.path === path;
-    if (!stamp || !news || (same && (slow.stamp === stamp || now - slow.at < news.every_ms))) {
+    const anew = news && news.anew && drawn && news.anew === drawn.number && now - slow.at > 1000;
+    if (!stamp || !news || (same && !anew && (slow.stamp === stamp || now - slow.at < news.every_ms))) {
       return window.dash_clientside.no_update;
     }
     return { stamp: stamp, path: path, at: now };
@@ -39,39 +41,49 @@ window.dash_clientside.ringtune = {
     }
     return [news.numbers.map((one) => one[1]), news.numbers.map((one) => one[2] || "\u00a0"), none];
   },
-  // Makes the traces of a figure longer by what came since it was drawn, and remembers how far it is drawn now.
+  // Makes the traces of figures longer by what came since they were drawn, and remembers how far they are drawn now.
   grow: function (news, pages, drawn) {
+    const none = window.dash_clientside.no_update;
     if (window.dash_clientside.callback_context.triggered.some((one) => one.prop_id.includes("page-drawn"))) {
       const page = pages.find((one) => one);
       return page ? Object.assign({}, page, { at: Date.now() }) : null;
     }
     const grown = news && news.grown;
-    const plot = grown && document.querySelector("#" + grown.graph + " .js-plotly-plot");
-    if (!plot || !drawn || drawn.page !== window.location.pathname || grown.number !== drawn.number) {
-      return window.dash_clientside.no_update;
+    if (!grown || !drawn || drawn.page !== window.location.pathname || grown.number !== drawn.number) {
+      return none;
     }
-    const named = grown.traces.map((one) => plot.data.findIndex((own) => own.name === one.name));
-    if (named.includes(-1)) {
-      return window.dash_clientside.no_update;
+    const found = grown.figures.map((one) => [document.querySelector("#" + one.graph + " .js-plotly-plot"), one]);
+    const places = (plot, one) => one.traces.map((trace) => plot.data.findIndex((own) => own.name === trace.name));
+    if (found.some(([plot, one]) => !plot || places(plot, one).includes(-1))) {
+      return none;
     }
-    const range = plot.layout.xaxis.range;
-    if (drawn.range && drawn.range.some((end, at) => Math.abs(end - range[at]) > 1e-6 * Math.abs(end))) {
-      return window.dash_clientside.no_update; // somebody is zooming
+    const moves = found.some(([plot]) =>
+      drawn.range && drawn.range.some((end, at) => Math.abs(end - plot.layout.xaxis.range[at]) > 1e-6 * Math.abs(end)));
+    if (moves) {
+      return none; // somebody is zooming
     }
-    const held = (trace, path) => path.reduce((inside, part) => inside[part], trace);
-    grown.traces.forEach(function (one, at) {
-      for (const [name, values] of Object.entries(one.columns)) {
-        const path = name.split(".");
-        // What came packed is only unpacked in the trace as it is drawn.
-        const before = Array.from(held(plot._fullData[named[at]], path));
-        held(plot.data[named[at]], path.slice(0, -1))[path[path.length - 1]] = before.concat(values);
+    for (const [plot, one] of found) {
+      const at = places(plot, one);
+      one.traces.forEach((trace, number) => lengthen(plot, at[number], trace.columns));
+      if (drawn.range) {
+        plot.layout.xaxis.range = grown.drawn.range;
       }
-    });
-    if (drawn.range) {
-      plot.layout.xaxis.range = grown.drawn.range;
+      window.Plotly.redraw(plot);
     }
-    window.Plotly.redraw(plot);
     return grown.drawn;
+  },
+  // Puts sentences, numbers and rows that came with a beat where they belong.
+  say: function (news) {
+    if (news && news.path === window.location.pathname) {
+      const texts = (news.texts || []).map(([where, text]) => [where, { children: text }]);
+      for (const [where, props] of texts.concat(news.props || [])) {
+        const named = typeof where === "string" ? where : JSON.stringify(where, Object.keys(where).sort());
+        if (document.getElementById(named)) {
+          window.dash_clientside.set_props(where, props);
+        }
+      }
+    }
+    return window.dash_clientside.no_update;
   },
   // When the timeline is drawn as a whole: at every stamp; where what comes is added to what is drawn, slowly, when it
   // does not fit onto it, and when the run has another status.
@@ -148,6 +160,22 @@ window.dash_clientside.ringtune = {
     return [next, next];
   },
 };
+
+// Columns of a trace: a list goes to the end, {at, values} or {at, rows} behind the first so many, all else in place.
+function lengthen(plot, place, columns) {
+  const held = (trace, path) => path.reduce((inside, part) => inside[part], trace);
+  for (const [name, given] of Object.entries(columns)) {
+    const path = name.split(".");
+    // What came packed is only unpacked in the trace as it is drawn.
+    const before = () => Array.from(held(plot._fullData[place], path) || []);
+    const now = Array.isArray(given) ? before().concat(given)
+      : given !== null && typeof given === "object" && given.values ? before().slice(0, given.at).concat(given.values)
+      : given !== null && typeof given === "object" && given.rows
+        ? before().map((row, number) => Array.from(row).slice(0, given.at).concat(given.rows[number]))
+      : given;
+    held(plot.data[place], path.slice(0, -1))[path[path.length - 1]] = now;
+  }
+}
 
 const cells = (window.dashAgGridComponentFunctions = window.dashAgGridComponentFunctions || {});
 cells.RunLink = function (props) {

@@ -10,7 +10,7 @@ ended on the last rank; ``batch_*``, see `ringtune.dashboard.data.traffic`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from ringtune.dashboard.data.traffic import batch_columns, fill_histogram
 from ringtune.errors import RingtuneError
 from ringtune.timeline.awaiting import negotiation_waits
 from ringtune.timeline.spans import SpanTable, Trace
-from ringtune.timeline.straggling import CAUSES, Stragglers, stragglers
+from ringtune.timeline.straggling import CAUSES, StepStraggling, Stragglers, late_in_steps, stragglers
 from ringtune.timeline.summary import Summary, summarize
 from ringtune.timeline.vocabulary import Stage
 
@@ -73,7 +73,7 @@ def analyse(trace: Trace, problems: tuple[str, ...] = ()) -> Analysis:
     summary = summarize(trace)
     late, why_not = None, ""
     try:
-        late = stragglers(trace, largest=_ALL)
+        late = stragglers(trace, largest=_ALL, permuted=False)
     except RingtuneError as error:
         why_not = str(error)
     document = {
@@ -83,7 +83,7 @@ def analyse(trace: Trace, problems: tuple[str, ...] = ()) -> Analysis:
         "waits": [asdict(one) for one in negotiation_waits(trace.spans)],
         "fill": fill_histogram(trace),
     }
-    columns = {**_late_columns(late), **_step_columns(trace.spans), **batch_columns(trace)}
+    columns = {**_late_columns(late.worst_steps if late else ()), **_step_columns(trace.spans), **batch_columns(trace)}
     return Analysis(orjson.loads(orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS)), columns, problems)
 
 
@@ -96,8 +96,13 @@ def _listed(found: Stragglers) -> Stragglers:
     return replace(found, tensors=found.tensors[:LISTED], worst_steps=found.worst_steps[:LISTED])
 
 
-def _late_columns(found: Stragglers | None) -> dict[str, NDArray[Any]]:
-    rows = [one for one in found.worst_steps if one.step >= 0] if found is not None else []
+def late_columns(trace: Trace) -> dict[str, NDArray[Any]]:
+    """Return the columns of lateness and steps of some steps alone, as they stand in their analysis."""
+    return {**_late_columns(late_in_steps(trace)), **_step_columns(trace.spans)}
+
+
+def _late_columns(found: Sequence[StepStraggling]) -> dict[str, NDArray[Any]]:
+    rows = [one for one in found if one.step >= 0]
     return {
         "late_step": np.array([one.step for one in rows], dtype=np.int64),
         "late_cause": np.array([CAUSES.index(one.cause) for one in rows], dtype=np.uint8),

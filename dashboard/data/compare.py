@@ -15,7 +15,7 @@ import numpy as np
 from ringtune.dashboard.data import job
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.runs import RunInfo
-from ringtune.dashboard.data.steps import Floats, Steps, steady
+from ringtune.dashboard.data.steps import Floats, Steps, newest, steady
 from ringtune.dashboard.units import duration, plain, size
 from ringtune.errors import RingtuneError
 from ringtune.timeline.comparison import Change, Samples, compare, contrast
@@ -130,16 +130,22 @@ def spreads(runs: Sequence[tuple[str, Floats]]) -> list[Spread]:
     low = min(float(walls.min()) for _, walls in known)
     high = max(min(float(walls.max()), float(np.percentile(walls, 95)) * MARGIN) for _, walls in known)
     edges = np.linspace(low, max(high, low * 1.001 + 1), BINS + 1)
-    return [
-        Spread(
-            label,
-            edges,
-            np.histogram(walls, edges)[0] / len(walls),
-            float(np.median(walls)),
-            float((walls > edges[-1]).mean()),
-        )
-        for label, walls in known
-    ]
+    return [spread_over(label, walls, edges) for label, walls in known]
+
+
+def newest_walls(table: Steps) -> Floats:
+    """Return how long the newest steps of a run took on their slowest ranks, warm-up left out: a look at its end."""
+    found = newest(table, NEWEST_STEPS)
+    if found is None:
+        return np.zeros(0)
+    last, walls = found
+    return walls[1:] if last < NEWEST_STEPS and len(walls) > last else walls
+
+
+def spread_over(label: str, walls: Floats, edges: Floats) -> Spread:
+    """Return the spread of a run's steps over bins that are there already."""
+    share = np.histogram(walls, edges)[0] / max(1, len(walls))
+    return Spread(label, edges, share, float(np.median(walls)), float((walls > edges[-1]).mean()))
 
 
 def settings(first: RunInfo, second: RunInfo) -> list[tuple[str, str, str]]:

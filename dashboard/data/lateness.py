@@ -48,13 +48,21 @@ class LateMap:
     recorded: tuple[int, int]
 
 
-def late_map(found: Analysis, cause: str = "", steps: tuple[int, int] | None = None) -> LateMap | None:
+def growing_width(steps: int) -> int:
+    """Return of how many steps a column is where steps come: a power of two, so that columns stay what they are."""
+    return 1 << max(0, (-(-steps // COLUMN_LIMIT) - 1).bit_length())
+
+
+def late_map(
+    found: Analysis, cause: str = "", steps: tuple[int, int] | None = None, wide: int | None = None
+) -> LateMap | None:
     """Return the map of a cause (empty: the strongest of each step) over steps first to last; None without steps.
 
     Args:
         found: The analysis.
         cause: One of `CAUSES`; anything else stands for all.
         steps: First and last step to show; None for all.
+        wide: Steps of a column; as many as it takes where it is not given.
     """
     known = found.columns["step"]
     ranks = found.ranks
@@ -65,7 +73,7 @@ def late_map(found: Analysis, cause: str = "", steps: tuple[int, int] | None = N
     first, last = max(min(first, last), recorded[0]), min(max(first, last), recorded[1])
     if first > last:
         first, last = recorded
-    wide, tall = -(-(last - first + 1) // COLUMN_LIMIT), -(-len(ranks) // ROW_LIMIT)
+    wide, tall = wide or -(-(last - first + 1) // COLUMN_LIMIT), -(-len(ranks) // ROW_LIMIT)
     columns = [(at, min(at + wide - 1, last)) for at in range(first, last + 1, wide)]
     rows = [(group[0], group[-1]) for group in (ranks[at : at + tall] for at in range(0, len(ranks), tall))]
     late = _late(found, cause, (first, last))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -46,10 +46,14 @@ class Surface:
 
 @dataclass(frozen=True)
 class Learned:
-    """Surface (None: too few settings) and each knob's share of what settings change in step time (empty: unknown)."""
+    """Surface (None: too few settings) and each knob's share of what settings change in step time (empty: unknown).
+
+    ``trials``: of how many this was learned.
+    """
 
     surface: Surface | None = None
     importance: Mapping[str, float] | None = None
+    trials: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -62,11 +66,11 @@ class _Points:
 def learned(past: TuningHistory) -> Learned:
     """Return what the trials say; nothing while there are too few."""
     if past.with_restarts:
-        return Learned(importance=_importance_of_variables(past))
+        return Learned(importance=_importance_of_variables(past), trials=len(past.trials))
     points = _points(past)
     if points is None:
-        return Learned()
-    return Learned(_surface(points), _importance(points))
+        return Learned(trials=len(past.trials))
+    return Learned(_surface(points), _importance(points), len(past.trials))
 
 
 def _points(past: TuningHistory) -> _Points | None:

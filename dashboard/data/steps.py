@@ -180,9 +180,9 @@ def lines(table: Steps) -> list[StepLine]:
 
 
 def ends(table: Steps) -> list[list[int]]:
-    """Return of each line of `lines` its rank and its last step; nothing where a line is of many ranks."""
-    kept = [rank for rank in table.ranks if len(rank)]
-    return [[rank.rank, int(rank.step[-1])] for rank in kept] if len(kept) <= LINE_LIMIT else []
+    """Return of each line of `lines` its rank and its last step; -1 and the last of all where a line is of many."""
+    kept = [[rank.rank, int(rank.step[-1])] for rank in table.ranks if len(rank)]
+    return kept if len(kept) <= LINE_LIMIT else [[-1, max(last for _, last in kept)]]
 
 
 def later(table: Steps, before: Sequence[Sequence[int]]) -> list[StepLine]:
@@ -195,16 +195,43 @@ def later(table: Steps, before: Sequence[Sequence[int]]) -> list[StepLine]:
     now = ends(table)
     if [one[0] for one in before] != [one[0] for one in now]:
         return []
-    kept, found = [rank for rank in table.ranks if len(rank)], list[StepLine]()
+    kept = [rank for rank in table.ranks if len(rank)]
+    if len(kept) > LINE_LIMIT:
+        news = [(rank.step[-RECENT_STEPS:] > before[0][1], rank.wall_ns[-RECENT_STEPS:]) for rank in kept]
+        walls = np.concatenate([walls[new] for new, walls in news])
+        return [_point(f"median of {len(kept)} ranks", 0, now[0][1], walls)] if len(walls) else []
+    found = list[StepLine]()
     for rank, (_, last) in zip(kept, before, strict=True):
         new = rank.step[-RECENT_STEPS:] > last
         if new.any():
-            walls = rank.wall_ns[-RECENT_STEPS:][new].astype(np.float64)
-            at, median = np.array([float(rank.step[-1])]), np.array([float(np.median(walls))])
-            found.append(
-                StepLine(f"rank {rank.rank}", rank.rank, at, median, walls.min(keepdims=True), walls.max(keepdims=True))
-            )
+            walls = rank.wall_ns[-RECENT_STEPS:][new]
+            found.append(_point(f"rank {rank.rank}", rank.rank, int(rank.step[-1]), walls))
     return found
+
+
+def newest(table: Steps, most: int) -> tuple[int, Floats] | None:
+    """Return the last step that all ranks ended, and how long the newest ones took on their slowest ranks.
+
+    None where there is none; ``most``: how many at most.
+    """
+    kept = [rank for rank in table.ranks if len(rank)]
+    if not kept:
+        return None
+    last = min(int(rank.step[-1]) for rank in kept)
+    tails = [slice(max(0, len(rank) - RECENT_STEPS), None) for rank in kept]
+    chosen = [
+        (rank.step[tail] <= last) & (rank.step[tail] > last - most) for rank, tail in zip(kept, tails, strict=True)
+    ]
+    walls = [rank.wall_ns[tail][new] for rank, tail, new in zip(kept, tails, chosen, strict=True)]
+    alike = min(map(len, walls))
+    found: Floats = np.max([wall[len(wall) - alike :] for wall in walls], axis=0).astype(np.float64)
+    return (last, found) if alike else None
+
+
+def _point(label: str, rank: int, step: int, walls: Ints) -> StepLine:
+    values, at = walls.astype(np.float64), np.array([float(step)])
+    median = np.array([float(np.median(values))])
+    return StepLine(label, rank, at, median, values.min(keepdims=True), values.max(keepdims=True))
 
 
 def _line(label: str, rank: int, steps: Ints, walls: Ints) -> StepLine:

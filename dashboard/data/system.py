@@ -7,9 +7,10 @@ sample of any rank. What belongs to a machine is shown once, from the samples of
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,20 @@ from numpy.typing import NDArray
 
 from ringtune import layout
 from ringtune.dashboard.data.files import Unreadable, integer, mapping, real, sequence
+from ringtune.dashboard.data.growing import GrowingColumn
 from ringtune.dashboard.data.jsonlines import LineFollower
 from ringtune.dashboard.data.runs import rank_files
 from ringtune.dashboard.units import duration, number, percent, plain, size
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 POINT_LIMIT = 400
 LINE_LIMIT = 16
 """More ranks than this are shown as their least, median and most."""
 _SUMS = ("cpu_ns", "machine_cpu_ns", "network_received_bytes", "network_sent_bytes", "loopback_bytes")
 _LEVELS = ("rss_bytes", "rss_peak_bytes", "machine_memory_bytes", "machine_memory_used_bytes", "machine_cores", "pid")
+_COLUMNS = (*_SUMS, *_LEVELS, "at_ns", "unix_ns")
 _LARGEST = 2.0**62
 
 
@@ -52,21 +56,23 @@ class RankSamples:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a figure: its name, the number its colour follows, and its points."""
+    """A line of a figure: its name, the number its colour follows, its points, and whose samples they are; -1: many."""
 
     name: str
     key: int
     seconds: Floats
     values: Floats
+    rank: int = -1
 
 
 @dataclass(frozen=True)
 class System:
-    """All samples of a run, and the host of every rank that has one."""
+    """Samples of a run, the host of every rank that has one, and the moment of the first, in seconds since 1970."""
 
     ranks: tuple[RankSamples, ...]
     hosts: Mapping[int, str]
     problems: tuple[str, ...] = ()
+    begin_s: float = 0.0
 
     def machines(self) -> list[tuple[str, RankSamples]]:
         """Return every machine with the samples of its lowest rank."""
@@ -76,41 +82,99 @@ class System:
         return list(found.items())
 
 
+class _RankLog:
+    """The samples of one rank: columns that grow by the rows that come."""
+
+    def __init__(self, run: Path, rank: int, path: Path) -> None:
+        self.follower = LineFollower(run, path)
+        self.rank = rank
+        self._restart()
+
+    def _restart(self) -> None:
+        self._restarts = self.follower.restarts
+        self._columns = {name: GrowingColumn(np.float64) for name in _COLUMNS}
+        self._gpus: dict[int, tuple[GrowingColumn, GrowingColumn]] = {}
+
+    def take(self) -> None:
+        """Take over the rows that the follower read."""
+        if self._restarts != self.follower.restarts:
+            self._restart()
+        rows = self.follower.rows
+        if not rows:
+            return
+        before = len(self._columns["pid"])
+        for name, column in self._columns.items():
+            column.extend(np.array([_bounded(row.get(name)) for row in rows]))
+        for index, pair in _gpus(rows).items():
+            unknown = np.full(before, np.nan)
+            for grown, values in zip(self._gpus.setdefault(index, _pair(unknown)), pair, strict=True):
+                grown.extend(np.full(before - len(grown), np.nan))  # it was away for a while
+                grown.extend(values)
+        rows.clear()
+
+    def samples(self) -> RankSamples | None:
+        """Return all samples so far; None without any."""
+        length = len(self._columns["pid"])
+        if not length:
+            return None
+        columns = {name: column.view() for name, column in self._columns.items()}
+        gpus = {index: (_whole(use, length), _whole(memory, length)) for index, (use, memory) in self._gpus.items()}
+        return RankSamples(self.rank, columns["at_ns"] / 1e9, columns["unix_ns"] / 1e9, columns, gpus)
+
+
+def _pair(unknown: Floats) -> tuple[GrowingColumn, GrowingColumn]:
+    pair = GrowingColumn(np.float64), GrowingColumn(np.float64)
+    for column in pair:
+        column.extend(unknown)
+    return pair
+
+
+def _whole(column: GrowingColumn, length: int) -> Floats:
+    """A column of a GPU, also where it has not been there of late."""
+    return np.concatenate((column.view(), np.full(length - len(column), np.nan)))
+
+
 class SampleReader:
     """Reads the samples of one run again and again; what was read stays read. Safe to use from several threads."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
-        self._followers: dict[int, LineFollower] = {}
+        self._logs: dict[int, _RankLog] = {}
         self._lock = threading.Lock()
 
     def read(self, hosts: Sequence[str]) -> System:
+        """Return samples written so far: the first, the last, and as many between as a figure shows."""
+        found = self.read_all(hosts)
+        return replace(found, ranks=tuple(_some(rank, _evenly(len(rank.at_s))) for rank in found.ranks))
+
+    def read_all(self, hosts: Sequence[str]) -> System:
         """Return all samples written so far."""
         problems: list[str] = []
         with self._lock:
             for rank, path in rank_files(self._run, layout.sample_logs(self._run), ".jsonl").items():
-                follower = self._followers.setdefault(rank, LineFollower(self._run, path))
+                log = self._logs.setdefault(rank, _RankLog(self._run, rank, path))
                 try:
-                    follower.follow()
+                    log.follower.follow()
                 except Unreadable as error:
                     problems.append(str(error))
-                problems += follower.problems
-            rows = {rank: self._followers[rank].rows for rank in sorted(self._followers)}
-            known = tuple(_samples(rank, thinned(found)) for rank, found in rows.items() if found)
-        return System(known, dict(enumerate(plain(host, 40) for host in hosts)), tuple(problems))
+                log.take()
+                problems += log.follower.problems
+            known = (self._logs[rank].samples() for rank in sorted(self._logs))
+            ranks = tuple(one for one in known if one is not None)
+        begin_s = min((float(rank.unix_s[0]) for rank in ranks), default=0.0)
+        return System(ranks, dict(enumerate(plain(host, 40) for host in hosts)), tuple(problems), begin_s)
 
 
-def thinned(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return at most `POINT_LIMIT` rows, the first and the last among them."""
-    if len(rows) <= POINT_LIMIT:
-        return list(rows)
-    return [rows[at] for at in np.linspace(0, len(rows) - 1, POINT_LIMIT).astype(int).tolist()]
+def _evenly(length: int) -> Ints:
+    if length <= POINT_LIMIT:
+        return np.arange(length)
+    return np.linspace(0, length - 1, POINT_LIMIT).astype(np.int64)
 
 
-def _samples(rank: int, rows: Sequence[dict[str, Any]]) -> RankSamples:
-    names = (*_SUMS, *_LEVELS, "at_ns", "unix_ns")
-    columns = {name: np.array([_bounded(row.get(name)) for row in rows]) for name in names}
-    return RankSamples(rank, columns["at_ns"] / 1e9, columns["unix_ns"] / 1e9, columns, _gpus(rows))
+def _some(rank: RankSamples, chosen: Ints) -> RankSamples:
+    columns = {name: column[chosen] for name, column in rank.columns.items()}
+    gpus = {index: (use[chosen], memory[chosen]) for index, (use, memory) in rank.gpus.items()}
+    return RankSamples(rank.rank, rank.at_s[chosen], rank.unix_s[chosen], columns, gpus)
 
 
 def _gpus(rows: Sequence[dict[str, Any]]) -> dict[int, tuple[Floats, Floats]]:
@@ -124,21 +188,43 @@ def _gpus(rows: Sequence[dict[str, Any]]) -> dict[int, tuple[Floats, Floats]]:
 
 
 def _bounded(value: object) -> float:
-    return float(np.clip(np.nan_to_num(real(value), nan=0.0), -_LARGEST, _LARGEST))
+    known = real(value)
+    return 0.0 if math.isnan(known) else min(max(known, -_LARGEST), _LARGEST)
 
 
-def begin_s(found: System) -> float:
-    """Return the moment of the first sample, in seconds since 1970."""
-    return min((float(rank.unix_s[0]) for rank in found.ranks), default=0.0)
+def last_samples(found: System) -> dict[int, float]:
+    """Return by rank the moment of its last sample, in seconds since the first of all."""
+    return {rank.rank: float(rank.unix_s[-1]) - found.begin_s for rank in found.ranks}
+
+
+def later_lines(found: System, drawn: Mapping[int, float]) -> dict[str, list[Line]]:
+    """Return what the lines of all figures have behind the samples that were drawn last, by rank as `last_samples`."""
+    parts = []
+    for rank in found.ranks:
+        # From the last that was drawn on: rates are counted from there.
+        first = int(np.searchsorted(rank.unix_s - found.begin_s, drawn.get(rank.rank, -np.inf), "right")) - 1
+        parts.append(_some(rank, np.arange(max(0, first), len(rank.unix_s))))
+    lines = all_lines(replace(found, ranks=tuple(parts)))
+    return {name: [_behind(line, drawn) for line in group] for name, group in lines.items()}
+
+
+def _behind(line: Line, drawn: Mapping[int, float]) -> Line:
+    new = line.seconds > drawn.get(line.rank, max(drawn.values(), default=-np.inf))
+    return replace(line, seconds=line.seconds[new], values=line.values[new])
+
+
+def all_lines(found: System) -> dict[str, list[Line]]:
+    """Return the lines of all figures by name."""
+    return {**process_lines(found), **machine_lines(found)}
 
 
 def process_lines(found: System) -> dict[str, list[Line]]:
     """Return, of the ranks' processes, ``cpu`` in cores and ``memory`` in bytes."""
     lines: dict[str, list[Line]] = {"cpu": [], "memory": []}
     for rank in found.ranks:
-        seconds, name = rank.unix_s - begin_s(found), f"rank {rank.rank}"
-        lines["cpu"].append(Line(name, rank.rank, seconds, rank.rate("cpu_ns") / 1e9))
-        lines["memory"].append(Line(name, rank.rank, seconds, rank.columns["rss_bytes"]))
+        seconds, name = rank.unix_s - found.begin_s, f"rank {rank.rank}"
+        lines["cpu"].append(Line(name, rank.rank, seconds, rank.rate("cpu_ns") / 1e9, rank.rank))
+        lines["memory"].append(Line(name, rank.rank, seconds, rank.columns["rss_bytes"], rank.rank))
     return {name: grouped(group) for name, group in lines.items()}
 
 
@@ -146,20 +232,21 @@ def machine_lines(found: System) -> dict[str, list[Line]]:
     """Return, of the machines, ``busy`` and ``used`` (of cores and memory) in per cent, ``network`` in bytes/s."""
     lines: dict[str, list[Line]] = {"busy": [], "used": [], "network": [], "gpu": []}
     for number_, (host, rank) in enumerate(found.machines()):
-        seconds, column = rank.unix_s - begin_s(found), rank.columns
+        seconds, column = rank.unix_s - found.begin_s, rank.columns
         with np.errstate(divide="ignore", invalid="ignore"):
             busy = 100 * rank.rate("machine_cpu_ns") / 1e9 / column["machine_cores"]
             used = 100 * column["machine_memory_used_bytes"] / column["machine_memory_bytes"]
-        lines["busy"].append(Line(host, number_, seconds, busy))
-        lines["used"].append(Line(host, number_, seconds, used))
+        lines["busy"].append(Line(host, number_, seconds, busy, rank.rank))
+        lines["used"].append(Line(host, number_, seconds, used, rank.rank))
         for word, name in (
             ("in", "network_received_bytes"),
             ("out", "network_sent_bytes"),
             ("loopback", "loopback_bytes"),
         ):
-            lines["network"].append(Line(f"{host}, {word}", len(lines["network"]), seconds, rank.rate(name)))
+            key = len(lines["network"])
+            lines["network"].append(Line(f"{host}, {word}", key, seconds, rank.rate(name), rank.rank))
         for index, (use, _) in rank.gpus.items():
-            lines["gpu"].append(Line(f"{host}, GPU {index}", len(lines["gpu"]), seconds, use))
+            lines["gpu"].append(Line(f"{host}, GPU {index}", len(lines["gpu"]), seconds, use, rank.rank))
     return {**{name: lines[name][:LINE_LIMIT] for name in ("network", "gpu")},
             **{name: grouped(lines[name]) for name in ("busy", "used")}}  # fmt: skip
 
@@ -189,7 +276,7 @@ def numbers(found: System) -> list[tuple[str, str, str]]:
     peak = max(found.ranks, key=lambda rank: float(rank.columns["rss_peak_bytes"].max()))
     lines = machine_lines(found)
     busy = np.concatenate([line.values for line in lines["busy"]])
-    last = max(float(rank.unix_s[-1]) for rank in found.ranks) - begin_s(found)
+    last = max(float(rank.unix_s[-1]) for rank in found.ranks) - found.begin_s
     cards = [
         ("Watched for", duration(last * 1e9), f"ranks: {len(found.ranks)}, machines: {len(found.machines())}"),
         ("CPU of a rank", number(_mean(cpu)), "cores, on average"),

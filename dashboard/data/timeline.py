@@ -9,6 +9,7 @@ there are.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ from ringtune.dashboard.data.timeline_levels import Lane, LaneTable, build_lanes
 from ringtune.dashboard.data.timeline_overview import dominant
 from ringtune.dashboard.data.timeline_path import PathTable, path_of
 from ringtune.dashboard.data.timeline_shapes import SHAPE_LIMIT, Mask, Shapes, Window, fitting, joined, marked, single
-from ringtune.timeline.spans import COLUMN_TYPES, Instant, Ints, SpanTable, Trace
+from ringtune.timeline.spans import COLUMN_TYPES, Instant, Ints, PartInfo, SpanTable, Trace
 from ringtune.timeline.vocabulary import Stage
 
 KEPT_INSTANTS = ("KNOBS", "STALL", "ERROR", "CLOCK")
@@ -82,7 +83,8 @@ class View:
 class About:
     """What an index knows besides its numbers: texts of spans, instants, ranks, and what could not be read.
 
-    ``missing``: when there may be more spans than were read so far.
+    ``missing``: when there may be more spans than were read so far. ``parts``: what ranks say about themselves, where
+    that is known.
     """
 
     names: tuple[str, ...]
@@ -92,6 +94,7 @@ class About:
     problems: tuple[str, ...] = ()
     facts: tuple[str, ...] = ("",)
     missing: tuple[Window, ...] = ()
+    parts: tuple[PartInfo, ...] = ()
 
 
 @dataclass
@@ -108,6 +111,7 @@ class TimelineIndex:
     extent: Window
     problems: tuple[str, ...] = ()
     missing: tuple[Window, ...] = ()
+    parts: tuple[PartInfo, ...] = ()
     _path: PathTable | None = None
     _searches: dict[str, Ints] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -136,6 +140,7 @@ class TimelineIndex:
             extent=extent,
             problems=about.problems,
             missing=about.missing,
+            parts=about.parts,
             _path=path,
         )
 
@@ -224,8 +229,16 @@ class TimelineIndex:
             if needle not in self._searches:
                 if len(self._searches) > 16:
                     self._searches.clear()
-                self._searches[needle] = _search(self.spans, self.lanes, needle)
+                self._searches[needle] = _search(self.spans, self.lanes, [0] * len(self.lanes), needle)
             return self._searches[needle]
+
+    def found_behind(self, search: str, lanes: tuple[Lane, ...], ends_ns: Sequence[int]) -> Ints | None:
+        """Return the places of what a search finds among spans that end behind moments, one for each lane."""
+        needle = search.strip().lower()
+        if not needle:
+            return None
+        starts = [int(np.searchsorted(lane.reach, end, "right")) for lane, end in zip(lanes, ends_ns, strict=True)]
+        return _search(self.spans, lanes, starts, needle)
 
 
 def _slices(lanes: tuple[Lane, ...], window: Window) -> list[slice]:
@@ -236,24 +249,26 @@ def _total(slices: list[slice]) -> int:
     return sum(part.stop - part.start for part in slices)
 
 
-def _search(spans: SpanTable, lanes: tuple[Lane, ...], needle: str) -> Ints:
+def _search(spans: SpanTable, lanes: tuple[Lane, ...], starts: Sequence[int], needle: str) -> Ints:
+    """Places of the spans found, lane by lane from a span on."""
     wanted = np.array([needle in text.lower() for text in spans.tensors], dtype=np.bool_)
     named = np.array([needle in text.lower() for text in spans.names], dtype=np.bool_)
-    found = {lane.first: _named(spans, lane, wanted, named) for lane in lanes}
-    batches = [spans.batch[lane.first + found[lane.first]] for lane in lanes if lane.stage != Stage.COMMUNICATE]
+    parts = [slice(lane.first + start, lane.first + len(lane)) for lane, start in zip(lanes, starts, strict=True)]
+    found = [part.start + _named(spans, part, wanted, named) for part in parts]
+    moving = [lane.stage == Stage.COMMUNICATE for lane in lanes]
+    batches = [spans.batch[places] for places, moves in zip(found, moving, strict=True) if not moves]
     carrying = np.unique(np.concatenate(batches)) if batches else np.empty(0, dtype=np.int64)
     carrying = carrying[carrying > 0]
-    for lane in lanes:
-        if lane.stage == Stage.COMMUNICATE and len(carrying):
-            carried = np.flatnonzero(np.isin(spans.batch[lane.places], carrying))
-            found[lane.first] = np.union1d(found[lane.first], carried)
-    places: list[Ints] = [lane.first + found[lane.first] for lane in lanes]
-    return np.concatenate(places) if places else np.empty(0, dtype=np.int64)
+    for at, part in enumerate(parts):
+        if moving[at] and len(carrying):
+            carried = part.start + np.flatnonzero(np.isin(spans.batch[part], carrying))
+            found[at] = np.union1d(found[at], carried)
+    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
 
-def _named(spans: SpanTable, lane: Lane, wanted: Mask, named: Mask) -> Ints:
-    """Places within a lane of the spans with one of these tensors or names."""
-    hit = wanted[spans.tensor[lane.places]] if wanted.any() else np.zeros(len(lane), dtype=np.bool_)
+def _named(spans: SpanTable, part: slice, wanted: Mask, named: Mask) -> Ints:
+    """Places within a part of the spans with one of these tensors or names."""
+    hit = wanted[spans.tensor[part]] if wanted.any() else np.zeros(part.stop - part.start, dtype=np.bool_)
     if named.any():
-        hit = hit | named[spans.name[lane.places]]
+        hit = hit | named[spans.name[part]]
     return np.flatnonzero(hit)

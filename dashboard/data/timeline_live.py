@@ -4,26 +4,26 @@ The newest is read at once, whenever somebody looks. Where more has come than ma
 their ends, and what lies between is read beside the job (`timeline_past`); the index shows where it is missing.
 
 Spans of a part are placed on the job's time by what was known of its host's clock when they came. Where later samples
-of that clock place them elsewhere by more than they are exact (`_moved`), all is read anew; so it is when a file turns
+of that clock place them elsewhere by more than they are exact (`moved`), all is read anew; so it is when a file turns
 out to be another one.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from ringtune.dashboard.data import trace
 from ringtune.dashboard.data.files import Signature, Unreadable, open_inside, signature
 from ringtune.dashboard.data.timeline import KEPT_INSTANTS, About, TimelineIndex
 from ringtune.dashboard.data.timeline_growing import GrowingLanes
+from ringtune.dashboard.data.timeline_part import Part, aligned, bare, fresh_instants, moved
 from ringtune.dashboard.data.timeline_past import PIECE_BYTES, PastReader, Reading
 from ringtune.dashboard.data.timeline_path import PathTable
 from ringtune.dashboard.data.timeline_shapes import Window
@@ -32,8 +32,9 @@ from ringtune.errors import RingtuneError, TraceIoError
 from ringtune.timeline.clocks import HostOffset, placements
 from ringtune.timeline.columns import SpanBuilder
 from ringtune.timeline.following import PartFollower
+from ringtune.timeline.following_packed import PackedFollower
 from ringtune.timeline.merge import in_order, one_part_a_rank
-from ringtune.timeline.spans import Instant, PartInfo, SpanTable, Trace, empty_table
+from ringtune.timeline.spans import Instant, SpanTable
 
 AT_ONCE_BYTES = 24 << 20
 """Most that is read at once when somebody looks for the first time, or again after `AWAY_S`."""
@@ -46,55 +47,13 @@ _SAME_LOOK_S = 0.05
 """A page asks twice for what it shows, whether there is something and what: that is one look."""
 REST = 100
 """The critical path of a growing timeline is found anew after this many times what finding it cost."""
-_LEAST_MOVE_NS = 50_000
-"""A change of what is known of a clock that nobody sees."""
+
+
+_GENERATIONS = itertools.count()
 
 
 class NotFollowed(RingtuneError):
-    """The files are none that can be followed: packed, or another tool's."""
-
-
-@dataclass
-class _Part:
-    """A file that is followed: how its spans were placed, and how many of its instants are taken over."""
-
-    follower: PartFollower
-    info: PartInfo | None = None
-    placed: HostOffset | None = None
-    span: tuple[int, int] | None = None
-    """Least begin and largest end of its spans so far, on its own clock."""
-    instants: int = 0
-    gaps: list[list[int]] = field(default_factory=list)
-    """Of each hole of the file about when it begins and ends, on its own clock; 0 where unknown."""
-    latest: int = 0
-    """Largest end of the spans at the end of what was read."""
-
-    def leave_out(self, keep_bytes: int) -> None:
-        """Go on near the end of the file."""
-        before = len(self.follower.holes)
-        self.follower.skip(keep_bytes)
-        if len(self.follower.holes) > before:
-            self.gaps.append([self.latest, 0])
-
-    def came(self, spans: SpanTable) -> None:
-        """Take note of spans at the end of the file."""
-        if len(spans):
-            if self.gaps and not self.gaps[-1][1]:
-                self.gaps[-1][1] = int(spans.end_ns[0])
-            self.latest = int(spans.end_ns.max())
-
-    def filled(self, spans: SpanTable) -> None:
-        """Take note of spans in the first hole."""
-        if len(self.follower.holes) < len(self.gaps):
-            self.gaps.pop(0)
-        elif len(spans):
-            self.gaps[0][0] = int(spans.end_ns.max())
-
-    def missing(self) -> list[tuple[int, int]]:
-        """Return where spans are missing, on rank 0's clock."""
-        if self.placed is None:
-            return []
-        return [(begin + self.placed.at(begin), end + self.placed.at(end)) for begin, end in self.gaps if begin and end]
+    """The files are none that can be followed: merged ones, or another tool's."""
 
 
 class LiveTimeline:
@@ -102,6 +61,9 @@ class LiveTimeline:
 
     Args:
         run: Folder of the run.
+
+    Attributes:
+        generation: Another number whenever spans that were there before stand elsewhere.
     """
 
     def __init__(self, run: Path) -> None:
@@ -119,11 +81,12 @@ class LiveTimeline:
     def _restart(self) -> None:
         self._spans = SpanBuilder()
         self._lanes = GrowingLanes()
-        self._parts: dict[Path, _Part] = {}
+        self._parts: dict[Path, Part] = {}
         self._instants: list[Instant] = []
         self._origin: int | None = None
         self._index: TimelineIndex | None = None
         self._state: Signature = ()
+        self.generation = next(_GENERATIONS)
         self._placed_by: tuple[tuple[Path, bool, int], ...] = ()
 
     @property
@@ -220,17 +183,23 @@ class LiveTimeline:
             raise
         if not sure:
             self._restart()
-            if not self._take(sizes, AT_ONCE_BYTES):
+            try:
+                sure = self._take(sizes, AT_ONCE_BYTES)
+            except TraceIoError as error:
+                self._restart()
+                raise Unreadable(plain(str(error).replace(f"{self._run}/", ""), 300)) from error
+            if not sure:
                 raise Unreadable("The parts of the timeline change faster than they can be read; try again")
 
     def _take(self, sizes: dict[Path, int], limit_bytes: int) -> bool:
         """Read what is new; False when what was read before is to be read again."""
         files = list(sizes)
-        if any(path.suffix != ".json" for path in files) or trace.is_merged(self._run, files):
-            raise NotFollowed("Only parts that are not packed can be followed")
+        if trace.is_merged(self._run, files):
+            raise NotFollowed("Only what ranks are writing can be followed")
         if set(self._parts) - set(files):
             return False
-        unread = {path: size - self._part(path).follower.offset for path, size in sizes.items()}
+        followers = {path: self._part(path).follower for path in sizes}
+        unread = {path: (sizes[path] - one.offset) * one.bytes_of_packed for path, one in followers.items()}
         going_on = [path for path, left in unread.items() if left]
         if sum(unread.values()) > limit_bytes and not self._leave_out(going_on):
             return False
@@ -253,11 +222,11 @@ class LiveTimeline:
                 part.leave_out(keep)
         return self._place(heads)  # only now, when all samples of clocks are known
 
-    def _part(self, path: Path) -> _Part:
+    def _part(self, path: Path) -> Part:
         part = self._parts.get(path)
         if part is None:
-            follower = PartFollower(path, self._spans, lambda file: open_inside(self._run, file))
-            part = self._parts[path] = _Part(follower)
+            kind = PackedFollower if path.suffix == ".gz" else PartFollower
+            part = self._parts[path] = Part(kind(path, self._spans, lambda file: open_inside(self._run, file)))
         return part
 
     def _follow(self, path: Path, limit_bytes: int | None = None) -> SpanTable | None:
@@ -277,13 +246,13 @@ class LiveTimeline:
         if known != self._placed_by:  # clocks may be known better now
             for path, offset in self._offsets().items():
                 part = self._parts[path]
-                if part.placed is not None and _moved(part.placed, offset, part.span):
+                if part.placed is not None and moved(part.placed, offset, part.span):
                     return False
                 part.placed = offset
             self._placed_by = known
         placed = [(self._parts[path], spans) for path, spans in read if self._parts[path].placed]
-        instants = [one for part, _ in placed for one in _fresh_instants(part)]
-        tables = [_aligned(part, spans) for part, spans in placed]
+        instants = [one for part, _ in placed for one in fresh_instants(part)]
+        tables = [aligned(part, spans) for part, spans in placed]
         moments = [int(table.begin_ns.min()) for table in tables if len(table)] + [one.at_ns for one in instants]
         if self._origin is None:
             self._origin = min(moments, default=None)
@@ -295,6 +264,7 @@ class LiveTimeline:
     def _begin_at(self, origin: int) -> None:
         """Let the job's time begin earlier: at a long span, which is written when it ends."""
         later = (self._origin or 0) - origin
+        self.generation = next(_GENERATIONS)
         self._lanes.shift(later)
         self._instants = [replace(one, at_ns=one.at_ns + later) for one in self._instants]
         self._origin, self._path = origin, None
@@ -311,14 +281,14 @@ class LiveTimeline:
         """Return how each file is placed, by all that is known now."""
         known = [part for part in self._parts.values() if part.info is not None]
         try:
-            ordered = in_order([_bare(part) for part in known])
+            ordered = in_order([bare(part) for part in known])
         except RingtuneError as error:
             raise Unreadable(f"The parts of the timeline do not fit together: {plain(error, 300)}") from error
         found = zip(ordered, placements(ordered), strict=True)
         return {one.parts[0].path: offset for one, offset in found if one.parts[0].path is not None}
 
     def _made(self) -> TimelineIndex:
-        known = in_order([_bare(part) for part in self._parts.values() if part.info is not None])
+        known = in_order([bare(part) for part in self._parts.values() if part.info is not None])
         parts = one_part_a_rank([
             replace(one, parts=(replace(one.parts[0], error_ns=self._error_ns(one.parts[0].path)),)) for one in known
         ])  # fmt: skip
@@ -333,6 +303,7 @@ class LiveTimeline:
             problems=tuple(remarks),
             facts=texts.fact_texts,
             missing=self._missing(),
+            parts=parts,
         )
         path = self._path if time.monotonic() < self._path_until else None
         return TimelineIndex.of(self._lanes, about, path)
@@ -352,12 +323,6 @@ class LiveTimeline:
         return None if placed is None else placed.error_ns
 
 
-def _bare(part: _Part) -> Trace:
-    """A part without its spans: all that placing it takes."""
-    assert part.info is not None
-    return Trace(empty_table(), part.follower.instants, (part.info,), "part")
-
-
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     """Turn what the system says about a file into a sentence for the page."""
@@ -365,30 +330,3 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise Unreadable(f"{plain(path.name)} cannot be read: {plain(error.strerror or 'unknown')}") from error
-
-
-def _fresh_instants(part: _Part) -> list[Instant]:
-    """The instants of a part that were not taken over yet, on rank 0's clock."""
-    fresh = part.follower.instants[part.instants :]
-    part.instants += len(fresh)
-    assert part.placed is not None
-    return [replace(one, at_ns=one.at_ns + part.placed.at(one.at_ns)) for one in fresh]
-
-
-def _aligned(part: _Part, spans: SpanTable) -> SpanTable:
-    """Spans of a part on rank 0's clock."""
-    assert part.placed is not None
-    if not len(spans):
-        return spans
-    begin, end = int(spans.begin_ns.min()), int(spans.end_ns.max())
-    part.span = (min(begin, part.span[0]), max(end, part.span[1])) if part.span else (begin, end)
-    moved = (spans.begin_ns + part.placed(spans.begin_ns), spans.end_ns + part.placed(spans.end_ns))
-    return replace(spans, begin_ns=moved[0], end_ns=moved[1])
-
-
-def _moved(before: HostOffset, now: HostOffset, span: tuple[int, int] | None) -> bool:
-    """Whether spans between two moments stand elsewhere now, by more than they are exact and anybody sees."""
-    if span is None:
-        return False
-    moments = np.linspace(*span, 9).astype(np.int64)
-    return bool(np.abs(now(moments) - before(moments)).max() > max(_LEAST_MOVE_NS, now.error_ns or 0))

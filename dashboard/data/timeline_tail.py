@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
-from ringtune.dashboard.data.timeline import TimelineIndex, View
+from ringtune.dashboard.data.timeline import Query, TimelineIndex, View
+from ringtune.dashboard.data.timeline_levels import Lane
+from ringtune.dashboard.data.timeline_overview import dominant
 from ringtune.dashboard.data.timeline_shapes import PIXELS, Shapes, Window, blocks, joined, marked
 
 TAIL_LIMIT = 400
@@ -14,36 +19,58 @@ PIXELS_JOINED = 2
 """What comes is drawn a little coarser than the rest, until all is drawn again: a beat must be cheap."""
 
 
-def drawn(index: TimelineIndex) -> list[list[int]]:
+def drawn(lanes: Sequence[Lane]) -> list[list[int]]:
     """Return what to remember of a view of the whole timeline: of each lane its rank, stage, rows, and end."""
-    return [[lane.rank, int(lane.stage), lane.rows, int(lane.reach[-1])] for lane in index.lanes]
+    return [[lane.rank, int(lane.stage), lane.rows, int(lane.reach[-1])] for lane in lanes]
 
 
-def tail(index: TimelineIndex, before: Any) -> View | None:
+def tail(index: TimelineIndex, before: Any, query: Query) -> View | None:
     """Return the shapes behind those that were drawn, in the window of the whole timeline as it is now.
 
     Args:
         index: The timeline.
         before: What `drawn` returned then.
+        query: What was asked for; its window is the whole timeline.
 
     Returns:
         None where they do not fit onto what was drawn: lanes came or became higher.
     """
-    now = drawn(index)
-    if not _alike(before, now):
+    lanes = tuple(lane for lane in index.lanes if query.shows(lane))
+    if not _alike(before, drawn(lanes)):
         return None
-    window = index.clamped(None)
+    window, ends = index.clamped(None), [old[3] for old in before]
+    parts = _compact(lanes, ends, window) if query.compact else _fitting(lanes, ends, window)
+    found = index.found_behind(query.search, lanes, ends)
+    shapes = marked(joined(parts), found)
+    return View(window, lanes, shapes, sum(map(len, lanes)), 0, found is not None, query.compact)
+
+
+def _fitting(lanes: tuple[Lane, ...], ends: list[int], window: Window) -> list[Shapes]:
+    """Single spans and blocks of each lane, few enough."""
     pixel_ns = max(1.0, PIXELS_JOINED * window.length_ns / PIXELS)
     while True:
         parts = [
-            _behind(blocks(number, lane, Window(float(old[3]), index.extent.end_ns), pixel_ns), old[3])
-            for number, (lane, old) in enumerate(zip(index.lanes, before, strict=True))
-            if old[3] < int(lane.reach[-1])
+            _behind(blocks(number, lane, Window(float(end), window.end_ns), pixel_ns), end)
+            for number, (lane, end) in enumerate(zip(lanes, ends, strict=True))
+            if end < int(lane.reach[-1])
         ]
         if sum(map(len, parts)) <= TAIL_LIMIT or pixel_ns > window.length_ns:
-            break
+            return parts
         pixel_ns *= 4
-    return View(window, index.lanes, marked(joined(parts), None), sum(map(len, index.lanes)))
+
+
+def _compact(lanes: tuple[Lane, ...], ends: list[int], window: Window) -> list[Shapes]:
+    """One line a rank, behind the last of it that was drawn."""
+    parts, first = list[Shapes](), 0
+    for _, group in groupby(lanes, key=lambda lane: lane.rank):
+        mine = tuple(group)
+        begin, end = max(ends[first : first + len(mine)]), max(int(lane.reach[-1]) for lane in mine)
+        if begin < end:
+            pieces = math.ceil((end - begin) * PIXELS / (PIXELS_JOINED * window.length_ns))
+            found = dominant(mine, Window(float(begin), float(end)), min(TAIL_LIMIT, pieces))
+            parts.append(replace(found, lane=found.lane + first))
+        first += len(mine)
+    return parts
 
 
 def _alike(before: Any, now: Sequence[Sequence[int]]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from ringtune.dashboard import theme
+from ringtune.dashboard.data import communication
+from ringtune.dashboard.data.analysis import Analysis
 from ringtune.dashboard.data.communication import Exposed, RankPhases, Waits
 from ringtune.dashboard.data.traffic import FILL_BINS
 from ringtune.dashboard.theme import PHASES, Scheme
@@ -26,68 +29,130 @@ Bars = Sequence[tuple[str, str, Sequence[float]]]
 """Name, colour and value by rank."""
 
 
-def exposed(rows: Sequence[Exposed], scheme: Scheme = "light") -> go.Figure:
-    """Draw each rank's communication and waiting as parts that never overlap."""
+@dataclass(frozen=True)
+class Rows:
+    """Bars by rank: ranks from the top, and every kind of bar."""
+
+    ranks: list[int]
+    bars: Bars
+    mode: str = "stack"
+
+    def unit(self) -> tuple[float, str]:
+        """The unit of the axis in nanoseconds, and its name."""
+        reach = [sum(values) for values in zip(*(values for _, _, values in self.bars), strict=True)]
+        if self.mode == "group":
+            reach = [value for _, _, values in self.bars for value in values]
+        return time_scale(max(reach, default=1.0))
+
+    def shown(self) -> Bars:
+        """Those that have a length; of bars side by side all, so that they stay where they are."""
+        return [bar for bar in self.bars if any(bar[2]) or self.mode == "group"]
+
+
+def bars(found: Analysis) -> dict[str, tuple[float, Rows]]:
+    """Return the bars of an analysis' three figures of sums, by name, and their units in nanoseconds."""
+    rows = {
+        "exposed": exposed_rows(communication.exposed(found)),
+        "phases": phases_rows(communication.phases(found)),
+        "waits": waits_rows(communication.waits(found)),
+    }
+    kept = {name: Rows(one.ranks, one.shown(), one.mode) for name, one in rows.items()}
+    return {name: (one.unit()[0], one) for name, one in kept.items()}
+
+
+def exposed_rows(rows: Sequence[Exposed]) -> Rows:
+    """Return each rank's communication and waiting as parts that never overlap."""
     rows = rows[:BAR_LIMIT_RANKS]
-    bars = (
+    parts = (
         ("Communicating, overlapped", theme.OVERLAPPED_COLOR, [row.overlapped_ns for row in rows]),
         ("Communicating, exposed", theme.EXPOSED_COLOR, [row.exposed_ns for row in rows]),
         ("Waiting for a copy", theme.PHASES["copy_in"].color, [row.copying_ns for row in rows]),
         ("Waiting for others and control", theme.PHASES["negotiate"].color, [row.other_ns for row in rows]),
     )
-    figure = _ranks([row.rank for row in rows], bars, "stack", scheme)
+    return Rows([row.rank for row in rows], parts)
+
+
+def exposed(rows: Sequence[Exposed], scheme: Scheme = "light") -> go.Figure:
+    """Draw each rank's communication and waiting."""
+    figure = _ranks(exposed_rows(rows), scheme)
     return figure if rows else theme.say(figure, "The timeline does not say when training was blocked")
+
+
+def phases_rows(rows: Sequence[RankPhases]) -> Rows:
+    """Return how long each phase was under way on each rank."""
+    rows = rows[:BAR_LIMIT_RANKS]
+    labels = [label for label in PHASES if any(label in row.busy_ns for row in rows)]
+    parts = [
+        (PHASES[label].label, PHASES[label].color, [row.busy_ns.get(label, 0.0) for row in rows]) for label in labels
+    ]
+    return Rows([row.rank for row in rows], parts, "group")
 
 
 def phases(rows: Sequence[RankPhases], scheme: Scheme = "light") -> go.Figure:
     """Draw how long each phase was under way on each rank."""
-    rows = rows[:BAR_LIMIT_RANKS]
-    labels = [label for label in PHASES if any(label in row.busy_ns for row in rows)]
-    bars = [
-        (PHASES[label].label, PHASES[label].color, [row.busy_ns.get(label, 0.0) for row in rows]) for label in labels
-    ]
-    return _ranks([row.rank for row in rows], bars, "group", scheme)
+    return _ranks(phases_rows(rows), scheme)
 
 
-def waits(found: Waits, scheme: Scheme = "light") -> go.Figure:
-    """Draw why tensors that were ready did not move: control, and waiting for which rank."""
+def waits_rows(found: Waits) -> Rows:
+    """Return why tensors that were ready did not move: control, and waiting for which rank."""
     shown = slice(0, BAR_LIMIT_RANKS)
-    bars: list[tuple[str, str, Sequence[float]]] = [("Control", theme.COMPUTE_COLOR, found.control_ns[shown])]
+    parts: list[tuple[str, str, Sequence[float]]] = [("Control", theme.COMPUTE_COLOR, found.control_ns[shown])]
     colors = [color for color in theme.RANK_COLORS if color != theme.GREY]
     for peer, waited in zip(found.peers, found.waited_ns, strict=True):
         # A rank's own colour, or another that none of the others has.
         color = theme.GREY if peer < 0 else theme.rank_color(peer) if theme.rank_color(peer) in colors else colors[0]
         colors = [other for other in colors if other != color]
-        bars.append((f"Waiting for rank {peer}" if peer >= 0 else "Waiting for others", color, waited[shown]))
-    figure = _ranks(found.ranks[shown], bars, "stack", scheme)
+        parts.append((f"Waiting for rank {peer}" if peer >= 0 else "Waiting for others", color, waited[shown]))
+    return Rows(list(found.ranks[shown]), parts)
+
+
+def waits(found: Waits, scheme: Scheme = "light") -> go.Figure:
+    """Draw why tensors that were ready did not move."""
+    figure = _ranks(waits_rows(found), scheme)
     return figure if len(figure.data) else theme.say(figure, "No tensor waited for another rank")
 
 
-def _ranks(ranks: Sequence[int], bars: Bars, mode: str, scheme: Scheme) -> go.Figure:
-    rows, thick = len(ranks), 46 if mode == "stack" else 74
-    figure = theme.blank(scheme, max(220, 110 + thick * rows if rows <= 6 else 110 + 6 * thick + 14 * (rows - 6)))
-    reach = [sum(values) for values in zip(*(values for _, _, values in bars), strict=True)]
-    if mode == "group":
-        reach = [value for _, _, values in bars for value in values]
-    factor, unit = time_scale(max(reach, default=1.0))
-    names = [f"rank {rank}" for rank in ranks]
-    for name, color, values in bars:
-        if any(values) or mode == "group":
-            figure.add_trace(
-                go.Bar(
-                    name=name,
-                    orientation="h",
-                    y=names,
-                    x=[value / factor for value in values],
-                    marker={"color": color, "line": {"width": 0}},
-                    hovertext=[f"{rank} · {name}: {duration(v)}" for rank, v in zip(names, values, strict=True)],
-                    hovertemplate="%{hovertext}<br>mean of a step<extra></extra>",
-                )
+def _ranks(rows: Rows, scheme: Scheme) -> go.Figure:
+    count, thick = len(rows.ranks), 46 if rows.mode == "stack" else 74
+    figure = theme.blank(scheme, max(220, 110 + thick * count if count <= 6 else 110 + 6 * thick + 14 * (count - 6)))
+    factor, unit = rows.unit()
+    names, colors = [f"rank {rank}" for rank in rows.ranks], {name: color for name, color, _ in rows.bars}
+    for one in bars_now(Rows(rows.ranks, rows.shown(), rows.mode), factor):
+        columns = one["columns"]
+        figure.add_trace(
+            go.Bar(
+                name=one["name"],
+                orientation="h",
+                y=names,
+                x=columns["x"]["values"],
+                marker={"color": colors[one["name"]], "line": {"width": 0}},
+                hovertext=columns["hovertext"]["values"],
+                hovertemplate="%{hovertext}<br>mean of a step<extra></extra>",
             )
-    figure.update_layout(barmode=mode, bargap=0.32, bargroupgap=0.06, legend={"traceorder": "normal"}, showlegend=True)
+        )
+    figure.update_layout(barmode=rows.mode, bargap=0.32, bargroupgap=0.06, legend={"traceorder": "normal"})
+    figure.update_layout(showlegend=True)
     figure.update_xaxes(title_text=f"Mean time a step ({unit})", rangemode="tozero")
     figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
     return figure
+
+
+def bars_now(rows: Rows, unit_ns: float) -> list[dict[str, Any]]:
+    """Return how long bars are, as beats send it: the columns of each trace."""
+    names = [f"rank {rank}" for rank in rows.ranks]
+    return [
+        {
+            "name": name,
+            "columns": {
+                "x": {"at": 0, "values": [value / unit_ns for value in values]},
+                "hovertext": {
+                    "at": 0,
+                    "values": [f"{rank} · {name}: {duration(v)}" for rank, v in zip(names, values, strict=True)],
+                },
+            },
+        }
+        for name, _, values in rows.bars
+    ]
 
 
 Columns = Mapping[str, NDArray[Any]]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
 from ringtune.dashboard import theme
 from ringtune.dashboard.data.compare import Spread
@@ -21,14 +23,14 @@ TICKS = 8
 def spreads(found: Sequence[Spread], scheme: Scheme = "light", height: int = 300) -> go.Figure:
     """Draw how step times are spread, one area a run; the upright lines are medians."""
     figure = theme.blank(scheme, height)
-    factor, unit = time_scale(max((one.median_ns for one in found), default=1e6))
+    factor, unit = spreads_unit(found)
     for place, one in enumerate(found):
         color, edges = theme.rank_color(place), one.edges_ns / factor
         beyond = f"<br>{percent(one.beyond)} of its steps are longer than all bins" if one.beyond else ""
         figure.add_trace(
             go.Scatter(
                 x=np.repeat(edges, 2)[1:-1],
-                y=np.repeat(100 * one.share, 2),
+                y=_heights(one),
                 name=markup(one.label, 60),
                 mode="lines",
                 line={"color": color, "width": 1.4, "dash": theme.DASHES[place % len(theme.DASHES)]},
@@ -43,6 +45,20 @@ def spreads(found: Sequence[Spread], scheme: Scheme = "light", height: int = 300
     figure.update_xaxes(title_text=f"Step time ({unit})")
     figure.update_yaxes(title_text="Share of steps (%)", rangemode="tozero")
     return figure
+
+
+def spreads_unit(found: Sequence[Spread]) -> tuple[float, str]:
+    """Return the unit of `spreads`' axis in nanoseconds, and its name."""
+    return time_scale(max((one.median_ns for one in found), default=1e6))
+
+
+def spread_now(found: Spread) -> list[dict[str, Any]]:
+    """Return the area of one run of `spreads` as it is now, as beats send it."""
+    return [{"name": markup(found.label, 60), "columns": {"y": {"at": 0, "values": _heights(found).tolist()}}}]
+
+
+def _heights(found: Spread) -> NDArray[np.float64]:
+    return np.repeat(100 * found.share, 2)
 
 
 def _faint(color: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
@@ -59,20 +60,33 @@ def _band(line: StepLine, factor: float, color: str) -> go.Scatter:
     return theme.band(moments, low, high, color).update(name=f"{line.label} span")
 
 
-def breakdown(parts: Sequence[Breakdown], scheme: Scheme = "light") -> go.Figure:
-    """Draw each rank's mean step as computation alone, overlapped and exposed communication."""
+@dataclass(frozen=True)
+class Bars:
+    """Bars of the mean step by rank: every kind's name, colour and values; ``whole``: they add up to the step."""
+
+    parts: Sequence[Breakdown]
+    columns: Sequence[tuple[str, str, list[float]]]
+    whole: bool
+
+    def unit(self) -> tuple[float, str]:
+        """The unit of the axis in nanoseconds, and its name."""
+        top = max((value for _, _, values in self.columns for value in values), default=1.0)
+        return time_scale(max(top, max((part.wall_ns for part in self.parts), default=0.0) if self.whole else 0.0))
+
+
+def breakdown_bars(parts: Sequence[Breakdown]) -> Bars:
+    """Return each rank's mean step as computation alone, overlapped and exposed communication."""
     parts = parts[:BAR_LIMIT_RANKS]
     columns = (
         ("Compute alone", theme.COMPUTE_COLOR, [part.alone_ns for part in parts]),
         ("Overlapped", theme.OVERLAPPED_COLOR, [part.overlapped_ns for part in parts]),
         ("Exposed", theme.EXPOSED_COLOR, [part.exposed_ns for part in parts]),
     )
-    walls = [part.wall_ns for part in parts]
-    return _bars(parts, columns, walls, scheme)
+    return Bars(parts, columns, whole=True)
 
 
-def phases(parts: Sequence[Breakdown], scheme: Scheme = "light") -> go.Figure:
-    """Draw the mean time of each phase of communication in a step, rank by rank."""
+def phases_bars(parts: Sequence[Breakdown]) -> Bars:
+    """Return the mean time of each phase of communication in a step, rank by rank."""
     parts = parts[:BAR_LIMIT_RANKS]
     columns = (
         ("Negotiate, summed", theme.PHASES["negotiate"].color, [part.negotiate_ns for part in parts]),
@@ -80,31 +94,52 @@ def phases(parts: Sequence[Breakdown], scheme: Scheme = "light") -> go.Figure:
         ("Communicate", theme.PHASES["communicate"].color, [part.communicate_ns for part in parts]),
         ("Wait", theme.PHASES["wait"].color, [part.exposed_ns for part in parts]),
     )
-    figure = _bars(parts, columns, None, scheme)
-    figure.update_layout(barmode="group")
-    return figure
+    return Bars(parts, columns, whole=False)
 
 
-Columns = Sequence[tuple[str, str, list[float]]]
+def breakdown(parts: Sequence[Breakdown], scheme: Scheme = "light") -> go.Figure:
+    """Draw each rank's mean step as computation alone, overlapped and exposed communication."""
+    return _bars(breakdown_bars(parts), scheme)
 
 
-def _bars(parts: Sequence[Breakdown], columns: Columns, walls: list[float] | None, scheme: Scheme) -> go.Figure:
-    rows = len(parts)
+def phases(parts: Sequence[Breakdown], scheme: Scheme = "light") -> go.Figure:
+    """Draw the mean time of each phase of communication in a step, rank by rank."""
+    return _bars(phases_bars(parts), scheme).update_layout(barmode="group")
+
+
+def bars_now(found: Bars, unit_ns: float) -> list[dict[str, Any]]:
+    """Return how long bars are, as beats send it: the columns of each trace, by its name."""
+    return [
+        {
+            "name": label,
+            "columns": {
+                "x": {"at": 0, "values": [value / unit_ns for value in values]},
+                "hovertext": {
+                    "at": 0,
+                    "values": [
+                        _hover(label, value, part, found.whole) for value, part in zip(values, found.parts, strict=True)
+                    ],
+                },
+            },
+        }
+        for label, _, values in found.columns
+    ]
+
+
+def _bars(found: Bars, scheme: Scheme) -> go.Figure:
+    rows = len(found.parts)
     figure = theme.blank(scheme, max(210, 100 + 46 * rows if rows <= 8 else 468 + 12 * (rows - 8)))
-    top = max((value for _, _, values in columns for value in values), default=1.0)
-    factor, unit = time_scale(max(top, max(walls, default=0.0) if walls else 0.0))
-    ranks = [f"rank {part.rank}" for part in parts]
-    for label, color, values in columns:
+    factor, unit = found.unit()
+    ranks, colors = [f"rank {part.rank}" for part in found.parts], [color for _, color, _ in found.columns]
+    for one, color in zip(bars_now(found, factor), colors, strict=True):
         figure.add_trace(
             go.Bar(
-                name=label,
+                name=one["name"],
                 orientation="h",
                 y=ranks,
-                x=[value / factor for value in values],
+                x=one["columns"]["x"]["values"],
                 marker={"color": color, "line": {"width": 0}},
-                hovertext=[
-                    _hover(label, value, part, walls is not None) for value, part in zip(values, parts, strict=True)
-                ],
+                hovertext=one["columns"]["hovertext"]["values"],
                 hovertemplate="%{hovertext}<extra></extra>",
             )
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 
@@ -11,6 +13,7 @@ from ringtune.dashboard.theme import Scheme
 from ringtune.dashboard.units import duration, time_scale
 
 HEIGHT_LIMIT = 620
+NAME = "Lateness"
 _BRIGHTEST = 99
 """Percentile of the cells with lateness that takes the strongest colour: one bad step must not fade all others."""
 
@@ -21,31 +24,51 @@ def late_heat(found: LateMap | None, scheme: Scheme = "light") -> go.Figure:
     figure = theme.blank(scheme, min(HEIGHT_LIMIT, max(200, 110 + 26 * rows)))
     if found is None:
         return figure
-    late = found.mean_ns[found.late_steps > 0]
-    top = float(np.percentile(late, _BRIGHTEST)) if len(late) else 1.0
+    top = brightest_ns(found)
     factor, unit = time_scale(top)
-    values = np.where(found.late_steps > 0, found.mean_ns / factor, 0.0)
-    single = all(first == last for first, last in found.steps)
-    about = "step %{x:,.0f}" if single else f"{found.steps[0][1] - found.steps[0][0] + 1} steps about %{{x:,.0f}}"
+    x, z, text, about = _cells(found, factor)
     figure.add_trace(
         go.Heatmap(
-            x=[(first + last) / 2 for first, last in found.steps],
+            x=x,
             y=[row_words(ranks) for ranks in found.ranks],
-            z=values,
+            z=z,
             zmin=0,
             zmax=top / factor,
             colorscale=theme.LATE_SCALE,
-            text=_hovers(found),
-            hovertemplate=f"%{{y}} · {about}<br>%{{text}}<extra></extra>",
+            text=text,
+            hovertemplate=about,
             xgap=1 if len(found.steps) <= 120 else 0,
             ygap=1 if rows <= 48 else 0,
-            name="Lateness",
+            name=NAME,
             colorbar=_bar(unit, scheme),
         )
     )
+    single = all(first == last for first, last in found.steps)
     figure.update_xaxes(title_text="Step" if single else "Step (several a column)", tickformat=",~d", showgrid=False)
     figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
     return figure
+
+
+def brightest_ns(found: LateMap) -> float:
+    """Return the lateness that takes the strongest colour; its unit is that of the map."""
+    late = found.mean_ns[found.late_steps > 0]
+    return float(np.percentile(late, _BRIGHTEST)) if len(late) else 1.0
+
+
+def more_columns(found: LateMap, at: int, unit_ns: float) -> list[dict[str, Any]]:
+    """Return what a map has from its column ``at`` on, as `ringtune.dashboard.app`'s beats send it."""
+    x, z, text, about = _cells(found, unit_ns)
+    columns = {"x": {"at": at, "values": x}, "z": {"at": at, "rows": z}, "text": {"at": at, "rows": text}}
+    return [{"name": NAME, "columns": {**columns, "hovertemplate": about}}]
+
+
+def _cells(found: LateMap, unit_ns: float) -> tuple[list[float], list[list[float]], list[list[str]], str]:
+    """Return where columns stand, the values and texts of rows, and how a cell is called."""
+    values = np.round(np.where(found.late_steps > 0, found.mean_ns / unit_ns, 0.0), 5).tolist()
+    width = found.steps[0][1] - found.steps[0][0] + 1
+    about = "step %{x:,.0f}" if width == 1 else f"{width} steps about %{{x:,.0f}}"
+    x = [(first + last) / 2 for first, last in found.steps]
+    return x, values, _hovers(found), f"%{{y}} · {about}<br>%{{text}}<extra></extra>"
 
 
 def _bar(unit: str, scheme: Scheme) -> dict[str, object]:

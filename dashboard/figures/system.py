@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from ringtune.dashboard import theme
-from ringtune.dashboard.data.system import Line
+from ringtune.dashboard.data.system import Floats, Line
 from ringtune.dashboard.theme import Scheme
 from ringtune.dashboard.units import markup
 
@@ -28,11 +30,11 @@ def over_time(name: str, lines: Sequence[Line], scheme: Scheme = "light", height
     figure = theme.blank(scheme, height)
     factor, title = UNITS[name]
     for line in lines:
-        label = markup(line.name, 60)
+        label, (x, y) = markup(line.name, 60), _points(line, factor)
         figure.add_trace(
             go.Scatter(
-                x=np.round(line.seconds, 3),
-                y=np.round(line.values / factor, 4),
+                x=x,
+                y=y,
                 name=label,
                 mode="lines" if len(line.seconds) > 2 else "lines+markers",
                 line={"color": theme.rank_color(line.key), "width": 1.6, "dash": theme.rank_dash(line.key)},
@@ -43,3 +45,19 @@ def over_time(name: str, lines: Sequence[Line], scheme: Scheme = "light", height
     figure.update_xaxes(title_text="Time since the first sample (s)", rangemode="tozero")
     figure.update_yaxes(title_text=title, rangemode="tozero")
     return figure if lines else theme.say(figure, "Nothing was sampled")
+
+
+def longer(name: str, lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Return what the lines of one of `UNITS` have to be made longer by, by their names."""
+    factor, _ = UNITS[name]
+    found = []
+    for line in lines:
+        x, y = _points(line, factor)
+        if len(x):
+            values = [value if math.isfinite(value) else None for value in y.tolist()]
+            found.append({"name": markup(line.name, 60), "columns": {"x": x.tolist(), "y": values}})
+    return found
+
+
+def _points(line: Line, factor: float) -> tuple[Floats, Floats]:
+    return np.round(line.seconds, 3), np.round(line.values / factor, 4)

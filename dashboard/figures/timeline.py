@@ -94,7 +94,7 @@ def more_bars(index: TimelineIndex, tail: View) -> list[dict[str, Any]]:
     """Return what the traces of `timeline` have to be made longer by, so that they show a tail too, by their names."""
     return [
         {"name": phase.label, "columns": {name: _plain(values) for name, values in columns.items()}}
-        for phase, columns in _phases(index, tail, _places(tail.lanes))
+        for phase, columns in _phases(index, tail, _places(tail.lanes, tail.compact))
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -32,18 +33,23 @@ SOURCE_LOOK = {
 }
 
 
+BEST, LEVEL, POINTS = "best confirmed", "default's level", "trials"
+"""Names of traces."""
 CYCLE_TICKS_MS = [mantissa * 10.0**power for power in range(-4, 5) for mantissa in (1, 2, 5)]
+
+
+def trials_unit(past: TuningHistory) -> tuple[float, str]:
+    """Return the unit of `trials`' axis in nanoseconds, and its name."""
+    return time_scale(max((trial.step_ns.median for trial in past.trials if trial.step_ns), default=1e6))
 
 
 def trials(past: TuningHistory, scheme: Scheme = "light", height: int = 340) -> go.Figure:
     """Draw step time with its interval trial by trial, the default's level, and the best confirmed so far."""
     figure = theme.blank(scheme, height)
-    measured = [trial for trial in past.trials if trial.step_ns is not None]
-    factor, unit = time_scale(max((trial.step_ns.median for trial in measured if trial.step_ns), default=1e6))
+    factor, unit = trials_unit(past)
     _default_level(figure, past, factor)
     for source, label in SOURCES.items():
-        chosen = [trial for trial in measured if trial.source == source]
-        if chosen:
+        if chosen := _measured(past, source):
             figure.add_trace(_dots(past, chosen, label, factor))
     numbers, best = best_confirmed(past)
     if numbers:
@@ -51,7 +57,7 @@ def trials(past: TuningHistory, scheme: Scheme = "light", height: int = 340) -> 
             go.Scatter(
                 x=numbers,
                 y=[value / factor for value in best],
-                name="best confirmed",
+                name=BEST,
                 mode="lines",
                 line={"color": theme.BEST_COLOR, "width": 2.4, "shape": "hv"},
                 hovertemplate=f"best confirmed after trial %{{x}}: %{{y:.4~g}} {unit}<extra></extra>",
@@ -62,20 +68,46 @@ def trials(past: TuningHistory, scheme: Scheme = "light", height: int = 340) -> 
     return figure
 
 
+def trials_now(past: TuningHistory, unit_ns: float) -> list[dict[str, Any]]:
+    """Return the points of `trials`, as beats send them: the columns of each trace, by its name."""
+    found = []
+    for source, label in SOURCES.items():
+        if chosen := _measured(past, source):
+            columns = _dot_columns(past, chosen, unit_ns)
+            found.append({"name": label, "columns": {name: _put(values) for name, values in columns.items()}})
+    numbers, best = best_confirmed(past)
+    if numbers:
+        found.append({"name": BEST, "columns": {"x": _put(numbers), "y": _put([value / unit_ns for value in best])}})
+    if default_step_ns(past) is not None:
+        found.append({"name": LEVEL, "columns": {"x": _put(_ends(past))}})
+    return found
+
+
+def _put(values: Sequence[Any]) -> dict[str, Any]:
+    return {"at": 0, "values": list(values)}
+
+
+def _measured(past: TuningHistory, source: str) -> list[Trial]:
+    return [trial for trial in past.trials if trial.step_ns is not None and trial.source == source]
+
+
+def _ends(past: TuningHistory) -> list[float]:
+    numbers = [trial.trial for trial in past.trials]
+    return [min(numbers) - 0.5, max(numbers) + 0.5]
+
+
 def _default_level(figure: go.Figure, past: TuningHistory, factor: float) -> None:
     level = default_step_ns(past)
     if level is None:
         return
-    numbers = [trial.trial for trial in past.trials]
-    ends = [min(numbers) - 0.5, max(numbers) + 0.5]
     figure.add_hrect(
         y0=level.low / factor, y1=level.high / factor, fillcolor=theme.DEFAULT_COLOR, opacity=0.14, line_width=0
     )
     figure.add_trace(
         go.Scatter(
-            x=ends,
+            x=_ends(past),
             y=[level.median / factor] * 2,
-            name="default's level",
+            name=LEVEL,
             showlegend=False,
             mode="lines",
             line={"color": theme.DEFAULT_COLOR, "width": 1.6, "dash": "dash"},
@@ -86,30 +118,36 @@ def _default_level(figure: go.Figure, past: TuningHistory, factor: float) -> Non
 
 def _dots(past: TuningHistory, chosen: Sequence[Trial], label: str, factor: float) -> go.Scatter:
     color, symbol = SOURCE_LOOK[chosen[0].source]
-    steps = [trial.step_ns for trial in chosen if trial.step_ns is not None]
+    columns = _dot_columns(past, chosen, factor)
+    reach = {"array": columns["error_y.array"], "arrayminus": columns["error_y.arrayminus"]}
     return go.Scatter(
-        x=[trial.trial for trial in chosen],
-        y=[step.median / factor for step in steps],
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [max(0.0, step.high - step.median) / factor for step in steps],
-            "arrayminus": [max(0.0, step.median - step.low) / factor for step in steps],
-            "thickness": 1.2,
-            "width": 3,
-            "color": color,
-        },
+        x=columns["x"],
+        y=columns["y"],
+        error_y={"type": "data", "symmetric": False, "thickness": 1.2, "width": 3, "color": color, **reach},
         name=label,
         mode="markers",
         marker={
             "color": color,
             "size": 11 if symbol == "star" else 8,
-            "symbol": [symbol + ("-open" if trial.state == "stopped-early" else "") for trial in chosen],
+            "symbol": columns["marker.symbol"],
             "line": {"width": 1.4, "color": color},
         },
-        hovertext=[trial_words(past, trial) for trial in chosen],
+        hovertext=columns["hovertext"],
         hovertemplate="%{hovertext}<extra></extra>",
     )
+
+
+def _dot_columns(past: TuningHistory, chosen: Sequence[Trial], factor: float) -> dict[str, list[Any]]:
+    symbol = SOURCE_LOOK[chosen[0].source][1]
+    steps = [trial.step_ns for trial in chosen if trial.step_ns is not None]
+    return {
+        "x": [trial.trial for trial in chosen],
+        "y": [step.median / factor for step in steps],
+        "error_y.array": [max(0.0, step.high - step.median) / factor for step in steps],
+        "error_y.arrayminus": [max(0.0, step.median - step.low) / factor for step in steps],
+        "marker.symbol": [symbol + ("-open" if trial.state == "stopped-early" else "") for trial in chosen],
+        "hovertext": [trial_words(past, trial) for trial in chosen],
+    }
 
 
 def trial_words(past: TuningHistory, trial: Trial) -> str:
@@ -134,18 +172,19 @@ def plane(
     figure = theme.blank(scheme, height)
     if past.with_restarts:
         return theme.say(figure, "Variables of a run were tried, not knobs: see All settings")
-    shown = [trial for trial in past.trials if trial.step_ns and min(_knobs(trial)) > 0]
-    values = [100 * (against_default(past, trial) or math.nan) for trial in shown]
+    shown = _on_plane(past)
+    columns = _plane_columns(past)
+    values = columns["marker.color"]
     colors = {**_colors(values, surface), "colorbar": _bar(scheme)}
     if surface is not None:
         figure.add_trace(_surface(surface, colors))
     if shown:
         figure.add_trace(
             go.Scatter(
-                x=[_knobs(trial)[0] for trial in shown],
-                y=[_knobs(trial)[1] / 1e6 for trial in shown],
+                x=columns["x"],
+                y=columns["y"],
                 mode="markers",
-                name="trials",
+                name=POINTS,
                 showlegend=False,
                 marker={
                     "color": values,
@@ -155,7 +194,7 @@ def plane(
                     "line": {"width": 1.2, "color": "#ffffff"},
                     **(colors if surface is None else {name: colors[name] for name in ("cmin", "cmax")}),
                 },
-                hovertext=[trial_words(past, trial) for trial in shown],
+                hovertext=columns["hovertext"],
                 hovertemplate="%{hovertext}<extra></extra>",
             )
         )
@@ -169,6 +208,26 @@ def plane(
     )
     figure.update_yaxes(title_text="Cycle time (ms)", type="log", tickvals=CYCLE_TICKS_MS)
     return figure
+
+
+def plane_now(past: TuningHistory) -> list[dict[str, Any]]:
+    """Return the trials on `plane`, as beats send them; what lies between them stays as it was drawn."""
+    columns = {} if past.with_restarts or not _on_plane(past) else _plane_columns(past)
+    return [{"name": POINTS, "columns": {name: _put(values) for name, values in columns.items()}}] if columns else []
+
+
+def _on_plane(past: TuningHistory) -> list[Trial]:
+    return [trial for trial in past.trials if trial.step_ns and min(_knobs(trial)) > 0]
+
+
+def _plane_columns(past: TuningHistory) -> dict[str, list[Any]]:
+    shown = _on_plane(past)
+    return {
+        "x": [_knobs(trial)[0] for trial in shown],
+        "y": [_knobs(trial)[1] / 1e6 for trial in shown],
+        "marker.color": [100 * (against_default(past, trial) or math.nan) for trial in shown],
+        "hovertext": [trial_words(past, trial) for trial in shown],
+    }
 
 
 def _colors(values: Sequence[float], surface: Surface | None) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -15,6 +16,7 @@ from ringtune.dashboard.theme import Scheme
 from ringtune.dashboard.units import duration, markup, percent, size, time_scale
 from ringtune.timeline.records import Trial
 
+LOST = "lost so far"
 AS_IT_IS = "as it is"
 KNOB_WORDS = {"fusion_bytes": "Fusion buffer", "cycle_time_ns": "Cycle time"}
 
@@ -22,19 +24,20 @@ KNOB_WORDS = {"fusion_bytes": "Fusion buffer", "cycle_time_ns": "Cycle time"}
 def lost(past: TuningHistory, scheme: Scheme = "light", height: int = 300) -> go.Figure:
     """Draw the time lost by the search so far, trial by trial, against training with the default."""
     figure = theme.blank(scheme, height)
-    factor, unit = time_scale(max((abs(ns) for _, ns in past.lost), default=1e6))
+    factor, unit = lost_unit(past)
     if past.lost:
+        columns = _lost_columns(past, factor)
         figure.add_trace(
             go.Scatter(
-                x=[trial for trial, _ in past.lost],
-                y=[ns / factor for _, ns in past.lost],
-                name="lost so far",
+                x=columns["x"],
+                y=columns["y"],
+                name=LOST,
                 mode="lines+markers",
                 line={"color": theme.EXPOSED_COLOR, "width": 2, "shape": "hv"},
                 marker={"size": 5},
                 fill="tozeroy",
                 fillcolor="rgba(213,94,0,0.12)",
-                hovertext=[_lost_words(trial, ns) for trial, ns in past.lost],
+                hovertext=columns["hovertext"],
                 hovertemplate="%{hovertext}<extra></extra>",
             )
         )
@@ -43,6 +46,26 @@ def lost(past: TuningHistory, scheme: Scheme = "light", height: int = 300) -> go
     figure.update_xaxes(title_text="Trial", tickformat="d", zeroline=False)
     figure.update_yaxes(title_text=f"Time lost so far ({unit})", rangemode="tozero")
     return figure
+
+
+def lost_unit(past: TuningHistory) -> tuple[float, str]:
+    """Return the unit of `lost`'s axis in nanoseconds, and its name."""
+    return time_scale(max((abs(ns) for _, ns in past.lost), default=1e6))
+
+
+def lost_now(past: TuningHistory, unit_ns: float) -> list[dict[str, Any]]:
+    """Return the line of `lost`, as beats send it."""
+    columns = _lost_columns(past, unit_ns) if past.lost else {}
+    found = {name: {"at": 0, "values": values} for name, values in columns.items()}
+    return [{"name": LOST, "columns": found}] if found else []
+
+
+def _lost_columns(past: TuningHistory, unit_ns: float) -> dict[str, list[Any]]:
+    return {
+        "x": [trial for trial, _ in past.lost],
+        "y": [ns / unit_ns for _, ns in past.lost],
+        "hovertext": [_lost_words(trial, ns) for trial, ns in past.lost],
+    }
 
 
 def _lost_words(trial: int, ns: int) -> str:

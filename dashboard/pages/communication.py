@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import dash_mantine_components as dmc
 import numpy as np
-from dash import Dash, Input, Output, State, html
+from dash import Dash, Input, Output, State, dcc, html
 
 from ringtune.dashboard.components import (
     address_store,
+    age,
+    beat_texts,
     card,
+    drawn_store,
     empty,
     follow_address,
     graph,
@@ -24,7 +28,8 @@ from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import communication as data
 from ringtune.dashboard.data.analysis import Analysis
 from ringtune.dashboard.figures import communication as figures
-from ringtune.dashboard.pages.stragglers import analysis_of, nothing, pace_of
+from ringtune.dashboard.pages.stragglers import Seen, nothing, pace_of, seen
+from ringtune.dashboard.pages.stragglers_parts import age_words
 from ringtune.dashboard.pages.timeline_parts import as_of, reading
 from ringtune.dashboard.pages.timeline_state import address
 from ringtune.dashboard.routes import Route
@@ -89,7 +94,12 @@ def layout(_context: Context, route: Route) -> html.Div:
         dmc.SimpleGrid([cards["bandwidth"], cards["fill"]], **pair),
         cards["waits"],
     ]
-    more = [address_store("communication"), html.Div(reading(), id="communication-preparing")]
+    more = [
+        address_store("communication"),
+        dcc.Store(id=drawn_store("communication")),
+        html.Div(reading(), id="communication-preparing"),
+        age("communication"),
+    ]
     return page_frame("communication", charts, empty(*_NOTHING), more)
 
 
@@ -117,6 +127,48 @@ def drawn(found: Analysis, link: str, scheme: Scheme) -> dict[str, Any]:
     }
 
 
+_REST = "bandwidths and how full the buffer was"
+BARS = ("exposed", "phases", "waits")
+"""Figures of sums, which a beat draws anew."""
+
+
+def _drawn(found: Analysis, cards: list[tuple[str, str, str]], pathname: str | None) -> dict[str, Any]:
+    """Return what the next beats have to know: which numbers and bars there are, and in which units."""
+    bars = {name: [unit_ns, _shape(rows)] for name, (unit_ns, rows) in figures.bars(found).items()}
+    return {"page": pathname, "number": time.monotonic_ns(), "cards": [label for label, _, _ in cards], "bars": bars}
+
+
+def _shape(rows: figures.Rows) -> list[Any]:
+    return [rows.ranks, [name for name, _, _ in rows.bars]]
+
+
+def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, Any]:
+    """Return what sums of a running job come to now: lengths of bars, numbers, and of which steps the page is.
+
+    Args:
+        context: What pages ask.
+        route: The page.
+        before: What was drawn, from the browser, which may send anything.
+    """
+    known, number = before.get("bars"), before.get("number")
+    if not isinstance(known, dict):
+        return {}
+    found = seen(context, route, "sums", anew=False)
+    if not isinstance(found, Seen) or found.newest is None:
+        return {}
+    now, cards = figures.bars(found.analysis), data.numbers(found.analysis)
+    shapes = {name: _shape(rows) for name, (_, rows) in now.items()}
+    units = {name: one[0] for name, one in known.items() if isinstance(one, list) and len(one) == 2}
+    if shapes != {name: known[name][1] for name in units} or [card[0] for card in cards] != before.get("cards"):
+        return {"anew": number}
+    drawn_again = [
+        {"graph": f"communication-{name}", "traces": figures.bars_now(rows, float(units[name]))}
+        for name, (_, rows) in now.items()
+    ]
+    texts = [["communication-age", age_words(found.newest, _REST)], *beat_texts("communication", cards)]
+    return {"grown": {"number": number, "drawn": before, "figures": drawn_again}, "texts": texts}
+
+
 _FIGURES = [name for name, _, _ in _CARDS]
 _OUTPUTS = {
     **{name: Output(f"communication-{name}", "figure") for name in _FIGURES},
@@ -128,6 +180,8 @@ _OUTPUTS = {
     "charts": Output("communication-charts", "style"),
     "empty": Output("communication-empty", "style"),
     "address": Output("communication-address", "data"),
+    "age": Output("communication-age", "children"),
+    "drawn": Output(drawn_store("communication"), "data"),
 }
 
 
@@ -138,26 +192,32 @@ def register(app: Dash, context: Context) -> None:
         output=_OUTPUTS,
         inputs={
             "link": Input("communication-link", "value"),
-            "stamp": Input("stamp", "data"),
+            "slow": Input("slow", "data"),
             "scheme": Input("scheme", "data"),
             "pathname": State("url", "pathname"),
         },
     )
-    def draw(link: str | None, stamp: str | None, scheme: str | None, pathname: str | None) -> dict[str, Any]:
-        found = analysis_of(context, pathname)
-        if not isinstance(found, Analysis):
-            return nothing(found, _OUTPUTS)
-        answers = drawn(found, link or "", scheme_of(scheme))
-        return {
-            **answers,
-            **{f"{name}-size": {"height": figure.layout.height} for name, figure in answers.items()},
-            "stats": stats([stat(*texts) for texts in data.numbers(found)]),
-            "wrong": link_limit(link or "", found)[1],
-            "problems": problems(found.problems),
-            "preparing": as_of(pace_of(context, pathname)),
-            "charts": shown(True),
-            "empty": shown(False),
-            "address": address(pathname, None, {"link": link or ""}),
-        }
+    def draw(link: str | None, slow: Any, scheme: str | None, pathname: str | None) -> dict[str, Any]:
+        route = context.route(pathname, "")
+        seen_ = seen(context, route, "sums")
+        if not isinstance(seen_, Seen):
+            return nothing(seen_, _OUTPUTS)
+        found = seen_.analysis
+        with context.beats.drawing(route):
+            answers = drawn(found, link or "", scheme_of(scheme))
+            cards = data.numbers(found)
+            return {
+                **answers,
+                **{f"{name}-size": {"height": figure.layout.height} for name, figure in answers.items()},
+                "stats": stats([stat(*texts, at, "communication") for at, texts in enumerate(cards)]),
+                "wrong": link_limit(link or "", found)[1],
+                "problems": problems(found.problems),
+                "preparing": as_of(pace_of(context, pathname)),
+                "charts": shown(True),
+                "empty": shown(False),
+                "address": address(pathname, None, {"link": link or ""}),
+                "age": age_words(seen_.newest, _REST),
+                "drawn": _drawn(found, cards, pathname) if seen_.newest is not None else None,
+            }
 
     follow_address(app, "communication")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -11,42 +14,38 @@ import dash_mantine_components as dmc
 import numpy as np
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
-from ringtune.dashboard import routes, theme
+from ringtune.dashboard import routes
 from ringtune.dashboard.components import (
     address_store,
-    badge,
+    age,
     card,
+    drawn_store,
     empty,
     follow_address,
     graph,
     problems,
     shown,
-    stat,
     stats,
 )
 from ringtune.dashboard.context import Context
-from ringtune.dashboard.data import compare
-from ringtune.dashboard.data.compare import Beside, Contrast
+from ringtune.dashboard.data import compare, steps
+from ringtune.dashboard.data.compare import Spread
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.runs import RunInfo
+from ringtune.dashboard.data.steps import Floats
 from ringtune.dashboard.data.timeline import Query, TimelineIndex
 from ringtune.dashboard.data.timeline_shapes import Window
 from ringtune.dashboard.figures import compare as figures
 from ringtune.dashboard.pages import timeline_state
+from ringtune.dashboard.pages.compare_parts import beside_table, changes_table, settings_card, stat_cards
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import Scheme, scheme_of
-from ringtune.dashboard.units import count, duration, moment, plain, signed_percent
-from ringtune.timeline.comparison import Change
+from ringtune.dashboard.units import age as ago
+from ringtune.dashboard.units import count, duration, moment, plain
 
 MOST_RUNS = 8
-ROWS = 60
-SETTING_ROWS = 100
 LANE_RANKS = 2
 """Runs of more ranks are drawn as one line a rank."""
-
-_WORDS = {"compute": "computing, ", "waiting": "waiting, "}
-VERDICT_COLORS = {"slower": "red", "faster": "teal", "same": "gray"}
-HEAD = ("What", "A, a step", "B, a step", "Difference", "95 % interval", "p", "B is")
 
 
 def layout(context: Context, route: Route) -> html.Div:
@@ -66,6 +65,8 @@ def layout(context: Context, route: Route) -> html.Div:
         [
             dmc.Title("Compare", order=2, className="rt-run-name", mb="md"),
             address_store("compare"),
+            dcc.Store(id=drawn_store("compare")),
+            age("compare"),
             dmc.Group([selects[0], swap, selects[1], more], gap="sm", align="flex-end", mb="md"),
             html.Div(id="compare-problems"),
             html.Div(_charts(route), id="compare-charts", style=shown(all(chosen[name] in ids for name in chosen))),
@@ -122,93 +123,6 @@ def _charts(route: Route) -> dmc.Stack:
     )
 
 
-def stat_cards(found: Contrast) -> list[dmc.Card]:
-    """Return the numbers at the top of the page."""
-    step = found.step
-    if step is None:
-        return []
-    share = signed_percent(step.difference_ns / step.first_ns) if step.first_ns else ""
-    return [
-        stat("Step of A, mean", duration(step.first_ns), f"{count(found.steps[0])} steps"),
-        stat("Step of B, mean", duration(step.second_ns), f"{count(found.steps[1])} steps"),
-        stat("Difference", signed(step.difference_ns), f"{interval(step)} (95 %)"),
-        stat("B is", step.verdict, share if step.verdict != "same" else "as far as these steps tell"),
-    ]
-
-
-def signed(ns: float) -> str:
-    """Return a difference of times with its sign."""
-    return ("+" if ns > 0 else "") + duration(ns)
-
-
-def interval(change: Change) -> str:
-    """Return the interval of a difference."""
-    return f"{signed(change.low_ns)} to {signed(change.high_ns)}"
-
-
-def changes_table(found: Contrast) -> Any:
-    """Return the differences as a table, worst first, with what just one run has below."""
-    head = dmc.TableThead(dmc.TableTr([dmc.TableTh(word) for word in HEAD]))
-    rows = [dmc.TableTr([dmc.TableTd(cell) for cell in _cells(change)]) for change in found.changes[:ROWS]]
-    said = [f"From the {found.source}."]
-    if len(found.changes) > ROWS:
-        said.append(f"{count(len(found.changes) - ROWS)} more changed less.")
-    for run, only in zip("AB", found.only, strict=True):
-        if only:
-            more = f" and {len(only) - 6} more" if len(only) > 6 else ""
-            said.append(f"Only in {run}: {', '.join(plain(one, 60) for one in only[:6])}{more}.")
-    return [
-        dmc.TableScrollContainer(
-            dmc.Table([head, dmc.TableTbody(rows)], verticalSpacing=5, className="rt-table", stickyHeader=True),
-            minWidth=500,
-            maxHeight=520,
-        ),
-        dmc.Text(" ".join(said), size="xs", c="dimmed", mt=6),
-    ]
-
-
-def thing(change: Change) -> str:
-    """Return what changed, in words."""
-    if change.kind == "step":
-        return "step"
-    if change.kind in ("stage", "tensor"):
-        stage, _, tensor = change.what.partition(" ")
-        word = theme.PHASES[stage].label.lower() if stage in theme.PHASES else stage
-        return f"{word} of {tensor}" if tensor else f"{word}, all tensors"
-    return f"{_WORDS.get(change.kind, '')}{change.what}"
-
-
-def _cells(change: Change) -> list[Any]:
-    share = f" ({signed_percent(change.difference_ns / change.first_ns)})" if change.first_ns else ""
-    return [
-        plain(thing(change), 80),
-        duration(change.first_ns),
-        duration(change.second_ns),
-        f"{signed(change.difference_ns)}{share}",
-        interval(change),
-        "< 0.0001" if change.p_value < 1e-4 else f"{change.p_value:.4f}",
-        dmc.Badge(change.verdict, color=VERDICT_COLORS[change.verdict], variant="light", radius="sm", tt="none"),
-    ]
-
-
-def beside_table(found: Sequence[Beside], prefix: str) -> list[Any]:
-    """Return the runs beside A; nothing for two, of which the numbers above tell."""
-    if len(found) < 3:
-        return []
-    head = dmc.TableThead(
-        dmc.TableTr([dmc.TableTh(word) for word in ("Run", "Status", "Ranks", "Steps", "Mean step", "Against A", "")])
-    )
-    rows = []
-    for one in found:
-        link = dcc.Link(one.run.name, href=routes.href(Route("overview", one.run.id), prefix), className="rt-link")
-        change = one.change
-        cells = [link, badge(one.run.status), count(one.run.ranks), count(one.steps), duration(one.mean_ns)]
-        cells += [f"{signed(change.difference_ns)} ({interval(change)})", change.verdict] if change else ["–", ""]
-        rows.append(dmc.TableTr([dmc.TableTd(cell) for cell in cells]))
-    body = dmc.Table([head, dmc.TableTbody(rows)], verticalSpacing=5, className="rt-table")
-    return [card("All of them", dmc.TableScrollContainer(body, minWidth=500), "Differences with 95 % intervals.")]
-
-
 def address(pathname: str | None, asked: dict[str, Any]) -> dict[str, str]:
     """Return the address of the view."""
     query = {name: str(asked[name]) for name in ("a", "b") if asked.get(name)}
@@ -229,40 +143,48 @@ class Still:
 
 def stills(context: Context, runs: tuple[RunInfo, RunInfo], step: object, scheme: Scheme) -> tuple[Still, Still] | None:
     """Return one step of both runs on the same scale; None where neither recorded a timeline."""
-    indexes = [_index(context, run) for run in runs]
-    windows = [_window(index, step) for index in indexes]
-    longest = max((window.length_ns for window in windows if window), default=0.0)
-    if not longest:
-        return None
-    found = []
-    for name, run, index, window in zip("AB", runs, indexes, windows, strict=True):
-        if isinstance(index, TimelineIndex) and window is not None:
-            wide = Window(window.begin_ns, window.begin_ns + longest)
-            view = index.view(Query(wide, compact=len(index.ranks) > LANE_RANKS))
-            href = timeline_state.address("", wide, {})["search"]
-            link = dcc.Link(
-                f"{name}: {run.name}, step {_shown_step(index, step)}",
-                href=f"{routes.href(Route('timeline', run.id), context.prefix)}?{href}",
-                className="rt-link",
-            )
-            found.append(Still(link, figures.still(index, view, scheme)))
-        else:
-            said = index if isinstance(index, str) else "no timeline of this step was recorded"
-            found.append(Still(dmc.Text(f"{name}: {plain(said, 300)}", size="sm", c="dimmed"), None))
-    return found[0], found[1]
+    with ExitStack() as stack:
+        # In one order for everybody: two running jobs are held while they are drawn.
+        alone = {run.id: run for run in sorted(runs, key=lambda run: run.id)}
+        held = {name: stack.enter_context(_index(context, run)) for name, run in alone.items()}
+        indexes = [held[run.id] for run in runs]
+        windows = [_window(index, step) for index in indexes]
+        longest = max((window.length_ns for window in windows if window), default=0.0)
+        if not longest:
+            return None
+        found = []
+        for name, run, index, window in zip("AB", runs, indexes, windows, strict=True):
+            if isinstance(index, TimelineIndex) and window is not None:
+                wide = Window(window.begin_ns, window.begin_ns + longest)
+                view = index.view(Query(wide, compact=len(index.ranks) > LANE_RANKS))
+                href = timeline_state.address("", wide, {})["search"]
+                link = dcc.Link(
+                    f"{name}: {run.name}, step {_shown_step(index, step)}",
+                    href=f"{routes.href(Route('timeline', run.id), context.prefix)}?{href}",
+                    className="rt-link",
+                )
+                found.append(Still(link, figures.still(index, view, scheme)))
+            else:
+                said = index if isinstance(index, str) else "no timeline of this step was recorded"
+                found.append(Still(dmc.Text(f"{name}: {plain(said, 300)}", size="sm", c="dimmed"), None))
+        return found[0], found[1]
 
 
-def _index(context: Context, run: RunInfo) -> TimelineIndex | str:
-    try:
-        index = context.timeline(run)
-    except Unreadable as error:
-        return str(error)
-    return index if isinstance(index, TimelineIndex) else "its timeline is being prepared; open it to see how far it is"
+@contextmanager
+def _index(context: Context, run: RunInfo) -> Iterator[TimelineIndex | str]:
+    with ExitStack() as stack:
+        try:
+            index = stack.enter_context(context.watched(run))
+        except Unreadable as error:
+            yield str(error)
+            return
+        waits = "its timeline is being prepared; open it to see how far it is"
+        yield index if isinstance(index, TimelineIndex) else waits
 
 
 def _window(index: TimelineIndex | str, step: object) -> Window | None:
     """Return the window of the step asked for, else of one in the middle, which is past all warm-up."""
-    if not isinstance(index, TimelineIndex):
+    if not isinstance(index, TimelineIndex) or index.step_range() is None:
         return None
     return index.step_window(_shown_step(index, step))
 
@@ -272,18 +194,57 @@ def _shown_step(index: TimelineIndex, step: object) -> int:
     return int(step) if isinstance(step, (int, float)) else (first + last + 1) // 2
 
 
-def settings_card(first: RunInfo, second: RunInfo) -> Any:
-    """Return what was set differently."""
-    rows = compare.settings(first, second)
-    if not rows:
-        return card(
-            "Set differently", dmc.Text("Nothing: command, knobs, versions and variables are equal.", size="sm")
-        )
-    head = dmc.TableThead(dmc.TableTr([dmc.TableTh(word) for word in ("Setting", "A", "B")]))
-    body = [
-        dmc.TableTr([dmc.TableTd(plain(cell, 400), className="rt-wrap") for cell in row]) for row in rows[:SETTING_ROWS]
-    ]
-    return card("Set differently", dmc.Table([head, dmc.TableTbody(body)], layout="fixed", verticalSpacing=6))
+_EDGES = 4 * compare.BINS
+
+
+def _drawn(runs: list[RunInfo], found: Sequence[Spread], pathname: str | None) -> dict[str, Any] | None:
+    """Return what the next beats have to know to draw spreads anew; None where there are none."""
+    if not found:
+        return None
+    about = {"page": pathname, "number": time.monotonic_ns(), "ids": [run.id for run in runs]}
+    return {**about, "labels": [one.label for one in found], "edges_ns": found[0].edges_ns.tolist()}
+
+
+def news(context: Context, _route: Route, before: dict[str, Any]) -> dict[str, Any]:
+    """Return how running jobs among those compared do now; `before` comes from the browser, which may send anything."""
+    ids, labels, edges = (before.get(name) for name in ("ids", "labels", "edges_ns"))
+    if not isinstance(ids, list) or not isinstance(labels, list) or not isinstance(edges, list):
+        return {}
+    if not 1 < len(edges) < _EDGES or not all(isinstance(one, (int, float)) for one in edges):
+        return {}
+    if any(low >= high for low, high in pairwise(edges)):
+        return {}
+    runs = chosen(context, [one for one in ids if isinstance(one, str)])
+    names = dict(zip((run.id for run in runs if run), _labels([run for run in runs if run]), strict=False))
+    live = [run for run in runs if run is not None and run.status == "live"]
+    if not live or len(names) != len(labels) or list(names.values()) != labels:
+        return {"anew": before.get("number")}
+    walls = [(run, compare.newest_walls(context.steps(run))) for run in live]
+    bins = np.array(edges, dtype=np.float64)
+    traces = [figures.spread_now(compare.spread_over(names[run.id], one, bins))[0] for run, one in walls if len(one)]
+    shown_ = [{"graph": "compare-spread", "traces": traces}] if traces else []
+    said = age_words(context, runs, walls)
+    grown = {"number": before.get("number"), "figures": shown_, "drawn": before}
+    return {"grown": grown, "texts": [["compare-age", said]]}
+
+
+def age_words(context: Context, runs: Sequence[RunInfo | None], walls: Sequence[tuple[RunInfo, Floats]]) -> str:
+    """Return how running jobs do now, and of when the differences are; nothing where nothing runs."""
+    said = []
+    for run, newest in walls:
+        if run.status == "live" and len(newest) and (known := steps.newest(context.steps(run), 1)) is not None:
+            name = _name([one.id if one else "" for one in runs].index(run.id))
+            mean = duration(float(newest.mean()))
+            said.append(f"{name} goes on: step {count(known[0])}, the newest {count(len(newest))} take {mean} (mean).")
+    made = [context.made_s(run, "contrast") for run, _ in walls]
+    ages = [one[0] for one in made if one is not None]
+    if said and ages:
+        said.append(f"Differences with their intervals and tests are of {ago(max(ages))} ago.")
+    return " ".join(said)
+
+
+def _name(place: int) -> str:
+    return "AB"[place] if place < 2 else str(place + 1)
 
 
 _STILL = (("head", "children"), ("line", "figure"), ("still", "style"))
@@ -295,7 +256,7 @@ def register(app: Dash, context: Context) -> None:
         "a": Input("compare-a", "value"),
         "b": Input("compare-b", "value"),
         "step": Input("compare-step", "value"),
-        "stamp": Input("stamp", "data"),
+        "slow": Input("slow", "data"),
         "scheme": Input("scheme", "data"),
     }
 
@@ -311,6 +272,8 @@ def register(app: Dash, context: Context) -> None:
             "charts": Output("compare-charts", "style"),
             "empty": Output("compare-empty", "children"),
             "address": Output("compare-address", "data"),
+            "age": Output("compare-age", "children"),
+            "drawn": Output(drawn_store("compare"), "data"),
         },
         inputs={"asked": {**inputs, "also": Input("compare-also", "value")}, "pathname": State("url", "pathname")},
     )
@@ -320,8 +283,10 @@ def register(app: Dash, context: Context) -> None:
         first, second = runs[:2]
         if first is None or second is None or first.id == second.id:
             return {**dict.fromkeys(_FILLED, no_update), "problems": [], "charts": shown(False),
-                    "empty": nothing(context), "address": place}  # fmt: skip
-        return {**_filled(context, [run for run in runs if run], scheme_of(asked["scheme"])), "address": place}
+                    "empty": nothing(context), "address": place, "age": "", "drawn": None}  # fmt: skip
+        with context.beats.drawing(Route("compare")):
+            found = _filled(context, [run for run in runs if run], scheme_of(asked["scheme"]), pathname)
+        return {**found, "address": place}
 
     @app.callback(
         *(Output(f"compare-{part}-{n}", what) for n in "ab" for part, what in _STILL),
@@ -362,7 +327,11 @@ def chosen(context: Context, ids: Sequence[str | None]) -> list[RunInfo | None]:
     return [context.run(Route("overview", one)) if one else None for one in wanted[:MOST_RUNS]]
 
 
-def _filled(context: Context, runs: list[RunInfo], scheme: Scheme) -> dict[str, Any]:
+def _labels(runs: Sequence[RunInfo]) -> list[str]:
+    return [f"{_name(place)} · {run.name}" for place, run in enumerate(runs)]
+
+
+def _filled(context: Context, runs: list[RunInfo], scheme: Scheme, pathname: str | None) -> dict[str, Any]:
     """Return what the page shows of runs, the first two of which are A and B."""
     samples = [(run, compare.step_samples(context.steps(run))) for run in runs]
     said: list[str] = []
@@ -370,20 +339,25 @@ def _filled(context: Context, runs: list[RunInfo], scheme: Scheme) -> dict[str, 
         found = context.contrast(runs[0], runs[1])
     except Unreadable as error:
         found, said = None, [str(error)]
-    labels = [f"{name} · {run.name}" for name, run in zip(["A", "B", *map(str, range(3, 9))], runs, strict=False)]
-    walls = [(label, one.get(compare.STEP, np.zeros(0))) for label, (_, one) in zip(labels, samples, strict=True)]
+    walls = [
+        (label, one.get(compare.STEP, np.zeros(0))) for label, (_, one) in zip(_labels(runs), samples, strict=True)
+    ]
+    spread = compare.spreads(walls)
+    newest = [(run, one) for run, (_, one) in zip(runs, walls, strict=True) if run.status == "live"]
     if found is None and not said:
         said = ["One of the runs has fewer than two steps: there is nothing to compare yet"]
     return {
         "problems": problems(said),
         "stats": stats(stat_cards(found)) if found else [],
         "beside": beside_table(compare.beside(samples), context.prefix),
-        "spread": figures.spreads(compare.spreads(walls), scheme),
+        "spread": figures.spreads(spread, scheme),
         "table": changes_table(found) if found else [],
         "changes": shown(found),
         "settings": settings_card(runs[0], runs[1]),
         "charts": shown(True),
         "empty": [],
+        "age": age_words(context, runs, newest),
+        "drawn": _drawn(runs, spread, pathname),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -14,7 +14,7 @@ from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import machine, steps
 from ringtune.dashboard.data.machine import MachineTable
 from ringtune.dashboard.data.runs import RunInfo
-from ringtune.dashboard.data.step_totals import StepSummary
+from ringtune.dashboard.data.step_totals import Breakdown, StepSummary
 from ringtune.dashboard.data.steps import StepLine, Steps
 from ringtune.dashboard.figures import steps as figures
 from ringtune.dashboard.routes import Route
@@ -115,25 +115,39 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
     return {"numbers": texts, "shape": str(shape), **_grown(found, before)}
 
 
+_BARS: dict[str, Callable[[Sequence[Breakdown]], figures.Bars]] = {
+    "overview-breakdown": figures.breakdown_bars,
+    "overview-phases": figures.phases_bars,
+}
+
+
 def _drawn(table: Steps, lines: Sequence[StepLine], pathname: str | None) -> dict[str, Any]:
-    """Return what the next beats have to know to make the lines longer."""
+    """Return what the next beats have to know to make lines longer and to draw bars anew."""
     unit_ns, _ = figures.scale(lines)
-    return {"page": pathname, "number": time.monotonic_ns(), "ends": steps.ends(table), "unit_ns": unit_ns}
+    units = [make(table.parts).unit()[0] for make in _BARS.values()]
+    about = {"page": pathname, "number": time.monotonic_ns(), "ends": steps.ends(table), "unit_ns": unit_ns}
+    return {**about, "bars": [part.rank for part in table.parts], "units": units}
 
 
 def _grown(table: Steps, before: dict[str, Any]) -> dict[str, Any]:
-    """Return what the lines got longer by; what was drawn comes from the browser, which may send anything."""
-    ends, unit_ns = before.get("ends"), before.get("unit_ns")
+    """Return what lines got longer by, and bars; what was drawn comes from the browser, which may send anything."""
+    ends, number = before.get("ends"), before.get("number")
     if not isinstance(ends, list) or not all(isinstance(one, list) and len(one) == 2 for one in ends):
         return {}
-    if not isinstance(unit_ns, (int, float)) or unit_ns <= 0:
+    known = before.get("units") if isinstance(before.get("units"), list) else []
+    units = [before.get("unit_ns"), *(known or [])]
+    if len(units) != 1 + len(_BARS) or not all(isinstance(one, (int, float)) and one > 0 for one in units):
         return {}
     points = steps.later(table, ends)
-    if not points:
-        return {}
+    if not points or [part.rank for part in table.parts] != before.get("bars"):
+        return {"anew": number}
     drawn = {**before, "ends": steps.ends(table)}
-    traces = figures.longer(points, unit_ns)
-    return {"grown": {"graph": "overview-steps", "number": before.get("number"), "traces": traces, "drawn": drawn}}
+    changed = [{"graph": "overview-steps", "traces": figures.longer(points, units[0])}]
+    changed += [
+        {"graph": graph_, "traces": figures.bars_now(make(table.parts), unit_ns)}
+        for (graph_, make), unit_ns in zip(_BARS.items(), units[1:], strict=True)
+    ]
+    return {"grown": {"number": number, "figures": changed, "drawn": drawn}}
 
 
 def ending(run: RunInfo) -> list[Any]:
@@ -239,7 +253,7 @@ def register(app: Dash, context: Context) -> None:
         run = context.run(route)
         if run is None:
             return (no_update,) * 5
-        with context.drawing(route):
+        with context.beats.drawing(route):
             found, look = context.steps(run), scheme_of(scheme)
             lines = steps.lines(found)
             return (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -10,7 +12,9 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html,
 from ringtune.dashboard import routes
 from ringtune.dashboard.components import (
     address_store,
+    age,
     card,
+    drawn_store,
     empty,
     follow_address,
     follow_place,
@@ -18,11 +22,13 @@ from ringtune.dashboard.components import (
     page_frame,
     problems,
     shown,
+    told,
 )
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.analysis import Analysis
+from ringtune.dashboard.data.analysis_live import Newest
 from ringtune.dashboard.data.files import Unreadable
-from ringtune.dashboard.data.lateness import LateMap, cell_at, late_map, place_of
+from ringtune.dashboard.data.lateness import LateMap, cell_at, growing_width, late_map, place_of
 from ringtune.dashboard.data.timeline_prepare import Preparing
 from ringtune.dashboard.figures import stragglers as figures
 from ringtune.dashboard.pages import stragglers_parts as parts
@@ -30,7 +36,7 @@ from ringtune.dashboard.pages.timeline_parts import as_of, progress, reading
 from ringtune.dashboard.pages.timeline_state import address
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
-from ringtune.dashboard.units import plain
+from ringtune.dashboard.units import plain, time_scale
 from ringtune.timeline.straggling import CAUSES
 
 _NOTHING = (
@@ -68,9 +74,11 @@ def layout(_context: Context, route: Route) -> html.Div:
     ]
     more = [
         address_store("stragglers"),
+        dcc.Store(id=drawn_store("stragglers")),
         dcc.Store(id="stragglers-steps", data=_steps_of(route)),
         dcc.Store(id="stragglers-zoom"),
         html.Div(reading(), id="stragglers-preparing"),
+        age("stragglers"),
     ]
     return page_frame("stragglers", charts, empty(*_NOTHING), more)
 
@@ -93,22 +101,46 @@ def zoomed(event: dict[str, Any] | None, held: list[int] | None) -> list[int] | 
     return [max(0, first), max(0, first, last)]
 
 
-def analysis_of(context: Context, pathname: str | None) -> Analysis | Preparing | str | None:
-    """Return the analysis of the address's run, how far it is, why there is none, or None when nothing was recorded."""
-    run = context.run(context.route(pathname, ""))
+@dataclass(frozen=True)
+class Seen:
+    """The analysis of a run, and of a running job how far it is and of which of its steps."""
+
+    analysis: Analysis
+    newest: Newest | None = None
+
+
+def seen(context: Context, route: Route, what: str, *, anew: bool = True) -> Seen | Preparing | str | None:
+    """Return the analysis of the route's run, how far it is, why there is none, or None when nothing was recorded.
+
+    Args:
+        context: What pages ask.
+        route: The page.
+        what: Which part of a running job's is to be of now (`Context.newest`).
+        anew: The rest of it too, where that is due.
+    """
+    run = context.run(route)
     if run is None:
         return None
     try:
-        found = context.analysis(run)
+        newest = context.newest(run, what, anew=anew)
+        found = newest.analysis if newest is not None else context.analysis(run)
     except Unreadable as error:
         return str(error)
-    return found if isinstance(found, Preparing) or found.document["summary"]["span_count"] else None
+    if isinstance(found, Preparing):
+        return found
+    return Seen(found, newest) if found.document["summary"]["span_count"] else None
+
+
+def analysis_of(context: Context, pathname: str | None) -> Analysis | Preparing | str | None:
+    """Return the analysis of the address's run as `seen` does, alone."""
+    found = seen(context, context.route(pathname, ""), "lateness", anew=False)
+    return found.analysis if isinstance(found, Seen) else found
 
 
 def pace_of(context: Context, pathname: str | None) -> str:
     """Return of when the analysis of the address's run is, where that is to be said."""
     run = context.run(context.route(pathname, ""))
-    return context.pace_words(run) if run is not None else ""
+    return context.pace_words(run) if run is not None and not context.follows(run) else ""
 
 
 _OUTPUTS = {
@@ -123,6 +155,8 @@ _OUTPUTS = {
     "charts": Output("stragglers-charts", "style"),
     "empty": Output("stragglers-empty", "style"),
     "address": Output("stragglers-address", "data"),
+    "age": Output("stragglers-age", "children"),
+    "drawn": Output(drawn_store("stragglers"), "data"),
 }
 
 
@@ -134,37 +168,100 @@ def nothing(found: Preparing | str | None, outputs: dict[str, Output]) -> dict[s
         "preparing": progress(found if isinstance(found, Preparing) else None),
         "charts": shown(False),
         "empty": shown(found is None),
+        "drawn": None,
     }
 
 
-def _answer(found: Analysis, cause: str, steps: list[int] | None, prefix: str, about: dict[str, Any]) -> dict[str, Any]:
+def _answer(found: Seen, cause: str, steps: list[int] | None, prefix: str, about: dict[str, Any]) -> dict[str, Any]:
     """Draw the map of a cause and of some steps; ``about``: the scheme and the address."""
-    drawn = late_map(found, cause, (steps[0], steps[1]) if steps else None)
+    analysis, grows = found.analysis, found.newest is not None and steps is None
+    drawn = late_map(analysis, cause, (steps[0], steps[1]) if steps else None, _width(analysis) if grows else None)
     query = {"cause": cause, "from": str(steps[0]) if steps else "", "to": str(steps[1]) if steps else ""}
     figure = figures.late_heat(drawn, scheme_of(about["scheme"]))
+
+    def href(step: int, rank: int) -> str:
+        return timeline_href(analysis, about["run"], (step, rank), prefix)
+
     return {
         "map": figure.update_layout(uirevision=str(steps)),
         "size": {"height": figure.layout.height},
-        "words": parts.verdict(found),
+        "words": parts.verdict(analysis),
         "note": _note(drawn),
-        "tables": parts.tables(found, lambda step, rank: timeline_href(found, about["run"], (step, rank), prefix)),
+        "tables": parts.tables(
+            analysis, lambda step, rank: timeline_href(analysis, about["run"], (step, rank), prefix)
+        ),
         "steps": steps,
-        "problems": problems(found.problems),
+        "problems": problems(analysis.problems),
         "preparing": as_of(about["pace"]),
         "charts": shown(True),
         "empty": shown(False),
         "address": address(about["pathname"], None, query),
+        "age": parts.age_words(found.newest),
+        "drawn": _drawn(drawn, cause, about["pathname"]) if grows else None,
     }
+
+
+def _width(found: Analysis) -> int:
+    """Of how many steps a column is while the job goes on."""
+    known = found.columns["step"]
+    return growing_width(int(known[-1]) - int(known[0]) + 1) if len(known) else 1
+
+
+def _drawn(drawn: LateMap | None, cause: str, pathname: str | None) -> dict[str, Any] | None:
+    """Return what the next beats have to know to add columns."""
+    if drawn is None:
+        return None
+    unit_ns, _ = time_scale(figures.brightest_ns(drawn))
+    about = {"cause": cause, "unit_ns": unit_ns, "rows": len(drawn.ranks)}
+    return {"page": pathname, "number": time.monotonic_ns(), **about, **_reach(drawn)}
+
+
+def _reach(drawn: LateMap) -> dict[str, int]:
+    """How far the map of a running job reaches: its first and last step, and the steps of a column."""
+    first, last = drawn.recorded
+    return {"first": first, "last": last, "wide": drawn.steps[0][1] - drawn.steps[0][0] + 1}
+
+
+def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of the map that came or changed since it was drawn, and of which steps the page is.
+
+    Args:
+        context: What pages ask.
+        route: The page.
+        before: What was drawn, from the browser, which may send anything.
+    """
+    numbers = told(before, "first", "last", "wide", "rows", "unit_ns")
+    if numbers is None or not numbers[4]:
+        return {}
+    found = seen(context, route, "lateness", anew=False)
+    if not isinstance(found, Seen) or found.newest is None:
+        return {}
+    first, last, wide, rows, unit_ns = numbers
+    width = _width(found.analysis)
+    same = (found.newest.first, width) == (first, wide)
+    at = (int(last) - int(first)) // width if same else 0
+    steps = (found.newest.first + at * width, found.newest.last)
+    drawn = late_map(found.analysis, str(before.get("cause") or ""), steps, width) if steps[0] <= steps[1] else None
+    if drawn is None or len(drawn.ranks) != rows:
+        return {"anew": before.get("number")}
+    traces = figures.more_columns(drawn, at, unit_ns)
+    now = {**before, "first": found.newest.first, "last": found.newest.last, "wide": width}
+    grown = {"number": before.get("number"), "drawn": now, "figures": [{"graph": "stragglers-map", "traces": traces}]}
+    said = _reached((found.newest.first, found.newest.last), width, drawn.recorded[1])
+    return {"grown": grown, "texts": [["stragglers-age", parts.age_words(found.newest)], ["stragglers-note", said]]}
 
 
 def _note(drawn: LateMap | None) -> str:
     if drawn is None:
         return "No steps were recorded: there is no map."
-    first, last = drawn.steps[0][0], drawn.steps[-1][1]
-    whole = (first, last) == drawn.recorded
-    width = drawn.steps[0][1] - drawn.steps[0][0] + 1
+    ends = (drawn.steps[0][0], drawn.steps[-1][1])
+    whole = ends == drawn.recorded
+    return _reached(ends, drawn.steps[0][1] - drawn.steps[0][0] + 1, ends[1] if whole else drawn.recorded[1])
+
+
+def _reached(ends: tuple[int, int], width: int, last: int) -> str:
     several = f", {width} a column" if width > 1 else ""
-    return f"Steps {first:,} to {last:,}{several}" + ("" if whole else f" of {drawn.recorded[1]:,}")
+    return f"Steps {ends[0]:,} to {ends[1]:,}{several}" + ("" if last == ends[1] else f" of {last:,}")
 
 
 def timeline_href(found: Analysis, run_id: str, where: tuple[int, int], prefix: str) -> str:
@@ -186,25 +283,26 @@ def register(app: Dash, context: Context) -> None:
             "zoom": Input("stragglers-zoom", "data"),
             "cause": Input("stragglers-cause", "value"),
             "everything": Input("stragglers-all", "n_clicks"),
-            "stamp": Input("stamp", "data"),
+            "slow": Input("slow", "data"),
             "scheme": Input("scheme", "data"),
             "held": State("stragglers-steps", "data"),
             "pathname": State("url", "pathname"),
         },
     )
     def draw(**values: Any) -> dict[str, Any]:
-        found = analysis_of(context, values["pathname"])
-        if not isinstance(found, Analysis):
+        route = context.route(values["pathname"], "")
+        found = seen(context, route, "lateness")
+        if not isinstance(found, Seen):
             return nothing(found, _OUTPUTS)
         steps = values["held"]
         if ctx.triggered_id == "stragglers-all":
             steps = None
         elif ctx.triggered_id == "stragglers-zoom":
             steps = zoomed((values["zoom"] or {}).get("moved"), steps)
-        route = context.route(values["pathname"], "")
         pace = pace_of(context, values["pathname"])
         about = {"scheme": values["scheme"], "pathname": values["pathname"], "run": route.run, "pace": pace}
-        return _answer(found, str(values["cause"] or ""), steps, context.prefix, about)
+        with context.beats.drawing(route):
+            return _answer(found, str(values["cause"] or ""), steps, context.prefix, about)
 
     @app.callback(
         Output("stragglers-place", "data"),
@@ -215,14 +313,15 @@ def register(app: Dash, context: Context) -> None:
         prevent_initial_call=True,
     )
     def drill(clicked: dict[str, Any] | None, cause: str | None, steps: list[int] | None, pathname: str | None) -> Any:
-        found = analysis_of(context, pathname)
+        found = seen(context, context.route(pathname, ""), "lateness", anew=False)
         point = ((clicked or {}).get("points") or [{}])[0]
-        if not isinstance(found, Analysis) or not isinstance(point.get("x"), (int, float)):
+        if not isinstance(found, Seen) or not isinstance(point.get("x"), (int, float)):
             return no_update
-        drawn = late_map(found, cause or "", (steps[0], steps[1]) if steps else None)
+        wide = _width(found.analysis) if found.newest is not None and not steps else None
+        drawn = late_map(found.analysis, cause or "", (steps[0], steps[1]) if steps else None, wide)
         where = cell_at(drawn, float(point["x"]), plain(point.get("y", ""))) if drawn is not None else None
         run = context.route(pathname, "").run
-        return timeline_href(found, run, where, context.prefix) if where else no_update
+        return timeline_href(found.analysis, run, where, context.prefix) if where else no_update
 
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ringtune", "zoomed"),

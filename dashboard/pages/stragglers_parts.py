@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,9 @@ from dash import dcc
 
 from ringtune.dashboard.components import card, table
 from ringtune.dashboard.data.analysis import Analysis
+from ringtune.dashboard.data.analysis_live import Newest
 from ringtune.dashboard.data.lateness import LateRank, late_ranks
-from ringtune.dashboard.units import count, duration, plain, probability
+from ringtune.dashboard.units import age, count, duration, plain, probability
 from ringtune.timeline.straggling import CAUSES
 
 LISTED = 12
@@ -22,6 +24,17 @@ MEANING = {
     "negotiation": "heard last that a batch may run",
     "network": "ended its collectives last",
 }
+
+
+def age_words(found: Newest | None, rest: str = "the tests and tables below") -> str:
+    """Return of which steps the page of a running job is; nothing where nothing runs. ``rest``: what is not of now."""
+    if found is None or found.last < 0:
+        return ""
+    words = f"The job goes on; shown are its steps {count(found.first)} to {count(found.last)}"
+    if found.tested >= found.last:
+        return f"{words}."
+    ago = age(time.monotonic() - found.made_s)
+    return f"{words}; {rest} are of those up to step {count(found.tested)}, {ago} ago."
 
 
 def sentences(found: Analysis) -> list[str]:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, html, no_update
+from dash import Dash, Input, Output, State, dcc, html, no_update
 
-from ringtune.dashboard.components import card, empty, graph, page_frame, problems, shown, stat, stats
+from ringtune.dashboard.components import (
+    beat_texts,
+    card,
+    drawn_store,
+    empty,
+    graph,
+    page_frame,
+    problems,
+    shown,
+    stat,
+    stats,
+)
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import system as data
 from ringtune.dashboard.data.system import System
@@ -40,13 +52,36 @@ def layout(_context: Context, _route: Route) -> html.Div:
         "Once a second every rank notes what its process and its machine use, if the job was started so:",
         "ringtune run -np 2 python train.py",
     )
-    return page_frame("system", charts, nothing)
+    return page_frame("system", charts, nothing, [dcc.Store(id=drawn_store("system"))])
 
 
 def drawn(found: System, scheme: Scheme) -> dict[str, Any]:
     """Return the figures by name."""
-    lines = {**data.process_lines(found), **data.machine_lines(found)}
+    lines = data.all_lines(found)
     return {name: figures.over_time(name, lines[name], scheme) for name in FIGURES}
+
+
+def _drawn(found: System, cards: list[tuple[str, str, str]], pathname: str | None) -> dict[str, Any]:
+    """Return what the next beats have to know to make the lines longer."""
+    about = {"page": pathname, "number": time.monotonic_ns(), "cards": [label for label, _, _ in cards]}
+    return {**about, "last": list(data.last_samples(found).items())}
+
+
+def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, Any]:
+    """Return what lines got longer by since they were drawn, and the numbers; `before` comes from the browser."""
+    last, number, run = before.get("last"), before.get("number"), context.run(route)
+    if run is None or not isinstance(last, list):
+        return {}
+    found = context.system(run, thinned=False)
+    drawn = {one[0]: one[1] for one in last if isinstance(one, list) and len(one) == 2}
+    cards = data.numbers(found)
+    if set(drawn) != {rank.rank for rank in found.ranks} or [one[0] for one in cards] != before.get("cards"):
+        return {"anew": number}
+    lines = data.later_lines(found, drawn)
+    longer = [{"graph": f"system-{name}", "traces": figures.longer(name, lines[name])} for name in FIGURES]
+    now = {**before, "last": list(data.last_samples(found).items())}
+    figures_ = [one for one in longer if one["traces"]]
+    return {"grown": {"number": number, "figures": figures_, "drawn": now}, "texts": beat_texts("system", cards)}
 
 
 _OUTPUTS = {
@@ -56,6 +91,7 @@ _OUTPUTS = {
     "problems": Output("system-problems", "children"),
     "charts": Output("system-charts", "style"),
     "empty": Output("system-empty", "style"),
+    "drawn": Output(drawn_store("system"), "data"),
 }
 
 
@@ -71,14 +107,16 @@ def register(app: Dash, context: Context) -> None:
         run = context.run(route)
         if run is None:
             return dict.fromkeys(_OUTPUTS, no_update)
-        with context.drawing(route):
+        with context.beats.drawing(route):
             found = context.system(run)
             answers = drawn(found, scheme_of(scheme)) if found.ranks else dict.fromkeys(FIGURES, no_update)
+            cards = data.numbers(found)
         return {
             **answers,
             "gpu-card": shown(any(rank.gpus for rank in found.ranks)),
-            "stats": stats([stat(*texts) for texts in data.numbers(found)]),
+            "stats": stats([stat(*texts, at, "system") for at, texts in enumerate(cards)]),
             "problems": problems(found.problems),
             "charts": shown(found.ranks),
             "empty": shown(not found.ranks),
+            "drawn": _drawn(found, cards, path) if run.status == "live" and found.ranks else None,
         }

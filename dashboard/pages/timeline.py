@@ -35,6 +35,7 @@ from ringtune.dashboard.pages.timeline_parts import (
 )
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
+from ringtune.dashboard.units import duration
 
 AGAIN_MS = 1000
 """A drawing onto which nothing fits that came is replaced after this time, the next one after twice the time."""
@@ -155,13 +156,25 @@ class _Live:
 
 def _drawn(index: TimelineIndex, asked: _Asked, view: View, live: _Live) -> dict[str, Any] | None:
     """Return what the next beats have to know to add what comes; None where they cannot."""
-    plain_view = asked.controls.search == "" and not (asked.with_path or asked.compact or asked.batch)
     if not live.status:
         return None
-    whole = view.window == index.clamped(None) and plain_view and len(view.lanes) == len(index.lanes)
+    whole = view.window == index.clamped(None)
     about = {"page": live.pathname, "status": live.status, "number": time.monotonic_ns(), "again": live.again}
     about["reading"] = live.reading is not None
-    return {**about, "range": _range(view.window), "lanes": drawn(index) if whole else None}
+    shows = [asked.controls.search, list(asked.ranks), asked.phases, asked.compact]
+    return {**about, "range": _range(view.window), "lanes": drawn(view.lanes) if whole else None, "shows": shows}
+
+
+def _query(shows: Any) -> Query | None:
+    """Return what a view of the whole timeline shows; from the browser, which may send anything."""
+    if not isinstance(shows, list) or len(shows) != 4:
+        return None
+    search, ranks, phases, compact = shows
+    if not isinstance(search, str) or not isinstance(ranks, list) or not isinstance(phases, list):
+        return None
+    numbers = tuple(rank for rank in ranks if isinstance(rank, int))
+    stages = state.stages_of([one for one in phases if isinstance(one, str)])
+    return Query(None, numbers, search[:200], stages=stages, compact=compact is True)
 
 
 def _range(window: Window) -> list[float]:
@@ -173,7 +186,8 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
 
     Where they do not fit onto what was drawn, that is to be drawn again, after a while that doubles if it did not help.
     """
-    if not before.get("lanes"):
+    query = _query(before.get("shows"))
+    if not before.get("lanes") or query is None:
         return {}
     number = before.get("number")
     if before.get("reading") and (wait_ms := _past_drawn_after(context, route)) is not None:
@@ -181,12 +195,17 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
     with _index(context, route) as index:
         if not isinstance(index, TimelineIndex):
             return {}
-        found = tail(index, before["lanes"])
+        found = tail(index, before["lanes"], query)
         if found is None:
-            return {"again": number, "again_ms": min(context.pace_ms(route), AGAIN_MS << _failures(before))}
-        now = {**before, "lanes": drawn(index), "range": _range(found.window), "again": 0}
+            return {
+                "again": number,
+                "again_ms": min(context.pace_ms(route), AGAIN_MS << _failures(before)),
+            }
+        now = {**before, "lanes": drawn(found.lanes), "range": _range(found.window), "again": 0}
         traces = figures.more_bars(index, found)
-        return {"grown": {"graph": "timeline-graph", "number": number, "traces": traces, "drawn": now}}
+        bars = {"graph": "timeline-graph", "traces": traces}
+        said = {} if found.searched else {"texts": [["timeline-note", state.note_of_all(found)]]}
+        return {"grown": {"number": number, "figures": [bars], "drawn": now}, **said}
 
 
 def _past_drawn_after(context: Context, route: Route) -> int | None:
@@ -229,10 +248,19 @@ def _answer(index: TimelineIndex, asked: _Asked, live: _Live) -> dict[str, Any]:
         "charts": shown(True),
         "empty": shown(False),
         "address": state.address(pathname, window, _more(asked, held["batch"], len(index.ranks))),
-        "preparing": reading_past(reading) or as_of(live.pace),
+        "preparing": reading_past(reading) or as_of(live.pace or _path_words(index, asked, live)),
         "followed": followed_card(followed),
         "options": rank_options([str(rank) for rank in index.ranks]),
     }
+
+
+def _path_words(index: TimelineIndex, asked: _Asked, live: _Live) -> str:
+    """Say how far the critical path of a running job reaches; the lanes go on."""
+    path = index.known_path if asked.with_path and live.status else None
+    if path is None or not len(path.end_ns):
+        return ""
+    reach = duration(float(path.end_ns.max()))
+    return f"The job goes on. The critical path is that of its first {reach}: it is found anew now and then."
 
 
 def _extras(index: TimelineIndex, view: View, asked: _Asked, followed: Followed | None) -> figures.Extras:
@@ -308,7 +336,7 @@ def register(app: Dash, context: Context) -> None:
     @app.callback(output=_OUTPUTS, inputs={"values": _INPUTS})
     def draw(values: dict[str, Any]) -> dict[str, Any]:
         route = context.route(values["pathname"], "")
-        with context.drawing(route), _index(context, route) as index:
+        with context.beats.drawing(route), _index(context, route) as index:
             if not isinstance(index, TimelineIndex):
                 return _nothing(index)
             run = context.run(route)

@@ -138,6 +138,11 @@ def note(index: TimelineIndex, view: View, missed_step: object = None) -> str:
     return text + (f" The search finds {count(view.hits)} spans." if view.searched else "")
 
 
+def note_of_all(view: View) -> str:
+    """Return the sentence of a view of the whole timeline that has grown since it was drawn."""
+    return f"{count(view.spans)} spans in {duration(view.window.length_ns)}; zoom in to see each."
+
+
 def address(pathname: str | None, window: Window | None, more: dict[str, str]) -> dict[str, str]:
     """Return the address that restores a view; empty values of ``more`` are left out."""
     query: dict[str, str] = {}

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import dash_ag_grid as dag
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, html, no_update
+from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from ringtune.dashboard import routes
-from ringtune.dashboard.components import address_store, card, empty, follow_place, graph, problems, shown
+from ringtune.dashboard.components import (
+    address_store,
+    age,
+    card,
+    drawn_store,
+    empty,
+    follow_place,
+    graph,
+    problems,
+    shown,
+    told,
+)
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import tuning
 from ringtune.dashboard.data.analysis import Analysis
+from ringtune.dashboard.data.posterior import Learned
 from ringtune.dashboard.data.timeline_prepare import Preparing
 from ringtune.dashboard.data.timeline_shapes import Window
 from ringtune.dashboard.data.tuning import SOURCES, TuningHistory
@@ -22,7 +35,7 @@ from ringtune.dashboard.pages.stragglers import analysis_of
 from ringtune.dashboard.pages.timeline_state import address
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
-from ringtune.dashboard.units import duration, plain, size
+from ringtune.dashboard.units import count, duration, plain, size
 
 _NUMBER = {"type": "rightAligned", "cellClass": "rt-number ag-right-aligned-cell"}
 
@@ -72,6 +85,8 @@ def layout(_context: Context, _route: Route) -> html.Div:
         [
             html.Div(id="tuning-problems"),
             address_store("tuning"),
+            dcc.Store(id=drawn_store("tuning")),
+            age("tuning"),
             html.Div(charts, id="tuning-charts"),
             html.Div(nothing, id="tuning-empty"),
         ]
@@ -189,28 +204,35 @@ def register(app: Dash, context: Context) -> None:
         Output("tuning-grid", "columnDefs"),
         Output("tuning-charts", "style"),
         Output("tuning-empty", "style"),
-        Input("stamp", "data"),
+        Output("tuning-age", "children"),
+        Output(drawn_store("tuning"), "data"),
+        Input("slow", "data"),
         Input("scheme", "data"),
         State("url", "pathname"),
     )
-    def fill(_stamp: str | None, scheme: str | None, pathname: str | None) -> tuple[Any, ...]:
-        run = context.run(context.route(pathname, ""))
+    def fill(_slow: Any, scheme: str | None, pathname: str | None) -> tuple[Any, ...]:
+        route = context.route(pathname, "")
+        run = context.run(route)
         if run is None:
-            return (no_update,) * 11
-        past, known, look = context.tuning(run), context.learned(run), scheme_of(scheme)
-        return (
-            problems(past.problems),
-            decision(past),
-            figures.trials(past, look),
-            figures.plane(past, look, surface=known.surface),
-            more.lost(past, look),
-            more.importance(known.importance, look),
-            more.parallel(past, look),
-            table_rows(past),
-            columns(with_restarts=past.with_restarts),
-            shown(past),
-            shown(not past),
-        )
+            return (no_update,) * 13
+        look, live = scheme_of(scheme), run.status == "live"
+        past, known = context.tuning(run), context.learned(run)
+        with context.beats.drawing(route):
+            return (
+                problems(past.problems),
+                decision(past),
+                figures.trials(past, look),
+                figures.plane(past, look, surface=known.surface),
+                more.lost(past, look),
+                more.importance(known.importance, look),
+                more.parallel(past, look),
+                table_rows(past),
+                columns(with_restarts=past.with_restarts),
+                shown(past),
+                shown(not past),
+                age_words(past, len(past.trials), known.trials) if live else "",
+                _drawn(past, known, pathname) if live and past else None,
+            )
 
     @app.callback(
         Output("tuning-place", "data"),
@@ -230,6 +252,63 @@ def register(app: Dash, context: Context) -> None:
         return f"{routes.href(Route('timeline', route.run), context.prefix)}?{query}", ""
 
     follow_place(app, "tuning")
+
+
+def age_words(past: TuningHistory, drawn: int, learned: int) -> str:
+    """Return how far a session is that goes on, and which of the page is not of now."""
+    if past.result is not None or not past:
+        return ""
+    words = f"{count(len(past.trials))} trials so far."
+    older = {"All settings": drawn, "Which knob matters, and what lies between points,": learned}
+    return " ".join([
+        words, *(f"{what} of the first {count(n)}." for what, n in older.items() if n < len(past.trials))
+    ])  # fmt: skip
+
+
+def _shape(past: TuningHistory, traces: dict[str, list[dict[str, Any]]]) -> list[Any]:
+    """What has to be the same so that points can be put onto what is drawn."""
+    names = [[one["name"] for one in found] for found in traces.values()]
+    return [past.result is None, past.with_restarts, len(past.failed), *names]
+
+
+def _now(past: TuningHistory, units: list[float]) -> dict[str, list[dict[str, Any]]]:
+    return {
+        "tuning-trials": figures.trials_now(past, units[0]),
+        "tuning-plane": figures.plane_now(past),
+        "tuning-lost": more.lost_now(past, units[1]),
+    }
+
+
+def _drawn(past: TuningHistory, known: Learned, pathname: str | None) -> dict[str, Any]:
+    """Return what the next beats have to know to add trials."""
+    units = [figures.trials_unit(past)[0], more.lost_unit(past)[0]]
+    about = {"page": pathname, "number": time.monotonic_ns(), "shape": _shape(past, _now(past, units))}
+    return {
+        **about,
+        "unit_ns": units[0],
+        "lost_unit_ns": units[1],
+        "rows": len(table_rows(past)),
+        "drawn": len(past.trials),
+        "learned": known.trials,
+    }
+
+
+def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, Any]:
+    """Return the trials that came since the page was drawn; ``before``, from the browser, may be anything."""
+    run, number = context.run(route), before.get("number")
+    numbers = told(before, "rows", "drawn", "learned", "unit_ns", "lost_unit_ns")
+    if run is None or numbers is None or not all(numbers[3:]):
+        return {}
+    rows, drawn, learned, *units = numbers
+    past = context.tuning(run)
+    traces, fresh = _now(past, units), table_rows(past)
+    if _shape(past, traces) != before.get("shape") or len(fresh) < int(rows):
+        return {"anew": number}
+    changed = [{"graph": graph_, "traces": found} for graph_, found in traces.items() if found]
+    grown = {"number": number, "figures": changed, "drawn": {**before, "rows": len(fresh)}}
+    added = {"rowTransaction": {"add": fresh[int(rows) :], "async": False}}
+    said = [["tuning-age", {"children": age_words(past, int(drawn), int(learned))}]]
+    return {"grown": grown, "props": [*said, *([["tuning-grid", added]] if len(fresh) > rows else [])]}
 
 
 def version_place(found: Analysis | Preparing | str | None, version: object) -> Window | str:

@@ -6,10 +6,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 import dash_mantine_components as dmc
+import numpy as np
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from ringtune.dashboard.components import (
     address_store,
+    age,
     card,
     empty,
     follow_address,
@@ -20,7 +22,7 @@ from ringtune.dashboard.components import (
     table,
 )
 from ringtune.dashboard.context import Context
-from ringtune.dashboard.data import whatif
+from ringtune.dashboard.data import steps, whatif
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.timeline_prepare import Preparing
 from ringtune.dashboard.data.whatif import DIALS, Advice, Baseline, Dial, Outlook
@@ -28,6 +30,7 @@ from ringtune.dashboard.figures import whatif as figures
 from ringtune.dashboard.pages.timeline_parts import progress
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
+from ringtune.dashboard.units import age as ago
 from ringtune.dashboard.units import count, duration, number, percent, signed_percent
 from ringtune.tuner.model.calibrate import Model
 from ringtune.tuner.model.questions import WIRE, Value
@@ -93,6 +96,7 @@ def _body(model: Model, route: Route) -> html.Div:
     right = [
         html.Div(id="whatif-stats"),
         dmc.Text(id="whatif-note", size="sm", c="dimmed"),
+        age("whatif"),
         card("Efficiency against ranks", graph("whatif-efficiency", 330), whatif.bands(model)),
         card("Where a step goes", graph("whatif-step", 190)),
         card(
@@ -186,6 +190,29 @@ def note(outlook: Outlook) -> str:
     return " ".join(said)
 
 
+NOW_STEPS = 100
+
+
+def age_words(context: Context, route: Route) -> str:
+    """Return how a running job does now, and of when the model is; nothing where nothing runs."""
+    run = context.run(route)
+    made = context.made_s(run, "baseline") if run is not None else None
+    if run is None or made is None:
+        return ""
+    model = f"The model is of the newest steps of {ago(made[0])} ago; the next one is made in {ago(made[1])}."
+    now = steps.newest(context.steps(run), NOW_STEPS)
+    if now is None:
+        return f"The job goes on. {model}"
+    last, walls = now
+    median = duration(float(np.median(walls)))
+    return f"The job goes on: step {count(last)}, the newest {count(len(walls))} took {median} (median). {model}"
+
+
+def news(context: Context, route: Route, _before: dict[str, Any]) -> dict[str, Any]:
+    """Return how the job does now; what the model says is of when it was made, which is said."""
+    return {"texts": [["whatif-age", age_words(context, route)]]}
+
+
 def advice_rows(found: tuple[Advice, ...]) -> list[list[str]]:
     """Return the rows of the table of advice, as `HEAD` names its cells."""
     return [
@@ -211,35 +238,39 @@ def register(app: Dash, context: Context) -> None:
             "step": Output("whatif-step", "figure"),
             "advice": Output("whatif-advice", "children"),
             "address": Output("whatif-address", "data"),
+            "age": Output("whatif-age", "children"),
             "texts": [Output(f"whatif-{name}-text", "children") for name in DIALS],
         },
         inputs={
             "positions": positions,
             "wire": Input("whatif-wire", "value"),
             "scheme": Input("scheme", "data"),
-            "stamp": Input("stamp", "data"),
+            "slow": Input("slow", "data"),
             "held": State("whatif-dials", "data"),
             "pathname": State("url", "pathname"),
         },
     )
     def answer(positions: dict[str, Any], wire: str | None, held: Any, **more: Any) -> dict[str, Any]:
-        base = _base(context, context.route(more["pathname"], ""))
+        route = context.route(more["pathname"], "")
+        base = _base(context, route)
         if not isinstance(base, Baseline):
             return {
-                **dict.fromkeys(("stats", "note", "efficiency", "step", "advice", "address"), no_update),
+                **dict.fromkeys(("stats", "note", "efficiency", "step", "advice", "address", "age"), no_update),
                 "texts": [no_update] * len(DIALS),
             }
         found, look = turned(held, positions), scheme_of(more["scheme"])
         change = whatif.question(found, wire or "none")
-        outlook = whatif.data(base, change)
+        with context.beats.drawing(route):
+            outlook, best = whatif.data(base, change), whatif.advice(base.model, change)
         asked = {**whatif.changed(found), **({"wire": wire} if wire and wire != "none" else {})}
         return {
             "stats": stats(stat_cards(outlook)),
             "note": note(outlook),
             "efficiency": figures.efficiency(outlook, look),
             "step": figures.step(outlook, look),
-            "advice": table(HEAD, advice_rows(whatif.advice(base.model, change))),
+            "advice": table(HEAD, advice_rows(best)),
             "address": {"path": more["pathname"], "search": urlencode(asked)},
+            "age": age_words(context, route),
             "texts": [dial.text for dial in found],
         }
 

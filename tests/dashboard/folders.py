@@ -9,6 +9,7 @@ import random
 import shutil
 import socket
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -247,20 +248,33 @@ CLOSE = "\n]\n" + 512 * " "
 class Recording:
     """Parts of a run that are written again, piece by piece, as the recorder writes them."""
 
-    def __init__(self, root: Path, steps: int = 40, ranks: int = 2) -> None:
+    def __init__(self, root: Path, steps: int = 40, ranks: int = 2, *, packed: bool = False) -> None:
         self.done = generate_run(root, "done", Schedule(ranks=ranks, steps=steps), tuning=False, scaling=False)
         self.run = root / "live"
         shutil.copytree(self.done, self.run)
         self.lines: dict[Path, list[str]] = {}
         for part in trace.sources(self.run):
             lines = part.read_text().splitlines()[1:-1]
-            self.lines[part] = [line.rstrip(",") for line in lines]
+            path = part.with_name(f"{part.name}.gz") if packed else part
+            self.lines[path] = [line.rstrip(",") for line in lines]
             part.unlink()
+        self._packers = {part: (zlib.compressobj(wbits=31), [0]) for part in self.lines} if packed else {}
 
     def upto(self, share: float, torn: str = "") -> None:
         """Let every part hold this share of its events, and the begin of one that is half there."""
         for part, lines in self.lines.items():
             kept = lines[: int(share * len(lines))]
+            if self._packers:
+                self._pack(part, kept)
+                continue
             end = ",\n" + torn if torn else CLOSE
             with part.open("r+" if part.exists() else "w") as stream:
                 stream.write("[\n" + ",\n".join(kept) + end)
+
+    def _pack(self, part: Path, kept: list[str]) -> None:
+        """Write more of a packed part; like the recorder's, each block can be unpacked at once."""
+        packer, written = self._packers[part]
+        text = "".join((",\n" if at else "[\n") + kept[at] for at in range(written[0], len(kept)))
+        with part.open("ab") as stream:
+            stream.write(packer.compress(text.encode()) + packer.flush(zlib.Z_SYNC_FLUSH))
+        written[0] = max(written[0], len(kept))

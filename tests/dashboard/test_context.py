@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from ringtune import layout
+from ringtune.dashboard import beats
 from ringtune.dashboard import context as module
+from ringtune.dashboard.beats import Beats
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.runs import RunsFolder
 from ringtune.dashboard.data.timeline import TimelineIndex
@@ -46,7 +48,9 @@ def test_a_page_changes_with_its_own_files_only(context: Context, page: str, fil
     with path.open("a") as stream:
         stream.write("\n")
     changed = {tab for tab in TABS if context.stamp(only(context, tab)) != before[tab]}
-    assert changed == (set(TIMELINE_PAGES) if page in TIMELINE_PAGES else {page})
+    # What if says how a running job does now, from its step logs.
+    also = {"overview": {"what-if"}}
+    assert changed == (set(TIMELINE_PAGES) if page in TIMELINE_PAGES else {page, *also.get(page, set())})
 
 
 def test_what_did_not_change_is_not_read_again(context: Context) -> None:
@@ -109,16 +113,39 @@ def test_a_run_that_goes_away_is_gone(context: Context) -> None:
 
 def test_what_is_dear_to_draw_is_drawn_less_often(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     route, other = only(context, "overview"), only(context, "system")
+    run = context.run(route)
+    assert run is not None and context.pace_ms(route) == 0  # it has ended: what changes is drawn at once
+    live, made = replace(run, status="live"), Beats()
     clock = iter((10.0, 10.001, 20.0, 20.1))
-    monkeypatch.setattr(module.time, "thread_time", lambda: next(clock))
-    assert context.pace_ms(route) == 6000
-    with context.drawing(route):
+    monkeypatch.setattr(beats.time, "thread_time", lambda: next(clock))
+    assert made.pace_ms(route, live) == 6000
+    with made.drawing(route):
         pass
-    assert context.pace_ms(route) == 6000
-    with context.drawing(route):
+    assert made.pace_ms(route, live) == 6000
+    with made.drawing(route):
         pass
-    assert context.pace_ms(route) == 120_000
-    assert context.pace_ms(other) == 6000
+    assert made.pace_ms(route, live) == 120_000
+    assert made.pace_ms(other, live) == 6000
+
+
+def test_a_view_whose_beat_is_dear_rests_until_it_comes_to_a_per_cent(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, now = Beats(), [100.0]
+    spent = iter((0.0, 0.006, 1.0, 1.02, 2.0, 2.001))
+    monkeypatch.setattr(beats.time, "thread_time", lambda: next(spent))
+    monkeypatch.setattr(beats.time, "monotonic", lambda: now[0])
+    with made.one("cheap"):
+        assert made.known == {}
+    with made.one("dear"):
+        pass
+    assert made.known is None
+    assert not made.rests("cheap") and made.rests("dear")
+    now[0] = 101.99
+    assert made.rests("dear")
+    now[0] = 102.01
+    assert not made.rests("dear")
+    with made.one("dear"):
+        pass
+    assert not made.rests("dear")
 
 
 def test_the_news_of_a_beat_have_another_shape_only_when_the_cards_do(context: Context) -> None:

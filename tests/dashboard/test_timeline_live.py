@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ringtune.dashboard.data import timeline_live, timeline_past, trace
+from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.timeline import Query, TimelineIndex
 from ringtune.dashboard.data.timeline_live import LiveTimeline, NotFollowed
 from ringtune.dashboard.data.timeline_tail import drawn, tail
@@ -285,17 +286,17 @@ def test_a_long_timeline_whose_file_is_replaced_is_read_anew(long: Recording) ->
 def test_the_tail_is_what_came_since_a_view_was_drawn(recording: Recording) -> None:
     live = LiveTimeline(recording.run)
     recording.upto(0.5)
-    before = json.loads(json.dumps(drawn(ready(live))))
+    before = json.loads(json.dumps(drawn(ready(live).lanes)))
     recording.upto(0.7)
     index = ready(live)
-    found = tail(index, before)
+    found = tail(index, before, Query())
     assert found is not None and found.window == index.clamped(None)
     for number, (lane, old) in enumerate(zip(index.lanes, before, strict=True)):
         own = found.shapes.lane == number
         assert int(found.shapes.end_ns[own].max()) == int(lane.reach[-1]) > old[3]
         assert int(found.shapes.end_ns[own].min()) > old[3]
         assert int(found.shapes.count[own].sum()) >= int((lane.end > old[3]).sum())
-    nothing = tail(index, drawn(index))
+    nothing = tail(index, drawn(index.lanes), Query())
     assert nothing is not None and len(nothing.shapes) == 0
 
 
@@ -303,20 +304,47 @@ def test_the_tail_is_what_came_since_a_view_was_drawn(recording: Recording) -> N
 def test_a_tail_does_not_fit_onto_other_lanes_or_nonsense(recording: Recording, sent: object) -> None:
     recording.upto(0.5)
     index = ready(LiveTimeline(recording.run))
-    assert tail(index, sent) is None
-    higher = [[rank, stage, rows + 1, end] for rank, stage, rows, end in drawn(index)]
-    assert tail(index, higher) is None
+    assert tail(index, sent, Query()) is None
+    higher = [[rank, stage, rows + 1, end] for rank, stage, rows, end in drawn(index.lanes)]
+    assert tail(index, higher, Query()) is None
 
 
-def test_packed_parts_and_those_of_other_tools_are_not_followed(recording: Recording) -> None:
+def test_parts_of_other_tools_are_not_followed_and_what_is_none_is_said(recording: Recording) -> None:
     recording.upto(1.0)
     part = next(iter(recording.lines))
     part.write_text('[\n{"name":"a","ph":"X","pid":0,"tid":0,"ts":1,"dur":1}\n]\n')
     with pytest.raises(NotFollowed), LiveTimeline(recording.run).held():
         pass
     os.replace(part, part.with_name(part.name + ".gz"))
-    with pytest.raises(NotFollowed), LiveTimeline(recording.run).held():
-        pass
+    with pytest.raises(Unreadable, match=r"^timeline/rank-00000.json.gz: cannot be unpacked"):
+        ready(LiveTimeline(recording.run))
+
+
+@pytest.mark.parametrize("shown", [Query(ranks=(1,)), Query(stages=(Stage.COMMUNICATE,)), Query(search="grad"),
+                                   Query(compact=True)])  # fmt: skip
+def test_what_comes_is_added_to_every_view_of_the_whole_timeline(recording: Recording, shown: Query) -> None:
+    live = LiveTimeline(recording.run)
+    recording.upto(0.5)
+    view = ready(live).view(shown)
+    before = json.loads(json.dumps(drawn(view.lanes)))
+    recording.upto(0.52)
+    index = ready(live)
+    found, now = tail(index, before, shown), index.view(shown)
+    assert found is not None and found.lanes == now.lanes and found.compact == shown.compact
+    assert found.searched == bool(shown.search) and len(found.shapes)
+    ends = np.array([end for *_, end in before])
+    if not shown.compact:
+        assert (found.shapes.end_ns > ends[found.shapes.lane]).all()
+    for number, lane in enumerate(now.lanes):
+        mine = [shapes.end_ns[shapes.lane == number] for shapes in (found.shapes, now.shapes)]
+        if not shown.compact and int(lane.reach[-1]) > ends[number]:
+            assert mine[0].max() == mine[1].max() == int(lane.reach[-1])
+    if shown.search:
+        hits = {int(span) for span in now.shapes.span[now.shapes.hit] if span >= 0}
+        fresh = found.shapes.span[(found.shapes.span >= 0) & (found.shapes.begin_ns > ends.max())]
+        assert {int(span) for span in found.shapes.span[found.shapes.hit]} & set(fresh.tolist()) == hits & set(
+            fresh.tolist()
+        )
 
 
 def test_the_past_is_read_as_long_as_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:

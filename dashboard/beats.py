@@ -1,0 +1,73 @@
+"""How often pages of running jobs look and draw: so often that they are of now, and no dearer than a job can bear."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Hashable, Iterator
+
+from ringtune.dashboard.data.runs import RunInfo
+from ringtune.dashboard.routes import Route
+
+SLOW_MS = 6000
+"""Figures of a running job are drawn again at most this often."""
+DRAWING_REST = 1200
+"""And after this many times the CPU time that drawing them took: a page must not cost the job's machine a per cent."""
+CHEAP_BEAT_S = 0.007
+BEAT_SHARE = 0.01
+"""A beat that takes longer is followed by a rest in which it comes to this share of a core: a job of many ranks."""
+_MOST_VIEWS = 256
+
+
+class Beats:
+    """What looking and drawing cost of late. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._rests: dict[Hashable, float] = {}
+        self._drawing_s: dict[tuple[str, str], float] = {}
+        self._look = threading.local()
+        self._lock = threading.Lock()
+
+    @property
+    def known(self) -> dict[str, RunInfo | None] | None:
+        """The runs that this thread's beat has looked at so far; None where there is no beat."""
+        found: dict[str, RunInfo | None] | None = getattr(self._look, "runs", None)
+        return found
+
+    @contextlib.contextmanager
+    def one(self, view: Hashable) -> Iterator[None]:
+        """Be a beat of a view of a page: every run is looked at once (`known`), and what it takes is measured."""
+        begin, self._look.runs = time.thread_time(), {}
+        try:
+            yield
+        finally:
+            self._look.runs = None
+            took = time.thread_time() - begin
+            with self._lock:
+                self._rests.pop(view, None)
+                if took > CHEAP_BEAT_S:
+                    while len(self._rests) >= _MOST_VIEWS:
+                        self._rests.pop(next(iter(self._rests)))
+                    self._rests[view] = time.monotonic() + took / BEAT_SHARE
+
+    def rests(self, view: Hashable) -> bool:
+        """Whether the last beat of a view was so dear that the next one has to wait."""
+        with self._lock:
+            return time.monotonic() < self._rests.get(view, 0.0)
+
+    @contextlib.contextmanager
+    def drawing(self, route: Route) -> Iterator[None]:
+        """Measure what the drawing of a page's figures costs; `pace_ms` goes by it."""
+        begin = time.thread_time()
+        yield
+        with self._lock:
+            self._drawing_s[route.page, route.run] = time.thread_time() - begin
+
+    def pace_ms(self, route: Route, run: RunInfo | None) -> int:
+        """Return how many milliseconds a page waits before it draws its figures again; none where nothing runs."""
+        if run is not None and run.status != "live":
+            return 0
+        with self._lock:
+            took = self._drawing_s.get((route.page, route.run), 0.0)
+        return max(SLOW_MS, round(1000 * DRAWING_REST * took))
