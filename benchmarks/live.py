@@ -1,22 +1,23 @@
 """``ringtune bench dashboard --live``: how far behind a running job its pages are, and what watching it costs.
 
 The job is real, two ranks with step log and timeline; so are the server, a process of its own, and the browser. *Lag*
-of a step is the time from its end, as the slower rank's step log says, to the frame of the browser that shows it: in
-the number of steps of Overview, as the last point of Overview's line, in the timeline. *Watching* is the processor time
-of the server as a share of one core, *recording* that of the threads of the ranks, together, that write the timeline,
-whether anybody watches or not.
+of a step is the time from its end, as the slower rank's step log says, to the frame of the browser that shows it, on
+every page that follows a running job (`ringtune.benchmarks.watching`); of System, from a sample. *Watching* is the
+processor time of the server as a share of one core, *recording* that of the threads of the ranks, together, that write
+the timeline, whether anybody watches or not.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ from rich.table import Table
 
 from ringtune import layout
 from ringtune.benchmarks.jobs import thread_variables
+from ringtune.benchmarks.watching import NOTE, WATCHED, milestones, rows, tuning
+from ringtune.benchmarks.watching import address as address_of
 from ringtune.benchmarks.workers.config import LiveRun
-from ringtune.dashboard import routes
 from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, HEIGHT, WIDTH, chromium
 from ringtune.errors import RingtuneError
 
@@ -39,66 +41,12 @@ START_S = 300
 """How long the job's past may take."""
 OPEN_S = 600
 """How long a page may take to open."""
+OTHER = "before"
+"""The run beside which Compare shows the job."""
 WRITER = "ringtune-trace"
 """Name of the thread of a rank that writes its timeline."""
 SETTLE_S = 2.0
 """Left out at the begin of a watch: what opening a page costs is another matter."""
-
-_NOTE = """
-() => {
-  const seen = { steps: [], line: [], timeline: [] };
-  window.ringtuneSeen = seen;
-  const note = (name, value) => {
-    const last = seen[name][seen[name].length - 1];
-    if (Number.isFinite(value) && (!last || value > last[1])) {
-      seen[name].push([Date.now(), value]);
-    }
-  };
-  const newest = (graph, at) => {
-    const plot = document.querySelector(graph + " .js-plotly-plot");
-    let most = -Infinity;
-    for (const trace of (plot && plot._fullData) || []) {
-      for (let place = 0; place < ((trace.x && trace.x.length) || 0); place += 1) {
-        most = Math.max(most, at(trace, place));
-      }
-    }
-    return most;
-  };
-  const look = () => {
-    const number = document.querySelector("#overview-stats .rt-stat-value");
-    note("steps", number ? Number(number.innerText.replace(/[^0-9]/g, "")) : NaN);
-    requestAnimationFrame(look);
-  };
-  const drawn = () => {
-    const end = (trace, place) => trace.base ? trace.base[place] + trace.x[place] : -Infinity;
-    note("line", newest("#overview-steps", (trace, place) => trace.x[place]));
-    note("timeline", newest("#timeline-graph", end));
-  };
-  for (const graph of ["#overview-steps", "#timeline-graph"]) {
-    const plot = document.querySelector(graph + " .js-plotly-plot");
-    if (plot) { plot.on("plotly_afterplot", drawn); }
-  }
-  drawn();
-  requestAnimationFrame(look);
-}
-"""
-
-
-@dataclass(frozen=True)
-class Watched:
-    """What is looked at: its name in tables and in the browser's notes, the page, and what is there once it is open."""
-
-    name: str
-    noted: str
-    page: str
-    ready: str
-
-
-WATCHED = (
-    Watched("Overview, number of steps", "steps", "overview", "#overview-stats .rt-stat-value"),
-    Watched("Overview, line of step times", "line", "overview", "#overview-steps .scatterlayer .trace"),
-    Watched("Timeline", "timeline", "timeline", "#timeline-graph .bars .point"),
-)
 
 
 @dataclass
@@ -114,8 +62,16 @@ class LiveFigures:
     lag_ms: dict[str, list[float]] = field(default_factory=dict)
 
 
-def watch(place: Path, address: str, server: psutil.Process, run: LiveRun, seconds: float) -> list[LiveFigures]:
-    """Start a job in ``place``/runs, and watch each page of it for some seconds.
+@dataclass(frozen=True)
+class Look:
+    """Which pages are looked at, and for how many seconds each."""
+
+    pages: tuple[str, ...]
+    seconds: float
+
+
+def watch(place: Path, served: tuple[str, psutil.Process], run: LiveRun, look: Look) -> list[LiveFigures]:
+    """Start a job in ``place``/runs, and watch pages of it one after the other.
 
     Raises:
         RingtuneError: The job does not get going.
@@ -124,7 +80,8 @@ def watch(place: Path, address: str, server: psutil.Process, run: LiveRun, secon
 
     with _job(place / "runs" / "live", run) as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(chromium()), args=list(CHROMIUM_ARGUMENTS))
-        found = [_page(browser, (address, server), folder, page, seconds) for page in ("overview", "timeline")]
+        _other(folder)
+        found = [_page(browser, served, folder, page, look.seconds) for page in look.pages]
         browser.close()
     return found
 
@@ -158,6 +115,14 @@ def _job(folder: Path, run: LiveRun) -> Iterator[Path]:
                 _kill(layout.machine_file(folder, rank))
 
 
+def _other(folder: Path) -> None:
+    """Leave a run beside the job that has ended: what it has written so far."""
+    other = folder.with_name(OTHER)
+    shutil.copytree(folder, other)
+    document = orjson.loads(layout.run_file(folder).read_bytes())
+    layout.run_file(other).write_bytes(orjson.dumps({**document, "name": OTHER, "status": "finished"}))
+
+
 def _kill(machine: Path) -> None:
     if machine.is_file():
         os.kill(int(orjson.loads(machine.read_bytes())["pid"]), signal.SIGKILL)
@@ -174,23 +139,26 @@ def _page(browser: Any, served: tuple[str, psutil.Process], folder: Path, page: 
     tab = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}).new_page()
     parts = sum(path.stat().st_size for path in layout.timeline_parts(folder).iterdir())
     figures = LiveFigures(page, _lines(layout.step_log(folder, 0)), parts)
-    begun = time.perf_counter()
-    tab.goto(address + routes.href(routes.Route(page, folder.name)))
-    for one in looked_at:
-        tab.wait_for_selector(one.ready, state="attached", timeout=OPEN_S * 1000)
-    figures.open_s = time.perf_counter() - begun
-    tab.evaluate(_NOTE)
-    tab.wait_for_timeout(1000 * SETTLE_S)
-    since, used, wrote = time.time(), _cpu_s(server), _recording_s(folder)
-    tab.wait_for_timeout(1000 * seconds)
-    until = time.time()
-    figures.core_share = (_cpu_s(server) - used) / (until - since)
-    figures.recording_share = (_recording_s(folder) - wrote) / (until - since)
-    seen = tab.evaluate("window.ringtuneSeen")
+    with ExitStack() as stack:
+        session = stack.enter_context(tuning(folder)) if page == "tuning" else None
+        begun = time.perf_counter()
+        tab.goto(address + address_of(page, folder, OTHER))
+        for one in looked_at:
+            tab.wait_for_selector(one.ready, state="attached", timeout=OPEN_S * 1000)
+        figures.open_s = time.perf_counter() - begun
+        tab.evaluate(NOTE)
+        tab.wait_for_timeout(1000 * SETTLE_S)
+        since, used, wrote = time.time(), _cpu_s(server), _recording_s(folder)
+        tab.wait_for_timeout(1000 * seconds)
+        until = time.time()
+        figures.core_share = (_cpu_s(server) - used) / (until - since)
+        figures.recording_share = (_recording_s(folder) - wrote) / (until - since)
+        seen = tab.evaluate("window.ringtuneSeen")
     tab.close()
     ends = _ends(folder)
     for one in looked_at:
-        figures.lag_ms[one.name] = lags(_milestones(one.noted, ends, folder), seen[one.noted], (since, until))
+        steps = milestones(one.noted, ends, folder, session)
+        figures.lag_ms[one.name] = lags(steps, seen.get(one.noted, []), (since, until))
     return figures
 
 
@@ -213,35 +181,10 @@ def _recording_s(folder: Path) -> float:
 def _ends(folder: Path) -> NDArray[np.float64]:
     """Return when the last of the ranks had ended each step, in seconds since 1970."""
     since_1970 = time.time_ns() - time.monotonic_ns()
-    ends = [[line["end_ns"] for line in _rows(layout.step_log(folder, rank))] for rank in range(RANKS)]
+    ends = [[line["end_ns"] for line in rows(layout.step_log(folder, rank))] for rank in range(RANKS)]
     both = min(map(len, ends))
     last: NDArray[np.float64] = (np.max([rank[:both] for rank in ends], axis=0) + since_1970) / 1e9
     return last
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
-
-
-def _milestones(noted: str, ends: NDArray[np.float64], folder: Path) -> list[tuple[float, float]]:
-    """Return of every step when it had ended, and the least of what is noted that shows it."""
-    numbers = np.arange(len(ends), dtype=np.float64)
-    if noted == "steps":
-        shows = numbers + 1
-    elif noted == "line":
-        shows = numbers
-    else:
-        origin_s = min(_first_ms(path) for path in layout.timeline_parts(folder).iterdir()) / 1e3
-        shows = 1000 * (ends - (time.time() - time.monotonic()) - origin_s) - 1
-    return list(zip(ends.tolist(), shows.tolist(), strict=True))
-
-
-def _first_ms(part: Path) -> float:
-    """Return the first moment of a part, in milliseconds of its clock: that of its first spans."""
-    with part.open("rb") as file:
-        lines = file.read(1 << 20).split(b"\n")[1:-1]
-    events = (orjson.loads(line.rstrip(b",")) for line in lines if line.startswith(b"{"))
-    return min(float(event["ts"]) for event in events if event["ph"] == "X") / 1e3
 
 
 def lags(steps: Sequence[tuple[float, float]], seen: list[list[float]], window: tuple[float, float]) -> list[float]:

@@ -28,15 +28,16 @@ from rich.console import Console
 from rich.table import Table
 
 from ringtune import layout, runfolder
-from ringtune.benchmarks.live import LiveFigures, live_table, missed_live, watch
+from ringtune.benchmarks.live import LiveFigures, Look, live_table, missed_live, watch
 from ringtune.benchmarks.progress import open_console
 from ringtune.benchmarks.scratch import scratch_folder
 from ringtune.benchmarks.sizes import format_bytes
 from ringtune.benchmarks.traces import parse_count
+from ringtune.benchmarks.watching import PAGES as LIVE_PAGES
 from ringtune.benchmarks.workers.config import LiveRun
 from ringtune.dashboard import routes
 from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, HEIGHT, WIDTH, chromium
-from ringtune.errors import RingtuneError
+from ringtune.errors import RingtuneError, UsageError
 from ringtune.timeline.generate_long import generate_long, schedule_of
 from ringtune.timeline.merge import merge
 
@@ -116,6 +117,7 @@ class PageFigures:
 )
 @click.option("--past", default="2k,50k", show_default=True, help="--live: steps that the job has behind it.")
 @click.option("--period-ms", type=click.FloatRange(min=1), default=40, show_default=True, help="--live: of a step.")
+@click.option("--pages", default="all", show_default=True, help="--live: which, comma-separated.")
 @click.option("--seconds", type=click.FloatRange(min=1), default=15, show_default=True, help="--live: of each page.")
 @click.option("--require", is_flag=True, help="Exit with 1 when a limit is missed; for traces, that of 10M events.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
@@ -123,7 +125,8 @@ def dashboard_command(events: str, moves: int, folder: Path | None, json_file: P
     """First paint, zoom latency and payload of the pages of a timeline. Needs Playwright and Chromium."""
     if more["live"]:
         pasts = [parse_count(word) for word in more["past"].split(",")]
-        watched = _live(pasts, more["period_ms"], more["seconds"], json_file)
+        look = Look(_pages_of(more["pages"]), more["seconds"])
+        watched = _live(pasts, more["period_ms"], look, json_file)
         _told(missed_live(watched), required=more["require"])
         return
     console, counts = open_console(), [parse_count(word) for word in events.split(",")]
@@ -163,14 +166,27 @@ def missed(one: PageFigures) -> list[str]:
     ]
 
 
-def _live(pasts: list[int], period_ms: float, seconds: float, json_file: Path | None) -> list[LiveFigures]:
+def _pages_of(words: str) -> tuple[str, ...]:
+    """Return the pages that are named, all of a name with what is shown of them.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    chosen = [page for word in words.split(",") for page in LIVE_PAGES if word in ("all", page.partition("?")[0])]
+    names = dict.fromkeys(page.partition("?")[0] for page in LIVE_PAGES)
+    if not chosen or not {"all", *names}.issuperset(words.split(",")):
+        raise UsageError(f"--pages {words}: expected all, or some of {', '.join(names)}, comma-separated")
+    return tuple(dict.fromkeys(chosen))
+
+
+def _live(pasts: list[int], period_ms: float, look: Look, json_file: Path | None) -> list[LiveFigures]:
     console, measured = open_console(), list[LiveFigures]()
     for past in pasts:
         with scratch_folder() as place:
             (place / "runs").mkdir()
             with _dashboard(place) as (address, process):
                 run = LiveRun(past, PAST_TENSORS, period_ms / 1000)
-                measured += watch(place, address, psutil.Process(process), run, seconds)
+                measured += watch(place, (address, psutil.Process(process)), run, look)
     console.print(live_table(measured))
     if json_file is not None:
         runfolder.write_json(json_file, {"benchmark": "dashboard-live", "pages": [asdict(one) for one in measured]})

@@ -8,7 +8,6 @@ is no sum (bandwidths by size, how full the buffer was) stays as the analysis fo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from ringtune.timeline.awaiting import Awaited, awaited, negotiation_waits, negotiations
@@ -52,11 +51,10 @@ class Tally:
 
     def _add_rank(self, trace: Trace, mine: SpanTable, rank: int) -> None:
         for label, times in stage_times(mine).items():
-            _sum(self._stages.setdefault((rank, label), {}), {name: float(v) for name, v in asdict(times).items()})
+            _sum(self._stages.setdefault((rank, label), {}), vars(times))
         about = rank_steps(trace, rank)
         if about is not None and about.knows_waiting:
-            split = {name: float(value) for name, value in asdict(exposure(mine, about.waits)).items()}
-            _sum(self._exposures.setdefault(rank, {}), split)
+            _sum(self._exposures.setdefault(rank, {}), vars(exposure(mine, about.waits)))
 
     def together(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return the document of an analysis with what was added since."""

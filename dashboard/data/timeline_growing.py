@@ -123,20 +123,24 @@ class GrowingLanes:
         old = self.spans["begin_ns"][lane.places]
         start = int(np.searchsorted(old, fresh["begin_ns"][0], "right"))
         tail = slice(lane.first + start, lane.first + lane.count)
-        together = np.concatenate((self.spans["begin_ns"][tail], fresh["begin_ns"]))
-        order = np.argsort(together, kind="stable")
         lane.count += len(fresh["begin_ns"])
         part = slice(tail.start, lane.first + lane.count)
-        for name in COLUMN_TYPES:
-            self.spans[name][part] = np.concatenate((self.spans[name][tail], fresh[name]))[order]
+        if tail.start == tail.stop:  # all begin behind those that are there
+            for name in COLUMN_TYPES:
+                self.spans[name][part] = fresh[name]
+        else:
+            together = np.concatenate((self.spans["begin_ns"][tail], fresh["begin_ns"]))
+            order = np.argsort(together, kind="stable")
+            for name in COLUMN_TYPES:
+                self.spans[name][part] = np.concatenate((self.spans[name][tail], fresh[name]))[order]
         reach = np.maximum.accumulate(self.spans["end_ns"][part])
         if start:
             np.maximum(reach, self.spans["reach"][part.start - 1], out=reach)
         self.spans["reach"][part] = reach
-        row = self._rows(lane, part) if lane.stage in OVERLAPPING_STAGES else np.zeros(len(order), dtype=np.int8)
+        row = self._rows(lane, part) if lane.stage in OVERLAPPING_STAGES else np.zeros(len(reach), dtype=np.int8)
         self.spans["row"][part] = row
         lane.rows = max(lane.rows, int(row.max()) + 1)
-        self.moved += len(order)
+        self.moved += len(reach)
         return start
 
     def _rows(self, lane: _Growing, part: slice) -> NDArray[np.int8]:

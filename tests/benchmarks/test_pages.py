@@ -11,7 +11,9 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from ringtune.benchmarks import live, pages
+from ringtune.benchmarks import live, pages, watching
+from ringtune.dashboard.places import PLACES
+from ringtune.errors import UsageError
 
 
 def invoked(arguments: list[str]) -> str:
@@ -46,16 +48,25 @@ def test_a_running_job_is_watched(
 ) -> None:
     require_tool("browser")
     monkeypatch.setattr(live, "SETTLE_S", 0.0)
-    arguments = ["--live", "--past", "20", "--seconds", "3", "--json", str(tmp_path / "record.json")]
-    assert "Pages of a running job" in invoked(arguments)
+    arguments = ["--live", "--past", "20", "--seconds", "3", "--pages", "overview,stragglers,tuning"]
+    assert "Pages of a running job" in invoked([*arguments, "--json", str(tmp_path / "record.json")])
     both = orjson.loads((tmp_path / "record.json").read_bytes())["pages"]
-    assert [one["page"] for one in both] == ["overview", "timeline"]
+    assert [one["page"] for one in both] == ["overview", "stragglers", "tuning"]
     lags = {name: values for one in both for name, values in one["lag_ms"].items()}
-    assert set(lags) == {one.name for one in live.WATCHED}
+    assert set(lags) == {one.name for one in watching.WATCHED if one.page in ("overview", "stragglers", "tuning")}
     # A machine that has no time for the page or its server in these seconds shows no step, and takes no time for it.
     assert any(lags.values()) and all(value > 0 for values in lags.values() for value in values)
     assert all(one["steps"] >= 20 and one["core_share"] >= 0 and one["recording_share"] >= 0 for one in both)
     assert sum(one["recording_share"] for one in both) > 0
+
+
+def test_every_page_that_follows_a_running_job_is_watched() -> None:
+    pages_ = {page.partition("?")[0] for page in watching.PAGES}
+    assert pages_ == {place.name for place in PLACES} - {"runs", "scaling"}
+    assert pages._pages_of("all") == watching.PAGES
+    assert pages._pages_of("system,timeline") == ("system", *(one for one in watching.PAGES if "timeline" in one))
+    with pytest.raises(UsageError, match=r"--pages nothing: expected all, or some of overview, "):
+        pages._pages_of("nothing")
 
 
 def test_a_lag_is_from_the_end_of_a_step_to_the_frame_that_shows_it() -> None:
