@@ -52,7 +52,7 @@ def find_all(ranks: int | None = None) -> list[Finding]:
     """
     found = [_ringtune(), _native(), Finding("python", True, platform.python_version())]
     found += [_package(name, extra) for name, extra in _PACKAGES]
-    found += [_nccl(), _cupy(), _gpus(), _mpi_launcher(), _ssh(), _shared_memory(), _cores(ranks)]
+    found += [*_gpus(), _nccl(), _cupy(), _mpi_launcher(), _ssh(), _shared_memory(), _cores(ranks)]
     return found
 
 
@@ -104,15 +104,32 @@ def _cupy() -> Finding:
     return Finding("CuPy", False, "pip install 'ringtune[gpu-cu12]' or 'ringtune[gpu-cu13]'")
 
 
-def _gpus() -> Finding:
-    """GPUs as the driver lists them; works without any CUDA library."""
+def _gpus() -> list[Finding]:
+    """NVIDIA's driver as jobs open it, and the GPUs that it drives."""
+    try:
+        found = import_module("ringtune._native").cuda_devices(os.environ.get(f"{PREFIX}CUDA_DRIVER", ""))
+    except (ImportError, RuntimeError) as error:
+        listed = _listed_gpus()
+        warning = "there are GPUs, but tensors on them cannot be reduced: see above" if listed else ""
+        return [Finding("CUDA driver", False, str(error), warning), Finding("GPUs", bool(listed), listed or "none")]
+    names, peers = found["devices"], found["peers"]
+    counts = [f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
+    pairs = len(names) * (len(names) - 1) // 2
+    access = f"; {len(peers)} of {pairs} pairs reach each other's memory" if pairs else ""
+    return [
+        Finding("CUDA driver", True, f"for CUDA {found['version']}"),
+        Finding("GPUs", bool(names), (", ".join(counts) or "none visible: see CUDA_VISIBLE_DEVICES") + access),
+    ]
+
+
+def _listed_gpus() -> str:
+    """GPUs as the kernel module lists them; works without any CUDA library."""
     folder = Path("/proc/driver/nvidia/gpus")
     try:
         files = sorted(folder.glob("*/information"))
-        names = [_field(file.read_text(encoding="utf-8", errors="replace"), "Model") for file in files]
+        return ", ".join(_field(file.read_text(encoding="utf-8", errors="replace"), "Model") for file in files)
     except OSError:
-        names = []
-    return Finding("GPUs", bool(names), ", ".join(names) or "none")
+        return ""
 
 
 def _field(text: str, name: str) -> str:

@@ -67,6 +67,7 @@ class Config:
     hierarchical: str = SWITCH[0]
     plan: bool = True
     overlap: str = "auto"
+    cuda_driver: str = ""
     compression: str = CASTS[0]
     bucket_cap_mb: int | None = None
     transport: str = "auto"

@@ -35,6 +35,10 @@ class ShutDown(RuntimeFailure):
     """The runtime has been shut down, here or by a peer that left, before the operation could finish."""
 
 
+class DeviceError(RuntimeFailure):
+    """A GPU, or what drives it, is missing or has failed; the message says what the driver said and what to do."""
+
+
 class InvariantError(RuntimeFailure):
     """A bug in ringtune: an internal check failed. Please report the message."""
 

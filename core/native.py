@@ -20,6 +20,7 @@ _CLASSES: dict[str, type[RingtuneError]] = {
     "ShutDown": errors.ShutDown,
     "TraceIo": errors.TraceIoError,
     "TraceIoError": errors.TraceIoError,
+    "DeviceError": errors.DeviceError,
     "InvariantError": errors.InvariantError,
 }
 

@@ -121,6 +121,7 @@ def runtime_options(config: Config, place: Placement, address: tuple[str, int], 
     options.stall_warning_ns = 0 if config.stall_check_disable else config.stall_warning_ns
     options.stall_shutdown_ns = 0 if config.stall_check_disable else config.stall_shutdown_ns
     options.thread_affinity = _core_of(config, place)
+    options.cuda_driver = config.cuda_driver
     options.log_level = LOG_LEVELS.index(config.log_level)
     return options
 

@@ -13,7 +13,8 @@ from typing import Any
 class Allreduce:
     """An allreduce to submit: addresses of contiguous memory, numbers as in ``native/base/dtype.h``.
 
-    A floating tensor travels as the dtype ``wire``, -1: as it is.
+    A floating tensor travels as the dtype ``wire``, -1: as it is. ``place``: number of the GPU whose memory it is,
+    and the stream in which it becomes what it is; empty for host memory.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Allreduce:
     group_size: int = 0
     process_set: int = 0
     wire: int = -1
+    place: tuple[()] | tuple[int, int] = ()
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,11 @@ class Broadcast:
     dtype: int
     root: int
     process_set: int = 0
+    place: tuple[()] | tuple[int, int] = ()
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Return what the native runtime takes."""
+        return self.name, self.input, self.output, self.shape, self.dtype, self.root, self.process_set, *self.place
 
 
 class Range:

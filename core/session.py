@@ -129,24 +129,23 @@ class Session:
             return int(
                 self.runtime.allreduce(
                     o.name, o.input, o.output, o.shape, o.dtype, o.op, o.prescale, o.postscale, o.group, o.group_size,
-                    o.process_set, o.wire,
+                    o.process_set, o.wire, *o.place,
                 )
             )  # fmt: skip
         except self._error as error:
             raise native.translate(error) from None
 
-    def submit_allgather(self, name: str, address: int, shape: Sequence[int], dtype: int, process_set: int = 0) -> int:
-        """Start an allgather along the first dimension; `take_gathered` returns its result."""
+    def submit_allgather(self, name: str, address: int, shape: Sequence[int], *rest: int) -> int:
+        """Start an allgather along the first dimension; `rest`: dtype, process set, and `Allreduce.place`."""
         try:
-            return int(self.runtime.allgather(name, address, shape, dtype, process_set))
+            return int(self.runtime.allgather(name, address, shape, *rest))
         except self._error as error:
             raise native.translate(error) from None
 
     def submit_broadcast(self, operation: Broadcast) -> int:
         """Start a broadcast from a root rank; buffers must stay alive until its ticket is done."""
-        o = operation
         try:
-            return int(self.runtime.broadcast(o.name, o.input, o.output, o.shape, o.dtype, o.root, o.process_set))
+            return int(self.runtime.broadcast(*operation.arguments()))
         except self._error as error:
             raise native.translate(error) from None
 

@@ -312,6 +312,7 @@ VARIABLES: tuple[Variable, ...] = (
         "Process sets may be added and removed after `init`.",
         "DYNAMIC_PROCESS_SETS",
     ),
+    Variable("CUDA_DRIVER", "cuda_driver", "str", "", "library", "Drives the GPUs, instead of libcuda.so.1."),
     # Stall check.
     Variable(
         "STALL_CHECK_DISABLE",

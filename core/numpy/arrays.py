@@ -1,4 +1,4 @@
-"""NumPy arrays as the runtime sees them: an address, a shape and the number of a dtype."""
+"""NumPy arrays as the runtime sees them: an address, a shape and the number of a dtype. Arrays on GPUs likewise."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from ringtune import session
 from ringtune.errors import InvalidArgument
+from ringtune.gpu import arrays as on_gpu
 
 Array = np.ndarray[Any, Any]
 
@@ -43,8 +44,9 @@ class Buffers:
     target: Array
     output: Array
 
-    def settle(self) -> Array:
+    def settle(self, ticket: int) -> Array:
         """Return the output of a finished operation."""
+        join(ticket, self.target)
         if self.target is not self.output:
             self.output[...] = self.target
         return self.output
@@ -56,9 +58,11 @@ def number_of_dtype(array: Any, what: str) -> int:
     Raises:
         InvalidArgument: It is no array, or of a dtype that cannot travel.
     """
-    if not isinstance(array, np.ndarray):
-        raise InvalidArgument(f"{what}: got a {type(array).__name__}, expected a NumPy array (numpy.asarray makes one)")
-    number = DTYPES.get(array.dtype.name)
+    if not isinstance(array, np.ndarray) and not on_gpu.is_on_gpu(array):
+        raise InvalidArgument(
+            f"{what}: got a {type(array).__name__}, expected a NumPy array (numpy.asarray makes one) or one on a GPU"
+        )
+    number = DTYPES.get(getattr(array.dtype, "name", ""))
     if number is None:
         raise InvalidArgument(f"{what}: dtype {array.dtype} is not supported; supported: {', '.join(DTYPES)}")
     return number
@@ -66,14 +70,20 @@ def number_of_dtype(array: Any, what: str) -> int:
 
 def readable(array: Array) -> Array:
     """Return the array as the runtime can read it: itself, or a copy."""
+    if not isinstance(array, np.ndarray):
+        return array if on_gpu.is_contiguous(array) else array.copy()
     if array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
         return array
     return np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True)
 
 
-def like(array: Array) -> Array:
-    """Return fresh memory for a result of the same shape and dtype."""
-    return np.empty(array.shape, dtype=array.dtype.newbyteorder("="))
+def like(array: Array, rows: int | None = None) -> Array:
+    """Return fresh memory for a result of the same dtype and shape, but for the number of rows if that is given."""
+    shape = array.shape if rows is None else (rows, *array.shape[1:])
+    if not isinstance(array, np.ndarray):
+        result: Array = on_gpu.empty(array, shape)
+        return result
+    return np.empty(shape, dtype=array.dtype.newbyteorder("="))
 
 
 def out_of_place(array: Any, what: str) -> Buffers:
@@ -93,7 +103,7 @@ def in_place(array: Any, what: str) -> Buffers:
         InvalidArgument: See `number_of_dtype`; or the array is read-only.
     """
     number = number_of_dtype(array, what)
-    if not array.flags.writeable:
+    if not array.flags.writeable if isinstance(array, np.ndarray) else on_gpu.is_read_only(array):
         raise InvalidArgument(f"{what}: the array is read-only, and its values are to be replaced")
     memory = readable(array)
     return Buffers(number, memory, memory, array)
@@ -101,11 +111,35 @@ def in_place(array: Any, what: str) -> Buffers:
 
 def address(array: Array) -> int:
     """Return where the array's memory begins."""
+    if not isinstance(array, np.ndarray):
+        return on_gpu.address(array)
     return int(array.__array_interface__["data"][0])
 
 
-def gathered(ticket: int, dtype: np.dtype[Any]) -> Array:
-    """Return the result of a finished allgather or alltoall as an array that owns its memory."""
+def place_of(array: Array) -> on_gpu.Place:
+    """Return on which GPU and in which stream an array is; empty for memory of the host."""
+    return () if isinstance(array, np.ndarray) else on_gpu.place_of(array)
+
+
+def join(ticket: int, array: Array) -> None:
+    """Make what an array's library does from now on find the result of a finished operation in it."""
+    if not isinstance(array, np.ndarray):
+        on_gpu.join(ticket, array)
+
+
+def received_splits(ticket: int, array: Array) -> Array:
+    """Return how many rows of a finished alltoall came from each rank."""
+    runtime = session.require().runtime
+    took = runtime.received_splits if isinstance(array, np.ndarray) else runtime.gathered_splits
+    return np.array(took(ticket), dtype=np.int32)
+
+
+def gathered(ticket: int, array: Array) -> Array:
+    """Return the result of a finished allgather or alltoall, an array like the one that was sent."""
+    if not isinstance(array, np.ndarray):
+        result: Array = on_gpu.deliver(ticket, array)
+        return result
+    dtype = array.dtype
     shape, buffer = session.require().take_gathered(ticket)
     if 0 in shape:
         return np.empty(shape, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Horovod's collectives on NumPy arrays.
+"""Horovod's collectives on NumPy arrays, and on arrays in GPUs' memory (CuPy) alike.
 
 Every asynchronous form returns a handle for `synchronize` and `poll`; forms that end in an underscore replace the
 values of their array. Any strides and either byte order are taken; results have the order of the machine.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from ringtune import native, session
 from ringtune.common.process_sets import ProcessSet, global_process_set, number_of, own_rows, wire_name
@@ -22,10 +20,13 @@ from ringtune.numpy.arrays import (
     address,
     gathered,
     in_place,
+    join,
     like,
     number_of_dtype,
     out_of_place,
+    place_of,
     readable,
+    received_splits,
 )
 from ringtune.numpy.handles import register, synchronize
 from ringtune.operations import Allreduce, Broadcast
@@ -149,8 +150,8 @@ def allgather_async(array: Array, name: str | None = None, process_set: ProcessS
         raise HorovodInternalError(f"array '{name}' has no dimension: allgather needs at least one to join along")
     source = readable(array)
     wire = wire_name("allgather", name, number)
-    ticket = session.require().submit_allgather(wire, address(source), array.shape, dtype, number)
-    return register(Pending([ticket], lambda: gathered(ticket, array.dtype), [source]))
+    ticket = session.require().submit_allgather(wire, address(source), array.shape, dtype, number, *place_of(source))
+    return register(Pending([ticket], lambda: gathered(ticket, array), [source]))
 
 
 def allgather(array: Array, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
@@ -224,12 +225,12 @@ def alltoall_async(
     counts = [] if splits is None else [int(rows) for rows in splits]
     with native.translated():
         ticket = session.require().runtime.alltoall(
-            wire_name("alltoall", name, number), address(source), array.shape, dtype, counts, number
+            wire_name("alltoall", name, number), address(source), array.shape, dtype, counts, number, *place_of(source)
         )
 
     def finish() -> tuple[Array, Array]:
-        received = np.array(session.require().runtime.received_splits(ticket), dtype=np.int32)
-        return gathered(ticket, array.dtype), received
+        received = received_splits(ticket, array)
+        return gathered(ticket, array), received
 
     return register(Pending([ticket], finish, [source]))
 
@@ -273,13 +274,18 @@ def reducescatter_async(
     if array.ndim == 0:
         raise InvalidArgument("reducescatter of a scalar: it needs at least one dimension to split along")
     source = readable(array)
-    output = like(source[: own_rows(array.shape[0], process_set)])
+    output = like(source, own_rows(array.shape[0], process_set))
     with native.translated():
         ticket = session.require().runtime.reducescatter(
             wire_name("reducescatter", name, number), address(source), address(output), array.shape, dtype,
-            op, float(prescale_factor), float(postscale_factor), "", 0, number,
+            op, float(prescale_factor), float(postscale_factor), "", 0, number, *place_of(source),
         )  # fmt: skip
-    return register(Pending([ticket], lambda: output, [source]))
+
+    def finish() -> Array:
+        join(ticket, output)
+        return output
+
+    return register(Pending([ticket], finish, [source]))
 
 
 def reducescatter(
@@ -298,13 +304,16 @@ def reducescatter(
 def _operation(wire: str, buffers: Buffers, how: Reduction, group: tuple[str, int] = ("", 0)) -> Allreduce:
     source, target, shape = address(buffers.source), address(buffers.target), buffers.output.shape
     factors = how.prescale, how.postscale
-    return Allreduce(wire, source, target, shape, buffers.number, how.op, *factors, *group, how.process_set)
+    place = place_of(buffers.source)
+    return Allreduce(
+        wire, source, target, shape, buffers.number, how.op, *factors, *group, how.process_set, place=place
+    )
 
 
 def _start(buffers: Buffers, name: str | None, how: Reduction) -> int:
     wire = wire_name("allreduce", name, how.process_set)
     ticket = session.require().submit_allreduce(_operation(wire, buffers, how))
-    return register(Pending([ticket], buffers.settle, [buffers]))
+    return register(Pending([ticket], lambda: buffers.settle(ticket), [buffers]))
 
 
 def _group(members: list[Buffers], name: str | None, how: Reduction) -> list[Array]:
@@ -316,7 +325,11 @@ def _group(members: list[Buffers], name: str | None, how: Reduction) -> list[Arr
         now.submit_allreduce(_operation(f"{base}_{index}of{count}", buffers, how, (base, count)))
         for index, buffers in enumerate(members, 1)
     ]
-    results: Any = synchronize(register(Pending(tickets, lambda: [one.settle() for one in members], members)))
+
+    def finish() -> list[Array]:
+        return [one.settle(ticket) for one, ticket in zip(members, tickets, strict=True)]
+
+    results: Any = synchronize(register(Pending(tickets, finish, members)))
     return list(results)
 
 
@@ -328,5 +341,6 @@ def _start_broadcast(buffers: Buffers, root: int, name: str | None, process_set:
         )
     source, target, shape = address(buffers.source), address(buffers.target), buffers.output.shape
     wire = wire_name("broadcast", name, number)
-    ticket = now.submit_broadcast(Broadcast(wire, source, target, shape, buffers.number, root, number))
-    return register(Pending([ticket], buffers.settle, [buffers]))
+    place = place_of(buffers.source)
+    ticket = now.submit_broadcast(Broadcast(wire, source, target, shape, buffers.number, root, number, place))
+    return register(Pending([ticket], lambda: buffers.settle(ticket), [buffers]))

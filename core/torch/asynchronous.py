@@ -247,13 +247,13 @@ def start_group(tensors: Sequence[torch.Tensor], name: str | None, how: Reductio
 def _like(tensor: torch.Tensor) -> torch.Tensor:
     """Return contiguous memory for a result; sparse and other odd tensors are refused when submitted."""
     handles.dtype_number(tensor)
-    return torch.empty(tensor.shape, dtype=tensor.dtype)
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
 def _start_allreduce(tensor: torch.Tensor, output: torch.Tensor, name: str | None, how: Reduction) -> int:
     wire = handles.wire_name("allreduce", name, how.process_set)
     ticket, kept = handles.start_allreduce(tensor, output, _allreduce(wire, how))
-    return handles.register(Pending([ticket], lambda: handles.settle(kept), kept))
+    return handles.register(Pending([ticket], lambda: handles.settle(ticket, kept), kept))
 
 
 def _allreduce(wire: str, how: Reduction, group: str = "", group_size: int = 0) -> Allreduce:
@@ -277,7 +277,7 @@ def _start_group(
     ]
     keep = [kept for _, kept in started]
     return handles.register(
-        Pending([ticket for ticket, _ in started], lambda: [handles.settle(kept) for kept in keep], keep)
+        Pending([ticket for ticket, _ in started], lambda: [handles.settle(*one) for one in started], keep)
     )
 
 
@@ -293,10 +293,10 @@ def _start_allgather(tensors: Sequence[torch.Tensor], kind: str, name: str | Non
     names = [base] if single else [f"{base}_{index}of{len(tensors)}" for index in range(1, len(tensors) + 1)]
     started = [handles.start_allgather(tensor, one, process_set) for tensor, one in zip(tensors, names, strict=True)]
     tickets = [ticket for ticket, _ in started]
-    dtypes = [tensor.dtype for tensor in tensors]
+    kinds = [(tensor.dtype, tensor.device) for tensor in tensors]
 
     def finish() -> torch.Tensor | tuple[torch.Tensor, ...]:
-        results = [handles.gathered(ticket, dtype) for ticket, dtype in zip(tickets, dtypes, strict=True)]
+        results = [handles.gathered(ticket, *kind) for ticket, kind in zip(tickets, kinds, strict=True)]
         return results[0] if single else tuple(results)
 
     return handles.register(Pending(tickets, finish, [kept for _, kept in started]))
@@ -314,4 +314,4 @@ def _start_broadcast(
             f"broadcast received invalid root rank {root} for provided process set, expected one of {process_set.ranks}"
         )
     ticket, kept = handles.start_broadcast(tensor, output, root, handles.wire_name("broadcast", name, number), number)
-    return handles.register(Pending([ticket], lambda: handles.settle(kept), kept))
+    return handles.register(Pending([ticket], lambda: handles.settle(ticket, kept), kept))

@@ -10,7 +10,7 @@ import torch
 from ringtune import native, session
 from ringtune.common.process_sets import ProcessSet, global_process_set, number_of, own_rows
 from ringtune.errors import HorovodInternalError, InvalidArgument
-from ringtune.torch import handles
+from ringtune.torch import devices, handles
 from ringtune.torch.arguments import Average, Sum, resolve_op
 from ringtune.torch.handles import Pending, Reduction
 
@@ -44,14 +44,17 @@ def alltoall_async(
     source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
     with native.translated():
         ticket = session.require().runtime.alltoall(
-            handles.wire_name("alltoall", name, number), source.data_ptr(), tuple(tensor.shape), dtype, counts, number
-        )
+            handles.wire_name("alltoall", name, number), source.data_ptr(), tuple(tensor.shape), dtype, counts, number,
+            *devices.place_of(source),
+        )  # fmt: skip
 
     def finish() -> tuple[torch.Tensor, torch.Tensor]:
-        received = torch.tensor(session.require().runtime.received_splits(ticket), dtype=torch.int32)
+        runtime = session.require().runtime
+        took = runtime.received_splits if tensor.is_cpu else runtime.gathered_splits
+        received = torch.tensor(took(ticket), dtype=torch.int32)
         if isinstance(splits, torch.Tensor):
             received = received.to(splits)
-        return handles.gathered(ticket, tensor.dtype), received
+        return handles.gathered(ticket, tensor.dtype, tensor.device), received
 
     return handles.register(Pending([ticket], finish, [source]))
 
@@ -86,7 +89,7 @@ def reducescatter_async(
     handles.dtype_number(tensor)
     wire = handles.wire_name("reducescatter", name, how.process_set)
     ticket, kept = _start_reducescatter(tensor, wire, (how, process_set), ("", 0))
-    return handles.register(Pending([ticket], lambda: kept[1], kept))
+    return handles.register(Pending([ticket], lambda: _settle(ticket, kept), kept))
 
 
 def grouped_reducescatter_async(
@@ -115,7 +118,16 @@ def grouped_reducescatter_async(
         for index, tensor in enumerate(tensors, 1)
     ]
     keep = [kept for _, kept in started]
-    return handles.register(Pending([ticket for ticket, _ in started], lambda: [kept[1] for kept in keep], keep))
+    return handles.register(
+        Pending([ticket for ticket, _ in started], lambda: [_settle(*one) for one in started], keep)
+    )
+
+
+def _settle(ticket: int, kept: list[Any]) -> torch.Tensor:
+    """Return the output of a finished reducescatter."""
+    output: torch.Tensor = kept[1]
+    devices.join(ticket, output)
+    return output
 
 
 def _reduction(op: int, factors: tuple[float, float], process_set: ProcessSet) -> Reduction:
@@ -136,7 +148,9 @@ def _start_reducescatter(
     _check_rows(tensor, "reducescatter")
     reduction, process_set = how
     source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
-    output = torch.empty((own_rows(tensor.shape[0], process_set), *tensor.shape[1:]), dtype=tensor.dtype)
+    output = torch.empty(
+        (own_rows(tensor.shape[0], process_set), *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device
+    )
     with native.translated():
         ticket = session.require().runtime.reducescatter(
             wire,
@@ -149,6 +163,7 @@ def _start_reducescatter(
             reduction.postscale,
             *group,
             reduction.process_set,
+            *devices.place_of(source),
         )
     return ticket, [source, output]
 

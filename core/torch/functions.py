@@ -123,13 +123,14 @@ class _Placeholder:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    kind: str  # of its device: ranks may have GPUs of different numbers
 
 
 def _sketch(value: Any, tensors: list[torch.Tensor]) -> Any:
     """Return the value with placeholders for its tensors, which are collected in order."""
     if isinstance(value, torch.Tensor):
         tensors.append(value.detach())
-        return _Placeholder(tuple(value.shape), value.dtype)
+        return _Placeholder(tuple(value.shape), value.dtype, value.device.type)
     if isinstance(value, dict):
         return {key: _sketch(one, tensors) for key, one in value.items()}
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
@@ -140,7 +141,7 @@ def _sketch(value: Any, tensors: list[torch.Tensor]) -> Any:
 def _build(value: Any, tensors: list[torch.Tensor]) -> Any:
     """Return the value with new tensors in the places of its placeholders, collected in the same order."""
     if isinstance(value, _Placeholder):
-        tensors.append(torch.empty(value.shape, dtype=value.dtype))
+        tensors.append(torch.empty(value.shape, dtype=value.dtype, device=value.kind))
         return tensors[-1]
     if isinstance(value, dict):
         return {key: _build(one, tensors) for key, one in value.items()}

@@ -19,7 +19,7 @@ from ringtune.common.tickets import release_all as release_all
 from ringtune.common.tickets import wait_all as wait_all
 from ringtune.errors import InvalidArgument
 from ringtune.operations import Allreduce, Broadcast
-from ringtune.torch import quick
+from ringtune.torch import devices, quick
 
 DTYPES: dict[torch.dtype, int] = {
     torch.uint8: 0,
@@ -35,6 +35,8 @@ DTYPES: dict[torch.dtype, int] = {
 }
 """Numbers of ``native/base/dtype.h``."""
 
+_CPU = torch.device("cpu")
+
 
 def reset() -> None:
     """Forget all handles and start counting unnamed operations anew; all ranks do so at ``init``."""
@@ -46,12 +48,12 @@ def dtype_number(tensor: torch.Tensor) -> int:
     """Return the runtime's number of the tensor's dtype.
 
     Raises:
-        InvalidArgument: The tensor is not dense, not in the CPU's memory, or of a dtype that cannot be reduced.
+        InvalidArgument: The tensor is not dense, of a dtype that cannot be reduced, or neither on the CPU nor on a GPU.
     """
-    if not tensor.is_cpu:
+    if not tensor.is_cpu and not tensor.is_cuda:
         raise InvalidArgument(
-            f"tensor of shape {list(tensor.shape)} is on {tensor.device}: CUDA tensors come with the GPU runtime, "
-            "which this version does not have; move the tensor to the CPU first (tensor.cpu())"
+            f"tensor of shape {list(tensor.shape)} is on {tensor.device}: only tensors on the CPU and on CUDA devices "
+            "are reduced; move the tensor to the CPU first (tensor.cpu())"
         )
     if tensor.layout is not torch.strided:
         raise InvalidArgument(f"tensor of layout {tensor.layout}: use sparse_allreduce_async, or tensor.to_dense()")
@@ -93,6 +95,7 @@ def start_allreduce(tensor: torch.Tensor, output: torch.Tensor, operation: Allre
             o.group_size,
             o.process_set,
             o.wire,
+            devices.place_of(source),
         )
     )
     return ticket, [source, target, output]
@@ -106,7 +109,16 @@ def start_broadcast(
     source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
     target = output if output.is_contiguous() else source if output is tensor else torch.empty_like(source)
     ticket = session.require().submit_broadcast(
-        Broadcast(name, source.data_ptr(), target.data_ptr(), tuple(tensor.shape), number, root, process_set)
+        Broadcast(
+            name,
+            source.data_ptr(),
+            target.data_ptr(),
+            tuple(tensor.shape),
+            number,
+            root,
+            process_set,
+            devices.place_of(source),
+        )
     )
     return ticket, [source, target, output]
 
@@ -115,13 +127,16 @@ def start_allgather(tensor: torch.Tensor, name: str, process_set: int) -> tuple[
     """Submit an allgather of any strided tensor along its first dimension."""
     number = dtype_number(tensor)
     source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
-    ticket = session.require().submit_allgather(name, source.data_ptr(), tuple(tensor.shape), number, process_set)
+    ticket = session.require().submit_allgather(
+        name, source.data_ptr(), tuple(tensor.shape), number, process_set, *devices.place_of(source)
+    )
     return ticket, [source]
 
 
-def settle(kept: list[Any]) -> torch.Tensor:
+def settle(ticket: int, kept: list[Any]) -> torch.Tensor:
     """Return the output of a finished operation, copying it out of scratch memory if it lies there."""
     _, target, output = kept
+    devices.join(ticket, target)
     if target is not output:
         with torch.no_grad():
             output.copy_(target)
@@ -129,8 +144,10 @@ def settle(kept: list[Any]) -> torch.Tensor:
     return result
 
 
-def gathered(ticket: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return the result of a finished allgather or alltoall as a tensor that owns its memory."""
+def gathered(ticket: int, dtype: torch.dtype, device: torch.device = _CPU) -> torch.Tensor:
+    """Return the result of a finished allgather or alltoall as a tensor that owns its memory, where its input was."""
+    if device.type != "cpu":
+        return devices.deliver(ticket, dtype, device)
     shape, buffer = session.require().take_gathered(ticket)
     if 0 in shape:
         return torch.empty(shape, dtype=dtype)

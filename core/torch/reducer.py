@@ -14,9 +14,9 @@ import torch
 
 from ringtune import native
 from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
-from ringtune.errors import RingtuneError
+from ringtune.errors import InvalidArgument, RingtuneError
 from ringtune.session import require, state
-from ringtune.torch import handles, quick
+from ringtune.torch import devices, handles, quick
 from ringtune.torch.arguments import Average
 from ringtune.torch.asynchronous import sparse_allreduce_async
 from ringtune.torch.compression import Chosen, Compression, FeedbackCompressor, to_travel, wire_number
@@ -283,6 +283,11 @@ class Reducer:
         assert grad is not None and not grad.requires_grad, "a gradient with a graph (create_graph) cannot be reduced"
         compression = self.options.compression
         if self.feedback is not None:
+            if not grad.is_cpu:
+                raise InvalidArgument(
+                    f"gradient '{slot.name}' is on {grad.device}: PowerSGD and top-k compress gradients on the "
+                    "CPU only; use Compression.bf16, fp16 or none"
+                )
             slot.sparse = self.feedback.start(slot.name, grad)
             if slot.sparse is not None:
                 return
@@ -298,11 +303,13 @@ class Reducer:
         how = self.options.how
         slot.ticket = require().runtime.allreduce(
             slot.wire, small.data_ptr(), small.data_ptr(), slot.shape, number, how.op, how.prescale, how.postscale,
-            group, group_size, how.process_set, travelling.wire,
+            group, group_size, how.process_set, travelling.wire, *devices.place_of(small),
         )  # fmt: skip
+        ticket = slot.ticket
         slot.grad = (grad, small)
 
         def finish() -> None:
+            devices.join(ticket, small)
             result = travelling.decompress(small)
             if grad.is_sparse:
                 slot.param.grad = result.to_sparse()

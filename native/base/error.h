@@ -59,6 +59,12 @@ class TraceIo : public Error {
   using Error::Error;
 };
 
+/// A GPU, or what drives it, is missing or has failed.
+class DeviceError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// A bug in ringtune: raised only by RINGTUNE_CHECK*.
 class InvariantError : public Error {
  public:

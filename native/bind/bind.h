@@ -13,6 +13,8 @@ void add_runtime(nanobind::module_& module);
 void add_rehearsal(nanobind::module_& module);
 void add_short_path(nanobind::module_& module);
 void add_collectives(nanobind::class_<Runtime>& runtime);
+void add_devices(nanobind::class_<Runtime>& runtime);
+void add_cuda(nanobind::module_& module);
 void add_compression(nanobind::module_& module);
 void add_merging(nanobind::module_& module);
 

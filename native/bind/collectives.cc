@@ -31,16 +31,18 @@ Ticket submit(Runtime& self, Submission submission) {
 }
 
 Ticket allgather(Runtime& self, std::string name, std::uintptr_t input, Shape shape, int dtype,
-                 std::uint32_t process_set) {
+                 std::uint32_t process_set, int device, std::uintptr_t stream) {
   Submission submission = submission_of(CollectiveKind::kAllgather, std::move(name), std::move(shape), dtype);
+  submission.device = to_place(device, stream);
   submission.input = input_at(input);
   submission.request.process_set = process_set;
   return submit(self, std::move(submission));
 }
 
 Ticket broadcast(Runtime& self, std::string name, std::uintptr_t input, std::uintptr_t output, Shape shape, int dtype,
-                 int root, std::uint32_t process_set) {
+                 int root, std::uint32_t process_set, int device, std::uintptr_t stream) {
   Submission submission = submission_of(CollectiveKind::kBroadcast, std::move(name), std::move(shape), dtype);
+  submission.device = to_place(device, stream);
   submission.input = input_at(input);
   submission.output = output_at(output);
   submission.request.root = root;
@@ -56,8 +58,9 @@ Ticket barrier(Runtime& self, std::string name, std::uint32_t process_set) {
 }
 
 Ticket alltoall(Runtime& self, std::string name, std::uintptr_t input, Shape shape, int dtype, Shape splits,
-                std::uint32_t process_set) {
+                std::uint32_t process_set, int device, std::uintptr_t stream) {
   Submission submission = submission_of(CollectiveKind::kAlltoall, std::move(name), std::move(shape), dtype);
+  submission.device = to_place(device, stream);
   submission.input = input_at(input);
   submission.splits = std::move(splits);
   submission.request.process_set = process_set;
@@ -66,8 +69,9 @@ Ticket alltoall(Runtime& self, std::string name, std::uintptr_t input, Shape sha
 
 Ticket reducescatter(Runtime& self, std::string name, std::uintptr_t input, std::uintptr_t output, Shape shape,
                      int dtype, int op, double prescale, double postscale, std::string group, std::uint32_t group_size,
-                     std::uint32_t process_set) {
+                     std::uint32_t process_set, int device, std::uintptr_t stream) {
   Submission submission = submission_of(CollectiveKind::kReducescatter, std::move(name), std::move(shape), dtype);
+  submission.device = to_place(device, stream);
   submission.input = input_at(input);
   submission.output = output_at(output);
   Request& request = submission.request;
@@ -103,15 +107,15 @@ nb::tuple take_gathered(Runtime& self, Ticket ticket) {
 void add_collectives(nb::class_<Runtime>& runtime) {
   runtime
       .def("allgather", &allgather, nb::arg("name"), nb::arg("input"), nb::arg("shape"), nb::arg("dtype"),
-           nb::arg("process_set") = 0)
+           nb::arg("process_set") = 0, nb::arg("device") = -1, nb::arg("stream") = 0)
       .def("broadcast", &broadcast, nb::arg("name"), nb::arg("input"), nb::arg("output"), nb::arg("shape"),
-           nb::arg("dtype"), nb::arg("root"), nb::arg("process_set") = 0)
+           nb::arg("dtype"), nb::arg("root"), nb::arg("process_set") = 0, nb::arg("device") = -1, nb::arg("stream") = 0)
       .def("barrier", &barrier, nb::arg("name"), nb::arg("process_set") = 0)
       .def("alltoall", &alltoall, nb::arg("name"), nb::arg("input"), nb::arg("shape"), nb::arg("dtype"),
-           nb::arg("splits"), nb::arg("process_set") = 0)
+           nb::arg("splits"), nb::arg("process_set") = 0, nb::arg("device") = -1, nb::arg("stream") = 0)
       .def("reducescatter", &reducescatter, nb::arg("name"), nb::arg("input"), nb::arg("output"), nb::arg("shape"),
            nb::arg("dtype"), nb::arg("op"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("group") = "",
-           nb::arg("group_size") = 0, nb::arg("process_set") = 0)
+           nb::arg("group_size") = 0, nb::arg("process_set") = 0, nb::arg("device") = -1, nb::arg("stream") = 0)
       .def("take_gathered", &take_gathered, nb::arg("ticket"))
       .def("process_sets", &Runtime::process_sets)
       .def("add_process_set", &Runtime::add_process_set, nb::arg("ranks"))

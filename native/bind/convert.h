@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "runtime/submission.h"
 
 namespace ringtune::bind {
 
@@ -35,6 +36,12 @@ inline DType to_dtype(int value) {
 inline std::optional<DType> to_wire(int value, int dtype) {
   if (value == -1 || value == dtype || !is_floating(to_dtype(dtype))) return std::nullopt;
   return to_dtype(value);
+}
+
+/// Of a tensor on the GPU of that number, in that stream (CUstream as a number); -1: in host memory.
+inline std::optional<DevicePlace> to_place(int device, std::uintptr_t stream) {
+  if (device < 0) return std::nullopt;
+  return DevicePlace{device, reinterpret_cast<CudaStreamHandle>(stream)};
 }
 
 // Addresses are those of tensors that the caller keeps alive.

@@ -14,6 +14,7 @@ void add_errors(nb::module_& module) {
   nb::exception<Protocol>(module, "Protocol", base.ptr());
   nb::exception<ShutDown>(module, "ShutDown", base.ptr());
   nb::exception<TraceIo>(module, "TraceIo", base.ptr());
+  nb::exception<DeviceError>(module, "DeviceError", base.ptr());
   nb::exception<InvariantError>(module, "InvariantError", base.ptr());
   nb::exception<PeerLost>(module, "PeerLost", base.ptr());
 }

@@ -20,10 +20,13 @@ namespace {
 
 Ticket allreduce(Runtime& self, std::string_view name, std::uintptr_t input, std::uintptr_t output, const Shape& shape,
                  int dtype, int op, double prescale, double postscale, std::string_view group, std::uint32_t group_size,
-                 std::uint32_t process_set, int wire) {
+                 std::uint32_t process_set, int wire, int device, std::uintptr_t stream) {
   self.steps().submitted(CollectiveKind::kAllreduce, process_set, name, elements_of(shape));
-  return self.submit(AllreduceCall{name, to_dtype(dtype), to_reduce_op(op), process_set, prescale, postscale, group,
-                                   group_size, shape, input_at(input), output_at(output), to_wire(wire, dtype)});
+  const AllreduceCall call{
+      name,  to_dtype(dtype), to_reduce_op(op),  process_set,         prescale, postscale, group, group_size,
+      shape, input_at(input), output_at(output), to_wire(wire, dtype)};
+  if (device < 0) return self.submit(call);
+  return self.submit(Submission{request_of(call), call.input, call.output, {}, to_place(device, stream)});
 }
 
 nb::dict to_dict(const Knobs& knobs, std::uint32_t epoch) {
@@ -185,6 +188,7 @@ void add_options(nb::module_& module) {
       .def_prop_rw(
           "overlap", [](const RuntimeOptions& o) { return static_cast<int>(o.overlap); },
           [](RuntimeOptions& o, int value) { o.overlap = static_cast<Overlap>(value); })
+      .def_rw("cuda_driver", &RuntimeOptions::cuda_driver)
       .def_rw("log_level", &RuntimeOptions::log_level);
 }
 
@@ -192,7 +196,8 @@ void add_allreduce_and_tickets(nb::class_<Runtime>& runtime) {
   runtime
       .def("allreduce", &allreduce, nb::arg("name"), nb::arg("input"), nb::arg("output"), nb::arg("shape"),
            nb::arg("dtype"), nb::arg("op"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("group") = "",
-           nb::arg("group_size") = 0, nb::arg("process_set") = 0, nb::arg("wire") = -1)
+           nb::arg("group_size") = 0, nb::arg("process_set") = 0, nb::arg("wire") = -1, nb::arg("device") = -1,
+           nb::arg("stream") = 0)
       .def("poll", &Runtime::poll, nb::arg("ticket"))
       .def("set_compute_threads", &Runtime::set_compute_threads, nb::arg("threads"))
       .def(
@@ -205,7 +210,7 @@ void add_allreduce_and_tickets(nb::class_<Runtime>& runtime) {
       .def(
           "attend",
           [](Runtime& self, Ticket ticket, std::int64_t timeout_ns) {
-            return TicketTable::attend(*self.operation(ticket), Deadline::after(timeout_ns));
+            return self.attend(ticket, Deadline::after(timeout_ns));
           },
           nb::arg("ticket"), nb::arg("timeout_ns"), nb::call_guard<nb::gil_scoped_release>())
       .def("release", &Runtime::release, nb::arg("ticket"));
@@ -263,6 +268,7 @@ void add_runtime(nb::module_& module) {
       .def("shutdown", &Runtime::shutdown, nb::arg("timeout_ns"), nb::call_guard<nb::gil_scoped_release>());
   add_allreduce_and_tickets(runtime);
   add_collectives(runtime);
+  add_devices(runtime);
   add_tuning_and_tracing(runtime);
 }
 

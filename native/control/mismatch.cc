@@ -56,6 +56,9 @@ std::vector<Property> properties_of(const Request& first) {
                     [](const Request& r) { return "process set " + std::to_string(r.subject); }});
     return list;
   }
+  list.push_back({kind + " CPU/GPU device selection",
+                  "Keep the tensor on the CPU of every rank, or on a GPU of every rank.",
+                  [](const Request& r) { return std::string("device ") + (r.place == 0 ? "CPU" : "GPU"); }});
   list.push_back({"data types", "Submit the same dtype on every rank.",
                   [](const Request& r) { return "type " + std::string(name_of(r.dtype)); }});
   if (first.kind == CollectiveKind::kAllreduce || first.kind == CollectiveKind::kReducescatter) {
@@ -75,7 +78,7 @@ std::vector<Property> properties_of(const Request& first) {
   list.push_back({kind + " tensor shapes",
                   free_rows ? "Only the first dimension may differ." : "Submit the same shape on every rank.",
                   [free_rows](const Request& r) {
-                    if (!free_rows) return "shape " + shape_text(r.shape);
+                    if (!free_rows) return "shape " + shape_text(r.whole.empty() ? r.shape : r.whole);
                     std::string text = "shape [*";
                     for (std::size_t i = 1; i < r.shape.size(); ++i) text += ", " + std::to_string(r.shape[i]);
                     return text + (r.shape.empty() ? "] (a scalar)" : "]");

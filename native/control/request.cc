@@ -13,6 +13,7 @@ std::size_t element_count(const Request& request) {
 namespace {
 
 constexpr std::uint8_t kOwnDType = 255;
+constexpr std::uint8_t kOnDevice = 128;  // added to the kind: place and whole follow at the end
 
 /// A peer's numbers must not overflow what is computed from them later.
 void check_size(const Request& request) {
@@ -73,7 +74,7 @@ std::string rank_list(std::span<const int> ranks) {
 
 void write_request(ByteWriter& out, const Request& request) {
   out.string(request.name);
-  out.u8(static_cast<std::uint8_t>(request.kind));
+  out.u8(static_cast<std::uint8_t>(static_cast<unsigned>(request.kind) | (request.place == 0 ? 0U : kOnDevice)));
   out.u8(static_cast<std::uint8_t>(request.dtype));
   out.u8(static_cast<std::uint8_t>(request.op));
   out.i32(request.root);
@@ -88,6 +89,10 @@ void write_request(ByteWriter& out, const Request& request) {
   for (const std::int32_t rank : request.members) out.i32(rank);
   out.u32(request.subject);
   out.u8(request.wire ? static_cast<std::uint8_t>(*request.wire) : kOwnDType);
+  if (request.place == 0) return;
+  out.u8(request.place);
+  out.u32(static_cast<std::uint32_t>(request.whole.size()));
+  for (const std::int64_t extent : request.whole) out.i64(extent);
 }
 
 namespace {
@@ -118,6 +123,13 @@ std::optional<DType> read_wire_dtype(ByteReader& in, const Request& request) {
   return wire;
 }
 
+void read_device(ByteReader& in, Request& request) {
+  request.place = in.u8();
+  if (request.place == 0) throw Protocol("a peer announced tensor '" + request.name + "' on a GPU without a number");
+  const std::uint32_t dimensions = read_length(in, sizeof(std::int64_t), request, "dimensions");
+  for (std::uint32_t i = 0; i < dimensions; ++i) request.whole.push_back(read_extent(in, request));
+}
+
 std::int32_t read_member(ByteReader& in, const Request& request) {
   const std::int32_t rank = in.i32();
   if (rank < 0 || rank > kLargestRank) {
@@ -131,7 +143,8 @@ std::int32_t read_member(ByteReader& in, const Request& request) {
 Request read_request(ByteReader& in) {
   Request request;
   request.name = in.string();
-  const std::uint8_t kind = in.u8();
+  const std::uint8_t told = in.u8();
+  const auto kind = static_cast<std::uint8_t>(told & ~kOnDevice);
   if (kind > static_cast<std::uint8_t>(kLastCollectiveKind)) {
     throw Protocol("a peer announced tensor '" + request.name + "' with the unknown collective " +
                    std::to_string(kind));
@@ -151,6 +164,7 @@ Request read_request(ByteReader& in) {
   for (std::uint32_t i = 0; i < members; ++i) request.members.push_back(read_member(in, request));
   request.subject = in.u32();
   request.wire = read_wire_dtype(in, request);
+  if (told != kind) read_device(in, request);
   check_size(request);
   return request;
 }

@@ -31,6 +31,10 @@ struct Request {
   std::vector<std::int32_t> members;  // add_process_set: ascending
   std::uint32_t subject = 0;          // remove_process_set: the set
   std::optional<DType> wire = {};     // allreduce of a floating dtype: travels as this 16-bit one; empty = as it is
+  /// 0: host memory; else a GPU, numbered from 1 in the order in which its rank came to use them. Ranks compare only
+  /// whether it is one.
+  std::uint8_t place = 0;
+  std::vector<std::int64_t> whole = {};  // the first part of a tensor that goes in parts: that tensor's shape
   friend bool operator==(const Request&, const Request&) = default;
 };
 

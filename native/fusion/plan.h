@@ -22,6 +22,7 @@ struct ReadyTensor {
   std::string group;               // members of a named group stay in one batch (as far as dtype and op allow)
   std::uint32_t compartment = 0;   // tensors of different process sets never share a batch
   std::optional<DType> wire = {};  // travels as this dtype; empty = as its own
+  std::uint8_t place = 0;          // memory of different devices never shares a batch
 };
 
 /// Every tensor starts at a multiple of this in a fusion buffer, so that vector loads are aligned.

@@ -51,6 +51,11 @@ class Engine {
   /// False at the deadline. Does not rethrow the operation's error.
   [[nodiscard]] bool wait(Operation& operation, Deadline deadline);
 
+  /// Somebody blocks on an operation in flight without driving: nothing is held back meanwhile. Every begin has its
+  /// end.
+  void begin_waiting() noexcept;
+  void end_waiting() noexcept { waiting_callers_.fetch_sub(1, std::memory_order_relaxed); }
+
   /// A caller asks about an operation, done or not: it is no longer held back.
   const Operation& asked_for(const Operation& operation) noexcept;
   /// How many threads of each rank compute.

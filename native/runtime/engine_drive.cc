@@ -89,6 +89,11 @@ Deadline Engine::next_turn() const noexcept {
   return leaving_ ? earlier(next, Deadline::at(leave_deadline_ns_.load(std::memory_order_relaxed))) : next;
 }
 
+void Engine::begin_waiting() noexcept {
+  waiting_callers_.fetch_add(1, std::memory_order_relaxed);  // as in wait()
+  nudge();
+}
+
 bool Engine::wait(Operation& operation, Deadline deadline) {
   // Relaxed: the driving thread reads it in its next cycle, and the nudge below orders it for a driver that sleeps.
   waiting_callers_.fetch_add(1, std::memory_order_relaxed);

@@ -39,6 +39,16 @@ struct Prepared {
 
 struct Operation;
 
+/// Told when an operation is done, by the thread that has ended it, which must not wait. Until it is released the
+/// operation stays as it is.
+class FinishListener {
+ public:
+  virtual void finished(Operation& operation) noexcept = 0;
+
+ protected:
+  ~FinishListener() = default;
+};
+
 /// A name under which operations are submitted: its last request, and the operation in flight.
 struct NameEntry {
   std::shared_ptr<const Prepared> prepared;
@@ -69,11 +79,12 @@ struct Operation {
       nullptr;  // allreduce, broadcast: as large as the input; may be the input; reducescatter: own rows
   std::vector<std::int64_t> splits;  // alltoall: rows for each member, empty = equal shares; then rows from each
   std::int64_t submitted_ns = 0;
-  std::int64_t agreed_ns = 0;  // by the driving thread only
-  Ticket ticket = 0;           // guarded by the table; 0 = in the pool
-  std::uint32_t slot = 0;      // where the table holds it
-  NameEntry* entry = nullptr;  // the table's, while in flight
-  bool abandoned = false;      // guarded by the table: released before it was done
+  std::int64_t agreed_ns = 0;          // by the driving thread only
+  Ticket ticket = 0;                   // guarded by the table; 0 = in the pool
+  std::uint32_t slot = 0;              // where the table holds it
+  NameEntry* entry = nullptr;          // the table's, while in flight
+  FinishListener* listener = nullptr;  // borrowed
+  bool abandoned = false;              // guarded by the table: released before it was done
 
   // Written by the driving thread before `state` becomes kDone, read by callers after they saw it.
   std::exception_ptr error;

@@ -4,9 +4,8 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/home_process.h"
 #include "base/log.h"
-#include "runtime/engine.h"
+#include "runtime/runtime_impl.h"
 
 namespace ringtune {
 namespace {
@@ -85,98 +84,26 @@ Submission decision_of(CollectiveKind kind, const std::string& name) {
 
 }  // namespace
 
-class Runtime::Impl {
- public:
-  Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
-      : options(given), store(made ? nullptr : connect_store(given, Deadline::after(given.connect_timeout_ns))) {
-    set_log_level(static_cast<LogLevel>(given.log_level));
-    set_log_rank(given.rank);
-    check_knobs(given.knobs);
-    if (store) agree_on_algorithms(options, *store, Deadline::after(given.connect_timeout_ns));
-    fabric = made ? std::move(made) : connect_fabric(given, store.get(), Deadline::after(given.connect_timeout_ns));
-    hosts = fabric->hosts();
-    topology = topology_of(hosts, given.rank);
-    engine = std::make_unique<Engine>(engine_options(options), *fabric, tickets, counters, tracer);
-    try {
-      fabric->start_monitor([this](int rank, const std::string& reason) { engine->peer_lost(rank, reason); });
-    } catch (...) {
-      engine->leave(Deadline::after(0));
-      throw;
-    }
-    step_begin_ns = now_ns();
+Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
+    : options(given),
+      store(made ? nullptr : connect_store(given, Deadline::after(given.connect_timeout_ns))),
+      staging(given.cuda_driver, host_plane()) {
+  set_log_level(static_cast<LogLevel>(given.log_level));
+  set_log_rank(given.rank);
+  check_knobs(given.knobs);
+  if (store) agree_on_algorithms(options, *store, Deadline::after(given.connect_timeout_ns));
+  fabric = made ? std::move(made) : connect_fabric(given, store.get(), Deadline::after(given.connect_timeout_ns));
+  hosts = fabric->hosts();
+  topology = topology_of(hosts, given.rank);
+  engine = std::make_unique<Engine>(engine_options(options), *fabric, tickets, counters, tracer);
+  try {
+    fabric->start_monitor([this](int rank, const std::string& reason) { engine->peer_lost(rank, reason); });
+  } catch (...) {
+    engine->leave(Deadline::after(0));
+    throw;
   }
-  ~Impl() { engine->leave(Deadline::after(0)); }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-
-  /// What this rank refuses alone.
-  void check(const Submission& submission) const {
-    const ProcessSetTable::Members members = members_of(submission.request.process_set);
-    check_submission(submission, *members, options.rank);
-  }
-  [[nodiscard]] ProcessSetTable::Members members_of(std::uint32_t set) const {
-    ProcessSetTable::Members members = engine->process_sets().members(set);
-    if (!members) {
-      throw InvalidArgument("there is no process set " + std::to_string(set) + ": it was removed, or never added");
-    }
-    return members;
-  }
-
-  /// Registers an allreduce; a repeated one costs one look-up.
-  Ticket enter(const AllreduceCall& call, std::size_t& bytes) {
-    const std::int64_t now = now_ns();
-    if (call.process_set != 0) (void)members_of(call.process_set);  // a repeated one may have lost its set
-    if (call.input != nullptr && call.output != nullptr) {
-      if (const Ticket ticket = tickets.submit_again(call, now, bytes)) return ticket;
-    }
-    Submission submission{request_of(call), call.input, call.output};
-    check(submission);
-    auto prepared = std::make_shared<const Prepared>(std::move(submission.request));
-    bytes = prepared->wire_bytes;
-    return tickets.submit(std::move(prepared), {call.input, call.output}, now);
-  }
-
-  /// A set may have been removed since the request was prepared.
-  void check_set(const RepeatedRequest& repeated) const {
-    if (const std::uint32_t set = repeated.prepared->request.process_set) (void)members_of(set);
-  }
-
-  /// Blocks; whether the operation is done.
-  bool wait(Operation& operation, Deadline deadline) {
-    if (engine->asked_for(operation).done()) return true;
-    const std::int64_t begin_ns = now_ns();
-    const bool done = engine->wait(operation, deadline);
-    record_wait(*operation.prepared, begin_ns, now_ns());
-    return done;
-  }
-  void record_wait(const Prepared& prepared, std::int64_t begin_ns, std::int64_t end_ns) {
-    counters.wait_ns.fetch_add(end_ns - begin_ns, std::memory_order_relaxed);
-    if (!tracer.recording()) return;
-    tracer.record({begin_ns, end_ns, 0, trace_name(tracer, prepared), 0, step,
-                   static_cast<std::uint16_t>(engine->epoch()), Stage::kWait,
-                   static_cast<std::uint8_t>(prepared.request.kind)});
-  }
-
-  // The fabric goes before the engine: its monitor thread may call the engine until it ends. The engine's own thread,
-  // which uses the fabric, has ended by then (see ~Impl).
-  HomeProcess home;
-  RuntimeOptions options;
-  std::unique_ptr<StoreClient> store;
-  Counters counters;
-  TicketTable tickets;
-  Tracer tracer;
-  std::shared_ptr<std::atomic<std::uint32_t>> next_timeline_file = std::make_shared<std::atomic<std::uint32_t>>(0);
-  std::unique_ptr<Engine> engine;
-  std::unique_ptr<Fabric> fabric;
-  std::vector<std::string> hosts;
-  Topology topology;
-  StepWatcher steps;
-  std::uint32_t step = 0;
-  std::int64_t step_begin_ns = 0;
-  CounterValues at_step_begin;
-  std::mutex shutdown_mutex;
-  bool down = false;
-};
+  step_begin_ns = now_ns();
+}
 
 Runtime::Runtime(const RuntimeOptions& options) : Runtime(options, nullptr) {}
 Runtime::Runtime(const RuntimeOptions& options, std::unique_ptr<Fabric> fabric)
@@ -216,16 +143,8 @@ std::vector<std::string> Runtime::transports() const {
 
 Ticket Runtime::submit(Submission submission) {
   own().check(submission);
-  std::shared_ptr<const Prepared> prepared =
-      impl_->tickets.known(submission.request.process_set, submission.request.name);
-  if (prepared == nullptr || prepared->request != submission.request) {
-    prepared = std::make_shared<const Prepared>(std::move(submission.request));
-  }
-  const std::size_t bytes = prepared->wire_bytes;
-  const Ticket ticket =
-      impl_->tickets.submit(std::move(prepared), {submission.input, submission.output, submission.splits}, now_ns());
-  impl_->engine->submitted(bytes);
-  return ticket;
+  if (submission.device) return impl_->submit_on_device(std::move(submission));
+  return impl_->submit(std::move(submission), nullptr);
 }
 
 Ticket Runtime::submit(const AllreduceCall& call) {
@@ -293,10 +212,19 @@ Ticket Runtime::remove_process_set(std::uint32_t id) {
 Ticket Runtime::join(const std::string& name) { return submit(decision_of(CollectiveKind::kJoin, name)); }
 std::map<std::uint32_t, std::vector<int>> Runtime::process_sets() const { return own().engine->process_sets().all(); }
 
-bool Runtime::poll(Ticket ticket) { return impl_->engine->asked_for(*own().tickets.find(ticket)).done(); }
+bool Runtime::poll(Ticket ticket) {
+  if (DeviceStaging::owns(ticket)) return own().staging.poll(ticket);
+  return impl_->engine->asked_for(*own().tickets.find(ticket)).done();
+}
+
 void Runtime::set_compute_threads(int threads) noexcept { impl_->engine->set_compute_threads(threads); }
 
 bool Runtime::wait(Ticket ticket, Deadline deadline) {
+  if (DeviceStaging::owns(ticket)) {
+    if (!own().wait_on_device(ticket, deadline)) return false;
+    if (const std::exception_ptr error = impl_->staging.find(ticket).error) std::rethrow_exception(error);
+    return true;
+  }
   Operation& operation = *own().tickets.find(ticket);
   if (!impl_->wait(operation, deadline)) return false;
   if (operation.error) std::rethrow_exception(operation.error);
@@ -308,7 +236,12 @@ bool Runtime::release_if_done(Ticket ticket) {
   return impl_->engine->asked_for(*own().tickets.find(ticket)).done() && impl_->tickets.release_if_done(ticket);
 }
 void Runtime::release(Ticket ticket) {
-  if (impl_->home.here()) impl_->tickets.release(ticket);
+  if (!impl_->home.here()) return;
+  if (DeviceStaging::owns(ticket)) {
+    impl_->staging.release(ticket);
+  } else {
+    impl_->tickets.release(ticket);
+  }
 }
 
 Knobs Runtime::knobs() const { return own().engine->knobs(); }
@@ -395,6 +328,7 @@ void Runtime::shutdown(std::int64_t timeout_ns) {
   impl_->down = true;
   stop_timeline();
   impl_->engine->leave(Deadline::after(timeout_ns));
+  impl_->staging.close();
 }
 
 }  // namespace ringtune

@@ -42,7 +42,8 @@ struct RuntimeOptions {
   int control_fan_out = kDefaultFanOut;  // of the announcement tree (control/tree.h), alike on all ranks
   int thread_affinity = -1;              // core of the cycle thread
   Overlap overlap = Overlap::kAuto;
-  int log_level = 3;  // warning
+  int log_level = 3;        // warning
+  std::string cuda_driver;  // library that drives the GPUs; empty: the usual one. Opened when it is needed
 };
 
 /// What is recorded, and where to.
@@ -63,6 +64,12 @@ struct Topology {
   bool homogeneous = true;  // every host has equally many ranks
 };
 [[nodiscard]] Topology topology_of(const std::vector<std::string>& hosts, int rank);
+
+/// The result of a finished allgather or alltoall that waits on the host to be delivered to a GPU.
+struct GatheredOnDevice {
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> splits;  // alltoall: rows from each member
+};
 
 /// What came of waiting for an operation.
 enum class Finish : std::uint8_t { kDone, kPending, kFailed };
@@ -86,7 +93,8 @@ class Runtime {
   /// "shm", "tcp", "inproc": how this rank reaches each other one ("self" for itself).
   [[nodiscard]] std::vector<std::string> transports() const;
 
-  /// Throws InvalidArgument (name in flight, bad root ...), ShutDown, or the error that ended the job.
+  /// Throws InvalidArgument (name in flight, bad root ...), ShutDown, or the error that ended the job; of a tensor on a
+  /// GPU, DeviceError too.
   Ticket submit(Submission submission);
   /// The same for an allreduce; one that repeats the last request of its name costs a look-up.
   Ticket submit(const AllreduceCall& call);
@@ -112,6 +120,8 @@ class Runtime {
   void set_compute_threads(int threads) noexcept;
   /// Blocks; false at the deadline. Rethrows the operation's error. A failed or finished ticket stays until release().
   bool wait(Ticket ticket, Deadline deadline);
+  /// The same without asking for what is held back for a caller, and without the error.
+  [[nodiscard]] bool attend(Ticket ticket, Deadline deadline);
   /// Waits, and releases the operation if it is done. What has failed stays for wait() to say why. Blocks; throws
   /// InvalidArgument.
   Finish finish(Ticket ticket, Deadline deadline);
@@ -120,6 +130,13 @@ class Runtime {
   /// The result of a finished allgather, moved out.
   [[nodiscard]] OperationPtr operation(Ticket ticket);
   void release(Ticket ticket);
+
+  // Of tensors on GPUs: when wait() or poll() says so, the result is on its way to the device.
+  /// What the stream does from now on finds the result. Does not block. Throws DeviceError.
+  void join_stream(Ticket ticket, CudaStreamHandle stream);
+  [[nodiscard]] GatheredOnDevice gathered_on_device(Ticket ticket);
+  /// Copies what was gathered, in the stream, to memory of its device. Throws InvalidArgument, DeviceError.
+  void deliver(Ticket ticket, void* memory, CudaStreamHandle stream);
 
   [[nodiscard]] Knobs knobs() const;
   [[nodiscard]] std::uint32_t epoch() const noexcept;

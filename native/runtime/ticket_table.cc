@@ -23,7 +23,7 @@ bool same(const Request& request, const AllreduceCall& call) noexcept {
   return request.kind == CollectiveKind::kAllreduce && request.dtype == call.dtype && request.op == call.op &&
          request.process_set == call.process_set && request.prescale == call.prescale &&
          request.postscale == call.postscale && request.group_size == call.group_size && request.group == call.group &&
-         request.wire == call.wire &&
+         request.wire == call.wire && request.place == 0 &&
          std::equal(request.shape.begin(), request.shape.end(), call.shape.begin(), call.shape.end());
 }
 
@@ -120,6 +120,7 @@ Operation& TicketTable::enter(NameEntry& entry, const Memory& memory, std::int64
   operation.input = static_cast<const std::byte*>(memory.input);
   operation.output = static_cast<std::byte*>(memory.output);
   operation.splits.assign(memory.splits.begin(), memory.splits.end());
+  operation.listener = memory.listener;
   operation.submitted_ns = now_ns;
   operation.ticket = (generation_++ << kSlotBits) | operation.slot;
   // Relaxed: the driving thread takes the operation under the same lock.
@@ -186,15 +187,18 @@ bool TicketTable::finish_one(Operation& operation, const std::exception_ptr& err
 
 void TicketTable::finish(std::span<const OperationPtr> operations, const std::exception_ptr& error) {
   awakened_.clear();
+  listened_.clear();
   {
     const std::lock_guard lock(mutex_);
     for (const OperationPtr operation : operations) {
+      if (operation->listener != nullptr) listened_.push_back(operation);
       if (finish_one(*operation, error)) awakened_.push_back(operation);
     }
     open_.fetch_sub(operations.size(), std::memory_order_relaxed);
   }
   // Operations are never freed: one that was released and is used again meanwhile wakes its sleepers once for nothing.
   for (const OperationPtr operation : awakened_) futex_wake(operation->state, kFutexWakeAll, FutexScope::kPrivate);
+  for (const OperationPtr operation : listened_) operation->listener->finished(*operation);
 }
 
 void TicketTable::close(const std::exception_ptr& error) {

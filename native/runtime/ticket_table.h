@@ -43,6 +43,7 @@ struct Memory {
   const void* input = nullptr;
   void* output = nullptr;
   std::span<const std::int64_t> splits = {};
+  FinishListener* listener = nullptr;
 };
 
 /// Thread-safe. Callers submit, wait and release; the driving thread takes, finds and finishes. Operations are pooled
@@ -126,6 +127,7 @@ class TicketTable {
   std::vector<OperationPtr> submitted_;
   std::vector<OperationPtr> taken_;     // driving thread only
   std::vector<OperationPtr> awakened_;  // driving thread only
+  std::vector<OperationPtr> listened_;  // driving thread only
   std::exception_ptr closed_;
   Ticket generation_ = 1;
   std::atomic<std::size_t> open_{0};

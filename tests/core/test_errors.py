@@ -7,6 +7,7 @@ from tests.core import fake_native
 
 FAILURES = [
     *("PeerLost", "Timeout", "Mismatch", "Protocol", "ShutDown", "InvariantError", "NotInitialized"),
+    "DeviceError",
     "InitializationFailed",
 ]
 

@@ -111,6 +111,52 @@ TEST(RequestWire, TravelsWithItAndIsCheckedOnArrival) {
   EXPECT_THROW(travelled(request), Protocol);
 }
 
+TEST(RequestDevice, TravelsAndCostsAHostTensorNothing) {
+  Request request = base(CollectiveKind::kAllreduce);
+  const auto bytes_of = [](const Request& one) {
+    ByteWriter out;
+    write_request(out, one);
+    return Bytes(out.bytes().begin(), out.bytes().end());
+  };
+  const std::size_t plain = bytes_of(request).size();
+  request.place = 2;
+  request.whole = {4, 5};
+  Bytes bytes = bytes_of(request);
+  EXPECT_EQ(bytes.size(), plain + 1 + 4 + 16);
+  ByteReader in(bytes);
+  EXPECT_EQ(read_request(in), request);
+  bytes[plain] = std::byte{0};
+  ByteReader without_number(bytes);
+  EXPECT_THROW((void)read_request(without_number), Protocol);
+  bytes.resize(bytes.size() - 1);
+  bytes[plain] = std::byte{2};
+  ByteReader cut(bytes);
+  EXPECT_THROW((void)read_request(cut), Protocol);
+}
+
+TEST(RequestDevice, RanksMayUseDevicesOfDifferentNumbersButNotTheCpu) {
+  const auto first = std::make_shared<Request>(base(CollectiveKind::kAllreduce));
+  first->place = 1;
+  const auto second = std::make_shared<Request>(*first);
+  second->place = 2;
+  std::vector<Variant> variants{{first, RankSet::one(0)}, {second, RankSet::one(1)}};
+  EXPECT_EQ(find_mismatch(variants), std::nullopt);
+  second->place = 0;
+  EXPECT_EQ(find_mismatch(variants).value_or("").find("Mismatched ALLREDUCE CPU/GPU device selection"), 0U);
+}
+
+TEST(RequestDevice, PartsAreComparedAsTheWholeTensors) {
+  const auto first = std::make_shared<Request>(base(CollectiveKind::kAllreduce));
+  first->place = 1;
+  first->whole = {2, 3, 5};
+  const auto second = std::make_shared<Request>(*first);
+  second->whole = {3, 2, 5};
+  const std::vector<Variant> variants{{first, RankSet::one(0)}, {second, RankSet::one(1)}};
+  EXPECT_NE(find_mismatch(variants).value_or("").find("One rank had shape [2, 3, 5], but another rank had shape "
+                                                      "[3, 2, 5]"),
+            std::string::npos);
+}
+
 TEST(RequestSize, CountsElementsAndBytes) {
   Request request = base(CollectiveKind::kAllreduce);
   EXPECT_EQ(element_count(request), 6u);

@@ -16,6 +16,9 @@ ReadyTensor member(std::size_t bytes, const std::string& group, DType dtype = DT
 ReadyTensor travelling(std::size_t bytes, DType wire, DType dtype = DType::kFloat32) {
   return {CollectiveKind::kAllreduce, dtype, ReduceOp::kSum, bytes, "", 0, wire};
 }
+ReadyTensor placed(std::size_t bytes, std::uint8_t place) {
+  return {CollectiveKind::kAllreduce, DType::kFloat32, ReduceOp::kSum, bytes, "", 0, {}, place};
+}
 ReadyTensor other(CollectiveKind kind) { return {kind, DType::kFloat32, ReduceOp::kSum, 64, ""}; }
 
 struct PlanCase {
@@ -52,6 +55,10 @@ INSTANTIATE_TEST_SUITE_P(
                   travelling(64, DType::kFloat16, DType::kFloat64)},
                  256,
                  {{0, 2}, {1, 4}, {3}, {5}}},
+        PlanCase{"memory_of_different_devices_does_not_mix",
+                 {placed(64, 0), placed(64, 1), placed(64, 2), placed(64, 1), placed(64, 0)},
+                 512,
+                 {{0, 4}, {1, 3}, {2}}},
         PlanCase{"min_is_not", {tensor(64, DType::kFloat32, ReduceOp::kMin), tensor(64)}, 256, {{0}, {1}}},
         PlanCase{"adasum_never_fuses",
                  {tensor(64, DType::kFloat32, ReduceOp::kAdasum), tensor(64, DType::kFloat32, ReduceOp::kAdasum)},

@@ -1,0 +1,94 @@
+"""Arrays in a GPU's memory, of any library that says where they are (CuPy, Numba, JAX): ``__cuda_array_interface__``.
+
+The stream is that of the interface's version 3: the one in which the library computes. The runtime takes the array
+behind what that stream holds, and the stream finds the result afterwards; no call waits for a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ringtune import native, session
+from ringtune.errors import InvalidArgument
+
+Place = tuple[()] | tuple[int, int]
+"""Number of the GPU and its stream (a CUstream as a number); empty for memory of the host."""
+
+_LEGACY_DEFAULT = 1  # the stream that all of CUDA's ordinary streams wait for
+
+
+def is_on_gpu(array: Any) -> bool:
+    """Return whether an object is an array in a GPU's memory.
+
+    Raises:
+        InvalidArgument: It is, but says so in another way.
+    """
+    if hasattr(array, "__cuda_array_interface__"):
+        return True
+    kind = getattr(array, "__dlpack_device__", None)
+    if kind is not None and int(kind()[0]) == 2:  # kDLCUDA
+        raise InvalidArgument(
+            f"a {type(array).__name__} on a GPU has no __cuda_array_interface__: hand over cupy.from_dlpack(array), "
+            "which shares its memory"
+        )
+    return False
+
+
+def address(array: Any) -> int:
+    """Return where the array's memory begins."""
+    return int(array.__cuda_array_interface__["data"][0])
+
+
+def is_contiguous(array: Any) -> bool:
+    """Return whether its elements lie one behind the other."""
+    return array.__cuda_array_interface__.get("strides") is None
+
+
+def is_read_only(array: Any) -> bool:
+    """Return whether its values must not be replaced."""
+    return bool(array.__cuda_array_interface__["data"][1])
+
+
+def place_of(array: Any) -> Place:
+    """Return on which GPU and in which stream the array is.
+
+    Raises:
+        DeviceError: There is no driver.
+        InvalidArgument: The address is no GPU's.
+    """
+    stream = array.__cuda_array_interface__.get("stream") or _LEGACY_DEFAULT
+    number = getattr(getattr(array, "device", None), "id", None)
+    if number is None:
+        with native.translated():
+            number = native.load().cuda_device_of(address(array), session.require().config.cuda_driver)
+    return int(number), int(stream)
+
+
+def empty(array: Any, shape: Any) -> Any:
+    """Return fresh memory for a result, made by the array's own library on its device.
+
+    Raises:
+        InvalidArgument: The library has no array namespace (of the Python array API standard) to make it with.
+    """
+    namespace = getattr(array, "__array_namespace__", None)
+    if namespace is None:
+        raise InvalidArgument(
+            f"a {type(array).__name__} does not say how to make another one (__array_namespace__): use a form in place"
+        )
+    device = getattr(array, "device", None)
+    return namespace().empty(tuple(shape), dtype=array.dtype, **({} if device is None else {"device": device}))
+
+
+def join(ticket: int, array: Any) -> None:
+    """Make the array's stream wait for the result of a finished operation."""
+    with native.translated():
+        session.require().runtime.join_stream(ticket, place_of(array)[1])
+
+
+def deliver(ticket: int, array: Any) -> Any:
+    """Return the result of a finished allgather or alltoall as an array like the one that was sent."""
+    runtime = session.require().runtime
+    with native.translated():
+        result = empty(array, runtime.gathered_shape(ticket))
+        runtime.deliver(ticket, address(result), place_of(array)[1])
+    return result

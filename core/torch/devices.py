@@ -1,0 +1,52 @@
+"""Tensors on GPUs: where they are, and how the streams of torch come to wait for their results.
+
+The runtime copies a tensor to the host behind what torch's current stream holds, and the result back; `join` makes the
+stream that is current then wait for that, so that no call of Horovod's waits for a GPU. Memory of torch's caching
+allocator is given out again in the order of the stream that allocated it. The runtime's streams need no
+``record_stream``: it keeps every tensor until its operation is done, and then the current stream is behind the copies.
+Only scratch memory that another stream has allocated must be told.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ringtune import native, session
+
+Place = tuple[()] | tuple[int, int]
+"""Number of the GPU and the stream (a CUstream as a number) in which a tensor becomes what it is; empty on the CPU."""
+
+
+def place_of(tensor: torch.Tensor) -> Place:
+    """Return where a tensor is, for the runtime."""
+    if tensor.is_cpu:
+        return ()
+    return tensor.device.index, torch.cuda.current_stream(tensor.device).cuda_stream
+
+
+def join(ticket: int, *tensors: torch.Tensor) -> None:
+    """Make torch's current stream wait for the result of a finished operation; nothing for tensors on the CPU.
+
+    Args:
+        ticket: Of the operation.
+        tensors: Memory that it wrote, all on one device.
+
+    Raises:
+        DeviceError: The driver refuses.
+    """
+    if tensors[0].is_cpu:
+        return
+    stream = torch.cuda.current_stream(tensors[0].device)
+    with native.translated():
+        session.require().runtime.join_stream(ticket, stream.cuda_stream)
+    for tensor in tensors:
+        tensor.record_stream(stream)
+
+
+def deliver(ticket: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return the result of a finished allgather or alltoall of tensors on a GPU as a tensor there."""
+    runtime = session.require().runtime
+    with native.translated():
+        result = torch.empty(runtime.gathered_shape(ticket), dtype=dtype, device=device)
+        runtime.deliver(ticket, result.data_ptr(), torch.cuda.current_stream(device).cuda_stream)
+    return result

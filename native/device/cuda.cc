@@ -1,0 +1,118 @@
+#include "device/cuda.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/error.h"
+
+namespace ringtune {
+namespace {
+
+constexpr unsigned kNonBlockingStream = 1;    // CU_STREAM_NON_BLOCKING: not behind the legacy default stream
+constexpr unsigned kSleepingWait = 1;         // CU_EVENT_BLOCKING_SYNC
+constexpr unsigned kNoTiming = 2;             // CU_EVENT_DISABLE_TIMING
+constexpr unsigned kPortable = 1;             // CU_MEMHOSTALLOC_PORTABLE: pinned for all devices
+constexpr std::size_t kSlabBytes = 16 << 20;  // what is pinned at once for blocks that are smaller
+constexpr std::size_t kLargestCarved = 4 << 20;
+constexpr std::size_t kSmallestBlock = 4 << 10;
+
+CudaAddress address_of(const void* memory) noexcept { return reinterpret_cast<CudaAddress>(memory); }
+
+}  // namespace
+
+CudaDevice::CudaDevice(const CudaDriver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {
+  check(api().device_get(&device_, ordinal), "cuDeviceGet");
+  check(api().primary_context_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
+}
+
+// Destructors, here and below, do not look at codes: at the end of the process the driver may be gone already.
+CudaDevice::~CudaDevice() { (void)api().primary_context_release(device_); }
+
+CudaDevice::Current::Current(const CudaDevice& device) : api_(device.api()) {
+  device.check(api_.context_push(device.context_), "cuCtxPushCurrent");
+}
+
+CudaDevice::Current::~Current() {
+  CudaContextHandle popped = nullptr;
+  (void)api_.context_pop(&popped);
+}
+
+void CudaDevice::check_owns(const void* memory, const std::string& what) const {
+  const std::optional<int> owner = driver_.owner_of(memory);
+  if (owner == ordinal_) return;
+  throw InvalidArgument(what + ": its memory is " + (owner ? "that of GPU " + std::to_string(*owner) : "no GPU's") +
+                        ", expected that of GPU " + std::to_string(ordinal_));
+}
+
+void CudaDevice::check_not_capturing(CudaStreamHandle stream, const std::string& what) const {
+  int status = 0;
+  check(api().stream_is_capturing(stream, &status), "cuStreamIsCapturing");
+  if (status == 0) return;
+  throw InvalidArgument(what +
+                        " cannot be part of a CUDA graph, which the current stream is recording: the ranks agree "
+                        "on every collective on the host; call it outside of torch.cuda.graph()");
+}
+
+CudaEvent::CudaEvent(const CudaDevice& device) : device_(device) {
+  device.check(device.api().event_create(&handle_, kSleepingWait | kNoTiming), "cuEventCreate");
+}
+CudaEvent::~CudaEvent() { (void)device_.api().event_destroy(handle_); }
+void CudaEvent::record(CudaStreamHandle stream) {
+  device_.check(device_.api().event_record(handle_, stream), "cuEventRecord");
+}
+void CudaEvent::synchronize() const { device_.check(device_.api().event_synchronize(handle_), "cuEventSynchronize"); }
+
+CudaStream::CudaStream(const CudaDevice& device) : device_(device) {
+  device.check(device.api().stream_create(&handle_, kNonBlockingStream), "cuStreamCreate");
+}
+CudaStream::~CudaStream() { (void)device_.api().stream_destroy(handle_); }
+void CudaStream::wait(const CudaEvent& event) {
+  device_.check(device_.api().stream_wait_event(handle_, event.handle(), 0), "cuStreamWaitEvent");
+}
+void CudaStream::copy_to_host(std::byte* host, const std::byte* device, std::size_t bytes) {
+  if (bytes == 0) return;
+  device_.check(device_.api().copy_to_host(host, address_of(device), bytes, handle_), "cuMemcpyDtoHAsync");
+}
+void CudaStream::copy_to_device(std::byte* device, const std::byte* host, std::size_t bytes) {
+  if (bytes == 0) return;
+  device_.check(device_.api().copy_to_device(address_of(device), host, bytes, handle_), "cuMemcpyHtoDAsync");
+}
+
+PinnedPool::~PinnedPool() {
+  for (std::byte* const slab : slabs_) (void)device_.api().host_free(slab);
+}
+
+PinnedBlock& PinnedPool::take(std::size_t bytes) {
+  const std::size_t size = std::bit_ceil(std::max(bytes, kSmallestBlock));
+  std::vector<PinnedBlock*>& free = free_[size];
+  if (!free.empty()) {
+    PinnedBlock& block = *free.back();
+    free.pop_back();
+    return block;
+  }
+  auto block = std::make_unique<PinnedBlock>(device_);
+  block->data = size <= kLargestCarved ? carve(size) : pin(size);
+  block->bytes = size;
+  return *blocks_.emplace_back(std::move(block));
+}
+
+std::byte* PinnedPool::carve(std::size_t bytes) {
+  if (left_ < bytes) {
+    carved_ = pin(kSlabBytes);
+    left_ = kSlabBytes;
+  }
+  std::byte* const memory = carved_;
+  carved_ += bytes;
+  left_ -= bytes;
+  return memory;
+}
+
+std::byte* PinnedPool::pin(std::size_t bytes) {
+  void* memory = nullptr;
+  device_.check(device_.api().host_alloc(&memory, bytes, kPortable), "cuMemHostAlloc");
+  slabs_.push_back(static_cast<std::byte*>(memory));
+  pinned_bytes_ += bytes;
+  return slabs_.back();
+}
+
+}  // namespace ringtune

@@ -1,0 +1,270 @@
+#include "runtime/device_lane.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/futex.h"
+#include "transport/thread.h"
+
+namespace ringtune {
+namespace {
+
+/// What the call throws, or null.
+template <typename Call>
+std::exception_ptr failure_of(const Call& call) {
+  try {
+    call();
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+void fail(DeviceOperation& operation, const std::exception_ptr& error) {
+  if (error && !operation.error) operation.error = error;
+}
+
+/// The host's operation for one part.
+Submission submission_of(const DeviceOperation& operation, std::size_t index) {
+  const DevicePart& part = *operation.parts[index];
+  Submission submission{operation.prepared->request, part.block->data, part.block->data, operation.what.splits};
+  if (operation.part_count == 1) return submission;
+  Request& request = submission.request;
+  // The first part says what the whole tensor is, and the others follow when all ranks have agreed on it.
+  if (index == 0) {
+    request.whole = std::move(request.shape);
+  } else {
+    request.name += " [" + std::to_string(index + 1) + "/" + std::to_string(operation.part_count) + "]";
+    request.group.clear();
+    request.group_size = 0;
+  }
+  request.shape = {static_cast<std::int64_t>(part.count)};
+  return submission;
+}
+
+}  // namespace
+
+DeviceOperation::DeviceOperation(DeviceLane& on) : lane(on), ready(on.device()), copied(on.device()) {}
+
+void DevicePart::finished(Operation& operation) noexcept { whole->lane.part_finished(*this, operation); }
+
+void StagingShared::settle_haste() {
+  const bool haste = waiters > 0 && unstaged == 0 && !names.empty();
+  if (haste == hurried) return;
+  hurried = haste;
+  (haste ? host.begin_waiting : host.end_waiting)();
+}
+
+DeviceLane::DeviceLane(StagingShared& shared, const CudaDriver& driver, int ordinal)
+    : shared_(shared), device_(driver, ordinal) {
+  const CudaDevice::Current current(device_);
+  streams_ = std::make_unique<Streams>(device_);
+  input_thread_ = start_thread("ringtune-to-cpu", [this] { run_input(); });
+  output_thread_ = start_thread("ringtune-to-gpu", [this] { run_output(); });
+}
+
+DeviceLane::~DeviceLane() {
+  close();
+  try {
+    const CudaDevice::Current current(device_);
+    streams_.reset();
+  } catch (const std::exception&) {  // the driver is gone, and all of it with it
+    (void)streams_.release();
+  }
+}
+
+void DeviceLane::close() {
+  const auto end = [&](bool& flag, std::condition_variable& news, std::thread& thread) {
+    if (!thread.joinable()) return;
+    {
+      const std::lock_guard lock(shared_.mutex);
+      flag = true;
+    }
+    news.notify_all();
+    thread.join();
+  };
+  end(input_ends_, input_news_, input_thread_);  // first: it hands on to the other
+  end(output_ends_, output_news_, output_thread_);
+}
+
+DeviceOperation& DeviceLane::allocate() {
+  if (!free_.empty()) {
+    DeviceOperation& operation = *free_.back();
+    free_.pop_back();
+    return operation;
+  }
+  DeviceOperation& operation = streams_->operations.emplace_back(*this);
+  operation.slot = static_cast<std::uint32_t>(streams_->operations.size() - 1);
+  return operation;
+}
+
+void DeviceLane::recycle(DeviceOperation& operation) {
+  operation.ticket = 0;
+  operation.staged = operation.submitted = operation.ended = 0;
+  operation.all_staged = operation.abandoned = false;
+  operation.error = nullptr;
+  operation.gathered = {};
+  // Relaxed: the next one to see it takes the lock first.
+  operation.state.store(Operation::kPending, std::memory_order_relaxed);
+  free_.push_back(&operation);
+}
+
+DeviceOperation* DeviceLane::at(std::uint32_t slot) {
+  return slot < streams_->operations.size() ? &streams_->operations[slot] : nullptr;
+}
+
+void DeviceLane::begin(DeviceOperation& operation, CudaStreamHandle stream) {
+  CudaStream& input = streams_->input;
+  const std::size_t item_bytes = size_of(operation.prepared->request.dtype);
+  const auto* const source = static_cast<const std::byte*>(operation.what.input);
+  for (std::size_t i = 0; i < operation.part_count; ++i) operation.parts[i]->block = nullptr;
+  try {
+    operation.ready.record(stream);
+    input.wait(operation.ready);
+    for (std::size_t i = 0; i < operation.part_count; ++i) {
+      DevicePart& part = *operation.parts[i];
+      part.block = &streams_->pool.take(part.count * item_bytes);
+      input.wait(part.block->last_use);  // the copy back from it may still be under way
+      input.copy_to_host(part.block->data, source + part.begin, part.sent);
+      part.block->last_use.record(input.handle());
+    }
+  } catch (...) {
+    // What was begun goes on in this stream, and the blocks' next use is behind it.
+    give_back_blocks(operation, 0);
+    throw;
+  }
+  ++shared_.unstaged;
+  incoming_.push_back(&operation);
+  input_news_.notify_one();
+}
+
+/// Those of the parts from `first` on.
+void DeviceLane::give_back_blocks(const DeviceOperation& operation, std::size_t first) {
+  for (std::size_t i = first; i < operation.part_count; ++i) {
+    if (PinnedBlock* const block = operation.parts[i]->block) streams_->pool.give_back(*block);
+  }
+}
+
+void DeviceLane::run_input() {
+  const CudaDevice::Current current(device_);
+  std::unique_lock lock(shared_.mutex);
+  while (true) {
+    input_news_.wait(lock, [&] { return input_ends_ || !incoming_.empty(); });
+    if (incoming_.empty()) return;
+    DeviceOperation& operation = *incoming_.front();
+    incoming_.pop_front();
+    stage(operation, lock);
+  }
+}
+
+/// Hands its parts on as they come to the host. Lets go of the lock while it waits for one.
+void DeviceLane::stage(DeviceOperation& operation, std::unique_lock<std::mutex>& lock) {
+  for (std::size_t i = 0; i < operation.part_count; ++i) {
+    const PinnedBlock& block = *operation.parts[i]->block;
+    lock.unlock();
+    const std::exception_ptr failure = failure_of([&] { block.last_use.synchronize(); });
+    lock.lock();
+    fail(operation, failure);
+    operation.staged = i + 1;
+    if (i + 1 < operation.part_count) advance(operation);
+  }
+  operation.all_staged = true;
+  --shared_.unstaged;
+  advance(operation);
+  end_if_over(operation);
+  shared_.settle_haste();
+}
+
+/// Submits what is on the host: the first part, and when that has ended the others.
+void DeviceLane::advance(DeviceOperation& operation) {
+  const std::size_t may = operation.ended > 0 ? operation.staged : std::min<std::size_t>(operation.staged, 1);
+  while (!operation.error && operation.submitted < may) submit_part(operation, operation.submitted);
+}
+
+void DeviceLane::submit_part(DeviceOperation& operation, std::size_t index) {
+  DevicePart& part = *operation.parts[index];
+  fail(operation, failure_of([&] {
+         shared_.host.submit(submission_of(operation, index), part);
+         ++operation.submitted;
+       }));
+}
+
+void DeviceLane::part_finished(DevicePart& part, Operation& operation) noexcept {
+  {
+    const std::lock_guard lock(shared_.mutex);
+    part.host = &operation;
+    outgoing_.push_back(&part);
+  }
+  output_news_.notify_one();
+}
+
+void DeviceLane::run_output() {
+  const CudaDevice::Current current(device_);
+  std::unique_lock lock(shared_.mutex);
+  while (true) {
+    output_news_.wait(lock, [&] { return output_ends_ || !outgoing_.empty(); });
+    if (outgoing_.empty()) return;
+    DevicePart& part = *outgoing_.front();
+    outgoing_.pop_front();
+    bring_back(part, lock);
+  }
+}
+
+/// Copies a part's result to the device. Lets go of the lock meanwhile.
+void DeviceLane::bring_back(DevicePart& part, std::unique_lock<std::mutex>& lock) {
+  DeviceOperation& operation = *part.whole;
+  Operation& host = *part.host;
+  lock.unlock();
+  std::exception_ptr failure = host.error;
+  if (!failure) {
+    operation.gathered = std::move(host.gathered);
+    operation.gathered_shape = std::move(host.gathered_shape);
+    operation.splits = std::move(host.splits);
+    failure = failure_of([&] {
+      CudaStream& output = streams_->output;
+      output.copy_to_device(static_cast<std::byte*>(operation.what.output) + part.begin, part.block->data,
+                            part.returned);
+      part.block->last_use.record(output.handle());
+    });
+  }
+  lock.lock();
+  shared_.host.release(host.ticket);
+  streams_->pool.give_back(*part.block);
+  fail(operation, failure);
+  ++operation.ended;
+  advance(operation);
+  end_if_over(operation);
+  shared_.settle_haste();
+}
+
+void DeviceLane::end_if_over(DeviceOperation& operation) {
+  const std::size_t awaited = operation.error ? operation.submitted : operation.part_count;
+  if (!operation.all_staged || operation.ended < awaited) return;
+  give_back_blocks(operation, operation.submitted);
+  fail(operation, failure_of([&] {
+         operation.copied.record(streams_->output.handle());
+         // Whoever is told of a failure may free the tensor at once: no copy into it may be under way.
+         if (operation.error) operation.copied.synchronize();
+       }));
+  shared_.names.erase(key_of(operation.prepared->request));
+  // Release: whoever sees kDone sees the result and the error as well.
+  const std::uint32_t before = operation.state.exchange(Operation::kDone, std::memory_order_acq_rel);
+  if (before == Operation::kAwaited) futex_wake(operation.state, kFutexWakeAll, FutexScope::kPrivate);
+  if (operation.abandoned) recycle(operation);
+}
+
+void DeviceLane::deliver(const DeviceOperation& operation, std::byte* memory, CudaStreamHandle stream) {
+  const std::size_t bytes = operation.gathered.size();
+  PinnedBlock& block = streams_->pool.take(bytes);
+  const std::exception_ptr failure = failure_of([&] {
+    block.last_use.synchronize();
+    std::copy_n(operation.gathered.data(), bytes, block.data);
+    device_.check(device_.api().copy_to_device(reinterpret_cast<CudaAddress>(memory), block.data, bytes, stream),
+                  "cuMemcpyHtoDAsync");
+    block.last_use.record(stream);
+  });
+  streams_->pool.give_back(block);
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace ringtune

@@ -1,0 +1,103 @@
+// The way of tensors between one GPU and the host: a stream and a thread for each direction.
+//
+//   submit: an event in the caller's stream; our first stream waits for it and copies into pinned memory
+//   input thread: sleeps until a part is on the host, then gives it to the runtime
+//   engine: reduces it like any other tensor
+//   output thread: our second stream copies the result back; an event there says when the tensor holds it
+//
+// No stream of the caller waits before he asks for the result, no call of his blocks, and nothing waits for a device.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "control/tensor_key.h"
+#include "device/cuda.h"
+#include "runtime/device_operation.h"
+
+namespace ringtune {
+
+/// What carries operations on host memory. Called with the lock of the staging held: none may wait for a device.
+struct HostPlane {
+  /// Throws as Runtime::submit. The listener is told when the operation is done.
+  std::function<Ticket(Submission submission, FinishListener& listener)> submit;
+  std::function<void(Ticket ticket)> release;
+  std::function<void()> begin_waiting;  // a caller blocks on something that was submitted
+  std::function<void()> end_waiting;
+};
+
+/// What the lanes of a runtime share, and its lock.
+struct StagingShared {
+  std::mutex mutex;
+  HostPlane host;
+  std::set<TensorKey> names;  // in flight
+  int waiters = 0;            // callers that block
+  int unstaged = 0;           // operations whose bytes are not all on the host
+  bool hurried = false;
+
+  /// Tells the host plane to hurry while a caller waits and the GPUs have nothing more to add: not before, since those
+  /// that come belong to the same batches.
+  void settle_haste();
+};
+
+/// Made on the thread of a caller. Unless said, methods need the shared lock, and the device's context to be current.
+class DeviceLane {
+ public:
+  /// Throws DeviceError.
+  DeviceLane(StagingShared& shared, const CudaDriver& driver, int ordinal);
+  ~DeviceLane();  // without the lock; after close()
+  DeviceLane(const DeviceLane&) = delete;
+  DeviceLane& operator=(const DeviceLane&) = delete;
+
+  [[nodiscard]] const CudaDevice& device() const noexcept { return device_; }
+  /// From the pool; to be begun or recycled.
+  [[nodiscard]] DeviceOperation& allocate();
+  void recycle(DeviceOperation& operation);
+  [[nodiscard]] DeviceOperation* at(std::uint32_t slot);
+  /// Copies to the host behind what is in the caller's stream, and so on to the end. Throws DeviceError.
+  void begin(DeviceOperation& operation, CudaStreamHandle stream);
+  /// Copies what was gathered into device memory, in the caller's stream. Throws DeviceError.
+  void deliver(const DeviceOperation& operation, std::byte* memory, CudaStreamHandle stream);
+  /// Any thread, without the lock.
+  void part_finished(DevicePart& part, Operation& operation) noexcept;
+  /// Without the lock, when the runtime takes no operation any more: blocks until all of them have ended.
+  void close();
+
+ private:
+  void run_input();
+  void run_output();
+  void stage(DeviceOperation& operation, std::unique_lock<std::mutex>& lock);
+  void advance(DeviceOperation& operation);
+  void submit_part(DeviceOperation& operation, std::size_t index);
+  void bring_back(DevicePart& part, std::unique_lock<std::mutex>& lock);
+  void end_if_over(DeviceOperation& operation);
+  void give_back_blocks(const DeviceOperation& operation, std::size_t first);
+
+  StagingShared& shared_;
+  CudaDevice device_;
+  // Everything that is made in the context goes while that is current: see the destructor.
+  struct Streams {
+    explicit Streams(const CudaDevice& device) : input(device), output(device), pool(device) {}
+    CudaStream input;
+    CudaStream output;
+    PinnedPool pool;
+    std::deque<DeviceOperation> operations;
+  };
+  std::unique_ptr<Streams> streams_;
+  std::vector<DeviceOperation*> free_;
+  std::deque<DeviceOperation*> incoming_;
+  std::deque<DevicePart*> outgoing_;
+  std::condition_variable input_news_;
+  std::condition_variable output_news_;
+  bool input_ends_ = false;
+  bool output_ends_ = false;
+  std::thread input_thread_;
+  std::thread output_thread_;
+};
+
+}  // namespace ringtune

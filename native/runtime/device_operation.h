@@ -1,0 +1,69 @@
+// A collective on a tensor in a GPU's memory, staged through the host: copied into pinned memory, carried by the
+// runtime as one or several operations on that memory, and copied back.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "base/bytes.h"
+#include "device/cuda.h"
+#include "runtime/operation.h"
+#include "runtime/submission.h"
+
+namespace ringtune {
+
+class DeviceLane;
+struct DeviceOperation;
+
+/// As much of a tensor as is copied, reduced and copied back at once: all of it, or some MiB of an allreduce, so that
+/// the copies of one part go on while another is reduced.
+struct DevicePart final : FinishListener {
+  void finished(Operation& operation) noexcept override;  // by the engine's thread
+
+  DeviceOperation* whole = nullptr;
+  std::size_t begin = 0;         // bytes from the begin of the tensor
+  std::size_t count = 0;         // elements
+  std::size_t sent = 0;          // bytes that are copied to the host
+  std::size_t returned = 0;      // bytes that are copied back
+  PinnedBlock* block = nullptr;  // where they are on the host, before and after
+  Operation* host = nullptr;     // when it is done
+};
+
+/// Guarded by the lock of its DeviceStaging but for what is said. Pooled, with the events in it.
+struct DeviceOperation {
+  explicit DeviceOperation(DeviceLane& on);
+
+  [[nodiscard]] bool done() const noexcept {
+    // Acquire: whoever sees it sees the result and the error as well.
+    return state.load(std::memory_order_acquire) == Operation::kDone;
+  }
+
+  DeviceLane& lane;
+  std::uint32_t slot = 0;
+  Ticket ticket = 0;  // 0 = in the pool
+  Submission what;
+  std::shared_ptr<const Prepared> prepared;
+  std::vector<std::unique_ptr<DevicePart>> parts;  // `part_count` of them are in use
+  std::size_t part_count = 0;
+  std::size_t staged = 0;     // parts whose bytes have come to the host
+  std::size_t submitted = 0;  // parts that the runtime was given
+  std::size_t ended = 0;      // of those, parts that are done
+  bool all_staged = false;    // no copy from the device is under way any more
+  bool abandoned = false;     // released before it was done
+
+  CudaEvent ready;   // in the caller's stream: the tensor is what is to be reduced
+  CudaEvent copied;  // in the lane's: the result is in the tensor
+
+  // Written before `state` becomes kDone, read afterwards.
+  std::exception_ptr error;
+  Bytes gathered;  // allgather, alltoall: the result, still on the host
+  std::vector<std::int64_t> gathered_shape;
+  std::vector<std::int64_t> splits;                       // alltoall: rows from each rank
+  std::atomic<std::uint32_t> state{Operation::kPending};  // futex word
+};
+
+}  // namespace ringtune

@@ -1,0 +1,110 @@
+// What the fake driver knows. Guarded by one lock, which every function of the driver takes.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace fake_cuda {
+
+constexpr int kInvalidValue = 1;
+constexpr int kOutOfMemory = 2;
+constexpr int kInvalidDevice = 101;
+constexpr int kInvalidContext = 201;
+constexpr int kInvalidHandle = 400;
+constexpr int kNotReady = 600;
+constexpr int kIllegalAddress = 700;
+
+constexpr std::size_t kDeviceBytes = std::size_t{1} << 30;
+constexpr int kMostDevices = 8;
+
+struct Context {
+  int device = 0;
+  int retained = 0;
+};
+
+/// A moment in a stream.
+struct Moment {
+  struct Stream* stream = nullptr;
+  bool reached = false;
+};
+
+struct Task {
+  std::function<void()> work = {};            // empty: nothing
+  std::shared_ptr<Moment> awaited = nullptr;  // null: nothing
+  std::shared_ptr<Moment> reached = nullptr;  // null: nothing
+  bool gate = false;
+};
+
+struct Stream {
+  int device = 0;
+  std::deque<Task> tasks;
+  int open_gates = 0;
+  bool capturing = false;
+};
+
+struct Event {
+  int device = 0;
+  std::shared_ptr<Moment> last;
+};
+
+struct Failure {
+  std::string function;
+  int calls_left = 0;
+  int code = 0;
+};
+
+class World {
+ public:
+  static World& get();
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  int devices = 2;
+  int version = 12040;
+  bool eager = false;
+  int broken = 0;  // the code that every call gives from now on
+  std::map<std::string, int> calls;
+  std::vector<Failure> failures;
+  Context contexts[kMostDevices];
+  Stream default_streams[kMostDevices];
+  std::set<Stream*> streams;
+  std::set<Event*> events;
+  std::map<std::uint64_t, std::size_t> memory;     // device address -> bytes
+  std::map<const std::byte*, std::size_t> pinned;  // host address -> bytes
+
+  void reset();
+  /// Counts the call; a code other than 0 is its answer.
+  int enter(const char* function);
+
+  // Memory.
+  [[nodiscard]] std::uint64_t allocate(int device, std::size_t bytes);
+  [[nodiscard]] int device_of(std::uint64_t address) const;
+  /// Where the bytes really are; null when they are not in one allocation.
+  [[nodiscard]] std::byte* behind(std::uint64_t address, std::size_t bytes) const;
+  [[nodiscard]] bool is_pinned(const void* host, std::size_t bytes) const;
+
+  // Streams.
+  [[nodiscard]] Stream* stream_at(void* handle, const Context* current);
+  void put(Stream& stream, Task task);
+  /// Blocks while a gate is in the way; lets go of the lock then.
+  void reach(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Moment>& moment);
+  void drain_all();
+
+ private:
+  World();
+  bool drain(Stream& stream);
+  std::byte* base_ = nullptr;     // what the addresses of devices are in
+  std::byte* backing_ = nullptr;  // what is behind them
+  std::size_t used_[kMostDevices] = {};
+};
+
+}  // namespace fake_cuda
