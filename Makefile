@@ -140,6 +140,14 @@ test-sanitize: $(STAMPS)/venv ## Native tests under ASan+UBSan and TSan
 	  grep -E "tests passed" $$folder.txt; \
 	done
 
+# Without .venv: with what PYTHON has, so that a machine needs torch with CUDA and no package index.
+.PHONY: test-gpu bench-gpu
+test-gpu: ## Tests on this machine's GPU with the packages of PYTHON; leaves runs/gpu/tests.txt
+	@.ci/test-gpu "$(PYTHON)" runs/gpu
+
+bench-gpu: ## Measures tensors on this machine's GPU with the packages of PYTHON; leaves runs/gpu/bench.md and .json
+	@$$(.ci/gpu-env "$(PYTHON)") -m ringtune.benchmarks.gpu --out runs/gpu
+
 # ---- care ----------------------------------------------------------------------------------------------------------
 
 .PHONY: lint lint-python lint-native format clean
