@@ -32,6 +32,14 @@ std::size_t returned_bytes(const Submission& submission, std::span<const int> me
   return static_cast<std::size_t>(rows[own]) * row_bytes_of(request);
 }
 
+/// Whether the tensor is the result already: nothing needs to be copied then.
+bool is_its_own_result(const Submission& submission, std::size_t members) noexcept {
+  const Request& request = submission.request;
+  const bool reduces = request.kind == CollectiveKind::kAllreduce;
+  return members == 1 && reduces && submission.input == submission.output && request.prescale == 1.0 &&
+         request.postscale == 1.0 && !request.wire;
+}
+
 /// Elements of each part but the last: all ranks cut alike.
 std::size_t part_elements(const Request& request) {
   const std::size_t count = element_count(request);
@@ -45,7 +53,8 @@ void lay_out(DeviceOperation& operation, std::span<const int> members, int rank)
   const std::size_t count = operation.prepared->count;
   const std::size_t each = part_elements(request);
   const std::size_t item = size_of(request.dtype);
-  const bool sends = request.kind != CollectiveKind::kBroadcast || request.root == rank;
+  const bool stays = is_its_own_result(operation.what, members.size());
+  const bool sends = !stays && (request.kind != CollectiveKind::kBroadcast || request.root == rank);
   operation.part_count = each == 0 ? 1 : (count + each - 1) / each;
   while (operation.parts.size() < operation.part_count) operation.parts.push_back(std::make_unique<DevicePart>());
   for (std::size_t i = 0; i < operation.part_count; ++i) {
@@ -54,9 +63,9 @@ void lay_out(DeviceOperation& operation, std::span<const int> members, int rank)
     part.begin = i * each * item;
     part.count = std::min(each, count - i * each);
     part.sent = sends ? part.count * item : 0;
-    part.returned = part.count * item;
+    part.returned = stays ? 0 : part.count * item;
   }
-  if (operation.part_count == 1) operation.parts[0]->returned = returned_bytes(operation.what, members, rank);
+  if (operation.part_count == 1 && !stays) operation.parts[0]->returned = returned_bytes(operation.what, members, rank);
 }
 
 }  // namespace

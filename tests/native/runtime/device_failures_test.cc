@@ -143,7 +143,9 @@ TEST(DeviceFailures, ATensorMayGoWhenItsFailureWasTold) {
   DeviceJob job(1);
   DeviceArray<float> tensor(job.device(), Floats(4, 1.0F));
   FakeGpu::fail("cuEventRecord", 2, 700);  // behind the copy back, which is under way
-  const Ticket ticket = job[0].submit(job.of(0, "t", tensor, tensor));
+  Submission submission = job.of(0, "t", tensor, tensor);
+  submission.request.postscale = 2.0;
+  const Ticket ticket = job[0].submit(std::move(submission));
   EXPECT_THROW(job.join(0, ticket), DeviceError);
   tensor.free();
   DeviceArray<float> next(job.device(), Floats(4, 3.0F));

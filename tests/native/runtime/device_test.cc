@@ -55,6 +55,19 @@ TEST(Device, AllreduceInPlaceScalesAndAverages) {
   });
 }
 
+TEST(Device, ARankAloneCopiesNothingThatIsItsOwnResult) {
+  DeviceJob job(1);
+  DeviceArray<float> tensor(job.device(), Floats(10, 1.5F));
+  tensor.fill(job.stream(0), 2.5F);
+  Submission average = job.of(0, "t", tensor, tensor);
+  average.request.op = ReduceOp::kAverage;
+  EXPECT_EQ(job.result(0, job[0].submit(std::move(average)), tensor), Floats(10, 2.5F));
+  EXPECT_EQ(FakeGpu::calls("cuMemcpyDtoHAsync_v2") + FakeGpu::calls("cuMemcpyHtoDAsync_v2"), 0);
+  Submission scaled = job.of(0, "t", tensor, tensor);
+  scaled.request.postscale = 2.0;
+  EXPECT_EQ(job.result(0, job[0].submit(std::move(scaled)), tensor), Floats(10, 5.0F));
+}
+
 TEST(Device, ATensorMayTravelAsSixteenBits) {
   DeviceJob job(2);
   job.on_every_rank([&](int rank) {
