@@ -62,6 +62,12 @@ void CudaEvent::record(CudaStreamHandle stream) {
 }
 void CudaEvent::synchronize() const { device_.check(device_.api().event_synchronize(handle_), "cuEventSynchronize"); }
 
+bool CudaEvent::reached() const {
+  const int code = device_.api().event_query(handle_);
+  if (code != kCudaNotReady) device_.check(code, "cuEventQuery");
+  return code != kCudaNotReady;
+}
+
 CudaStream::CudaStream(const CudaDevice& device) : device_(device) {
   device.check(device.api().stream_create(&handle_, kNonBlockingStream), "cuStreamCreate");
 }
@@ -82,14 +88,33 @@ PinnedPool::~PinnedPool() {
   for (std::byte* const slab : slabs_) (void)device_.api().host_free(slab);
 }
 
+namespace {
+
+std::size_t block_size(std::size_t bytes) noexcept { return std::bit_ceil(std::max(bytes, kSmallestBlock)); }
+
+}  // namespace
+
 PinnedBlock& PinnedPool::take(std::size_t bytes) {
-  const std::size_t size = std::bit_ceil(std::max(bytes, kSmallestBlock));
+  const std::size_t size = block_size(bytes);
   std::vector<PinnedBlock*>& free = free_[size];
-  if (!free.empty()) {
-    PinnedBlock& block = *free.back();
-    free.pop_back();
-    return block;
-  }
+  if (free.empty()) return make(size);
+  PinnedBlock& block = *free.back();
+  free.pop_back();
+  return block;
+}
+
+PinnedBlock& PinnedPool::take_idle(std::size_t bytes) {
+  const std::size_t size = block_size(bytes);
+  std::vector<PinnedBlock*>& free = free_[size];
+  const auto found =
+      std::find_if(free.begin(), free.end(), [](const PinnedBlock* block) { return block->last_use.reached(); });
+  if (found == free.end()) return make(size);
+  PinnedBlock& block = **found;
+  free.erase(found);
+  return block;
+}
+
+PinnedBlock& PinnedPool::make(std::size_t size) {
   auto block = std::make_unique<PinnedBlock>(device_);
   block->data = size <= kLargestCarved ? carve(size) : pin(size);
   block->bytes = size;

@@ -65,6 +65,8 @@ class CudaEvent {
   void record(CudaStreamHandle stream);
   /// Blocks the calling thread until that is done. At once if it was never recorded.
   void synchronize() const;
+  /// Whether synchronize() would return at once.
+  [[nodiscard]] bool reached() const;
 
  private:
   const CudaDevice& device_;
@@ -108,10 +110,13 @@ class PinnedPool {
   PinnedPool& operator=(const PinnedPool&) = delete;
 
   [[nodiscard]] PinnedBlock& take(std::size_t bytes);
+  /// One that no stream uses any more: the host may write into it at once.
+  [[nodiscard]] PinnedBlock& take_idle(std::size_t bytes);
   void give_back(PinnedBlock& block) { free_[block.bytes].push_back(&block); }
   [[nodiscard]] std::size_t pinned_bytes() const noexcept { return pinned_bytes_; }
 
  private:
+  PinnedBlock& make(std::size_t size);
   std::byte* pin(std::size_t bytes);
   std::byte* carve(std::size_t bytes);
 

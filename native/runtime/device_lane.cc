@@ -1,6 +1,7 @@
 #include "runtime/device_lane.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/futex.h"
@@ -146,7 +147,9 @@ void DeviceLane::give_back_blocks(const DeviceOperation& operation, std::size_t 
 }
 
 void DeviceLane::run_input() {
-  const CudaDevice::Current current(device_);
+  // Without it every call of the driver fails, and the operation that needed it is told.
+  std::optional<CudaDevice::Current> current;
+  (void)failure_of([&] { current.emplace(device_); });
   std::unique_lock lock(shared_.mutex);
   while (true) {
     input_news_.wait(lock, [&] { return input_ends_ || !incoming_.empty(); });
@@ -199,7 +202,8 @@ void DeviceLane::part_finished(DevicePart& part, Operation& operation) noexcept 
 }
 
 void DeviceLane::run_output() {
-  const CudaDevice::Current current(device_);
+  std::optional<CudaDevice::Current> current;  // as above
+  (void)failure_of([&] { current.emplace(device_); });
   std::unique_lock lock(shared_.mutex);
   while (true) {
     output_news_.wait(lock, [&] { return output_ends_ || !outgoing_.empty(); });
@@ -255,9 +259,8 @@ void DeviceLane::end_if_over(DeviceOperation& operation) {
 
 void DeviceLane::deliver(const DeviceOperation& operation, std::byte* memory, CudaStreamHandle stream) {
   const std::size_t bytes = operation.gathered.size();
-  PinnedBlock& block = streams_->pool.take(bytes);
+  PinnedBlock& block = streams_->pool.take_idle(bytes);
   const std::exception_ptr failure = failure_of([&] {
-    block.last_use.synchronize();
     std::copy_n(operation.gathered.data(), bytes, block.data);
     device_.check(device_.api().copy_to_device(reinterpret_cast<CudaAddress>(memory), block.data, bytes, stream),
                   "cuMemcpyHtoDAsync");

@@ -142,6 +142,22 @@ TEST(Cuda, PinnedBlocksAreUsedAgain) {
   EXPECT_EQ(FakeGpu::calls("cuMemHostAlloc"), 2);
 }
 
+TEST(Cuda, ABlockThatAStreamStillReadsIsNotWrittenInto) {
+  const FakeGpu gpu;
+  const CudaDevice device(FakeGpu::driver(), 0);
+  const CudaDevice::Current current(device);
+  CudaStream stream(device);
+  PinnedPool pool(device);
+  PinnedBlock& first = pool.take(100);
+  first.last_use.record(stream.handle());
+  pool.give_back(first);
+  EXPECT_FALSE(first.last_use.reached());
+  PinnedBlock& second = pool.take_idle(100);
+  EXPECT_NE(&second, &first);
+  first.last_use.synchronize();
+  EXPECT_EQ(&pool.take_idle(100), &first);
+}
+
 TEST(Cuda, MemoryOfAnotherDeviceOrOfTheHostIsRefused) {
   const FakeGpu gpu;
   const CudaDevice first(FakeGpu::driver(), 0);

@@ -220,6 +220,13 @@ int cuEventSynchronize(void* event) {
   if (moment != nullptr) call.world.reach(call.lock, moment);
   return call.world.broken;
 }
+int cuEventQuery(void* event) {
+  const Call call("cuEventQuery");
+  if (call.code != 0) return call.code;
+  if (!call.world.events.contains(static_cast<Event*>(event))) return kInvalidHandle;
+  const std::shared_ptr<Moment> moment = static_cast<Event*>(event)->last;
+  return moment == nullptr || moment->reached ? 0 : kNotReady;
+}
 int cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
   const Call call("cuMemHostAlloc");
   if (call.code != 0) return call.code;
