@@ -96,10 +96,11 @@ Knobs Engine::knobs() const {
   return knobs_;
 }
 
-void Engine::step_ended(const StepReport& report) {
+void Engine::step_ended(const StepReport& report, bool told) {
+  step_.store(report.step + 1, std::memory_order_relaxed);
+  if (!told) return;
   const std::lock_guard lock(mutex_);
   reports_.push_back(report);
-  step_.store(report.step + 1, std::memory_order_relaxed);
   mail_.store(true, std::memory_order_release);  // travels with the next announcement: no nudge
 }
 

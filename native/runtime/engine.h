@@ -70,7 +70,7 @@ class Engine {
   [[nodiscard]] Knobs knobs() const;
   [[nodiscard]] std::uint32_t epoch() const noexcept { return epoch_.load(std::memory_order_relaxed); }
   /// A step ended: `report` for the coordinator, the next step's number for the spans.
-  void step_ended(const StepReport& report);
+  void step_ended(const StepReport& report, bool told);  // to the other ranks
   [[nodiscard]] StepReport world_step() const;
   /// Whether this rank follows a plan; a hint to other threads.
   [[nodiscard]] bool in_plan() const noexcept { return in_plan_.load(std::memory_order_relaxed); }

@@ -267,7 +267,7 @@ StepStats Runtime::end_step(bool told) {
   const CounterValues now = counters();
   stats.values = now - std::exchange(impl_->at_step_begin, now);
   const StepReport mine{stats.step, stats.end_ns - stats.begin_ns};
-  if (told) impl_->engine->step_ended(mine);
+  impl_->engine->step_ended(mine, told);
   StepReport world = impl_->engine->world_step();
   // In a plan nobody reports: the ranks wait for one another in every step, so this rank's duration is everyone's.
   if (rank() == 0 && (!told || impl_->engine->in_plan())) world = mine;

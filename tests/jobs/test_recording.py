@@ -17,6 +17,7 @@ from ringtune.timeline.reader import read
 from ringtune.timeline.spans import Trace
 from ringtune.timeline.summary import summarize
 from ringtune.timeline.vocabulary import KNOBS, Stage
+from ringtune.tuner.model.measured import measure
 from tests.jobs import cases, recording_cases
 from tests.jobs.launching import Job
 
@@ -152,3 +153,7 @@ def test_steps_that_nobody_marks_stand_in_the_timeline(fresh: GetJob, tmp_path: 
     steps = trace.spans.of_stage(Stage.STEP)
     bytes_of = steps.bytes[(steps.step > 0) & (steps.step < found[0])]
     assert set(bytes_of.tolist()) == {8 * (5 + 7 + 9)}, "each detected step holds the three arrays"
+    submits = trace.spans.of_stage(Stage.NEGOTIATE)
+    inside = submits.take((submits.rank == 0) & (submits.step > 0) & (submits.step < found[0]))
+    assert set(np.unique(inside.step, return_counts=True)[1].tolist()) == {3}
+    assert measure(trace).sizes.tolist() == [5 * 8, 7 * 8, 9 * 8], "a model knows the arrays without their names"

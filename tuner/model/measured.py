@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, fields
 
@@ -16,6 +17,8 @@ from ringtune.timeline.spans import Ints, Mask, SpanTable, Trace
 from ringtune.timeline.vocabulary import CLOCK, Stage
 
 Floats = NDArray[np.float64]
+
+_COUNTED = re.compile(r"\bnoname\.\d+")
 
 MOST_STEPS = 400
 """The last so many steps count: enough for medians, and quick to resample."""
@@ -186,7 +189,7 @@ def _view(trace: Trace, batches: BatchTable, rank: int) -> _RankView | None:
     for index, number in enumerate(steps.number.tolist()):
         inside = tensors.take((tensors.step == number) & (tensors.begin_ns >= steps.begin[index]))
         inside = inside.take(np.argsort(inside.begin_ns, kind="stable"))
-        if tuple(sorted(inside.tensor_texts())) != usual:
+        if _names(inside) != usual:
             continue
         found[number] = _row(steps, index, inside.begin_ns)
         sizes = inside.bytes
@@ -214,9 +217,13 @@ def _submits(trace: Trace, batches: BatchTable, rank: int) -> SpanTable:
 
 def _usual_names(tensors: SpanTable) -> tuple[str, ...]:
     """The names that most steps have."""
-    texts = np.array(tensors.tensor_texts())
-    sets = Counter(tuple(sorted(texts[tensors.step == step].tolist())) for step in np.unique(tensors.step).tolist())
+    sets = Counter(_names(tensors.take(tensors.step == step)) for step in np.unique(tensors.step).tolist())
     return sets.most_common(1)[0][0]
+
+
+def _names(tensors: SpanTable) -> tuple[str, ...]:
+    """Names in order, without the numbers of those that nobody has named: these count on from step to step."""
+    return tuple(sorted(_COUNTED.sub("noname", text) for text in tensors.tensor_texts()))
 
 
 def _hosts(trace: Trace, ranks: tuple[int, ...]) -> tuple[str, ...]:
