@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import torch.distributed as dist
 import ringtune.torch as hvd
 from ringtune.benchmarks.vision import build_model
 
-Act = Callable[[], None]
+Act = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Bench:
         self.on_gpu = plan.device == "cuda"
         hvd.init()
         self.peer = "nccl" if self.on_gpu and hvd.size() == 1 else "gloo"  # NCCL refuses ranks that share a GPU
-        store = dist.FileStore(str(Path(plan.scratch, "peers")), hvd.size())
+        stores: Any = dist  # its stub leaves them out
+        store = stores.FileStore(str(Path(plan.scratch, "peers")), hvd.size())
         dist.init_process_group(self.peer, store=store, rank=hvd.rank(), world_size=hvd.size())
 
     def settle(self) -> None:
@@ -98,14 +100,10 @@ class Bench:
         rows = []
         for size in self.plan.sizes:
             tensor = torch.ones(size // 4, device=self.plan.device)
-            beside = torch.ones(size // 4)
-            name = f"alone.{size}"
             contenders: dict[str, Act] = {
-                "ringtune": lambda tensor=tensor, name=name: hvd.allreduce_(tensor, op=hvd.Average, name=name),
-                self.peer: lambda tensor=tensor: dist.all_reduce(tensor, op=dist.ReduceOp.MAX),
-                "ringtune on the CPU": lambda beside=beside, name=name: hvd.allreduce_(
-                    beside, op=hvd.Average, name=f"{name}.cpu"
-                ),
+                "ringtune": _averaging(tensor, f"alone.{size}"),
+                self.peer: partial(dist.all_reduce, tensor, op=dist.ReduceOp.MAX),
+                "ringtune on the CPU": _averaging(torch.ones(size // 4), f"alone.{size}.cpu"),
             }
             rows.append({"bytes": size, "seconds": self.race(contenders, repeat=10 if size <= 1 << 20 else 2)})
         return rows
@@ -130,7 +128,8 @@ class Bench:
 
     def network(self) -> Any:
         """Return the network, in memory of its own."""
-        return build_model(self.plan.model).to(self.plan.device, memory_format=torch.channels_last)
+        made: Any = build_model(self.plan.model)
+        return made.to(self.plan.device, memory_format=torch.channels_last)
 
     def step_of(self, kind: str) -> Act:
         """Return a training step in bf16: of the network alone, with `DistributedOptimizer`, or under DDP."""
@@ -170,6 +169,10 @@ class Bench:
         dist.destroy_process_group()
         hvd.shutdown()
         return record
+
+
+def _averaging(tensor: torch.Tensor, name: str) -> Act:
+    return partial(hvd.allreduce_, tensor, op=hvd.Average, name=name)
 
 
 def _summary(samples: list[float]) -> dict[str, float]:

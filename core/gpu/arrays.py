@@ -56,12 +56,16 @@ def place_of(array: Any) -> Place:
         DeviceError: There is no driver.
         InvalidArgument: The address is no GPU's.
     """
-    stream = array.__cuda_array_interface__.get("stream") or _LEGACY_DEFAULT
     number = getattr(getattr(array, "device", None), "id", None)
     if number is None:
         with native.translated():
             number = native.load().cuda_device_of(address(array), session.require().config.cuda_driver)
-    return int(number), int(stream)
+    return int(number), stream_of(array)
+
+
+def stream_of(array: Any) -> int:
+    """Return the stream that the array's library computes in."""
+    return int(array.__cuda_array_interface__.get("stream") or _LEGACY_DEFAULT)
 
 
 def empty(array: Any, shape: Any) -> Any:
@@ -82,7 +86,7 @@ def empty(array: Any, shape: Any) -> Any:
 def join(ticket: int, array: Any) -> None:
     """Make the array's stream wait for the result of a finished operation."""
     with native.translated():
-        session.require().runtime.join_stream(ticket, place_of(array)[1])
+        session.require().runtime.join_stream(ticket, stream_of(array))
 
 
 def deliver(ticket: int, array: Any) -> Any:
@@ -90,5 +94,5 @@ def deliver(ticket: int, array: Any) -> Any:
     runtime = session.require().runtime
     with native.translated():
         result = empty(array, runtime.gathered_shape(ticket))
-        runtime.deliver(ticket, address(result), place_of(array)[1])
+        runtime.deliver(ticket, address(result), stream_of(array))
     return result

@@ -58,7 +58,7 @@ def number_of_dtype(array: Any, what: str) -> int:
     Raises:
         InvalidArgument: It is no array, or of a dtype that cannot travel.
     """
-    if not isinstance(array, np.ndarray) and not on_gpu.is_on_gpu(array):
+    if _is_foreign(array) and not on_gpu.is_on_gpu(array):
         raise InvalidArgument(
             f"{what}: got a {type(array).__name__}, expected a NumPy array (numpy.asarray makes one) or one on a GPU"
         )
@@ -68,9 +68,14 @@ def number_of_dtype(array: Any, what: str) -> int:
     return number
 
 
+def _is_foreign(array: Any) -> bool:
+    """Return whether an array is not NumPy's: then it is on a GPU, and of another library."""
+    return not isinstance(array, np.ndarray)
+
+
 def readable(array: Array) -> Array:
     """Return the array as the runtime can read it: itself, or a copy."""
-    if not isinstance(array, np.ndarray):
+    if _is_foreign(array):
         return array if on_gpu.is_contiguous(array) else array.copy()
     if array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
         return array
@@ -80,7 +85,7 @@ def readable(array: Array) -> Array:
 def like(array: Array, rows: int | None = None) -> Array:
     """Return fresh memory for a result of the same dtype and shape, but for the number of rows if that is given."""
     shape = array.shape if rows is None else (rows, *array.shape[1:])
-    if not isinstance(array, np.ndarray):
+    if _is_foreign(array):
         result: Array = on_gpu.empty(array, shape)
         return result
     return np.empty(shape, dtype=array.dtype.newbyteorder("="))
@@ -103,7 +108,7 @@ def in_place(array: Any, what: str) -> Buffers:
         InvalidArgument: See `number_of_dtype`; or the array is read-only.
     """
     number = number_of_dtype(array, what)
-    if not array.flags.writeable if isinstance(array, np.ndarray) else on_gpu.is_read_only(array):
+    if on_gpu.is_read_only(array) if _is_foreign(array) else not array.flags.writeable:
         raise InvalidArgument(f"{what}: the array is read-only, and its values are to be replaced")
     memory = readable(array)
     return Buffers(number, memory, memory, array)
@@ -111,32 +116,32 @@ def in_place(array: Any, what: str) -> Buffers:
 
 def address(array: Array) -> int:
     """Return where the array's memory begins."""
-    if not isinstance(array, np.ndarray):
+    if _is_foreign(array):
         return on_gpu.address(array)
     return int(array.__array_interface__["data"][0])
 
 
 def place_of(array: Array) -> on_gpu.Place:
     """Return on which GPU and in which stream an array is; empty for memory of the host."""
-    return () if isinstance(array, np.ndarray) else on_gpu.place_of(array)
+    return on_gpu.place_of(array) if _is_foreign(array) else ()
 
 
 def join(ticket: int, array: Array) -> None:
     """Make what an array's library does from now on find the result of a finished operation in it."""
-    if not isinstance(array, np.ndarray):
+    if _is_foreign(array):
         on_gpu.join(ticket, array)
 
 
 def received_splits(ticket: int, array: Array) -> Array:
     """Return how many rows of a finished alltoall came from each rank."""
     runtime = session.require().runtime
-    took = runtime.received_splits if isinstance(array, np.ndarray) else runtime.gathered_splits
+    took = runtime.gathered_splits if _is_foreign(array) else runtime.received_splits
     return np.array(took(ticket), dtype=np.int32)
 
 
 def gathered(ticket: int, array: Array) -> Array:
     """Return the result of a finished allgather or alltoall, an array like the one that was sent."""
-    if not isinstance(array, np.ndarray):
+    if _is_foreign(array):
         result: Array = on_gpu.deliver(ticket, array)
         return result
     dtype = array.dtype
