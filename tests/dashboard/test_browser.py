@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from ringtune import layout
-from ringtune.dashboard import context
+from ringtune.dashboard import beats
 from ringtune.dashboard.pictures import serving
 from ringtune.timeline.generate import Schedule
 from ringtune.timeline.generate_run import generate_run
@@ -162,7 +162,7 @@ def test_a_failed_run_shows_how_it_ended(visit: Visit, url: str, runs: dict[str,
 def test_a_running_job_is_followed_without_reloading(
     visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(context, "SLOW_MS", 10**9)  # no figure is drawn a second time
+    monkeypatch.setattr(beats, "SLOW_MS", 10**9)  # no figure is drawn a second time
     run = generate_run(tmp_path, "growing", Schedule(ranks=2, steps=3), tuning=False)
     change(run, status="running", exit_code=None, ended_unix_ns=None)
     with serving(tmp_path) as address:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from ringtune import layout
-from ringtune.dashboard import context
+from ringtune.dashboard import beats
 from ringtune.dashboard.data import timeline_live, timeline_past, timeline_prepare, trace
 from ringtune.dashboard.pictures import serving
 from ringtune.timeline.generate_long import generate_long, schedule_of
@@ -68,7 +68,7 @@ def test_a_batch_is_followed_the_path_shown_and_the_address_restores_both(
 def test_what_a_running_job_adds_is_added_to_the_lanes(
     visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(context, "SLOW_MS", 10**9)
+    monkeypatch.setattr(beats, "SLOW_MS", 10**9)
     recording = Recording(tmp_path)
     change(recording.run, status="running", exit_code=None, ended_unix_ns=None)
     recording.upto(0.5)
