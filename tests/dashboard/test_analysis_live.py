@@ -80,11 +80,13 @@ def test_all_steps_are_analysed_together_only_when_that_is_due(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recording.upto(0.3)
-    live = LiveAnalysis(LiveTimeline(recording.run))
+    live, now = LiveAnalysis(LiveTimeline(recording.run)), [1000.0]
+    monkeypatch.setattr(analysis_live.time, "monotonic", lambda: now[0])
     first = live.with_sums(anew=True)
     recording.upto(0.6)
+    now[0] += analysis_live.LEAST_REST_S - 0.1
     assert live.with_sums(anew=True).tested == first.tested  # too early
-    monkeypatch.setattr(analysis_live.time, "monotonic", lambda: first.made_s + live.rest_s + 1)
+    now[0] += live.rest_s
     assert live.with_sums(anew=False).tested == first.tested
     again = live.with_sums(anew=True)
     assert again.tested == again.last > first.tested

@@ -44,7 +44,7 @@ def test_stragglers_and_communication_follow_step_by_step(visit: Visit, recordin
         page.wait_for_selector("#stragglers-map .hm", state="attached")
         newest, said = f"{columns('stragglers-map')}.pop()", text("#stragglers-age")
         before = page.evaluate(newest)
-        assert f"shown are its steps 0 to {before}" in page.evaluate(said)
+        visit.until(f"{said}.includes('shown are its steps 0 to {before}')")
         recording.upto(0.6)
         visit.until(f"{newest} > {before}")
         now = page.evaluate(newest)
@@ -69,7 +69,7 @@ def test_system_and_what_if_follow_and_what_if_says_of_when_it_is(visit: Visit, 
     with serving(run.parent) as address:
         page.goto(f"{address}run/{quote(run.name)}/system")
         page.wait_for_selector("#system-cpu .scatterlayer .trace", state="attached")
-        assert page.evaluate(f"{columns('system-cpu')}.length") == 5
+        visit.until(f"{columns('system-cpu')}.length === 5")
         for rank in (0, 1):
             log = layout.sample_log(run, rank)
             last = json.loads(log.read_text().splitlines()[-1])
