@@ -124,6 +124,13 @@ def test_a_trace_without_steps_is_refused_in_words() -> None:
         calibrate(empty, "job")
 
 
+def test_without_stragglers_the_one_that_was_supposed_is_gone_too() -> None:
+    model = calibrate(trace_of(CALM), "job")
+    supposed, even = Change("", ranks=64, straggler=1.5), Change("", ranks=64, straggler=1.5, even=True)
+    assert ask(model, even).step_ns == ask(model, Change("", ranks=64, even=True)).step_ns
+    assert ask(model, even).step_ns.value < ask(model, supposed).step_ns.value
+
+
 def test_questions_move_the_step_the_right_way() -> None:
     model = calibrate(trace_of(CALM), "job")
     answers = {change.label: ask(model, change) for change in built_in(64)}

@@ -37,7 +37,7 @@ class Change:
         latency_ns: Between hosts.
         network: Factor on the bandwidth of the job's widest links.
         straggler: The slowest rank computes so many times as long.
-        even: No rank is later than an average one.
+        even: No rank is later than an average one, `straggler` or not.
         overlap: Communication is hidden behind computing as if it cost nothing there.
         compression: A key of `WIRE`.
         algorithm: Between hosts.
@@ -119,7 +119,7 @@ class Answer:
 def ask(model: Model, change: Change) -> Answer:
     """Predict a step of `model`'s job under `change`."""
     knobs = Knobs.from_dict(change.knobs, base=model.knobs)
-    conditions = Conditions(straggler=change.straggler, hidden=change.overlap)
+    conditions = Conditions(straggler=1.0 if change.even else change.straggler, hidden=change.overlap)
     pairs = [(model.work, model.cluster), *model.draws]
     changed = [(_work(work, change), _cluster(cluster, change)) for work, cluster in pairs]
     steps = [play(work, cluster, knobs, conditions) for work, cluster in changed]
