@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -65,11 +66,13 @@ PAIR = Cluster(ranks=4, slots=1, network=Link(LATENCY, RATE), copy_ns=0.5, algor
 @pytest.mark.parametrize(
     ("alone", "planned", "size", "before"),
     [
-        (False, True, 1 << 20, 0.5 * (1 << 20)),
-        (False, False, 1 << 20, 0.5 * (1 << 20)),
+        (False, True, 1 << 18, 0.5 * (1 << 18)),
+        (False, False, 1 << 18, 0.5 * (1 << 18)),
+        (False, True, 1 << 20, 0.0),
+        (False, False, 1 << 20, 0.0),
         (True, False, 1 << 20, 0.0),
         (True, True, 1 << 20, 2 * LATENCY),
-        (True, True, 1 << 19, 0.5 * (1 << 19)),
+        (True, True, 1 << 18, 0.5 * (1 << 18)),
     ],
 )
 def test_a_batch_pays_for_copies_or_for_votes(alone: bool, planned: bool, size: float, before: float) -> None:
@@ -79,10 +82,27 @@ def test_a_batch_pays_for_copies_or_for_votes(alone: bool, planned: bool, size: 
 @pytest.mark.parametrize(("cores", "turns"), [(1, 4), (2, 2), (3, 4 / 3), (4, 1), (64, 1)])
 def test_copies_of_ranks_that_share_cores_take_turns(cores: int, turns: float) -> None:
     """Four ranks: the copies of a byte, not what it takes on the wire."""
-    crowded, size = replace(PAIR, cores=cores), 1 << 20
+    crowded, size = replace(PAIR, cores=cores), 1 << 18
     copies = turns * 0.5 * size
     assert batch_ns(size, False, True, crowded) == pytest.approx(copies + allreduce_ns(size, PAIR))
     assert batch_ns(size, True, False, crowded) == pytest.approx(allreduce_ns(size, PAIR))
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "of_copies"),
+    [
+        ({}, 1 << 20, 0.0),
+        ({"copy_ns": 2.0}, 1 << 20, 0.5),  # a byte of the tensor takes 1.5 ns on the wire
+        ({"cores": 1}, 1 << 20, 0.5),
+        ({"staged": False}, 1 << 20, 0.5),
+        ({"algorithm": "recursive-doubling"}, 1 << 20, 0.5),
+    ],
+)
+def test_copies_beside_an_exchange_count_where_they_are_longer(
+    changes: dict[str, Any], size: int, of_copies: float
+) -> None:
+    cluster = replace(PAIR, **changes)
+    assert batch_ns(size, False, True, cluster) == pytest.approx(allreduce_ns(size, cluster) + of_copies * size)
 
 
 SHARED = replace(PAIR, cores=2, effort=((1 << 20, 0.25), (4 << 20, 2.0)))

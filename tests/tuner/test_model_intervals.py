@@ -61,6 +61,7 @@ def observed(work: Workload, seed: int, count: int = 40) -> Measured:
         moved=Moved(np.array([float(batch.bytes) for _, batch in batches]), ns, alone, none == 0, none, none),
         moved_in=np.array([number for number, _ in batches]),
         copy_ns=TRUE.copy_ns,
+        staged=TRUE.staged,
         ping_ns=15_000.0,
         hosts=("a", "b", "c", "d"),
         knobs=KNOBS,

@@ -12,7 +12,7 @@ from scipy import optimize
 from ringtune.knobs import Knobs
 from ringtune.timeline.spans import Ints, Trace
 from ringtune.tuner.model.cluster import Cluster, Link
-from ringtune.tuner.model.collectives import batch_ns
+from ringtune.tuner.model.collectives import serial_ns
 from ringtune.tuner.model.measured import Floats, Measured, Moved, measure
 from ringtune.tuner.model.replay import play, under_knobs
 from ringtune.tuner.model.workload import Gradient, Workload
@@ -127,7 +127,8 @@ def fit(found: Measured, name: str) -> tuple[Workload, Cluster]:
 
 def _fit(found: Measured, name: str) -> tuple[Workload, Cluster, Moved]:
     slots = max(Counter(found.hosts).values())
-    cluster = under_knobs(Cluster(ranks=len(found.hosts), slots=slots, copy_ns=found.copy_ns), found.knobs)
+    blank = Cluster(ranks=len(found.hosts), slots=slots, copy_ns=found.copy_ns, staged=found.staged)
+    cluster = under_knobs(blank, found.knobs)
     return _workload(found, name), *fit_link(cluster, found.moved, found.ping_ns)
 
 
@@ -211,7 +212,7 @@ class _Fit:
 
         def times(unit: Link) -> Floats:
             on = cluster.joined_by(unit)
-            by_kind = [batch_ns(size, bool(alone), bool(plan), on) for size, alone, plan in kinds.T]
+            by_kind = [serial_ns(size, bool(alone), bool(plan), on) for size, alone, plan in kinds.T]
             return np.array(by_kind)[kind.reshape(-1)]
 
         self.weights = np.sqrt(moved.ns / max(float(np.mean(moved.ns)), 1.0))

@@ -67,6 +67,7 @@ class Cluster:
         contention: Share of the time of communication by which it makes computing longer that goes on meanwhile.
         batch_ns: Cost of a batch beside its collective and copies.
         copy_ns: Of a byte into the fusion buffer and out again; None: two passes over the memory of a host.
+        staged: Copies of large batches between hosts go on beside the exchange; in traces of other tools they do not.
         control_ns: From the last rank's announcement to the decision, for each level of the tree of ranks.
         control_fan: Children of a rank in that tree.
         algorithm: Of allreduces between hosts; `AUTO` as the runtime chooses.
@@ -83,6 +84,7 @@ class Cluster:
     contention: float = 0.0
     batch_ns: float = 0.0
     copy_ns: float | None = None
+    staged: bool = True
     control_ns: float = 50e3
     control_fan: int = 8
     algorithm: str = AUTO

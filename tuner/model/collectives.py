@@ -23,6 +23,9 @@ LEADER_BYTES = 32 * _KIB
 VOTES_FIRST_BYTES = 1 << 20
 """A plan's tensor alone is reduced in place from here on, after a round of votes (native/runtime/link_round.cc)."""
 
+STAGED_BYTES = 512 * _KIB
+"""From here on copies go on beside a ring's exchange (native/runtime/batch_copies.h)."""
+
 BUILT_IN: tuple[Rule, ...] = (
     Rule("network", 4, 64 * _KIB, "recursive-doubling"),
     Rule("network", 4, 0, "ring"),
@@ -127,11 +130,23 @@ def _hop_ns(cluster: Cluster) -> float:
 
 def _levels_ns(size: float, cluster: Cluster) -> float:
     """Within hosts, then across, then within: slices of all ranks side by side, or one rank of each host alone."""
-    sliced = size > LEADER_BYTES and cluster.ranks % cluster.local == 0
+    sliced = _sliced(size, cluster)
     inside = shared_ns if sliced else tree_ns
     name = by_table(size / cluster.local if sliced else size, cluster.hosts, cluster)
     across = ring_ns if name == RING else _BY_NAME[name]
     return inside(size, cluster.local, cluster.memory) + across(size, cluster.hosts, cluster.network)
+
+
+def _sliced(size: float, cluster: Cluster) -> bool:
+    return size > LEADER_BYTES and cluster.ranks % cluster.local == 0
+
+
+def copies_beside(size: float, cluster: Cluster) -> bool:
+    """Whether the copies of a batch of so many bytes go on beside its exchange."""
+    if not cluster.staged or size < STAGED_BYTES:
+        return False
+    name = choose(size, cluster)
+    return name == RING or (name == HIERARCHICAL and _sliced(size, cluster))
 
 
 def batch_ns(size: float, alone: bool, planned: bool, cluster: Cluster) -> float:
@@ -144,25 +159,45 @@ def batch_ns(size: float, alone: bool, planned: bool, cluster: Cluster) -> float
         cluster: Whose ranks.
     """
     if cluster.hosts == 1:
+        return serial_ns(size, alone, planned, cluster)
+    in_place = _in_place(size, alone, planned)
+    beside = 0.0 if in_place or not copies_beside(size, cluster) else size * cluster.copies_ns
+    return serial_ns(size, alone, planned, cluster) + crowded_ns(size, cluster, beside)
+
+
+def _in_place(size: float, alone: bool, planned: bool) -> bool:
+    return alone and (not planned or size >= VOTES_FIRST_BYTES)
+
+
+def serial_ns(size: float, alone: bool, planned: bool, cluster: Cluster) -> float:
+    """The same where cores keep up with the links: linear in their latency and in the inverse of their bandwidth.
+
+    Args:
+        size: Bytes of its tensors.
+        alone: They are one tensor.
+        planned: It is a batch of a plan, so that the ranks vote on it.
+        cluster: Whose ranks.
+    """
+    if cluster.hosts == 1:
         return cluster.batch_ns + allreduce_ns(size, cluster)
-    in_place = alone and (not planned or size >= VOTES_FIRST_BYTES)
-    before = 0.0 if in_place else size * cluster.copies_ns
+    in_place = _in_place(size, alone, planned)
+    before = 0.0 if in_place or copies_beside(size, cluster) else size * cluster.copies_ns
     if in_place and planned:
         before = math.ceil(math.log2(cluster.ranks)) * cluster.network.latency_ns
-    return cluster.batch_ns + before + allreduce_ns(size, cluster) + crowded_ns(size, cluster)
+    return cluster.batch_ns + before + allreduce_ns(size, cluster)
 
 
-def crowded_ns(size: float, cluster: Cluster) -> float:
-    """By how much an allreduce takes longer where all hosts share cores, which cannot feed all links at once.
+def crowded_ns(size: float, cluster: Cluster, beside: float = 0.0) -> float:
+    """By how much an allreduce takes longer where cores cannot feed the links: shared ones, or busy with copies.
 
     Links and cores both bound the rate of bytes. A core that several hosts share has work while one of them waits for
     its link, so the two go on side by side, and the longer one counts.
     """
-    effort = cluster.effort_ns(size)
-    if effort <= 0.0:
+    work = beside
+    if (effort := cluster.effort_ns(size)) <= 0.0 and not work:
         return 0.0
     wire = wire_ns(size, cluster)
-    return max(wire * cluster.network.bytes_per_s / 1e9 * effort - wire, 0.0)
+    return max(work + wire * cluster.network.bytes_per_s / 1e9 * effort - wire, 0.0)
 
 
 def wire_ns(size: float, cluster: Cluster) -> float:

@@ -15,6 +15,7 @@ from ringtune.timeline.batches import BatchTable, RankSteps, batch_table, rank_s
 from ringtune.timeline.intervals import intersection, length
 from ringtune.timeline.spans import Ints, Mask, SpanTable, Trace
 from ringtune.timeline.vocabulary import CLOCK, Stage
+from ringtune.tuner.model.collectives import STAGED_BYTES
 
 Floats = NDArray[np.float64]
 
@@ -76,6 +77,7 @@ class Measured:
         moved: The batches of these steps.
         moved_in: The step of each batch, as a row of the above.
         copy_ns: Of a byte into the fusion buffer and out again; None where nothing was copied.
+        staged: No large batch was copied before its exchange.
         ping_ns: Half of the shortest round trip of a message between hosts; None where none was measured.
         hosts: Host of each rank.
         knobs: In force in these steps.
@@ -89,6 +91,7 @@ class Measured:
     moved: Moved
     moved_in: Ints
     copy_ns: float | None
+    staged: bool
     ping_ns: float | None
     hosts: tuple[str, ...]
     knobs: Knobs
@@ -129,6 +132,7 @@ def measure(trace: Trace) -> Measured:
         moved=moved,
         moved_in=moved_in,
         copy_ns=_copy_ns(trace, common),
+        staged=not _copied_first(trace, batches),
         ping_ns=_ping_ns(trace),
         hosts=_hosts(trace, batches.ranks),
         knobs=_knobs(trace),
@@ -170,6 +174,12 @@ def _copy_ns(trace: Trace, steps: list[int]) -> float | None:
     if any(way.bytes.sum() == 0 for way in ways):
         return None
     return sum(float(way.duration_ns.sum() / way.bytes.sum()) for way in ways)
+
+
+def _copied_first(trace: Trace, batches: BatchTable) -> bool:
+    """Whether large batches were copied as a whole, which has spans of its own."""
+    large = batches.ids[batches.bytes >= STAGED_BYTES]
+    return bool(np.isin(trace.spans.of_stage(Stage.COPY_IN).batch, large).any())
 
 
 def _ping_ns(trace: Trace) -> float | None:
