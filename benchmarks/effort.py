@@ -7,11 +7,11 @@ cores, one for each rank. Sizes matter, since large batches leave the caches.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from ringtune import runfolder
 from ringtune.benchmarks.testbed import Bed, Shape
 from ringtune.knobs import DEFAULTS
 from ringtune.tuner.model.cluster import Effort
@@ -53,13 +53,19 @@ def measure_effort(bed: Bed, shape: Shape, rate: str = UNLIMITED) -> Effort:
 
 
 def keep_effort(file: Path, effort: Effort) -> None:
-    """Write it as JSON."""
-    runfolder.write_json(file, {"bytes_and_ns_of_a_byte": effort})
+    """Add one measurement to a file of JSON lines."""
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps({"bytes_and_ns_of_a_byte": effort}) + "\n")
 
 
-def kept_effort(file: Path) -> Effort:
+def kept_efforts(file: Path) -> list[Effort]:
     """Return what was kept; nothing where nothing was."""
     if not file.is_file():
-        return ()
-    kept = json.loads(file.read_text(encoding="utf-8"))
-    return tuple((float(size), float(ns)) for size, ns in kept["bytes_and_ns_of_a_byte"])
+        return []
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return [tuple((size, ns) for size, ns in json.loads(line)["bytes_and_ns_of_a_byte"]) for line in lines]
+
+
+def typical(efforts: Sequence[Effort]) -> Effort:
+    """Return the median by size: one measurement may fall into a slow spell of the machine, or a fast one."""
+    return tuple((same[0][0], float(np.median([ns for _, ns in same]))) for same in zip(*efforts, strict=True))

@@ -2,9 +2,9 @@
 
 Jobs play a profile's gradients (`workers/replayed.py`) over network namespaces with shaped links. The model sees the
 timeline of one job at each rate only: two hosts of one rank, the default setting and a small fusion buffer; and what
-this machine's cores need for a byte between the two (`effort`). Then other settings, sizes, rates and numbers of ranks
-are predicted and measured, all of them in turn for some rounds. What was measured is kept in a folder, so that a long
-measurement can be made in pieces.
+this machine's cores need for a byte between the two (`effort`, anew in every round). Then other settings, sizes, rates
+and numbers of ranks are predicted and measured, all of them in turn for some rounds. What was measured is kept in a
+folder, so that a long measurement can be made in pieces.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rich.table import Table
 
 from ringtune import layout, runfolder
 from ringtune.benchmarks import network, published
-from ringtune.benchmarks.effort import keep_effort, kept_effort, measure_effort
+from ringtune.benchmarks.effort import keep_effort, kept_efforts, measure_effort, typical
 from ringtune.benchmarks.progress import open_console
 from ringtune.benchmarks.statistics import median_interval
 from ringtune.benchmarks.testbed import Bed, Shape, lighter, share_of_bytes
@@ -150,7 +150,7 @@ class Plan:
 
 
 class Kept:
-    """A folder of what was measured: ``samples.jsonl``, the calibrations' run folders and ``effort.json``.
+    """A folder of what was measured: ``samples.jsonl``, the calibrations' run folders and ``effort.jsonl``.
 
     Raises:
         UsageError: it holds another measurement's.
@@ -183,7 +183,7 @@ class Kept:
     @property
     def effort(self) -> Path:
         """Where the cores' work for a byte is or will be."""
-        return self.folder / "effort.json"
+        return self.folder / "effort.jsonl"
 
     def calibration(self, rate: str) -> Path:
         """Where the calibration's run folder of this rate is or will be."""
@@ -223,7 +223,7 @@ def run_prediction(profiles: Path, scale: float, plan: Plan, kept: Kept, console
 
 def calibrated(kept: Kept, rate: str, name: str) -> Model:
     """The model of what was measured between two hosts at this rate."""
-    model, effort = calibrate(load(kept.calibration(rate)), name), kept_effort(kept.effort)
+    model, effort = calibrate(load(kept.calibration(rate)), name), typical(kept_efforts(kept.effort))
     draws = tuple((work, replace(cluster, effort=effort)) for work, cluster in model.draws)
     return replace(model, cluster=replace(model.cluster, effort=effort), draws=draws)
 
@@ -233,32 +233,32 @@ def _measure(wanted: dict[str, list[Case]], plan: Plan, kept: Kept, console: Con
     end = time.monotonic() + plan.seconds
     todo = list(_todo(wanted, plan, kept))
     new = [rate for rate in plan.rates if not kept.calibration(rate).is_dir()]
-    if not todo and not new and kept.effort.is_file():
+    if not todo and not new:
         return True
     with Bed(max(case.shape.hosts for some in wanted.values() for case in some)) as bed:
         for rate in new:
             console.print(f"calibration at {rate}")
             record(bed, wanted[rate][0], plan.steps, kept.calibration(rate))
-        if not kept.effort.is_file():
-            console.print("the cores' work for a byte")
-            keep_effort(kept.effort, measure_effort(bed, PAIR))
-        for left, (rate, case) in zip(range(len(todo), 0, -1), todo, strict=True):
+        for left, (number, rate, case) in zip(range(len(todo), 0, -1), todo, strict=True):
             if time.monotonic() > end:
                 console.print(f"the time is over: {left} jobs are left; the same command goes on with them")
                 return False
+            if len(kept_efforts(kept.effort)) <= number:
+                console.print("the cores' work for a byte")
+                keep_effort(kept.effort, measure_effort(bed, PAIR))
             console.print(f"{rate}: {case.label}")
             kept.add(rate, case.label, measure(bed, case, plan.steps))
     return True
 
 
-def _todo(wanted: dict[str, list[Case]], plan: Plan, kept: Kept) -> Iterator[tuple[str, Case]]:
-    """Round by round, every other one backwards, so that a slow spell of the machine hits different cases."""
+def _todo(wanted: dict[str, list[Case]], plan: Plan, kept: Kept) -> Iterator[tuple[int, str, Case]]:
+    """Round by round, with their numbers; every other backwards, so that a slow spell hits different cases."""
     done = {key: len(times) for key, times in kept.samples().items()}
     for number in range(plan.rounds):
         everything = [(rate, case) for rate, some in wanted.items() for case in some]
         for rate, case in everything if number % 2 == 0 else reversed(everything):
             if done.get((rate, case.label), 0) <= number:
-                yield rate, case
+                yield number, rate, case
 
 
 def measure(bed: Bed, case: Case, steps: int) -> float:

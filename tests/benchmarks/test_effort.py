@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ringtune.benchmarks.effort import SIZES, UNLIMITED, keep_effort, kept_effort, measure_effort
+from ringtune.benchmarks.effort import SIZES, UNLIMITED, keep_effort, kept_efforts, measure_effort, typical
 from ringtune.benchmarks.testbed import Shape
 
 
@@ -34,7 +34,10 @@ def test_a_byte_takes_what_the_slowest_rank_needs_beyond_a_small_tensor(tmp_path
     found = measure_effort(bed, Shape(2, 1))
     assert bed.rates == [UNLIMITED] and [size for size, _ in found] == list(SIZES)
     assert [ns for _, ns in found] == pytest.approx([2.0] * len(SIZES), rel=0.01)
-    file = tmp_path / "effort.json"
-    assert kept_effort(file) == ()
+    file = tmp_path / "effort.jsonl"
+    assert typical(kept_efforts(file)) == ()
     keep_effort(file, found)
-    assert kept_effort(file) == found
+    assert kept_efforts(file) == [found]
+    for times in (3.0, 0.5):
+        keep_effort(file, tuple((size, ns * times) for size, ns in found))
+    assert typical(kept_efforts(file)) == found

@@ -130,23 +130,18 @@ def _hop_ns(cluster: Cluster) -> float:
 
 def _levels_ns(size: float, cluster: Cluster) -> float:
     """Within hosts, then across, then within: slices of all ranks side by side, or one rank of each host alone."""
-    sliced = _sliced(size, cluster)
+    sliced = size > LEADER_BYTES and cluster.ranks % cluster.local == 0
     inside = shared_ns if sliced else tree_ns
     name = by_table(size / cluster.local if sliced else size, cluster.hosts, cluster)
     across = ring_ns if name == RING else _BY_NAME[name]
     return inside(size, cluster.local, cluster.memory) + across(size, cluster.hosts, cluster.network)
 
 
-def _sliced(size: float, cluster: Cluster) -> bool:
-    return size > LEADER_BYTES and cluster.ranks % cluster.local == 0
-
-
 def copies_beside(size: float, cluster: Cluster) -> bool:
     """Whether the copies of a batch of so many bytes go on beside its exchange."""
     if not cluster.staged or size < STAGED_BYTES:
         return False
-    name = choose(size, cluster)
-    return name == RING or (name == HIERARCHICAL and _sliced(size, cluster))
+    return choose(size, cluster) == RING
 
 
 def batch_ns(size: float, alone: bool, planned: bool, cluster: Cluster) -> float:
