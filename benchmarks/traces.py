@@ -7,6 +7,7 @@ prints is compared with what was put in: a quick wrong answer ends the benchmark
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -184,6 +185,9 @@ def _run(case: Case, job: GeneratedJob, places: tuple[list[Path], Path]) -> Meas
     named = {"{trace}": [str(trace)], "{out}": [str(out)], "{parts}": [str(part) for part in parts]}
     words = [word for argument in case.arguments for word in named.get(argument, [argument])]
     shown = " ".join(("ringtune timeline", *(word if " " not in word else f'"{word}"' for word in case.arguments)))
+    if case.name == "merge":
+        trace.unlink(missing_ok=True)
+    os.sync()  # what was written before is not the command's to wait for
     seconds, peak, printed = _measured(words, folder / f"{case.name}.out")
     answer = orjson.loads(printed) if "--json" in case.arguments else printed.decode()
     if not case.right(answer, job):

@@ -1,5 +1,6 @@
 #include "merging/record_merge.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,13 +25,14 @@ class RecordMerge::Cursor {
   /// False at the run's end.
   [[nodiscard]] bool advance() {
     if (++at_ < buffer_.size()) return true;
+    give_back();
     if (run_.count == 0) return false;
     fill();
     return true;
   }
 
  private:
-  static constexpr std::int64_t kRecords = 1024;
+  static constexpr std::int64_t kRecords = 4096;
 
   void fill() {
     buffer_.resize(static_cast<std::size_t>(std::min(kRecords, run_.count)));
@@ -52,6 +54,14 @@ class RecordMerge::Cursor {
     }
     run_.offset += static_cast<std::int64_t>(buffer_.size());
     run_.count -= static_cast<std::int64_t>(buffer_.size());
+  }
+
+  /// What was read is read no more: its room is free for the output, and need not be written to the disk. Where a file
+  /// system cannot do that, it stays until the file is closed.
+  void give_back() noexcept {
+    const auto size = static_cast<std::int64_t>(buffer_.size() * sizeof(SpanRecord));
+    const auto end = run_.offset * static_cast<std::int64_t>(sizeof(SpanRecord));
+    (void)!::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, end - size, size);
   }
 
   int fd_;

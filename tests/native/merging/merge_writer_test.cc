@@ -50,6 +50,17 @@ struct Blocks {
     count += records;
   }
 
+  /// Merging leaves holes in the file.
+  [[nodiscard]] Blocks copy() const {
+    Blocks other;
+    std::string bytes(static_cast<std::size_t>(count) * sizeof(SpanRecord), '\0');
+    EXPECT_EQ(::pread(fileno(file.get()), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+    EXPECT_EQ(::pwrite(fileno(other.file.get()), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+    other.runs = runs;
+    other.count = count;
+    return other;
+  }
+
   [[nodiscard]] std::string merged(std::uint32_t parts, unsigned threads) const {
     const File target = temporary();
     std::vector<std::string> labels;
@@ -126,9 +137,10 @@ TEST(MergeWriter, ThreadsWriteWhatOneWrites) {
       blocks.add(std::move(some), part, block * 2'000, part * 100);
     }
   }
+  Blocks same = blocks.copy();
+  std::ranges::reverse(same.runs);
   const std::string alone = blocks.merged(kParts, 1);
-  std::ranges::reverse(blocks.runs);
-  EXPECT_TRUE(alone == blocks.merged(kParts, 4));
+  EXPECT_TRUE(alone == same.merged(kParts, 4));
   EXPECT_EQ(std::ranges::count(alone, '\n') > 48'000, true);
 }
 
