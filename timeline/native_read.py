@@ -20,14 +20,12 @@ def read_natively(path: Path) -> Trace | None:
     Raises:
         TraceIoError: The file cannot be read.
     """
-    blocks: list[dict[str, NDArray[Any]]] = []
-    parsed = parse(path, lambda records: blocks.append(_columns(records)))
+    collected = _Columns(path.stat().st_size // _USUAL_BYTES if path.is_file() else 0)
+    parsed = parse(path, collected.keep)
     if parsed is None:
         return None
     texts = parsed.texts
-    columns: dict[str, Any] = {}
-    for name, kind in COLUMN_TYPES.items():
-        columns[name] = np.concatenate([block.pop(name) for block in blocks]) if blocks else np.empty(0, kind)
+    columns: dict[str, Any] = collected.columns()
     for name, known in (("name", texts.names), ("tensor", texts.tensors), ("facts", texts.facts)):
         columns[name] = _merged_codes(known)[columns[name]]
     spans = SpanTable(
@@ -40,10 +38,30 @@ def read_natively(path: Path) -> Trace | None:
     return replace(parsed.about, spans=concatenate([spans, unusual]) if len(unusual) else spans)
 
 
-def _columns(records: Records) -> dict[str, NDArray[Any]]:
-    """Records column by column, as copies."""
-    found = {name: np.ascontiguousarray(records[name]) for name in COLUMN_TYPES if name != "stage"}
-    return {**found, "stage": stages_of(records)}
+_USUAL_BYTES = 120
+"""The least that a span usually takes in a file."""
+
+
+class _Columns:
+    """Collects records column by column, in arrays that were made at once: what is not filled costs no memory."""
+
+    def __init__(self, expected: int) -> None:
+        self._count = 0
+        self._arrays: dict[str, NDArray[Any]] = {name: np.empty(expected, kind) for name, kind in COLUMN_TYPES.items()}
+
+    def keep(self, records: Records) -> None:
+        """Copy a block."""
+        begin, self._count = self._count, self._count + len(records)
+        for name, values in self._arrays.items():
+            if self._count > len(values):
+                longer = np.empty(2 * self._count, values.dtype)
+                longer[:begin] = values[:begin]
+                values = self._arrays[name] = longer
+            values[begin : self._count] = stages_of(records) if name == "stage" else records[name]
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """All that was collected."""
+        return {name: values[: self._count] for name, values in self._arrays.items()}
 
 
 def _merged_codes(texts: Sequence[str]) -> NDArray[np.int32]:
