@@ -32,9 +32,10 @@ QUERIES = {
     "pairs": "select p.pid, s.name, count(*), min(s.dur) >= 0 from slice s join process_track t on s.track_id = t.id "
     "join process p using (upid) where t.type = 'legacy_async_process_slice' group by 1, 2 order by 1, 2",
     "arrows": "select a.name, b.name, "
-    "extract_arg(a.arg_set_id, 'args.batch') = extract_arg(b.arg_set_id, 'args.batch') from flow join slice a on a.id = slice_out join slice b on b.id = slice_in",
+    "extract_arg(a.arg_set_id, 'args.batch') = extract_arg(b.arg_set_id, 'args.batch') "
+    "from flow join slice a on a.id = slice_out join slice b on b.id = slice_in",
     "spans": "select extract_arg(s.arg_set_id, 'args.tensor'), extract_arg(s.arg_set_id, 'args.bytes'), "
-    "extract_arg(s.arg_set_id, 'args.batch'), extract_arg(s.arg_set_id, 'args.step'), dur from slice s "
+    "extract_arg(s.arg_set_id, 'args.batch'), extract_arg(s.arg_set_id, 'args.step'), s.dur from slice s "
     "join thread_track k on s.track_id = k.id join thread t using (utid) join process p using (upid) "
     "where t.name = 'communicate' and p.pid = 1 order by ts",
 }
