@@ -1,4 +1,5 @@
 // The driver's functions under their names, and those that direct it.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -291,14 +292,14 @@ int cuMemcpyHtoD_v2(std::uint64_t device, const void* host, std::size_t bytes) {
   const Call call("cuMemcpyHtoD_v2");
   std::byte* const memory = call.world.behind(device, bytes);
   if (memory == nullptr) return kInvalidValue;
-  std::memcpy(memory, host, bytes);
+  std::copy_n(static_cast<const std::byte*>(host), bytes, memory);
   return call.code;
 }
 int cuMemcpyDtoH_v2(void* host, std::uint64_t device, std::size_t bytes) {
   const Call call("cuMemcpyDtoH_v2");
   const std::byte* const memory = call.world.behind(device, bytes);
   if (memory == nullptr) return kInvalidValue;
-  std::memcpy(host, memory, bytes);
+  std::copy_n(memory, bytes, static_cast<std::byte*>(host));
   return call.code;
 }
 }
