@@ -29,8 +29,8 @@ struct PlacedRecord {
   bool paired;  // must be a pair of async events: complete events of a track must nest
 };
 
-/// Borrows the file of records, and leaves holes where it has read. Reads blocking; one thread at a time. Throws std::system_error when the file cannot be
-/// read.
+/// Borrows the file of records, and leaves holes where it has read. Reads blocking; one thread at a time. Throws
+/// std::system_error when the file cannot be read.
 class RecordMerge {
  public:
   /// `parts`: how many there are. `always_paired`: bits of the stages whose spans overlap by nature.
