@@ -144,6 +144,21 @@ TEST(Device, StepsThatRepeatThemselvesFollowAPlanAndPinNothingMore) {
   EXPECT_LT(job[0].counters().control_messages - messages, 30U * 25U) << "a message for every tensor";
 }
 
+TEST(Device, PinnedMemoryIsNotUsedAgainBeforeItWasCopiedBack) {
+  DeviceJob job(1);
+  DeviceArray<float> first(job.device(), Floats(10, 1.0F));
+  DeviceArray<float> second(job.device(), Floats(10, 5.0F));
+  for (DeviceArray<float>* const tensor : {&first, &second}) {
+    Submission submission = job.of(0, "t", *tensor, *tensor);
+    submission.request.postscale = 2.0;
+    const Ticket ticket = job[0].submit(std::move(submission));
+    job.join(0, ticket);  // nobody looks at the result yet, so the fake has not copied it
+    job[0].release(ticket);
+  }
+  EXPECT_EQ(first.values(job.stream(0)), Floats(10, 2.0F));
+  EXPECT_EQ(second.values(job.stream(0)), Floats(10, 10.0F));
+}
+
 TEST(Device, AGpuThatDoesEverythingAtOnceGivesTheSame) {
   DeviceJob job(2);
   FakeGpu::set_eager();
