@@ -23,6 +23,7 @@ std::size_t BatchCopies::lay_out(std::span<const OperationPtr> batch, int size) 
   places_.clear();
   taken_.clear();
   total_ = 0;
+  in_place_ = false;
   for (const OperationPtr operation : batch) {
     Place& place = places_.emplace_back(place_of(*operation, total_, size));
     place.padded = fused_size(place.bytes);
@@ -36,6 +37,7 @@ void BatchCopies::lay_in_place(Operation& operation, int size) {
   places_.assign(1, place_of(operation, 0, size));
   taken_.clear();
   total_ = places_.front().bytes;
+  in_place_ = true;
   buffer_ = {operation.output, total_};
 }
 
@@ -84,9 +86,8 @@ void BatchCopies::stage_in(ChunkRange range) {
 }
 
 void BatchCopies::stage_out(ChunkRange range) {
-  if (range.size == 0) return;
-  const PieceTimer timer(Piece::kSpread, range.size);
-  walk(range, [&](const Place& place, std::size_t begin, std::size_t end) { copy_out(place, begin, end); });
+  if (range.size == 0 || in_place_) return;
+  take_out(range);
   if (!taken_.empty() && taken_.back().begin + taken_.back().size == range.begin) {
     taken_.back().size += range.size;
   } else {
@@ -94,14 +95,17 @@ void BatchCopies::stage_out(ChunkRange range) {
   }
 }
 
+void BatchCopies::take_out(ChunkRange range) {
+  const PieceTimer timer(Piece::kSpread, range.size);
+  walk(range, [&](const Place& place, std::size_t begin, std::size_t end) { copy_out(place, begin, end); });
+}
+
 void BatchCopies::stage_out_rest() {
-  std::vector<ChunkRange> taken;
-  taken.swap(taken_);
-  std::sort(taken.begin(), taken.end(), [](const ChunkRange& a, const ChunkRange& b) { return a.begin < b.begin; });
-  taken.push_back({total_, 0});
+  std::sort(taken_.begin(), taken_.end(), [](const ChunkRange& a, const ChunkRange& b) { return a.begin < b.begin; });
+  taken_.push_back({total_, 0});
   std::size_t at = 0;
-  for (const ChunkRange& range : taken) {
-    if (range.begin > at) stage_out({at, range.begin - at});
+  for (const ChunkRange& range : taken_) {
+    if (range.begin > at) take_out({at, range.begin - at});
     at = range.begin + range.size;
   }
 }

@@ -31,6 +31,7 @@ class BatchCopies final : public Stager {
   void copy_out(std::size_t index);
 
   void stage_in(ChunkRange range) override;
+  /// In place nothing: a result must be passed on before it is scaled.
   void stage_out(ChunkRange range) override;
   /// What a collective that is done has left.
   void stage_out_rest();
@@ -43,6 +44,7 @@ class BatchCopies final : public Stager {
     std::size_t padded;  // to the next one
     double postscale;
   };
+  void take_out(ChunkRange range);
   [[nodiscard]] Place place_of(const Operation& operation, std::size_t begin, int size) const noexcept;
   void copy_in(const Place& place, std::size_t begin, std::size_t end);
   void copy_out(const Place& place, std::size_t begin, std::size_t end);
@@ -55,6 +57,7 @@ class BatchCopies final : public Stager {
   std::vector<Place> places_;
   std::span<std::byte> buffer_;
   std::size_t total_ = 0;
+  bool in_place_ = false;
   std::vector<ChunkRange> taken_;  // staged out; neighbours in time that are neighbours in the buffer are one
 };
 

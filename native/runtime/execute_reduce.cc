@@ -105,7 +105,7 @@ void Executor::allreduce_one(std::span<const OperationPtr> batch, const BatchCon
   const std::span<std::byte> data = copies_.buffer();
   const bool moves = operation.output != operation.input || request.prescale != 1.0;
   const bool scales = postscale_of(request, context.communicator.size()) != 1.0;
-  if ((moves || scales) && worth_staging(data.size(), context.communicator)) {
+  if (moves && worth_staging(data.size(), context.communicator)) {
     reduce(data, batch, context, &copies_);
     return;
   }

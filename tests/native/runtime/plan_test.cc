@@ -17,9 +17,10 @@ using testing_support::Job;
 
 class LinkPlan : public testing::TestWithParam<std::tuple<Algorithm, int>> {
  protected:
-  Job make_job() {
-    return Job(std::get<1>(GetParam()), [](RuntimeOptions& options) {
+  Job make_job(std::uint64_t fusion_bytes = Knobs{}.fusion_bytes) {
+    return Job(std::get<1>(GetParam()), [&](RuntimeOptions& options) {
       options.knobs.algorithm = static_cast<std::uint32_t>(std::get<0>(GetParam()));
+      options.knobs.fusion_bytes = fusion_bytes;
     });
   }
 };
@@ -130,7 +131,7 @@ TEST_P(LinkPlan, ALargeTensorAloneNeedsNoneEither) {
 /// alone.
 void large_step(Job& job, int rank, std::int32_t number) {
   const auto value = [](std::size_t i, int of) { return static_cast<float>((i % 61) + static_cast<std::size_t>(of)); };
-  const std::vector<std::size_t> counts{70'001, 3, 90'000, 1, 130'003, 400'000, 262'144};
+  const std::vector<std::size_t> counts{70'001, 3, 90'000, 1, 130'003, 400'000, 262'144, 300'001};
   std::vector<std::vector<float>> inputs;
   std::vector<std::vector<float>> outputs;
   std::vector<Ticket> tickets;
@@ -141,25 +142,28 @@ void large_step(Job& job, int rank, std::int32_t number) {
   }
   for (std::size_t t = 0; t < counts.size(); ++t) {
     Submission submission = allreduce_of("l" + std::to_string(t), inputs[t], ReduceOp::kAverage);
-    submission.request.prescale = 2.0;
-    submission.request.postscale = job.size();
+    submission.request.prescale = t == 7 ? 1.0 : 2.0;
+    const float factor = t < 5 ? 1.0F : 2.0F;  // beside Average's
+    submission.request.postscale = factor * static_cast<float>(job.size());
     if (t < 5) submission.request.wire = DType::kFloat16;  // sums of integers up to 2,048 are exact
-    if (t != 6) submission.output = outputs[t].data();
+    if (t < 6) submission.output = outputs[t].data();
     tickets.push_back(job[rank].submit(submission));
   }
   for (const Ticket ticket : tickets) finish(job[rank], ticket);
   for (std::size_t t = 0; t < counts.size(); ++t) {
-    const std::vector<float>& result = t == 6 ? inputs[t] : outputs[t];
+    const std::vector<float>& result = t < 6 ? outputs[t] : inputs[t];
     for (std::size_t i = 0; i < counts[t]; ++i) {
+      const float factor = t < 5 || t == 7 ? 1.0F : 2.0F;  // and 2, or not, before
       float expected = 0;
       for (int of = 0; of < job.size(); ++of) expected += 2 * value(i + t + static_cast<std::size_t>(number), of);
-      ASSERT_EQ(result[i], expected) << "step " << number << ", tensor " << t << ", element " << i << ", rank " << rank;
+      ASSERT_EQ(result[i], factor * expected)
+          << "step " << number << ", tensor " << t << ", element " << i << ", rank " << rank;
     }
   }
 }
 
 TEST_P(LinkPlan, LargeBatchesAreExact) {
-  Job job = make_job();
+  Job job = make_job(1 << 20);  // the last three stay alone
   job.on_every_rank([&](int rank) {
     for (std::int32_t number = 0; number < 8; ++number) {
       large_step(job, rank, number);
