@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from ringtune.dashboard.data import timeline_live
 from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, HEIGHT, WIDTH, serving
-from tests.dashboard.folders import gallery
+from tests.dashboard.folders import Recording, gallery
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -46,6 +47,19 @@ def url(root: Path) -> Iterator[str]:
     """Address of a dashboard over `runs`, without its last slash."""
     with serving(root) as address:
         yield address.rstrip("/")
+
+
+@pytest.fixture
+def every_look_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Followed timelines read anew whenever they are asked, and as much as there is."""
+    monkeypatch.setattr(timeline_live, "_SAME_LOOK_S", 0)
+    monkeypatch.setattr(timeline_live, "NEWEST_BYTES", 1 << 30)
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Recording:
+    """A run that is still being recorded."""
+    return Recording(tmp_path)
 
 
 @dataclass

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from ringtune.dashboard.data import analysis_live, timeline_live, trace
+from ringtune.dashboard.data import analysis_live, trace
 from ringtune.dashboard.data import communication as data
 from ringtune.dashboard.data.analysis import Analysis, analyse
 from ringtune.dashboard.data.analysis_live import LiveAnalysis
@@ -18,16 +16,7 @@ from ringtune.timeline.spans import Trace
 from ringtune.timeline.summary import select_steps
 from tests.dashboard.folders import Recording
 
-
-@pytest.fixture(autouse=True)
-def _every_look_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline_live, "_SAME_LOOK_S", 0)
-    monkeypatch.setattr(timeline_live, "NEWEST_BYTES", 1 << 30)
-
-
-@pytest.fixture
-def recording(tmp_path: Path) -> Recording:
-    return Recording(tmp_path)
+pytestmark = pytest.mark.usefixtures("every_look_counts")
 
 
 def whole(recording: Recording, upto: int) -> Trace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -63,6 +64,19 @@ def test_stragglers_and_communication_follow_step_by_step(visit: Visit, recordin
     assert [one for one in visit.complaints if REFUSED not in one] == []
 
 
+def last_row(log: Path) -> dict[str, Any]:
+    """The last line of a log."""
+    found: dict[str, Any] = json.loads(log.read_text().splitlines()[-1])
+    return found
+
+
+def say_again(log: Path, **changes: int) -> None:
+    """Add the last line of a log once more, with other values."""
+    row = {**last_row(log), **changes}
+    with log.open("a") as stream:
+        stream.write(json.dumps(row) + "\n")
+
+
 def test_system_and_what_if_follow_and_what_if_says_of_when_it_is(visit: Visit, recording: Recording) -> None:
     page, run = visit.page, recording.run
     sampled(run, seconds=5)
@@ -72,10 +86,8 @@ def test_system_and_what_if_follow_and_what_if_says_of_when_it_is(visit: Visit, 
         visit.until(f"{columns('system-cpu')}.length === 5")
         for rank in (0, 1):
             log = layout.sample_log(run, rank)
-            last = json.loads(log.read_text().splitlines()[-1])
-            later = {name: last[name] + 10**9 for name in ("at_ns", "unix_ns")}
-            with log.open("a") as stream:
-                stream.write(json.dumps({**last, **later}) + "\n")
+            last = last_row(log)
+            say_again(log, **{name: last[name] + 10**9 for name in ("at_ns", "unix_ns")})
         visit.until(f"{columns('system-cpu')}.length === 6 && {columns('system-busy')}.length === 6")
         visit.until(f"{text('#system-stats .rt-stat-value')} === '5.00 s'")
 
@@ -83,12 +95,8 @@ def test_system_and_what_if_follow_and_what_if_says_of_when_it_is(visit: Visit, 
         page.wait_for_selector("#whatif-efficiency .scatterlayer .trace", state="attached")
         said = text("#whatif-age")
         visit.until(f"/The job goes on: step 39, .* The model is of the newest steps of [0-9]+ s ago/.test({said})")
-        log = layout.step_log(run, 0)
         for rank in (0, 1):
-            log = layout.step_log(run, rank)
-            last = json.loads(log.read_text().splitlines()[-1])
-            with log.open("a") as stream:
-                stream.write(json.dumps({**last, "step": 40}) + "\n")
+            say_again(layout.step_log(run, rank), step=40)
         visit.until(f"{said}.includes('step 40,')")
     assert [one for one in visit.complaints if REFUSED not in one] == []
 
@@ -119,9 +127,6 @@ def test_trials_come_one_by_one_and_two_runs_are_compared_while_one_goes_on(visi
         page.wait_for_selector("#compare-spread .scatterlayer .trace", state="attached")
         visit.until(f"{text('#compare-age')}.startsWith('A goes on: step 39,')")
         for rank in (0, 1):
-            log = layout.step_log(run, rank)
-            last = json.loads(log.read_text().splitlines()[-1])
-            with log.open("a") as stream:
-                stream.write(json.dumps({**last, "step": 40}) + "\n")
+            say_again(layout.step_log(run, rank), step=40)
         visit.until(f"{text('#compare-age')}.startsWith('A goes on: step 40,')")
     assert [one for one in visit.complaints if REFUSED not in one] == []

@@ -19,16 +19,7 @@ from ringtune.timeline.spans import COLUMN_TYPES
 from ringtune.timeline.vocabulary import Stage
 from tests.dashboard.folders import CLOSE, Recording
 
-
-@pytest.fixture(autouse=True)
-def _every_look_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline_live, "_SAME_LOOK_S", 0)
-    monkeypatch.setattr(timeline_live, "NEWEST_BYTES", 1 << 30)
-
-
-@pytest.fixture
-def recording(tmp_path: Path) -> Recording:
-    return Recording(tmp_path)
+pytestmark = pytest.mark.usefixtures("every_look_counts")
 
 
 def ready(live: LiveTimeline) -> TimelineIndex:

@@ -12,11 +12,7 @@ from ringtune.timeline import following, following_packed
 from tests.dashboard.folders import Recording
 from tests.dashboard.test_timeline_live import ready, same, whole_of
 
-
-@pytest.fixture(autouse=True)
-def _every_look_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline_live, "_SAME_LOOK_S", 0)
-    monkeypatch.setattr(timeline_live, "NEWEST_BYTES", 1 << 30)
+pytestmark = pytest.mark.usefixtures("every_look_counts")
 
 
 @pytest.mark.parametrize("block", [20_000, 4 << 20])

@@ -6,22 +6,14 @@
 
 #include "base/error.h"
 #include "device/fake_gpu.h"
+#include "thrown.h"
 
 namespace ringtune {
 namespace {
 
 using testing_support::DeviceArray;
 using testing_support::FakeGpu;
-
-template <typename Thrown>
-std::string message_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Thrown& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using testing_support::message_of;
 
 TEST(CudaDriver, IsOpenedOnceAndNamesTheDevices) {
   const FakeGpu gpu;

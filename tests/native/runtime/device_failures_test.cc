@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "device_job.h"
+#include "thrown.h"
 
 namespace ringtune {
 namespace {
@@ -10,18 +11,9 @@ namespace {
 using testing_support::DeviceArray;
 using testing_support::DeviceJob;
 using testing_support::FakeGpu;
+using testing_support::message_of;
 
 using Floats = std::vector<float>;
-
-template <typename Thrown>
-std::string message_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Thrown& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST(DeviceFailures, ADriverThatIsMissingIsSaidWhenATensorNeedsIt) {
   DeviceJob job(1, [](RuntimeOptions& options) { options.cuda_driver = "libno-such-driver.so"; });

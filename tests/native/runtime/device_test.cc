@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "device_job.h"
 #include "runtime/device_staging.h"
+#include "thrown.h"
 
 namespace ringtune {
 namespace {
@@ -14,19 +15,10 @@ namespace {
 using testing_support::DeviceArray;
 using testing_support::DeviceJob;
 using testing_support::FakeGpu;
+using testing_support::message_of;
 
 using Ints = std::vector<std::int32_t>;
 using Floats = std::vector<float>;
-
-template <typename Thrown>
-std::string message_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Thrown& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST(Device, AllreduceWaitsForTheKernelsBeforeItAndTheOnesAfterWaitForIt) {
   DeviceJob job(3);
