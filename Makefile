@@ -19,6 +19,7 @@ CTEST := $(BIN)/ctest --output-on-failure --timeout 120 --no-tests=error
 
 NATIVE_SOURCES := $(shell find native -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name CMakeLists.txt)
 NATIVE_TESTS := $(shell find tests/native -name '*.cc' -o -name '*.h' 2>/dev/null)
+GPU_KERNELS := $(wildcard core/gpu/cuda/*)
 # Arguments for pytest, e.g. make test PYTEST_ARGS="-k launch"
 PYTEST_ARGS ?=
 # The tests wait more than they compute. One worker for each core; files stay whole, in the order of tests/conftest.py.
@@ -94,7 +95,7 @@ define only_failures
 grep -avE '^ *Start +[0-9]+:| Passed +[0-9.]+ sec' $(1)
 endef
 
-build/native-tests.stamp: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(STAMPS)/venv
+build/native-tests.stamp: $(NATIVE_SOURCES) $(NATIVE_TESTS) $(GPU_KERNELS) | $(STAMPS)/venv
 	@echo "building the native tests"
 	@mkdir -p build
 	@$(call build_native,build/native-tests,)

@@ -12,19 +12,20 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "tests" / "native" / "fake_cuda"
+KERNELS = ROOT / "core" / "gpu" / "cuda"
 
 
 def build() -> Path:
     """Return the library, compiled if its sources are newer; processes may do so at the same time."""
     library = ROOT / "build" / "fake-cuda" / "libfake_cuda.so"
     sources = sorted(SOURCES.glob("*.cc"))
-    newest = max(path.stat().st_mtime for path in SOURCES.iterdir())
+    newest = max(path.stat().st_mtime for folder in (SOURCES, KERNELS) for path in folder.iterdir())
     if library.exists() and library.stat().st_mtime > newest:
         return library
     library.parent.mkdir(parents=True, exist_ok=True)
     made = library.with_suffix(f".{os.getpid()}")
     compiler = os.environ.get("CXX", "c++")
-    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread"]
+    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", "-ffp-contract=off", f"-I{KERNELS}"]
     subprocess.run([compiler, *flags, *sources, "-o", made], check=True, timeout=280)
     made.replace(library)
     return library

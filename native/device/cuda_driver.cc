@@ -71,6 +71,23 @@ std::string load_all(void* library, CudaFunctions& api) {
   load(library, "cuMemcpyDtoHAsync_v2", api.copy_to_host, missing);
   load(library, "cuMemcpyHtoDAsync_v2", api.copy_to_device, missing);
   load(library, "cuPointerGetAttribute", api.pointer_attribute, missing);
+  load(library, "cuDeviceGetAttribute", api.device_attribute, missing);
+  load(library, "cuMemAlloc_v2", api.memory_alloc, missing);
+  load(library, "cuMemFree_v2", api.memory_free, missing);
+  load(library, "cuMemcpyDtoDAsync_v2", api.copy_on_device, missing);
+  load(library, "cuModuleLoadData", api.module_load, missing);
+  load(library, "cuModuleUnload", api.module_unload, missing);
+  load(library, "cuModuleGetFunction", api.module_function, missing);
+  load(library, "cuLaunchKernel", api.launch, missing);
+  load(library, "cuIpcGetMemHandle", api.ipc_export, missing);
+  load(library, "cuIpcOpenMemHandle_v2", api.ipc_open, missing);
+  load(library, "cuIpcCloseMemHandle", api.ipc_close, missing);
+  load(library, "cuMemHostRegister_v2", api.host_register, missing);
+  load(library, "cuMemHostUnregister", api.host_unregister, missing);
+  load(library, "cuMemHostGetDevicePointer_v2", api.host_device_address, missing);
+  std::string optional;
+  load(library, "cuStreamWaitValue32_v2", api.stream_wait_value, optional);
+  load(library, "cuStreamWriteValue32_v2", api.stream_write_value, optional);
   return missing;
 }
 

@@ -12,16 +12,30 @@
 struct CUctx_st;
 struct CUstream_st;
 struct CUevent_st;
+struct CUmod_st;
+struct CUfunc_st;
 
 namespace ringtune {
 
 using CudaContextHandle = CUctx_st*;
 using CudaStreamHandle = CUstream_st*;  // null: the device's legacy default stream
 using CudaEventHandle = CUevent_st*;
+using CudaModuleHandle = CUmod_st*;
+using CudaFunctionHandle = CUfunc_st*;
 using CudaAddress = std::uint64_t;
+
+/// What names a device allocation to other processes.
+struct CudaIpcHandle {
+  char bytes[64];
+};
 
 inline constexpr int kCudaSuccess = 0;
 inline constexpr int kCudaNotReady = 600;
+
+// Attributes of devices.
+inline constexpr int kCudaMultiprocessors = 16;
+inline constexpr int kCudaComputeCapabilityMajor = 75;
+inline constexpr int kCudaComputeCapabilityMinor = 76;
 
 /// The functions that ringtune calls. Thread-safe, as the driver is; handles belong to the context that is current.
 struct CudaFunctions {
@@ -51,6 +65,25 @@ struct CudaFunctions {
   int (*copy_to_host)(void* host, CudaAddress device, std::size_t bytes, CudaStreamHandle stream);
   int (*copy_to_device)(CudaAddress device, const void* host, std::size_t bytes, CudaStreamHandle stream);
   int (*pointer_attribute)(void* value, int attribute, CudaAddress pointer);
+  int (*device_attribute)(int* value, int attribute, int device);
+  int (*memory_alloc)(CudaAddress* address, std::size_t bytes);
+  int (*memory_free)(CudaAddress address);
+  int (*copy_on_device)(CudaAddress to, CudaAddress from, std::size_t bytes, CudaStreamHandle stream);
+  int (*module_load)(CudaModuleHandle* module, const void* image);
+  int (*module_unload)(CudaModuleHandle module);
+  int (*module_function)(CudaFunctionHandle* function, CudaModuleHandle module, const char* name);
+  int (*launch)(CudaFunctionHandle function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                unsigned block_y, unsigned block_z, unsigned shared_bytes, CudaStreamHandle stream, void** parameters,
+                void** extra);
+  int (*ipc_export)(CudaIpcHandle* handle, CudaAddress address);
+  int (*ipc_open)(CudaAddress* address, CudaIpcHandle handle, unsigned flags);
+  int (*ipc_close)(CudaAddress address);
+  int (*host_register)(void* memory, std::size_t bytes, unsigned flags);
+  int (*host_unregister)(void* memory);
+  int (*host_device_address)(CudaAddress* address, void* memory, unsigned flags);
+  // Null with drivers older than CUDA 11.7.
+  int (*stream_wait_value)(CudaStreamHandle stream, CudaAddress address, std::uint32_t value, unsigned flags);
+  int (*stream_write_value)(CudaStreamHandle stream, CudaAddress address, std::uint32_t value, unsigned flags);
 };
 
 /// One opened library. Immutable, and never closed: threads of the driver may run in it.

@@ -4,30 +4,12 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "call.h"
 #include "fake_cuda.h"
-#include "world.h"
 
 namespace {
 
 using namespace fake_cuda;
-
-thread_local std::vector<Context*> t_contexts;
-
-/// One call: counted, under the lock.
-struct Call {
-  explicit Call(const char* function) : world(World::get()), lock(world.mutex), code(world.enter(function)) {}
-  [[nodiscard]] Context* context() const { return t_contexts.empty() ? nullptr : t_contexts.back(); }
-  /// Null, and the code set, when there is no such stream here.
-  [[nodiscard]] Stream* stream(void* handle) {
-    if (context() == nullptr) code = kInvalidContext;
-    Stream* const found = world.stream_at(handle, context());
-    if (found == nullptr && code == 0) code = kInvalidHandle;
-    return code == 0 ? found : nullptr;
-  }
-  World& world;
-  std::unique_lock<std::mutex> lock;
-  int code;
-};
 
 /// A copy of bytes between device memory and elsewhere; memory that is freed before it is done breaks everything.
 int put_copy(Call& call, void* stream, std::uint64_t device, std::size_t bytes,
@@ -82,7 +64,8 @@ void fake_cuda_capture(void* stream, int on) {
 int fake_cuda_alive() {
   World& world = World::get();
   const std::lock_guard lock(world.mutex);
-  std::size_t alive = world.streams.size() + world.events.size() + world.memory.size() + world.pinned.size();
+  std::size_t alive = world.streams.size() + world.events.size() + world.memory.size() + world.pinned.size() +
+                      world.modules.size() + world.registered.size();
   for (const Context& context : world.contexts) alive += static_cast<std::size_t>(context.retained);
   return static_cast<int>(alive);
 }
@@ -262,18 +245,20 @@ int cuPointerGetAttribute(void* value, int, std::uint64_t pointer) {
   return call.code;
 }
 
-// What only programs with kernels need: the tests themselves.
-
 int cuMemAlloc_v2(std::uint64_t* address, std::size_t bytes) {
   const Call call("cuMemAlloc_v2");
   if (call.context() == nullptr) return kInvalidContext;
+  if (call.code != 0) return call.code;
   *address = call.world.allocate(call.context()->device, bytes);
-  return *address == 0 ? kOutOfMemory : call.code;
+  return *address == 0 ? kOutOfMemory : 0;
 }
 int cuMemFree_v2(std::uint64_t address) {
   const Call call("cuMemFree_v2");
   return call.world.memory.erase(address) == 0 ? kInvalidValue : call.code;
 }
+
+// What only programs with kernels need: the tests themselves.
+
 int cuMemsetD32Async(std::uint64_t device, unsigned value, std::size_t count, void* stream) {
   Call call("cuMemsetD32Async");
   return put_copy(call, stream, device, 4 * count, [=](std::byte* memory) {
@@ -285,7 +270,8 @@ int cuMemcpyDtoDAsync_v2(std::uint64_t to, std::uint64_t from, std::size_t bytes
   World& world = call.world;
   return put_copy(call, stream, to, bytes, [&world, from, bytes](std::byte* memory) {
     const std::byte* const source = world.behind(from, bytes);
-    if (source != nullptr) std::memcpy(memory, source, bytes);
+    if (source == nullptr) world.broken = kIllegalAddress;
+    if (source != nullptr) std::memmove(memory, source, bytes);
   });
 }
 int cuMemcpyHtoD_v2(std::uint64_t device, const void* host, std::size_t bytes) {

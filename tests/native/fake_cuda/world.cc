@@ -1,17 +1,26 @@
 #include "world.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 
 namespace fake_cuda {
 namespace {
 
-std::byte* map(int protection) {
-  void* const memory =
-      ::mmap(nullptr, kDeviceBytes * kMostDevices, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+constexpr std::size_t kAllBytes = kDeviceBytes * kMostDevices;
+
+std::byte* map(int protection, int flags, int file) {
+  void* const memory = ::mmap(nullptr, kAllBytes, protection, flags | MAP_NORESERVE, file, 0);
   if (memory == MAP_FAILED) std::abort();
   return static_cast<std::byte*>(memory);
+}
+
+int make_file() {
+  const int file = ::memfd_create("fake-cuda", MFD_CLOEXEC);
+  if (file < 0 || ::ftruncate(file, static_cast<off_t>(kAllBytes)) != 0) std::abort();
+  return file;
 }
 
 }  // namespace
@@ -21,11 +30,28 @@ World& World::get() {
   return *world;
 }
 
-World::World() : base_(map(PROT_NONE)), backing_(map(PROT_READ | PROT_WRITE)) {
+bool Task::ready() const {
+  if (awaited != nullptr && !awaited->reached) return false;
+  // Counters may wrap around, so which is ahead is told by the sign of the difference.
+  return word == nullptr || reached != nullptr || static_cast<std::int32_t>(word->load() - value) >= 0;
+}
+
+World::World()
+    : base_(map(PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1)),
+      file_(make_file()),
+      owner_(::getpid()),
+      backing_(map(PROT_READ | PROT_WRITE, MAP_SHARED, file_)) {
   for (int i = 0; i < kMostDevices; ++i) contexts[i].device = default_streams[i].device = i;
 }
 
 void World::reset() {
+  // A child of fork() has memory of its own.
+  if (owner_ != ::getpid()) {
+    owner_ = ::getpid();
+    file_ = make_file();
+    (void)::mmap(backing_, kAllBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_, 0);
+    opened_.clear();
+  }
   devices = 2;
   version = 12040;
   eager = false;
@@ -45,6 +71,8 @@ void World::reset() {
   events.clear();
   memory.clear();
   pinned.clear();
+  registered.clear();
+  modules.clear();
 }
 
 int World::enter(const char* function) {
@@ -87,6 +115,15 @@ bool World::is_pinned(const void* host, std::size_t bytes) const {
   return address + bytes <= found->first + found->second;
 }
 
+std::atomic<std::uint32_t>* World::word_at(std::uint64_t address) const {
+  auto* const host = reinterpret_cast<std::byte*>(address - kRegisteredShift);
+  auto found = registered.upper_bound(host);
+  if (found == registered.begin()) return nullptr;
+  --found;
+  const bool inside = host + sizeof(std::uint32_t) <= found->first + found->second;
+  return inside && address % 4 == 0 ? reinterpret_cast<std::atomic<std::uint32_t>*>(host) : nullptr;
+}
+
 Stream* World::stream_at(void* handle, const Context* current) {
   if (current == nullptr) return nullptr;
   if (reinterpret_cast<std::uintptr_t>(handle) <= 1) return &default_streams[current->device];
@@ -97,6 +134,7 @@ Stream* World::stream_at(void* handle, const Context* current) {
 void World::put(Stream& stream, Task task) {
   stream.tasks.push_back(std::move(task));
   if (eager) drain_all();
+  changed.notify_all();  // it may be what a stream waits for
 }
 
 void World::reach(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Moment>& moment) {
@@ -107,29 +145,65 @@ void World::reach(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Mome
       reach(lock, std::shared_ptr<Moment>(next.awaited));
       continue;  // another thread may have gone on with the stream meanwhile
     }
+    if (!next.ready()) {
+      await_word(lock, stream);
+      continue;
+    }
     if (next.gate && stream.open_gates == 0) {
       changed.wait(lock);
       continue;
     }
-    if (next.gate) --stream.open_gates;
-    const Task task = std::move(next);
-    stream.tasks.pop_front();
-    if (task.work) task.work();
-    if (task.reached != nullptr) task.reached->reached = true;
+    run_first(stream);
   }
+}
+
+/// Does what somebody has put into a stream to write the word that the first task waits for; blocks for a while when
+/// nobody has, or when that is in the way of itself: then it can only come from the host or another process.
+void World::await_word(std::unique_lock<std::mutex>& lock, Stream& stream) {
+  const std::atomic<std::uint32_t>* const word = stream.tasks.front().word;
+  const std::uint32_t value = stream.tasks.front().value;
+  const auto writer_in = [&](Stream& other) -> std::shared_ptr<Moment> {
+    if (other.stuck || &other == &stream) return nullptr;
+    for (const Task& task : other.tasks) {
+      const bool writes = task.word == word && task.reached != nullptr;
+      if (writes && static_cast<std::int32_t>(task.value - value) >= 0) return task.reached;
+    }
+    return nullptr;
+  };
+  std::shared_ptr<Moment> writer;
+  for (Stream& other : default_streams) {
+    if (writer == nullptr) writer = writer_in(other);
+  }
+  for (Stream* const other : streams) {
+    if (writer == nullptr) writer = writer_in(*other);
+  }
+  stream.stuck = true;
+  if (writer != nullptr) {
+    reach(lock, writer);
+  } else {
+    changed.wait_for(lock, std::chrono::milliseconds(1));
+  }
+  stream.stuck = false;
+}
+
+void World::run_first(Stream& stream) {
+  const Task task = std::move(stream.tasks.front());
+  stream.tasks.pop_front();
+  if (task.gate) --stream.open_gates;
+  if (task.work) task.work();
+  if (task.reached == nullptr) return;
+  if (task.word != nullptr) task.word->store(task.value);
+  task.reached->reached = true;
+  if (task.word != nullptr) changed.notify_all();
 }
 
 /// As far as it goes without anybody; whether that was a step.
 bool World::drain(Stream& stream) {
   bool moved = false;
   while (!stream.tasks.empty()) {
-    Task& next = stream.tasks.front();
-    if ((next.awaited != nullptr && !next.awaited->reached) || (next.gate && stream.open_gates == 0)) return moved;
-    if (next.gate) --stream.open_gates;
-    const Task task = std::move(next);
-    stream.tasks.pop_front();
-    if (task.work) task.work();
-    if (task.reached != nullptr) task.reached->reached = true;
+    const Task& next = stream.tasks.front();
+    if (!next.ready() || (next.gate && stream.open_gates == 0)) return moved;
+    run_first(stream);
     moved = true;
   }
   return moved;

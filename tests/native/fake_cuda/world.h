@@ -1,6 +1,9 @@
 // What the fake driver knows. Guarded by one lock, which every function of the driver takes.
 #pragma once
 
+#include <sys/types.h>
+
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -18,8 +21,11 @@ namespace fake_cuda {
 constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
 constexpr int kInvalidDevice = 101;
+constexpr int kInvalidImage = 200;
 constexpr int kInvalidContext = 201;
+constexpr int kMappingFailed = 205;
 constexpr int kInvalidHandle = 400;
+constexpr int kNotFound = 500;
 constexpr int kNotReady = 600;
 constexpr int kIllegalAddress = 700;
 
@@ -42,6 +48,10 @@ struct Task {
   std::shared_ptr<Moment> awaited = nullptr;  // null: nothing
   std::shared_ptr<Moment> reached = nullptr;  // null: nothing
   bool gate = false;
+  std::atomic<std::uint32_t>* word = nullptr;  // null: none; waited for or, with `reached`, written
+  std::uint32_t value = 0;
+  /// Nothing but a gate is in the way.
+  [[nodiscard]] bool ready() const;
 };
 
 struct Stream {
@@ -49,6 +59,7 @@ struct Stream {
   std::deque<Task> tasks;
   int open_gates = 0;
   bool capturing = false;
+  bool stuck = false;  // somebody waits for a word of its first task
 };
 
 struct Event {
@@ -61,6 +72,19 @@ struct Failure {
   int calls_left = 0;
   int code = 0;
 };
+
+/// As large as the driver's.
+struct IpcHandle {
+  pid_t process;
+  int file;
+  std::uint64_t offset;
+  std::uint64_t bytes;
+  char rest[40];
+};
+static_assert(sizeof(IpcHandle) == 64);
+
+/// Addresses of registered host memory are so much higher on the device.
+constexpr std::uint64_t kRegisteredShift = std::uint64_t{1} << 56;
 
 class World {
  public:
@@ -80,6 +104,8 @@ class World {
   std::set<Event*> events;
   std::map<std::uint64_t, std::size_t> memory;     // device address -> bytes
   std::map<const std::byte*, std::size_t> pinned;  // host address -> bytes
+  std::map<std::byte*, std::size_t> registered;    // host address -> bytes
+  std::set<void*> modules;
 
   void reset();
   /// Counts the call; a code other than 0 is its answer.
@@ -91,6 +117,13 @@ class World {
   /// Where the bytes really are; null when they are not in one allocation.
   [[nodiscard]] std::byte* behind(std::uint64_t address, std::size_t bytes) const;
   [[nodiscard]] bool is_pinned(const void* host, std::size_t bytes) const;
+  /// The word of registered memory at that address of the device; null when there is none.
+  [[nodiscard]] std::atomic<std::uint32_t>* word_at(std::uint64_t address) const;
+
+  // Memory of other processes.
+  [[nodiscard]] int export_memory(std::uint64_t address, IpcHandle& handle) const;
+  [[nodiscard]] int open_memory(const IpcHandle& handle, int device, std::uint64_t& address);
+  [[nodiscard]] int close_memory(std::uint64_t address);
 
   // Streams.
   [[nodiscard]] Stream* stream_at(void* handle, const Context* current);
@@ -102,8 +135,13 @@ class World {
  private:
   World();
   bool drain(Stream& stream);
-  std::byte* base_ = nullptr;     // what the addresses of devices are in
-  std::byte* backing_ = nullptr;  // what is behind them
+  void run_first(Stream& stream);
+  void await_word(std::unique_lock<std::mutex>& lock, Stream& stream);
+  std::byte* base_ = nullptr;  // what the addresses of devices are in
+  int file_ = -1;              // what the bytes behind them are in, for other processes
+  pid_t owner_ = 0;
+  std::map<std::uint64_t, std::pair<std::byte*, std::size_t>> opened_;  // other processes': address -> pages of it here
+  std::byte* backing_ = nullptr;                                        // what is behind them
   std::size_t used_[kMostDevices] = {};
 };
 
