@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import importlib
 import os
 import shutil
@@ -24,7 +25,11 @@ TOOLS: dict[str, tuple[tuple[str, ...], str]] = {
     "mpi": (("mpirun",), "mpirun (Debian: openmpi-bin)"),
     "ip": (("ip",), "ip (Debian: iproute2)"),
     "ssh": (("ssh",), "ssh (Debian: openssh-client)"),
+    "postgresql": (("pg_ctl",), "pg_ctl (Debian: postgresql)"),
 }
+
+# Where Debian keeps what is not on the path, since several versions may be installed.
+_MORE_FOLDERS = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
 
 # What Python itself ignores.
 _IGNORED = {signal.SIGPIPE, signal.SIGXFSZ}
@@ -44,8 +49,9 @@ def find_tool(name: str) -> str:
         name: A key of `TOOLS`.
     """
     programs, what = TOOLS[name]
+    folders = os.pathsep.join([os.environ.get("PATH", os.defpath), *_MORE_FOLDERS])
     for program in programs:
-        if path := shutil.which(program):
+        if path := shutil.which(program, path=folders):
             return path
     missing(f"needs {what}")
 

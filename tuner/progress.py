@@ -151,7 +151,8 @@ class LiveView:
 
     def _status(self) -> Text:
         if self._result is not None:
-            return Text(f"{sentence(self._result)}; training goes on with it", style="bold green")
+            stays = "" if self._result.decision == "interrupted" else "; training goes on with it"
+            return Text(sentence(self._result) + stays, style="bold green")
         assert self._start is not None
         made = sum(record.source != "confirm" for record in self._trials)
         best = settled(self._best) + f", gain {spread(self._best.gain)}" if self._best is not None else "none"
