@@ -58,15 +58,15 @@ Group ring_of(Mesh& mesh) {
 
 Allreducer::Allreducer(Fabric& fabric, const std::vector<int>& members, const Group& ring, AllreducerOptions options)
     : ring_(ring),
-      table_(std::move(options.table)),
+      options_(std::move(options)),
       layout_(layout_of(hosts_of(fabric, members), ring.rank)),
       links_(class_of(fabric, members)),
-      mesh_(fabric, members, options.mesh) {
+      mesh_(fabric, members, options_.mesh) {
   if (!layout_.has_levels()) return;
-  local_ = sub_mesh(fabric, members, layout_.local, named(options.mesh, ".local"));
-  if (layout_.homogeneous) cross_ = sub_mesh(fabric, members, layout_.cross, named(options.mesh, ".cross"));
+  local_ = sub_mesh(fabric, members, layout_.local, named(options_.mesh, ".local"));
+  if (layout_.homogeneous) cross_ = sub_mesh(fabric, members, layout_.cross, named(options_.mesh, ".cross"));
   if (layout_.local.front() == ring.rank) {
-    leaders_ = sub_mesh(fabric, members, layout_.leaders, named(options.mesh, ".leaders"));
+    leaders_ = sub_mesh(fabric, members, layout_.leaders, named(options_.mesh, ".leaders"));
   }
 }
 
@@ -76,7 +76,7 @@ Algorithm Allreducer::choose(std::size_t bytes, const AlgorithmWish& wish) const
   Algorithm algorithm = wish.algorithm;
   if (algorithm == Algorithm::kTable) {
     if (levels && wish.hierarchical == Switch::kAuto) return Algorithm::kHierarchical;
-    algorithm = table_.choose(links_, ring_.size, bytes);
+    algorithm = options_.table.choose(links_, ring_.size, bytes);
   }
   return algorithm == Algorithm::kHierarchical && !levels ? Algorithm::kRing : algorithm;
 }
@@ -111,10 +111,39 @@ ActivityPtr Allreducer::start_leaders(const AllreduceJob& job) {
   return std::make_unique<Sequence>(std::move(parts));
 }
 
-/// A ring's reduce-scatter within the host, every member's slice across hosts, a ring's allgather within the host.
+/// A ring's reduce-scatter within the host, every member's slice across hosts, a ring's allgather within the host, and
+/// that for one block after another: while one crosses hosts, the next is scattered and the last gathered.
 ActivityPtr Allreducer::start_slices(const AllreduceJob& job) {
   const Group group = ring_of(*local_);
-  const std::vector<ChunkRange> chunks = cut_chunks(job.data.size(), size_of(job.dtype), group.size);
+  std::vector<Block> blocks;
+  for (const ChunkRange& range : blocks_of(job)) blocks.push_back(start_block(group, job, range));
+  // What shares links must begin in the same order on all of them. A block is scattered before the last but one is
+  // gathered, so that there is always one to cross.
+  std::vector<Lanes::Part> within;
+  std::vector<Lanes::Part> across;
+  for (std::size_t i = 0; i <= blocks.size(); ++i) {
+    const Activity* const scattered = i < blocks.size() ? blocks[i].scatter.get() : nullptr;
+    if (scattered != nullptr) within.push_back({std::move(blocks[i].scatter)});
+    if (i > 0) within.push_back({std::move(blocks[i - 1].gather), across.back().activity.get()});
+    if (scattered != nullptr) across.push_back({std::move(blocks[i].across), scattered});
+  }
+  std::vector<std::vector<Lanes::Part>> lanes;
+  lanes.push_back(std::move(within));
+  lanes.push_back(std::move(across));
+  return std::make_unique<Lanes>(std::move(lanes));
+}
+
+/// The same on all ranks.
+std::vector<ChunkRange> Allreducer::blocks_of(const AllreduceJob& job) const {
+  const auto ranks = static_cast<std::size_t>(local_->size()) * static_cast<std::size_t>(cross_->size());
+  const std::size_t least = std::max({options_.block_bytes, options_.message_bytes * ranks, kLeaderBytes + 1});
+  const std::size_t count = std::clamp<std::size_t>(job.data.size() / least, 1, options_.most_blocks);
+  return cut_chunks(job.data.size(), size_of(job.dtype), static_cast<int>(count));
+}
+
+Allreducer::Block Allreducer::start_block(const Group& group, const AllreduceJob& job, ChunkRange range) {
+  std::vector<ChunkRange> chunks = cut_chunks(range.size, size_of(job.dtype), group.size);
+  for (ChunkRange& chunk : chunks) chunk.begin += range.begin;
   StreamTransfer scatter{.what = "hierarchical allreduce", .arrival = {.dtype = job.dtype, .op = job.op}};
   StreamTransfer gather{.what = "hierarchical allreduce"};
   for (const RingStep& step : ring_steps(group.rank, group.size)) {
@@ -126,23 +155,26 @@ ActivityPtr Allreducer::start_slices(const AllreduceJob& job) {
   scatter.ready_bytes = scatter.send.front().size;
   const ChunkRange own = gather.send.front();
   gather.ready_bytes = own.size;
+  const bool votes = range.begin == 0;  // with the first block: they are all known before the next one is gathered
   for (StreamTransfer* transfer : {&scatter, &gather}) {
     transfer->segment_bytes = std::max<std::size_t>(64, (job.options.ring.segment_bytes + 63) / 64 * 64);
-    transfer->ballot = job.ballot;
+    if (votes) {
+      transfer->ballot = job.ballot;
+    } else {
+      transfer->decided = job.ballot;
+    }
   }
   scatter.filler = job.stager;
   gather.taker = job.stager;  // the own slice is left
   AllreduceJob slice = job;
   slice.data = job.data.subspan(own.begin, own.size);
-  std::vector<ActivityPtr> parts;
-  parts.push_back(start_transfer(group, job.data, std::move(scatter)));
-  parts.push_back(start_across(*cross_, slice));
-  parts.push_back(start_transfer(group, job.data, std::move(gather)));
-  return std::make_unique<Sequence>(std::move(parts));
+  if (!votes) slice.ballot = nullptr;
+  return {start_transfer(group, job.data, std::move(scatter)), start_across(*cross_, slice),
+          start_transfer(group, job.data, std::move(gather))};
 }
 
 ActivityPtr Allreducer::start_across(Mesh& mesh, AllreduceJob job) {
-  Algorithm algorithm = table_.choose(LinkClass::kNetwork, mesh.size(), job.data.size());
+  Algorithm algorithm = options_.table.choose(LinkClass::kNetwork, mesh.size(), job.data.size());
   if (algorithm == Algorithm::kHierarchical) algorithm = Algorithm::kRing;
   const Group group = algorithm == Algorithm::kRing ? ring_of(mesh) : Group{};
   job.options.algorithm = algorithm;

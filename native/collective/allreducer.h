@@ -1,6 +1,7 @@
 // The allreduce of one group over links: owns the links of all algorithms and knows which one to take.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -27,6 +28,11 @@ struct AlgorithmWish {
 struct AllreducerOptions {
   MeshOptions mesh;
   AlgorithmTable table;
+  // By levels, what a host does within itself and what crosses hosts go side by side, in blocks: so many at most, of so
+  // many bytes at least, and so many that travel as one message between hosts.
+  std::size_t most_blocks = 16;
+  std::size_t block_bytes = 4 << 20;
+  std::size_t message_bytes = 256 << 10;
 };
 
 /// Borrows the fabric and copies the ring. One thread at a time. Links are made at their first use, by all ranks alike.
@@ -45,11 +51,18 @@ class Allreducer {
  private:
   [[nodiscard]] ActivityPtr start_leaders(const AllreduceJob& job);
   [[nodiscard]] ActivityPtr start_slices(const AllreduceJob& job);
+  struct Block {
+    ActivityPtr scatter;
+    ActivityPtr across;
+    ActivityPtr gather;
+  };
+  [[nodiscard]] Block start_block(const Group& group, const AllreduceJob& job, ChunkRange range);
+  [[nodiscard]] std::vector<ChunkRange> blocks_of(const AllreduceJob& job) const;
   [[nodiscard]] ActivityPtr start_across(Mesh& mesh, AllreduceJob job);
   [[nodiscard]] bool by_slices(const AllreduceJob& job) const;
 
   Group ring_;
-  AlgorithmTable table_;
+  AllreducerOptions options_;
   HostLayout layout_;
   LinkClass links_;
   Mesh mesh_;

@@ -144,9 +144,10 @@ class TransferRun final : public Activity {
 
   /// The header of a result's first bytes was written after all ranks had voted.
   [[nodiscard]] bool agreed() const {
-    if (transfer_.ballot == nullptr) return true;
-    RINGTUNE_CHECK(transfer_.ballot->known_ns() != 0, "a result without all votes");
-    return !transfer_.ballot->against();
+    const Ballot* const ballot = transfer_.ballot != nullptr ? transfer_.ballot : transfer_.decided;
+    if (ballot == nullptr) return true;
+    RINGTUNE_CHECK(ballot->known_ns() != 0, "a result without all votes");
+    return !ballot->against();
   }
 
   std::size_t take(std::span<std::byte> target) {

@@ -57,7 +57,8 @@ struct StreamTransfer {
   std::size_t ready_bytes = 0;        // of the send stream before anything has arrived; each byte that arrives adds one
   Arrival arrival = {};
   std::size_t segment_bytes = 0;
-  Ballot* ballot = nullptr;  // if there is one it is in front of every piece that is not empty; borrowed
+  Ballot* ballot = nullptr;         // if there is one it is in front of every piece that is not empty; borrowed
+  const Ballot* decided = nullptr;  // instead: all its votes are known when this begins; borrowed
   Stager* filler = nullptr;  // brings what is sent before anything has arrived, and what arrivals are reduced into
   Stager* taker = nullptr;   // takes what the last reduced piece and the copied ones become
 };

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <mutex>
+#include <tuple>
 
 #include "../transport/fabrics.h"
 #include "base/error.h"
@@ -19,7 +20,8 @@ constexpr std::int64_t kIdle = 20'000'000'000;
 
 /// Runs `body` on every rank with the allreducer of all of them.
 template <typename Body>
-void run_allreducers(Joined& world, std::int64_t idle_timeout_ns, Body body) {
+void run_allreducers(Joined& world, std::int64_t idle_timeout_ns, Body body,
+                     std::size_t block_bytes = AllreducerOptions{}.block_bytes) {
   const int size = static_cast<int>(world.fabrics.size());
   on_threads(size, [&](int rank) {
     std::vector<int> members;
@@ -27,41 +29,49 @@ void run_allreducers(Joined& world, std::int64_t idle_timeout_ns, Body body) {
     Fabric& fabric = world[static_cast<std::size_t>(rank)];
     const MeshOptions mesh{.channel = "mesh", .connect_timeout_ns = kIdle, .idle_timeout_ns = idle_timeout_ns};
     const Group ring{.rank = rank, .size = size, .waker = &fabric.waker()};
-    Allreducer allreducer(fabric, members, ring, {.mesh = mesh, .table = {}});
+    Allreducer allreducer(fabric, members, ring,
+                          {.mesh = mesh, .table = {}, .block_bytes = block_bytes, .message_bytes = 64});
     body(allreducer, rank);
   });
 }
 
-class Hierarchical : public ::testing::TestWithParam<Hosts> {};
+class Hierarchical : public ::testing::TestWithParam<std::tuple<Hosts, std::size_t>> {};
 
 TEST_P(Hierarchical, IsExactAndBitEqual) {
-  const int size = static_cast<int>(GetParam().size());
-  Joined world = join_hosts(GetParam());
+  const auto& [hosts, block_bytes] = GetParam();
+  const int size = static_cast<int>(hosts.size());
+  Joined world = join_hosts(hosts);
   std::mutex mutex;
   std::vector<Buffer> results;
-  run_allreducers(world, kIdle, [&](Allreducer& allreducer, int rank) {
-    for (const std::size_t count : {1, 7, 1000, 20'001, 300'003}) {
-      for (const DType dtype : {DType::kFloat32, DType::kBfloat16, DType::kInt64}) {
-        Buffer data = input_of(rank, count, dtype, ReduceOp::kSum);
-        allreducer.run({.data = data, .dtype = dtype, .options = {.algorithm = kHierarchical}});
-        EXPECT_TRUE(data == reduced_of(size, count, dtype, ReduceOp::kSum)) << "rank " << rank << ", " << count;
-      }
-    }
-    std::vector<float> values(100'000);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = 1.0F / static_cast<float>(i * 9 + static_cast<std::size_t>(rank) + 1);
-    }
-    const auto bytes = std::as_writable_bytes(std::span(values));
-    allreducer.run({.data = bytes, .options = {.algorithm = kHierarchical}});
-    const std::lock_guard lock(mutex);
-    results.emplace_back(bytes.begin(), bytes.end());
-  });
+  run_allreducers(
+      world, kIdle,
+      [&](Allreducer& allreducer, int rank) {
+        for (const std::size_t count : {1, 7, 1000, 20'001, 300'003}) {
+          for (const DType dtype : {DType::kFloat32, DType::kBfloat16, DType::kInt64}) {
+            Buffer data = input_of(rank, count, dtype, ReduceOp::kSum);
+            allreducer.run({.data = data, .dtype = dtype, .options = {.algorithm = kHierarchical}});
+            EXPECT_TRUE(data == reduced_of(size, count, dtype, ReduceOp::kSum)) << "rank " << rank << ", " << count;
+          }
+        }
+        std::vector<float> values(100'000);
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          values[i] = 1.0F / static_cast<float>(i * 9 + static_cast<std::size_t>(rank) + 1);
+        }
+        const auto bytes = std::as_writable_bytes(std::span(values));
+        allreducer.run({.data = bytes, .options = {.algorithm = kHierarchical}});
+        const std::lock_guard lock(mutex);
+        results.emplace_back(bytes.begin(), bytes.end());
+      },
+      block_bytes);
   for (const Buffer& result : results) EXPECT_TRUE(result == results.front());
 }
-INSTANTIATE_TEST_SUITE_P(Hosts, Hierarchical,
-                         ::testing::Values(Hosts{"a", "a", "b", "b"}, Hosts{"a", "b", "a", "b"}, Hosts{"a", "b", "b"},
-                                           Hosts{"a", "a", "b", "b", "c", "c"}, Hosts{"a", "a", "a", "b", "b", "b"},
-                                           Hosts{"a", "a", "b", "c", "c", "c"}));
+// In one block, in a few, in as many as there may be.
+INSTANTIATE_TEST_SUITE_P(
+    Hosts, Hierarchical,
+    ::testing::Combine(::testing::Values(Hosts{"a", "a", "b", "b"}, Hosts{"a", "b", "a", "b"}, Hosts{"a", "b", "b"},
+                                         Hosts{"a", "a", "b", "b", "c", "c"}, Hosts{"a", "a", "a", "b", "b", "b"},
+                                         Hosts{"a", "a", "b", "c", "c", "c"}),
+                       ::testing::Values(std::size_t{4} << 20, std::size_t{300'000}, std::size_t{1})));
 
 TEST(Allreducer, ChoosesByLevelsAndWish) {
   Joined world = join_hosts({"a", "a", "b"});
@@ -89,15 +99,18 @@ TEST(Allreducer, OneLevelIsNeverHierarchical) {
 
 TEST(Allreducer, ARankThatGoesEndsAHierarchicalWait) {
   Joined world = join_hosts({"a", "a", "b", "b"});
-  run_allreducers(world, 0, [&](Allreducer& allreducer, int rank) {
-    Buffer data(4 << 20);
-    allreducer.run({.data = data, .options = {.algorithm = kHierarchical}});
-    const auto own = static_cast<std::size_t>(rank);
-    if (rank != 3) {
-      EXPECT_THROW(allreducer.run({.data = data, .options = {.algorithm = kHierarchical}}), PeerLost);
-    }
-    world.fabrics[own].reset();  // closes its links, as the kernel does for a process that died
-  });
+  run_allreducers(
+      world, 0,
+      [&](Allreducer& allreducer, int rank) {
+        Buffer data(4 << 20);
+        allreducer.run({.data = data, .options = {.algorithm = kHierarchical}});
+        const auto own = static_cast<std::size_t>(rank);  // in several blocks
+        if (rank != 3) {
+          EXPECT_THROW(allreducer.run({.data = data, .options = {.algorithm = kHierarchical}}), PeerLost);
+        }
+        world.fabrics[own].reset();  // closes its links, as the kernel does for a process that died
+      },
+      64 << 10);
 }
 
 }  // namespace

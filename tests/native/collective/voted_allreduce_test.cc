@@ -82,7 +82,8 @@ class Rounds {
       ring.next = &mesh.link(next);
       ring.prev = &mesh.link(previous);
       allreducers_[own] = std::make_unique<Allreducer>(
-          world_[own], members, ring, AllreducerOptions{.mesh = {.connect_timeout_ns = kIdle}, .table = {}});
+          world_[own], members, ring,
+          AllreducerOptions{.mesh = {.connect_timeout_ns = kIdle}, .table = {}, .block_bytes = 1, .message_bytes = 1});
     });
   }
   [[nodiscard]] std::size_t size() const { return world_.fabrics.size(); }
