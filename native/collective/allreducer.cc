@@ -41,6 +41,28 @@ MeshOptions named(MeshOptions options, const char* suffix) {
   return options;
 }
 
+/// Takes a range that is there, a segment at a time.
+class Taking final : public Activity {
+ public:
+  Taking(Stager& taker, ChunkRange range, std::size_t segment_bytes, const Ballot* ballot)
+      : taker_(taker), left_(range), segment_bytes_(segment_bytes), ballot_(ballot) {}
+  bool advance() override {
+    if (done()) return false;
+    const std::size_t bytes = std::min(left_.size, segment_bytes_);
+    if (ballot_ == nullptr || !ballot_->against()) taker_.stage_out({left_.begin, bytes});
+    left_ = {left_.begin + bytes, left_.size - bytes};
+    return true;
+  }
+  [[nodiscard]] bool done() const override { return left_.size == 0; }
+  [[nodiscard]] std::string complaint() const override { return "a result is copied"; }
+
+ private:
+  Stager& taker_;
+  ChunkRange left_;
+  std::size_t segment_bytes_;
+  const Ballot* ballot_;  // all of its votes are known
+};
+
 /// The ring over the links of a mesh.
 Group ring_of(Mesh& mesh) {
   Group group{.rank = mesh.rank(), .size = mesh.size(), .waker = &mesh.waker()};
@@ -124,7 +146,10 @@ ActivityPtr Allreducer::start_slices(const AllreduceJob& job) {
   for (std::size_t i = 0; i <= blocks.size(); ++i) {
     const Activity* const scattered = i < blocks.size() ? blocks[i].scatter.get() : nullptr;
     if (scattered != nullptr) within.push_back({std::move(blocks[i].scatter)});
-    if (i > 0) within.push_back({std::move(blocks[i - 1].gather), across.back().activity.get()});
+    if (i > 0) {
+      within.push_back({std::move(blocks[i - 1].gather), across.back().activity.get()});
+      if (ActivityPtr& take = blocks[i - 1].take) within.push_back({std::move(take)});
+    }
     if (scattered != nullptr) across.push_back({std::move(blocks[i].across), scattered});
   }
   std::vector<std::vector<Lanes::Part>> lanes;
@@ -165,12 +190,14 @@ Allreducer::Block Allreducer::start_block(const Group& group, const AllreduceJob
     }
   }
   scatter.filler = job.stager;
-  gather.taker = job.stager;  // the own slice is left
+  gather.taker = job.stager;
+  ActivityPtr take;
+  if (job.stager != nullptr) take = std::make_unique<Taking>(*job.stager, own, scatter.segment_bytes, job.ballot);
   AllreduceJob slice = job;
   slice.data = job.data.subspan(own.begin, own.size);
   if (!votes) slice.ballot = nullptr;
   return {start_transfer(group, job.data, std::move(scatter)), start_across(*cross_, slice),
-          start_transfer(group, job.data, std::move(gather))};
+          start_transfer(group, job.data, std::move(gather)), std::move(take)};
 }
 
 ActivityPtr Allreducer::start_across(Mesh& mesh, AllreduceJob job) {

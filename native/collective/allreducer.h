@@ -55,6 +55,7 @@ class Allreducer {
     ActivityPtr scatter;
     ActivityPtr across;
     ActivityPtr gather;
+    ActivityPtr take;  // what nobody sends to this rank: its own slice
   };
   [[nodiscard]] Block start_block(const Group& group, const AllreduceJob& job, ChunkRange range);
   [[nodiscard]] std::vector<ChunkRange> blocks_of(const AllreduceJob& job) const;
