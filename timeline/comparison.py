@@ -19,7 +19,7 @@ from ringtune.timeline.chance import Floats, bootstrap_difference, holm, mann_wh
 from ringtune.timeline.intervals import intersection, length
 from ringtune.timeline.spans import Ints, SpanTable, Trace
 from ringtune.timeline.summary import step_lengths
-from ringtune.timeline.vocabulary import Stage
+from ringtune.timeline.vocabulary import DEVICE_STAGES, Stage
 
 LEVEL = 0.95
 SURE = 0.05
@@ -123,7 +123,8 @@ def _samples(trace: Trace) -> Samples:
         _rank_samples(trace, rank, found)
     inside = spans.take(np.isin(spans.step, steps))
     ranks = max(1, len(np.unique(inside.rank)))
-    for stage in (Stage.NEGOTIATE, Stage.QUEUE, Stage.COPY_IN, Stage.COMMUNICATE, Stage.COPY_OUT):
+    compared = (Stage.NEGOTIATE, Stage.QUEUE, Stage.COPY_IN, Stage.COMMUNICATE, Stage.COPY_OUT)
+    for stage in (*compared, *sorted(DEVICE_STAGES)):
         chosen = inside.of_stage(stage)
         if len(chosen):
             found["stage", stage.label] = _sums(chosen, steps, np.zeros(len(chosen), dtype=np.int64), 1)[:, 0] / ranks

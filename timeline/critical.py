@@ -11,8 +11,9 @@ to it exactly. They belong to the step that their rank was in.
 Causes: ``compute``; ``late`` = the part of compute after all other ranks had submitted: what they waited for this
 rank (in a step in which the rank itself did not wait, so that the path stays on it: after which all others were
 blocked, too); ``control`` = last submit (in a plan: coming) until agreed; ``queue``, ``copy_in``, ``transfer``,
-``copy_out`` as recorded; ``wake`` = batch done until the caller went on; ``unknown`` = a wait that no recorded batch
-explains.
+``copy_out`` as recorded (of a GPU's tensor also its way to the host: ``copy_in``, behind other copies ``queue``, and
+``compute`` until the GPU was done with it); ``wake`` = batch done until the caller went on; ``unknown`` = a wait that
+no recorded batch explains.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ringtune.errors import RingtuneError
 from ringtune.timeline.batches import MISSING, BatchTable, RankSteps, batch_table, rank_steps
 from ringtune.timeline.intervals import intersection, union
 from ringtune.timeline.spans import Ints, Trace
+from ringtune.timeline.staged import StagedTensors
 
 CAUSES = ("compute", "late", "control", "queue", "copy_in", "transfer", "copy_out", "wake", "unknown")
 
@@ -141,6 +143,7 @@ class _Walk:
         self.at = 0
         self.last, self.others = table.last_submits()
         self.late_from: int | None = None  # the others had submitted by then
+        self.staged = StagedTensors(trace)
         self.waited_for = _waited_for(table, {rank: index.steps.waits for rank, index in self.ranks.items()})
 
     def run(self) -> None:
@@ -215,8 +218,22 @@ class _Walk:
             if before is None:
                 rank, before = self._agreed(rank, row)
             if before is None:
+                self._staged(rank, row)
                 return rank
             row = before
+
+    def _staged(self, rank: int, row: int) -> None:
+        """A tensor of a GPU: before the ranks heard of it, it was copied to the host, and computed before that."""
+        found = self.staged.before(rank, int(self.table.ids[row]), self.at)
+        if found is None:
+            return
+        self._add("copy_in", rank, found.copied_ns, row)
+        self._add("queue", rank, found.ready_ns, row)
+        if self.late_from is not None:
+            self._add("late", rank, max(found.submitted_ns, self.late_from))
+            if self.at == self.late_from:
+                self.late_from = None
+        self._add("compute", rank, found.submitted_ns)
 
     def _agreed(self, rank: int, row: int) -> tuple[int, int | None]:
         """Add control; return the rank that all waited for and the batch that it came from, None from computing."""

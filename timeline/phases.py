@@ -16,6 +16,9 @@ from ringtune.timeline.intervals import difference, intersection, length, union
 from ringtune.timeline.spans import Ints, SpanTable
 from ringtune.timeline.vocabulary import Stage
 
+_COPIES = (Stage.COPY_IN, Stage.COPY_OUT, Stage.COPY_TO_HOST, Stage.COPY_TO_DEVICE)
+"""Copying, wherever: into and out of the fusion buffer, from a GPU to the host and back."""
+
 
 @dataclass(frozen=True)
 class StageTime:
@@ -63,7 +66,7 @@ def exposure(spans: SpanTable, waits: Ints | None = None) -> Exposure:
     wait = covered(spans, Stage.WAIT) if waits is None else waits
     exposed = length(intersection(communicate, wait))
     rest = difference(wait, communicate)
-    copying = length(intersection(rest, covered(spans, Stage.COPY_IN, Stage.COPY_OUT)))
+    copying = length(intersection(rest, covered(spans, *_COPIES)))
     return Exposure(
         wait_ns=length(wait),
         exposed_ns=exposed,

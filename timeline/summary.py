@@ -16,6 +16,7 @@ from ringtune.timeline.causality import Causality, causality
 from ringtune.timeline.fusion import Fusion, fusion
 from ringtune.timeline.phases import Exposure, StageTime, exposure, stage_times
 from ringtune.timeline.spans import Ints, SpanTable, Trace
+from ringtune.timeline.staged import device_clock_errors
 from ringtune.timeline.vocabulary import ERROR, KNOBS, STALL, Stage
 
 FORMAT = 1
@@ -92,6 +93,8 @@ class Summary:
     dropped: int
     clock_error_ns: int | None
     """Largest bound of all ranks; None when one is not known."""
+    device_clock_error_ns: int | None
+    """How far times of GPUs may be off on their hosts' clocks; None: there are none, or it is not known."""
     causality: Causality
     """Whether anything was received before it was sent, by the aligned clocks."""
     awaited: tuple[Awaited, ...]
@@ -142,6 +145,7 @@ def summarize(
         errors=len(trace.instants_named(ERROR)),
         dropped=sum(part.dropped for part in trace.parts),
         clock_error_ns=max(known, default=0) if len(known) == len(errors) else None,
+        device_clock_error_ns=max(device_clock_errors(trace).values(), default=None),
         causality=causality(trace),
         awaited=awaited(spans),
         negotiations=negotiations(spans) if trace.source in ("part", "merged") else (),

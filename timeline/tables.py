@@ -12,7 +12,11 @@ from ringtune.timeline.summary import RankSummary, Summary
 from ringtune.timeline.units import bytes_text, ranks_text, rate_text, share_text, time_text
 from ringtune.timeline.vocabulary import Stage
 
-_PHASES = (Stage.NEGOTIATE, Stage.QUEUE, Stage.COPY_IN, Stage.COMMUNICATE, Stage.COPY_OUT, Stage.WAIT, Stage.STEP)
+_PHASES = (
+    *(Stage.WAIT_FOR_DATA, Stage.DEVICE_QUEUE, Stage.COPY_TO_HOST),
+    *(Stage.NEGOTIATE, Stage.QUEUE, Stage.COPY_IN, Stage.COMMUNICATE, Stage.COPY_OUT),
+    *(Stage.COPY_TO_DEVICE, Stage.WAIT, Stage.STEP),
+)
 
 
 def summary_view(summary: Summary) -> RenderableType:
@@ -46,6 +50,8 @@ def _headline(summary: Summary) -> Text:
     if summary.clock_error_ns:
         checked = f"{summary.causality.violations} of {summary.causality.checked} batches contradict that"
         text.append(f"\nclocks of all hosts aligned within ±{time_text(summary.clock_error_ns)}; {checked}", "dim")
+    if summary.device_clock_error_ns is not None:
+        text.append(f"\ntimes of GPUs are right within ±{time_text(summary.device_clock_error_ns)}", "dim")
     return text
 
 

@@ -35,6 +35,10 @@ class Stage(IntEnum):
     PIECE = 12
     CALLBACK = 13
     COUNTER = 14
+    WAIT_FOR_DATA = 15
+    DEVICE_QUEUE = 16
+    COPY_TO_HOST = 17
+    COPY_TO_DEVICE = 18
 
     @property
     def label(self) -> str:
@@ -44,6 +48,9 @@ class Stage(IntEnum):
 
 FOREIGN_STAGES = frozenset({Stage.OTHER, Stage.KERNEL})
 """Stages only traces of other tools have."""
+
+DEVICE_STAGES = frozenset({Stage.WAIT_FOR_DATA, Stage.DEVICE_QUEUE, Stage.COPY_TO_HOST, Stage.COPY_TO_DEVICE})
+"""Stages of operations on tensors in a GPU's memory, timed by the GPU."""
 
 STAGE_LIMIT = max(Stage) + 1
 """Larger than every stage's number."""
@@ -83,6 +90,7 @@ IN_FLIGHT_NAME, BUS_NAME = "IN_FLIGHT", "BUS_BANDWIDTH"
 """Counters: bytes and operations under way; bytes per second of the batch that has just ended."""
 
 KNOBS, STALL, ERROR, CLOCK, JOIN = "KNOBS", "STALL", "ERROR", "CLOCK", "JOIN"
+DEVICE_CLOCK = "DEVICE_CLOCK"
 ARRIVAL = "ARRIVAL"
 """Instant made from Horovod's rank ticks: the coordinator saw that rank's request for the tensor."""
 
@@ -97,7 +105,7 @@ GROUP_ARGUMENTS = ("tensors", "submitted", "queued_ns", "copied")
 """In place of tensor and bytes where one event of a part stands for all tensors of a batch
 (`ringtune.timeline.groups`)."""
 
-FACTS = ("algorithm", "dtype", "wire", "process_set", "plan", "peer")
+FACTS = ("algorithm", "dtype", "wire", "process_set", "plan", "peer", "device")
 """Arguments of a span beside tensor, bytes, batch, step and epoch, in the order in which they are written."""
 
 
@@ -186,6 +194,32 @@ SPAN_WORDS = (
         "counter: what was under way after a batch; how fast it was",
         ("bytes", "operations", "bytes_per_s"),
     ),
+    SpanWord(
+        Stage.WAIT_FOR_DATA,
+        "WAIT_FOR_DATA",
+        "submitted until the GPU had made the tensor what is to be reduced",
+        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "step", "epoch"),
+        overlaps=True,
+    ),
+    SpanWord(
+        Stage.DEVICE_QUEUE,
+        "DEVICE_QUEUE",
+        "the tensor was there until its copy to the host began",
+        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "step", "epoch"),
+        overlaps=True,
+    ),
+    SpanWord(
+        Stage.COPY_TO_HOST,
+        "MEMCPY_IN_HOST_BUFFER",
+        "a tensor of a GPU, or a part of it, copied into pinned memory",
+        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "step", "epoch"),
+    ),
+    SpanWord(
+        Stage.COPY_TO_DEVICE,
+        "MEMCPY_OUT_HOST_BUFFER",
+        "the result, or a part of it, copied back",
+        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "step", "epoch"),
+    ),
 )
 
 OVERLAPPING_STAGES = frozenset(word.stage for word in SPAN_WORDS if word.overlaps)
@@ -222,6 +256,12 @@ INSTANT_WORDS = (
     InstantWord(JOIN, "join", "all ranks had joined", ("last_rank",)),
     InstantWord(
         CLOCK, "clock", "rank 0's clock minus this rank's, half the best round trip as error", ("offset_ns", "error_ns")
+    ),
+    InstantWord(
+        DEVICE_CLOCK,
+        "clock",
+        "the GPU's clock was read beside this host's: how far spans of the GPU since the last such instant may be off",
+        ("device", "error_ns", "drift_ppb"),
     ),
 )
 
@@ -270,7 +310,11 @@ ARGUMENT_WORDS = (
     ArgumentWord("age_ns", "ns", "how long the oldest rank has waited"),
     ArgumentWord("message", "text", "what went wrong"),
     ArgumentWord("offset_ns", "ns", "add it to this rank's clock to get rank 0's"),
-    ArgumentWord("error_ns", "ns", "the offset is right within plus or minus this"),
+    ArgumentWord(
+        "error_ns", "ns", "the offset is right within plus or minus this; of DEVICE_CLOCK: the GPU's times are"
+    ),
+    ArgumentWord("device", "number", "GPU, by its number among those that the process sees"),
+    ArgumentWord("drift_ppb", "ns/s", "how much faster than the host's clock the GPU's ran"),
 )
 
 

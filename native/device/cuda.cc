@@ -53,8 +53,10 @@ void CudaDevice::check_not_capturing(CudaStreamHandle stream, const std::string&
                         "on every collective on the host; call it outside of torch.cuda.graph()");
 }
 
-CudaEvent::CudaEvent(const CudaDevice& device) : device_(device) {
-  device.check(device.api().event_create(&handle_, kSleepingWait | kNoTiming), "cuEventCreate");
+CudaEvent::CudaEvent(const CudaDevice& device, CudaEventUse use) : device_(device) {
+  const unsigned flags =
+      (use == CudaEventUse::kClock ? 0U : kSleepingWait) | (use == CudaEventUse::kOrder ? kNoTiming : 0U);
+  device.check(device.api().event_create(&handle_, flags), "cuEventCreate");
 }
 CudaEvent::~CudaEvent() { (void)device_.api().event_destroy(handle_); }
 void CudaEvent::record(CudaStreamHandle stream) {
@@ -66,6 +68,12 @@ bool CudaEvent::reached() const {
   const int code = device_.api().event_query(handle_);
   if (code != kCudaNotReady) device_.check(code, "cuEventQuery");
   return code != kCudaNotReady;
+}
+
+double CudaEvent::elapsed_ns_since(const CudaEvent& begin) const {
+  float milliseconds = 0.0F;
+  device_.check(device_.api().event_elapsed(&milliseconds, begin.handle(), handle_), "cuEventElapsedTime");
+  return static_cast<double>(milliseconds) * 1e6;
 }
 
 CudaStream::CudaStream(const CudaDevice& device) : device_(device) {

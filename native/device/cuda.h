@@ -53,10 +53,16 @@ class CudaDevice {
 
 // From here on, every function but destructors needs the device's context to be current, and throws DeviceError.
 
-/// Without timing; who waits for it on the host sleeps.
+/// What an event is for.
+enum class CudaEventUse {
+  kOrder,  // without a time; who waits for it on the host sleeps
+  kTimed,  // knows when it was reached; who waits for it on the host sleeps
+  kClock,  // knows when it was reached; who waits for it on the host does not sleep, unless the context says so
+};
+
 class CudaEvent {
  public:
-  explicit CudaEvent(const CudaDevice& device);
+  explicit CudaEvent(const CudaDevice& device, CudaEventUse use = CudaEventUse::kOrder);
   ~CudaEvent();
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
@@ -67,6 +73,8 @@ class CudaEvent {
   void synchronize() const;
   /// Whether synchronize() would return at once.
   [[nodiscard]] bool reached() const;
+  /// From one event to this one, both with a time and reached: the difference is told as a float of milliseconds.
+  [[nodiscard]] double elapsed_ns_since(const CudaEvent& begin) const;
 
  private:
   const CudaDevice& device_;

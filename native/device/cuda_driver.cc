@@ -66,6 +66,7 @@ std::string load_all(void* library, CudaFunctions& api) {
   load(library, "cuEventRecord", api.event_record, missing);
   load(library, "cuEventSynchronize", api.event_synchronize, missing);
   load(library, "cuEventQuery", api.event_query, missing);
+  load(library, "cuEventElapsedTime", api.event_elapsed, missing);
   load(library, "cuMemHostAlloc", api.host_alloc, missing);
   load(library, "cuMemFreeHost", api.host_free, missing);
   load(library, "cuMemcpyDtoHAsync_v2", api.copy_to_host, missing);

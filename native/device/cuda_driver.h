@@ -60,6 +60,7 @@ struct CudaFunctions {
   int (*event_record)(CudaEventHandle event, CudaStreamHandle stream);
   int (*event_synchronize)(CudaEventHandle event);
   int (*event_query)(CudaEventHandle event);
+  int (*event_elapsed)(float* milliseconds, CudaEventHandle begin, CudaEventHandle end);
   int (*host_alloc)(void** memory, std::size_t bytes, unsigned flags);
   int (*host_free)(void* memory);
   int (*copy_to_host)(void* host, CudaAddress device, std::size_t bytes, CudaStreamHandle stream);

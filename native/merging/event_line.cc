@@ -39,6 +39,7 @@ constexpr std::array kArguments{
     Member{"\"process_set\":", Field::kProcessSet, Kind::kWhole},
     Member{"\"plan\":", Field::kPlan, Kind::kWhole},
     Member{"\"peer\":", Field::kPeer, Kind::kWhole},
+    Member{"\"device\":", Field::kDevice, Kind::kWhole},
     Member{"\"batch\":", Field::kBatch, Kind::kWhole},
     Member{"\"step\":", Field::kStep, Kind::kWhole},
     Member{"\"epoch\":", Field::kEpoch, Kind::kWhole},

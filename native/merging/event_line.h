@@ -36,6 +36,7 @@ enum class Field : std::uint8_t {
   kProcessSet,
   kPlan,
   kPeer,
+  kDevice,
   kBatch,
   kStep,
   kEpoch,
@@ -80,7 +81,7 @@ inline constexpr std::int64_t kLargestNs = 2'200'000'000'000'000'000;
 /// Takes a string with its quotes off the front; `text` is what stands between them.
 [[nodiscard]] bool take_string(std::string_view& left, std::string_view& text) noexcept;
 
-/// `"plan":` of a fact (Field::kAlgorithm to Field::kPeer).
+/// `"plan":` of a fact (Field::kAlgorithm to Field::kDevice).
 [[nodiscard]] std::string_view fact_key(Field field) noexcept;
 
 }  // namespace ringtune

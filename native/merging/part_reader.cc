@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::uint32_t kPlace = bits(Field::kName, Field::kCategory, Field::kPhase, Field::kProcess, Field::kTrack,
                                       Field::kMoment, Field::kArguments);
-constexpr std::uint32_t kFacts =
-    bits(Field::kAlgorithm, Field::kDType, Field::kWire, Field::kProcessSet, Field::kPlan, Field::kPeer);
+constexpr std::uint32_t kFacts = bits(Field::kAlgorithm, Field::kDType, Field::kWire, Field::kProcessSet, Field::kPlan,
+                                      Field::kPeer, Field::kDevice);
 constexpr std::uint32_t kKnown = kFacts | bits(Field::kBatch, Field::kStep, Field::kEpoch);
 constexpr std::uint32_t kPlain = kKnown | bits(Field::kTensor, Field::kBytes);
 constexpr std::uint32_t kGroup = bits(Field::kList, Field::kSubmitted, Field::kCopied, Field::kQueued);
@@ -121,8 +121,8 @@ int PartReader::stage_of_category() const noexcept {
 
 std::uint32_t PartReader::facts_of_event() {
   fact_text_.clear();
-  for (const Field field :
-       {Field::kAlgorithm, Field::kDType, Field::kWire, Field::kProcessSet, Field::kPlan, Field::kPeer}) {
+  for (const Field field : {Field::kAlgorithm, Field::kDType, Field::kWire, Field::kProcessSet, Field::kPlan,
+                            Field::kPeer, Field::kDevice}) {
     if (!event_.has(field)) continue;
     if (!fact_text_.empty()) fact_text_ += ',';
     const bool quoted = field == Field::kAlgorithm || field == Field::kDType || field == Field::kWire;

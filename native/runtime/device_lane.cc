@@ -86,6 +86,16 @@ void DeviceLane::close() {
   };
   end(input_ends_, input_news_, input_thread_);  // first: it hands on to the other
   end(output_ends_, output_news_, output_thread_);
+  if (streams_->recorder != nullptr) streams_->recorder->close();
+}
+
+void DeviceLane::settle_times(Deadline deadline) {
+  DeviceRecorder* recorder = nullptr;
+  {
+    const std::lock_guard lock(shared_.mutex);
+    recorder = streams_->recorder.get();  // stays as long as the lane
+  }
+  if (recorder != nullptr) recorder->settle(deadline);
 }
 
 DeviceOperation& DeviceLane::allocate() {
@@ -119,6 +129,7 @@ void DeviceLane::begin(DeviceOperation& operation, CudaStreamHandle stream) {
   const std::size_t item_bytes = size_of(operation.prepared->request.dtype);
   const auto* const source = static_cast<const std::byte*>(operation.what.input);
   for (std::size_t i = 0; i < operation.part_count; ++i) operation.parts[i]->block = nullptr;
+  begin_times(operation, stream);
   try {
     operation.ready.record(stream);
     input.wait(operation.ready);
@@ -126,17 +137,45 @@ void DeviceLane::begin(DeviceOperation& operation, CudaStreamHandle stream) {
       DevicePart& part = *operation.parts[i];
       part.block = &streams_->pool.take(part.count * item_bytes);
       input.wait(part.block->last_use);  // the copy back from it may still be under way
+      TimedCopy timed(operation.times == nullptr ? nullptr : &operation.times->to_host, device_, input, part.sent);
       input.copy_to_host(part.block->data, source + part.begin, part.sent);
+      timed.end();
       part.block->last_use.record(input.handle());
     }
   } catch (...) {
     // What was begun goes on in this stream, and the blocks' next use is behind it.
     give_back_blocks(operation, 0);
+    operation.error = std::current_exception();
+    end_times(operation);
     throw;
   }
   ++shared_.unstaged;
   incoming_.push_back(&operation);
   input_news_.notify_one();
+}
+
+/// Nothing but a branch while nothing is recorded.
+void DeviceLane::begin_times(DeviceOperation& operation, CudaStreamHandle stream) {
+  operation.times = nullptr;
+  if (!shared_.host.recorded) return;
+  std::optional<Span> about = shared_.host.recorded(*operation.prepared);
+  if (!about) return;
+  about->peer = device_.ordinal();
+  if (streams_->recorder == nullptr) {
+    streams_->recorder = std::make_unique<DeviceRecorder>(*shared_.host.tracer, device_);
+  }
+  operation.times = streams_->recorder->take(*about);
+  if (operation.times != nullptr) operation.times->ready.record(stream);
+}
+
+void DeviceLane::end_times(DeviceOperation& operation) {
+  DeviceTimes* const times = std::exchange(operation.times, nullptr);
+  if (times == nullptr) return;
+  if (operation.error) {
+    streams_->recorder->drop(*times);
+  } else {
+    streams_->recorder->finished(*times);
+  }
 }
 
 /// Those of the parts from `first` on.
@@ -226,8 +265,11 @@ void DeviceLane::bring_back(DevicePart& part, std::unique_lock<std::mutex>& lock
     operation.splits = std::move(host.splits);
     failure = failure_of([&] {
       CudaStream& output = streams_->output;
+      TimedCopy timed(operation.times == nullptr ? nullptr : &operation.times->to_device, device_, output,
+                      part.returned);
       output.copy_to_device(static_cast<std::byte*>(operation.what.output) + part.begin, part.block->data,
                             part.returned);
+      timed.end();
       part.block->last_use.record(output.handle());
     });
   }
@@ -251,6 +293,7 @@ void DeviceLane::end_if_over(DeviceOperation& operation) {
          if (operation.error) operation.copied.synchronize();
        }));
   shared_.names.erase(key_of(operation.prepared->request));
+  end_times(operation);
   // Release: whoever sees kDone sees the result and the error as well.
   const std::uint32_t before = operation.state.exchange(Operation::kDone, std::memory_order_acq_rel);
   if (before == Operation::kAwaited) futex_wake(operation.state, kFutexWakeAll, FutexScope::kPrivate);

@@ -12,6 +12,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "control/tensor_key.h"
 #include "device/cuda.h"
 #include "runtime/device_operation.h"
+#include "runtime/device_recorder.h"
 
 namespace ringtune {
 
@@ -29,6 +31,9 @@ struct HostPlane {
   std::function<void(Ticket ticket)> release;
   std::function<void()> begin_waiting;  // a caller blocks on something that was submitted
   std::function<void()> end_waiting;
+  /// What the timeline says of an operation that is submitted now; none while nothing is recorded.
+  std::function<std::optional<Span>(const Prepared& prepared)> recorded;
+  Tracer* tracer = nullptr;  // with `recorded`
 };
 
 /// What the lanes of a runtime share, and its lock.
@@ -65,6 +70,8 @@ class DeviceLane {
   void deliver(const DeviceOperation& operation, std::byte* memory, CudaStreamHandle stream);
   /// Any thread, without the lock.
   void part_finished(DevicePart& part, Operation& operation) noexcept;
+  /// Without the lock: blocks until the timeline holds the spans of what has ended, at most until then.
+  void settle_times(Deadline deadline);
   /// Without the lock, when the runtime takes no operation any more: blocks until all of them have ended.
   void close();
 
@@ -76,6 +83,8 @@ class DeviceLane {
   void submit_part(DeviceOperation& operation, std::size_t index);
   void bring_back(DevicePart& part, std::unique_lock<std::mutex>& lock);
   void end_if_over(DeviceOperation& operation);
+  void begin_times(DeviceOperation& operation, CudaStreamHandle stream);
+  void end_times(DeviceOperation& operation);
   void give_back_blocks(const DeviceOperation& operation, std::size_t first);
 
   StagingShared& shared_;
@@ -87,6 +96,7 @@ class DeviceLane {
     CudaStream output;
     PinnedPool pool;
     std::deque<DeviceOperation> operations;
+    std::unique_ptr<DeviceRecorder> recorder;  // null until something is recorded; set with the lock
   };
   std::unique_ptr<Streams> streams_;
   std::vector<DeviceOperation*> free_;

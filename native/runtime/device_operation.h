@@ -18,6 +18,7 @@ namespace ringtune {
 
 class DeviceLane;
 struct DeviceOperation;
+struct DeviceTimes;
 
 /// As much of a tensor as is copied, reduced and copied back at once: all of it, or some MiB of an allreduce, so that
 /// the copies of one part go on while another is reduced.
@@ -55,8 +56,9 @@ struct DeviceOperation {
   bool all_staged = false;    // no copy from the device is under way any more
   bool abandoned = false;     // released before it was done
 
-  CudaEvent ready;   // in the caller's stream: the tensor is what is to be reduced
-  CudaEvent copied;  // in the lane's: the result is in the tensor
+  CudaEvent ready;               // in the caller's stream: the tensor is what is to be reduced
+  CudaEvent copied;              // in the lane's: the result is in the tensor
+  DeviceTimes* times = nullptr;  // while it is in flight and recorded
 
   // Written before `state` becomes kDone, read afterwards.
   std::exception_ptr error;

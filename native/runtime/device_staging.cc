@@ -191,6 +191,15 @@ void DeviceStaging::release(Ticket ticket) {
   }
 }
 
+void DeviceStaging::settle_times(Deadline deadline) {
+  std::vector<DeviceLane*> lanes;
+  {
+    const std::lock_guard lock(shared_.mutex);
+    for (const std::unique_ptr<DeviceLane>& lane : lanes_) lanes.push_back(lane.get());
+  }
+  for (DeviceLane* const lane : lanes) lane->settle_times(deadline);
+}
+
 void DeviceStaging::close() {
   {
     const std::lock_guard lock(shared_.mutex);

@@ -39,6 +39,8 @@ class DeviceStaging {
   /// Copies the result of a finished allgather or alltoall, in the stream, to memory of the operation's device.
   void deliver(Ticket ticket, std::byte* memory, CudaStreamHandle stream);
   void release(Ticket ticket);
+  /// Blocks until the timeline holds what it can of the operations that have ended, at most until then.
+  void settle_times(Deadline deadline);
   /// When the host plane takes nothing any more: blocks until all operations have ended.
   void close();
 

@@ -69,6 +69,7 @@ class Engine {
   std::uint32_t propose(const Knobs& knobs);
   [[nodiscard]] Knobs knobs() const;
   [[nodiscard]] std::uint32_t epoch() const noexcept { return epoch_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint32_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
   /// A step ended: `report` for the coordinator, the next step's number for the spans.
   void step_ended(const StepReport& report, bool told);  // to the other ranks
   [[nodiscard]] StepReport world_step() const;

@@ -309,6 +309,7 @@ void Runtime::stop_timeline() {
   // A last look at rank 0's clock, so that drift can be interpolated. Bounded: rank 0 may have ended.
   const std::uint32_t look = impl_->engine->look_at_clock();
   impl_->engine->wait_for_look(look, Deadline::after(kSecondNs / 4));
+  impl_->staging.settle_times(Deadline::after(kSecondNs));
   impl_->tracer.stop();
 }
 

@@ -8,7 +8,26 @@ HostPlane Runtime::Impl::host_plane() {
                            FinishListener& listener) { return submit(std::move(submission), &listener); },
           .release = [this](Ticket ticket) { tickets.release(ticket); },
           .begin_waiting = [this] { engine->begin_waiting(); },
-          .end_waiting = [this] { engine->end_waiting(); }};
+          .end_waiting = [this] { engine->end_waiting(); },
+          .recorded = [this](const Prepared& prepared) { return recorded_now(prepared); },
+          .tracer = &tracer};
+}
+
+std::optional<Span> Runtime::Impl::recorded_now(const Prepared& prepared) {
+  if (!tracer.recording()) return std::nullopt;
+  Span span{now_ns(),
+            0,
+            prepared.bytes,
+            trace_name(tracer, prepared),
+            0,
+            engine->step(),
+            static_cast<std::uint16_t>(engine->epoch()),
+            Stage::kWaitForData,
+            static_cast<std::uint8_t>(prepared.request.kind)};
+  span.process_set = static_cast<std::uint16_t>(prepared.request.process_set);
+  span.dtype = static_cast<std::uint8_t>(prepared.request.dtype);
+  if (prepared.request.wire) span.wire = static_cast<std::uint8_t>(*prepared.request.wire) & 0x7f;
+  return span;
 }
 
 Ticket Runtime::Impl::submit(Submission submission, FinishListener* listener) {

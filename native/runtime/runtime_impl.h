@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,6 +59,8 @@ class Runtime::Impl {
   /// As Runtime::submit, of a GPU's memory.
   Ticket submit_on_device(Submission submission);
   [[nodiscard]] HostPlane host_plane();
+  /// What the timeline says of an operation on a GPU's tensor; none while it is not recorded.
+  [[nodiscard]] std::optional<Span> recorded_now(const Prepared& prepared);
 
   /// A set may have been removed since the request was prepared.
   void check_set(const RepeatedRequest& repeated) const {

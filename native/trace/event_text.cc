@@ -42,6 +42,14 @@ constexpr std::string_view event_name(Stage stage) {
       return "AWAIT";
     case Stage::kCallback:
       return "CALLBACK";
+    case Stage::kWaitForData:
+      return "WAIT_FOR_DATA";
+    case Stage::kDeviceQueue:
+      return "DEVICE_QUEUE";
+    case Stage::kCopyToHost:
+      return "MEMCPY_IN_HOST_BUFFER";
+    case Stage::kCopyToDevice:
+      return "MEMCPY_OUT_HOST_BUFFER";
     case Stage::kCopiesIn:
     case Stage::kCopiesOut:
     case Stage::kBatch:
@@ -133,7 +141,7 @@ void append_facts(std::string& out, const Span& span) {
   }
   if (span.plan != 0) out += "\"plan\":1,";
   if (span.peer >= 0) {
-    out += "\"peer\":";
+    out += is_of_device(span.stage) ? "\"device\":" : "\"peer\":";
     append_number(out, span.peer);
     out += ',';
   }

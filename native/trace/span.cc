@@ -6,9 +6,10 @@
 namespace ringtune {
 
 std::string_view name_of(Stage stage) {
-  constexpr std::array<std::string_view, 15> kNames{"negotiate", "queue", "copy_in", "communicate", "copy_out",
-                                                    "wait",      "step",  "range",   "cycle",       "other",
-                                                    "kernel",    "await", "piece",   "callback",    "counter"};
+  constexpr std::array<std::string_view, 19> kNames{
+      "negotiate", "queue",         "copy_in",      "communicate",  "copy_out",      "wait",  "step",
+      "range",     "cycle",         "other",        "kernel",       "await",         "piece", "callback",
+      "counter",   "wait_for_data", "device_queue", "copy_to_host", "copy_to_device"};
   const auto index = static_cast<std::size_t>(stage);
   return index < kNames.size() ? kNames[index] : "unknown";
 }

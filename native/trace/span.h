@@ -22,18 +22,28 @@ enum class Stage : std::uint8_t {
   kPiece = 12,     // at full detail: one piece of a batch; its kind is a Piece
   kCallback = 13,  // a batch is done -> whoever waits for its operations has been told
   kCounter = 14,   // a Count at one moment: of bytes and `batch_id` operations, or of bytes a second
+  // By the clock of the GPU `peer`, brought to the host's:
+  kWaitForData = 15,   // submitted -> the GPU has made the tensor what is to be reduced
+  kDeviceQueue = 16,   // the tensor is there -> its copy to the host begins
+  kCopyToHost = 17,    // a tensor, or a part of it, into pinned memory
+  kCopyToDevice = 18,  // and its result back
   // Only within rings, see trace/batch_slots.h.
   kCopiesIn = 0xfc,
   kCopiesOut = 0xfd,
   kBatch = 0xfe,
   kWords = 0xff,
 };
-inline constexpr std::array kStages{Stage::kNegotiate, Stage::kQueue, Stage::kCopyIn, Stage::kCommunicate,
-                                    Stage::kCopyOut,   Stage::kWait,  Stage::kStep,   Stage::kRange,
-                                    Stage::kCycle,     Stage::kAwait, Stage::kPiece,  Stage::kCallback,
-                                    Stage::kCounter};
+inline constexpr std::array kStages{Stage::kNegotiate,   Stage::kQueue,       Stage::kCopyIn,      Stage::kCommunicate,
+                                    Stage::kCopyOut,     Stage::kWait,        Stage::kStep,        Stage::kRange,
+                                    Stage::kCycle,       Stage::kAwait,       Stage::kPiece,       Stage::kCallback,
+                                    Stage::kCounter,     Stage::kWaitForData, Stage::kDeviceQueue, Stage::kCopyToHost,
+                                    Stage::kCopyToDevice};
 inline constexpr int kStageCount = static_cast<int>(kStages.size());
 [[nodiscard]] std::string_view name_of(Stage stage);  // lower case, underscores: "copy_in"
+/// Whether a span of the stage is about a GPU, which its `peer` says then.
+[[nodiscard]] constexpr bool is_of_device(Stage stage) noexcept {
+  return stage >= Stage::kWaitForData && stage <= Stage::kCopyToDevice;
+}
 
 /// What a span of stage kPiece is about.
 enum class Piece : std::uint8_t {
@@ -62,7 +72,7 @@ struct Span {
   std::uint8_t dtype = kNoDType;    // wire value
   std::uint8_t plan : 1 = 0;        // 1: a batch of a plan, agreed on without a message
   std::uint8_t wire : 7 = kNoWire;  // wire value of the dtype that travelled, where it was cast
-  std::int32_t peer = -1;           // rank that was waited for, -1 = none
+  std::int32_t peer = -1;           // rank that was waited for, -1 = none; of a device's stages: its number
   static constexpr std::uint8_t kNoDType = 255;
   static constexpr std::uint8_t kNoWire = 127;
 };

@@ -39,6 +39,7 @@ class FakeGpu {
 
   static void set_version(int version) { function<void(int)>("fake_cuda_set_version")(version); }
   static void set_devices(int count) { function<void(int)>("fake_cuda_set_devices")(count); }
+  static void set_clock_drift(int ppb) { function<void(int)>("fake_cuda_set_clock_drift")(ppb); }
   static void set_eager() { function<void(int)>("fake_cuda_set_eager")(1); }
   static void fail(const char* call, int index, int code) {
     function<void(const char*, int, int)>("fake_cuda_fail")(call, index, code);

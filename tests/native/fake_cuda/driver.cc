@@ -1,5 +1,6 @@
 // The driver's functions under their names, and those that direct it.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -38,6 +39,10 @@ void fake_cuda_reset() { World::get().reset(); }
 void fake_cuda_set_devices(int count) { World::get().devices = count; }
 void fake_cuda_set_version(int version) { World::get().version = version; }
 void fake_cuda_set_eager(int eager) { World::get().eager = eager != 0; }
+void fake_cuda_set_clock_drift(int ppb) {
+  const std::lock_guard lock(World::get().mutex);
+  World::get().clock_rate = 1.0 + 1e-9 * ppb;
+}
 void fake_cuda_fail(const char* function, int index, int code) {
   const std::lock_guard lock(World::get().mutex);
   World::get().failures.push_back({function, index, code});
@@ -68,6 +73,12 @@ int fake_cuda_alive() {
                       world.modules.size() + world.registered.size();
   for (const Context& context : world.contexts) alive += static_cast<std::size_t>(context.retained);
   return static_cast<int>(alive);
+}
+
+void* fake_cuda_behind(unsigned long long address) {
+  World& world = World::get();
+  const std::lock_guard lock(world.mutex);
+  return world.behind(address, 0);
 }
 
 int cuInit(unsigned) { return Call("cuInit").code; }
@@ -171,10 +182,10 @@ int cuStreamIsCapturing(void* stream, int* status) {
   if (found != nullptr) *status = found->capturing ? 1 : 0;
   return call.code;
 }
-int cuEventCreate(void** event, unsigned) {
+int cuEventCreate(void** event, unsigned flags) {
   const Call call("cuEventCreate");
   if (call.code != 0 || call.context() == nullptr) return call.code != 0 ? call.code : kInvalidContext;
-  auto* const made = new Event{call.context()->device, nullptr};
+  auto* const made = new Event{call.context()->device, (flags & 2) == 0, nullptr};
   call.world.events.insert(made);
   *event = made;
   return 0;
@@ -210,6 +221,20 @@ int cuEventQuery(void* event) {
   if (!call.world.events.contains(static_cast<Event*>(event))) return kInvalidHandle;
   const std::shared_ptr<Moment> moment = static_cast<Event*>(event)->last;
   return moment == nullptr || moment->reached ? 0 : kNotReady;
+}
+int cuEventElapsedTime(float* milliseconds, void* begin, void* end) {
+  const Call call("cuEventElapsedTime");
+  if (call.code != 0) return call.code;
+  for (void* const handle : {begin, end}) {
+    const auto* const event = static_cast<Event*>(handle);
+    if (!call.world.events.contains(static_cast<Event*>(handle)) || !event->timed) return kInvalidHandle;
+    if (event->last == nullptr) return kInvalidHandle;
+    if (!event->last->reached) return kNotReady;
+  }
+  const double ns = static_cast<Event*>(end)->last->at_ns - static_cast<Event*>(begin)->last->at_ns;
+  constexpr double kResolutionNs = 500;
+  *milliseconds = static_cast<float>(std::round(ns / kResolutionNs) * kResolutionNs * 1e-6);
+  return 0;
 }
 int cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
   const Call call("cuMemHostAlloc");

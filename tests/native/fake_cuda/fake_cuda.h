@@ -16,6 +16,8 @@ void fake_cuda_reset();
 void fake_cuda_set_devices(int count);
 void fake_cuda_set_version(int version);
 void fake_cuda_set_eager(int eager);
+/// The devices' clock runs faster than the host's by so many ns a second. Before anything is timed.
+void fake_cuda_set_clock_drift(int ppb);
 /// The `index`-th call from now on (from 0) of that function fails with `code`.
 void fake_cuda_fail(const char* function, int index, int code);
 /// Calls of that function so far.
@@ -27,4 +29,6 @@ void fake_cuda_release(void* stream);
 void fake_cuda_capture(void* stream, int on);
 /// Contexts retained and not released, streams, events, allocations of either kind that are alive.
 int fake_cuda_alive();
+/// Where the bytes of an allocation really are; null when there is none. For programs whose kernels run on the host.
+void* fake_cuda_behind(unsigned long long address);
 }

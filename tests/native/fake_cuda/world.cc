@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <ctime>
 
 namespace fake_cuda {
 namespace {
@@ -55,6 +56,7 @@ void World::reset() {
   devices = 2;
   version = 12040;
   eager = false;
+  clock_rate = 1.0;
   broken = 0;
   calls.clear();
   failures.clear();
@@ -137,10 +139,16 @@ void World::put(Stream& stream, Task task) {
   changed.notify_all();  // it may be what a stream waits for
 }
 
+double World::clock_ns() const {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return 7e12 + clock_rate * (static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec));
+}
+
 void World::reach(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Moment>& moment) {
   while (!moment->reached) {
     Stream& stream = *moment->stream;
-    Task& next = stream.tasks.front();
+    const Task& next = stream.tasks.front();
     if (next.awaited != nullptr && !next.awaited->reached) {
       reach(lock, std::shared_ptr<Moment>(next.awaited));
       continue;  // another thread may have gone on with the stream meanwhile
@@ -193,6 +201,7 @@ void World::run_first(Stream& stream) {
   if (task.work) task.work();
   if (task.reached == nullptr) return;
   if (task.word != nullptr) task.word->store(task.value);
+  task.reached->at_ns = clock_ns();
   task.reached->reached = true;
   if (task.word != nullptr) changed.notify_all();
 }

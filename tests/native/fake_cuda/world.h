@@ -41,6 +41,7 @@ struct Context {
 struct Moment {
   struct Stream* stream = nullptr;
   bool reached = false;
+  double at_ns = 0;  // on the device's clock
 };
 
 struct Task {
@@ -64,6 +65,7 @@ struct Stream {
 
 struct Event {
   int device = 0;
+  bool timed = false;
   std::shared_ptr<Moment> last;
 };
 
@@ -95,7 +97,8 @@ class World {
   int devices = 2;
   int version = 12040;
   bool eager = false;
-  int broken = 0;  // the code that every call gives from now on
+  double clock_rate = 1.0;  // seconds of the devices' clock in one of the host's
+  int broken = 0;           // the code that every call gives from now on
   std::map<std::string, int> calls;
   std::vector<Failure> failures;
   Context contexts[kMostDevices];
@@ -131,6 +134,8 @@ class World {
   /// Blocks while a gate is in the way; lets go of the lock then.
   void reach(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Moment>& moment);
   void drain_all();
+  /// Of the devices: it runs at its rate and began somewhere.
+  [[nodiscard]] double clock_ns() const;
 
  private:
   World();

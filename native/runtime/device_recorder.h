@@ -1,0 +1,102 @@
+// What operations on a GPU's tensors leave in the timeline: when they waited for their data, when they were copied, by
+// the GPU's own clock. Exists on a lane only once something was recorded there; the rest of the runtime pays a branch.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "device/cuda.h"
+#include "device/device_clock.h"
+#include "trace/tracer.h"
+
+namespace ringtune {
+
+/// Timed events of one operation. Pooled by the recorder.
+struct DeviceTimes {
+  struct Copy {
+    explicit Copy(const CudaDevice& device) : begin(device, CudaEventUse::kTimed), end(device, CudaEventUse::kTimed) {}
+    CudaEvent begin;
+    CudaEvent end;
+    std::size_t bytes = 0;
+  };
+  struct Copies {
+    std::vector<std::unique_ptr<Copy>> all;
+    std::size_t count = 0;  // of them are in use
+  };
+
+  explicit DeviceTimes(const CudaDevice& device) : ready(device, CudaEventUse::kTimed) {}
+
+  Span about{};     // what all spans say; begins when the operation was submitted
+  CudaEvent ready;  // in the caller's stream: the tensor is what is to be reduced
+  Copies to_host;
+  Copies to_device;
+};
+
+/// Around a copy that is put into a stream. Not timed where there are no `copies`, nor without bytes. Needs the
+/// device's context; throws DeviceError.
+class TimedCopy {
+ public:
+  TimedCopy(DeviceTimes::Copies* copies, const CudaDevice& device, const CudaStream& stream, std::size_t bytes);
+  void end();
+
+ private:
+  DeviceTimes::Copy* copy_ = nullptr;
+  CudaStreamHandle stream_;
+};
+
+/// Thread-safe. Owns a thread that sleeps until the GPU has reached an operation's events, and writes its spans then.
+class DeviceRecorder {
+ public:
+  /// The device's context is current.
+  DeviceRecorder(Tracer& tracer, const CudaDevice& device);
+  ~DeviceRecorder();  // close(); needs the context
+  DeviceRecorder(const DeviceRecorder&) = delete;
+  DeviceRecorder& operator=(const DeviceRecorder&) = delete;
+
+  /// Events for an operation that is submitted now, to be given back. Null when the driver refuses: the operation goes
+  /// on without them. Needs the context.
+  [[nodiscard]] DeviceTimes* take(const Span& about) noexcept;
+  /// All that was timed is in its streams: spans will be written.
+  void finished(DeviceTimes& times);
+  /// The operation failed: no spans.
+  void drop(DeviceTimes& times);
+  /// Blocks until the spans of all that has finished are written, at most until then.
+  void settle(Deadline deadline);
+  void close();
+
+ private:
+  void run();
+  void write(DeviceTimes& times);
+  [[nodiscard]] std::int64_t when(const CudaEvent& event);
+  void tell_clock();
+  void give_up(const std::exception_ptr& why) noexcept;
+
+  Tracer& tracer_;
+  const CudaDevice& device_;
+  // The thread's:
+  std::unique_ptr<DeviceClock> clock_;
+  std::int64_t from_ns_ = 0;  // all events of the operation lie between these
+  std::int64_t until_ns_ = 0;
+  std::int64_t worst_ns_ = 0;  // error since the clock's was told
+
+  std::mutex mutex_;
+  std::condition_variable news_;
+  std::condition_variable idle_;
+  std::deque<std::unique_ptr<DeviceTimes>> all_;
+  std::vector<DeviceTimes*> free_;
+  std::deque<DeviceTimes*> finished_;
+  bool settling_ = false;  // somebody wants to know how good the clock was
+  bool ends_ = false;
+  bool gave_up_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ringtune
