@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from ringtune.errors import DeviceError
+from ringtune.gpu import kernels, nvrtc
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
+OPS = ("sum", "min", "max", "product")
+ALL = {
+    "copy_bytes", "dots_total",
+    *(f"dots_{name}" for name in FLOATS),
+    *(f"scale_{name}" for name in INTEGERS),
+    *(f"cast_{a}_{b}" for a in FLOATS for b in FLOATS),
+    *(f"reduce_{name}_{op}" for name in (*FLOATS, *INTEGERS, "bool") for op in OPS),
+}  # fmt: skip
+
+
+class Counting:
+    """A compiler that only counts."""
+
+    def __init__(self, version: str = "12.0") -> None:
+        self.version, self.calls = version, 0
+
+    def architectures(self) -> list[int]:
+        return [70, 80, 86, 90]
+
+    def compile(self, sources: Mapping[str, str], main: str, architecture: int, *extra: str) -> bytes:
+        self.calls += 1
+        return f"{main} for {architecture}".encode()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    yield tmp_path / "ringtune" / "kernels"
+
+
+@pytest.mark.parametrize("architecture", [70, 80, 90, 100])
+def test_every_kernel_compiles_and_fits_into_registers(architecture: int) -> None:
+    compiler = nvrtc.find()
+    if architecture not in compiler.architectures():
+        pytest.skip(f"NVRTC {compiler.version} knows no sm_{architecture}")
+    assert isinstance(compiler, nvrtc.Nvrtc)
+    cubin = compiler.compile(kernels.sources(), kernels.MAIN, architecture, "--ptxas-options=-v")
+    assert cubin.startswith(b"\x7fELF")
+    reports = re.findall(
+        r"Compiling entry function '(\w+)' for 'sm_(\d+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
+        r"(\d+) bytes spill loads.*?Used (\d+) registers",
+        compiler.log,
+        re.DOTALL,
+    )
+    assert {name for name, *_ in reports} == ALL
+    for name, target, *used in reports:
+        stack, stores, loads, registers = map(int, used)
+        # Four elements of 8 bits in a register want more of them than ptxas gives with some architectures.
+        spilled, most = (48, 80) if re.match(r"reduce_(u?int8|bool)_", name) else (0, 64)
+        assert int(target) == architecture
+        assert max(stack, stores, loads) <= spilled, name
+        assert registers <= most, f"{name}: 64 let four blocks of 256 threads run on a processor, 80 three"
+        assert f".text.{name}\0".encode() in cubin
+
+
+def test_an_error_in_a_source_is_told() -> None:
+    with pytest.raises(DeviceError, match=r"ringtune.cu does not compile for sm_90 with NVRTC 1\d.*\n(.|\n)*a_mistake"):
+        nvrtc.find().compile({"ringtune.cu": "__global__ void kernel() { a_mistake(); }"}, "ringtune.cu", 90)
+
+
+def test_a_cubin_is_compiled_once(cache: Path) -> None:
+    compiler = Counting()
+    assert kernels.cubin_for(90, compiler) == kernels.cubin_for(90, compiler) == b"ringtune.cu for 90"
+    assert compiler.calls == 1
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_another_version_or_architecture_is_compiled_anew(cache: Path) -> None:
+    compiler, newer = Counting(), Counting("12.1")
+    kernels.cubin_for(90, compiler)
+    kernels.cubin_for(80, compiler)
+    kernels.cubin_for(90, newer)
+    assert (compiler.calls, newer.calls) == (2, 1)
+    assert len(list(cache.iterdir())) == 3
+
+
+def test_other_sources_are_compiled_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = Counting()
+    kernels.cubin_for(90, compiler)
+    changed = {**kernels.sources(), "elements.cuh": "// changed"}
+    monkeypatch.setattr(kernels, "sources", lambda: changed)
+    kernels.cubin_for(90, compiler)
+    assert compiler.calls == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", bytes(100)])
+def test_a_damaged_file_is_compiled_anew(damage: bytes, cache: Path) -> None:
+    compiler = Counting()
+    kernels.cubin_for(90, compiler)
+    (file,) = cache.iterdir()
+    file.write_bytes(damage)
+    assert kernels.cubin_for(90, compiler) == kernels.cubin_for(90, compiler) == b"ringtune.cu for 90"
+    assert compiler.calls == 2
+
+
+def test_a_folder_that_cannot_be_written_costs_the_cache_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert kernels.cubin_for(90, Counting()) == b"ringtune.cu for 90"
+    assert "compiled at every start" in caplog.text
+
+
+@pytest.mark.parametrize(("capability", "expected"), [(70, 70), (75, 70), (86, 86), (89, 86), (90, 90)])
+def test_a_gpu_takes_code_of_its_generation(capability: int, expected: int) -> None:
+    assert kernels.architecture_for(capability, [70, 80, 86, 90]) == expected
+
+
+@pytest.mark.parametrize("capability", [60, 100, 120])
+def test_a_gpu_that_the_compiler_does_not_know_is_refused(capability: int) -> None:
+    with pytest.raises(
+        DeviceError, match=f"compute capability {capability / 10}, only 70, 80, 86, 90: install another"
+    ):
+        kernels.architecture_for(capability, [70, 80, 86, 90])
+
+
+def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "_candidates", lambda: iter(["libno-such-nvrtc.so.1", "libc.so.6"]))
+    monkeypatch.setattr(nvrtc, "import_module", lambda name: __import__("no_such_" + name))
+    with pytest.raises(DeviceError, match=r"pip install nvidia-cuda-nvrtc.*libno-such-nvrtc.*libc.so.6: .*cupy: "):
+        nvrtc.find()
