@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,6 +29,7 @@ _KIND_WORDS = (
 )
 
 
+@lru_cache(maxsize=1024)
 def kind_of(name: str) -> str:
     """Return which of `KINDS` a collective is by its name, whoever recorded it; empty for others."""
     return next((kind for kind, words in _KIND_WORDS if words.search(name)), "")
@@ -58,12 +60,12 @@ class KindTraffic:
 def traffic(spans: SpanTable, ranks: int) -> tuple[KindTraffic, ...]:
     """Return the traffic of every kind of collective that occurs; the spans may be of any ranks of one job."""
     communicate = spans.of_stage(Stage.COMMUNICATE)
-    kind_of_name = np.array([kind_of(name) for name in communicate.names], dtype=object)
+    places = {kind: place for place, kind in enumerate(KINDS)}
+    kind_of_name = np.array([places.get(kind_of(name), -1) for name in communicate.names], dtype=np.int64)
+    kinds = kind_of_name[communicate.name]
     found = []
-    for kind in KINDS:
-        chosen = communicate.take(np.isin(communicate.name, np.flatnonzero(kind_of_name == kind)))
-        if not len(chosen):
-            continue
+    for place in sorted(set(kinds.tolist()) - {-1}):
+        kind, chosen = KINDS[place], communicate.take(kinds == place)
         busy = sum(_busy(chosen.of_rank(rank)) for rank in set(chosen.rank.tolist()))
         size, factor = int(chosen.bytes.sum()), bus_factor(kind, ranks)
         rate = size * factor / busy * 1e9 if busy and factor and size else None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ class SpanBuilder:
         self._facts.default_factory = self._facts.__len__
         self._facts[_NO_FACTS]
         self._blocks: list[dict[str, NDArray[Any]]] = []
+        self._known_texts: dict[str, tuple[str, ...]] = {}
 
     def add(self, events: Sequence[Event], ends: Sequence[float] | None = None) -> None:
         """Add spans given as events with ``ts`` and ``dur``; ``ends`` (same length, µs) stands in for ``dur``."""
@@ -68,10 +70,17 @@ class SpanBuilder:
         }
         return SpanTable(
             **joined,
-            names=tuple(map(str, self._names)),
-            tensors=tuple(map(str, self._tensors)),
-            fact_texts=tuple(map(_fact_text, self._facts)),
+            names=self._texts("names", self._names, str),
+            tensors=self._texts("tensors", self._tensors, str),
+            fact_texts=self._texts("facts", self._facts, _fact_text),
         )
+
+    def _texts(self, which: str, codes: Mapping[Any, int], text_of: Callable[[Any], str]) -> tuple[str, ...]:
+        """The texts of codes; those that were asked for before are not made again."""
+        known = self._known_texts.get(which, ())
+        if len(codes) > len(known):
+            known = self._known_texts[which] = (*known, *map(text_of, islice(codes, len(known), None)))
+        return known
 
     def take(self) -> SpanTable:
         """Return what was collected since the last time; texts keep their codes, and there may be more of them."""
@@ -110,6 +119,14 @@ class SpanBuilder:
     def name_code(self, name: str) -> int:
         """Code of an event's name."""
         return self._names[name]
+
+    def name_codes(self, names: Sequence[str]) -> Codes:
+        """Codes of these names of events."""
+        return np.array([self._names[name] for name in names], dtype=np.int32)
+
+    def fact_codes(self, facts: Sequence[Mapping[str, Any]]) -> Codes:
+        """Codes of what spans are known to be: the arguments of `FACTS` that each has."""
+        return np.array([self._facts[tuple(map(one.get, FACTS))] for one in facts], dtype=np.int32)
 
     def rows_of(self, events: Sequence[Event], counts: Ints) -> dict[str, NDArray[Any]]:
         """Columns in which each event stands ``counts`` times; its times, tensor and bytes are others'."""

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 from ringtune.errors import TraceIoError
 from ringtune.timeline.collect import Collector
 from ringtune.timeline.columns import SpanBuilder
+from ringtune.timeline.native_blocks import BlockReader
 from ringtune.timeline.reader import part_info
 from ringtune.timeline.spans import Instant, PartInfo, SpanTable
 from ringtune.timeline.stream import SPACE, parse_inside
@@ -64,6 +65,7 @@ class PartFollower:
         self.path = path
         self._opened = opened
         self._collector = Collector(spans)
+        self._blocks = BlockReader(spans)
         self._spans = spans
         self._offset = 0
         self._inode: int | None = None
@@ -103,18 +105,32 @@ class PartFollower:
             file.seek(self._offset)
             block = file.read(limit)
         self.ended = len(block) < limit
-        found = whole_events(block.removeprefix(b"[") if self._offset == 0 else block)
-        if found is None:
+        rest = self._take(block.removeprefix(b"[") if self._offset == 0 else block)
+        if rest is None:
             if len(block) >= BLOCK_BYTES:
                 raise TraceIoError(f"{self.path}: cannot be followed: what comes after byte {self._offset} is no event")
             return None
-        events, rest = found
         self._offset += len(block) - rest
-        self._take(events)
         return self._spans.take()
 
-    def _take(self, events: list[Any]) -> None:
-        self._collector.add(_without_counters(events))
+    def _take(self, block: bytes, *, ends: bool = False, filling: bool = False) -> int | None:
+        """Take over the events at the begin of a block, and return how many bytes are left; None without any.
+
+        Args:
+            block: Text that begins with an event.
+            ends: It may end with one, too.
+            filling: It is of a hole: what others rest on (`_NEEDED`) is known already.
+        """
+        text, left = whole_lines(block, ends=ends)
+        events = self._blocks.read(_without_needed(text) if filling else text) if text else None
+        if events is None:
+            found = whole_events(block, ends=ends)
+            if found is None:
+                return None
+            events, left = found
+            self._blocks.learn(events)
+        self._collector.add(clockless(events) if filling else _without_counters(events))
+        return left
 
     def skip(self, keep_bytes: int) -> None:
         """Go on with the first event within the last so many bytes; what lies before it becomes a hole.
@@ -134,9 +150,13 @@ class PartFollower:
             if at < 0:
                 return
             hole = Hole(self._offset, start + at + 1)
-            self._collector.add(_needed(file, hole))
+            self._learn(_needed(file, hole))
         self.holes.append(hole)
         self._offset = hole.end
+
+    def _learn(self, events: list[Any]) -> None:
+        self._collector.add(events)
+        self._blocks.learn(events)
 
     def fill(self, limit_bytes: int) -> SpanTable | None:
         """Read at most so much of the first hole and return its spans; None where there is no hole.
@@ -149,11 +169,17 @@ class PartFollower:
             return None
         hole = self.holes[0]
         with self._open() as file:
-            events, read = _within(file, hole, limit_bytes)
-        hole.begin += read
+            for limit in (limit_bytes, BLOCK_BYTES):
+                file.seek(hole.begin)
+                block = file.read(min(limit, hole.length))
+                all_of_it = len(block) == hole.length
+                left = self._take(block, ends=all_of_it, filling=True)
+                if all_of_it or left is not None:
+                    break
+        # What makes no sense is left out.
+        hole.begin += max(1, len(block) - (0 if all_of_it or left is None else left))
         if hole.length <= 0:
             self.holes.pop(0)
-        self._collector.add(clockless(events))
         return self._spans.take()
 
     def _open(self) -> BinaryIO:
@@ -206,24 +232,32 @@ def clockless(events: list[Any]) -> list[dict[str, Any]]:
     return [one for one in _without_counters(events) if one.get("name") != CLOCK]
 
 
-def _within(file: BinaryIO, hole: Hole, limit_bytes: int) -> tuple[list[Any], int]:
-    """Return the events at the begin of a hole, and how many bytes they are; what makes no sense is left out."""
-    length = 0
-    for limit in (limit_bytes, BLOCK_BYTES):
-        file.seek(hole.begin)
-        block = file.read(min(limit, hole.length))
-        length = len(block)
-        if length == hole.length:
-            events = parse_inside(block)
-            return (_lines(block)[0] if events is None else events), length
-        found = whole_events(block)
-        if found is not None:
-            return found[0], length - found[1]
-    return [], max(1, length)
+def _without_needed(text: bytes) -> bytes:
+    """Return lines without those of `_NEEDED`."""
+    return b"\n".join(line for line in text.split(b"\n") if not line.startswith(_NEEDED))
 
 
 def _without_counters(events: list[Any]) -> list[dict[str, Any]]:
     return [event for event in events if isinstance(event, dict) and event.get("ph") != "C"]
+
+
+def whole_lines(block: bytes, *, ends: bool = False) -> tuple[bytes, int]:
+    """Return the lines at the begin of a block that hold whole events if they are as the recorder writes them, and how
+    many bytes are left.
+
+    Args:
+        block: See `whole_events`.
+        ends: See `whole_events`.
+    """
+    inside = block.rstrip(SPACE)
+    if ends and inside.endswith((b"}", b"},")):
+        return inside, 0
+    text = inside[:-1].rstrip(SPACE)
+    if inside.endswith(b"]") and text.endswith(b"}"):
+        # Where the array ends now, the next events will stand.
+        return text, len(block) - len(text)
+    cut = max(0, inside.rfind(b"\n{"))
+    return inside[:cut], len(block) - cut
 
 
 def whole_events(block: bytes, *, ends: bool = False) -> tuple[list[Any], int] | None:

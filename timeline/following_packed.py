@@ -16,7 +16,7 @@ from typing import Any
 
 from ringtune.errors import TraceIoError
 from ringtune.timeline.columns import SpanBuilder
-from ringtune.timeline.following import BLOCK_BYTES, Hole, PartFollower, clockless, needed_of, whole_events
+from ringtune.timeline.following import BLOCK_BYTES, Hole, PartFollower, needed_of
 from ringtune.timeline.spans import SpanTable
 
 TEXT_OF_PACKED = 10
@@ -59,15 +59,13 @@ class PackedFollower(PartFollower):
         self.ended = len(packed) < limit
         self._offset += len(packed)
         text = self._begin_of(self._left + self._unpacked(packed))
-        found = whole_events(text, ends=True)  # a block ends with an event
-        if found is None:
+        rest = self._take(text, ends=True)  # a block ends with an event
+        if rest is None:
             if len(text) >= 2 * BLOCK_BYTES:
                 raise TraceIoError(f"{self.path}: cannot be followed: before byte {self._offset} there is no event")
             self._left = text
             return None
-        events, rest = found
         self._left = text[len(text) - rest :]
-        self._take(events)
         return self._spans.take()
 
     def skip(self, keep_bytes: int) -> None:
@@ -91,7 +89,7 @@ class PackedFollower(PartFollower):
         hole.closing = (before + after)[len(before) : cut] if cut > len(before) else b""
         self._left = (before + after)[cut:] if cut else before + after
         self._begun = True
-        self._collector.add(needed)
+        self._learn(needed)
         self.holes.append(hole)
         self._offset = end
 
@@ -107,12 +105,10 @@ class PackedFollower(PartFollower):
         hole.begin += len(packed)
         text = hole.left + hole.unpacker.decompress(packed)
         done = hole.length <= 0
-        found = whole_events(text.removeprefix(b"[") + (hole.closing if done else b""), ends=done)
+        rest = self._take(text.removeprefix(b"[") + (hole.closing if done else b""), ends=done, filling=True)
         if done:
             self.holes.pop(0)
-        events, rest = found or ([], len(text))
-        hole.left = text[len(text) - rest :]
-        self._collector.add(clockless(events))
+        hole.left = text[len(text) - rest :] if rest is not None else text
         return self._spans.take()
 
     def _unpacked(self, packed: bytes) -> bytes:

@@ -25,6 +25,31 @@ def union(begin_ns: Ints, end_ns: Ints) -> Ints:
     return np.stack((begin[starts], reach[stops]), axis=1)
 
 
+LONGEST_LINE_NS = 2**62
+
+
+def zones(begin_ns: Ints, end_ns: Ints, count: int) -> tuple[int, int]:
+    """Return how intervals are laid onto one line, zone behind zone: their least begin, and how far zones are apart.
+
+    What is moved by ``zone * width - low`` never touches another zone's. The width is 0 where they do not fit.
+    """
+    low = int(begin_ns.min(initial=2**62))
+    width = int(end_ns.max(initial=low)) - low + 1
+    return low, width if width * max(1, count) < LONGEST_LINE_NS else 0
+
+
+def unions(zone: Ints, begin_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
+    """Return the unions of the intervals of each zone (numbers from 0), and to which zone each of theirs belongs."""
+    count = int(zone.max(initial=-1)) + 1
+    low, width = zones(begin_ns, end_ns, count)
+    if width:
+        found = union(begin_ns + (zone * width - low), end_ns + (zone * width - low))
+        of = found[:, 0] // width
+        return found - (of * width - low)[:, None], of
+    parts = [union(begin_ns[zone == one], end_ns[zone == one]) for one in range(count)]
+    return np.concatenate(parts), np.repeat(np.arange(count), list(map(len, parts)))
+
+
 def length(intervals: Ints) -> int:
     """Return the total time in a set."""
     return int((intervals[:, 1] - intervals[:, 0]).sum())

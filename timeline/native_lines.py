@@ -76,6 +76,15 @@ def available() -> bool:
     return True
 
 
+def new_reader() -> PartReader | None:
+    """Return a reader of lines that are fed to it; None where there is no native code."""
+    if not available():
+        return None
+    from ringtune._native import PartReader
+
+    return PartReader(stage_labels())
+
+
 def parse(path: Path, keep: Callable[[Records], None]) -> Parsed | None:
     """Read a part or a merged file; None when anything in it is not as ringtune writes it.
 
@@ -109,7 +118,7 @@ def parse(path: Path, keep: Callable[[Records], None]) -> Parsed | None:
         hand_on()
     with suppress(orjson.JSONDecodeError, TraceIoError):
         about = interpret_lines(path, reader.rest.splitlines())
-        names, tensors = (_unquoted(texts) for texts in (reader.names, reader.tensors))
+        names, tensors = (unquoted(texts) for texts in (reader.names, reader.tensors))
         if about is not None:
             return Parsed(about, Texts(names, tensors, _facts(reader.facts)), reader.pairs)
     return None
@@ -134,7 +143,8 @@ def _pieces(path: Path) -> Iterator[bytes | NDArray[np.uint8]]:
     yield from EventStream(path).chunks()
 
 
-def _unquoted(texts: Sequence[bytes]) -> tuple[str, ...]:
+def unquoted(texts: Sequence[bytes]) -> tuple[str, ...]:
+    """Return texts as they stand in a file between quotes."""
     return tuple(orjson.loads(b'["' + b'","'.join(texts) + b'"]')) if texts else ()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class SpanTable:
 
     def fact(self, name: str, missing: int = UNKNOWN) -> Ints:
         """A number that spans carry as a fact, for example ``peer``, span by span."""
-        values = [orjson.loads(b"{" + text.encode() + b"}").get(name, missing) for text in self.fact_texts]
+        values = [_facts_of(text).get(name, missing) for text in self.fact_texts]
         table = np.array([value if isinstance(value, int) else missing for value in values], dtype=np.int64)
         return table[self.facts]
 
@@ -97,6 +98,13 @@ class SpanTable:
         """Which spans' names start with this text."""
         hit = np.array([name.startswith(predicate) for name in self.names], dtype=np.bool_)
         return hit[self.name] if len(self) else np.zeros(0, dtype=np.bool_)
+
+
+@lru_cache(maxsize=4096)
+def _facts_of(text: str) -> Mapping[str, Any]:
+    """Facts from the inside of a JSON object; the same few texts are asked for again and again."""
+    found: Mapping[str, Any] = orjson.loads(b"{" + text.encode() + b"}")
+    return found
 
 
 COLUMN_TYPES: Mapping[str, type[np.generic]] = {

@@ -103,9 +103,13 @@ class LiveAnalysis:
 
     def _came(self, followed: _Followed, *, anew: bool) -> tuple[Trace | None, tuple[int, int]]:
         """Return the steps that came and the last before them; analyse all where that is due."""
+        generation, _, last = self._about
+        due = anew and time.monotonic() >= self._until
+        if not due and last >= 0:
+            came = self._live.came(generation, followed.upto, MOST_BEHIND)
+            if came is not None:
+                return came[0], (followed.upto, came[1])
         with self._live.held() as index:
-            generation, _, last = self._about
-            due = anew and time.monotonic() >= self._until
             steps = (followed.upto, last_step(index))
             if due or generation != self._live.generation or steps[1] - steps[0] > MOST_BEHIND or last < 0:
                 trace = newest_steps(index, NEWEST_SPANS)

@@ -8,16 +8,22 @@ is no sum (bandwidths by size, how full the buffer was) stays as the analysis fo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ringtune.timeline.awaiting import Awaited, awaited, negotiation_waits, negotiations
 from ringtune.timeline.bandwidth import traffic
 from ringtune.timeline.batches import rank_steps
 from ringtune.timeline.fusion import Fusion, fusion
-from ringtune.timeline.phases import exposure, stage_times
-from ringtune.timeline.spans import SpanTable, Trace
+from ringtune.timeline.phases import Exposure, exposure, exposures, stage_times_of_ranks
+from ringtune.timeline.spans import Trace
+from ringtune.timeline.vocabulary import Stage
 
 Sums = dict[str, float]
+
+_WAITING = frozenset(stage.label for stage in (Stage.WAIT, Stage.NEGOTIATE, Stage.QUEUE))
+_KNOWN = frozenset(stage.label for stage in (Stage.WAIT, Stage.STEP))
+"""A rank with spans of one of each waited when it says so (`ringtune.timeline.batches.rank_steps`)."""
 
 
 class Tally:
@@ -38,8 +44,14 @@ class Tally:
         spans = trace.spans
         self.steps += steps
         self.spans += len(spans)
-        for rank in trace.ranks:
-            self._add_rank(trace, spans.of_rank(rank), rank)
+        splits = exposures(spans)
+        for rank, stages in stage_times_of_ranks(spans).items():
+            for label, times in stages.items():
+                _sum(self._stages.setdefault((rank, label), {}), vars(times))
+            recorded = not _WAITING.isdisjoint(stages) and not _KNOWN.isdisjoint(stages)
+            split = splits[rank] if recorded else self._split(trace, rank)
+            if split is not None:
+                _sum(self._exposures.setdefault(rank, {}), vars(split))
         for kind in traffic(spans, trace.size):
             if kind.bus_bytes_per_s is not None:
                 moved = {"busy": float(kind.busy_ns), "moved": kind.bytes * kind.factor}
@@ -49,12 +61,12 @@ class Tally:
         _sum(self._control, {one.rank: float(one.control_ns) for one in negotiations(spans)})
         _sum(self._fused, _fused(fusion(trace)))
 
-    def _add_rank(self, trace: Trace, mine: SpanTable, rank: int) -> None:
-        for label, times in stage_times(mine).items():
-            _sum(self._stages.setdefault((rank, label), {}), vars(times))
-        about = rank_steps(trace, rank)
-        if about is not None and about.knows_waiting:
-            _sum(self._exposures.setdefault(rank, {}), vars(exposure(mine, about.waits)))
+    @staticmethod
+    def _split(trace: Trace, rank: int) -> Exposure | None:
+        """Return the exposure of a rank of which not all is recorded that says when it waited; None where nothing says when it waited."""
+        mine = trace.spans.of_rank(rank)
+        about = rank_steps(replace(trace, spans=mine), rank)
+        return exposure(mine, about.waits) if about is not None and about.knows_waiting else None
 
     def together(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return the document of an analysis with what was added since."""

@@ -105,8 +105,8 @@ class GrowingLanes:
         former, first = [lane.places for lane in self._lanes.values()], 0
         for lane in self._lanes.values():
             needed = lane.count + coming.get((lane.rank, lane.stage), 0)
-            if needed > lane.room:
-                lane.room = max(_LEAST_ROOM, 2 * needed)
+            # Also lanes that still fit: they grow alike, and one after the other each would move all.
+            lane.room = max(_LEAST_ROOM, lane.room, 2 * needed)
             for level in lane.levels.values():
                 level["first"].shift(first - lane.first)
             lane.first = first

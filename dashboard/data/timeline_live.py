@@ -26,6 +26,7 @@ from ringtune.dashboard.data.timeline_growing import GrowingLanes
 from ringtune.dashboard.data.timeline_part import Part, aligned, bare, fresh_instants, moved
 from ringtune.dashboard.data.timeline_past import PIECE_BYTES, PastReader, Reading
 from ringtune.dashboard.data.timeline_path import PathTable
+from ringtune.dashboard.data.timeline_recent import Recent, together
 from ringtune.dashboard.data.timeline_shapes import Window
 from ringtune.dashboard.units import plain
 from ringtune.errors import RingtuneError, TraceIoError
@@ -34,7 +35,7 @@ from ringtune.timeline.columns import SpanBuilder
 from ringtune.timeline.following import PartFollower
 from ringtune.timeline.following_packed import PackedFollower
 from ringtune.timeline.merge import in_order, one_part_a_rank
-from ringtune.timeline.spans import Instant, SpanTable
+from ringtune.timeline.spans import Instant, PartInfo, SpanTable, Trace
 
 AT_ONCE_BYTES = 24 << 20
 """Most that is read at once when somebody looks for the first time, or again after `AWAY_S`."""
@@ -45,6 +46,8 @@ LEAST_BYTES = 8 << 10
 AWAY_S = 5.0
 _SAME_LOOK_S = 0.05
 """A page asks twice for what it shows, whether there is something and what: that is one look."""
+MOST_WAITING = 50_000
+"""Spans that are not sorted into lanes before somebody asks for these."""
 REST = 100
 """The critical path of a growing timeline is found anew after this many times what finding it cost."""
 
@@ -84,7 +87,10 @@ class LiveTimeline:
         self._parts: dict[Path, Part] = {}
         self._instants: list[Instant] = []
         self._origin: int | None = None
+        self._recent = Recent()
+        self._waiting: list[SpanTable] = []
         self._index: TimelineIndex | None = None
+        self._known_parts: tuple[PartInfo, ...] | None = None
         self._state: Signature = ()
         self.generation = next(_GENERATIONS)
         self._placed_by: tuple[tuple[Path, bool, int], ...] = ()
@@ -127,11 +133,36 @@ class LiveTimeline:
         begin = time.monotonic()
         with self._my_turn():
             index = self._now()
-            if any(part.follower.holes for part in self._parts.values()):
-                self._past.looked_at()
             yield index
             if index.known_path is not self._path:
                 self._path, self._path_until = index.known_path, time.monotonic() + REST * (time.monotonic() - begin)
+
+    def came(self, generation: int, after: int, most: int) -> tuple[Trace | None, int] | None:
+        """Return the steps behind one, of all ranks, and which is the last; lanes need not grow for that.
+
+        Args:
+            generation: Of the timeline when that step was seen.
+            after: The step.
+            most: So many steps at most.
+
+        Returns:
+            None where `held` has to tell.
+
+        Raises:
+            Unreadable: See `held`.
+            NotFollowed: See `held`.
+        """
+        with self._my_turn():
+            self._catch_up()
+            last = self._recent.last_step
+            if generation != self.generation or self._known_parts is None or last - after > most:
+                return None
+            if last <= after:
+                return None, after
+            spans = self._recent.between(after, last)
+            if spans is None:
+                return None
+            return Trace(spans, tuple(self._instants), self._known_parts, "merged", "job"), last
 
     @contextmanager
     def _my_turn(self) -> Iterator[None]:
@@ -144,14 +175,22 @@ class LiveTimeline:
 
     def _now(self) -> TimelineIndex:
         """Return the index, brought up to date."""
+        self._catch_up()
+        if self._index is None:
+            self._index = self._made()
+        return self._index
+
+    def _catch_up(self) -> None:
+        """Read what is new, where there is anything."""
         files, state = self._look(_SAME_LOOK_S)
-        if self._index is None or state != self._state:
+        if state != self._state or (self._index is None and self._known_parts is None):
             sizes = {path: entry[2] for path, entry in zip(files, state, strict=True)}
             first = time.monotonic() >= self._read_at + AWAY_S
             self._read(sizes, AT_ONCE_BYTES if first else NEWEST_BYTES)
-            self._index, self._state = self._made(), state
+            self._index, self._state = None, state
         self._read_at = time.monotonic()
-        return self._index
+        if any(part.follower.holes for part in self._parts.values()):
+            self._past.looked_at()
 
     def _piece_of_past(self) -> bool:
         """Read some of what was left out; whether there is more of it."""
@@ -164,10 +203,9 @@ class LiveTimeline:
                 found = part.follower.fill(AT_ONCE_BYTES if self._past.hurrying else PIECE_BYTES)
                 if found is not None:
                     part.filled(found)
-                    if not self._place([(part.follower.path, found)]):
+                    if not self._place([(part.follower.path, found)], past=True):
                         self._restart()
-                if self._index is not None:
-                    self._index = self._made()
+                self._index = None
             except (RingtuneError, OSError):  # whoever looks next finds the same and says so
                 self._restart()
             return True
@@ -220,7 +258,7 @@ class LiveTimeline:
             heads += [(path, head)] if head is not None else []
             with _readable(path):
                 part.leave_out(keep)
-        return self._place(heads)  # only now, when all samples of clocks are known
+        return self._place(heads, past=True)  # only now, when all samples of clocks are known
 
     def _part(self, path: Path) -> Part:
         part = self._parts.get(path)
@@ -240,8 +278,13 @@ class LiveTimeline:
                 raise NotFollowed(f"{plain(path.name)} is no part that ringtune recorded")
         return found
 
-    def _place(self, read: list[tuple[Path, SpanTable]]) -> bool:
-        """Put spans and instants onto the job's time and into the index; False when old ones stand wrong now."""
+    def _place(self, read: list[tuple[Path, SpanTable]], *, past: bool = False) -> bool:
+        """Put spans and instants onto the job's time and into the index; False when old ones stand wrong now.
+
+        Args:
+            read: Of some files what was read.
+            past: There may be spans behind these that were read before.
+        """
         known = tuple((path, part.info is not None, part.follower.instant_count) for path, part in self._parts.items())
         if known != self._placed_by:  # clocks may be known better now
             for path, offset in self._offsets().items():
@@ -258,24 +301,34 @@ class LiveTimeline:
             self._origin = min(moments, default=None)
         if self._origin is not None and min(moments, default=self._origin) < self._origin:
             self._begin_at(min(moments))
-        self._add(tables, instants)
+        self._add(tables, instants, past=past)
         return True
 
     def _begin_at(self, origin: int) -> None:
         """Let the job's time begin earlier: at a long span, which is written when it ends."""
         later = (self._origin or 0) - origin
-        self.generation = next(_GENERATIONS)
+        self._settle()
+        self.generation, self._recent = next(_GENERATIONS), Recent()
         self._lanes.shift(later)
         self._instants = [replace(one, at_ns=one.at_ns + later) for one in self._instants]
         self._origin, self._path = origin, None
 
-    def _add(self, tables: list[SpanTable], instants: list[Instant]) -> None:
+    def _add(self, tables: list[SpanTable], instants: list[Instant], *, past: bool) -> None:
         origin = self._origin or 0
-        for table in tables:
-            self._lanes.add(table.shifted(-origin))
+        for table in (one.shifted(-origin) for one in tables):
+            self._recent.add(table, past=past)
+            self._waiting.append(table)
+        if sum(map(len, self._waiting)) > MOST_WAITING:
+            self._settle()
         kept = (one for one in instants if one.name in KEPT_INSTANTS)
         self._instants += [replace(one, at_ns=one.at_ns - origin) for one in kept]
         self._instants.sort(key=lambda one: (one.at_ns, one.rank))
+
+    def _settle(self) -> None:
+        """Put spans that wait for it into their lanes."""
+        if self._waiting:
+            self._lanes.add(together(self._waiting))
+            self._waiting = []
 
     def _offsets(self) -> dict[Path, HostOffset]:
         """Return how each file is placed, by all that is known now."""
@@ -292,6 +345,8 @@ class LiveTimeline:
         parts = one_part_a_rank([
             replace(one, parts=(replace(one.parts[0], error_ns=self._error_ns(one.parts[0].path)),)) for one in known
         ])  # fmt: skip
+        self._known_parts = tuple(parts)
+        self._settle()
         texts = self._spans.take()
         ranks = tuple(sorted({part.rank for part in parts} | {one.rank for one in self._instants}))
         remarks = trace.remarks(parts)
