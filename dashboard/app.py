@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import dash_mantine_components as dmc
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
-from dash.exceptions import PreventUpdate
 
-from ringtune.dashboard import routes
+from ringtune.dashboard import pulse, routes
 from ringtune.dashboard.components import drawn_store, empty, follow_saving, run_head
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.runs import RunsFolder
@@ -50,7 +49,7 @@ PAGES: Mapping[str, ModuleType] = {
 """The module of every place: ``layout(context, route)`` and ``register(app, context)``."""
 
 
-NEWS: Mapping[str, Callable[[Context, Route, dict[str, Any]], dict[str, Any]]] = {
+NEWS: pulse.News = {
     "overview": overview.news,
     "timeline": timeline.news,
     "stragglers": stragglers.news,
@@ -141,7 +140,9 @@ def _register(app: Dash, context: Context) -> None:
         route = context.route(pathname, search)
         return page_of(context, route), _nav(route, context.prefix)
 
-    @app.callback(
+    pulse.register(app, context, NEWS)
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ringtune", "pulse"),
         Output("stamp", "data"),
         Output("news", "data"),
         Input("pulse", "n_intervals"),
@@ -149,22 +150,6 @@ def _register(app: Dash, context: Context) -> None:
         State("url", "pathname"),
         State("drawn", "data"),
     )
-    def pulse(_beat: int | None, known: str | None, pathname: str | None, drawn: Any) -> tuple[str, dict[str, Any]]:
-        route = context.route(pathname, "")
-        before = drawn if isinstance(drawn, dict) and drawn.get("page") == pathname else {}
-        view = (route.page, route.run, before.get("number"))
-        if context.beats.rests(view):
-            raise PreventUpdate
-        with context.beats.one(view):
-            now = context.stamp(route, before)
-            if now == known:
-                raise PreventUpdate  # an answer without content, where `no_update` would have one
-            news = NEWS[route.page](context, route, before) if route.page in NEWS else {}
-            return now, {
-                "path": pathname,
-                "every_ms": context.pace_ms(route),
-                **news,
-            }
 
     @app.callback(
         Output("run-head", "children"), Input("status", "data"), State("url", "pathname"), prevent_initial_call=True

@@ -14,9 +14,10 @@ SLOW_MS = 6000
 """Figures of a running job are drawn again at most this often."""
 DRAWING_REST = 1200
 """And after this many times the CPU time that drawing them took: a page must not cost the job's machine a per cent."""
-CHEAP_BEAT_S = 0.007
-BEAT_SHARE = 0.01
-"""A beat that takes longer is followed by a rest in which it comes to this share of a core: a job of many ranks."""
+BEAT_SHARE = 0.007
+"""Of a core: so much may the beats of a view take in the long run, where a job has many ranks."""
+BURST_S = 0.03
+"""So much they may take beyond it for a while: a dear beat now and then (lanes move, a model is made) costs no rest."""
 _MOST_VIEWS = 256
 
 
@@ -24,7 +25,7 @@ class Beats:
     """What looking and drawing cost of late. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._rests: dict[Hashable, float] = {}
+        self._spent: dict[Hashable, tuple[float, float]] = {}  # when, and what is left beyond the share
         self._drawing_s: dict[tuple[str, str], float] = {}
         self._look = threading.local()
         self._lock = threading.Lock()
@@ -45,16 +46,24 @@ class Beats:
             self._look.runs = None
             took = time.thread_time() - begin
             with self._lock:
-                self._rests.pop(view, None)
-                if took > CHEAP_BEAT_S:
-                    while len(self._rests) >= _MOST_VIEWS:
-                        self._rests.pop(next(iter(self._rests)))
-                    self._rests[view] = time.monotonic() + took / BEAT_SHARE
+                now = time.monotonic()
+                # The first beat of a view reads what others only follow.
+                took = took if view in self._spent else min(took, BURST_S)
+                left = self._left(view, now) + took
+                self._spent.pop(view, None)
+                while len(self._spent) >= _MOST_VIEWS:
+                    self._spent.pop(next(iter(self._spent)))
+                self._spent[view] = (now, left)
 
     def rests(self, view: Hashable) -> bool:
-        """Whether the last beat of a view was so dear that the next one has to wait."""
+        """Whether the last beats of a view were so dear that the next one has to wait."""
         with self._lock:
-            return time.monotonic() < self._rests.get(view, 0.0)
+            return self._left(view, time.monotonic()) > BURST_S
+
+    def _left(self, view: Hashable, now: float) -> float:
+        """Seconds of a core that the beats of a view took beyond their share."""
+        at, left = self._spent.get(view, (now, 0.0))
+        return max(0.0, left - BEAT_SHARE * (now - at))
 
     @contextlib.contextmanager
     def drawing(self, route: Route) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Blocks of a part that grows, read by native code: a page of a running job reads at every beat, which must be cheap."""
+"""Blocks of a part that grows, read by native code: pages of a running job read at every beat, which must be cheap."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class BlockReader:
         self._lists: dict[tuple[Any, Any], bytes] = {}
         self._failures = 0
         self._reader: PartReader | None = None
+        self._taken = 0
         self._fresh()
 
     def read(self, text: bytes) -> list[Any] | None:

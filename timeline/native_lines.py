@@ -23,7 +23,7 @@ from ringtune.timeline.stream import GZIP, EventStream
 from ringtune.timeline.vocabulary import OVERLAPPING_STAGES, stage_labels
 
 if TYPE_CHECKING:
-    from ringtune._native import MergeWriter
+    from ringtune._native import MergeWriter, PartReader
 
 RECORD = np.dtype(
     [(name, np.int64) for name in ("begin_ns", "end_ns", "bytes", "batch", "step")]

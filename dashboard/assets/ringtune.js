@@ -1,5 +1,6 @@
 // The little that runs in the browser: the address follows the view, and cells of the table of runs.
 window.dash_clientside = window.dash_clientside || {};
+let asking = false;
 window.dash_clientside.ringtune = {
   // Writes a view into the address without a new entry in the history: the back button leaves the page.
   address: function (query) {
@@ -11,6 +12,28 @@ window.dash_clientside.ringtune = {
       window.history.replaceState(window.history.state, "", url);
     }
     return window.dash_clientside.no_update;
+  },
+  // Asks at every beat whether something changed, and for what came; one question at a time.
+  pulse: async function (_beat, known, path, drawn) {
+    const none = window.dash_clientside.no_update;
+    if (asking || !path) {
+      return [none, none];
+    }
+    asking = true;
+    try {
+      const config = JSON.parse(document.getElementById("_dash-config").textContent);
+      const answer = await fetch(config.requests_pathname_prefix + "_beat", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ path: path, known: known || null, drawn: drawn || null }),
+      });
+      const came = answer.status === 200 ? await answer.json() : null;
+      return came ? [came.stamp, came.news] : [none, none];
+    } catch {
+      return [none, none]; // the server has ended; perhaps it comes back
+    } finally {
+      asking = false;
+    }
   },
   // The status of the run, which stands in front of the stamp, where it changed.
   status: function (stamp, known) {

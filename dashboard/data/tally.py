@@ -63,7 +63,7 @@ class Tally:
 
     @staticmethod
     def _split(trace: Trace, rank: int) -> Exposure | None:
-        """Return the exposure of a rank of which not all is recorded that says when it waited; None where nothing says when it waited."""
+        """Return the exposure of a rank that did not record its waiting; None where nothing says when it waited."""
         mine = trace.spans.of_rank(rank)
         about = rank_steps(replace(trace, spans=mine), rank)
         return exposure(mine, about.waits) if about is not None and about.knows_waiting else None

@@ -8,8 +8,9 @@ levels than it needs.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,8 @@ class _Growing:
     room: int = 0
     rows: int = 1
     levels: dict[int, dict[str, GrowingColumn]] = field(default_factory=dict)
+    stale: int = 0
+    """Its levels hold the spans before this one."""
 
     @property
     def places(self) -> slice:
@@ -81,7 +84,7 @@ class GrowingLanes:
             self._make_room({(lane.rank, lane.stage): len(order) for lane, order in fresh})
         for lane, order in fresh:
             changed = self._put(lane, {name: getattr(spans, name)[order] for name in COLUMN_TYPES})
-            self._level(lane, changed)
+            lane.stale = min(lane.stale, changed)
 
     def shift(self, by: int) -> None:
         """Move all spans in time."""
@@ -89,8 +92,7 @@ class GrowingLanes:
         for lane in self._lanes.values():
             for name in ("begin_ns", "end_ns", "reach"):
                 self.spans[name][lane.places] += by
-            lane.levels = {}
-            self._level(lane, 0)
+            lane.levels, lane.stale = {}, 0
         self.moved += len(self)
 
     def lanes(self) -> tuple[Lane, ...]:
@@ -153,6 +155,16 @@ class GrowingLanes:
             taken[row] = max(taken[row], until)
         return rows_of(begin, end, taken)
 
+    def levels_of(self, lane: _Growing) -> tuple[Level, ...]:
+        """Return a lane's levels, brought up to date: they are made when somebody needs them."""
+        if lane.stale < lane.count:
+            self._level(lane, lane.stale)
+            lane.stale = lane.count
+        return tuple(
+            Level(width_ns=width, **{name: column.view() for name, column in lane.levels[width].items()})
+            for width in sorted(lane.levels)
+        )
+
     def _level(self, lane: _Growing, changed: int) -> None:
         """Bring a lane's levels up to date, whose spans changed from a row on."""
         wanted = level_widths(lane.count, self._end - self._begin)
@@ -193,11 +205,33 @@ class GrowingLanes:
             reach=column["reach"],
             row=column["row"],
             rows=lane.rows,
-            levels=tuple(
-                Level(width_ns=width, **{name: column.view() for name, column in lane.levels[width].items()})
-                for width in sorted(lane.levels)
-            ),
+            levels=_Levels(lambda: self.levels_of(lane)),
         )
+
+
+class _Levels(Sequence[Level]):
+    """Levels that are made when the first one is asked for."""
+
+    def __init__(self, make: Callable[[], tuple[Level, ...]]) -> None:
+        self._make = make
+        self._found: tuple[Level, ...] | None = None
+
+    def _levels(self) -> tuple[Level, ...]:
+        if self._found is None:
+            self._found = self._make()
+        return self._found
+
+    def __len__(self) -> int:
+        return len(self._levels())
+
+    @overload
+    def __getitem__(self, place: int) -> Level: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Level, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> Level | tuple[Level, ...]:
+        return self._levels()[place]
 
 
 def _since(items: dict[str, GrowingColumn], begin_ns: int) -> Columns:

@@ -72,7 +72,7 @@ class Lane:
     reach: Ints
     row: NDArray[np.int8]
     rows: int
-    levels: tuple[Level, ...] = ()
+    levels: Sequence[Level] = ()
 
     def __len__(self) -> int:
         return len(self.begin)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-SHARE = 0.008
+SHARE = 0.006
 """Of one core: reading goes on when all that this process does has cost no more than this since the last piece."""
 LEAST_SHARE = 0.001
 """Where pages alone cost that much, reading takes this."""

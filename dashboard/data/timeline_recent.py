@@ -22,7 +22,7 @@ def together(tables: Sequence[SpanTable]) -> SpanTable:
     """Return the spans of tables, at least one, whose texts have the same codes; the last one knows most of them."""
     columns = {name: np.concatenate([getattr(one, name) for one in tables]) for name in COLUMN_TYPES}
     last = tables[-1]
-    return SpanTable(**columns, names=last.names, tensors=last.tensors, fact_texts=last.fact_texts)  # type: ignore[arg-type]
+    return SpanTable(**columns, names=last.names, tensors=last.tensors, fact_texts=last.fact_texts)
 
 
 class Recent:

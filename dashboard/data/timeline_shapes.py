@@ -16,6 +16,8 @@ Mask = NDArray[np.bool_]
 
 SHAPE_LIMIT = 2400
 PIXELS = 1000
+FEW = 256
+"""So many spans of a lane are joined as quickly as items of its levels, which a lane that grows may have to make."""
 BLOCK_PIXELS = 24
 """Longest block of spans that do not overlap, in pixels: density stays visible along a busy lane."""
 
@@ -84,9 +86,9 @@ def fitting(lanes: tuple[Lane, ...], spread: tuple[float, Window], limit: int) -
 
 def blocks(number: int, lane: Lane, window: Window, pixel_ns: float) -> Shapes:
     """Return one lane's shapes: spans and items closer than a pixel are joined."""
-    level = lane.level(pixel_ns)
+    part = lane.touching(window.begin_ns, window.end_ns)
+    level = lane.level(pixel_ns) if part.stop - part.start > FEW else None
     if level is None:
-        part = lane.touching(window.begin_ns, window.end_ns)
         begin, end = lane.begin[part], lane.end[part]
         first, count = lane.first + np.arange(part.start, part.stop), np.ones(len(begin), dtype=np.int64)
         inner: Ints = np.zeros(len(begin), dtype=np.int64)

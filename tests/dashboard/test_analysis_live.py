@@ -81,6 +81,29 @@ def test_all_steps_are_analysed_together_only_when_that_is_due(
     assert again.tested == again.last > first.tested
 
 
+def test_steps_that_come_are_analysed_without_sorting_them_into_lanes(recording: Recording) -> None:
+    recording.upto(0.3)
+    timeline = LiveTimeline(recording.run)
+    live = LiveAnalysis(timeline)
+    before = live.with_lateness(anew=True).last
+    moved = timeline._lanes.moved
+    recording.upto(0.6)
+    assert live.with_lateness(anew=False).last > before and live.with_sums(anew=False).last > before
+    assert timeline._lanes.moved == moved
+    with timeline.held() as index:
+        assert timeline._lanes.moved > moved and last_step(index) == live.with_sums(anew=False).last
+
+
+def test_steps_that_are_not_kept_come_from_the_lanes(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ringtune.dashboard.data.timeline_recent.MOST_SPANS", 50)
+    recording.upto(0.3)
+    live = LiveAnalysis(LiveTimeline(recording.run))
+    live.with_lateness(anew=True)
+    recording.upto(0.9)
+    found = live.with_lateness(anew=False)
+    assert rows(found.analysis) == rows(analyse(whole(recording, found.last)))
+
+
 def test_a_timeline_that_is_read_anew_is_analysed_anew(recording: Recording) -> None:
     recording.upto(0.8)
     live = LiveAnalysis(LiveTimeline(recording.run))

@@ -128,24 +128,38 @@ def test_what_is_dear_to_draw_is_drawn_less_often(context: Context, monkeypatch:
     assert made.pace_ms(other, live) == 6000
 
 
-def test_a_view_whose_beat_is_dear_rests_until_it_comes_to_a_per_cent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beats_of_a_view_take_their_share_in_the_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
     made, now = Beats(), [100.0]
-    spent = iter((0.0, 0.006, 1.0, 1.02, 2.0, 2.001))
-    monkeypatch.setattr(beats.time, "thread_time", lambda: next(spent))
     monkeypatch.setattr(beats.time, "monotonic", lambda: now[0])
-    with made.one("cheap"):
-        assert made.known == {}
-    with made.one("dear"):
-        pass
-    assert made.known is None
+
+    def beat(view: str, cost: float) -> None:
+        monkeypatch.setattr(beats.time, "thread_time", iter((5.0, 5.0 + cost)).__next__)
+        with made.one(view):
+            assert made.known == {}
+        assert made.known is None
+
+    beat("cheap", 0.006)
+    beat("dear", 5.0)  # the first one reads all that the others follow
+    assert not made.rests("dear")
+    beat("dear", 0.008)
     assert not made.rests("cheap") and made.rests("dear")
-    now[0] = 101.99
+    now[0] += 1.13  # 8 ms beyond what is allowed at once are 0.7 % of 1.14 s
     assert made.rests("dear")
-    now[0] = 102.01
+    now[0] += 0.02
     assert not made.rests("dear")
-    with made.one("dear"):
-        pass
-    assert not made.rests("dear")
+    beats_done = 0
+    for _ in range(1000):  # 700 s of a view whose beats take 20 ms each
+        if not made.rests("many ranks"):
+            beat("many ranks", 0.02)
+            beats_done += 1
+        now[0] += 0.7
+    assert 0.0069 < beats_done * 0.02 / 700 < 0.0075, beats_done
+    for _ in range(100):  # 4.5 ms each, and a dear one now and then
+        assert not made.rests("usual")
+        beat("usual", 0.0045)
+        now[0] += 0.7
+    beat("usual", 0.025)
+    assert not made.rests("usual")
 
 
 def test_the_news_of_a_beat_have_another_shape_only_when_the_cards_do(context: Context) -> None:

@@ -132,22 +132,22 @@ def test_a_quiet_page_costs_an_empty_answer(url: str) -> None:
 
     def beat(stamp: str | None) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(host, timeout=120)
-        body = {
-            "output": "..stamp.data...news.data..",
-            "outputs": [{"id": "stamp", "property": "data"}, {"id": "news", "property": "data"}],
-            "inputs": [{"id": "pulse", "property": "n_intervals", "value": 1}],
-            "state": [
-                {"id": "stamp", "property": "data", "value": stamp},
-                {"id": "url", "property": "pathname", "value": "/"},
-                {"id": "drawn", "property": "data", "value": None},
-            ],
-            "changedPropIds": ["pulse.n_intervals"],
-        }
-        connection.request("POST", "/_dash-update-component", json.dumps(body), {"Content-Type": "application/json"})
+        body = {"path": "/", "known": stamp, "drawn": None}
+        connection.request("POST", "/_beat", json.dumps(body), {"Content-Type": "application/json"})
         answer = connection.getresponse()
         return answer.status, answer.read()
 
     status, body = beat(None)
-    stamp = json.loads(body)["response"]["stamp"]["data"]
-    assert status == 200
-    assert beat(stamp) == (204, b"")
+    found = json.loads(body)
+    assert status == 200 and found["news"]["path"] == "/"
+    assert beat(found["stamp"]) == (204, b"")
+
+
+@pytest.mark.parametrize(
+    "question", [b"", b"{", b"[]", b'{"path": 7}', b'{"path": "/", "drawn": "' + b"x" * 2**20 + b'"}']
+)
+def test_a_beat_that_makes_no_sense_is_refused(url: str, question: bytes) -> None:
+    connection = http.client.HTTPConnection(url.split("//")[1], timeout=120)
+    connection.request("POST", "/_beat", question, {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    assert (answer.status, answer.read()) == (400, b"expected an object with path, known and drawn\n")

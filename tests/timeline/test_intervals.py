@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringtune.timeline.intervals import complement, difference, intersection, length, union
+from ringtune.timeline.intervals import complement, difference, intersection, length, union, unions
 
 bounds = st.integers(min_value=-40, max_value=40)
 intervals = st.lists(st.tuples(bounds, bounds), max_size=12)
@@ -59,3 +59,16 @@ def test_large_times_are_exact() -> None:
     result = union(np.array([base, base + 1]), np.array([base + 2, base + 7]))
     assert result.tolist() == [[base, base + 7]]
     assert length(result) == 7
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60), st.integers(0, 60)), max_size=20),
+    st.sampled_from([1, 2**55]),
+)
+def test_unions_of_zones_are_those_of_each_alone(found: list[tuple[int, int, int]], scale: int) -> None:
+    zone, begin, end = (np.array([one[at] for one in found], dtype=np.int64) for at in range(3))
+    begin, end = begin * scale, end * scale
+    together, of = unions(zone, begin, end)
+    for one in range(4):
+        mine = zone == one
+        assert np.array_equal(together[of == one], union(begin[mine], end[mine]))

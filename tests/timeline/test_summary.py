@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ringtune.timeline.bandwidth import bus_factor
 from ringtune.timeline.generate import Schedule, generate
 from ringtune.timeline.inputs import load
-from ringtune.timeline.phases import exposure
+from ringtune.timeline.phases import exposure, exposures, stage_times, stage_times_of_ranks
 from ringtune.timeline.spans import concatenate
 from ringtune.timeline.summary import Summary, summarize
 from ringtune.timeline.vocabulary import Stage
@@ -140,6 +140,19 @@ def test_only_allreduces_count_as_fused(tmp_path: Path) -> None:
     other = replace(other.shifted(job.schedule.start_ns), batch=other.batch + 999)
     with_broadcast = replace(job, spans={**job.spans, 0: concatenate([job.spans[0], other])})
     assert summarize(merged(with_broadcast, tmp_path / "more")).fusion == plain
+
+
+def test_the_times_of_all_ranks_at_once_are_those_of_each(tmp_path: Path) -> None:
+    spans = load(generate(Schedule(ranks=3, steps=4)).write(tmp_path)).spans
+    splits, stages = exposures(spans), stage_times_of_ranks(spans)
+    assert list(splits) == list(stages) == [0, 1, 2]
+    for rank in range(3):
+        mine = spans.of_rank(rank)
+        assert splits[rank] == exposure(mine) and stages[rank] == stage_times(mine)
+    assert splits[0].wait_ns > 0
+    apart = replace(spans, end_ns=spans.end_ns + (spans.rank == 2) * 2**61)  # too far apart for one line
+    assert exposures(apart)[1] == splits[1] and exposures(apart)[2] == exposure(apart.of_rank(2))
+    assert exposures(spans.take(slice(0))) == {} == stage_times_of_ranks(spans.take(slice(0)))
 
 
 def test_a_range_of_steps(tmp_path: Path) -> None:
