@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import orjson
@@ -13,9 +13,6 @@ from ringtune.timeline.native_lines import RECORD, new_reader, stages_of, unquot
 from ringtune.timeline.spans import COLUMN_TYPES, Codes
 from ringtune.timeline.stream import parse_inside
 from ringtune.timeline.vocabulary import TENSORS_EVENT, Stage
-
-if TYPE_CHECKING:
-    from ringtune._native import PartReader
 
 MOST_REST_BYTES = 1 << 20
 """A reader that keeps more lines that are no spans of the usual shape is followed by another one."""
@@ -34,7 +31,7 @@ class BlockReader:
         self._spans = spans
         self._lists: dict[tuple[Any, Any], bytes] = {}
         self._failures = 0
-        self._reader: PartReader | None = None
+        self._reader = new_reader()
         self._taken = 0
         self._fresh()
 

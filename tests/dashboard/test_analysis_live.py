@@ -90,8 +90,9 @@ def test_steps_that_come_are_analysed_without_sorting_them_into_lanes(recording:
     recording.upto(0.6)
     assert live.with_lateness(anew=False).last > before and live.with_sums(anew=False).last > before
     assert timeline._lanes.moved == moved
+    last = live.with_sums(anew=False).last
     with timeline.held() as index:
-        assert timeline._lanes.moved > moved and last_step(index) == live.with_sums(anew=False).last
+        assert timeline._lanes.moved > moved and last_step(index) == last
 
 
 def test_steps_that_are_not_kept_come_from_the_lanes(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,7 @@ def test_a_running_job_is_followed_without_reloading(
                     stream.write(json.dumps(last) + "\n")
         visit.until("document.querySelector('#overview-stats .rt-stat-value').innerText === '50'")
         # The numbers come with the beat that notices the new lines.
-        assert any("news.data" in body for body in asked)
+        assert any('"known":' in body for body in asked)
         assert not any("overview-stats.children" in body for body in asked)
         # And so do new points of the lines: the median of the new steps at the last of them.
         ends = "document.querySelector('#overview-steps .js-plotly-plot')._fullData.map((one) => [...one.x].pop())"

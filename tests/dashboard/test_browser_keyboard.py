@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 import pytest
 
-from ringtune.dashboard.pictures import settled
 from tests.dashboard.conftest import Visit
 
 PAGES = {
@@ -75,7 +74,8 @@ def test_everything_that_can_be_used_is_reached_by_tab_and_shows_it(
     page = visit.page
     page.goto(f"{url}/{place.format(run=quote(runs['done'].name))}")
     page.wait_for_selector(PAGES[place])
-    settled(page)  # a page is drawn again when its first beat has come: what has the focus then loses it
+    # A page is drawn again when its first beat has come: what has the focus then loses it.
+    page.wait_for_load_state("networkidle")
     visit.until("!document.querySelector('.legendtoggle:not([tabindex])')")
     page.evaluate(LISTEN)
     _tab_through(visit)
