@@ -9,6 +9,8 @@ Only scratch memory that another stream has allocated must be told.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ringtune import native, session
@@ -43,10 +45,20 @@ def join(ticket: int, *tensors: torch.Tensor) -> None:
         tensor.record_stream(stream)
 
 
-def deliver(ticket: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return the result of a finished allgather or alltoall of tensors on a GPU as a tensor there."""
-    runtime = session.require().runtime
+def deliver(ticket: int, dtype: torch.dtype, device: torch.device, runtime: Any = None) -> torch.Tensor:
+    """Return the result of a finished allgather or alltoall of tensors on a GPU as a tensor there.
+
+    Args:
+        ticket: Of the operation.
+        dtype: Of the elements.
+        device: The GPU; what its current stream does next finds the result.
+        runtime: That of the operation; the session's if missing.
+
+    Raises:
+        DeviceError: The driver refuses.
+    """
+    of = session.require().runtime if runtime is None else runtime
     with native.translated():
-        result = torch.empty(runtime.gathered_shape(ticket), dtype=dtype, device=device)
-        runtime.deliver(ticket, result.data_ptr(), torch.cuda.current_stream(device).cuda_stream)
+        result = torch.empty(of.gathered_shape(ticket), dtype=dtype, device=device)
+        of.deliver(ticket, result.data_ptr(), torch.cuda.current_stream(device).cuda_stream)
     return result

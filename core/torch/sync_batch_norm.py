@@ -213,7 +213,7 @@ def _gather_statistics(
     """Return counts (ranks,), means and variances (ranks, C) of all ranks; an empty batch counts 0."""
     channels = x.shape[1]
     values = x.numel() // max(1, channels)
-    own = torch.zeros(1, 2 * channels + 1, dtype=torch.float64)
+    own = torch.zeros(1, 2 * channels + 1, dtype=torch.float64, device=x.device)
     own[0, 0] = values
     if values:
         dims = [dim for dim in range(x.dim()) if dim != 1]

@@ -14,6 +14,9 @@ from ringtune.torch.distributed.mixed import others_of
         ({"cpu": "ringtune"}, {}),
         ({"cpu": "ringtune", "cuda": "nccl"}, {"cuda": "nccl"}),
         ({"cpu": "ringtune", "cuda": "nccl", "xpu": "xccl"}, {"cuda": "nccl", "xpu": "xccl"}),
+        ({"cpu": "ringtune", "cuda": "ringtune"}, {}),
+        ({"cuda": "ringtune"}, {}),
+        ({"cuda": "ringtune", "cpu": "gloo"}, {"cpu": "gloo"}),
         ({}, {}),
     ],
 )
@@ -24,8 +27,8 @@ def test_what_torch_makes_beside(backends: dict[str, str], others: dict[str, str
 @pytest.mark.parametrize(
     ("backends", "words"),
     [
-        ({"cpu": "gloo", "cuda": "ringtune"}, "cpu:gloo,cuda:ringtune: ringtune reduces tensors of the CPU"),
-        ({"cuda": "ringtune"}, "cuda:ringtune: ringtune reduces tensors of the CPU"),
+        ({"cpu": "gloo", "cuda": "ringtune"}, "name ringtune first, as cuda:ringtune,cpu:gloo"),
+        ({"cpu": "ringtune", "xpu": "ringtune"}, "tensors of the CPU and of CUDA devices, not of xpu"),
         ({"cuda": "nccl", "cpu": "ringtune"}, "name ringtune first, as cpu:ringtune,cuda:nccl"),
     ],
 )

@@ -193,15 +193,15 @@ def wrong(what: str) -> str:
     return "no error"
 
 
-def train(kind: str, backend: str, store: str, steps: int) -> list[float]:
+def train(kind: str, backend: str, store: str, steps: int, device: str = "cpu") -> list[float]:
     """Train on this rank's half of each batch and return the joined losses."""
     _, size = open_group(backend, store)
-    model: Any = make_network()
+    model: Any = make_network().to(device)
     if kind == "fsdp":
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh("cpu", (size,))
+        mesh = init_device_mesh(device, (size,))
         for layer in list(model):
             if any(True for _ in layer.parameters()):
                 fully_shard(layer, mesh=mesh)

@@ -27,9 +27,11 @@ def joined_losses(model: Any, optimizer: Any, steps: int, group: Any = None) -> 
     """Train on this rank's share of batches, the same in every call; return the losses of all ranks together."""
     rank, size = dist.get_rank(), dist.get_world_size()
     generator = torch.Generator().manual_seed(11)
+    device = next(iter(model.parameters())).device
     losses = []
     for _ in range(steps):
         data, labels = torch.randn(24, 20, generator=generator), torch.randint(0, 3, (24,), generator=generator)
+        data, labels = data.to(device), labels.to(device)
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(data[rank::size]), labels[rank::size])
         loss.backward()  # type: ignore[no-untyped-call]

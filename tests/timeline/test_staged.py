@@ -118,3 +118,23 @@ def test_spans_of_a_gpu_come_through_every_merge(tmp_path: Path, way: Way) -> No
     assert len(of_gpus) == 8 and set(of_gpus.fact("device").tolist()) == {0}
     assert rows(trace.spans) == rows(joined(tmp_path).spans)
     assert [one.args["drift_ppb"] for one in trace.instants_named("DEVICE_CLOCK")] == [-12, -12]
+
+
+def test_kernels_of_a_profile_stand_beside_what_waited_for_them(tmp_path: Path) -> None:
+    """PyTorch's profile of a rank that recorded too goes onto its clock; its kernels end where data is there."""
+    parts = job(tmp_path / "parts")
+    kernel = {"ph": "X", "name": "sgemm", "cat": "kernel", "pid": 0, "tid": 7, "ts": 10, "dur": 10, "args": {}}
+    profile = {
+        "baseTimeNanoseconds": 10**18,
+        "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2},
+        "host_name": "a",
+        "traceEvents": [kernel],
+    }
+    path = tmp_path / "rank0.pt.trace.json"
+    path.write_bytes(orjson.dumps(profile))
+    merge([*parts, path], tmp_path / "both.json")
+    first = load(tmp_path / "both.json").spans.of_rank(0)
+    kernels, waits = first.of_stage(Stage.KERNEL), first.of_stage(Stage.WAIT_FOR_DATA)
+    assert kernels.name_texts() == ["sgemm"]
+    assert (kernels.begin_ns.tolist(), kernels.end_ns.tolist()) == (waits.begin_ns.tolist(), waits.end_ns.tolist())
+    assert len(first.of_stage(*DEVICE_STAGES)) == 4

@@ -1,6 +1,7 @@
 """ringtune as a backend of ``torch.distributed``: ``dist.init_process_group("ringtune")`` after importing this module.
 
-DDP, FSDP2 and ZeroRedundancyOptimizer then reduce with ringtune's runtime, with its timelines, statistics and tuning.
+It serves tensors of the CPU and of GPUs. DDP, FSDP2 and ZeroRedundancyOptimizer then reduce with ringtune's runtime,
+with its timelines, statistics and tuning.
 """
 
 from __future__ import annotations
@@ -35,4 +36,4 @@ def bucket_cap_mb(otherwise: int = 25) -> int:
 
 place.complete(os.environ)
 if BACKEND.upper() not in dist.Backend._plugins:
-    dist.Backend.register_backend(BACKEND, create_group, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(BACKEND, create_group, extended_api=True, devices=["cpu", "cuda"])

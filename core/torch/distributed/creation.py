@@ -27,16 +27,20 @@ def create_group(options: Any, backend_options: Any = None) -> ProcessGroupRingt
         backend_options: None: ringtune reads its settings from the environment.
 
     Raises:
-        NotSupported: ringtune is asked to serve another device than the CPU.
+        NotSupported: ringtune is asked to serve another device than the CPU and CUDA.
         RuntimeError: torch cannot make the backend of another device.
     """
     timeout = options.timeout or _DEFAULT_TIMEOUT
-    others = others_of(_backends_asked_for(sys._getframe(1).f_locals.get("backend_config")))
+    backends = _backends_asked_for(sys._getframe(1).f_locals.get("backend_config"))
+    others = others_of(backends)
     beside = open_beside(options, others, timeout) if others else None
     session, meeting, name = _open(options, timeout)
     if beside is None:
-        return ProcessGroupRingtune(session, meeting, name, timeout)
-    return ProcessGroupMixed(beside, session, meeting, name, timeout)
+        made = ProcessGroupRingtune(session, meeting, name, timeout)
+    else:
+        made = ProcessGroupMixed(beside, session, meeting, name, timeout)
+    made.serves = tuple(device for device in backends if device not in others) or made.serves
+    return made
 
 
 def _open(options: Any, timeout: timedelta) -> tuple[Session, Meeting, str]:

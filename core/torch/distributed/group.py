@@ -1,4 +1,4 @@
-"""`torch.distributed`'s process group on ringtune's runtime, for tensors in the CPU's memory.
+"""`torch.distributed`'s process group on ringtune's runtime, for tensors in the CPU's memory and on GPUs.
 
 Every group but the world has a session of its own, so groups run beside one another. Operations of a group are
 matched by their order, as torch demands; the runtime knows them by name. Names repeat (kind, size and a number modulo a
@@ -20,8 +20,9 @@ import torch.distributed as dist
 from ringtune.errors import InvalidArgument, NotSupported
 from ringtune.operations import Allreduce, Broadcast
 from ringtune.session import Session
+from ringtune.torch import devices
 from ringtune.torch.arguments import Average, Max, Min, Product, Sum
-from ringtune.torch.distributed.exchanges import Exchange, PartReduction
+from ringtune.torch.distributed.exchanges import Exchange, PartReduction, deal, joined, rows, take_row
 from ringtune.torch.distributed.members import Meeting, Pair, open_group
 from ringtune.torch.distributed.works import Delivery, Several, Work, copy, then
 from ringtune.torch.handles import dtype_number
@@ -47,7 +48,12 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         meeting: Where its ranks meet, for sends.
         name: Name of the group.
         timeout: How long an operation may take before `Work.wait` raises.
+
+    Attributes:
+        serves: Kinds of devices that the group was asked to serve.
     """
+
+    serves: tuple[str, ...] = ("cpu", "cuda")
 
     def __init__(self, session: Session, meeting: Meeting, name: str, timeout: timedelta) -> None:
         super().__init__(session.rank, session.size)
@@ -97,7 +103,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
+        return [torch.device(kind) for kind in self.serves]
 
     def shutdown(self) -> None:
         """Leave the group."""
@@ -137,35 +143,35 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         """Concatenate the ranks' tensors."""
-        return self._gather([input], [list(_rows(output, self.size()))], whole=[output])
+        return self._gather([input], [list(rows(output, self.size()))], whole=[output])
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Concatenate the ranks' tensors, for several tensors."""
-        return self._gather(inputs, [list(_rows(output, self.size())) for output in outputs], whole=list(outputs))
+        return self._gather(inputs, [list(rows(output, self.size())) for output in outputs], whole=list(outputs))
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         """Give the root the tensors of all."""
         here = self.rank() == opts.rootRank
         counts = [inputs[0].numel() if here else 0] * self.size()
         sizes = [inputs[0].numel() if rank == opts.rootRank else 0 for rank in range(self.size())]
-        received = torch.empty(sum(counts), dtype=inputs[0].dtype)
+        received = inputs[0].new_empty(sum(counts))
         places = list(outputs[0]) if here else []
         work = self._exchange(received, inputs[0].detach().contiguous().view(-1), counts, sizes)
-        return then(work, places, lambda: _deal(received, places))
+        return then(work, places, lambda: deal(received, places))
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
         """Give each rank its tensor of the root's list."""
         each = outputs[0].numel()
         here = self.rank() == opts.rootRank
-        sent = _joined(inputs[0]) if here else torch.empty(0, dtype=outputs[0].dtype)
-        received = torch.empty(each, dtype=outputs[0].dtype)
+        sent = joined(inputs[0]) if here else outputs[0].new_empty(0)
+        received = outputs[0].new_empty(each)
         counts = [each if rank == opts.rootRank else 0 for rank in range(self.size())]
         work = self._exchange(received, sent, counts, [each if here else 0] * self.size())
-        return then(work, list(outputs), lambda: _deal(received, outputs))
+        return then(work, list(outputs), lambda: deal(received, outputs))
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
         """Reduce lists of tensors and keep this rank's; the tensors of a list may differ in size."""
-        flat = [_joined(row) for row in inputs]
+        flat = [joined(row) for row in inputs]
         if all(tensor.numel() == row[0].numel() for row in inputs for tensor in row):
             return self._reduce_rows(outputs, flat, opts)
         # The runtime cuts evenly: lists of another kind are reduced as a whole.
@@ -173,8 +179,8 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         begins = [sum(tensor.numel() for tensor in row[:own]) for row in inputs]
 
         def finish() -> None:
-            for output, joined, begin in zip(outputs, flat, begins, strict=True):
-                copy(output, joined[begin : begin + output.numel()].view(output.shape))
+            for output, whole, begin in zip(outputs, flat, begins, strict=True):
+                copy(output, whole[begin : begin + output.numel()].view(output.shape))
 
         return then(self._reduce(flat, opts), list(outputs), finish)
 
@@ -196,9 +202,9 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         """Send tensor i to rank i and receive one from each."""
         sizes = [tensor.numel() for tensor in inputs]
         counts = [tensor.numel() for tensor in outputs]
-        received = torch.empty(sum(counts), dtype=inputs[0].dtype)
-        work = self._exchange(received, _joined(inputs), counts, sizes)
-        return then(work, list(outputs), lambda: _deal(received, outputs))
+        received = inputs[0].new_empty(sum(counts))
+        work = self._exchange(received, joined(inputs), counts, sizes)
+        return then(work, list(outputs), lambda: deal(received, outputs))
 
     def all_to_all_single(
         self,
@@ -286,7 +292,8 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         address = flat.data_ptr()
 
         def submit(name: str) -> int:
-            return self._session.submit_allreduce(Allreduce(name, address, address, shape, number, op))
+            place = devices.place_of(flat)
+            return self._session.submit_allreduce(Allreduce(name, address, address, shape, number, op, place=place))
 
         finish = None if flat.data_ptr() == tensor.data_ptr() else lambda: copy(tensor, flat)
         return self._submit(f"allreduce.{number}.{op}.{tensor.numel()}", [tensor], submit, finish, flat)
@@ -300,7 +307,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
     def _reduce_rows_one(self, output: torch.Tensor, flat: torch.Tensor, op: int) -> Work:
         reduction = PartReduction(self._session, output, flat, op)
         base = f"reducescatter.{reduction.dtype}.{op}.{flat.numel()}"
-        return self._submit(base, [output], reduction.submit, reduction.finish, reduction)
+        return self._submit(base, [output], reduction.submit, reduction.finish, reduction.memory)
 
     def _broadcast(self, tensors: Tensors, root: int) -> Work:
         works = [self._broadcast_one(tensor, root) for tensor in tensors]
@@ -313,7 +320,8 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         address, shape = flat.data_ptr(), tuple(flat.shape)
 
         def submit(name: str) -> int:
-            return self._session.submit_broadcast(Broadcast(name, address, address, shape, number, root))
+            place = devices.place_of(flat)
+            return self._session.submit_broadcast(Broadcast(name, address, address, shape, number, root, place=place))
 
         finish = None if flat.data_ptr() == real.data_ptr() else lambda: copy(real, flat)
         return self._submit(f"broadcast.{number}.{root}.{flat.numel()}", [tensor], submit, finish, flat)
@@ -322,29 +330,25 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         self, inputs: Tensors, outputs: Sequence[list[torch.Tensor]] | None, whole: list[torch.Tensor] | None = None
     ) -> Work:
         """Gather each input; `outputs` are this rank's places by input and rank, None where it wants none."""
-        works = []
-        for index, tensor in enumerate(inputs):
-            works.append(self._gather_one(tensor, None if outputs is None else outputs[index]))
+        places = [None] * len(inputs) if outputs is None else outputs
+        works = [self._gather_one(tensor, place) for tensor, place in zip(inputs, places, strict=True)]
         shown = whole if whole is not None else [one for row in outputs or [] for one in row]
         return then(works[0], shown, None) if len(works) == 1 else Several(works, shown)
 
     def _gather_one(self, tensor: torch.Tensor, outputs: list[torch.Tensor] | None) -> Work:
         real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        number = dtype_number(real)
+        number, tickets = dtype_number(real), list[int]()
         flat = real.detach().contiguous().view(-1)
-        tickets: list[int] = []
 
         def submit(name: str) -> int:
-            tickets.append(self._session.submit_allgather(name, flat.data_ptr(), tuple(flat.shape), number))
+            where = (tuple(flat.shape), number, 0, *devices.place_of(flat))
+            tickets.append(self._session.submit_allgather(name, flat.data_ptr(), *where))
             return tickets[0]
 
         def finish() -> None:
-            shape, buffer = self._session.take_gathered(tickets[0])
-            if outputs is None or 0 in shape:
-                return
-            joined = torch.frombuffer(buffer, dtype=torch.uint8).view(tensor.dtype)
-            for output, part in zip(outputs, joined.split([one.numel() for one in outputs]), strict=True):
-                copy(output, part.view(output.shape))
+            came = take_row(self._session, tickets[0], flat).view(tensor.dtype)
+            if outputs is not None and came.numel():
+                deal(came, outputs)
 
         return self._submit(f"allgather.{number}.{flat.numel()}", [], submit, finish, flat)
 
@@ -365,7 +369,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
             name = f"{base}.{count % _NAMES_IN_TURN}"
             earlier = self._under_way.get(name)
             if earlier is not None and not earlier._done:
-                earlier._settle(None)
+                earlier.settle()
             work = Work(self._session, [submit(name)], outputs, finish, keep)
             self._under_way[name] = work
         return work
@@ -379,20 +383,3 @@ def _op_of(opts: Any) -> int:
         if kind == red_op:
             return number
     raise NotSupported(f"{kind}: ringtune reduces with SUM, AVG, MIN, MAX and PRODUCT")
-
-
-def _joined(tensors: Tensors) -> torch.Tensor:
-    """Return the elements of all tensors in a row."""
-    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-
-
-def _deal(received: torch.Tensor, outputs: Tensors) -> None:
-    """Give each tensor its elements of a row."""
-    if outputs:
-        for output, part in zip(outputs, received.split([one.numel() for one in outputs]), strict=True):
-            copy(output, part.view(output.shape))
-
-
-def _rows(tensor: torch.Tensor, parts: int) -> Sequence[torch.Tensor]:
-    """Return equal parts in order of memory; parts of a tensor that is not contiguous are views along dimension 0."""
-    return tensor.view(-1).chunk(parts) if tensor.is_contiguous() else tensor.chunk(parts)

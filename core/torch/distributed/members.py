@@ -20,6 +20,7 @@ from ringtune.opening import runtime_options
 from ringtune.operations import Broadcast
 from ringtune.rendezvous import Rendezvous
 from ringtune.session import Links, Session
+from ringtune.torch.devices import place_of
 from ringtune.torch.handles import dtype_number
 
 _KEY = "ringtune/address"
@@ -136,7 +137,7 @@ class Pair:
             submitted: Called with session and ticket, or with None and the failure, from any thread.
         """
         from_low = sends == self._low
-        number = dtype_number(tensor)
+        number, place = dtype_number(tensor), place_of(tensor)
 
         def submit(session: Session) -> None:
             count = self._counts.get((from_low, tag), 0)
@@ -144,7 +145,7 @@ class Pair:
             name = f"p2p.{'up' if from_low else 'down'}.{tag}.{count}"
             address = tensor.data_ptr()
             ticket = session.submit_broadcast(
-                Broadcast(name, address, address, tuple(tensor.shape), number, 0 if from_low else 1)
+                Broadcast(name, address, address, tuple(tensor.shape), number, 0 if from_low else 1, place=place)
             )
             submitted(session, ticket)
 

@@ -1,4 +1,4 @@
-"""Groups such as ``cpu:ringtune,cuda:nccl``: ringtune for tensors of the CPU, torch's own backends for the others.
+"""Groups such as ``cpu:ringtune,cuda:nccl``: ringtune for tensors of some devices, torch's own backends for the others.
 
 torch takes a process group that is written in Python for the whole group and makes no other backend then. So ringtune
 has torch make them, as a group beside its own, and hands them what lies elsewhere.
@@ -19,26 +19,32 @@ from ringtune.torch.distributed.group import WORLD, ProcessGroupRingtune
 from ringtune.torch.distributed.members import Meeting
 
 _c10d: Any = dist.distributed_c10d
+_SERVED = ("cpu", "cuda")
 
 
 def others_of(backends: Mapping[str, str]) -> dict[str, str]:
-    """Return the backends of a group for other devices than the CPU.
+    """Return the backends of a group for the devices that ringtune does not serve in it.
 
     Args:
-        backends: Backend by device, in the order in which the group was asked for.
+        backends: Backend by device, in the order in which the group was asked for; empty: ringtune for all.
 
     Raises:
-        NotSupported: ringtune is to serve another device, or is not the first: torch has made other backends then,
-            which it forgets.
+        NotSupported: ringtune is to serve another device than the CPU and CUDA, or is not the first: torch has made
+            other backends then, which it forgets.
     """
-    others = {device: backend for device, backend in backends.items() if device != "cpu"}
-    asked = ",".join(f"{device}:{backend}" for device, backend in backends.items())
-    if "ringtune" in others.values():
-        raise NotSupported(f"a group with backends {asked}: ringtune reduces tensors of the CPU, write cpu:ringtune")
-    if others and next(iter(backends)) != "cpu":
-        first = ",".join(["cpu:ringtune", *(f"{device}:{backend}" for device, backend in others.items())])
-        raise NotSupported(f"a group with backends {asked}: name ringtune first, as {first}")
+    ours = {device: backend for device, backend in backends.items() if backend == "ringtune"}
+    others = {device: backend for device, backend in backends.items() if backend != "ringtune"}
+    asked = _written(backends)
+    if strange := [device for device in ours if device not in _SERVED]:
+        served = "ringtune reduces tensors of the CPU and of CUDA devices"
+        raise NotSupported(f"a group with backends {asked}: {served}, not of {strange[0]}")
+    if others and next(iter(backends)) in others:
+        raise NotSupported(f"a group with backends {asked}: name ringtune first, as {_written(ours | others)}")
     return others
+
+
+def _written(backends: Mapping[str, str]) -> str:
+    return ",".join(f"{device}:{backend}" for device, backend in backends.items())
 
 
 def open_beside(options: Any, others: Mapping[str, str], timeout: timedelta) -> Any:
@@ -52,7 +58,7 @@ def open_beside(options: Any, others: Mapping[str, str], timeout: timedelta) -> 
     Raises:
         RuntimeError: torch cannot make one of them here, and says why.
     """
-    backends = ",".join(f"{device}:{backend}" for device, backend in others.items())
+    backends = _written(others)
     ranks = list(options.global_ranks_in_group)
     name = f"{options.group_id}/beside"
     group, _ = _c10d._new_process_group_helper(
@@ -65,10 +71,10 @@ def open_beside(options: Any, others: Mapping[str, str], timeout: timedelta) -> 
 
 
 class ProcessGroupMixed(ProcessGroupRingtune):
-    """A group that gives tensors which are not the CPU's to a group of torch's beside it.
+    """A group that gives tensors of some devices to a group of torch's beside it.
 
     Args:
-        beside: torch's group of the same ranks with the backends of the other devices.
+        beside: torch's group of the same ranks with the backends of these devices.
         session: As in `ProcessGroupRingtune`, like all that follow.
         meeting: Where its ranks meet, for sends.
         name: Name of the group.
@@ -78,15 +84,18 @@ class ProcessGroupMixed(ProcessGroupRingtune):
     def __init__(self, beside: Any, session: Session, meeting: Meeting, name: str, timeout: timedelta) -> None:
         super().__init__(session, meeting, name, timeout)
         self._beside = beside
+        self._elsewhere = frozenset(device.type for device in beside._device_types)
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu"), *self._beside._device_types]
+        return [*super()._device_types, *self._beside._device_types]
 
     def barrier(self, opts: Any = None) -> Any:
         """Wait until all ranks have come here; with a device, until what runs there has."""
         device = getattr(opts, "device", None)
-        return super().barrier(opts) if device is None or device.type == "cpu" else self._beside.barrier(opts)
+        if device is None or device.type not in self._elsewhere:
+            return super().barrier(opts)
+        return self._beside.barrier(opts)
 
     def shutdown(self) -> None:
         """Leave the group; of the world's, torch itself leaves the one beside."""
@@ -119,7 +128,7 @@ def _by_device(name: str) -> Callable[..., Any]:
 
     def operate(self: ProcessGroupMixed, *arguments: Any, **options: Any) -> Any:
         tensor = _first_tensor((*arguments, *options.values()))
-        if tensor is None or tensor.device.type == "cpu":
+        if tensor is None or tensor.device.type not in self._elsewhere:
             return ours(self, *arguments, **options)
         return getattr(self._beside, name)(*arguments, **options)
 

@@ -11,7 +11,7 @@ import torch
 
 from ringtune.errors import RingtuneError
 
-_PASSES_KEPT = 8  # backward passes run within one another
+_PASSES_KEPT = 32  # backward passes run beside and within one another
 
 _Future: Any = torch.futures.Future
 
@@ -25,11 +25,14 @@ class Promise(_Future):  # type: ignore[misc]
     Args:
         complete: Makes sure that the future has its result, and runs the callbacks that were kept back.
         keeps: Whether callbacks are kept back.
+        devices: GPUs of the result: whoever waits for the future makes his current streams wait for what the streams
+            held that were current when it got its result; callbacks run in such streams.
     """
 
-    def __init__(self, complete: Callable[[], None], keeps: bool) -> None:
-        super().__init__()
+    def __init__(self, complete: Callable[[], None], keeps: bool, devices: list[torch.device] | None = None) -> None:
+        super().__init__(devices=devices)
         self._complete = complete
+        self._devices = devices
         self._keeps = keeps
         self._kept: list[Callable[[], None]] = []
 
@@ -42,7 +45,7 @@ class Promise(_Future):  # type: ignore[misc]
         """Return the future of what the callback returns when it is called with this one."""
         if not self._keeps:
             return super().then(callback)
-        child = Promise(self._complete, True)
+        child = Promise(self._complete, True, self._devices)
 
         def answer() -> None:
             try:
@@ -70,39 +73,44 @@ class Promise(_Future):  # type: ignore[misc]
             self._kept.pop(0)()
 
 
-class _Passes(threading.local):
-    """What the backward passes that run on this thread have started, to be completed at their end.
+class _Passes:
+    """What the backward passes of this process have started, to be completed at their end.
 
     torch gives no sign when DDP waits for a future, and the runtime leaves an exchange to whoever waits where no core
-    is free for it (native/README, *No core to spare*): the end of backward is where DDP waits.
+    is free for it (native/README, *No core to spare*): the end of backward is where DDP waits. Hooks of one pass may
+    run on several threads, one for each device, and its end on any of them.
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._started: dict[int, list[Callable[[], None]]] = {}
-        self._ending = False
+        self._thread = threading.local()
 
     def add(self, complete: Callable[[], None]) -> bool:
         """Complete something at the end of the pass that runs now; False outside of one."""
         task = torch._C._current_graph_task_id()
-        if task == -1 or self._ending:
+        if task == -1 or getattr(self._thread, "ending", False):
             return False
-        if task not in self._started:
-            if len(self._started) == _PASSES_KEPT:  # a pass that ends by an error never comes to its end
-                del self._started[next(iter(self._started))]
-            self._started[task] = []
-            engine: Any = torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: self._ended(task))
-        self._started[task].append(complete)
+        with self._lock:
+            if task not in self._started:
+                if len(self._started) == _PASSES_KEPT:  # a pass that ends by an error never comes to its end
+                    del self._started[next(iter(self._started))]
+                self._started[task] = []
+                engine: Any = torch.autograd.Variable._execution_engine
+                engine.queue_callback(lambda: self._ended(task))
+            self._started[task].append(complete)
         return True
 
     def _ended(self, task: int) -> None:
-        self._ending = True
+        self._thread.ending = True
         try:
-            for complete in self._started.pop(task, []):
+            with self._lock:
+                started = self._started.pop(task, [])
+            for complete in started:
                 with suppress(RingtuneError):  # the future carries it
                     complete()
         finally:
-            self._ending = False
+            self._thread.ending = False
 
 
 passes = _Passes()

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from ringtune import native
 from ringtune.errors import RingtuneError, Timeout
 from ringtune.session import Session
+from ringtune.torch.distributed import streams
 from ringtune.torch.distributed.promises import Promise, passes
 
 _SLICE_NS = 100_000_000
@@ -22,12 +23,15 @@ _SLICE_NS = 100_000_000
 class Work(dist._Work):  # type: ignore[name-defined,misc]
     """One operation. `wait` may be called by any thread, any number of times.
 
+    Of tensors on a GPU, `wait` returns when the result is on its way and makes the current stream wait for the rest;
+    `is_completed` asks the GPU.
+
     Args:
         session: Whose runtime runs the operation.
         tickets: Its tickets.
         outputs: Tensors that hold the result.
         finish: Called once when all tickets are done; moves results to where they belong.
-        keep: Buffers the runtime reads or writes.
+        keep: Buffers the runtime reads or writes, one or several.
 
     Attributes:
         comes_after_backward: The end of a backward pass settles it, if nobody does before.
@@ -47,6 +51,8 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
         self._outputs = list(outputs)
         self._finish = finish
         self._keep = keep
+        self._gpu = streams.gpu_of((*outputs, keep))
+        self._arrival: streams.Arrival | None = None
         self._lock = threading.Lock()
         self._done = False
         self._failure: BaseException | None = None
@@ -55,7 +61,7 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
         self.comes_after_backward = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the result is there.
+        """Wait until the result is there; on a GPU: until the current stream will find it.
 
         Raises:
             RuntimeFailure: The operation failed.
@@ -66,11 +72,17 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
             self._settle(limit)
         if self._failure is not None:
             raise self._failure
+        if self._arrival is not None:
+            self._arrival.await_here()
         return True
 
     def is_completed(self) -> bool:
-        """Return whether `wait` would return at once."""
-        return self._done or self._ready()
+        """Return whether the result is there; on a GPU: in its memory."""
+        if self._gpu is None:
+            return self._ready()
+        if not self._done and self._ready():
+            self._settle(None)
+        return self._done and (self._arrival is None or self._arrival.reached())
 
     def is_success(self) -> bool:
         """Return whether the operation is done and did not fail."""
@@ -94,7 +106,7 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
             if self._future is not None:
                 return self._future
             self.comes_after_backward = passes.add(self._complete)
-            self._future = Promise(self._complete, self.comes_after_backward)
+            self._future = Promise(self._complete, self.comes_after_backward, streams.future_devices(self._gpu))
             done = self._done
         if done:
             self._resolve()
@@ -104,12 +116,16 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
 
     def _complete(self) -> None:
         """Settle on this thread, and let callbacks of the future go on."""
-        try:
-            self.wait()
-        finally:
-            if self._done:
-                self._resolve()
-                self._future.go_on()
+        self.settle()
+        self._resolve()
+        self._future.go_on()
+        if self._failure is not None:
+            raise self._failure
+
+    def settle(self) -> None:
+        """Wait until the operation is done or has failed; the current stream waits for nothing."""
+        if not self._done:
+            self._settle(None)
 
     def attend(self) -> None:
         """Wait until the operation is done or has failed, without asking for it: it may be held back for a caller."""
@@ -123,17 +139,25 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
 
     def _ready(self) -> bool:
         session = self._session
-        return session is None or session.closed or all(session.poll(ticket) for ticket in self._tickets)
+        return self._done or session is None or session.closed or all(session.poll(ticket) for ticket in self._tickets)
 
     def _settle(self, limit_s: float | None) -> None:
-        if not self._wait_tickets(limit_s):
-            raise Timeout(f"a collective was not done within {limit_s:g} s")
+        with streams.working_on(self._gpu):
+            if not self._wait_tickets(limit_s):
+                raise Timeout(f"a collective was not done within {limit_s:g} s")
+            self._end()
+        # Without the lock: callbacks of the future may start and wait for other works.
+        if self._future is not None:
+            self._resolve()
+
+    def _end(self) -> None:
+        """Bring the results to where they belong, behind what the current stream waits for."""
         with self._lock:
             if self._done:
                 return
             try:
-                if self._failure is None and self._finish is not None:
-                    self._finish()
+                if self._failure is None:
+                    self._bring()
             except RingtuneError as error:
                 self._failure = error
             finally:
@@ -142,9 +166,15 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
                         self._session.release(ticket)
                 self._keep = self._finish = None
                 self._done = True
-        # Without the lock: callbacks of the future may start and wait for other works.
-        if self._future is not None:
-            self._resolve()
+
+    def _bring(self) -> None:
+        if self._gpu is not None and self._session is not None:
+            streams.join(self._session.runtime, self._tickets, self._gpu)
+        if self._finish is not None:
+            self._finish()
+        if self._gpu is not None:
+            kept = self._keep if isinstance(self._keep, tuple) else (self._keep,)
+            self._arrival = streams.Arrival(self._gpu, (*self._outputs, *kept))
 
     def _wait_tickets(self, limit_s: float | None) -> bool:
         if self._session is None:
@@ -169,7 +199,10 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
             return
         if self._failure is not None:
             self._future.set_exception(self._failure)
-        else:
+            return
+        with streams.working_on(self._gpu):  # on whose current stream the future's event is recorded
+            if self._arrival is not None:
+                self._arrival.await_here()
             self._future.set_result(self._outputs)
 
 
@@ -193,7 +226,7 @@ class _Completer:
             try:
                 if work.comes_after_backward:
                     work.attend()
-                work.wait()
+                work.settle()
             except BaseException as error:
                 # The future carries the failure to whoever waits for it.
                 if not work._done:
@@ -204,14 +237,15 @@ _completer = _Completer()
 
 
 class Several(Work):
-    """Several operations as one."""
+    """Several operations as one, all on the same device."""
 
     def __init__(self, works: Sequence[Work], outputs: list[torch.Tensor]) -> None:
         super().__init__(None, [], outputs)
         self._works = list(works)
+        self._gpu = next((work._gpu for work in works), None)
 
     def _ready(self) -> bool:
-        return all(work.is_completed() for work in self._works)
+        return self._done or all(work._ready() for work in self._works)
 
     def attend(self) -> None:
         """Wait until all are done or have failed, without asking for them."""
