@@ -10,8 +10,9 @@ import click
 from rich.console import Console
 
 from ringtune import runfolder
+from ringtune.benchmarks.devices import CPU, DEVICES, check_device
 from ringtune.benchmarks.jobs import parse_ranks
-from ringtune.benchmarks.peers import Selection, select_peers
+from ringtune.benchmarks.peers import Ground, Selection, select_peers
 from ringtune.benchmarks.progress import open_console
 from ringtune.benchmarks.requirements import Rule, missed_limit, missed_peers, parse_rules
 from ringtune.benchmarks.sizes import format_bytes, parse_bytes, parse_sizes
@@ -40,6 +41,17 @@ def _common(command: _Command) -> _Command:
     return command
 
 
+def _on_device(command: _Command) -> _Command:
+    """Adds `--device`."""
+    return click.option(
+        "--device",
+        type=click.Choice(DEVICES),
+        default=CPU,
+        show_default=True,
+        help="Where tensors lie; ranks take the GPUs in turn. On cuda training computes in bfloat16, channels last.",
+    )(command)
+
+
 def _racing(command: _Command) -> _Command:
     """Adds the options that all races share."""
     for option in (
@@ -57,10 +69,8 @@ def _racing(command: _Command) -> _Command:
         ),
         click.option(
             "--peers",
-            default="gloo",
-            show_default=True,
-            help="Comma-separated: gloo, openmpi, mpich, impi, oneccl, openmpi-tuned, impi-tuned, horovod, or "
-            "all. 'make bench-peers' installs them.",
+            help="Comma-separated: gloo, nccl, openmpi, mpich, impi, oneccl, openmpi-tuned, impi-tuned, horovod, or "
+            "all. 'make bench-peers' installs them.  [default: gloo; on GPUs nccl,gloo]",
         ),
     ):
         command = option(command)
@@ -76,19 +86,26 @@ def _racing(command: _Command) -> _Command:
 @click.option("--num-batches-per-iter", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--num-iters", type=click.IntRange(min=1), default=10, show_default=True, help="Samples per rank count.")
 @click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True, help="Repeat all rank counts.")
-@click.option("--peers", default="", help="Compared in the same processes: ddp-gloo.")
+@click.option("--peers", help="Compared in the same processes: ddp-gloo, ddp-nccl.  [default: none; on GPUs ddp-nccl]")
 @click.option("--fp16-allreduce", is_flag=True, help="Send gradients as float16 (ringtune only).")
 @click.option("--seed", type=int, default=42, show_default=True)
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Run folder; default: runs/bench-<model>-<time>.")
+@_on_device
 @_common
 def resnet(**options: Any) -> None:
     """Images per second and scaling efficiency of a model on synthetic images."""
     from ringtune.benchmarks.resnet import ScalingRequest, run_resnet, store_record
     from ringtune.benchmarks.workers.config import TrainingRun, TrainingTask
 
-    peers = select_peers(options["peers"], "resnet")
+    check_device(options["device"])
+    ranks = parse_ranks(options["num_proc"])
+    peers = select_peers(options["peers"], "resnet", Ground(options["hosts"], options["device"], max(ranks)))
     task = TrainingTask(
-        options["model"], options["batch_size"], options["image_size"], fp16_allreduce=options["fp16_allreduce"]
+        options["model"],
+        options["batch_size"],
+        options["image_size"],
+        fp16_allreduce=options["fp16_allreduce"],
+        device=options["device"],
     )
     run = TrainingRun(
         task,
@@ -99,7 +116,7 @@ def resnet(**options: Any) -> None:
         options["threads_per_rank"],
         options["seed"],
     )
-    request = ScalingRequest(parse_ranks(options["num_proc"]), options["hosts"], options["rounds"], run, peers)
+    request = ScalingRequest(ranks, options["hosts"], options["rounds"], run, peers)
     console = open_console()
     record = run_resnet(request, console)
     folder = options["run_dir"] or runfolder.planned_folder(f"bench-{task.model}")
@@ -118,6 +135,7 @@ def resnet(**options: Any) -> None:
     "--learn", type=click.Path(path_type=Path), help="Time ringtune's algorithms instead and write their table here."
 )
 @_racing
+@_on_device
 @_common
 def allreduce(**options: Any) -> None:
     """Time of one blocking allreduce by size, beside peers in the same run."""
@@ -150,6 +168,7 @@ def allreduce(**options: Any) -> None:
     "--seconds", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Per case."
 )
 @_racing
+@_on_device
 @_common
 def gradients(**options: Any) -> None:
     """Time to reduce all gradients of a step: submitted in backward order, then waited for."""
@@ -173,7 +192,11 @@ def gradients(**options: Any) -> None:
 @click.option("--sequence-length", type=click.IntRange(min=1), default=128, show_default=True, help="Tokens, of gpt.")
 @click.option("--rounds", type=click.IntRange(min=1), default=8, show_default=True, help="Samples of each contender.")
 @click.option("--threads-per-rank", type=click.IntRange(min=1), default=1, show_default=True, help="Compute threads.")
-@click.option("--peers", default="alone,ddp-gloo,horovod", show_default=True, help="Comma-separated, or all.")
+@click.option(
+    "--peers",
+    help="Comma-separated, or all.  [default: alone,ddp-gloo,horovod; on GPUs alone,ddp-nccl,ddp-gloo]",
+)
+@_on_device
 @click.option("--rate", help="Put each rank on a host of its own (a network namespace), links of this rate: 1gbit.")
 @click.option(
     "--require",
@@ -187,12 +210,21 @@ def train(**options: Any) -> None:
     from ringtune.benchmarks.train import TrainRequest, run_train, train_markdown
     from ringtune.benchmarks.workers.config import TrainingTask
 
-    peers = select_peers(options["peers"], "train")
+    check_device(options["device"])
+    if options["rate"] is not None and options["device"] != CPU:
+        raise UsageError("--rate puts ranks on hosts without a GPU: leave out --device cuda")
+    peers = select_peers(options["peers"], "train", Ground(None, options["device"], options["num_proc"]))
     rules = _rules(options["require"], peers)
-    shape = {name: options[name] for name in ("batch_size", "image_size", "sequence_length")}
+    shape = {name: options[name] for name in ("batch_size", "image_size", "sequence_length", "device")}
     tasks = [TrainingTask(model, **shape) for model in options["models"]]
     request = TrainRequest(
-        options["num_proc"], options["threads_per_rank"], tasks, options["rounds"], peers, options["rate"]
+        options["num_proc"],
+        options["threads_per_rank"],
+        tasks,
+        options["rounds"],
+        peers,
+        options["rate"],
+        options["device"],
     )
     console = open_console()
     record = run_train(request, console)
@@ -296,7 +328,8 @@ def _race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:
     """
     from ringtune.benchmarks.micro import MicroRequest, micro_markdown, run_micro
 
-    peers = select_peers(options["peers"], benchmark, options["hosts"])
+    check_device(options["device"])
+    peers = select_peers(options["peers"], benchmark, Ground(options["hosts"], options["device"], options["num_proc"]))
     rules = _rules(options["require"], peers)
     limit_rules = parse_rules(options["require_limit"]) if options["require_limit"] else ()
     request = MicroRequest(
@@ -308,6 +341,7 @@ def _race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:
         options["seconds"],
         options["threads_per_rank"],
         peers,
+        options["device"],
     )
     console = open_console()
     record = run_micro(request, console)

@@ -11,11 +11,13 @@ import torch.distributed as dist
 
 import ringtune.torch as hvd
 from ringtune import session
+from ringtune.benchmarks import devices
 from ringtune.benchmarks.workers.race.bursts import Contest, SumContest, in_turn
 from ringtune.benchmarks.workers.race.patterns import Array, Buffers, Task
 from ringtune.benchmarks.workers.race.rank import Opener, Unsupported
 from ringtune.operations import Allreduce
 from ringtune.torch.compression import Compressor, wire_number
+from ringtune.torch.devices import join, place_of
 from ringtune.torch.handles import dtype_number
 
 # The defaults of torch's DDP: `bucket_cap_mb=25`, and a smaller first bucket so that the first reduction starts early.
@@ -48,15 +50,16 @@ def ringtune_cast(compression: type[Compressor], tensors: Tensors) -> Callable[[
     wire = wire_number(compression, hvd.Sum)
     now = session.require()
     operations = [
-        Allreduce(name, at, at, tuple(tensor.shape), dtype_number(tensor), hvd.Sum, wire=wire)
+        Allreduce(name, at, at, tuple(tensor.shape), dtype_number(tensor), hvd.Sum, wire=wire, place=place_of(tensor))
         for tensor, name in _named(tensors)
         for at in [tensor.data_ptr()]
     ]
 
     def reduce() -> None:
         tickets = [now.submit_allreduce(operation) for operation in operations]
-        for ticket in tickets:
+        for ticket, tensor in zip(tickets, tensors, strict=True):
             now.wait(ticket)
+            join(ticket, tensor)
             now.release(ticket)
 
     return reduce
@@ -97,7 +100,7 @@ def gloo_buckets(tensors: Tensors) -> Callable[[], object]:
     """As torch's DDP: tensors are copied into 25 MB buckets, each bucket is reduced as soon as it is full."""
     buckets = []
     for members in plan_buckets(tensors):
-        flat = torch.empty(sum(tensor.numel() for tensor in members), dtype=members[0].dtype)
+        flat = members[0].new_empty(sum(tensor.numel() for tensor in members))
         views = flat.split([tensor.numel() for tensor in members])
         buckets.append((flat, list(zip(members, views, strict=True))))
 
@@ -138,7 +141,42 @@ def plan_buckets(tensors: Tensors) -> list[list[torch.Tensor]]:
 def open_sum(make: Callable[[Tensors], Callable[[], object]], task: Task) -> Contest:
     """Returns the contest of `make` over tensors in memory of their own each."""
     buffers = Buffers(task)
-    return SumContest(buffers, make([_as_tensor(array, task.dtype) for array in buffers.arrays]))
+    tensors = [_as_tensor(array, task.dtype) for array in buffers.arrays]
+    if task.device == devices.CPU:
+        return SumContest(buffers, make(tensors))
+    there = [tensor.to(task.device) for tensor in tensors]
+    return DeviceContest(buffers, list(zip(tensors, there, strict=True)), make(there))
+
+
+class DeviceContest:
+    """Sums tensors on a device; `buffers` is their image on the host, from which they are filled and checked.
+
+    Args:
+        buffers: the image.
+        pairs: tensors of the image, each with the one on the device.
+        call: sums those on the device in place.
+    """
+
+    def __init__(
+        self, buffers: Buffers, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], call: Callable[[], object]
+    ) -> None:
+        self.call = call
+        self.max_calls = buffers.max_sums
+        self.settle = devices.settle_of(pairs[0][1].device.type)
+        self._buffers = buffers
+        self._pairs = pairs
+
+    def fill(self) -> None:
+        """Puts the input in place."""
+        self._buffers.fill()
+        for host, there in self._pairs:
+            there.copy_(host)
+
+    def check(self, calls: int) -> None:
+        """Raises ArithmeticError unless every element is as it must be after `calls` sums."""
+        for host, there in self._pairs:
+            host.copy_(there)
+        self._buffers.check(calls)
 
 
 def open_cast(make: Callable[[Tensors], Callable[[], object]], travels: str, task: Task) -> Contest:
@@ -150,6 +188,8 @@ def open_cast(make: Callable[[Tensors], Callable[[], object]], travels: str, tas
 
 def open_bucket_views(task: Task) -> Contest:
     """As torch's DDP with `gradient_as_bucket_view`: tensors are parts of the buckets, nothing is copied."""
+    if task.device != devices.CPU:
+        return open_sum(gloo_async, _whole_buckets(task))
     shapes = plan_buckets([torch.empty(length, dtype=_dtype(task.dtype), device="meta") for length in task.lengths])
     arrays: list[Array] = []
     flats = []
@@ -160,6 +200,12 @@ def open_bucket_views(task: Task) -> Contest:
         ends = [sum(lengths[: index + 1]) for index in range(len(lengths))]
         arrays += [flat[end - length : end] for end, length in zip(ends, lengths, strict=True)]
     return SumContest(Buffers(task, arrays), gloo_async(flats))
+
+
+def _whole_buckets(task: Task) -> Task:
+    """Returns the task with each bucket as one tensor: what travels is the same."""
+    shapes = plan_buckets([torch.empty(length, dtype=_dtype(task.dtype), device="meta") for length in task.lengths])
+    return replace(task, sizes_bytes=[sum(tensor.nbytes for tensor in members) for members in shapes])
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -179,11 +225,16 @@ _SUMS = {
     "gloo": gloo_blocking,
     "gloo-async": gloo_async,
     "gloo-buckets": gloo_buckets,
+    # The same calls of torch.distributed, on its other backend.
+    "nccl": gloo_blocking,
+    "nccl-async": gloo_async,
+    "nccl-buckets": gloo_buckets,
 }
 # Every way that `workers/micro.py` can open.
 CONTENDERS: Mapping[str, Opener] = {
     **{name: partial(open_sum, make) for name, make in _SUMS.items()},
     "gloo-bucket-views": open_bucket_views,
+    "nccl-bucket-views": open_bucket_views,
     "ringtune-fp16": partial(open_cast, partial(ringtune_cast, hvd.Compression.fp16), "float16"),
     "ringtune-bf16": partial(open_cast, partial(ringtune_cast, hvd.Compression.bf16), "bfloat16"),
     "ringtune-fp16-passes": partial(open_cast, ringtune_passes, "float16"),

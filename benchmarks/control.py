@@ -1,4 +1,4 @@
-"""torch.distributed with gloo beside ringtune: a process group over the ranks of a ringtune job."""
+"""torch.distributed with Gloo or NCCL beside ringtune: a process group over the ranks of a ringtune job."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -16,21 +17,36 @@ import ringtune.torch as hvd
 _TIMEOUT = timedelta(seconds=60)
 
 
+_groups: dict[str, Any] = {}
+
+
+def group_of(backend: str) -> Any:
+    """Returns the group of a backend that `open_group` holds; None, torch's default one, where it holds none."""
+    return _groups.get(backend)
+
+
 @contextmanager
-def open_gloo() -> Iterator[None]:
-    """Holds torch's default process group (gloo) over the ranks of the running ringtune job."""
+def open_group(backend: str, *others: str) -> Iterator[None]:
+    """Holds torch's process groups over the ranks of the running ringtune job, the default one first.
+
+    Args:
+        backend: ``gloo`` or ``nccl``.
+        others: more of them.
+    """
     named = os.environ.get("RINGTUNE_INTERFACE_ADDRESS")
     host = named or ("127.0.0.1" if hvd.local_size() == hvd.size() else socket.gethostname())
     if host == "127.0.0.1":
         # Gloo otherwise takes the address of the host's name, which on some machines is unreachable.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = _open_store(host)
-    dist.init_process_group("gloo", store=store, rank=hvd.rank(), world_size=hvd.size())
+    dist.init_process_group(backend, store=store, rank=hvd.rank(), world_size=hvd.size())
+    _groups.update({one: dist.new_group(backend=one) for one in others})
     try:
         yield
         # The store lives in rank 0: it stays until nobody needs it.
         dist.barrier()
     finally:
+        _groups.clear()
         dist.destroy_process_group()
 
 

@@ -45,6 +45,7 @@ class Setting:
         threads: compute threads per rank.
         link: folder through which the ranks of other environments import these benchmarks.
         network: hosts that the ranks of a training run on; None for this one.
+        device: where tensors lie, ``cpu`` or ``cuda``.
     """
 
     ranks: int
@@ -52,6 +53,7 @@ class Setting:
     threads: int
     link: Path
     network: Network | None = None
+    device: str = "cpu"
 
 
 Contenders = Mapping[str, str]
@@ -111,6 +113,7 @@ def start_torch(library: str, setting: Setting, contenders: Contenders) -> JobPl
     def commands(join: str) -> list[list[str]]:
         run = [sys.executable, "-m", "ringtune.cli", "run", "-np", str(setting.ranks), *hosts, "--no-run-dir"]
         worker = [sys.executable, "-m", "ringtune.benchmarks.workers.micro", join, str(setting.threads), library]
+        worker.append(setting.device)
         return [[*run, *worker]]
 
     environ = {**os.environ, **thread_variables(setting.threads)}
@@ -121,7 +124,7 @@ def start_torch(library: str, setting: Setting, contenders: Contenders) -> JobPl
 def start_training(way: str, setting: Setting, contenders: Contenders) -> JobPlan:
     """Returns how to start a job of `workers/train.py`, on this host through `ringtune run` if it is ringtune's."""
     meeting = setting.link / f"meeting-{way}"
-    rank = TrainRank(way, setting.threads, TRAINING_SEED, str(meeting), size=setting.ranks)
+    rank = TrainRank(way, setting.threads, TRAINING_SEED, str(meeting), size=setting.ranks, device=setting.device)
 
     def commands(join: str) -> list[list[str]]:
         ranks = [replace(rank, rank=number) for number in range(setting.ranks)]

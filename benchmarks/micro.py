@@ -49,6 +49,7 @@ class MicroRequest:
         seconds: measured per case and contender.
         threads: of torch, per rank.
         peers: who takes part.
+        device: where the tensors lie.
     """
 
     benchmark: str
@@ -59,6 +60,7 @@ class MicroRequest:
     seconds: float
     threads: int
     peers: Selection
+    device: str = "cpu"
 
 
 @dataclass
@@ -88,13 +90,14 @@ def run_micro(request: MicroRequest, console: Console) -> dict[str, Any]:
         outcome = Outcome()
         for name, reason in request.peers.absent.items():
             reporter.say(f"absent: {name} ({reason})")
-        setting = Setting(request.ranks, request.hosts, request.threads, stack.enter_context(linked_benchmarks()))
+        link = stack.enter_context(linked_benchmarks())
+        setting = Setting(request.ranks, request.hosts, request.threads, link, device=request.device)
         plans = job_plans(request.peers, request.benchmark, setting)
-        if request.hosts is None:
+        if request.hosts is None and request.device == "cpu":
             plans.append(start_limit(setting))
         race = open_race(plans, stack, outcome, reporter)
         for case in request.cases:
-            task = {"sizes_bytes": list(case.sizes_bytes), "dtype": request.dtype}
+            task = {"sizes_bytes": list(case.sizes_bytes), "dtype": request.dtype, "device": request.device}
             result = race.run_case(task, Budget(request.seconds))
             outcome.results.append(result)
             reporter.advance(_case_line(case, result))

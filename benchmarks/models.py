@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 from ringtune.benchmarks import vision
+from ringtune.benchmarks.devices import CPU
 from ringtune.benchmarks.gpt import Gpt
 from ringtune.benchmarks.workers.config import TrainingTask
 from ringtune.errors import UsageError
@@ -34,7 +36,13 @@ def build_model(task: TrainingTask) -> torch.nn.Module:
     Raises:
         UsageError: unknown name.
     """
-    return Gpt() if task.model == GPT else vision.build_model(task.model)
+    made: Any = Gpt() if task.model == GPT else vision.build_model(task.model)
+    if task.device == CPU:
+        model: torch.nn.Module = made
+    else:
+        layout = torch.preserve_format if task.model == GPT else torch.channels_last
+        model = made.to(task.device, memory_format=layout)
+    return model
 
 
 class Batch:
@@ -47,10 +55,16 @@ class Batch:
         else:
             self._inputs = torch.randn(task.batch_size, 3, task.image_size, task.image_size)
             self._labels = torch.randint(CLASSES, (task.batch_size,))
+        self._device = task.device
+        if task.device != CPU:
+            layout = torch.preserve_format if task.model == GPT else torch.channels_last
+            self._inputs = self._inputs.to(task.device, memory_format=layout)
+            self._labels = self._labels.to(task.device)
 
     def loss(self, model: torch.nn.Module) -> torch.Tensor:
-        """Returns the model's loss on this batch."""
-        logits = _logits(model(self._inputs))
+        """Returns the model's loss on this batch; on a GPU the forward pass computes in bfloat16 where it may."""
+        with nullcontext() if self._device == CPU else torch.autocast(self._device, torch.bfloat16):
+            logits = _logits(model(self._inputs)).float()
         return functional.cross_entropy(logits.view(len(self._labels), -1), self._labels)
 
 
@@ -67,7 +81,8 @@ def unit(task: TrainingTask) -> str:
 def describe(task: TrainingTask) -> str:
     """Returns what is trained, for tables."""
     size = f"{task.sequence_length} tokens" if task.model == GPT else f"{task.image_size} px"
-    return f"{task.model}, batch {task.batch_size}, {size}"
+    place = "" if task.device == CPU else f", {task.dtype} on {task.device}"
+    return f"{task.model}, batch {task.batch_size}, {size}{place}"
 
 
 def _logits(output: Any) -> torch.Tensor:

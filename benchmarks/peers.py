@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from ringtune.benchmarks.devices import CPU, CUDA, DEVICES, nccl_absent
 from ringtune.benchmarks.environments import (
     SUBJECT,
     MpiPeer,
@@ -43,6 +44,7 @@ class PeerSpec:
         absent: returns why the peer cannot run here, or None when it can.
         start: how its job in a race is started; `ringtune bench resnet` has it in ringtune's own processes.
         named_only: not among ``all``: ringtune itself, doing something else.
+        devices: where it takes tensors.
     """
 
     name: str
@@ -50,6 +52,7 @@ class PeerSpec:
     absent: Callable[[], str | None]
     start: Start | None = None
     named_only: bool = False
+    devices: tuple[str, ...] = (CPU,)
 
 
 @dataclass(frozen=True)
@@ -89,18 +92,31 @@ _GLOO = {
     "gradients": {"gloo": "gloo-async", "gloo-buckets": "gloo-buckets", "gloo-bucket-views": "gloo-bucket-views"},
 }
 
+_NCCL = {
+    benchmark: {theirs.replace("gloo", "nccl"): way.replace("gloo", "nccl") for theirs, way in ways.items()}
+    for benchmark, ways in _GLOO.items()
+}
+
 PEERS: dict[str, PeerSpec] = {
     spec.name: spec
     for spec in (
-        PeerSpec("gloo", _GLOO, gloo_absent, partial(start_torch, "gloo")),
+        PeerSpec("gloo", _GLOO, gloo_absent, partial(start_torch, "gloo"), devices=DEVICES),
+        PeerSpec("nccl", _NCCL, lambda: None, partial(start_torch, "nccl"), devices=(CUDA,)),
         PeerSpec(
             "horovod", {name: {"horovod": "horovod"} for name in ("allreduce", "gradients", "train")}, _horovod_absent
         ),
-        PeerSpec(ALONE, {"train": {ALONE: ALONE}}, lambda: None),
+        PeerSpec(ALONE, {"train": {ALONE: ALONE}}, lambda: None, devices=DEVICES),
         PeerSpec(
             "ddp-gloo",
             {"resnet": {"ddp-gloo": "ddp-gloo"}, "train": {"ddp-gloo": "ddp-gloo"}},
             gloo_absent,
+            devices=DEVICES,
+        ),
+        PeerSpec(
+            "ddp-nccl",
+            {"resnet": {"ddp-nccl": "ddp-nccl"}, "train": {"ddp-nccl": "ddp-nccl"}},
+            lambda: None,
+            devices=(CUDA,),
         ),
         _mpi("openmpi", "openmpi", _OPENMPI),
         _mpi("openmpi-tuned", "openmpi", _OPENMPI, _KEEP_MEMORY),
@@ -126,37 +142,61 @@ for _way, _benchmarks in _OWN.items():
         lambda: None,
         partial(start_torch, _way),
         True,
+        DEVICES,
     )
-PEERS[DDP_ALONE] = PeerSpec(DDP_ALONE, {"train": {DDP_ALONE: DDP_ALONE}}, gloo_absent, None, True)
+PEERS[DDP_ALONE] = PeerSpec(DDP_ALONE, {"train": {DDP_ALONE: DDP_ALONE}}, gloo_absent, None, True, DEVICES)
+_USUAL = {
+    "allreduce": {CPU: "gloo", CUDA: "nccl,gloo"},
+    "gradients": {CPU: "gloo", CUDA: "nccl,gloo"},
+    "resnet": {CPU: "", CUDA: "ddp-nccl"},
+    "train": {CPU: "alone,ddp-gloo,horovod", CUDA: "alone,ddp-nccl,ddp-gloo"},
+}
 _SUBJECT = {"allreduce": {SUBJECT: "ringtune"}, "gradients": {SUBJECT: "ringtune-async"}}
 # ringtune's two faces, each a job of its own.
 _TRAINING = (SUBJECT, "ringtune-ddp")
 
 
-def select_peers(text: str, benchmark: str, hosts: str | None = None) -> Selection:
+@dataclass(frozen=True)
+class Ground:
+    """Where a benchmark runs.
+
+    Args:
+        hosts: where the ranks run, None for this host.
+        device: where tensors lie, ``cpu`` or ``cuda``.
+        ranks: the most ranks of a job.
+    """
+
+    hosts: str | None = None
+    device: str = CPU
+    ranks: int = 1
+
+
+def select_peers(text: str | None, benchmark: str, ground: Ground | None = None) -> Selection:
     """Returns who takes part in `benchmark`.
 
     Args:
-        text: comma-separated peer names, ``all`` for every known one; empty for ringtune alone.
+        text: comma-separated peer names, ``all`` for every known one; empty for ringtune alone; None for the usual.
         benchmark: ``allreduce``, ``gradients``, ``resnet`` or ``train``.
-        hosts: where the ranks run, None for this host.
+        ground: where it runs; on this host's CPU if missing.
 
     Raises:
         UsageError: a peer is unknown or does not take part in this benchmark; the message lists those that do.
     """
+    ground = ground or Ground()
+    text = _USUAL[benchmark][ground.device] if text is None else text
     known = [peer.name for peer in PEERS.values() if benchmark in peer.contenders]
     names = [word.strip() for word in text.split(",") if word.strip()]
     contenders = [SUBJECT]
     absent: dict[str, str] = {}
     present: list[PeerSpec] = []
-    everyone = [name for name in known if not PEERS[name].named_only]
+    everyone = [name for name in known if not PEERS[name].named_only and ground.device in PEERS[name].devices]
     for name in dict.fromkeys(everyone if ALL in names else names):
         if name not in known:
             raise UsageError(
                 f"unknown peer {name!r} for 'ringtune bench {benchmark}'; known: {', '.join(known)}, or {ALL}"
             )
         spec = PEERS[name]
-        reason = spec.absent() or _away(spec, hosts)
+        reason = _misplaced(spec, ground) or spec.absent() or _away(spec, ground.hosts)
         if reason is None:
             contenders.extend(spec.contenders[benchmark])
             present.append(spec)
@@ -170,8 +210,15 @@ def contenders_by_job(selection: Selection, benchmark: str) -> dict[str, Mapping
     return {SUBJECT: _SUBJECT[benchmark]} | {spec.name: spec.contenders[benchmark] for spec in selection.peers}
 
 
+def _misplaced(spec: PeerSpec, ground: Ground) -> str | None:
+    if ground.device not in spec.devices:
+        elsewhere = "tensors of the CPU only" if CPU in spec.devices else "tensors on GPUs only: --device cuda"
+        return f"it takes {elsewhere}"
+    return nccl_absent(ground.ranks) if spec.devices == (CUDA,) else None
+
+
 def _away(spec: PeerSpec, hosts: str | None) -> str | None:
-    own_processes = spec.start is None or spec.named_only or spec.name == "gloo"
+    own_processes = spec.start is None or spec.named_only or spec.name in ("gloo", "nccl")
     return None if hosts is None or own_processes else "it is started on this host only; leave out -H"
 
 

@@ -70,7 +70,7 @@ def run_resnet(request: ScalingRequest, console: Console) -> dict[str, Any]:
                 _measure(request, ranks, reporter, results)
     task = request.run.task
     record = scaling_record(
-        Workload("resnet", task.model, task.batch_size, task.image_size, "float32", UNIT),
+        Workload("resnet", task.model, task.batch_size, task.image_size, task.dtype, UNIT),
         {name: list(by_ranks.values()) for name, by_ranks in results.items()},
         command=["ringtune", *sys.argv[1:]],
         created_unix_ns=created_unix_ns,
@@ -78,6 +78,7 @@ def run_resnet(request: ScalingRequest, console: Console) -> dict[str, Any]:
     record |= {
         "threads_per_rank": request.run.threads,
         "fp16_allreduce": task.fp16_allreduce,
+        "device": task.device,
         "absent": dict(request.peers.absent),
     }
     console.print(scaling_table(record, results))

@@ -46,6 +46,7 @@ class TrainRequest:
         rounds: samples per case and contender.
         peers: who takes part.
         rate: of the links between the ranks, each on a host of its own (see `network.py`); None: on this host.
+        device: where they train.
     """
 
     ranks: int
@@ -54,6 +55,7 @@ class TrainRequest:
     rounds: int
     peers: Selection
     rate: str | None = None
+    device: str = "cpu"
 
 
 def step_ns(by_rank_ns: Sequence[float]) -> float:
@@ -83,7 +85,7 @@ def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
         if request.rate is not None:
             wires = Network(*stack.enter_context(network.hosts(request.ranks, network.parse_rate(request.rate))))
         link = stack.enter_context(linked_benchmarks())
-        setting = Setting(request.ranks, None, request.threads, link, wires)
+        setting = Setting(request.ranks, None, request.threads, link, wires, request.device)
         plans = job_plans(request.peers, "train", setting)
         if ALONE in request.peers.contenders:
             plans.append(start_one(setting))
@@ -105,6 +107,7 @@ def train_record(request: TrainRequest, outcome: Outcome) -> dict[str, Any]:
         "ranks": request.ranks,
         "threads_per_rank": request.threads,
         "rate": request.rate,
+        "device": request.device,
         "about": outcome.about,
         "absent": dict(request.peers.absent),
         "failed": outcome.failed,

@@ -11,7 +11,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import ringtune.torch as hvd
-from ringtune.benchmarks.control import open_gloo
+from ringtune.benchmarks import devices
+from ringtune.benchmarks.control import group_of, open_group
 from ringtune.benchmarks.models import Batch, build_model
 from ringtune.benchmarks.workers.config import TrainingTask
 
@@ -25,6 +26,7 @@ class Trainer:
         self._model = model
         self._optimizer = optimizer
         self._batch = Batch(task)
+        self.settle = devices.settle_of(task.device)
         self._loss = torch.zeros(())
 
     def step(self) -> None:
@@ -72,10 +74,10 @@ def open_ringtune(task: TrainingTask, compression: Any = hvd.Compression.none) -
     return Trainer(model, optimizer, task)
 
 
-def open_ddp(task: TrainingTask) -> Trainer:
+def open_ddp(task: TrainingTask, backend: str = "") -> Trainer:
     """Returns a trainer under torch's DistributedDataParallel; its process group must be open."""
     # Statistics of batch normalisation stay local, as in the other trainers and in Horovod.
-    model = DistributedDataParallel(build_model(task), broadcast_buffers=False)
+    model = DistributedDataParallel(build_model(task), broadcast_buffers=False, process_group=group_of(backend))
     return Trainer(model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE), task)
 
 
@@ -96,8 +98,9 @@ def _hooked(task: TrainingTask, hook: Any) -> Trainer:
 
 
 def _reduce_nothing(state: Any, bucket: Any) -> Any:
-    done: Any = torch.futures.Future()
-    done.set_result(bucket.buffer())
+    buffer = bucket.buffer()
+    done: Any = torch.futures.Future(devices=None if buffer.is_cpu else [buffer.device])
+    done.set_result(buffer)
     return done
 
 
@@ -121,11 +124,12 @@ TRAINERS: Mapping[str, _Opens] = {
     "ringtune-ddp": open_ddp,
     "ringtune-hook": open_ddp_hook,
     "ddp-alone": open_ddp_alone,
-    "ddp-gloo": open_ddp,
+    "ddp-gloo": partial(open_ddp, backend="gloo"),
+    "ddp-nccl": partial(open_ddp, backend="nccl"),
 }
-_NEED_GLOO = frozenset({"ddp-gloo"})
 
 
 def group_for(contenders: list[str]) -> AbstractContextManager[None]:
     """Returns the context in which `contenders` can be opened and run."""
-    return open_gloo() if _NEED_GLOO.intersection(contenders) else nullcontext()
+    backends = [name.removeprefix("ddp-") for name in contenders if name in ("ddp-gloo", "ddp-nccl")]
+    return open_group(*backends) if backends else nullcontext()

@@ -16,6 +16,7 @@ class TrainingTask:
         image_size: height and width in pixels.
         fp16_allreduce: ringtune sends gradients as float16.
         sequence_length: tokens per sequence of a language model, whose batch is of sequences.
+        device: ``cpu``; ``cuda``: with bfloat16 (autocast), images' channels last.
     """
 
     model: str
@@ -23,6 +24,12 @@ class TrainingTask:
     image_size: int
     fp16_allreduce: bool = False
     sequence_length: int = 128
+    device: str = "cpu"
+
+    @property
+    def dtype(self) -> str:
+        """What is computed in."""
+        return "float32" if self.device == "cpu" else "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class TrainRank:
         meeting: file through which torch's process groups meet; made by them.
         rank: this rank, of jobs that `ringtune run` does not start.
         size: number of ranks, likewise.
+        device: where it trains.
     """
 
     way: str
@@ -73,6 +81,7 @@ class TrainRank:
     meeting: str = ""
     rank: int = 0
     size: int = 1
+    device: str = "cpu"
 
     @classmethod
     def from_json(cls, text: str) -> TrainRank:

@@ -1,7 +1,7 @@
-"""One rank of a micro benchmark that needs torch: ringtune itself, and gloo.
+"""One rank of a micro benchmark that needs torch: ringtune itself, Gloo and NCCL.
 
-Started by `ringtune run` as ``python -m ringtune.benchmarks.workers.micro JOIN THREADS LIBRARY``; JOIN is where
-the driver of the race listens. One job runs one of the two, so that neither has the other's threads beside it.
+Started by `ringtune run` as ``python -m ringtune.benchmarks.workers.micro JOIN THREADS LIBRARY DEVICE``; JOIN is where
+the driver of the race listens. One job runs one of them, so that none has another's threads beside it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ import torch
 
 import ringtune
 import ringtune.torch as hvd
+from ringtune.benchmarks import devices
 from ringtune.benchmarks.contenders import CONTENDERS
-from ringtune.benchmarks.control import open_gloo
+from ringtune.benchmarks.control import open_group
 from ringtune.benchmarks.workers.race.rank import Seat, serve
 
 
-def main(join: str, threads: str, library: str) -> None:
-    """Runs this rank; `library` is ``gloo``, or ``ringtune`` and perhaps how."""
+def main(join: str, threads: str, library: str, device: str = devices.CPU) -> None:
+    """Runs this rank; `library` is ``gloo`` or ``nccl``, or ``ringtune`` and perhaps how."""
     hvd.init()
+    devices.take(device, hvd.local_rank())
     torch.set_num_threads(int(threads))
-    about = f"gloo of torch {torch.__version__}" if library == "gloo" else f"ringtune {ringtune.__version__}"
-    with open_gloo() if library == "gloo" else nullcontext():
+    others = library in ("gloo", "nccl")
+    about = f"{library} of torch {torch.__version__}" if others else f"ringtune {ringtune.__version__}"
+    with open_group(library) if others else nullcontext():
         serve(Seat(join, hvd.rank(), hvd.size(), about), CONTENDERS)
     hvd.shutdown()
 

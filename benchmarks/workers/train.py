@@ -22,6 +22,7 @@ import torch.distributed as dist
 import ringtune
 import ringtune.torch as hvd
 import ringtune.torch.distributed
+from ringtune.benchmarks import devices
 from ringtune.benchmarks.training import TRAINERS, Trainer
 from ringtune.benchmarks.workers.config import TrainingTask, TrainRank
 from ringtune.benchmarks.workers.race.bursts import Call, Contest
@@ -38,6 +39,7 @@ class TrainingContest:
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self.call: Call = trainer.step
+        self.settle = trainer.settle
 
     def fill(self) -> None:
         """Leaves everything as it is: the model goes on learning."""
@@ -88,6 +90,14 @@ def _gloo(rank: TrainRank) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
+def _nccl(rank: TrainRank) -> Iterator[tuple[int, int]]:
+    devices.take(rank.device, rank.rank)
+    dist.init_process_group("nccl", store=_store(rank.meeting, rank.size), rank=rank.rank, world_size=rank.size)
+    yield rank.rank, rank.size
+    dist.destroy_process_group()
+
+
+@contextmanager
 def _ringtune_hook(rank: TrainRank) -> Iterator[tuple[int, int]]:
     with _ringtune(rank) as (own, size), _gloo(replace(rank, rank=own)):
         yield own, size
@@ -111,6 +121,7 @@ _LIBRARIES: Mapping[str, tuple[str, _Opens]] = {
     "ringtune-hook": (f"ringtune {ringtune.__version__} as hook of DDP of torch {torch.__version__}", _ringtune_hook),
     "ddp-alone": (f"DDP of torch {torch.__version__}, nothing is reduced", _gloo),
     "ddp-gloo": (f"gloo of torch {torch.__version__}", _gloo),
+    "ddp-nccl": (f"nccl of torch {torch.__version__}", _nccl),
 }
 
 
@@ -120,6 +131,7 @@ def main(join: str, config: str) -> None:
     torch.set_num_threads(rank.threads)
     about, opens = _LIBRARIES[rank.way]
     with opens(rank) as (own, size):
+        devices.take(rank.device, own)
         openers = {rank.way: lambda task: open_contest(rank.way, rank.seed + own, task)}
         serve(Seat(join, own, size, about), openers, lambda order, seat: TrainingTask(**order["training"]))
 

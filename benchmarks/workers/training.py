@@ -12,7 +12,7 @@ import time
 import torch
 
 import ringtune.torch as hvd
-from ringtune.benchmarks import marks
+from ringtune.benchmarks import devices, marks
 from ringtune.benchmarks.training import TRAINERS, Trainer, group_for
 from ringtune.benchmarks.workers.config import TrainingRun
 
@@ -21,6 +21,7 @@ def main(config: str) -> None:
     """Runs this rank; rank 0 prints marked lines ``warm``, ``iteration`` and ``result``."""
     run = TrainingRun.from_json(config)
     hvd.init()
+    devices.take(run.task.device, hvd.local_rank())
     torch.set_num_threads(run.threads)
     torch.manual_seed(run.seed + hvd.rank())
     with group_for(run.contenders):
@@ -48,11 +49,18 @@ def _measure(run: TrainingRun, trainers: dict[str, Trainer]) -> dict[str, list[f
 
 
 def _iteration(run: TrainingRun, trainer: Trainer) -> float:
+    settle = trainer.settle or _nothing
+    settle()
     begin_ns = time.perf_counter_ns()
     for _ in range(run.batches_per_iter):
         trainer.step()
+    settle()
     duration_ns = time.perf_counter_ns() - begin_ns
     return run.task.batch_size * run.batches_per_iter * 1e9 / duration_ns
+
+
+def _nothing() -> None:
+    """What a device needs whose steps return when they are done."""
 
 
 def _report(run: TrainingRun, rates: dict[str, list[float]]) -> None:

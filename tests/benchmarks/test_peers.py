@@ -7,7 +7,7 @@ import pytest
 from ringtune.benchmarks import environments, peers
 from ringtune.benchmarks.environments import Setting, linked_benchmarks
 from ringtune.benchmarks.network import Host, Network
-from ringtune.benchmarks.peers import PEERS, PeerSpec, Selection, job_plans, select_peers
+from ringtune.benchmarks.peers import PEERS, Ground, PeerSpec, Selection, job_plans, select_peers
 from ringtune.errors import UsageError
 
 
@@ -40,7 +40,11 @@ def test_an_mpi_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.Mon
     monkeypatch.setattr(environments, "peers_folder", lambda: tmp_path)
     chosen = select_peers("all", "allreduce")
     assert chosen.contenders == ("ringtune", "gloo")
-    known = {name for name, spec in PEERS.items() if "allreduce" in spec.contenders and not spec.named_only}
+    known = {
+        name
+        for name, spec in PEERS.items()
+        if "allreduce" in spec.contenders and not spec.named_only and "cpu" in spec.devices
+    }
     assert set(chosen.absent) == known - {"gloo"}
     assert chosen.absent["impi"] == f"there is no {tmp_path / 'impi'}; 'make bench-peers' installs it"
 
@@ -50,7 +54,7 @@ def test_on_other_hosts_only_torch_peers_take_part(monkeypatch: pytest.MonkeyPat
     (tmp_path / "impi" / "complete").touch()
     monkeypatch.setattr(environments, "peers_folder", lambda: tmp_path)
     assert select_peers("impi", "allreduce").contenders == ("ringtune", "impi")
-    assert select_peers("gloo,impi", "allreduce", "a:1,b:1").absent == {
+    assert select_peers("gloo,impi", "allreduce", Ground("a:1,b:1")).absent == {
         "impi": "it is started on this host only; leave out -H"
     }
 
@@ -61,7 +65,7 @@ def test_commands_of_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = job_plans(chosen, "gradients", Setting(2, None, 1, Path("link")))
     assert ours.contenders == {"ringtune": "ringtune-async"}
     [command] = ours.commands("127.0.0.1:9/x")
-    assert command[-4:] == ["ringtune.benchmarks.workers.micro", "127.0.0.1:9/x", "1", "ringtune"]
+    assert command[-5:] == ["ringtune.benchmarks.workers.micro", "127.0.0.1:9/x", "1", "ringtune", "cpu"]
     assert theirs.name == "openmpi-tuned"
     [command] = theirs.commands("127.0.0.1:9/x")
     assert command[1:4] == ["--oversubscribe", "-n", "2"]

@@ -120,6 +120,7 @@ class Counting:
 
     def __init__(self, max_calls: int) -> None:
         self.max_calls = max_calls
+        self.settle = None
         self.log: list[str] = []
 
     def call(self) -> None:

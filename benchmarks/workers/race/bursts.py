@@ -2,7 +2,8 @@
 
 A *burst* is a number of *loops*. A loop fills the buffers, calls once untimed so that the ranks stand in step, calls
 several times back to back under one clock, and compares every element with the exact result. The time of a burst is
-that of all its timed calls together. Nothing is allocated in the timed part beyond what the call itself allocates, and
+that of all its timed calls together; on a device it begins and ends when the device has done everything, by the host's
+clock. Nothing is allocated in the timed part beyond what the call itself allocates, and
 the garbage collector is off.
 """
 
@@ -27,10 +28,12 @@ class Contest(Protocol):
     Attributes:
         call: the measured operation.
         max_calls: how often it may be called after `fill` and still be checked.
+        settle: waits until a device has done all that was called; None where calls return when they are done.
     """
 
     call: Call
     max_calls: int
+    settle: Callable[[], None] | None
 
     def fill(self) -> None:
         """Puts the input in place."""
@@ -41,6 +44,8 @@ class Contest(Protocol):
 
 class SumContest:
     """Sums `buffers` in place over all ranks with `call`."""
+
+    settle: Callable[[], None] | None = None
 
     def __init__(self, buffers: Buffers, call: Call) -> None:
         self.call = call
@@ -53,6 +58,7 @@ class CopyContest:
     """Copies the tensors of `task` once, memory to memory: what every reduction has to do at the least."""
 
     max_calls = 1 << 20
+    settle: Callable[[], None] | None = None
 
     def __init__(self, task: Task) -> None:
         self._source = Buffers(task)
@@ -108,14 +114,20 @@ def run_burst(contest: Contest, burst: Burst) -> float:
         if contest.max_calls == 1:
             contest.fill()
             called = 0
-        total_ns += _time(contest.call, burst.calls)
+        total_ns += _time(contest.call, burst.calls, contest.settle or _nothing)
         contest.check(burst.calls + called)
     return total_ns / (burst.loops * burst.calls)
 
 
-def _time(call: Call, count: int) -> int:
+def _time(call: Call, count: int, settle: Callable[[], None]) -> int:
     repeats = range(count)
+    settle()
     begin_ns = time.perf_counter_ns()
     for _ in repeats:
         call()
+    settle()
     return time.perf_counter_ns() - begin_ns
+
+
+def _nothing() -> None:
+    """What calls need that return when they are done."""

@@ -89,6 +89,7 @@ class Task:
         rank: this rank.
         size: number of ranks.
         travels: another of `DTYPES` that the numbers must be exact in, since they are cast to it on their way; none.
+        device: where the tensors lie, ``cpu`` or ``cuda``.
     """
 
     sizes_bytes: Sequence[int]
@@ -96,6 +97,7 @@ class Task:
     rank: int
     size: int
     travels: str = ""
+    device: str = "cpu"
 
     @property
     def lengths(self) -> list[int]:

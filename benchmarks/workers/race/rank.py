@@ -40,7 +40,7 @@ class Seat:
 
 def tensors_of(order: Mapping[str, Any], seat: Seat) -> Task:
     """Returns the task of an order that names sizes and a dtype."""
-    return Task(order["sizes_bytes"], order["dtype"], seat.rank, seat.size)
+    return Task(order["sizes_bytes"], order["dtype"], seat.rank, seat.size, device=order.get("device", "cpu"))
 
 
 def serve(

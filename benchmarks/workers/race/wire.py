@@ -5,7 +5,7 @@ Every rank has a connection of its own, on which it waits blocked: between burst
 | from | line |
 |---|---|
 | rank | `{"token", "rank", "size", "pid", "about"}` once, after it has connected |
-| driver | `{"do": "open", "contender"}` and what the task is: `"sizes_bytes", "dtype"`, or what is trained |
+| driver | `{"do": "open", "contender"}` and what the task is: `"sizes_bytes", "dtype", "device"`, or what is trained |
 | rank | `{"max_calls"}`, or `{"unsupported": why}` |
 | driver | `{"do": "burst", "contender", "loops", "calls", "lead_in"}` |
 | rank | `{"ns"}`: nanoseconds per call |
