@@ -147,7 +147,7 @@ test-gpu: ## Tests on this machine's GPU with the packages of PYTHON; leaves run
 	@.ci/test-gpu "$(PYTHON)" runs/gpu
 
 bench-gpu: ## Measures tensors on this machine's GPU with the packages of PYTHON; leaves runs/gpu/bench.md and .json
-	@$$(.ci/gpu-env "$(PYTHON)") -m ringtune.benchmarks.gpu --out runs/gpu
+	@.ci/bench-gpu "$(PYTHON)" runs/gpu
 
 # ---- care ----------------------------------------------------------------------------------------------------------
 

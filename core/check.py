@@ -6,7 +6,6 @@ so the answer takes a fraction of a second and is there even when an import woul
 
 from __future__ import annotations
 
-import ctypes.util
 import json
 import os
 import platform
@@ -22,9 +21,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from ringtune.errors import UsageError
+from ringtune.gpu import wheels
 from ringtune.variables import PREFIX, TWIN_PREFIX, VARIABLES
 
 _MIB = 1 << 20
+_FOR_CUDA = "for CUDA "
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def find_all(ranks: int | None = None) -> list[Finding]:
     """
     found = [_ringtune(), _native(), Finding("python", True, platform.python_version())]
     found += [_package(name, extra) for name, extra in _PACKAGES]
-    found += [*_gpus(), _nccl(), _cupy(), _mpi_launcher(), _ssh(), _shared_memory(), _cores(ranks)]
+    found += [*_gpu_findings(), _mpi_launcher(), _ssh(), _shared_memory(), _cores(ranks)]
     return found
 
 
@@ -89,37 +90,44 @@ def _package(name: str, extra: str) -> Finding:
     return Finding(name, bool(version), version or f"pip install 'ringtune[{extra}]'")
 
 
-def _nccl() -> Finding:
-    for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
-        if version := _version(package):
-            return Finding("NCCL", True, f"{version} ({package})")
-    library = ctypes.util.find_library("nccl")
-    return Finding("NCCL", library is not None, library or "pip install 'ringtune[gpu-cu12]' or 'ringtune[gpu-cu13]'")
+def _gpu_findings() -> list[Finding]:
+    """Driver, GPUs, and what makes tensors on them quick; warnings only where there are GPUs."""
+    driver, gpus = _gpus()
+    version = driver.detail.removeprefix(_FOR_CUDA) if driver.available else ""
+    nccl, cupy = wheels.find_nccl(), wheels.find_cupy()
+    lacks = {
+        "NCCL": "ranks with a GPU of their own exchange through the host",
+        "CuPy": "nothing compiles kernels at run time",
+    }
+    found = [driver, gpus]
+    for name, library in (("NCCL", nccl), ("CuPy", cupy)):
+        warning = ""
+        if gpus.available:
+            warning = wheels.unfit(library, name, version) if library else f"{lacks[name]}: {wheels.extra_for(version)}"
+            if name == "NCCL" and library and library.older_than(wheels.OLDEST_NCCL):
+                least = ".".join(map(str, wheels.OLDEST_NCCL))
+                warning = f"this NCCL is older than {least} and is not used: {wheels.extra_for(version)}"
+        detail = str(library) if library else wheels.extra_for(version)
+        found.append(Finding(name, library is not None, detail, warning))
+    return found
 
 
-def _cupy() -> Finding:
-    for package in ("cupy-cuda13x", "cupy-cuda12x", "cupy"):
-        if version := _version(package):
-            return Finding("CuPy", True, f"{version} ({package})")
-    return Finding("CuPy", False, "pip install 'ringtune[gpu-cu12]' or 'ringtune[gpu-cu13]'")
-
-
-def _gpus() -> list[Finding]:
+def _gpus() -> tuple[Finding, Finding]:
     """NVIDIA's driver as jobs open it, and the GPUs that it drives."""
     try:
         found = import_module("ringtune._native").cuda_devices(os.environ.get(f"{PREFIX}CUDA_DRIVER", ""))
     except (ImportError, RuntimeError) as error:
         listed = _listed_gpus()
         warning = "there are GPUs, but tensors on them cannot be reduced: see above" if listed else ""
-        return [Finding("CUDA driver", False, str(error), warning), Finding("GPUs", bool(listed), listed or "none")]
+        return Finding("CUDA driver", False, str(error), warning), Finding("GPUs", bool(listed), listed or "none")
     names, peers = found["devices"], found["peers"]
     counts = [f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
     pairs = len(names) * (len(names) - 1) // 2
     access = f"; {len(peers)} of {pairs} pairs reach each other's memory" if pairs else ""
-    return [
-        Finding("CUDA driver", True, f"for CUDA {found['version']}"),
+    return (
+        Finding("CUDA driver", True, _FOR_CUDA + found["version"]),
         Finding("GPUs", bool(names), (", ".join(counts) or "none visible: see CUDA_VISIBLE_DEVICES") + access),
-    ]
+    )
 
 
 def _listed_gpus() -> str:
