@@ -97,7 +97,7 @@ def _gpu_findings() -> list[Finding]:
     nccl, cupy = wheels.find_nccl(), wheels.find_cupy()
     lacks = {
         "NCCL": "ranks with a GPU of their own exchange through the host",
-        "CuPy": "nothing compiles kernels at run time",
+        "CuPy": "there are no arrays on GPUs but those of torch",
     }
     found = [driver, gpus]
     for name, library in (("NCCL", nccl), ("CuPy", cupy)):

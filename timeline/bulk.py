@@ -36,7 +36,7 @@ _SHAPE = (
     '"id2":{"local":"BIGINT"},'
     '"args":{"tensor":"VARCHAR","bytes":"BIGINT","batch":"BIGINT","step":"BIGINT","epoch":"INTEGER",'
     '"operations":"BIGINT","bytes_per_s":"BIGINT","submitted":"JSON","copied":"JSON","algorithm":"VARCHAR",'
-    '"dtype":"VARCHAR","wire":"VARCHAR","process_set":"BIGINT","plan":"BIGINT","peer":"BIGINT"}}'
+    '"dtype":"VARCHAR","wire":"VARCHAR","process_set":"BIGINT","plan":"BIGINT","peer":"BIGINT","device":"BIGINT"}}'
 )
 _SPAN, _CYCLE, _BEGIN, _END, _FLOW, _OTHER = range(6)
 _KIND = f"""
