@@ -42,6 +42,8 @@ class RuntimeOptions:
     thread_affinity: int
     log_level: int
     cuda_driver: str
+    gpu_plane: int
+    nccl_libraries: list[str]
     def __init__(self) -> None: ...
 
 class Runtime:

@@ -68,6 +68,8 @@ class Config:
     plan: bool = True
     overlap: str = "auto"
     cuda_driver: str = ""
+    nccl_library: str = ""
+    gpu_plane: str = "auto"
     compression: str = CASTS[0]
     bucket_cap_mb: int | None = None
     transport: str = "auto"

@@ -14,10 +14,11 @@ from ringtune.algorithms import load_table
 from ringtune.config import Config
 from ringtune.elastic import membership
 from ringtune.errors import ConfigError, InvalidArgument
+from ringtune.gpu import nccl
 from ringtune.placement import Placement
 from ringtune.rendezvous import Rendezvous
 from ringtune.session import Links, Session
-from ringtune.variables import LOG_LEVELS, OVERLAPS, TRANSPORTS
+from ringtune.variables import GPU_PLANES, LOG_LEVELS, OVERLAPS, TRANSPORTS
 
 T = TypeVar("T")
 
@@ -122,6 +123,8 @@ def runtime_options(config: Config, place: Placement, address: tuple[str, int], 
     options.stall_shutdown_ns = 0 if config.stall_check_disable else config.stall_shutdown_ns
     options.thread_affinity = _core_of(config, place)
     options.cuda_driver = config.cuda_driver
+    options.gpu_plane = GPU_PLANES.index(config.gpu_plane)
+    options.nccl_libraries = nccl.libraries(config)
     options.log_level = LOG_LEVELS.index(config.log_level)
     return options
 

@@ -17,6 +17,7 @@ LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 DETAILS = ("normal", "full")
 TRANSPORTS = ("auto", "shm", "tcp")
 OVERLAPS = ("auto", "always", "never")
+GPU_PLANES = ("auto", "nccl", "staged")
 CASTS = ("none", "fp16", "bf16")
 
 
@@ -313,6 +314,19 @@ VARIABLES: tuple[Variable, ...] = (
         "DYNAMIC_PROCESS_SETS",
     ),
     Variable("CUDA_DRIVER", "cuda_driver", "str", "", "library", "Drives the GPUs, instead of libcuda.so.1."),
+    Variable("NCCL_LIBRARY", "nccl_library", "str", "", "library", "NCCL, instead of the wheels' or the system's."),
+    Variable(
+        "GPU_PLANE",
+        "gpu_plane",
+        "choice",
+        GPU_PLANES[0],
+        "",
+        "How tensors on GPUs travel: by NCCL (an error where it cannot), staged through the host, or as all ranks can.",
+        None,
+        None,
+        1,
+        GPU_PLANES,
+    ),
     # Stall check.
     Variable(
         "STALL_CHECK_DISABLE",

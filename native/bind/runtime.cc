@@ -189,6 +189,10 @@ void add_options(nb::module_& module) {
           "overlap", [](const RuntimeOptions& o) { return static_cast<int>(o.overlap); },
           [](RuntimeOptions& o, int value) { o.overlap = static_cast<Overlap>(value); })
       .def_rw("cuda_driver", &RuntimeOptions::cuda_driver)
+      .def_prop_rw(
+          "gpu_plane", [](const RuntimeOptions& o) { return static_cast<int>(o.gpu_plane); },
+          [](RuntimeOptions& o, int value) { o.gpu_plane = static_cast<GpuPlane>(value); })
+      .def_rw("nccl_libraries", &RuntimeOptions::nccl_libraries)
       .def_rw("log_level", &RuntimeOptions::log_level);
 }
 

@@ -189,6 +189,11 @@ bool Coordinator::hopeless(const TensorKey& key, const Entry& entry, const RankS
 
 void Coordinator::complete(Ready ready, Entry entry) {
   const bool known = ready.cache_id != ResponseCache::kNone;
+  if (!ready.absent.empty() && ready.request->way != Way::kStaged) {
+    return part(*ready.request, FailureKind::kStageOnce,
+                "tensor '" + ready.request->name + "' needs ranks that have joined: " +
+                    rank_list(ready.absent.ranks()) + ", which have nothing on a GPU to contribute");
+  }
   if (known && entry.variants.empty()) {
     cache_.touch(*cache_.find(ready.cache_id));
     return enqueue(std::move(ready));
@@ -198,6 +203,7 @@ void Coordinator::complete(Ready ready, Entry entry) {
   if (const auto mismatch = find_mismatch(entry.variants)) {
     return fail(*ready.request, FailureKind::kMismatch, *mismatch);
   }
+  if (const auto parting = find_parting(entry.variants)) return part(*ready.request, FailureKind::kStage, *parting);
   if (ready.request->kind == CollectiveKind::kAddProcessSet ||
       ready.request->kind == CollectiveKind::kRemoveProcessSet) {
     return change_sets(*ready.request);
@@ -223,6 +229,12 @@ void Coordinator::enqueue(Ready ready) {
   if (group.members.size() < group_size) return;
   std::move(group.members.begin(), group.members.end(), std::back_inserter(ready_));
   groups_.erase(name);
+}
+
+/// Has a tensor that all have announced submitted again, to be staged by all. Its group waits for that.
+void Coordinator::part(const Request& request, FailureKind kind, const std::string& message) {
+  items_.push_back(FailureDecision{kind, request.name, message, request.process_set});
+  learner_.disturbed();
 }
 
 /// Fails a tensor that all have announced, and with it what waits in its group: half a group must not hang or run.

@@ -100,6 +100,7 @@ class Coordinator {
   [[nodiscard]] bool hopeless(const TensorKey& key, const Entry& entry, const RankSet& absent);
   void complete(Ready ready, Entry entry);
   void enqueue(Ready ready);
+  void part(const Request& request, FailureKind kind, const std::string& message);
   void fail(const Request& request, FailureKind kind, const std::string& message);
   void doom(const Request& request, FailureKind kind, const std::string& message);
   void fail_members(const Group& group, FailureKind kind, const std::string& message);

@@ -32,7 +32,7 @@ void Coordinator::plan_ready() {
     const auto compartment = static_cast<std::uint32_t>(found - compartments.begin());
     if (found == compartments.end()) compartments.emplace_back(request.process_set, &ready.absent);
     tensors.push_back({request.kind, request.dtype, request.op, wire_byte_count(request), request.group, compartment,
-                       wire_dtype(request), request.place});
+                       wire_dtype(request), request.place, static_cast<std::uint8_t>(request.way)});
   }
   for (const std::vector<std::uint32_t>& members : plan(tensors, knobs_.fusion_bytes)) decide_batch(members);
   learn();

@@ -182,7 +182,8 @@ BatchDecision read_batch(ByteReader& in) {
 FailureDecision read_failure(ByteReader& in) {
   FailureDecision failure;
   const std::uint8_t kind = in.u8();
-  if (kind > 2) throw Protocol("a control message holds the unknown failure kind " + std::to_string(kind));
+  if (kind > static_cast<std::uint8_t>(kLastFailureKind))
+    throw Protocol("a control message holds the unknown failure kind " + std::to_string(kind));
   failure.kind = static_cast<FailureKind>(kind);
   failure.name = in.string();
   failure.message = in.string();

@@ -69,7 +69,15 @@ struct BatchDecision {
   friend bool operator==(const BatchDecision&, const BatchDecision&) = default;
 };
 
-enum class FailureKind : std::uint8_t { kMismatch = 0, kShutDown = 1, kInvalidArgument = 2 };
+enum class FailureKind : std::uint8_t {
+  kMismatch = 0,
+  kShutDown = 1,
+  kInvalidArgument = 2,
+  // It has not run, and is to be submitted again, staged:
+  kStage = 3,      // this one and those to come, since ranks go different ways (find_parting)
+  kStageOnce = 4,  // this one
+};
+inline constexpr FailureKind kLastFailureKind = FailureKind::kStageOnce;
 
 struct FailureDecision {
   FailureKind kind = FailureKind::kMismatch;

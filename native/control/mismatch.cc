@@ -92,6 +92,20 @@ std::vector<Property> properties_of(const Request& first) {
 
 }  // namespace
 
+std::optional<std::string> find_parting(std::span<const Variant> variants) {
+  const auto way_of = [](const Request& r) {
+    return std::string(r.way == Way::kNccl ? "by NCCL" : "through the host");
+  };
+  const std::vector<ValueGroup> groups = group_by_value(variants, way_of);
+  if (groups.size() < 2) return std::nullopt;
+  std::string text = "tensor '" + variants.front().request->name + "' would go ";
+  for (const auto& [way, ranks] : groups) {
+    if (way != groups.front().first) text += ", and ";
+    text += way + (ranks.count() > 1 ? " on ranks " : " on rank ") + rank_list(ranks.ranks());
+  }
+  return text + ". NCCL needs all of them: the same RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank.";
+}
+
 std::optional<std::string> find_mismatch(std::span<const Variant> variants) {
   if (variants.size() < 2) return std::nullopt;
   const auto earlier = [](const Variant& a, const Variant& b) { return a.ranks.first() < b.ranks.first(); };

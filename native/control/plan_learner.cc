@@ -109,7 +109,8 @@ std::optional<std::vector<std::vector<std::uint32_t>>> PlanLearner::build(const 
     for (std::size_t i = begin; i < end; ++i) {
       const Request& request = *present_[i].request;
       tensors.push_back({request.kind, request.dtype, request.op, wire_byte_count(request), request.group,
-                         request.process_set, wire_dtype(request), request.place});
+                         request.process_set, wire_dtype(request), request.place,
+                         static_cast<std::uint8_t>(request.way)});
     }
     for (const std::vector<std::uint32_t>& members : plan(tensors, knobs.fusion_bytes)) {
       std::vector<std::uint32_t>& batch = batches.emplace_back();

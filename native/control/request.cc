@@ -13,7 +13,7 @@ std::size_t element_count(const Request& request) {
 namespace {
 
 constexpr std::uint8_t kOwnDType = 255;
-constexpr std::uint8_t kOnDevice = 128;  // added to the kind: place and whole follow at the end
+constexpr std::uint8_t kOnDevice = 128;  // added to the kind: place, way and whole follow at the end
 
 /// A peer's numbers must not overflow what is computed from them later.
 void check_size(const Request& request) {
@@ -91,6 +91,7 @@ void write_request(ByteWriter& out, const Request& request) {
   out.u8(request.wire ? static_cast<std::uint8_t>(*request.wire) : kOwnDType);
   if (request.place == 0) return;
   out.u8(request.place);
+  out.u8(static_cast<std::uint8_t>(request.way));
   out.u32(static_cast<std::uint32_t>(request.whole.size()));
   for (const std::int64_t extent : request.whole) out.i64(extent);
 }
@@ -126,6 +127,11 @@ std::optional<DType> read_wire_dtype(ByteReader& in, const Request& request) {
 void read_device(ByteReader& in, Request& request) {
   request.place = in.u8();
   if (request.place == 0) throw Protocol("a peer announced tensor '" + request.name + "' on a GPU without a number");
+  const std::uint8_t way = in.u8();
+  if (way > static_cast<std::uint8_t>(kLastWay)) {
+    throw Protocol("a peer announced tensor '" + request.name + "' to go the unknown way " + std::to_string(way));
+  }
+  request.way = static_cast<Way>(way);
   const std::uint32_t dimensions = read_length(in, sizeof(std::int64_t), request, "dimensions");
   for (std::uint32_t i = 0; i < dimensions; ++i) request.whole.push_back(read_extent(in, request));
 }

@@ -15,6 +15,13 @@
 
 namespace ringtune {
 
+/// How the bytes of a tensor on a GPU travel. All ranks go the same way, or the coordinator tells them to stage.
+enum class Way : std::uint8_t {
+  kStaged = 0,  // through the host; also: it is on the host anyway
+  kNccl = 1,
+};
+inline constexpr Way kLastWay = Way::kNccl;
+
 /// A collective on one tensor. Two equal requests are interchangeable: equality is what the response cache keys on.
 struct Request {
   std::string name;  // with the operation's prefix, e.g. "allreduce.layer1.weight"
@@ -34,6 +41,7 @@ struct Request {
   /// 0: host memory; else a GPU, numbered from 1 in the order in which its rank came to use them. Ranks compare only
   /// whether it is one.
   std::uint8_t place = 0;
+  Way way = Way::kStaged;
   std::vector<std::int64_t> whole = {};  // the first part of a tensor that goes in parts: that tensor's shape
   friend bool operator==(const Request&, const Request&) = default;
 };
@@ -67,6 +75,9 @@ void write_request(ByteWriter& out, const Request& request);
 /// Compares what the ranks sent. Empty when they agree; else a message that names the tensor, the first thing that
 /// differs, and every value with the ranks that sent it.
 [[nodiscard]] std::optional<std::string> find_mismatch(std::span<const Variant> variants);
+
+/// Ranks that have sent the same, but by different ways: who goes which, and what to do. Empty when they agree.
+[[nodiscard]] std::optional<std::string> find_parting(std::span<const Variant> variants);
 
 /// "0, 2-5, 9"
 [[nodiscard]] std::string rank_list(std::span<const int> ranks);

@@ -52,6 +52,7 @@ std::string load_all(void* library, CudaFunctions& api) {
   load(library, "cuDeviceGetCount", api.device_count, missing);
   load(library, "cuDeviceGet", api.device_get, missing);
   load(library, "cuDeviceGetName", api.device_name, missing);
+  load(library, "cuDeviceGetPCIBusId", api.device_bus_id, missing);
   load(library, "cuDeviceCanAccessPeer", api.device_can_access_peer, missing);
   load(library, "cuDevicePrimaryCtxRetain", api.primary_context_retain, missing);
   load(library, "cuDevicePrimaryCtxRelease_v2", api.primary_context_release, missing);
@@ -139,6 +140,14 @@ std::string CudaDriver::device_name(int ordinal) const {
   std::array<char, 256> name{};
   check(api_.device_name(name.data(), static_cast<int>(name.size()) - 1, device), "cuDeviceGetName");
   return name.data();
+}
+
+std::string CudaDriver::bus_id(int ordinal) const {
+  int device = 0;
+  check(api_.device_get(&device, ordinal), "cuDeviceGet");
+  std::array<char, 32> id{};
+  check(api_.device_bus_id(id.data(), static_cast<int>(id.size()) - 1, device), "cuDeviceGetPCIBusId");
+  return id.data();
 }
 
 std::optional<int> CudaDriver::owner_of(const void* memory) const noexcept {

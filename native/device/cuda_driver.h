@@ -46,6 +46,7 @@ struct CudaFunctions {
   int (*device_count)(int* count);
   int (*device_get)(int* device, int ordinal);
   int (*device_name)(char* name, int length, int device);
+  int (*device_bus_id)(char* id, int length, int device);
   int (*device_can_access_peer)(int* can, int device, int peer);
   int (*primary_context_retain)(CudaContextHandle* context, int device);
   int (*primary_context_release)(int device);
@@ -100,6 +101,8 @@ class CudaDriver {
   [[nodiscard]] int version() const noexcept { return version_; }
   [[nodiscard]] int device_count() const;
   [[nodiscard]] std::string device_name(int ordinal) const;
+  /// "0000:3b:00.0": where the device is in its host.
+  [[nodiscard]] std::string bus_id(int ordinal) const;
   /// Whose memory that is; none for the host's. Needs no context.
   [[nodiscard]] std::optional<int> owner_of(const void* memory) const noexcept;
   /// Whether a kernel on one device can read the other's memory.

@@ -7,7 +7,7 @@ namespace ringtune {
 namespace {
 
 /// What must agree for two tensors to share a fusion buffer.
-using FusionClass = std::tuple<DType, DType, ReduceOp, std::uint32_t, std::uint8_t>;
+using FusionClass = std::tuple<DType, DType, ReduceOp, std::uint32_t, std::uint8_t, std::uint8_t>;
 
 ReduceOp wire_op(ReduceOp op) noexcept { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
 
@@ -27,8 +27,9 @@ std::vector<Unit> gather_units(std::span<const ReadyTensor> ready) {
   std::vector<Unit> units;
   for (std::uint32_t i = 0; i < ready.size(); ++i) {
     const ReadyTensor& tensor = ready[i];
-    const FusionClass fusion_class{tensor.dtype, tensor.wire.value_or(tensor.dtype), wire_op(tensor.op),
-                                   tensor.compartment, tensor.place};
+    const FusionClass fusion_class{tensor.dtype,       tensor.wire.value_or(tensor.dtype),
+                                   wire_op(tensor.op), tensor.compartment,
+                                   tensor.place,       tensor.way};
     Unit* unit = nullptr;
     if (fusible(tensor) && !tensor.group.empty()) {
       // Members of a group become ready together, so its unit is among the last ones.

@@ -25,9 +25,15 @@ void fail(DeviceOperation& operation, const std::exception_ptr& error) {
   if (error && !operation.error) operation.error = error;
 }
 
-/// The host's operation for one part.
+/// The runtime's operation for one part.
 Submission submission_of(const DeviceOperation& operation, std::size_t index) {
   const DevicePart& part = *operation.parts[index];
+  if (operation.direct) {
+    const Submission& what = operation.what;
+    Submission submission{operation.prepared->request, what.input, what.output, what.splits};
+    submission.request.way = Way::kNccl;
+    return submission;
+  }
   Submission submission{operation.prepared->request, part.block->data, part.block->data, operation.what.splits};
   if (operation.part_count == 1) return submission;
   Request& request = submission.request;
@@ -44,10 +50,6 @@ Submission submission_of(const DeviceOperation& operation, std::size_t index) {
 }
 
 }  // namespace
-
-DeviceOperation::DeviceOperation(DeviceLane& on) : lane(on), ready(on.device()), copied(on.device()) {}
-
-void DevicePart::finished(Operation& operation) noexcept { whole->lane.part_finished(*this, operation); }
 
 void StagingShared::settle_haste() {
   const bool haste = waiters > 0 && unstaged == 0 && !names.empty();
@@ -125,13 +127,26 @@ DeviceOperation* DeviceLane::at(std::uint32_t slot) {
 }
 
 void DeviceLane::begin(DeviceOperation& operation, CudaStreamHandle stream) {
-  CudaStream& input = streams_->input;
-  const std::size_t item_bytes = size_of(operation.prepared->request.dtype);
-  const auto* const source = static_cast<const std::byte*>(operation.what.input);
-  for (std::size_t i = 0; i < operation.part_count; ++i) operation.parts[i]->block = nullptr;
   begin_times(operation, stream);
   try {
     operation.ready.record(stream);
+    if (!operation.direct) return begin_staged(operation);
+    operation.all_staged = true;  // no copy is under way
+    submit_part(operation, 0);
+    if (operation.error) std::rethrow_exception(operation.error);
+  } catch (...) {
+    operation.error = std::current_exception();
+    end_times(operation);
+    operation.error = nullptr;
+    throw;
+  }
+}
+
+void DeviceLane::begin_staged(DeviceOperation& operation) {
+  CudaStream& input = streams_->input;
+  const std::size_t item_bytes = size_of(operation.prepared->request.dtype);
+  const auto* const source = static_cast<const std::byte*>(operation.what.input);
+  try {
     input.wait(operation.ready);
     for (std::size_t i = 0; i < operation.part_count; ++i) {
       DevicePart& part = *operation.parts[i];
@@ -145,8 +160,6 @@ void DeviceLane::begin(DeviceOperation& operation, CudaStreamHandle stream) {
   } catch (...) {
     // What was begun goes on in this stream, and the blocks' next use is behind it.
     give_back_blocks(operation, 0);
-    operation.error = std::current_exception();
-    end_times(operation);
     throw;
   }
   ++shared_.unstaged;
@@ -181,7 +194,7 @@ void DeviceLane::end_times(DeviceOperation& operation) {
 /// Those of the parts from `first` on.
 void DeviceLane::give_back_blocks(const DeviceOperation& operation, std::size_t first) {
   for (std::size_t i = first; i < operation.part_count; ++i) {
-    if (PinnedBlock* const block = operation.parts[i]->block) streams_->pool.give_back(*block);
+    if (PinnedBlock* const block = std::exchange(operation.parts[i]->block, nullptr)) streams_->pool.give_back(*block);
   }
 }
 
@@ -234,10 +247,20 @@ void DeviceLane::submit_part(DeviceOperation& operation, std::size_t index) {
 void DeviceLane::part_finished(DevicePart& part, Operation& operation) noexcept {
   {
     const std::lock_guard lock(shared_.mutex);
+    if (part.whole->direct && !operation.error) return arrived(*part.whole, operation);
     part.host = &operation;
     outgoing_.push_back(&part);
   }
   output_news_.notify_one();
+}
+
+/// Its result is in a stream, which needs no thread of ours.
+void DeviceLane::arrived(DeviceOperation& operation, Operation& host) noexcept {
+  operation.gathered_shape = std::move(host.gathered_shape);
+  operation.splits = std::move(host.splits);
+  shared_.host.release(host.ticket);
+  end(operation);
+  shared_.settle_haste();
 }
 
 void DeviceLane::run_output() {
@@ -275,12 +298,44 @@ void DeviceLane::bring_back(DevicePart& part, std::unique_lock<std::mutex>& lock
   }
   lock.lock();
   shared_.host.release(host.ticket);
-  streams_->pool.give_back(*part.block);
+  if (failure && stage_after_all(part, failure)) return;
+  if (PinnedBlock* const block = std::exchange(part.block, nullptr)) streams_->pool.give_back(*block);
   fail(operation, failure);
   ++operation.ended;
   advance(operation);
   end_if_over(operation);
   shared_.settle_haste();
+}
+
+/// Whether a part that has not run goes its way again, as one that is staged.
+bool DeviceLane::stage_after_all(DevicePart& part, const std::exception_ptr& failure) {
+  DeviceOperation& operation = *part.whole;
+  try {
+    std::rethrow_exception(failure);
+  } catch (const ToBeStaged& told) {
+    const std::exception_ptr refused = failure_of([&] {
+      if (input_ends_) throw ShutDown("ringtune has been shut down on this rank; call init() again to go on");
+      if (told.lasting()) shared_.exchange.stage_from_now_on(operation.prepared->request.process_set, told.what());
+      if (operation.direct) {
+        stage_anew(operation);
+      } else {
+        shared_.host.submit(submission_of(operation, part.index), part);  // its bytes are as they were
+      }
+    });
+    fail(operation, refused);
+    return refused == nullptr;
+  } catch (...) {
+    return false;
+  }
+}
+
+/// From the begin: the event of the caller's stream still stands for what the tensor is to be.
+void DeviceLane::stage_anew(DeviceOperation& operation) {
+  operation.direct = false;
+  operation.lay_out();
+  begin_staged(operation);
+  operation.submitted = 0;
+  operation.all_staged = false;
 }
 
 void DeviceLane::end_if_over(DeviceOperation& operation) {
@@ -292,6 +347,10 @@ void DeviceLane::end_if_over(DeviceOperation& operation) {
          // Whoever is told of a failure may free the tensor at once: no copy into it may be under way.
          if (operation.error) operation.copied.synchronize();
        }));
+  end(operation);
+}
+
+void DeviceLane::end(DeviceOperation& operation) noexcept {
   shared_.names.erase(key_of(operation.prepared->request));
   end_times(operation);
   // Release: whoever sees kDone sees the result and the error as well.

@@ -1,9 +1,15 @@
 // The way of tensors between one GPU and the host: a stream and a thread for each direction.
 //
+// Staged:
 //   submit: an event in the caller's stream; our first stream waits for it and copies into pinned memory
 //   input thread: sleeps until a part is on the host, then gives it to the runtime
 //   engine: reduces it like any other tensor
 //   output thread: our second stream copies the result back; an event there says when the tensor holds it
+//
+// From GPU to GPU (device_exchange.h):
+//   submit: an event in the caller's stream; the runtime is given the operation at once
+//   engine: puts it into a third stream, behind that event, when all ranks have announced it
+// If that is not to be after all, it is staged then.
 //
 // No stream of the caller waits before he asks for the result, no call of his blocks, and nothing waits for a device.
 #pragma once
@@ -15,10 +21,12 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "control/tensor_key.h"
 #include "device/cuda.h"
+#include "runtime/device_exchange.h"
 #include "runtime/device_operation.h"
 #include "runtime/device_recorder.h"
 
@@ -38,8 +46,10 @@ struct HostPlane {
 
 /// What the lanes of a runtime share, and its lock.
 struct StagingShared {
+  StagingShared(HostPlane plane, DeviceExchange& directly) : host(std::move(plane)), exchange(directly) {}
   std::mutex mutex;
   HostPlane host;
+  DeviceExchange& exchange;
   std::set<TensorKey> names;  // in flight
   int waiters = 0;            // callers that block
   int unstaged = 0;           // operations whose bytes are not all on the host
@@ -64,7 +74,9 @@ class DeviceLane {
   [[nodiscard]] DeviceOperation& allocate();
   void recycle(DeviceOperation& operation);
   [[nodiscard]] DeviceOperation* at(std::uint32_t slot);
-  /// Copies to the host behind what is in the caller's stream, and so on to the end. Throws DeviceError.
+  /// What is put into it runs in the order in which the ranks agreed on it. Driving thread, without the lock.
+  [[nodiscard]] CudaStream& exchange_stream() noexcept { return streams_->exchange; }
+  /// Begins behind what is in the caller's stream, and so on to the end. Throws DeviceError, and as the host's submit.
   void begin(DeviceOperation& operation, CudaStreamHandle stream);
   /// Copies what was gathered into device memory, in the caller's stream. Throws DeviceError.
   void deliver(const DeviceOperation& operation, std::byte* memory, CudaStreamHandle stream);
@@ -78,22 +90,28 @@ class DeviceLane {
  private:
   void run_input();
   void run_output();
+  void begin_staged(DeviceOperation& operation);
+  bool stage_after_all(DevicePart& part, const std::exception_ptr& failure);
+  void stage_anew(DeviceOperation& operation);
   void stage(DeviceOperation& operation, std::unique_lock<std::mutex>& lock);
   void advance(DeviceOperation& operation);
   void submit_part(DeviceOperation& operation, std::size_t index);
+  void arrived(DeviceOperation& operation, Operation& host) noexcept;
   void bring_back(DevicePart& part, std::unique_lock<std::mutex>& lock);
   void end_if_over(DeviceOperation& operation);
   void begin_times(DeviceOperation& operation, CudaStreamHandle stream);
   void end_times(DeviceOperation& operation);
+  void end(DeviceOperation& operation) noexcept;
   void give_back_blocks(const DeviceOperation& operation, std::size_t first);
 
   StagingShared& shared_;
   CudaDevice device_;
   // Everything that is made in the context goes while that is current: see the destructor.
   struct Streams {
-    explicit Streams(const CudaDevice& device) : input(device), output(device), pool(device) {}
+    explicit Streams(const CudaDevice& device) : input(device), output(device), exchange(device), pool(device) {}
     CudaStream input;
     CudaStream output;
+    CudaStream exchange;
     PinnedPool pool;
     std::deque<DeviceOperation> operations;
     std::unique_ptr<DeviceRecorder> recorder;  // null until something is recorded; set with the lock

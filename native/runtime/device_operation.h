@@ -1,5 +1,6 @@
-// A collective on a tensor in a GPU's memory, staged through the host: copied into pinned memory, carried by the
-// runtime as one or several operations on that memory, and copied back.
+// A collective on a tensor in a GPU's memory. Direct: one operation of the runtime, which puts it into a stream from
+// GPU to GPU. Staged: copied into pinned memory, carried by the runtime as one or several operations on that memory,
+// and copied back.
 #pragma once
 
 #include <atomic>
@@ -7,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/bytes.h"
@@ -26,6 +28,7 @@ struct DevicePart final : FinishListener {
   void finished(Operation& operation) noexcept override;  // by the engine's thread
 
   DeviceOperation* whole = nullptr;
+  std::size_t index = 0;
   std::size_t begin = 0;         // bytes from the begin of the tensor
   std::size_t count = 0;         // elements
   std::size_t sent = 0;          // bytes that are copied to the host
@@ -34,9 +37,23 @@ struct DevicePart final : FinishListener {
   Operation* host = nullptr;     // when it is done
 };
 
+/// How much of a tensor is copied to the host and back.
+struct StagedShape {
+  bool sends = false;        // this rank contributes it
+  bool divides = false;      // it may go in parts
+  std::size_t returned = 0;  // bytes of the result that belong into the output
+};
+/// `members`: of the process set; `rank`: this one.
+[[nodiscard]] StagedShape staged_shape(const Submission& submission, std::span<const int> members, int rank);
+
 /// Guarded by the lock of its DeviceStaging but for what is said. Pooled, with the events in it.
 struct DeviceOperation {
+  static constexpr std::size_t kPartBytes = 8 << 20;  // of a larger allreduce: what is copied and reduced at once
+
   explicit DeviceOperation(DeviceLane& on);
+
+  /// Cuts it into parts that are staged, or the one that is not: all ranks cut alike.
+  void lay_out();
 
   [[nodiscard]] bool done() const noexcept {
     // Acquire: whoever sees it sees the result and the error as well.
@@ -48,6 +65,8 @@ struct DeviceOperation {
   Ticket ticket = 0;  // 0 = in the pool
   Submission what;
   std::shared_ptr<const Prepared> prepared;
+  StagedShape shape;
+  bool direct = false;                             // goes from GPU to GPU
   std::vector<std::unique_ptr<DevicePart>> parts;  // `part_count` of them are in use
   std::size_t part_count = 0;
   std::size_t staged = 0;     // parts whose bytes have come to the host
@@ -57,7 +76,7 @@ struct DeviceOperation {
   bool abandoned = false;     // released before it was done
 
   CudaEvent ready;               // in the caller's stream: the tensor is what is to be reduced
-  CudaEvent copied;              // in the lane's: the result is in the tensor
+  CudaEvent copied;              // in the lane's: the result is in the tensor, or on the device where it is gathered
   DeviceTimes* times = nullptr;  // while it is in flight and recorded
 
   // Written before `state` becomes kDone, read afterwards.
@@ -67,5 +86,11 @@ struct DeviceOperation {
   std::vector<std::int64_t> splits;                       // alltoall: rows from each rank
   std::atomic<std::uint32_t> state{Operation::kPending};  // futex word
 };
+
+/// The one that an operation of the runtime which goes directly is about.
+[[nodiscard]] inline DeviceOperation& device_operation_of(const Operation& operation) noexcept {
+  // Only tensors on GPUs go directly, and who listens to those is their part.
+  return *static_cast<DevicePart*>(operation.listener)->whole;
+}
 
 }  // namespace ringtune

@@ -5,8 +5,6 @@
 
 #include "base/error.h"
 #include "base/futex.h"
-#include "collective/reducescatter.h"
-#include "runtime/executor.h"
 
 namespace ringtune {
 namespace {
@@ -16,63 +14,10 @@ constexpr unsigned kSlotBits = 20;
 constexpr unsigned kLaneShift = 56;
 constexpr std::size_t kMostLanes = 32;
 
-bool is_gathered(CollectiveKind kind) noexcept {
-  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kAlltoall;
-}
-
-/// Bytes of the result that belong into the submission's output.
-std::size_t returned_bytes(const Submission& submission, std::span<const int> members, int rank) {
-  const Request& request = submission.request;
-  if (is_gathered(request.kind)) return 0;
-  const bool keeps = request.kind == CollectiveKind::kBroadcast && request.root == rank;
-  if (keeps && submission.input == submission.output) return 0;
-  if (request.kind != CollectiveKind::kReducescatter) return byte_count(request);
-  const auto own = static_cast<std::size_t>(std::find(members.begin(), members.end(), rank) - members.begin());
-  const std::vector<std::int64_t> rows = cut_rows(request.shape.front(), static_cast<int>(members.size()));
-  return static_cast<std::size_t>(rows[own]) * row_bytes_of(request);
-}
-
-/// Whether the tensor is the result already: nothing needs to be copied then.
-bool is_its_own_result(const Submission& submission, std::size_t members) noexcept {
-  const Request& request = submission.request;
-  const bool reduces = request.kind == CollectiveKind::kAllreduce;
-  return members == 1 && reduces && submission.input == submission.output && request.prescale == 1.0 &&
-         request.postscale == 1.0 && !request.wire;
-}
-
-/// Elements of each part but the last: all ranks cut alike.
-std::size_t part_elements(const Request& request) {
-  const std::size_t count = element_count(request);
-  const bool divides = request.kind == CollectiveKind::kAllreduce && request.op != ReduceOp::kAdasum;
-  const std::size_t most = DeviceStaging::kPartBytes / size_of(request.dtype);
-  return divides && count > most ? most : count;
-}
-
-void lay_out(DeviceOperation& operation, std::span<const int> members, int rank) {
-  const Request& request = operation.prepared->request;
-  const std::size_t count = operation.prepared->count;
-  const std::size_t each = part_elements(request);
-  const std::size_t item = size_of(request.dtype);
-  const bool stays = is_its_own_result(operation.what, members.size());
-  const bool sends = !stays && (request.kind != CollectiveKind::kBroadcast || request.root == rank);
-  operation.part_count = each == 0 ? 1 : (count + each - 1) / each;
-  while (operation.parts.size() < operation.part_count) operation.parts.push_back(std::make_unique<DevicePart>());
-  for (std::size_t i = 0; i < operation.part_count; ++i) {
-    DevicePart& part = *operation.parts[i];
-    part.whole = &operation;
-    part.begin = i * each * item;
-    part.count = std::min(each, count - i * each);
-    part.sent = sends ? part.count * item : 0;
-    part.returned = stays ? 0 : part.count * item;
-  }
-  if (operation.part_count == 1 && !stays) operation.parts[0]->returned = returned_bytes(operation.what, members, rank);
-}
-
 }  // namespace
 
-DeviceStaging::DeviceStaging(std::string driver, HostPlane host) : driver_path_(std::move(driver)) {
-  shared_.host = std::move(host);
-}
+DeviceStaging::DeviceStaging(std::string driver, HostPlane host, DeviceExchange& exchange)
+    : driver_path_(std::move(driver)), exchange_(exchange), shared_(std::move(host), exchange) {}
 
 DeviceStaging::~DeviceStaging() { close(); }
 
@@ -96,7 +41,8 @@ Ticket DeviceStaging::submit(Submission submission, std::span<const int> members
   device.check_not_capturing(place.stream, what);
   if (submission.request.kind == CollectiveKind::kBarrier) throw InvalidArgument("a barrier has no tensor");
   if (byte_count(submission.request) > 0) device.check_owns(submission.input, what);
-  if (returned_bytes(submission, members, rank) > 0) device.check_owns(submission.output, what);
+  const StagedShape shape = staged_shape(submission, members, rank);
+  if (shape.returned > 0) device.check_owns(submission.output, what);
   if (!shared_.names.insert(key_of(submission.request)).second) {
     throw InvalidArgument("Duplicate tensor name '" + submission.request.name +
                           "': an operation of this name is still in flight on this rank. Wait for it (synchronize), or "
@@ -106,7 +52,9 @@ Ticket DeviceStaging::submit(Submission submission, std::span<const int> members
   try {
     operation.what = std::move(submission);
     operation.prepared = std::make_shared<const Prepared>(operation.what.request);
-    lay_out(operation, members, rank);
+    operation.shape = shape;
+    operation.direct = exchange_.goes_directly(operation.what.request, members.size());
+    operation.lay_out();
     lane.begin(operation, place.stream);
   } catch (...) {
     shared_.names.erase(key_of(operation.what.request));
@@ -167,6 +115,7 @@ void DeviceStaging::join(Ticket ticket, CudaStreamHandle stream) {
   const DeviceOperation& operation = at(ticket);
   const CudaDevice& device = operation.lane.device();
   const CudaDevice::Current current(device);
+  if (operation.direct) exchange_.check_arrival(operation.copied);
   device.check(device.api().stream_wait_event(stream, operation.copied.handle(), 0), "cuStreamWaitEvent");
 }
 

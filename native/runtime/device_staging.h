@@ -1,5 +1,5 @@
-// Collectives on tensors in GPUs' memory, through the host: works with any driver, without NCCL, and with several ranks
-// that share a GPU.
+// Collectives on tensors in GPUs' memory: from GPU to GPU where all ranks can (device_exchange.h), else through the
+// host, which works with any driver, without NCCL, and with several ranks that share a GPU.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,12 @@
 
 namespace ringtune {
 
-/// Thread-safe. Tickets are its own, told apart by a bit. Addresses are borrowed until the operation is done; its
-/// result is complete for what a stream does after join().
+/// Borrows the exchange. Thread-safe. Tickets are its own, told apart by a bit. Addresses are borrowed until the
+/// operation is done; its result is complete for what a stream does after join().
 class DeviceStaging {
  public:
-  static constexpr std::size_t kPartBytes = 8 << 20;  // of a larger allreduce: what is copied and reduced at once
-
   /// `driver`: path of the library, empty: the usual one. Nothing is opened before the first submission.
-  DeviceStaging(std::string driver, HostPlane host);
+  DeviceStaging(std::string driver, HostPlane host, DeviceExchange& exchange);
   ~DeviceStaging();  // close()
   DeviceStaging(const DeviceStaging&) = delete;
   DeviceStaging& operator=(const DeviceStaging&) = delete;
@@ -52,6 +50,7 @@ class DeviceStaging {
   DeviceOperation* look_up(Ticket ticket) noexcept;
 
   std::string driver_path_;
+  DeviceExchange& exchange_;
   StagingShared shared_;
   std::vector<std::unique_ptr<DeviceLane>> lanes_;  // in the order in which they were needed
   Ticket generation_ = 1;

@@ -9,6 +9,7 @@
 #include "base/futex.h"
 #include "base/log.h"
 #include "runtime/absent.h"
+#include "runtime/device_exchange.h"
 
 namespace ringtune {
 namespace {
@@ -32,6 +33,10 @@ std::exception_ptr failure_of(const FailAction& action) {
       return std::make_exception_ptr(InvalidArgument(action.message));
     case FailureKind::kShutDown:
       return std::make_exception_ptr(ShutDown(action.message));
+    case FailureKind::kStage:
+      return std::make_exception_ptr(ToBeStaged(action.message, true));
+    case FailureKind::kStageOnce:
+      return std::make_exception_ptr(ToBeStaged(action.message, false));
     default:
       return std::make_exception_ptr(Mismatch(action.message));
   }
@@ -63,7 +68,7 @@ Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& ticket
   (void)world_->arena();
   options_.negotiator.plans = fabric.size() > 1;
   negotiator_ = Negotiator(options_.negotiator);
-  executor_ = std::make_unique<Executor>(counters, tracer);
+  executor_ = std::make_unique<Executor>(counters, tracer, options.exchange);
   executor_->set_knobs(knobs_);
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "ringtune-cycle");
@@ -131,9 +136,28 @@ void Engine::wait_for_look(std::uint32_t number, Deadline deadline) const {
 void Engine::peer_lost(int rank, const std::string& reason) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (!lost_) lost_ = std::make_exception_ptr(PeerLost(rank, reason));
+    if (!lost_) {
+      lost_ = std::make_exception_ptr(PeerLost(rank, reason));
+      lost_known_ = true;  // liveness tells everybody
+    }
   }
   fabric_.abort(reason);  // wakes the cycle thread wherever it waits; it throws from the link and ends in stop()
+  // What waits for the peer in streams does so for ever, and nobody may come by stop() soon.
+  if (options_.exchange != nullptr) options_.exchange->abort(std::make_exception_ptr(PeerLost(rank, reason)));
+}
+
+void Engine::device_failed(const std::exception_ptr& error) noexcept {
+  std::string reason = "a GPU has failed";
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& caught) {
+    reason = caught.what();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (!lost_) lost_ = error;
+  }
+  fabric_.abort(reason);  // as above
 }
 
 void Engine::leave(Deadline deadline) {
@@ -307,7 +331,11 @@ void Engine::execute(const ExecuteAction& action, std::span<const OperationPtr> 
     executor_->execute(AbsentBatch(action.absent, now_ns()).operations(), context);
     return;
   }
-  executor_->execute(batch, context);
+  try {
+    executor_->execute(batch, context);
+  } catch (const ToBeStaged&) {
+    return finish_refused(batch);
+  }
   finish(batch, context);
 }
 
@@ -327,7 +355,8 @@ void Engine::apply(const ApplyKnobsAction& action) {
 }
 
 void Engine::fail_one(const FailAction& action) {
-  if (tracer_.recording()) {
+  const bool runs_later = action.kind == FailureKind::kStage || action.kind == FailureKind::kStageOnce;
+  if (tracer_.recording() && !runs_later) {
     tracer_.event("ERROR", "error", now_ns(),
                   "{\"tensor\":" + json_quote(action.name) + ",\"message\":" + json_quote(action.message) + "}");
   }

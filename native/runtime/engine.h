@@ -34,6 +34,7 @@ struct EngineOptions {
   int thread_affinity = -1;
   AlgorithmTable algorithms;
   Overlap overlap = Overlap::kAuto;
+  DeviceExchange* exchange = nullptr;  // borrowed: carries what goes from GPU to GPU
 };
 
 /// Borrows the fabric, the tickets, the counters and the tracer. Public methods may be called from any thread.
@@ -89,6 +90,8 @@ class Engine {
 
   /// A peer died (monitor thread): everything in flight fails.
   void peer_lost(int rank, const std::string& reason) noexcept;
+  /// A GPU of this rank has failed: everything in flight fails, here and on the other ranks.
+  void device_failed(const std::exception_ptr& error) noexcept;
   /// Leaves the job and ends the thread; on rank 0 after all others have left, at most until the deadline. Idempotent.
   void leave(Deadline deadline);
 
@@ -115,6 +118,7 @@ class Engine {
   bool perform(std::vector<Action> actions);
   void execute(const ExecuteAction& action, std::span<const OperationPtr> batch);
   void finish(std::span<const OperationPtr> batch, const BatchContext& context);
+  void finish_refused(std::span<const OperationPtr> batch);
   [[nodiscard]] Communicator& plan_communicator() const { return sets_->communicator(negotiator_.plan_set()); }
   [[nodiscard]] bool hears_in_round() const noexcept {
     return executor_->round_on_links() || negotiator_.hears_in_rounds();
@@ -178,6 +182,7 @@ class Engine {
   Knobs knobs_;
   StepReport world_step_;
   std::exception_ptr lost_;
+  bool lost_known_ = false;  // to the other ranks
   std::atomic<bool> mail_{false};
   std::atomic<std::uint32_t> epoch_{0};
   std::atomic<bool> in_plan_{false};

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/log.h"
+#include "runtime/device_exchange.h"
 #include "runtime/engine.h"
 
 namespace ringtune {
@@ -242,7 +243,7 @@ void Engine::stop(std::exception_ptr error) noexcept {
     const std::lock_guard lock(mutex_);
     if (lost_) {
       error = lost_;
-      known = true;  // liveness tells everybody
+      known = lost_known_;
     }
   }
   std::string reason = "the runtime of a peer has ended";
@@ -263,6 +264,7 @@ void Engine::stop(std::exception_ptr error) noexcept {
     log(LogLevel::kDebug, "the runtime stops: ", reason);
     if (!known) fabric_.fail("rank " + std::to_string(fabric_.rank()) + what + reason);
     fabric_.abort(reason);
+    if (options_.exchange != nullptr) options_.exchange->abort(error);
   }
   tickets_.close(error);
   ended_ = true;

@@ -33,8 +33,12 @@ std::int64_t Engine::end_round(bool agreed) {
   std::int64_t end_ns = now_ns();
   if (agreed) {
     const BatchContext context = round_context();
-    end_ns = executor_->finish_round(round_, context, end_ns);
-    finish(round_, context);
+    try {
+      end_ns = executor_->finish_round(round_, context, end_ns);
+      finish(round_, context);
+    } catch (const ToBeStaged&) {
+      finish_refused(round_);
+    }
   }
   negotiator_.round_done(agreed, end_ns);
   return end_ns;

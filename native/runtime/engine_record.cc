@@ -54,6 +54,12 @@ void Engine::finish(std::span<const OperationPtr> batch, const BatchContext& con
   tracer_.record(std::array{span, counter});
 }
 
+/// Of a batch that has not run and whose operations will come again. In a handler of what refused it.
+void Engine::finish_refused(std::span<const OperationPtr> batch) {
+  for (const OperationPtr operation : batch) in_flight_bytes_ -= operation->prepared->bytes;
+  tickets_.finish(batch, std::current_exception());
+}
+
 void Engine::report_stall(const StallAction& action) {
   add(counters_.stalls, std::uint64_t{1});
   std::ostringstream age;

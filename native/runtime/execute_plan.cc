@@ -65,8 +65,13 @@ std::int64_t Executor::finish_link_round(std::span<const OperationPtr> batch, co
   const Algorithm algorithm = link_round_->algorithm();
   link_round_.reset();
   for (const OperationPtr operation : batch) operation->agreed_ns = begin_ns;
-  record_start(batch, context, begin_ns);
+  const bool directly = goes_directly(batch);
+  if (!directly) record_start(batch, context, begin_ns);
   if (tracer_.recording()) record_await(batch.front()->request(), context, begin_ns, link_awaited_);
+  if (directly) {
+    launch(batch, context, begin_ns);
+    return now_ns();
+  }
   if (shape.votes_first) {
     allreduce_one(batch, context);
     return now_ns();

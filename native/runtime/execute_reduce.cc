@@ -47,6 +47,7 @@ SharedRound round_of(const Request& request, std::uint64_t token) noexcept {
 
 void Executor::gather_fragments(std::span<const OperationPtr> batch, int size) {
   fragments_.clear();
+  if (goes_directly(batch)) return;  // only the votes go through shared memory
   for (const OperationPtr operation : batch) {
     const Request& request = operation->request();
     fragments_.push_back({operation->input, operation->output, operation->prepared->count, request.prescale,
@@ -85,8 +86,9 @@ std::int64_t Executor::finish_round(std::span<const OperationPtr> batch, const B
                                     std::int64_t agreed_ns) {
   if (link_round_) return finish_link_round(batch, context);
   for (const OperationPtr operation : batch) operation->agreed_ns = agreed_ns;
-  record_start(batch, context, agreed_ns);
   const Request& request = batch.front()->request();
+  const bool directly = goes_directly(batch);
+  if (!directly) record_start(batch, context, agreed_ns);
   std::optional<PieceLog> pieces;
   if (tracer_.recording()) [[unlikely]] {
     // Without a negotiation this is what a late rank costs: the batch was ready here.
@@ -94,7 +96,9 @@ std::int64_t Executor::finish_round(std::span<const OperationPtr> batch, const B
     if (pieces_.load(std::memory_order_relaxed)) pieces.emplace(tracer_, span_of(Stage::kPiece, request, context));
   }
   round_->finish();
-  return record_batch(batch, context, agreed_ns, byte_sum(batch), kSharedMemory);
+  if (!directly) return record_batch(batch, context, agreed_ns, byte_sum(batch), kSharedMemory);
+  launch(batch, context, agreed_ns);
+  return now_ns();
 }
 
 /// A tensor alone that travels as it is needs no fusion buffer: it is reduced where its result belongs.

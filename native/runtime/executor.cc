@@ -78,6 +78,7 @@ void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& 
   RINGTUNE_CHECK(!batch.empty());
   Operation& first = *batch.front();
   RINGTUNE_CHECK(drained(), "a declined round is still under way");
+  if (goes_directly(batch)) return launch(batch, context, now_ns());
   record_start(batch, context, now_ns());
   std::optional<PieceLog> pieces;
   if (pieces_.load(std::memory_order_relaxed)) [[unlikely]]

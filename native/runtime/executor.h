@@ -33,10 +33,15 @@ struct BatchContext {
   bool plan = false;  // agreed on without a message
 };
 
-/// Borrows the counters and the tracer. Throws what the collectives throw (PeerLost, Timeout).
+class DeviceExchange;
+
+/// Borrows the counters and the tracer. Throws what the collectives throw (PeerLost, Timeout), and ToBeStaged for a
+/// batch that was to go from GPU to GPU and has not run.
 class Executor {
  public:
-  Executor(Counters& counters, Tracer& tracer) : counters_(counters), tracer_(tracer) {}
+  /// `exchange`: carries what goes from GPU to GPU; null: nothing does.
+  Executor(Counters& counters, Tracer& tracer, DeviceExchange* exchange = nullptr)
+      : counters_(counters), tracer_(tracer), exchange_(exchange) {}
 
   void set_knobs(const Knobs& knobs) noexcept { knobs_ = knobs; }
   /// Records the pieces of every batch from now on, or no longer. Any thread.
@@ -104,6 +109,8 @@ class Executor {
   [[nodiscard]] std::optional<bool> link_round_agreed();
   bool advance_link_round();
   std::int64_t finish_link_round(std::span<const OperationPtr> batch, const BatchContext& context);
+  // execute_device.cc
+  void launch(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns);
   // execute_others.cc
   void allgather(std::span<const OperationPtr> batch, const BatchContext& context);
   void broadcast(std::span<const OperationPtr> batch, const BatchContext& context);
@@ -118,6 +125,7 @@ class Executor {
 
   Counters& counters_;
   Tracer& tracer_;
+  DeviceExchange* exchange_;
   Knobs knobs_;
   FusionBuffer buffer_;
   BatchCopies copies_;  // of the batch in the fusion buffer
@@ -141,6 +149,11 @@ class Executor {
 
 /// A span about a batch, or one of its tensors, with everything but its times, bytes and name.
 [[nodiscard]] Span span_of(Stage stage, const Request& request, const BatchContext& context) noexcept;
+
+/// Whether the batch goes from GPU to GPU.
+[[nodiscard]] inline bool goes_directly(std::span<const OperationPtr> batch) noexcept {
+  return batch.front()->request().way != Way::kStaged;
+}
 
 /// Bytes of one row: of everything under one index of the first dimension.
 [[nodiscard]] std::size_t row_bytes_of(const Request& request) noexcept;

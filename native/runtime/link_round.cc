@@ -16,6 +16,10 @@ BatchShape shape_of(std::span<const SharedRequest> batch) {
   RINGTUNE_CHECK(!batch.empty());
   const Request& first = *batch.front();
   BatchShape shape{.dtype = wire_dtype(first), .op = first.op == ReduceOp::kAverage ? ReduceOp::kSum : first.op};
+  if (first.way != Way::kStaged) {  // nothing but votes goes over the links
+    shape.votes_first = true;
+    return shape;
+  }
   for (const SharedRequest& request : batch) shape.bytes += fused_size(wire_byte_count(*request));
   // One that travels as another dtype is copied anyway.
   shape.votes_first = batch.size() == 1 && !first.wire && shape.bytes >= kVotesFirstBytes;

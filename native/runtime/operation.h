@@ -9,12 +9,24 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/error.h"
 #include "control/request.h"
 #include "trace/tracer.h"
 
 namespace ringtune {
 
 using Ticket = std::uint64_t;
+
+/// An operation that was to go from GPU to GPU has not run: it is to be submitted again, staged. All ranks are told.
+class ToBeStaged : public Error {
+ public:
+  /// `lasting`: those to come in its process set too.
+  ToBeStaged(const std::string& message, bool lasting) : Error(message), lasting_(lasting) {}
+  [[nodiscard]] bool lasting() const noexcept { return lasting_; }
+
+ private:
+  bool lasting_;
+};
 
 /// What is known of a request before it is submitted again. Immutable but for the cached number of its name.
 struct Prepared {

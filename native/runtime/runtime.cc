@@ -57,7 +57,7 @@ void check_knobs(const Knobs& knobs) {
   if (knobs.hierarchical > 2) throw InvalidArgument("hierarchical must be 0 (auto), 1 (on) or 2 (off)");
 }
 
-EngineOptions engine_options(const RuntimeOptions& options) {
+EngineOptions engine_options(const RuntimeOptions& options, DeviceExchange& exchange) {
   EngineOptions engine;
   engine.negotiator.rank = options.rank;
   engine.negotiator.size = options.size;
@@ -69,6 +69,7 @@ EngineOptions engine_options(const RuntimeOptions& options) {
   engine.algorithms = options.algorithms;
   engine.thread_affinity = options.thread_affinity;
   engine.overlap = options.overlap;
+  engine.exchange = &exchange;
   return engine;
 }
 
@@ -87,7 +88,8 @@ Submission decision_of(CollectiveKind kind, const std::string& name) {
 Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
     : options(given),
       store(made ? nullptr : connect_store(given, Deadline::after(given.connect_timeout_ns))),
-      staging(given.cuda_driver, host_plane()) {
+      exchange({given.gpu_plane, given.nccl_libraries, given.connect_timeout_ns}),
+      staging(given.cuda_driver, host_plane(), exchange) {
   set_log_level(static_cast<LogLevel>(given.log_level));
   set_log_rank(given.rank);
   check_knobs(given.knobs);
@@ -95,7 +97,9 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
   fabric = made ? std::move(made) : connect_fabric(given, store.get(), Deadline::after(given.connect_timeout_ns));
   hosts = fabric->hosts();
   topology = topology_of(hosts, given.rank);
-  engine = std::make_unique<Engine>(engine_options(options), *fabric, tickets, counters, tracer);
+  exchange.begin(hosts[static_cast<std::size_t>(given.rank)],
+                 [this](const std::exception_ptr& error) { engine->device_failed(error); });
+  engine = std::make_unique<Engine>(engine_options(options, exchange), *fabric, tickets, counters, tracer);
   try {
     fabric->start_monitor([this](int rank, const std::string& reason) { engine->peer_lost(rank, reason); });
   } catch (...) {
@@ -330,6 +334,7 @@ void Runtime::shutdown(std::int64_t timeout_ns) {
   stop_timeline();
   impl_->engine->leave(Deadline::after(timeout_ns));
   impl_->staging.close();
+  impl_->exchange.close(Deadline::after(kSecondNs * 5));
 }
 
 }  // namespace ringtune

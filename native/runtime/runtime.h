@@ -12,6 +12,7 @@
 #include "control/tree.h"
 #include "fusion/knobs.h"
 #include "runtime/caller_habit.h"
+#include "runtime/device_exchange.h"
 #include "runtime/operation.h"
 #include "runtime/statistics.h"
 #include "runtime/step_watch.h"
@@ -42,8 +43,10 @@ struct RuntimeOptions {
   int control_fan_out = kDefaultFanOut;  // of the announcement tree (control/tree.h), alike on all ranks
   int thread_affinity = -1;              // core of the cycle thread
   Overlap overlap = Overlap::kAuto;
-  int log_level = 3;        // warning
-  std::string cuda_driver;  // library that drives the GPUs; empty: the usual one. Opened when it is needed
+  int log_level = 3;                     // warning
+  std::string cuda_driver;               // library that drives the GPUs; empty: the usual one. Opened when it is needed
+  GpuPlane gpu_plane = GpuPlane::kAuto;  // alike on all ranks
+  std::vector<std::string> nccl_libraries;  // where to look for NCCL (NcclLibrary::open); none: there is none
 };
 
 /// What is recorded, and where to.

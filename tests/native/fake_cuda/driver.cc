@@ -32,6 +32,8 @@ int put_copy(Call& call, void* stream, std::uint64_t device, std::size_t bytes,
 
 }  // namespace
 
+fake_cuda::Context* fake_cuda::World::current() { return t_contexts.empty() ? nullptr : t_contexts.back(); }
+
 #pragma GCC visibility push(default)
 extern "C" {
 
@@ -108,6 +110,11 @@ int cuDeviceGet(int* device, int ordinal) {
 int cuDeviceGetName(char* name, int length, int device) {
   const Call call("cuDeviceGetName");
   std::snprintf(name, static_cast<std::size_t>(length), "Fake GPU %d", device);
+  return call.code;
+}
+int cuDeviceGetPCIBusId(char* id, int length, int device) {
+  const Call call("cuDeviceGetPCIBusId");
+  std::snprintf(id, static_cast<std::size_t>(length), "0000:%02x:00.0", device + 1);
   return call.code;
 }
 int cuDeviceCanAccessPeer(int* can, int, int) {

@@ -3,9 +3,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
+#include <utility>
 
 namespace fake_cuda {
 namespace {
@@ -33,6 +35,11 @@ World& World::get() {
 
 bool Task::ready() const {
   if (awaited != nullptr && !awaited->reached) return false;
+  if (joint != nullptr && !joint->done) {
+    const auto come = [](const std::shared_ptr<Moment>& arrival) { return arrival->reached; };
+    if (joint->arrivals.size() < joint->streams) return false;
+    return std::all_of(joint->arrivals.begin(), joint->arrivals.end(), come);
+  }
   // Counters may wrap around, so which is ahead is told by the sign of the difference.
   return word == nullptr || reached != nullptr || static_cast<std::int32_t>(word->load() - value) >= 0;
 }
@@ -145,6 +152,28 @@ double World::clock_ns() const {
   return 7e12 + clock_rate * (static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec));
 }
 
+void World::put_joint(Stream& stream, const std::shared_ptr<Joint>& joint) {
+  const auto arrival = std::make_shared<Moment>(&stream);
+  joint->arrivals.push_back(arrival);
+  stream.tasks.push_back({.reached = arrival});
+  put(stream, {.joint = joint});
+  changed.notify_all();
+}
+
+/// One step towards it: the caller looks again afterwards.
+void World::meet(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Joint>& joint) {
+  if (joint->arrivals.size() < joint->streams) {
+    changed.wait(lock);
+    return;
+  }
+  for (const std::shared_ptr<Moment>& arrival : joint->arrivals) {
+    if (!arrival->reached) return reach(lock, std::shared_ptr<Moment>(arrival));
+  }
+  joint->done = true;
+  joint->work();
+  changed.notify_all();
+}
+
 void World::reach(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Moment>& moment) {
   while (!moment->reached) {
     Stream& stream = *moment->stream;
@@ -152,6 +181,10 @@ void World::reach(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Mome
     if (next.awaited != nullptr && !next.awaited->reached) {
       reach(lock, std::shared_ptr<Moment>(next.awaited));
       continue;  // another thread may have gone on with the stream meanwhile
+    }
+    if (next.joint != nullptr && !next.joint->done) {
+      meet(lock, std::shared_ptr<Joint>(next.joint));
+      continue;
     }
     if (!next.ready()) {
       await_word(lock, stream);
@@ -212,6 +245,7 @@ bool World::drain(Stream& stream) {
   while (!stream.tasks.empty()) {
     const Task& next = stream.tasks.front();
     if (!next.ready() || (next.gate && stream.open_gates == 0)) return moved;
+    if (next.joint != nullptr && !std::exchange(next.joint->done, true)) next.joint->work();
     run_first(stream);
     moved = true;
   }

@@ -44,6 +44,14 @@ struct Moment {
   double at_ns = 0;  // on the device's clock
 };
 
+/// Work of several streams: done when each of them has come to it.
+struct Joint {
+  std::size_t streams = 0;                        // how many have a part in it
+  std::vector<std::shared_ptr<Moment>> arrivals;  // of those that have it already
+  std::function<void()> work;
+  bool done = false;
+};
+
 struct Task {
   std::function<void()> work = {};            // empty: nothing
   std::shared_ptr<Moment> awaited = nullptr;  // null: nothing
@@ -53,6 +61,7 @@ struct Task {
   std::uint32_t value = 0;
   /// Nothing but a gate is in the way.
   [[nodiscard]] bool ready() const;
+  std::shared_ptr<Joint> joint = nullptr;  // null: nothing
 };
 
 struct Stream {
@@ -88,7 +97,7 @@ static_assert(sizeof(IpcHandle) == 64);
 /// Addresses of registered host memory are so much higher on the device.
 constexpr std::uint64_t kRegisteredShift = std::uint64_t{1} << 56;
 
-class World {
+class __attribute__((visibility("default"))) World {  // other fakes put work into its streams
  public:
   static World& get();
 
@@ -131,6 +140,9 @@ class World {
   // Streams.
   [[nodiscard]] Stream* stream_at(void* handle, const Context* current);
   void put(Stream& stream, Task task);
+  void put_joint(Stream& stream, const std::shared_ptr<Joint>& joint);
+  /// The context that is current in this thread; null: none.
+  [[nodiscard]] static Context* current();
   /// Blocks while a gate is in the way; lets go of the lock then.
   void reach(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Moment>& moment);
   void drain_all();
@@ -140,6 +152,7 @@ class World {
  private:
   World();
   bool drain(Stream& stream);
+  void meet(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Joint>& joint);
   void run_first(Stream& stream);
   void await_word(std::unique_lock<std::mutex>& lock, Stream& stream);
   std::byte* base_ = nullptr;  // what the addresses of devices are in

@@ -157,7 +157,7 @@ TEST(Device, AGpuThatDoesEverythingAtOnceGivesTheSame) {
   run_steps(job, 5);
 }
 
-constexpr std::size_t kPart = DeviceStaging::kPartBytes / sizeof(std::int32_t);
+constexpr std::size_t kPart = DeviceOperation::kPartBytes / sizeof(std::int32_t);
 constexpr std::size_t kParts = 3;
 constexpr std::size_t kLarge = (kParts - 1) * kPart + 1000;
 

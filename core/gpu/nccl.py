@@ -1,0 +1,34 @@
+"""Where NCCL is: the native runtime opens it when a tensor on a GPU could travel by it. Nothing is imported here."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from ringtune.config import Config
+
+_NAME = "libnccl.so.2"
+
+
+def libraries(config: Config) -> list[str]:
+    """Return the paths at which the runtime looks for NCCL, the best first.
+
+    Returns:
+        The one that ``RINGTUNE_NCCL_LIBRARY`` names, alone. Else an empty name, which stands for the one that the
+        process has already (torch brings one) or that the system has, and those of the wheels ``nvidia-nccl-cu12`` and
+        ``-cu13``. Nothing beside another driver than NVIDIA's.
+    """
+    if config.nccl_library:
+        return [config.nccl_library]
+    return [] if config.cuda_driver else ["", *of_wheels()]
+
+
+def of_wheels() -> list[str]:
+    """Return the paths of the libraries that the wheels have installed; both install the package ``nvidia.nccl``."""
+    try:
+        spec = find_spec("nvidia")
+    except ValueError:  # a module of that name that was not found by the import system
+        return []
+    folders = [] if spec is None else list(spec.submodule_search_locations or [])
+    candidates = [Path(folder) / "nccl" / "lib" / _NAME for folder in folders]
+    return [str(path) for path in candidates if path.is_file()]

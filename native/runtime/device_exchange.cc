@@ -1,0 +1,295 @@
+#include "runtime/device_exchange.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "collective/collectives.h"
+#include "runtime/device_lane.h"
+#include "runtime/executor.h"
+#include "transport/thread.h"
+
+namespace ringtune {
+namespace {
+
+constexpr std::chrono::milliseconds kLookInterval(20);  // at NCCL's errors while something is under way
+
+DeviceLane& lane_of(const Operation& operation) { return device_operation_of(operation).lane; }
+
+void log_staging(LogLevel level, std::uint32_t process_set, const std::string& why) {
+  log(level, "tensors on GPUs of process set ", process_set, " go through the host: ", why);
+}
+
+}  // namespace
+
+/// What a member tells the others.
+struct DeviceExchange::Card {
+  std::array<char, 256> host{};
+  std::array<char, 32> bus_id{};
+  std::int32_t version = 0;
+  NcclUniqueId id;  // of the first member
+};
+
+namespace {
+
+template <std::size_t Size>
+void write(std::array<char, Size>& field, const std::string& text) {
+  std::copy_n(text.begin(), std::min(text.size(), Size - 1), field.begin());
+}
+
+/// Everybody's, by position. Blocks; throws PeerLost, Timeout.
+template <typename T>
+std::vector<T> gather(const T& own, Communicator& communicator) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  const auto size = static_cast<std::size_t>(communicator.size());
+  Bytes all(size * sizeof(T));
+  std::memcpy(all.data() + static_cast<std::size_t>(communicator.rank()) * sizeof(T), &own, sizeof(T));
+  ring_allgather(communicator.ring(), all, std::vector<std::size_t>(size, sizeof(T)), {});
+  std::vector<T> values(size);
+  std::memcpy(values.data(), all.data(), all.size());
+  return values;
+}
+
+std::string rank_at(const Communicator& communicator, std::size_t position) {
+  return "rank " + std::to_string(communicator.members()[position]);
+}
+
+}  // namespace
+
+DeviceExchange::DeviceExchange(DeviceExchangeOptions options) : options_(std::move(options)) {}
+
+DeviceExchange::~DeviceExchange() { close(Deadline::after(0)); }
+
+void DeviceExchange::begin(std::string host, std::function<void(std::exception_ptr)> on_failure) {
+  host_ = std::move(host);
+  on_failure_ = std::move(on_failure);
+}
+
+bool DeviceExchange::goes_directly(const Request& request, std::size_t members) {
+  if (options_.plane == GpuPlane::kStaged || members < 2 || !nccl_carries(request)) return false;
+  const auto refuse = [&](const std::string& why) {
+    if (options_.plane == GpuPlane::kNccl) {
+      throw DeviceError("tensor '" + request.name +
+                        "' cannot go by NCCL, which RINGTUNE_GPU_PLANE=nccl asks for: " + why);
+    }
+    return false;
+  };
+  if (request.place != 1) return refuse("it is on another GPU than the first one that this process has used");
+  {
+    const std::lock_guard lock(mutex_);
+    const auto staged = staged_sets_.find(request.process_set);
+    if (staged != staged_sets_.end()) return refuse(staged->second);
+  }
+  try {
+    (void)library();
+    return true;
+  } catch (const DeviceError& error) {
+    stage_from_now_on(request.process_set, error.what());
+    return false;
+  }
+}
+
+void DeviceExchange::stage_from_now_on(std::uint32_t process_set, const std::string& why) {
+  if (options_.plane == GpuPlane::kNccl) {
+    throw DeviceError(why + " (RINGTUNE_GPU_PLANE=nccl forbids to go through the host instead)");
+  }
+  const std::lock_guard lock(mutex_);
+  if (staged_sets_.emplace(process_set, why).second) {
+    log_staging(LogLevel::kInfo, process_set, why);
+  }
+}
+
+void DeviceExchange::rethrow_failure() {
+  const std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void DeviceExchange::check_arrival(const CudaEvent& copied) {
+  const std::lock_guard lock(mutex_);
+  if (failure_ && !copied.reached()) std::rethrow_exception(failure_);
+}
+
+DeviceExchange::Card DeviceExchange::own_card(const DeviceLane& lane, bool first) {
+  Card card;
+  write(card.host, host_);
+  write(card.bus_id, lane.device().driver().bus_id(lane.device().ordinal()));
+  card.version = library().version();
+  if (first) library().check(library().api().get_unique_id(&card.id), "ncclGetUniqueId");
+  return card;
+}
+
+/// The members tell one another what they have, and connect if that will do. All come to the same.
+void DeviceExchange::meet(Set& set, const DeviceLane& lane, const BatchContext& context) {
+  Communicator& communicator = context.communicator;
+  const std::vector<Card> cards = gather(own_card(lane, communicator.rank() == 0), communicator);
+  for (std::size_t i = 0; i < cards.size() && set.refusal.empty(); ++i) {
+    if (cards[i].version != cards.front().version) {
+      set.refusal = rank_at(communicator, 0) + " has NCCL " + nccl_version_text(cards.front().version) + ", " +
+                    rank_at(communicator, i) + " has " + nccl_version_text(cards[i].version) +
+                    ": install the same on all hosts";
+    }
+    for (std::size_t j = 0; j < i && set.refusal.empty(); ++j) {
+      if (cards[i].host != cards[j].host || cards[i].bus_id != cards[j].bus_id) continue;
+      set.refusal = rank_at(communicator, j) + " and " + rank_at(communicator, i) + " share the GPU " +
+                    cards[i].bus_id.data() + " of " + cards[i].host.data() + ", which NCCL does not support";
+    }
+  }
+  if (!set.refusal.empty()) return;
+  std::string trouble;
+  try {
+    set.communicator =
+        std::make_shared<NcclCommunicator>(library(), cards.front().id, communicator.rank(), communicator.size());
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure_) std::rethrow_exception(failure_);
+      communicators_.push_back(set.communicator);
+    }
+    set.communicator->settle(patience());
+  } catch (const std::exception& error) {
+    rethrow_failure();
+    trouble = error.what();
+    log_staging(LogLevel::kWarning, context.process_set, trouble);
+  }
+  const std::vector<std::uint8_t> connected = gather(static_cast<std::uint8_t>(trouble.empty()), communicator);
+  const auto failed = std::find(connected.begin(), connected.end(), 0);
+  if (failed == connected.end()) return;
+  if (set.communicator != nullptr) set.communicator->abort();
+  set.refusal = "NCCL did not connect on " +
+                rank_at(communicator, static_cast<std::size_t>(failed - connected.begin())) +
+                (trouble.empty() ? "" : " (" + trouble + ")");
+}
+
+void DeviceExchange::prepare(std::span<const OperationPtr> batch, const BatchContext& context) {
+  rethrow_failure();
+  const auto [found, fresh] = sets_.try_emplace(context.process_set);
+  Set& set = found->second;
+  if (fresh) {
+    DeviceLane& lane = lane_of(*batch.front());
+    const CudaDevice::Current current(lane.device());
+    meet(set, lane, context);
+    const std::lock_guard lock(mutex_);
+    if (last_ == nullptr) {
+      device_ = &lane.device();
+      last_ = std::make_unique<CudaEvent>(lane.device());
+      watcher_ = start_thread("ringtune-nccl", [this] { watch(); });
+    }
+  }
+  if (!set.refusal.empty()) throw ToBeStaged(set.refusal, true);
+}
+
+void DeviceExchange::launch(std::span<const OperationPtr> batch, const BatchContext& context) {
+  DeviceLane& lane = lane_of(*batch.front());
+  const CudaDevice::Current current(lane.device());
+  CudaStream& stream = lane.exchange_stream();
+  try {
+    for (const OperationPtr operation : batch) stream.wait(device_operation_of(*operation).ready);
+    put_batch(sets_.at(context.process_set), batch, context);
+    for (const OperationPtr operation : batch) device_operation_of(*operation).copied.record(stream.handle());
+    const std::lock_guard lock(mutex_);
+    last_->record(stream.handle());
+    if (!std::exchange(busy_, true)) news_.notify_all();
+  } catch (const std::exception&) {
+    rethrow_failure();  // what ended it says more than how this call found out
+    throw;
+  }
+}
+
+void DeviceExchange::removed(std::uint32_t process_set) {
+  const std::lock_guard lock(mutex_);
+  staged_sets_.erase(process_set);
+  const auto gone = sets_.find(process_set);
+  if (gone == sets_.end()) return;
+  if (gone->second.communicator != nullptr && gone->second.refusal.empty()) {
+    std::erase(communicators_, gone->second.communicator);
+    retired_.push_back(std::move(gone->second.communicator));
+    news_.notify_all();
+  }
+  sets_.erase(gone);
+}
+
+void DeviceExchange::abort(const std::exception_ptr& error) noexcept {
+  std::vector<std::shared_ptr<NcclCommunicator>> all;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = error;
+    all = communicators_;
+    all.insert(all.end(), retired_.begin(), retired_.end());
+  }
+  for (const std::shared_ptr<NcclCommunicator>& one : all) one->abort();
+}
+
+/// The watcher: sleeps while nothing is under way.
+void DeviceExchange::watch() {
+  std::unique_lock lock(mutex_);
+  while (!ends_) {
+    std::vector<std::shared_ptr<NcclCommunicator>> gone = std::exchange(retired_, {});
+    if (!gone.empty()) {
+      lock.unlock();
+      for (const std::shared_ptr<NcclCommunicator>& one : gone) one->finish(patience());
+      lock.lock();
+      continue;
+    }
+    if (!busy_) {
+      news_.wait(lock);
+      continue;
+    }
+    const std::vector<std::shared_ptr<NcclCommunicator>> all = communicators_;
+    lock.unlock();
+    const bool busy = look_after(all);
+    lock.lock();
+    busy_ = busy_ && busy;
+    if (busy_ && !ends_) news_.wait_for(lock, kLookInterval);
+  }
+}
+
+/// Whether something goes on in streams, and nothing is wrong.
+bool DeviceExchange::look_after(const std::vector<std::shared_ptr<NcclCommunicator>>& all) {
+  try {
+    const CudaDevice::Current current(*device_);
+    for (const std::shared_ptr<NcclCommunicator>& one : all) (void)one->settled();
+    const std::lock_guard lock(mutex_);  // not launched anew between this look and its answer
+    return !last_->reached();
+  } catch (const DeviceError&) {
+    const std::exception_ptr error = std::current_exception();
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure_ || ends_) return false;  // that is why
+    }
+    abort(error);
+    on_failure_(error);
+    return false;
+  }
+}
+
+void DeviceExchange::close(Deadline timeout) noexcept {
+  std::vector<std::shared_ptr<NcclCommunicator>> all;
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+    all = communicators_;
+  }
+  news_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+  all.insert(all.end(), retired_.begin(), retired_.end());
+  for (const std::shared_ptr<NcclCommunicator>& one : all) one->finish(timeout);
+  sets_.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    communicators_.clear();
+    retired_.clear();
+  }
+  try {
+    if (last_ == nullptr) return;
+    const CudaDevice::Current current(*device_);
+    last_.reset();
+  } catch (const std::exception&) {  // the driver is gone, and all of it with it
+    (void)last_.release();
+  }
+}
+
+}  // namespace ringtune

@@ -1,0 +1,120 @@
+// Tensors from GPU to GPU, by NCCL: no byte of them comes to the host.
+//
+// Which way an operation goes is the same on all its ranks. A rank announces an operation as "by NCCL" when it could go
+// that way itself (goes_directly); ranks that announce different ways are told by the coordinator to stage it. What no
+// single announcement can show - the same GPU twice, versions that do not work together, a network that does not
+// connect - the members of a process set find out together, in front of the first batch of theirs that NCCL is to carry
+// (prepare). Either way an operation that was refused has not run, and is staged on all ranks.
+//
+// The engine's order of batches is the same on all ranks, and all of a GPU's batches go into one stream: so NCCL's
+// operations never wait for one another in a circle. Putting them there is all that the host does: a stream waits for
+// the kernels before, and the caller's stream for the result. A thread of ours asks NCCL for errors meanwhile.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device/cuda.h"
+#include "device/nccl_communicator.h"
+#include "runtime/operation.h"
+
+namespace ringtune {
+
+struct BatchContext;
+class DeviceLane;
+
+/// Which way tensors on GPUs go.
+enum class GpuPlane : std::uint8_t {
+  kAuto = 0,    // by NCCL where all ranks can, else through the host
+  kNccl = 1,    // the same, but what NCCL can carry and is refused is an error
+  kStaged = 2,  // through the host
+};
+
+struct DeviceExchangeOptions {
+  GpuPlane plane = GpuPlane::kAuto;
+  std::vector<std::string> nccl_libraries;  // paths, the best first
+  std::int64_t timeout_ns = 0;              // of connecting, and of what NCCL does on the host
+};
+
+/// Opens nothing before the first tensor that could travel by NCCL. Thread-safe where said.
+class DeviceExchange {
+ public:
+  explicit DeviceExchange(DeviceExchangeOptions options);
+  ~DeviceExchange();  // after close()
+  DeviceExchange(const DeviceExchange&) = delete;
+  DeviceExchange& operator=(const DeviceExchange&) = delete;
+
+  /// `host`: of this rank. `on_failure` is called, on a thread of our own, when NCCL reports an error in a stream.
+  void begin(std::string host, std::function<void(std::exception_ptr)> on_failure);
+
+  // Any thread.
+  /// Whether this rank can send it from GPU to GPU. Throws DeviceError where it must and cannot.
+  [[nodiscard]] bool goes_directly(const Request& request, std::size_t members);
+  /// Operations of that set are staged from now on. Throws DeviceError where they must not be.
+  void stage_from_now_on(std::uint32_t process_set, const std::string& why);
+  /// Throws what has ended the exchange, if it did before that event came.
+  void check_arrival(const CudaEvent& copied);
+  /// Ends what is in streams, with results that mean nothing; every later batch fails with `error`. Idempotent.
+  void abort(const std::exception_ptr& error) noexcept;
+
+  // Driving thread. A batch is of operations that all ranks announced as going directly; the members of its set come by
+  // in the same order.
+  /// Connects the set. Blocks the first time. Throws ToBeStaged, on all members, when they cannot go that way;
+  /// PeerLost.
+  void prepare(std::span<const OperationPtr> batch, const BatchContext& context);
+  /// Puts the batch into the stream. Throws DeviceError, Timeout; what abort() was given.
+  void launch(std::span<const OperationPtr> batch, const BatchContext& context);
+  /// The set is gone; what it has in streams goes on. Does not block.
+  void removed(std::uint32_t process_set);
+
+  /// When nothing is launched any more, and before the lanes go: waits for what is in streams, at most `timeout`.
+  void close(Deadline timeout) noexcept;
+
+ private:
+  /// What a set's members have come to.
+  struct Set {
+    std::shared_ptr<NcclCommunicator> communicator;
+    std::string refusal;  // why there is none
+  };
+  struct Card;
+
+  const NcclLibrary& library() { return NcclLibrary::open(options_.nccl_libraries); }
+  [[nodiscard]] Deadline patience() const { return Deadline::after(options_.timeout_ns); }
+  Card own_card(const DeviceLane& lane, bool first);
+  void meet(Set& set, const DeviceLane& lane, const BatchContext& context);
+  void rethrow_failure();
+  void put_batch(Set& set, std::span<const OperationPtr> batch, const BatchContext& context);
+  void watch();
+  bool look_after(const std::vector<std::shared_ptr<NcclCommunicator>>& all);
+
+  DeviceExchangeOptions options_;
+  std::string host_;
+  std::function<void(std::exception_ptr)> on_failure_;
+  std::map<std::uint32_t, Set> sets_;  // driving thread, and close()
+
+  std::mutex mutex_;
+  std::condition_variable news_;
+  std::map<std::uint32_t, std::string> staged_sets_;              // and why
+  std::vector<std::shared_ptr<NcclCommunicator>> communicators_;  // all that are connected or connecting
+  std::vector<std::shared_ptr<NcclCommunicator>> retired_;        // of sets that are gone: to be finished
+  std::exception_ptr failure_;
+  const CudaDevice* device_ = nullptr;  // the lane's
+  std::unique_ptr<CudaEvent> last_;     // behind all that was launched
+  bool busy_ = false;                   // something was launched and not seen to be done
+  bool ends_ = false;
+  std::thread watcher_;
+};
+
+/// Whether NCCL can carry it: a dtype, a reduction and factors that it knows.
+[[nodiscard]] bool nccl_carries(const Request& request) noexcept;
+
+}  // namespace ringtune

@@ -1,0 +1,52 @@
+// Which way tensors on GPUs go: on the wire, and where ranks part.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "control/request.h"
+#include "thrown.h"
+
+namespace ringtune {
+namespace {
+
+using testing_support::message_of;
+
+Request on_gpu(Way way) {
+  Request request;
+  request.name = "t";
+  request.shape = {3};
+  request.place = 1;
+  request.way = way;
+  return request;
+}
+
+TEST(Way, TravelsWithARequestOfATensorOnAGpu) {
+  for (const Way way : {Way::kStaged, Way::kNccl}) {
+    ByteWriter out;
+    write_request(out, on_gpu(way));
+    ByteReader in(out.bytes());
+    EXPECT_EQ(read_request(in), on_gpu(way));
+  }
+}
+
+TEST(Way, OneThatIsUnknownIsRefused) {
+  ByteWriter out;
+  write_request(out, on_gpu(static_cast<Way>(9)));
+  ByteReader in(out.bytes());
+  EXPECT_EQ(message_of<Protocol>([&] { (void)read_request(in); }),
+            "a peer announced tensor 't' to go the unknown way 9");
+}
+
+TEST(Way, RanksThatPartAreNamedAndAreNoMismatch) {
+  std::vector<Variant> variants;
+  add_variant(variants, std::make_shared<const Request>(on_gpu(Way::kNccl)), RankSet::range(0, 3));
+  EXPECT_EQ(find_parting(variants), std::nullopt);
+  add_variant(variants, std::make_shared<const Request>(on_gpu(Way::kStaged)), RankSet::one(3));
+  EXPECT_EQ(find_mismatch(variants), std::nullopt);
+  EXPECT_EQ(
+      find_parting(variants),
+      "tensor 't' would go by NCCL on ranks 0-2, and through the host on rank 3. NCCL needs all of them: the same "
+      "RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank.");
+}
+
+}  // namespace
+}  // namespace ringtune

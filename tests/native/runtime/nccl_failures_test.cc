@@ -1,0 +1,167 @@
+// What goes wrong between GPUs: told on every rank, nothing hangs in a stream, and nothing is left.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "base/error.h"
+#include "nccl_job.h"
+#include "thrown.h"
+
+namespace ringtune {
+namespace {
+
+using testing_support::DeviceArray;
+using testing_support::FakeGpu;
+using testing_support::FakeNccl;
+using testing_support::message_of;
+using testing_support::NcclJob;
+
+using Ints = std::vector<std::int32_t>;
+
+/// An allreduce of each rank's own, so that all is connected.
+void warm_up(NcclJob& job) {
+  job.on_every_rank([&](int rank) {
+    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(8, 1));
+    job.run(rank, job.of(rank, "first", tensor, tensor));
+    (void)tensor.values(job.stream(rank));
+  });
+}
+
+/// What the next operations of a rank come to: some may have gone through before all are refused.
+template <typename E>
+std::string refusal(NcclJob& job, int rank) {
+  return message_of<E>([&] {
+    for (int i = 0; i < 1000; ++i) {
+      DeviceArray<std::int32_t> tensor(job.device(rank), Ints(8, 1));
+      job.run(rank, job.of(rank, "next", tensor, tensor));
+    }
+  });
+}
+
+TEST(NcclFailures, AnErrorInAStreamEndsTheJobOnAllRanksAndSaysWhere) {
+  NcclJob job(2);
+  warm_up(job);
+  job.on_every_rank([&](int rank) {
+    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(8, 1));
+    job.run(rank, job.of(rank, "t", tensor, tensor));  // under way: nobody has waited for its stream
+    if (rank == 0) FakeNccl::break_rank(0, 3);
+    if (rank == 0) {
+      EXPECT_NE(refusal<DeviceError>(job, rank).find("an operation of NCCL failed: internal error"), std::string::npos);
+    } else {
+      EXPECT_NE(refusal<PeerLost>(job, rank).find("an operation of NCCL failed: internal error"), std::string::npos);
+    }
+  });
+  job.end();
+  EXPECT_EQ(FakeNccl::aborted(), 2);
+}
+
+TEST(NcclFailures, APeerThatIsLostFreesWhatWaitsForItInStreams) {
+  NcclJob job(2);
+  warm_up(job);
+  FakeNccl::hang();
+  job.on_every_rank([&](int rank) {
+    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(8, 1));
+    job.run(rank, job.of(rank, "t", tensor, tensor));
+    if (rank == 1) FakeNccl::break_rank(1, 3);  // it ends by an error of its own
+    (void)tensor.values(job.stream(rank));      // comes to an end on both
+  });
+  job.end();
+  EXPECT_EQ(FakeNccl::aborted(), 2);
+}
+
+TEST(NcclFailures, WhoWaitsForAResultThatNeverCameIsTold) {
+  NcclJob job(2);
+  warm_up(job);
+  FakeNccl::hang();
+  job.on_every_rank([&](int rank) {
+    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(8, 1));
+    const Ticket ticket = job[rank].submit(job.of(rank, "t", tensor, tensor));
+    ASSERT_TRUE(job[rank].wait(ticket, Deadline::after(20'000'000'000)));
+    FakeNccl::break_rank(rank, 3);
+    while (FakeNccl::aborted() < 2) std::this_thread::yield();
+    EXPECT_THROW(job[rank].join_stream(ticket, job.stream(rank)), Error);
+    job[rank].release(ticket);
+  });
+}
+
+/// A call of NCCL that fails on one rank.
+struct Fault {
+  const char* call;
+  bool connecting;  // before the first batch: then all ranks stage
+};
+void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.call; }
+
+class NcclFault : public testing::TestWithParam<Fault> {};
+
+TEST_P(NcclFault, IsToldOrGoneAroundOnAllRanks) {
+  const Fault fault = GetParam();
+  NcclJob job(2, [](RuntimeOptions& options) { options.connect_timeout_ns = 4'000'000'000; });
+  if (!fault.connecting) warm_up(job);
+  FakeNccl::fail(fault.call, 0, 3);
+  std::atomic<int> refused = 0;
+  job.on_every_rank([&](int rank) {
+    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(8, rank + 1));
+    Submission submission = job.of(rank, "t", tensor, tensor);
+    try {
+      job.run(rank, std::move(submission));
+      EXPECT_EQ(tensor.values(job.stream(rank)), Ints(8, 3));
+    } catch (const Error& error) {
+      if (fault.connecting) ADD_FAILURE() << error.what();
+      ++refused;
+    }
+  });
+  if (fault.connecting) {
+    EXPECT_EQ(refused, 0);
+    EXPECT_EQ(NcclJob::copies(), 4);
+  } else {
+    EXPECT_GE(refused, 1);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, NcclFault,
+                         testing::Values(Fault{"ncclCommInitRankConfig", true}, Fault{"ncclAllReduce", false},
+                                         Fault{"ncclGroupEnd", false}));
+
+TEST(NcclFailures, ShuttingDownWaitsForWhatIsInStreams) {
+  NcclJob job(2);
+  std::vector<std::unique_ptr<DeviceArray<std::int32_t>>> tensors;
+  for (int rank = 0; rank < 2; ++rank) {
+    tensors.push_back(std::make_unique<DeviceArray<std::int32_t>>(job.device(rank), Ints(8, 0)));
+  }
+  job.on_every_rank([&](int rank) {
+    DeviceArray<std::int32_t>& tensor = *tensors[static_cast<std::size_t>(rank)];
+    tensor.fill(job.stream(rank), rank + 1);
+    const Ticket ticket = job[rank].submit(job.of(rank, "t", tensor, tensor));
+    ASSERT_TRUE(job[rank].wait(ticket, Deadline::after(20'000'000'000)));
+    job[rank].release(ticket);
+    job[rank].shutdown(5'000'000'000);
+  });
+  EXPECT_EQ(FakeNccl::aborted(), 0);
+  EXPECT_EQ(FakeNccl::calls("ncclCommDestroy"), 2);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(tensors[static_cast<std::size_t>(rank)]->values(job.stream(rank)), Ints(8, 3));
+  }
+}
+
+TEST(NcclFailures, APeerThatLeavesFailsWhatWaitsForIt) {
+  NcclJob job(2);
+  warm_up(job);
+  DeviceArray<std::int32_t> tensor(job.device(0), Ints(4, 1));
+  const Ticket ticket = job[0].submit(job.of(0, "t", tensor, tensor));
+  job[1].shutdown(0);
+  EXPECT_THROW(job.join(0, ticket), ShutDown);
+  job[0].release(ticket);
+}
+
+TEST(NcclFailures, NothingIsLeftOfAJob) {
+  FakeGpu gpu;
+  {
+    NcclJob job(2);
+    warm_up(job);
+  }
+  EXPECT_EQ(FakeGpu::alive(), 0);
+}
+
+}  // namespace
+}  // namespace ringtune
