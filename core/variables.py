@@ -216,10 +216,7 @@ VARIABLES: tuple[Variable, ...] = (
         "auto",
         "",
         "Repeated steps communicate in shared memory while they compute; auto: unless all cores of the host compute.",
-        None,
-        None,
-        1,
-        OVERLAPS,
+        choices=OVERLAPS,
     ),
     # What a run changes without a change of its script; `ringtune tune --restarts` tries them.
     Variable(
@@ -315,18 +312,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable("CUDA_DRIVER", "cuda_driver", "str", "", "library", "Drives the GPUs, instead of libcuda.so.1."),
     Variable("NCCL_LIBRARY", "nccl_library", "str", "", "library", "NCCL, instead of the wheels' or the system's."),
-    Variable(
-        "GPU_PLANE",
-        "gpu_plane",
-        "choice",
-        GPU_PLANES[0],
-        "",
-        "How tensors on GPUs travel: by NCCL (an error where it cannot), staged through the host, or as all ranks can.",
-        None,
-        None,
-        1,
-        GPU_PLANES,
-    ),
+    Variable("GPU_PLANE", "gpu_plane", "choice", "auto", "", "How tensors on GPUs travel.", choices=GPU_PLANES),
     # Stall check.
     Variable(
         "STALL_CHECK_DISABLE",
