@@ -95,7 +95,7 @@ TEST(DeviceTimes, SayWhenAnOperationWaitedForItsDataAndWasCopied) {
 }
 
 TEST(DeviceTimes, ALargeTensorHasACopyAPart) {
-  constexpr std::size_t kLarge = 2 * DeviceStaging::kPartBytes / sizeof(std::int32_t) + 1000;
+  constexpr std::size_t kLarge = 2 * DeviceOperation::kPartBytes / sizeof(std::int32_t) + 1000;
   const ringtune::testing::TemporaryFile file;
   DeviceJob job(2);
   job[0].start_timeline({.path = file.path()});
