@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <cstring>
 #include <string>
 
 #include "base/check.h"
@@ -80,8 +79,10 @@ std::vector<std::uint32_t> firsts_of(std::span<const Chunk> chunks, std::size_t 
 }
 
 std::size_t processors_of(const CudaDevice& device) {
+  int number = 0;
   int count = 0;
-  device.check(device.api().device_attribute(&count, kCudaMultiprocessors, device.ordinal()), "cuDeviceGetAttribute");
+  device.check(device.api().device_get(&number, device.ordinal()), "cuDeviceGet");
+  device.check(device.api().device_attribute(&count, kCudaMultiprocessors, number), "cuDeviceGetAttribute");
   return static_cast<std::size_t>(std::max(count, 1));
 }
 
@@ -120,8 +121,8 @@ void DeviceKernels::fill(BatchTable& table, std::span<const DeviceMove> moves, s
   if (!moves.empty()) {
     const CudaAddress memory = table.memory_.reserve(bytes);
     PinnedBlock& block = pinned_.take_idle(bytes);
-    std::memcpy(block.data, chunks.data(), chunk_bytes);
-    std::memcpy(block.data + chunk_bytes, firsts.data(), bytes - chunk_bytes);
+    std::byte* const end = std::ranges::copy(std::as_bytes(std::span(chunks)), block.data).out;  // none: all are empty
+    std::ranges::copy(std::as_bytes(std::span(firsts)), end);
     const int code = device_.api().copy_to_device(memory, block.data, bytes, stream);
     if (code == kCudaSuccess) block.last_use.record(stream);
     pinned_.give_back(block);
