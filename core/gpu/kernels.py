@@ -1,7 +1,7 @@
 """The kernels of ``cuda/`` as a cubin for a GPU's architecture: compiled once, then read from the disk.
 
-The native runtime takes the cubin itself and loads it with the driver: a handle of a function belongs to the library
-that made it and would tie the runtime to that one's life, bytes belong to nobody.
+The native runtime gets the cubin itself and loads it with the driver (`GpuKernels`): a handle of a function belongs to
+the library that made it and would tie the runtime to that one's life, bytes belong to nobody.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from ringtune import native
 from ringtune.errors import DeviceError
 from ringtune.gpu import nvrtc
 
@@ -64,6 +66,25 @@ def cubin_for(capability: int, compiler: nvrtc.Compiler | None = None) -> bytes:
         kept = compiler.compile(texts, MAIN, architecture)
         _keep(path, kept)
     return kept
+
+
+def load(device: int, driver: str = "") -> Any:
+    """Return the kernels (`_native.GpuKernels`) on that GPU.
+
+    Args:
+        device: Its number among the visible ones.
+        driver: Path of the driver's library; empty: the usual one.
+
+    Raises:
+        DeviceError: There is no driver, no such GPU, or no compiler.
+    """
+    with native.translated():
+        capabilities = native.load().cuda_devices(driver)["capabilities"]
+    if not 0 <= device < len(capabilities):
+        raise DeviceError(f"there is no GPU {device}: {len(capabilities)} are visible; look at CUDA_VISIBLE_DEVICES")
+    cubin = cubin_for(capabilities[device])
+    with native.translated():
+        return native.load().GpuKernels(cubin, device, driver)
 
 
 def _read(path: Path) -> bytes | None:

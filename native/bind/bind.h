@@ -15,6 +15,7 @@ void add_short_path(nanobind::module_& module);
 void add_collectives(nanobind::class_<Runtime>& runtime);
 void add_devices(nanobind::class_<Runtime>& runtime);
 void add_cuda(nanobind::module_& module);
+void add_gpu_kernels(nanobind::module_& module);
 void add_compression(nanobind::module_& module);
 void add_merging(nanobind::module_& module);
 

@@ -13,11 +13,13 @@ namespace {
 
 CudaStreamHandle stream_at(std::uintptr_t stream) { return reinterpret_cast<CudaStreamHandle>(stream); }
 
-/// Of the driver at that path (empty: the usual one): its version, the devices' names, and which pairs reach each
-/// other's memory. Blocks while the driver starts; throws DeviceError when there is none.
+/// Of the driver at that path (empty: the usual one): its version, the devices' names and compute capabilities (90 of
+/// 9.0), and which pairs reach each other's memory. Blocks while the driver starts; throws DeviceError when there is
+/// none.
 nb::dict cuda_devices(const std::string& path) {
   std::string version;
   std::vector<std::string> names;
+  std::vector<int> capabilities;
   std::vector<std::vector<int>> peers;
   {
     const nb::gil_scoped_release released;
@@ -26,6 +28,7 @@ nb::dict cuda_devices(const std::string& path) {
     const int count = driver.device_count();
     for (int device = 0; device < count; ++device) {
       names.push_back(driver.device_name(device));
+      capabilities.push_back(driver.compute_capability(device));
       for (int peer = device + 1; peer < count; ++peer) {
         if (driver.can_access_peer(device, peer) && driver.can_access_peer(peer, device)) {
           peers.push_back({device, peer});
@@ -36,6 +39,7 @@ nb::dict cuda_devices(const std::string& path) {
   nb::dict found;
   found["version"] = version;
   found["devices"] = names;
+  found["capabilities"] = capabilities;
   found["peers"] = peers;
   return found;
 }

@@ -150,6 +150,16 @@ std::string CudaDriver::bus_id(int ordinal) const {
   return id.data();
 }
 
+int CudaDriver::compute_capability(int ordinal) const {
+  int device = 0;
+  int major = 0;
+  int minor = 0;
+  check(api_.device_get(&device, ordinal), "cuDeviceGet");
+  check(api_.device_attribute(&major, kCudaComputeCapabilityMajor, device), "cuDeviceGetAttribute");
+  check(api_.device_attribute(&minor, kCudaComputeCapabilityMinor, device), "cuDeviceGetAttribute");
+  return 10 * major + minor;
+}
+
 std::optional<int> CudaDriver::owner_of(const void* memory) const noexcept {
   constexpr int kDeviceOrdinal = 9;  // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
   int owner = -1;

@@ -103,6 +103,8 @@ class CudaDriver {
   [[nodiscard]] std::string device_name(int ordinal) const;
   /// "0000:3b:00.0": where the device is in its host.
   [[nodiscard]] std::string bus_id(int ordinal) const;
+  /// 90 of compute capability 9.0.
+  [[nodiscard]] int compute_capability(int ordinal) const;
   /// Whose memory that is; none for the host's. Needs no context.
   [[nodiscard]] std::optional<int> owner_of(const void* memory) const noexcept;
   /// Whether a kernel on one device can read the other's memory.

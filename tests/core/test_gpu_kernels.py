@@ -4,10 +4,13 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
 
-from ringtune.errors import DeviceError
+from ringtune.errors import DeviceError, InvalidArgument
 from ringtune.gpu import kernels, nvrtc
+from tests import fake_cuda
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
@@ -19,6 +22,8 @@ ALL = {
     *(f"cast_{a}_{b}" for a in FLOATS for b in FLOATS),
     *(f"reduce_{name}_{op}" for name in (*FLOATS, *INTEGERS, "bool") for op in OPS),
 }  # fmt: skip
+# As the runtime numbers them.
+NUMBERS = dict(zip((*INTEGERS, *FLOATS, "bool"), range(10), strict=True))
 
 
 class Counting:
@@ -133,3 +138,75 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(nvrtc, "import_module", lambda name: __import__("no_such_" + name))
     with pytest.raises(DeviceError, match=r"pip install nvidia-cuda-nvrtc.*libno-such-nvrtc.*libc.so.6: .*cupy: "):
         nvrtc.find()
+
+
+@pytest.fixture
+def gpu() -> fake_cuda.Gpu:
+    return fake_cuda.Gpu()
+
+
+@pytest.fixture
+def loaded(gpu: fake_cuda.Gpu, cache: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    """The kernels on the fake's GPU, which has its own and takes any file for a cubin."""
+
+    class Fitting(Counting):
+        def compile(self, *arguments: object, **options: object) -> bytes:
+            return b"\x7fELF" + bytes(100)
+
+    monkeypatch.setattr(nvrtc, "find", Fitting)
+    return kernels.load(0, str(gpu.path))
+
+
+def test_many_tensors_are_packed_and_unpacked_in_one_launch_each(gpu: fake_cuda.Gpu, loaded: object) -> None:
+    stream = gpu.stream()
+    random = np.random.default_rng(1)
+    counts = [1, 70_001, 3, 512, 20_000, 64]
+    values = [random.standard_normal(count).astype(np.float32) for count in counts]
+    tensors = [gpu.array(each, stream) for each in values]
+    buffer = gpu.array(np.zeros(sum(counts), np.uint16), stream)
+    starts = np.cumsum([0, *counts[:-1]])
+    places = [buffer.address + 2 * int(start) for start in starts]
+    into = [(tensor.address, place, count) for tensor, place, count in zip(tensors, places, counts, strict=True)]
+    pack = loaded.batch(into, NUMBERS["float32"], NUMBERS["bfloat16"], 0.5)  # type: ignore[attr-defined]
+    back = [(place, tensor, count) for tensor, place, count in into]
+    unpack = loaded.batch(back, NUMBERS["bfloat16"], NUMBERS["float32"], 4.0)  # type: ignore[attr-defined]
+    launches = gpu.calls("cuLaunchKernel")
+    pack.launch(stream)
+    unpack.launch(stream)
+    assert gpu.calls("cuLaunchKernel") - launches == 2
+    packed = np.concatenate(values) * np.float32(0.5)
+    packed = packed.astype(ml_dtypes.bfloat16)
+    assert np.array_equal(buffer.values().view(ml_dtypes.bfloat16), packed)
+    for tensor, part in zip(tensors, np.split(packed, starts[1:]), strict=True):
+        assert np.array_equal(tensor.values(), part.astype(np.float32) * 4)
+
+
+@pytest.mark.parametrize("op", range(4))
+@pytest.mark.parametrize("name", [*FLOATS, *INTEGERS])
+def test_reductions_are_those_of_numpy(name: str, op: int, gpu: fake_cuda.Gpu, loaded: object) -> None:
+    stream = gpu.stream()
+    dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+    a, b = (np.random.default_rng(seed).integers(0, 100, 5001).astype(dtype) for seed in (1, 2))
+    left, right = gpu.array(a.view(np.uint8), stream), gpu.array(b.view(np.uint8), stream)
+    numbers = (left.address, left.address, right.address, 5001)
+    loaded.reduce(numbers, NUMBERS[name], (1, 3, 4, 5)[op], stream)  # type: ignore[attr-defined]
+    wide = (np.float32 if dtype.itemsize == 2 else dtype) if name in FLOATS else dtype
+    together = (np.add, np.minimum, np.maximum, np.multiply)[op](a.astype(wide), b.astype(wide)).astype(dtype)
+    assert np.array_equal(left.values().view(dtype), together)
+
+
+def test_what_no_kernel_does_is_refused(loaded: object) -> None:
+    with (
+        pytest.raises(InvalidArgument, match=r"no kernel makes float32 of int32 times 1\.0"),
+        kernels.native.translated(),
+    ):
+        loaded.batch([], NUMBERS["int32"], NUMBERS["float32"])  # type: ignore[attr-defined]
+    with pytest.raises(InvalidArgument, match="no kernel makes bool of bool"), kernels.native.translated():
+        loaded.batch([], NUMBERS["bool"], NUMBERS["bool"], 0.5)  # type: ignore[attr-defined]
+    with pytest.raises(InvalidArgument, match="no kernel for Average"), kernels.native.translated():
+        loaded.reduce((0, 0, 0, 1), NUMBERS["int32"], 0, 0)  # type: ignore[attr-defined]
+
+
+def test_a_gpu_that_is_not_there_is_refused(gpu: fake_cuda.Gpu) -> None:
+    with pytest.raises(DeviceError, match="there is no GPU 7: 2 are visible"):
+        kernels.load(7, str(gpu.path))

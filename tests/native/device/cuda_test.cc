@@ -22,6 +22,7 @@ TEST(CudaDriver, IsOpenedOnceAndNamesTheDevices) {
   EXPECT_EQ(driver.version(), 12040);
   EXPECT_EQ(driver.device_count(), 2);
   EXPECT_EQ(driver.device_name(1), "Fake GPU 1");
+  EXPECT_EQ(driver.compute_capability(0), 90);
   EXPECT_TRUE(driver.can_access_peer(0, 1));
 }
 
