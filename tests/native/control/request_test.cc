@@ -120,11 +120,16 @@ TEST(RequestDevice, TravelsAndCostsAHostTensorNothing) {
   };
   const std::size_t plain = bytes_of(request).size();
   request.place = 2;
+  request.way = Way::kNccl;
   request.whole = {4, 5};
   Bytes bytes = bytes_of(request);
-  EXPECT_EQ(bytes.size(), plain + 1 + 4 + 16);
+  EXPECT_EQ(bytes.size(), plain + 2 + 4 + 16);
   ByteReader in(bytes);
   EXPECT_EQ(read_request(in), request);
+  Bytes other = bytes;
+  other[plain + 1] = std::byte{99};
+  ByteReader unknown_way(other);
+  EXPECT_THROW((void)read_request(unknown_way), Protocol);
   bytes[plain] = std::byte{0};
   ByteReader without_number(bytes);
   EXPECT_THROW((void)read_request(without_number), Protocol);

@@ -131,9 +131,10 @@ TEST(DeviceTimes, ManyOperationsUseTheirEventsAgain) {
   job[0].stop_timeline();
   const int alive = FakeGpu::alive();
   job[0].start_timeline({.path = file.path()});
-  run(200);
+  run(1000);
   job[0].stop_timeline();
-  EXPECT_LE(FakeGpu::alive(), alive + 200) << "some may be under way at once, each with five events";
+  // Each has five. How many are under way at once is the scheduler's matter.
+  EXPECT_LT(FakeGpu::alive(), alive + 5 * 500);
   Part first(file.path());
   EXPECT_EQ(first.spans["MEMCPY_IN_HOST_BUFFER"].size(), 5U);
 }
