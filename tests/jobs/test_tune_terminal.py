@@ -73,7 +73,8 @@ def test_ctrl_c_in_a_terminal_keeps_what_was_learned(tmp_path: Path) -> None:
     script, run, memory = tmp_path / "small.py", tmp_path / "run", tmp_path / "studies.db"
     script.write_text(SCRIPT)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("RINGTUNE_", "HOROVOD_"))}
-    environ |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TERM": "xterm-256color"}
+    # Rich takes a width from the environment before the terminal's own.
+    environ |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TERM": "xterm-256color", "COLUMNS": str(_COLUMNS)}
     command = [str(Path(sys.executable).with_name("ringtune")), "tune", "-np", "2", "--run-dir", str(run)]
     command += ["--study", str(memory), "--seed", "1", sys.executable, str(script), "100000", "never"]
     terminal = Terminal(command, environ)
