@@ -313,6 +313,7 @@ bool DeviceLane::stage_after_all(DevicePart& part, const std::exception_ptr& fai
   try {
     std::rethrow_exception(failure);
   } catch (const ToBeStaged& told) {
+    part.told = failure;
     const std::exception_ptr refused = failure_of([&] {
       if (input_ends_) throw ShutDown("ringtune has been shut down on this rank; call init() again to go on");
       if (told.lasting()) shared_.exchange.stage_from_now_on(operation.prepared->request.process_set, told.what());

@@ -35,6 +35,9 @@ struct DevicePart final : FinishListener {
   std::size_t returned = 0;      // bytes that are copied back
   PinnedBlock* block = nullptr;  // where they are on the host, before and after
   Operation* host = nullptr;     // when it is done
+  // Why it was to go its way again. Kept, since the engine lets go of it only when it goes on, and whoever is last
+  // destroys it.
+  std::exception_ptr told;
 };
 
 /// How much of a tensor is copied to the host and back.
