@@ -7,7 +7,6 @@ JSON form of `TrainingRun`.
 from __future__ import annotations
 
 import sys
-import time
 
 import torch
 
@@ -15,6 +14,7 @@ import ringtune.torch as hvd
 from ringtune.benchmarks import devices, marks
 from ringtune.benchmarks.training import TRAINERS, Trainer, group_for
 from ringtune.benchmarks.workers.config import TrainingRun
+from ringtune.benchmarks.workers.race.bursts import time_calls
 
 
 def main(config: str) -> None:
@@ -49,18 +49,8 @@ def _measure(run: TrainingRun, trainers: dict[str, Trainer]) -> dict[str, list[f
 
 
 def _iteration(run: TrainingRun, trainer: Trainer) -> float:
-    settle = trainer.settle or _nothing
-    settle()
-    begin_ns = time.perf_counter_ns()
-    for _ in range(run.batches_per_iter):
-        trainer.step()
-    settle()
-    duration_ns = time.perf_counter_ns() - begin_ns
+    duration_ns = time_calls(trainer.step, run.batches_per_iter, trainer.settle)
     return run.task.batch_size * run.batches_per_iter * 1e9 / duration_ns
-
-
-def _nothing() -> None:
-    """What a device needs whose steps return when they are done."""
 
 
 def _report(run: TrainingRun, rates: dict[str, list[float]]) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from pathlib import Path
-
 from ringtune.config import Config
+from ringtune.gpu.packages import folders_of
 
 _NAME = "libnccl.so.2"
 
@@ -25,10 +23,5 @@ def libraries(config: Config) -> list[str]:
 
 def of_wheels() -> list[str]:
     """Return the paths of the libraries that the wheels have installed; both install the package ``nvidia.nccl``."""
-    try:
-        spec = find_spec("nvidia")
-    except ValueError:  # a module of that name that was not found by the import system
-        return []
-    folders = [] if spec is None else list(spec.submodule_search_locations or [])
-    candidates = [Path(folder) / "nccl" / "lib" / _NAME for folder in folders]
+    candidates = [folder / "nccl" / "lib" / _NAME for folder in folders_of("nvidia")]
     return [str(path) for path in candidates if path.is_file()]

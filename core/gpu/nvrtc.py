@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ringtune.errors import DeviceError
+from ringtune.gpu.packages import folders_of
 
 OPTIONS = (
     "--std=c++17",
@@ -61,21 +61,13 @@ def find() -> Compiler:
 
 def _candidates() -> Iterator[str]:
     for package, folder in _WHEELS:
-        for root in _folders_of(package):
+        for root in folders_of(package):
             # libnvrtc.alt.so is another build of the same compiler.
             yield from sorted(str(path) for path in (root / folder).glob("libnvrtc.so.*"))
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if toolkit := os.environ.get(variable):
             yield from sorted(str(path) for path in Path(toolkit).glob("lib64/libnvrtc.so.*"))
     yield from _NAMES
-
-
-def _folders_of(package: str) -> list[Path]:
-    try:
-        spec = importlib.util.find_spec(package)
-    except ModuleNotFoundError:
-        return []
-    return [Path(root) for root in (spec.submodule_search_locations or ())] if spec is not None else []
 
 
 class Nvrtc:

@@ -114,12 +114,14 @@ def run_burst(contest: Contest, burst: Burst) -> float:
         if contest.max_calls == 1:
             contest.fill()
             called = 0
-        total_ns += _time(contest.call, burst.calls, contest.settle or _nothing)
+        total_ns += time_calls(contest.call, burst.calls, contest.settle)
         contest.check(burst.calls + called)
     return total_ns / (burst.loops * burst.calls)
 
 
-def _time(call: Call, count: int, settle: Callable[[], None]) -> int:
+def time_calls(call: Call, count: int, settle: Callable[[], None] | None) -> int:
+    """Returns nanoseconds of so many calls, and of what `settle` waits for (None: nothing)."""
+    settle = settle or _nothing
     repeats = range(count)
     settle()
     begin_ns = time.perf_counter_ns()
