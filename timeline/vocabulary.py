@@ -39,6 +39,7 @@ class Stage(IntEnum):
     DEVICE_QUEUE = 16
     COPY_TO_HOST = 17
     COPY_TO_DEVICE = 18
+    DEVICE_WAIT = 19
 
     @property
     def label(self) -> str:
@@ -49,8 +50,10 @@ class Stage(IntEnum):
 FOREIGN_STAGES = frozenset({Stage.OTHER, Stage.KERNEL})
 """Stages only traces of other tools have."""
 
-DEVICE_STAGES = frozenset({Stage.WAIT_FOR_DATA, Stage.DEVICE_QUEUE, Stage.COPY_TO_HOST, Stage.COPY_TO_DEVICE})
-"""Stages of operations on tensors in a GPU's memory, timed by the GPU."""
+DEVICE_STAGES = frozenset(
+    {Stage.WAIT_FOR_DATA, Stage.DEVICE_QUEUE, Stage.COPY_TO_HOST, Stage.COPY_TO_DEVICE, Stage.DEVICE_WAIT}
+)
+"""Stages of operations on tensors in a GPU's memory, timed by the GPU; so is ``communicate`` where it says ``device``."""
 
 STAGE_LIMIT = max(Stage) + 1
 """Larger than every stage's number."""
@@ -145,8 +148,9 @@ SPAN_WORDS = (
     SpanWord(
         Stage.COMMUNICATE,
         "RING_<KIND>",
-        "the collective itself, one span a batch; the tensor is the first one's name and ` +N` for N more",
-        ("tensor", "bytes", "algorithm", "dtype", "wire", "process_set", "plan", "batch", "step", "epoch"),
+        "the collective itself, one span a batch; the tensor is the first one's name and ` +N` for N more; with "
+        "`device`: from GPU to GPU, timed by it",
+        ("tensor", "bytes", "algorithm", "dtype", "wire", "process_set", "plan", "device", "batch", "step", "epoch"),
     ),
     SpanWord(
         Stage.COPY_OUT,
@@ -198,14 +202,14 @@ SPAN_WORDS = (
         Stage.WAIT_FOR_DATA,
         "WAIT_FOR_DATA",
         "submitted until the GPU had made the tensor what is to be reduced",
-        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "step", "epoch"),
+        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "batch", "step", "epoch"),
         overlaps=True,
     ),
     SpanWord(
         Stage.DEVICE_QUEUE,
         "DEVICE_QUEUE",
-        "the tensor was there until its copy to the host began",
-        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "step", "epoch"),
+        "the tensor was there until its copy to the host began, or its batch from GPU to GPU",
+        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "batch", "step", "epoch"),
         overlaps=True,
     ),
     SpanWord(
@@ -219,6 +223,13 @@ SPAN_WORDS = (
         "MEMCPY_OUT_HOST_BUFFER",
         "the result, or a part of it, copied back",
         ("tensor", "bytes", "dtype", "wire", "process_set", "device", "step", "epoch"),
+    ),
+    SpanWord(
+        Stage.DEVICE_WAIT,
+        "DEVICE_WAIT",
+        "a stream of the program came to where it needs a result until it went on: exposed communication",
+        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "step", "epoch"),
+        overlaps=True,
     ),
 )
 
@@ -282,7 +293,7 @@ ARGUMENT_WORDS = (
         "bytes",
         "payload of this rank's tensor; of a `communicate` span: of the batch, for an allgather of all ranks",
     ),
-    ArgumentWord("batch", "number", "fused batch, equal on all ranks; left out when 0 (none)"),
+    ArgumentWord("batch", "number", "fused batch, equal on all ranks; left out when 0 (none, or not known)"),
     ArgumentWord("step", "number", "optimizer step in which it was recorded"),
     ArgumentWord("epoch", "number", "version of the knobs in force"),
     ArgumentWord("fusion_bytes", "bytes", "size of the fusion buffer"),
@@ -290,7 +301,9 @@ ARGUMENT_WORDS = (
     ArgumentWord("segment_bytes", "bytes", "size of one send within a collective"),
     ArgumentWord("cache_capacity", "number", "tensors the response cache remembers"),
     ArgumentWord(
-        "algorithm", "text", "of a `communicate` span of an allreduce: how it went; of KNOBS: its number, 0 = by table"
+        "algorithm",
+        "text",
+        "of a `communicate` span of an allreduce, or by NCCL: how it went; of KNOBS: its number, 0 = by table",
     ),
     ArgumentWord("dtype", "text", "element type of the batch"),
     ArgumentWord("wire", "text", "element type as which the batch travelled, where it was cast"),

@@ -182,21 +182,54 @@ void DeviceExchange::prepare(std::span<const OperationPtr> batch, const BatchCon
   if (!set.refusal.empty()) throw ToBeStaged(set.refusal, true);
 }
 
-void DeviceExchange::launch(std::span<const OperationPtr> batch, const BatchContext& context) {
+namespace {
+
+/// Times of a batch that is launched now, with those of its operations; null where none of these is timed.
+DeviceTimes* take_times(DeviceLane& lane, std::span<const OperationPtr> batch, const Span& about) {
+  std::vector<DeviceTimes*> tensors;
+  for (const OperationPtr operation : batch) {
+    if (DeviceTimes* const times = std::exchange(device_operation_of(*operation).times, nullptr)) {
+      tensors.push_back(times);
+    }
+  }
+  if (tensors.empty()) return nullptr;  // they were submitted before the recording began
+  Span span = about;
+  span.peer = lane.device().ordinal();
+  DeviceTimes* const times = lane.recorder().take(span);
+  if (times == nullptr) {
+    for (DeviceTimes* const tensor : tensors) lane.recorder().drop(*tensor);
+    return nullptr;
+  }
+  times->tensors = std::move(tensors);
+  return times;
+}
+
+}  // namespace
+
+void DeviceExchange::launch(std::span<const OperationPtr> batch, const BatchContext& context,
+                            const std::optional<Span>& about) {
   DeviceLane& lane = lane_of(*batch.front());
   const CudaDevice::Current current(lane.device());
   CudaStream& stream = lane.exchange_stream();
+  DeviceTimes* const times = about ? take_times(lane, batch, *about) : nullptr;
   try {
     for (const OperationPtr operation : batch) stream.wait(device_operation_of(*operation).ready);
+    TimedCopy timed(times == nullptr ? nullptr : &times->lasted, lane.device(), stream.handle(), 0);
     put_batch(sets_.at(context.process_set), batch, context);
+    timed.end();
     for (const OperationPtr operation : batch) device_operation_of(*operation).copied.record(stream.handle());
     const std::lock_guard lock(mutex_);
     last_->record(stream.handle());
     if (!std::exchange(busy_, true)) news_.notify_all();
   } catch (const std::exception&) {
+    if (times != nullptr) lane.recorder().drop(*times);
     rethrow_failure();  // what ended it says more than how this call found out
     throw;
   }
+  if (times == nullptr) return;
+  for (const OperationPtr operation : batch) times->about.bytes += operation->prepared->bytes;
+  times->bus_factor = bus_factor(batch.front()->request().kind, context.communicator.size());
+  lane.recorder().finished(*times);
 }
 
 void DeviceExchange::removed(std::uint32_t process_set) {

@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -31,6 +32,7 @@ namespace ringtune {
 
 struct BatchContext;
 class DeviceLane;
+struct DeviceTimes;
 
 /// Which way tensors on GPUs go.
 enum class GpuPlane : std::uint8_t {
@@ -71,8 +73,9 @@ class DeviceExchange {
   /// Connects the set. Blocks the first time. Throws ToBeStaged, on all members, when they cannot go that way;
   /// PeerLost.
   void prepare(std::span<const OperationPtr> batch, const BatchContext& context);
-  /// Puts the batch into the stream. Throws DeviceError, Timeout; what abort() was given.
-  void launch(std::span<const OperationPtr> batch, const BatchContext& context);
+  /// Puts the batch into the stream. `about`: what the timeline says of it, once the GPU has told when it ran; none
+  /// while nothing is recorded. Throws DeviceError, Timeout; what abort() was given.
+  void launch(std::span<const OperationPtr> batch, const BatchContext& context, const std::optional<Span>& about);
   /// The set is gone; what it has in streams goes on. Does not block.
   void removed(std::uint32_t process_set);
 

@@ -88,16 +88,6 @@ void DeviceLane::close() {
   };
   end(input_ends_, input_news_, input_thread_);  // first: it hands on to the other
   end(output_ends_, output_news_, output_thread_);
-  if (streams_->recorder != nullptr) streams_->recorder->close();
-}
-
-void DeviceLane::settle_times(Deadline deadline) {
-  DeviceRecorder* recorder = nullptr;
-  {
-    const std::lock_guard lock(shared_.mutex);
-    recorder = streams_->recorder.get();  // stays as long as the lane
-  }
-  if (recorder != nullptr) recorder->settle(deadline);
 }
 
 DeviceOperation& DeviceLane::allocate() {
@@ -152,7 +142,8 @@ void DeviceLane::begin_staged(DeviceOperation& operation) {
       DevicePart& part = *operation.parts[i];
       part.block = &streams_->pool.take(part.count * item_bytes);
       input.wait(part.block->last_use);  // the copy back from it may still be under way
-      TimedCopy timed(operation.times == nullptr ? nullptr : &operation.times->to_host, device_, input, part.sent);
+      DeviceTimes* const times = part.sent == 0 ? nullptr : operation.times;
+      TimedCopy timed(times == nullptr ? nullptr : &times->to_host, device_, input.handle(), part.sent);
       input.copy_to_host(part.block->data, source + part.begin, part.sent);
       timed.end();
       part.block->last_use.record(input.handle());
@@ -165,30 +156,6 @@ void DeviceLane::begin_staged(DeviceOperation& operation) {
   ++shared_.unstaged;
   incoming_.push_back(&operation);
   input_news_.notify_one();
-}
-
-/// Nothing but a branch while nothing is recorded.
-void DeviceLane::begin_times(DeviceOperation& operation, CudaStreamHandle stream) {
-  operation.times = nullptr;
-  if (!shared_.host.recorded) return;
-  std::optional<Span> about = shared_.host.recorded(*operation.prepared);
-  if (!about) return;
-  about->peer = device_.ordinal();
-  if (streams_->recorder == nullptr) {
-    streams_->recorder = std::make_unique<DeviceRecorder>(*shared_.host.tracer, device_);
-  }
-  operation.times = streams_->recorder->take(*about);
-  if (operation.times != nullptr) operation.times->ready.record(stream);
-}
-
-void DeviceLane::end_times(DeviceOperation& operation) {
-  DeviceTimes* const times = std::exchange(operation.times, nullptr);
-  if (times == nullptr) return;
-  if (operation.error) {
-    streams_->recorder->drop(*times);
-  } else {
-    streams_->recorder->finished(*times);
-  }
 }
 
 /// Those of the parts from `first` on.
@@ -288,8 +255,8 @@ void DeviceLane::bring_back(DevicePart& part, std::unique_lock<std::mutex>& lock
     operation.splits = std::move(host.splits);
     failure = failure_of([&] {
       CudaStream& output = streams_->output;
-      TimedCopy timed(operation.times == nullptr ? nullptr : &operation.times->to_device, device_, output,
-                      part.returned);
+      DeviceTimes* const times = part.returned == 0 ? nullptr : operation.times;
+      TimedCopy timed(times == nullptr ? nullptr : &times->to_device, device_, output.handle(), part.returned);
       output.copy_to_device(static_cast<std::byte*>(operation.what.output) + part.begin, part.block->data,
                             part.returned);
       timed.end();
@@ -358,19 +325,6 @@ void DeviceLane::end(DeviceOperation& operation) noexcept {
   const std::uint32_t before = operation.state.exchange(Operation::kDone, std::memory_order_acq_rel);
   if (before == Operation::kAwaited) futex_wake(operation.state, kFutexWakeAll, FutexScope::kPrivate);
   if (operation.abandoned) recycle(operation);
-}
-
-void DeviceLane::deliver(const DeviceOperation& operation, std::byte* memory, CudaStreamHandle stream) {
-  const std::size_t bytes = operation.gathered.size();
-  PinnedBlock& block = streams_->pool.take_idle(bytes);
-  const std::exception_ptr failure = failure_of([&] {
-    std::copy_n(operation.gathered.data(), bytes, block.data);
-    device_.check(device_.api().copy_to_device(reinterpret_cast<CudaAddress>(memory), block.data, bytes, stream),
-                  "cuMemcpyHtoDAsync");
-    block.last_use.record(stream);
-  });
-  streams_->pool.give_back(block);
-  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace ringtune

@@ -78,10 +78,14 @@ class DeviceLane {
   [[nodiscard]] CudaStream& exchange_stream() noexcept { return streams_->exchange; }
   /// Begins behind what is in the caller's stream, and so on to the end. Throws DeviceError, and as the host's submit.
   void begin(DeviceOperation& operation, CudaStreamHandle stream);
+  /// What the stream does from now on finds the result of a finished operation. Throws DeviceError.
+  void join(const DeviceOperation& operation, CudaStreamHandle stream);
   /// Copies what was gathered into device memory, in the caller's stream. Throws DeviceError.
   void deliver(const DeviceOperation& operation, std::byte* memory, CudaStreamHandle stream);
   /// Any thread, without the lock.
   void part_finished(DevicePart& part, Operation& operation) noexcept;
+  /// What times this GPU; there is one where an operation is timed. Driving thread too, without the lock.
+  [[nodiscard]] DeviceRecorder& recorder() noexcept { return *streams_->recorder; }
   /// Without the lock: blocks until the timeline holds the spans of what has ended, at most until then.
   void settle_times(Deadline deadline);
   /// Without the lock, when the runtime takes no operation any more: blocks until all of them have ended.
@@ -99,6 +103,7 @@ class DeviceLane {
   void arrived(DeviceOperation& operation, Operation& host) noexcept;
   void bring_back(DevicePart& part, std::unique_lock<std::mutex>& lock);
   void end_if_over(DeviceOperation& operation);
+  DeviceTimes* take_times(const Prepared& prepared, Stage stage);
   void begin_times(DeviceOperation& operation, CudaStreamHandle stream);
   void end_times(DeviceOperation& operation);
   void end(DeviceOperation& operation) noexcept;

@@ -10,9 +10,9 @@
 
 namespace ringtune {
 
-TimedCopy::TimedCopy(DeviceTimes::Copies* copies, const CudaDevice& device, const CudaStream& stream, std::size_t bytes)
-    : stream_(stream.handle()) {
-  if (copies == nullptr || bytes == 0) return;
+TimedCopy::TimedCopy(DeviceTimes::Copies* copies, const CudaDevice& device, CudaStreamHandle stream, std::size_t bytes)
+    : stream_(stream) {
+  if (copies == nullptr) return;
   if (copies->count == copies->all.size()) copies->all.push_back(std::make_unique<DeviceTimes::Copy>(device));
   copy_ = copies->all[copies->count++].get();
   copy_->bytes = bytes;
@@ -51,7 +51,7 @@ DeviceTimes* DeviceRecorder::take(const Span& about) noexcept {
   DeviceTimes& times = *free_.back();
   free_.pop_back();
   times.about = about;
-  times.to_host.count = times.to_device.count = 0;
+  times.to_host.count = times.to_device.count = times.lasted.count = 0;
   return &times;
 }
 
@@ -65,6 +65,13 @@ void DeviceRecorder::finished(DeviceTimes& times) {
 
 void DeviceRecorder::drop(DeviceTimes& times) {
   const std::lock_guard lock(mutex_);
+  give_back(times);
+}
+
+/// With the lock.
+void DeviceRecorder::give_back(DeviceTimes& times) {
+  for (DeviceTimes* const tensor : times.tensors) free_.push_back(tensor);
+  times.tensors.clear();
   free_.push_back(&times);
 }
 
@@ -106,41 +113,81 @@ void DeviceRecorder::run() {
       lock.lock();
       if (failure) give_up(failure);
     }
-    free_.push_back(&times);
+    give_back(times);
   }
   clock_.reset();  // while the context is current
 }
 
 void DeviceRecorder::write(DeviceTimes& times) {
-  times.ready.synchronize();
-  for (const DeviceTimes::Copies* const copies : {&times.to_host, &times.to_device}) {
+  from_ns_ = times.about.begin_ns;
+  const bool whole = times.lasted.count > 0;
+  if (!whole) times.ready.synchronize();
+  for (const DeviceTimes* const tensor : times.tensors) {
+    tensor->ready.synchronize();
+    from_ns_ = std::min(from_ns_, tensor->about.begin_ns);
+  }
+  for (const DeviceTimes::Copies* const copies : {&times.to_host, &times.to_device, &times.lasted}) {
     for (std::size_t i = 0; i < copies->count; ++i) copies->all[i]->end.synchronize();
   }
-  from_ns_ = times.about.begin_ns;
   until_ns_ = now_ns();
   if (clock_->wants_anchor()) {
     clock_->anchor();
     tell_clock();
   }
+  whole ? write_whole(times) : write_staged(times);
+}
+
+void DeviceRecorder::put(Span span, Stage stage, std::int64_t begin_ns, std::int64_t end_ns) {
+  span.stage = stage;
+  span.begin_ns = begin_ns;
+  span.end_ns = std::max(begin_ns, end_ns);
+  tracer_.record(span);
+}
+
+/// An operation's way to the host and back.
+void DeviceRecorder::write_staged(const DeviceTimes& times) {
   const std::int64_t ready_ns = when(times.ready);
-  Span span = times.about;
-  const auto put = [&](Stage stage, std::int64_t begin_ns, std::int64_t end_ns, std::size_t bytes) {
-    span.stage = stage;
-    span.begin_ns = begin_ns;
-    span.end_ns = std::max(begin_ns, end_ns);
-    span.bytes = bytes;
-    tracer_.record(span);
+  put(times.about, Stage::kWaitForData, std::min(from_ns_, ready_ns), ready_ns);
+  const auto put_copy = [&](Stage stage, const DeviceTimes::Copy& copy, std::int64_t begin_ns) {
+    Span span = times.about;
+    span.bytes = copy.bytes;
+    put(span, stage, begin_ns, when(copy.end));
   };
-  put(Stage::kWaitForData, std::min(from_ns_, ready_ns), ready_ns, times.about.bytes);
   for (std::size_t i = 0; i < times.to_host.count; ++i) {
     const DeviceTimes::Copy& copy = *times.to_host.all[i];
     const std::int64_t begin_ns = when(copy.begin);
-    if (i == 0) put(Stage::kDeviceQueue, std::min(ready_ns, begin_ns), begin_ns, times.about.bytes);
-    put(Stage::kCopyToHost, begin_ns, when(copy.end), copy.bytes);
+    if (i == 0) put(times.about, Stage::kDeviceQueue, std::min(ready_ns, begin_ns), begin_ns);
+    put_copy(Stage::kCopyToHost, copy, begin_ns);
   }
   for (std::size_t i = 0; i < times.to_device.count; ++i) {
     const DeviceTimes::Copy& copy = *times.to_device.all[i];
-    put(Stage::kCopyToDevice, when(copy.begin), when(copy.end), copy.bytes);
+    put_copy(Stage::kCopyToDevice, copy, when(copy.begin));
+  }
+}
+
+/// A batch from GPU to GPU, or a wait.
+void DeviceRecorder::write_whole(const DeviceTimes& times) {
+  const DeviceTimes::Copy& lasted = *times.lasted.all.front();
+  const std::int64_t begin_ns = when(lasted.begin);
+  const std::int64_t end_ns = when(lasted.end);
+  write_tensors(times, begin_ns);
+  put(times.about, times.about.stage, begin_ns, end_ns);
+  if (times.bus_factor == 0) return;
+  const double seconds = static_cast<double>(std::max<std::int64_t>(1, end_ns - begin_ns)) * 1e-9;
+  Span speed = times.about;
+  speed.kind = static_cast<std::uint8_t>(Count::kBusBandwidth);
+  speed.bytes = static_cast<std::uint64_t>(static_cast<double>(times.about.bytes) * times.bus_factor / seconds);
+  put(speed, Stage::kCounter, end_ns, end_ns);
+}
+
+/// What the tensors of a batch waited for before it began.
+void DeviceRecorder::write_tensors(const DeviceTimes& batch, std::int64_t begin_ns) {
+  for (const DeviceTimes* const tensor : batch.tensors) {
+    Span about = tensor->about;
+    about.batch_id = batch.about.batch_id;
+    const std::int64_t ready_ns = when(tensor->ready);
+    put(about, Stage::kWaitForData, std::min(about.begin_ns, ready_ns), ready_ns);
+    put(about, Stage::kDeviceQueue, std::min(ready_ns, begin_ns), begin_ns);
   }
 }
 
@@ -167,7 +214,7 @@ void DeviceRecorder::give_up(const std::exception_ptr& why) noexcept {
     std::rethrow_exception(why);
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, "GPU ", device_.ordinal(),
-        ": its copies are left out of the timeline from now on: ", error.what());
+        ": its times are left out of the timeline from now on: ", error.what());
   }
 }
 

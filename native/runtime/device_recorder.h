@@ -1,5 +1,6 @@
-// What operations on a GPU's tensors leave in the timeline: when they waited for their data, when they were copied, by
-// the GPU's own clock. Exists on a lane only once something was recorded there; the rest of the runtime pays a branch.
+// What operations on a GPU's tensors leave in the timeline: when they waited for their data, when they were copied or
+// went from GPU to GPU, when the program's streams waited for them, by the GPU's own clock. Exists on a lane only once
+// something was recorded there; the rest of the runtime pays a branch.
 #pragma once
 
 #include <condition_variable>
@@ -19,7 +20,8 @@
 
 namespace ringtune {
 
-/// Timed events of one operation. Pooled by the recorder.
+/// Timed events of one operation, of a batch that goes from GPU to GPU, or of a stream's wait for a result. Pooled by
+/// the recorder.
 struct DeviceTimes {
   struct Copy {
     explicit Copy(const CudaDevice& device) : begin(device, CudaEventUse::kTimed), end(device, CudaEventUse::kTimed) {}
@@ -34,17 +36,20 @@ struct DeviceTimes {
 
   explicit DeviceTimes(const CudaDevice& device) : ready(device, CudaEventUse::kTimed) {}
 
-  Span about{};     // what all spans say; begins when the operation was submitted
-  CudaEvent ready;  // in the caller's stream: the tensor is what is to be reduced
+  Span about{};     // what all spans say; begins when the host began with it
+  CudaEvent ready;  // of an operation, in the caller's stream: the tensor is what is to be reduced
   Copies to_host;
   Copies to_device;
+  Copies lasted;                      // a batch or a wait: that is one span of `about`'s stage
+  std::vector<DeviceTimes*> tensors;  // of a batch: its operations, to be given back with it
+  double bus_factor = 0;              // of a batch: what a link carries for each of its bytes
 };
 
-/// Around a copy that is put into a stream. Not timed where there are no `copies`, nor without bytes. Needs the
+/// Around a copy, or something else, that is put into a stream. Not timed where there are no `copies`. Needs the
 /// device's context; throws DeviceError.
 class TimedCopy {
  public:
-  TimedCopy(DeviceTimes::Copies* copies, const CudaDevice& device, const CudaStream& stream, std::size_t bytes);
+  TimedCopy(DeviceTimes::Copies* copies, const CudaDevice& device, CudaStreamHandle stream, std::size_t bytes);
   void end();
 
  private:
@@ -61,12 +66,12 @@ class DeviceRecorder {
   DeviceRecorder(const DeviceRecorder&) = delete;
   DeviceRecorder& operator=(const DeviceRecorder&) = delete;
 
-  /// Events for an operation that is submitted now, to be given back. Null when the driver refuses: the operation goes
-  /// on without them. Needs the context.
+  /// Events for what begins now, to be given back. Null when the driver refuses: it goes on without them. Needs the
+  /// context.
   [[nodiscard]] DeviceTimes* take(const Span& about) noexcept;
   /// All that was timed is in its streams: spans will be written.
   void finished(DeviceTimes& times);
-  /// The operation failed: no spans.
+  /// It failed: no spans.
   void drop(DeviceTimes& times);
   /// Blocks until the spans of all that has finished are written, at most until then.
   void settle(Deadline deadline);
@@ -75,6 +80,11 @@ class DeviceRecorder {
  private:
   void run();
   void write(DeviceTimes& times);
+  void write_staged(const DeviceTimes& times);
+  void write_whole(const DeviceTimes& times);
+  void write_tensors(const DeviceTimes& batch, std::int64_t begin_ns);
+  void put(Span span, Stage stage, std::int64_t begin_ns, std::int64_t end_ns);
+  void give_back(DeviceTimes& times);
   [[nodiscard]] std::int64_t when(const CudaEvent& event);
   void tell_clock();
   void give_up(const std::exception_ptr& why) noexcept;

@@ -113,10 +113,9 @@ bool DeviceStaging::attend(Ticket ticket, Deadline deadline) {
 void DeviceStaging::join(Ticket ticket, CudaStreamHandle stream) {
   const std::lock_guard lock(shared_.mutex);
   const DeviceOperation& operation = at(ticket);
-  const CudaDevice& device = operation.lane.device();
-  const CudaDevice::Current current(device);
+  const CudaDevice::Current current(operation.lane.device());
   if (operation.direct) exchange_.check_arrival(operation.copied);
-  device.check(device.api().stream_wait_event(stream, operation.copied.handle(), 0), "cuStreamWaitEvent");
+  operation.lane.join(operation, stream);
 }
 
 void DeviceStaging::deliver(Ticket ticket, std::byte* memory, CudaStreamHandle stream) {

@@ -1,5 +1,6 @@
 // Batches that go from GPU to GPU.
 #include "base/check.h"
+#include "base/clock.h"
 #include "runtime/device_exchange.h"
 #include "runtime/executor.h"
 
@@ -11,10 +12,14 @@ void Executor::launch(std::span<const OperationPtr> batch, const BatchContext& c
   exchange_->prepare(batch, context);
   record_start(batch, context, begin_ns);
   const std::int64_t launch_ns = now_ns();
-  exchange_->launch(batch, context);
-  std::size_t bytes = 0;
-  for (const OperationPtr operation : batch) bytes += operation->prepared->bytes;
-  record_batch(batch, context, launch_ns, bytes);
+  std::optional<Span> about;
+  if (tracer_.recording()) {
+    about = batch_span(batch, context);
+    about->begin_ns = launch_ns;
+    about->kind = span_kind(static_cast<std::uint8_t>(batch.front()->request().kind), kNcclAlgorithm);
+  }
+  exchange_->launch(batch, context, about);
+  add(counters_.communicate_ns, now_ns() - launch_ns);  // what the host does for it; the GPU's part is in the timeline
 }
 
 }  // namespace ringtune

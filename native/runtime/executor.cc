@@ -25,16 +25,11 @@ void Executor::record_start(std::span<const OperationPtr> batch, const BatchCont
   if (tracer_.recording()) record_tensors(batch, context, begin_ns);
 }
 
-namespace {
-
-/// What a link carries for each byte of the result, as nccl-tests count (doc/PERFORMANCE.md there).
 double bus_factor(CollectiveKind kind, int size) noexcept {
   const double share = static_cast<double>(size - 1) / size;
   if (kind == CollectiveKind::kAllreduce) return 2 * share;
   return kind == CollectiveKind::kBroadcast ? 1.0 : share;
 }
-
-}  // namespace
 
 Span span_of(Stage stage, const Request& request, const BatchContext& context) noexcept {
   Span span{0,
@@ -140,18 +135,25 @@ void Executor::end_copies() {
   if (recording_copies_) recorder_.finish();
 }
 
+/// About the batch as a whole, without times, bytes and algorithm.
+Span Executor::batch_span(std::span<const OperationPtr> batch, const BatchContext& context) {
+  const Request& first = batch.front()->request();
+  Span span = span_of(Stage::kCommunicate, first, context);
+  span.name_id = batch.size() == 1 ? tracer_.intern(first.name)
+                                   : tracer_.intern(first.name + " +" + std::to_string(batch.size() - 1));
+  return span;
+}
+
 std::int64_t Executor::record_batch(std::span<const OperationPtr> batch, const BatchContext& context,
                                     std::int64_t begin_ns, std::size_t bytes, Algorithm algorithm) {
   const std::int64_t end_ns = now_ns();
   add(counters_.communicate_ns, end_ns - begin_ns);
   if (!tracer_.recording()) return end_ns;
   const Request& first = batch.front()->request();
-  Span span = span_of(Stage::kCommunicate, first, context);
+  Span span = batch_span(batch, context);
   span.begin_ns = begin_ns;
   span.end_ns = end_ns;
   span.bytes = bytes;
-  span.name_id = batch.size() == 1 ? tracer_.intern(first.name)
-                                   : tracer_.intern(first.name + " +" + std::to_string(batch.size() - 1));
   span.kind = span_kind(static_cast<std::uint8_t>(first.kind), static_cast<std::uint8_t>(algorithm));
   Span speed = span;
   speed.stage = Stage::kCounter;

@@ -120,6 +120,7 @@ class Executor {
   void alltoall(std::span<const OperationPtr> batch, const BatchContext& context);
   void reducescatter(std::span<const OperationPtr> batch, const BatchContext& context);
   void record(Stage stage, const Operation& operation, const BatchContext& context, std::int64_t begin_ns);
+  [[nodiscard]] Span batch_span(std::span<const OperationPtr> batch, const BatchContext& context);
   std::int64_t record_batch(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns,
                             std::size_t bytes, Algorithm algorithm = Algorithm::kTable);
 
@@ -149,6 +150,9 @@ class Executor {
 
 /// A span about a batch, or one of its tensors, with everything but its times, bytes and name.
 [[nodiscard]] Span span_of(Stage stage, const Request& request, const BatchContext& context) noexcept;
+
+/// What a link carries for each byte of the result, as nccl-tests count (doc/PERFORMANCE.md there).
+[[nodiscard]] double bus_factor(CollectiveKind kind, int size) noexcept;
 
 /// Whether the batch goes from GPU to GPU.
 [[nodiscard]] inline bool goes_directly(std::span<const OperationPtr> batch) noexcept {

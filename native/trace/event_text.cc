@@ -50,6 +50,8 @@ constexpr std::string_view event_name(Stage stage) {
       return "MEMCPY_IN_HOST_BUFFER";
     case Stage::kCopyToDevice:
       return "MEMCPY_OUT_HOST_BUFFER";
+    case Stage::kDeviceWait:
+      return "DEVICE_WAIT";
     case Stage::kCopiesIn:
     case Stage::kCopiesOut:
     case Stage::kBatch:

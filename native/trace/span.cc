@@ -6,10 +6,10 @@
 namespace ringtune {
 
 std::string_view name_of(Stage stage) {
-  constexpr std::array<std::string_view, 19> kNames{
-      "negotiate", "queue",         "copy_in",      "communicate",  "copy_out",      "wait",  "step",
-      "range",     "cycle",         "other",        "kernel",       "await",         "piece", "callback",
-      "counter",   "wait_for_data", "device_queue", "copy_to_host", "copy_to_device"};
+  constexpr std::array<std::string_view, 20> kNames{
+      "negotiate", "queue",         "copy_in",      "communicate",  "copy_out",       "wait",       "step",
+      "range",     "cycle",         "other",        "kernel",       "await",          "piece",      "callback",
+      "counter",   "wait_for_data", "device_queue", "copy_to_host", "copy_to_device", "device_wait"};
   const auto index = static_cast<std::size_t>(stage);
   return index < kNames.size() ? kNames[index] : "unknown";
 }
@@ -32,6 +32,7 @@ std::string_view algorithm_name(std::uint8_t algorithm) noexcept {
   constexpr std::array<std::string_view, 7> kNames{
       "table", "ring", "flat", "recursive-doubling", "halving-doubling", "tree", "hierarchical"};
   if (algorithm == kSharedMemoryAlgorithm) return "shared-memory";
+  if (algorithm == kNcclAlgorithm) return "nccl";
   return algorithm < kNames.size() ? kNames[algorithm] : std::string_view{};
 }
 

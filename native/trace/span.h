@@ -24,25 +24,26 @@ enum class Stage : std::uint8_t {
   kCounter = 14,   // a Count at one moment: of bytes and `batch_id` operations, or of bytes a second
   // By the clock of the GPU `peer`, brought to the host's:
   kWaitForData = 15,   // submitted -> the GPU has made the tensor what is to be reduced
-  kDeviceQueue = 16,   // the tensor is there -> its copy to the host begins
+  kDeviceQueue = 16,   // the tensor is there -> its copy to the host begins, or its batch from GPU to GPU
   kCopyToHost = 17,    // a tensor, or a part of it, into pinned memory
   kCopyToDevice = 18,  // and its result back
+  kDeviceWait = 19,    // a caller's stream waited for a result: exposed communication
   // Only within rings, see trace/batch_slots.h.
   kCopiesIn = 0xfc,
   kCopiesOut = 0xfd,
   kBatch = 0xfe,
   kWords = 0xff,
 };
-inline constexpr std::array kStages{Stage::kNegotiate,   Stage::kQueue,       Stage::kCopyIn,      Stage::kCommunicate,
-                                    Stage::kCopyOut,     Stage::kWait,        Stage::kStep,        Stage::kRange,
-                                    Stage::kCycle,       Stage::kAwait,       Stage::kPiece,       Stage::kCallback,
-                                    Stage::kCounter,     Stage::kWaitForData, Stage::kDeviceQueue, Stage::kCopyToHost,
-                                    Stage::kCopyToDevice};
+inline constexpr std::array kStages{Stage::kNegotiate,    Stage::kQueue,       Stage::kCopyIn,      Stage::kCommunicate,
+                                    Stage::kCopyOut,      Stage::kWait,        Stage::kStep,        Stage::kRange,
+                                    Stage::kCycle,        Stage::kAwait,       Stage::kPiece,       Stage::kCallback,
+                                    Stage::kCounter,      Stage::kWaitForData, Stage::kDeviceQueue, Stage::kCopyToHost,
+                                    Stage::kCopyToDevice, Stage::kDeviceWait};
 inline constexpr int kStageCount = static_cast<int>(kStages.size());
 [[nodiscard]] std::string_view name_of(Stage stage);  // lower case, underscores: "copy_in"
-/// Whether a span of the stage is about a GPU, which its `peer` says then.
+/// Whether a span of the stage is about a GPU, which its `peer` says then: always, or of a batch from GPU to GPU.
 [[nodiscard]] constexpr bool is_of_device(Stage stage) noexcept {
-  return stage >= Stage::kWaitForData && stage <= Stage::kCopyToDevice;
+  return (stage >= Stage::kWaitForData && stage <= Stage::kDeviceWait) || stage == Stage::kCommunicate;
 }
 
 /// What a span of stage kPiece is about.
@@ -87,8 +88,9 @@ static_assert(sizeof(Span) == 48);
 /// next live here because the timeline needs them below collective/.
 [[nodiscard]] std::string_view operation_name(std::uint8_t kind) noexcept;
 
-/// Stands for no Algorithm of collective/: the reduction through shared memory.
+/// These stand for no Algorithm of collective/: the reduction through shared memory, and NCCL.
 inline constexpr std::uint8_t kSharedMemoryAlgorithm = 15;
+inline constexpr std::uint8_t kNcclAlgorithm = 14;
 
 /// "ring" for the wire value of an Algorithm; empty when there is none of that number.
 [[nodiscard]] std::string_view algorithm_name(std::uint8_t algorithm) noexcept;

@@ -1,0 +1,75 @@
+// What streams of the program find of an operation's result, and what of all that is timed.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "runtime/device_lane.h"
+
+namespace ringtune {
+
+/// Nothing but a branch while nothing is recorded.
+DeviceTimes* DeviceLane::take_times(const Prepared& prepared, Stage stage) {
+  if (!shared_.host.recorded) return nullptr;
+  std::optional<Span> about = shared_.host.recorded(prepared);
+  if (!about) return nullptr;
+  about->stage = stage;
+  about->peer = device_.ordinal();
+  if (streams_->recorder == nullptr) {
+    streams_->recorder = std::make_unique<DeviceRecorder>(*shared_.host.tracer, device_);
+  }
+  return streams_->recorder->take(*about);
+}
+
+void DeviceLane::begin_times(DeviceOperation& operation, CudaStreamHandle stream) {
+  operation.times = take_times(*operation.prepared, Stage::kWaitForData);
+  if (operation.times != nullptr) operation.times->ready.record(stream);
+}
+
+void DeviceLane::end_times(DeviceOperation& operation) {
+  DeviceTimes* const times = std::exchange(operation.times, nullptr);
+  if (times == nullptr) return;
+  if (operation.error) {
+    streams_->recorder->drop(*times);
+  } else {
+    streams_->recorder->finished(*times);
+  }
+}
+
+void DeviceLane::settle_times(Deadline deadline) {
+  DeviceRecorder* recorder = nullptr;
+  {
+    const std::lock_guard lock(shared_.mutex);
+    recorder = streams_->recorder.get();  // stays as long as the lane
+  }
+  if (recorder != nullptr) recorder->settle(deadline);
+}
+
+void DeviceLane::join(const DeviceOperation& operation, CudaStreamHandle stream) {
+  DeviceTimes* const times = take_times(*operation.prepared, Stage::kDeviceWait);
+  try {
+    TimedCopy timed(times == nullptr ? nullptr : &times->lasted, device_, stream, 0);
+    device_.check(device_.api().stream_wait_event(stream, operation.copied.handle(), 0), "cuStreamWaitEvent");
+    timed.end();
+  } catch (...) {
+    if (times != nullptr) streams_->recorder->drop(*times);
+    throw;
+  }
+  if (times != nullptr) streams_->recorder->finished(*times);
+}
+
+void DeviceLane::deliver(const DeviceOperation& operation, std::byte* memory, CudaStreamHandle stream) {
+  const std::size_t bytes = operation.gathered.size();
+  PinnedBlock& block = streams_->pool.take_idle(bytes);
+  try {
+    std::copy_n(operation.gathered.data(), bytes, block.data);
+    device_.check(device_.api().copy_to_device(reinterpret_cast<CudaAddress>(memory), block.data, bytes, stream),
+                  "cuMemcpyHtoDAsync");
+    block.last_use.record(stream);
+  } catch (...) {
+    streams_->pool.give_back(block);
+    throw;
+  }
+  streams_->pool.give_back(block);
+}
+
+}  // namespace ringtune
