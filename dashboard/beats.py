@@ -17,7 +17,7 @@ DRAWING_REST = 1200
 BEAT_SHARE = 0.007
 """Of a core: so much may the beats of a view take in the long run, where a job has many ranks."""
 BURST_S = 0.03
-"""So much they may take beyond it for a while: a dear beat now and then (lanes move, a model is made) costs no rest."""
+"""So much they may take beyond it for a while: a dear beat now and then (lanes move) costs no rest."""
 _MOST_VIEWS = 256
 
 
@@ -37,14 +37,23 @@ class Beats:
         return found
 
     @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """Do something in a beat that has a pace of its own, and costs the beat no rest."""
+        begin = time.thread_time()
+        try:
+            yield
+        finally:
+            self._look.apart_s = getattr(self._look, "apart_s", 0.0) + time.thread_time() - begin
+
+    @contextlib.contextmanager
     def one(self, view: Hashable) -> Iterator[None]:
         """Be a beat of a view of a page: every run is looked at once (`known`), and what it takes is measured."""
-        begin, self._look.runs = time.thread_time(), {}
+        begin, self._look.runs, self._look.apart_s = time.thread_time(), {}, 0.0
         try:
             yield
         finally:
             self._look.runs = None
-            took = time.thread_time() - begin
+            took = time.thread_time() - begin - self._look.apart_s
             with self._lock:
                 now = time.monotonic()
                 # The first beat of a view reads what others only follow.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from ringtune.dashboard.data.analysis_live import Newest
 from ringtune.dashboard.data.cache import Cache
 from ringtune.dashboard.data.compare import Contrast
 from ringtune.dashboard.data.files import Signature, Unreadable, listing, signature
-from ringtune.dashboard.data.live import LiveRuns
+from ringtune.dashboard.data.live import LiveRuns, Made
 from ringtune.dashboard.data.machine import MachineTable
 from ringtune.dashboard.data.posterior import Learned, learned
 from ringtune.dashboard.data.runs import RunInfo, RunsFolder, UnknownRun, newest_walls
@@ -110,9 +110,13 @@ class Context:
     def learned(self, run: RunInfo) -> Learned:
         """Return what the trials of a run say about the settings nobody tried; of a running job now and then."""
         if run.status == "live":
-            return self._live.paced(("learned", run.path), lambda: learned(self.tuning(run))).value
+            return self._paced(("learned", run.path), lambda: learned(self.tuning(run))).value
         stamp = signature([layout.tuning_journal(run.path)])
         return self._small.get(("learned", run.path), stamp, lambda: learned(self.tuning(run)))
+
+    def _paced(self, key: Hashable, build: Callable[[], T]) -> Made[T]:
+        with self.beats.apart():
+            return self._live.paced(key, build)
 
     def scaling(self, runs: list[RunInfo]) -> ScalingTable:
         """Return the scaling records of runs."""
@@ -235,7 +239,7 @@ class Context:
     def _of_trace(self, run: RunInfo, what: str, build: Callable[[Trace], T]) -> T | Preparing | None:
         """Return what is made of the trace of a run; None when nothing was recorded."""
         if self.follows(run):
-            made = self._live.paced((what, run.path), lambda: _unless_empty(self._live.newest(run), build))
+            made = self._paced((what, run.path), lambda: _unless_empty(self._live.newest(run), build))
             if self.follows(run):
                 return made.value
         index = self.timeline(run)
@@ -257,7 +261,7 @@ class Context:
         running = next((run for run in (first, second) if run.status == "live"), None)
         key = ("contrast", first.path, second.path)
         if running is not None:
-            made = self._live.paced(key, lambda: self._contrast(first, second))
+            made = self._paced(key, lambda: self._contrast(first, second))
             self._live.alias(("contrast", running.path), key)
             return made.value
         runs = (first, second)
@@ -303,7 +307,7 @@ class Context:
             return scaling_runs.factors(label, *known, strong=strong) if traces[0] is not None else None
 
         if any(one.status == "live" for one in runs):
-            return self._live.paced(("factors", run.path, strong), build).value
+            return self._paced(("factors", run.path, strong), build).value
         state = (*(self._timeline_state(one.path) for one in runs), tuple(bool(self._ready(one)) for one in runs))
         return self._small.get(("factors", run.path, strong), state, build)
 

@@ -117,7 +117,9 @@ def moment(unix_ns: int | None) -> str:
 
 def plain(text: object, limit: int = 120) -> str:
     """Return foreign text on one line: control and direction characters replaced, cut in the middle at limit."""
-    line = "".join(" " if unicodedata.category(c).startswith("C") else c for c in str(text)[: 8 * limit])
+    line = str(text)[: 8 * limit]
+    if not line.isprintable():
+        line = "".join(" " if unicodedata.category(c).startswith("C") else c for c in line)
     if len(line) <= limit:
         return line
     head = (limit - 1) * 2 // 3

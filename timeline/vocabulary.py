@@ -53,7 +53,7 @@ FOREIGN_STAGES = frozenset({Stage.OTHER, Stage.KERNEL})
 DEVICE_STAGES = frozenset(
     {Stage.WAIT_FOR_DATA, Stage.DEVICE_QUEUE, Stage.COPY_TO_HOST, Stage.COPY_TO_DEVICE, Stage.DEVICE_WAIT}
 )
-"""Stages of operations on tensors in a GPU's memory, timed by the GPU; so is ``communicate`` where it says ``device``."""
+"""Stages of operations on tensors in a GPU's memory, timed by it; so is ``communicate`` that says ``device``."""
 
 STAGE_LIMIT = max(Stage) + 1
 """Larger than every stage's number."""

@@ -82,6 +82,8 @@ class Histogram:
         size = (self._TOP_BITS - self._FINE + 1) << self._FINE
         self._count: Ints = np.zeros(size, dtype=np.int64)
         self._sum: NDArray[np.float64] = np.zeros(size)
+        # Nothing was ever counted outside these buckets.
+        self._first, self._last = size, -1
 
     def add(self, values: Ints, sign: int = 1) -> None:
         """Count durations in nanoseconds (below 0 as 0), or take such away again with ``sign`` -1."""
@@ -89,12 +91,13 @@ class Histogram:
             return
         values = np.maximum(values, 0)
         bucket = self._bucket(values)
+        self._first, self._last = min(self._first, int(bucket.min())), max(self._last, int(bucket.max()))
         np.add.at(self._count, bucket, sign)
         np.add.at(self._sum, bucket, sign * values.astype(np.float64))
 
     def quantiles(self, shares: Sequence[float]) -> list[float]:
         """Return quantiles, between two durations on the straight line (numpy's default); needs one at least."""
-        filled = np.flatnonzero(self._count)
+        filled = self._first + np.flatnonzero(self._count[self._first : self._last + 1])
         through = np.cumsum(self._count[filled])
         place = np.asarray(shares) * (int(through[-1]) - 1)
         below = np.floor(place)

@@ -10,6 +10,7 @@ Everything is columns of numbers, in memory or as files that are mapped into it 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,8 @@ COARSEST = 1024
 """Least buckets of the coarsest level: one for each pixel of a small screen; larger ones take the next finer level."""
 WIDEN = 4
 """Widths are powers of it, so that buckets stay where they are when a job goes on."""
+FEW = 256
+"""So many spans of a lane are joined as quickly as items of its levels, which a lane that grows may have to make."""
 _CROWDED = 2
 """A level is worth having where its buckets hold this many spans on average."""
 
@@ -86,17 +89,24 @@ class Lane:
         """Return the spans that may touch a window; all that do are among them."""
         return touching(self, begin_ns, end_ns)
 
-    def level(self, pixel_ns: float) -> Level | None:
-        """Return the coarsest level whose buckets are no wider than a pixel; None where only the spans are."""
+    def items(self, window: tuple[float, float], pixel_ns: float) -> tuple[Level | None, slice]:
+        """Return what to draw of a window, from begin to end, and which rows of it.
+
+        That is the coarsest level whose buckets are no wider than a pixel; None stands for the spans themselves, where
+        these are few or there is no such level.
+        """
+        part = self.touching(*window)
+        if part.stop - part.start <= FEW:
+            return None, part
         fitting = [level for level in self.levels if level.width_ns <= pixel_ns]
-        return fitting[-1] if fitting else None
+        return (fitting[-1], touching(fitting[-1], *window)) if fitting else (None, part)
 
 
 def touching(table: Lane | Level, begin_ns: float, end_ns: float) -> slice:
     """Return which rows of a lane or a level may touch a window."""
-    return slice(
-        int(np.searchsorted(table.reach, begin_ns, "left")), int(np.searchsorted(table.begin, end_ns, "right"))
-    )
+    # Whole numbers: for a float numpy makes floats of the whole column first, each time.
+    begin, end = math.ceil(max(begin_ns, -MOST)), math.floor(min(end_ns, MOST))
+    return slice(int(np.searchsorted(table.reach, begin, "left")), int(np.searchsorted(table.begin, end, "right")))
 
 
 @dataclass
@@ -187,6 +197,8 @@ def by_lane(spans: SpanTable) -> list[tuple[int, Stage, Ints]]:
 
 
 NEVER = -(2**63)
+MOST = 2**62
+"""More nanoseconds than any job takes."""
 
 
 def rows_of(begin: Ints, end: Ints, taken: Sequence[int] = ()) -> NDArray[np.int8]:

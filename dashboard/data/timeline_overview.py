@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ringtune.dashboard.data.timeline_levels import Lane, touching
+from ringtune.dashboard.data.timeline_levels import Lane
 from ringtune.dashboard.data.timeline_shapes import PIXELS, Floats, Shapes, Window, joined
 from ringtune.timeline.spans import Ints
 from ringtune.timeline.vocabulary import Stage
@@ -43,9 +43,9 @@ def overview(index: TimelineIndex, pieces: int = PIECES) -> Overview:
 
 def _covered_until(lane: Lane, edges: Ints) -> Floats:
     """Time that the lane's spans cover up to each edge; within an item of a level it grows evenly."""
-    level = lane.level(float(edges[-1] - edges[0]) / max(1, len(edges) - 1))
+    ends = (float(edges[0]), float(edges[-1]))
+    level, part = lane.items(ends, (ends[1] - ends[0]) / max(1, len(edges) - 1))
     table = lane if level is None else level
-    part = touching(table, float(edges[0]), float(edges[-1]))
     begin, end, reach = table.begin[part], table.end[part], table.reach[part]
     if not len(begin):
         return np.zeros(len(edges))

@@ -5,6 +5,7 @@ Many stretches in a window are told apart by nobody: then every pixel shows the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,10 +50,10 @@ class PathTable:
 
         Where there are too many, equal pieces of the window stand for the stretch that took most of each cause.
         """
-        part = slice(
-            int(np.searchsorted(self.end_ns, begin_ns, "right")), int(np.searchsorted(self.begin_ns, end_ns, "left"))
-        )
-        inside = self.take(part)
+        # Whole numbers, see `timeline_levels.touching`.
+        begin, end = math.floor(begin_ns), math.ceil(end_ns)
+        first, last = np.searchsorted(self.end_ns, begin, "right"), np.searchsorted(self.begin_ns, end, "left")
+        inside = self.take(slice(int(first), int(last)))
         if len(inside) <= pieces:
             return inside, True
         return _dominant(inside, (begin_ns, end_ns), pieces), False

@@ -29,7 +29,7 @@ class Recent:
     """Keeps the newest spans of all ranks. Not safe to use from several threads at once."""
 
     def __init__(self) -> None:
-        self._tables: deque[SpanTable] = deque()
+        self._tables: deque[tuple[int, SpanTable]] = deque()  # with the last step of each
         self._count = 0
         self._from = -1  # all spans of later steps are kept
         self._ends: dict[int, tuple[int, int]] = {}
@@ -39,15 +39,16 @@ class Recent:
         if not len(spans):
             return
         self._note_steps(spans)
+        last = int(spans.step.max())
         if past:
-            self._from = max(self._from, int(spans.step.max()))
+            self._from = max(self._from, last)
             return
-        self._tables.append(spans)
+        self._tables.append((last, spans))
         self._count += len(spans)
         while self._count > MOST_SPANS:
-            dropped = self._tables.popleft()
+            last, dropped = self._tables.popleft()
             self._count -= len(dropped)
-            self._from = max(self._from, int(dropped.step.max()))
+            self._from = max(self._from, last)
 
     def _note_steps(self, spans: SpanTable) -> None:
         steps = np.flatnonzero(spans.stage == Stage.STEP)
@@ -65,7 +66,8 @@ class Recent:
         """Return the spans of the steps after one up to another, lane by lane; None where not all of them are kept."""
         if after < self._from or not self._tables:
             return None
-        spans = together(self._tables)
+        later = [table for last, table in self._tables if last > after]
+        spans = together(later or [self._tables[-1][1]])
         place = _PLACE_OF_STAGE[spans.stage]
         chosen = np.flatnonzero((spans.step > after) & (spans.step <= upto) & (place < len(STAGES)))
         order = np.lexsort((spans.begin_ns[chosen], place[chosen], spans.rank[chosen]))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ringtune.dashboard.data.timeline_levels import Lane, gaps, touching
+from ringtune.dashboard.data.timeline_levels import Lane, gaps
 from ringtune.timeline.spans import Ints
 
 Floats = NDArray[np.float64]
@@ -16,8 +17,6 @@ Mask = NDArray[np.bool_]
 
 SHAPE_LIMIT = 2400
 PIXELS = 1000
-FEW = 256
-"""So many spans of a lane are joined as quickly as items of its levels, which a lane that grows may have to make."""
 BLOCK_PIXELS = 24
 """Longest block of spans that do not overlap, in pixels: density stays visible along a busy lane."""
 
@@ -86,46 +85,97 @@ def fitting(lanes: tuple[Lane, ...], spread: tuple[float, Window], limit: int) -
 
 def blocks(number: int, lane: Lane, window: Window, pixel_ns: float) -> Shapes:
     """Return one lane's shapes: spans and items closer than a pixel are joined."""
-    part = lane.touching(window.begin_ns, window.end_ns)
-    level = lane.level(pixel_ns) if part.stop - part.start > FEW else None
+    return _blocked(_items(number, lane, window, pixel_ns), pixel_ns)
+
+
+def blocks_behind(lanes: Sequence[Lane], ends_ns: Sequence[int], until_ns: float, pixel_ns: float) -> Shapes:
+    """Return what `blocks` makes of each lane from a moment of its own on, but for shapes that end before it.
+
+    Args:
+        lanes: The lanes, to which the shapes' numbers refer.
+        ends_ns: Of each lane, behind which moment.
+        until_ns: Up to which moment.
+        pixel_ns: See `blocks`.
+    """
+    # All at once: of a lane there is little here, and a beat of a page has many lanes.
+    parts = [
+        _items(number, lane, Window(float(end), until_ns), pixel_ns)
+        for number, (lane, end) in enumerate(zip(lanes, ends_ns, strict=True))
+        if end < int(lane.reach[-1])
+    ]
+    if not parts:
+        return joined([])
+    items = _Items(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _ITEM_FIELDS})
+    shapes = _blocked(items, pixel_ns)
+    kept = shapes.end_ns > np.array(ends_ns)[shapes.lane]
+    return Shapes(**{name: getattr(shapes, name)[kept] for name in _SHAPE_TYPES})
+
+
+@dataclass(frozen=True)
+class _Items:
+    """What is joined to shapes, lane by lane: spans, or items of a level."""
+
+    lane: Ints
+    begin: Ints
+    end: Ints
+    reach: Ints
+    gap: Ints
+    first: Ints
+    count: Ints
+    row: Ints
+
+
+_ITEM_FIELDS = tuple(_Items.__dataclass_fields__)
+
+
+def _items(number: int, lane: Lane, window: Window, pixel_ns: float) -> _Items:
+    """Return the items of a lane in a window, of the coarsest level that fits a pixel."""
+    level, part = lane.items((window.begin_ns, window.end_ns), pixel_ns)
     if level is None:
-        begin, end = lane.begin[part], lane.end[part]
-        first, count = lane.first + np.arange(part.start, part.stop), np.ones(len(begin), dtype=np.int64)
-        inner: Ints = np.zeros(len(begin), dtype=np.int64)
-    else:
-        part = touching(level, window.begin_ns, window.end_ns)
-        begin, end, inner = level.begin[part], level.end[part], level.gap[part]
-        first, count = level.first[part], level.count[part].astype(np.int64)
+        size = max(0, part.stop - part.start)
+        ones: Ints = np.ones(size, dtype=np.int64)
+        place = np.arange(lane.first + part.start, lane.first + part.start + size)
+        columns = (lane.begin[part], lane.end[part], lane.reach[part])
+        return _Items(number * ones, *columns, 0 * ones, place, ones, lane.row[part].astype(np.int64))
+    first, count = level.first[part], level.count[part].astype(np.int64)
+    row = lane.row[first - lane.first].astype(np.int64)
+    columns = (level.begin[part], level.end[part], level.reach[part])
+    return _Items(np.full(len(first), number), *columns, level.gap[part], first, count, row)
+
+
+def _blocked(items: _Items, pixel_ns: float) -> Shapes:
+    """Join what is closer than a pixel, lane by lane."""
+    begin, reach = items.begin, items.reach
     if not len(begin):
         return joined([])
-    before = gaps(begin, np.maximum.accumulate(end))
-    starts = _block_starts(begin, end, before, pixel_ns)
+    before = gaps(begin, reach)
+    starts = _block_starts(items, before, pixel_ns)
     before[starts] = 0
-    counts = np.add.reduceat(count, starts)
-    begins, ends = begin[starts], np.maximum.reduceat(end, starts)
-    uncovered = np.add.reduceat(before + inner, starts)
-    alone = counts == 1
-    row = np.where(alone, lane.row[first[starts] - lane.first], -1).astype(np.int64)
+    counts = np.add.reduceat(items.count, starts)
+    begins, ends = begin[starts], np.maximum.reduceat(items.end, starts)
+    uncovered = np.add.reduceat(before + items.gap, starts)
+    alone, first = counts == 1, items.first[starts]
     return Shapes(
-        lane=np.full(len(starts), number, dtype=np.int64),
+        lane=items.lane[starts],
         begin_ns=begins,
         end_ns=ends,
         count=counts,
         share=np.where(alone, 1.0, 1 - uncovered / np.maximum(ends - begins, 1)),
-        span=np.where(alone, first[starts], -1),
-        row=row,
+        span=np.where(alone, first, -1),
+        row=np.where(alone, items.row[starts], -1),
         hit=np.ones(len(starts), dtype=np.bool_),
-        first=first[starts],
+        first=first,
     )
 
 
-def _block_starts(begin: Ints, end: Ints, before: Ints, pixel_ns: float) -> Ints:
-    """Return where blocks start: behind a gap of a pixel, and every so often where nothing reaches across."""
-    reach = np.maximum.accumulate(end)[:-1]
-    apart = np.concatenate([np.ones(1, dtype=np.bool_), begin[1:] >= reach])
+def _block_starts(items: _Items, before: Ints, pixel_ns: float) -> Ints:
+    """Return where blocks start: with a lane, behind a pixel's gap, and now and then where nothing reaches across."""
+    begin, fresh = items.begin, np.diff(items.lane, prepend=-1) != 0
+    apart = fresh.copy()
+    apart[1:] |= begin[1:] >= items.reach[:-1]
     bucket = (begin // (BLOCK_PIXELS * pixel_ns)).astype(np.int64)
     turned = np.diff(bucket, prepend=bucket[:1] - 1) != 0
-    return np.flatnonzero((before > pixel_ns) | (turned & apart))
+    return np.flatnonzero(fresh | (before > pixel_ns) | (turned & apart))
 
 
 def marked(shapes: Shapes, found: Ints | None) -> Shapes:

@@ -11,7 +11,7 @@ from typing import Any
 from ringtune.dashboard.data.timeline import Query, TimelineIndex, View
 from ringtune.dashboard.data.timeline_levels import Lane
 from ringtune.dashboard.data.timeline_overview import dominant
-from ringtune.dashboard.data.timeline_shapes import PIXELS, Shapes, Window, blocks, joined, marked
+from ringtune.dashboard.data.timeline_shapes import PIXELS, Shapes, Window, blocks_behind, joined, marked
 
 TAIL_LIMIT = 400
 """About so many shapes are sent at most: of more, neighbours are joined over more pixels."""
@@ -39,27 +39,23 @@ def tail(index: TimelineIndex, before: Any, query: Query) -> View | None:
     if not _alike(before, drawn(lanes)):
         return None
     window, ends = index.clamped(None), [old[3] for old in before]
-    parts = _compact(lanes, ends, window) if query.compact else _fitting(lanes, ends, window)
+    shapes = _compact(lanes, ends, window) if query.compact else _fitting(lanes, ends, window)
     found = index.found_behind(query.search, lanes, ends)
-    shapes = marked(joined(parts), found)
+    shapes = marked(shapes, found)
     return View(window, lanes, shapes, sum(map(len, lanes)), 0, found is not None, query.compact)
 
 
-def _fitting(lanes: tuple[Lane, ...], ends: list[int], window: Window) -> list[Shapes]:
+def _fitting(lanes: tuple[Lane, ...], ends: list[int], window: Window) -> Shapes:
     """Single spans and blocks of each lane, few enough."""
     pixel_ns = max(1.0, PIXELS_JOINED * window.length_ns / PIXELS)
     while True:
-        parts = [
-            _behind(blocks(number, lane, Window(float(end), window.end_ns), pixel_ns), end)
-            for number, (lane, end) in enumerate(zip(lanes, ends, strict=True))
-            if end < int(lane.reach[-1])
-        ]
-        if sum(map(len, parts)) <= TAIL_LIMIT or pixel_ns > window.length_ns:
-            return parts
+        found = blocks_behind(lanes, ends, window.end_ns, pixel_ns)
+        if len(found) <= TAIL_LIMIT or pixel_ns > window.length_ns:
+            return found
         pixel_ns *= 4
 
 
-def _compact(lanes: tuple[Lane, ...], ends: list[int], window: Window) -> list[Shapes]:
+def _compact(lanes: tuple[Lane, ...], ends: list[int], window: Window) -> Shapes:
     """One line a rank, behind the last of it that was drawn."""
     parts, first = list[Shapes](), 0
     for _, group in groupby(lanes, key=lambda lane: lane.rank):
@@ -70,7 +66,7 @@ def _compact(lanes: tuple[Lane, ...], ends: list[int], window: Window) -> list[S
             found = dominant(mine, Window(float(begin), float(end)), min(TAIL_LIMIT, pieces))
             parts.append(replace(found, lane=found.lane + first))
         first += len(mine)
-    return parts
+    return joined(parts)
 
 
 def _alike(before: Any, now: Sequence[Sequence[int]]) -> bool:
@@ -83,9 +79,3 @@ def _alike(before: Any, now: Sequence[Sequence[int]]) -> bool:
         if list(new[:3]) != old[:3] or not 0 <= old[3] <= new[3]:
             return False
     return True
-
-
-def _behind(shapes: Shapes, end_ns: int) -> Shapes:
-    """Those shapes that end behind a moment."""
-    kept = shapes.end_ns > end_ns
-    return Shapes(**{name: getattr(shapes, name)[kept] for name in shapes.__dataclass_fields__})

@@ -105,8 +105,15 @@ def _plain(values: Sequence[Any] | Floats) -> list[Any]:
 def _phases(index: TimelineIndex, view: View, places: Floats) -> list[tuple[theme.Phase, dict[str, Any]]]:
     """Return the columns of every phase that has something to show."""
     stage_of = np.array([int(lane.stage) for lane in view.lanes], dtype=np.int64)[view.shapes.lane]
-    chosen = ((phase, np.flatnonzero(stage_of == STAGE_OF_LABEL[stage])) for stage, phase in PHASES.items())
-    return [(phase, _columns(index, view, bars, places)) for phase, bars in chosen if len(bars)]
+    chosen = [(phase, np.flatnonzero(stage_of == STAGE_OF_LABEL[stage])) for stage, phase in PHASES.items()]
+    # All at once: a beat brings little to each phase.
+    columns, found, first = _columns(index, view, np.concatenate([bars for _, bars in chosen]), places), [], 0
+    for phase, bars in chosen:
+        part = slice(first, first + len(bars))
+        if len(bars):
+            found.append((phase, {name: values[part] for name, values in columns.items()}))
+        first = part.stop
+    return found
 
 
 def _bars(phase: theme.Phase, columns: dict[str, Any]) -> go.Bar:
@@ -129,7 +136,7 @@ def _columns(index: TimelineIndex, view: View, chosen: Ints, places: Floats) -> 
     """Return the values of each bar."""
     shapes = view.shapes
     lane = shapes.lane[chosen]
-    rows = np.array([view.lanes[n].rows for n in lane])
+    rows = np.array([one.rows for one in view.lanes], dtype=np.int64)[lane]
     row = shapes.row[chosen]
     # A block stands for all rows of its lane; a span takes its own.
     full = FILL * (np.ones(len(lane)) if view.compact else _heights(view.lanes)[lane])

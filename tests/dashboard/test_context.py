@@ -162,6 +162,23 @@ def test_beats_of_a_view_take_their_share_in_the_long_run(monkeypatch: pytest.Mo
     assert not made.rests("usual")
 
 
+def test_what_has_a_pace_of_its_own_costs_a_beat_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, clock = Beats(), [0.0]
+    monkeypatch.setattr(beats.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(beats.time, "thread_time", lambda: clock[0])
+    for _ in range(8):
+        with made.one("view"):
+            clock[0] += 0.003
+            with made.apart():
+                clock[0] += 1.0
+    assert not made.rests("view")
+    with made.apart():  # of no beat
+        clock[0] += 1.0
+    with made.one("view"):
+        clock[0] += 0.01
+    assert made.rests("view")
+
+
 def test_the_news_of_a_beat_have_another_shape_only_when_the_cards_do(context: Context) -> None:
     route = only(context, "overview")
     log = layout.step_log(context.folder.rows()[0].info.path, 0)

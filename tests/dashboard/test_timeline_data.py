@@ -12,7 +12,7 @@ from ringtune import layout
 from ringtune.dashboard.data import trace
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.timeline import Query, TimelineIndex
-from ringtune.dashboard.data.timeline_shapes import PIXELS, SHAPE_LIMIT, Window
+from ringtune.dashboard.data.timeline_shapes import PIXELS, SHAPE_LIMIT, Window, blocks, blocks_behind
 from ringtune.timeline.generate import Schedule
 from ringtune.timeline.generate_run import generate_run
 from ringtune.timeline.merge import merge_run
@@ -208,3 +208,29 @@ def test_a_timeline_elsewhere_is_not_followed(tmp_path: Path) -> None:
     layout.timeline_file(run).symlink_to("/etc/passwd")
     with pytest.raises(Unreadable, match="link out of the run's folder"):
         trace.load(run, trace.sources(run))
+
+
+@pytest.mark.parametrize("pixel_ns", [1.0, 2e5, 1e7])
+def test_lanes_taken_together_have_the_blocks_of_each_alone(index: TimelineIndex, pixel_ns: float) -> None:
+    window = index.clamped(None)
+    ends = [int(lane.end[7 * number % len(lane)]) for number, lane in enumerate(index.lanes)]
+    together = blocks_behind(index.lanes, ends, window.end_ns, pixel_ns)
+    assert len(together)
+    for number, (lane, end) in enumerate(zip(index.lanes, ends, strict=True)):
+        alone = blocks(number, lane, Window(float(end), window.end_ns), pixel_ns)
+        mine, later = together.lane == number, alone.end_ns > end
+        for name in ("begin_ns", "end_ns", "count", "share", "span", "row", "first"):
+            assert np.array_equal(getattr(together, name)[mine], getattr(alone, name)[later]), (lane.stage, name)
+
+
+def test_nothing_behind_the_ends_of_lanes_is_no_shape(index: TimelineIndex) -> None:
+    ends = [int(lane.reach[-1]) for lane in index.lanes]
+    assert len(blocks_behind(index.lanes, ends, index.clamped(None).end_ns, 1.0)) == 0
+
+
+@pytest.mark.parametrize(("begin", "end"), [(-1e300, 1e300), (5.5, 17.5), (6.0, 18.0), (float("-inf"), float("inf"))])
+def test_a_window_may_begin_and_end_between_two_nanoseconds(begin: float, end: float) -> None:
+    (lane,) = built(table([(n, n + 1) for n in range(0, 30, 2)])).lanes
+    part = lane.touching(begin, end)
+    touching = [n for n in range(15) if 2 * n + 1 >= begin and 2 * n <= end]
+    assert list(range(part.start, part.stop)) == touching
