@@ -107,6 +107,11 @@ def rank_dash(rank: int) -> str:
     return DASHES[rank // len(RANK_COLORS) % len(DASHES)]
 
 
+_TOP, _BOTTOM = 30, 44
+LEGEND_GAP = 8
+"""Pixels between a plot and the legend above it."""
+
+
 @cache
 def template(scheme: Scheme) -> go.layout.Template:
     """Return the plotly template: transparent paper, thin grid, quiet axes, legend above the plot."""
@@ -127,7 +132,7 @@ def template(scheme: Scheme) -> go.layout.Template:
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "colorway": list(RANK_COLORS),
-            "margin": {"l": 56, "r": 16, "t": 30, "b": 44},
+            "margin": {"l": 56, "r": 16, "t": _TOP, "b": _BOTTOM},
             "xaxis": axis,
             "yaxis": axis,
             "hoverlabel": {
@@ -140,7 +145,7 @@ def template(scheme: Scheme) -> go.layout.Template:
                 "orientation": "h",
                 "x": 0,
                 "xanchor": "left",
-                "y": 1.02,
+                "y": 1.02,  # `blank` knows better
                 "yanchor": "bottom",
                 "font": {"size": 12, "color": tint.text},
                 "title": {"font": {"size": 12, "color": tint.faint}},
@@ -154,7 +159,8 @@ def template(scheme: Scheme) -> go.layout.Template:
 def blank(scheme: Scheme, height: int) -> go.Figure:
     """Return an empty figure in the design, ``height`` pixels high."""
     figure = go.Figure()
-    figure.update_layout(template=template(scheme), height=height, barmode="overlay")
+    gap = LEGEND_GAP / max(1, height - _TOP - _BOTTOM)
+    figure.update_layout(template=template(scheme), height=height, barmode="overlay", legend={"y": 1 + gap})
     return figure
 
 
