@@ -98,6 +98,48 @@ hvd.shutdown()
 """
 
 
+# Elastic: a third slot is there from the first result on, and it ends with the result of three ranks.
+GROWING = """
+import os
+import sys
+import torch
+import ringtune.torch as hvd
+
+hvd.init()
+torch.set_num_threads(1)
+journal = os.path.join(os.environ["RINGTUNE_RUN_DIR"], "tuning", "journal.jsonl")
+model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(20)))
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1e-4), model.named_parameters())
+inputs = torch.randn(8, 32)
+
+
+def results():
+    count = open(journal).read().count('"event":"result"') if os.path.exists(journal) else 0
+    return hvd.broadcast_object(count, root_rank=0)
+
+
+@hvd.elastic.run
+def train(state):
+    while state.batch < 100_000:
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+        state.batch += 1
+        if state.batch % 50 == 0:
+            if results() == hvd.size() - 1:
+                if hvd.size() == 3:
+                    return
+                if hvd.rank() == 0:
+                    open(sys.argv[1], "w").write("localhost:3")
+            state.commit()
+
+
+train(hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0))
+print("ended with", hvd.size(), flush=True)
+hvd.shutdown()
+"""
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "small.py"
@@ -182,3 +224,27 @@ def test_a_training_that_changes_its_tensors_is_tuned_again(script: Path, tmp_pa
     (again,) = [event["message"] for event in events if event["event"] == "note" and "has changed" in event["message"]]
     assert "a step sends 20 operations of 162.5 KiB together, it was tuned for 40 operations of 82.5 KiB" in again
     assert [event["decision"] for event in events if event["event"] == "result"][1:] != []
+
+
+@pytest.mark.long
+def test_an_elastic_job_that_grows_is_tuned_for_its_new_size(script: Path, tmp_path: Path) -> None:
+    script.write_text(GROWING)
+    run, slots, discovery = tmp_path / "run", tmp_path / "slots", tmp_path / "discover.sh"
+    slots.write_text("localhost:2")
+    discovery.write_text(f"#!/bin/sh\ncat {slots}\n")
+    discovery.chmod(0o755)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("RINGTUNE_", "HOROVOD_"))}
+    environ["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    environ |= {"RINGTUNE_AUTOTUNE_MAX_TRIALS": "4", "RINGTUNE_AUTOTUNE_STEPS_PER_TRIAL": "6"}
+    command = [str(Path(sys.executable).with_name("ringtune")), "run", "--autotune", "--run-dir", str(run)]
+    command += ["--min-np", "2", "--max-np", "3", "--host-discovery-script", str(discovery)]
+    command += [sys.executable, str(script), str(slots)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("ended with 3") == 3
+    events = [event for event in journal(run) if event["event"] in ("start", "result")]
+    assert [(event["event"], event.get("world")) for event in events] == [
+        ("start", 2), ("result", None), ("start", 3), ("result", None),
+    ]  # fmt: skip
+    assert events[0]["fingerprint"] != events[2]["fingerprint"]
+    assert {event["decision"] for event in events[1::2]} <= {"improved", "keep-default"}
