@@ -36,6 +36,7 @@ class RuntimeOptions:
     cache_capacity: int
     algorithm: int
     hierarchical: int
+    nccl_streams: int
     algorithm_rules: list[tuple[int, int, int, int]]
     stall_warning_ns: int
     stall_shutdown_ns: int
@@ -43,6 +44,7 @@ class RuntimeOptions:
     log_level: int
     cuda_driver: str
     gpu_plane: int
+    gpu_part_bytes: int
     nccl_libraries: list[str]
     def __init__(self) -> None: ...
 
@@ -133,6 +135,7 @@ class Runtime:
         device: int = -1,
         stream: int = 0,
     ) -> int: ...
+    def uses_nccl(self) -> bool: ...
     def join_stream(self, ticket: int, stream: int) -> None: ...
     def gathered_shape(self, ticket: int) -> list[int]: ...
     def gathered_splits(self, ticket: int) -> list[int]: ...

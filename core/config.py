@@ -66,10 +66,12 @@ class Config:
     algorithm_table: Path | None = None
     hierarchical: str = SWITCH[0]
     plan: bool = True
+    nccl_streams: int = DEFAULTS.nccl_streams
     overlap: str = "auto"
     cuda_driver: str = ""
     nccl_library: str = ""
     gpu_plane: str = "auto"
+    gpu_part_bytes: int = 8 << 20
     compression: str = CASTS[0]
     bucket_cap_mb: int | None = None
     transport: str = "auto"
@@ -140,6 +142,7 @@ class Config:
             ALGORITHMS.index(self.algorithm),
             SWITCH.index(self.hierarchical),
             int(self.plan),
+            self.nccl_streams,
         )
 
     @property

@@ -18,7 +18,6 @@ HOROVOD_SENSELESS = {
     "DISABLE_GROUP_FUSION": "groups are planned together with all other operations",
     "AUTOTUNE_WARMUP_SAMPLES": "set RINGTUNE_AUTOTUNE_WARMUP_STEPS, which counts steps",
     "AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "the tuner learns the noise from its measurements",
-    "NUM_NCCL_STREAMS": "there is no stream pool",
     "BATCH_D2D_MEMCOPIES": "copies are always batched",
     "ENABLE_ASYNC_COMPLETION": "completion is always asynchronous",
     "ENABLE_XLA_OPS": "TensorFlow is not supported",

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.errors import InvalidArgument
 
-_HIGH = {"algorithm": len(ALGORITHMS) - 1, "hierarchical": len(SWITCH) - 1, "plan": 1}
+_HIGH = {"algorithm": len(ALGORITHMS) - 1, "hierarchical": len(SWITCH) - 1, "plan": 1, "nccl_streams": 8}
+_LOW = {"segment_bytes": 1, "nccl_streams": 1}
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Knobs:
         algorithm: Index in `ringtune.algorithms.ALGORITHMS`; 0 = as the job's table says.
         hierarchical: Reduce within hosts before across them: index in `ringtune.algorithms.SWITCH`; 0 = auto.
         plan: 1: repeated steps follow a plan without control messages; 0: every step is negotiated.
+        nccl_streams: Streams of a GPU that batches by NCCL are dealt to; from 1 to 8.
     """
 
     fusion_bytes: int = 16 << 20
@@ -32,6 +34,7 @@ class Knobs:
     algorithm: int = 0
     hierarchical: int = 0
     plan: int = 1
+    nccl_streams: int = 1
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -40,7 +43,7 @@ class Knobs:
             InvalidArgument: A value is out of its range.
         """
         for name in self.as_dict():
-            value, low, high = getattr(self, name), int(name == "segment_bytes"), _HIGH.get(name)
+            value, low, high = getattr(self, name), _LOW.get(name, 0), _HIGH.get(name)
             if not isinstance(value, int) or value < low or (high is not None and value > high):
                 bound = f">= {low}" if high is None else f"from {low} to {high}"
                 raise InvalidArgument(f"knob {name}: got {value!r}, expected an integer {bound}")

@@ -115,7 +115,7 @@ def runtime_options(config: Config, place: Placement, address: tuple[str, int], 
     options.fusion_bytes, options.cycle_time_ns = config.fusion_bytes, config.cycle_time_ns
     options.segment_bytes, options.cache_capacity = config.segment_bytes, config.cache_capacity
     options.algorithm, options.hierarchical = config.knobs.algorithm, config.knobs.hierarchical
-    options.plan = config.plan
+    options.plan, options.nccl_streams = config.plan, config.knobs.nccl_streams
     options.overlap = OVERLAPS.index(config.overlap)
     if config.algorithm_table is not None:
         options.algorithm_rules = load_table(config.algorithm_table)
@@ -123,7 +123,7 @@ def runtime_options(config: Config, place: Placement, address: tuple[str, int], 
     options.stall_shutdown_ns = 0 if config.stall_check_disable else config.stall_shutdown_ns
     options.thread_affinity = _core_of(config, place)
     options.cuda_driver = config.cuda_driver
-    options.gpu_plane = GPU_PLANES.index(config.gpu_plane)
+    options.gpu_plane, options.gpu_part_bytes = GPU_PLANES.index(config.gpu_plane), config.gpu_part_bytes
     options.nccl_libraries = nccl.libraries(config)
     options.log_level = LOG_LEVELS.index(config.log_level)
     return options

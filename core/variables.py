@@ -209,6 +209,7 @@ VARIABLES: tuple[Variable, ...] = (
         0,
     ),
     Variable("PLAN", "plan", "bool", True, "", "Repeated steps follow a plan without control messages."),
+    Variable("NUM_NCCL_STREAMS", "nccl_streams", "int", 1, "1 to 8", "NCCL's streams of a GPU.", "NUM_NCCL_STREAMS", 1),
     Variable(
         "OVERLAP",
         "overlap",
@@ -312,6 +313,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable("CUDA_DRIVER", "cuda_driver", "str", "", "library", "Drives the GPUs, instead of libcuda.so.1."),
     Variable("NCCL_LIBRARY", "nccl_library", "str", "", "library", "NCCL, instead of the wheels' or the system's."),
+    Variable("GPU_PART_BYTES", "gpu_part_bytes", "int", 8 << 20, "bytes", "Parts of what is staged.", None, 1),
     Variable("GPU_PLANE", "gpu_plane", "choice", "auto", "", "How tensors on GPUs travel.", choices=GPU_PLANES),
     # Stall check.
     Variable(

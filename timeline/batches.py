@@ -2,9 +2,9 @@
 
 Notation: B batches, R ranks; every matrix is B x R, int64 ns, `MISSING` where a rank recorded nothing. Per batch and
 rank: submit = its last tensor's submission; agreed = its negotiation's end; start = its last tensor left the queue;
-begin, end = its collective; done = the last tensor copied out (or end). Where a trace records no negotiation, submit,
-agreed and start are begin. A plan has no negotiation; there, ranks recorded whom they waited for (`await`), which needs
-no clock to be believed.
+begin, end = its collective; done = the last tensor copied out (or end). From GPU to GPU begin and end are by the GPU's
+clock, and start is when the host launched it. Where a trace records no negotiation, submit, agreed and start are begin.
+A plan has no negotiation; there, ranks recorded whom they waited for (`await`), which needs no clock to be believed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from ringtune.timeline.intervals import difference, union
 from ringtune.timeline.spans import UNKNOWN, Codes, Ints, Mask, SpanTable, Trace
+from ringtune.timeline.staged import waiting
 from ringtune.timeline.vocabulary import Stage
 
 MISSING = -(2**62)
@@ -35,6 +36,8 @@ class BatchTable:
     begin: Ints
     end: Ints
     done: Ints
+    ready: Ints
+    """When a GPU had made the last tensor what is to be reduced, of batches from GPU to GPU; else `MISSING`."""
     step: Ints
     label: Codes
     bytes: Ints
@@ -62,6 +65,25 @@ class BatchTable:
         """Batches that every rank recorded."""
         found: Mask = (self.begin != MISSING).all(axis=1)
         return found
+
+    @property
+    def directly(self) -> Mask:
+        """Batches that went from GPU to GPU."""
+        found: Mask = (self.ready != MISSING).any(axis=1)
+        return found
+
+    def with_data(self) -> BatchTable:
+        """Return the batches with a tensor's submission put off until a GPU had made it what is to be reduced.
+
+        Whom the ranks waited for when they agreed is forgotten where a GPU was later than that.
+        """
+        late = self.directly & (self.ready.max(axis=1, initial=MISSING) > self.start.max(axis=1, initial=MISSING))
+        return replace(
+            self,
+            submit=np.maximum(self.submit, self.ready),
+            agreed=np.maximum(self.agreed, self.ready),
+            awaited=np.where(late, -1, self.awaited).astype(np.int32),
+        )
 
     def take(self, chosen: Mask) -> BatchTable:
         """Return some of the batches."""
@@ -115,6 +137,7 @@ def batch_table(trace: Trace) -> BatchTable:
         begin=begin,
         end=end,
         done=np.where(end == MISSING, MISSING, done),
+        ready=_of_stage(spans, Stage.DEVICE_QUEUE, about, "begin_ns"),
         step=runs.step[first],
         label=np.where(runs.tensor[first] > 0, runs.tensor[first], -1 - runs.name[first]).astype(np.int32),
         bytes=runs.bytes[first],
@@ -203,7 +226,7 @@ def rank_steps(trace: Trace, rank: int) -> RankSteps | None:
     if not len(steps):
         number = np.array([UNKNOWN], dtype=np.int64)
         begin, end = spans.begin_ns.min(keepdims=True), spans.end_ns.max(keepdims=True)
-    wait = spans.of_stage(Stage.WAIT)
+    wait = waiting(spans)
     waits, syncs = union(wait.begin_ns, wait.end_ns), np.unique(wait.end_ns)
     recorded = bool(np.isin(spans.stage, _KNOWS_WAITING).any())
     if not recorded:

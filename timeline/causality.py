@@ -3,7 +3,8 @@
 Every rank's result of a reduction holds every other rank's data, so no rank's collective can end before all ranks have
 begun theirs (in a plan, where data travels before a rank knows that all agree: submitted theirs); and no rank can have
 heard that a tensor may run before all have submitted it. Each batch that all ranks
-recorded is checked for both. A violation says that the clocks are aligned worse than their error bounds claim.
+recorded is checked for both. A violation says that the clocks are aligned worse than their error bounds claim (those of
+GPUs are subtracted).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from ringtune.timeline.batches import MISSING, batch_table
 from ringtune.timeline.spans import Ints, Mask, Trace
+from ringtune.timeline.staged import device_clock_errors
 
 _JOINING = ("RING_ALLREDUCE", "RING_REDUCESCATTER", "RING_BARRIER")
 """Collectives whose result needs every rank; of others a rank may need only some, or none for empty rows."""
@@ -41,12 +43,14 @@ def causality(trace: Trace) -> Causality:
     planned = np.isin(whole.ids, trace.spans.batch[trace.spans.fact("plan", 0) == 1])
     gave = np.where(planned[:, None], whole.submit, whole.begin)
     early = np.zeros(len(whole.ids), dtype=np.int64)
+    # Of two ranks, each by its GPU's clock.
+    allowed = np.where(whole.directly, 2 * max(device_clock_errors(trace).values(), default=0), 0)
     for sent, received, applies in (
         (gave, whole.end, needs_all),
         (whole.submit, whole.agreed, whole.negotiated & (whole.submit != MISSING).all(axis=1)),
     ):
         gap = sent.max(axis=1, initial=MISSING) - received.min(axis=1, initial=-MISSING)
-        early = np.maximum(early, np.where(applies, gap, 0))
+        early = np.maximum(early, np.where(applies, gap - allowed, 0))
     return Causality(len(early), int((early > 0).sum()), int(early.max(initial=0)))
 
 

@@ -12,7 +12,8 @@ Causes: ``compute``; ``late`` = the part of compute after all other ranks had su
 rank (in a step in which the rank itself did not wait, so that the path stays on it: after which all others were
 blocked, too); ``control`` = last submit (in a plan: coming) until agreed; ``queue``, ``copy_in``, ``transfer``,
 ``copy_out`` as recorded (of a GPU's tensor also its way to the host: ``copy_in``, behind other copies ``queue``, and
-``compute`` until the GPU was done with it); ``wake`` = batch done until the caller went on; ``unknown`` = a wait that
+``compute`` until the GPU was done with it; from GPU to GPU ``queue`` from where its data was there and the batch was
+launched until it began); ``wake`` = batch done until the caller went on; ``unknown`` = a wait that
 no recorded batch explains.
 """
 
@@ -214,6 +215,8 @@ class _Walk:
             begins = table.begin[row]
             self._add("transfer", rank, int(begins.max()), row)
             rank = table.ranks[int(begins.argmax())]
+            if self._computing(rank, row):
+                return rank
             before = self._queued_behind(rank, row)
             if before is None:
                 rank, before = self._agreed(rank, row)
@@ -221,6 +224,22 @@ class _Walk:
                 self._staged(rank, row)
                 return rank
             row = before
+
+    def _computing(self, rank: int, row: int) -> bool:
+        """From GPU to GPU: add the queue there; whether this rank's GPU was what the batch had waited for."""
+        table, column = self.table, self.ranks[rank].column
+        ready = table.ready[row]
+        if column is None or ready[column] == MISSING:
+            return False
+        launched = int(table.start[row, column])
+        self._add("queue", rank, max(int(ready[column]), launched), row)
+        if ready[column] <= launched:
+            return False
+        came = np.maximum(table.submit[row], ready)
+        came[column] = MISSING
+        others = int(came.max())
+        self.late_from = others if others != MISSING else None
+        return True
 
     def _staged(self, rank: int, row: int) -> None:
         """A tensor of a GPU: before the ranks heard of it, it was copied to the host, and computed before that."""

@@ -2,7 +2,8 @@
 
 Notation: busy = length of the union of a stage's spans (what the wall clock saw); total = sum of their lengths
 (larger where spans overlap). Communication is the union of COMMUNICATE spans; exposed is its part inside WAIT,
-overlapped the rest, so exposed + overlapped = busy of communicate, exactly.
+overlapped the rest, so exposed + overlapped = busy of communicate, exactly. For tensors that go from GPU to GPU the
+program's streams wait, DEVICE_WAIT, and not its callers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from ringtune.timeline.intervals import difference, intersection, length, union, unions, zones
 from ringtune.timeline.spans import Ints, SpanTable
+from ringtune.timeline.staged import waiting
 from ringtune.timeline.vocabulary import Stage
 
 _COPIES = (Stage.COPY_IN, Stage.COPY_OUT, Stage.COPY_TO_HOST, Stage.COPY_TO_DEVICE)
@@ -96,7 +98,7 @@ def exposures(spans: SpanTable) -> dict[int, Exposure]:
 def _split(spans: SpanTable, waits: Ints | None) -> tuple[Ints, ...]:
     """Return the times whose lengths `_exposure` takes."""
     communicate = covered(spans, Stage.COMMUNICATE)
-    wait = covered(spans, Stage.WAIT) if waits is None else waits
+    wait = covered(waiting(spans), Stage.WAIT, Stage.DEVICE_WAIT) if waits is None else waits
     rest = difference(wait, communicate)
     copying = intersection(rest, covered(spans, *_COPIES))
     return communicate, wait, intersection(communicate, wait), rest, copying

@@ -1,7 +1,10 @@
-"""Tensors of GPUs on their way to the host, as the critical path follows them.
+"""Tensors of GPUs: their way to the host, as the critical path follows it, and who waits for them.
 
 Such a tensor is submitted, waits until the GPU has made it what is to be reduced, waits for the copies before it, and
 is copied; only then do the other ranks hear of it. All by the GPU's clock, which is off by a known error.
+
+One that goes from GPU to GPU (*directly*) is agreed on while the GPU may still compute it; no caller waits for more
+than the launch of its batch. There the program's streams wait for results, and what they did meanwhile is training.
 """
 
 from __future__ import annotations
@@ -62,6 +65,14 @@ class StagedTensors:
         if wait < 0:
             return None
         return Staged(int(waits[wait, 0]), int(waits[wait, 1]), int(copies[copy, 0]))
+
+
+def waiting(spans: SpanTable) -> SpanTable:
+    """Return the spans in which ranks waited: callers; for tensors that went from GPU to GPU, streams."""
+    queued = spans.of_stage(Stage.DEVICE_QUEUE)
+    directly = np.isin(spans.tensor, np.unique(queued.tensor[queued.batch > 0]))
+    stage = np.where(directly, np.uint8(Stage.DEVICE_WAIT), np.uint8(Stage.WAIT))
+    return spans.take(spans.stage == stage)
 
 
 def device_clock_errors(trace: Trace) -> dict[int, int]:

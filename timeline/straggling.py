@@ -3,10 +3,10 @@
 Notation: for a batch all ranks ran, lateness of the last rank = its moment minus that of the last but one: what the
 job could gain if only that rank were on time. Three moments, three causes:
 
-* ``compute``: the last tensor's submit; where two ranks are closer than their clocks' error, in a plan, the rank that
-  all others recorded they waited for, and the shortest of their waits. What the rank brought along from having been
-  released late by the collective before is not its computing: that share is ``carried``, and counts for nobody's cause
-  here.
+* ``compute``: the last tensor's submit (from GPU to GPU also: when the GPU had made it what is to be reduced); where
+  two ranks are closer than their clocks' error, in a plan, the rank that all others recorded they waited for, and the
+  shortest of their waits. What the rank brought along from having been released late by the collective before is not
+  its computing: that share is ``carried``, and counts for nobody's cause here.
 * ``negotiation``: the moment it heard that the batch may run (agreed); in a plan also that all others waited for a rank
   which had surely submitted before another: its runtime came late. All ranks wait for the last to begin.
 * ``network``: the end of its collective, where ranks that began together end apart.
@@ -34,6 +34,7 @@ from ringtune.timeline.arrivals import ClockErrors, LastOnes, clock_errors, horo
 from ringtune.timeline.batches import MISSING, BatchTable, batch_table, rank_steps
 from ringtune.timeline.chance import binomial_tail, holm, permutation_test
 from ringtune.timeline.spans import Ints, Mask, Trace
+from ringtune.timeline.staged import device_clock_errors
 from ringtune.timeline.vocabulary import Stage
 
 CAUSES = ("compute", "negotiation", "network")
@@ -151,7 +152,7 @@ def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Str
     Raises:
         RingtuneError: Neither did two ranks run a batch together, nor are there ticks of Horovod's coordinator.
     """
-    everything = batch_table(trace)
+    everything = batch_table(trace).with_data()
     table = everything.take(everything.complete)
     if len(table.ranks) > 1 and len(table.ids):
         evidence = _of_batches(trace, table, len(everything.ids) - len(table.ids))
@@ -181,7 +182,7 @@ def late_in_steps(trace: Trace) -> list[StepStraggling]:
 
     For a few steps of a job that goes on. Empty where no two ranks ran a batch together.
     """
-    table = batch_table(trace)
+    table = batch_table(trace).with_data()
     table = table.take(table.complete)
     if len(table.ranks) < 2 or not len(table.ids):
         return []
@@ -193,6 +194,9 @@ def _lateness(trace: Trace, table: BatchTable, clocks: ClockErrors) -> tuple[dic
     """Who was last in every step, by cause; and the lateness carried over, by column."""
     columns = np.array(table.ranks)
     errors = clocks.between(columns[:, None], columns)
+    if table.directly.any():
+        bounds = np.array([float(device_clock_errors(trace).get(rank, 0)) for rank in table.ranks])
+        errors = errors + bounds[:, None] + bounds
     carried, late = _compute(trace, table, errors)
     found = {
         "compute": _per_step(table.step, *late),

@@ -15,7 +15,7 @@ from ringtune.timeline.vocabulary import Stage
 _PHASES = (
     *(Stage.WAIT_FOR_DATA, Stage.DEVICE_QUEUE, Stage.COPY_TO_HOST),
     *(Stage.NEGOTIATE, Stage.QUEUE, Stage.COPY_IN, Stage.COMMUNICATE, Stage.COPY_OUT),
-    *(Stage.COPY_TO_DEVICE, Stage.WAIT, Stage.STEP),
+    *(Stage.COPY_TO_DEVICE, Stage.WAIT, Stage.DEVICE_WAIT, Stage.STEP),
 )
 
 

@@ -260,6 +260,7 @@ INSTANT_WORDS = (
             "algorithm",
             "hierarchical",
             "plan",
+            "nccl_streams",
         ),
     ),
     InstantWord(STALL, "stall", "a tensor waits for ranks that have not submitted it", ("tensor", "missing", "age_ns")),
@@ -319,6 +320,7 @@ ARGUMENT_WORDS = (
         "of KNOBS: repeated steps follow a plan, 1 = yes, 0 = every step is negotiated; of a span: 1 = its batch ran "
         "by the plan, without a message of the negotiation",
     ),
+    ArgumentWord("nccl_streams", "number", "streams of a GPU that batches by NCCL are dealt to"),
     ArgumentWord("missing", "list of ranks", "ranks that have not submitted the tensor"),
     ArgumentWord("age_ns", "ns", "how long the oldest rank has waited"),
     ArgumentWord("message", "text", "what went wrong"),

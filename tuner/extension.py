@@ -42,6 +42,7 @@ _KNOB_OF_VARIABLE = {
     "ALGORITHM_TABLE": "algorithm",
     "HIERARCHICAL_ALLREDUCE": "hierarchical",
     "PLAN": "plan",
+    "NUM_NCCL_STREAMS": "nccl_streams",
 }
 _TALKATIVE = ("trace", "debug", "info")
 
@@ -167,9 +168,9 @@ def open_tuner(session: Session) -> TunerExtension | None:
 def surroundings(session: Session) -> Surroundings:
     """Return where the job runs; ranks of one host that are told to use TCP are as many hosts."""
     if session.config.transport == "tcp":
-        return Surroundings(hosts=session.size, local=1)
+        return Surroundings(hosts=session.size, local=1, by_nccl=session.runtime.uses_nccl)
     hosts = Counter(session.hosts)
-    return Surroundings(hosts=len(hosts), local=max(hosts.values()))
+    return Surroundings(hosts=len(hosts), local=max(hosts.values()), by_nccl=session.runtime.uses_nccl)
 
 
 def space_of(config: Config, default: Knobs, place: Surroundings | None = None) -> Space:

@@ -58,10 +58,12 @@ class Surroundings:
     Attributes:
         hosts: Number of hosts; 1 where ranks that share memory use it.
         local: Ranks of a host.
+        by_nccl: Asks whether tensors go from GPU to GPU by NCCL: a job shows that only after it has begun.
     """
 
     hosts: int = 1
     local: int = 1
+    by_nccl: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ SWITCHES = (
     ),
     Switch("segment_bytes", (128 << 10, 512 << 10, 32 << 10, 2 << 20), lambda knobs, place: place.hosts > 1),
     Switch("cache_capacity", (8192, 0), lambda knobs, place: not knobs.plan),
+    Switch("nccl_streams", (2, 4, 1), lambda knobs, place: place.by_nccl()),
 )
 
 # Places of the start points as (fusion, cycle) on the unit scales: one per corner of the plausible middle, short

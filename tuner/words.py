@@ -45,6 +45,8 @@ def describe(knobs: Knobs) -> str:
         words.append(f"segment {amount(knobs.segment_bytes)}")
     if not knobs.cache_capacity:
         words.append("no cache")
+    if knobs.nccl_streams != DEFAULTS.nccl_streams:
+        words.append(f"{knobs.nccl_streams} NCCL streams")
     return ", ".join(words)
 
 
@@ -118,5 +120,6 @@ def environment(result: ResultRecord) -> list[str]:
         "hierarchical": f"RINGTUNE_HIERARCHICAL_ALLREDUCE={_HIERARCHICAL[knobs.hierarchical]}",
         "segment_bytes": f"RINGTUNE_SEGMENT_BYTES={knobs.segment_bytes}",
         "cache_capacity": f"RINGTUNE_CACHE_CAPACITY={knobs.cache_capacity}",
+        "nccl_streams": f"RINGTUNE_NUM_NCCL_STREAMS={knobs.nccl_streams}",
     }
     return [lines[name] for name in lines if name in knobs_fields(knobs)]

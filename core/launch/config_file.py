@@ -6,7 +6,7 @@
 | ``autotune`` | ``enabled``, ``log_file``, ``steps_per_sample``, ``bayes_opt_max_samples`` |
 | ``timeline`` | ``filename``, ``mark_cycles`` |
 | ``stall_check`` | ``enabled``, ``warning_time_seconds``, ``shutdown_time_seconds`` |
-| ``library_options`` | ``thread_affinity`` |
+| ``library_options`` | ``thread_affinity``, ``num_nccl_streams`` |
 | ``logging`` | ``level`` |
 
 Keys of ``horovodrun`` that have nothing to set here are answered by one sentence each; any other is an error.
@@ -40,6 +40,7 @@ _SETTINGS = {
     "stall_check.warning_time_seconds": "RINGTUNE_STALL_CHECK_TIME_SECONDS",
     "stall_check.shutdown_time_seconds": "RINGTUNE_STALL_SHUTDOWN_TIME_SECONDS",
     "library_options.thread_affinity": "RINGTUNE_THREAD_AFFINITY",
+    "library_options.num_nccl_streams": "RINGTUNE_NUM_NCCL_STREAMS",
     "logging.level": "RINGTUNE_LOG_LEVEL",
 }
 # Key -> the flag that says why.
@@ -49,7 +50,6 @@ _SENSELESS = {
     "autotune.warmup_samples": "autotune_warmup_samples",
     "autotune.gaussian_process_noise": "autotune_gaussian_process_noise",
     "library_options.mpi_threads_disable": "mpi_threads_disable",
-    "library_options.num_nccl_streams": "num_nccl_streams",
     "library_options.gloo_timeout_seconds": "gloo_timeout_seconds",
     "logging.with_timestamp": "log_with_timestamp",
     "logging.hide_timestamp": "log_hide_timestamp",

@@ -68,7 +68,6 @@ SENSELESS = (
         HOROVOD_SENSELESS["AUTOTUNE_GAUSSIAN_PROCESS_NOISE"],
         click.FloatRange(0, 1),
     ),
-    Senseless("--num-nccl-streams", "num_nccl_streams", HOROVOD_SENSELESS["NUM_NCCL_STREAMS"], click.IntRange(min=1)),
     Senseless(
         "--gloo-timeout-seconds",
         "gloo_timeout_seconds",

@@ -100,6 +100,12 @@ SETTINGS = (
     ),
     Setting(("--cycle-time-ms",), "RINGTUNE_CYCLE_TIME", click.FloatRange(min=0), "Pause between rounds, in ms."),
     Setting(("--cache-capacity",), "RINGTUNE_CACHE_CAPACITY", AT_LEAST_0, "Operations the response cache holds."),
+    Setting(
+        ("--num-nccl-streams",),
+        "RINGTUNE_NUM_NCCL_STREAMS",
+        click.IntRange(1, 8),
+        "Streams of a GPU that batches by NCCL are dealt to.",
+    ),
     Setting(("--transport",), "RINGTUNE_TRANSPORT", click.Choice(TRANSPORTS), "Kind of links between the ranks."),
     Setting(("--autotune/--no-autotune",), "RINGTUNE_AUTOTUNE", None, "Tune the knobs while the job trains."),
     Setting(("--autotune-log-file",), "RINGTUNE_AUTOTUNE_LOG", str, "Write every trial as CSV into FILE.", 1, True),

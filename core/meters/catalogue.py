@@ -180,6 +180,13 @@ CATALOGUE = (
     ),
     Metric("ringtune_plan_enabled", "gauge", "job", "Whether repeated steps may follow a plan: 1 or 0.", _knob("plan")),
     Metric(
+        "ringtune_nccl_streams",
+        "gauge",
+        "job",
+        "Streams of a GPU that batches by NCCL are dealt to.",
+        _knob("nccl_streams"),
+    ),
+    Metric(
         "ringtune_process_cpu_seconds_total",
         "counter",
         "rank",

@@ -293,10 +293,12 @@ def _start_allgather(tensors: Sequence[torch.Tensor], kind: str, name: str | Non
     names = [base] if single else [f"{base}_{index}of{len(tensors)}" for index in range(1, len(tensors) + 1)]
     started = [handles.start_allgather(tensor, one, process_set) for tensor, one in zip(tensors, names, strict=True)]
     tickets = [ticket for ticket, _ in started]
-    kinds = [(tensor.dtype, tensor.device) for tensor in tensors]
+    kinds = [tensor.dtype for tensor in tensors]
 
     def finish() -> torch.Tensor | tuple[torch.Tensor, ...]:
-        results = [handles.gathered(ticket, *kind) for ticket, kind in zip(tickets, kinds, strict=True)]
+        results = [
+            handles.gathered(ticket, dtype, kept[0]) for (ticket, kept), dtype in zip(started, kinds, strict=True)
+        ]
         return results[0] if single else tuple(results)
 
     return handles.register(Pending(tickets, finish, [kept for _, kept in started]))

@@ -3,8 +3,8 @@
 The runtime copies a tensor to the host behind what torch's current stream holds, and the result back; `join` makes the
 stream that is current then wait for that, so that no call of Horovod's waits for a GPU. Memory of torch's caching
 allocator is given out again in the order of the stream that allocated it. The runtime's streams need no
-``record_stream``: it keeps every tensor until its operation is done, and then the current stream is behind the copies.
-Only scratch memory that another stream has allocated must be told.
+``record_stream``: it keeps every tensor until its operation is done, and then the current stream is behind the copies,
+or behind what goes from GPU to GPU. That the current one needs it must be told of what another stream has allocated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def join(ticket: int, *tensors: torch.Tensor) -> None:
 
     Args:
         ticket: Of the operation.
-        tensors: Memory that it wrote, all on one device.
+        tensors: Memory that it wrote or read, all on one device.
 
     Raises:
         DeviceError: The driver refuses.
@@ -45,13 +45,13 @@ def join(ticket: int, *tensors: torch.Tensor) -> None:
         tensor.record_stream(stream)
 
 
-def deliver(ticket: int, dtype: torch.dtype, device: torch.device, runtime: Any = None) -> torch.Tensor:
+def deliver(ticket: int, dtype: torch.dtype, sent: torch.Tensor, runtime: Any = None) -> torch.Tensor:
     """Return the result of a finished allgather or alltoall of tensors on a GPU as a tensor there.
 
     Args:
         ticket: Of the operation.
         dtype: Of the elements.
-        device: The GPU; what its current stream does next finds the result.
+        sent: What this rank contributed; what the current stream of its GPU does next finds the result.
         runtime: That of the operation; the session's if missing.
 
     Raises:
@@ -59,6 +59,8 @@ def deliver(ticket: int, dtype: torch.dtype, device: torch.device, runtime: Any 
     """
     of = session.require().runtime if runtime is None else runtime
     with native.translated():
-        result = torch.empty(of.gathered_shape(ticket), dtype=dtype, device=device)
-        of.deliver(ticket, result.data_ptr(), torch.cuda.current_stream(device).cuda_stream)
+        stream = torch.cuda.current_stream(sent.device)
+        result = torch.empty(of.gathered_shape(ticket), dtype=dtype, device=sent.device)
+        of.deliver(ticket, result.data_ptr(), stream.cuda_stream)
+    sent.record_stream(stream)  # it may still be read: the stream is behind that
     return result

@@ -54,7 +54,7 @@ def alltoall_async(
         received = torch.tensor(took(ticket), dtype=torch.int32)
         if isinstance(splits, torch.Tensor):
             received = received.to(splits)
-        return handles.gathered(ticket, tensor.dtype, tensor.device), received
+        return handles.gathered(ticket, tensor.dtype, source), received
 
     return handles.register(Pending([ticket], finish, [source]))
 
@@ -126,7 +126,7 @@ def grouped_reducescatter_async(
 def _settle(ticket: int, kept: list[Any]) -> torch.Tensor:
     """Return the output of a finished reducescatter."""
     output: torch.Tensor = kept[1]
-    devices.join(ticket, output)
+    devices.join(ticket, output, kept[0])
     return output
 
 

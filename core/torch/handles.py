@@ -35,8 +35,6 @@ DTYPES: dict[torch.dtype, int] = {
 }
 """Numbers of ``native/base/dtype.h``."""
 
-_CPU = torch.device("cpu")
-
 
 def reset() -> None:
     """Forget all handles and start counting unnamed operations anew; all ranks do so at ``init``."""
@@ -135,8 +133,8 @@ def start_allgather(tensor: torch.Tensor, name: str, process_set: int) -> tuple[
 
 def settle(ticket: int, kept: list[Any]) -> torch.Tensor:
     """Return the output of a finished operation, copying it out of scratch memory if it lies there."""
-    _, target, output = kept
-    devices.join(ticket, target)
+    source, target, output = kept
+    devices.join(ticket, target, source)
     if target is not output:
         with torch.no_grad():
             output.copy_(target)
@@ -144,10 +142,16 @@ def settle(ticket: int, kept: list[Any]) -> torch.Tensor:
     return result
 
 
-def gathered(ticket: int, dtype: torch.dtype, device: torch.device = _CPU) -> torch.Tensor:
-    """Return the result of a finished allgather or alltoall as a tensor that owns its memory, where its input was."""
-    if device.type != "cpu":
-        return devices.deliver(ticket, dtype, device)
+def gathered(ticket: int, dtype: torch.dtype, sent: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the result of a finished allgather or alltoall as a tensor that owns its memory, where what was sent is.
+
+    Args:
+        ticket: Of the operation.
+        dtype: Of the elements.
+        sent: The memory that was submitted; none: on the CPU.
+    """
+    if sent is not None and not sent.is_cpu:
+        return devices.deliver(ticket, dtype, sent)
     shape, buffer = session.require().take_gathered(ticket)
     if 0 in shape:
         return torch.empty(shape, dtype=dtype)

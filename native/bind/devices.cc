@@ -59,7 +59,7 @@ void add_cuda(nb::module_& module) {
 }
 
 void add_devices(nb::class_<Runtime>& runtime) {
-  runtime
+  runtime.def("uses_nccl", &Runtime::uses_nccl)
       .def(
           "join_stream",
           [](Runtime& self, Ticket ticket, std::uintptr_t stream) { self.join_stream(ticket, stream_at(stream)); },

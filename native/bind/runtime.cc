@@ -38,6 +38,7 @@ nb::dict to_dict(const Knobs& knobs, std::uint32_t epoch) {
   values["algorithm"] = knobs.algorithm;
   values["hierarchical"] = knobs.hierarchical;
   values["plan"] = knobs.plan ? 1 : 0;
+  values["nccl_streams"] = knobs.nccl_streams;
   values["epoch"] = epoch;
   return values;
 }
@@ -80,10 +81,13 @@ std::uint32_t propose_knobs(Runtime& self, const nb::dict& values) {
       knobs.hierarchical = nb::cast<std::uint32_t>(value);
     } else if (name == "plan") {
       knobs.plan = nb::cast<int>(value) != 0;
+    } else if (name == "nccl_streams") {
+      knobs.nccl_streams = nb::cast<std::uint32_t>(value);
     } else if (name != "epoch") {
       throw InvalidArgument(
           "unknown knob '" + name +
-          "', expected fusion_bytes, cycle_time_ns, segment_bytes, cache_capacity, algorithm, hierarchical or plan");
+          "', expected fusion_bytes, cycle_time_ns, segment_bytes, cache_capacity, algorithm, hierarchical, plan or "
+          "nccl_streams");
     }
   }
   return self.propose_knobs(knobs);
@@ -181,6 +185,9 @@ void add_options(nb::module_& module) {
       .def_prop_rw(
           "plan", [](const RuntimeOptions& o) { return o.knobs.plan; },
           [](RuntimeOptions& o, bool value) { o.knobs.plan = value; })
+      .def_prop_rw(
+          "nccl_streams", [](const RuntimeOptions& o) { return o.knobs.nccl_streams; },
+          [](RuntimeOptions& o, std::uint32_t value) { o.knobs.nccl_streams = value; })
       .def_prop_rw("algorithm_rules", &rules_of, &set_rules, "Rows (links, max_ranks, max_bytes, algorithm) in order.")
       .def_rw("stall_warning_ns", &RuntimeOptions::stall_warning_ns)
       .def_rw("stall_shutdown_ns", &RuntimeOptions::stall_shutdown_ns)
@@ -193,6 +200,7 @@ void add_options(nb::module_& module) {
           "gpu_plane", [](const RuntimeOptions& o) { return static_cast<int>(o.gpu_plane); },
           [](RuntimeOptions& o, int value) { o.gpu_plane = static_cast<GpuPlane>(value); })
       .def_rw("nccl_libraries", &RuntimeOptions::nccl_libraries)
+      .def_rw("gpu_part_bytes", &RuntimeOptions::gpu_part_bytes)
       .def_rw("log_level", &RuntimeOptions::log_level);
 }
 

@@ -35,6 +35,7 @@ void write_knobs(ByteWriter& out, const Knobs& knobs) {
   out.u32(knobs.algorithm);
   out.u32(knobs.hierarchical);
   out.u8(knobs.plan ? 1 : 0);
+  out.u32(knobs.nccl_streams);
 }
 
 Knobs read_knobs(ByteReader& in) {
@@ -46,6 +47,8 @@ Knobs read_knobs(ByteReader& in) {
   knobs.algorithm = in.u32();
   knobs.hierarchical = in.u32();
   knobs.plan = in.u8() != 0;
+  knobs.nccl_streams = in.u32();
+  if (knobs.nccl_streams == 0) throw Protocol("a peer sent knobs with no stream for NCCL");
   return knobs;
 }
 

@@ -93,8 +93,11 @@ std::vector<Property> properties_of(const Request& first) {
 }  // namespace
 
 std::optional<std::string> find_parting(std::span<const Variant> variants) {
-  const auto way_of = [](const Request& r) {
-    return std::string(r.way == Way::kNccl ? "by NCCL" : "through the host");
+  bool several = false;  // GPUs of a rank: the ranks choose a communicator by the number of the GPU
+  const auto way_of = [&several](const Request& r) {
+    if (r.way == Way::kStaged) return std::string("through the host");
+    several = several || r.place > 1;
+    return "by NCCL" + (r.place > 1 ? " from GPU number " + std::to_string(r.place) + " of those used" : "");
   };
   const std::vector<ValueGroup> groups = group_by_value(variants, way_of);
   if (groups.size() < 2) return std::nullopt;
@@ -103,7 +106,8 @@ std::optional<std::string> find_parting(std::span<const Variant> variants) {
     if (way != groups.front().first) text += ", and ";
     text += way + (ranks.count() > 1 ? " on ranks " : " on rank ") + rank_list(ranks.ranks());
   }
-  return text + ". NCCL needs all of them: the same RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank.";
+  text += ". NCCL needs all of them: the same RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank.";
+  return several ? text + " Ranks with several GPUs must come to use them in the same order." : text;
 }
 
 std::optional<std::string> find_mismatch(std::span<const Variant> variants) {

@@ -12,7 +12,7 @@ constexpr unsigned kNonBlockingStream = 1;    // CU_STREAM_NON_BLOCKING: not beh
 constexpr unsigned kSleepingWait = 1;         // CU_EVENT_BLOCKING_SYNC
 constexpr unsigned kNoTiming = 2;             // CU_EVENT_DISABLE_TIMING
 constexpr unsigned kPortable = 1;             // CU_MEMHOSTALLOC_PORTABLE: pinned for all devices
-constexpr std::size_t kSlabBytes = 16 << 20;  // what is pinned at once for blocks that are smaller
+constexpr std::size_t kSlabBytes = 16 << 20;  // what is allocated at once for blocks that are smaller
 constexpr std::size_t kLargestCarved = 4 << 20;
 constexpr std::size_t kSmallestBlock = 4 << 10;
 
@@ -92,46 +92,53 @@ void CudaStream::copy_to_device(std::byte* device, const std::byte* host, std::s
   device_.check(device_.api().copy_to_device(address_of(device), host, bytes, handle_), "cuMemcpyHtoDAsync");
 }
 
-PinnedPool::~PinnedPool() {
-  for (std::byte* const slab : slabs_) (void)device_.api().host_free(slab);
+MemoryPool::~MemoryPool() {
+  for (std::byte* const slab : slabs_) {
+    (void)(kind_ == Kind::kPinned ? device_.api().host_free(slab) : device_.api().memory_free(address_of(slab)));
+  }
 }
 
 namespace {
 
-std::size_t block_size(std::size_t bytes) noexcept { return std::bit_ceil(std::max(bytes, kSmallestBlock)); }
+/// Eight sizes from one power of two to the next, or none between.
+std::size_t block_size(std::size_t bytes, bool fine) noexcept {
+  const std::size_t power = std::bit_ceil(std::max(bytes, kSmallestBlock));
+  const std::size_t step = fine ? std::max(power / 8, kSmallestBlock) : power;
+  return (std::max(bytes, kSmallestBlock) + step - 1) / step * step;
+}
 
 }  // namespace
 
-PinnedBlock& PinnedPool::take(std::size_t bytes) {
-  const std::size_t size = block_size(bytes);
-  std::vector<PinnedBlock*>& free = free_[size];
+MemoryBlock& MemoryPool::take(std::size_t bytes) {
+  const std::size_t size = block_size(bytes, kind_ == Kind::kDevice);
+  std::vector<MemoryBlock*>& free = free_[size];
   if (free.empty()) return make(size);
-  PinnedBlock& block = *free.back();
+  MemoryBlock& block = *free.back();
   free.pop_back();
   return block;
 }
 
-PinnedBlock& PinnedPool::take_idle(std::size_t bytes) {
-  const std::size_t size = block_size(bytes);
-  std::vector<PinnedBlock*>& free = free_[size];
+MemoryBlock& MemoryPool::take_idle(std::size_t bytes) {
+  const std::size_t size = block_size(bytes, kind_ == Kind::kDevice);
+  std::vector<MemoryBlock*>& free = free_[size];
   const auto found =
-      std::find_if(free.begin(), free.end(), [](const PinnedBlock* block) { return block->last_use.reached(); });
+      std::find_if(free.begin(), free.end(), [](const MemoryBlock* block) { return block->last_use.reached(); });
   if (found == free.end()) return make(size);
-  PinnedBlock& block = **found;
+  MemoryBlock& block = **found;
   free.erase(found);
   return block;
 }
 
-PinnedBlock& PinnedPool::make(std::size_t size) {
-  auto block = std::make_unique<PinnedBlock>(device_);
-  block->data = size <= kLargestCarved ? carve(size) : pin(size);
+MemoryBlock& MemoryPool::make(std::size_t size) {
+  auto block = std::make_unique<MemoryBlock>(device_);
+  block->data = size <= kLargestCarved ? carve(size) : allocate(size);
   block->bytes = size;
   return *blocks_.emplace_back(std::move(block));
 }
 
-std::byte* PinnedPool::carve(std::size_t bytes) {
+std::byte* MemoryPool::carve(std::size_t bytes) {
   if (left_ < bytes) {
-    carved_ = pin(kSlabBytes);
+    carved_ = allocate(kSlabBytes);
     left_ = kSlabBytes;
   }
   std::byte* const memory = carved_;
@@ -140,11 +147,17 @@ std::byte* PinnedPool::carve(std::size_t bytes) {
   return memory;
 }
 
-std::byte* PinnedPool::pin(std::size_t bytes) {
+std::byte* MemoryPool::allocate(std::size_t bytes) {
   void* memory = nullptr;
-  device_.check(device_.api().host_alloc(&memory, bytes, kPortable), "cuMemHostAlloc");
+  if (kind_ == Kind::kPinned) {
+    device_.check(device_.api().host_alloc(&memory, bytes, kPortable), "cuMemHostAlloc");
+  } else {
+    CudaAddress address = 0;
+    device_.check(device_.api().memory_alloc(&address, bytes), "cuMemAlloc");
+    memory = reinterpret_cast<void*>(address);
+  }
   slabs_.push_back(static_cast<std::byte*>(memory));
-  pinned_bytes_ += bytes;
+  held_bytes_ += bytes;
   return slabs_.back();
 }
 

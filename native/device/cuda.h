@@ -100,41 +100,56 @@ class CudaStream {
   CudaStreamHandle handle_ = nullptr;
 };
 
-/// Pinned host memory of one copy.
-struct PinnedBlock {
-  explicit PinnedBlock(const CudaDevice& device) : last_use(device) {}
+/// Memory of one operation, from a pool.
+struct MemoryBlock {
+  explicit MemoryBlock(const CudaDevice& device) : last_use(device) {}
   std::byte* data = nullptr;
   std::size_t bytes = 0;  // at least as many as were asked for
   CudaEvent last_use;     // by a stream: the next one to use it waits for that
 };
+using PinnedBlock = MemoryBlock;
 
-/// Blocks of pinned memory that are used again. Grows to what is in use at once, and keeps it: pinning takes
-/// milliseconds. One thread at a time.
-class PinnedPool {
+/// Blocks of memory that are used again. Grows to what is in use at once, and keeps it: to allocate takes milliseconds
+/// and may wait for the device. One thread at a time.
+class MemoryPool {
  public:
-  explicit PinnedPool(const CudaDevice& device) : device_(device) {}
-  ~PinnedPool();
-  PinnedPool(const PinnedPool&) = delete;
-  PinnedPool& operator=(const PinnedPool&) = delete;
+  enum class Kind : std::uint8_t { kPinned, kDevice };
+  MemoryPool(const CudaDevice& device, Kind kind) : device_(device), kind_(kind) {}
+  ~MemoryPool();
+  MemoryPool(const MemoryPool&) = delete;
+  MemoryPool& operator=(const MemoryPool&) = delete;
 
-  [[nodiscard]] PinnedBlock& take(std::size_t bytes);
+  [[nodiscard]] MemoryBlock& take(std::size_t bytes);
   /// One that no stream uses any more: the host may write into it at once.
-  [[nodiscard]] PinnedBlock& take_idle(std::size_t bytes);
-  void give_back(PinnedBlock& block) { free_[block.bytes].push_back(&block); }
-  [[nodiscard]] std::size_t pinned_bytes() const noexcept { return pinned_bytes_; }
+  [[nodiscard]] MemoryBlock& take_idle(std::size_t bytes);
+  void give_back(MemoryBlock& block) { free_[block.bytes].push_back(&block); }
+  [[nodiscard]] std::size_t held_bytes() const noexcept { return held_bytes_; }
 
  private:
-  PinnedBlock& make(std::size_t size);
-  std::byte* pin(std::size_t bytes);
+  MemoryBlock& make(std::size_t size);
+  std::byte* allocate(std::size_t bytes);
   std::byte* carve(std::size_t bytes);
 
   const CudaDevice& device_;
+  Kind kind_;
   std::vector<std::byte*> slabs_;
-  std::vector<std::unique_ptr<PinnedBlock>> blocks_;
-  std::map<std::size_t, std::vector<PinnedBlock*>> free_;  // by size, a power of two
+  std::vector<std::unique_ptr<MemoryBlock>> blocks_;
+  std::map<std::size_t, std::vector<MemoryBlock*>> free_;  // by size: few different ones
   std::byte* carved_ = nullptr;
   std::size_t left_ = 0;  // of the slab that small blocks are cut from
-  std::size_t pinned_bytes_ = 0;
+  std::size_t held_bytes_ = 0;
+};
+
+/// Of pinned host memory.
+class PinnedPool : public MemoryPool {
+ public:
+  explicit PinnedPool(const CudaDevice& device) : MemoryPool(device, Kind::kPinned) {}
+};
+
+/// Of the device's memory.
+class DevicePool : public MemoryPool {
+ public:
+  explicit DevicePool(const CudaDevice& device) : MemoryPool(device, Kind::kDevice) {}
 };
 
 }  // namespace ringtune

@@ -36,6 +36,7 @@ std::string load_all(void* library, NcclFunctions& api) {
   load(library, "ncclAllReduce", api.all_reduce, missing);
   load(library, "ncclBroadcast", api.broadcast, missing);
   load(library, "ncclReduce", api.reduce, missing);
+  load(library, "ncclAllGather", api.all_gather, missing);
   load(library, "ncclReduceScatter", api.reduce_scatter, missing);
   load(library, "ncclSend", api.send, missing);
   load(library, "ncclRecv", api.recv, missing);

@@ -59,6 +59,7 @@ struct NcclFunctions {
   int (*broadcast)(const void* in, void* out, std::size_t count, int dtype, int root, NcclHandle, CudaStreamHandle);
   int (*reduce)(const void* in, void* out, std::size_t count, int dtype, int op, int root, NcclHandle,
                 CudaStreamHandle);
+  int (*all_gather)(const void* in, void* out, std::size_t count, int dtype, NcclHandle, CudaStreamHandle);
   int (*reduce_scatter)(const void* in, void* out, std::size_t count, int dtype, int op, NcclHandle, CudaStreamHandle);
   int (*send)(const void* in, std::size_t count, int dtype, int peer, NcclHandle, CudaStreamHandle);
   int (*recv)(void* out, std::size_t count, int dtype, int peer, NcclHandle, CudaStreamHandle);

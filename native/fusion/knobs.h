@@ -14,6 +14,7 @@ struct Knobs {
   std::uint32_t algorithm = 0;               // Algorithm (collective/algorithm.h); 0 = as the table of the job says
   std::uint32_t hierarchical = 0;            // Switch (collective/allreducer.h): 0 = auto, 1 = on, 2 = off
   bool plan = true;                          // repeated steps follow a plan without control messages
+  std::uint32_t nccl_streams = 1;            // of a GPU, that batches by NCCL are dealt to; from 1
   friend bool operator==(const Knobs&, const Knobs&) = default;
 };
 

@@ -79,7 +79,6 @@ bool DeviceExchange::goes_directly(const Request& request, std::size_t members) 
     }
     return false;
   };
-  if (request.place != 1) return refuse("it is on another GPU than the first one that this process has used");
   {
     const std::lock_guard lock(mutex_);
     const auto staged = staged_sets_.find(request.process_set);
@@ -164,20 +163,27 @@ void DeviceExchange::meet(Set& set, const DeviceLane& lane, const BatchContext& 
                 (trouble.empty() ? "" : " (" + trouble + ")");
 }
 
+DeviceExchange::Route DeviceExchange::route_of(std::span<const OperationPtr> batch, const BatchContext& context) const {
+  return {context.process_set, batch.front()->request().place, context.batch_id % streams_};
+}
+
+/// With the lock, and the device's context.
+CudaEvent& DeviceExchange::last_in(const CudaDevice& device, std::size_t stream) {
+  for (const std::unique_ptr<Tail>& tail : tails_) {
+    if (tail->device == &device && tail->stream == stream) return tail->last;
+  }
+  return tails_.emplace_back(new Tail{&device, stream, CudaEvent(device)})->last;
+}
+
 void DeviceExchange::prepare(std::span<const OperationPtr> batch, const BatchContext& context) {
   rethrow_failure();
-  const auto [found, fresh] = sets_.try_emplace(context.process_set);
+  const auto [found, fresh] = sets_.try_emplace(route_of(batch, context));
   Set& set = found->second;
   if (fresh) {
-    DeviceLane& lane = lane_of(*batch.front());
+    const DeviceLane& lane = lane_of(*batch.front());
     const CudaDevice::Current current(lane.device());
     meet(set, lane, context);
-    const std::lock_guard lock(mutex_);
-    if (last_ == nullptr) {
-      device_ = &lane.device();
-      last_ = std::make_unique<CudaEvent>(lane.device());
-      watcher_ = start_thread("ringtune-nccl", [this] { watch(); });
-    }
+    if (!watcher_.joinable()) watcher_ = start_thread("ringtune-nccl", [this] { watch(); });
   }
   if (!set.refusal.empty()) throw ToBeStaged(set.refusal, true);
 }
@@ -210,16 +216,21 @@ void DeviceExchange::launch(std::span<const OperationPtr> batch, const BatchCont
                             const std::optional<Span>& about) {
   DeviceLane& lane = lane_of(*batch.front());
   const CudaDevice::Current current(lane.device());
-  CudaStream& stream = lane.exchange_stream();
+  const Route route = route_of(batch, context);
+  CudaStream& stream = lane.exchange_stream(route.stream);
   DeviceTimes* const times = about ? take_times(lane, batch, *about) : nullptr;
   try {
     for (const OperationPtr operation : batch) stream.wait(device_operation_of(*operation).ready);
     TimedCopy timed(times == nullptr ? nullptr : &times->lasted, lane.device(), stream.handle(), 0);
-    put_batch(sets_.at(context.process_set), batch, context);
+    put_batch(*sets_.at(route).communicator, stream, batch, context);
     timed.end();
-    for (const OperationPtr operation : batch) device_operation_of(*operation).copied.record(stream.handle());
+    for (const OperationPtr operation : batch) {
+      DeviceOperation& of = device_operation_of(*operation);
+      of.copied.record(stream.handle());
+      if (of.received != nullptr) of.received->last_use.record(stream.handle());
+    }
     const std::lock_guard lock(mutex_);
-    last_->record(stream.handle());
+    last_in(lane.device(), route.stream).record(stream.handle());
     if (!std::exchange(busy_, true)) news_.notify_all();
   } catch (const std::exception&) {
     if (times != nullptr) lane.recorder().drop(*times);
@@ -227,22 +238,27 @@ void DeviceExchange::launch(std::span<const OperationPtr> batch, const BatchCont
     throw;
   }
   if (times == nullptr) return;
-  for (const OperationPtr operation : batch) times->about.bytes += operation->prepared->bytes;
-  times->bus_factor = bus_factor(batch.front()->request().kind, context.communicator.size());
+  const CollectiveKind kind = batch.front()->request().kind;
+  const bool gathers = kind == CollectiveKind::kAllgather || kind == CollectiveKind::kAlltoall;
+  for (const OperationPtr operation : batch) {
+    times->about.bytes += gathers ? device_operation_of(*operation).received_bytes : operation->prepared->bytes;
+  }
+  times->bus_factor = bus_factor(kind, context.communicator.size());
   lane.recorder().finished(*times);
 }
 
 void DeviceExchange::removed(std::uint32_t process_set) {
   const std::lock_guard lock(mutex_);
   staged_sets_.erase(process_set);
-  const auto gone = sets_.find(process_set);
-  if (gone == sets_.end()) return;
-  if (gone->second.communicator != nullptr && gone->second.refusal.empty()) {
-    std::erase(communicators_, gone->second.communicator);
-    retired_.push_back(std::move(gone->second.communicator));
-    news_.notify_all();
+  auto gone = sets_.lower_bound(Route{process_set, 0, 0});
+  while (gone != sets_.end() && gone->first.process_set == process_set) {
+    if (gone->second.communicator != nullptr && gone->second.refusal.empty()) {
+      std::erase(communicators_, gone->second.communicator);
+      retired_.push_back(std::move(gone->second.communicator));
+      news_.notify_all();
+    }
+    gone = sets_.erase(gone);
   }
-  sets_.erase(gone);
 }
 
 void DeviceExchange::abort(const std::exception_ptr& error) noexcept {
@@ -283,10 +299,12 @@ void DeviceExchange::watch() {
 /// Whether something goes on in streams, and nothing is wrong.
 bool DeviceExchange::look_after(const std::vector<std::shared_ptr<NcclCommunicator>>& all) {
   try {
-    const CudaDevice::Current current(*device_);
     for (const std::shared_ptr<NcclCommunicator>& one : all) (void)one->settled();
     const std::lock_guard lock(mutex_);  // not launched anew between this look and its answer
-    return !last_->reached();
+    return std::any_of(tails_.begin(), tails_.end(), [](const std::unique_ptr<Tail>& tail) {
+      const CudaDevice::Current current(*tail->device);
+      return !tail->last.reached();
+    });
   } catch (const DeviceError&) {
     const std::exception_ptr error = std::current_exception();
     {
@@ -316,13 +334,15 @@ void DeviceExchange::close(Deadline timeout) noexcept {
     communicators_.clear();
     retired_.clear();
   }
-  try {
-    if (last_ == nullptr) return;
-    const CudaDevice::Current current(*device_);
-    last_.reset();
-  } catch (const std::exception&) {  // the driver is gone, and all of it with it
-    (void)last_.release();
+  for (std::unique_ptr<Tail>& tail : tails_) {
+    try {
+      const CudaDevice::Current current(*tail->device);
+      tail.reset();
+    } catch (const std::exception&) {  // the driver is gone, and all of it with it
+      (void)tail.release();
+    }
   }
+  tails_.clear();
 }
 
 }  // namespace ringtune

@@ -6,13 +6,16 @@
 // connect - the members of a process set find out together, in front of the first batch of theirs that NCCL is to carry
 // (prepare). Either way an operation that was refused has not run, and is staged on all ranks.
 //
-// The engine's order of batches is the same on all ranks, and all of a GPU's batches go into one stream: so NCCL's
-// operations never wait for one another in a circle. Putting them there is all that the host does: a stream waits for
-// the kernels before, and the caller's stream for the result. A thread of ours asks NCCL for errors meanwhile.
+// The engine's order of batches is the same on all ranks, and so is the choice of a stream of a GPU for each of them;
+// each stream has communicators of its own: so NCCL's operations never wait for one another in a circle. Putting them
+// there is all that the host does: a stream waits for the kernels before, and the caller's stream for the result. A
+// thread of ours asks NCCL for errors meanwhile.
 #pragma once
 
+#include <compare>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <map>
@@ -68,8 +71,16 @@ class DeviceExchange {
   /// Ends what is in streams, with results that mean nothing; every later batch fails with `error`. Idempotent.
   void abort(const std::exception_ptr& error) noexcept;
 
+  /// Whether any set goes from GPU to GPU.
+  [[nodiscard]] bool connected() {
+    const std::lock_guard lock(mutex_);
+    return !communicators_.empty();
+  }
+
   // Driving thread. A batch is of operations that all ranks announced as going directly; the members of its set come by
   // in the same order.
+  /// Batches to come are dealt to so many streams of a GPU; all ranks switch between the same two batches.
+  void use_streams(std::size_t count) noexcept { streams_ = count; }
   /// Connects the set. Blocks the first time. Throws ToBeStaged, on all members, when they cannot go that way;
   /// PeerLost.
   void prepare(std::span<const OperationPtr> batch, const BatchContext& context);
@@ -83,26 +94,43 @@ class DeviceExchange {
   void close(Deadline timeout) noexcept;
 
  private:
-  /// What a set's members have come to.
+  /// What has a communicator of its own. All members have the same number of the GPU (find_parting).
+  struct Route {
+    std::uint32_t process_set = 0;
+    std::uint8_t place = 0;
+    std::size_t stream = 0;
+    friend auto operator<=>(const Route&, const Route&) = default;
+  };
+  /// What its members have come to.
   struct Set {
     std::shared_ptr<NcclCommunicator> communicator;
     std::string refusal;  // why there is none
   };
   struct Card;
+  /// A stream that something was launched into, and an event behind all of that.
+  struct Tail {
+    const CudaDevice* device;  // a lane's
+    std::size_t stream;
+    CudaEvent last;
+  };
 
   const NcclLibrary& library() { return NcclLibrary::open(options_.nccl_libraries); }
   [[nodiscard]] Deadline patience() const { return Deadline::after(options_.timeout_ns); }
   Card own_card(const DeviceLane& lane, bool first);
   void meet(Set& set, const DeviceLane& lane, const BatchContext& context);
   void rethrow_failure();
-  void put_batch(Set& set, std::span<const OperationPtr> batch, const BatchContext& context);
+  [[nodiscard]] Route route_of(std::span<const OperationPtr> batch, const BatchContext& context) const;
+  CudaEvent& last_in(const CudaDevice& device, std::size_t stream);
+  void put_batch(NcclCommunicator& communicator, CudaStream& stream, std::span<const OperationPtr> batch,
+                 const BatchContext& context);
   void watch();
   bool look_after(const std::vector<std::shared_ptr<NcclCommunicator>>& all);
 
   DeviceExchangeOptions options_;
   std::string host_;
   std::function<void(std::exception_ptr)> on_failure_;
-  std::map<std::uint32_t, Set> sets_;  // driving thread, and close()
+  std::map<Route, Set> sets_;  // driving thread, and close()
+  std::size_t streams_ = 1;    // driving thread
 
   std::mutex mutex_;
   std::condition_variable news_;
@@ -110,9 +138,8 @@ class DeviceExchange {
   std::vector<std::shared_ptr<NcclCommunicator>> communicators_;  // all that are connected or connecting
   std::vector<std::shared_ptr<NcclCommunicator>> retired_;        // of sets that are gone: to be finished
   std::exception_ptr failure_;
-  const CudaDevice* device_ = nullptr;  // the lane's
-  std::unique_ptr<CudaEvent> last_;     // behind all that was launched
-  bool busy_ = false;                   // something was launched and not seen to be done
+  std::deque<std::unique_ptr<Tail>> tails_;
+  bool busy_ = false;  // something was launched and not seen to be done
   bool ends_ = false;
   std::thread watcher_;
 };

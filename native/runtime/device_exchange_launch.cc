@@ -89,12 +89,51 @@ void put_reducescatter(const Caller& caller, const Operation& operation, int op)
   }
 }
 
+/// Every member's rows, in one call when all have equally many, else one call for each member.
+void put_allgather(const Caller& caller, const Operation& operation, const MemberBytes& bytes, std::byte* received) {
+  const std::vector<std::size_t>& each = bytes.received;
+  if (received == nullptr) return;  // nobody has rows
+  if (std::all_of(each.begin(), each.end(), [&](std::size_t one) { return one == each.front(); })) {
+    caller.communicator.check(
+        caller.api.all_gather(operation.input, received, each.front(), kBytes, caller.handle, caller.stream),
+        "ncclAllGather");
+    return;
+  }
+  for (std::size_t member = 0; member < each.size(); ++member) {
+    if (each[member] > 0) {
+      caller.communicator.check(caller.api.broadcast(operation.input, received, each[member], kBytes,
+                                                     static_cast<int>(member), caller.handle, caller.stream),
+                                "ncclBroadcast");
+    }
+    received += each[member];
+  }
+}
+
+void put_alltoall(const Caller& caller, const Operation& operation, const MemberBytes& bytes, std::byte* received) {
+  const std::byte* sent = operation.input;
+  for (std::size_t member = 0; member < bytes.sent.size(); ++member) {
+    const auto peer = static_cast<int>(member);
+    // Both sides know what is empty, and make no call for it.
+    if (const std::size_t count = bytes.sent[member]; count > 0) {
+      caller.communicator.check(caller.api.send(sent, count, kBytes, peer, caller.handle, caller.stream), "ncclSend");
+    }
+    if (const std::size_t count = bytes.received[member]; count > 0) {
+      caller.communicator.check(caller.api.recv(received, count, kBytes, peer, caller.handle, caller.stream),
+                                "ncclRecv");
+    }
+    sent += bytes.sent[member];
+    received += bytes.received[member];
+  }
+}
+
 }  // namespace
 
 bool nccl_carries(const Request& request) noexcept {
   switch (request.kind) {
     case CollectiveKind::kBroadcast:
-      return true;
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kAlltoall:
+      return true;  // bytes are bytes
     case CollectiveKind::kAllreduce:
     case CollectiveKind::kReducescatter:
       break;
@@ -107,30 +146,38 @@ bool nccl_carries(const Request& request) noexcept {
   return !scales || (sums && is_floating(request.dtype));  // integers are scaled in double (scale_copy)
 }
 
-void DeviceExchange::put_batch(Set& set, std::span<const OperationPtr> batch, const BatchContext& context) {
-  NcclCommunicator& communicator = *set.communicator;
-  const CudaStreamHandle stream = device_operation_of(*batch.front()).lane.exchange_stream().handle();
+void DeviceExchange::put_batch(NcclCommunicator& communicator, CudaStream& stream, std::span<const OperationPtr> batch,
+                               const BatchContext& context) {
   const CollectiveKind kind = batch.front()->request().kind;
+  const auto call = [&](const std::function<void(const Caller&, std::size_t)>& put) {
+    communicator.group(
+        [&](const NcclFunctions& api, NcclHandle handle) {
+          const Caller caller{api, handle, communicator, stream.handle(), context};
+          for (std::size_t i = 0; i < batch.size(); ++i) put(caller, i);
+        },
+        patience());
+  };
+  if (kind == CollectiveKind::kBroadcast) {
+    return call([&](const Caller& caller, std::size_t i) { put_broadcast(caller, *batch[i]); });
+  }
+  if (kind == CollectiveKind::kAllgather || kind == CollectiveKind::kAlltoall) {
+    const bool all = kind == CollectiveKind::kAllgather;
+    std::vector<MemberBytes> bytes;
+    std::vector<std::byte*> received;
+    for (const OperationPtr operation : batch) {
+      bytes.push_back(all ? agree_on_allgather(*operation, context) : agree_on_alltoall(*operation, context));
+      DeviceOperation& of = device_operation_of(*operation);
+      received.push_back(of.lane.receive(of, bytes.back().all_received(), stream));
+    }
+    const auto put = all ? put_allgather : put_alltoall;
+    return call([&](const Caller& caller, std::size_t i) { put(caller, *batch[i], bytes[i], received[i]); });
+  }
   std::vector<int> ops;
   for (const OperationPtr operation : batch) {
-    ops.push_back(kind == CollectiveKind::kBroadcast
-                      ? kSum
-                      : op_of(communicator, operation->request(), context.communicator.size()));
+    ops.push_back(op_of(communicator, operation->request(), context.communicator.size()));
   }
-  const auto put = [&](const NcclFunctions& api, NcclHandle handle) {
-    const Caller caller{api, handle, communicator, stream, context};
-    for (std::size_t i = 0; i < batch.size(); ++i) {
-      const Operation& operation = *batch[i];
-      if (kind == CollectiveKind::kAllreduce) {
-        put_allreduce(caller, operation, ops[i]);
-      } else if (kind == CollectiveKind::kBroadcast) {
-        put_broadcast(caller, operation);
-      } else {
-        put_reducescatter(caller, operation, ops[i]);
-      }
-    }
-  };
-  communicator.group(put, patience());
+  const auto put = kind == CollectiveKind::kAllreduce ? put_allreduce : put_reducescatter;
+  call([&](const Caller& caller, std::size_t i) { put(caller, *batch[i], ops[i]); });
 }
 
 }  // namespace ringtune

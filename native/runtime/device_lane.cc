@@ -90,6 +90,12 @@ void DeviceLane::close() {
   end(output_ends_, output_news_, output_thread_);
 }
 
+CudaStream& DeviceLane::exchange_stream(std::size_t index) {
+  std::vector<std::unique_ptr<CudaStream>>& streams = streams_->exchange;
+  while (streams.size() <= index) streams.push_back(std::make_unique<CudaStream>(device_));
+  return *streams[index];
+}
+
 DeviceOperation& DeviceLane::allocate() {
   if (!free_.empty()) {
     DeviceOperation& operation = *free_.back();
@@ -107,6 +113,8 @@ void DeviceLane::recycle(DeviceOperation& operation) {
   operation.all_staged = operation.abandoned = false;
   operation.error = nullptr;
   operation.gathered = {};
+  if (operation.received != nullptr) streams_->received.give_back(*std::exchange(operation.received, nullptr));
+  operation.received_bytes = 0;
   // Relaxed: the next one to see it takes the lock first.
   operation.state.store(Operation::kPending, std::memory_order_relaxed);
   free_.push_back(&operation);
@@ -300,7 +308,7 @@ bool DeviceLane::stage_after_all(DevicePart& part, const std::exception_ptr& fai
 /// From the begin: the event of the caller's stream still stands for what the tensor is to be.
 void DeviceLane::stage_anew(DeviceOperation& operation) {
   operation.direct = false;
-  operation.lay_out();
+  operation.lay_out(shared_.part_bytes);
   begin_staged(operation);
   operation.submitted = 0;
   operation.all_staged = false;

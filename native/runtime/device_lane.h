@@ -50,9 +50,10 @@ struct StagingShared {
   std::mutex mutex;
   HostPlane host;
   DeviceExchange& exchange;
-  std::set<TensorKey> names;  // in flight
-  int waiters = 0;            // callers that block
-  int unstaged = 0;           // operations whose bytes are not all on the host
+  std::size_t part_bytes = 8 << 20;  // of a larger tensor that is staged; all ranks have the same
+  std::set<TensorKey> names;         // in flight
+  int waiters = 0;                   // callers that block
+  int unstaged = 0;                  // operations whose bytes are not all on the host
   bool hurried = false;
 
   /// Tells the host plane to hurry while a caller waits and the GPUs have nothing more to add: not before, since those
@@ -74,13 +75,17 @@ class DeviceLane {
   [[nodiscard]] DeviceOperation& allocate();
   void recycle(DeviceOperation& operation);
   [[nodiscard]] DeviceOperation* at(std::uint32_t slot);
-  /// What is put into it runs in the order in which the ranks agreed on it. Driving thread, without the lock.
-  [[nodiscard]] CudaStream& exchange_stream() noexcept { return streams_->exchange; }
+  /// What is put into one of them runs in the order in which the ranks agreed on it. Driving thread, with the context,
+  /// without the lock. Throws DeviceError.
+  [[nodiscard]] CudaStream& exchange_stream(std::size_t index);
   /// Begins behind what is in the caller's stream, and so on to the end. Throws DeviceError, and as the host's submit.
   void begin(DeviceOperation& operation, CudaStreamHandle stream);
   /// What the stream does from now on finds the result of a finished operation. Throws DeviceError.
   void join(const DeviceOperation& operation, CudaStreamHandle stream);
-  /// Copies what was gathered into device memory, in the caller's stream. Throws DeviceError.
+  /// Memory on the device for what is gathered there, free for what the stream does from now on; null for no bytes.
+  /// Driving thread, without the lock. Throws DeviceError.
+  std::byte* receive(DeviceOperation& operation, std::size_t bytes, CudaStream& stream);
+  /// Copies what was gathered into memory of the caller's, in his stream. Throws DeviceError.
   void deliver(const DeviceOperation& operation, std::byte* memory, CudaStreamHandle stream);
   /// Any thread, without the lock.
   void part_finished(DevicePart& part, Operation& operation) noexcept;
@@ -113,11 +118,12 @@ class DeviceLane {
   CudaDevice device_;
   // Everything that is made in the context goes while that is current: see the destructor.
   struct Streams {
-    explicit Streams(const CudaDevice& device) : input(device), output(device), exchange(device), pool(device) {}
+    explicit Streams(const CudaDevice& device) : input(device), output(device), pool(device), received(device) {}
     CudaStream input;
     CudaStream output;
-    CudaStream exchange;
+    std::vector<std::unique_ptr<CudaStream>> exchange;  // driving thread
     PinnedPool pool;
+    DevicePool received;
     std::deque<DeviceOperation> operations;
     std::unique_ptr<DeviceRecorder> recorder;  // null until something is recorded; set with the lock
   };

@@ -57,13 +57,29 @@ void DeviceLane::join(const DeviceOperation& operation, CudaStreamHandle stream)
   if (times != nullptr) streams_->recorder->finished(*times);
 }
 
+std::byte* DeviceLane::receive(DeviceOperation& operation, std::size_t bytes, CudaStream& stream) {
+  const std::lock_guard lock(shared_.mutex);
+  operation.received_bytes = bytes;
+  if (bytes == 0) return nullptr;
+  operation.received = &streams_->received.take(bytes);
+  stream.wait(operation.received->last_use);
+  return operation.received->data;
+}
+
 void DeviceLane::deliver(const DeviceOperation& operation, std::byte* memory, CudaStreamHandle stream) {
+  const auto to = reinterpret_cast<CudaAddress>(memory);
+  if (operation.received != nullptr) {
+    join(operation, stream);
+    const auto from = reinterpret_cast<CudaAddress>(operation.received->data);
+    device_.check(device_.api().copy_on_device(to, from, operation.received_bytes, stream), "cuMemcpyDtoDAsync");
+    operation.received->last_use.record(stream);
+    return;
+  }
   const std::size_t bytes = operation.gathered.size();
   PinnedBlock& block = streams_->pool.take_idle(bytes);
   try {
     std::copy_n(operation.gathered.data(), bytes, block.data);
-    device_.check(device_.api().copy_to_device(reinterpret_cast<CudaAddress>(memory), block.data, bytes, stream),
-                  "cuMemcpyHtoDAsync");
+    device_.check(device_.api().copy_to_device(to, block.data, bytes, stream), "cuMemcpyHtoDAsync");
     block.last_use.record(stream);
   } catch (...) {
     streams_->pool.give_back(block);

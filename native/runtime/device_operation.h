@@ -51,12 +51,11 @@ struct StagedShape {
 
 /// Guarded by the lock of its DeviceStaging but for what is said. Pooled, with the events in it.
 struct DeviceOperation {
-  static constexpr std::size_t kPartBytes = 8 << 20;  // of a larger allreduce: what is copied and reduced at once
-
   explicit DeviceOperation(DeviceLane& on);
 
-  /// Cuts it into parts that are staged, or the one that is not: all ranks cut alike.
-  void lay_out();
+  /// Cuts it into parts that are staged, or the one that is not: all ranks cut alike. A larger allreduce is copied and
+  /// reduced by so many bytes at once.
+  void lay_out(std::size_t part_bytes);
 
   [[nodiscard]] bool done() const noexcept {
     // Acquire: whoever sees it sees the result and the error as well.
@@ -84,7 +83,9 @@ struct DeviceOperation {
 
   // Written before `state` becomes kDone, read afterwards.
   std::exception_ptr error;
-  Bytes gathered;  // allgather, alltoall: the result, still on the host
+  Bytes gathered;                   // allgather, alltoall: the result, still on the host
+  MemoryBlock* received = nullptr;  // or on the device, where it went from GPU to GPU
+  std::size_t received_bytes = 0;
   std::vector<std::int64_t> gathered_shape;
   std::vector<std::int64_t> splits;                       // alltoall: rows from each rank
   std::atomic<std::uint32_t> state{Operation::kPending};  // futex word

@@ -54,7 +54,7 @@ Ticket DeviceStaging::submit(Submission submission, std::span<const int> members
     operation.prepared = std::make_shared<const Prepared>(operation.what.request);
     operation.shape = shape;
     operation.direct = exchange_.goes_directly(operation.what.request, members.size());
-    operation.lay_out();
+    operation.lay_out(shared_.part_bytes);
     lane.begin(operation, place.stream);
   } catch (...) {
     shared_.names.erase(key_of(operation.what.request));
@@ -121,9 +121,10 @@ void DeviceStaging::join(Ticket ticket, CudaStreamHandle stream) {
 void DeviceStaging::deliver(Ticket ticket, std::byte* memory, CudaStreamHandle stream) {
   const std::lock_guard lock(shared_.mutex);
   DeviceOperation& operation = at(ticket);
-  if (operation.gathered.empty()) return;
+  if (operation.gathered.empty() && operation.received == nullptr) return;
   const CudaDevice& device = operation.lane.device();
   const CudaDevice::Current current(device);
+  if (operation.direct) exchange_.check_arrival(operation.copied);
   device.check_owns(memory, "the result of tensor '" + operation.prepared->request.name + "'");
   operation.lane.deliver(operation, memory, stream);
 }

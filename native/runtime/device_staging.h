@@ -22,6 +22,8 @@ class DeviceStaging {
   DeviceStaging(const DeviceStaging&) = delete;
   DeviceStaging& operator=(const DeviceStaging&) = delete;
 
+  /// Before the first submission.
+  void use_parts(std::size_t bytes) noexcept { shared_.part_bytes = bytes; }
   [[nodiscard]] static bool owns(Ticket ticket) noexcept { return (ticket & kMark) != 0; }
 
   /// `members`: of the process set; `rank`: this one. The submission was checked. Does not block but for what it opens

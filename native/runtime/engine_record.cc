@@ -14,7 +14,8 @@ std::string json_object(const Knobs& knobs, std::uint32_t epoch) {
   out << "{\"epoch\":" << epoch << ",\"fusion_bytes\":" << knobs.fusion_bytes
       << ",\"cycle_time_ns\":" << knobs.cycle_time_ns << ",\"segment_bytes\":" << knobs.segment_bytes
       << ",\"cache_capacity\":" << knobs.cache_capacity << ",\"algorithm\":" << knobs.algorithm
-      << ",\"hierarchical\":" << knobs.hierarchical << ",\"plan\":" << (knobs.plan ? 1 : 0) << "}";
+      << ",\"hierarchical\":" << knobs.hierarchical << ",\"plan\":" << (knobs.plan ? 1 : 0)
+      << ",\"nccl_streams\":" << knobs.nccl_streams << "}";
   return out.str();
 }
 

@@ -6,6 +6,11 @@
 
 namespace ringtune {
 
+void Executor::set_knobs(const Knobs& knobs) noexcept {
+  knobs_ = knobs;
+  if (exchange_ != nullptr) exchange_->use_streams(knobs.nccl_streams);
+}
+
 /// Done when they are in a stream: the program's streams wait for the results.
 void Executor::launch(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns) {
   RINGTUNE_CHECK(exchange_ != nullptr, "a batch is to go from GPU to GPU, and nothing is there to carry it");

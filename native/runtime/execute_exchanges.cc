@@ -35,24 +35,33 @@ void Executor::adasum(std::span<const OperationPtr> batch, const BatchContext& c
   record(Stage::kCopyOut, operation, context, out_ns);
 }
 
-/// How many rows come is known to the senders only: counts go ahead of the rows, so that a tensor whose splits change
-/// with every call is negotiated by its number all the same.
-void Executor::alltoall(std::span<const OperationPtr> batch, const BatchContext& context) {
-  Operation& operation = *batch.front();
+std::size_t MemberBytes::all_received() const noexcept {
+  return std::accumulate(received.begin(), received.end(), std::size_t{0});
+}
+
+MemberBytes agree_on_alltoall(Operation& operation, const BatchContext& context) {
   const Request& request = operation.request();
   Mesh& mesh = context.communicator.mesh();
   const std::size_t row_bytes = row_bytes_of(request);
   if (operation.splits.empty()) {
     operation.splits.assign(static_cast<std::size_t>(mesh.size()), request.shape.front() / mesh.size());
   }
-  const std::int64_t begin_ns = now_ns();
-  const std::vector<std::size_t> send_bytes = bytes_of_rows(operation.splits, row_bytes);
+  MemberBytes bytes;
+  bytes.sent = bytes_of_rows(operation.splits, row_bytes);
   operation.splits = exchange_counts(mesh, operation.splits);
-  const std::vector<std::size_t> receive_bytes = bytes_of_rows(operation.splits, row_bytes);
-  operation.gathered.resize(std::accumulate(receive_bytes.begin(), receive_bytes.end(), std::size_t{0}));
+  bytes.received = bytes_of_rows(operation.splits, row_bytes);
   operation.gathered_shape = request.shape;
   operation.gathered_shape.front() = std::accumulate(operation.splits.begin(), operation.splits.end(), std::int64_t{0});
-  ringtune::alltoall(mesh, {operation.input, operation.prepared->bytes}, send_bytes, operation.gathered, receive_bytes);
+  return bytes;
+}
+
+void Executor::alltoall(std::span<const OperationPtr> batch, const BatchContext& context) {
+  Operation& operation = *batch.front();
+  const std::int64_t begin_ns = now_ns();
+  const MemberBytes bytes = agree_on_alltoall(operation, context);
+  operation.gathered.resize(bytes.all_received());
+  ringtune::alltoall(context.communicator.mesh(), {operation.input, operation.prepared->bytes}, bytes.sent,
+                     operation.gathered, bytes.received);
   record_batch(batch, context, begin_ns, operation.gathered.size());
 }
 

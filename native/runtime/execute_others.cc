@@ -1,5 +1,6 @@
 // Allgather, broadcast and barrier.
 #include <cstring>
+#include <numeric>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -20,32 +21,35 @@ void Executor::barrier(std::span<const OperationPtr> batch, const BatchContext& 
   record_batch(batch, context, begin_ns, 0);
 }
 
-void Executor::allgather(std::span<const OperationPtr> batch, const BatchContext& context) {
-  Operation& operation = *batch.front();
+MemberBytes agree_on_allgather(Operation& operation, const BatchContext& context) {
   const Request& request = operation.request();
   RINGTUNE_CHECK_EQ(context.rows.size(), static_cast<std::size_t>(context.communicator.size()));
   const std::size_t row_bytes = row_bytes_of(request);
-  std::vector<std::size_t> blocks;
-  std::size_t total = 0;
-  std::size_t own = 0;
-  std::int64_t all_rows = 0;
-  for (std::size_t rank = 0; rank < context.rows.size(); ++rank) {
-    if (rank == static_cast<std::size_t>(context.communicator.rank())) own = total;
-    blocks.push_back(static_cast<std::size_t>(context.rows[rank]) * row_bytes);
-    total += blocks.back();
-    all_rows += context.rows[rank];
-  }
-  operation.gathered.resize(total);
+  MemberBytes bytes;
+  for (const std::int64_t rows : context.rows) bytes.received.push_back(static_cast<std::size_t>(rows) * row_bytes);
+  bytes.sent.assign(context.rows.size(), operation.prepared->bytes);
   operation.gathered_shape = request.shape;
   if (operation.gathered_shape.empty()) operation.gathered_shape.push_back(0);
-  operation.gathered_shape.front() = all_rows;
+  operation.gathered_shape.front() = std::accumulate(context.rows.begin(), context.rows.end(), std::int64_t{0});
+  return bytes;
+}
+
+void Executor::allgather(std::span<const OperationPtr> batch, const BatchContext& context) {
+  Operation& operation = *batch.front();
+  const MemberBytes blocks = agree_on_allgather(operation, context);
+  operation.gathered.resize(blocks.all_received());
+  const auto own = blocks.received.begin() + context.communicator.rank();
   const std::int64_t copy_ns = now_ns();
   const std::size_t bytes = operation.prepared->bytes;
-  if (bytes > 0) std::memcpy(operation.gathered.data() + own, operation.input, bytes);
+  if (bytes > 0) {
+    std::byte* const place = operation.gathered.data() + std::accumulate(blocks.received.begin(), own, std::size_t{0});
+    std::memcpy(place, operation.input, bytes);
+  }
   record(Stage::kCopyIn, operation, context, copy_ns);
   const std::int64_t begin_ns = now_ns();
-  ring_allgather(context.communicator.ring(), operation.gathered, blocks, {.segment_bytes = knobs_.segment_bytes});
-  record_batch(batch, context, begin_ns, total);
+  ring_allgather(context.communicator.ring(), operation.gathered, blocks.received,
+                 {.segment_bytes = knobs_.segment_bytes});
+  record_batch(batch, context, begin_ns, operation.gathered.size());
 }
 
 void Executor::broadcast(std::span<const OperationPtr> batch, const BatchContext& context) {

@@ -43,7 +43,7 @@ class Executor {
   Executor(Counters& counters, Tracer& tracer, DeviceExchange* exchange = nullptr)
       : counters_(counters), tracer_(tracer), exchange_(exchange) {}
 
-  void set_knobs(const Knobs& knobs) noexcept { knobs_ = knobs; }
+  void set_knobs(const Knobs& knobs) noexcept;
   /// Records the pieces of every batch from now on, or no longer. Any thread.
   void record_pieces(bool on) noexcept { pieces_.store(on, std::memory_order_relaxed); }
   /// All operations of the batch are of one kind; several only for allreduce. Results are complete on return.
@@ -150,6 +150,19 @@ class Executor {
 
 /// A span about a batch, or one of its tensors, with everything but its times, bytes and name.
 [[nodiscard]] Span span_of(Stage stage, const Request& request, const BatchContext& context) noexcept;
+
+/// How many bytes go to and come from each member, by position.
+struct MemberBytes {
+  std::vector<std::size_t> sent;
+  std::vector<std::size_t> received;
+  [[nodiscard]] std::size_t all_received() const noexcept;
+};
+/// Of an allgather, whose operation is told the shape of the result.
+[[nodiscard]] MemberBytes agree_on_allgather(Operation& operation, const BatchContext& context);
+/// Of an alltoall, whose operation is told the shape of the result and the rows from each member. How many rows come is
+/// known to the senders only: counts go ahead of the rows, so that a tensor whose splits change with every call is
+/// negotiated by its number all the same. Blocks; throws as the collectives.
+[[nodiscard]] MemberBytes agree_on_alltoall(Operation& operation, const BatchContext& context);
 
 /// What a link carries for each byte of the result, as nccl-tests count (doc/PERFORMANCE.md there).
 [[nodiscard]] double bus_factor(CollectiveKind kind, int size) noexcept;

@@ -11,6 +11,7 @@ namespace ringtune {
 namespace {
 
 constexpr std::int64_t kSecondNs = 1'000'000'000;
+constexpr std::uint32_t kMostNcclStreams = 8;
 
 std::unique_ptr<StoreClient> connect_store(const RuntimeOptions& options, Deadline deadline) {
   if (options.size == 1) return nullptr;
@@ -37,6 +38,8 @@ void agree_on_algorithms(RuntimeOptions& options, StoreClient& store, Deadline d
     ByteWriter out;
     out.u32(options.knobs.algorithm);
     out.u32(options.knobs.hierarchical);
+    out.u32(options.knobs.nccl_streams);
+    out.u64(options.gpu_part_bytes);
     out.blob(options.algorithms.encode());
     store.set(key, out.bytes());
     return;
@@ -45,6 +48,8 @@ void agree_on_algorithms(RuntimeOptions& options, StoreClient& store, Deadline d
   ByteReader in(told);
   options.knobs.algorithm = in.u32();
   options.knobs.hierarchical = in.u32();
+  options.knobs.nccl_streams = in.u32();
+  options.gpu_part_bytes = in.u64();
   options.algorithms = AlgorithmTable::decode(in.blob());
 }
 
@@ -55,6 +60,9 @@ void check_knobs(const Knobs& knobs) {
     throw InvalidArgument("algorithm must be 0 (as the table says) to " + std::to_string(kAlgorithmCount - 1));
   }
   if (knobs.hierarchical > 2) throw InvalidArgument("hierarchical must be 0 (auto), 1 (on) or 2 (off)");
+  if (knobs.nccl_streams < 1 || knobs.nccl_streams > kMostNcclStreams) {
+    throw InvalidArgument("nccl_streams must be 1 to " + std::to_string(kMostNcclStreams));
+  }
 }
 
 EngineOptions engine_options(const RuntimeOptions& options, DeviceExchange& exchange) {
@@ -97,6 +105,7 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
   fabric = made ? std::move(made) : connect_fabric(given, store.get(), Deadline::after(given.connect_timeout_ns));
   hosts = fabric->hosts();
   topology = topology_of(hosts, given.rank);
+  staging.use_parts(options.gpu_part_bytes);
   exchange.begin(hosts[static_cast<std::size_t>(given.rank)],
                  [this](const std::exception_ptr& error) { engine->device_failed(error); });
   engine = std::make_unique<Engine>(engine_options(options, exchange), *fabric, tickets, counters, tracer);
@@ -318,6 +327,8 @@ void Runtime::stop_timeline() {
 }
 
 Tracer& Runtime::tracer() noexcept { return impl_->tracer; }
+
+bool Runtime::uses_nccl() const { return own().exchange.connected(); }
 
 void Runtime::record_range(std::string_view name, std::int64_t begin_ns, std::int64_t end_ns) {
   Tracer& tracer = impl_->tracer;

@@ -46,6 +46,7 @@ struct RuntimeOptions {
   int log_level = 3;                     // warning
   std::string cuda_driver;               // library that drives the GPUs; empty: the usual one. Opened when it is needed
   GpuPlane gpu_plane = GpuPlane::kAuto;  // alike on all ranks
+  std::uint64_t gpu_part_bytes = 8 << 20;   // of a larger tensor that is staged; rank 0's counts
   std::vector<std::string> nccl_libraries;  // where to look for NCCL (NcclLibrary::open); none: there is none
 };
 
@@ -145,6 +146,8 @@ class Runtime {
   [[nodiscard]] std::uint32_t epoch() const noexcept;
   /// Rank 0 only (InvalidArgument elsewhere). Returns the epoch that the change will carry on all ranks.
   std::uint32_t propose_knobs(const Knobs& knobs);
+  /// Whether tensors on GPUs go by NCCL in any process set, so far.
+  [[nodiscard]] bool uses_nccl() const;
 
   /// Ends the current step and begins the next. Call from one thread. `told`: to the other ranks too, who count as this
   /// one does; a step that is this rank's own stands for theirs, who wait for one another in it.

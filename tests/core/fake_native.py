@@ -69,6 +69,7 @@ class FakeRuntime:
                 "algorithm",
                 "hierarchical",
                 "plan",
+                "nccl_streams",
             )
         }
         self._epoch = 0

@@ -61,6 +61,7 @@ def run(*words: str) -> Result:
         (["--start-timeout", "5"], "RINGTUNE_START_TIMEOUT", "5.0"),
         (["--network-interfaces", "eth0,lo"], "RINGTUNE_INTERFACE", "eth0,lo"),
         (["--network-interface", "lo"], "RINGTUNE_INTERFACE", "lo"),
+        (["--num-nccl-streams", "2"], "RINGTUNE_NUM_NCCL_STREAMS", "2"),
     ],
 )
 def test_a_flag_sets_its_variable(words: list[str], variable: str, text: str, asked: list[LaunchOptions]) -> None:
@@ -130,7 +131,6 @@ def test_an_elastic_flag(words: list[str], field: str, value: Any, asked: list[L
         ["--no-torus-allreduce"],
         ["--autotune-warmup-samples", "3"],
         ["--autotune-gaussian-process-noise", "0.5"],
-        ["--num-nccl-streams", "2"],
         ["--gloo-timeout-seconds", "30"],
         ["--log-with-timestamp"],
         ["--log-without-timestamp"],
@@ -192,7 +192,7 @@ stall_check:
   shutdown_time_seconds: 240
 library_options:
   thread_affinity: "0"
-  num_nccl_streams:
+  num_nccl_streams: 3
 logging:
   level: INFO
 """
@@ -216,6 +216,7 @@ def test_a_config_file(tmp_path: Path, asked: list[LaunchOptions], capsys: pytes
         "RINGTUNE_STALL_CHECK_TIME_SECONDS": "120.0",
         "RINGTUNE_STALL_SHUTDOWN_TIME_SECONDS": "240.0",
         "RINGTUNE_THREAD_AFFINITY": "0",
+        "RINGTUNE_NUM_NCCL_STREAMS": "3",
         "RINGTUNE_LOG_LEVEL": "info",
     }
     [said] = capsys.readouterr().err.splitlines()

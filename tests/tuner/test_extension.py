@@ -47,6 +47,9 @@ class FakeRuntime:
     def stop_timeline(self) -> None:
         self.recording = False
 
+    def uses_nccl(self) -> bool:
+        return False
+
 
 class FakeSession:
     """What the tuner needs of a session."""

@@ -8,7 +8,10 @@ from ringtune.errors import UsageError
 from ringtune.tuner.restarts.choices import CHOICES, Choice, Place, choices_for, may_carry, parse_choice
 
 NETWORK = {"RINGTUNE_SOCKETS_PER_PEER", "RINGTUNE_ALGORITHM_TABLE"}
-NCCL = {one.variable for one in CHOICES if one.variable.startswith("NCCL_")}
+NCCL = {one.variable for one in CHOICES if one.variable.startswith("NCCL_")} | {
+    "RINGTUNE_GPU_PLANE",
+    "RINGTUNE_GPU_PART_BYTES",
+}
 
 
 @pytest.mark.parametrize(

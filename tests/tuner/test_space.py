@@ -80,6 +80,17 @@ def test_algorithms_are_tried_where_the_levels_do_not_decide() -> None:
     assert {"algorithm": 1} in words(levels.alternatives(off), off)
 
 
+def test_streams_of_nccl_are_tried_once_tensors_go_by_it() -> None:
+    begun = False
+    space = Space.around(DEFAULTS, ["plan"], Surroundings(by_nccl=lambda: begun))
+    assert space.alternatives(DEFAULTS) == []
+    assert "nccl_streams" not in space.names
+    begun = True
+    assert words(space.alternatives(DEFAULTS), DEFAULTS) == [{"nccl_streams": 2}, {"nccl_streams": 4}]
+    own = Space.around(Knobs(nccl_streams=3), ["plan", "nccl_streams"], Surroundings(by_nccl=lambda: True))
+    assert own.alternatives(Knobs(nccl_streams=3)) == []
+
+
 def test_segments_are_a_matter_of_links() -> None:
     space = Space.around(DEFAULTS, ["plan", "algorithm"], Surroundings(hosts=2, local=1))
     assert [one.segment_bytes >> 10 for one in space.alternatives(DEFAULTS)] == [512, 32, 2048]

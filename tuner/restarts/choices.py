@@ -66,6 +66,8 @@ CHOICES = (
     Choice("NCCL_ALGO", ("Tree", "Ring"), _nccl),
     Choice("NCCL_PROTO", ("Simple", "LL"), _nccl),  # never LL128: where it is not the default it may corrupt data
     Choice("NCCL_MIN_NCHANNELS", ("8", "16"), _nccl),
+    Choice("RINGTUNE_GPU_PLANE", ("staged",), _nccl),
+    Choice("RINGTUNE_GPU_PART_BYTES", ("4194304", "33554432"), _nccl),
     Choice("NCCL_BUFFSIZE", ("8388608", "2097152"), _nccl),
     Choice("NCCL_NSOCKS_PERTHREAD", ("4",), lambda place: _nccl(place) and _network(place)),
     Choice("NCCL_SOCKET_NTHREADS", ("4",), lambda place: _nccl(place) and _network(place)),

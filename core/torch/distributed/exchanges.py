@@ -29,7 +29,7 @@ def take_row(session: Session, ticket: int, sent: torch.Tensor, dtype: torch.dty
         dtype: As which it was submitted; that of ``sent`` if missing.
     """
     if not sent.is_cpu:
-        return devices.deliver(ticket, dtype or sent.dtype, sent.device, session.runtime).view(-1).view(torch.uint8)
+        return devices.deliver(ticket, dtype or sent.dtype, sent, session.runtime).view(-1).view(torch.uint8)
     shape, buffer = session.take_gathered(ticket)
     return torch.empty(0, dtype=torch.uint8) if 0 in shape else torch.frombuffer(buffer, dtype=torch.uint8)
 

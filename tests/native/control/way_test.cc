@@ -48,5 +48,25 @@ TEST(Way, RanksThatPartAreNamedAndAreNoMismatch) {
       "RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank.");
 }
 
+TEST(Way, RanksThatUseTheirGpusInAnotherOrderPart) {
+  std::vector<Variant> variants;
+  Request second = on_gpu(Way::kNccl);
+  second.place = 2;
+  add_variant(variants, std::make_shared<const Request>(on_gpu(Way::kNccl)), RankSet::one(0));
+  add_variant(variants, std::make_shared<const Request>(second), RankSet::one(1));
+  EXPECT_EQ(find_mismatch(variants), std::nullopt);
+  EXPECT_EQ(
+      find_parting(variants),
+      "tensor 't' would go by NCCL on rank 0, and by NCCL from GPU number 2 of those used on rank 1. NCCL needs all "
+      "of them: the same RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank. Ranks with several GPUs "
+      "must come to use them in the same order.");
+  for (Variant& variant : variants) {
+    Request staged = *variant.request;
+    staged.way = Way::kStaged;
+    variant.request = std::make_shared<const Request>(staged);
+  }
+  EXPECT_EQ(find_parting(variants), std::nullopt) << "through the host the number does not matter";
+}
+
 }  // namespace
 }  // namespace ringtune

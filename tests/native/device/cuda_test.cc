@@ -85,7 +85,7 @@ TEST(Cuda, AnErrorWhileItIsMadeLeavesNothing) {
     PinnedPool pool(device);
     FakeGpu::fail("cuMemHostAlloc", 0, 2);
     EXPECT_THROW((void)pool.take(100), DeviceError);
-    EXPECT_EQ(pool.pinned_bytes(), 0U);
+    EXPECT_EQ(pool.held_bytes(), 0U);
     EXPECT_EQ(FakeGpu::alive(), 1);
     (void)pool.take(100);  // the machine has memory again
   }
@@ -125,7 +125,7 @@ TEST(Cuda, PinnedBlocksAreUsedAgain) {
   PinnedBlock& large = pool.take(5 << 20);
   EXPECT_EQ(small.bytes, 8192U);
   EXPECT_EQ(large.bytes, 8U << 20);
-  EXPECT_EQ(pool.pinned_bytes(), (16U << 20) + (8U << 20));
+  EXPECT_EQ(pool.held_bytes(), (16U << 20) + (8U << 20));
   PinnedBlock& second = pool.take(8192);
   EXPECT_GE(second.data, small.data + 8192);
   pool.give_back(small);

@@ -87,6 +87,14 @@ void collective(const Clique& clique, const std::vector<const Call*>& calls) {
   if (first.kind == Kind::kBroadcast) {
     const Bytes data = read(calls[root]->in, bytes);
     for (const Call* const call : calls) write(call->out, data.data(), bytes);
+  } else if (first.kind == Kind::kAllGather) {
+    std::vector<Bytes> parts;  // all are read before one is written: an input may be part of an output
+    for (const Call* const call : calls) parts.push_back(read(call->in, bytes));
+    for (const Call* const call : calls) {
+      for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+        write(call->out + rank * bytes, parts[rank].data(), bytes);
+      }
+    }
   } else if (first.kind == Kind::kReduce) {
     const Bytes sum = reduced(clique, calls, first.count);
     write(calls[root]->out, sum.data(), bytes);

@@ -20,7 +20,7 @@ constexpr int kInvalidArgument = 4;
 constexpr int kInvalidUsage = 5;
 constexpr int kInProgress = 7;
 
-enum class Kind : std::uint8_t { kAllReduce, kBroadcast, kReduce, kReduceScatter, kSend, kRecv };
+enum class Kind : std::uint8_t { kAllReduce, kBroadcast, kReduce, kReduceScatter, kAllGather, kSend, kRecv };
 
 /// One call of one rank. Addresses are the device's.
 struct Call {

@@ -271,6 +271,10 @@ int ncclReduce(const void* in, void* out, std::size_t count, int dtype, int op, 
   const Call call{Kind::kReduce, fake_nccl::address(in), fake_nccl::address(out), count, dtype, op, root};
   return fake_nccl::make_call("ncclReduce", comm, call, stream);
 }
+int ncclAllGather(const void* in, void* out, std::size_t count, int dtype, Communicator* comm, void* stream) {
+  const Call call{Kind::kAllGather, fake_nccl::address(in), fake_nccl::address(out), count, dtype};
+  return fake_nccl::make_call("ncclAllGather", comm, call, stream);
+}
 int ncclReduceScatter(const void* in, void* out, std::size_t count, int dtype, int op, Communicator* comm,
                       void* stream) {
   const Call call{Kind::kReduceScatter, fake_nccl::address(in), fake_nccl::address(out), count, dtype, op};

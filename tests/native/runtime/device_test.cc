@@ -157,7 +157,7 @@ TEST(Device, AGpuThatDoesEverythingAtOnceGivesTheSame) {
   run_steps(job, 5);
 }
 
-constexpr std::size_t kPart = DeviceOperation::kPartBytes / sizeof(std::int32_t);
+constexpr std::size_t kPart = (8 << 20) / sizeof(std::int32_t);  // as gpu_part_bytes is by default
 constexpr std::size_t kParts = 3;
 constexpr std::size_t kLarge = (kParts - 1) * kPart + 1000;
 
@@ -174,6 +174,15 @@ TEST(Device, ALargeTensorGoesInParts) {
     }
     EXPECT_EQ(job[rank].traffic(CollectiveKind::kAllreduce).operations, 3 * kParts);
     EXPECT_EQ(job[rank].traffic(CollectiveKind::kAllreduce).bytes, 3 * 4 * kLarge);
+  });
+}
+
+TEST(Device, PartsAreAsLargeAsTheJobSays) {
+  DeviceJob job(2, [](RuntimeOptions& options) { options.gpu_part_bytes = 4096; });
+  job.on_every_rank([&](int rank) {
+    DeviceArray<std::int32_t> tensor(job.device(), Ints(3000, rank + 1));
+    EXPECT_EQ(job.result(rank, job[rank].submit(job.of(rank, "t", tensor, tensor)), tensor), Ints(3000, 3));
+    EXPECT_EQ(job[rank].traffic(CollectiveKind::kAllreduce).operations, 3);
   });
 }
 

@@ -19,6 +19,7 @@ using testing_support::Seen;
 
 using Ints = std::vector<std::int32_t>;
 
+constexpr std::size_t kPartBytes = 8 << 20;  // the default of gpu_part_bytes
 constexpr std::array kDeviceNames{"WAIT_FOR_DATA", "DEVICE_QUEUE", "MEMCPY_IN_HOST_BUFFER", "MEMCPY_OUT_HOST_BUFFER",
                                   "DEVICE_WAIT"};
 
@@ -65,7 +66,7 @@ TEST(DeviceTimes, SayWhenAnOperationWaitedForItsDataAndWasCopied) {
 }
 
 TEST(DeviceTimes, ALargeTensorHasACopyAPart) {
-  constexpr std::size_t kLarge = 2 * DeviceOperation::kPartBytes / sizeof(std::int32_t) + 1000;
+  constexpr std::size_t kLarge = 2 * kPartBytes / sizeof(std::int32_t) + 1000;
   const ringtune::testing::TemporaryFile file;
   DeviceJob job(2);
   job[0].start_timeline({.path = file.path()});

@@ -132,7 +132,7 @@ TEST(Nccl, RanksWithoutNcclMakeTheOthersStageLargeTensorsInPartsToo) {
   NcclJob job(3, [](RuntimeOptions& options) {
     if (options.rank == 1) options.nccl_libraries.clear();
   });
-  const std::size_t count = DeviceOperation::kPartBytes / 4 * 2 + 10;
+  const std::size_t count = (std::size_t{8} << 20) / 4 * 2 + 10;
   job.on_every_rank([&](int rank) {
     DeviceArray<std::int32_t> tensor(job.device(rank), Ints(count, 0));
     for (int round = 1; round <= 3; ++round) {
