@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.routes import Route
@@ -17,15 +19,26 @@ DRAWING_REST = 1200
 BEAT_SHARE = 0.007
 """Of a core: so much may the beats of a view take in the long run, where a job has many ranks."""
 BURST_S = 0.03
-"""So much they may take beyond it for a while: a dear beat now and then (lanes move) costs no rest."""
+"""So much they may take beyond it for a while."""
+RARE_S = 60.0
+"""Once in so long a beat counts as no more than that: the first one, which reads all, or one at which lanes move."""
 _MOST_VIEWS = 256
+
+
+@dataclass(frozen=True)
+class _Spent:
+    """Of a view: when it had its last beat and its last dear one, and what was left then beyond its share."""
+
+    at_s: float
+    dear_s: float
+    left_s: float
 
 
 class Beats:
     """What looking and drawing cost of late. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._spent: dict[Hashable, tuple[float, float]] = {}  # when, and what is left beyond the share
+        self._spent: dict[Hashable, _Spent] = {}
         self._drawing_s: dict[tuple[str, str], float] = {}
         self._look = threading.local()
         self._lock = threading.Lock()
@@ -56,13 +69,13 @@ class Beats:
             took = time.thread_time() - begin - self._look.apart_s
             with self._lock:
                 now = time.monotonic()
-                # The first beat of a view reads what others only follow.
-                took = took if view in self._spent else min(took, BURST_S)
-                left = self._left(view, now) + took
-                self._spent.pop(view, None)
+                left, before = self._left(view, now), self._spent.pop(view, None)
+                dear_s = before.dear_s if before else -math.inf
+                if took > BURST_S and now > dear_s + RARE_S:
+                    took, dear_s = BURST_S, now
                 while len(self._spent) >= _MOST_VIEWS:
                     self._spent.pop(next(iter(self._spent)))
-                self._spent[view] = (now, left)
+                self._spent[view] = _Spent(now, dear_s, left + took)
 
     def rests(self, view: Hashable) -> bool:
         """Whether the last beats of a view were so dear that the next one has to wait."""
@@ -71,8 +84,8 @@ class Beats:
 
     def _left(self, view: Hashable, now: float) -> float:
         """Seconds of a core that the beats of a view took beyond their share."""
-        at, left = self._spent.get(view, (now, 0.0))
-        return max(0.0, left - BEAT_SHARE * (now - at))
+        spent = self._spent.get(view)
+        return max(0.0, spent.left_s - BEAT_SHARE * (now - spent.at_s)) if spent else 0.0
 
     @contextlib.contextmanager
     def drawing(self, route: Route) -> Iterator[None]:

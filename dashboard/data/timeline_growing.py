@@ -129,10 +129,15 @@ class GrowingLanes:
         """Put spans into a lane, by begin; return the first of its rows that changed."""
         old = self.spans["begin_ns"][lane.places]
         start = int(np.searchsorted(old, fresh["begin_ns"][0], "right"))
-        tail = slice(lane.first + start, lane.first + lane.count)
-        lane.count += len(fresh["begin_ns"])
+        tail, count = slice(lane.first + start, lane.first + lane.count), len(fresh["begin_ns"])
+        lane.count += count
         part = slice(tail.start, lane.first + lane.count)
-        if tail.start == tail.stop:  # all begin behind those that are there
+        if tail.start == tail.stop or self._is_before(tail.start, fresh):
+            # What lies behind only makes way: its rows stay as they are. So it is with the past, piece by piece.
+            behind, part = slice(tail.start + count, tail.stop + count), slice(tail.start, tail.start + count)
+            self.moved += tail.stop - tail.start
+            for name in LANE_TYPES if tail.start < tail.stop else ():
+                self.spans[name][behind] = self.spans[name][tail]
             for name in COLUMN_TYPES:
                 self.spans[name][part] = fresh[name]
         else:
@@ -149,6 +154,11 @@ class GrowingLanes:
         lane.rows = max(lane.rows, int(row.max()) + 1)
         self.moved += len(reach)
         return start
+
+    def _is_before(self, place: int, fresh: Columns) -> bool:
+        """Whether spans have all ended when the one at a place begins."""
+        begin = self.spans["begin_ns"][place]
+        return bool(fresh["begin_ns"][-1] < begin and fresh["end_ns"].max() <= begin)
 
     def _rows(self, lane: _Growing, part: slice) -> NDArray[np.int8]:
         """Rows of a lane's end; of the spans before it only those count that still go on."""

@@ -205,6 +205,7 @@ class LiveTimeline:
                     part.filled(found)
                     if not self._place([(part.follower.path, found)], past=True):
                         self._restart()
+                    self._settle()  # here, and not in a beat of who looks
                 self._index = None
             except (RingtuneError, OSError):  # whoever looks next finds the same and says so
                 self._restart()

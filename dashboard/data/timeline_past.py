@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-SHARE = 0.006
+SHARE = 0.004
 """Of one core: reading goes on when all that this process does has cost no more than this since the last piece."""
-LEAST_SHARE = 0.001
+LEAST_SHARE = 0.0005
 """Where pages alone cost that much, reading takes this."""
 PIECE_BYTES = 1 << 20
 """Read in one go: some ten milliseconds, for which pages may have to wait."""

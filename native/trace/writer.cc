@@ -16,7 +16,7 @@ namespace ringtune {
 namespace {
 
 constexpr std::int64_t kNapNs = 100'000'000;
-constexpr std::int64_t kFlushNs = 200'000'000;  // what came waits for its block no longer than this and a nap
+constexpr std::int64_t kFlushNs = 100'000'000;  // what came waits for its block no longer than this and a nap
 
 /// Signals belong to the application's threads: a thread started while this lives inherits that all are blocked.
 class SignalsBlocked {

@@ -17,7 +17,7 @@ namespace ringtune {
 
 /// Lives for one recording: the constructor starts the thread, finish() drains and ends it. Borrows rings and names.
 ///
-/// While spans come in, the thread naps at most 100 ms between two rounds and flushes the sink every 200 ms, so that
+/// While spans come in, the thread naps at most 100 ms between two rounds and then flushes the sink, so that
 /// who follows the file sees them soon; after a round without any it flushes the sink and sleeps without a timer until
 /// the next span. A recorder pays for a wake-up only then, and when a quarter of its ring was filled since it last
 /// looked.
