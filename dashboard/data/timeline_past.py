@@ -11,7 +11,7 @@ SHARE = 0.004
 """Of one core: reading goes on when all that this process does has cost no more than this since the last piece."""
 LEAST_SHARE = 0.0005
 """Where pages alone cost that much, reading takes this."""
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 1 << 18
 """Read in one go: some ten milliseconds, for which pages may have to wait."""
 LOOKED_AT_S = 10.0
 """Nobody looks any more who has not asked for so long."""
