@@ -175,24 +175,27 @@ OperationPtr TicketTable::in_flight(std::uint32_t process_set, std::string_view 
   return it == entries_.end() ? nullptr : it->second.operation;
 }
 
-bool TicketTable::finish_one(Operation& operation, const std::exception_ptr& error) {
+bool TicketTable::finish_one(Operation& operation, std::exception_ptr error) {
   operation.entry->operation = nullptr;
   operation.entry = nullptr;
-  operation.error = error;
+  operation.error = std::move(error);
   // Release: whoever sees kDone sees the result and the error as well.
   const bool awaited = operation.state.exchange(Operation::kDone, std::memory_order_acq_rel) == Operation::kAwaited;
   if (operation.abandoned) recycle(operation);
   return awaited;
 }
 
-void TicketTable::finish(std::span<const OperationPtr> operations, const std::exception_ptr& error) {
+void TicketTable::finish(std::span<const OperationPtr> operations, std::exception_ptr error) {
   awakened_.clear();
   listened_.clear();
   {
     const std::lock_guard lock(mutex_);
     for (const OperationPtr operation : operations) {
       if (operation->listener != nullptr) listened_.push_back(operation);
-      if (finish_one(*operation, error)) awakened_.push_back(operation);
+      // The last one gets it: who reads an error is not to find that this thread destroys it meanwhile.
+      if (finish_one(*operation, operation == operations.back() ? std::exchange(error, nullptr) : error)) {
+        awakened_.push_back(operation);
+      }
     }
     open_.fetch_sub(operations.size(), std::memory_order_relaxed);
   }

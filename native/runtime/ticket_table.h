@@ -75,7 +75,7 @@ class TicketTable {
   /// The operation in flight under that name in that process set, or null.
   [[nodiscard]] OperationPtr in_flight(std::uint32_t process_set, std::string_view name) const;
   /// Ends operations; `error` may be null. Wakes who sleeps on one of them.
-  void finish(std::span<const OperationPtr> operations, const std::exception_ptr& error);
+  void finish(std::span<const OperationPtr> operations, std::exception_ptr error);
   /// Ends everything in flight with `error`; later submits throw it.
   void close(const std::exception_ptr& error);
   /// Operations that are not done. Relaxed: a hint.
@@ -115,7 +115,7 @@ class TicketTable {
   [[nodiscard]] Operation& at(Ticket ticket);
   OperationPtr allocate();
   void recycle(Operation& operation);
-  [[nodiscard]] bool finish_one(Operation& operation, const std::exception_ptr& error);
+  [[nodiscard]] bool finish_one(Operation& operation, std::exception_ptr error);
   void forget_unused();
 
   mutable std::mutex mutex_;
