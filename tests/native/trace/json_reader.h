@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -35,20 +37,23 @@ inline std::vector<std::string> events_of(const std::string& text) {
   return lines;
 }
 
-/// A fresh file in the temporary folder, removed at the end.
+/// A fresh file in a temporary folder of its own, which is removed at the end with the files that followed it.
 class TemporaryFile {
  public:
   TemporaryFile() {
-    std::string pattern = "/tmp/ringtune-trace-XXXXXX";
-    ::close(::mkstemp(pattern.data()));
-    path_ = pattern;
+    std::string pattern = std::filesystem::temp_directory_path() / "ringtune-trace-XXXXXX";
+    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error(pattern + " cannot be made");
+    folder_ = pattern;
+    path_ = folder_ / "part";
+    std::ofstream{path_};
   }
-  ~TemporaryFile() { ::unlink(path_.c_str()); }
+  ~TemporaryFile() { std::filesystem::remove_all(folder_); }
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
   const std::string& path() const { return path_; }
 
  private:
+  std::filesystem::path folder_;
   std::string path_;
 };
 
