@@ -94,13 +94,14 @@ def _gpu_findings() -> list[Finding]:
     """Driver, GPUs, and what makes tensors on them quick; warnings only where there are GPUs."""
     driver, gpus = _gpus()
     version = driver.detail.removeprefix(_FOR_CUDA) if driver.available else ""
-    nccl, cupy = wheels.find_nccl(), wheels.find_cupy()
+    nccl, nvrtc, cupy = wheels.find_nccl(), wheels.find_nvrtc(), wheels.find_cupy()
     lacks = {
-        "NCCL": "ranks with a GPU of their own exchange through the host",
+        "NCCL": "ranks with a GPU of their own exchange by ringtune's ring on one host, and through the host else",
+        "NVRTC": "ranks that share a GPU, or have no NCCL, exchange through the host",
         "CuPy": "there are no arrays on GPUs but those of torch",
     }
     found = [driver, gpus]
-    for name, library in (("NCCL", nccl), ("CuPy", cupy)):
+    for name, library in (("NCCL", nccl), ("NVRTC", nvrtc), ("CuPy", cupy)):
         warning = ""
         if gpus.available:
             warning = wheels.unfit(library, name, version) if library else f"{lacks[name]}: {wheels.extra_for(version)}"

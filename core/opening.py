@@ -14,7 +14,7 @@ from ringtune.algorithms import load_table
 from ringtune.config import Config
 from ringtune.elastic import membership
 from ringtune.errors import ConfigError, InvalidArgument
-from ringtune.gpu import nccl
+from ringtune.gpu import nccl, ring
 from ringtune.placement import Placement
 from ringtune.rendezvous import Rendezvous
 from ringtune.session import Links, Session
@@ -125,6 +125,8 @@ def runtime_options(config: Config, place: Placement, address: tuple[str, int], 
     options.cuda_driver = config.cuda_driver
     options.gpu_plane, options.gpu_part_bytes = GPU_PLANES.index(config.gpu_plane), config.gpu_part_bytes
     options.nccl_libraries = nccl.libraries(config)
+    if (kernels := ring.kernels(config)) is not None:
+        options.set_gpu_kernels(kernels)
     options.log_level = LOG_LEVELS.index(config.log_level)
     return options
 

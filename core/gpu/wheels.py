@@ -10,6 +10,7 @@ from pathlib import Path
 
 OLDEST_NCCL = (2, 18)
 _NCCL_WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
+_NVRTC_WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 _CUPY_WHEELS = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
 _FOLDERS = (
     *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"),
@@ -55,6 +56,24 @@ def find_nccl() -> Library | None:
         path = Path(folder, "libnccl.so.2")
         if path.exists():
             return Library(_file_version(path), str(path))
+    return None
+
+
+def find_nvrtc() -> Library | None:
+    """Return the NVRTC that compiles kernels: a wheel's, a toolkit's, the system's; None where there is none."""
+    for wheel in _NVRTC_WHEELS:
+        try:
+            version = metadata.version(wheel)
+        except metadata.PackageNotFoundError:
+            continue
+        return Library(version, wheel, int(version.partition(".")[0]))
+    toolkits = (os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH"))
+    asked = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    for folder in (*(f"{one}/lib64" for one in toolkits if one), *filter(None, asked), *_FOLDERS):
+        for path in sorted(Path(folder).glob("libnvrtc.so.*")):
+            version = _file_version(path)
+            major = version.partition(".")[0]
+            return Library(version, str(path), int(major) if major.isdigit() else 0)
     return None
 
 

@@ -5,8 +5,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "bind/bind.h"
@@ -143,6 +145,26 @@ void watch_steps(Runtime& self, const nb::object& ended) {
   });
 }
 
+/// Asked on threads of the runtime, for which it takes the GIL.
+KernelsForGpu kernels_by(nb::object ask) {
+  const auto drop = [](nb::object* held) {
+    if (!Py_IsInitialized()) return;  // the interpreter has gone, and all of its objects with it
+    const nb::gil_scoped_acquire acquired;
+    delete held;
+  };
+  const std::shared_ptr<nb::object> held(new nb::object(std::move(ask)), drop);
+  return [held](int capability) {
+    const nb::gil_scoped_acquire acquired;
+    try {
+      const auto cubin = nb::cast<nb::bytes>((*held)(capability));
+      const auto* const begin = static_cast<const std::byte*>(cubin.data());
+      return std::vector<std::byte>(begin, begin + cubin.size());
+    } catch (const nb::python_error& error) {
+      throw DeviceError(nb::str(error.value()).c_str());
+    }
+  };
+}
+
 void add_options(nb::module_& module) {
   nb::class_<RuntimeOptions>(module, "RuntimeOptions",
                              "How a rank joins its job. Times in nanoseconds, sizes in bytes.")
@@ -201,6 +223,9 @@ void add_options(nb::module_& module) {
           [](RuntimeOptions& o, int value) { o.gpu_plane = static_cast<GpuPlane>(value); })
       .def_rw("nccl_libraries", &RuntimeOptions::nccl_libraries)
       .def_rw("gpu_part_bytes", &RuntimeOptions::gpu_part_bytes)
+      .def(
+          "set_gpu_kernels", [](RuntimeOptions& o, nb::object ask) { o.gpu_kernels = kernels_by(std::move(ask)); },
+          nb::arg("ask"), "`ask(capability)` returns the kernels' cubin; called when a ring between GPUs needs them.")
       .def_rw("log_level", &RuntimeOptions::log_level);
 }
 

@@ -203,7 +203,10 @@ void Coordinator::complete(Ready ready, Entry entry) {
   if (const auto mismatch = find_mismatch(entry.variants)) {
     return fail(*ready.request, FailureKind::kMismatch, *mismatch);
   }
-  if (const auto parting = find_parting(entry.variants)) return part(*ready.request, FailureKind::kStage, *parting);
+  if (const auto parting = find_parting(entry.variants)) {
+    const bool nccl = parting->refused == Way::kNccl;
+    return part(*ready.request, nccl ? FailureKind::kNotByNccl : FailureKind::kNotByRing, parting->message);
+  }
   if (ready.request->kind == CollectiveKind::kAddProcessSet ||
       ready.request->kind == CollectiveKind::kRemoveProcessSet) {
     return change_sets(*ready.request);
@@ -231,7 +234,7 @@ void Coordinator::enqueue(Ready ready) {
   groups_.erase(name);
 }
 
-/// Has a tensor that all have announced submitted again, to be staged by all. Its group waits for that.
+/// Has a tensor that all have announced submitted again, to go another way on all. Its group waits for that.
 void Coordinator::part(const Request& request, FailureKind kind, const std::string& message) {
   items_.push_back(FailureDecision{kind, request.name, message, request.process_set});
   learner_.disturbed();

@@ -73,11 +73,13 @@ enum class FailureKind : std::uint8_t {
   kMismatch = 0,
   kShutDown = 1,
   kInvalidArgument = 2,
-  // It has not run, and is to be submitted again, staged:
-  kStage = 3,      // this one and those to come, since ranks go different ways (find_parting)
-  kStageOnce = 4,  // this one
+  // It has not run, and is to be submitted again:
+  kNotByNccl = 3,  // another way, as those to come, since ranks go different ways (find_parting)
+  kStageOnce = 4,  // staged, this one alone
+  kNotByRing = 5,  // as the first
 };
-inline constexpr FailureKind kLastFailureKind = FailureKind::kStageOnce;
+inline constexpr FailureKind kLastFailureKind = FailureKind::kNotByRing;
+[[nodiscard]] constexpr bool runs_later(FailureKind kind) noexcept { return kind >= FailureKind::kNotByNccl; }
 
 struct FailureDecision {
   FailureKind kind = FailureKind::kMismatch;

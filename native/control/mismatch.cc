@@ -92,12 +92,24 @@ std::vector<Property> properties_of(const Request& first) {
 
 }  // namespace
 
-std::optional<std::string> find_parting(std::span<const Variant> variants) {
+std::string_view text_of(Way way) noexcept {
+  switch (way) {
+    case Way::kNccl:
+      return "by NCCL";
+    case Way::kRing:
+      return "by ringtune's ring";
+    default:
+      return "through the host";
+  }
+}
+
+std::optional<Parting> find_parting(std::span<const Variant> variants) {
   bool several = false;  // GPUs of a rank: the ranks choose a communicator by the number of the GPU
   const auto way_of = [&several](const Request& r) {
-    if (r.way == Way::kStaged) return std::string("through the host");
+    if (r.way == Way::kStaged) return std::string(text_of(r.way));
     several = several || r.place > 1;
-    return "by NCCL" + (r.place > 1 ? " from GPU number " + std::to_string(r.place) + " of those used" : "");
+    return std::string(text_of(r.way)) +
+           (r.place > 1 ? " from GPU number " + std::to_string(r.place) + " of those used" : "");
   };
   const std::vector<ValueGroup> groups = group_by_value(variants, way_of);
   if (groups.size() < 2) return std::nullopt;
@@ -106,8 +118,12 @@ std::optional<std::string> find_parting(std::span<const Variant> variants) {
     if (way != groups.front().first) text += ", and ";
     text += way + (ranks.count() > 1 ? " on ranks " : " on rank ") + rank_list(ranks.ranks());
   }
-  text += ". NCCL needs all of them: the same RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank.";
-  return several ? text + " Ranks with several GPUs must come to use them in the same order." : text;
+  const auto by_nccl = [](const Variant& v) { return v.request->way == Way::kNccl; };
+  const bool nccl = std::any_of(variants.begin(), variants.end(), by_nccl);
+  text += nccl ? ". NCCL needs all of them: the same RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank."
+               : ". The ring needs all of them: the same RINGTUNE_GPU_PLANE, and NVRTC for its kernels on every rank.";
+  if (several) text += " Ranks with several GPUs must come to use them in the same order.";
+  return Parting{nccl ? Way::kNccl : Way::kRing, text};
 }
 
 std::optional<std::string> find_mismatch(std::span<const Variant> variants) {

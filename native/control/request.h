@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
@@ -15,12 +16,14 @@
 
 namespace ringtune {
 
-/// How the bytes of a tensor on a GPU travel. All ranks go the same way, or the coordinator tells them to stage.
+/// How the bytes of a tensor on a GPU travel. All ranks go the same way, or the coordinator tells them to take another.
 enum class Way : std::uint8_t {
   kStaged = 0,  // through the host; also: it is on the host anyway
   kNccl = 1,
+  kRing = 2,  // ringtune's own, between GPUs of one host
 };
-inline constexpr Way kLastWay = Way::kNccl;
+inline constexpr Way kLastWay = Way::kRing;
+[[nodiscard]] std::string_view text_of(Way way) noexcept;  // "by NCCL"
 
 /// A collective on one tensor. Two equal requests are interchangeable: equality is what the response cache keys on.
 struct Request {
@@ -76,8 +79,13 @@ void write_request(ByteWriter& out, const Request& request);
 /// differs, and every value with the ranks that sent it.
 [[nodiscard]] std::optional<std::string> find_mismatch(std::span<const Variant> variants);
 
-/// Ranks that have sent the same, but by different ways: who goes which, and what to do. Empty when they agree.
-[[nodiscard]] std::optional<std::string> find_parting(std::span<const Variant> variants);
+/// Ranks that have sent the same, but by different ways.
+struct Parting {
+  Way refused;          // NCCL before the ring: the better of the ways that only some can go
+  std::string message;  // who goes which, and what to do
+};
+/// None when they agree.
+[[nodiscard]] std::optional<Parting> find_parting(std::span<const Variant> variants);
 
 /// "0, 2-5, 9"
 [[nodiscard]] std::string rank_list(std::span<const int> ranks);

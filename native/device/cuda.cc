@@ -37,6 +37,12 @@ CudaDevice::Current::~Current() {
   (void)api_.context_pop(&popped);
 }
 
+void CudaDevice::reach(const CudaDevice& peer) const {
+  constexpr int kAlready = 704;  // CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+  const int code = api().context_reach(peer.context_, 0);
+  if (code != kAlready) check(code, "cuCtxEnablePeerAccess");
+}
+
 void CudaDevice::check_owns(const void* memory, const std::string& what) const {
   const std::optional<int> owner = driver_.owner_of(memory);
   if (owner == ordinal_) return;

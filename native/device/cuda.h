@@ -39,6 +39,9 @@ class CudaDevice {
     const CudaFunctions& api_;
   };
 
+  /// Lets its kernels and copies read another device's memory, of this process. Needs its context to be current; throws
+  /// DeviceError where the two cannot.
+  void reach(const CudaDevice& peer) const;
   /// Throws InvalidArgument when the memory is not this device's; `what` names it.
   void check_owns(const void* memory, const std::string& what) const;
   /// Throws InvalidArgument while the stream records a CUDA graph; `what` names the operation.

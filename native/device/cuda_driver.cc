@@ -58,6 +58,7 @@ std::string load_all(void* library, CudaFunctions& api) {
   load(library, "cuDevicePrimaryCtxRelease_v2", api.primary_context_release, missing);
   load(library, "cuCtxPushCurrent_v2", api.context_push, missing);
   load(library, "cuCtxPopCurrent_v2", api.context_pop, missing);
+  load(library, "cuCtxEnablePeerAccess", api.context_reach, missing);
   load(library, "cuStreamCreate", api.stream_create, missing);
   load(library, "cuStreamDestroy_v2", api.stream_destroy, missing);
   load(library, "cuStreamWaitEvent", api.stream_wait_event, missing);

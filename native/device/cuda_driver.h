@@ -52,6 +52,7 @@ struct CudaFunctions {
   int (*primary_context_release)(int device);
   int (*context_push)(CudaContextHandle context);
   int (*context_pop)(CudaContextHandle* context);
+  int (*context_reach)(CudaContextHandle peer, unsigned flags);
   int (*stream_create)(CudaStreamHandle* stream, unsigned flags);
   int (*stream_destroy)(CudaStreamHandle stream);
   int (*stream_wait_event)(CudaStreamHandle stream, CudaEventHandle event, unsigned flags);

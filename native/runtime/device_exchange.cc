@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstring>
-#include <type_traits>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
-#include "collective/collectives.h"
+#include "runtime/batch_times.h"
 #include "runtime/device_lane.h"
 #include "runtime/executor.h"
+#include "runtime/meeting.h"
 #include "transport/thread.h"
 
 namespace ringtune {
@@ -20,10 +19,6 @@ namespace {
 constexpr std::chrono::milliseconds kLookInterval(20);  // at NCCL's errors while something is under way
 
 DeviceLane& lane_of(const Operation& operation) { return device_operation_of(operation).lane; }
-
-void log_staging(LogLevel level, std::uint32_t process_set, const std::string& why) {
-  log(level, "tensors on GPUs of process set ", process_set, " go through the host: ", why);
-}
 
 }  // namespace
 
@@ -35,32 +30,6 @@ struct DeviceExchange::Card {
   NcclUniqueId id;  // of the first member
 };
 
-namespace {
-
-template <std::size_t Size>
-void write(std::array<char, Size>& field, const std::string& text) {
-  std::copy_n(text.begin(), std::min(text.size(), Size - 1), field.begin());
-}
-
-/// Everybody's, by position. Blocks; throws PeerLost, Timeout.
-template <typename T>
-std::vector<T> gather(const T& own, Communicator& communicator) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  const auto size = static_cast<std::size_t>(communicator.size());
-  Bytes all(size * sizeof(T));
-  std::memcpy(all.data() + static_cast<std::size_t>(communicator.rank()) * sizeof(T), &own, sizeof(T));
-  ring_allgather(communicator.ring(), all, std::vector<std::size_t>(size, sizeof(T)), {});
-  std::vector<T> values(size);
-  std::memcpy(values.data(), all.data(), all.size());
-  return values;
-}
-
-std::string rank_at(const Communicator& communicator, std::size_t position) {
-  return "rank " + std::to_string(communicator.members()[position]);
-}
-
-}  // namespace
-
 DeviceExchange::DeviceExchange(DeviceExchangeOptions options) : options_(std::move(options)) {}
 
 DeviceExchange::~DeviceExchange() { close(Deadline::after(0)); }
@@ -70,36 +39,12 @@ void DeviceExchange::begin(std::string host, std::function<void(std::exception_p
   on_failure_ = std::move(on_failure);
 }
 
-bool DeviceExchange::goes_directly(const Request& request, std::size_t members) {
-  if (options_.plane == GpuPlane::kStaged || members < 2 || !nccl_carries(request)) return false;
-  const auto refuse = [&](const std::string& why) {
-    if (options_.plane == GpuPlane::kNccl) {
-      throw DeviceError("tensor '" + request.name +
-                        "' cannot go by NCCL, which RINGTUNE_GPU_PLANE=nccl asks for: " + why);
-    }
-    return false;
-  };
-  {
-    const std::lock_guard lock(mutex_);
-    const auto staged = staged_sets_.find(request.process_set);
-    if (staged != staged_sets_.end()) return refuse(staged->second);
-  }
+std::string DeviceExchange::refusal() {
   try {
     (void)library();
-    return true;
+    return {};
   } catch (const DeviceError& error) {
-    stage_from_now_on(request.process_set, error.what());
-    return false;
-  }
-}
-
-void DeviceExchange::stage_from_now_on(std::uint32_t process_set, const std::string& why) {
-  if (options_.plane == GpuPlane::kNccl) {
-    throw DeviceError(why + " (RINGTUNE_GPU_PLANE=nccl forbids to go through the host instead)");
-  }
-  const std::lock_guard lock(mutex_);
-  if (staged_sets_.emplace(process_set, why).second) {
-    log_staging(LogLevel::kInfo, process_set, why);
+    return error.what();
   }
 }
 
@@ -152,7 +97,7 @@ void DeviceExchange::meet(Set& set, const DeviceLane& lane, const BatchContext& 
   } catch (const std::exception& error) {
     rethrow_failure();
     trouble = error.what();
-    log_staging(LogLevel::kWarning, context.process_set, trouble);
+    log(LogLevel::kWarning, "process set ", context.process_set, ": ", trouble);
   }
   const std::vector<std::uint8_t> connected = gather(static_cast<std::uint8_t>(trouble.empty()), communicator);
   const auto failed = std::find(connected.begin(), connected.end(), 0);
@@ -185,32 +130,8 @@ void DeviceExchange::prepare(std::span<const OperationPtr> batch, const BatchCon
     meet(set, lane, context);
     if (!watcher_.joinable()) watcher_ = start_thread("ringtune-nccl", [this] { watch(); });
   }
-  if (!set.refusal.empty()) throw ToBeStaged(set.refusal, true);
+  if (!set.refusal.empty()) throw WayRefused(set.refusal, Way::kNccl);
 }
-
-namespace {
-
-/// Times of a batch that is launched now, with those of its operations; null where none of these is timed.
-DeviceTimes* take_times(DeviceLane& lane, std::span<const OperationPtr> batch, const Span& about) {
-  std::vector<DeviceTimes*> tensors;
-  for (const OperationPtr operation : batch) {
-    if (DeviceTimes* const times = std::exchange(device_operation_of(*operation).times, nullptr)) {
-      tensors.push_back(times);
-    }
-  }
-  if (tensors.empty()) return nullptr;  // they were submitted before the recording began
-  Span span = about;
-  span.peer = lane.device().ordinal();
-  DeviceTimes* const times = lane.recorder().take(span);
-  if (times == nullptr) {
-    for (DeviceTimes* const tensor : tensors) lane.recorder().drop(*tensor);
-    return nullptr;
-  }
-  times->tensors = std::move(tensors);
-  return times;
-}
-
-}  // namespace
 
 void DeviceExchange::launch(std::span<const OperationPtr> batch, const BatchContext& context,
                             const std::optional<Span>& about) {
@@ -218,10 +139,10 @@ void DeviceExchange::launch(std::span<const OperationPtr> batch, const BatchCont
   const CudaDevice::Current current(lane.device());
   const Route route = route_of(batch, context);
   CudaStream& stream = lane.exchange_stream(route.stream);
-  DeviceTimes* const times = about ? take_times(lane, batch, *about) : nullptr;
+  BatchTimes times(lane, batch, about);
   try {
     for (const OperationPtr operation : batch) stream.wait(device_operation_of(*operation).ready);
-    TimedCopy timed(times == nullptr ? nullptr : &times->lasted, lane.device(), stream.handle(), 0);
+    TimedCopy timed(times.lasted(), lane.device(), stream.handle(), 0);
     put_batch(*sets_.at(route).communicator, stream, batch, context);
     timed.end();
     for (const OperationPtr operation : batch) {
@@ -233,23 +154,20 @@ void DeviceExchange::launch(std::span<const OperationPtr> batch, const BatchCont
     last_in(lane.device(), route.stream).record(stream.handle());
     if (!std::exchange(busy_, true)) news_.notify_all();
   } catch (const std::exception&) {
-    if (times != nullptr) lane.recorder().drop(*times);
     rethrow_failure();  // what ended it says more than how this call found out
     throw;
   }
-  if (times == nullptr) return;
   const CollectiveKind kind = batch.front()->request().kind;
   const bool gathers = kind == CollectiveKind::kAllgather || kind == CollectiveKind::kAlltoall;
+  std::size_t bytes = 0;
   for (const OperationPtr operation : batch) {
-    times->about.bytes += gathers ? device_operation_of(*operation).received_bytes : operation->prepared->bytes;
+    bytes += gathers ? device_operation_of(*operation).received_bytes : operation->prepared->bytes;
   }
-  times->bus_factor = bus_factor(kind, context.communicator.size());
-  lane.recorder().finished(*times);
+  times.finish(bytes, bus_factor(kind, context.communicator.size()));
 }
 
 void DeviceExchange::removed(std::uint32_t process_set) {
   const std::lock_guard lock(mutex_);
-  staged_sets_.erase(process_set);
   auto gone = sets_.lower_bound(Route{process_set, 0, 0});
   while (gone != sets_.end() && gone->first.process_set == process_set) {
     if (gone->second.communicator != nullptr && gone->second.refusal.empty()) {

@@ -1,10 +1,7 @@
-// Tensors from GPU to GPU, by NCCL: no byte of them comes to the host.
-//
-// Which way an operation goes is the same on all its ranks. A rank announces an operation as "by NCCL" when it could go
-// that way itself (goes_directly); ranks that announce different ways are told by the coordinator to stage it. What no
-// single announcement can show - the same GPU twice, versions that do not work together, a network that does not
-// connect - the members of a process set find out together, in front of the first batch of theirs that NCCL is to carry
-// (prepare). Either way an operation that was refused has not run, and is staged on all ranks.
+// Tensors from GPU to GPU, by NCCL: no byte of them comes to the host. Which operations go that way is decided in
+// device_routes.h, but for what no single rank can tell - the same GPU twice, versions that do not work together, a
+// network that does not connect: the members of a process set find that out together, in front of the first batch of
+// theirs that NCCL is to carry (prepare).
 //
 // The engine's order of batches is the same on all ranks, and so is the choice of a stream of a GPU for each of them;
 // each stream has communicators of its own: so NCCL's operations never wait for one another in a circle. Putting them
@@ -37,15 +34,7 @@ struct BatchContext;
 class DeviceLane;
 struct DeviceTimes;
 
-/// Which way tensors on GPUs go.
-enum class GpuPlane : std::uint8_t {
-  kAuto = 0,    // by NCCL where all ranks can, else through the host
-  kNccl = 1,    // the same, but what NCCL can carry and is refused is an error
-  kStaged = 2,  // through the host
-};
-
 struct DeviceExchangeOptions {
-  GpuPlane plane = GpuPlane::kAuto;
   std::vector<std::string> nccl_libraries;  // paths, the best first
   std::int64_t timeout_ns = 0;              // of connecting, and of what NCCL does on the host
 };
@@ -62,10 +51,8 @@ class DeviceExchange {
   void begin(std::string host, std::function<void(std::exception_ptr)> on_failure);
 
   // Any thread.
-  /// Whether this rank can send it from GPU to GPU. Throws DeviceError where it must and cannot.
-  [[nodiscard]] bool goes_directly(const Request& request, std::size_t members);
-  /// Operations of that set are staged from now on. Throws DeviceError where they must not be.
-  void stage_from_now_on(std::uint32_t process_set, const std::string& why);
+  /// Why this rank has no NCCL; empty where it has.
+  [[nodiscard]] std::string refusal();
   /// Throws what has ended the exchange, if it did before that event came.
   void check_arrival(const CudaEvent& copied);
   /// Ends what is in streams, with results that mean nothing; every later batch fails with `error`. Idempotent.
@@ -77,11 +64,11 @@ class DeviceExchange {
     return !communicators_.empty();
   }
 
-  // Driving thread. A batch is of operations that all ranks announced as going directly; the members of its set come by
+  // Driving thread. A batch is of operations that all ranks announced as going by NCCL; the members of its set come by
   // in the same order.
   /// Batches to come are dealt to so many streams of a GPU; all ranks switch between the same two batches.
   void use_streams(std::size_t count) noexcept { streams_ = count; }
-  /// Connects the set. Blocks the first time. Throws ToBeStaged, on all members, when they cannot go that way;
+  /// Connects the set. Blocks the first time. Throws WayRefused, on all members, when they cannot go that way;
   /// PeerLost.
   void prepare(std::span<const OperationPtr> batch, const BatchContext& context);
   /// Puts the batch into the stream. `about`: what the timeline says of it, once the GPU has told when it ran; none
@@ -134,7 +121,6 @@ class DeviceExchange {
 
   std::mutex mutex_;
   std::condition_variable news_;
-  std::map<std::uint32_t, std::string> staged_sets_;              // and why
   std::vector<std::shared_ptr<NcclCommunicator>> communicators_;  // all that are connected or connecting
   std::vector<std::shared_ptr<NcclCommunicator>> retired_;        // of sets that are gone: to be finished
   std::exception_ptr failure_;

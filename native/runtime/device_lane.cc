@@ -28,10 +28,10 @@ void fail(DeviceOperation& operation, const std::exception_ptr& error) {
 /// The runtime's operation for one part.
 Submission submission_of(const DeviceOperation& operation, std::size_t index) {
   const DevicePart& part = *operation.parts[index];
-  if (operation.direct) {
+  if (operation.direct()) {
     const Submission& what = operation.what;
     Submission submission{operation.prepared->request, what.input, what.output, what.splits};
-    submission.request.way = Way::kNccl;
+    submission.request.way = operation.way;
     return submission;
   }
   Submission submission{operation.prepared->request, part.block->data, part.block->data, operation.what.splits};
@@ -128,7 +128,7 @@ void DeviceLane::begin(DeviceOperation& operation, CudaStreamHandle stream) {
   begin_times(operation, stream);
   try {
     operation.ready.record(stream);
-    if (!operation.direct) return begin_staged(operation);
+    if (!operation.direct()) return begin_staged(operation);
     operation.all_staged = true;  // no copy is under way
     submit_part(operation, 0);
     if (operation.error) std::rethrow_exception(operation.error);
@@ -222,7 +222,7 @@ void DeviceLane::submit_part(DeviceOperation& operation, std::size_t index) {
 void DeviceLane::part_finished(DevicePart& part, Operation& operation) noexcept {
   {
     const std::lock_guard lock(shared_.mutex);
-    if (part.whole->direct && !operation.error) return arrived(*part.whole, operation);
+    if (part.whole->direct() && !operation.error) return arrived(*part.whole, operation);
     part.host = &operation;
     outgoing_.push_back(&part);
   }
@@ -273,7 +273,7 @@ void DeviceLane::bring_back(DevicePart& part, std::unique_lock<std::mutex>& lock
   }
   lock.lock();
   shared_.host.release(host.ticket);
-  if (failure && stage_after_all(part, failure)) return;
+  if (failure && goes_on(part, failure)) return;
   if (PinnedBlock* const block = std::exchange(part.block, nullptr)) streams_->pool.give_back(*block);
   fail(operation, failure);
   ++operation.ended;
@@ -282,21 +282,21 @@ void DeviceLane::bring_back(DevicePart& part, std::unique_lock<std::mutex>& lock
   shared_.settle_haste();
 }
 
-/// Whether a part that has not run goes its way again, as one that is staged.
-bool DeviceLane::stage_after_all(DevicePart& part, const std::exception_ptr& failure) {
+/// Whether a part that has not run is under way again, another way perhaps.
+bool DeviceLane::goes_on(DevicePart& part, const std::exception_ptr& failure) {
   DeviceOperation& operation = *part.whole;
   try {
     std::rethrow_exception(failure);
-  } catch (const ToBeStaged& told) {
+  } catch (const WayRefused& told) {
     part.told = failure;
     const std::exception_ptr refused = failure_of([&] {
       if (input_ends_) throw ShutDown("ringtune has been shut down on this rank; call init() again to go on");
-      if (told.lasting()) shared_.exchange.stage_from_now_on(operation.prepared->request.process_set, told.what());
-      if (operation.direct) {
-        stage_anew(operation);
-      } else {
-        shared_.host.submit(submission_of(operation, part.index), part);  // its bytes are as they were
-      }
+      const Request& request = operation.prepared->request;
+      const bool staged = !operation.direct();  // some other rank's way was refused
+      if (told.refused()) shared_.routes.refuse(*told.refused(), request.process_set, told.what());
+      if (!staged) operation.way = told.refused() ? shared_.routes.way_of(request) : Way::kStaged;
+      if (!staged && !operation.direct()) return stage_anew(operation);
+      shared_.host.submit(submission_of(operation, part.index), part);  // its bytes are as they were
     });
     fail(operation, refused);
     return refused == nullptr;
@@ -307,7 +307,6 @@ bool DeviceLane::stage_after_all(DevicePart& part, const std::exception_ptr& fai
 
 /// From the begin: the event of the caller's stream still stands for what the tensor is to be.
 void DeviceLane::stage_anew(DeviceOperation& operation) {
-  operation.direct = false;
   operation.lay_out(shared_.part_bytes);
   begin_staged(operation);
   operation.submitted = 0;

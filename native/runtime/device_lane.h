@@ -6,10 +6,10 @@
 //   engine: reduces it like any other tensor
 //   output thread: our second stream copies the result back; an event there says when the tensor holds it
 //
-// From GPU to GPU (device_exchange.h):
+// From GPU to GPU (device_routes.h):
 //   submit: an event in the caller's stream; the runtime is given the operation at once
-//   engine: puts it into a third stream, behind that event, when all ranks have announced it
-// If that is not to be after all, it is staged then.
+//   engine: puts it into another stream, behind that event, when all ranks have announced it
+// If that is not to be after all, it goes another way then, at last staged.
 //
 // No stream of the caller waits before he asks for the result, no call of his blocks, and nothing waits for a device.
 #pragma once
@@ -26,9 +26,9 @@
 
 #include "control/tensor_key.h"
 #include "device/cuda.h"
-#include "runtime/device_exchange.h"
 #include "runtime/device_operation.h"
 #include "runtime/device_recorder.h"
+#include "runtime/device_routes.h"
 
 namespace ringtune {
 
@@ -46,10 +46,10 @@ struct HostPlane {
 
 /// What the lanes of a runtime share, and its lock.
 struct StagingShared {
-  StagingShared(HostPlane plane, DeviceExchange& directly) : host(std::move(plane)), exchange(directly) {}
+  StagingShared(HostPlane plane, DeviceRoutes& directly) : host(std::move(plane)), routes(directly) {}
   std::mutex mutex;
   HostPlane host;
-  DeviceExchange& exchange;
+  DeviceRoutes& routes;
   std::size_t part_bytes = 8 << 20;  // of a larger tensor that is staged; all ranks have the same
   std::set<TensorKey> names;         // in flight
   int waiters = 0;                   // callers that block
@@ -100,7 +100,7 @@ class DeviceLane {
   void run_input();
   void run_output();
   void begin_staged(DeviceOperation& operation);
-  bool stage_after_all(DevicePart& part, const std::exception_ptr& failure);
+  bool goes_on(DevicePart& part, const std::exception_ptr& failure);
   void stage_anew(DeviceOperation& operation);
   void stage(DeviceOperation& operation, std::unique_lock<std::mutex>& lock);
   void advance(DeviceOperation& operation);

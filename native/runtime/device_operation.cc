@@ -47,7 +47,7 @@ void DeviceOperation::lay_out(std::size_t part_bytes) {
   const std::size_t count = prepared->count;
   const std::size_t item = size_of(prepared->request.dtype);
   const std::size_t most = std::max<std::size_t>(1, part_bytes / item);
-  const std::size_t each = shape.divides && !direct && count > most ? most : count;
+  const std::size_t each = shape.divides && !direct() && count > most ? most : count;
   part_count = each == 0 ? 1 : (count + each - 1) / each;
   while (parts.size() < part_count) parts.push_back(std::make_unique<DevicePart>());
   for (std::size_t i = 0; i < part_count; ++i) {

@@ -57,6 +57,8 @@ struct DeviceOperation {
   /// reduced by so many bytes at once.
   void lay_out(std::size_t part_bytes);
 
+  /// Goes from GPU to GPU.
+  [[nodiscard]] bool direct() const noexcept { return way != Way::kStaged; }
   [[nodiscard]] bool done() const noexcept {
     // Acquire: whoever sees it sees the result and the error as well.
     return state.load(std::memory_order_acquire) == Operation::kDone;
@@ -68,7 +70,7 @@ struct DeviceOperation {
   Submission what;
   std::shared_ptr<const Prepared> prepared;
   StagedShape shape;
-  bool direct = false;                             // goes from GPU to GPU
+  Way way = Way::kStaged;
   std::vector<std::unique_ptr<DevicePart>> parts;  // `part_count` of them are in use
   std::size_t part_count = 0;
   std::size_t staged = 0;     // parts whose bytes have come to the host

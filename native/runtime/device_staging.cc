@@ -16,8 +16,8 @@ constexpr std::size_t kMostLanes = 32;
 
 }  // namespace
 
-DeviceStaging::DeviceStaging(std::string driver, HostPlane host, DeviceExchange& exchange)
-    : driver_path_(std::move(driver)), exchange_(exchange), shared_(std::move(host), exchange) {}
+DeviceStaging::DeviceStaging(std::string driver, HostPlane host, DeviceRoutes& routes)
+    : driver_path_(std::move(driver)), routes_(routes), shared_(std::move(host), routes) {}
 
 DeviceStaging::~DeviceStaging() { close(); }
 
@@ -53,7 +53,7 @@ Ticket DeviceStaging::submit(Submission submission, std::span<const int> members
     operation.what = std::move(submission);
     operation.prepared = std::make_shared<const Prepared>(operation.what.request);
     operation.shape = shape;
-    operation.direct = exchange_.goes_directly(operation.what.request, members.size());
+    operation.way = members.size() < 2 ? Way::kStaged : routes_.way_of(operation.what.request);
     operation.lay_out(shared_.part_bytes);
     lane.begin(operation, place.stream);
   } catch (...) {
@@ -114,7 +114,7 @@ void DeviceStaging::join(Ticket ticket, CudaStreamHandle stream) {
   const std::lock_guard lock(shared_.mutex);
   const DeviceOperation& operation = at(ticket);
   const CudaDevice::Current current(operation.lane.device());
-  if (operation.direct) exchange_.check_arrival(operation.copied);
+  if (operation.direct()) routes_.check_arrival(operation.way, operation.copied);
   operation.lane.join(operation, stream);
 }
 
@@ -124,7 +124,7 @@ void DeviceStaging::deliver(Ticket ticket, std::byte* memory, CudaStreamHandle s
   if (operation.gathered.empty() && operation.received == nullptr) return;
   const CudaDevice& device = operation.lane.device();
   const CudaDevice::Current current(device);
-  if (operation.direct) exchange_.check_arrival(operation.copied);
+  if (operation.direct()) routes_.check_arrival(operation.way, operation.copied);
   device.check_owns(memory, "the result of tensor '" + operation.prepared->request.name + "'");
   operation.lane.deliver(operation, memory, stream);
 }

@@ -1,4 +1,4 @@
-// Collectives on tensors in GPUs' memory: from GPU to GPU where all ranks can (device_exchange.h), else through the
+// Collectives on tensors in GPUs' memory: from GPU to GPU where all ranks can (device_routes.h), else through the
 // host, which works with any driver, without NCCL, and with several ranks that share a GPU.
 #pragma once
 
@@ -12,12 +12,12 @@
 
 namespace ringtune {
 
-/// Borrows the exchange. Thread-safe. Tickets are its own, told apart by a bit. Addresses are borrowed until the
+/// Borrows the routes. Thread-safe. Tickets are its own, told apart by a bit. Addresses are borrowed until the
 /// operation is done; its result is complete for what a stream does after join().
 class DeviceStaging {
  public:
   /// `driver`: path of the library, empty: the usual one. Nothing is opened before the first submission.
-  DeviceStaging(std::string driver, HostPlane host, DeviceExchange& exchange);
+  DeviceStaging(std::string driver, HostPlane host, DeviceRoutes& routes);
   ~DeviceStaging();  // close()
   DeviceStaging(const DeviceStaging&) = delete;
   DeviceStaging& operator=(const DeviceStaging&) = delete;
@@ -52,7 +52,7 @@ class DeviceStaging {
   DeviceOperation* look_up(Ticket ticket) noexcept;
 
   std::string driver_path_;
-  DeviceExchange& exchange_;
+  DeviceRoutes& routes_;
   StagingShared shared_;
   std::vector<std::unique_ptr<DeviceLane>> lanes_;  // in the order in which they were needed
   Ticket generation_ = 1;

@@ -9,7 +9,7 @@
 #include "base/futex.h"
 #include "base/log.h"
 #include "runtime/absent.h"
-#include "runtime/device_exchange.h"
+#include "runtime/device_routes.h"
 
 namespace ringtune {
 namespace {
@@ -33,10 +33,12 @@ std::exception_ptr failure_of(const FailAction& action) {
       return std::make_exception_ptr(InvalidArgument(action.message));
     case FailureKind::kShutDown:
       return std::make_exception_ptr(ShutDown(action.message));
-    case FailureKind::kStage:
-      return std::make_exception_ptr(ToBeStaged(action.message, true));
+    case FailureKind::kNotByNccl:
+      return std::make_exception_ptr(WayRefused(action.message, Way::kNccl));
+    case FailureKind::kNotByRing:
+      return std::make_exception_ptr(WayRefused(action.message, Way::kRing));
     case FailureKind::kStageOnce:
-      return std::make_exception_ptr(ToBeStaged(action.message, false));
+      return std::make_exception_ptr(WayRefused(action.message));
     default:
       return std::make_exception_ptr(Mismatch(action.message));
   }
@@ -68,7 +70,7 @@ Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& ticket
   (void)world_->arena();
   options_.negotiator.plans = fabric.size() > 1;
   negotiator_ = Negotiator(options_.negotiator);
-  executor_ = std::make_unique<Executor>(counters, tracer, options.exchange);
+  executor_ = std::make_unique<Executor>(counters, tracer, options.routes);
   executor_->set_knobs(knobs_);
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "ringtune-cycle");
@@ -143,7 +145,7 @@ void Engine::peer_lost(int rank, const std::string& reason) noexcept {
   }
   fabric_.abort(reason);  // wakes the cycle thread wherever it waits; it throws from the link and ends in stop()
   // What waits for the peer in streams does so for ever, and nobody may come by stop() soon.
-  if (options_.exchange != nullptr) options_.exchange->abort(std::make_exception_ptr(PeerLost(rank, reason)));
+  if (options_.routes != nullptr) options_.routes->abort(std::make_exception_ptr(PeerLost(rank, reason)));
 }
 
 void Engine::device_failed(const std::exception_ptr& error) noexcept {
@@ -333,7 +335,7 @@ void Engine::execute(const ExecuteAction& action, std::span<const OperationPtr> 
   }
   try {
     executor_->execute(batch, context);
-  } catch (const ToBeStaged&) {
+  } catch (const WayRefused&) {
     return finish_refused(batch);
   }
   finish(batch, context);
@@ -355,8 +357,7 @@ void Engine::apply(const ApplyKnobsAction& action) {
 }
 
 void Engine::fail_one(const FailAction& action) {
-  const bool runs_later = action.kind == FailureKind::kStage || action.kind == FailureKind::kStageOnce;
-  if (tracer_.recording() && !runs_later) {
+  if (tracer_.recording() && !runs_later(action.kind)) {
     tracer_.event("ERROR", "error", now_ns(),
                   "{\"tensor\":" + json_quote(action.name) + ",\"message\":" + json_quote(action.message) + "}");
   }

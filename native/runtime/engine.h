@@ -34,7 +34,7 @@ struct EngineOptions {
   int thread_affinity = -1;
   AlgorithmTable algorithms;
   Overlap overlap = Overlap::kAuto;
-  DeviceExchange* exchange = nullptr;  // borrowed: carries what goes from GPU to GPU
+  DeviceRoutes* routes = nullptr;  // borrowed: carry what goes from GPU to GPU
 };
 
 /// Borrows the fabric, the tickets, the counters and the tracer. Public methods may be called from any thread.

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/log.h"
-#include "runtime/device_exchange.h"
+#include "runtime/device_routes.h"
 #include "runtime/engine.h"
 
 namespace ringtune {
@@ -264,7 +264,7 @@ void Engine::stop(std::exception_ptr error) noexcept {
     log(LogLevel::kDebug, "the runtime stops: ", reason);
     if (!known) fabric_.fail("rank " + std::to_string(fabric_.rank()) + what + reason);
     fabric_.abort(reason);
-    if (options_.exchange != nullptr) options_.exchange->abort(error);
+    if (options_.routes != nullptr) options_.routes->abort(error);
   }
   tickets_.close(error);
   ended_ = true;

@@ -36,7 +36,7 @@ std::int64_t Engine::end_round(bool agreed) {
     try {
       end_ns = executor_->finish_round(round_, context, end_ns);
       finish(round_, context);
-    } catch (const ToBeStaged&) {
+    } catch (const WayRefused&) {
       finish_refused(round_);
     }
   }

@@ -1,6 +1,6 @@
 // What the coordinator decides about the job itself: process sets, and that all have joined.
 #include "base/check.h"
-#include "runtime/device_exchange.h"
+#include "runtime/device_routes.h"
 #include "runtime/engine.h"
 
 namespace ringtune {
@@ -11,7 +11,7 @@ void Engine::apply(const SetAction& action) {
   } else {
     drain();  // what was declined in the set goes over its links
     sets_->remove(action.id);
-    if (options_.exchange != nullptr) options_.exchange->removed(action.id);
+    if (options_.routes != nullptr) options_.routes->removed(action.id);
   }
   finish_decided(action.name, action.id);
 }

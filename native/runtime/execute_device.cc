@@ -1,29 +1,31 @@
 // Batches that go from GPU to GPU.
 #include "base/check.h"
 #include "base/clock.h"
-#include "runtime/device_exchange.h"
+#include "runtime/device_routes.h"
 #include "runtime/executor.h"
 
 namespace ringtune {
 
 void Executor::set_knobs(const Knobs& knobs) noexcept {
   knobs_ = knobs;
-  if (exchange_ != nullptr) exchange_->use_streams(knobs.nccl_streams);
+  if (routes_ != nullptr) routes_->use_streams(knobs.nccl_streams);
 }
 
 /// Done when they are in a stream: the program's streams wait for the results.
 void Executor::launch(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns) {
-  RINGTUNE_CHECK(exchange_ != nullptr, "a batch is to go from GPU to GPU, and nothing is there to carry it");
-  exchange_->prepare(batch, context);
+  RINGTUNE_CHECK(routes_ != nullptr, "a batch is to go from GPU to GPU, and nothing is there to carry it");
+  routes_->prepare(batch, context);
   record_start(batch, context, begin_ns);
   const std::int64_t launch_ns = now_ns();
   std::optional<Span> about;
   if (tracer_.recording()) {
     about = batch_span(batch, context);
     about->begin_ns = launch_ns;
-    about->kind = span_kind(static_cast<std::uint8_t>(batch.front()->request().kind), kNcclAlgorithm);
+    const bool nccl = batch.front()->request().way == Way::kNccl;
+    const std::uint8_t algorithm = nccl ? kNcclAlgorithm : kDeviceRingAlgorithm;
+    about->kind = span_kind(static_cast<std::uint8_t>(batch.front()->request().kind), algorithm);
   }
-  exchange_->launch(batch, context, about);
+  routes_->launch(batch, context, about);
   add(counters_.communicate_ns, now_ns() - launch_ns);  // what the host does for it; the GPU's part is in the timeline
 }
 

@@ -33,15 +33,15 @@ struct BatchContext {
   bool plan = false;  // agreed on without a message
 };
 
-class DeviceExchange;
+class DeviceRoutes;
 
-/// Borrows the counters and the tracer. Throws what the collectives throw (PeerLost, Timeout), and ToBeStaged for a
+/// Borrows the counters and the tracer. Throws what the collectives throw (PeerLost, Timeout), and WayRefused for a
 /// batch that was to go from GPU to GPU and has not run.
 class Executor {
  public:
-  /// `exchange`: carries what goes from GPU to GPU; null: nothing does.
-  Executor(Counters& counters, Tracer& tracer, DeviceExchange* exchange = nullptr)
-      : counters_(counters), tracer_(tracer), exchange_(exchange) {}
+  /// `routes`: carry what goes from GPU to GPU; null: nothing does.
+  Executor(Counters& counters, Tracer& tracer, DeviceRoutes* routes = nullptr)
+      : counters_(counters), tracer_(tracer), routes_(routes) {}
 
   void set_knobs(const Knobs& knobs) noexcept;
   /// Records the pieces of every batch from now on, or no longer. Any thread.
@@ -126,7 +126,7 @@ class Executor {
 
   Counters& counters_;
   Tracer& tracer_;
-  DeviceExchange* exchange_;
+  DeviceRoutes* routes_;
   Knobs knobs_;
   FusionBuffer buffer_;
   BatchCopies copies_;  // of the batch in the fusion buffer

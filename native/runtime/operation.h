@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/bytes.h"
@@ -17,15 +18,17 @@ namespace ringtune {
 
 using Ticket = std::uint64_t;
 
-/// An operation that was to go from GPU to GPU has not run: it is to be submitted again, staged. All ranks are told.
-class ToBeStaged : public Error {
+/// An operation that was to go from GPU to GPU has not run: it is to be submitted again. All ranks are told.
+class WayRefused : public Error {
  public:
-  /// `lasting`: those to come in its process set too.
-  ToBeStaged(const std::string& message, bool lasting) : Error(message), lasting_(lasting) {}
-  [[nodiscard]] bool lasting() const noexcept { return lasting_; }
+  /// Nothing of its process set goes that way from now on.
+  WayRefused(const std::string& message, Way refused) : Error(message), refused_(refused) {}
+  /// This one is to be staged.
+  explicit WayRefused(const std::string& message) : Error(message) {}
+  [[nodiscard]] std::optional<Way> refused() const noexcept { return refused_; }
 
  private:
-  bool lasting_;
+  std::optional<Way> refused_;
 };
 
 /// What is known of a request before it is submitted again. Immutable but for the cached number of its name.

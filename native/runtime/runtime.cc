@@ -65,7 +65,7 @@ void check_knobs(const Knobs& knobs) {
   }
 }
 
-EngineOptions engine_options(const RuntimeOptions& options, DeviceExchange& exchange) {
+EngineOptions engine_options(const RuntimeOptions& options, DeviceRoutes& routes) {
   EngineOptions engine;
   engine.negotiator.rank = options.rank;
   engine.negotiator.size = options.size;
@@ -77,7 +77,7 @@ EngineOptions engine_options(const RuntimeOptions& options, DeviceExchange& exch
   engine.algorithms = options.algorithms;
   engine.thread_affinity = options.thread_affinity;
   engine.overlap = options.overlap;
-  engine.exchange = &exchange;
+  engine.routes = &routes;
   return engine;
 }
 
@@ -96,8 +96,9 @@ Submission decision_of(CollectiveKind kind, const std::string& name) {
 Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
     : options(given),
       store(made ? nullptr : connect_store(given, Deadline::after(given.connect_timeout_ns))),
-      exchange({given.gpu_plane, given.nccl_libraries, given.connect_timeout_ns}),
-      staging(given.cuda_driver, host_plane(), exchange) {
+      routes({given.gpu_plane, given.nccl_libraries, given.gpu_kernels, given.ring_buffer_bytes,
+              given.connect_timeout_ns}),
+      staging(given.cuda_driver, host_plane(), routes) {
   set_log_level(static_cast<LogLevel>(given.log_level));
   set_log_rank(given.rank);
   check_knobs(given.knobs);
@@ -106,9 +107,9 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
   hosts = fabric->hosts();
   topology = topology_of(hosts, given.rank);
   staging.use_parts(options.gpu_part_bytes);
-  exchange.begin(hosts[static_cast<std::size_t>(given.rank)],
-                 [this](const std::exception_ptr& error) { engine->device_failed(error); });
-  engine = std::make_unique<Engine>(engine_options(options, exchange), *fabric, tickets, counters, tracer);
+  routes.begin(hosts[static_cast<std::size_t>(given.rank)],
+               [this](const std::exception_ptr& error) { engine->device_failed(error); });
+  engine = std::make_unique<Engine>(engine_options(options, routes), *fabric, tickets, counters, tracer);
   try {
     fabric->start_monitor([this](int rank, const std::string& reason) { engine->peer_lost(rank, reason); });
   } catch (...) {
@@ -328,7 +329,7 @@ void Runtime::stop_timeline() {
 
 Tracer& Runtime::tracer() noexcept { return impl_->tracer; }
 
-bool Runtime::uses_nccl() const { return own().exchange.connected(); }
+bool Runtime::uses_nccl() const { return own().routes.uses_nccl(); }
 
 void Runtime::record_range(std::string_view name, std::int64_t begin_ns, std::int64_t end_ns) {
   Tracer& tracer = impl_->tracer;
@@ -345,7 +346,7 @@ void Runtime::shutdown(std::int64_t timeout_ns) {
   stop_timeline();
   impl_->engine->leave(Deadline::after(timeout_ns));
   impl_->staging.close();
-  impl_->exchange.close(Deadline::after(kSecondNs * 5));
+  impl_->routes.close(Deadline::after(kSecondNs * 5));
 }
 
 }  // namespace ringtune

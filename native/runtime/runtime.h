@@ -12,7 +12,7 @@
 #include "control/tree.h"
 #include "fusion/knobs.h"
 #include "runtime/caller_habit.h"
-#include "runtime/device_exchange.h"
+#include "runtime/device_routes.h"
 #include "runtime/operation.h"
 #include "runtime/statistics.h"
 #include "runtime/step_watch.h"
@@ -46,8 +46,10 @@ struct RuntimeOptions {
   int log_level = 3;                     // warning
   std::string cuda_driver;               // library that drives the GPUs; empty: the usual one. Opened when it is needed
   GpuPlane gpu_plane = GpuPlane::kAuto;  // alike on all ranks
-  std::uint64_t gpu_part_bytes = 8 << 20;   // of a larger tensor that is staged; rank 0's counts
-  std::vector<std::string> nccl_libraries;  // where to look for NCCL (NcclLibrary::open); none: there is none
+  std::uint64_t gpu_part_bytes = 8 << 20;    // of a larger tensor that is staged; rank 0's counts
+  std::vector<std::string> nccl_libraries;   // where to look for NCCL (NcclLibrary::open); none: there is none
+  KernelsForGpu gpu_kernels;                 // none: there are no kernels
+  std::size_t ring_buffer_bytes = 32 << 20;  // of a process set on the GPU; larger tensors go in parts
 };
 
 /// What is recorded, and where to.

@@ -23,7 +23,7 @@ class Runtime::Impl {
   ~Impl() {
     engine->leave(Deadline::after(0));
     staging.close();
-    exchange.close(Deadline::after(0));
+    routes.close(Deadline::after(0));
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -95,7 +95,7 @@ class Runtime::Impl {
   TicketTable tickets;
   Tracer tracer;
   std::shared_ptr<std::atomic<std::uint32_t>> next_timeline_file = std::make_shared<std::atomic<std::uint32_t>>(0);
-  DeviceExchange exchange;  // before those that use it
+  DeviceRoutes routes;  // before those that use it
   std::unique_ptr<Engine> engine;
   DeviceStaging staging;
   std::unique_ptr<Fabric> fabric;

@@ -33,6 +33,7 @@ std::string_view algorithm_name(std::uint8_t algorithm) noexcept {
       "table", "ring", "flat", "recursive-doubling", "halving-doubling", "tree", "hierarchical"};
   if (algorithm == kSharedMemoryAlgorithm) return "shared-memory";
   if (algorithm == kNcclAlgorithm) return "nccl";
+  if (algorithm == kDeviceRingAlgorithm) return "gpu-ring";
   return algorithm < kNames.size() ? kNames[algorithm] : std::string_view{};
 }
 

@@ -88,9 +88,10 @@ static_assert(sizeof(Span) == 48);
 /// next live here because the timeline needs them below collective/.
 [[nodiscard]] std::string_view operation_name(std::uint8_t kind) noexcept;
 
-/// These stand for no Algorithm of collective/: the reduction through shared memory, and NCCL.
+/// These stand for no Algorithm of collective/: the reduction through shared memory, NCCL, the ring between GPUs.
 inline constexpr std::uint8_t kSharedMemoryAlgorithm = 15;
 inline constexpr std::uint8_t kNcclAlgorithm = 14;
+inline constexpr std::uint8_t kDeviceRingAlgorithm = 13;
 
 /// "ring" for the wire value of an Algorithm; empty when there is none of that number.
 [[nodiscard]] std::string_view algorithm_name(std::uint8_t algorithm) noexcept;

@@ -38,7 +38,8 @@ def installed(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
     )
     monkeypatch.setattr(wheels, "metadata", fake)
     monkeypatch.setattr(wheels, "_FOLDERS", ())
-    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    for name in ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def findings(monkeypatch: pytest.MonkeyPatch, gpus: tuple[Finding, Finding]) -> dict[str, Finding]:
@@ -47,16 +48,17 @@ def findings(monkeypatch: pytest.MonkeyPatch, gpus: tuple[Finding, Finding]) -> 
 
 
 def test_what_is_there_is_told_with_version_and_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, nvidia_nccl_cu12="2.21.5", cupy_cuda12x="13.4.0")
+    installed(monkeypatch, nvidia_nccl_cu12="2.21.5", cupy_cuda12x="13.4.0", nvidia_cuda_nvrtc_cu12="12.9.86")
     found = findings(monkeypatch, GPU)
     assert found["NCCL"] == Finding("NCCL", True, "2.21.5 (nvidia-nccl-cu12, /site/nvidia/nccl/lib/libnccl.so.2)")
     assert found["CuPy"] == Finding("CuPy", True, "13.4.0 (cupy-cuda12x)")
+    assert found["NVRTC"] == Finding("NVRTC", True, "12.9.86 (nvidia-cuda-nvrtc-cu12)")
 
 
 def test_what_is_missing_beside_a_gpu_is_said_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch)
     found = findings(monkeypatch, GPU)
-    for name in ("NCCL", "CuPy"):
+    for name in ("NCCL", "NVRTC", "CuPy"):
         assert not found[name].available and found[name].detail == "pip install 'ringtune[gpu-cu12]'"
         assert found[name].warning.endswith(": pip install 'ringtune[gpu-cu12]'")
 
@@ -64,7 +66,7 @@ def test_what_is_missing_beside_a_gpu_is_said_with_what_brings_it(monkeypatch: p
 def test_a_machine_without_a_gpu_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch)
     found = findings(monkeypatch, NONE)
-    for name in ("NCCL", "CuPy"):
+    for name in ("NCCL", "NVRTC", "CuPy"):
         assert found[name] == Finding(name, False, "pip install 'ringtune[gpu-cu12]' or 'ringtune[gpu-cu13]'")
 
 
@@ -72,6 +74,7 @@ def test_a_machine_without_a_gpu_misses_nothing(monkeypatch: pytest.MonkeyPatch)
     ("packages", "name", "words"),
     [
         ({"nvidia_nccl_cu13": "2.28.3"}, "NCCL", "this NCCL needs a driver for CUDA 13, and there is one for 12.4"),
+        ({"nvidia_cuda_nvrtc": "13.0.48"}, "NVRTC", "this NVRTC needs a driver for CUDA 13, and there is one for 12.4"),
         ({"cupy_cuda13x": "14.2.0"}, "CuPy", "this CuPy needs a driver for CUDA 13, and there is one for 12.4"),
         ({"nvidia_nccl_cu12": "2.17.1"}, "NCCL", "older than 2.18 and is not used"),
         ({"nvidia_nccl_cu12": "2.18.0"}, "NCCL", ""),

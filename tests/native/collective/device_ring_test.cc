@@ -54,6 +54,10 @@ class Ranks {
     const DeviceMove move[] = {{from, to, count}};
     kernels_.move(*tables_[rank], move, {dtype, dtype}, streams[rank]->handle());
   }
+  void abort(std::size_t rank) {
+    rings[rank]->abort();
+    rings[rank]->finish(Deadline::never());
+  }
   [[nodiscard]] CudaAddress buffer(std::size_t rank) const { return buffers_[rank].address(); }
   [[nodiscard]] std::uint32_t count(std::size_t rank) const { return done_[rank].host->load(); }
 
@@ -166,8 +170,8 @@ TEST(DeviceRing, TheHostNeverWaits) {
   for (int i = 0; i < 50; ++i) ranks.allreduce(0, tensor, 1000, DType::kFloat32, ReduceOp::kSum);
   ranks.allreduce(1, tensor, 1000, DType::kFloat32, ReduceOp::kSum);
   EXPECT_EQ(ranks.count(0), 0U) << "the fake must do nothing before somebody waits";
-  ranks.rings[0]->abort();  // its 49 others wait for a rank that never comes
-  ranks.rings[1]->abort();
+  ranks.abort(0);  // its 49 others wait for a rank that never comes
+  ranks.abort(1);
 }
 
 TEST(DeviceRing, ARankThatIsLateIsWaitedFor) {
@@ -216,7 +220,7 @@ TEST(DeviceRing, WhenARankIsLostTheOthersStreamsRunToTheirEnd) {
   for (const std::size_t rank : {std::size_t{3}, std::size_t{0}, std::size_t{2}}) {
     threads.emplace_back([&, rank] {
       const CudaDevice::Current current(ranks.device);
-      ranks.rings[rank]->abort();
+      ranks.abort(rank);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -232,7 +236,7 @@ TEST(DeviceRing, ACallOfTheDriverThatFailsIsTold) {
   EXPECT_THROW(ranks.rings[0]->take_buffer(), DeviceError);
   FakeGpu::fail("cuMemcpyDtoDAsync_v2", 0, 999);
   EXPECT_THROW(ranks.allreduce(0, tensor, 1000, DType::kFloat32, ReduceOp::kSum), DeviceError);
-  ranks.rings[0]->abort();
+  ranks.abort(0);
 }
 
 TEST(DeviceRing, TheBufferIsTakenBeforeEachCollective) {
@@ -240,7 +244,7 @@ TEST(DeviceRing, TheBufferIsTakenBeforeEachCollective) {
   ranks.rings[0]->take_buffer();
   ranks.rings[0]->allreduce(10, DType::kFloat32, ReduceOp::kSum);
   EXPECT_THROW(ranks.rings[0]->allreduce(10, DType::kFloat32, ReduceOp::kSum), InvariantError);
-  ranks.rings[0]->abort();
+  ranks.abort(0);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ Request on_gpu(Way way) {
 }
 
 TEST(Way, TravelsWithARequestOfATensorOnAGpu) {
-  for (const Way way : {Way::kStaged, Way::kNccl}) {
+  for (const Way way : {Way::kStaged, Way::kNccl, Way::kRing}) {
     ByteWriter out;
     write_request(out, on_gpu(way));
     ByteReader in(out.bytes());
@@ -39,13 +39,26 @@ TEST(Way, OneThatIsUnknownIsRefused) {
 TEST(Way, RanksThatPartAreNamedAndAreNoMismatch) {
   std::vector<Variant> variants;
   add_variant(variants, std::make_shared<const Request>(on_gpu(Way::kNccl)), RankSet::range(0, 3));
-  EXPECT_EQ(find_parting(variants), std::nullopt);
+  EXPECT_FALSE(find_parting(variants).has_value());
   add_variant(variants, std::make_shared<const Request>(on_gpu(Way::kStaged)), RankSet::one(3));
   EXPECT_EQ(find_mismatch(variants), std::nullopt);
+  std::optional<Parting> parting = find_parting(variants);
+  ASSERT_TRUE(parting.has_value());
+  EXPECT_EQ(parting->refused, Way::kNccl);
   EXPECT_EQ(
-      find_parting(variants),
+      parting->message,
       "tensor 't' would go by NCCL on ranks 0-2, and through the host on rank 3. NCCL needs all of them: the same "
       "RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank.");
+  variants.clear();
+  add_variant(variants, std::make_shared<const Request>(on_gpu(Way::kRing)), RankSet::range(0, 2));
+  add_variant(variants, std::make_shared<const Request>(on_gpu(Way::kStaged)), RankSet::one(2));
+  parting = find_parting(variants);
+  ASSERT_TRUE(parting.has_value());
+  EXPECT_EQ(parting->refused, Way::kRing);
+  EXPECT_EQ(
+      parting->message,
+      "tensor 't' would go by ringtune's ring on ranks 0, 1, and through the host on rank 2. The ring needs all of "
+      "them: the same RINGTUNE_GPU_PLANE, and NVRTC for its kernels on every rank.");
 }
 
 TEST(Way, RanksThatUseTheirGpusInAnotherOrderPart) {
@@ -55,8 +68,11 @@ TEST(Way, RanksThatUseTheirGpusInAnotherOrderPart) {
   add_variant(variants, std::make_shared<const Request>(on_gpu(Way::kNccl)), RankSet::one(0));
   add_variant(variants, std::make_shared<const Request>(second), RankSet::one(1));
   EXPECT_EQ(find_mismatch(variants), std::nullopt);
+  const std::optional<Parting> parting = find_parting(variants);
+  ASSERT_TRUE(parting.has_value());
+  EXPECT_EQ(parting->refused, Way::kNccl);
   EXPECT_EQ(
-      find_parting(variants),
+      parting->message,
       "tensor 't' would go by NCCL on rank 0, and by NCCL from GPU number 2 of those used on rank 1. NCCL needs all "
       "of them: the same RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank. Ranks with several GPUs "
       "must come to use them in the same order.");
@@ -65,7 +81,7 @@ TEST(Way, RanksThatUseTheirGpusInAnotherOrderPart) {
     staged.way = Way::kStaged;
     variant.request = std::make_shared<const Request>(staged);
   }
-  EXPECT_EQ(find_parting(variants), std::nullopt) << "through the host the number does not matter";
+  EXPECT_FALSE(find_parting(variants).has_value()) << "through the host the number does not matter";
 }
 
 }  // namespace

@@ -145,6 +145,10 @@ int cuCtxPopCurrent_v2(void** context) {
   t_contexts.pop_back();
   return call.code;
 }
+int cuCtxEnablePeerAccess(void*, unsigned) {
+  const Call call("cuCtxEnablePeerAccess");
+  return call.code != 0 || call.context() != nullptr ? call.code : kInvalidContext;
+}
 int cuStreamCreate(void** stream, unsigned) {
   const Call call("cuStreamCreate");
   if (call.code != 0 || call.context() == nullptr) return call.code != 0 ? call.code : kInvalidContext;

@@ -12,9 +12,9 @@ int put_word(const char* function, void* stream, std::uint64_t address, std::uin
   Call call(function);
   Stream* const found = call.stream(stream);
   if (found == nullptr) return call.code;
-  std::atomic<std::uint32_t>* const word = call.world.word_at(address);
-  if (word == nullptr) return kInvalidValue;
-  Task task{.word = word, .value = value};
+  Task task{.value = value};
+  task.word = call.world.word_at(address, &task.place);
+  if (task.word == nullptr) return kInvalidValue;
   if (written) task.reached = std::make_shared<Moment>(found);
   call.world.put(*found, std::move(task));
   return 0;
@@ -90,7 +90,7 @@ int cuIpcCloseMemHandle(std::uint64_t address) {
 }
 int cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned) {
   const Call call("cuMemHostRegister_v2");
-  if (call.code == 0) call.world.registered[static_cast<std::byte*>(memory)] = bytes;
+  if (call.code == 0) call.world.registered[static_cast<std::byte*>(memory)] = {bytes, World::place_of(memory)};
   return call.code;
 }
 int cuMemHostUnregister(void* memory) {

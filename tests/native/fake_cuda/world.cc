@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <fstream>
 #include <utility>
 
 namespace fake_cuda {
@@ -124,12 +126,26 @@ bool World::is_pinned(const void* host, std::size_t bytes) const {
   return address + bytes <= found->first + found->second;
 }
 
-std::atomic<std::uint32_t>* World::word_at(std::uint64_t address) const {
+FilePlace World::place_of(const void* host) {
+  const auto address = reinterpret_cast<std::uint64_t>(host);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long long begin = 0, end = 0, offset = 0, file = 0;
+    const int read = std::sscanf(line.c_str(), "%llx-%llx %*s %llx %*s %llu", &begin, &end, &offset, &file);
+    if (read == 4 && begin <= address && address < end && file != 0) return {file, offset + (address - begin)};
+  }
+  return {0, address};
+}
+
+std::atomic<std::uint32_t>* World::word_at(std::uint64_t address, FilePlace* place) const {
   auto* const host = reinterpret_cast<std::byte*>(address - kRegisteredShift);
   auto found = registered.upper_bound(host);
   if (found == registered.begin()) return nullptr;
   --found;
-  const bool inside = host + sizeof(std::uint32_t) <= found->first + found->second;
+  const Registered& range = found->second;
+  const auto offset = static_cast<std::size_t>(host - found->first);
+  const bool inside = offset + sizeof(std::uint32_t) <= range.bytes;
+  if (place != nullptr) *place = {range.place.file, range.place.offset + offset};
   return inside && address % 4 == 0 ? reinterpret_cast<std::atomic<std::uint32_t>*>(host) : nullptr;
 }
 
@@ -201,12 +217,12 @@ void World::reach(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Mome
 /// Does what somebody has put into a stream to write the word that the first task waits for; blocks for a while when
 /// nobody has, or when that is in the way of itself: then it can only come from the host or another process.
 void World::await_word(std::unique_lock<std::mutex>& lock, Stream& stream) {
-  const std::atomic<std::uint32_t>* const word = stream.tasks.front().word;
+  const FilePlace word = stream.tasks.front().place;
   const std::uint32_t value = stream.tasks.front().value;
   const auto writer_in = [&](Stream& other) -> std::shared_ptr<Moment> {
     if (other.stuck || &other == &stream) return nullptr;
     for (const Task& task : other.tasks) {
-      const bool writes = task.word == word && task.reached != nullptr;
+      const bool writes = task.word != nullptr && task.place == word && task.reached != nullptr;
       if (writes && static_cast<std::int32_t>(task.value - value) >= 0) return task.reached;
     }
     return nullptr;

@@ -52,12 +52,20 @@ struct Joint {
   bool done = false;
 };
 
+/// Where memory really is, for such as is mapped from a file; else its address.
+struct FilePlace {
+  std::uint64_t file = 0;
+  std::uint64_t offset = 0;
+  friend bool operator==(const FilePlace&, const FilePlace&) = default;
+};
+
 struct Task {
   std::function<void()> work = {};            // empty: nothing
   std::shared_ptr<Moment> awaited = nullptr;  // null: nothing
   std::shared_ptr<Moment> reached = nullptr;  // null: nothing
   bool gate = false;
   std::atomic<std::uint32_t>* word = nullptr;  // null: none; waited for or, with `reached`, written
+  FilePlace place = {};                        // of the word: it may be mapped at several addresses
   std::uint32_t value = 0;
   /// Nothing but a gate is in the way.
   [[nodiscard]] bool ready() const;
@@ -76,6 +84,11 @@ struct Event {
   int device = 0;
   bool timed = false;
   std::shared_ptr<Moment> last;
+};
+
+struct Registered {
+  std::size_t bytes = 0;
+  FilePlace place = {};
 };
 
 struct Failure {
@@ -116,7 +129,7 @@ class __attribute__((visibility("default"))) World {  // other fakes put work in
   std::set<Event*> events;
   std::map<std::uint64_t, std::size_t> memory;     // device address -> bytes
   std::map<const std::byte*, std::size_t> pinned;  // host address -> bytes
-  std::map<std::byte*, std::size_t> registered;    // host address -> bytes
+  std::map<std::byte*, Registered> registered;     // by host address
   std::set<void*> modules;
 
   void reset();
@@ -130,7 +143,8 @@ class __attribute__((visibility("default"))) World {  // other fakes put work in
   [[nodiscard]] std::byte* behind(std::uint64_t address, std::size_t bytes) const;
   [[nodiscard]] bool is_pinned(const void* host, std::size_t bytes) const;
   /// The word of registered memory at that address of the device; null when there is none.
-  [[nodiscard]] std::atomic<std::uint32_t>* word_at(std::uint64_t address) const;
+  [[nodiscard]] std::atomic<std::uint32_t>* word_at(std::uint64_t address, FilePlace* place = nullptr) const;
+  [[nodiscard]] static FilePlace place_of(const void* host);
 
   // Memory of other processes.
   [[nodiscard]] int export_memory(std::uint64_t address, IpcHandle& handle) const;

@@ -230,7 +230,10 @@ TEST(Nccl, WhereItIsAskedForAndMissingTheSubmissionSaysWhy) {
   });
   DeviceArray<std::int32_t> tensor(job.device(0), Ints(10, 1));
   const std::string message = message_of<DeviceError>([&] { (void)job[0].submit(job.of(0, "t", tensor, tensor)); });
-  EXPECT_EQ(message.find("NCCL cannot be opened (/no/such/libnccl.so.2"), 0U) << message;
+  EXPECT_EQ(message.find("tensor 't' cannot go by NCCL, which RINGTUNE_GPU_PLANE=nccl asks for: NCCL cannot be opened "
+                         "(/no/such/libnccl.so.2"),
+            0U)
+      << message;
 }
 
 /// A dtype and an operation, against float64 on the host.

@@ -1,0 +1,27 @@
+"""The kernels of the ring between GPUs: compiled, or read from the disk, when the native runtime asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from ringtune.config import Config
+
+
+def kernels(config: Config) -> Callable[[int], bytes] | None:
+    """Return what gives the kernels for GPUs of a compute capability (90 for 9.0), and raises DeviceError.
+
+    Nothing is imported or compiled before it is called: when ranks that share a GPU, or have no NCCL, agree to reduce
+    from GPU to GPU.
+
+    Returns:
+        None where the runtime is to do without: beside another driver than NVIDIA's, unless the ring is asked for.
+    """
+    if config.gpu_plane == "staged" or (config.cuda_driver and config.gpu_plane != "ring"):
+        return None
+    return _cubin_for
+
+
+def _cubin_for(capability: int) -> bytes:
+    cubin: bytes = import_module("ringtune.gpu.kernels").cubin_for(capability)
+    return cubin

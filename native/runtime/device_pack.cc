@@ -1,0 +1,71 @@
+#include "runtime/device_pack.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+
+#include "base/check.h"
+#include "fusion/plan.h"
+
+namespace ringtune {
+
+std::vector<PackedRound> cut_rounds(std::span<const std::size_t> counts, std::size_t item_bytes, std::size_t capacity) {
+  RINGTUNE_CHECK(capacity >= kFusionAlignment && capacity % kFusionAlignment == 0, "a buffer of ", capacity, " bytes");
+  std::vector<PackedRound> rounds;
+  std::size_t free = 0;  // bytes of the last round, behind what is aligned
+  for (std::size_t tensor = 0; tensor < counts.size(); ++tensor) {
+    for (std::size_t begin = 0; begin < counts[tensor];) {
+      if (free < item_bytes) {
+        rounds.emplace_back();
+        free = capacity;
+      }
+      PackedRound& round = rounds.back();
+      const std::size_t at = capacity - free;
+      const std::size_t count = std::min(counts[tensor] - begin, free / item_bytes);
+      round.parts.push_back({tensor, begin, count, at});
+      round.bytes = at + count * item_bytes;
+      free -= fused_size(count * item_bytes);
+      begin += count;
+    }
+  }
+  return rounds;
+}
+
+void DevicePacker::move(std::span<const ScaledMove> moves, DType from, DType to, CudaStreamHandle stream) {
+  for (auto first = moves.begin(); first != moves.end();) {
+    const double factor = first->factor;
+    const auto last = std::find_if(first, moves.end(), [&](const ScaledMove& each) { return each.factor != factor; });
+    run_.clear();
+    std::transform(first, last, std::back_inserter(run_), [](const ScaledMove& each) { return each.move; });
+    const DeviceCast cast{from, to, factor};
+    kernels_.move(table_of(run_, cast), run_, cast, stream);
+    first = last;
+  }
+}
+
+/// The one that was made of them, if it still stands: the kernels look at it again.
+BatchTable& DevicePacker::table_of(std::span<const DeviceMove> moves, const DeviceCast& cast) {
+  std::size_t hash = moves.size() + 31 * static_cast<std::size_t>(cast.from) + 67 * static_cast<std::size_t>(cast.to) +
+                     std::hash<double>()(cast.factor);
+  for (const DeviceMove& move : moves) {
+    for (const std::uint64_t word : {move.from, move.to, std::uint64_t{move.count}}) {
+      hash = (hash ^ word) * 0x9e3779b97f4a7c15U;
+      hash ^= hash >> 29;
+    }
+  }
+  const auto known = places_.find(hash);
+  if (known != places_.end()) return *tables_[known->second];
+  const std::size_t place = next_;
+  next_ = (next_ + 1) % kTables;
+  std::unique_ptr<BatchTable>& table = tables_[place];
+  if (table == nullptr) {
+    table = std::make_unique<BatchTable>(device_);
+  } else {
+    places_.erase(hashes_[place]);
+  }
+  places_[hash] = place;
+  hashes_[place] = hash;
+  return *table;
+}
+
+}  // namespace ringtune

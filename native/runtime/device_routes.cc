@@ -1,0 +1,102 @@
+#include "runtime/device_routes.h"
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace ringtune {
+namespace {
+
+constexpr Way kDirectWays[] = {Way::kNccl, Way::kRing};  // the best first
+
+std::string setting_of(Way way) { return std::string("RINGTUNE_GPU_PLANE=") + (way == Way::kNccl ? "nccl" : "ring"); }
+
+Way way_of_batch(std::span<const OperationPtr> batch) { return batch.front()->request().way; }
+
+}  // namespace
+
+DeviceRoutes::DeviceRoutes(const DeviceRoutesOptions& options)
+    : plane_(options.plane),
+      nccl_({options.nccl_libraries, options.timeout_ns}),
+      rings_({options.kernels, options.ring_buffer_bytes, options.timeout_ns}) {}
+
+void DeviceRoutes::begin(const std::string& host, std::function<void(std::exception_ptr)> on_failure) {
+  nccl_.begin(host, std::move(on_failure));
+  rings_.begin(host);
+}
+
+bool DeviceRoutes::must_go(Way way) const noexcept {
+  return plane_ == (way == Way::kNccl ? GpuPlane::kNccl : GpuPlane::kRing);
+}
+
+bool DeviceRoutes::may_go(Way way, const Request& request) const noexcept {
+  if (plane_ != GpuPlane::kAuto && !must_go(way)) return false;
+  return way == Way::kNccl ? nccl_carries(request) : ring_carries(request);
+}
+
+/// Why it does not go that way; empty when it can, as far as this rank knows.
+std::string DeviceRoutes::refusal_of(Way way, const Request& request) {
+  if (way == Way::kRing && request.place != 1)
+    return "it is on another GPU than the first one that this process has used";
+  {
+    const std::lock_guard lock(mutex_);
+    const auto refused = refused_.find({request.process_set, way});
+    if (refused != refused_.end()) return refused->second;
+  }
+  std::string why = way == Way::kNccl ? nccl_.refusal() : rings_.refusal();
+  if (!why.empty() && !must_go(way)) refuse(way, request.process_set, why);  // asked once
+  return why;
+}
+
+Way DeviceRoutes::way_of(const Request& request) {
+  for (const Way way : kDirectWays) {
+    if (!may_go(way, request)) continue;
+    const std::string why = refusal_of(way, request);
+    if (why.empty()) return way;
+    if (must_go(way)) {
+      throw DeviceError("tensor '" + request.name + "' cannot go " + std::string(text_of(way)) + ", which " +
+                        setting_of(way) + " asks for: " + why);
+    }
+  }
+  return Way::kStaged;
+}
+
+void DeviceRoutes::refuse(Way way, std::uint32_t process_set, const std::string& why) {
+  if (must_go(way)) throw DeviceError(why + " (" + setting_of(way) + " forbids to go another way instead)");
+  const std::lock_guard lock(mutex_);
+  if (!refused_.emplace(std::pair(process_set, way), why).second) return;
+  log(LogLevel::kInfo, "tensors on GPUs of process set ", process_set, " do not go ", text_of(way), ": ", why);
+}
+
+void DeviceRoutes::check_arrival(Way way, const CudaEvent& copied) {
+  way == Way::kNccl ? nccl_.check_arrival(copied) : rings_.check_arrival(copied);
+}
+
+void DeviceRoutes::abort(const std::exception_ptr& error) noexcept {
+  nccl_.abort(error);
+  rings_.abort(error);
+}
+
+void DeviceRoutes::prepare(std::span<const OperationPtr> batch, const BatchContext& context) {
+  way_of_batch(batch) == Way::kNccl ? nccl_.prepare(batch, context) : rings_.prepare(batch, context);
+}
+
+void DeviceRoutes::launch(std::span<const OperationPtr> batch, const BatchContext& context,
+                          const std::optional<Span>& about) {
+  way_of_batch(batch) == Way::kNccl ? nccl_.launch(batch, context, about) : rings_.launch(batch, context, about);
+}
+
+void DeviceRoutes::removed(std::uint32_t process_set) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Way way : kDirectWays) refused_.erase({process_set, way});
+  }
+  nccl_.removed(process_set);
+  rings_.removed(process_set);
+}
+
+void DeviceRoutes::close(Deadline timeout) noexcept {
+  nccl_.close(timeout);
+  rings_.close(timeout);
+}
+
+}  // namespace ringtune
