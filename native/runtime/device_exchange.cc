@@ -108,8 +108,10 @@ void DeviceExchange::meet(Set& set, const DeviceLane& lane, const BatchContext& 
                 (trouble.empty() ? "" : " (" + trouble + ")");
 }
 
-DeviceExchange::Route DeviceExchange::route_of(std::span<const OperationPtr> batch, const BatchContext& context) const {
-  return {context.process_set, batch.front()->request().place, context.batch_id % streams_};
+/// Of the next batch. Its number is that of the set's batches that have come by here, as on all members: numbers of
+/// rounds of a plan are not, since a round that is declined counts only where it was posted.
+DeviceExchange::Route DeviceExchange::next_route(std::span<const OperationPtr> batch, const BatchContext& context) {
+  return {context.process_set, batch.front()->request().place, dealt_[context.process_set]++ % streams_};
 }
 
 /// With the lock, and the device's context.
@@ -122,7 +124,8 @@ CudaEvent& DeviceExchange::last_in(const CudaDevice& device, std::size_t stream)
 
 void DeviceExchange::prepare(std::span<const OperationPtr> batch, const BatchContext& context) {
   rethrow_failure();
-  const auto [found, fresh] = sets_.try_emplace(route_of(batch, context));
+  route_ = next_route(batch, context);
+  const auto [found, fresh] = sets_.try_emplace(route_);
   Set& set = found->second;
   if (fresh) {
     const DeviceLane& lane = lane_of(*batch.front());
@@ -137,7 +140,7 @@ void DeviceExchange::launch(std::span<const OperationPtr> batch, const BatchCont
                             const std::optional<Span>& about) {
   DeviceLane& lane = lane_of(*batch.front());
   const CudaDevice::Current current(lane.device());
-  const Route route = route_of(batch, context);
+  const Route route = route_;  // as prepared
   CudaStream& stream = lane.exchange_stream(route.stream);
   BatchTimes times(lane, batch, about);
   try {
@@ -168,6 +171,7 @@ void DeviceExchange::launch(std::span<const OperationPtr> batch, const BatchCont
 
 void DeviceExchange::removed(std::uint32_t process_set) {
   const std::lock_guard lock(mutex_);
+  dealt_.erase(process_set);
   auto gone = sets_.lower_bound(Route{process_set, 0, 0});
   while (gone != sets_.end() && gone->first.process_set == process_set) {
     if (gone->second.communicator != nullptr && gone->second.refusal.empty()) {

@@ -106,7 +106,7 @@ class DeviceExchange {
   Card own_card(const DeviceLane& lane, bool first);
   void meet(Set& set, const DeviceLane& lane, const BatchContext& context);
   void rethrow_failure();
-  [[nodiscard]] Route route_of(std::span<const OperationPtr> batch, const BatchContext& context) const;
+  Route next_route(std::span<const OperationPtr> batch, const BatchContext& context);
   CudaEvent& last_in(const CudaDevice& device, std::size_t stream);
   void put_batch(NcclCommunicator& communicator, CudaStream& stream, std::span<const OperationPtr> batch,
                  const BatchContext& context);
@@ -116,8 +116,10 @@ class DeviceExchange {
   DeviceExchangeOptions options_;
   std::string host_;
   std::function<void(std::exception_ptr)> on_failure_;
-  std::map<Route, Set> sets_;  // driving thread, and close()
-  std::size_t streams_ = 1;    // driving thread
+  std::map<Route, Set> sets_;                   // driving thread, and close()
+  std::size_t streams_ = 1;                     // driving thread, as the next two
+  std::map<std::uint32_t, std::size_t> dealt_;  // batches by process set
+  Route route_;                                 // of the batch that is prepared
 
   std::mutex mutex_;
   std::condition_variable news_;
