@@ -38,6 +38,9 @@ class RuntimeOptions(SimpleNamespace):
     def __init__(self) -> None:
         super().__init__(rank=0, size=1)
 
+    def set_gpu_kernels(self, kernels: Callable[[int], bytes]) -> None:
+        self.gpu_kernels = kernels
+
 
 class FakeRuntime:
     """Finishes operations at once unless their name is in `held`; fails those in `failing`."""
