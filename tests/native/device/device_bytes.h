@@ -40,13 +40,11 @@ inline std::ptrdiff_t first_difference(DType dtype, const Bytes& a, const Bytes&
 class DeviceBytes {
  public:
   explicit DeviceBytes(const Bytes& content, std::size_t offset = 0) : size_(content.size()) {
-    EXPECT_EQ(FakeGpu::function<int(CudaAddress*, std::size_t)>("cuMemAlloc_v2")(&base_, offset + size_ + 1), 0);
+    base_ = FakeGpu::allocate(offset + size_ + 1);
     address_ = base_ + offset;
-    EXPECT_EQ(FakeGpu::function<int(CudaAddress, const void*, std::size_t)>("cuMemcpyHtoD_v2")(address_, content.data(),
-                                                                                               size_),
-              0);
+    FakeGpu::put(address_, content.data(), size_);
   }
-  ~DeviceBytes() { FakeGpu::function<int(CudaAddress)>("cuMemFree_v2")(base_); }
+  ~DeviceBytes() { FakeGpu::free(base_); }
   DeviceBytes(const DeviceBytes&) = delete;
   DeviceBytes& operator=(const DeviceBytes&) = delete;
 
@@ -54,13 +52,12 @@ class DeviceBytes {
   /// As it is now, without a wait for anybody.
   [[nodiscard]] Bytes now() const {
     Bytes content(size_);
-    EXPECT_EQ(
-        FakeGpu::function<int(void*, CudaAddress, std::size_t)>("cuMemcpyDtoH_v2")(content.data(), address_, size_), 0);
+    FakeGpu::get(content.data(), address_, size_);
     return content;
   }
   /// When the stream is done.
   [[nodiscard]] Bytes after(const CudaStream& stream) const {
-    EXPECT_EQ(FakeGpu::function<int(void*)>("cuStreamSynchronize")(stream.handle()), 0);
+    FakeGpu::synchronize(stream.handle());
     return now();
   }
 

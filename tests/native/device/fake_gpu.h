@@ -51,6 +51,23 @@ class FakeGpu {
     function<void(void*, int)>("fake_cuda_capture")(stream, on ? 1 : 0);
   }
   static int alive() { return function<int()>("fake_cuda_alive")(); }
+
+  /// Memory of the current context.
+  static CudaAddress allocate(std::size_t bytes) {
+    CudaAddress address = 0;
+    EXPECT_EQ(function<int(CudaAddress*, std::size_t)>("cuMemAlloc_v2")(&address, bytes), 0);
+    return address;
+  }
+  static void free(CudaAddress address) { function<int(CudaAddress)>("cuMemFree_v2")(address); }
+  static void put(CudaAddress to, const void* from, std::size_t bytes) {
+    EXPECT_EQ(function<int(CudaAddress, const void*, std::size_t)>("cuMemcpyHtoD_v2")(to, from, bytes), 0);
+  }
+  static void get(void* to, CudaAddress from, std::size_t bytes) {
+    EXPECT_EQ(function<int(void*, CudaAddress, std::size_t)>("cuMemcpyDtoH_v2")(to, from, bytes), 0);
+  }
+  static void synchronize(CudaStreamHandle stream) {
+    EXPECT_EQ(function<int(void*)>("cuStreamSynchronize")(stream), 0);
+  }
 };
 
 /// Device memory of 32-bit elements, as a tensor of a program has it. The program's kernels are memsets.
@@ -60,16 +77,14 @@ class DeviceArray {
   DeviceArray(const CudaDevice& device, const std::vector<T>& values) : device_(device), count_(values.size()) {
     static_assert(sizeof(T) == 4);
     const CudaDevice::Current current(device);
-    EXPECT_EQ(FakeGpu::function<int(CudaAddress*, std::size_t)>("cuMemAlloc_v2")(&address_, 4 * count_ + 4), 0);
-    EXPECT_EQ(FakeGpu::function<int(CudaAddress, const void*, std::size_t)>("cuMemcpyHtoD_v2")(address_, values.data(),
-                                                                                               4 * count_),
-              0);
+    address_ = FakeGpu::allocate(4 * count_ + 4);
+    FakeGpu::put(address_, values.data(), 4 * count_);
   }
   ~DeviceArray() { free(); }
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
   void free() {
-    if (address_ != 0) FakeGpu::function<int(CudaAddress)>("cuMemFree_v2")(address_);
+    if (address_ != 0) FakeGpu::free(address_);
     address_ = 0;
   }
 
@@ -85,11 +100,9 @@ class DeviceArray {
   /// What a program sees that waits for its stream, and looks then.
   [[nodiscard]] std::vector<T> values(CudaStreamHandle stream) const {
     const CudaDevice::Current current(device_);
-    EXPECT_EQ(FakeGpu::function<int(void*)>("cuStreamSynchronize")(stream), 0);
+    FakeGpu::synchronize(stream);
     std::vector<T> values(count_);
-    EXPECT_EQ(
-        FakeGpu::function<int(void*, CudaAddress, std::size_t)>("cuMemcpyDtoH_v2")(values.data(), address_, 4 * count_),
-        0);
+    FakeGpu::get(values.data(), address_, 4 * count_);
     return values;
   }
 

@@ -61,26 +61,22 @@ class RankBytes {
  public:
   RankBytes(const CudaDevice& device, const std::vector<std::byte>& bytes) : device_(device), size_(bytes.size()) {
     const CudaDevice::Current current(device);
-    EXPECT_EQ(FakeGpu::function<int(CudaAddress*, std::size_t)>("cuMemAlloc_v2")(&address_, size_ + 1), 0);
+    address_ = FakeGpu::allocate(size_ + 1);
     write(bytes);
   }
-  ~RankBytes() { FakeGpu::function<int(CudaAddress)>("cuMemFree_v2")(address_); }
+  ~RankBytes() { FakeGpu::free(address_); }
   RankBytes(const RankBytes&) = delete;
   RankBytes& operator=(const RankBytes&) = delete;
 
   [[nodiscard]] std::byte* data() const noexcept { return reinterpret_cast<std::byte*>(address_); }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  void write(const std::vector<std::byte>& bytes) {
-    const auto copy = FakeGpu::function<int(CudaAddress, const void*, std::size_t)>("cuMemcpyHtoD_v2");
-    EXPECT_EQ(copy(address_, bytes.data(), bytes.size()), 0);
-  }
+  void write(const std::vector<std::byte>& bytes) { FakeGpu::put(address_, bytes.data(), bytes.size()); }
   /// What a program sees that waits for its stream, and looks then.
   [[nodiscard]] std::vector<std::byte> values(CudaStreamHandle stream) const {
     const CudaDevice::Current current(device_);
-    EXPECT_EQ(FakeGpu::function<int(void*)>("cuStreamSynchronize")(stream), 0);
+    FakeGpu::synchronize(stream);
     std::vector<std::byte> bytes(size_);
-    EXPECT_EQ(FakeGpu::function<int(void*, CudaAddress, std::size_t)>("cuMemcpyDtoH_v2")(bytes.data(), address_, size_),
-              0);
+    FakeGpu::get(bytes.data(), address_, size_);
     return bytes;
   }
 

@@ -77,4 +77,45 @@ class NcclJob {
   std::vector<std::unique_ptr<CudaStream>> streams_;
 };
 
+/// A sum that is submitted and waited for while the GPU has not come to its data.
+inline void sum_while_busy(NcclJob& job) {
+  job.on_every_rank([&](int rank) {
+    DeviceArray<std::int32_t> tensor(job.device(rank), std::vector<std::int32_t>(8, 0));
+    job.run(rank, job.of(rank, "first", tensor, tensor));  // all is connected
+    FakeGpu::hold(job.stream(rank));
+    tensor.fill(job.stream(rank), 4);
+    const Ticket ticket = job[rank].submit(job.of(rank, "t", tensor, tensor));
+    job.join(rank, ticket);  // its stream waits, not this thread
+    job[rank].release(ticket);
+    FakeGpu::release(job.stream(rank));
+    EXPECT_EQ(tensor.values(job.stream(rank)), std::vector<std::int32_t>(8, 8));
+  });
+}
+
+/// Steps of many tensors, as training has them; each step's values differ.
+inline void run_steps(NcclJob& job, int count, int steps) {
+  job.on_every_rank([&](int rank) {
+    std::vector<std::unique_ptr<DeviceArray<float>>> tensors;
+    for (int i = 0; i < count; ++i) {
+      tensors.push_back(std::make_unique<DeviceArray<float>>(job.device(rank),
+                                                             std::vector<float>(static_cast<std::size_t>(7 * i + 1))));
+    }
+    for (int step = 0; step < steps; ++step) {
+      std::vector<Ticket> tickets;
+      for (int i = 0; i < count; ++i) {
+        DeviceArray<float>& tensor = *tensors[static_cast<std::size_t>(i)];
+        tensor.fill(job.stream(rank), static_cast<float>(step + i + 10 * rank));
+        tickets.push_back(job[rank].submit(job.of(rank, "t" + std::to_string(i), tensor, tensor)));
+      }
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        job.join(rank, tickets[i]);
+        job[rank].release(tickets[i]);
+        ASSERT_EQ(tensors[i]->values(job.stream(rank)),
+                  std::vector<float>(tensors[i]->size(), static_cast<float>(2 * (step + static_cast<int>(i)) + 10)))
+            << "step " << step << ", tensor " << i;
+      }
+    }
+  });
+}
+
 }  // namespace ringtune::testing_support

@@ -18,6 +18,8 @@ using testing_support::FakeNccl;
 using testing_support::message_of;
 using testing_support::NcclJob;
 using testing_support::RankBytes;
+using testing_support::run_steps;
+using testing_support::sum_while_busy;
 
 using Ints = std::vector<std::int32_t>;
 using Floats = std::vector<float>;
@@ -39,52 +41,15 @@ TEST(Nccl, AllreduceWaitsForTheKernelsBeforeItAndTheOnesAfterWaitForIt) {
 
 TEST(Nccl, SubmittingAndWaitingBlockNobodyThoughTheGpuIsBusy) {
   NcclJob job(2);
-  job.on_every_rank([&](int rank) {
-    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(8, 0));
-    job.run(rank, job.of(rank, "first", tensor, tensor));  // all is connected
-    FakeGpu::hold(job.stream(rank));
-    tensor.fill(job.stream(rank), 4);
-    const Ticket ticket = job[rank].submit(job.of(rank, "t", tensor, tensor));
-    job.join(rank, ticket);  // its stream waits, not this thread
-    job[rank].release(ticket);
-    FakeGpu::release(job.stream(rank));
-    EXPECT_EQ(tensor.values(job.stream(rank)), Ints(8, 8));
-  });
-}
-
-/// Steps of many tensors, as training has them; each step's values differ.
-void run_steps(NcclJob& job, int steps) {
-  constexpr int kTensors = 25;
-  job.on_every_rank([&](int rank) {
-    std::vector<std::unique_ptr<DeviceArray<float>>> tensors;
-    for (int i = 0; i < kTensors; ++i) {
-      tensors.push_back(
-          std::make_unique<DeviceArray<float>>(job.device(rank), Floats(static_cast<std::size_t>(7 * i + 1))));
-    }
-    for (int step = 0; step < steps; ++step) {
-      std::vector<Ticket> tickets;
-      for (int i = 0; i < kTensors; ++i) {
-        DeviceArray<float>& tensor = *tensors[static_cast<std::size_t>(i)];
-        tensor.fill(job.stream(rank), static_cast<float>(step + i + 10 * rank));
-        tickets.push_back(job[rank].submit(job.of(rank, "t" + std::to_string(i), tensor, tensor)));
-      }
-      for (std::size_t i = 0; i < kTensors; ++i) {
-        job.join(rank, tickets[i]);
-        job[rank].release(tickets[i]);
-        ASSERT_EQ(tensors[i]->values(job.stream(rank)),
-                  Floats(tensors[i]->size(), static_cast<float>(2 * (step + static_cast<int>(i)) + 10)))
-            << "step " << step << ", tensor " << i;
-      }
-    }
-  });
+  sum_while_busy(job);
 }
 
 TEST(Nccl, StepsThatRepeatThemselvesFollowAPlanWithoutAControlMessage) {
   NcclJob job(2);
-  run_steps(job, 10);
+  run_steps(job, 25, 10);
   const std::uint64_t messages = job[0].counters().control_messages;
   const int groups = FakeNccl::calls("ncclGroupStart");
-  run_steps(job, 30);
+  run_steps(job, 25, 30);
   EXPECT_LT(job[0].counters().control_messages - messages, 30U) << "a message for every step";
   EXPECT_LT(FakeNccl::calls("ncclGroupStart") - groups, 2 * 30 * 25) << "a group for every tensor";
   EXPECT_EQ(NcclJob::copies(), 0);
@@ -205,7 +170,7 @@ TEST(Nccl, WhatItCannotCarryIsStaged) {
 
 TEST(Nccl, StagedMeansStaged) {
   NcclJob job(2, [](RuntimeOptions& options) { options.gpu_plane = GpuPlane::kStaged; });
-  run_steps(job, 5);
+  run_steps(job, 25, 5);
   EXPECT_EQ(FakeNccl::calls("ncclCommInitRankConfig"), 0);
 }
 
