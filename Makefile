@@ -15,7 +15,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 # cmake and ninja come as wheels with the [dev] extra.
 CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
-CTEST := $(BIN)/ctest --output-on-failure --timeout 120 --no-tests=error
+CTEST := $(BIN)/ctest --verbose --timeout 300 --no-tests=error
 
 NATIVE_SOURCES := $(shell find native -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name CMakeLists.txt)
 NATIVE_TESTS := $(shell find tests/native -name '*.cc' -o -name '*.h' 2>/dev/null)
@@ -90,9 +90,12 @@ $(CMAKE) -S native -B $(1) -G Ninja -DRINGTUNE_PYTHON=OFF -DRINGTUNE_TESTS=ON -D
   $(2) >$(1).log 2>&1 && $(CMAKE) --build $(1) -j $(JOBS) >>$(1).log 2>&1 || { tail -60 $(1).log >&2; exit 1; }
 endef
 
-# only_failures LOG: what a log of ctest says apart from the thousands of tests that passed
-define only_failures
-grep -avE '^ *Start +[0-9]+:| Passed +[0-9.]+ sec' $(1)
+# run_native FOLDER: runs the native tests built there and says how many passed, or what failed
+define run_native
+$(CTEST) --test-dir $(1) -j $(JOBS) --quiet --output-log $(1).txt \
+  || { grep -avE '^test |^[0-9]+: (Test|Working|Environment|Running main| GTEST_)|Start +[0-9]|PASSED|Passed +[0-9.]+ sec' \
+       $(1).txt >&2; exit 1; }; \
+awk '/PASSED/ { for (i = 1; i < NF; i++) if ($$(i + 1) ~ /^tests?\./) n += $$i } END { print n, "native tests passed" }' $(1).txt
 endef
 
 build/native-tests.stamp: $(NATIVE_SOURCES) $(NATIVE_TESTS) $(GPU_KERNELS) | $(STAMPS)/venv
@@ -113,9 +116,7 @@ test-native:
 else
 test-native: build/native-tests.stamp ## Native tests
 	@echo "native tests"
-	@$(CTEST) --test-dir build/native-tests -j $(JOBS) --quiet --output-log build/native-tests.txt \
-	  || { $(call only_failures,build/native-tests.txt); exit 1; }
-	@grep -E "tests passed" build/native-tests.txt
+	@$(call run_native,build/native-tests)
 endif
 
 test-python: $(STAMPS)/install ## Python tests (PYTEST_ARGS="-k launch")
@@ -135,10 +136,8 @@ test-sanitize: $(STAMPS)/venv ## Native tests under ASan+UBSan and TSan
 	@for sanitizers in address,undefined thread; do \
 	  folder=build/native-$${sanitizers%%,*}; echo "native tests: $$sanitizers"; \
 	  $(call build_native,$$folder,-DRINGTUNE_SANITIZE=$$sanitizers -DCMAKE_BUILD_TYPE=RelWithDebInfo); \
-	  ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	  TSAN_OPTIONS=halt_on_error=1 $(CTEST) --test-dir $$folder -j $(JOBS) --quiet --output-log $$folder.txt \
-	    || { $(call only_failures,$$folder.txt); exit 1; }; \
-	  grep -E "tests passed" $$folder.txt; \
+	  export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1; \
+	  export TSAN_OPTIONS=halt_on_error=1; $(call run_native,$$folder); \
 	done
 
 # Without .venv: with what PYTHON has, so that a machine needs torch with CUDA and no package index.
