@@ -32,7 +32,7 @@ from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import FONT
 from ringtune.dashboard.units import plain
 
-PULSE_MS = 700
+PULSE_MS = 780
 """How often a page asks whether something changed; when nothing did, the answer is empty."""
 
 PLOTLY = "_dash-component-suites/plotly/package_data/plotly.min.js"

@@ -20,7 +20,8 @@ from ringtune.timeline.vocabulary import Stage
 
 MISSING = -(2**62)
 
-_KNOWS_WAITING = np.array([Stage.WAIT, Stage.NEGOTIATE, Stage.QUEUE], dtype=np.uint8)
+_KNOWS_WAITING = np.zeros(256, dtype=np.bool_)
+_KNOWS_WAITING[[Stage.WAIT, Stage.NEGOTIATE, Stage.QUEUE]] = True
 """Traces with spans of these stages do not mean waiting where they record none."""
 
 
@@ -157,42 +158,42 @@ def _latest(shape: tuple[int, int], row: Ints, column: Ints, values: Ints) -> In
 
 def _of_stage(spans: SpanTable, stage: Stage, about: tuple[Ints, Codes, tuple[int, int]], moment: str) -> Ints:
     """Latest moment of a stage per batch and rank."""
-    chosen = spans.take((spans.stage == stage) & (spans.batch > 0))
-    row, column, known = _places(chosen, about)
-    return _latest(about[2], row[known], column[known], getattr(chosen, moment)[known])
+    row, column, chosen = _places(spans, stage, about)
+    return _latest(about[2], row, column, getattr(spans, moment)[chosen])
 
 
 def _awaited(spans: SpanTable, about: tuple[Ints, Codes, tuple[int, int]], begin: Ints) -> tuple[Codes, Ints]:
     """Whom all other ranks of a batch waited for before it began; those that waited within it had begun."""
     _, ranks, shape = about
-    waits = spans.take((spans.stage == Stage.AWAIT) & (spans.batch > 0))
-    peer = waits.fact("peer")
-    row, column, known = _places(waits, about)
+    row, column, chosen = _places(spans, Stage.AWAIT, about)
+    peer, end = spans.fact("peer")[chosen], spans.end_ns[chosen]
     peers = np.minimum(np.searchsorted(ranks, peer), max(0, len(ranks) - 1))
-    if len(waits):
-        known &= (ranks[peers] == peer) & (waits.end_ns <= begin[row, column])
-    order = np.flatnonzero(known)
-    order = order[np.argsort(waits.end_ns[order], kind="stable")]  # of several on a rank the last one stays
+    if len(chosen):
+        order = np.flatnonzero((ranks[peers] == peer) & (end <= begin[row, column]))
+        order = order[np.argsort(end[order], kind="stable")]  # of several on a rank the last one stays
+        row, column, peers, chosen = row[order], column[order], peers[order], chosen[order]
     named = np.full(shape, -1, dtype=np.int32)
     length = np.full(shape, np.iinfo(np.int64).max, dtype=np.int64)
-    named[row[order], column[order]] = peers[order]
-    length[row[order], column[order]] = waits.duration_ns[order]
+    named[row, column] = peers
+    length[row, column] = spans.end_ns[chosen] - spans.begin_ns[chosen]
     whom = named.max(axis=1, initial=-1)
     others = np.arange(shape[1]) != whom[:, None]
     agreed = (whom >= 0) & np.where(others, named == whom[:, None], named < 0).all(axis=1)
     return np.where(agreed, whom, -1).astype(np.int32), np.where(agreed, length.min(axis=1, initial=2**62), 0)
 
 
-def _places(chosen: SpanTable, about: tuple[Ints, Codes, tuple[int, int]]) -> tuple[Ints, Ints, Mask]:
-    """Row and column of each span in the table of batches, and whether it has one."""
+def _places(spans: SpanTable, stage: Stage, about: tuple[Ints, Codes, tuple[int, int]]) -> tuple[Ints, Ints, Ints]:
+    """Row and column in the table of batches of a stage's spans that have one, and which spans these are."""
     ids, ranks, _ = about
-    if not len(ids):
-        nowhere = np.zeros(len(chosen), dtype=np.int64)
-        return nowhere, nowhere, np.zeros(len(chosen), dtype=np.bool_)
-    row = np.minimum(np.searchsorted(ids, chosen.batch), len(ids) - 1)
-    column = np.minimum(np.searchsorted(ranks, chosen.rank), len(ranks) - 1)
-    known: Mask = (ids[row] == chosen.batch) & (ranks[column] == chosen.rank)
-    return row, column, known
+    chosen = np.flatnonzero((spans.stage == stage) & (spans.batch > 0))
+    if not len(ids) or not len(chosen):
+        nowhere = np.empty(0, dtype=np.int64)
+        return nowhere, nowhere, nowhere
+    batch, rank = spans.batch[chosen], spans.rank[chosen]
+    row = np.minimum(np.searchsorted(ids, batch), len(ids) - 1)
+    column = np.minimum(np.searchsorted(ranks, rank), len(ranks) - 1)
+    known = np.flatnonzero((ids[row] == batch) & (ranks[column] == rank))
+    return row[known], column[known], chosen[known]
 
 
 @dataclass(frozen=True)
@@ -226,12 +227,21 @@ def rank_steps(trace: Trace, rank: int) -> RankSteps | None:
     if not len(steps):
         number = np.array([UNKNOWN], dtype=np.int64)
         begin, end = spans.begin_ns.min(keepdims=True), spans.end_ns.max(keepdims=True)
+    waits, syncs, waited = _waits(spans)
+    return RankSteps(rank, number, begin, end, waits, syncs, waited or len(steps) > 0)
+
+
+def moments_released(trace: Trace, rank: int) -> Ints:
+    """Return all moments at which a wait of the rank ended, sorted: `RankSteps.syncs` alone."""
+    return _waits(trace.spans.of_rank(rank))[1]
+
+
+def _waits(spans: SpanTable) -> tuple[Ints, Ints, bool]:
+    """A rank's waits, all moments at which one ended, and whether it recorded any."""
     wait = waiting(spans)
     waits, syncs = union(wait.begin_ns, wait.end_ns), np.unique(wait.end_ns)
-    recorded = bool(np.isin(spans.stage, _KNOWS_WAITING).any())
-    if not recorded:
+    if not _KNOWS_WAITING[spans.stage].any():
         moving, busy = spans.of_stage(Stage.COMMUNICATE), spans.of_stage(Stage.KERNEL)
         waits = difference(union(moving.begin_ns, moving.end_ns), union(busy.begin_ns, busy.end_ns))
         syncs = waits[:, 1]
-    known = len(wait) > 0 or len(steps) > 0
-    return RankSteps(rank, number, begin, end, waits, syncs, known)
+    return waits, syncs, len(wait) > 0

@@ -69,8 +69,10 @@ class StagedTensors:
 
 def waiting(spans: SpanTable) -> SpanTable:
     """Return the spans in which ranks waited: callers; for tensors that went from GPU to GPU, streams."""
-    queued = spans.of_stage(Stage.DEVICE_QUEUE)
-    directly = np.isin(spans.tensor, np.unique(queued.tensor[queued.batch > 0]))
+    queued = spans.tensor[(spans.stage == Stage.DEVICE_QUEUE) & (spans.batch > 0)]
+    if not len(queued):
+        return spans.of_stage(Stage.WAIT)
+    directly = np.isin(spans.tensor, np.unique(queued))
     stage = np.where(directly, np.uint8(Stage.DEVICE_WAIT), np.uint8(Stage.WAIT))
     return spans.take(spans.stage == stage)
 

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from ringtune.errors import RingtuneError
 from ringtune.timeline.arrivals import ClockErrors, LastOnes, clock_errors, horovod_ticks, last_ones, tensor_submits
-from ringtune.timeline.batches import MISSING, BatchTable, batch_table, rank_steps
+from ringtune.timeline.batches import MISSING, BatchTable, batch_table, moments_released
 from ringtune.timeline.chance import binomial_tail, holm, permutation_test
 from ringtune.timeline.spans import Ints, Mask, Trace
 from ringtune.timeline.staged import device_clock_errors
@@ -312,8 +312,7 @@ def _compute(trace: Trace, table: BatchTable, errors: NDArray[np.float64]) -> tu
 
 def _released(trace: Trace, rank: int, before: Ints) -> Ints:
     """When the rank's last wait before each moment ended."""
-    steps = rank_steps(trace, rank)
-    syncs = steps.syncs if steps is not None else np.empty(0, dtype=np.int64)
+    syncs = moments_released(trace, rank)
     place = np.searchsorted(syncs, before, side="right") - 1
     return np.where(place >= 0, syncs[np.maximum(place, 0)] if len(syncs) else MISSING, MISSING)
 
