@@ -12,6 +12,7 @@ import dash_mantine_components as dmc
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
 from ringtune.dashboard import pulse, routes
+from ringtune.dashboard.beats import SOONEST_MS
 from ringtune.dashboard.components import drawn_store, empty, follow_saving, run_head
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.runs import RunsFolder
@@ -31,9 +32,6 @@ from ringtune.dashboard.places import PLACES
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import FONT
 from ringtune.dashboard.units import plain
-
-PULSE_MS = 780
-"""How often a page asks whether something changed; when nothing did, the answer is empty."""
 
 PLOTLY = "_dash-component-suites/plotly/package_data/plotly.min.js"
 """Where Dash has plotly, four megabytes."""
@@ -119,7 +117,7 @@ def _frame(context: Context) -> dmc.MantineProvider:
     return dmc.MantineProvider(
         [
             dcc.Location(id="url", refresh=False),
-            dcc.Interval(id="pulse", interval=PULSE_MS),
+            dcc.Interval(id="pulse", interval=SOONEST_MS),
             dcc.Store(id="stamp"),
             dcc.Store(id="status"),
             dcc.Store(id="news"),
@@ -152,6 +150,7 @@ def _register(app: Dash, context: Context) -> None:
         ClientsideFunction("ringtune", "pulse"),
         Output("stamp", "data"),
         Output("news", "data"),
+        Output("pulse", "interval"),
         Input("pulse", "n_intervals"),
         State("stamp", "data"),
         State("url", "pathname"),

@@ -25,7 +25,7 @@ MOST_BYTES = 1 << 20
 
 
 def register(app: Dash, context: Context, news: News) -> None:
-    """Answer beats: ``{"path", "known", "drawn"}`` with ``{"stamp", "news"}``, or with nothing where all is known."""
+    """Answer beats: ``{"path", "known", "drawn"}`` with ``{"stamp", "again_ms", "news"}``, or with nothing where all is known."""
     server = app.server
     assert isinstance(server, Flask)
 
@@ -74,4 +74,5 @@ def _answer(context: Context, news: News, asked: dict[str, Any]) -> dict[str, An
         if now == asked.get("known"):
             return None
         came = news[route.page](context, route, before) if route.page in news else {}
-        return {"stamp": now, "news": {"path": path, "every_ms": context.pace_ms(route), **came}}
+        said = {"path": path, "every_ms": context.pace_ms(route), **came}
+    return {"stamp": now, "again_ms": context.beats.again_ms(view), "news": said}

@@ -1,6 +1,7 @@
 // The little that runs in the browser: the address follows the view, and cells of the table of runs.
 window.dash_clientside = window.dash_clientside || {};
 let asking = false;
+let again_ms = 0;
 window.dash_clientside.ringtune = {
   // Writes a view into the address without a new entry in the history: the back button leaves the page.
   address: function (query) {
@@ -13,11 +14,11 @@ window.dash_clientside.ringtune = {
     }
     return window.dash_clientside.no_update;
   },
-  // Asks at every beat whether something changed, and for what came; one question at a time.
+  // Asks at every beat whether something changed, for what came, and when to ask again; one question at a time.
   pulse: async function (_beat, known, path, drawn) {
     const none = window.dash_clientside.no_update;
     if (asking || !path) {
-      return [none, none];
+      return [none, none, none];
     }
     asking = true;
     try {
@@ -28,9 +29,14 @@ window.dash_clientside.ringtune = {
         body: JSON.stringify({ path: path, known: known || null, drawn: drawn || null }),
       });
       const came = answer.status === 200 ? await answer.json() : null;
-      return came ? [came.stamp, came.news] : [none, none];
+      if (!came) {
+        return [none, none, none];
+      }
+      const paced = came.again_ms === again_ms ? none : came.again_ms;
+      again_ms = came.again_ms;
+      return [came.stamp, came.news, paced];
     } catch {
-      return [none, none]; // the server has ended; perhaps it comes back
+      return [none, none, none]; // the server has ended; perhaps it comes back
     } finally {
       asking = false;
     }
