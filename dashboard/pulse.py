@@ -25,7 +25,7 @@ MOST_BYTES = 1 << 20
 
 
 def register(app: Dash, context: Context, news: News) -> None:
-    """Answer beats: ``{"path", "known", "drawn"}`` with ``{"stamp", "again_ms", "news"}``, or with nothing if all is known."""
+    """Answer ``{"path", "known", "drawn"}`` with ``{"stamp", "again_ms", "news"}``, or nothing if all is known."""
     server = app.server
     assert isinstance(server, Flask)
 
