@@ -1,4 +1,4 @@
-"""The kernels of the ring between GPUs: compiled, or read from the disk, when the native runtime asks for them."""
+"""The kernels of the runtime: compiled, or read from the disk, when it asks for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def kernels(config: Config) -> Callable[[int], bytes] | None:
     """Return what gives the kernels for GPUs of a compute capability (90 for 9.0), and raises DeviceError.
 
     Nothing is imported or compiled before it is called: when ranks that share a GPU, or have no NCCL, agree to reduce
-    from GPU to GPU.
+    from GPU to GPU, or a batch of several tensors is to go by NCCL.
 
     Returns:
         None where the runtime is to do without: beside another driver than NVIDIA's, unless the ring is asked for.

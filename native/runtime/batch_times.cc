@@ -31,6 +31,10 @@ BatchTimes::~BatchTimes() {
   if (times_ != nullptr) lane_.recorder().drop(*times_);
 }
 
+TimedCopy BatchTimes::piece(Stage stage, CudaStreamHandle stream) const {
+  return {times_ == nullptr ? nullptr : &times_->lasted, lane_.device(), stream, 0, stage};
+}
+
 void BatchTimes::finish(std::size_t bytes, double bus_factor) {
   if (times_ == nullptr) return;
   times_->about.bytes = bytes;

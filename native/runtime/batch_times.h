@@ -24,9 +24,10 @@ class BatchTimes {
   BatchTimes(const BatchTimes&) = delete;
   BatchTimes& operator=(const BatchTimes&) = delete;
 
-  /// What is to be timed from begin to end; null: nothing.
-  [[nodiscard]] DeviceTimes::Copies* lasted() noexcept { return times_ == nullptr ? nullptr : &times_->lasted; }
-  /// All of it is in its stream. `bus_factor`: what a link carries for each byte of it.
+  /// Times what is put into the stream until its end(): kCopyIn into a buffer, kCommunicate, kCopyOut.
+  [[nodiscard]] TimedCopy piece(Stage stage, CudaStreamHandle stream) const;
+  /// All of it is in its stream; of the pieces exactly one was kCommunicate. `bus_factor`: what a link carries for each
+  /// byte of it.
   void finish(std::size_t bytes, double bus_factor);
 
  private:

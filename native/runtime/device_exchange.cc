@@ -30,7 +30,8 @@ struct DeviceExchange::Card {
   NcclUniqueId id;  // of the first member
 };
 
-DeviceExchange::DeviceExchange(DeviceExchangeOptions options) : options_(std::move(options)) {}
+DeviceExchange::DeviceExchange(DeviceExchangeOptions options)
+    : options_(std::move(options)), fusion_(options_.kernels) {}
 
 DeviceExchange::~DeviceExchange() { close(Deadline::after(0)); }
 
@@ -134,6 +135,7 @@ void DeviceExchange::prepare(std::span<const OperationPtr> batch, const BatchCon
     if (!watcher_.joinable()) watcher_ = start_thread("ringtune-nccl", [this] { watch(); });
   }
   if (!set.refusal.empty()) throw WayRefused(set.refusal, Way::kNccl);
+  packed_ = fusion_.prepare(batch, context, lane_of(*batch.front()).device(), route_.stream);
 }
 
 void DeviceExchange::launch(std::span<const OperationPtr> batch, const BatchContext& context,
@@ -145,9 +147,14 @@ void DeviceExchange::launch(std::span<const OperationPtr> batch, const BatchCont
   BatchTimes times(lane, batch, about);
   try {
     for (const OperationPtr operation : batch) stream.wait(device_operation_of(*operation).ready);
-    TimedCopy timed(times.lasted(), lane.device(), stream.handle(), 0);
-    put_batch(*sets_.at(route).communicator, stream, batch, context);
-    timed.end();
+    NcclCommunicator& communicator = *sets_.at(route).communicator;
+    if (packed_) {
+      put_packed(communicator, stream, batch, context, times);
+    } else {
+      TimedCopy timed = times.piece(Stage::kCommunicate, stream.handle());
+      put_batch(communicator, stream, batch, context);
+      timed.end();
+    }
     for (const OperationPtr operation : batch) {
       DeviceOperation& of = device_operation_of(*operation);
       of.copied.record(stream.handle());
@@ -172,6 +179,7 @@ void DeviceExchange::launch(std::span<const OperationPtr> batch, const BatchCont
 void DeviceExchange::removed(std::uint32_t process_set) {
   const std::lock_guard lock(mutex_);
   dealt_.erase(process_set);
+  fusion_.removed(process_set);
   auto gone = sets_.lower_bound(Route{process_set, 0, 0});
   while (gone != sets_.end() && gone->first.process_set == process_set) {
     if (gone->second.communicator != nullptr && gone->second.refusal.empty()) {
@@ -251,6 +259,7 @@ void DeviceExchange::close(Deadline timeout) noexcept {
   all.insert(all.end(), retired_.begin(), retired_.end());
   for (const std::shared_ptr<NcclCommunicator>& one : all) one->finish(timeout);
   sets_.clear();
+  fusion_.close();
   {
     const std::lock_guard lock(mutex_);
     communicators_.clear();

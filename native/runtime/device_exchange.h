@@ -26,6 +26,7 @@
 
 #include "device/cuda.h"
 #include "device/nccl_communicator.h"
+#include "runtime/device_fusion.h"
 #include "runtime/operation.h"
 
 namespace ringtune {
@@ -37,6 +38,7 @@ struct DeviceTimes;
 struct DeviceExchangeOptions {
   std::vector<std::string> nccl_libraries;  // paths, the best first
   std::int64_t timeout_ns = 0;              // of connecting, and of what NCCL does on the host
+  KernelShelf& kernels;                     // borrowed
 };
 
 /// Opens nothing before the first tensor that could travel by NCCL. Thread-safe where said.
@@ -110,16 +112,20 @@ class DeviceExchange {
   CudaEvent& last_in(const CudaDevice& device, std::size_t stream);
   void put_batch(NcclCommunicator& communicator, CudaStream& stream, std::span<const OperationPtr> batch,
                  const BatchContext& context);
+  void put_packed(NcclCommunicator& communicator, const CudaStream& stream, std::span<const OperationPtr> batch,
+                  const BatchContext& context, const BatchTimes& times);
   void watch();
   bool look_after(const std::vector<std::shared_ptr<NcclCommunicator>>& all);
 
   DeviceExchangeOptions options_;
   std::string host_;
   std::function<void(std::exception_ptr)> on_failure_;
-  std::map<Route, Set> sets_;                   // driving thread, and close()
-  std::size_t streams_ = 1;                     // driving thread, as the next two
+  DeviceFusion fusion_;                         // driving thread, and close()
+  std::map<Route, Set> sets_;                   // likewise
+  std::size_t streams_ = 1;                     // driving thread, as the next three
   std::map<std::uint32_t, std::size_t> dealt_;  // batches by process set
   Route route_;                                 // of the batch that is prepared
+  bool packed_ = false;                         // it is to be packed
 
   std::mutex mutex_;
   std::condition_variable news_;

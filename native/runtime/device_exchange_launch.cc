@@ -180,4 +180,20 @@ void DeviceExchange::put_batch(NcclCommunicator& communicator, CudaStream& strea
   call([&](const Caller& caller, std::size_t i) { put(caller, *batch[i], ops[i]); });
 }
 
+/// One call for all of them, or one for each round of the buffer.
+void DeviceExchange::put_packed(NcclCommunicator& communicator, const CudaStream& stream,
+                                std::span<const OperationPtr> batch, const BatchContext& context,
+                                const BatchTimes& times) {
+  fusion_.launch(
+      batch, context, route_.stream, times, [&](std::byte* data, std::size_t count, DType dtype, ReduceOp op) {
+        communicator.group(
+            [&](const NcclFunctions& api, NcclHandle handle) {
+              communicator.check(
+                  api.all_reduce(data, data, count, nccl_dtype(dtype).value(), plain_op(op), handle, stream.handle()),
+                  "ncclAllReduce");
+            },
+            patience());
+      });
+}
+
 }  // namespace ringtune

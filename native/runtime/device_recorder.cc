@@ -10,12 +10,14 @@
 
 namespace ringtune {
 
-TimedCopy::TimedCopy(DeviceTimes::Copies* copies, const CudaDevice& device, CudaStreamHandle stream, std::size_t bytes)
+TimedCopy::TimedCopy(DeviceTimes::Copies* copies, const CudaDevice& device, CudaStreamHandle stream, std::size_t bytes,
+                     std::optional<Stage> stage)
     : stream_(stream) {
   if (copies == nullptr) return;
   if (copies->count == copies->all.size()) copies->all.push_back(std::make_unique<DeviceTimes::Copy>(device));
   copy_ = copies->all[copies->count++].get();
   copy_->bytes = bytes;
+  copy_->stage = stage;
   copy_->begin.record(stream_);
 }
 
@@ -167,12 +169,18 @@ void DeviceRecorder::write_staged(const DeviceTimes& times) {
 
 /// A batch from GPU to GPU, or a wait.
 void DeviceRecorder::write_whole(const DeviceTimes& times) {
-  const DeviceTimes::Copy& lasted = *times.lasted.all.front();
-  const std::int64_t begin_ns = when(lasted.begin);
-  const std::int64_t end_ns = when(lasted.end);
-  write_tensors(times, begin_ns);
-  put(times.about, times.about.stage, begin_ns, end_ns);
-  if (times.bus_factor == 0) return;
+  for (std::size_t i = 0; i < times.lasted.count; ++i) {
+    const DeviceTimes::Copy& piece = *times.lasted.all[i];
+    const std::int64_t begin_ns = when(piece.begin);
+    const std::int64_t end_ns = when(piece.end);
+    if (i == 0) write_tensors(times, begin_ns);
+    const Stage stage = piece.stage.value_or(times.about.stage);
+    put(times.about, stage, begin_ns, end_ns);
+    if (stage == Stage::kCommunicate) write_speed(times, begin_ns, end_ns);
+  }
+}
+
+void DeviceRecorder::write_speed(const DeviceTimes& times, std::int64_t begin_ns, std::int64_t end_ns) {
   const double seconds = static_cast<double>(std::max<std::int64_t>(1, end_ns - begin_ns)) * 1e-9;
   Span speed = times.about;
   speed.kind = static_cast<std::uint8_t>(Count::kBusBandwidth);

@@ -10,6 +10,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct DeviceTimes {
     CudaEvent begin;
     CudaEvent end;
     std::size_t bytes = 0;
+    std::optional<Stage> stage;  // of a piece of a batch; else that of all of it
   };
   struct Copies {
     std::vector<std::unique_ptr<Copy>> all;
@@ -40,7 +42,7 @@ struct DeviceTimes {
   CudaEvent ready;  // of an operation, in the caller's stream: the tensor is what is to be reduced
   Copies to_host;
   Copies to_device;
-  Copies lasted;                      // a batch or a wait: that is one span of `about`'s stage
+  Copies lasted;                      // a batch, in its pieces, or a wait
   std::vector<DeviceTimes*> tensors;  // of a batch: its operations, to be given back with it
   double bus_factor = 0;              // of a batch: what a link carries for each of its bytes
 };
@@ -49,7 +51,8 @@ struct DeviceTimes {
 /// device's context; throws DeviceError.
 class TimedCopy {
  public:
-  TimedCopy(DeviceTimes::Copies* copies, const CudaDevice& device, CudaStreamHandle stream, std::size_t bytes);
+  TimedCopy(DeviceTimes::Copies* copies, const CudaDevice& device, CudaStreamHandle stream, std::size_t bytes,
+            std::optional<Stage> stage = std::nullopt);
   void end();
 
  private:
@@ -82,6 +85,7 @@ class DeviceRecorder {
   void write(DeviceTimes& times);
   void write_staged(const DeviceTimes& times);
   void write_whole(const DeviceTimes& times);
+  void write_speed(const DeviceTimes& times, std::int64_t begin_ns, std::int64_t end_ns);
   void write_tensors(const DeviceTimes& batch, std::int64_t begin_ns);
   void put(Span span, Stage stage, std::int64_t begin_ns, std::int64_t end_ns);
   void give_back(DeviceTimes& times);

@@ -48,7 +48,7 @@ ProcessMark own_process() {
 }
 
 DeviceRingSet::DeviceRingSet(const CudaDevice& device, DeviceKernels& kernels, const Seat& seat)
-    : device_(device), seat_(seat), stream_(device), buffer_(device), kernels_(kernels), packer_(device, kernels) {
+    : device_(device), seat_(seat), stream_(device), buffer_(device), kernels_(kernels), reduction_(device, kernels) {
   (void)buffer_.reserve(seat.buffer_bytes);
   if (seat.rank != 0) return;
   const std::size_t bytes = words_bytes(seat.size);
@@ -131,9 +131,11 @@ void DeviceRingSet::finish(Deadline patience) {
   if (failure) std::rethrow_exception(failure);
 }
 
-void DeviceRingSet::allreduce(std::span<const OperationPtr> batch) { reduce(batch, std::nullopt); }
+void DeviceRingSet::allreduce(std::span<const OperationPtr> batch, const BatchTimes& times) {
+  reduce(batch, times, std::nullopt);
+}
 
-void DeviceRingSet::reducescatter(OperationPtr operation) {
+void DeviceRingSet::reducescatter(OperationPtr operation, const BatchTimes& times) {
   const Request& request = operation->request();
   const std::vector<std::int64_t> rows = cut_rows(request.shape.front(), seat_.size);
   const std::size_t row = row_bytes_of(request) / size_of(request.dtype);
@@ -142,40 +144,18 @@ void DeviceRingSet::reducescatter(OperationPtr operation) {
     own.begin = own.end;
     own.end += static_cast<std::size_t>(rows[static_cast<std::size_t>(member)]) * row;
   }
-  reduce({&operation, 1}, own);
+  reduce({&operation, 1}, times, own);
 }
 
-/// Every round takes the buffer, packs, goes round and unpacks: all of the results, or those elements that are kept,
-/// which an output then consists of.
-void DeviceRingSet::reduce(std::span<const OperationPtr> batch, std::optional<Elements> kept) {
-  const Request& first = batch.front()->request();
-  const DType wire = wire_dtype(first);
-  const std::size_t item = size_of(first.dtype);
-  std::vector<std::size_t> counts;
-  for (const OperationPtr operation : batch) counts.push_back(operation->prepared->count);
-  for (const PackedRound& round : cut_rounds(counts, size_of(wire), seat_.buffer_bytes)) {
-    ring_->take_buffer();
-    moves_.clear();
-    for (const PackedPart& part : round.parts) {
-      const Operation& operation = *batch[part.tensor];
-      moves_.push_back({{address_of(operation.input) + part.begin * item, buffer_.address() + part.at, part.count},
-                        operation.request().prescale});
-    }
-    packer_.move(moves_, first.dtype, wire, stream_.handle());
-    ring_->allreduce(round.bytes / size_of(wire), wire, first.op == ReduceOp::kAverage ? ReduceOp::kSum : first.op);
-    moves_.clear();
-    for (const PackedPart& part : round.parts) {
-      const Operation& operation = *batch[part.tensor];
-      const Elements wanted = kept.value_or(Elements{0, operation.prepared->count});
-      const std::size_t begin = std::max(part.begin, wanted.begin);
-      const std::size_t end = std::min(part.begin + part.count, wanted.end);
-      if (begin >= end) continue;
-      const CudaAddress from = buffer_.address() + part.at + (begin - part.begin) * size_of(wire);
-      moves_.push_back({{from, address_of(operation.output) + (begin - wanted.begin) * item, end - begin},
-                        postscale_of(operation.request(), seat_.size)});
-    }
-    packer_.move(moves_, wire, first.dtype, stream_.handle());
-  }
+void DeviceRingSet::reduce(std::span<const OperationPtr> batch, const BatchTimes& times, std::optional<Elements> kept) {
+  PackedWay way;
+  way.buffer = buffer_.address();
+  way.bytes = seat_.buffer_bytes;
+  way.stream = stream_.handle();
+  way.ranks = seat_.size;
+  way.take = [this] { ring_->take_buffer(); };
+  way.reduce = [this](std::size_t count, DType dtype, ReduceOp op) { ring_->allreduce(count, dtype, op); };
+  reduction_.run(batch, way, times, kept);
 }
 
 void DeviceRingSet::broadcast(const Operation& operation, int root) {
@@ -189,7 +169,7 @@ void DeviceRingSet::broadcast(const Operation& operation, int root) {
     ring_->take_buffer();
     const auto move = [&](CudaAddress from, CudaAddress to) {
       const ScaledMove moves[] = {{{from, to, part.count}}};
-      packer_.move(moves, DType::kUint8, DType::kUint8, stream_.handle());
+      reduction_.packer().move(moves, DType::kUint8, DType::kUint8, stream_.handle());
     };
     if (gives) move(input, buffer);
     ring_->broadcast(round.bytes, root);

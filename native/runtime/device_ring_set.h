@@ -9,14 +9,13 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/fd.h"
 #include "collective/device_ring.h"
 #include "device/cuda.h"
-#include "runtime/device_pack.h"
 #include "runtime/operation.h"
+#include "runtime/packed_reduction.h"
 #include "transport/memory.h"
 
 namespace ringtune {
@@ -64,8 +63,8 @@ class DeviceRingSet {
 
   [[nodiscard]] CudaStream& stream() noexcept { return stream_; }
   /// A batch of which all operations have the same kind, dtypes and reduction. The stream waits for their data already.
-  void allreduce(std::span<const OperationPtr> batch);
-  void reducescatter(OperationPtr operation);
+  void allreduce(std::span<const OperationPtr> batch, const BatchTimes& times);
+  void reducescatter(OperationPtr operation, const BatchTimes& times);
   void broadcast(const Operation& operation, int root);
 
   /// As DeviceRing: any thread, does not block.
@@ -74,11 +73,7 @@ class DeviceRingSet {
   void finish(Deadline patience);
 
  private:
-  struct Elements {
-    std::size_t begin;
-    std::size_t end;
-  };
-  void reduce(std::span<const OperationPtr> batch, std::optional<Elements> kept);
+  void reduce(std::span<const OperationPtr> batch, const BatchTimes& times, std::optional<Elements> kept);
   void open_words(const RingOffer& first);
   [[nodiscard]] std::atomic<std::uint32_t>& ended_word(int position) const;
 
@@ -87,14 +82,13 @@ class DeviceRingSet {
   CudaStream stream_;
   DeviceMemory buffer_;
   DeviceKernels& kernels_;
-  DevicePacker packer_;
+  PackedReduction reduction_;
   Fd words_fd_;  // the first member's, until all have opened it
   Mapping words_;
   std::unique_ptr<RegisteredMemory> registered_;
   std::unique_ptr<CudaDevice> neighbour_;  // the previous one's in this process
   std::unique_ptr<PeerMemory> previous_;   // in another process
   std::unique_ptr<DeviceRing> ring_;       // when connected
-  std::vector<ScaledMove> moves_;
 };
 
 }  // namespace ringtune

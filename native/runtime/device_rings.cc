@@ -52,9 +52,7 @@ DeviceRings::DeviceRings(DeviceRingsOptions options) : options_(std::move(option
 
 DeviceRings::~DeviceRings() { close(Deadline::after(0)); }
 
-std::string DeviceRings::refusal() const {
-  return options_.kernels ? std::string() : "there are no kernels for its GPUs on this rank";
-}
+std::string DeviceRings::refusal() const { return options_.kernels.refusal(); }
 
 void DeviceRings::rethrow_failure() {
   const std::lock_guard lock(mutex_);
@@ -64,15 +62,6 @@ void DeviceRings::rethrow_failure() {
 void DeviceRings::check_arrival(const CudaEvent& copied) {
   const std::lock_guard lock(mutex_);
   if (failure_ && !copied.reached()) std::rethrow_exception(failure_);
-}
-
-DeviceKernels& DeviceRings::kernels_on(const CudaDevice& device) {
-  if (kernels_ == nullptr) {
-    const int capability = device.driver().compute_capability(device.ordinal());
-    kernels_ = std::make_unique<DeviceKernels>(device, options_.kernels(capability));
-    device_ = &device;
-  }
-  return *kernels_;
 }
 
 /// How large all buffers are, or why there will be none.
@@ -103,7 +92,8 @@ void DeviceRings::meet(Place& place, const CudaDevice& device, const BatchContex
   RingOffer offer;
   try {
     const DeviceRingSet::Seat seat{communicator.rank(), communicator.size(), bytes};
-    ring = std::make_shared<DeviceRingSet>(device, kernels_on(device), seat);
+    device_ = &device;
+    ring = std::make_shared<DeviceRingSet>(device, options_.kernels.on(device), seat);
     offer = ring->offer();
   } catch (const Error& error) {
     write(offer.refusal, error.what());
@@ -138,6 +128,21 @@ void DeviceRings::prepare(std::span<const OperationPtr> batch, const BatchContex
   if (place.ring == nullptr) throw WayRefused(place.refusal, Way::kRing);
 }
 
+void DeviceRings::put_batch(DeviceRingSet& ring, std::span<const OperationPtr> batch, const BatchContext& context,
+                            const BatchTimes& times) {
+  const OperationPtr first = batch.front();
+  switch (first->request().kind) {
+    case CollectiveKind::kAllreduce:
+      return ring.allreduce(batch, times);
+    case CollectiveKind::kReducescatter:
+      return ring.reducescatter(first, times);
+    default:
+      TimedCopy timed = times.piece(Stage::kCommunicate, ring.stream().handle());
+      ring.broadcast(*first, context.communicator.position_of(first->request().root));
+      timed.end();
+  }
+}
+
 void DeviceRings::launch(std::span<const OperationPtr> batch, const BatchContext& context,
                          const std::optional<Span>& about) {
   rethrow_failure();
@@ -147,20 +152,7 @@ void DeviceRings::launch(std::span<const OperationPtr> batch, const BatchContext
   BatchTimes times(lane, batch, about);
   try {
     for (const OperationPtr operation : batch) ring.stream().wait(device_operation_of(*operation).ready);
-    TimedCopy timed(times.lasted(), lane.device(), ring.stream().handle(), 0);
-    switch (batch.front()->request().kind) {
-      case CollectiveKind::kAllreduce:
-        ring.allreduce(batch);
-        break;
-      case CollectiveKind::kReducescatter:
-        for (const OperationPtr operation : batch) ring.reducescatter(operation);
-        break;
-      default:
-        for (const OperationPtr operation : batch) {
-          ring.broadcast(*operation, context.communicator.position_of(operation->request().root));
-        }
-    }
-    timed.end();
+    put_batch(ring, batch, context, times);
     for (const OperationPtr operation : batch) device_operation_of(*operation).copied.record(ring.stream().handle());
   } catch (const std::exception&) {
     rethrow_failure();  // what ended it says more than how this call found out
@@ -236,12 +228,7 @@ void DeviceRings::close(Deadline timeout) noexcept {
   retired_.clear();
   sets_.clear();
   for (std::shared_ptr<DeviceRingSet>& ring : all) finish(std::move(ring), timeout);
-  std::optional<CudaDevice::Current> current;
-  try {
-    current.emplace(*std::exchange(device_, nullptr));
-  } catch (const std::exception&) {  // as above
-  }
-  kernels_.reset();
+  device_ = nullptr;
 }
 
 bool ring_carries(const Request& request) noexcept {

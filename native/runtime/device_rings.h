@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -24,20 +23,17 @@
 
 #include "base/clock.h"
 #include "device/cuda.h"
+#include "runtime/kernel_shelf.h"
 #include "runtime/operation.h"
 
 namespace ringtune {
 
 struct BatchContext;
-class DeviceKernels;
+class BatchTimes;
 class DeviceRingSet;
 
-/// The kernels of core/gpu/cuda as a cubin for GPUs of a compute capability (90 of 9.0). May block for seconds. Throws
-/// DeviceError: what is missing, and what to do.
-using KernelsForGpu = std::function<std::vector<std::byte>(int capability)>;
-
 struct DeviceRingsOptions {
-  KernelsForGpu kernels;         // none: there are none
+  KernelShelf& kernels;          // borrowed
   std::size_t buffer_bytes = 0;  // of a process set; the least of its members' counts
   std::int64_t timeout_ns = 0;   // of what a set that is removed has in its stream
 };
@@ -81,16 +77,16 @@ class DeviceRings {
 
   void meet(Place& place, const CudaDevice& device, const BatchContext& context);
   std::size_t compare(const std::vector<Card>& cards, const BatchContext& context, std::string& refusal) const;
-  DeviceKernels& kernels_on(const CudaDevice& device);
+  static void put_batch(DeviceRingSet& ring, std::span<const OperationPtr> batch, const BatchContext& context,
+                        const BatchTimes& times);
   void rethrow_failure();
   void retire();
   void finish(std::shared_ptr<DeviceRingSet> ring, Deadline patience) noexcept;
 
   DeviceRingsOptions options_;
   std::string host_;
-  std::map<std::uint32_t, Place> sets_;     // driving thread, and close()
-  std::unique_ptr<DeviceKernels> kernels_;  // likewise
-  const CudaDevice* device_ = nullptr;      // the lane's
+  std::map<std::uint32_t, Place> sets_;  // driving thread, and close()
+  const CudaDevice* device_ = nullptr;   // the lane's, once there was a ring to be made
 
   std::mutex mutex_;
   std::condition_variable news_;

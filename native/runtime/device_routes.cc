@@ -16,8 +16,9 @@ Way way_of_batch(std::span<const OperationPtr> batch) { return batch.front()->re
 
 DeviceRoutes::DeviceRoutes(const DeviceRoutesOptions& options)
     : plane_(options.plane),
-      nccl_({options.nccl_libraries, options.timeout_ns}),
-      rings_({options.kernels, options.ring_buffer_bytes, options.timeout_ns}) {}
+      kernels_(options.kernels),
+      nccl_({options.nccl_libraries, options.timeout_ns, kernels_}),
+      rings_({kernels_, options.ring_buffer_bytes, options.timeout_ns}) {}
 
 void DeviceRoutes::begin(const std::string& host, std::function<void(std::exception_ptr)> on_failure) {
   nccl_.begin(host, std::move(on_failure));
@@ -97,6 +98,7 @@ void DeviceRoutes::removed(std::uint32_t process_set) {
 void DeviceRoutes::close(Deadline timeout) noexcept {
   nccl_.close(timeout);
   rings_.close(timeout);
+  kernels_.close();
 }
 
 }  // namespace ringtune

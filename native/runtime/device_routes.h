@@ -83,6 +83,7 @@ class DeviceRoutes {
   std::string refusal_of(Way way, const Request& request);
 
   GpuPlane plane_;
+  KernelShelf kernels_;
   DeviceExchange nccl_;
   DeviceRings rings_;
   std::mutex mutex_;

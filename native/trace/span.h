@@ -41,9 +41,10 @@ inline constexpr std::array kStages{Stage::kNegotiate,    Stage::kQueue,       S
                                     Stage::kCopyToDevice, Stage::kDeviceWait};
 inline constexpr int kStageCount = static_cast<int>(kStages.size());
 [[nodiscard]] std::string_view name_of(Stage stage);  // lower case, underscores: "copy_in"
-/// Whether a span of the stage is about a GPU, which its `peer` says then: always, or of a batch from GPU to GPU.
+/// Whether a span of the stage that has a `peer` means a GPU by it: always, or of a batch from GPU to GPU.
 [[nodiscard]] constexpr bool is_of_device(Stage stage) noexcept {
-  return (stage >= Stage::kWaitForData && stage <= Stage::kDeviceWait) || stage == Stage::kCommunicate;
+  return (stage >= Stage::kWaitForData && stage <= Stage::kDeviceWait) || stage == Stage::kCopyIn ||
+         stage == Stage::kCommunicate || stage == Stage::kCopyOut;
 }
 
 /// What a span of stage kPiece is about.

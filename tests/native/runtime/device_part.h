@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "merging/event_line.h"
 #include "trace/json_reader.h"
 
@@ -48,5 +49,21 @@ struct Part {
   std::vector<std::int64_t> speeds;  // bytes a second
   std::int64_t error_ns = -1;
 };
+
+/// Between two looks at the host's clock.
+struct Moment {
+  template <typename Act>
+  explicit Moment(const Act& act) : before_ns(now_ns()) {
+    act();
+    after_ns = now_ns();
+  }
+  std::int64_t before_ns;
+  std::int64_t after_ns;
+};
+
+inline void expect_at(std::int64_t ns, const Moment& moment, std::int64_t error_ns, const char* what) {
+  EXPECT_GE(ns, moment.before_ns - error_ns) << what;
+  EXPECT_LE(ns, moment.after_ns + error_ns) << what;
+}
 
 }  // namespace ringtune::testing_support

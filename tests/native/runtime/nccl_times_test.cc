@@ -12,30 +12,16 @@ namespace ringtune {
 namespace {
 
 using testing_support::DeviceArray;
+using testing_support::expect_at;
 using testing_support::FakeGpu;
 using testing_support::FakeNccl;
 using testing_support::message_of;
+using testing_support::Moment;
 using testing_support::NcclJob;
 using testing_support::Part;
 using testing_support::Seen;
 
 using Ints = std::vector<std::int32_t>;
-
-/// Between two looks at the host's clock.
-struct Moment {
-  template <typename Act>
-  explicit Moment(const Act& act) : before_ns(now_ns()) {
-    act();
-    after_ns = now_ns();
-  }
-  std::int64_t before_ns;
-  std::int64_t after_ns;
-};
-
-void expect_at(std::int64_t ns, const Moment& moment, std::int64_t error_ns, const char* what) {
-  EXPECT_GE(ns, moment.before_ns - error_ns) << what;
-  EXPECT_LE(ns, moment.after_ns + error_ns) << what;
-}
 
 /// Connects, with the group that the tests have.
 void warm_up(NcclJob& job) {

@@ -1,0 +1,112 @@
+#include "runtime/device_fusion.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <optional>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "runtime/device_lane.h"
+#include "runtime/executor.h"
+#include "runtime/meeting.h"
+
+namespace ringtune {
+namespace {
+
+/// What a member tells the others: why it cannot; empty when it can.
+struct Card {
+  std::array<char, 256> refusal{};
+};
+
+std::size_t buffer_bytes(std::span<const OperationPtr> batch) {
+  return std::clamp(std::bit_ceil(packed_bytes(batch)), DeviceFusion::kLeastBytes, DeviceFusion::kMostBytes);
+}
+
+}  // namespace
+
+bool DeviceFusion::prepare(std::span<const OperationPtr> batch, const BatchContext& context, const CudaDevice& device,
+                           std::size_t stream) {
+  const Request& first = batch.front()->request();
+  if (first.kind != CollectiveKind::kAllreduce || batch.size() < 2) return false;
+  const Circle circle{context.process_set, first.place, stream};
+  Agreement& agreement = agreed_[circle];
+  const std::size_t bytes = buffer_bytes(batch);
+  if (!agreement.refused && agreement.bytes < bytes) {
+    meet(circle, agreement, context, reserve({&device, stream}, bytes), bytes);
+  }
+  return !agreement.refused;
+}
+
+/// Why there is no such buffer; empty when there is.
+std::string DeviceFusion::reserve(const Channel& channel, std::size_t bytes) {
+  const CudaDevice& device = *channel.first;
+  try {
+    const CudaDevice::Current current(device);
+    Buffer& buffer = buffers_.try_emplace(channel, device, kernels_.on(device)).first->second;
+    (void)buffer.memory.reserve(bytes);
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+/// All come to the same.
+void DeviceFusion::meet(const Circle& circle, Agreement& agreement, const BatchContext& context,
+                        std::string own_refusal, std::size_t bytes) {
+  Card card;
+  write(card.refusal, own_refusal);
+  const std::vector<Card> cards = gather(card, context.communicator);
+  agreement.bytes = bytes;
+  for (std::size_t i = 0; i < cards.size() && !agreement.refused; ++i) {
+    if (cards[i].refusal.front() == '\0') continue;
+    const bool told = std::any_of(agreed_.begin(), agreed_.end(), [&](const auto& each) {
+      return each.first.process_set == circle.process_set && each.second.refused;
+    });
+    agreement.refused = true;
+    if (told) continue;
+    log(LogLevel::kInfo, "batches by NCCL of process set ", circle.process_set,
+        " are groups of a call for each tensor, they are not packed: ", rank_at(context.communicator, i), ": ",
+        cards[i].refusal.data());
+  }
+}
+
+void DeviceFusion::launch(
+    std::span<const OperationPtr> batch, const BatchContext& context, std::size_t stream, const BatchTimes& times,
+    const std::function<void(std::byte* data, std::size_t count, DType dtype, ReduceOp op)>& reduce) {
+  DeviceLane& lane = device_operation_of(*batch.front()).lane;
+  Buffer& buffer = buffers_.at({&lane.device(), stream});
+  PackedWay way;
+  way.buffer = buffer.memory.address();
+  way.bytes = buffer_bytes(batch);
+  way.stream = buffer.stream = lane.exchange_stream(stream).handle();
+  way.ranks = context.communicator.size();
+  way.reduce = [&](std::size_t count, DType dtype, ReduceOp op) {
+    reduce(reinterpret_cast<std::byte*>(way.buffer), count, dtype, op);
+  };
+  buffer.reduction.run(batch, way, times);
+}
+
+void DeviceFusion::removed(std::uint32_t process_set) {
+  std::erase_if(agreed_, [&](const auto& each) { return each.first.process_set == process_set; });
+}
+
+void DeviceFusion::close() noexcept {
+  agreed_.clear();
+  while (!buffers_.empty()) {
+    const auto& [channel, buffer] = *buffers_.begin();
+    std::optional<CudaDevice::Current> current;
+    try {
+      current.emplace(*channel.first);
+      if (buffer.stream != nullptr) {
+        CudaEvent end(*channel.first);  // of what unpacks, behind NCCL's work
+        end.record(buffer.stream);
+        end.synchronize();
+      }
+    } catch (const std::exception&) {  // the driver is gone, and nobody looks at the codes of its calls below
+    }
+    buffers_.erase(buffers_.begin());
+  }
+}
+
+}  // namespace ringtune
