@@ -39,6 +39,8 @@ class BatchTable:
     done: Ints
     ready: Ints
     """When a GPU had made the last tensor what is to be reduced, of batches from GPU to GPU; else `MISSING`."""
+    packed: Ints
+    """When a GPU began to pack it, of batches from GPU to GPU that were packed; else its begin."""
     step: Ints
     label: Codes
     bytes: Ints
@@ -129,6 +131,8 @@ def batch_table(trace: Trace) -> BatchTable:
     done = np.maximum(_of_stage(spans, Stage.COPY_OUT, about, "end_ns"), end)
     unheard = submit == MISSING
     awaited, awaited_ns = _awaited(spans, about, begin)
+    ready = _of_stage(spans, Stage.DEVICE_QUEUE, about, "begin_ns")
+    copied = _of_stage(spans, Stage.COPY_IN, about, "begin_ns")  # one span where it is packed on a GPU
     return BatchTable(
         ids=ids,
         ranks=tuple(ranks.tolist()),
@@ -138,7 +142,8 @@ def batch_table(trace: Trace) -> BatchTable:
         begin=begin,
         end=end,
         done=np.where(end == MISSING, MISSING, done),
-        ready=_of_stage(spans, Stage.DEVICE_QUEUE, about, "begin_ns"),
+        ready=ready,
+        packed=np.where((ready == MISSING) | (copied == MISSING), begin, copied),
         step=runs.step[first],
         label=np.where(runs.tensor[first] > 0, runs.tensor[first], -1 - runs.name[first]).astype(np.int32),
         bytes=runs.bytes[first],

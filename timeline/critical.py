@@ -13,8 +13,8 @@ rank (in a step in which the rank itself did not wait, so that the path stays on
 blocked, too); ``control`` = last submit (in a plan: coming) until agreed; ``queue``, ``copy_in``, ``transfer``,
 ``copy_out`` as recorded (of a GPU's tensor also its way to the host: ``copy_in``, behind other copies ``queue``, and
 ``compute`` until the GPU was done with it; from GPU to GPU ``queue`` from where its data was there and the batch was
-launched until it began); ``wake`` = batch done until the caller went on; ``unknown`` = a wait that
-no recorded batch explains.
+launched until it was packed, which is ``copy_in``, or began); ``wake`` = batch done until the caller went on;
+``unknown`` = a wait that no recorded batch explains.
 """
 
 from __future__ import annotations
@@ -226,13 +226,15 @@ class _Walk:
             row = before
 
     def _computing(self, rank: int, row: int) -> bool:
-        """From GPU to GPU: add the queue there; whether this rank's GPU was what the batch had waited for."""
+        """From GPU to GPU: add packing and the queue there; whether the batch had waited for this rank's GPU."""
         table, column = self.table, self.ranks[rank].column
         ready = table.ready[row]
         if column is None or ready[column] == MISSING:
             return False
         launched = int(table.start[row, column])
-        self._add("queue", rank, max(int(ready[column]), launched), row)
+        came_there = max(int(ready[column]), launched)
+        self._add("copy_in", rank, max(int(table.packed[row, column]), came_there), row)
+        self._add("queue", rank, came_there, row)
         if ready[column] <= launched:
             return False
         came = np.maximum(table.submit[row], ready)

@@ -53,7 +53,8 @@ FOREIGN_STAGES = frozenset({Stage.OTHER, Stage.KERNEL})
 DEVICE_STAGES = frozenset(
     {Stage.WAIT_FOR_DATA, Stage.DEVICE_QUEUE, Stage.COPY_TO_HOST, Stage.COPY_TO_DEVICE, Stage.DEVICE_WAIT}
 )
-"""Stages of operations on tensors in a GPU's memory, timed by it; so is ``communicate`` that says ``device``."""
+"""Stages of operations on tensors in a GPU's memory, timed by it; so are ``communicate``, ``copy_in`` and
+``copy_out`` that say ``device``."""
 
 STAGE_LIMIT = max(Stage) + 1
 """Larger than every stage's number."""
@@ -142,8 +143,8 @@ SPAN_WORDS = (
     SpanWord(
         Stage.COPY_IN,
         COPY_IN_NAME,
-        "copied into the fusion buffer",
-        ("tensor", "bytes", "dtype", "wire", "process_set", "plan", "batch", "step", "epoch"),
+        "copied into the fusion buffer; with `device`: a batch packed there, timed by it",
+        ("tensor", "bytes", "dtype", "wire", "process_set", "plan", "device", "batch", "step", "epoch"),
     ),
     SpanWord(
         Stage.COMMUNICATE,
@@ -155,8 +156,8 @@ SPAN_WORDS = (
     SpanWord(
         Stage.COPY_OUT,
         COPY_OUT_NAME,
-        "copied out of the fusion buffer",
-        ("tensor", "bytes", "dtype", "wire", "process_set", "plan", "batch", "step", "epoch"),
+        "copied out of the fusion buffer; with `device`: a batch unpacked there, timed by it",
+        ("tensor", "bytes", "dtype", "wire", "process_set", "plan", "device", "batch", "step", "epoch"),
     ),
     SpanWord(
         Stage.WAIT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import orjson
 import pytest
 
 from ringtune.timeline import load, summarize
@@ -120,3 +121,56 @@ def test_causality_allows_for_the_clocks_of_gpus(tmp_path: Path) -> None:
     merge(paths, tmp_path / "worse.json")
     found = causality(load(tmp_path / "worse.json"))
     assert (found.violations, found.worst_ns) == (1, 6 * US)
+
+
+def packed(folder: Path, way: Way = "memory") -> Trace:
+    """Load the job with batches packed for 3 us before NCCL, which ends at 76, and unpacked for 4 us."""
+    paths = job(folder / "parts")
+    for path, there in zip(paths, (30, 60), strict=True):
+        lines = [orjson.loads(line.rstrip(b",")) for line in path.read_bytes().splitlines()[1:-1]]
+        (exchange,) = [line for line in lines if line.get("tid") == Stage.COMMUNICATE and line["ph"] == "X"]
+        about = {key: value for key, value in exchange["args"].items() if key not in ("algorithm", "step", "epoch")}
+        exchange["ts"], exchange["dur"] = there + 4, 72 - there
+        more = [event(Stage.COPY_IN, there + 1, there + 4, **about), event(Stage.COPY_OUT, 76, 80, **about)]
+        write(path.parent, exchange["pid"], [line for line in lines if line["ph"] == "X"] + more)
+    merge(paths, folder / f"{way}.json", way=way)
+    return load(folder / f"{way}.json")
+
+
+@pytest.mark.parametrize("way", ["memory", "database", "native"])
+def test_packing_on_a_gpu_comes_through_every_merge(tmp_path: Path, way: Way) -> None:
+    can(way)
+    trace = packed(tmp_path, way)
+    copies = trace.spans.of_stage(Stage.COPY_IN, Stage.COPY_OUT)
+    assert len(copies) == 4
+    assert set(copies.fact("device").tolist()) == {0} and set(copies.batch.tolist()) == {1}
+    assert rows(trace.spans) == rows(packed(tmp_path).spans)
+
+
+def test_packing_and_unpacking_are_copying_on_the_critical_path(tmp_path: Path) -> None:
+    found = [(one.cause, one.rank, one.begin_ns, one.end_ns) for one in critical_path(packed(tmp_path)).stretches]
+    assert found == [
+        ("compute", 1, 0, 30 * US),
+        ("late", 1, 30 * US, 60 * US),
+        ("queue", 1, 60 * US, 61 * US),
+        ("copy_in", 1, 61 * US, 64 * US),
+        ("transfer", found[4][1], 64 * US, 76 * US),
+        ("copy_out", found[5][1], 76 * US, 80 * US),
+        ("compute", found[6][1], 80 * US, 100 * US),
+    ]
+
+
+def test_a_stream_that_waits_while_a_batch_is_unpacked_waits_for_a_copy(tmp_path: Path) -> None:
+    first = summarize(packed(tmp_path)).ranks[0].exposure
+    assert first is not None
+    # The stream waits from 70 to 80 us; NCCL runs from 34 to 76.
+    assert (first.wait_ns, first.exposed_ns, first.overlapped_ns) == (10 * US, 6 * US, 36 * US)
+    assert (first.wait_copy_ns, first.wait_other_ns) == (4 * US, 0)
+
+
+def test_a_batch_is_done_when_it_is_unpacked_and_its_gpu_was_late_all_the_same(tmp_path: Path) -> None:
+    table = batch_table(packed(tmp_path))
+    assert table.packed.tolist() == [[31 * US, 61 * US]]
+    assert (table.begin.tolist(), table.end.tolist()) == ([[34 * US, 64 * US]], [[76 * US] * 2])
+    assert table.done.tolist() == [[80 * US] * 2]
+    assert causality(packed(tmp_path)).violations == 0

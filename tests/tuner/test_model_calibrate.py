@@ -23,6 +23,7 @@ from ringtune.tuner.model.questions import Change, ask, built_in
 from ringtune.tuner.model.replay import play
 from ringtune.tuner.model.workload import Gradient, Workload
 from ringtune.tuner.predict_cli import parse_time, predict
+from tests.timeline.test_directly import packed
 
 MS = 1e6
 CALM = Scenario(ranks=4, steps=50, batches=3, compute_ns=20_000_000, jitter_ns=1, hosts=("a", "a", "b", "b"))
@@ -45,6 +46,12 @@ def test_steps_are_read_off_a_trace() -> None:
     assert not found.moved.planned.any()
     # The scenario spreads its submissions evenly over the time that it computes.
     assert np.diff(np.median(found.ready, axis=0)) == pytest.approx(CALM.compute_ns / 6, rel=0.01)
+
+
+def test_what_a_gpu_packs_is_no_cost_of_the_hosts_copies(tmp_path: Path) -> None:
+    found = measure(packed(tmp_path))  # 3 us and 4 us of 400 bytes
+    assert found.copy_ns is None
+    assert found.staged
 
 
 def test_the_model_reproduces_the_job_it_was_fitted_to() -> None:

@@ -41,6 +41,20 @@ def test_nccl_may_carry_tensors_where_it_is_built_in_or_there_are_gpus(
     assert may_carry(build, gpus) == expected
 
 
+@pytest.mark.parametrize(
+    ("place", "ways"),
+    [
+        (Place(1, 8, nccl=True), [("ring", "staged")]),
+        (Place(1, 1, nccl=True), [("staged",)]),  # nobody to share a ring with
+        (Place(2, 4, nccl=True), [("staged",)]),  # a ring is of GPUs of one host
+        (Place(1, 8), []),  # without a GPU
+    ],
+)
+def test_ringtunes_own_ring_is_tried_between_gpus_of_one_host(place: Place, ways: list[tuple[str, ...]]) -> None:
+    assert [one.values for one in choices_for(place, given=()) if one.variable == "RINGTUNE_GPU_PLANE"] == ways
+    assert "RINGTUNE_GPU_PLANE" not in {one.variable for one in choices_for(place, given={"RINGTUNE_GPU_PLANE"})}
+
+
 def test_nccl_has_its_algorithm_protocol_and_channels_tried() -> None:
     assert {"NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS"} < NCCL
     (protocol,) = (one for one in CHOICES if one.variable == "NCCL_PROTO")

@@ -169,7 +169,7 @@ def _alone(batches: BatchTable, trace: Trace) -> Mask:
 
 
 def _copy_ns(trace: Trace, steps: list[int]) -> float | None:
-    copies = trace.spans.take(np.isin(trace.spans.step, steps))
+    copies = _by_host(trace.spans.take(np.isin(trace.spans.step, steps)))
     ways = [copies.of_stage(stage) for stage in (Stage.COPY_IN, Stage.COPY_OUT)]
     if any(way.bytes.sum() == 0 for way in ways):
         return None
@@ -179,7 +179,12 @@ def _copy_ns(trace: Trace, steps: list[int]) -> float | None:
 def _copied_first(trace: Trace, batches: BatchTable) -> bool:
     """Whether large batches were copied as a whole, which has spans of its own."""
     large = batches.ids[batches.bytes >= STAGED_BYTES]
-    return bool(np.isin(trace.spans.of_stage(Stage.COPY_IN).batch, large).any())
+    return bool(np.isin(_by_host(trace.spans.of_stage(Stage.COPY_IN)).batch, large).any())
+
+
+def _by_host(spans: SpanTable) -> SpanTable:
+    """Return what no GPU did: its packing and unpacking cost the host nothing."""
+    return spans.take(spans.fact("device") < 0)
 
 
 def _ping_ns(trace: Trace) -> float | None:

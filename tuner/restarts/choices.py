@@ -58,6 +58,10 @@ def _nccl(place: Place) -> bool:
     return place.nccl
 
 
+def _ring(place: Place) -> bool:
+    return place.local > 1 and not _network(place)
+
+
 _TABLES = Path(__file__).parent / "tables"
 TABLES = tuple(str(_TABLES / f"{name}.json") for name in ("later", "earlier"))
 """The built-in algorithm table with its switch points between hosts at four times the bytes, and at a quarter."""
@@ -66,7 +70,9 @@ CHOICES = (
     Choice("NCCL_ALGO", ("Tree", "Ring"), _nccl),
     Choice("NCCL_PROTO", ("Simple", "LL"), _nccl),  # never LL128: where it is not the default it may corrupt data
     Choice("NCCL_MIN_NCHANNELS", ("8", "16"), _nccl),
-    Choice("RINGTUNE_GPU_PLANE", ("staged",), _nccl),
+    # Two that never fit the same place: ringtune's own ring is of several GPUs, or ranks that share one, of one host.
+    Choice("RINGTUNE_GPU_PLANE", ("ring", "staged"), lambda place: _nccl(place) and _ring(place)),
+    Choice("RINGTUNE_GPU_PLANE", ("staged",), lambda place: _nccl(place) and not _ring(place)),
     Choice("RINGTUNE_GPU_PART_BYTES", ("4194304", "33554432"), _nccl),
     Choice("NCCL_BUFFSIZE", ("8388608", "2097152"), _nccl),
     Choice("NCCL_NSOCKS_PERTHREAD", ("4",), lambda place: _nccl(place) and _network(place)),
