@@ -35,4 +35,34 @@ class BatchTimes {
   DeviceTimes* times_ = nullptr;
 };
 
+/// The pieces of a batch that goes through a buffer in rounds: packing of the first one, unpacking of the last one, and
+/// what lies between.
+class RoundTimes {
+ public:
+  RoundTimes(const BatchTimes& times, CudaStreamHandle stream) : times_(times), stream_(stream) {}
+
+  /// What packs a round, and next what unpacks it. There is a round.
+  template <typename Act>
+  void pack(const Act& act) {
+    if (exchange_) return act();
+    TimedCopy timed = times_.piece(Stage::kCopyIn, stream_);
+    act();
+    timed.end();
+    exchange_.emplace(times_.piece(Stage::kCommunicate, stream_));
+  }
+  template <typename Act>
+  void unpack(bool last, const Act& act) {
+    if (!last) return act();
+    exchange_->end();
+    TimedCopy timed = times_.piece(Stage::kCopyOut, stream_);
+    act();
+    timed.end();
+  }
+
+ private:
+  const BatchTimes& times_;
+  CudaStreamHandle stream_;
+  std::optional<TimedCopy> exchange_;
+};
+
 }  // namespace ringtune

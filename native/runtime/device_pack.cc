@@ -31,6 +31,23 @@ std::vector<PackedRound> cut_rounds(std::span<const std::size_t> counts, std::si
   return rounds;
 }
 
+std::vector<std::vector<PackedPart>> cut_shares(std::span<const std::size_t> bytes, std::size_t capacity) {
+  const std::size_t share = bytes.empty() ? 0 : capacity / bytes.size() / kFusionAlignment * kFusionAlignment;
+  RINGTUNE_CHECK(share > 0, "a buffer of ", capacity, " bytes for ", bytes.size(), " members");
+  std::vector<std::vector<PackedPart>> rounds;
+  const std::size_t most = *std::ranges::max_element(bytes);
+  for (std::size_t begin = 0; begin < most; begin += share) {
+    std::vector<PackedPart>& parts = rounds.emplace_back();
+    std::size_t at = 0;
+    for (std::size_t member = 0; member < bytes.size(); ++member) {
+      if (bytes[member] <= begin) continue;
+      parts.push_back({member, begin, std::min(share, bytes[member] - begin), at});
+      at += fused_size(parts.back().count);
+    }
+  }
+  return rounds;
+}
+
 void DevicePacker::move(std::span<const ScaledMove> moves, DType from, DType to, CudaStreamHandle stream) {
   for (auto first = moves.begin(); first != moves.end();) {
     const double factor = first->factor;

@@ -34,6 +34,11 @@ struct PackedRound {
 [[nodiscard]] std::vector<PackedRound> cut_rounds(std::span<const std::size_t> counts, std::size_t item_bytes,
                                                   std::size_t capacity);
 
+/// Members' blocks of so many bytes through a buffer of `capacity` bytes, of which each member has the same share: what
+/// of each is in the buffer at once, by member, one behind the other, those without bytes left out. Every part's begin
+/// in the buffer is a multiple of kFusionAlignment. No round is empty.
+[[nodiscard]] std::vector<std::vector<PackedPart>> cut_shares(std::span<const std::size_t> bytes, std::size_t capacity);
+
 /// One of the moves of a batch: to[i] = from[i] * factor.
 struct ScaledMove {
   DeviceMove move;

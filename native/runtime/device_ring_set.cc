@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <numeric>
 #include <thread>
 
 #include "base/check.h"
@@ -156,6 +157,42 @@ void DeviceRingSet::reduce(std::span<const OperationPtr> batch, const BatchTimes
   way.take = [this] { ring_->take_buffer(); };
   way.reduce = [this](std::size_t count, DType dtype, ReduceOp op) { ring_->allreduce(count, dtype, op); };
   reduction_.run(batch, way, times, kept);
+}
+
+/// Every member gives as much in a round as all have room for.
+void DeviceRingSet::allgather(const Operation& operation, std::span<const std::size_t> bytes, std::byte* gathered,
+                              const BatchTimes& times) {
+  const std::vector<std::vector<PackedPart>> rounds = cut_shares(bytes, seat_.buffer_bytes);
+  if (rounds.empty()) return times.piece(Stage::kCommunicate, stream_.handle()).end();
+  RoundTimes timed(times, stream_.handle());
+  std::vector<std::size_t> blocks(bytes.size());
+  for (const std::vector<PackedPart>& parts : rounds) {
+    std::ranges::fill(blocks, 0);
+    for (const PackedPart& part : parts) blocks[part.tensor] = fused_size(part.count);
+    ring_->take_buffer();
+    timed.pack([&] { give_own_part(operation, parts); });
+    ring_->allgather(blocks);
+    timed.unpack(&parts == &rounds.back(), [&] { take_parts(parts, bytes, gathered); });
+  }
+}
+
+void DeviceRingSet::give_own_part(const Operation& operation, std::span<const PackedPart> parts) {
+  const auto own = std::ranges::find(parts, static_cast<std::size_t>(seat_.rank), &PackedPart::tensor);
+  if (own == parts.end()) return;
+  const ScaledMove moves[] = {{{address_of(operation.input) + own->begin, buffer_.address() + own->at, own->count}}};
+  reduction_.packer().move(moves, DType::kUint8, DType::kUint8, stream_.handle());
+}
+
+void DeviceRingSet::take_parts(std::span<const PackedPart> parts, std::span<const std::size_t> bytes,
+                               std::byte* gathered) {
+  std::vector<std::size_t> firsts(bytes.size());
+  std::exclusive_scan(bytes.begin(), bytes.end(), firsts.begin(), std::size_t{0});
+  std::vector<ScaledMove> moves;
+  for (const PackedPart& part : parts) {
+    const CudaAddress to = address_of(gathered) + firsts[part.tensor] + part.begin;
+    moves.push_back({{buffer_.address() + part.at, to, part.count}});
+  }
+  reduction_.packer().move(moves, DType::kUint8, DType::kUint8, stream_.handle());
 }
 
 void DeviceRingSet::broadcast(const Operation& operation, int root) {

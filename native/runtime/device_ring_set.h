@@ -66,6 +66,9 @@ class DeviceRingSet {
   void allreduce(std::span<const OperationPtr> batch, const BatchTimes& times);
   void reducescatter(OperationPtr operation, const BatchTimes& times);
   void broadcast(const Operation& operation, int root);
+  /// Of all members' bytes, by position; own ones are the input. All of them come to `gathered`, one behind the other.
+  void allgather(const Operation& operation, std::span<const std::size_t> bytes, std::byte* gathered,
+                 const BatchTimes& times);
 
   /// As DeviceRing: any thread, does not block.
   void abort() noexcept { ring_->abort(); }
@@ -75,6 +78,8 @@ class DeviceRingSet {
  private:
   void reduce(std::span<const OperationPtr> batch, const BatchTimes& times, std::optional<Elements> kept);
   void open_words(const RingOffer& first);
+  void give_own_part(const Operation& operation, std::span<const PackedPart> parts);
+  void take_parts(std::span<const PackedPart> parts, std::span<const std::size_t> bytes, std::byte* gathered);
   [[nodiscard]] std::atomic<std::uint32_t>& ended_word(int position) const;
 
   const CudaDevice& device_;

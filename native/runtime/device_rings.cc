@@ -136,6 +136,12 @@ void DeviceRings::put_batch(DeviceRingSet& ring, std::span<const OperationPtr> b
       return ring.allreduce(batch, times);
     case CollectiveKind::kReducescatter:
       return ring.reducescatter(first, times);
+    case CollectiveKind::kAllgather: {
+      const MemberBytes bytes = agree_on_allgather(*first, context);
+      DeviceOperation& of = device_operation_of(*first);
+      std::byte* const gathered = of.lane.receive(of, bytes.all_received(), ring.stream());
+      return ring.allgather(*first, bytes.received, gathered, times);
+    }
     default:
       TimedCopy timed = times.piece(Stage::kCommunicate, ring.stream().handle());
       ring.broadcast(*first, context.communicator.position_of(first->request().root));
@@ -153,14 +159,22 @@ void DeviceRings::launch(std::span<const OperationPtr> batch, const BatchContext
   try {
     for (const OperationPtr operation : batch) ring.stream().wait(device_operation_of(*operation).ready);
     put_batch(ring, batch, context, times);
-    for (const OperationPtr operation : batch) device_operation_of(*operation).copied.record(ring.stream().handle());
+    for (const OperationPtr operation : batch) {
+      DeviceOperation& of = device_operation_of(*operation);
+      of.copied.record(ring.stream().handle());
+      if (of.received != nullptr) of.received->last_use.record(ring.stream().handle());
+    }
   } catch (const std::exception&) {
     rethrow_failure();  // what ended it says more than how this call found out
     throw;
   }
+  const CollectiveKind kind = batch.front()->request().kind;
   std::size_t bytes = 0;
-  for (const OperationPtr operation : batch) bytes += operation->prepared->bytes;
-  times.finish(bytes, bus_factor(batch.front()->request().kind, context.communicator.size()));
+  for (const OperationPtr operation : batch) {
+    const bool gathers = kind == CollectiveKind::kAllgather;
+    bytes += gathers ? device_operation_of(*operation).received_bytes : operation->prepared->bytes;
+  }
+  times.finish(bytes, bus_factor(kind, context.communicator.size()));
 }
 
 void DeviceRings::removed(std::uint32_t process_set) {
@@ -234,6 +248,7 @@ void DeviceRings::close(Deadline timeout) noexcept {
 bool ring_carries(const Request& request) noexcept {
   switch (request.kind) {
     case CollectiveKind::kBroadcast:
+    case CollectiveKind::kAllgather:
       return true;
     case CollectiveKind::kAllreduce:
     case CollectiveKind::kReducescatter:

@@ -27,24 +27,12 @@ void PackedReduction::run(std::span<const OperationPtr> batch, const PackedWay& 
   for (const OperationPtr operation : batch) counts.push_back(operation->prepared->count);
   const std::vector<PackedRound> rounds = cut_rounds(counts, size_of(wire), way.bytes);
   if (rounds.empty()) return times.piece(Stage::kCommunicate, way.stream).end();
-  std::optional<TimedCopy> exchange;
+  RoundTimes timed(times, way.stream);
   for (const PackedRound& round : rounds) {
     if (way.take) way.take();
-    std::optional<TimedCopy> timed;
-    if (!exchange) timed.emplace(times.piece(Stage::kCopyIn, way.stream));
-    pack(batch, way, round);
-    if (!exchange) {
-      timed->end();
-      exchange.emplace(times.piece(Stage::kCommunicate, way.stream));
-    }
+    timed.pack([&] { pack(batch, way, round); });
     way.reduce(round.bytes / size_of(wire), wire, op);
-    const bool last = &round == &rounds.back();
-    if (last) {
-      exchange->end();
-      timed.emplace(times.piece(Stage::kCopyOut, way.stream));
-    }
-    unpack(batch, way, round, kept);
-    if (last) timed->end();
+    timed.unpack(&round == &rounds.back(), [&] { unpack(batch, way, round, kept); });
   }
 }
 

@@ -30,6 +30,16 @@ TEST(Rounds, OfNothingThereAreNone) {
   EXPECT_THROW((void)cut({1}, 4, 100), InvariantError);
 }
 
+TEST(Rounds, OfSharesEveryMemberGivesAsMuchAsAllHaveRoomFor) {
+  using Shares = std::vector<std::vector<PackedPart>>;
+  const std::size_t bytes[] = {130, 0, 10};
+  // 64 bytes for each of three.
+  EXPECT_EQ(cut_shares(bytes, 255), (Shares{{{0, 0, 64, 0}, {2, 0, 10, 64}}, {{0, 64, 64, 0}}, {{0, 128, 2, 0}}}));
+  const std::size_t nothing[] = {0, 0};
+  EXPECT_EQ(cut_shares(nothing, 1024), Shares{});
+  EXPECT_THROW((void)cut_shares(bytes, 128), InvariantError);
+}
+
 TEST(DevicePacker, MovesEachTensorWithItsFactorAndUploadsWhatItKnowsOnce) {
   const FakeGpu gpu;
   const CudaDevice device(FakeGpu::driver(), 0);

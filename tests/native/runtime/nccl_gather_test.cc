@@ -1,45 +1,27 @@
 // Allgather and alltoall from GPU to GPU, several GPUs of a process and several streams of one, on the fake NCCL.
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <random>
 
 #include "base/error.h"
+#include "gathered.h"
 #include "nccl_job.h"
 #include "thrown.h"
 
 namespace ringtune {
 namespace {
 
+using testing_support::delivered;
 using testing_support::DeviceArray;
 using testing_support::FakeGpu;
 using testing_support::FakeNccl;
+using testing_support::gather_of;
 using testing_support::message_of;
 using testing_support::NcclJob;
 using testing_support::RankBytes;
 
 using Ints = std::vector<std::int32_t>;
 using Rows = std::vector<std::int64_t>;
-
-/// The result as a program takes it: it waits for the operation, makes memory of that size and asks for the result
-/// there.
-Ints delivered(NcclJob& job, int rank, Ticket ticket) {
-  if (!job[rank].wait(ticket, Deadline::after(20'000'000'000))) throw Timeout("the operation did not end");
-  const GatheredOnDevice found = job[rank].gathered_on_device(ticket);
-  const std::int64_t count =
-      std::accumulate(found.shape.begin(), found.shape.end(), std::int64_t{1}, std::multiplies<>());
-  DeviceArray<std::int32_t> result(job.device(rank), Ints(static_cast<std::size_t>(count), -1));
-  job[rank].deliver(ticket, result.data(), job.stream(rank));
-  job[rank].release(ticket);
-  return result.values(job.stream(rank));
-}
-
-Submission gather_of(NcclJob& job, int rank, const std::string& name, const DeviceArray<std::int32_t>& input,
-                     Rows shape) {
-  Submission submission = job.of(rank, name, input.data(), nullptr, DType::kInt32, std::move(shape));
-  submission.request.kind = CollectiveKind::kAllgather;
-  return submission;
-}
 
 TEST(NcclGather, AllgatherOfEqualRowsIsOneCallBehindTheKernelsBeforeIt) {
   NcclJob job(3);
