@@ -1,7 +1,9 @@
 // What goes wrong between GPUs: told on every rank, nothing hangs in a stream, and nothing is left.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "nccl_job.h"
@@ -61,11 +63,17 @@ TEST(NcclFailures, APeerThatIsLostFreesWhatWaitsForItInStreams) {
   NcclJob job(2);
   warm_up(job);
   FakeNccl::hang();
+  std::vector<std::unique_ptr<DeviceArray<std::int32_t>>> tensors;
+  for (int rank = 0; rank < 2; ++rank) {
+    tensors.push_back(std::make_unique<DeviceArray<std::int32_t>>(job.device(rank), Ints(8, 1)));
+  }
   job.on_every_rank([&](int rank) {
-    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(8, 1));
+    const DeviceArray<std::int32_t>& tensor = *tensors[static_cast<std::size_t>(rank)];
     job.run(rank, job.of(rank, "t", tensor, tensor));
-    if (rank == 1) FakeNccl::break_rank(1, 3);  // it ends by an error of its own
-    (void)tensor.values(job.stream(rank));      // comes to an end on both
+  });
+  FakeNccl::break_rank(1, 3);  // it ends by an error of its own, when both streams wait
+  job.on_every_rank([&](int rank) {
+    (void)tensors[static_cast<std::size_t>(rank)]->values(job.stream(rank));  // comes to an end on both
   });
   job.end();
   EXPECT_EQ(FakeNccl::aborted(), 2);

@@ -282,13 +282,18 @@ TEST(NcclPacked, APeerThatIsLostFreesWhatWaitsForItInStreams) {
   PackedJob job(2);
   sum_groups(job, 2, 1);
   FakeNccl::hang();
+  std::vector<std::unique_ptr<Tensor>> tensors;
+  for (int i = 0; i < 4; ++i) tensors.push_back(std::make_unique<Tensor>(job.device(i / 2), Ints(8, 1)));
   job.on_every_rank([&](int rank) {
-    Tensor first(job.device(rank), Ints(8, 1));
-    Tensor second(job.device(rank), Ints(8, 1));
+    const Tensor& first = *tensors[static_cast<std::size_t>(2 * rank)];
+    const Tensor& second = *tensors[static_cast<std::size_t>(2 * rank + 1)];
     run_group(job, rank, {job.of(rank, "a", first, first), job.of(rank, "b", second, second)});
-    if (rank == 1) FakeNccl::break_rank(1, 3);  // it ends by an error of its own
-    (void)first.values(job.stream(rank));       // comes to an end on both
-    (void)second.values(job.stream(rank));
+  });
+  FakeNccl::break_rank(1, 3);  // it ends by an error of its own, when both streams wait
+  job.on_every_rank([&](int rank) {
+    for (int i = 0; i < 2; ++i) {  // come to an end on both
+      (void)tensors[static_cast<std::size_t>(2 * rank + i)]->values(job.stream(rank));
+    }
   });
   job.end();
   EXPECT_EQ(FakeNccl::aborted(), 2);
