@@ -17,7 +17,7 @@ LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 DETAILS = ("normal", "full")
 TRANSPORTS = ("auto", "shm", "tcp")
 OVERLAPS = ("auto", "always", "never")
-GPU_PLANES = ("auto", "nccl", "ring", "staged")
+GPU_PLANES = ("auto", "nccl", "ring", "staged", "nccl-host")
 CASTS = ("none", "fp16", "bf16")
 
 

@@ -200,9 +200,23 @@ Allreducer::Block Allreducer::start_block(const Group& group, const AllreduceJob
           start_transfer(group, job.data, std::move(gather)), std::move(take)};
 }
 
+void Allreducer::run_across(const AllreduceJob& job) {
+  RINGTUNE_CHECK(has_slices(), "nothing crosses hosts slice by slice: they hold unequal numbers of ranks");
+  if (job.data.empty()) return;
+  if (job.stager != nullptr) job.stager->stage_in({0, job.data.size()});
+  finish(*start_across(*cross_, job), mesh_.waker(), mesh_.idle_timeout_ns());
+}
+
+Algorithm Allreducer::choose_across(std::size_t bytes) const noexcept { return across(layout_.hosts(), bytes); }
+
+/// Between so many hosts, which are one level.
+Algorithm Allreducer::across(int hosts, std::size_t bytes) const noexcept {
+  const Algorithm algorithm = options_.table.choose(LinkClass::kNetwork, hosts, bytes);
+  return algorithm == Algorithm::kHierarchical ? Algorithm::kRing : algorithm;
+}
+
 ActivityPtr Allreducer::start_across(Mesh& mesh, AllreduceJob job) {
-  Algorithm algorithm = options_.table.choose(LinkClass::kNetwork, mesh.size(), job.data.size());
-  if (algorithm == Algorithm::kHierarchical) algorithm = Algorithm::kRing;
+  const Algorithm algorithm = across(mesh.size(), job.data.size());
   const Group group = algorithm == Algorithm::kRing ? ring_of(mesh) : Group{};
   job.options.algorithm = algorithm;
   job.stager = nullptr;  // it is there

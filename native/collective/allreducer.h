@@ -48,6 +48,14 @@ class Allreducer {
   /// The same from begin to end. Blocks; throws PeerLost, Timeout.
   void run(const AllreduceJob& job);
 
+  /// Among those that have this rank's place on their hosts, of a group that has_slices(): each such circle of ranks
+  /// reduces data of its own. Else as run(); the job's algorithm is no matter.
+  void run_across(const AllreduceJob& job);
+  /// The one that run_across takes.
+  [[nodiscard]] Algorithm choose_across(std::size_t bytes) const noexcept;
+  [[nodiscard]] bool has_slices() const noexcept { return cross_ != nullptr; }
+  [[nodiscard]] int hosts() const noexcept { return layout_.hosts(); }
+
  private:
   [[nodiscard]] ActivityPtr start_leaders(const AllreduceJob& job);
   [[nodiscard]] ActivityPtr start_slices(const AllreduceJob& job);
@@ -60,6 +68,7 @@ class Allreducer {
   [[nodiscard]] Block start_block(const Group& group, const AllreduceJob& job, ChunkRange range);
   [[nodiscard]] std::vector<ChunkRange> blocks_of(const AllreduceJob& job) const;
   [[nodiscard]] ActivityPtr start_across(Mesh& mesh, AllreduceJob job);
+  [[nodiscard]] Algorithm across(int hosts, std::size_t bytes) const noexcept;
   [[nodiscard]] bool by_slices(const AllreduceJob& job) const;
 
   Group ring_;

@@ -23,6 +23,12 @@ std::vector<std::int64_t> rows_of(const std::vector<Variant>& variants, const Ra
   return rows;
 }
 
+/// Of tensors whose ranks have to do without the way that some of them would go.
+FailureKind failure_without(Way way) noexcept {
+  if (way == Way::kNccl) return FailureKind::kNotByNccl;
+  return way == Way::kRing ? FailureKind::kNotByRing : FailureKind::kNotWithinHosts;
+}
+
 std::string unknown_set(std::uint32_t id) {
   return "process set " + std::to_string(id) + " is not registered any more: it was removed before this was agreed on";
 }
@@ -204,8 +210,7 @@ void Coordinator::complete(Ready ready, Entry entry) {
     return fail(*ready.request, FailureKind::kMismatch, *mismatch);
   }
   if (const auto parting = find_parting(entry.variants)) {
-    const bool nccl = parting->refused == Way::kNccl;
-    return part(*ready.request, nccl ? FailureKind::kNotByNccl : FailureKind::kNotByRing, parting->message);
+    return part(*ready.request, failure_without(parting->refused), parting->message);
   }
   if (ready.request->kind == CollectiveKind::kAddProcessSet ||
       ready.request->kind == CollectiveKind::kRemoveProcessSet) {

@@ -74,11 +74,12 @@ enum class FailureKind : std::uint8_t {
   kShutDown = 1,
   kInvalidArgument = 2,
   // It has not run, and is to be submitted again:
-  kNotByNccl = 3,  // another way, as those to come, since ranks go different ways (find_parting)
-  kStageOnce = 4,  // staged, this one alone
-  kNotByRing = 5,  // as the first
+  kNotByNccl = 3,       // another way, as those to come, since ranks go different ways (find_parting)
+  kStageOnce = 4,       // staged, this one alone
+  kNotByRing = 5,       // as the first
+  kNotWithinHosts = 6,  // by NCCL there: as the first
 };
-inline constexpr FailureKind kLastFailureKind = FailureKind::kNotByRing;
+inline constexpr FailureKind kLastFailureKind = FailureKind::kNotWithinHosts;
 [[nodiscard]] constexpr bool runs_later(FailureKind kind) noexcept { return kind >= FailureKind::kNotByNccl; }
 
 struct FailureDecision {

@@ -98,6 +98,10 @@ std::string_view text_of(Way way) noexcept {
       return "by NCCL";
     case Way::kRing:
       return "by ringtune's ring";
+    case Way::kHierarchical:
+      return "by NCCL within hosts";
+    case Way::kAcross:
+      return "on across hosts";
     default:
       return "through the host";
   }
@@ -118,12 +122,20 @@ std::optional<Parting> find_parting(std::span<const Variant> variants) {
     if (way != groups.front().first) text += ", and ";
     text += way + (ranks.count() > 1 ? " on ranks " : " on rank ") + rank_list(ranks.ranks());
   }
-  const auto by_nccl = [](const Variant& v) { return v.request->way == Way::kNccl; };
-  const bool nccl = std::any_of(variants.begin(), variants.end(), by_nccl);
-  text += nccl ? ". NCCL needs all of them: the same RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank."
-               : ". The ring needs all of them: the same RINGTUNE_GPU_PLANE, and NVRTC for its kernels on every rank.";
+  const auto goes = [&](Way way) {
+    return std::any_of(variants.begin(), variants.end(), [way](const Variant& v) { return v.request->way == way; });
+  };
+  Way refused = Way::kRing;
+  if (goes(Way::kNccl)) {
+    refused = Way::kNccl;
+  } else if (goes(Way::kHierarchical) || goes(Way::kAcross)) {
+    refused = Way::kHierarchical;
+  }
+  text += refused == Way::kRing
+              ? ". The ring needs all of them: the same RINGTUNE_GPU_PLANE, and NVRTC for its kernels on every rank."
+              : ". NCCL needs all of them: the same RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank.";
   if (several) text += " Ranks with several GPUs must come to use them in the same order.";
-  return Parting{nccl ? Way::kNccl : Way::kRing, text};
+  return Parting{refused, text};
 }
 
 std::optional<std::string> find_mismatch(std::span<const Variant> variants) {

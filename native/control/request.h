@@ -20,9 +20,11 @@ namespace ringtune {
 enum class Way : std::uint8_t {
   kStaged = 0,  // through the host; also: it is on the host anyway
   kNccl = 1,
-  kRing = 2,  // ringtune's own, between GPUs of one host
+  kRing = 2,          // ringtune's own, between GPUs of one host
+  kHierarchical = 3,  // by NCCL within hosts, through these across: the part before its bytes cross
+  kAcross = 4,        // and the part from there on, an operation of its own on what each rank has by then
 };
-inline constexpr Way kLastWay = Way::kRing;
+inline constexpr Way kLastWay = Way::kAcross;
 [[nodiscard]] std::string_view text_of(Way way) noexcept;  // "by NCCL"
 
 /// A collective on one tensor. Two equal requests are interchangeable: equality is what the response cache keys on.
@@ -81,7 +83,7 @@ void write_request(ByteWriter& out, const Request& request);
 
 /// Ranks that have sent the same, but by different ways.
 struct Parting {
-  Way refused;          // NCCL before the ring: the better of the ways that only some can go
+  Way refused;          // the best of the ways that only some can go: NCCL, NCCL within hosts, the ring
   std::string message;  // who goes which, and what to do
 };
 /// None when they agree.

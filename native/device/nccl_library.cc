@@ -65,6 +65,19 @@ std::string nccl_version_text(int version) {
          std::to_string(version % 100);
 }
 
+int nccl_op(ReduceOp op) noexcept {
+  switch (op) {
+    case ReduceOp::kProduct:
+      return 1;
+    case ReduceOp::kMax:
+      return 2;
+    case ReduceOp::kMin:
+      return 3;
+    default:
+      return 0;
+  }
+}
+
 std::optional<int> nccl_dtype(DType dtype) noexcept {
   switch (dtype) {
     case DType::kInt8:

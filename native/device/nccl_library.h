@@ -98,6 +98,8 @@ class NcclLibrary {
 
 /// "2.18.5" of 21805.
 [[nodiscard]] std::string nccl_version_text(int version);
+/// ncclRedOp_t of a reduction without factors: of an average the sum.
+[[nodiscard]] int nccl_op(ReduceOp op) noexcept;
 /// ncclDataType_t; none for what NCCL cannot reduce.
 [[nodiscard]] std::optional<int> nccl_dtype(DType dtype) noexcept;
 

@@ -27,6 +27,13 @@ BatchTimes::BatchTimes(DeviceLane& lane, std::span<const OperationPtr> batch, co
   for (DeviceTimes* const tensor : tensors) lane.recorder().drop(*tensor);
 }
 
+BatchTimes::BatchTimes(DeviceLane& lane, const std::optional<Span>& about) : lane_(lane) {
+  if (!about) return;
+  Span span = *about;
+  span.peer = lane.device().ordinal();
+  times_ = lane.time_batch(span);
+}
+
 BatchTimes::~BatchTimes() {
   if (times_ != nullptr) lane_.recorder().drop(*times_);
 }

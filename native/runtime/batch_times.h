@@ -20,14 +20,21 @@ class BatchTimes {
   /// Nothing is timed without `about`, nor where none of the operations is: they were submitted before the recording
   /// began.
   BatchTimes(DeviceLane& lane, std::span<const OperationPtr> batch, const std::optional<Span>& about);
+  /// Of a batch whose tensors were timed before, on the first part of their way.
+  BatchTimes(DeviceLane& lane, const std::optional<Span>& about);
   ~BatchTimes();
   BatchTimes(const BatchTimes&) = delete;
   BatchTimes& operator=(const BatchTimes&) = delete;
 
   /// Times what is put into the stream until its end(): kCopyIn into a buffer, kCommunicate, kCopyOut.
   [[nodiscard]] TimedCopy piece(Stage stage, CudaStreamHandle stream) const;
+  /// What is to be timed from begin to end; null: nothing.
+  [[nodiscard]] DeviceTimes::Copies* lasted() noexcept { return times_ == nullptr ? nullptr : &times_->lasted; }
+  /// Likewise, copies that are part of it.
+  [[nodiscard]] DeviceTimes::Copies* to_host() noexcept { return times_ == nullptr ? nullptr : &times_->to_host; }
+  [[nodiscard]] DeviceTimes::Copies* to_device() noexcept { return times_ == nullptr ? nullptr : &times_->to_device; }
   /// All of it is in its stream; of the pieces exactly one was kCommunicate. `bus_factor`: what a link carries for each
-  /// byte of it.
+  /// byte of it; 0: not told.
   void finish(std::size_t bytes, double bus_factor);
 
  private:

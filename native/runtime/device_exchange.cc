@@ -35,8 +35,8 @@ DeviceExchange::DeviceExchange(DeviceExchangeOptions options)
 
 DeviceExchange::~DeviceExchange() { close(Deadline::after(0)); }
 
-void DeviceExchange::begin(std::string host, std::function<void(std::exception_ptr)> on_failure) {
-  host_ = std::move(host);
+void DeviceExchange::begin(std::vector<std::string> hosts, std::function<void(std::exception_ptr)> on_failure) {
+  hosts_ = std::move(hosts);
   on_failure_ = std::move(on_failure);
 }
 
@@ -49,7 +49,7 @@ std::string DeviceExchange::refusal() {
   }
 }
 
-void DeviceExchange::rethrow_failure() {
+void DeviceExchange::check() {
   const std::lock_guard lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
 }
@@ -59,36 +59,72 @@ void DeviceExchange::check_arrival(const CudaEvent& copied) {
   if (failure_ && !copied.reached()) std::rethrow_exception(failure_);
 }
 
-DeviceExchange::Card DeviceExchange::own_card(const DeviceLane& lane, bool first) {
+HostLayout DeviceExchange::layout_of(const BatchContext& context) const {
+  std::vector<std::string> hosts;
+  for (const int rank : context.communicator.members()) hosts.push_back(hosts_.at(static_cast<std::size_t>(rank)));
+  return ringtune::layout_of(hosts, context.communicator.rank());
+}
+
+/// `first`: of those that are to connect.
+DeviceExchange::Card DeviceExchange::own_card(const DeviceLane& lane, const BatchContext& context, bool first) {
   Card card;
-  write(card.host, host_);
+  const Communicator& communicator = context.communicator;
+  const int rank = communicator.members()[static_cast<std::size_t>(communicator.rank())];
+  write(card.host, hosts_.at(static_cast<std::size_t>(rank)));
   write(card.bus_id, lane.device().driver().bus_id(lane.device().ordinal()));
   card.version = library().version();
   if (first) library().check(library().api().get_unique_id(&card.id), "ncclGetUniqueId");
   return card;
 }
 
+/// Why members cannot connect, by what they have told: only those of a host with one another, or all.
+std::string DeviceExchange::find_refusal(const std::vector<Card>& cards, const Communicator& communicator,
+                                         bool within_hosts) {
+  for (std::size_t i = 0; i < cards.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      const bool neighbours = cards[i].host == cards[j].host;
+      if ((neighbours || !within_hosts) && cards[i].version != cards[j].version) {
+        return rank_at(communicator, j) + " has NCCL " + nccl_version_text(cards[j].version) + ", " +
+               rank_at(communicator, i) + " has " + nccl_version_text(cards[i].version) +
+               ": install the same on all hosts";
+      }
+      if (!neighbours || cards[i].bus_id != cards[j].bus_id) continue;
+      return rank_at(communicator, j) + " and " + rank_at(communicator, i) + " share the GPU " +
+             cards[i].bus_id.data() + " of " + cards[i].host.data() + ", which NCCL does not support";
+    }
+  }
+  return {};
+}
+
 /// The members tell one another what they have, and connect if that will do. All come to the same.
 void DeviceExchange::meet(Set& set, const DeviceLane& lane, const BatchContext& context) {
   Communicator& communicator = context.communicator;
-  const std::vector<Card> cards = gather(own_card(lane, communicator.rank() == 0), communicator);
-  for (std::size_t i = 0; i < cards.size() && set.refusal.empty(); ++i) {
-    if (cards[i].version != cards.front().version) {
-      set.refusal = rank_at(communicator, 0) + " has NCCL " + nccl_version_text(cards.front().version) + ", " +
-                    rank_at(communicator, i) + " has " + nccl_version_text(cards[i].version) +
-                    ": install the same on all hosts";
-    }
-    for (std::size_t j = 0; j < i && set.refusal.empty(); ++j) {
-      if (cards[i].host != cards[j].host || cards[i].bus_id != cards[j].bus_id) continue;
-      set.refusal = rank_at(communicator, j) + " and " + rank_at(communicator, i) + " share the GPU " +
-                    cards[i].bus_id.data() + " of " + cards[i].host.data() + ", which NCCL does not support";
-    }
-  }
-  if (!set.refusal.empty()) return;
+  set.rank = communicator.rank();
+  set.size = communicator.size();
+  const std::vector<Card> cards = ringtune::gather(own_card(lane, context, set.rank == 0), communicator);
+  set.refusal = find_refusal(cards, communicator, false);
+  if (set.refusal.empty()) connect(set, cards.front().id, context);
+}
+
+/// The same for connections of each host's members alone: where one host has none, no host uses them.
+void DeviceExchange::meet_within_hosts(Set& set, const DeviceLane& lane, const BatchContext& context) {
+  Communicator& communicator = context.communicator;
+  const HostLayout layout = layout_of(context);
+  RINGTUNE_CHECK(layout.has_levels() && layout.homogeneous,
+                 "one level of ranks, or hosts with unequal numbers of them");
+  const auto own = std::find(layout.local.begin(), layout.local.end(), communicator.rank());
+  set.rank = static_cast<int>(own - layout.local.begin());
+  set.size = static_cast<int>(layout.local.size());
+  const std::vector<Card> cards = ringtune::gather(own_card(lane, context, set.rank == 0), communicator);
+  set.refusal = find_refusal(cards, communicator, true);
+  if (set.refusal.empty()) connect(set, cards[static_cast<std::size_t>(layout.local.front())].id, context);
+}
+
+void DeviceExchange::connect(Set& set, const NcclUniqueId& id, const BatchContext& context) {
+  Communicator& communicator = context.communicator;
   std::string trouble;
   try {
-    set.communicator =
-        std::make_shared<NcclCommunicator>(library(), cards.front().id, communicator.rank(), communicator.size());
+    set.communicator = std::make_shared<NcclCommunicator>(library(), id, set.rank, set.size);
     {
       const std::lock_guard lock(mutex_);
       if (failure_) std::rethrow_exception(failure_);
@@ -96,14 +132,20 @@ void DeviceExchange::meet(Set& set, const DeviceLane& lane, const BatchContext& 
     }
     set.communicator->settle(patience());
   } catch (const std::exception& error) {
-    rethrow_failure();
+    check();
     trouble = error.what();
     log(LogLevel::kWarning, "process set ", context.process_set, ": ", trouble);
   }
-  const std::vector<std::uint8_t> connected = gather(static_cast<std::uint8_t>(trouble.empty()), communicator);
+  const std::vector<std::uint8_t> connected =
+      ringtune::gather(static_cast<std::uint8_t>(trouble.empty()), communicator);
   const auto failed = std::find(connected.begin(), connected.end(), 0);
   if (failed == connected.end()) return;
-  if (set.communicator != nullptr) set.communicator->abort();
+  if (set.communicator != nullptr) {
+    set.communicator->abort();
+    const std::lock_guard lock(mutex_);
+    std::erase(communicators_, set.communicator);  // nobody is to ask how it is
+    set.communicator.reset();
+  }
   set.refusal = "NCCL did not connect on " +
                 rank_at(communicator, static_cast<std::size_t>(failed - connected.begin())) +
                 (trouble.empty() ? "" : " (" + trouble + ")");
@@ -112,7 +154,8 @@ void DeviceExchange::meet(Set& set, const DeviceLane& lane, const BatchContext& 
 /// Of the next batch. Its number is that of the set's batches that have come by here, as on all members: numbers of
 /// rounds of a plan are not, since a round that is declined counts only where it was posted.
 DeviceExchange::Route DeviceExchange::next_route(std::span<const OperationPtr> batch, const BatchContext& context) {
-  return {context.process_set, batch.front()->request().place, dealt_[context.process_set]++ % streams_};
+  const Request& request = batch.front()->request();
+  return {context.process_set, request.place, dealt_[context.process_set]++ % streams_, request.way != Way::kNccl};
 }
 
 /// With the lock, and the device's context.
@@ -123,23 +166,35 @@ CudaEvent& DeviceExchange::last_in(const CudaDevice& device, std::size_t stream)
   return tails_.emplace_back(new Tail{&device, stream, CudaEvent(device)})->last;
 }
 
+/// Something that is to be watched.
+void DeviceExchange::launched(DeviceLane& lane, std::size_t stream) {
+  const std::lock_guard lock(mutex_);
+  last_in(lane.device(), stream).record(lane.exchange_stream(stream).handle());
+  if (!std::exchange(busy_, true)) news_.notify_all();
+}
+
 void DeviceExchange::prepare(std::span<const OperationPtr> batch, const BatchContext& context) {
-  rethrow_failure();
+  check();
   route_ = next_route(batch, context);
   const auto [found, fresh] = sets_.try_emplace(route_);
   Set& set = found->second;
   if (fresh) {
     const DeviceLane& lane = lane_of(*batch.front());
     const CudaDevice::Current current(lane.device());
-    meet(set, lane, context);
+    route_.within_hosts ? meet_within_hosts(set, lane, context) : meet(set, lane, context);
     if (!watcher_.joinable()) watcher_ = start_thread("ringtune-nccl", [this] { watch(); });
   }
-  if (!set.refusal.empty()) throw WayRefused(set.refusal, Way::kNccl);
-  packed_ = fusion_.prepare(batch, context, lane_of(*batch.front()).device(), route_.stream);
+  if (!set.refusal.empty()) {
+    throw WayRefused(set.refusal, route_.within_hosts ? Way::kHierarchical : Way::kNccl);
+  }
+  packed_ = !route_.within_hosts && fusion_.prepare(batch, context, lane_of(*batch.front()).device(), route_.stream);
 }
 
 void DeviceExchange::launch(std::span<const OperationPtr> batch, const BatchContext& context,
                             const std::optional<Span>& about) {
+  if (const Way way = batch.front()->request().way; way != Way::kNccl) {
+    return way == Way::kHierarchical ? scatter(batch, about) : gather(batch, about);
+  }
   DeviceLane& lane = lane_of(*batch.front());
   const CudaDevice::Current current(lane.device());
   const Route route = route_;  // as prepared
@@ -160,11 +215,9 @@ void DeviceExchange::launch(std::span<const OperationPtr> batch, const BatchCont
       of.copied.record(stream.handle());
       if (of.received != nullptr) of.received->last_use.record(stream.handle());
     }
-    const std::lock_guard lock(mutex_);
-    last_in(lane.device(), route.stream).record(stream.handle());
-    if (!std::exchange(busy_, true)) news_.notify_all();
+    launched(lane, route.stream);
   } catch (const std::exception&) {
-    rethrow_failure();  // what ended it says more than how this call found out
+    check();  // what ended it says more than how this call found out
     throw;
   }
   const CollectiveKind kind = batch.front()->request().kind;
@@ -180,7 +233,7 @@ void DeviceExchange::removed(std::uint32_t process_set) {
   const std::lock_guard lock(mutex_);
   dealt_.erase(process_set);
   fusion_.removed(process_set);
-  auto gone = sets_.lower_bound(Route{process_set, 0, 0});
+  auto gone = sets_.lower_bound(Route{process_set, 0, 0, false});
   while (gone != sets_.end() && gone->first.process_set == process_set) {
     if (gone->second.communicator != nullptr && gone->second.refusal.empty()) {
       std::erase(communicators_, gone->second.communicator);

@@ -1,7 +1,8 @@
-// Tensors from GPU to GPU, by NCCL: no byte of them comes to the host. Which operations go that way is decided in
-// device_routes.h, but for what no single rank can tell - the same GPU twice, versions that do not work together, a
-// network that does not connect: the members of a process set find that out together, in front of the first batch of
-// theirs that NCCL is to carry (prepare).
+// Tensors from GPU to GPU, by NCCL: no byte of them comes to the host - or, where NCCL is to go within hosts only, a
+// share of an allreduce for each rank of a host, between two stages of NCCL's (device_hierarchy.cc). Which operations
+// go that way is decided in device_routes.h, but for what no single rank can tell - the same GPU twice, versions that
+// do not work together, a network that does not connect: the members of a process set find that out together, in front
+// of the first batch of theirs that NCCL is to carry (prepare).
 //
 // The engine's order of batches is the same on all ranks, and so is the choice of a stream of a GPU for each of them;
 // each stream has communicators of its own: so NCCL's operations never wait for one another in a circle. Putting them
@@ -24,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "collective/host_layout.h"
 #include "device/cuda.h"
 #include "device/nccl_communicator.h"
 #include "runtime/device_fusion.h"
@@ -32,6 +34,7 @@
 namespace ringtune {
 
 struct BatchContext;
+class Communicator;
 class DeviceLane;
 struct DeviceTimes;
 
@@ -49,13 +52,15 @@ class DeviceExchange {
   DeviceExchange(const DeviceExchange&) = delete;
   DeviceExchange& operator=(const DeviceExchange&) = delete;
 
-  /// `host`: of this rank. `on_failure` is called, on a thread of our own, when NCCL reports an error in a stream.
-  void begin(std::string host, std::function<void(std::exception_ptr)> on_failure);
+  /// `hosts`: of all ranks. `on_failure` is called, on a thread of our own, when NCCL reports an error in a stream.
+  void begin(std::vector<std::string> hosts, std::function<void(std::exception_ptr)> on_failure);
 
   // Any thread.
   /// Why this rank has no NCCL; empty where it has.
   [[nodiscard]] std::string refusal();
-  /// Throws what has ended the exchange, if it did before that event came.
+  /// Throws what has ended the exchange, if something did: what is in streams means nothing then.
+  void check();
+  /// The same, if it did before that event came.
   void check_arrival(const CudaEvent& copied);
   /// Ends what is in streams, with results that mean nothing; every later batch fails with `error`. Idempotent.
   void abort(const std::exception_ptr& error) noexcept;
@@ -88,11 +93,14 @@ class DeviceExchange {
     std::uint32_t process_set = 0;
     std::uint8_t place = 0;
     std::size_t stream = 0;
+    bool within_hosts = false;
     friend auto operator<=>(const Route&, const Route&) = default;
   };
   /// What its members have come to.
   struct Set {
     std::shared_ptr<NcclCommunicator> communicator;
+    int rank = 0;         // there: among all members, or among those of this host
+    int size = 0;         // of it
     std::string refusal;  // why there is none
   };
   struct Card;
@@ -105,20 +113,30 @@ class DeviceExchange {
 
   const NcclLibrary& library() { return NcclLibrary::open(options_.nccl_libraries); }
   [[nodiscard]] Deadline patience() const { return Deadline::after(options_.timeout_ns); }
-  Card own_card(const DeviceLane& lane, bool first);
+  Card own_card(const DeviceLane& lane, const BatchContext& context, bool first);
+  [[nodiscard]] static std::string find_refusal(const std::vector<Card>& cards, const Communicator& communicator,
+                                                bool within_hosts);
+  [[nodiscard]] HostLayout layout_of(const BatchContext& context) const;
   void meet(Set& set, const DeviceLane& lane, const BatchContext& context);
-  void rethrow_failure();
+  void meet_within_hosts(Set& set, const DeviceLane& lane, const BatchContext& context);
+  void connect(Set& set, const NcclUniqueId& id, const BatchContext& context);
   Route next_route(std::span<const OperationPtr> batch, const BatchContext& context);
   CudaEvent& last_in(const CudaDevice& device, std::size_t stream);
   void put_batch(NcclCommunicator& communicator, CudaStream& stream, std::span<const OperationPtr> batch,
                  const BatchContext& context);
   void put_packed(NcclCommunicator& communicator, const CudaStream& stream, std::span<const OperationPtr> batch,
                   const BatchContext& context, const BatchTimes& times);
+  void launched(DeviceLane& lane, std::size_t stream);
+  // device_hierarchy.cc
+  void scatter(std::span<const OperationPtr> batch, const std::optional<Span>& about);
+  void put_scatter(const Set& set, CudaStream& stream, std::span<const OperationPtr> batch);
+  void gather(std::span<const OperationPtr> batch, const std::optional<Span>& about);
+  void put_gather(const Set& set, CudaStream& stream, std::span<const OperationPtr> batch);
   void watch();
   bool look_after(const std::vector<std::shared_ptr<NcclCommunicator>>& all);
 
   DeviceExchangeOptions options_;
-  std::string host_;
+  std::vector<std::string> hosts_;
   std::function<void(std::exception_ptr)> on_failure_;
   DeviceFusion fusion_;                         // driving thread, and close()
   std::map<Route, Set> sets_;                   // likewise
@@ -140,5 +158,7 @@ class DeviceExchange {
 
 /// Whether NCCL can carry it: a dtype, a reduction and factors that it knows.
 [[nodiscard]] bool nccl_carries(const Request& request) noexcept;
+/// Whether it can go by NCCL within hosts and through these across.
+[[nodiscard]] bool hierarchy_carries(const Request& request) noexcept;
 
 }  // namespace ringtune

@@ -12,34 +12,17 @@ namespace ringtune {
 namespace {
 
 // ncclRedOp_t
-constexpr int kSum = 0;
-constexpr int kProduct = 1;
-constexpr int kMax = 2;
-constexpr int kMin = 3;
 constexpr int kAverage = 4;
 constexpr int kBytes = 1;  // ncclUint8: what is only moved is moved as bytes
 
 /// What to multiply with before the sum.
 double factor_of(const Request& request, int size) noexcept { return request.prescale * postscale_of(request, size); }
 
-int plain_op(ReduceOp op) noexcept {
-  switch (op) {
-    case ReduceOp::kProduct:
-      return kProduct;
-    case ReduceOp::kMax:
-      return kMax;
-    case ReduceOp::kMin:
-      return kMin;
-    default:
-      return kSum;
-  }
-}
-
 int op_of(NcclCommunicator& communicator, const Request& request, int size) {
   const bool plain_average = request.op == ReduceOp::kAverage && request.prescale == 1.0 && request.postscale == 1.0;
   if (plain_average) return kAverage;
   const double factor = factor_of(request, size);
-  return factor == 1.0 ? plain_op(request.op) : communicator.scaled_sum(request.dtype, factor);
+  return factor == 1.0 ? nccl_op(request.op) : communicator.scaled_sum(request.dtype, factor);
 }
 
 /// A call of a group: what all of its kinds need.

@@ -25,11 +25,26 @@ void fail(DeviceOperation& operation, const std::exception_ptr& error) {
   if (error && !operation.error) operation.error = error;
 }
 
+/// The runtime's operation for a slice: prescaled and summed up on this host, but for the last factor.
+Submission crossing_of(const DeviceOperation& operation) {
+  std::byte* const memory = operation.parts.front()->block->data;
+  Submission submission{operation.prepared->request, memory, memory, {}};
+  Request& request = submission.request;
+  request.name += " [across hosts]";
+  request.shape = {static_cast<std::int64_t>(operation.slice.count())};
+  request.prescale = 1.0;
+  request.group.clear();
+  request.group_size = 0;
+  request.way = Way::kAcross;
+  return submission;
+}
+
 /// The runtime's operation for one part.
 Submission submission_of(const DeviceOperation& operation, std::size_t index) {
   const DevicePart& part = *operation.parts[index];
   if (operation.direct()) {
     const Submission& what = operation.what;
+    if (operation.crosses) return crossing_of(operation);
     Submission submission{operation.prepared->request, what.input, what.output, what.splits};
     submission.request.way = operation.way;
     return submission;
@@ -110,11 +125,12 @@ DeviceOperation& DeviceLane::allocate() {
 void DeviceLane::recycle(DeviceOperation& operation) {
   operation.ticket = 0;
   operation.staged = operation.submitted = operation.ended = 0;
-  operation.all_staged = operation.abandoned = false;
+  operation.all_staged = operation.abandoned = operation.crosses = false;
   operation.error = nullptr;
   operation.gathered = {};
   if (operation.received != nullptr) streams_->received.give_back(*std::exchange(operation.received, nullptr));
   operation.received_bytes = 0;
+  end_crossing(operation);
   // Relaxed: the next one to see it takes the lock first.
   operation.state.store(Operation::kPending, std::memory_order_relaxed);
   free_.push_back(&operation);
@@ -192,7 +208,10 @@ void DeviceLane::stage(DeviceOperation& operation, std::unique_lock<std::mutex>&
   for (std::size_t i = 0; i < operation.part_count; ++i) {
     const PinnedBlock& block = *operation.parts[i]->block;
     lock.unlock();
-    const std::exception_ptr failure = failure_of([&] { block.last_use.synchronize(); });
+    const std::exception_ptr failure = failure_of([&] {
+      block.last_use.synchronize();
+      if (operation.crosses) shared_.routes.check(operation.way);
+    });
     lock.lock();
     fail(operation, failure);
     operation.staged = i + 1;
@@ -234,7 +253,12 @@ void DeviceLane::arrived(DeviceOperation& operation, Operation& host) noexcept {
   operation.gathered_shape = std::move(host.gathered_shape);
   operation.splits = std::move(host.splits);
   shared_.host.release(host.ticket);
-  end(operation);
+  if (operation.way == Way::kHierarchical && !operation.crosses) {
+    begin_crossing(operation);
+  } else {
+    end_crossing(operation);
+    end(operation);
+  }
   shared_.settle_haste();
 }
 
@@ -292,9 +316,10 @@ bool DeviceLane::goes_on(DevicePart& part, const std::exception_ptr& failure) {
     const std::exception_ptr refused = failure_of([&] {
       if (input_ends_) throw ShutDown("ringtune has been shut down on this rank; call init() again to go on");
       const Request& request = operation.prepared->request;
+      end_crossing(operation);                  // from the begin: nothing is written yet but memory of ours
       const bool staged = !operation.direct();  // some other rank's way was refused
       if (told.refused()) shared_.routes.refuse(*told.refused(), request.process_set, told.what());
-      if (!staged) operation.way = told.refused() ? shared_.routes.way_of(request) : Way::kStaged;
+      if (!staged) operation.way = told.refused() ? shared_.routes.way_of(request, operation.spread) : Way::kStaged;
       if (!staged && !operation.direct()) return stage_anew(operation);
       shared_.host.submit(submission_of(operation, part.index), part);  // its bytes are as they were
     });
@@ -309,7 +334,7 @@ bool DeviceLane::goes_on(DevicePart& part, const std::exception_ptr& failure) {
 void DeviceLane::stage_anew(DeviceOperation& operation) {
   operation.lay_out(shared_.part_bytes);
   begin_staged(operation);
-  operation.submitted = 0;
+  operation.staged = operation.submitted = 0;
   operation.all_staged = false;
 }
 

@@ -11,6 +11,11 @@
 //   engine: puts it into another stream, behind that event, when all ranks have announced it
 // If that is not to be after all, it goes another way then, at last staged.
 //
+// By NCCL within hosts (device_hierarchy.cc):
+//   as that; behind NCCL's first stage our first stream copies the rank's slice into pinned memory
+//   input thread: sleeps until it is there, then gives it to the runtime as another operation
+//   engine: reduces it across hosts; our second stream copies it back, and NCCL's other stage comes behind that
+//
 // No stream of the caller waits before he asks for the result, no call of his blocks, and nothing waits for a device.
 #pragma once
 
@@ -20,6 +25,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -87,6 +93,18 @@ class DeviceLane {
   std::byte* receive(DeviceOperation& operation, std::size_t bytes, CudaStream& stream);
   /// Copies what was gathered into memory of the caller's, in his stream. Throws DeviceError.
   void deliver(const DeviceOperation& operation, std::byte* memory, CudaStreamHandle stream);
+  // device_lane_slices.cc: on the way within hosts. Driving thread, with the context, without the lock. Throw
+  // DeviceError.
+  /// Memory for the operation's slice, on the host and on the device, where it is free for what the stream does from
+  /// now on.
+  void take_slice(DeviceOperation& operation, const HostSlice& slice, CudaStream& stream);
+  /// Copies slices that the stream has put there to the host.
+  void slices_to_host(std::span<const OperationPtr> batch, CudaStream& stream, DeviceTimes::Copies* times);
+  /// Copies them to where they belong in the results, and makes the stream wait for that.
+  void slices_to_device(std::span<const OperationPtr> batch, CudaStream& stream, DeviceTimes::Copies* times);
+  /// What times a batch on this GPU; null where its driver tells no times.
+  [[nodiscard]] DeviceTimes* time_batch(const Span& about);
+
   /// Any thread, without the lock.
   void part_finished(DevicePart& part, Operation& operation) noexcept;
   /// What times this GPU; there is one where an operation is timed. Driving thread too, without the lock.
@@ -106,6 +124,8 @@ class DeviceLane {
   void advance(DeviceOperation& operation);
   void submit_part(DeviceOperation& operation, std::size_t index);
   void arrived(DeviceOperation& operation, Operation& host) noexcept;
+  void begin_crossing(DeviceOperation& operation);
+  void end_crossing(DeviceOperation& operation);
   void bring_back(DevicePart& part, std::unique_lock<std::mutex>& lock);
   void end_if_over(DeviceOperation& operation);
   DeviceTimes* take_times(const Prepared& prepared, Stage stage);

@@ -20,6 +20,14 @@ DeviceTimes* DeviceLane::take_times(const Prepared& prepared, Stage stage) {
   return streams_->recorder->take(*about);
 }
 
+DeviceTimes* DeviceLane::time_batch(const Span& about) {
+  const std::lock_guard lock(shared_.mutex);
+  if (streams_->recorder == nullptr) {
+    streams_->recorder = std::make_unique<DeviceRecorder>(*shared_.host.tracer, device_);
+  }
+  return streams_->recorder->take(about);
+}
+
 void DeviceLane::begin_times(DeviceOperation& operation, CudaStreamHandle stream) {
   operation.times = take_times(*operation.prepared, Stage::kWaitForData);
   if (operation.times != nullptr) operation.times->ready.record(stream);

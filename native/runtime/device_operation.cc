@@ -39,6 +39,12 @@ StagedShape staged_shape(const Submission& submission, std::span<const int> memb
           .returned = stays ? 0 : returned_bytes(submission, members, rank)};
 }
 
+HostSlice host_slice(std::size_t count, int rank, int size) noexcept {
+  const auto ranks = static_cast<std::size_t>(size);
+  const std::size_t share = count / ranks;
+  return {static_cast<std::size_t>(rank) * share, share, ranks * share, count % ranks};
+}
+
 DeviceOperation::DeviceOperation(DeviceLane& on) : lane(on), ready(on.device()), copied(on.device()) {}
 
 void DevicePart::finished(Operation& operation) noexcept { whole->lane.part_finished(*this, operation); }

@@ -1,6 +1,7 @@
 // A collective on a tensor in a GPU's memory. Direct: one operation of the runtime, which puts it into a stream from
-// GPU to GPU. Staged: copied into pinned memory, carried by the runtime as one or several operations on that memory,
-// and copied back.
+// GPU to GPU; where it goes so within hosts only, another one carries what the first has left in pinned memory across,
+// and puts the rest of the way into a stream. Staged: copied into pinned memory, carried by the runtime as one or
+// several operations on that memory, and copied back.
 #pragma once
 
 #include <atomic>
@@ -21,6 +22,13 @@ namespace ringtune {
 class DeviceLane;
 struct DeviceOperation;
 struct DeviceTimes;
+
+/// How the members of a process set lie on hosts.
+enum class HostSpread : std::uint8_t {
+  kOneHost,
+  kLevels,   // several hosts with equally many of them, two at least
+  kUnequal,  // any other way
+};
 
 /// As much of a tensor as is copied, reduced and copied back at once: all of it, or some MiB of an allreduce, so that
 /// the copies of one part go on while another is reduced.
@@ -49,6 +57,18 @@ struct StagedShape {
 /// `members`: of the process set; `rank`: this one.
 [[nodiscard]] StagedShape staged_shape(const Submission& submission, std::span<const int> members, int rank);
 
+/// What a rank reduces across hosts of a tensor that goes by NCCL within them: an equal share for each rank of the
+/// host, and what is left at the end, which all of them reduce alike. In elements.
+struct HostSlice {
+  std::size_t begin = 0;
+  std::size_t share = 0;
+  std::size_t rest_begin = 0;
+  std::size_t rest = 0;
+  [[nodiscard]] std::size_t count() const noexcept { return share + rest; }
+};
+/// `rank` of `size` on the host.
+[[nodiscard]] HostSlice host_slice(std::size_t count, int rank, int size) noexcept;
+
 /// Guarded by the lock of its DeviceStaging but for what is said. Pooled, with the events in it.
 struct DeviceOperation {
   explicit DeviceOperation(DeviceLane& on);
@@ -57,7 +77,7 @@ struct DeviceOperation {
   /// reduced by so many bytes at once.
   void lay_out(std::size_t part_bytes);
 
-  /// Goes from GPU to GPU.
+  /// Goes from GPU to GPU, all the way or within hosts.
   [[nodiscard]] bool direct() const noexcept { return way != Way::kStaged; }
   [[nodiscard]] bool done() const noexcept {
     // Acquire: whoever sees it sees the result and the error as well.
@@ -78,6 +98,12 @@ struct DeviceOperation {
   std::size_t ended = 0;      // of those, parts that are done
   bool all_staged = false;    // no copy from the device is under way any more
   bool abandoned = false;     // released before it was done
+
+  // NCCL within hosts. Written by the engine's thread, while it has the operation.
+  HostSpread spread = HostSpread::kOneHost;
+  HostSlice slice;
+  MemoryBlock* scattered = nullptr;  // the slice on the device, before it crosses; on the host it is the part's block
+  bool crosses = false;              // that far it has come
 
   CudaEvent ready;               // in the caller's stream: the tensor is what is to be reduced
   CudaEvent copied;              // in the lane's: the result is in the tensor, or on the device where it is gathered

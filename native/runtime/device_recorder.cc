@@ -150,24 +150,27 @@ void DeviceRecorder::put(Span span, Stage stage, std::int64_t begin_ns, std::int
 void DeviceRecorder::write_staged(const DeviceTimes& times) {
   const std::int64_t ready_ns = when(times.ready);
   put(times.about, Stage::kWaitForData, std::min(from_ns_, ready_ns), ready_ns);
-  const auto put_copy = [&](Stage stage, const DeviceTimes::Copy& copy, std::int64_t begin_ns) {
-    Span span = times.about;
-    span.bytes = copy.bytes;
-    put(span, stage, begin_ns, when(copy.end));
-  };
-  for (std::size_t i = 0; i < times.to_host.count; ++i) {
-    const DeviceTimes::Copy& copy = *times.to_host.all[i];
-    const std::int64_t begin_ns = when(copy.begin);
-    if (i == 0) put(times.about, Stage::kDeviceQueue, std::min(ready_ns, begin_ns), begin_ns);
-    put_copy(Stage::kCopyToHost, copy, begin_ns);
+  if (times.to_host.count > 0) {
+    const std::int64_t begin_ns = when(times.to_host.all.front()->begin);
+    put(times.about, Stage::kDeviceQueue, std::min(ready_ns, begin_ns), begin_ns);
   }
-  for (std::size_t i = 0; i < times.to_device.count; ++i) {
-    const DeviceTimes::Copy& copy = *times.to_device.all[i];
-    put_copy(Stage::kCopyToDevice, copy, when(copy.begin));
-  }
+  write_copies(times);
 }
 
-/// A batch from GPU to GPU, or a wait.
+void DeviceRecorder::write_copies(const DeviceTimes& times) {
+  const auto put_all = [&](Stage stage, const DeviceTimes::Copies& copies) {
+    for (std::size_t i = 0; i < copies.count; ++i) {
+      const DeviceTimes::Copy& copy = *copies.all[i];
+      Span span = times.about;
+      span.bytes = copy.bytes;
+      put(span, stage, when(copy.begin), when(copy.end));
+    }
+  };
+  put_all(Stage::kCopyToHost, times.to_host);
+  put_all(Stage::kCopyToDevice, times.to_device);
+}
+
+/// A batch from GPU to GPU, with copies where it is the way within hosts; or a wait.
 void DeviceRecorder::write_whole(const DeviceTimes& times) {
   for (std::size_t i = 0; i < times.lasted.count; ++i) {
     const DeviceTimes::Copy& piece = *times.lasted.all[i];
@@ -178,9 +181,11 @@ void DeviceRecorder::write_whole(const DeviceTimes& times) {
     put(times.about, stage, begin_ns, end_ns);
     if (stage == Stage::kCommunicate) write_speed(times, begin_ns, end_ns);
   }
+  write_copies(times);
 }
 
 void DeviceRecorder::write_speed(const DeviceTimes& times, std::int64_t begin_ns, std::int64_t end_ns) {
+  if (times.bus_factor == 0) return;
   const double seconds = static_cast<double>(std::max<std::int64_t>(1, end_ns - begin_ns)) * 1e-9;
   Span speed = times.about;
   speed.kind = static_cast<std::uint8_t>(Count::kBusBandwidth);

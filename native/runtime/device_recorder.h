@@ -86,6 +86,7 @@ class DeviceRecorder {
   void write_staged(const DeviceTimes& times);
   void write_whole(const DeviceTimes& times);
   void write_speed(const DeviceTimes& times, std::int64_t begin_ns, std::int64_t end_ns);
+  void write_copies(const DeviceTimes& times);
   void write_tensors(const DeviceTimes& batch, std::int64_t begin_ns);
   void put(Span span, Stage stage, std::int64_t begin_ns, std::int64_t end_ns);
   void give_back(DeviceTimes& times);

@@ -6,9 +6,12 @@
 namespace ringtune {
 namespace {
 
-constexpr Way kDirectWays[] = {Way::kNccl, Way::kRing};  // the best first
+constexpr Way kDirectWays[] = {Way::kNccl, Way::kHierarchical, Way::kRing};  // the best first
 
-std::string setting_of(Way way) { return std::string("RINGTUNE_GPU_PLANE=") + (way == Way::kNccl ? "nccl" : "ring"); }
+std::string setting_of(GpuPlane plane) {
+  const char* const word = plane == GpuPlane::kRing ? "ring" : plane == GpuPlane::kNccl ? "nccl" : "nccl-host";
+  return std::string("RINGTUNE_GPU_PLANE=") + word;
+}
 
 Way way_of_batch(std::span<const OperationPtr> batch) { return batch.front()->request().way; }
 
@@ -20,18 +23,46 @@ DeviceRoutes::DeviceRoutes(const DeviceRoutesOptions& options)
       nccl_({options.nccl_libraries, options.timeout_ns, kernels_}),
       rings_({kernels_, options.ring_buffer_bytes, options.timeout_ns}) {}
 
-void DeviceRoutes::begin(const std::string& host, std::function<void(std::exception_ptr)> on_failure) {
-  nccl_.begin(host, std::move(on_failure));
-  rings_.begin(host);
+void DeviceRoutes::begin(const std::vector<std::string>& hosts, int rank,
+                         std::function<void(std::exception_ptr)> on_failure) {
+  hosts_ = hosts;
+  nccl_.begin(hosts, std::move(on_failure));
+  rings_.begin(hosts.at(static_cast<std::size_t>(rank)));
 }
 
+HostSpread DeviceRoutes::spread_of(std::uint32_t process_set, std::span<const int> members) {
+  const std::lock_guard lock(mutex_);
+  const auto [known, fresh] = spreads_.try_emplace(process_set, HostSpread::kOneHost);
+  if (!fresh) return known->second;
+  std::vector<std::string> hosts;
+  for (const int rank : members) hosts.push_back(hosts_.at(static_cast<std::size_t>(rank)));
+  const HostLayout layout = layout_of(hosts, 0);  // from everywhere the same of what matters here
+  if (layout.hosts() < 2) return known->second;
+  return known->second = layout.has_levels() && layout.homogeneous ? HostSpread::kLevels : HostSpread::kUnequal;
+}
+
+/// Where that way is one that may be gone.
 bool DeviceRoutes::must_go(Way way) const noexcept {
-  return plane_ == (way == Way::kNccl ? GpuPlane::kNccl : GpuPlane::kRing);
+  switch (way) {
+    case Way::kNccl:
+      return plane_ == GpuPlane::kNccl || plane_ == GpuPlane::kNcclHost;
+    case Way::kHierarchical:
+      return plane_ == GpuPlane::kNcclHost;
+    default:
+      return plane_ == GpuPlane::kRing;
+  }
 }
 
-bool DeviceRoutes::may_go(Way way, const Request& request) const noexcept {
+bool DeviceRoutes::may_go(Way way, const Request& request, HostSpread spread) const noexcept {
   if (plane_ != GpuPlane::kAuto && !must_go(way)) return false;
-  return way == Way::kNccl ? nccl_carries(request) : ring_carries(request);
+  switch (way) {
+    case Way::kNccl:
+      return nccl_carries(request) && (plane_ != GpuPlane::kNcclHost || spread == HostSpread::kOneHost);
+    case Way::kHierarchical:
+      return hierarchy_carries(request) && spread == HostSpread::kLevels;
+    default:
+      return ring_carries(request);
+  }
 }
 
 /// Why it does not go that way; empty when it can, as far as this rank knows.
@@ -43,33 +74,37 @@ std::string DeviceRoutes::refusal_of(Way way, const Request& request) {
     const auto refused = refused_.find({request.process_set, way});
     if (refused != refused_.end()) return refused->second;
   }
-  std::string why = way == Way::kNccl ? nccl_.refusal() : rings_.refusal();
+  std::string why = way == Way::kRing ? rings_.refusal() : nccl_.refusal();
   if (!why.empty() && !must_go(way)) refuse(way, request.process_set, why);  // asked once
   return why;
 }
 
-Way DeviceRoutes::way_of(const Request& request) {
+Way DeviceRoutes::way_of(const Request& request, HostSpread spread) {
   for (const Way way : kDirectWays) {
-    if (!may_go(way, request)) continue;
+    if (!may_go(way, request, spread)) continue;
     const std::string why = refusal_of(way, request);
     if (why.empty()) return way;
     if (must_go(way)) {
       throw DeviceError("tensor '" + request.name + "' cannot go " + std::string(text_of(way)) + ", which " +
-                        setting_of(way) + " asks for: " + why);
+                        setting_of(plane_) + " asks for: " + why);
     }
   }
   return Way::kStaged;
 }
 
 void DeviceRoutes::refuse(Way way, std::uint32_t process_set, const std::string& why) {
-  if (must_go(way)) throw DeviceError(why + " (" + setting_of(way) + " forbids to go another way instead)");
+  if (must_go(way)) throw DeviceError(why + " (" + setting_of(plane_) + " forbids to go another way instead)");
   const std::lock_guard lock(mutex_);
   if (!refused_.emplace(std::pair(process_set, way), why).second) return;
   log(LogLevel::kInfo, "tensors on GPUs of process set ", process_set, " do not go ", text_of(way), ": ", why);
 }
 
+void DeviceRoutes::check(Way way) {
+  if (way != Way::kRing) nccl_.check();
+}
+
 void DeviceRoutes::check_arrival(Way way, const CudaEvent& copied) {
-  way == Way::kNccl ? nccl_.check_arrival(copied) : rings_.check_arrival(copied);
+  way == Way::kRing ? rings_.check_arrival(copied) : nccl_.check_arrival(copied);
 }
 
 void DeviceRoutes::abort(const std::exception_ptr& error) noexcept {
@@ -78,18 +113,19 @@ void DeviceRoutes::abort(const std::exception_ptr& error) noexcept {
 }
 
 void DeviceRoutes::prepare(std::span<const OperationPtr> batch, const BatchContext& context) {
-  way_of_batch(batch) == Way::kNccl ? nccl_.prepare(batch, context) : rings_.prepare(batch, context);
+  way_of_batch(batch) == Way::kRing ? rings_.prepare(batch, context) : nccl_.prepare(batch, context);
 }
 
 void DeviceRoutes::launch(std::span<const OperationPtr> batch, const BatchContext& context,
                           const std::optional<Span>& about) {
-  way_of_batch(batch) == Way::kNccl ? nccl_.launch(batch, context, about) : rings_.launch(batch, context, about);
+  way_of_batch(batch) == Way::kRing ? rings_.launch(batch, context, about) : nccl_.launch(batch, context, about);
 }
 
 void DeviceRoutes::removed(std::uint32_t process_set) {
   {
     const std::lock_guard lock(mutex_);
     for (const Way way : kDirectWays) refused_.erase({process_set, way});
+    spreads_.erase(process_set);
   }
   nccl_.removed(process_set);
   rings_.removed(process_set);

@@ -1,5 +1,5 @@
-// Which way tensors on GPUs go: by NCCL where all ranks can, by ringtune's own ring where NCCL cannot and the ranks are
-// of one host, else through the host.
+// Which way tensors on GPUs go: by NCCL where all ranks can, by NCCL within hosts where those of each host can, by
+// ringtune's own ring where NCCL cannot and the ranks are of one host, else through the host.
 //
 // The way of an operation is the same on all its ranks. A rank announces an operation with the best way that it could
 // take itself (way_of); ranks that announce different ways are told by the coordinator that the better of them is out,
@@ -20,15 +20,17 @@
 #include <vector>
 
 #include "runtime/device_exchange.h"
+#include "runtime/device_operation.h"
 #include "runtime/device_rings.h"
 
 namespace ringtune {
 
 enum class GpuPlane : std::uint8_t {
-  kAuto = 0,    // the best way that all ranks can go
-  kNccl = 1,    // what NCCL can carry and is refused is an error
-  kRing = 2,    // what the ring can carry and is refused is an error
-  kStaged = 3,  // through the host
+  kAuto = 0,      // the best way that all ranks can go
+  kNccl = 1,      // what NCCL can carry and is refused is an error
+  kRing = 2,      // what the ring can carry and is refused is an error
+  kStaged = 3,    // through the host
+  kNcclHost = 4,  // as kNccl, but within hosts only: what is to cross hosts goes as the ranks there can
 };
 
 struct DeviceRoutesOptions {
@@ -46,15 +48,19 @@ class DeviceRoutes {
   DeviceRoutes(const DeviceRoutes&) = delete;
   DeviceRoutes& operator=(const DeviceRoutes&) = delete;
 
-  /// `host`: of this rank. `on_failure` is called, on a thread of our own, when something fails in a stream.
-  void begin(const std::string& host, std::function<void(std::exception_ptr)> on_failure);
+  /// `hosts`: of all ranks. `on_failure` is called, on a thread of our own, when something fails in a stream.
+  void begin(const std::vector<std::string>& hosts, int rank, std::function<void(std::exception_ptr)> on_failure);
 
   // Any thread.
+  /// How the members of that set lie on hosts.
+  [[nodiscard]] HostSpread spread_of(std::uint32_t process_set, std::span<const int> members);
   /// How this rank would send it, of two members or more. Throws DeviceError where it must go a way that it cannot.
-  [[nodiscard]] Way way_of(const Request& request);
+  [[nodiscard]] Way way_of(const Request& request, HostSpread spread);
   /// Operations of that set do not go that way from now on. Throws DeviceError where they must.
   void refuse(Way way, std::uint32_t process_set, const std::string& why);
-  /// Throws what has ended that way, if it did before that event came.
+  /// Throws what has ended that way, if something did.
+  void check(Way way);
+  /// The same, if it did before that event came.
   void check_arrival(Way way, const CudaEvent& copied);
   /// Ends what is in streams, with results that mean nothing; every later batch fails with `error`. Idempotent.
   void abort(const std::exception_ptr& error) noexcept;
@@ -79,15 +85,17 @@ class DeviceRoutes {
 
  private:
   [[nodiscard]] bool must_go(Way way) const noexcept;
-  [[nodiscard]] bool may_go(Way way, const Request& request) const noexcept;
+  [[nodiscard]] bool may_go(Way way, const Request& request, HostSpread spread) const noexcept;
   std::string refusal_of(Way way, const Request& request);
 
   GpuPlane plane_;
+  std::vector<std::string> hosts_;
   KernelShelf kernels_;
   DeviceExchange nccl_;
   DeviceRings rings_;
   std::mutex mutex_;
   std::map<std::pair<std::uint32_t, Way>, std::string> refused_;  // by process set: and why
+  std::map<std::uint32_t, HostSpread> spreads_;                   // likewise
 };
 
 }  // namespace ringtune

@@ -53,7 +53,8 @@ Ticket DeviceStaging::submit(Submission submission, std::span<const int> members
     operation.what = std::move(submission);
     operation.prepared = std::make_shared<const Prepared>(operation.what.request);
     operation.shape = shape;
-    operation.way = members.size() < 2 ? Way::kStaged : routes_.way_of(operation.what.request);
+    operation.spread = routes_.spread_of(operation.what.request.process_set, members);
+    operation.way = members.size() < 2 ? Way::kStaged : routes_.way_of(operation.what.request, operation.spread);
     operation.lay_out(shared_.part_bytes);
     lane.begin(operation, place.stream);
   } catch (...) {

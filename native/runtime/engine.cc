@@ -37,6 +37,8 @@ std::exception_ptr failure_of(const FailAction& action) {
       return std::make_exception_ptr(WayRefused(action.message, Way::kNccl));
     case FailureKind::kNotByRing:
       return std::make_exception_ptr(WayRefused(action.message, Way::kRing));
+    case FailureKind::kNotWithinHosts:
+      return std::make_exception_ptr(WayRefused(action.message, Way::kHierarchical));
     case FailureKind::kStageOnce:
       return std::make_exception_ptr(WayRefused(action.message));
     default:

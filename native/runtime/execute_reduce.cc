@@ -101,6 +101,11 @@ std::int64_t Executor::finish_round(std::span<const OperationPtr> batch, const B
   return now_ns();
 }
 
+/// The slices of tensors that go by NCCL within hosts, which are in host memory between the two stages there.
+void Executor::allreduce_across(std::span<const OperationPtr> batch, const BatchContext& context) {
+  batch.size() == 1 ? allreduce_one(batch, context) : allreduce_fused(batch, context);
+}
+
 /// A tensor alone that travels as it is needs no fusion buffer: it is reduced where its result belongs.
 void Executor::allreduce_one(std::span<const OperationPtr> batch, const BatchContext& context) {
   Operation& operation = *batch.front();
@@ -157,13 +162,15 @@ void Executor::reduce(std::span<std::byte> data, std::span<const OperationPtr> b
   const ReduceOp op = request.op == ReduceOp::kAverage ? ReduceOp::kSum : request.op;
   const std::int64_t begin_ns = now_ns();
   Allreducer& allreducer = context.communicator.allreducer();
+  const bool across = request.way == Way::kAcross;
   const AlgorithmWish wish{static_cast<Algorithm>(knobs_.algorithm), static_cast<Switch>(knobs_.hierarchical)};
-  const Algorithm algorithm = allreducer.choose(data.size(), wish);
-  allreducer.run({.data = data,
-                  .dtype = wire_dtype(request),
-                  .op = op,
-                  .options = {.algorithm = algorithm, .ring = {.segment_bytes = knobs_.segment_bytes}},
-                  .stager = staged});
+  const Algorithm algorithm = across ? allreducer.choose_across(data.size()) : allreducer.choose(data.size(), wish);
+  const AllreduceJob job{.data = data,
+                         .dtype = wire_dtype(request),
+                         .op = op,
+                         .options = {.algorithm = algorithm, .ring = {.segment_bytes = knobs_.segment_bytes}},
+                         .stager = staged};
+  across ? allreducer.run_across(job) : allreducer.run(job);
   if (staged != nullptr) staged->stage_out_rest();
   record_batch(batch, context, begin_ns, data.size(), algorithm);
 }

@@ -18,9 +18,11 @@ void Executor::record_start(std::span<const OperationPtr> batch, const BatchCont
     bytes += operation->prepared->bytes;
   }
   add(counters_.negotiate_ns, negotiate_ns);
-  Traffic& traffic = counters_.traffic[static_cast<std::size_t>(batch.front()->request().kind)];
-  add(traffic.bytes, bytes);
-  add(traffic.operations, std::uint64_t{batch.size()});
+  if (batch.front()->request().way != Way::kAcross) {  // those were counted when they began
+    Traffic& traffic = counters_.traffic[static_cast<std::size_t>(batch.front()->request().kind)];
+    add(traffic.bytes, bytes);
+    add(traffic.operations, std::uint64_t{batch.size()});
+  }
   add(counters_.batches, std::uint64_t{1});
   if (tracer_.recording()) record_tensors(batch, context, begin_ns);
 }
@@ -160,8 +162,9 @@ std::int64_t Executor::record_batch(std::span<const OperationPtr> batch, const B
   speed.kind = static_cast<std::uint8_t>(Count::kBusBandwidth);
   speed.begin_ns = end_ns;
   const double seconds = static_cast<double>(std::max<std::int64_t>(1, end_ns - begin_ns)) * 1e-9;
-  speed.bytes = static_cast<std::uint64_t>(static_cast<double>(bytes) *
-                                           bus_factor(first.kind, context.communicator.size()) / seconds);
+  const bool across = first.way == Way::kAcross;
+  const int ranks = across ? context.communicator.allreducer().hosts() : context.communicator.size();
+  speed.bytes = static_cast<std::uint64_t>(static_cast<double>(bytes) * bus_factor(first.kind, ranks) / seconds);
   tracer_.record(std::array{span, speed});
   return end_ns;
 }

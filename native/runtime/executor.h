@@ -98,6 +98,7 @@ class Executor {
   void allreduce_shared(std::span<const OperationPtr> batch, const BatchContext& context, Arena& arena);
   [[nodiscard]] Arena* arena_of(Communicator& communicator) const;
   void gather_fragments(std::span<const OperationPtr> batch, int size);
+  void allreduce_across(std::span<const OperationPtr> batch, const BatchContext& context);
   void allreduce_one(std::span<const OperationPtr> batch, const BatchContext& context);
   void allreduce_fused(std::span<const OperationPtr> batch, const BatchContext& context);
   bool lay_out(std::span<const OperationPtr> batch, const BatchContext& context);

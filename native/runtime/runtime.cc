@@ -107,8 +107,7 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
   hosts = fabric->hosts();
   topology = topology_of(hosts, given.rank);
   staging.use_parts(options.gpu_part_bytes);
-  routes.begin(hosts[static_cast<std::size_t>(given.rank)],
-               [this](const std::exception_ptr& error) { engine->device_failed(error); });
+  routes.begin(hosts, given.rank, [this](const std::exception_ptr& error) { engine->device_failed(error); });
   engine = std::make_unique<Engine>(engine_options(options, routes), *fabric, tickets, counters, tracer);
   try {
     fabric->start_monitor([this](int rank, const std::string& reason) { engine->peer_lost(rank, reason); });
@@ -345,8 +344,8 @@ void Runtime::shutdown(std::int64_t timeout_ns) {
   impl_->down = true;
   stop_timeline();
   impl_->engine->leave(Deadline::after(timeout_ns));
+  impl_->routes.close(Deadline::after(kSecondNs * 5));  // first: a copy to the host may wait for a stream that it ends
   impl_->staging.close();
-  impl_->routes.close(Deadline::after(kSecondNs * 5));
 }
 
 }  // namespace ringtune

@@ -22,8 +22,8 @@ class Runtime::Impl {
   Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made);
   ~Impl() {
     engine->leave(Deadline::after(0));
-    staging.close();
     routes.close(Deadline::after(0));
+    staging.close();
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;

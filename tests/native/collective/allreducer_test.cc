@@ -97,6 +97,24 @@ TEST(Allreducer, OneLevelIsNeverHierarchical) {
   }
 }
 
+TEST(Allreducer, RanksOfOnePlaceReduceAcrossHostsWhatIsTheirs) {
+  Joined world = join_hosts({"a", "b", "a", "b", "c", "c"});  // of one place: 0, 1, 4 and 2, 3, 5
+  run_allreducers(world, kIdle, [&](Allreducer& allreducer, int rank) {
+    ASSERT_TRUE(allreducer.has_slices());
+    EXPECT_EQ(allreducer.hosts(), 3);
+    const bool first = rank == 0 || rank == 1 || rank == 4;
+    for (const std::size_t count : {0, 1, 1000, 300'003}) {
+      std::vector<std::int32_t> values(count, rank + 1);
+      const auto bytes = std::as_writable_bytes(std::span(values));
+      EXPECT_NE(allreducer.choose_across(bytes.size()), kHierarchical);
+      allreducer.run_across({.data = bytes, .dtype = DType::kInt32});
+      EXPECT_EQ(values, std::vector<std::int32_t>(count, first ? 8 : 13)) << "rank " << rank;
+    }
+  });
+  Joined unequal = join_hosts({"a", "a", "b"});
+  run_allreducers(unequal, kIdle, [&](Allreducer& allreducer, int) { EXPECT_FALSE(allreducer.has_slices()); });
+}
+
 TEST(Allreducer, ARankThatGoesEndsAHierarchicalWait) {
   Joined world = join_hosts({"a", "a", "b", "b"});
   run_allreducers(

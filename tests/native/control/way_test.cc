@@ -20,7 +20,7 @@ Request on_gpu(Way way) {
 }
 
 TEST(Way, TravelsWithARequestOfATensorOnAGpu) {
-  for (const Way way : {Way::kStaged, Way::kNccl, Way::kRing}) {
+  for (const Way way : {Way::kStaged, Way::kNccl, Way::kRing, Way::kHierarchical, Way::kAcross}) {
     ByteWriter out;
     write_request(out, on_gpu(way));
     ByteReader in(out.bytes());
@@ -49,6 +49,16 @@ TEST(Way, RanksThatPartAreNamedAndAreNoMismatch) {
       parting->message,
       "tensor 't' would go by NCCL on ranks 0-2, and through the host on rank 3. NCCL needs all of them: the same "
       "RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank.");
+  variants.clear();
+  add_variant(variants, std::make_shared<const Request>(on_gpu(Way::kHierarchical)), RankSet::range(0, 2));
+  add_variant(variants, std::make_shared<const Request>(on_gpu(Way::kRing)), RankSet::one(2));
+  parting = find_parting(variants);
+  ASSERT_TRUE(parting.has_value());
+  EXPECT_EQ(parting->refused, Way::kHierarchical);
+  EXPECT_EQ(parting->message.find("tensor 't' would go by NCCL within hosts on ranks 0, 1, and by ringtune's ring on "
+                                  "rank 2. NCCL needs all of them"),
+            0U)
+      << parting->message;
   variants.clear();
   add_variant(variants, std::make_shared<const Request>(on_gpu(Way::kRing)), RankSet::range(0, 2));
   add_variant(variants, std::make_shared<const Request>(on_gpu(Way::kStaged)), RankSet::one(2));

@@ -1,4 +1,5 @@
-// A job of several runtimes in one process, over in-process fabrics; each rank acts on its own thread.
+// A job of several runtimes in one process, over in-process fabrics if no others are given; each rank acts on its own
+// thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,12 +18,13 @@ namespace ringtune::testing_support {
 class Job {
  public:
   explicit Job(int size, const std::function<void(RuntimeOptions&)>& adjust = {})
-      : runtimes_(static_cast<std::size_t>(size)) {
-    auto fabrics = make_inproc_fabrics(size);
+      : Job(make_inproc_fabrics(size), adjust) {}
+  Job(std::vector<std::unique_ptr<Fabric>> fabrics, const std::function<void(RuntimeOptions&)>& adjust)
+      : runtimes_(fabrics.size()) {
     on_every_rank([&](int rank) {
       RuntimeOptions options;
       options.rank = rank;
-      options.size = size;
+      options.size = size();
       options.knobs.cycle_time_ns = 100'000;
       options.log_level = 5;
       if (adjust) adjust(options);

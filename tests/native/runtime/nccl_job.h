@@ -13,11 +13,14 @@ class NcclJob {
  public:
   /// `gpus`: of the ranks, in turn.
   explicit NcclJob(int size, int gpus, const std::function<void(RuntimeOptions&)>& adjust = {})
-      : nccl_(gpus), job_(std::make_unique<Job>(size, [&](RuntimeOptions& options) {
+      : NcclJob(make_inproc_fabrics(size), gpus, adjust) {}
+  NcclJob(std::vector<std::unique_ptr<Fabric>> fabrics, int gpus, const std::function<void(RuntimeOptions&)>& adjust)
+      : nccl_(gpus), job_(std::make_unique<Job>(std::move(fabrics), [&](RuntimeOptions& options) {
           options.cuda_driver = FakeGpu::path();
           options.nccl_libraries = {FakeNccl::path()};
           if (adjust) adjust(options);
         })) {
+    const int size = job_->size();
     for (int gpu = 0; gpu < gpus; ++gpu) devices_.push_back(std::make_unique<CudaDevice>(FakeGpu::driver(), gpu));
     for (int rank = 0; rank < size; ++rank) {
       const CudaDevice::Current current(device(rank));
@@ -36,6 +39,7 @@ class NcclJob {
   NcclJob& operator=(const NcclJob&) = delete;
 
   [[nodiscard]] Runtime& operator[](int rank) { return (*job_)[rank]; }
+  [[nodiscard]] int size() const { return static_cast<int>(streams_.size()); }
   [[nodiscard]] FakeNccl& nccl() { return nccl_; }
   [[nodiscard]] const CudaDevice& device(int rank) const {
     return *devices_[static_cast<std::size_t>(rank) % devices_.size()];
@@ -110,8 +114,8 @@ inline void run_steps(NcclJob& job, int count, int steps) {
       for (std::size_t i = 0; i < tensors.size(); ++i) {
         job.join(rank, tickets[i]);
         job[rank].release(tickets[i]);
-        ASSERT_EQ(tensors[i]->values(job.stream(rank)),
-                  std::vector<float>(tensors[i]->size(), static_cast<float>(2 * (step + static_cast<int>(i)) + 10)))
+        const int sum = job.size() * (step + static_cast<int>(i)) + 5 * job.size() * (job.size() - 1);
+        ASSERT_EQ(tensors[i]->values(job.stream(rank)), std::vector<float>(tensors[i]->size(), static_cast<float>(sum)))
             << "step " << step << ", tensor " << i;
       }
     }
