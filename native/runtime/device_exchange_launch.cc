@@ -172,7 +172,7 @@ void DeviceExchange::put_packed(NcclCommunicator& communicator, const CudaStream
         communicator.group(
             [&](const NcclFunctions& api, NcclHandle handle) {
               communicator.check(
-                  api.all_reduce(data, data, count, nccl_dtype(dtype).value(), plain_op(op), handle, stream.handle()),
+                  api.all_reduce(data, data, count, nccl_dtype(dtype).value(), nccl_op(op), handle, stream.handle()),
                   "ncclAllReduce");
             },
             patience());
