@@ -28,9 +28,7 @@ class BatchTimes {
 
   /// Times what is put into the stream until its end(): kCopyIn into a buffer, kCommunicate, kCopyOut.
   [[nodiscard]] TimedCopy piece(Stage stage, CudaStreamHandle stream) const;
-  /// What is to be timed from begin to end; null: nothing.
-  [[nodiscard]] DeviceTimes::Copies* lasted() noexcept { return times_ == nullptr ? nullptr : &times_->lasted; }
-  /// Likewise, copies that are part of it.
+  /// Copies that are part of it; null: nothing is to be timed.
   [[nodiscard]] DeviceTimes::Copies* to_host() noexcept { return times_ == nullptr ? nullptr : &times_->to_host; }
   [[nodiscard]] DeviceTimes::Copies* to_device() noexcept { return times_ == nullptr ? nullptr : &times_->to_device; }
   /// All of it is in its stream; of the pieces exactly one was kCommunicate. `bus_factor`: what a link carries for each

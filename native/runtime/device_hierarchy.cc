@@ -36,7 +36,7 @@ void DeviceExchange::scatter(std::span<const OperationPtr> batch, const std::opt
       lane.take_slice(of, host_slice(of.prepared->count, set.rank, set.size), stream);
       stream.wait(of.ready);
     }
-    TimedCopy timed(times.lasted(), lane.device(), stream.handle(), 0);
+    TimedCopy timed = times.piece(Stage::kCommunicate, stream.handle());
     put_scatter(set, stream, batch);
     timed.end();
     lane.slices_to_host(batch, stream, times.to_host());
@@ -87,7 +87,7 @@ void DeviceExchange::gather(std::span<const OperationPtr> batch, const std::opti
   BatchTimes times(lane, about);
   try {
     lane.slices_to_device(batch, stream, times.to_device());
-    TimedCopy timed(times.lasted(), lane.device(), stream.handle(), 0);
+    TimedCopy timed = times.piece(Stage::kCommunicate, stream.handle());
     put_gather(set, stream, batch);
     timed.end();
     for (const OperationPtr operation : batch) device_operation_of(*operation).copied.record(stream.handle());
