@@ -207,10 +207,12 @@ void DeviceLane::run_input() {
 void DeviceLane::stage(DeviceOperation& operation, std::unique_lock<std::mutex>& lock) {
   for (std::size_t i = 0; i < operation.part_count; ++i) {
     const PinnedBlock& block = *operation.parts[i]->block;
+    const bool crosses = operation.crosses;  // a part of a staged tensor that is refused meanwhile writes both
+    const Way way = operation.way;
     lock.unlock();
     const std::exception_ptr failure = failure_of([&] {
       block.last_use.synchronize();
-      if (operation.crosses) shared_.routes.check(operation.way);
+      if (crosses) shared_.routes.check(way);
     });
     lock.lock();
     fail(operation, failure);
