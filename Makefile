@@ -107,7 +107,7 @@ build/native-tests.stamp: $(NATIVE_SOURCES) $(NATIVE_TESTS) $(GPU_KERNELS) | $(S
 # GoogleTest is no wheel: without it the native tests are left out, with CI=true they fail.
 HAVE_GTEST := $(wildcard /usr/include/gtest/gtest.h /usr/local/include/gtest/gtest.h)
 
-.PHONY: test test-native test-python test-long test-sanitize
+.PHONY: test test-native test-python test-long test-sanitize build-sanitize
 test: setup test-native test-python ## All tests but the long ones, under 15 minutes on 2 cores
 
 ifeq ($(HAVE_GTEST)$(filter true 1,$(CI)),)
@@ -131,13 +131,20 @@ test-long: $(STAMPS)/install ## Only the tests marked long, and a minute of fuzz
 	  build/native-tests/ringtune_wire_fuzz tests/native/fuzz/corpus 60; fi
 	@$(BIN)/python -m pytest -q -m long $(PYTEST_ARGS)
 
-test-sanitize: $(STAMPS)/venv ## Native tests under ASan+UBSan and TSan
-	@mkdir -p build
-	@for sanitizers in address,undefined thread; do \
+SANITIZERS := address,undefined thread
+
+test-sanitize: build-sanitize ## Native tests under ASan+UBSan and TSan
+	@for sanitizers in $(SANITIZERS); do \
 	  folder=build/native-$${sanitizers%%,*}; echo "native tests: $$sanitizers"; \
-	  $(call build_native,$$folder,-DRINGTUNE_SANITIZE=$$sanitizers -DCMAKE_BUILD_TYPE=RelWithDebInfo); \
 	  export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1; \
 	  export TSAN_OPTIONS=halt_on_error=1; $(call run_native,$$folder); \
+	done
+
+build-sanitize: $(STAMPS)/venv
+	@mkdir -p build
+	@for sanitizers in $(SANITIZERS); do \
+	  folder=build/native-$${sanitizers%%,*}; echo "building the native tests: $$sanitizers"; \
+	  $(call build_native,$$folder,-DRINGTUNE_SANITIZE=$$sanitizers -DCMAKE_BUILD_TYPE=RelWithDebInfo); \
 	done
 
 # Without .venv: with what PYTHON has, so that a machine needs torch with CUDA and no package index.
