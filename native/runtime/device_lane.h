@@ -138,12 +138,13 @@ class DeviceLane {
   CudaDevice device_;
   // Everything that is made in the context goes while that is current: see the destructor.
   struct Streams {
-    explicit Streams(const CudaDevice& device) : input(device), output(device), pool(device), received(device) {}
+    explicit Streams(const CudaDevice& device) : pool(device), received(device), input(device), output(device) {}
+    // They outlive the streams, in which copies of a failed job may still stand.
+    PinnedPool pool;
+    DevicePool received;
     CudaStream input;
     CudaStream output;
     std::vector<std::unique_ptr<CudaStream>> exchange;  // driving thread
-    PinnedPool pool;
-    DevicePool received;
     std::deque<DeviceOperation> operations;
     std::unique_ptr<DeviceRecorder> recorder;  // null until something is recorded; set with the lock
   };
