@@ -27,6 +27,7 @@ from waitress import wasyncore
 from werkzeug.wrappers import Response as BaseResponse
 
 from ringtune.dashboard.app import create_app
+from ringtune.dashboard.dispatcher import LastFirstDispatcher
 from ringtune.errors import UsageError
 
 THREADS = 8
@@ -73,7 +74,11 @@ class Server:
         app = create_app(options.root, options.prefix)
         guard(app, options)
         self._server: Any = waitress.create_server(
-            app.server, sockets=[self._listener], threads=THREADS, ident=None, clear_untrusted_proxy_headers=True
+            app.server,
+            sockets=[self._listener],
+            ident=None,
+            clear_untrusted_proxy_headers=True,
+            _dispatcher=LastFirstDispatcher(THREADS),
         )
 
     @property

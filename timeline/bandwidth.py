@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from ringtune.timeline.intervals import length, union
-from ringtune.timeline.spans import SpanTable
+from ringtune.timeline.spans import Mask, SpanTable
 from ringtune.timeline.vocabulary import KINDS, Stage
 
 _KIND_WORDS = (
@@ -57,8 +57,11 @@ class KindTraffic:
     """Bus bandwidth that one collective in twenty exceeds: what the link has shown it can do."""
 
 
-def traffic(spans: SpanTable, ranks: int) -> tuple[KindTraffic, ...]:
-    """Return the traffic of every kind of collective that occurs; the spans may be of any ranks of one job."""
+def traffic(spans: SpanTable, ranks: int, *, fastest: bool = True) -> tuple[KindTraffic, ...]:
+    """Return the traffic of every kind of collective that occurs; the spans may be of any ranks of one job.
+
+    ``fastest``: also what the fastest reached, which costs a sort.
+    """
     communicate = spans.of_stage(Stage.COMMUNICATE)
     places = {kind: place for place, kind in enumerate(KINDS)}
     kind_of_name = np.array([places.get(kind_of(name), -1) for name in communicate.names], dtype=np.int64)
@@ -66,10 +69,11 @@ def traffic(spans: SpanTable, ranks: int) -> tuple[KindTraffic, ...]:
     found = []
     for place in sorted(set(kinds.tolist()) - {-1}):
         kind, chosen = KINDS[place], communicate.take(kinds == place)
-        busy = sum(_busy(chosen.of_rank(rank)) for rank in set(chosen.rank.tolist()))
+        busy = sum(_busy(chosen, chosen.rank == rank) for rank in set(chosen.rank.tolist()))
         size, factor = int(chosen.bytes.sum()), bus_factor(kind, ranks)
         rate = size * factor / busy * 1e9 if busy and factor and size else None
-        found.append(KindTraffic(kind, len(chosen), size, busy, factor, rate, _fastest(chosen, factor)))
+        top = _fastest(chosen, factor) if fastest else None
+        found.append(KindTraffic(kind, len(chosen), size, busy, factor, rate, top))
     return tuple(found)
 
 
@@ -87,5 +91,5 @@ def bus_rate(kinds: tuple[KindTraffic, ...]) -> float | None:
     return moved / busy * 1e9 if busy else None
 
 
-def _busy(spans: SpanTable) -> int:
-    return length(union(spans.begin_ns, spans.end_ns))
+def _busy(spans: SpanTable, chosen: Mask) -> int:
+    return length(union(spans.begin_ns[chosen], spans.end_ns[chosen]))

@@ -99,8 +99,8 @@ def numbered(spans: SpanTable) -> SpanTable:
 
     Other tools do not number batches; equal ranks run equal collectives in equal order.
     """
-    where = np.flatnonzero((spans.stage == Stage.COMMUNICATE) & (spans.batch == 0))
-    if not len(where) or np.any(spans.batch[spans.stage == Stage.COMMUNICATE] > 0):
+    where = np.flatnonzero(spans.in_stage(Stage.COMMUNICATE) & (spans.batch == 0))
+    if not len(where) or np.any(spans.batch[spans.in_stage(Stage.COMMUNICATE)] > 0):
         return spans
     order = np.lexsort((spans.begin_ns[where], spans.name[where], spans.step[where], spans.rank[where]))
     where = where[order]
@@ -117,7 +117,7 @@ def numbered(spans: SpanTable) -> SpanTable:
 def batch_table(trace: Trace) -> BatchTable:
     """Return the trace's batches; empty when it holds no collectives."""
     spans = numbered(trace.spans)
-    runs = spans.take((spans.stage == Stage.COMMUNICATE) & (spans.batch > 0))
+    runs = spans.take(spans.in_stage(Stage.COMMUNICATE) & (spans.batch > 0))
     ids, first, row = np.unique(runs.batch, return_index=True, return_inverse=True)
     ranks, column = np.unique(runs.rank, return_inverse=True)
     shape = (len(ids), len(ranks))
@@ -190,7 +190,7 @@ def _awaited(spans: SpanTable, about: tuple[Ints, Codes, tuple[int, int]], begin
 def _places(spans: SpanTable, stage: Stage, about: tuple[Ints, Codes, tuple[int, int]]) -> tuple[Ints, Ints, Ints]:
     """Row and column in the table of batches of a stage's spans that have one, and which spans these are."""
     ids, ranks, _ = about
-    chosen = np.flatnonzero((spans.stage == stage) & (spans.batch > 0))
+    chosen = np.flatnonzero(spans.in_stage(stage) & (spans.batch > 0))
     if not len(ids) or not len(chosen):
         nowhere = np.empty(0, dtype=np.int64)
         return nowhere, nowhere, nowhere

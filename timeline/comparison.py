@@ -171,7 +171,7 @@ def _slices(begin: Ints, end: Ints, waits: Ints) -> Iterator[tuple[int, int, int
 def _tensor_samples(spans: SpanTable, steps: Ints, ranks: int) -> Samples:
     found = {}
     for stage in TENSOR_STAGES:
-        chosen = spans.take((spans.stage == stage) & (spans.tensor > 0))
+        chosen = spans.take(spans.in_stage(stage) & (spans.tensor > 0))
         codes, column = np.unique(chosen.tensor, return_inverse=True)
         if not len(codes) or len(codes) * len(steps) > LARGEST_CELLS:
             continue

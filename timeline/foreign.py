@@ -96,7 +96,7 @@ def by_name(spans: SpanTable) -> SpanTable:
     stage_of_name = np.array([_stage_of(name) for name in spans.names] or [Stage.OTHER], dtype=np.uint8)
     steps = [step_number(name) for name in spans.names]
     step_of_name = np.array(steps or [UNKNOWN], dtype=np.int64)
-    unplaced = spans.stage == Stage.OTHER
+    unplaced = spans.in_stage(Stage.OTHER)
     spans = replace(
         spans,
         stage=np.where(unplaced, stage_of_name[spans.name], spans.stage).astype(np.uint8),
@@ -108,10 +108,10 @@ def by_name(spans: SpanTable) -> SpanTable:
 def _on_device(spans: SpanTable) -> SpanTable:
     """Where a rank's device ran collectives, those are its communication, and not the calls that launched them."""
     named = np.array([bool(_DEVICE_COLLECTIVE.match(name)) for name in spans.names] or [False], dtype=np.bool_)
-    device = named[spans.name] & (spans.stage == Stage.KERNEL)
+    device = named[spans.name] & spans.in_stage(Stage.KERNEL)
     if not device.any():
         return spans
-    launched = (spans.stage == Stage.COMMUNICATE) & np.isin(spans.rank, np.unique(spans.rank[device]))
+    launched = spans.in_stage(Stage.COMMUNICATE) & np.isin(spans.rank, np.unique(spans.rank[device]))
     stage = np.where(launched, Stage.OTHER, np.where(device, Stage.COMMUNICATE, spans.stage))
     return replace(spans, stage=stage.astype(np.uint8))
 
@@ -127,13 +127,13 @@ def with_steps(spans: SpanTable) -> SpanTable:
     )[spans.name]
     for rank in np.unique(spans.rank).tolist():
         mine = spans.rank == rank
-        host_steps = mine & (spans.stage == Stage.STEP)
+        host_steps = mine & spans.in_stage(Stage.STEP)
         _fill(step, spans, mine & ~host_steps & ~marks_device & (step == UNKNOWN), host_steps)
         device_steps = mine & marks_device
         if device_steps.any():
             numbers = np.array([step_number(name) for name in named], dtype=np.int64)
             step[device_steps] = numbers[spans.name[device_steps]]
-            on_device = mine & np.isin(spans.stage, np.array([Stage.KERNEL, Stage.COMMUNICATE], dtype=np.uint8))
+            on_device = mine & spans.in_stage(Stage.KERNEL, Stage.COMMUNICATE)
             _fill(step, replace(spans, step=step), on_device, device_steps)
     return replace(spans, step=step)
 

@@ -29,7 +29,7 @@ class Fusion:
 def fusion(trace: Trace) -> Fusion | None:
     """Return how well tensors were fused; None when no batch was recorded."""
     of_allreduce = trace.spans.name_mask(RING_PREFIX + "ALLREDUCE")
-    batches = trace.spans.take(of_allreduce & (trace.spans.stage == Stage.COMMUNICATE) & (trace.spans.batch > 0))
+    batches = trace.spans.take(of_allreduce & trace.spans.in_stage(Stage.COMMUNICATE) & (trace.spans.batch > 0))
     if not len(batches):
         return None
     rank = int(batches.rank.min())
@@ -41,17 +41,17 @@ def fusion(trace: Trace) -> Fusion | None:
         batches=len(batches),
         bytes=size,
         batches_per_step=len(batches) / steps if steps else None,
-        tensors_per_batch=_tensors(trace.spans.of_rank(rank), batches) / len(batches),
+        tensors_per_batch=_tensors(trace.spans, rank, batches) / len(batches),
         bytes_per_batch=size / len(batches),
         fill=_fill(trace, batches),
     )
 
 
-def _tensors(spans: SpanTable, batches: SpanTable) -> int:
+def _tensors(spans: SpanTable, rank: int, batches: SpanTable) -> int:
     """Tensors in these batches: what was negotiated, queued or copied for each, whichever stage knows most."""
-    most = np.ones(len(batches), dtype=np.int64)
+    most, mine = np.ones(len(batches), dtype=np.int64), spans.rank == rank
     for stage in (Stage.NEGOTIATE, Stage.QUEUE, Stage.COPY_IN):
-        ids, counts = np.unique(spans.of_stage(stage).batch, return_counts=True)
+        ids, counts = np.unique(spans.batch[mine & spans.in_stage(stage)], return_counts=True)
         if len(ids):
             place = np.minimum(np.searchsorted(ids, batches.batch), len(ids) - 1)
             most = np.maximum(most, np.where(ids[place] == batches.batch, counts[place], 0))

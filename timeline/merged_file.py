@@ -69,7 +69,7 @@ def in_file_order(spans: SpanTable) -> SpanTable:
 
 def written_async(spans: SpanTable) -> Mask:
     """Which spans must be async pairs; the table is in file order."""
-    chosen = np.isin(spans.stage, np.array(sorted(OVERLAPPING_STAGES), dtype=np.uint8))
+    chosen = spans.in_stage(*sorted(OVERLAPPING_STAGES))
     groups = spans.rank.astype(np.int64) * STAGE_LIMIT + spans.stage
     order = np.argsort(groups, kind="stable")
     bounds = np.flatnonzero(np.diff(groups[order])) + 1
@@ -129,7 +129,7 @@ def _span_events(block: SpanTable, pairs: list[bool], identities: list[int]) -> 
 
 def _flow_blocks(spans: SpanTable, first_id: int) -> Iterator[list[Event]]:
     """Arrows from the rank whose batch began first to the one whose began last."""
-    batches = spans.take((spans.stage == Stage.COMMUNICATE) & (spans.batch > 0))
+    batches = spans.take(spans.in_stage(Stage.COMMUNICATE) & (spans.batch > 0))
     order = np.lexsort((np.arange(len(batches)), batches.batch))
     rows = batches.take(order)
     events: list[Event] = []

@@ -94,7 +94,7 @@ class BlockReader:
             return
         records = reader.records().view(RECORD)
         stages = stages_of(records)
-        kept = stages != Stage.COUNTER
+        kept = stages != int(Stage.COUNTER)
         columns = {name: records[name][kept] for name in COLUMN_TYPES if name != "stage"}
         reader.clear()
         self._extend("name", unquoted(reader.names), self._spans.name_codes)

@@ -51,7 +51,7 @@ class Exposure:
 
 def covered(spans: SpanTable, *stages: Stage) -> Ints:
     """Return the time covered by these stages as a set of intervals."""
-    chosen = np.isin(spans.stage, np.array(stages, dtype=np.uint8))
+    chosen = spans.in_stage(*stages)
     return union(spans.begin_ns[chosen], spans.end_ns[chosen])
 
 

@@ -64,13 +64,22 @@ class SpanTable:
 
     def take(self, chosen: Mask | NDArray[np.integer[Any]] | slice) -> SpanTable:
         """Return the spans chosen by a mask, by indices (also to sort) or by a slice; string tables are shared."""
-        return replace(self, **{column: getattr(self, column)[chosen] for column in COLUMN_TYPES})
+        if isinstance(chosen, np.ndarray) and chosen.dtype == np.bool_:
+            chosen = np.flatnonzero(chosen)  # once, and not for every column
+        columns = {column: getattr(self, column)[chosen] for column in COLUMN_TYPES}
+        return SpanTable(**columns, names=self.names, tensors=self.tensors, fact_texts=self.fact_texts)
+
+    def in_stage(self, *stages: Stage) -> Mask:
+        """Which spans are of these stages."""
+        if len(stages) > 1:
+            return _among(stages)[self.stage]
+        # A plain number: a member of an enumeration numpy asks for what it does not have, again and again.
+        found: Mask = self.stage == int(stages[0])
+        return found
 
     def of_stage(self, *stages: Stage) -> SpanTable:
         """Return the spans of these stages."""
-        if len(stages) == 1:
-            return self.take(self.stage == stages[0])
-        return self.take(np.isin(self.stage, np.array(stages, dtype=np.uint8)))
+        return self.take(self.in_stage(*stages))
 
     def of_rank(self, rank: int) -> SpanTable:
         """Return the spans of one rank."""
@@ -98,6 +107,14 @@ class SpanTable:
         """Which spans' names start with this text."""
         hit = np.array([name.startswith(predicate) for name in self.names], dtype=np.bool_)
         return hit[self.name] if len(self) else np.zeros(0, dtype=np.bool_)
+
+
+@lru_cache(maxsize=64)
+def _among(stages: tuple[Stage, ...]) -> Mask:
+    """Return for every number of a stage whether it is among these."""
+    found = np.zeros(256, dtype=np.bool_)
+    found[[int(stage) for stage in stages]] = True
+    return found
 
 
 @lru_cache(maxsize=4096)

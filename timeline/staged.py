@@ -69,7 +69,7 @@ class StagedTensors:
 
 def waiting(spans: SpanTable) -> SpanTable:
     """Return the spans in which ranks waited: callers; for tensors that went from GPU to GPU, streams."""
-    queued = spans.tensor[(spans.stage == Stage.DEVICE_QUEUE) & (spans.batch > 0)]
+    queued = spans.tensor[spans.in_stage(Stage.DEVICE_QUEUE) & (spans.batch > 0)]
     if not len(queued):
         return spans.of_stage(Stage.WAIT)
     directly = np.isin(spans.tensor, np.unique(queued))

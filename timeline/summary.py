@@ -163,7 +163,7 @@ def select_steps(trace: Trace, first: int | None, end: int | None) -> Trace:
 
 def step_lengths(spans: SpanTable) -> tuple[Ints, Ints]:
     """Return (step, length in ns): each step is as long as the slowest of its ranks."""
-    whole = spans.take((spans.stage == Stage.STEP) & (spans.step >= 0))
+    whole = spans.take(spans.in_stage(Stage.STEP) & (spans.step >= 0))
     steps, place = np.unique(whole.step, return_inverse=True)
     longest = np.zeros(len(steps), dtype=np.int64)
     np.maximum.at(longest, place, whole.duration_ns)
@@ -215,7 +215,7 @@ def _epochs(trace: Trace) -> tuple[EpochSummary, ...]:
         epoch = instant.args.get("epoch")
         if isinstance(epoch, int):
             announced.setdefault(epoch, {key: value for key, value in instant.args.items() if key != "epoch"})
-    batches = trace.spans.take((trace.spans.stage == Stage.COMMUNICATE) & (trace.spans.batch > 0))
+    batches = trace.spans.take(trace.spans.in_stage(Stage.COMMUNICATE) & (trace.spans.batch > 0))
     seen = set(np.unique(batches.epoch).tolist()) - {0}  # other tools know no versions
     return tuple(_epoch(epoch, announced.get(epoch, {}), batches) for epoch in sorted(seen | set(announced)))
 

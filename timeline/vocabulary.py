@@ -44,8 +44,11 @@ class Stage(IntEnum):
     @property
     def label(self) -> str:
         """The stage as the trace's ``cat`` spells it, for example ``copy_in``."""
-        return self.name.lower()
+        return _LABELS[self]
 
+
+_LABELS = tuple(stage.name.lower() for stage in sorted(Stage))
+"""By number; a name is looked up by a function."""
 
 FOREIGN_STAGES = frozenset({Stage.OTHER, Stage.KERNEL})
 """Stages only traces of other tools have."""

@@ -52,7 +52,7 @@ class Tally:
             split = splits[rank] if recorded else self._split(trace, rank)
             if split is not None:
                 _sum(self._exposures.setdefault(rank, {}), vars(split))
-        for kind in traffic(spans, trace.size):
+        for kind in traffic(spans, trace.size, fastest=False):
             if kind.bus_bytes_per_s is not None:
                 moved = {"busy": float(kind.busy_ns), "moved": kind.bytes * kind.factor}
                 _sum(self._kinds.setdefault(kind.kind, {}), moved)

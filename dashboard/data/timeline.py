@@ -254,21 +254,22 @@ def _search(spans: SpanTable, lanes: tuple[Lane, ...], starts: Sequence[int], ne
     wanted = np.array([needle in text.lower() for text in spans.tensors], dtype=np.bool_)
     named = np.array([needle in text.lower() for text in spans.names], dtype=np.bool_)
     parts = [slice(lane.first + start, lane.first + len(lane)) for lane, start in zip(lanes, starts, strict=True)]
-    found = [part.start + _named(spans, part, wanted, named) for part in parts]
-    moving = [lane.stage == Stage.COMMUNICATE for lane in lanes]
-    batches = [spans.batch[places] for places, moves in zip(found, moving, strict=True) if not moves]
-    carrying = np.unique(np.concatenate(batches)) if batches else np.empty(0, dtype=np.int64)
-    carrying = carrying[carrying > 0]
-    for at, part in enumerate(parts):
-        if moving[at] and len(carrying):
-            carried = part.start + np.flatnonzero(np.isin(spans.batch[part], carrying))
-            found[at] = np.union1d(found[at], carried)
+    hits = [_named(spans, part, wanted, named) for part in parts]
+    moving = [lane.stage is Stage.COMMUNICATE for lane in lanes]
+    batches = [spans.batch[part][hit] for part, hit, moves in zip(parts, hits, moving, strict=True) if not moves]
+    carrying = np.sort(np.concatenate(batches)) if batches else np.empty(0, dtype=np.int64)
+    carrying = carrying[np.searchsorted(carrying, 0, "right") :]
+    for part, hit, moves in zip(parts, hits, moving, strict=True):
+        if moves and len(carrying):
+            batch = spans.batch[part]
+            hit |= carrying[np.minimum(np.searchsorted(carrying, batch), len(carrying) - 1)] == batch
+    found = [part.start + np.flatnonzero(hit) for part, hit in zip(parts, hits, strict=True)]
     return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
 
-def _named(spans: SpanTable, part: slice, wanted: Mask, named: Mask) -> Ints:
-    """Places within a part of the spans with one of these tensors or names."""
-    hit = wanted[spans.tensor[part]] if wanted.any() else np.zeros(part.stop - part.start, dtype=np.bool_)
+def _named(spans: SpanTable, part: slice, wanted: Mask, named: Mask) -> Mask:
+    """Which spans of a part have one of these tensors or names."""
+    hit: Mask = wanted[spans.tensor[part]] if wanted.any() else np.zeros(part.stop - part.start, dtype=np.bool_)
     if named.any():
         hit = hit | named[spans.name[part]]
-    return np.flatnonzero(hit)
+    return hit

@@ -82,14 +82,20 @@ class GrowingLanes:
         fresh = [(self._lane(rank, stage), order) for rank, stage, order in by_lane(spans)]
         if any(lane.count + len(order) > lane.room for lane, order in fresh):
             self._make_room({(lane.rank, lane.stage): len(order) for lane, order in fresh})
-        # Sorted at once: a beat brings little to each of many lanes.
+        # Sorted and written at once: a beat brings little to each of many lanes.
         sorted_all = np.concatenate([order for _, order in fresh]) if fresh else np.empty(0, dtype=np.int64)
         columns, first = {name: getattr(spans, name)[sorted_all] for name in COLUMN_TYPES}, 0
+        behind: list[tuple[_Growing, slice]] = []
         for lane, order in fresh:
             part = slice(first, first + len(order))
-            changed = self._put(lane, {name: column[part] for name, column in columns.items()})
-            lane.stale = min(lane.stale, changed)
+            if self._is_behind(lane, int(columns["begin_ns"][first])):
+                behind.append((lane, part))
+            else:
+                changed = self._put(lane, {name: column[part] for name, column in columns.items()})
+                lane.stale = min(lane.stale, changed)
             first = part.stop
+        if behind:
+            self._append(behind, columns)
 
     def shift(self, by: int) -> None:
         """Move all spans in time."""
@@ -125,6 +131,24 @@ class GrowingLanes:
             self.spans[name] = column
         self.moved += len(self)
 
+    def _is_behind(self, lane: _Growing, begin_ns: int) -> bool:
+        """Whether no span of a lane begins later."""
+        return not lane.count or bool(self.spans["begin_ns"][lane.places.stop - 1] <= begin_ns)
+
+    def _append(self, fresh: list[tuple[_Growing, slice]], columns: Columns) -> None:
+        """Put spans behind all that lanes have; of each lane a part of the columns."""
+        places = np.concatenate([np.arange(part.stop - part.start) + lane.places.stop for lane, part in fresh])
+        if len(places) < len(columns["begin_ns"]):
+            chosen = np.concatenate([np.arange(part.start, part.stop) for _, part in fresh])
+            columns = {name: column[chosen] for name, column in columns.items()}
+        for name in COLUMN_TYPES:
+            self.spans[name][places] = columns[name]
+        for lane, part in fresh:
+            start = lane.count
+            lane.count += part.stop - part.start
+            self._ended(lane, slice(lane.first + start, lane.places.stop))
+            lane.stale = min(lane.stale, start)
+
     def _put(self, lane: _Growing, fresh: Columns) -> int:
         """Put spans into a lane, by begin; return the first of its rows that changed."""
         old = self.spans["begin_ns"][lane.places]
@@ -132,11 +156,11 @@ class GrowingLanes:
         tail, count = slice(lane.first + start, lane.first + lane.count), len(fresh["begin_ns"])
         lane.count += count
         part = slice(tail.start, lane.first + lane.count)
-        if tail.start == tail.stop or self._is_before(tail.start, fresh):
+        if self._is_before(tail.start, fresh):
             # What lies behind only makes way: its rows stay as they are. So it is with the past, piece by piece.
             behind, part = slice(tail.start + count, tail.stop + count), slice(tail.start, tail.start + count)
             self.moved += tail.stop - tail.start
-            for name in LANE_TYPES if tail.start < tail.stop else ():
+            for name in LANE_TYPES:
                 self.spans[name][behind] = self.spans[name][tail]
             for name in COLUMN_TYPES:
                 self.spans[name][part] = fresh[name]
@@ -145,15 +169,21 @@ class GrowingLanes:
             order = np.argsort(together, kind="stable")
             for name in COLUMN_TYPES:
                 self.spans[name][part] = np.concatenate((self.spans[name][tail], fresh[name]))[order]
+        self._ended(lane, part)
+        return start
+
+    def _ended(self, lane: _Growing, part: slice) -> None:
+        """Note of spans that were written into a lane until when all before them have ended, and their rows."""
         reach = np.maximum.accumulate(self.spans["end_ns"][part])
-        if start:
+        if part.start > lane.first:
             np.maximum(reach, self.spans["reach"][part.start - 1], out=reach)
         self.spans["reach"][part] = reach
-        row = self._rows(lane, part) if lane.stage in OVERLAPPING_STAGES else np.zeros(len(reach), dtype=np.int8)
-        self.spans["row"][part] = row
-        lane.rows = max(lane.rows, int(row.max()) + 1)
+        if lane.stage in OVERLAPPING_STAGES:
+            row = self.spans["row"][part] = self._rows(lane, part)
+            lane.rows = max(lane.rows, int(row.max()) + 1)
+        else:
+            self.spans["row"][part] = 0
         self.moved += len(reach)
-        return start
 
     def _is_before(self, place: int, fresh: Columns) -> bool:
         """Whether spans have all ended when the one at a place begins."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ Allocate = Callable[[str, Any, int], NDArray[Any]]
 """(name, type, length): a column to fill."""
 
 STAGES = tuple(STAGE_OF_LABEL[label] for label in PHASES)
+PLACE_OF_STAGE = np.full(256, len(STAGES), dtype=np.int64)
+PLACE_OF_STAGE[[int(stage) for stage in STAGES]] = np.arange(len(STAGES))
 ROW_LIMIT = 6
 COARSEST = 1024
 """Least buckets of the coarsest level: one for each pixel of a small screen; larger ones take the next finer level."""
@@ -185,14 +188,17 @@ def build_lanes(
 
 def by_lane(spans: SpanTable) -> list[tuple[int, Stage, Ints]]:
     """Rank, stage and the places of the spans, by begin, of every lane that is not empty, top to bottom."""
+    place = PLACE_OF_STAGE[spans.stage]
+    lane = spans.rank * np.int64(len(STAGES)) + place
+    shown = np.flatnonzero(place < len(STAGES))
+    order = shown[np.lexsort((spans.begin_ns[shown], lane[shown]))]
+    sorted_lane = lane[order]
+    cuts = [0, *(1 + np.flatnonzero(sorted_lane[1:] != sorted_lane[:-1])).tolist(), len(order)]
     found = []
-    for rank in np.unique(spans.rank).tolist():
-        mine = np.flatnonzero(spans.rank == rank)
-        stages = spans.stage[mine]
-        for stage in STAGES:
-            inside = mine[stages == stage]
-            if len(inside):
-                found.append((rank, stage, inside[np.argsort(spans.begin_ns[inside], kind="stable")]))
+    for first, end in pairwise(cuts):
+        if first < end:
+            rank, stage = divmod(int(sorted_lane[first]), len(STAGES))
+            found.append((rank, STAGES[stage], order[first:end]))
     return found
 
 

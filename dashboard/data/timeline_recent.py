@@ -7,15 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ringtune.dashboard.data.timeline_levels import STAGES
+from ringtune.dashboard.data.timeline_levels import PLACE_OF_STAGE, STAGES
 from ringtune.timeline.spans import COLUMN_TYPES, SpanTable
 from ringtune.timeline.vocabulary import Stage
 
 MOST_SPANS = 30_000
 """Spans that are kept; of what came before, the lanes tell."""
-
-_PLACE_OF_STAGE = np.full(256, len(STAGES), dtype=np.int64)
-_PLACE_OF_STAGE[[int(stage) for stage in STAGES]] = np.arange(len(STAGES))
 
 
 def together(tables: Sequence[SpanTable]) -> SpanTable:
@@ -51,7 +48,7 @@ class Recent:
             self._from = max(self._from, last)
 
     def _note_steps(self, spans: SpanTable) -> None:
-        steps = np.flatnonzero(spans.stage == Stage.STEP)
+        steps = np.flatnonzero(spans.in_stage(Stage.STEP))
         for place in steps[np.argsort(spans.begin_ns[steps], kind="stable")].tolist():
             begin, rank = int(spans.begin_ns[place]), int(spans.rank[place])
             if begin >= self._ends.get(rank, (begin, 0))[0]:
@@ -68,7 +65,7 @@ class Recent:
             return None
         later = [table for last, table in self._tables if last > after]
         spans = together(later or [self._tables[-1][1]])
-        place = _PLACE_OF_STAGE[spans.stage]
+        place = PLACE_OF_STAGE[spans.stage]
         chosen = np.flatnonzero((spans.step > after) & (spans.step <= upto) & (place < len(STAGES)))
         order = np.lexsort((spans.begin_ns[chosen], place[chosen], spans.rank[chosen]))
         return spans.take(chosen[order])

@@ -51,7 +51,7 @@ def _batches(spans: SpanTable, ranks: int) -> _Batches:
     """Bus bandwidth in bytes/s of every batch, as seen and while moving (where the clocks can tell)."""
     factors = np.array([bus_factor(kind, ranks) for kind in KINDS])
     kinds = np.array([KINDS.index(kind) if (kind := kind_of(name)) else -1 for name in spans.names], dtype=np.int64)
-    runs = spans.take((spans.stage == Stage.COMMUNICATE) & (spans.batch > 0) & (spans.bytes > 0))
+    runs = spans.take(spans.in_stage(Stage.COMMUNICATE) & (spans.batch > 0) & (spans.bytes > 0))
     runs = runs.take(kinds[runs.name] >= 0) if len(runs) else runs
     _, first, place = np.unique(runs.batch, return_index=True, return_inverse=True)
     begin, end = np.zeros(len(first), dtype=np.int64), np.zeros(len(first), dtype=np.int64)
@@ -92,7 +92,7 @@ def fill_histogram(trace: Trace) -> list[dict[str, Any]]:
     Batches of the lowest rank that recorded any (they are equal on all ranks); ``counts`` are by share of the buffer.
     """
     runs = trace.spans.take(trace.spans.name_mask(RING_PREFIX + "ALLREDUCE"))
-    runs = runs.take((runs.stage == Stage.COMMUNICATE) & (runs.batch > 0))
+    runs = runs.take(runs.in_stage(Stage.COMMUNICATE) & (runs.batch > 0))
     if not len(runs):
         return []
     runs = runs.of_rank(int(runs.rank.min()))
