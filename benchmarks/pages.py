@@ -30,7 +30,7 @@ from rich.table import Table
 from ringtune import layout, runfolder
 from ringtune.benchmarks.live import LiveFigures, Look, live_table, missed_live, watch
 from ringtune.benchmarks.progress import open_console
-from ringtune.benchmarks.scratch import scratch_folder
+from ringtune.benchmarks.scratch import kept_or_scratch, scratch_folder
 from ringtune.benchmarks.sizes import format_bytes
 from ringtune.benchmarks.traces import parse_count
 from ringtune.benchmarks.watching import PAGES as LIVE_PAGES
@@ -131,7 +131,7 @@ def dashboard_command(events: str, moves: int, folder: Path | None, json_file: P
         return
     console, counts = open_console(), [parse_count(word) for word in events.split(",")]
     with ExitStack() as stack:
-        place = folder or stack.enter_context(scratch_folder())
+        place = stack.enter_context(kept_or_scratch(folder))
         runs = [_run_of(count, place / "runs", console) for count in counts]
         address, _ = stack.enter_context(_dashboard(place))
         measured = [_measure(address, run, PageFigures(count), moves) for count, run in zip(counts, runs, strict=True)]

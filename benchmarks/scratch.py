@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ringtune.errors import UsageError
+
 PREFIX = "ringtune-bench-"
 YOUNG_S = 60.0
 """Age from which on a folder that nobody holds counts as left behind: one that is being made is not held yet."""
@@ -28,6 +30,24 @@ def scratch_folder() -> Iterator[Path]:
             yield Path(name)
         finally:
             os.close(held)
+
+
+@contextmanager
+def kept_or_scratch(folder: Path | None) -> Iterator[Path]:
+    """Use a folder, made where it is missing, that stays; or else a scratch one.
+
+    Raises:
+        UsageError: There can be no such folder.
+    """
+    if folder is None:
+        with scratch_folder() as found:
+            yield found
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--folder {folder}: cannot be made ({error.strerror}): name one that can") from error
+    yield folder
 
 
 def remove_left_behind(where: Path, young_s: float = YOUNG_S) -> list[Path]:

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from ringtune import runfolder
 from ringtune.benchmarks.progress import open_console
-from ringtune.benchmarks.scratch import scratch_folder
+from ringtune.benchmarks.scratch import kept_or_scratch
 from ringtune.benchmarks.sizes import format_bytes
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.timeline.generate import GeneratedJob
@@ -151,7 +151,7 @@ def merge_command(events: str, ranks: int, only: str, folder: Path | None, json_
     cases, count = chosen_cases(only), parse_count(events)
     console = open_console()
     with ExitStack() as stack:
-        place = folder or stack.enter_context(scratch_folder())
+        place = stack.enter_context(kept_or_scratch(folder))
         job = generate_long(*schedule_of(count, ranks))
         parts = _parts(job, place / "parts", console)
         measured = [_run(case, job, (parts, place)) for case in cases]

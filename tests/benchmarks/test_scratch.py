@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ringtune.benchmarks.scratch import PREFIX, remove_left_behind, scratch_folder
+from ringtune.benchmarks.scratch import PREFIX, kept_or_scratch, remove_left_behind, scratch_folder
+from ringtune.errors import UsageError
 
 HOLDER = """
 import time
@@ -64,3 +65,24 @@ def test_what_belongs_to_nobody_else_goes_and_the_rest_stays(tmp_path: Path) -> 
     kept[2].symlink_to(kept[0])
     assert remove_left_behind(tmp_path) == [gone]
     assert all(path.exists() for path in kept)
+
+
+def test_a_folder_that_is_named_is_made_and_stays(tmp_path: Path) -> None:
+    wanted = tmp_path / "not" / "yet"
+    for _ in range(2):
+        with kept_or_scratch(wanted) as folder:
+            assert folder == wanted and folder.is_dir()
+    assert wanted.is_dir()
+
+
+def test_a_folder_that_cannot_be_made_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match="--folder .*file/inside: cannot be made"):
+        with kept_or_scratch(tmp_path / "file" / "inside"):
+            pass
+
+
+def test_without_a_name_the_folder_goes(tmp_path: Path) -> None:
+    with kept_or_scratch(None) as folder:
+        assert folder.parent == tmp_path and folder.is_dir()
+    assert not folder.exists()
