@@ -77,9 +77,9 @@ def test_a_folder_that_is_named_is_made_and_stays(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UsageError, match="--folder .*file/inside: cannot be made"):
-        with kept_or_scratch(tmp_path / "file" / "inside"):
-            pass
+    words = r"--folder .*file/inside: cannot be made"
+    with pytest.raises(UsageError, match=words), kept_or_scratch(tmp_path / "file" / "inside"):
+        pass
 
 
 def test_without_a_name_the_folder_goes(tmp_path: Path) -> None:
