@@ -54,7 +54,9 @@ def graph(identity: str, height: int, **config: Any) -> html.Div:
         style={"minHeight": height},
     )
     return html.Div(
-        [plot, *([] if config.get("displayModeBar") is False else _save_menu(identity))], className="rt-figure"
+        [plot, *([] if config.get("displayModeBar") is False else _save_menu(identity))],
+        className="rt-figure",
+        style={"minHeight": height},  # of the graph alone there is nothing until plotly has come
     )
 
 

@@ -181,6 +181,14 @@ window.dash_clientside.ringtune = {
     }
     return window.dash_clientside.no_update;
   },
+  // Takes the sketch of the lanes away once plotly has drawn them.
+  timelineSketch: async function () {
+    const until = performance.now() + 10000;
+    while (!document.querySelector("#timeline-graph .bars .point") && performance.now() < until) {
+      await new Promise((done) => requestAnimationFrame(done));
+    }
+    return "rt-sketch rt-sketch-done";
+  },
   // Light or dark: what the user chose last, else what the system prefers.
   scheme: function (clicks, known) {
     const preferred = window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";

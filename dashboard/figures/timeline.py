@@ -26,6 +26,8 @@ LANE_PIXELS = 21
 RANK_GAP = 0.55
 ROW_MORE = 0.16
 FILL = 0.82
+MARGINS = {"l": 124, "r": 12, "t": 49, "b": 44}
+"""Pixels around the lanes; above them is a legend of one row, for which plotly would make this room anyway."""
 _FAINT = 0.16
 LETTERS = 150
 """About how many letters fit side by side into the width of a window."""
@@ -41,8 +43,8 @@ class Extras:
 
 def timeline(index: TimelineIndex, view: View, scheme: Scheme = "light", extras: Extras | None = None) -> go.Figure:
     """Draw a view: one trace of bars per phase, so that the legend hides and shows phases."""
-    places, extras = _places(view.lanes, view.compact), extras or Extras()
-    figure = theme.blank(scheme, _height(places))
+    places, extras = places_of(view.lanes, view.compact), extras or Extras()
+    figure = theme.blank(scheme, height_of(places))
     for phase, columns in _phases(index, view, places):
         figure.add_trace(_bars(phase, columns))
     _instants(figure, index, view, places)
@@ -60,15 +62,19 @@ def timeline(index: TimelineIndex, view: View, scheme: Scheme = "light", extras:
 
 def _room_for_path(figure: go.Figure, places: Floats) -> None:
     """Move the top of the axis up by a lane, and name it."""
-    bottom = float(places[-1]) + 0.7 if len(places) else 1.0
     figure.update_yaxes(
         tickvals=[PATH_PLACE, *figure.layout.yaxis.tickvals],
         ticktext=["Critical path", *figure.layout.yaxis.ticktext],
-        range=[bottom, PATH_PLACE - 0.6],
+        range=vertical_range(places, with_path=True),
     )
 
 
-def _places(lanes: tuple[Lane, ...], compact: bool = False) -> Floats:
+def vertical_range(places: Floats, *, with_path: bool) -> list[float]:
+    """Return bottom and top of the vertical axis: the critical path has a lane above all others."""
+    return [float(places[-1]) + 0.7 if len(places) else 1.0, PATH_PLACE - 0.6 if with_path else -0.35]
+
+
+def places_of(lanes: tuple[Lane, ...], compact: bool = False) -> Floats:
     """Return the vertical place of every lane, with a gap between ranks; ``compact``: one place for all of a rank."""
     if compact:
         number = {rank: at for at, rank in enumerate(dict.fromkeys(lane.rank for lane in lanes))}
@@ -85,7 +91,8 @@ def _heights(lanes: tuple[Lane, ...]) -> Floats:
     return np.array([1 + ROW_MORE * (lane.rows - 1) for lane in lanes], dtype=np.float64)
 
 
-def _height(places: Floats) -> int:
+def height_of(places: Floats) -> int:
+    """Return the height of the figure in pixels."""
     rows = float(places[-1]) + 1 if len(places) else 4
     return int(min(max(110 + LANE_PIXELS * rows, 260), 2400))
 
@@ -94,7 +101,7 @@ def more_bars(index: TimelineIndex, tail: View) -> list[dict[str, Any]]:
     """Return what the traces of `timeline` have to be made longer by, so that they show a tail too, by their names."""
     return [
         {"name": phase.label, "columns": {name: _plain(values) for name, values in columns.items()}}
-        for phase, columns in _phases(index, tail, _places(tail.lanes, tail.compact))
+        for phase, columns in _phases(index, tail, places_of(tail.lanes, tail.compact))
     ]
 
 
@@ -102,10 +109,15 @@ def _plain(values: Sequence[Any] | Floats) -> list[Any]:
     return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 
+def by_phase(view: View) -> list[tuple[theme.Phase, Ints]]:
+    """Return which shapes are of each phase."""
+    stage_of = np.array([int(lane.stage) for lane in view.lanes], dtype=np.int64)[view.shapes.lane]
+    return [(phase, np.flatnonzero(stage_of == int(STAGE_OF_LABEL[stage]))) for stage, phase in PHASES.items()]
+
+
 def _phases(index: TimelineIndex, view: View, places: Floats) -> list[tuple[theme.Phase, dict[str, Any]]]:
     """Return the columns of every phase that has something to show."""
-    stage_of = np.array([int(lane.stage) for lane in view.lanes], dtype=np.int64)[view.shapes.lane]
-    chosen = [(phase, np.flatnonzero(stage_of == STAGE_OF_LABEL[stage])) for stage, phase in PHASES.items()]
+    chosen = by_phase(view)
     # All at once: a beat brings little to each phase.
     columns, found, first = _columns(index, view, np.concatenate([bars for _, bars in chosen]), places), [], 0
     for phase, bars in chosen:
@@ -132,8 +144,19 @@ def _bars(phase: theme.Phase, columns: dict[str, Any]) -> go.Bar:
     )
 
 
-def _columns(index: TimelineIndex, view: View, chosen: Ints, places: Floats) -> dict[str, Any]:
-    """Return the values of each bar."""
+@dataclass(frozen=True)
+class Boxes:
+    """Where bars lie: from ``begin_ns``, ``length_ns`` long, around ``centre`` and ``height`` lanes high."""
+
+    begin_ns: Floats
+    length_ns: Floats
+    centre: Floats
+    height: Floats
+    opacity: Floats
+
+
+def boxes_of(view: View, chosen: Ints, places: Floats) -> Boxes:
+    """Return where the bars of shapes lie."""
     shapes = view.shapes
     lane = shapes.lane[chosen]
     rows = np.array([one.rows for one in view.lanes], dtype=np.int64)[lane]
@@ -148,15 +171,22 @@ def _columns(index: TimelineIndex, view: View, chosen: Ints, places: Floats) -> 
     opacity = 0.35 + 0.65 * shapes.share[chosen]
     if view.searched:
         opacity = np.where(shapes.hit[chosen], 1.0, _FAINT)
+    return Boxes(shapes.begin_ns[chosen].astype(np.float64), length, places[lane] + offset, height, opacity)
+
+
+def _columns(index: TimelineIndex, view: View, chosen: Ints, places: Floats) -> dict[str, Any]:
+    """Return the values of each bar."""
+    shapes, boxes = view.shapes, boxes_of(view, chosen, places)
+    rows = np.array([one.rows for one in view.lanes], dtype=np.int64)[shapes.lane[chosen]]
     # Names only where a span has its lane for itself, and where a search does not dim it.
     told = (rows == 1) & (shapes.hit[chosen] | (not view.searched))
-    room = np.where(told, LETTERS * length / view.window.length_ns, 0).astype(int)
+    room = np.where(told, LETTERS * boxes.length_ns / view.window.length_ns, 0).astype(int)
     return {
-        "base": shapes.begin_ns[chosen] / NS_PER_AXIS,
-        "x": length / NS_PER_AXIS,
-        "y": places[lane] + offset,
-        "width": height,
-        "marker.opacity": opacity,
+        "base": boxes.begin_ns / NS_PER_AXIS,
+        "x": boxes.length_ns / NS_PER_AXIS,
+        "y": boxes.centre,
+        "width": boxes.height,
+        "marker.opacity": boxes.opacity,
         "text": [
             _label(index, span, fit) for span, fit in zip(shapes.span[chosen].tolist(), room.tolist(), strict=True)
         ],
@@ -265,14 +295,14 @@ def _instant_hover(instant: Instant) -> str:
     return "<br>".join([f"<b>{markup(instant.name)}</b> · rank {instant.rank} · {instant.at_ns / 1e6:,.3f} ms", *facts])
 
 
-def _rank_ticks(view: View, places: Floats) -> dict[str, list[Any]]:
-    """One tick a rank."""
-    place = {lane.rank: at for lane, at in zip(view.lanes, places.tolist(), strict=True)}
-    return {"tickvals": list(place.values()), "ticktext": [f"rank {rank}" for rank in place]}
+def ticks_of(view: View, places: Floats) -> dict[float, str]:
+    """Return what stands before the lanes, by place: the ranks, or the phases."""
+    words = (f"rank {lane.rank}" if view.compact else PHASES[lane.stage.label].label for lane in view.lanes)
+    return dict(zip(places.tolist(), words, strict=True))
 
 
-def _phase_ticks(figure: go.Figure, view: View, places: Floats, scheme: Scheme) -> dict[str, list[Any]]:
-    """One tick a phase, and the ranks beside them."""
+def _name_ranks(figure: go.Figure, view: View, places: Floats, scheme: Scheme) -> None:
+    """Write the ranks beside the names of their phases."""
     ranks: dict[int, list[float]] = {}
     for lane, place in zip(view.lanes, places.tolist(), strict=True):
         ranks.setdefault(lane.rank, []).append(place)
@@ -287,14 +317,16 @@ def _phase_ticks(figure: go.Figure, view: View, places: Floats, scheme: Scheme) 
             showarrow=False,
             font={"size": 12, "color": theme.ink(scheme).text},
         )
-    return {"tickvals": places.tolist(), "ticktext": [PHASES[lane.stage.label].label for lane in view.lanes]}
 
 
 def _axes(figure: go.Figure, view: View, places: Floats, scheme: Scheme) -> None:
-    figure.update_yaxes(**(_rank_ticks(view, places) if view.compact else _phase_ticks(figure, view, places, scheme)))
-    bottom = float(places[-1]) + 0.7 if len(places) else 1.0
+    if not view.compact:
+        _name_ranks(figure, view, places, scheme)
+    ticks = ticks_of(view, places)
     figure.update_yaxes(
-        range=[bottom, -0.35],
+        tickvals=list(ticks),
+        ticktext=list(ticks.values()),
+        range=vertical_range(places, with_path=False),
         fixedrange=True,
         showgrid=False,
         zeroline=False,
@@ -308,7 +340,7 @@ def _axes(figure: go.Figure, view: View, places: Floats, scheme: Scheme) -> None
     figure.update_layout(
         dragmode="pan",
         hovermode="closest",
-        margin={"l": 124, "r": 12, "t": 34, "b": 44},
+        margin=MARGINS,
         uirevision="window",
         showlegend=True,
         legend={"itemsizing": "constant", "traceorder": "normal"},

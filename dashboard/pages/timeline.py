@@ -29,6 +29,7 @@ from ringtune.dashboard.pages.timeline_parts import (
     as_of,
     controls,
     followed_card,
+    lanes,
     progress,
     rank_options,
     reading_past,
@@ -53,20 +54,21 @@ _HINT = "Scroll to zoom, drag to pan, point for details, click a span to follow 
 
 
 def layout(context: Context, route: Route) -> html.Div:
-    """Return the page; its callback draws the timeline."""
+    """Return the page with a sketch of the timeline, which its callback draws."""
     with _index(context, route) as index:
         ranks = [str(rank) for rank in index.ranks] if isinstance(index, TimelineIndex) else []
         state_of = index if isinstance(index, Preparing) else None
         found, nothing = isinstance(index, TimelineIndex), index is None
+        drawn = [graph("timeline-map", MAP_PIXELS, displayModeBar=False)]
+        drawn.append(lanes(index if isinstance(index, TimelineIndex) else None, route, ranks, **_ZOOM))
     words = dmc.Group(
         [
-            dmc.Text(id="timeline-note", size="sm", c="dimmed"),
+            dmc.Text("\u00a0", id="timeline-note", size="sm", c="dimmed"),
             dmc.Text(_HINT, size="xs", c="dimmed"),
         ],
         justify="space-between",
         mt=8,
     )
-    drawn = [graph("timeline-map", MAP_PIXELS, displayModeBar=False), graph("timeline-graph", 520, **_ZOOM)]
     body = [*controls(route, ranks), words, *drawn]
     return html.Div(
         [
@@ -376,6 +378,12 @@ def register(app: Dash, context: Context) -> None:
         if run is not None:
             context.hurry(run)
 
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ringtune", "timelineSketch"),
+        Output("timeline-sketch", "className"),
+        Input("timeline-window", "data"),
+        prevent_initial_call=True,
+    )
     follow_address(app, "timeline")
 
 

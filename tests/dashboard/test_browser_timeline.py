@@ -65,6 +65,29 @@ def test_a_batch_is_followed_the_path_shown_and_the_address_restores_both(
     assert visit.complaints == []
 
 
+def test_lanes_are_seen_before_plotly_has_come_and_give_way_to_its_drawing(
+    visit: Visit, url: str, runs: dict[str, Path]
+) -> None:
+    page, held = visit.page, list[Any]()
+    page.route("**/plotly.min.js*", lambda route: held.append(route))
+    page.goto(f"{url}/run/{quote(runs['done'].name)}/timeline?from=0&to=40")
+    page.wait_for_selector("#timeline-sketch >> text=Communicate")
+    visit.until("document.querySelector('#timeline-sketch img').naturalWidth > 0")
+    assert page.locator(SPANS).count() == 0
+    sketched = page.locator("#timeline-sketch img").bounding_box()
+    assert held
+    for one in held:
+        one.continue_()
+    page.unroute("**/plotly.min.js*")
+    page.wait_for_selector(SPANS)
+    page.wait_for_selector("#timeline-sketch", state="hidden")
+    drawn = page.locator("#timeline-graph .nsewdrag").first.bounding_box()
+    assert sketched is not None and drawn is not None
+    far = {side: abs(sketched[side] - drawn[side]) for side in ("x", "y", "width", "height")}
+    assert far["width"] < 0.01 * drawn["width"] and max(far["x"], far["y"], far["height"]) < 2, (sketched, drawn)
+    assert visit.complaints == []
+
+
 def test_what_a_running_job_adds_is_added_to_the_lanes(
     visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,6 +211,7 @@ def test_under_a_sub_path_and_with_a_token_a_cell_leads_to_the_timeline(
         page.click("text=resnet50")
         page.click("#tab-stragglers")
         page.wait_for_selector("#stragglers-grid .ag-row")
+        page.wait_for_selector("#stragglers-map .hm image")
         page.mouse.click(*_cell(visit, 40, "rank 3"))
         page.wait_for_url("**/tools/rt/run/*/timeline?from=*")
         page.wait_for_selector("#timeline-graph >> text=step 40")
