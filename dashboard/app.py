@@ -148,13 +148,11 @@ def _register(app: Dash, context: Context) -> None:
     pulse.register(app, context, NEWS)
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ringtune", "pulse"),
-        Output("stamp", "data"),
-        Output("news", "data"),
-        Output("pulse", "interval"),
         Input("pulse", "n_intervals"),
         State("stamp", "data"),
         State("url", "pathname"),
         State("drawn", "data"),
+        State("pulse", "interval"),
     )
 
     @app.callback(

@@ -1,7 +1,25 @@
 // The little that runs in the browser: the address follows the view, and cells of the table of runs.
 window.dash_clientside = window.dash_clientside || {};
 let asking = false;
-let again_ms = 0;
+let answered; // what was drawn when the last answered question was asked
+const PATIENCE_MS = 60000; // an answer that has not come by then never will: the network changed, the machine slept
+// Returns what has come since; nothing where the server has ended, which perhaps comes back.
+async function ask(path, known, drawn, number) {
+  try {
+    const config = JSON.parse(document.getElementById("_dash-config").textContent);
+    const answer = await fetch(config.requests_pathname_prefix + "_beat", {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      // What was drawn since the last answer may be older than that answer, which was about another drawing then:
+      // whether it is of now is asked, too.
+      body: JSON.stringify({ path: path, known: (number === answered && known) || null, drawn: drawn || null }),
+      signal: AbortSignal.timeout(PATIENCE_MS),
+    });
+    return answer.status === 200 ? await answer.json() : null;
+  } catch {
+    return null;
+  }
+}
 window.dash_clientside.ringtune = {
   // Writes a view into the address without a new entry in the history: the back button leaves the page.
   address: function (query) {
@@ -14,32 +32,26 @@ window.dash_clientside.ringtune = {
     }
     return window.dash_clientside.no_update;
   },
-  // Asks at every beat whether something changed, for what came, and when to ask again; one question at a time.
-  pulse: async function (_beat, known, path, drawn) {
-    const none = window.dash_clientside.no_update;
+  // Asks at every beat whether something changed, for what came, and when to ask again; one question at a time. It has
+  // no output, for Dash would call nothing that follows from that before the answer has come, and would drop the
+  // answer if it takes longer than a beat.
+  pulse: function (_beat, known, path, drawn, paced_ms) {
     if (asking || !path) {
-      return [none, none, none];
+      return;
     }
     asking = true;
-    try {
-      const config = JSON.parse(document.getElementById("_dash-config").textContent);
-      const answer = await fetch(config.requests_pathname_prefix + "_beat", {
-        method: "POST",
-        headers: { "Content-Type": "application/json" },
-        body: JSON.stringify({ path: path, known: known || null, drawn: drawn || null }),
-      });
-      const came = answer.status === 200 ? await answer.json() : null;
-      if (!came) {
-        return [none, none, none];
-      }
-      const paced = came.again_ms === again_ms ? none : came.again_ms;
-      again_ms = came.again_ms;
-      return [came.stamp, came.news, paced];
-    } catch {
-      return [none, none, none]; // the server has ended; perhaps it comes back
-    } finally {
+    const number = drawn ? drawn.number : null;
+    ask(path, known, drawn, number).then((came) => {
       asking = false;
-    }
+      if (came) {
+        answered = number;
+        window.dash_clientside.set_props("news", { data: came.news });
+        window.dash_clientside.set_props("stamp", { data: came.stamp });
+        if (came.again_ms !== paced_ms) {
+          window.dash_clientside.set_props("pulse", { interval: came.again_ms });
+        }
+      }
+    });
   },
   // The status of the run, which stands in front of the stamp, where it changed.
   status: function (stamp, known) {
@@ -116,7 +128,7 @@ window.dash_clientside.ringtune = {
   },
   // When the timeline is drawn as a whole: at every stamp; where what comes is added to what is drawn, slowly, when it
   // does not fit onto it, and when the run has another status.
-  timelineBeat: function (stamp, slow, news, drawn, known) {
+  timelineBeat: function (_beat, stamp, slow, news, drawn, known) {
     const status = (stamp || "").split(":")[0];
     const grows = drawn && drawn.page === window.location.pathname;
     const again = grows && news && news.again === drawn.number && Date.now() - drawn.at > news.again_ms;

@@ -185,16 +185,18 @@ def ends(table: Steps) -> list[list[int]]:
     return kept if len(kept) <= LINE_LIMIT else [[-1, max(last for _, last in kept)]]
 
 
-def later(table: Steps, before: Sequence[Sequence[int]]) -> list[StepLine]:
+def later(table: Steps, before: Sequence[Sequence[int]]) -> list[StepLine] | None:
     """Return a point for each line that got longer: the median of its new steps, at the last of them.
+
+    None when lines came or went since.
 
     Args:
         table: The steps.
-        before: What `ends` returned then. Nothing is returned when lines came or went since.
+        before: What `ends` returned then.
     """
     now = ends(table)
     if [one[0] for one in before] != [one[0] for one in now]:
-        return []
+        return None
     kept = [rank for rank in table.ranks if len(rank)]
     if len(kept) > LINE_LIMIT:
         news = [(rank.step[-RECENT_STEPS:] > before[0][1], rank.wall_ns[-RECENT_STEPS:]) for rank in kept]

@@ -217,8 +217,10 @@ def news(context: Context, _route: Route, before: dict[str, Any]) -> dict[str, A
     runs = chosen(context, [one for one in ids if isinstance(one, str)])
     names = dict(zip((run.id for run in runs if run), _labels([run for run in runs if run]), strict=False))
     live = [run for run in runs if run is not None and run.status == "live"]
-    if not live or len(names) != len(labels) or list(names.values()) != labels:
+    if len(names) != len(labels) or list(names.values()) != labels:
         return {"anew": before.get("number")}
+    if not live:
+        return {}
     walls = [(run, compare.newest_walls(context.steps(run))) for run in live]
     bins = np.array(edges, dtype=np.float64)
     traces = [figures.spread_now(compare.spread_over(names[run.id], one, bins))[0] for run, one in walls if len(one)]

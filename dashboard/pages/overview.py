@@ -139,8 +139,10 @@ def _grown(table: Steps, before: dict[str, Any]) -> dict[str, Any]:
     if len(units) != 1 + len(_BARS) or not all(isinstance(one, (int, float)) and one > 0 for one in units):
         return {}
     points = steps.later(table, ends)
-    if not points or [part.rank for part in table.parts] != before.get("bars"):
+    if points is None or [part.rank for part in table.parts] != before.get("bars"):
         return {"anew": number}
+    if not points:
+        return {}
     drawn = {**before, "ends": steps.ends(table)}
     changed = [{"graph": "overview-steps", "traces": figures.longer(points, units[0])}]
     changed += [

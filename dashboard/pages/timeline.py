@@ -365,6 +365,7 @@ def register(app: Dash, context: Context) -> None:
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ringtune", "timelineBeat"),
         Output("timeline-beat", "data"),
+        Input("pulse", "n_intervals"),
         Input("stamp", "data"),
         Input("slow", "data"),
         Input("news", "data"),

@@ -26,9 +26,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     if "visit" in getattr(item, "fixturenames", ()):
         item.config.option.tbstyle = "native"
     try:
-        return (yield)
+        report = yield
     finally:
         item.config.option.tbstyle = style
+    seen = getattr(item, "funcargs", {}).get("visit")
+    if report.failed and isinstance(seen, Visit):
+        report.sections.append(("browser", seen.described()))
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +73,16 @@ class Visit:
     page: Any
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
+    unanswered: dict[int, str] = field(default_factory=dict)
+
+    def described(self) -> str:
+        """Return what somebody who was not there needs to know of a failure."""
+        try:
+            text = self.page.locator("body").inner_text(timeout=10_000)
+        except Exception as error:  # a report of a failure must not fail
+            text = f"(cannot be read: {error})"
+        lists = [f"complaints: {self.complaints}", f"unanswered: {list(self.unanswered.values())}"]
+        return "\n".join([f"address: {self.page.url}", *lists, "text:", text[:3000]])
 
     def until(self, expression: str, seconds: float = 120) -> None:
         """Wait until an expression is true in the page; Playwright's own way needs eval, which the page forbids."""
@@ -117,7 +131,14 @@ def visit(browser: Any) -> Iterator[Visit]:
     """A fresh page; requests and complaints are collected."""
     page = browser.new_page()
     seen = Visit(page)
-    page.on("request", lambda request: seen.requests.append(request.url))
+
+    def asked(request: Any) -> None:
+        seen.requests.append(request.url)
+        seen.unanswered[id(request)] = request.url
+
+    page.on("request", asked)
+    for ended in ("requestfinished", "requestfailed"):
+        page.on(ended, lambda request: seen.unanswered.pop(id(request), None))
     page.on("console", lambda message: seen.complaints.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: seen.complaints.append(str(error)))
     yield seen
