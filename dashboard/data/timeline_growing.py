@@ -91,8 +91,7 @@ class GrowingLanes:
             if self._is_behind(lane, int(columns["begin_ns"][first])):
                 behind.append((lane, part))
             else:
-                changed = self._put(lane, {name: column[part] for name, column in columns.items()})
-                lane.stale = min(lane.stale, changed)
+                self._put(lane, {name: column[part] for name, column in columns.items()})
             first = part.stop
         if behind:
             self._append(behind, columns)
@@ -147,10 +146,9 @@ class GrowingLanes:
             start = lane.count
             lane.count += part.stop - part.start
             self._ended(lane, slice(lane.first + start, lane.places.stop))
-            lane.stale = min(lane.stale, start)
 
-    def _put(self, lane: _Growing, fresh: Columns) -> int:
-        """Put spans into a lane, by begin; return the first of its rows that changed."""
+    def _put(self, lane: _Growing, fresh: Columns) -> None:
+        """Put spans into a lane, by begin."""
         old = self.spans["begin_ns"][lane.places]
         start = int(np.searchsorted(old, fresh["begin_ns"][0], "right"))
         tail, count = slice(lane.first + start, lane.first + lane.count), len(fresh["begin_ns"])
@@ -170,10 +168,10 @@ class GrowingLanes:
             for name in COLUMN_TYPES:
                 self.spans[name][part] = np.concatenate((self.spans[name][tail], fresh[name]))[order]
         self._ended(lane, part)
-        return start
 
     def _ended(self, lane: _Growing, part: slice) -> None:
         """Note of spans that were written into a lane until when all before them have ended, and their rows."""
+        lane.stale = min(lane.stale, part.start - lane.first)
         reach = np.maximum.accumulate(self.spans["end_ns"][part])
         if part.start > lane.first:
             np.maximum(reach, self.spans["reach"][part.start - 1], out=reach)

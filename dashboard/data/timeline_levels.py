@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringtune.dashboard.theme import PHASES
-from ringtune.timeline.spans import COLUMN_TYPES, Ints, SpanTable
+from ringtune.timeline.spans import COLUMN_TYPES, Ints, Mask, SpanTable
 from ringtune.timeline.vocabulary import OVERLAPPING_STAGES, STAGE_OF_LABEL, Stage
 
 Columns = dict[str, NDArray[Any]]
@@ -188,18 +188,22 @@ def build_lanes(
 
 def by_lane(spans: SpanTable) -> list[tuple[int, Stage, Ints]]:
     """Rank, stage and the places of the spans, by begin, of every lane that is not empty, top to bottom."""
-    place = PLACE_OF_STAGE[spans.stage]
-    lane = spans.rank * np.int64(len(STAGES)) + place
-    shown = np.flatnonzero(place < len(STAGES))
-    order = shown[np.lexsort((spans.begin_ns[shown], lane[shown]))]
-    sorted_lane = lane[order]
-    cuts = [0, *(1 + np.flatnonzero(sorted_lane[1:] != sorted_lane[:-1])).tolist(), len(order)]
+    order, lane = in_lanes(spans, PLACE_OF_STAGE[spans.stage] < len(STAGES))
+    cuts = [0, *(1 + np.flatnonzero(lane[1:] != lane[:-1])).tolist(), len(order)]
     found = []
     for first, end in pairwise(cuts):
         if first < end:
-            rank, stage = divmod(int(sorted_lane[first]), len(STAGES))
+            rank, stage = divmod(int(lane[first]), len(STAGES))
             found.append((rank, STAGES[stage], order[first:end]))
     return found
+
+
+def in_lanes(spans: SpanTable, shown: Mask) -> tuple[Ints, Ints]:
+    """Return the places of the spans that are shown, lane by lane and by begin, and the number of the lane of each."""
+    chosen = np.flatnonzero(shown)
+    lane = spans.rank[chosen] * np.int64(len(STAGES)) + PLACE_OF_STAGE[spans.stage[chosen]]
+    order = np.lexsort((spans.begin_ns[chosen], lane))
+    return chosen[order], lane[order]
 
 
 NEVER = -(2**63)

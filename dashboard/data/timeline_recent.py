@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ringtune.dashboard.data.timeline_levels import PLACE_OF_STAGE, STAGES
+from ringtune.dashboard.data.timeline_levels import PLACE_OF_STAGE, STAGES, in_lanes
 from ringtune.timeline.spans import COLUMN_TYPES, SpanTable
 from ringtune.timeline.vocabulary import Stage
 
@@ -65,7 +65,5 @@ class Recent:
             return None
         later = [table for last, table in self._tables if last > after]
         spans = together(later or [self._tables[-1][1]])
-        place = PLACE_OF_STAGE[spans.stage]
-        chosen = np.flatnonzero((spans.step > after) & (spans.step <= upto) & (place < len(STAGES)))
-        order = np.lexsort((spans.begin_ns[chosen], place[chosen], spans.rank[chosen]))
-        return spans.take(chosen[order])
+        shown = (spans.step > after) & (spans.step <= upto) & (PLACE_OF_STAGE[spans.stage] < len(STAGES))
+        return spans.take(in_lanes(spans, shown)[0])
