@@ -173,6 +173,8 @@ def hosts(count: int, rate_bits: int | None) -> Iterator[tuple[str, list[Host]]]
     finally:
         for host in made:
             subprocess.run(["ip", "netns", "del", host.namespace], capture_output=True, check=False)
+            # A socket of a killed rank that still has data to send keeps its namespace, and so this end, for minutes.
+            subprocess.run(["ip", "link", "del", host.outside], capture_output=True, check=False)
         subprocess.run(["ip", "link", "del", tag], capture_output=True, check=False)
 
 

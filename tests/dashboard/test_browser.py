@@ -6,7 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 
@@ -67,10 +67,11 @@ def test_the_table_of_runs_shows_states_sorts_and_searches(visit: Visit, url: st
     assert visit.complaints == []
 
 
+_RANGE = "document.querySelector('#timeline-graph .js-plotly-plot')._fullLayout.xaxis.range"
+
+
 def _range(visit: Visit) -> list[float]:
-    found: list[float] = visit.page.evaluate(
-        "document.querySelector('#timeline-graph .js-plotly-plot')._fullLayout.xaxis.range"
-    )
+    found: list[float] = visit.page.evaluate(_RANGE)
     return found
 
 
@@ -95,10 +96,14 @@ def test_the_timeline_zooms_jumps_searches_and_its_address_restores_it(
     page.wait_for_selector("#timeline-graph >> text=step 7")
     page.fill("#timeline-search", "layer2.0.conv1.weight")
     page.wait_for_selector("#timeline-note >> text=The search finds")
-    page.click("#timeline-next")
     page.wait_for_url("**q=layer2.0.conv1.weight*")
-    page.wait_for_timeout(700)
-    before, address = _range(visit), page.url
+    searched = page.url
+    page.click("#timeline-next")
+    page.wait_for_url(lambda now: now != searched)
+    address = page.url
+    shown = [float(parse_qs(urlsplit(address).query)[end][0]) for end in ("from", "to")]
+    visit.until(f"{_RANGE}.every((end, at) => Math.abs(end - {shown}[at]) < 0.002)")
+    before = _range(visit)
     page.reload()
     page.wait_for_selector("#timeline-note >> text=The search finds")
     page.wait_for_selector("#timeline-graph .bars .point")
