@@ -14,10 +14,9 @@ from urllib.parse import quote
 import pytest
 
 from ringtune.dashboard import beats
-from ringtune.dashboard.data import timeline_live, timeline_past
 from ringtune.dashboard.pictures import serving
 from tests.dashboard.conftest import Visit
-from tests.dashboard.folders import Recording, change
+from tests.dashboard.folders import Recording
 
 REFUSED = "ERR_CONNECTION_REFUSED"
 PAGES = ("overview", "timeline", "stragglers", "communication", "tuning", "what-if", "system", "scaling")
@@ -86,20 +85,13 @@ def test_pages_of_which_nothing_changes_are_not_drawn_again_and_again(
 
 
 def test_an_answer_about_a_drawing_that_is_gone_is_asked_for_again(
-    visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    visit: Visit, partly_read: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A beat asks, the page is drawn with what was there by then, the past is read, and only then comes the answer."""
-    monkeypatch.setattr(timeline_live, "AT_ONCE_BYTES", 10_000)
-    monkeypatch.setattr(timeline_live, "NEWEST_BYTES", 12_000)
-    monkeypatch.setattr(timeline_past, "SHARE", 1e-9)
-    monkeypatch.setattr(timeline_past, "LEAST_SHARE", 1e-9)
     monkeypatch.setattr(beats, "SLOW_MS", 10**9)
-    recording = Recording(tmp_path)
-    change(recording.run, status="running", exit_code=None, ended_unix_ns=None)
-    recording.upto(1.0)
     page, held, letting_go = visit.page, list[Any](), threading.Event()
-    with serving(tmp_path) as address:
-        page.goto(f"{address}run/{quote(recording.run.name)}/timeline")
+    with serving(partly_read.run.parent) as address:
+        page.goto(f"{address}run/{quote(partly_read.run.name)}/timeline")
         page.wait_for_selector("#timeline-hurry")
         with page.expect_response("**/_beat") as answered:
             pass

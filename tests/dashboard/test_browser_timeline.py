@@ -11,7 +11,7 @@ import pytest
 
 from ringtune import layout
 from ringtune.dashboard import beats
-from ringtune.dashboard.data import timeline_live, timeline_past, timeline_prepare, trace
+from ringtune.dashboard.data import timeline_prepare, trace
 from ringtune.dashboard.pictures import serving
 from ringtune.timeline.generate_long import generate_long, schedule_of
 from ringtune.timeline.merge import merge
@@ -117,19 +117,10 @@ def test_what_a_running_job_adds_is_added_to_the_lanes(
     assert [text for text in visit.complaints if "ERR_CONNECTION_REFUSED" not in text] == []
 
 
-def test_the_past_of_a_running_job_is_read_when_somebody_asks_for_it(
-    visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(timeline_live, "AT_ONCE_BYTES", 10_000)
-    monkeypatch.setattr(timeline_live, "NEWEST_BYTES", 12_000)
-    monkeypatch.setattr(timeline_past, "SHARE", 1e-9)
-    monkeypatch.setattr(timeline_past, "LEAST_SHARE", 1e-9)
-    recording = Recording(tmp_path)
-    change(recording.run, status="running", exit_code=None, ended_unix_ns=None)
-    recording.upto(1.0)
-    whole = len(trace.load(recording.run, trace.sources(recording.run)).recorded())
-    with serving(tmp_path) as address:
-        visit.page.goto(f"{address}run/{quote(recording.run.name)}/timeline")
+def test_the_past_of_a_running_job_is_read_when_somebody_asks_for_it(visit: Visit, partly_read: Recording) -> None:
+    whole = len(trace.load(partly_read.run, trace.sources(partly_read.run)).recorded())
+    with serving(partly_read.run.parent) as address:
+        visit.page.goto(f"{address}run/{quote(partly_read.run.name)}/timeline")
         visit.page.wait_for_selector(SPANS, state="attached")
         visit.page.wait_for_selector("text=of the timeline is read; the newest steps are shown")
         visit.page.wait_for_selector("#timeline-graph >> text=not read yet")
