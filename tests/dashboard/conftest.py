@@ -15,6 +15,11 @@ from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, HEIGHT, WIDTH, servi
 from tests.dashboard.folders import Recording, change, gallery
 
 
+def range_of(graph: str) -> str:
+    """Return the expression that is the range of a figure's time axis, in milliseconds."""
+    return f"document.querySelector('#{graph} .js-plotly-plot')._fullLayout.xaxis.range"
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     """Report failures of browser tests in Python's own style.
@@ -97,11 +102,20 @@ class Visit:
         lists = [f"complaints: {self.complaints}", f"unanswered: {list(self.unanswered.values())}"]
         return "\n".join([f"address: {self.page.url}", *lists, "text:", text[:3000]])
 
+    @property
+    def complaints_while_served(self) -> list[str]:
+        """Complaints but those of beats that no server answers any more, because the test has ended it."""
+        return [one for one in self.complaints if "ERR_CONNECTION_REFUSED" not in one]
+
     def until(self, expression: str, seconds: float = 120) -> None:
         """Wait until an expression is true in the page; Playwright's own way needs eval, which the page forbids."""
+        self.until_true(lambda: bool(self.page.evaluate(expression)), expression, seconds)
+
+    def until_true(self, condition: Callable[[], bool], what: object, seconds: float = 120) -> None:
+        """Wait until a condition holds, while the browser goes on; ``what`` is named when it does not come true."""
         deadline = time.monotonic() + seconds
-        while not self.page.evaluate(expression):
-            assert time.monotonic() < deadline, f"still not true: {expression}"
+        while not condition():
+            assert time.monotonic() < deadline, f"still not true: {what}"
             self.page.wait_for_timeout(50)
 
     def until_after(self, gesture: Callable[[], None], selector: str) -> None:
