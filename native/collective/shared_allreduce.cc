@@ -23,6 +23,8 @@ constexpr std::size_t kPieceOfLarge = 128 << 10;
 // half: worth its second hand-over while the pieces are large, and nothing where memory is what all wait for.
 constexpr std::size_t kLeastPartsOfTwo = 256 << 10;
 constexpr std::size_t kMostPartsOfTwo = 8 << 20;
+// A smaller message is over sooner with what the caches do.
+constexpr std::size_t kLeastStreamed = 4 << 10;
 constexpr std::size_t kPartAlignment = 64;  // parts of different members do not share cache lines
 constexpr int kMostMembers = 1024;
 
@@ -70,13 +72,15 @@ class SharedAllreduce::Round {
         sharing_(fragments),
         spreading_(fragments) {
     for (const Fragment& fragment : fragments) total_ += fragment.count;
-    in_parts_ = reduces_in_parts();
-    piece_ = piece_elements();
-    pieces_ = (total_ + piece_ - 1) / piece_;
   }
 
   void post() {
     arena_.begin_round(round_.token);
+    in_parts_ = reduces_in_parts();
+    piece_ = piece_elements();
+    pieces_ = (total_ + piece_ - 1) / piece_;
+    arena_.use_slots_for(std::min(piece_, total_) * element_);
+    streams_ = arena_.distance() == CoreDistance::kApart && total_ * element_ >= kLeastStreamed;
     pack_next();  // together with the vote
   }
 
@@ -125,8 +129,9 @@ class SharedAllreduce::Round {
   void pack(std::byte* slot, std::size_t begin, std::size_t end, Pack what) {
     packing_.walk(end - begin, [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
       if (what == Pack::kChanged && is_as_packed(fragment)) return;
-      convert_copy(slot + (begin + at) * element_, wire_, fragment.input + first * tensor_element_, round_.dtype, count,
-                   fragment.prescale);
+      (streams_ ? stream_convert_copy : convert_copy)(slot + (begin + at) * element_, wire_,
+                                                      fragment.input + first * tensor_element_, round_.dtype, count,
+                                                      fragment.prescale);
     });
   }
   /// The own tensor holds the same bytes as the own slot would.
@@ -205,7 +210,8 @@ class SharedAllreduce::Round {
       });
       sharing_.walk(begin, skip);
       sharing_.walk(end - begin, [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
-        scale_copy(slot + (begin + at) * element_, fragment.output + first * element_, count, wire_, 1.0);
+        (streams_ ? stream_convert_copy : convert_copy)(slot + (begin + at) * element_, wire_,
+                                                        fragment.output + first * element_, wire_, count, 1.0);
       });
       sharing_.walk(elements_of(piece) - end, skip);
     } else {
@@ -243,6 +249,7 @@ class SharedAllreduce::Round {
   FragmentCursor spreading_;
   std::size_t total_ = 0;
   bool in_parts_ = false;
+  bool streams_ = false;  // slots are written past the caches
   std::size_t piece_ = 1;
   std::size_t pieces_ = 0;
   std::size_t packed_ = 0;

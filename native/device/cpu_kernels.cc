@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstring>
 
 #include "base/check.h"
 #include "device/kernel_table.h"
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
 
 namespace ringtune {
 namespace device {
@@ -99,6 +103,43 @@ void convert_copy(std::byte* out, DType out_dtype, const std::byte* in, DType in
   const std::size_t from = static_cast<std::size_t>(in_dtype) - device::kFirstFloating;
   const std::size_t to = static_cast<std::size_t>(out_dtype) - device::kFirstFloating;
   device::kernels().convert[from][to](out, in, count, factor);
+}
+
+namespace {
+
+/// A copy past the caches. The processor has no such stores: an ordinary one.
+void stream_copy(std::byte* out, const std::byte* in, std::size_t bytes) {
+#if defined(__SSE2__)
+  constexpr std::size_t kLine = 64;
+  const std::size_t head = std::min(bytes, (kLine - reinterpret_cast<std::uintptr_t>(out) % kLine) % kLine);
+  std::memcpy(out, in, head);
+  std::size_t at = head;
+  for (; at + kLine <= bytes; at += kLine) {
+    for (std::size_t part = at; part < at + kLine; part += sizeof(__m128i)) {
+      _mm_stream_si128(reinterpret_cast<__m128i*>(out + part),
+                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + part)));
+    }
+  }
+  std::memcpy(out + at, in + at, bytes - at);
+  _mm_sfence();  // such stores are not ordered by a release
+#else
+  std::memcpy(out, in, bytes);
+#endif
+}
+
+}  // namespace
+
+void stream_convert_copy(std::byte* out, DType out_dtype, const std::byte* in, DType in_dtype, std::size_t count,
+                         double factor) {
+  if (count == 0) return;
+  if (in_dtype == out_dtype && factor == 1.0) return stream_copy(out, in, count * size_of(in_dtype));
+  alignas(64) std::array<std::byte, 4096> converted;
+  const std::size_t most = converted.size() / size_of(out_dtype);
+  for (std::size_t at = 0; at < count; at += most) {
+    const std::size_t some = std::min(most, count - at);
+    convert_copy(converted.data(), out_dtype, in + at * size_of(in_dtype), in_dtype, some, factor);
+    stream_copy(out + at * size_of(out_dtype), converted.data(), some * size_of(out_dtype));
+  }
 }
 
 void reduce_convert(std::byte* out, DType out_dtype, std::span<const std::byte* const> in, DType in_dtype,

@@ -36,6 +36,11 @@ void scale_copy(std::byte* output, const std::byte* input, std::size_t count, DT
 void convert_copy(std::byte* out, DType out_dtype, const std::byte* in, DType in_dtype, std::size_t count,
                   double factor);
 
+/// convert_copy whose output goes past the caches of this core: for who reads it from another one's. All of it is
+/// written when this returns, for who acquires what the caller then releases. Slower where the output is read here.
+void stream_convert_copy(std::byte* out, DType out_dtype, const std::byte* in, DType in_dtype, std::size_t count,
+                         double factor);
+
 /// The instruction set in use: "portable", "avx2", "avx512", "avx512bf16".
 [[nodiscard]] const char* kernel_isa() noexcept;
 

@@ -21,6 +21,9 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x72696e676172656eull;  // "ringaren"
 constexpr std::int64_t kVoteSliceNs = 5'000'000;
+constexpr std::uint64_t kRoundsOfDistance = 64;  // it is measured once in so many
+constexpr std::size_t kLeastTurns = 8 << 10;     // smaller pieces gain nothing
+constexpr std::size_t kPlaceAlignment = 64;
 constexpr int kYields = 64;  // before a rank that shares its core sleeps
 
 // 40 bits of rounds last for 12 days of one round in a microsecond; 24 bits of pieces for 64 GiB of the smallest ones.
@@ -45,10 +48,11 @@ struct ArenaRegion::Header {
   std::uint64_t token = 0;
   std::uint64_t slot_bytes = 0;
   std::uint64_t slots = 0;
-  // One line: the token of a round is written before its counter, and read after it.
+  // One line: token and distance of a round are written before its counter, and read after it.
   struct alignas(64) {
     std::atomic<std::uint64_t> posted{0};
     std::array<std::atomic<std::uint64_t>, kArenaTokens> tokens{};
+    std::array<std::atomic<CoreDistance>, kArenaTokens> distances{};
   } round;
   std::array<CounterLine, kArenaCounters - 1> counters;
   // Only this rank's thread sleeps here; peers look whether it does, and for what they have just published.
@@ -62,24 +66,26 @@ struct ArenaRegion::Header {
 ArenaRegion::ArenaRegion(Fd fd, std::size_t bytes) : fd_(std::move(fd)), memory_(map_segment(fd_.get(), 0, bytes)) {}
 
 ArenaRegion ArenaRegion::create(std::size_t slot_bytes, std::size_t slots) {
-  static_assert(sizeof(Header) <= 4096, "the header fits in the smallest page");
-  const std::size_t bytes = page_bytes() + 2 * slots * slot_bytes;
+  static_assert(sizeof(Header) <= 4096 && sizeof(DistanceLines) <= 4096, "each fits in the smallest page");
+  const std::size_t bytes = bytes_before_slots() + 2 * slots * slot_bytes;
   ArenaRegion region(create_segment("ringtune-arena", bytes), bytes);
   auto* header = new (region.memory_.data()) Header;
   header->token = random_token();
   header->slot_bytes = slot_bytes;
   header->slots = slots;
+  new (region.memory_.data() + page_bytes()) DistanceLines;
   return region;
 }
 
 ArenaRegion ArenaRegion::attach(int pid, int fd, std::uint64_t token) {
   Fd opened = open_peer_fd(pid, fd, O_RDWR);
   const std::size_t bytes = segment_bytes(opened.get());
-  if (bytes < page_bytes()) throw Error("the arena of process " + std::to_string(pid) + " is too small");
+  if (bytes < bytes_before_slots()) throw Error("the arena of process " + std::to_string(pid) + " is too small");
   ArenaRegion region(std::move(opened), bytes);
   region.detach_fd();
   const Header& header = region.header();
-  if (header.magic != kMagic || header.token != token || bytes != page_bytes() + 2 * header.slots * header.slot_bytes) {
+  if (header.magic != kMagic || header.token != token ||
+      bytes != bytes_before_slots() + 2 * header.slots * header.slot_bytes) {
     throw Error("the arena of process " + std::to_string(pid) + " is not the announced one");
   }
   return region;
@@ -87,8 +93,12 @@ ArenaRegion ArenaRegion::attach(int pid, int fd, std::uint64_t token) {
 
 ArenaRegion::Header& ArenaRegion::header() const noexcept { return *reinterpret_cast<Header*>(memory_.data()); }
 std::uint64_t ArenaRegion::token() const noexcept { return header().token; }
+DistanceLines& ArenaRegion::distance_lines() const noexcept {
+  return *reinterpret_cast<DistanceLines*>(memory_.data() + page_bytes());
+}
+std::size_t ArenaRegion::bytes_before_slots() noexcept { return 2 * page_bytes(); }
 std::byte* ArenaRegion::slot(std::size_t index) const noexcept {
-  return memory_.data() + page_bytes() + index * header().slot_bytes;
+  return memory_.data() + bytes_before_slots() + index * header().slot_bytes;
 }
 
 Arena::Arena(int position, std::vector<ArenaRegion> regions, std::vector<int> ranks, ArenaOptions options)
@@ -102,8 +112,18 @@ Arena::Arena(int position, std::vector<ArenaRegion> regions, std::vector<int> ra
 
 std::byte* Arena::slot(int member, std::size_t piece) const noexcept {
   const std::size_t set = round_ % 2 * options_.slots;
-  return regions_[static_cast<std::size_t>(member)].slot(set + piece % options_.slots);
+  return regions_[static_cast<std::size_t>(member)].slot(set + piece % options_.slots) + place_;
 }
+
+/// Between cores that share a cache rounds take turns at the places of a slot: a line that the other core has just read
+/// is written faster once that core's own cache has let go of it.
+void Arena::use_slots_for(std::size_t bytes) noexcept {
+  const std::size_t place = (bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
+  if (place < kLeastTurns || place > options_.slot_bytes || distance_ != CoreDistance::kSharedCache) return;
+  place_ = round_ / 2 % (options_.slot_bytes / place) * place;  // each set of slots has every second round
+}
+
+bool Arena::measures_distance() const noexcept { return size() == 2 && !oversubscribed() && !options_.distance; }
 
 std::atomic<std::uint64_t>& Arena::counter_of(int member, ArenaCounter counter) const noexcept {
   ArenaRegion::Header& header = regions_[static_cast<std::size_t>(member)].header();
@@ -113,6 +133,10 @@ std::atomic<std::uint64_t>& Arena::counter_of(int member, ArenaCounter counter) 
 
 std::atomic<std::uint64_t>& Arena::token_of(int member) const noexcept {
   return regions_[static_cast<std::size_t>(member)].header().round.tokens[round_ % kArenaTokens];
+}
+
+std::atomic<CoreDistance>& Arena::distance_in(std::uint64_t round, int member) const noexcept {
+  return regions_[static_cast<std::size_t>(member)].header().round.distances[round % kArenaTokens];
 }
 
 void Arena::enter_round(std::uint64_t token, std::uint64_t lead) {
@@ -128,9 +152,20 @@ void Arena::enter_round(std::uint64_t token, std::uint64_t lead) {
   awaited_rank_ = -1;
   // relaxed: published by the counter's store in publish().
   token_of(position_).store(token, std::memory_order_relaxed);
+  distance_in(round_, position_).store(options_.distance.value_or(meter_.distance()), std::memory_order_relaxed);
 }
 
-void Arena::begin_round(std::uint64_t token) { enter_round(token, 1); }
+void Arena::begin_round(std::uint64_t token) {
+  enter_round(token, 1);
+  place_ = 0;
+  // What the first member said with the round before, which all have posted. relaxed: after the acquire of its counter;
+  // it writes there again only when this one has posted more rounds.
+  if (round_ > 1) distance_ = distance_in(round_ - 1, 0).load(std::memory_order_relaxed);
+  // Read before this round is posted, written when all have: so each writes lines that the other one has just read.
+  if (round_ % kRoundsOfDistance == 1 && measures_distance()) {
+    read_lines(regions_[static_cast<std::size_t>(1 - position_)].distance_lines());
+  }
+}
 
 void Arena::decline_round() {
   enter_round(kDeclined, kArenaTokens - 1);
@@ -192,6 +227,9 @@ std::optional<bool> Arena::agreed(Deadline deadline) {
   }
   if (anyone_against()) return false;
   settled_ = round_;
+  if (round_ % kRoundsOfDistance == 1 && measures_distance()) {
+    meter_.time(regions_[static_cast<std::size_t>(position_)].distance_lines());
+  }
   return true;
 }
 

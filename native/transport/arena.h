@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "transport/abortable.h"
+#include "transport/core_distance.h"
 #include "transport/link_table.h"
 #include "transport/memory.h"
 
@@ -42,6 +43,7 @@ struct ArenaOptions {
   std::int64_t idle_timeout_ns = 0;  // a wait that lasts longer throws Timeout; 0 = never
   std::int64_t stall_ns = 0;         // a wait that lasts longer calls on_stall, again and again; 0 = never
   std::function<void(const std::vector<int>& missing, std::int64_t waited_ns)> on_stall;  // positions in the group
+  std::optional<CoreDistance> distance;                                                   // not measured, but this
 };
 
 /// One member's region: made by its owner, mapped by the others. Owns the mapping.
@@ -61,7 +63,9 @@ class ArenaRegion {
   struct Header;
   ArenaRegion(Fd fd, std::size_t bytes);
   [[nodiscard]] Header& header() const noexcept;
+  [[nodiscard]] DistanceLines& distance_lines() const noexcept;
   [[nodiscard]] std::byte* slot(std::size_t index) const noexcept;
+  [[nodiscard]] static std::size_t bytes_before_slots() noexcept;
 
   Fd fd_;
   Mapping memory_;
@@ -82,6 +86,12 @@ class Arena final : public Abortable {
   [[nodiscard]] bool oversubscribed() const noexcept { return options_.spin_ns == 0; }
   /// Slot of a piece of this round, in the region of a member.
   [[nodiscard]] std::byte* slot(int member, std::size_t piece) const noexcept;
+  /// Slots as slot() gives them have room for so many bytes from now on in this round; the same for all members. May
+  /// move them.
+  void use_slots_for(std::size_t bytes) noexcept;
+  /// How far the members are from each other: the same for all of them, in this round. More than two, or members that
+  /// share cores: as if they were the same core.
+  [[nodiscard]] CoreDistance distance() const noexcept { return distance_; }
 
   /// Begins a round with this token; the others see nothing before publish(kPosted, ...). Blocks only after a round
   /// that was not agreed on, until all members have posted that one.
@@ -114,6 +124,8 @@ class Arena final : public Abortable {
  private:
   [[nodiscard]] std::atomic<std::uint64_t>& counter_of(int member, ArenaCounter counter) const noexcept;
   [[nodiscard]] std::atomic<std::uint64_t>& token_of(int member) const noexcept;
+  [[nodiscard]] std::atomic<CoreDistance>& distance_in(std::uint64_t round, int member) const noexcept;
+  [[nodiscard]] bool measures_distance() const noexcept;
   void enter_round(std::uint64_t token, std::uint64_t lead);
   void wait_for(int member, ArenaCounter counter, std::uint64_t value);
   bool spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value) const noexcept;
@@ -127,6 +139,9 @@ class Arena final : public Abortable {
   ArenaOptions options_;
   std::uint64_t round_ = 0;
   int awaited_rank_ = -1;
+  DistanceMeter meter_;
+  CoreDistance distance_ = CoreDistance::kSameCore;
+  std::size_t place_ = 0;      // bytes from the begin of a slot
   std::uint64_t settled_ = 0;  // the last round that all members are known to have posted
   AbortState aborted_;
 };

@@ -7,6 +7,7 @@
 #include <random>
 #include <tuple>
 
+#include "arenas.h"
 #include "base/error.h"
 #include "collective/arena_meeting.h"
 #include "collective/communicator.h"
@@ -17,50 +18,14 @@ namespace ringtune {
 namespace {
 
 using testing::Buffer;
+using testing::expect_reduced;
 using testing::input_of;
+using testing::kWaitNs;
 using testing::on_threads;
+using testing::options_of;
 using testing::reduced_of;
-
-constexpr std::int64_t kWaitNs = 20'000'000'000;
-
-Group ring_of(Fabric& fabric) {
-  Group group{.rank = fabric.rank(), .size = fabric.size(), .waker = &fabric.waker(), .idle_timeout_ns = kWaitNs};
-  for (int edge = 0; edge < group.size && group.size > 1; ++edge) {
-    const std::string channel = "edge/" + std::to_string(edge);
-    const Deadline deadline = Deadline::after(kWaitNs);
-    if (edge == group.rank) group.next = &fabric.connect((edge + 1) % group.size, channel, deadline);
-    if ((edge + 1) % group.size == group.rank) group.prev = &fabric.connect(edge, channel, deadline);
-  }
-  return group;
-}
-
-ArenaOptions options_of(std::size_t slot_bytes, std::size_t slots) {
-  ArenaOptions options;
-  options.slot_bytes = slot_bytes;
-  options.slots = slots;
-  options.idle_timeout_ns = kWaitNs;
-  return options;
-}
-
-/// A thread for each member, with its arena and fabric.
-void run_arena(int members, const ArenaOptions& options, const std::function<void(Arena&, Fabric&)>& body) {
-  const std::vector<std::unique_ptr<Fabric>> fabrics = make_inproc_fabrics(members, 64 << 10);
-  std::vector<int> ranks;
-  for (int rank = 0; rank < members; ++rank) ranks.push_back(rank);
-  on_threads(members, [&](int rank) {
-    Fabric& fabric = *fabrics[static_cast<std::size_t>(rank)];
-    const std::shared_ptr<Arena> arena = connect_arena(fabric, ring_of(fabric), ranks, options);
-    ASSERT_NE(arena, nullptr);
-    body(*arena, fabric);
-  });
-}
-
-void expect_reduced(Arena& arena, std::size_t count, DType dtype, ReduceOp op, std::uint64_t token) {
-  Buffer data = input_of(arena.position(), count, dtype, op);
-  const Fragment fragment{data.data(), data.data(), count};
-  ASSERT_TRUE(shared_allreduce(arena, {&fragment, 1}, {token, dtype, op}));
-  EXPECT_TRUE(data == reduced_of(arena.size(), count, dtype, op)) << count << " elements";
-}
+using testing::ring_of;
+using testing::run_arena;
 
 class SharedAllreduceTypes : public ::testing::TestWithParam<std::tuple<int, DType, ReduceOp>> {};
 TEST_P(SharedAllreduceTypes, IsExact) {

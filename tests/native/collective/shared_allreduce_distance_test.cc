@@ -1,0 +1,101 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <random>
+#include <tuple>
+#include <vector>
+
+#include "arenas.h"
+#include "collective/communicator.h"
+#include "collective/shared_allreduce.h"
+
+namespace ringtune {
+namespace {
+
+using testing::expect_reduced;
+using testing::on_threads;
+using testing::options_of;
+using testing::ring_of;
+using testing::run_arena;
+
+constexpr std::array kDistances = {CoreDistance::kSameCore, CoreDistance::kSharedCache, CoreDistance::kApart};
+
+// Where the members are decides how the slots are written and where in them pieces lie; never what comes out.
+class SharedAllreduceDistances : public ::testing::TestWithParam<std::tuple<int, CoreDistance, DType>> {};
+TEST_P(SharedAllreduceDistances, GiveTheSameResults) {
+  const auto [members, distance, dtype] = GetParam();
+  ArenaOptions options = options_of(80 << 10, 2);
+  options.distance = distance;
+  run_arena(members, options, [dtype = dtype, distance = distance](Arena& arena, Fabric&) {
+    // The same size often enough to come by all places of a slot; then sizes that overlap each other's places.
+    for (std::uint64_t round = 1; round <= 24; ++round) expect_reduced(arena, 5'000, dtype, ReduceOp::kSum, round);
+    EXPECT_EQ(arena.distance(), distance);
+    std::mt19937 random(7);
+    for (std::uint64_t round = 25; round <= 60; ++round) {
+      expect_reduced(arena, random() % 50'000 + 1, dtype, ReduceOp::kSum, round);
+    }
+    for (const std::size_t count : {65'536, 70'001, 300'001, 2'500'000}) {
+      expect_reduced(arena, count, dtype, ReduceOp::kMax, count);
+    }
+  });
+}
+INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceDistances,
+                         ::testing::Combine(::testing::Values(2, 3), ::testing::ValuesIn(kDistances),
+                                            ::testing::Values(DType::kFloat32, DType::kBfloat16, DType::kUint8)));
+
+TEST(SharedAllreduce, MembersThatMeasureDifferentDistancesDoWhatTheFirstOneSays) {
+  for (const CoreDistance first : kDistances) {
+    for (const CoreDistance second : kDistances) {
+      const auto fabrics = make_inproc_fabrics(2, 64 << 10);
+      on_threads(2, [&](int rank) {
+        ArenaOptions options = options_of(80 << 10, 2);
+        options.distance = rank == 0 ? first : second;
+        Fabric& fabric = *fabrics[static_cast<std::size_t>(rank)];
+        const auto arena = connect_arena(fabric, ring_of(fabric), all_ranks(2), options);
+        for (std::uint64_t round = 1; round <= 12; ++round) {
+          expect_reduced(*arena, 3'000 * round, DType::kFloat32, ReduceOp::kSum, round);
+        }
+        EXPECT_EQ(arena->distance(), first);
+      });
+    }
+  }
+}
+
+TEST(SharedAllreduce, ScalesAndCastsAtEveryDistance) {
+  for (const CoreDistance distance : kDistances) {
+    ArenaOptions options = options_of(64 << 10, 2);
+    options.distance = distance;
+    run_arena(2, options, [](Arena& arena, Fabric&) {
+      for (std::uint64_t round = 1; round <= 8; ++round) {
+        std::vector<float> small(1'001, 3.0F);
+        std::vector<float> large(40'007, 5.0F);
+        std::vector<Fragment> fragments;
+        for (auto* data : {&small, &large}) {
+          auto* bytes = reinterpret_cast<std::byte*>(data->data());
+          fragments.push_back({bytes, bytes, data->size(), data == &small ? 0.5 : 1.0, 2.0});
+        }
+        ASSERT_TRUE(shared_allreduce(arena, fragments,
+                                     {round, DType::kFloat32, ReduceOp::kSum,
+                                      round % 2 == 0 ? std::optional<DType>(DType::kBfloat16) : std::nullopt}));
+        EXPECT_EQ(std::count(small.begin(), small.end(), 6.0F), 1'001);
+        EXPECT_EQ(std::count(large.begin(), large.end(), 20.0F), 40'007);
+      }
+    });
+  }
+}
+
+TEST(SharedAllreduce, MeasuresHowFarTheMembersAre) {
+  ArenaOptions options = options_of(64 << 10, 2);
+  options.spin_ns = 50'000;
+  run_arena(2, options, [](Arena& arena, Fabric&) {
+    for (std::uint64_t round = 1; round <= 300; ++round) {
+      expect_reduced(arena, 4'000, DType::kFloat32, ReduceOp::kSum, round);
+    }
+    EXPECT_NE(name_of(arena.distance()), "unknown");
+  });
+}
+
+}  // namespace
+}  // namespace ringtune
