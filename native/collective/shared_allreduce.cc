@@ -19,10 +19,13 @@ constexpr std::size_t kSmallestPiece = 16 << 10;
 // Of a message that leaves the caches anyway, the slots at least are to stay there.
 constexpr std::size_t kLargeMessage = 4 << 20;
 constexpr std::size_t kPieceOfLarge = 128 << 10;
-// Two members may either reduce everything both, or half each and copy the other half, which saves a read of the own
-// half: worth its second hand-over while the pieces are large, and nothing where memory is what all wait for.
-constexpr std::size_t kLeastPartsOfTwo = 256 << 10;
-constexpr std::size_t kMostPartsOfTwo = 8 << 20;
+// Two members both reduce everything: a second hand-over costs more than to read the own half.
+constexpr std::size_t kLargeMessageOfTwo = 16 << 20;
+constexpr std::size_t kPieceOfTwo = 256 << 10;
+// But within one core, whose caches hold the other's data too, they reduce half each and copy the other half, where
+// pieces are large and memory is not what both wait for.
+constexpr std::size_t kLeastPartsInOneCore = 256 << 10;
+constexpr std::size_t kMostPartsInOneCore = 8 << 20;
 // A smaller message is over sooner with what the caches do.
 constexpr std::size_t kLeastStreamed = 4 << 10;
 constexpr std::size_t kPartAlignment = 64;  // parts of different members do not share cache lines
@@ -93,16 +96,20 @@ class SharedAllreduce::Round {
     const std::size_t bytes = total_ * element_;
     if (arena_.size() > 2) return bytes > kFlatBytes;
     const bool casts = wire_ != round_.dtype;  // what is copied would be rounded twice
-    return !casts && kLeastPartsOfTwo <= bytes && bytes <= kMostPartsOfTwo;
+    return in_one_core() && !casts && kLeastPartsInOneCore <= bytes && bytes <= kMostPartsInOneCore;
+  }
+  [[nodiscard]] bool in_one_core() const noexcept { return arena_.distance() == CoreDistance::kSameCore; }
+  [[nodiscard]] std::size_t largest_piece() const noexcept {
+    const std::size_t bytes = total_ * element_;
+    const bool pair = arena_.size() == 2;
+    if (pair && !in_one_core()) return bytes > kLargeMessageOfTwo ? kPieceOfLarge : kPieceOfTwo;
+    return bytes > kLargeMessage && !(pair && in_parts_) ? kPieceOfLarge : arena_.slot_bytes();
   }
   [[nodiscard]] std::size_t piece_elements() const noexcept {
-    const std::size_t slot = arena_.slot_bytes();
     const std::size_t bytes = total_ * element_;
     std::size_t wanted = std::max((bytes + kLeastPieces - 1) / kLeastPieces, kSmallestPiece);
     wanted = (wanted + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
-    const bool large = bytes > kLargeMessage && !(in_parts_ && arena_.size() == 2);
-    const std::size_t most = large ? std::min(slot, kPieceOfLarge) : slot;
-    return std::min(wanted, most) / element_;
+    return std::min({wanted, arena_.slot_bytes(), largest_piece()}) / element_;
   }
   [[nodiscard]] std::size_t elements_of(std::size_t piece) const noexcept {
     return std::min(piece_, total_ - piece * piece_);
