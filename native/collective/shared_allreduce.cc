@@ -26,8 +26,10 @@ constexpr std::size_t kPieceOfTwo = 256 << 10;
 // pieces are large and memory is not what both wait for.
 constexpr std::size_t kLeastPartsInOneCore = 256 << 10;
 constexpr std::size_t kMostPartsInOneCore = 8 << 20;
-// A smaller message is over sooner with what the caches do.
+// Past the caches, between members that share none: a smaller message is over sooner with what the caches do, and
+// nothing was seen to be gained with larger ones, which fill memory's own road.
 constexpr std::size_t kLeastStreamed = 4 << 10;
+constexpr std::size_t kMostStreamed = 16 << 20;
 constexpr std::size_t kPartAlignment = 64;  // parts of different members do not share cache lines
 constexpr int kMostMembers = 1024;
 
@@ -83,7 +85,8 @@ class SharedAllreduce::Round {
     piece_ = piece_elements();
     pieces_ = (total_ + piece_ - 1) / piece_;
     arena_.use_slots_for(std::min(piece_, total_) * element_);
-    streams_ = arena_.distance() == CoreDistance::kApart && total_ * element_ >= kLeastStreamed;
+    const std::size_t bytes = total_ * element_;
+    streams_ = arena_.distance() == CoreDistance::kApart && kLeastStreamed <= bytes && bytes <= kMostStreamed;
     pack_next();  // together with the vote
   }
 
