@@ -43,11 +43,10 @@ void DistanceMeter::time(DistanceLines& own) noexcept {
 }
 
 void DistanceMeter::add(double ns_per_line) noexcept {
+  if (measured_ == 0) last_.fill(ns_per_line);
   last_[measured_++ % kKept] = ns_per_line;
-  std::array<double, kKept> sorted = last_;
-  const std::size_t known = std::min(measured_, kKept);
-  std::sort(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(known));
-  distance_ = distance_of(sorted[known / 2]);
+  const auto [a, b, c] = last_;
+  distance_ = distance_of(std::max(std::min(a, b), std::min(std::max(a, b), c)));  // the one in the middle
 }
 
 }  // namespace ringtune
