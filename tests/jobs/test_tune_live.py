@@ -13,7 +13,7 @@ import pytest
 
 from ringtune import layout
 
-# Twenty small layers, trained for the given number of steps or until the journal holds the given text.
+# Twenty small layers, trained for the given number of steps or for twenty from when the journal holds the given text.
 SCRIPT = """
 import os
 import sys
@@ -28,11 +28,13 @@ model = torch.nn.Sequential(*layers)
 optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
 inputs = torch.randn(8, 32)
 journal = os.path.join(os.environ["RINGTUNE_RUN_DIR"], "tuning", "journal.jsonl")
+found = False
 for step in range(int(sys.argv[1])):
     if step % 20 == 19:
-        enough = os.path.exists(journal) and sys.argv[2] in open(journal).read()
-        if hvd.broadcast_object(enough, root_rank=0):
+        if found:  # and some steps were made with what it says
             break
+        enough = os.path.exists(journal) and sys.argv[2] in open(journal).read()
+        found = hvd.broadcast_object(enough, root_rank=0)
     optimizer.zero_grad()
     model(inputs).square().mean().backward()
     optimizer.step()
