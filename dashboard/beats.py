@@ -14,7 +14,7 @@ from ringtune.dashboard.routes import Route
 
 SLOW_MS = 6000
 """Figures of a running job are drawn again at most this often."""
-DRAWING_REST = 1200
+DRAWING_REST = 2000
 """And after this many times the CPU time that drawing them took: a page must not cost the job's machine a per cent."""
 BEAT_SHARE = 0.007
 """Of a core: so much may the beats of a view take in the long run, where a job has many ranks."""

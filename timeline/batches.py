@@ -125,14 +125,14 @@ def batch_table(trace: Trace) -> BatchTable:
     begin[begin == -MISSING] = MISSING
     end = _latest(shape, row, column, runs.end_ns)
     about = (ids, ranks, shape)
-    submit = _of_stage(spans, Stage.NEGOTIATE, about, "begin_ns")
-    agreed = _of_stage(spans, Stage.NEGOTIATE, about, "end_ns")
-    start = _of_stage(spans, Stage.QUEUE, about, "end_ns")
-    done = np.maximum(_of_stage(spans, Stage.COPY_OUT, about, "end_ns"), end)
+    submit, agreed = _of_stage(spans, Stage.NEGOTIATE, about, "begin_ns", "end_ns")
+    (start,) = _of_stage(spans, Stage.QUEUE, about, "end_ns")
+    (out,) = _of_stage(spans, Stage.COPY_OUT, about, "end_ns")
+    done = np.maximum(out, end)
     unheard = submit == MISSING
     awaited, awaited_ns = _awaited(spans, about, begin)
-    ready = _of_stage(spans, Stage.DEVICE_QUEUE, about, "begin_ns")
-    copied = _of_stage(spans, Stage.COPY_IN, about, "begin_ns")  # one span where it is packed on a GPU
+    (ready,) = _of_stage(spans, Stage.DEVICE_QUEUE, about, "begin_ns")
+    (copied,) = _of_stage(spans, Stage.COPY_IN, about, "begin_ns")  # one span where it is packed on a GPU
     return BatchTable(
         ids=ids,
         ranks=tuple(ranks.tolist()),
@@ -161,10 +161,10 @@ def _latest(shape: tuple[int, int], row: Ints, column: Ints, values: Ints) -> In
     return found.reshape(shape)
 
 
-def _of_stage(spans: SpanTable, stage: Stage, about: tuple[Ints, Codes, tuple[int, int]], moment: str) -> Ints:
-    """Latest moment of a stage per batch and rank."""
+def _of_stage(spans: SpanTable, stage: Stage, about: tuple[Ints, Codes, tuple[int, int]], *moments: str) -> list[Ints]:
+    """Latest of these moments of a stage per batch and rank."""
     row, column, chosen = _places(spans, stage, about)
-    return _latest(about[2], row, column, getattr(spans, moment)[chosen])
+    return [_latest(about[2], row, column, getattr(spans, moment)[chosen]) for moment in moments]
 
 
 def _awaited(spans: SpanTable, about: tuple[Ints, Codes, tuple[int, int]], begin: Ints) -> tuple[Codes, Ints]:
@@ -238,14 +238,20 @@ def rank_steps(trace: Trace, rank: int) -> RankSteps | None:
 
 def moments_released(trace: Trace, rank: int) -> Ints:
     """Return all moments at which a wait of the rank ended, sorted: `RankSteps.syncs` alone."""
-    return _waits(trace.spans.of_rank(rank))[1]
+    spans = trace.spans.of_rank(rank)
+    return np.unique(waiting(spans).end_ns) if _knows_waiting(spans) else _waits(spans)[1]
+
+
+def _knows_waiting(spans: SpanTable) -> bool:
+    return bool(_KNOWS_WAITING[spans.stage].any())
 
 
 def _waits(spans: SpanTable) -> tuple[Ints, Ints, bool]:
     """A rank's waits, all moments at which one ended, and whether it recorded any."""
     wait = waiting(spans)
-    waits, syncs = union(wait.begin_ns, wait.end_ns), np.unique(wait.end_ns)
-    if not _KNOWS_WAITING[spans.stage].any():
+    if _knows_waiting(spans):
+        waits, syncs = union(wait.begin_ns, wait.end_ns), np.unique(wait.end_ns)
+    else:
         moving, busy = spans.of_stage(Stage.COMMUNICATE), spans.of_stage(Stage.KERNEL)
         waits = difference(union(moving.begin_ns, moving.end_ns), union(busy.begin_ns, busy.end_ns))
         syncs = waits[:, 1]

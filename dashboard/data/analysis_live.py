@@ -23,8 +23,8 @@ from ringtune.timeline.spans import Trace
 
 NEWEST_SPANS = 60_000
 """Most spans that are analysed as a whole, those of the newest steps: some tens of milliseconds."""
-REST = 1000
-"""All are analysed anew after so many times what that cost: a tenth of a per cent of a core."""
+REST = 2000
+"""All are analysed anew after so many times what that cost: a twentieth of a per cent of a core."""
 LEAST_REST_S = 6.0
 MOST_BEHIND = 2000
 """After so many steps that nobody looked at, they are analysed as a whole."""

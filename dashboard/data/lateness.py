@@ -122,7 +122,8 @@ def _late(found: Analysis, cause: str, steps: tuple[int, int]) -> dict[str, NDAr
     rows = {name: column[order] for name, column in rows.items()}
     # Of several causes in a step the strongest counts: the last one of equal (step, rank).
     size = len(rows["late_ns"])
-    _, kept = np.unique(np.stack((rows["late_step"], rows["late_rank"]))[:, ::-1], axis=1, return_index=True)
+    who = rows["late_step"] * (int(rows["late_rank"].max(initial=0)) + 1) + rows["late_rank"]
+    _, kept = np.unique(who[::-1], return_index=True)
     chosen = np.sort(size - 1 - kept)
     return {name: column[chosen] for name, column in rows.items()}
 

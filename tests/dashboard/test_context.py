@@ -124,7 +124,7 @@ def test_what_is_dear_to_draw_is_drawn_less_often(context: Context, monkeypatch:
     assert made.pace_ms(route, live) == 6000
     with made.drawing(route):
         pass
-    assert made.pace_ms(route, live) == 120_000
+    assert made.pace_ms(route, live) == 200_000
     assert made.pace_ms(other, live) == 6000
 
 
