@@ -38,7 +38,9 @@ void read_lines(const DistanceLines& lines) noexcept {
 void DistanceMeter::time(DistanceLines& own) noexcept {
   const std::int64_t begin_ns = now_ns();
   for (DistanceLines::Line& line : own.lines) line.value.store(measured_ + 1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // over when all are written, not when all are queued
+  // Sequentially consistent, so over when all are written and not when all are queued. (A fence says the same, but the
+  // thread sanitizer knows none.)
+  own.lines.back().value.store(measured_ + 1, std::memory_order_seq_cst);
   add(static_cast<double>(now_ns() - begin_ns) / DistanceLines::kLines);
 }
 
