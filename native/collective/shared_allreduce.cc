@@ -84,8 +84,8 @@ class SharedAllreduce::Round {
     in_parts_ = reduces_in_parts();
     piece_ = piece_elements();
     pieces_ = (total_ + piece_ - 1) / piece_;
-    arena_.use_slots_for(std::min(piece_, total_) * element_);
     const std::size_t bytes = total_ * element_;
+    arena_.use_slots_for(std::min(piece_, total_) * element_, bytes);
     streams_ = arena_.distance() == CoreDistance::kApart && kLeastStreamed <= bytes && bytes <= kMostStreamed;
     pack_next();  // together with the vote
   }
@@ -184,6 +184,7 @@ class SharedAllreduce::Round {
   /// Only what somebody will wait for: a small message is over with the one number that it posts.
   void publish_taken(std::size_t piece) {
     if (piece + arena_.slots() < pieces_) arena_.publish(ArenaCounter::kTaken, piece + 1);
+    if (piece + 1 == pieces_) arena_.release_slots();
   }
 
   [[nodiscard]] std::size_t part_begin(std::size_t piece, int member) const noexcept {

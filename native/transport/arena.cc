@@ -24,10 +24,12 @@ constexpr std::int64_t kVoteSliceNs = 5'000'000;
 constexpr std::uint64_t kRoundsOfDistance = 64;  // it is measured once in so many
 constexpr std::size_t kLeastTurns = 8 << 10;     // smaller pieces gain nothing
 constexpr std::size_t kPlaceAlignment = 64;
-constexpr int kYields = 64;  // before a rank that shares its core sleeps
+constexpr std::size_t kLeastKept = (2 << 20) + 1;  // a message that goes around its slots often enough
+constexpr int kYields = 64;                        // before a rank that shares its core sleeps
 
 // 40 bits of rounds last for 12 days of one round in a microsecond; 24 bits of pieces for 64 GiB of the smallest ones.
 constexpr int kCountBits = 24;
+constexpr std::uint64_t kEverything = (std::uint64_t{1} << kCountBits) - 1;  // pieces
 constexpr std::uint64_t value_of(std::uint64_t round, std::uint64_t count) noexcept {
   return round << kCountBits | count;
 }
@@ -111,16 +113,38 @@ Arena::Arena(int position, std::vector<ArenaRegion> regions, std::vector<int> ra
 }
 
 std::byte* Arena::slot(int member, std::size_t piece) const noexcept {
-  const std::size_t set = round_ % 2 * options_.slots;
-  return regions_[static_cast<std::size_t>(member)].slot(set + piece % options_.slots) + place_;
+  const std::size_t index = set_ * options_.slots + piece % options_.slots;
+  return regions_[static_cast<std::size_t>(member)].slot(index) + place_;
+}
+
+void Arena::use_slots_for(std::size_t piece, std::size_t message) {
+  keeps_set_ = message >= kLeastKept;
+  if (keeps_set_) {
+    keep_set();
+  } else {
+    turn_places(piece);
+  }
+}
+
+/// Large messages one after the other stay in one set: what both fill leaves the tensors less of the caches.
+void Arena::keep_set() {
+  if (!agreed_.keeps_set || round_ != agreed_.round + 1) return;
+  for (int member = 0; member < size(); ++member) {
+    if (member != position_) wait_for(member, ArenaCounter::kTaken, value_of(agreed_.round, kEverything));
+  }
+  set_ = agreed_.set;
 }
 
 /// Between cores that share a cache rounds take turns at the places of a slot: a line that the other core has just read
 /// is written faster once that core's own cache has let go of it.
-void Arena::use_slots_for(std::size_t bytes) noexcept {
-  const std::size_t place = (bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
+void Arena::turn_places(std::size_t piece) noexcept {
+  const std::size_t place = (piece + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
   if (place < kLeastTurns || place > options_.slot_bytes || distance_ != CoreDistance::kSharedCache) return;
   place_ = round_ / 2 % (options_.slot_bytes / place) * place;  // each set of slots has every second round
+}
+
+void Arena::release_slots() noexcept {
+  if (keeps_set_) publish(ArenaCounter::kTaken, kEverything);
 }
 
 bool Arena::measures_distance() const noexcept { return size() == 2 && !oversubscribed() && !options_.distance; }
@@ -158,6 +182,9 @@ void Arena::enter_round(std::uint64_t token, std::uint64_t lead) {
 void Arena::begin_round(std::uint64_t token) {
   enter_round(token, 1);
   place_ = 0;
+  keeps_set_ = false;
+  // Counted from the last round whose slots anybody read, so that all members are in the same set.
+  set_ = (agreed_.set + (round_ - agreed_.round)) % 2;
   // What the first member said with the round before, which all have posted. relaxed: after the acquire of its counter;
   // it writes there again only when this one has posted more rounds.
   if (round_ > 1) distance_ = distance_in(round_ - 1, 0).load(std::memory_order_relaxed);
@@ -227,6 +254,7 @@ std::optional<bool> Arena::agreed(Deadline deadline) {
   }
   if (anyone_against()) return false;
   settled_ = round_;
+  agreed_ = {.round = round_, .set = set_, .keeps_set = keeps_set_};
   if (round_ % kRoundsOfDistance == 1 && measures_distance()) {
     meter_.time(regions_[static_cast<std::size_t>(position_)].distance_lines());
   }

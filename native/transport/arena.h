@@ -4,9 +4,10 @@
 // *pieces*: data that it has put into its slots, and data of its peers that it has taken. All waiting is for such a
 // number of a peer to grow. Numbers only ever grow: round << 24 | count.
 //
-// How far a member may be ahead: whoever has posted round r is through with round r - 1. Slots come in two sets by the
-// parity of the round, so a member takes part in round r + 1 only when all have posted r; votes against a round touch
-// no slot and may run kArenaTokens - 1 rounds ahead.
+// How far a member may be ahead: whoever has posted round r is through with round r - 1. Slots come in two sets that
+// rounds use in turn, so a member takes part in round r + 1 only when all have posted r; votes against a round touch
+// no slot and may run kArenaTokens - 1 rounds ahead. A large message after a large one stays in that one's set, and
+// begins when all are through with it.
 #pragma once
 
 #include <atomic>
@@ -86,9 +87,12 @@ class Arena final : public Abortable {
   [[nodiscard]] bool oversubscribed() const noexcept { return options_.spin_ns == 0; }
   /// Slot of a piece of this round, in the region of a member.
   [[nodiscard]] std::byte* slot(int member, std::size_t piece) const noexcept;
-  /// Slots as slot() gives them have room for so many bytes from now on in this round; the same for all members. May
-  /// move them.
-  void use_slots_for(std::size_t bytes) noexcept;
+  /// After begin_round(): slots as slot() gives them have room for pieces of so many bytes from now on in this round,
+  /// of a message of so many; the same for all members. May move them, and blocks until all are through with what those
+  /// slots held. Whoever calls it calls release_slots() after the last piece.
+  void use_slots_for(std::size_t piece, std::size_t message);
+  /// This member needs nothing any more from the slots of this round.
+  void release_slots() noexcept;
   /// How far the members are from each other: the same for all of them, in this round. More than two, or members that
   /// share cores: as if they were the same core.
   [[nodiscard]] CoreDistance distance() const noexcept { return distance_; }
@@ -127,6 +131,8 @@ class Arena final : public Abortable {
   [[nodiscard]] std::atomic<CoreDistance>& distance_in(std::uint64_t round, int member) const noexcept;
   [[nodiscard]] bool measures_distance() const noexcept;
   void enter_round(std::uint64_t token, std::uint64_t lead);
+  void keep_set();
+  void turn_places(std::size_t piece) noexcept;
   void wait_for(int member, ArenaCounter counter, std::uint64_t value);
   bool spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value) const noexcept;
   bool sleep_for(int member, ArenaCounter counter, std::uint64_t value, Deadline deadline = Deadline::never());
@@ -141,7 +147,14 @@ class Arena final : public Abortable {
   int awaited_rank_ = -1;
   DistanceMeter meter_;
   CoreDistance distance_ = CoreDistance::kSameCore;
-  std::size_t place_ = 0;      // bytes from the begin of a slot
+  std::size_t place_ = 0;  // bytes from the begin of a slot
+  std::size_t set_ = 0;    // of slots, of this round
+  bool keeps_set_ = false;
+  struct {
+    std::uint64_t round = 0;
+    std::size_t set = 0;
+    bool keeps_set = false;
+  } agreed_;                   // the last round that was agreed on
   std::uint64_t settled_ = 0;  // the last round that all members are known to have posted
   AbortState aborted_;
 };

@@ -1,0 +1,89 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "arenas.h"
+#include "collective/shared_allreduce.h"
+
+namespace ringtune {
+namespace {
+
+using testing::expect_reduced;
+using testing::options_of;
+using testing::run_arena;
+
+// Which slots a round uses depends on what the rounds before it were. Whatever they were and however late a member is,
+// nobody writes where another still reads.
+class SharedAllreduceSets : public ::testing::TestWithParam<std::tuple<int, CoreDistance>> {};
+TEST_P(SharedAllreduceSets, HoldInAnyOrderOfSizesAndVotes) {
+  const auto [members, distance] = GetParam();
+  ArenaOptions options = options_of(512 << 10, 4);
+  options.distance = distance;
+  run_arena(members, options, [members = members](Arena& arena, Fabric&) {
+    constexpr std::array<std::size_t, 6> kCounts = {100, 30'000, 200'000, 524'288, 524'289, 1'500'000};
+    std::mt19937 script(11);  // the same for all
+    std::mt19937 pace(static_cast<unsigned>(arena.position()));
+    for (std::uint64_t token = 1; token <= 120; ++token) {
+      const std::size_t count = kCounts[script() % kCounts.size()];
+      const bool is_against = script() % 6 == 0;
+      const int dissenter = static_cast<int>(script() % static_cast<unsigned>(members));
+      if (pace() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(pace() % 500));
+      if (!is_against) {
+        expect_reduced(arena, count, DType::kFloat32, ReduceOp::kSum, token);
+      } else if (arena.position() == dissenter) {
+        arena.decline_round();
+      } else {
+        std::vector<float> data(count, 1.0F);
+        auto* bytes = reinterpret_cast<std::byte*>(data.data());
+        const Fragment fragment{bytes, bytes, count};
+        EXPECT_FALSE(shared_allreduce(arena, {&fragment, 1}, {token, DType::kFloat32, ReduceOp::kSum}));
+        EXPECT_EQ(std::count(data.begin(), data.end(), 1.0F), static_cast<std::ptrdiff_t>(count));
+      }
+      if (::testing::Test::HasFailure()) return;
+    }
+  });
+}
+INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceSets,
+                         ::testing::Combine(::testing::Values(2, 3, 4),
+                                            ::testing::Values(CoreDistance::kSameCore, CoreDistance::kSharedCache,
+                                                              CoreDistance::kApart)));
+
+TEST(SharedAllreduce, ALargeMessageWaitsForWhoeverStillReadsTheOneBefore) {
+  constexpr std::size_t kPiece = 4096;
+  constexpr std::size_t kMessage = 16 << 20;
+  std::atomic<bool> early_waits{false};
+  ArenaOptions options = options_of(kPiece, 2);
+  options.stall_ns = 1'000'000;
+  options.on_stall = [&](const std::vector<int>& missing, std::int64_t) {
+    if (missing == std::vector<int>{1}) early_waits = true;
+  };
+  run_arena(2, options, [&](Arena& arena, Fabric&) {
+    const auto post = [&](std::uint64_t token) {
+      arena.begin_round(token);
+      arena.use_slots_for(kPiece, kMessage);
+      std::memset(arena.slot(arena.position(), 0), static_cast<int>(token), kPiece);
+      arena.publish(ArenaCounter::kPosted, 1);
+      ASSERT_TRUE(arena.agreed(Deadline::never()).value());
+    };
+    post(1);
+    const std::byte* const first = arena.slot(0, 0);
+    while (arena.position() == 1 && !early_waits) std::this_thread::yield();  // the other has done all it can do
+    EXPECT_EQ(std::count(first, first + kPiece, std::byte{1}), kPiece);
+    arena.release_slots();
+    post(2);
+    EXPECT_EQ(arena.slot(0, 0), first);
+    EXPECT_EQ(std::count(first, first + kPiece, std::byte{2}), kPiece);
+    arena.release_slots();
+  });
+}
+
+}  // namespace
+}  // namespace ringtune
