@@ -10,8 +10,12 @@ namespace ringtune {
 namespace {
 
 constexpr std::string_view kUnnamed = "noname.";
-constexpr std::size_t kFewer =
-    16;  // passes are taken together by its powers, so that ranks agree although times differ
+// Passes are taken together by its powers, so that ranks agree although times differ.
+constexpr std::size_t kFewer = 16;
+constexpr std::size_t kMostPerStep = kFewer * kFewer * kFewer;
+// The first passes may have been slow - ranks still met, nothing was known of their tensors. So passes are timed once
+// more when there were so many, of these the later half, and again and again later.
+constexpr std::size_t kFirstPasses = 4 * kFewer;
 
 /// Whether each call may bring another number of rows.
 bool rows_may_differ(CollectiveKind kind) noexcept {
@@ -64,18 +68,16 @@ void StepWatch::learn(Token operation, std::int64_t now_ns) {
   while (seen_[begin].token == kWait) ++begin;  // a step begins with an operation
   for (std::size_t i = begin; i < begin + length; ++i) pass_.push_back(seen_[i].token);
   const std::size_t repeats = (count - 1 - begin) / length;
-  const std::int64_t taken_ns = now_ns - seen_[count - 1 - repeats * length].at_ns;
   per_step_ = 1;
-  while (taken_ns / static_cast<std::int64_t>(repeats) * static_cast<std::int64_t>(per_step_) < kLeastStepNs &&
-         per_step_ < kFewer * kFewer * kFewer) {
-    per_step_ *= kFewer;
-  }
+  take_together(now_ns - seen_[count - 1 - repeats * length].at_ns, repeats);
   next_ = (count - begin) % length;
   done_ = per_step_;  // what came before ends with the first pass that begins
   lived_ = strays_ = strayed_passes_ = 0;
   strayed_ = false;
   begin_ns_ = now_ns;
   clean_ns_ = strayed_ns_ = 0;
+  begun_ = 0;
+  time_at_ = kFirstPasses;
   seen_.clear();
 }
 
@@ -124,7 +126,29 @@ bool StepWatch::follow(Token operation, std::int64_t now_ns) {
   return ended;
 }
 
+/// More passes in a step, if one would be too short by what these took.
+void StepWatch::take_together(std::int64_t taken_ns, std::size_t passes) noexcept {
+  while (taken_ns * static_cast<std::int64_t>(per_step_) < kLeastStepNs * static_cast<std::int64_t>(passes) &&
+         per_step_ < kMostPerStep) {
+    per_step_ *= kFewer;
+  }
+}
+
+/// At places that are the same on all ranks, whatever each has thought of the passes before.
+void StepWatch::time_passes(std::int64_t now_ns) noexcept {
+  ++begun_;
+  if (begun_ == time_at_ / 2) {
+    timed_ns_ = now_ns;
+  } else if (begun_ == time_at_) {
+    const std::size_t before = per_step_;
+    take_together(now_ns - timed_ns_, time_at_ / 2);
+    if (per_step_ != before) done_ = (begun_ - 1) % per_step_;
+    time_at_ *= kFewer;
+  }
+}
+
 bool StepWatch::begins_step(std::int64_t now_ns) {
+  time_passes(now_ns);
   (strayed_ ? strayed_ns_ : clean_ns_) += now_ns - std::exchange(begin_ns_, now_ns);
   strayed_passes_ += std::exchange(strayed_, false) ? 1 : 0;
   if (done_ < per_step_) return false;

@@ -52,6 +52,8 @@ class StepWatch {
   [[nodiscard]] std::size_t shortest_pass(std::size_t& begin) const;
   [[nodiscard]] bool follow(Token operation, std::int64_t now_ns);
   [[nodiscard]] bool begins_step(std::int64_t now_ns);
+  void take_together(std::int64_t taken_ns, std::size_t passes) noexcept;
+  void time_passes(std::int64_t now_ns) noexcept;
   void pass_over() noexcept;
   [[nodiscard]] bool lost();
   void forget();
@@ -63,8 +65,11 @@ class StepWatch {
   std::size_t next_ = 0;      // place in the pass
   std::size_t per_step_ = 1;  // passes
   std::size_t done_ = 0;      // passes since a step ended
-  std::size_t lived_ = 0;     // tokens of all passes since this one is known
-  std::size_t strays_ = 0;    // tokens that were not next, since a pass was over
+  std::size_t begun_ = 0;     // passes since this one is known
+  std::size_t time_at_ = 0;   // when they have been so many, the later half is timed
+  std::int64_t timed_ns_ = 0;
+  std::size_t lived_ = 0;   // tokens of all passes since this one is known
+  std::size_t strays_ = 0;  // tokens that were not next, since a pass was over
   // Of passes with strays and of those without: a pass that leaves most of the time to others is a part of a step.
   bool strayed_ = false;
   std::int64_t begin_ns_ = 0;

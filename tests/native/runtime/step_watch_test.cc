@@ -156,6 +156,39 @@ TEST(StepWatch, ShortPassesAreTakenTogether) {
   EXPECT_EQ(program.run(times(160, "ab.")).size(), 10U);
 }
 
+TEST(StepWatch, PassesThatAreShortOnlyLaterAreTakenTogetherThen) {
+  Program program;
+  (void)program.run(times(16, "ab."));  // 10 ms each
+  EXPECT_EQ(program.watch.passes_per_step(), 1U);
+  program.apart_ns = kMs / 1000;
+  (void)program.run(times(100, "ab."));
+  EXPECT_EQ(program.watch.passes_per_step(), 4096U);
+  EXPECT_EQ(program.run(times(16'384, "ab.")).size(), 4U);
+}
+
+TEST(StepWatch, WhoHadAnotherFirstImpressionOfThePassesComesToEndTheSameSteps) {
+  Program slow;
+  Program fast;
+  fast.apart_ns = kMs / 100;
+  const std::string some = times(16, "ab.");
+  (void)slow.run(some);
+  (void)fast.run(some);
+  EXPECT_NE(slow.watch.passes_per_step(), fast.watch.passes_per_step());
+  slow.apart_ns = fast.apart_ns;
+  (void)slow.run(times(100, "ab."));
+  (void)fast.run(times(100, "ab."));
+  EXPECT_EQ(slow.run(times(2'560, "ab.")), fast.run(times(2'560, "ab.")));
+}
+
+TEST(StepWatch, PassesThatAreShortOnlyMuchLaterAreStillTimed) {
+  Program program;
+  (void)program.run(times(100, "ab."));
+  EXPECT_EQ(program.watch.passes_per_step(), 1U);
+  program.apart_ns = kMs / 100;
+  (void)program.run(times(2'000, "ab."));
+  EXPECT_EQ(program.watch.passes_per_step(), 256U);
+}
+
 TEST(StepWatch, LongProgramsAreForgottenInParts) {
   Program program;
   std::string odd;
