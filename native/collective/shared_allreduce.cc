@@ -16,6 +16,9 @@ constexpr std::size_t kFlatBytes = 8 << 10;
 // each piece costs a hand-over.
 constexpr std::size_t kLeastPieces = 2;
 constexpr std::size_t kSmallestPiece = 16 << 10;
+// Members that take turns on a core do not work at the same time anyway, and each hand-over is a switch between them.
+constexpr std::size_t kFlatBytesInTurns = 16 << 10;
+constexpr std::size_t kSmallestPieceInTurns = 128 << 10;
 // Of a message that leaves the caches anyway, the slots at least are to stay there.
 constexpr std::size_t kLargeMessage = 4 << 20;
 constexpr std::size_t kPieceOfLarge = 128 << 10;
@@ -97,7 +100,7 @@ class SharedAllreduce::Round {
  private:
   [[nodiscard]] bool reduces_in_parts() const noexcept {
     const std::size_t bytes = total_ * element_;
-    if (arena_.size() > 2) return bytes > kFlatBytes;
+    if (arena_.size() > 2) return bytes > (arena_.oversubscribed() ? kFlatBytesInTurns : kFlatBytes);
     const bool casts = wire_ != round_.dtype;  // what is copied would be rounded twice
     return in_one_core() && !casts && kLeastPartsInOneCore <= bytes && bytes <= kMostPartsInOneCore;
   }
@@ -110,7 +113,8 @@ class SharedAllreduce::Round {
   }
   [[nodiscard]] std::size_t piece_elements() const noexcept {
     const std::size_t bytes = total_ * element_;
-    std::size_t wanted = std::max((bytes + kLeastPieces - 1) / kLeastPieces, kSmallestPiece);
+    const std::size_t smallest = arena_.oversubscribed() ? kSmallestPieceInTurns : kSmallestPiece;
+    std::size_t wanted = std::max((bytes + kLeastPieces - 1) / kLeastPieces, smallest);
     wanted = (wanted + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
     return std::min({wanted, arena_.slot_bytes(), largest_piece()}) / element_;
   }
