@@ -109,7 +109,7 @@ def touching(table: Lane | Level, begin_ns: float, end_ns: float) -> slice:
     """Return which rows of a lane or a level may touch a window."""
     # Whole numbers: for a float numpy makes floats of the whole column first, each time.
     begin, end = math.ceil(max(begin_ns, -MOST)), math.floor(min(end_ns, MOST))
-    return slice(int(np.searchsorted(table.reach, begin, "left")), int(np.searchsorted(table.begin, end, "right")))
+    return slice(int(table.reach.searchsorted(begin, "left")), int(table.begin.searchsorted(end, "right")))
 
 
 @dataclass

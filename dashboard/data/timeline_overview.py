@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,9 +37,15 @@ def overview(index: TimelineIndex, pieces: int = PIECES) -> Overview:
     for stage in OVERVIEW_STAGES:
         lanes = [lane for lane in index.lanes if lane.stage == stage]
         if lanes:
-            covered = np.mean([np.diff(_covered_until(lane, edges)) for lane in lanes], axis=0)
-            share[stage] = np.clip(covered / width, 0, 1)
+            share[stage] = np.clip(_covered(lanes, edges).mean(axis=0) / width, 0, 1)
     return Overview(edges, share)
+
+
+def _covered(lanes: Iterable[Lane], edges: Ints) -> Floats:
+    """Time that each lane's spans cover between edges that follow one another, by lane."""
+    until = np.array([_covered_until(lane, edges) for lane in lanes])
+    covered: Floats = until[:, 1:] - until[:, :-1]
+    return covered
 
 
 def _covered_until(lane: Lane, edges: Ints) -> Floats:
@@ -49,14 +56,17 @@ def _covered_until(lane: Lane, edges: Ints) -> Floats:
     begin, end, reach = table.begin[part], table.end[part], table.reach[part]
     if not len(begin):
         return np.zeros(len(edges))
-    gap = np.zeros(len(begin), dtype=np.int64) if level is None else level.gap[part]
     # What an earlier item covers already does not count again.
-    start = np.minimum(np.maximum(begin, np.concatenate((begin[:1], reach[:-1]))), end)
-    length = np.maximum(end - start - gap, 0)
-    total = np.cumsum(length)
-    at = np.maximum.accumulate(np.stack((start, end), axis=1).ravel())
-    value = np.stack((total - length, total), axis=1).ravel()
-    found: Floats = np.interp(edges, at, value)
+    start = begin.copy()
+    np.maximum(start[1:], reach[:-1], out=start[1:])
+    np.minimum(start, end, out=start)
+    length = end - start if level is None else end - start - level.gap[part]
+    np.maximum(length, 0, out=length)
+    at, value = np.empty(2 * len(begin), np.int64), np.empty(2 * len(begin))
+    at[::2], at[1::2] = start, end
+    value[1::2] = length.cumsum()
+    value[::2] = value[1::2] - length
+    found: Floats = np.interp(edges, np.maximum.accumulate(at), value)
     return found
 
 
@@ -72,7 +82,7 @@ def dominant(lanes: tuple[Lane, ...], window: Window, limit: int) -> Shapes:
     parts = []
     for rank in ranks:
         mine = [(number, lane) for number, lane in enumerate(lanes) if lane.rank == rank]
-        covered = np.stack([np.diff(_covered_until(lane, edges)) for _, lane in mine])
+        covered = _covered((lane for _, lane in mine), edges)
         weight = covered * np.array([[_WEIGHT.get(lane.stage, 1.0)] for _, lane in mine])
         best = weight.argmax(axis=0)
         best[weight.max(axis=0) <= 0] = -1
@@ -86,12 +96,14 @@ _WEIGHT = {Stage.STEP: 1e-6, Stage.RANGE: 1e-6, Stage.NEGOTIATE: 0.1, Stage.QUEU
 def _runs(mine: list[tuple[int, Lane]], found: tuple[Ints, Floats], edges: Ints) -> Shapes:
     """Join pieces of the same phase that follow one another."""
     best, covered = found
-    starts = np.flatnonzero(np.diff(best, prepend=-2))
-    ends = np.append(starts[1:], len(best))
-    starts, ends = starts[best[starts] >= 0], ends[best[starts] >= 0]
+    changes = np.flatnonzero(best[1:] != best[:-1]) + 1
+    bounds = np.concatenate(([0], changes, [len(best)]))
+    shown = best[bounds[:-1]] >= 0
+    starts, ends = bounds[:-1][shown], bounds[1:][shown]
     which = best[starts]
     begin, end = edges[starts], edges[ends]
-    until = np.concatenate((np.zeros((len(covered), 1)), np.cumsum(covered, axis=1)), axis=1)
+    until = np.zeros((len(covered), len(best) + 1))
+    covered.cumsum(axis=1, out=until[:, 1:])
     first = np.array([_place(mine[at][1], moment) for at, moment in zip(which, begin, strict=True)], dtype=np.int64)
     last = np.array([_place(mine[at][1], moment) for at, moment in zip(which, end, strict=True)], dtype=np.int64)
     return Shapes(
@@ -109,4 +121,4 @@ def _runs(mine: list[tuple[int, Lane]], found: tuple[Ints, Floats], edges: Ints)
 
 def _place(lane: Lane, at_ns: int) -> int:
     """Place of the first span that begins at or after a moment."""
-    return lane.first + int(np.searchsorted(lane.begin, at_ns))
+    return lane.first + int(lane.begin.searchsorted(at_ns))
