@@ -102,5 +102,6 @@ class NcclLibrary {
 [[nodiscard]] int nccl_op(ReduceOp op) noexcept;
 /// ncclDataType_t; none for what NCCL cannot reduce.
 [[nodiscard]] std::optional<int> nccl_dtype(DType dtype) noexcept;
+inline constexpr int kNcclBytes = 1;  // ncclUint8: what is only moved is moved as bytes
 
 }  // namespace ringtune

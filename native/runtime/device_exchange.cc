@@ -18,8 +18,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookInterval(20);  // at NCCL's errors while something is under way
 
-DeviceLane& lane_of(const Operation& operation) { return device_operation_of(operation).lane; }
-
 }  // namespace
 
 /// What a member tells the others.

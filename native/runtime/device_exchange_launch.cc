@@ -13,7 +13,6 @@ namespace {
 
 // ncclRedOp_t
 constexpr int kAverage = 4;
-constexpr int kBytes = 1;  // ncclUint8: what is only moved is moved as bytes
 
 /// What to multiply with before the sum.
 double factor_of(const Request& request, int size) noexcept { return request.prescale * postscale_of(request, size); }
@@ -43,8 +42,8 @@ void put_allreduce(const Caller& caller, const Operation& operation, int op) {
 
 void put_broadcast(const Caller& caller, const Operation& operation) {
   const int root = caller.context.communicator.position_of(operation.request().root);
-  caller.communicator.check(caller.api.broadcast(operation.input, operation.output, operation.prepared->bytes, kBytes,
-                                                 root, caller.handle, caller.stream),
+  caller.communicator.check(caller.api.broadcast(operation.input, operation.output, operation.prepared->bytes,
+                                                 kNcclBytes, root, caller.handle, caller.stream),
                             "ncclBroadcast");
 }
 
@@ -78,13 +77,13 @@ void put_allgather(const Caller& caller, const Operation& operation, const Membe
   if (received == nullptr) return;  // nobody has rows
   if (std::all_of(each.begin(), each.end(), [&](std::size_t one) { return one == each.front(); })) {
     caller.communicator.check(
-        caller.api.all_gather(operation.input, received, each.front(), kBytes, caller.handle, caller.stream),
+        caller.api.all_gather(operation.input, received, each.front(), kNcclBytes, caller.handle, caller.stream),
         "ncclAllGather");
     return;
   }
   for (std::size_t member = 0; member < each.size(); ++member) {
     if (each[member] > 0) {
-      caller.communicator.check(caller.api.broadcast(operation.input, received, each[member], kBytes,
+      caller.communicator.check(caller.api.broadcast(operation.input, received, each[member], kNcclBytes,
                                                      static_cast<int>(member), caller.handle, caller.stream),
                                 "ncclBroadcast");
     }
@@ -98,10 +97,11 @@ void put_alltoall(const Caller& caller, const Operation& operation, const Member
     const auto peer = static_cast<int>(member);
     // Both sides know what is empty, and make no call for it.
     if (const std::size_t count = bytes.sent[member]; count > 0) {
-      caller.communicator.check(caller.api.send(sent, count, kBytes, peer, caller.handle, caller.stream), "ncclSend");
+      caller.communicator.check(caller.api.send(sent, count, kNcclBytes, peer, caller.handle, caller.stream),
+                                "ncclSend");
     }
     if (const std::size_t count = bytes.received[member]; count > 0) {
-      caller.communicator.check(caller.api.recv(received, count, kBytes, peer, caller.handle, caller.stream),
+      caller.communicator.check(caller.api.recv(received, count, kNcclBytes, peer, caller.handle, caller.stream),
                                 "ncclRecv");
     }
     sent += bytes.sent[member];

@@ -14,8 +14,6 @@
 namespace ringtune {
 namespace {
 
-DeviceLane& lane_of(std::span<const OperationPtr> batch) { return device_operation_of(*batch.front()).lane; }
-
 std::size_t byte_sum(std::span<const OperationPtr> batch) {
   std::size_t bytes = 0;
   for (const OperationPtr operation : batch) bytes += device_operation_of(*operation).prepared->bytes;
@@ -25,7 +23,7 @@ std::size_t byte_sum(std::span<const OperationPtr> batch) {
 }  // namespace
 
 void DeviceExchange::scatter(std::span<const OperationPtr> batch, const std::optional<Span>& about) {
-  DeviceLane& lane = lane_of(batch);
+  DeviceLane& lane = lane_of(*batch.front());
   const CudaDevice::Current current(lane.device());
   CudaStream& stream = lane.exchange_stream(route_.stream);
   const Set& set = sets_.at(route_);
@@ -80,7 +78,7 @@ void DeviceExchange::put_scatter(const Set& set, CudaStream& stream, std::span<c
 }
 
 void DeviceExchange::gather(std::span<const OperationPtr> batch, const std::optional<Span>& about) {
-  DeviceLane& lane = lane_of(batch);
+  DeviceLane& lane = lane_of(*batch.front());
   const CudaDevice::Current current(lane.device());
   CudaStream& stream = lane.exchange_stream(route_.stream);
   const Set& set = sets_.at(route_);
@@ -100,7 +98,6 @@ void DeviceExchange::gather(std::span<const OperationPtr> batch, const std::opti
 }
 
 void DeviceExchange::put_gather(const Set& set, CudaStream& stream, std::span<const OperationPtr> batch) {
-  constexpr int kBytes = 1;  // ncclUint8: what is only moved is moved as bytes
   NcclCommunicator& communicator = *set.communicator;
   communicator.group(
       [&](const NcclFunctions& api, NcclHandle handle) {
@@ -109,7 +106,7 @@ void DeviceExchange::put_gather(const Set& set, CudaStream& stream, std::span<co
           const std::size_t item = size_of(operation->request().dtype);
           if (of.slice.share == 0) continue;
           auto* const result = static_cast<std::byte*>(of.what.output);
-          communicator.check(api.all_gather(result + of.slice.begin * item, result, of.slice.share * item, kBytes,
+          communicator.check(api.all_gather(result + of.slice.begin * item, result, of.slice.share * item, kNcclBytes,
                                             handle, stream.handle()),
                              "ncclAllGather");
         }

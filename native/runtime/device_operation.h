@@ -124,5 +124,8 @@ struct DeviceOperation {
   // Only tensors on GPUs go directly, and who listens to those is their part.
   return *static_cast<DevicePart*>(operation.listener)->whole;
 }
+[[nodiscard]] inline DeviceLane& lane_of(const Operation& operation) noexcept {
+  return device_operation_of(operation).lane;
+}
 
 }  // namespace ringtune

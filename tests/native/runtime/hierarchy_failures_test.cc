@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "hierarchy_job.h"
 #include "thrown.h"
+#include "warm_up.h"
 
 namespace ringtune {
 namespace {
@@ -16,19 +17,11 @@ using testing_support::FakeNccl;
 using testing_support::HierarchyJob;
 using testing_support::kTwoByTwo;
 using testing_support::message_of;
-using testing_support::NcclJob;
+using testing_support::warm_up;
 
 using Ints = std::vector<std::int32_t>;
 
 /// An allreduce of each rank's own, so that all is connected.
-void warm_up(NcclJob& job) {
-  job.on_every_rank([&](int rank) {
-    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(8, 1));
-    job.run(rank, job.of(rank, "first", tensor, tensor));
-    (void)tensor.values(job.stream(rank));
-  });
-}
-
 /// The next operations of all ranks, of which some may go through: each is told at last. What is in streams meanwhile
 /// has its memory until the job has ended.
 void expect_end(HierarchyJob& job) {

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "nccl_job.h"
 #include "thrown.h"
+#include "warm_up.h"
 
 namespace ringtune {
 namespace {
@@ -17,18 +18,11 @@ using testing_support::FakeGpu;
 using testing_support::FakeNccl;
 using testing_support::message_of;
 using testing_support::NcclJob;
+using testing_support::warm_up;
 
 using Ints = std::vector<std::int32_t>;
 
 /// An allreduce of each rank's own, so that all is connected.
-void warm_up(NcclJob& job) {
-  job.on_every_rank([&](int rank) {
-    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(8, 1));
-    job.run(rank, job.of(rank, "first", tensor, tensor));
-    (void)tensor.values(job.stream(rank));
-  });
-}
-
 /// The next operations of a rank: some may go through before one is refused.
 void go_on(NcclJob& job, int rank) {
   for (int i = 0; i < 1000; ++i) {

@@ -7,6 +7,7 @@
 #include "nccl_job.h"
 #include "runtime/device_staging.h"
 #include "thrown.h"
+#include "warm_up.h"
 
 namespace ringtune {
 namespace {
@@ -20,18 +21,11 @@ using testing_support::Moment;
 using testing_support::NcclJob;
 using testing_support::Part;
 using testing_support::Seen;
+using testing_support::warm_up;
 
 using Ints = std::vector<std::int32_t>;
 
 /// Connects, with the group that the tests have.
-void warm_up(NcclJob& job) {
-  job.on_every_rank([&](int rank) {
-    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(8, 1));
-    job.run(rank, job.of(rank, "first", tensor, tensor));
-    (void)tensor.values(job.stream(rank));
-  });
-}
-
 TEST(NcclTimes, ABatchWaitsForItsDataThenForTheOtherRanksAndTheStreamForIt) {
   const ringtune::testing::TemporaryFile file;
   NcclJob job(2);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "ring_job.h"
+#include "warm_up.h"
 
 namespace ringtune {
 namespace {
@@ -13,18 +14,11 @@ namespace {
 using testing_support::DeviceArray;
 using testing_support::FakeGpu;
 using testing_support::RingJob;
+using testing_support::warm_up;
 
 using Ints = std::vector<std::int32_t>;
 
 /// An allreduce of each rank's own, so that all is connected.
-void warm_up(RingJob& job) {
-  job.on_every_rank([&](int rank) {
-    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(8, 1));
-    job.run(rank, job.of(rank, "first", tensor, tensor));
-    (void)tensor.values(job.stream(rank));
-  });
-}
-
 using Tensor = DeviceArray<std::int32_t>;
 
 /// A tensor of each rank, which lives as long as streams may write into it.
