@@ -33,7 +33,7 @@ void Coordinator::learn() {
 /// one with all of them.
 void Coordinator::learn_beside() {
   for (const Ready& ready : ready_) {
-    if (!PlanLearner::may_be_planned({.cache_id = ready.cache_id, .request = ready.request})) continue;
+    if (ready.cache_id == TensorRef::kUncached) continue;
     if (beside_.size() >= kMostBeside) beside_.clear();
     if (++beside_[ready.cache_id] <= PlanLearner::kRounds) continue;
     learner_.outgrown();

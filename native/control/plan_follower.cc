@@ -1,15 +1,17 @@
 #include "control/plan_follower.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
 namespace ringtune {
 
-void PlanFollower::begin(std::uint32_t id, const std::vector<std::vector<SharedRequest>>& batches,
-                         std::int64_t now_ns) {
+void PlanFollower::begin(std::uint32_t id, const std::vector<std::vector<SharedRequest>>& batches, std::int64_t now_ns,
+                         std::vector<std::vector<std::int64_t>> rows) {
   RINGTUNE_CHECK(id != 0 && !active(), "plan ", id);
   total_ = batches.size();
+  rows.resize(total_);
   for (std::uint32_t number = 0; number < total_; ++number) {
     const std::vector<SharedRequest>& members = batches[number];
     if (members.empty()) continue;
@@ -21,7 +23,7 @@ void PlanFollower::begin(std::uint32_t id, const std::vector<std::vector<SharedR
       tensors_.push_back({request, wire_byte_count(*request), static_cast<std::uint32_t>(batches_.size())});
     }
     const auto end = static_cast<std::uint32_t>(tensors_.size());
-    batches_.push_back({begin, end, end - begin, number});
+    batches_.push_back({begin, end, end - begin, number, std::move(rows[number])});
   }
   RINGTUNE_CHECK(!batches_.empty(), "plan ", id, " without a batch of this rank");
   tags_.assign(tensors_.size(), 0);

@@ -60,8 +60,10 @@ class PlanFollower {
     std::vector<SharedRequest> batch;
   };
 
-  /// Enters plan `id` (not 0) at its first batch. `batches`: empty where this rank is no member; some are not.
-  void begin(std::uint32_t id, const std::vector<std::vector<SharedRequest>>& batches, std::int64_t now_ns);
+  /// Enters plan `id` (not 0) at its first batch. `batches`: empty where this rank is no member; some are not. `rows`,
+  /// by batch: of an allgather the first dimensions by member, otherwise empty; none at all when there is no allgather.
+  void begin(std::uint32_t id, const std::vector<std::vector<SharedRequest>>& batches, std::int64_t now_ns,
+             std::vector<std::vector<std::int64_t>> rows = {});
   /// A tensor is ready here. False when it is none of the plan's: then the plan must be left.
   [[nodiscard]] bool take(const SharedRequest& request, Tag tag, std::int64_t now_ns);
 
@@ -74,7 +76,8 @@ class PlanFollower {
   }
   /// The tags of the next batch, in the plan's order. Valid until ran() or end().
   [[nodiscard]] std::span<const Tag> batch() const noexcept;
-  [[nodiscard]] std::uint32_t process_set() const noexcept {  // of the next batch
+  [[nodiscard]] std::vector<std::int64_t> rows() const { return batches_[position_].rows; }  // of the next batch
+  [[nodiscard]] std::uint32_t process_set() const noexcept {                                  // likewise
     return tensors_[batches_[position_].begin].request->process_set;
   }
   /// What all members must believe the next round to be.
@@ -103,6 +106,7 @@ class PlanFollower {
     std::uint32_t end;
     std::uint32_t missing;
     std::uint32_t number;  // in the whole plan
+    std::vector<std::int64_t> rows;
   };
   struct Tensor {
     SharedRequest request;

@@ -32,11 +32,6 @@ bool cut_between(const Decided& a, const Decided& b, bool apart, const Knobs& kn
 
 }  // namespace
 
-bool PlanLearner::may_be_planned(const Decided& tensor) noexcept {
-  return tensor.cache_id != 0 && tensor.request->kind == CollectiveKind::kAllreduce &&
-         tensor.request->op != ReduceOp::kAdasum;
-}
-
 void PlanLearner::disturbed() {
   present_.clear();
   present_ids_.clear();
@@ -50,6 +45,15 @@ void PlanLearner::disturbed() {
 void PlanLearner::reset() {
   disturbed();
   records_.clear();
+  planned_.clear();
+}
+
+/// Whether the tensor lies between a plan that has ended and its next begin.
+bool PlanLearner::comes_between(std::uint32_t cache_id) {
+  if (planned_.empty() || !present_.empty() || planned_.count(cache_id) > 0) return false;
+  if (came_between_.insert(cache_id).second) return true;
+  planned_.clear();  // something else repeats itself
+  return false;
 }
 
 bool PlanLearner::matches_last() const noexcept {
@@ -68,10 +72,11 @@ void PlanLearner::close_round() {
 std::optional<std::vector<std::vector<std::uint32_t>>> PlanLearner::decided(const Decided& tensor, const Knobs& knobs,
                                                                             bool last) {
   const bool first = std::exchange(first_, last);
-  if (!may_be_planned(tensor)) {
+  if (tensor.cache_id == 0) {
     disturbed();
     return std::nullopt;
   }
+  if (comes_between(tensor.cache_id)) return std::nullopt;
   if (present_ids_.count(tensor.cache_id) > 0) {
     close_round();
     torn_ = torn_ || !first;
@@ -92,7 +97,11 @@ std::optional<std::vector<std::vector<std::uint32_t>>> PlanLearner::decided(cons
   const int wanted = trusted ? 1 : kRounds << (known ? record->second.failures : 0);
   const int seen = matches_last() ? equal_ + 1 : 1;
   auto plan = seen >= wanted ? build(knobs) : std::nullopt;
-  if (plan) active_ = key();
+  if (plan) {
+    active_ = key();
+    planned_ = present_ids_;
+    came_between_.clear();
+  }
   close_round();
   return plan;
 }
@@ -139,12 +148,14 @@ void PlanLearner::ended(std::uint64_t rounds, std::size_t batches) {
   } else {
     record.failures = std::min(record.failures + 1, kMostFailures);
     record.apart = true;
+    planned_.clear();
   }
   disturbed();
 }
 
 void PlanLearner::outgrown() {
   records_.erase(active_);
+  planned_.clear();
   disturbed();
 }
 

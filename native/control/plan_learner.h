@@ -3,6 +3,9 @@
 // It watches the tensors that are decided. A *round* is a run of tensors without repetition; it ends when it holds the
 // same tensors as the round before, or when a tensor comes again. After some equal rounds (fewer when the plan has
 // served before, more when plans of late did not last) their order, their gaps and the fusion size give the plan.
+//
+// What ended a plan that had served, and is none of its tensors, comes before the next round and is no part of it: a
+// metric every hundred steps. When it comes again it is.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +33,6 @@ class PlanLearner {
  public:
   static constexpr int kRounds = 3;  // equal rounds before a new plan
 
-  [[nodiscard]] static bool may_be_planned(const Decided& tensor) noexcept;
-
   /// Batches of cache numbers when a plan is to begin after this tensor. Only after the `last` of those that are
   /// decided together: more of the same step would lie on the wrong side of the plan's begin. A round is not taken for
   /// complete before that either, or the first part of a larger step, once a plan itself, would hide the step for ever.
@@ -54,6 +55,7 @@ class PlanLearner {
     bool apart = false;   // batches only as they were decided: callers depend on one for the next
     bool served = false;  // it has lasted before
   };
+  [[nodiscard]] bool comes_between(std::uint32_t cache_id);
   [[nodiscard]] bool matches_last() const noexcept;
   [[nodiscard]] std::uint64_t key() const noexcept { return sum_ * 31 + present_.size(); }
   [[nodiscard]] std::optional<std::vector<std::vector<std::uint32_t>>> build(const Knobs& knobs);
@@ -68,7 +70,9 @@ class PlanLearner {
   bool torn_ = false;  // a round has ended among tensors decided together: it does not begin where steps do
   int equal_ = 0;      // rounds with the tensors of the last one, itself included
   std::unordered_map<std::uint64_t, Record> records_;
-  std::uint64_t active_ = 0;  // key of the plan that runs
+  std::uint64_t active_ = 0;                        // key of the plan that runs
+  std::unordered_set<std::uint32_t> planned_;       // its tensors; also after its end, if it served
+  std::unordered_set<std::uint32_t> came_between_;  // since its end
 };
 
 }  // namespace ringtune

@@ -30,6 +30,10 @@ void check_size(const Request& request) {
 
 std::size_t byte_count(const Request& request) { return element_count(request) * size_of(request.dtype); }
 
+bool fusible(const Request& request) noexcept {
+  return request.kind == CollectiveKind::kAllreduce && request.op != ReduceOp::kAdasum;
+}
+
 DType wire_dtype(const Request& request) noexcept { return request.wire.value_or(request.dtype); }
 
 std::size_t wire_byte_count(const Request& request) { return element_count(request) * size_of(wire_dtype(request)); }

@@ -68,6 +68,8 @@ void add_variant(std::vector<Variant>& variants, const SharedRequest& request, c
 
 [[nodiscard]] std::size_t element_count(const Request& request);
 [[nodiscard]] std::size_t byte_count(const Request& request);  // of the tensor in memory
+/// An allreduce, but for Adasum: several can be one batch, and their bytes can travel with the votes of a plan's round.
+[[nodiscard]] bool fusible(const Request& request) noexcept;
 [[nodiscard]] DType wire_dtype(const Request& request) noexcept;
 [[nodiscard]] std::size_t wire_byte_count(const Request& request);  // of the tensor as it travels
 /// Whether a tensor of `dtype` may travel as `wire`.

@@ -24,9 +24,11 @@ constexpr std::uint32_t kPlanBatch = 1u << 31;  // numbers of batches that no co
 /// in the plan announces it again: the coordinator has forgotten it.
 void Worker::enter_plan(const PlanDecision& decision, std::int64_t now_ns, std::vector<Action>& actions) {
   std::vector<std::vector<SharedRequest>> batches;
+  std::vector<std::vector<std::int64_t>> rows;
   bool part = false;
   for (const PlannedBatch& planned : decision.batches) {
     std::vector<SharedRequest>& batch = batches.emplace_back();
+    std::vector<std::int64_t>& batch_rows = rows.emplace_back();
     const RankSet* members = sets_.members(planned.process_set);
     RINGTUNE_CHECK(members != nullptr, "a plan is for the unknown process set ", planned.process_set);
     if (!members->contains(rank_)) continue;
@@ -34,7 +36,9 @@ void Worker::enter_plan(const PlanDecision& decision, std::int64_t now_ns, std::
     for (const std::uint32_t id : planned.cache_ids) {
       const auto known = keys_by_id_.find(id);
       RINGTUNE_CHECK(known != keys_by_id_.end(), "the plan holds the unknown cache number ", id);
-      batch.push_back(cache_.at(known->second).request);
+      const Cached& cached = cache_.at(known->second);
+      batch.push_back(cached.request);
+      if (cached.request->kind == CollectiveKind::kAllgather) batch_rows = cached.rows;
     }
   }
   std::vector<Pending> waiting;
@@ -44,7 +48,7 @@ void Worker::enter_plan(const PlanDecision& decision, std::int64_t now_ns, std::
   bundle_.clear();
   bundle_bytes_ = 0;
   next_stall_ns_ = kNever;
-  if (part) plan_.begin(decision.plan_id, batches, now_ns);
+  if (part) plan_.begin(decision.plan_id, batches, now_ns, std::move(rows));
   plan_unfit_ = !part;
   told_leaving_ = false;  // an announcement that the coordinator has not heard yet is void
   for (Pending& pending : waiting) {

@@ -73,7 +73,7 @@ std::int64_t Executor::finish_link_round(std::span<const OperationPtr> batch, co
     return now_ns();
   }
   if (shape.votes_first) {
-    allreduce_one(batch, context);
+    run(batch, context);
     return now_ns();
   }
   if (round_staged_) copies_.stage_out_rest();

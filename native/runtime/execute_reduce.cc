@@ -47,7 +47,7 @@ SharedRound round_of(const Request& request, std::uint64_t token) noexcept {
 
 void Executor::gather_fragments(std::span<const OperationPtr> batch, int size) {
   fragments_.clear();
-  if (goes_directly(batch)) return;  // only the votes go through shared memory
+  if (goes_directly(batch) || !fusible(batch.front()->request())) return;  // only votes go through shared memory
   for (const OperationPtr operation : batch) {
     const Request& request = operation->request();
     fragments_.push_back({operation->input, operation->output, operation->prepared->count, request.prescale,
@@ -96,8 +96,8 @@ std::int64_t Executor::finish_round(std::span<const OperationPtr> batch, const B
     if (pieces_.load(std::memory_order_relaxed)) pieces.emplace(tracer_, span_of(Stage::kPiece, request, context));
   }
   round_->finish();
-  if (!directly) return record_batch(batch, context, agreed_ns, byte_sum(batch), kSharedMemory);
-  launch(batch, context, agreed_ns);
+  if (fusible(request) && !directly) return record_batch(batch, context, agreed_ns, byte_sum(batch), kSharedMemory);
+  directly ? launch(batch, context, agreed_ns) : run(batch, context);
   return now_ns();
 }
 

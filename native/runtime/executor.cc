@@ -80,9 +80,15 @@ void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& 
   std::optional<PieceLog> pieces;
   if (pieces_.load(std::memory_order_relaxed)) [[unlikely]]
     pieces.emplace(tracer_, span_of(Stage::kPiece, first.request(), context));
-  switch (first.request().kind) {
+  run(batch, context);
+}
+
+/// The collective itself, when it is recorded that it has begun.
+void Executor::run(std::span<const OperationPtr> batch, const BatchContext& context) {
+  const Request& first = batch.front()->request();
+  switch (first.kind) {
     case CollectiveKind::kAllreduce:
-      if (first.request().op == ReduceOp::kAdasum) {
+      if (first.op == ReduceOp::kAdasum) {
         adasum(batch, context);
       } else {
         allreduce(batch, context);
@@ -106,7 +112,7 @@ void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& 
     case CollectiveKind::kJoin:
     case CollectiveKind::kAddProcessSet:
     case CollectiveKind::kRemoveProcessSet:
-      RINGTUNE_CHECK(false, name_of(first.request().kind), " is decided, not executed");
+      RINGTUNE_CHECK(false, name_of(first.kind), " is decided, not executed");
   }
 }
 

@@ -84,6 +84,7 @@ class Executor {
   [[nodiscard]] std::vector<int> absent_in_round(Communicator& communicator) const;
 
  private:
+  void run(std::span<const OperationPtr> batch, const BatchContext& context);
   void record_start(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns);
   void record_tensors(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns);
   void record_await(const Request& request, const BatchContext& context, std::int64_t end_ns, int rank);

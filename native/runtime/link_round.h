@@ -3,7 +3,8 @@
 // All ranks take part in every round, whatever they vote: one that votes against it sends bytes that mean nothing. So a
 // round always comes to its end, with the same answer on all ranks, and the links are free for what follows. Nothing
 // is written outside the fusion buffer before that. A tensor alone that is large is not copied into that buffer: for
-// it the votes go round first, without bytes, and it is reduced where it lies, as any tensor alone.
+// it the votes go round first, without bytes, and it is reduced where it lies, as any tensor alone. So do the votes of
+// all collectives but a plain allreduce, which are then run as if they had been negotiated.
 #pragma once
 
 #include <cstddef>

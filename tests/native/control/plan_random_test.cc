@@ -17,6 +17,7 @@ using testing_support::Simulation;
 
 /// Ranks that run the same steps at their own pace: most steps alike, some with a tensor more, less or of another
 /// shape, in another order on each rank, with blocked callers between or at the end, and knobs that change meanwhile.
+/// Half of the jobs have other collectives than allreduces in every step.
 class RandomJob {
  public:
   RandomJob(std::uint32_t seed, int size, int fan_out, Rounds rounds)
@@ -68,6 +69,10 @@ class RandomJob {
     const bool blocking = step / 8 % 2 == 1;
     std::vector<Request> tensors;
     for (int i = 0; i < 6; ++i) tensors.push_back(allreduce("t" + std::to_string(i)));
+    if (mixed_) {
+      tensors[1].kind = CollectiveKind::kAllgather;
+      tensors[4].kind = CollectiveKind::kBroadcast;
+    }
     switch (random_() % 10) {
       case 0:
         tensors.push_back(allreduce("extra" + std::to_string(random_() % 2)));
@@ -140,6 +145,7 @@ class RandomJob {
   }
 
   std::mt19937 random_;
+  bool mixed_ = random_() % 2 == 0;
   Knobs knobs_;
   Simulation job_;
   std::vector<Rank> ranks_;

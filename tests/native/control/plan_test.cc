@@ -72,6 +72,18 @@ TEST(PlanFollower, ExpectsATensorAloneOnlyWhenItIsTheWholeNextBatchAndNothingEls
   EXPECT_FALSE(plan.expects_alone(*tensors[1])) << "one of two";
 }
 
+TEST(PlanFollower, KnowsTheRowsOfAnAllgather) {
+  const SharedRequest a = shared("a");
+  const SharedRequest b = shared("b");
+  PlanFollower plan;
+  plan.begin(1, {{}, {a}, {b}}, 0, {{9}, {}, {4, 0, 2}});
+  EXPECT_EQ(plan.rows(), std::vector<std::int64_t>{});
+  ASSERT_TRUE(plan.take(a, 1, 1));
+  ASSERT_TRUE(plan.take(b, 2, 1));
+  plan.ran(2);
+  EXPECT_EQ(plan.rows(), (std::vector<std::int64_t>{4, 0, 2}));
+}
+
 TEST(PlanFollower, RefusesWhatIsNotInThePlan) {
   const SharedRequest a = shared("a");
   PlanFollower plan;
@@ -149,17 +161,69 @@ TEST(PlanLearner, OtherTensorsStartAnew) {
   EXPECT_TRUE(lessons.round({1, 3}));
 }
 
-TEST(PlanLearner, AnythingElseStartsAnew) {
+TEST(PlanLearner, WhatHasNoNumberStartsAnew) {
   Lessons lessons;
   EXPECT_FALSE(lessons.round({1}));
   EXPECT_FALSE(lessons.round({1}));
-  Request barrier;
-  barrier.name = "b";
-  barrier.kind = CollectiveKind::kBarrier;
-  EXPECT_FALSE(lessons.learner.decided({9, std::make_shared<const Request>(barrier), 0, 99, false}, lessons.knobs));
+  EXPECT_FALSE(lessons.learner.decided({TensorRef::kUncached, shared("new"), 0, 99, false}, lessons.knobs));
   EXPECT_FALSE(lessons.round({1}));
   EXPECT_FALSE(lessons.round({1}));
   EXPECT_TRUE(lessons.round({1}));
+}
+
+TEST(PlanLearner, EveryOtherCollectiveIsABatchOfItsOwn) {
+  struct Other {
+    CollectiveKind kind;
+    ReduceOp op = ReduceOp::kSum;
+  };
+  for (const Other& other :
+       {Other{CollectiveKind::kAllgather}, Other{CollectiveKind::kBroadcast}, Other{CollectiveKind::kBarrier},
+        Other{CollectiveKind::kAlltoall}, Other{CollectiveKind::kReducescatter},
+        Other{CollectiveKind::kAllreduce, ReduceOp::kAdasum}}) {
+    Request request = *shared("other");
+    request.kind = other.kind;
+    request.op = other.op;
+    PlanLearner learner;
+    std::optional<Batches> plan;
+    for (std::uint64_t round = 1; round <= 3; ++round) {
+      EXPECT_FALSE(plan);
+      (void)learner.decided({1, shared("a"), 0, round, false}, Knobs{}, false);
+      (void)learner.decided({2, std::make_shared<const Request>(request), 0, round, false}, Knobs{}, false);
+      plan = learner.decided({3, shared("b"), 0, round, false}, Knobs{}, true);
+    }
+    EXPECT_EQ(plan, (Batches{{1, 3}, {2}})) << name_of(other.kind);
+  }
+}
+
+TEST(PlanLearner, WhatEndedAPlanIsNoPartOfTheNextRound) {
+  Lessons lessons;
+  for (int i = 0; i < 3; ++i) (void)lessons.round({1, 2});
+  for (int step = 0; step < 3; ++step) {
+    lessons.learner.ended(100, 1);
+    EXPECT_FALSE(lessons.round({9}));
+    EXPECT_TRUE(lessons.round({1, 2})) << step;
+  }
+}
+
+TEST(PlanLearner, WhatEndedAPlanThatDidNotLastIs) {
+  Lessons lessons;
+  for (int i = 0; i < 3; ++i) (void)lessons.round({1, 2});
+  lessons.learner.ended(100, 1);
+  EXPECT_FALSE(lessons.round({9}));
+  ASSERT_TRUE(lessons.round({1, 2}));
+  lessons.learner.ended(1, 1);  // from now on in every step
+  EXPECT_FALSE(lessons.round({9, 1, 2}));
+  EXPECT_FALSE(lessons.round({9, 1, 2}));
+  EXPECT_EQ(lessons.round({9, 1, 2}), (Batches{{9, 1, 2}}));
+}
+
+TEST(PlanLearner, OtherStepsAfterAPlanAreLearntLikeTheFirst) {
+  Lessons lessons;
+  for (int i = 0; i < 3; ++i) (void)lessons.round({1, 2});
+  lessons.learner.ended(100, 1);
+  EXPECT_FALSE(lessons.round({7, 8}));  // taken for what comes between
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(lessons.round({7, 8})) << i;
+  EXPECT_EQ(lessons.round({7, 8}), (Batches{{7, 8}}));
 }
 
 TEST(PlanLearner, APlanThatServedComesBackAfterOneRound) {
