@@ -109,6 +109,8 @@ Repeated::Repeated(nb::object runtime, std::string_view wire, const nb::dlpack::
   call.input = call.output = address_of(tensor);
   call.wire = to_wire(wire_dtype, dtype);
   request_ = native_.keep(call);
+  const Request& request = request_.prepared->request;
+  step_token_ = StepWatch::token_of(request.kind, request.process_set, request.name, request_.prepared->count);
 }
 
 Repeated::~Repeated() { native_.drop(request_); }

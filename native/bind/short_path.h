@@ -39,10 +39,7 @@ class Repeated {
   [[nodiscard]] std::size_t bytes() const noexcept { return request_.prepared->bytes; }
   [[nodiscard]] const nanobind::object& runtime() const noexcept { return runtime_; }
   /// Before it is submitted. May run Python code.
-  void notice() const {
-    const Request& request = request_.prepared->request;
-    native_.steps().submitted(request.kind, request.process_set, request.name, request_.prepared->count);
-  }
+  void notice() const { native_.steps().submitted(step_token_); }
   Ticket now(void* address, std::int64_t timeout_ns) const {
     return native_.allreduce_now(request_, address, address, timeout_ns);
   }
@@ -55,6 +52,7 @@ class Repeated {
   nanobind::dlpack::dtype dtype_;
   std::vector<std::int64_t> shape_;
   RepeatedRequest request_;
+  StepWatch::Token step_token_ = 0;
 };
 
 /// What the calls share. Every method needs the interpreter's lock.

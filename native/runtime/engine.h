@@ -57,7 +57,9 @@ class Engine {
   void begin_waiting() noexcept;
   void end_waiting() noexcept { waiting_callers_.fetch_sub(1, std::memory_order_relaxed); }
 
-  /// A caller asks about an operation, done or not: it is no longer held back.
+  /// A caller asks about an operation, done or not, and waits for it if it is not: that is his to drive.
+  void asked() noexcept;
+  /// The same of one who goes on: it is no longer held back.
   const Operation& asked_for(const Operation& operation) noexcept;
   /// How many threads of each rank compute.
   void set_compute_threads(int threads) noexcept;

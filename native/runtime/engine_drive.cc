@@ -30,10 +30,14 @@ void Engine::set_compute_threads(int threads) noexcept {
                  std::memory_order_relaxed);
 }
 
-const Operation& Engine::asked_for(const Operation& operation) noexcept {
-  if (!crowded_.load(std::memory_order_relaxed)) return operation;
-  // relaxed: read by the thread that the ring wakes, or at the end of the time that it holds back.
+void Engine::asked() noexcept {
+  if (!crowded_.load(std::memory_order_relaxed)) return;
+  // relaxed: read by the thread that drives next, or at the end of the time that is held back.
   if (asked_ns_.load(std::memory_order_relaxed) == 0) asked_ns_.store(now_ns(), std::memory_order_relaxed);
+}
+
+const Operation& Engine::asked_for(const Operation& operation) noexcept {
+  asked();
   if (!operation.done() && held_.load(std::memory_order_relaxed)) nudge();
   return operation;
 }

@@ -131,7 +131,7 @@ class Runtime {
   /// Waits, and releases the operation if it is done. What has failed stays for wait() to say why. Blocks; throws
   /// InvalidArgument.
   Finish finish(Ticket ticket, Deadline deadline);
-  /// Releases an operation that is done and has not failed. Throws InvalidArgument.
+  /// Releases an operation that is done and has not failed; else it is to be waited for. Throws InvalidArgument.
   [[nodiscard]] bool release_if_done(Ticket ticket);
   /// The result of a finished allgather, moved out.
   [[nodiscard]] OperationPtr operation(Ticket ticket);

@@ -72,7 +72,8 @@ class Runtime::Impl {
   bool wait_on_device(Ticket ticket, Deadline deadline);
   /// Blocks; whether the operation is done.
   bool wait(Operation& operation, Deadline deadline) {
-    if (engine->asked_for(operation).done()) return true;
+    engine->asked();
+    if (operation.done()) return true;
     const std::int64_t begin_ns = now_ns();
     const bool done = engine->wait(operation, deadline);
     record_wait(*operation.prepared, begin_ns, now_ns());

@@ -189,7 +189,7 @@ void StepWatcher::begin(std::function<void()> ended) {
 }
 
 void StepWatcher::take(StepWatch::Token operation) {
-  if (watch_.submitted(operation, now_ns())) ended_();
+  if (!watch_.goes_on(operation) && watch_.submitted(operation, now_ns())) ended_();
 }
 
 }  // namespace ringtune

@@ -37,6 +37,12 @@ class StepWatch {
 
   /// An operation is about to be submitted. Whether a step has ended before it.
   [[nodiscard]] bool submitted(Token operation, std::int64_t now_ns);
+  /// The same, where it needs no clock: an operation that was expected, in the middle of a pass. False: it was not taken.
+  [[nodiscard]] bool goes_on(Token operation) noexcept {
+    if (pass_.empty() || next_ == 0 || pass_[next_] != operation) return false;
+    if (++next_ == pass_.size()) pass_over();
+    return true;
+  }
   /// A result was waited for. Several after one another count once.
   void waited();
   /// Tokens of a pass; 0 while none is known.
@@ -88,6 +94,9 @@ class StepWatcher {
 
   void submitted(CollectiveKind kind, std::uint32_t process_set, std::string_view name, std::size_t elements) {
     if (mine()) take(StepWatch::token_of(kind, process_set, name, elements));
+  }
+  void submitted(StepWatch::Token operation) {
+    if (mine()) take(operation);
   }
   void waited() {
     if (mine()) watch_.waited();

@@ -50,6 +50,32 @@ def blocking(windows: int = 8) -> list[tuple[int, int]]:
     return until_silent(one, windows, attempts=20)
 
 
+def every_collective(windows: int = 8) -> list[tuple[int, int]]:
+    """The same with every kind of collective in each step; every element is checked."""
+    return until_silent(_step_of_every_collective, windows, attempts=20)
+
+
+def _step_of_every_collective(number: int) -> None:
+    rank, size = hvd.rank(), hvd.size()
+    step(number, 3)
+    found = hvd.allgather(torch.full((rank + 1,), float(rank + number)), name="every.gather")
+    assert found.tolist() == [float(r + number) for r in range(size) for _ in range(r + 1)]
+    found = hvd.broadcast(torch.full((3,), float(rank + number)), size - 1, name="every.broadcast")
+    assert found.tolist() == [size - 1.0 + number] * 3
+    rows = torch.arange(float(size + 1)) + rank + number
+    total = size * number + size * (size - 1) // 2
+    mine = {0: [0.0, 1.0]}.get(rank, [rank + 1.0])
+    assert hvd.reducescatter(rows, name="every.scatter", op=hvd.Sum).tolist() == [size * i + total for i in mine]
+    splits = torch.tensor([(rank + to + number) % 3 for to in range(size)], dtype=torch.int32)
+    found, came = hvd.alltoall(torch.full((2 * size,), float(rank)), splits, name="every.exchange")
+    assert came.tolist() == [(of + rank + number) % 3 for of in range(size)]
+    assert found.tolist() == [float(of) for of in range(size) for _ in range((of + rank + number) % 3)]
+    if size & (size - 1) == 0:
+        found = hvd.allreduce(torch.full((5,), float(number)), name="every.adasum", op=hvd.Adasum)
+        assert found.tolist() == [float(number)] * 5
+    hvd.barrier()
+
+
 def until_silent(one: Callable[[int], None], windows: int, attempts: int) -> list[tuple[int, int]]:
     """Count some windows of 20 steps, and as many again, but not for ever, while no window of some rank was silent.
 

@@ -31,6 +31,13 @@ def test_repeated_blocking_calls_need_none_either(size: int, transport: str, job
         assert (0, 0) in windows
 
 
+@EVERYWHERE
+def test_steps_of_every_collective_need_none_either(size: int, transport: str, job: GetJob) -> None:
+    for windows in job(size, transport).run(plan_cases.every_collective):
+        assert windows[0] != (0, 0)
+        assert (0, 0) in windows
+
+
 @pytest.mark.parametrize("algorithm", ["ring", "flat", "recursive-doubling", "halving-doubling", "tree"])
 def test_every_algorithm_carries_the_agreement(algorithm: str, fresh: GetJob) -> None:
     job = fresh(3, transport="tcp", algorithm=algorithm)
