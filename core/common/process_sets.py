@@ -119,6 +119,11 @@ def wire_name(kind: str, name: str | None, process_set: int = 0) -> str:
     return f"{kind}.{name}@set{process_set}" if process_set else f"{kind}.{name}"
 
 
+def group_names(group: str, size: int) -> list[str]:
+    """Return the names on the wire of a group's tensors."""
+    return [f"{group}_{index}of{size}" for index in range(1, size + 1)]
+
+
 def restart_counting(number: int) -> None:
     """Count unnamed operations of a set anew, where all its ranks stand at the same place."""
     for key in [key for key in unnamed if key[0] == number]:

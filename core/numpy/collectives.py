@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ringtune import native, session
-from ringtune.common.process_sets import ProcessSet, global_process_set, number_of, own_rows, wire_name
+from ringtune.common.process_sets import ProcessSet, global_process_set, group_names, number_of, own_rows, wire_name
 from ringtune.common.reductions import Average, Reduction, Sum, reduction, resolve_op
 from ringtune.common.tickets import Pending
 from ringtune.errors import HorovodInternalError, InvalidArgument
@@ -322,8 +322,8 @@ def _group(members: list[Buffers], name: str | None, how: Reduction) -> list[Arr
     now, count = session.require(), len(members)
     base = wire_name("grouped_allreduce", name, how.process_set)
     tickets = [
-        now.submit_allreduce(_operation(f"{base}_{index}of{count}", buffers, how, (base, count)))
-        for index, buffers in enumerate(members, 1)
+        now.submit_allreduce(_operation(wire, buffers, how, (base, count)))
+        for wire, buffers in zip(group_names(base, count), members, strict=True)
     ]
 
     def finish() -> list[Array]:

@@ -10,7 +10,14 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ringtune import native, session
-from ringtune.common.process_sets import ProcessSet, finish, global_process_set, number_of, restart_counting
+from ringtune.common.process_sets import (
+    ProcessSet,
+    finish,
+    global_process_set,
+    group_names,
+    number_of,
+    restart_counting,
+)
 from ringtune.errors import HorovodInternalError, InvalidArgument
 from ringtune.operations import Allreduce
 from ringtune.torch import handles, quick
@@ -104,6 +111,7 @@ def grouped_allreduce_async(
     return start_group(tensors, name, how)
 
 
+@quick.submitting_group
 def grouped_allreduce_async_(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -115,7 +123,16 @@ def grouped_allreduce_async_(
 ) -> int:
     """Start a group of reductions in place; `synchronize` returns the tuple of tensors."""
     how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    return _start_group(tensors, tensors, name, how)
+    handle = _start_group(tensors, tensors, name, how)
+    if name is not None and average is None:
+        numbers = [
+            (handles.DTYPES[tensor.dtype], how.op, how.prescale, how.postscale, how.process_set, how.wire)
+            for tensor in tensors
+        ]
+        given = op, prescale_factor, postscale_factor, process_set
+        base = handles.wire_name("grouped_allreduce", name, how.process_set)
+        quick.remember_group(tensors, name, group_names(base, len(tensors)), (numbers, given), base)
+    return handle
 
 
 def grouped_allreduce_(
@@ -128,8 +145,11 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> tuple[torch.Tensor, ...]:
     """Reduce a group in place and return the tuple of tensors."""
-    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    return tuple(synchronize(_start_group(tensors, tensors, name, how)))
+    return tuple(
+        synchronize(
+            grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
+        )
+    )
 
 
 def sparse_allreduce_async(
@@ -272,8 +292,8 @@ def _start_group(
         handles.dtype_number(tensor)
     base = handles.wire_name("grouped_allreduce", name, how.process_set)
     started = [
-        handles.start_allreduce(tensor, output, _allreduce(f"{base}_{index}of{len(tensors)}", how, base, len(tensors)))
-        for index, (tensor, output) in enumerate(zip(tensors, outputs, strict=True), 1)
+        handles.start_allreduce(tensor, output, _allreduce(wire, how, base, len(tensors)))
+        for wire, tensor, output in zip(group_names(base, len(tensors)), tensors, outputs, strict=True)
     ]
     keep = [kept for _, kept in started]
     return handles.register(
@@ -290,7 +310,7 @@ def _start_allgather(tensors: Sequence[torch.Tensor], kind: str, name: str | Non
         if tensor.dim() == 0:
             raise HorovodInternalError(f"tensor '{name}' has no dimension: {kind} needs at least one to join along")
     base = handles.wire_name(kind, name, process_set)
-    names = [base] if single else [f"{base}_{index}of{len(tensors)}" for index in range(1, len(tensors) + 1)]
+    names = [base] if single else group_names(base, len(tensors))
     started = [handles.start_allgather(tensor, one, process_set) for tensor, one in zip(tensors, names, strict=True)]
     tickets = [ticket for ticket, _ in started]
     kinds = [tensor.dtype for tensor in tensors]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ringtune import native, session
-from ringtune.common.process_sets import ProcessSet, global_process_set, number_of, own_rows
+from ringtune.common.process_sets import ProcessSet, global_process_set, group_names, number_of, own_rows
 from ringtune.errors import HorovodInternalError, InvalidArgument
 from ringtune.torch import devices, handles
 from ringtune.torch.arguments import Average, Sum, resolve_op
@@ -114,8 +114,8 @@ def grouped_reducescatter_async(
     base = handles.wire_name("grouped_reducescatter", name, how.process_set)
     count = len(tensors)
     started = [
-        _start_reducescatter(tensor, f"{base}_{index}of{count}", (how, process_set), (base, count))
-        for index, tensor in enumerate(tensors, 1)
+        _start_reducescatter(tensor, wire, (how, process_set), (base, count))
+        for wire, tensor in zip(group_names(base, count), tensors, strict=True)
     ]
     keep = [kept for _, kept in started]
     return handles.register(

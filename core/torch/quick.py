@@ -9,7 +9,7 @@ older one the functions stay as they are.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -50,6 +50,11 @@ def submitting(function: _Function) -> _Function:
     return function if _path is None else _like(function, _path.submit(function))
 
 
+def submitting_group(function: _Function) -> _Function:
+    """Put the short path before a group of allreduces in place that returns a handle."""
+    return function if _path is None else _like(function, _path.submit_group(function))
+
+
 def waiting(function: _Function) -> _Function:
     """Put the short path before the function that waits for a handle."""
     return function if _path is None else _like(function, _path.synchronize(function))
@@ -70,6 +75,26 @@ def remember(tensor: torch.Tensor, name: str | None, wire: str, words: tuple[Any
         return
     if isinstance(now.runtime, _RUNTIME):  # tests put another in its place
         _path.remember(name, tensor, now.runtime, wire, words)
+
+
+def remember_group(
+    tensors: Sequence[torch.Tensor], name: str, wires: list[str], words: tuple[list[Any], Any], group: str
+) -> None:
+    """Prepare the short path of the next group under this name; `words` as for `remember`, with numbers by tensor.
+
+    Args:
+        tensors: What is reduced in place.
+        name: As the caller gave it.
+        wires: Names on the wire, by tensor.
+        words: Numbers for the runtime by tensor; the arguments from ``op`` on as the caller wrote them.
+        group: Name of the group on the wire.
+    """
+    now = Session.current()
+    numbers, given = words
+    if _path is None or now is None or type(name) is not str or numbers[0][1] == _ADASUM:
+        return
+    if isinstance(now.runtime, _RUNTIME):
+        _path.remember_group(name, tensors, now.runtime, wires, numbers, given, group)
 
 
 def remember_alike(key: str, tensor: torch.Tensor, wire: str, numbers: tuple[int, int, float, float, int, int]) -> None:

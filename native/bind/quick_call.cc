@@ -3,6 +3,7 @@
 #include <Python.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 #include <structmember.h>
 
 #include <array>
@@ -56,6 +57,14 @@ PyObject* call_submit(PyObject* object, PyObject* const* args, std::size_t flagg
     Arguments found;
     const auto count = static_cast<std::size_t>(PyVectorcall_NARGS(flagged));
     return path.read(args, count, keywords, found) ? path.submit(found) : nullptr;
+  });
+}
+
+PyObject* call_submit_group(PyObject* object, PyObject* const* args, std::size_t flagged, PyObject* keywords) {
+  return call_with(object, args, flagged, keywords, [&](ShortPath& path) -> PyObject* {
+    Arguments found;
+    const auto count = static_cast<std::size_t>(PyVectorcall_NARGS(flagged));
+    return path.read(args, count, keywords, found, true) ? path.submit_group(found) : nullptr;
   });
 }
 
@@ -155,12 +164,18 @@ nb::object make(nb::handle path, const nb::object& function, vectorcallfunc call
 
 void add_short_path(nb::module_& module) {
   nb::class_<Repeated>(module, "Repeated", "An allreduce in place that was called before.");
+  nb::class_<RepeatedGroup>(module, "RepeatedGroup", "A group of such allreduces that was called before.");
+  nb::class_<PendingGroup>(module, "PendingGroup", "A group under way, as ringtune.common.tickets.Pending.")
+      .def_ro("tickets", &PendingGroup::tickets)
+      .def("finish", [](const PendingGroup& group) { return group.tensors; });
   using Self = nb::handle_t<ShortPath>;
   nb::class_<ShortPath>(module, "ShortPath", "What repeated calls share.")
       .def(nb::init<const nb::capsule&, nb::tuple, nb::tuple, std::int64_t>(), nb::arg("exchange"), nb::arg("types"),
            nb::arg("defaults"), nb::arg("slice_ns"))
       .def("remember", &ShortPath::remember, nb::arg("name"), nb::arg("tensor"), nb::arg("runtime"), nb::arg("wire"),
            nb::arg("words"))
+      .def("remember_group", &ShortPath::remember_group, nb::arg("name"), nb::arg("tensors"), nb::arg("runtime"),
+           nb::arg("wires"), nb::arg("hows"), nb::arg("given"), nb::arg("group"))
       .def("remember_alike", &ShortPath::remember_alike, nb::arg("key"), nb::arg("tensor"), nb::arg("runtime"),
            nb::arg("wire"), nb::arg("how"))
       .def("submit_alike", &ShortPath::submit_alike, nb::arg("key"), nb::arg("tensor"))
@@ -169,6 +184,7 @@ void add_short_path(nb::module_& module) {
       .def_prop_ro("pending", &ShortPath::pending)
       .def("now", [](Self self, const nb::object& function) { return make(self, function, &call_now); })
       .def("submit", [](Self self, const nb::object& function) { return make(self, function, &call_submit); })
+      .def("submit_group", [](Self self, const nb::object& function) { return make(self, function, &call_submit_group); })
       .def("synchronize", [](Self self, const nb::object& function) {
         nb::inst_ptr<ShortPath>(self)->set_waiter(function);
         return make(self, function, &call_synchronize);

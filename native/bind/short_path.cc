@@ -91,7 +91,7 @@ bool is_set(PyObject* process_set, std::uint32_t number) noexcept {
 }  // namespace
 
 Repeated::Repeated(nb::object runtime, std::string_view wire, const nb::dlpack::dltensor& tensor, const How& how,
-                   nb::tuple given)
+                   nb::tuple given, const Group& group)
     : runtime_(std::move(runtime)),
       native_(nb::cast<Runtime&>(runtime_)),
       given_(std::move(given)),
@@ -108,6 +108,7 @@ Repeated::Repeated(nb::object runtime, std::string_view wire, const nb::dlpack::
   call.shape = shape_;
   call.input = call.output = address_of(tensor);
   call.wire = to_wire(wire_dtype, dtype);
+  std::tie(call.group, call.group_size) = group;
   request_ = native_.keep(call);
   const Request& request = request_.prepared->request;
   step_token_ = StepWatch::token_of(request.kind, request.process_set, request.name, request_.prepared->count);
@@ -141,6 +142,7 @@ ShortPath::ShortPath(const nb::capsule& exchange, nb::tuple types, nb::tuple def
   constexpr std::array<const char*, kArguments> names{"tensor",          "average",          "name",       "op",
                                                       "prescale_factor", "postscale_factor", "process_set"};
   for (std::size_t i = 0; i < kArguments; ++i) names_[i] = nb::steal<nb::str>(PyUnicode_InternFromString(names[i]));
+  tensors_name_ = nb::steal<nb::str>(PyUnicode_InternFromString("tensors"));
 }
 
 bool ShortPath::takes(PyObject* tensor) const noexcept {
@@ -161,10 +163,11 @@ std::optional<nb::dlpack::dltensor> ShortPath::view(PyObject* tensor) const noex
 }
 
 std::unique_ptr<Repeated> ShortPath::make(const nb::object& tensor, const nb::object& runtime, const std::string& wire,
-                                          const Repeated::How& how, nb::tuple given) const {
+                                          const Repeated::How& how, nb::tuple given,
+                                          const Repeated::Group& group) const {
   const std::optional<nb::dlpack::dltensor> found = view(tensor.ptr());
   if (!found || !contiguous(*found) || found->data == nullptr || found->device.device_type != kOnCpu) return nullptr;
-  return std::make_unique<Repeated>(runtime, wire, *found, how, std::move(given));
+  return std::make_unique<Repeated>(runtime, wire, *found, how, std::move(given), group);
 }
 
 void ShortPath::remember_alike(const nb::str& key, const nb::object& tensor, const nb::object& runtime,
@@ -192,21 +195,38 @@ void ShortPath::remember(const nb::str& name, const nb::object& tensor, const nb
   if (repeated != nullptr) repeated_[name] = nb::cast(std::move(repeated));
 }
 
+void ShortPath::remember_group(const nb::str& name, const nb::sequence& tensors, const nb::object& runtime,
+                               const std::vector<std::string>& wires, const std::vector<Repeated::How>& hows,
+                               const nb::tuple& given, const std::string& group) {
+  if (groups_.size() * wires.size() >= kMostRepeated) return;
+  RepeatedGroup made;
+  for (std::size_t i = 0; i < wires.size(); ++i) {
+    const Repeated::Group member{group, static_cast<std::uint32_t>(wires.size())};
+    made.members.push_back(make(nb::object(tensors[i]), runtime, wires[i], hows[i], given, member));
+    if (made.members.back() == nullptr) return;
+  }
+  groups_[name] = nb::cast(std::move(made));
+}
+
 void ShortPath::clear() {
   repeated_.clear();
+  groups_.clear();
   alike_.clear();
   pending_.clear();
   runtime_.reset();
 }
 
-bool ShortPath::read(PyObject* const* args, std::size_t count, PyObject* keywords, Arguments& found) const noexcept {
+bool ShortPath::read(PyObject* const* args, std::size_t count, PyObject* keywords, Arguments& found,
+                     bool group) const noexcept {
   if (count > kArguments) return false;
   found.fill(nullptr);
   std::copy_n(args, count, found.begin());
   const std::size_t named = keywords == nullptr ? 0 : static_cast<std::size_t>(PyTuple_GET_SIZE(keywords));
   for (std::size_t i = 0; i < named; ++i) {
     PyObject* const key = PyTuple_GET_ITEM(keywords, static_cast<Py_ssize_t>(i));
-    const auto slot = std::find_if(names_.begin(), names_.end(), [&](const nb::str& one) { return one.ptr() == key; });
+    const auto slot = std::find_if(names_.begin(), names_.end(), [&](const nb::str& one) {
+      return (group && &one == names_.data() ? tensors_name_ : one).ptr() == key;
+    });
     if (slot == names_.end()) return false;
     PyObject*& place = found[static_cast<std::size_t>(slot - names_.begin())];
     if (std::exchange(place, args[count + i]) != nullptr) return false;
@@ -214,12 +234,17 @@ bool ShortPath::read(PyObject* const* args, std::size_t count, PyObject* keyword
   return true;
 }
 
-std::optional<ShortPath::Found> ShortPath::find(const Arguments& arguments) const noexcept {
+/// What is known of a call by its name; nothing if it has none.
+nb::object ShortPath::entry_of(const Arguments& arguments, const nb::dict& known) noexcept {
   PyObject* const name = arguments[kName];
   PyObject* const average = arguments[kAverage];
-  if (arguments[kTensor] == nullptr || name == nullptr || !PyUnicode_CheckExact(name)) return std::nullopt;
-  if (average != nullptr && average != Py_None) return std::nullopt;
-  nb::object entry = nb::borrow(PyDict_GetItemWithError(repeated_.ptr(), name));
+  if (arguments[kTensor] == nullptr || name == nullptr || !PyUnicode_CheckExact(name)) return {};
+  if (average != nullptr && average != Py_None) return {};
+  return nb::borrow(PyDict_GetItemWithError(known.ptr(), name));
+}
+
+std::optional<ShortPath::Found> ShortPath::find(const Arguments& arguments) const noexcept {
+  nb::object entry = entry_of(arguments, repeated_);
   if (!entry.is_valid()) return std::nullopt;
   auto* const repeated = nb::inst_ptr<Repeated>(entry);
   if (!repeated->fits(arguments, defaults_)) return std::nullopt;
@@ -228,11 +253,11 @@ std::optional<ShortPath::Found> ShortPath::find(const Arguments& arguments) cons
   return Found{std::move(entry), repeated, address_of(*tensor)};
 }
 
-/// The handle of an operation whose result is the tensor itself.
-nb::object ShortPath::enter(const Repeated& repeated, Ticket ticket, PyObject* tensor) {
+/// The handle of what was submitted; of an allreduce in place the tensor itself stands for that.
+nb::object ShortPath::enter(const Repeated& repeated, Ticket ticket, PyObject* what) {
   if (!runtime_.is(repeated.runtime())) runtime_ = repeated.runtime();
   nb::object handle = nb::steal(PyLong_FromUnsignedLongLong(ticket));
-  if (!handle.is_valid() || PyDict_SetItem(pending_.ptr(), handle.ptr(), tensor) != 0) nb::raise_python_error();
+  if (!handle.is_valid() || PyDict_SetItem(pending_.ptr(), handle.ptr(), what) != 0) nb::raise_python_error();
   return handle;
 }
 
@@ -269,10 +294,60 @@ PyObject* ShortPath::submit(const Arguments& arguments) {
   return enter(*found->repeated, ticket, arguments[kTensor]).release().ptr();
 }
 
+/// Nothing when the tensors are not like those of the group.
+std::vector<RepeatedAt> ShortPath::find_group(const RepeatedGroup& group, const nb::list& tensors) const {
+  if (tensors.size() != group.members.size()) return {};
+  std::vector<RepeatedAt> calls;
+  calls.reserve(tensors.size());
+  for (std::size_t i = 0; i < group.members.size(); ++i) {
+    const Repeated& member = *group.members[i];
+    const auto found = view(PyList_GET_ITEM(tensors.ptr(), static_cast<Py_ssize_t>(i)));
+    if (!found || !member.fits(*found)) return {};
+    calls.push_back({&member.request(), address_of(*found)});
+  }
+  return calls;
+}
+
+PyObject* ShortPath::submit_group(const Arguments& arguments) {
+  const nb::object entry = entry_of(arguments, groups_);
+  if (!entry.is_valid()) return nullptr;
+  const auto& group = *nb::inst_ptr<RepeatedGroup>(entry);
+  const Repeated& first = *group.members.front();
+  PyObject* const given = arguments[kTensor];
+  if (!first.fits(arguments, defaults_) || !(PyList_CheckExact(given) || PyTuple_CheckExact(given))) return nullptr;
+  PendingGroup pending;
+  pending.tensors = nb::steal<nb::list>(PySequence_List(given));  // the caller's list is the caller's
+  const std::vector<RepeatedAt> calls = find_group(group, pending.tensors);
+  if (calls.empty()) return nullptr;
+  for (const std::unique_ptr<Repeated>& member : group.members) member->notice();
+  nb::inst_ptr<Runtime>(first.runtime())->submit(calls, pending.tickets);
+  const Ticket ticket = pending.tickets.front();
+  return enter(first, ticket, nb::cast(std::move(pending)).ptr()).release().ptr();
+}
+
+PyObject* ShortPath::finish_group(const nb::object& handle, const nb::object& pending) {
+  const nb::object held = runtime_;  // another thread may clear this
+  auto& runtime = *nb::inst_ptr<Runtime>(held);
+  const PendingGroup& group = *nb::inst_ptr<PendingGroup>(pending);
+  runtime.steps().waited();
+  while (const std::optional<Ticket> open = runtime.release_if_done(group.tickets)) {
+    bool done = false;
+    {
+      const LockOutOfSleep lock(true);
+      done = runtime.wait(*open, Deadline::after(slice_ns_));  // what failed is raised by the function behind this
+    }
+    if (!done && PyErr_CheckSignals() != 0) return nullptr;
+  }
+  if (PyDict_DelItem(pending_.ptr(), handle.ptr()) != 0) PyErr_Clear();  // shut down by another thread meanwhile
+  return Py_NewRef(group.tensors.ptr());
+}
+
 PyObject* ShortPath::synchronize(PyObject* handle) {
   if (!PyLong_CheckExact(handle) || !runtime_.is_valid()) return nullptr;
   const nb::object tensor = nb::borrow(PyDict_GetItemWithError(pending_.ptr(), handle));
-  if (!tensor.is_valid() || !takes(tensor.ptr())) return nullptr;
+  if (!tensor.is_valid()) return nullptr;
+  if (nb::isinstance<PendingGroup>(tensor)) return finish_group(nb::borrow(handle), tensor);
+  if (!takes(tensor.ptr())) return nullptr;
   const nb::object held = runtime_;  // another thread may clear this
   auto& runtime = *nb::inst_ptr<Runtime>(held);
   const Ticket ticket = PyLong_AsUnsignedLongLong(handle);

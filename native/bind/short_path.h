@@ -27,9 +27,11 @@ class Repeated {
  public:
   /// Dtype number, operation, factors, number of the process set, number of the dtype to travel as (-1: its own).
   using How = std::tuple<int, int, double, double, std::uint32_t, int>;
+  /// Members of a group have its name and how many they are.
+  using Group = std::pair<std::string, std::uint32_t>;
   /// `given`: the arguments from `kOp` on as the caller wrote them. Throws as Runtime::keep.
   Repeated(nanobind::object runtime, std::string_view wire, const nanobind::dlpack::dltensor& tensor, const How& how,
-           nanobind::tuple given);
+           nanobind::tuple given, const Group& group);
   ~Repeated();
   Repeated(const Repeated&) = delete;
   Repeated& operator=(const Repeated&) = delete;
@@ -44,6 +46,7 @@ class Repeated {
     return native_.allreduce_now(request_, address, address, timeout_ns);
   }
   Ticket submit(void* address) const { return native_.submit(request_, address, address); }
+  [[nodiscard]] const RepeatedRequest& request() const noexcept { return request_; }
 
  private:
   nanobind::object runtime_;
@@ -53,6 +56,20 @@ class Repeated {
   std::vector<std::int64_t> shape_;
   RepeatedRequest request_;
   StepWatch::Token step_token_ = 0;
+};
+
+/// A group of them as it was called last under its name. Not empty.
+struct RepeatedGroup {
+  RepeatedGroup() = default;
+  RepeatedGroup(RepeatedGroup&&) = default;
+  RepeatedGroup(const RepeatedGroup&) = delete;
+  std::vector<std::unique_ptr<Repeated>> members;
+};
+
+/// What belongs to the handle of such a group; to Python as its own `Pending`.
+struct PendingGroup {
+  std::vector<Ticket> tickets;
+  nanobind::list tensors;
 };
 
 /// What the calls share. Every method needs the interpreter's lock.
@@ -66,6 +83,10 @@ class ShortPath {
   /// arguments from `kOp` on as the caller wrote them.
   void remember(const nanobind::str& name, const nanobind::object& tensor, const nanobind::object& runtime,
                 const std::string& wire, const nanobind::tuple& words);
+  /// The same for a group: the tensors' names on the wire, how each is reduced, and the group's own name there.
+  void remember_group(const nanobind::str& name, const nanobind::sequence& tensors, const nanobind::object& runtime,
+                      const std::vector<std::string>& wires, const std::vector<Repeated::How>& hows,
+                      const nanobind::tuple& given, const std::string& group);
   /// The same for calls that state no arguments but a key that stands for them.
   void remember_alike(const nanobind::str& key, const nanobind::object& tensor, const nanobind::object& runtime,
                       const std::string& wire, const Repeated::How& how);
@@ -82,11 +103,12 @@ class ShortPath {
   // What the calls do; null without an error when the Python function shall do it, with one when it is raised.
   PyObject* now(const Arguments& arguments);
   PyObject* submit(const Arguments& arguments);
+  PyObject* submit_group(const Arguments& arguments);
   PyObject* synchronize(PyObject* handle);
 
   /// False when the arguments are none that the path knows.
-  [[nodiscard]] bool read(PyObject* const* args, std::size_t count, PyObject* keywords,
-                          Arguments& found) const noexcept;
+  [[nodiscard]] bool read(PyObject* const* args, std::size_t count, PyObject* keywords, Arguments& found,
+                          bool group = false) const noexcept;
 
  private:
   struct Found {
@@ -96,11 +118,14 @@ class ShortPath {
   };
   [[nodiscard]] std::unique_ptr<Repeated> make(const nanobind::object& tensor, const nanobind::object& runtime,
                                                const std::string& wire, const Repeated::How& how,
-                                               nanobind::tuple given) const;
+                                               nanobind::tuple given, const Repeated::Group& group = {}) const;
+  [[nodiscard]] static nanobind::object entry_of(const Arguments& arguments, const nanobind::dict& known) noexcept;
+  [[nodiscard]] std::vector<RepeatedAt> find_group(const RepeatedGroup& group, const nanobind::list& tensors) const;
+  PyObject* finish_group(const nanobind::object& handle, const nanobind::object& pending);
   [[nodiscard]] std::optional<nanobind::dlpack::dltensor> view(PyObject* tensor) const noexcept;
   [[nodiscard]] bool takes(PyObject* tensor) const noexcept;
   [[nodiscard]] std::optional<Found> find(const Arguments& arguments) const noexcept;
-  nanobind::object enter(const Repeated& repeated, Ticket ticket, PyObject* tensor);
+  nanobind::object enter(const Repeated& repeated, Ticket ticket, PyObject* what);
   PyObject* wait(const nanobind::object& handle);
 
   int (*exchange_)(void*, nanobind::dlpack::dltensor*) = nullptr;
@@ -108,7 +133,9 @@ class ShortPath {
   nanobind::tuple defaults_;
   std::int64_t slice_ns_;
   std::array<nanobind::str, kArguments> names_;
+  nanobind::str tensors_name_;  // of the first argument of a group
   nanobind::dict repeated_;   // name -> Repeated
+  nanobind::dict groups_;     // name -> RepeatedGroup
   nanobind::dict alike_;      // key -> Repeated
   nanobind::dict pending_;    // ticket -> what belongs to it; a tensor that is reduced in place stands for itself
   nanobind::object waiter_;   // the Python function behind synchronize()

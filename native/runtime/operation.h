@@ -77,6 +77,11 @@ struct RepeatedRequest {
   NameEntry* entry = nullptr;
 };
 
+struct RepeatedAt {
+  const RepeatedRequest* repeated;
+  void* address;  // of input and output
+};
+
 /// Addresses are borrowed: the caller keeps the memory alive until the operation is done. Operations are pooled: one
 /// that is released is used again under another ticket, and its memory lives as long as the runtime.
 struct Operation {

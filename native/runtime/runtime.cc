@@ -188,6 +188,14 @@ Ticket Runtime::submit(const RepeatedRequest& repeated, const void* input, void*
   return ticket;
 }
 
+void Runtime::submit(std::span<const RepeatedAt> calls, std::vector<Ticket>& tickets) {
+  own().check_set(*calls.front().repeated);
+  impl_->tickets.submit(calls, now_ns(), tickets);
+  std::size_t bytes = 0;
+  for (const RepeatedAt& call : calls) bytes += call.repeated->prepared->wire_bytes;
+  impl_->engine->submitted(bytes);
+}
+
 Ticket Runtime::allreduce_now(const RepeatedRequest& repeated, const void* input, void* output,
                               std::int64_t timeout_ns) {
   own().check_set(repeated);
@@ -248,6 +256,10 @@ OperationPtr Runtime::operation(Ticket ticket) { return own().tickets.find(ticke
 bool Runtime::release_if_done(Ticket ticket) {
   own().engine->asked();
   return impl_->tickets.release_if_done(ticket);
+}
+std::optional<Ticket> Runtime::release_if_done(std::span<const Ticket> tickets) {
+  own().engine->asked();
+  return impl_->tickets.release_if_done(tickets);
 }
 void Runtime::release(Ticket ticket) {
   if (!impl_->home.here()) return;

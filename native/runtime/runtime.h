@@ -110,6 +110,8 @@ class Runtime {
   void drop(const RepeatedRequest& repeated) noexcept;
   /// As submit, with other addresses (not null unless the tensor is empty).
   Ticket submit(const RepeatedRequest& repeated, const void* input, void* output);
+  /// All or none of them, of one process set.
+  void submit(std::span<const RepeatedAt> calls, std::vector<Ticket>& tickets);
   /// The same from begin to end on the calling thread, which drives the runtime itself: 0 when it is done. The ticket
   /// of an operation that goes on at the timeout, or has failed. Blocks; throws as submit.
   Ticket allreduce_now(const RepeatedRequest& repeated, const void* input, void* output, std::int64_t timeout_ns);
@@ -133,6 +135,8 @@ class Runtime {
   Finish finish(Ticket ticket, Deadline deadline);
   /// Releases an operation that is done and has not failed; else it is to be waited for. Throws InvalidArgument.
   [[nodiscard]] bool release_if_done(Ticket ticket);
+  /// The same of all or none: the first that is not done or has failed, if there is one.
+  [[nodiscard]] std::optional<Ticket> release_if_done(std::span<const Ticket> tickets);
   /// The result of a finished allgather, moved out.
   [[nodiscard]] OperationPtr operation(Ticket ticket);
   void release(Ticket ticket);

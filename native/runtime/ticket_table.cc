@@ -84,6 +84,13 @@ Ticket TicketTable::submit(const RepeatedRequest& repeated, const Memory& memory
   return queue(enter(repeated, memory, now_ns));
 }
 
+void TicketTable::submit(std::span<const RepeatedAt> calls, std::int64_t now_ns, std::vector<Ticket>& tickets) {
+  tickets.clear();
+  const std::lock_guard lock(mutex_);
+  for (const RepeatedAt& call : calls) check_free(*call.repeated->entry);
+  for (const auto& [repeated, address] : calls) tickets.push_back(queue(enter(*repeated, {address, address}, now_ns)));
+}
+
 Operation& TicketTable::begin(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns) {
   const std::lock_guard lock(mutex_);
   Operation& operation = enter(repeated, memory, now_ns);
@@ -108,13 +115,17 @@ Ticket TicketTable::queue(Operation& operation) {
   return operation.ticket;
 }
 
-Operation& TicketTable::enter(NameEntry& entry, const Memory& memory, std::int64_t now_ns) {
+void TicketTable::check_free(const NameEntry& entry) const {
   if (closed_) std::rethrow_exception(closed_);
   if (entry.operation != nullptr) {
     throw InvalidArgument("Duplicate tensor name '" + entry.prepared->request.name +
                           "': an operation of this name is still in flight on this rank. Wait for it "
                           "(synchronize), or give the operations different names.");
   }
+}
+
+Operation& TicketTable::enter(NameEntry& entry, const Memory& memory, std::int64_t now_ns) {
+  check_free(entry);
   Operation& operation = *allocate();
   operation.prepared = entry.prepared;
   operation.input = static_cast<const std::byte*>(memory.input);
@@ -236,6 +247,16 @@ bool TicketTable::release_if_done(Ticket ticket) {
   if (!operation.done() || operation.error) return false;
   recycle(operation);
   return true;
+}
+
+std::optional<Ticket> TicketTable::release_if_done(std::span<const Ticket> tickets) {
+  const std::lock_guard lock(mutex_);
+  for (const Ticket ticket : tickets) {
+    const Operation& operation = at(ticket);
+    if (!operation.done() || operation.error) return ticket;
+  }
+  for (const Ticket ticket : tickets) recycle(at(ticket));
+  return std::nullopt;
 }
 
 void TicketTable::sleep(Operation& operation, Deadline deadline) {

@@ -66,6 +66,8 @@ class TicketTable {
   void drop(const RepeatedRequest& repeated) noexcept;
   /// As submit(), without a look-up.
   Ticket submit(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns);
+  /// All or none of them, each with its own address for input and output; their tickets, in the same order.
+  void submit(std::span<const RepeatedAt> calls, std::int64_t now_ns, std::vector<Ticket>& tickets);
   /// The same for the driving thread, which sees to the operation itself: it is not queued, and when it is done it is
   /// released at once, unless it is handed over to its caller before.
   [[nodiscard]] Operation& begin(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns);
@@ -91,6 +93,8 @@ class TicketTable {
   void release(Ticket ticket);
   /// release() if the operation is done and has not failed. Throws as find().
   [[nodiscard]] bool release_if_done(Ticket ticket);
+  /// The same of all or none: the first that is not done or has failed, if there is one.
+  [[nodiscard]] std::optional<Ticket> release_if_done(std::span<const Ticket> tickets);
 
  private:
   struct KeyView {  // a TensorKey that owns nothing
@@ -109,6 +113,7 @@ class TicketTable {
     }
   };
 
+  void check_free(const NameEntry& entry) const;
   Operation& enter(NameEntry& entry, const Memory& memory, std::int64_t now_ns);
   Operation& enter(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns);
   Ticket queue(Operation& operation);

@@ -17,7 +17,7 @@ from tests.jobs.launching import LOST_WITHIN_S, STARVED_S, Job, variables
 
 GetJob = Callable[..., Job]
 FORMS = pytest.mark.parametrize("form", ["blocking", "asynchronous"])
-QUICK = ["allreduce_", "allreduce_async_", "synchronize"]
+QUICK = ["allreduce_", "allreduce_async_", "grouped_allreduce_async_", "synchronize"]
 
 
 def test_this_torch_has_a_short_path() -> None:
