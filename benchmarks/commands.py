@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -167,6 +168,7 @@ def allreduce(**options: Any) -> None:
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Per case."
 )
+@click.option("--grouped", is_flag=True, help="Submit a step's gradients to ringtune as one group.")
 @_racing
 @_on_device
 @_common
@@ -330,6 +332,7 @@ def _race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:
 
     check_device(options["device"])
     peers = select_peers(options["peers"], benchmark, Ground(options["hosts"], options["device"], options["num_proc"]))
+    peers = replace(peers, grouped=options.get("grouped", False))
     rules = _rules(options["require"], peers)
     limit_rules = parse_rules(options["require_limit"]) if options["require_limit"] else ()
     request = MicroRequest(

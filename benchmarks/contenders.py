@@ -45,6 +45,15 @@ def ringtune_async(tensors: Tensors) -> Callable[[], object]:
     return reduce
 
 
+def ringtune_group(tensors: Tensors) -> Callable[[], object]:
+    """Returns a call that submits all tensors as one group and then waits for it."""
+
+    def reduce() -> None:
+        hvd.synchronize(hvd.grouped_allreduce_async_(tensors, name="group", op=hvd.Sum))
+
+    return reduce
+
+
 def ringtune_cast(compression: type[Compressor], tensors: Tensors) -> Callable[[], object]:
     """As `ringtune_async`, but the runtime casts while it copies: what `DistributedOptimizer` does."""
     wire = wire_number(compression, hvd.Sum)
@@ -222,6 +231,7 @@ def _as_tensor(array: Array, dtype: str) -> torch.Tensor:
 _SUMS = {
     "ringtune": ringtune_blocking,
     "ringtune-async": ringtune_async,
+    "ringtune-group": ringtune_group,
     "gloo": gloo_blocking,
     "gloo-async": gloo_async,
     "gloo-buckets": gloo_buckets,

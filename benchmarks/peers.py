@@ -63,11 +63,17 @@ class Selection:
         contenders: the names in the table, ringtune first.
         absent: why the other peers asked for cannot run.
         peers: the peers that send the contenders.
+        grouped: ringtune gets a step's gradients as one group, not tensor by tensor.
     """
 
     contenders: tuple[str, ...]
     absent: Mapping[str, str]
     peers: tuple[PeerSpec, ...] = ()
+    grouped: bool = False
+
+    def subject(self, benchmark: str) -> Mapping[str, str]:
+        """Returns ringtune's name in the table -> what its ranks call it."""
+        return {SUBJECT: "ringtune-group"} if self.grouped else _SUBJECT[benchmark]
 
 
 def _mpi(name: str, *peer_fields: Any) -> PeerSpec:
@@ -207,7 +213,7 @@ def select_peers(text: str | None, benchmark: str, ground: Ground | None = None)
 
 def contenders_by_job(selection: Selection, benchmark: str) -> dict[str, Mapping[str, str]]:
     """Returns for each job of a race, ringtune's first: names in the table -> what its ranks call them."""
-    return {SUBJECT: _SUBJECT[benchmark]} | {spec.name: spec.contenders[benchmark] for spec in selection.peers}
+    return {SUBJECT: selection.subject(benchmark)} | {spec.name: spec.contenders[benchmark] for spec in selection.peers}
 
 
 def _misplaced(spec: PeerSpec, ground: Ground) -> str | None:
@@ -227,7 +233,7 @@ def job_plans(selection: Selection, benchmark: str, setting: Setting) -> list[Jo
     if benchmark == "train":
         ways = [*_TRAINING, *(way for spec in selection.peers for way in spec.contenders[benchmark].values())]
         return [start_training(way, setting, {way: way}) for way in ways]
-    plans = [start_torch(SUBJECT, setting, _SUBJECT[benchmark])]
+    plans = [start_torch(SUBJECT, setting, selection.subject(benchmark))]
     for spec in selection.peers:
         assert spec.start is not None, spec.name
         plans.append(spec.start(setting, spec.contenders[benchmark]))

@@ -184,7 +184,8 @@ void add_short_path(nb::module_& module) {
       .def_prop_ro("pending", &ShortPath::pending)
       .def("now", [](Self self, const nb::object& function) { return make(self, function, &call_now); })
       .def("submit", [](Self self, const nb::object& function) { return make(self, function, &call_submit); })
-      .def("submit_group", [](Self self, const nb::object& function) { return make(self, function, &call_submit_group); })
+      .def("submit_group",
+           [](Self self, const nb::object& function) { return make(self, function, &call_submit_group); })
       .def("synchronize", [](Self self, const nb::object& function) {
         nb::inst_ptr<ShortPath>(self)->set_waiter(function);
         return make(self, function, &call_synchronize);

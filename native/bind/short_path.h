@@ -117,8 +117,8 @@ class ShortPath {
     void* address;
   };
   [[nodiscard]] std::unique_ptr<Repeated> make(const nanobind::object& tensor, const nanobind::object& runtime,
-                                               const std::string& wire, const Repeated::How& how,
-                                               nanobind::tuple given, const Repeated::Group& group = {}) const;
+                                               const std::string& wire, const Repeated::How& how, nanobind::tuple given,
+                                               const Repeated::Group& group = {}) const;
   [[nodiscard]] static nanobind::object entry_of(const Arguments& arguments, const nanobind::dict& known) noexcept;
   [[nodiscard]] std::vector<RepeatedAt> find_group(const RepeatedGroup& group, const nanobind::list& tensors) const;
   PyObject* finish_group(const nanobind::object& handle, const nanobind::object& pending);
@@ -134,12 +134,12 @@ class ShortPath {
   std::int64_t slice_ns_;
   std::array<nanobind::str, kArguments> names_;
   nanobind::str tensors_name_;  // of the first argument of a group
-  nanobind::dict repeated_;   // name -> Repeated
-  nanobind::dict groups_;     // name -> RepeatedGroup
-  nanobind::dict alike_;      // key -> Repeated
-  nanobind::dict pending_;    // ticket -> what belongs to it; a tensor that is reduced in place stands for itself
-  nanobind::object waiter_;   // the Python function behind synchronize()
-  nanobind::object runtime_;  // whose tickets those of tensors are
+  nanobind::dict repeated_;     // name -> Repeated
+  nanobind::dict groups_;       // name -> RepeatedGroup
+  nanobind::dict alike_;        // key -> Repeated
+  nanobind::dict pending_;      // ticket -> what belongs to it; a tensor that is reduced in place stands for itself
+  nanobind::object waiter_;     // the Python function behind synchronize()
+  nanobind::object runtime_;    // whose tickets those of tensors are
 };
 
 }  // namespace ringtune::bind

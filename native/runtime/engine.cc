@@ -344,10 +344,8 @@ void Engine::execute(const ExecuteAction& action, std::span<const OperationPtr> 
 }
 
 BatchContext Engine::round_context() const {
-  return {plan_communicator(),      round_id_,
-          epoch(),                  step_.load(std::memory_order_relaxed),
-          negotiator_.round_rows(), negotiator_.plan_set(),
-          true};
+  return {plan_communicator(),    round_id_, epoch(), step_.load(std::memory_order_relaxed), negotiator_.round_rows(),
+          negotiator_.plan_set(), true};
 }
 
 void Engine::apply(const ApplyKnobsAction& action) {

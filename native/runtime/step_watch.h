@@ -37,7 +37,8 @@ class StepWatch {
 
   /// An operation is about to be submitted. Whether a step has ended before it.
   [[nodiscard]] bool submitted(Token operation, std::int64_t now_ns);
-  /// The same, where it needs no clock: an operation that was expected, in the middle of a pass. False: it was not taken.
+  /// The same, where it needs no clock: an operation that was expected, in the middle of a pass. False: it was not
+  /// taken.
   [[nodiscard]] bool goes_on(Token operation) noexcept {
     if (pass_.empty() || next_ == 0 || pass_[next_] != operation) return false;
     if (++next_ == pass_.size()) pass_over();

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,10 @@ def test_commands_of_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = Selection(("ringtune", "openmpi-tuned"), {}, (PEERS["openmpi-tuned"],))
     ours, theirs = job_plans(chosen, "gradients", Setting(2, None, 1, Path("link")))
     assert ours.contenders == {"ringtune": "ringtune-async"}
+    grouped = replace(chosen, grouped=True)
+    assert job_plans(grouped, "gradients", Setting(2, None, 1, Path("link")))[0].contenders == {
+        "ringtune": "ringtune-group"
+    }
     [command] = ours.commands("127.0.0.1:9/x")
     assert command[-5:] == ["ringtune.benchmarks.workers.micro", "127.0.0.1:9/x", "1", "ringtune", "cpu"]
     assert theirs.name == "openmpi-tuned"
