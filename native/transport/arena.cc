@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -24,8 +25,12 @@ constexpr std::int64_t kVoteSliceNs = 5'000'000;
 constexpr std::uint64_t kRoundsOfDistance = 64;  // it is measured once in so many
 constexpr std::size_t kLeastTurns = 8 << 10;     // smaller pieces gain nothing
 constexpr std::size_t kPlaceAlignment = 64;
-constexpr std::size_t kLeastKept = (2 << 20) + 1;  // a message that goes around its slots often enough
-constexpr int kYields = 64;                        // before a rank that shares its core sleeps
+// A message that goes around its slots often enough to stay in one set; smaller ones take turns at places, which gains
+// nothing where a second-level cache does not let go of them in time.
+constexpr std::size_t kLeastKept = (2 << 20) + 1;
+constexpr std::size_t kLeastKeptByLargeCaches = 1 << 20;
+constexpr long kLargeCache = 2 << 20;
+constexpr int kYields = 64;  // before a rank that shares its core sleeps
 
 // 40 bits of rounds last for 12 days of one round in a microsecond; 24 bits of pieces for 64 GiB of the smallest ones.
 constexpr int kCountBits = 24;
@@ -43,6 +48,10 @@ struct alignas(64) CounterLine {
   std::atomic<std::uint64_t> value{0};
 };
 
+std::size_t least_kept() noexcept {
+  return ::sysconf(_SC_LEVEL2_CACHE_SIZE) >= kLargeCache ? kLeastKeptByLargeCaches : kLeastKept;
+}
+
 }  // namespace
 
 struct ArenaRegion::Header {
@@ -50,6 +59,7 @@ struct ArenaRegion::Header {
   std::uint64_t token = 0;
   std::uint64_t slot_bytes = 0;
   std::uint64_t slots = 0;
+  std::uint64_t least_kept = 0;  // the first member's counts: all must be in the same set
   // One line: token and distance of a round are written before its counter, and read after it.
   struct alignas(64) {
     std::atomic<std::uint64_t> posted{0};
@@ -73,6 +83,7 @@ ArenaRegion ArenaRegion::create(std::size_t slot_bytes, std::size_t slots) {
   ArenaRegion region(create_segment("ringtune-arena", bytes), bytes);
   auto* header = new (region.memory_.data()) Header;
   header->token = random_token();
+  header->least_kept = least_kept();
   header->slot_bytes = slot_bytes;
   header->slots = slots;
   new (region.memory_.data() + page_bytes()) DistanceLines;
@@ -118,7 +129,7 @@ std::byte* Arena::slot(int member, std::size_t piece) const noexcept {
 }
 
 void Arena::use_slots_for(std::size_t piece, std::size_t message) {
-  keeps_set_ = message >= kLeastKept;
+  keeps_set_ = message >= regions_.front().header().least_kept;
   if (keeps_set_) {
     keep_set();
   } else {

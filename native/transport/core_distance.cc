@@ -7,11 +7,22 @@
 namespace ringtune {
 namespace {
 
-// Between them lie what virtual cores of an AMD EPYC gave, which move: 1.4, 4 to 6 and 15 to 21 ns.
+// Between them lie what virtual cores of an AMD EPYC gave, which move: 1.4, 4 to 6 and 15 to 21 ns. Its third-level
+// cache is that of a few cores. Others have one for all cores of a socket, and take longer through it: an Intel Xeon 6
+// to 9 ns, now and then 16.
 constexpr double kSameCoreNs = 2;
-constexpr double kSharedCacheNs = 11;
+constexpr double kApartNs = 11;
+constexpr double kSocketsApartNs = 25;
 
 }  // namespace
+
+double least_ns_apart() noexcept {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("amd") ? kApartNs : kSocketsApartNs;
+#else
+  return kSocketsApartNs;
+#endif
+}
 
 std::string_view name_of(CoreDistance distance) noexcept {
   switch (distance) {
@@ -25,9 +36,9 @@ std::string_view name_of(CoreDistance distance) noexcept {
   return "unknown";
 }
 
-CoreDistance distance_of(double ns_per_line) noexcept {
+CoreDistance distance_of(double ns_per_line, double least_ns_apart) noexcept {
   if (ns_per_line < kSameCoreNs) return CoreDistance::kSameCore;
-  return ns_per_line < kSharedCacheNs ? CoreDistance::kSharedCache : CoreDistance::kApart;
+  return ns_per_line < least_ns_apart ? CoreDistance::kSharedCache : CoreDistance::kApart;
 }
 
 void read_lines(const DistanceLines& lines) noexcept {
@@ -48,7 +59,8 @@ void DistanceMeter::add(double ns_per_line) noexcept {
   if (measured_ == 0) last_.fill(ns_per_line);
   last_[measured_++ % kKept] = ns_per_line;
   const auto [a, b, c] = last_;
-  distance_ = distance_of(std::max(std::min(a, b), std::min(std::max(a, b), c)));  // the one in the middle
+  const double middle = std::max(std::min(a, b), std::min(std::max(a, b), c));
+  distance_ = distance_of(middle, least_ns_apart());
 }
 
 }  // namespace ringtune

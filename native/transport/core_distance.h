@@ -20,8 +20,10 @@ enum class CoreDistance : std::uint8_t {
 };
 [[nodiscard]] std::string_view name_of(CoreDistance distance) noexcept;
 
+/// From how many nanoseconds on two cores of this processor share no cache.
+[[nodiscard]] double least_ns_apart() noexcept;
 /// The distance at which writing a line that the other core has read takes so many nanoseconds.
-[[nodiscard]] CoreDistance distance_of(double ns_per_line) noexcept;
+[[nodiscard]] CoreDistance distance_of(double ns_per_line, double least_ns_apart) noexcept;
 
 /// Lines of one member that the other one reads, in memory of both. The writer's.
 struct DistanceLines {

@@ -9,12 +9,18 @@ namespace ringtune {
 namespace {
 
 TEST(CoreDistance, FollowsWhatALineTakes) {
-  EXPECT_EQ(distance_of(0), CoreDistance::kSameCore);
-  EXPECT_EQ(distance_of(1.4), CoreDistance::kSameCore);
-  EXPECT_EQ(distance_of(4), CoreDistance::kSharedCache);
-  EXPECT_EQ(distance_of(6), CoreDistance::kSharedCache);
-  EXPECT_EQ(distance_of(15), CoreDistance::kApart);
-  EXPECT_EQ(distance_of(1e6), CoreDistance::kApart);
+  EXPECT_EQ(distance_of(0, 11), CoreDistance::kSameCore);
+  EXPECT_EQ(distance_of(1.4, 11), CoreDistance::kSameCore);
+  EXPECT_EQ(distance_of(4, 11), CoreDistance::kSharedCache);
+  EXPECT_EQ(distance_of(6, 11), CoreDistance::kSharedCache);
+  EXPECT_EQ(distance_of(15, 11), CoreDistance::kApart);
+  EXPECT_EQ(distance_of(1e6, 11), CoreDistance::kApart);
+}
+
+TEST(CoreDistance, CoresOfOneLargeCacheMayTakeLonger) {
+  EXPECT_EQ(distance_of(15, 25), CoreDistance::kSharedCache);
+  EXPECT_EQ(distance_of(30, 25), CoreDistance::kApart);
+  EXPECT_GE(least_ns_apart(), 11);
 }
 
 TEST(CoreDistance, HasNames) {
@@ -42,7 +48,7 @@ TEST(DistanceMeter, AMoveIsSeenByTheSecondMeasurement) {
   DistanceMeter meter;
   for (int i = 0; i < 10; ++i) meter.add(5);
   const std::vector<std::pair<double, CoreDistance>> moves{
-      {20, CoreDistance::kApart}, {1, CoreDistance::kSameCore}, {5, CoreDistance::kSharedCache}};
+      {100, CoreDistance::kApart}, {1, CoreDistance::kSameCore}, {5, CoreDistance::kSharedCache}};
   for (const auto& [ns, distance] : moves) {
     meter.add(ns);
     EXPECT_NE(meter.distance(), distance);
