@@ -60,7 +60,12 @@ def positional(tensor: torch.Tensor, name: str, **how: Any) -> torch.Tensor:
     return hvd.allreduce_(tensor, None, name, how.get("op"))
 
 
-FORMS = {"blocking": blocking, "asynchronous": asynchronous, "positional": positional}
+def grouped(tensor: torch.Tensor, name: str, **how: Any) -> torch.Tensor:
+    result: list[torch.Tensor] = hvd.synchronize(hvd.grouped_allreduce_async_([tensor], name=name, **how))
+    return result[0]
+
+
+FORMS = {"blocking": blocking, "asynchronous": asynchronous, "positional": positional, "grouped": grouped}
 
 
 def alike(form: str) -> None:
@@ -328,27 +333,27 @@ def sets_come_and_go() -> list[str]:
     return found
 
 
-def killed(victim: int) -> dict[str, Any]:
+def killed(victim: int, form: str) -> dict[str, Any]:
     """A rank dies among short calls; return how the others learn of it, and how long after their last call."""
     begin = time.monotonic()
     try:
         for number in range(100_000):
             if hvd.rank() == victim and number == 50:
                 os.kill(os.getpid(), signal.SIGKILL)
-            hvd.allreduce_(torch.ones(4), name="killed", op=hvd.Sum)
+            FORMS[form](torch.ones(4), "killed", op=hvd.Sum)
             begin = time.monotonic()
     except RingtuneError as error:
         return {"kind": type(error).__name__, "after_s": time.monotonic() - begin}
     return {"kind": "none", "after_s": 0.0}
 
 
-def many_threads() -> int:
+def many_threads(form: str) -> int:
     """Threads repeat calls of their own names at the same time; every sum is checked."""
     wrong: list[Any] = []
 
     def run(thread: int) -> None:
         for number in range(100):
-            tensor = hvd.allreduce_(fill(torch.empty(16), number), name=f"thread.{thread}", op=hvd.Sum)
+            tensor = FORMS[form](fill(torch.empty(16), number), f"thread.{thread}", op=hvd.Sum)
             if tensor.tolist() != [total(number)] * 16:
                 wrong.append((thread, number, tensor))
 

@@ -16,7 +16,7 @@ from tests.jobs import short_cases
 from tests.jobs.launching import LOST_WITHIN_S, STARVED_S, Job, variables
 
 GetJob = Callable[..., Job]
-FORMS = pytest.mark.parametrize("form", ["blocking", "asynchronous"])
+FORMS = pytest.mark.parametrize("form", ["blocking", "asynchronous", "grouped"])
 QUICK = ["allreduce_", "allreduce_async_", "grouped_allreduce_async_", "synchronize"]
 
 
@@ -131,16 +131,17 @@ def test_process_sets_that_come_and_go(fresh: GetJob) -> None:
     assert fresh(3, environ=environ).run(short_cases.sets_come_and_go) == [["TypeError"] * 4] * 3
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_rank_is_known_in_two_seconds(victim: int, fresh: GetJob) -> None:
-    found = fresh(2).attempt(short_cases.killed, victim=victim)
+@pytest.mark.parametrize(("victim", "form"), [(0, "blocking"), (1, "blocking"), (1, "grouped")])
+def test_a_killed_rank_is_known_in_two_seconds(victim: int, form: str, fresh: GetJob) -> None:
+    found = fresh(2).attempt(short_cases.killed, victim=victim, form=form)
     (report,) = found[1 - victim]
     assert report["kind"] == "PeerLost"
     assert report["after_s"] < LOST_WITHIN_S
 
 
-def test_threads_share_it(job: GetJob) -> None:
-    assert job(2).run(short_cases.many_threads) == [3, 3]
+@FORMS
+def test_threads_share_it(form: str, job: GetJob) -> None:
+    assert job(2).run(short_cases.many_threads, form=form) == [3, 3]
 
 
 def test_gradients_take_it_from_the_second_step_on(job: GetJob) -> None:
