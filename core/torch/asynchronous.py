@@ -70,7 +70,7 @@ def allreduce_async_(
     how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
     handle = _start_allreduce(tensor, tensor, name, how)
     if name is not None and average is None:
-        numbers = handles.DTYPES[tensor.dtype], how.op, how.prescale, how.postscale, how.process_set, how.wire
+        numbers = _numbers(tensor, how)
         given = op, prescale_factor, postscale_factor, process_set
         quick.remember(tensor, name, handles.wire_name("allreduce", name, how.process_set), (numbers, given))
     return handle
@@ -125,10 +125,7 @@ def grouped_allreduce_async_(
     how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
     handle = _start_group(tensors, tensors, name, how)
     if name is not None and average is None:
-        numbers = [
-            (handles.DTYPES[tensor.dtype], how.op, how.prescale, how.postscale, how.process_set, how.wire)
-            for tensor in tensors
-        ]
+        numbers = [_numbers(tensor, how) for tensor in tensors]
         given = op, prescale_factor, postscale_factor, process_set
         base = handles.wire_name("grouped_allreduce", name, how.process_set)
         quick.remember_group(tensors, name, group_names(base, len(tensors)), (numbers, given), base)
@@ -281,6 +278,11 @@ def _allreduce(wire: str, how: Reduction, group: str = "", group_size: int = 0) 
     return Allreduce(
         wire, 0, 0, (), 0, how.op, how.prescale, how.postscale, group, group_size, how.process_set, how.wire
     )
+
+
+def _numbers(tensor: torch.Tensor, how: Reduction) -> tuple[int, int, float, float, int, int]:
+    """Return how the short path is to reduce a tensor (`quick.remember`)."""
+    return handles.DTYPES[tensor.dtype], how.op, how.prescale, how.postscale, how.process_set, how.wire
 
 
 def _start_group(

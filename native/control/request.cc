@@ -1,6 +1,7 @@
 #include "control/request.h"
 
 #include "base/error.h"
+#include "fusion/plan.h"
 
 namespace ringtune {
 
@@ -30,9 +31,7 @@ void check_size(const Request& request) {
 
 std::size_t byte_count(const Request& request) { return element_count(request) * size_of(request.dtype); }
 
-bool fusible(const Request& request) noexcept {
-  return request.kind == CollectiveKind::kAllreduce && request.op != ReduceOp::kAdasum;
-}
+bool fusible(const Request& request) noexcept { return fusible(request.kind, request.op); }
 
 DType wire_dtype(const Request& request) noexcept { return request.wire.value_or(request.dtype); }
 

@@ -11,9 +11,7 @@ using FusionClass = std::tuple<DType, DType, ReduceOp, std::uint32_t, std::uint8
 
 ReduceOp wire_op(ReduceOp op) noexcept { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
 
-bool fusible(const ReadyTensor& tensor) noexcept {
-  return tensor.kind == CollectiveKind::kAllreduce && tensor.op != ReduceOp::kAdasum;
-}
+bool fusible(const ReadyTensor& tensor) noexcept { return fusible(tensor.kind, tensor.op); }
 
 /// A tensor, or the members of one group that can share a buffer: planned as a whole.
 struct Unit {

@@ -13,6 +13,11 @@
 
 namespace ringtune {
 
+/// A plain allreduce, not Adasum: several can share a batch.
+[[nodiscard]] constexpr bool fusible(CollectiveKind kind, ReduceOp op) noexcept {
+  return kind == CollectiveKind::kAllreduce && op != ReduceOp::kAdasum;
+}
+
 /// One tensor that is ready on every rank.
 struct ReadyTensor {
   CollectiveKind kind = CollectiveKind::kAllreduce;

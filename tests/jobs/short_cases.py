@@ -135,6 +135,19 @@ def still_alike(what: str) -> list[str]:
     return entered
 
 
+def messages_of(calls: list[Call]) -> list[str]:
+    """Return what each call raised, in words."""
+    messages = []
+    for call in calls:
+        try:
+            call()
+        except Exception as error:
+            messages.append(f"{type(error).__name__}: {error}")
+        else:
+            messages.append("nothing")
+    return messages
+
+
 def refused() -> list[str]:
     """What no call may ask for is refused as by the function behind the short path; return the messages."""
     tensor = torch.ones(4)
@@ -151,14 +164,7 @@ def refused() -> list[str]:
         lambda: hvd.synchronize(5),
         lambda: hvd.synchronize(),
     ]
-    messages = []
-    for call in calls:
-        try:
-            call()
-        except Exception as error:
-            messages.append(f"{type(error).__name__}: {error}")
-        else:
-            messages.append("nothing")
+    messages = messages_of(calls)
     assert hvd.allreduce_(torch.ones(4), name="refused", op=hvd.Sum).tolist() == [hvd.size()] * 4
     return messages
 

@@ -9,7 +9,7 @@ import torch
 
 import ringtune.torch as hvd
 from ringtune.errors import InvalidArgument, Mismatch, RingtuneError
-from tests.jobs.short_cases import Subclass, fill, frames, total
+from tests.jobs.short_cases import Subclass, fill, frames, messages_of, total
 
 _KINDS = ((3, 5), torch.float32), ((4,), torch.int64), ((2, 2), torch.float32), ((), torch.float64)
 
@@ -88,14 +88,7 @@ def refused() -> list[str]:
         lambda: hvd.grouped_allreduce_async_([], name="group.refused", op=hvd.Sum),
         lambda: hvd.grouped_allreduce_async_([torch.ones(3).to_sparse()], name="group.refused", op=hvd.Sum),
     ]
-    messages = []
-    for call in calls:
-        try:
-            call()
-        except Exception as error:
-            messages.append(f"{type(error).__name__}: {error}")
-        else:
-            messages.append("nothing")
+    messages = messages_of(calls)
     again = tensors()
     reduced(again, "group.refused", op=hvd.Sum)
     expect(again, total())

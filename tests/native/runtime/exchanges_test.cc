@@ -9,21 +9,8 @@ namespace {
 
 using testing_support::finish;
 using testing_support::Job;
-
-Submission submission_of(CollectiveKind kind, std::vector<std::int32_t>& input, std::vector<std::int32_t>& output) {
-  Submission submission{{}, input.data(), output.data()};
-  submission.request.name = "t";
-  submission.request.kind = kind;
-  submission.request.dtype = DType::kInt32;
-  submission.request.shape = {static_cast<std::int64_t>(input.size())};
-  return submission;
-}
-
-std::vector<std::int32_t> numbers_in(const Bytes& bytes) {
-  std::vector<std::int32_t> numbers(bytes.size() / sizeof(std::int32_t));
-  if (!bytes.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
-  return numbers;
-}
+using testing_support::numbers_in;
+using testing_support::submission_of;
 
 TEST(RuntimeExchanges, AlltoallWithSplitsOfEachRanksOwn) {
   Job job(3);
@@ -31,8 +18,7 @@ TEST(RuntimeExchanges, AlltoallWithSplitsOfEachRanksOwn) {
     job.on_every_rank([&](int rank) {
       // Rank r sends 0, 1, 2 rows to ranks 0, 1, 2, and keeps a row that is not sent.
       std::vector<std::int32_t> input = {10 * rank + 1, 10 * rank + 2, 10 * rank + 3, -1};
-      std::vector<std::int32_t> none;
-      Submission submission = submission_of(CollectiveKind::kAlltoall, input, none);
+      Submission submission = submission_of(CollectiveKind::kAlltoall, input, nullptr);
       submission.splits = {0, 1, 2};
       const Ticket ticket = job[rank].submit(std::move(submission));
       ASSERT_TRUE(job[rank].wait(ticket, Deadline::after(10'000'000'000)));
@@ -51,7 +37,7 @@ TEST(RuntimeExchanges, ReducescatterScalesAndCutsUnevenly) {
   job.on_every_rank([&](int rank) {
     std::vector<std::int32_t> input = {1, 2, 3, 4};
     std::vector<std::int32_t> output(rank == 0 ? 2 : 1);
-    Submission submission = submission_of(CollectiveKind::kReducescatter, input, output);
+    Submission submission = submission_of(CollectiveKind::kReducescatter, input, output.data());
     submission.request.prescale = 2.0;
     finish(job[rank], job[rank].submit(std::move(submission)));
     const std::vector<std::vector<std::int32_t>> expected = {{6, 12}, {18}, {24}};

@@ -4,9 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -89,6 +92,22 @@ inline Submission barrier_of(const std::string& name) {
   submission.request.kind = CollectiveKind::kBarrier;
   submission.request.shape = {0};
   return submission;
+}
+
+/// Of a vector, under the collective's name.
+inline Submission submission_of(CollectiveKind kind, const std::vector<std::int32_t>& input, std::int32_t* output) {
+  Submission submission{{}, input.data(), output};
+  submission.request.name = std::string(name_of(kind));
+  submission.request.kind = kind;
+  submission.request.dtype = dtype_of<std::int32_t>();
+  submission.request.shape = {static_cast<std::int64_t>(input.size())};
+  return submission;
+}
+
+inline std::vector<std::int32_t> numbers_in(const Bytes& bytes) {
+  std::vector<std::int32_t> numbers(bytes.size() / sizeof(std::int32_t));
+  if (!bytes.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  return numbers;
 }
 
 /// Waits at most ten seconds: a test fails instead of hanging.

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -19,23 +18,10 @@ using testing_support::allreduce_of;
 using testing_support::barrier_of;
 using testing_support::finish;
 using testing_support::Job;
+using testing_support::numbers_in;
+using testing_support::submission_of;
 
 using Numbers = std::vector<std::int32_t>;
-
-Numbers numbers_in(const Bytes& bytes) {
-  Numbers numbers(bytes.size() / sizeof(std::int32_t));
-  if (!bytes.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
-  return numbers;
-}
-
-Submission submission_of(CollectiveKind kind, const Numbers& input, std::int32_t* output) {
-  Submission submission{{}, input.data(), output};
-  submission.request.name = std::string(name_of(kind));
-  submission.request.kind = kind;
-  submission.request.dtype = DType::kInt32;
-  submission.request.shape = {static_cast<std::int64_t>(input.size())};
-  return submission;
-}
 
 /// What is there, of the operation's own memory.
 Numbers gathered_by(Runtime& runtime, Ticket ticket) {
