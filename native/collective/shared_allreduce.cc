@@ -29,6 +29,12 @@ constexpr std::size_t kPieceOfTwo = 256 << 10;
 // pieces are large and memory is not what both wait for.
 constexpr std::size_t kLeastPartsInOneCore = 256 << 10;
 constexpr std::size_t kMostPartsInOneCore = 8 << 20;
+// Two members whose slots change hands: below, both reduce everything; from here on half each, and leave the sums where
+// they have just read. Larger pieces gain nothing, smaller ones cost hand-overs.
+constexpr std::size_t kLeastReturned = 128 << 10;
+constexpr std::size_t kPieceHandedOver = 128 << 10;
+// So much at a time is reduced into the output and copied to the slot, out of the first-level cache.
+constexpr std::size_t kReturnedAtOnce = 8 << 10;
 // Past the caches, between members that share none: a smaller message is over sooner with what the caches do, and
 // nothing was seen to be gained with larger ones, which fill memory's own road.
 constexpr std::size_t kLeastStreamed = 4 << 10;
@@ -84,11 +90,12 @@ class SharedAllreduce::Round {
 
   void post() {
     arena_.begin_round(round_.token);
-    in_parts_ = reduces_in_parts();
+    use_ = slot_use();
+    in_parts_ = use_ == SlotUse::kReturned || reduces_in_parts();
     piece_ = piece_elements();
     pieces_ = (total_ + piece_ - 1) / piece_;
     const std::size_t bytes = total_ * element_;
-    arena_.use_slots_for(std::min(piece_, total_) * element_, bytes);
+    arena_.use_slots_for(std::min(piece_, total_) * element_, bytes, use_);
     streams_ = arena_.distance() == CoreDistance::kApart && kLeastStreamed <= bytes && bytes <= kMostStreamed;
     pack_next();  // together with the vote
   }
@@ -98,22 +105,30 @@ class SharedAllreduce::Round {
   void finish() { in_parts_ ? run_in_parts() : run_flat(); }
 
  private:
+  /// Then what is copied would be rounded twice.
+  [[nodiscard]] bool casts() const noexcept { return wire_ != round_.dtype; }
+  [[nodiscard]] SlotUse slot_use() const noexcept {
+    if (!arena_.hands_over()) return SlotUse::kOwn;
+    return total_ * element_ < kLeastReturned || casts() ? SlotUse::kInTurn : SlotUse::kReturned;
+  }
   [[nodiscard]] bool reduces_in_parts() const noexcept {
     const std::size_t bytes = total_ * element_;
     if (arena_.size() > 2) return bytes > (arena_.oversubscribed() ? kFlatBytesInTurns : kFlatBytes);
-    const bool casts = wire_ != round_.dtype;  // what is copied would be rounded twice
-    return in_one_core() && !casts && kLeastPartsInOneCore <= bytes && bytes <= kMostPartsInOneCore;
+    const bool pays = kLeastPartsInOneCore <= bytes && bytes <= kMostPartsInOneCore;
+    return use_ == SlotUse::kOwn && in_one_core() && !casts() && pays;
   }
   [[nodiscard]] bool in_one_core() const noexcept { return arena_.distance() == CoreDistance::kSameCore; }
   [[nodiscard]] std::size_t largest_piece() const noexcept {
     const std::size_t bytes = total_ * element_;
+    if (use_ != SlotUse::kOwn) return kPieceHandedOver;
     const bool pair = arena_.size() == 2;
     if (pair && !in_one_core()) return bytes > kLargeMessageOfTwo ? kPieceOfLarge : kPieceOfTwo;
     return bytes > kLargeMessage && !(pair && in_parts_) ? kPieceOfLarge : arena_.slot_bytes();
   }
   [[nodiscard]] std::size_t piece_elements() const noexcept {
     const std::size_t bytes = total_ * element_;
-    const std::size_t smallest = arena_.oversubscribed() ? kSmallestPieceInTurns : kSmallestPiece;
+    const bool large = arena_.oversubscribed() || use_ != SlotUse::kOwn;
+    const std::size_t smallest = large ? kSmallestPieceInTurns : kSmallestPiece;
     std::size_t wanted = std::max((bytes + kLeastPieces - 1) / kLeastPieces, smallest);
     wanted = (wanted + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
     return std::min({wanted, arena_.slot_bytes(), largest_piece()}) / element_;
@@ -127,8 +142,8 @@ class SharedAllreduce::Round {
       if (pieces_ == 0) arena_.publish(ArenaCounter::kPosted, 0);
       return;
     }
-    // The slot is free when everyone is done with the piece that it held before.
-    if (packed_ >= arena_.slots()) arena_.wait_all(ArenaCounter::kTaken, packed_ - arena_.slots() + 1);
+    // The slot is free when everyone is done with the piece that it held before; returned sums say so themselves.
+    if (packed_ >= arena_.slots() && use_ != SlotUse::kReturned) arena_.wait_all(ArenaCounter::kTaken, packed_ - arena_.slots() + 1);
     const PieceTimer timer(Piece::kPack, elements_of(packed_) * element_);
     std::byte* const slot = arena_.slot(arena_.position(), packed_);
     const std::size_t begin = in_parts_ ? part_begin(packed_, arena_.position()) : 0;
@@ -157,7 +172,6 @@ class SharedAllreduce::Round {
   /// `dtype`.
   template <typename Target>
   void reduce(std::size_t piece, std::size_t begin, std::size_t count, DType dtype, Target&& target) {
-    const PieceTimer timer(Piece::kReduce, count * element_);
     std::array<const std::byte*, kMostMembers> bases;
     std::array<const std::byte*, kMostMembers> inputs;
     const auto size = static_cast<std::size_t>(arena_.size());
@@ -178,6 +192,7 @@ class SharedAllreduce::Round {
     for (std::size_t piece = 0; piece < pieces_; ++piece) {
       if (packed_ < pieces_) pack_next();
       arena_.wait_all(ArenaCounter::kPosted, piece + 1);
+      const PieceTimer timer(Piece::kReduce, elements_of(piece) * element_);
       reduce(piece, 0, elements_of(piece), round_.dtype, [&](const Fragment& fragment, std::size_t first, std::size_t) {
         return fragment.output + first * tensor_element_;
       });
@@ -187,6 +202,7 @@ class SharedAllreduce::Round {
 
   /// Only what somebody will wait for: a small message is over with the one number that it posts.
   void publish_taken(std::size_t piece) {
+    if (use_ == SlotUse::kReturned) return;
     if (piece + arena_.slots() < pieces_) arena_.publish(ArenaCounter::kTaken, piece + 1);
     if (piece + 1 == pieces_) arena_.release_slots();
   }
@@ -214,27 +230,44 @@ class SharedAllreduce::Round {
     const int own = arena_.position();
     const std::size_t begin = part_begin(piece, own);
     const std::size_t end = part_begin(piece, own + 1);
-    std::byte* const slot = arena_.slot(own, piece);
-    const auto skip = [](const Fragment&, std::size_t, std::size_t, std::size_t) {};
-    reducing_.walk(begin, skip);
-    if (wire_ == round_.dtype) {
-      // The processor's copy does not first fetch the lines that it writes, which the others have read; a reduction
-      // would.
-      reduce(piece, begin, end - begin, wire_, [&](const Fragment& fragment, std::size_t first, std::size_t) {
+    {
+      const PieceTimer timer(Piece::kReduce, (end - begin) * element_);
+      const auto skip = [](const Fragment&, std::size_t, std::size_t, std::size_t) {};
+      reducing_.walk(begin, skip);
+      if (casts()) {
+        std::byte* const slot = slot_of_sums(own, piece);
+        reduce(piece, begin, end - begin, wire_,
+               [&](const Fragment&, std::size_t, std::size_t offset) { return slot + offset; });
+      } else {
+        sharing_.walk(begin, skip);
+        reduce_and_share(piece, begin, end);
+        sharing_.walk(elements_of(piece) - end, skip);
+      }
+      reducing_.walk(elements_of(piece) - end, skip);
+    }
+    arena_.publish(ArenaCounter::kReduced, piece + 1);
+  }
+
+  /// First into the output: the processor's copy does not first fetch the lines that it writes, which the others have
+  /// read; a reduction would. Where sums are returned, the lines are here and so is the output still.
+  void reduce_and_share(std::size_t piece, std::size_t begin, std::size_t end) {
+    std::byte* const slot = slot_of_sums(arena_.position(), piece);
+    const std::size_t at_once = use_ == SlotUse::kReturned ? kReturnedAtOnce / element_ : end - begin;
+    for (std::size_t at = begin; at < end; at += at_once) {
+      const std::size_t count = std::min(at_once, end - at);
+      reduce(piece, at, count, wire_, [&](const Fragment& fragment, std::size_t first, std::size_t) {
         return fragment.output + first * element_;
       });
-      sharing_.walk(begin, skip);
-      sharing_.walk(end - begin, [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
-        (streams_ ? stream_convert_copy : convert_copy)(slot + (begin + at) * element_, wire_,
-                                                        fragment.output + first * element_, wire_, count, 1.0);
+      sharing_.walk(count, [&](const Fragment& fragment, std::size_t first, std::size_t some, std::size_t passed) {
+        (streams_ ? stream_convert_copy : convert_copy)(slot + (at + passed) * element_, wire_,
+                                                        fragment.output + first * element_, wire_, some, 1.0);
       });
-      sharing_.walk(elements_of(piece) - end, skip);
-    } else {
-      reduce(piece, begin, end - begin, wire_,
-             [&](const Fragment&, std::size_t, std::size_t offset) { return slot + offset; });
     }
-    reducing_.walk(elements_of(piece) - end, skip);
-    arena_.publish(ArenaCounter::kReduced, piece + 1);
+  }
+
+  /// Where a member leaves the sums of its part: in its own slot, or in that of the other one, whose data it has read.
+  [[nodiscard]] std::byte* slot_of_sums(int member, std::size_t piece) const noexcept {
+    return arena_.slot(use_ == SlotUse::kReturned ? 1 - member : member, piece);
   }
 
   void spread(std::size_t piece) {
@@ -242,7 +275,7 @@ class SharedAllreduce::Round {
       if (member != arena_.position()) arena_.wait(member, ArenaCounter::kReduced, piece + 1);
       const std::size_t begin = part_begin(piece, member);
       const PieceTimer timer(Piece::kSpread, (part_begin(piece, member + 1) - begin) * element_);
-      const std::byte* const slot = arena_.slot(member, piece);
+      const std::byte* const slot = slot_of_sums(member, piece);
       spreading_.walk(part_begin(piece, member + 1) - begin,
                       [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
                         if (member == arena_.position() && wire_ == round_.dtype) return;  // it is there
@@ -263,6 +296,7 @@ class SharedAllreduce::Round {
   FragmentCursor sharing_;
   FragmentCursor spreading_;
   std::size_t total_ = 0;
+  SlotUse use_ = SlotUse::kOwn;
   bool in_parts_ = false;
   bool streams_ = false;  // slots are written past the caches
   std::size_t piece_ = 1;

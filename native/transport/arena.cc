@@ -52,6 +52,15 @@ std::size_t least_kept() noexcept {
   return ::sysconf(_SC_LEVEL2_CACHE_SIZE) >= kLargeCache ? kLeastKeptByLargeCaches : kLeastKept;
 }
 
+// AMD's have been measured with slots that do not change hands alone.
+bool processor_hands_over() noexcept {
+#if defined(__x86_64__)
+  return !__builtin_cpu_is("amd");
+#else
+  return true;
+#endif
+}
+
 }  // namespace
 
 struct ArenaRegion::Header {
@@ -59,7 +68,9 @@ struct ArenaRegion::Header {
   std::uint64_t token = 0;
   std::uint64_t slot_bytes = 0;
   std::uint64_t slots = 0;
-  std::uint64_t least_kept = 0;  // the first member's counts: all must be in the same set
+  // The first member's count: all must be in the same slots.
+  std::uint64_t least_kept = 0;
+  std::uint64_t hands_over = 0;
   // One line: token and distance of a round are written before its counter, and read after it.
   struct alignas(64) {
     std::atomic<std::uint64_t> posted{0};
@@ -84,6 +95,7 @@ ArenaRegion ArenaRegion::create(std::size_t slot_bytes, std::size_t slots) {
   auto* header = new (region.memory_.data()) Header;
   header->token = random_token();
   header->least_kept = least_kept();
+  header->hands_over = processor_hands_over() ? 1 : 0;
   header->slot_bytes = slot_bytes;
   header->slots = slots;
   new (region.memory_.data() + page_bytes()) DistanceLines;
@@ -124,15 +136,33 @@ Arena::Arena(int position, std::vector<ArenaRegion> regions, std::vector<int> ra
 }
 
 std::byte* Arena::slot(int member, std::size_t piece) const noexcept {
-  const std::size_t index = set_ * options_.slots + piece % options_.slots;
-  return regions_[static_cast<std::size_t>(member)].slot(index) + place_;
+  const std::size_t index = turn_ % 2 * options_.slots + (first_ + piece) % options_.slots;
+  std::size_t owner = static_cast<std::size_t>(member);
+  if (use_ == SlotUse::kInTurn) owner ^= (turn_ / 2 + piece / options_.slots) % 2;  // each set has every second round
+  return regions_[owner].slot(index) + place_;
 }
 
-void Arena::use_slots_for(std::size_t piece, std::size_t message) {
+bool Arena::hands_over() const noexcept {
+  if (size() != 2 || distance_ == CoreDistance::kApart) return false;  // then slots are written past the caches
+  return options_.hands_over.value_or(!oversubscribed() && regions_.front().header().hands_over != 0);
+}
+
+void Arena::use_slots_for(std::size_t piece, std::size_t message, SlotUse use) {
+  use_ = use;
+  if (use == SlotUse::kReturned) {
+    pieces_ = (message + piece - 1) / piece;
+    if (agreed_.use == use && round_ == agreed_.round + 1) {
+      // On around the same slots. Not in the one of the last piece: a line is written faster when both cores' first
+      // caches have let go of it.
+      turn_ = agreed_.turn;
+      first_ = agreed_.next;
+    }
+    return;
+  }
   keeps_set_ = message >= regions_.front().header().least_kept;
   if (keeps_set_) {
     keep_set();
-  } else {
+  } else if (use == SlotUse::kOwn) {
     turn_places(piece);
   }
 }
@@ -143,7 +173,7 @@ void Arena::keep_set() {
   for (int member = 0; member < size(); ++member) {
     if (member != position_) wait_for(member, ArenaCounter::kTaken, value_of(agreed_.round, kEverything));
   }
-  set_ = agreed_.set;
+  turn_ = agreed_.turn;
 }
 
 /// Between cores that share a cache rounds take turns at the places of a slot: a line that the other core has just read
@@ -193,9 +223,12 @@ void Arena::enter_round(std::uint64_t token, std::uint64_t lead) {
 void Arena::begin_round(std::uint64_t token) {
   enter_round(token, 1);
   place_ = 0;
+  first_ = 0;
+  pieces_ = 0;
+  use_ = SlotUse::kOwn;
   keeps_set_ = false;
-  // Counted from the last round whose slots anybody read, so that all members are in the same set.
-  set_ = (agreed_.set + (round_ - agreed_.round)) % 2;
+  // Counted from the last round whose slots anybody read, so that all members are in the same slots.
+  turn_ = agreed_.turn + (round_ - agreed_.round);
   // What the first member said with the round before, which all have posted. relaxed: after the acquire of its counter;
   // it writes there again only when this one has posted more rounds.
   if (round_ > 1) distance_ = distance_in(round_ - 1, 0).load(std::memory_order_relaxed);
@@ -265,7 +298,7 @@ std::optional<bool> Arena::agreed(Deadline deadline) {
   }
   if (anyone_against()) return false;
   settled_ = round_;
-  agreed_ = {.round = round_, .set = set_, .keeps_set = keeps_set_};
+  agreed_ = {.round = round_, .turn = turn_, .use = use_, .next = (first_ + pieces_) % options_.slots, .keeps_set = keeps_set_};
   if (round_ % kRoundsOfDistance == 1 && measures_distance()) {
     meter_.time(regions_[static_cast<std::size_t>(position_)].distance_lines());
   }

@@ -8,6 +8,8 @@
 // rounds use in turn, so a member takes part in round r + 1 only when all have posted r; votes against a round touch
 // no slot and may run kArenaTokens - 1 rounds ahead. A large message after a large one stays in that one's set, and
 // begins when all are through with it.
+//
+// Who writes a slot is a matter of speed alone (SlotUse): a core writes fastest what it has read last.
 #pragma once
 
 #include <atomic>
@@ -37,6 +39,13 @@ enum class ArenaCounter : std::uint8_t {
 inline constexpr std::size_t kArenaCounters = 3;
 inline constexpr std::uint64_t kArenaTokens = 4;  // votes of as many rounds can be read at a time
 
+/// Who writes the slots of a round.
+enum class SlotUse : std::uint8_t {
+  kOwn,       // each member its own; the others read them
+  kInTurn,    // of two: the one that has read it last
+  kReturned,  // of two: each its own; the other one reads it and leaves there what its owner reads in the end
+};
+
 struct ArenaOptions {
   std::size_t slot_bytes = 512 << 10;
   std::size_t slots = 4;             // of each of the two sets
@@ -45,6 +54,7 @@ struct ArenaOptions {
   std::int64_t stall_ns = 0;         // a wait that lasts longer calls on_stall, again and again; 0 = never
   std::function<void(const std::vector<int>& missing, std::int64_t waited_ns)> on_stall;  // positions in the group
   std::optional<CoreDistance> distance;                                                   // not measured, but this
+  std::optional<bool> hands_over;  // not as the processor is, but this; the same on all members
 };
 
 /// One member's region: made by its owner, mapped by the others. Owns the mapping.
@@ -85,12 +95,15 @@ class Arena final : public Abortable {
   [[nodiscard]] std::size_t slot_bytes() const noexcept { return options_.slot_bytes; }
   [[nodiscard]] std::size_t slots() const noexcept { return options_.slots; }
   [[nodiscard]] bool oversubscribed() const noexcept { return options_.spin_ns == 0; }
-  /// Slot of a piece of this round, in the region of a member.
+  /// Slot that a member writes for a piece of this round.
   [[nodiscard]] std::byte* slot(int member, std::size_t piece) const noexcept;
+  /// Whether slots are best used kInTurn or kReturned in this round; the same for all members.
+  [[nodiscard]] bool hands_over() const noexcept;
   /// After begin_round(): slots as slot() gives them have room for pieces of so many bytes from now on in this round,
   /// of a message of so many; the same for all members. May move them, and blocks until all are through with what those
-  /// slots held. Whoever calls it calls release_slots() after the last piece.
-  void use_slots_for(std::size_t piece, std::size_t message);
+  /// slots held. Whoever calls it calls release_slots() after the last piece. With kReturned, a member that has read
+  /// what was left in its slot is the last one to have touched it: it need not wait before it writes there again.
+  void use_slots_for(std::size_t piece, std::size_t message, SlotUse use);
   /// This member needs nothing any more from the slots of this round.
   void release_slots() noexcept;
   /// How far the members are from each other: the same for all of them, in this round. More than two, or members that
@@ -147,12 +160,17 @@ class Arena final : public Abortable {
   int awaited_rank_ = -1;
   DistanceMeter meter_;
   CoreDistance distance_ = CoreDistance::kSameCore;
-  std::size_t place_ = 0;  // bytes from the begin of a slot
-  std::size_t set_ = 0;    // of slots, of this round
+  std::size_t place_ = 0;   // bytes from the begin of a slot
+  std::uint64_t turn_ = 0;  // of this round: which set of slots, and who writes them
+  SlotUse use_ = SlotUse::kOwn;
+  std::size_t first_ = 0;   // slot of the first piece
+  std::size_t pieces_ = 0;  // of this round, where they go on around the slots
   bool keeps_set_ = false;
   struct {
     std::uint64_t round = 0;
-    std::size_t set = 0;
+    std::uint64_t turn = 0;
+    SlotUse use = SlotUse::kOwn;
+    std::size_t next = 0;  // slot of the piece after the last
     bool keeps_set = false;
   } agreed_;                   // the last round that was agreed on
   std::uint64_t settled_ = 0;  // the last round that all members are known to have posted

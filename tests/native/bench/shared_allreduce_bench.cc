@@ -1,4 +1,5 @@
 // Times shared_allreduce between forked processes: shared_allreduce_bench [members] [float32|float16|...] [bytes ...]
+// SLOTS, SLOT_KIB and HANDS_OVER (0, 1) in the environment: the options of the arena.
 // Not built by default: cmake --build build/native-tests --target ringtune_native_bench
 #include <sys/wait.h>
 #include <unistd.h>
@@ -58,6 +59,7 @@ void run_member(int rank, int members, DType dtype, const std::vector<std::size_
   ArenaOptions arena_options = default_arena(members);
   if (const char* slots = std::getenv("SLOTS")) arena_options.slots = std::strtoul(slots, nullptr, 10);
   if (const char* slot = std::getenv("SLOT_KIB")) arena_options.slot_bytes = std::strtoul(slot, nullptr, 10) << 10;
+  if (const char* hands = std::getenv("HANDS_OVER")) arena_options.hands_over = std::strtoul(hands, nullptr, 10) != 0;
   auto arena = connect_arena(*fabric, ring, ranks, arena_options);
   if (!arena) {
     std::fprintf(stderr, "no arena\n");

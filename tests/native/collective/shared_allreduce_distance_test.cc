@@ -22,12 +22,13 @@ using testing::run_arena;
 
 constexpr std::array kDistances = {CoreDistance::kSameCore, CoreDistance::kSharedCache, CoreDistance::kApart};
 
-// Where the members are decides how the slots are written and where in them pieces lie; never what comes out.
-class SharedAllreduceDistances : public ::testing::TestWithParam<std::tuple<int, CoreDistance, DType>> {};
+// Where the members are decides how the slots are written, by whom, and where in them pieces lie; never what comes out.
+class SharedAllreduceDistances : public ::testing::TestWithParam<std::tuple<int, CoreDistance, bool, DType>> {};
 TEST_P(SharedAllreduceDistances, GiveTheSameResults) {
-  const auto [members, distance, dtype] = GetParam();
+  const auto [members, distance, hands_over, dtype] = GetParam();
   ArenaOptions options = options_of(80 << 10, 2);
   options.distance = distance;
+  options.hands_over = hands_over;
   run_arena(members, options, [dtype = dtype, distance = distance](Arena& arena, Fabric&) {
     // The same size often enough to come by all places of a slot; then sizes that overlap each other's places.
     for (std::uint64_t round = 1; round <= 24; ++round) expect_reduced(arena, 5'000, dtype, ReduceOp::kSum, round);
@@ -42,7 +43,7 @@ TEST_P(SharedAllreduceDistances, GiveTheSameResults) {
   });
 }
 INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceDistances,
-                         ::testing::Combine(::testing::Values(2, 3), ::testing::ValuesIn(kDistances),
+                         ::testing::Combine(::testing::Values(2, 3), ::testing::ValuesIn(kDistances), ::testing::Bool(),
                                             ::testing::Values(DType::kFloat32, DType::kBfloat16, DType::kUint8)));
 
 TEST(SharedAllreduce, MembersThatMeasureDifferentDistancesDoWhatTheFirstOneSays) {
@@ -63,14 +64,16 @@ TEST(SharedAllreduce, MembersThatMeasureDifferentDistancesDoWhatTheFirstOneSays)
   }
 }
 
-TEST(SharedAllreduce, ScalesAndCastsAtEveryDistance) {
-  for (const CoreDistance distance : kDistances) {
-    ArenaOptions options = options_of(64 << 10, 2);
-    options.distance = distance;
-    run_arena(2, options, [](Arena& arena, Fabric&) {
+class SharedAllreduceFactors : public ::testing::TestWithParam<std::tuple<CoreDistance, bool>> {};
+TEST_P(SharedAllreduceFactors, AndScalesAtEveryDistance) {
+  ArenaOptions options = options_of(64 << 10, 2);
+  options.distance = std::get<0>(GetParam());
+  options.hands_over = std::get<1>(GetParam());
+  run_arena(2, options, [](Arena& arena, Fabric&) {
+    for (const std::size_t count : {2'003, 40'007, 900'001}) {
       for (std::uint64_t round = 1; round <= 8; ++round) {
         std::vector<float> small(1'001, 3.0F);
-        std::vector<float> large(40'007, 5.0F);
+        std::vector<float> large(count, 5.0F);
         std::vector<Fragment> fragments;
         for (auto* data : {&small, &large}) {
           auto* bytes = reinterpret_cast<std::byte*>(data->data());
@@ -80,11 +83,13 @@ TEST(SharedAllreduce, ScalesAndCastsAtEveryDistance) {
                                      {round, DType::kFloat32, ReduceOp::kSum,
                                       round % 2 == 0 ? std::optional<DType>(DType::kBfloat16) : std::nullopt}));
         EXPECT_EQ(std::count(small.begin(), small.end(), 6.0F), 1'001);
-        EXPECT_EQ(std::count(large.begin(), large.end(), 20.0F), 40'007);
+        EXPECT_EQ(std::count(large.begin(), large.end(), 20.0F), static_cast<std::ptrdiff_t>(count));
       }
-    });
-  }
+    }
+  });
 }
+INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceFactors,
+                         ::testing::Combine(::testing::ValuesIn(kDistances), ::testing::Bool()));
 
 TEST(SharedAllreduce, MeasuresHowFarTheMembersAre) {
   ArenaOptions options = options_of(64 << 10, 2);
