@@ -33,8 +33,6 @@ constexpr std::size_t kMostPartsInOneCore = 8 << 20;
 // they have just read. Larger pieces gain nothing, smaller ones cost hand-overs.
 constexpr std::size_t kLeastReturned = 128 << 10;
 constexpr std::size_t kPieceHandedOver = 128 << 10;
-// So much at a time is reduced into the output and copied to the slot, out of the first-level cache.
-constexpr std::size_t kReturnedAtOnce = 8 << 10;
 // Past the caches, between members that share none: a smaller message is over sooner with what the caches do, and
 // nothing was seen to be gained with larger ones, which fill memory's own road.
 constexpr std::size_t kLeastStreamed = 4 << 10;
@@ -143,7 +141,8 @@ class SharedAllreduce::Round {
       return;
     }
     // The slot is free when everyone is done with the piece that it held before; returned sums say so themselves.
-    if (packed_ >= arena_.slots() && use_ != SlotUse::kReturned) arena_.wait_all(ArenaCounter::kTaken, packed_ - arena_.slots() + 1);
+    if (packed_ >= arena_.slots() && use_ != SlotUse::kReturned)
+      arena_.wait_all(ArenaCounter::kTaken, packed_ - arena_.slots() + 1);
     const PieceTimer timer(Piece::kPack, elements_of(packed_) * element_);
     std::byte* const slot = arena_.slot(arena_.position(), packed_);
     const std::size_t begin = in_parts_ ? part_begin(packed_, arena_.position()) : 0;
@@ -168,10 +167,11 @@ class SharedAllreduce::Round {
     return fragment.prescale == 1.0 && wire_ == round_.dtype;
   }
 
-  /// Reduces `count` elements from `begin` of a piece: with the factor of each fragment, into what `target` says, as
-  /// `dtype`.
-  template <typename Target>
-  void reduce(std::size_t piece, std::size_t begin, std::size_t count, DType dtype, Target&& target) {
+  /// Calls `run(fragment, first element in it, elements, bytes from the begin of the piece, inputs)` for `count`
+  /// elements from `begin` of a piece.
+  template <typename Run>
+  void reduce(std::size_t piece, std::size_t begin, std::size_t count, Run&& run) {
+    const PieceTimer timer(Piece::kReduce, count * element_);
     std::array<const std::byte*, kMostMembers> bases;
     std::array<const std::byte*, kMostMembers> inputs;
     const auto size = static_cast<std::size_t>(arena_.size());
@@ -183,19 +183,20 @@ class SharedAllreduce::Round {
       if (is_as_packed(fragment)) {
         inputs[static_cast<std::size_t>(arena_.position())] = fragment.input + first * tensor_element_;
       }
-      reduce_convert(target(fragment, first, offset), dtype, {inputs.data(), size}, wire_, some, round_.op,
-                     fragment.postscale);
+      run(fragment, first, some, offset, std::span<const std::byte* const>(inputs.data(), size));
     });
   }
+  using Inputs = std::span<const std::byte* const>;
 
   void run_flat() {
     for (std::size_t piece = 0; piece < pieces_; ++piece) {
       if (packed_ < pieces_) pack_next();
       arena_.wait_all(ArenaCounter::kPosted, piece + 1);
-      const PieceTimer timer(Piece::kReduce, elements_of(piece) * element_);
-      reduce(piece, 0, elements_of(piece), round_.dtype, [&](const Fragment& fragment, std::size_t first, std::size_t) {
-        return fragment.output + first * tensor_element_;
-      });
+      reduce(piece, 0, elements_of(piece),
+             [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t, Inputs inputs) {
+               reduce_convert(fragment.output + first * tensor_element_, round_.dtype, inputs, wire_, count, round_.op,
+                              fragment.postscale);
+             });
       publish_taken(piece);
     }
   }
@@ -230,39 +231,36 @@ class SharedAllreduce::Round {
     const int own = arena_.position();
     const std::size_t begin = part_begin(piece, own);
     const std::size_t end = part_begin(piece, own + 1);
-    {
-      const PieceTimer timer(Piece::kReduce, (end - begin) * element_);
-      const auto skip = [](const Fragment&, std::size_t, std::size_t, std::size_t) {};
-      reducing_.walk(begin, skip);
-      if (casts()) {
-        std::byte* const slot = slot_of_sums(own, piece);
-        reduce(piece, begin, end - begin, wire_,
-               [&](const Fragment&, std::size_t, std::size_t offset) { return slot + offset; });
-      } else {
-        sharing_.walk(begin, skip);
-        reduce_and_share(piece, begin, end);
-        sharing_.walk(elements_of(piece) - end, skip);
-      }
-      reducing_.walk(elements_of(piece) - end, skip);
+    std::byte* const slot = slot_of_sums(own, piece);
+    const auto skip = [](const Fragment&, std::size_t, std::size_t, std::size_t) {};
+    reducing_.walk(begin, skip);
+    if (casts()) {
+      reduce(piece, begin, end - begin,
+             [&](const Fragment& fragment, std::size_t, std::size_t count, std::size_t offset, Inputs inputs) {
+               reduce_many(slot + offset, inputs, count, wire_, round_.op, fragment.postscale);
+             });
+    } else if (use_ == SlotUse::kReturned) {
+      reduce(piece, begin, end - begin,
+             [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t offset, Inputs inputs) {
+               reduce_twice(fragment.output + first * element_, slot + offset, inputs.first<2>(), count, wire_,
+                            round_.op, fragment.postscale);
+             });
+    } else {
+      // The processor's copy does not first fetch the lines that it writes, which the others have read; a reduction
+      // would.
+      reduce(piece, begin, end - begin,
+             [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t, Inputs inputs) {
+               reduce_many(fragment.output + first * element_, inputs, count, wire_, round_.op, fragment.postscale);
+             });
+      sharing_.walk(begin, skip);
+      sharing_.walk(end - begin, [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
+        (streams_ ? stream_convert_copy : convert_copy)(slot + (begin + at) * element_, wire_,
+                                                        fragment.output + first * element_, wire_, count, 1.0);
+      });
+      sharing_.walk(elements_of(piece) - end, skip);
     }
+    reducing_.walk(elements_of(piece) - end, skip);
     arena_.publish(ArenaCounter::kReduced, piece + 1);
-  }
-
-  /// First into the output: the processor's copy does not first fetch the lines that it writes, which the others have
-  /// read; a reduction would. Where sums are returned, the lines are here and so is the output still.
-  void reduce_and_share(std::size_t piece, std::size_t begin, std::size_t end) {
-    std::byte* const slot = slot_of_sums(arena_.position(), piece);
-    const std::size_t at_once = use_ == SlotUse::kReturned ? kReturnedAtOnce / element_ : end - begin;
-    for (std::size_t at = begin; at < end; at += at_once) {
-      const std::size_t count = std::min(at_once, end - at);
-      reduce(piece, at, count, wire_, [&](const Fragment& fragment, std::size_t first, std::size_t) {
-        return fragment.output + first * element_;
-      });
-      sharing_.walk(count, [&](const Fragment& fragment, std::size_t first, std::size_t some, std::size_t passed) {
-        (streams_ ? stream_convert_copy : convert_copy)(slot + (at + passed) * element_, wire_,
-                                                        fragment.output + first * element_, wire_, some, 1.0);
-      });
-    }
   }
 
   /// Where a member leaves the sums of its part: in its own slot, or in that of the other one, whose data it has read.

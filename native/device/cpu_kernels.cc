@@ -85,6 +85,16 @@ void reduce_many(std::byte* out, std::span<const std::byte* const> in, std::size
   kernel({out, in.data(), in.size(), 0, count * size_of(dtype)}, factor);
 }
 
+void reduce_twice(std::byte* out, std::byte* also, std::span<const std::byte* const, 2> in, std::size_t count,
+                  DType dtype, ReduceOp op, double factor) {
+  const std::size_t bytes = count * size_of(dtype);
+  if (factor == 1.0 || is_floating(dtype)) {
+    return reduction(dtype, op)({out, in.data(), in.size(), 0, bytes, also}, factor);
+  }
+  reduce_many(out, in, count, dtype, op, factor);
+  std::memcpy(also, out, bytes);
+}
+
 void scale_copy(std::byte* output, const std::byte* input, std::size_t count, DType dtype, double factor) {
   const std::size_t bytes = count * size_of(dtype);
   if (factor == 1.0) {  // also keeps int64 beyond 2^53 and NaN payloads intact

@@ -19,9 +19,14 @@ void reduce_into(std::byte* accumulator, const std::byte* incoming, std::size_t 
 void reduce_many(std::byte* out, std::span<const std::byte* const> in, std::size_t count, DType dtype, ReduceOp op,
                  double factor);
 
-/// The same with the inputs and `out` of different floating dtypes: inputs of float16 or bfloat16 are reduced in
-/// float32 and rounded once, to `out_dtype`. `out` overlaps no input, unless the dtypes are equal (then this is
-/// reduce_many). Other inputs: equal dtypes only (InvariantError).
+/// reduce_many of two inputs whose result is written to `also` too, where a copy afterwards would have to read it
+/// again. `also` may be one of the inputs, and overlaps nothing else.
+void reduce_twice(std::byte* out, std::byte* also, std::span<const std::byte* const, 2> in, std::size_t count,
+                  DType dtype, ReduceOp op, double factor);
+
+/// The same as reduce_many with the inputs and `out` of different floating dtypes: inputs of float16 or bfloat16 are
+/// reduced in float32 and rounded once, to `out_dtype`. `out` overlaps no input, unless the dtypes are equal (then this
+/// is reduce_many). Other inputs: equal dtypes only (InvariantError).
 void reduce_convert(std::byte* out, DType out_dtype, std::span<const std::byte* const> in, DType in_dtype,
                     std::size_t count, ReduceOp op, double factor);
 

@@ -129,8 +129,8 @@ template <typename Scalar, typename V>
 }
 
 /// `Unroll` values at byte `at` of all inputs: out = (in[0] op in[1] ...) * factor. Every input is read before `out` is
-/// written, so `out` may be one of them. `Inputs` is their number, or 0 when only `n` knows it.
-template <typename Form, typename Op, std::size_t Inputs, std::size_t Unroll>
+/// written, so `out` may be one of them. `Inputs` is their number, or 0 when only `n` knows it. `Twice`: to `also` too.
+template <typename Form, typename Op, std::size_t Inputs, bool Twice, std::size_t Unroll>
 [[gnu::always_inline]] inline void reduce_at(const ReduceJob& job, std::size_t at,
                                              typename Form::Scalar factor) noexcept {
   typename Form::Value sum[Unroll];
@@ -141,6 +141,9 @@ template <typename Form, typename Op, std::size_t Inputs, std::size_t Unroll>
     for (std::size_t u = 0; u < Unroll; ++u) sum[u] = combine<Op>(sum[u], Form::load(next + u * Form::kBytes));
   }
   for (std::size_t u = 0; u < Unroll; ++u) Form::store(job.out + at + u * Form::kBytes, times(sum[u], factor));
+  if constexpr (Twice) {
+    for (std::size_t u = 0; u < Unroll; ++u) Form::store(job.also + at + u * Form::kBytes, times(sum[u], factor));
+  }
 }
 
 /// What is left after whole values, fewer than `Form::kBytes`: through a padded copy.
@@ -156,15 +159,16 @@ void reduce_rest(const ReduceJob& job, std::size_t at, typename Form::Scalar fac
   }
   Form::store(padded, times(sum, factor));
   __builtin_memcpy(job.out + at, padded, bytes);
+  if (job.also != nullptr) __builtin_memcpy(job.also + at, padded, bytes);
 }
 
-template <typename Form, typename Op, std::size_t Inputs>
+template <typename Form, typename Op, std::size_t Inputs, bool Twice = false>
 void reduce_inputs(const ReduceJob& job, typename Form::Scalar factor) noexcept {
   constexpr std::size_t kUnroll = 4;
   constexpr std::size_t kStep = kUnroll * Form::kBytes;
   std::size_t at = job.begin;
-  for (; job.end - at >= kStep; at += kStep) reduce_at<Form, Op, Inputs, kUnroll>(job, at, factor);
-  for (; job.end - at >= Form::kBytes; at += Form::kBytes) reduce_at<Form, Op, Inputs, 1>(job, at, factor);
+  for (; job.end - at >= kStep; at += kStep) reduce_at<Form, Op, Inputs, Twice, kUnroll>(job, at, factor);
+  for (; job.end - at >= Form::kBytes; at += Form::kBytes) reduce_at<Form, Op, Inputs, Twice, 1>(job, at, factor);
   if (at != job.end) reduce_rest<Form, Op>(job, at, factor);
 }
 
@@ -174,7 +178,8 @@ void reduce_form(const ReduceJob& job, typename Form::Scalar factor) noexcept {
     case 1:
       return reduce_inputs<Form, Op, 1>(job, factor);
     case 2:
-      return reduce_inputs<Form, Op, 2>(job, factor);
+      return job.also == nullptr ? reduce_inputs<Form, Op, 2>(job, factor)
+                                 : reduce_inputs<Form, Op, 2, true>(job, factor);
     default:
       return reduce_inputs<Form, Op, 0>(job, factor);
   }

@@ -9,14 +9,15 @@
 
 namespace ringtune::device {
 
-/// One reduction. Borrows everything. `begin` and `end` are the bytes to work on, at the same place in `out` and all
-/// inputs, and multiples of the element's size.
+/// One reduction. Borrows everything. `begin` and `end` are the bytes to work on, at the same place in both outputs and
+/// all inputs, and multiples of the element's size.
 struct ReduceJob {
   std::byte* out;
   const std::byte* const* in;
   std::size_t n;  // inputs, at least 1
   std::size_t begin;
   std::size_t end;
+  std::byte* also = nullptr;  // a second output, of two inputs and no factor that integers are scaled by afterwards
 };
 
 using ReduceKernel = void (*)(const ReduceJob& job, double factor);

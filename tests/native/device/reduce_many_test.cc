@@ -125,6 +125,21 @@ TEST_P(ReduceMany, WritesOverAnInput) {
   }
 }
 
+/// As when a sum goes back where one of its inputs came from.
+TEST_P(ReduceMany, OfTwoWritesTheResultTwice) {
+  if (n_ != 2) return;
+  for (const std::size_t count : kCounts) {
+    Inputs inputs(dtype_, n_, count);
+    const std::vector<std::byte> expected = reference(inputs, dtype_, op_, count, 1.0);
+    std::vector<std::byte> out(inputs.bytes + 1);
+    std::byte* const also = inputs.memory.data() + inputs.stride + 1;
+    table_->reduce[static_cast<std::size_t>(dtype_)][static_cast<std::size_t>(op_)](
+        {out.data() + 1, inputs.pointers.data(), 2, 0, inputs.bytes, also}, 1.0);
+    EXPECT_TRUE(std::vector<std::byte>(out.begin() + 1, out.end()) == expected) << count;
+    EXPECT_TRUE(std::vector<std::byte>(also, also + inputs.bytes) == expected) << count;
+  }
+}
+
 std::string name_of_case(const ::testing::TestParamInfo<ReduceMany::ParamType>& info) {
   const auto [isa, dtype, op, n] = info.param;
   return std::string(isa) + "_" + std::string(name_of(static_cast<DType>(dtype))) + "_" + std::string(name_of(op)) +
@@ -151,6 +166,21 @@ TEST(ReduceManyRounding, HalvesAreSummedInFloat32) {
   EXPECT_EQ(as_double(DType::kFloat16, out), 2050);
   reduce_many(out, in, 1, DType::kFloat16, ReduceOp::kSum, 0.5);
   EXPECT_EQ(as_double(DType::kFloat16, out), 1025);
+}
+
+TEST(ReduceTwice, ScalesEveryDtype) {
+  for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
+    const auto type = static_cast<DType>(dtype);
+    const double factor = type == DType::kBool ? 1.0 : 2.0;
+    Inputs inputs(type, 2, 1029);
+    const std::vector<std::byte> expected = reference(inputs, type, ReduceOp::kMax, 1029, factor);
+    std::vector<std::byte> out(inputs.bytes);
+    std::byte* const also = inputs.memory.data() + 1;
+    reduce_twice(out.data(), also, std::span<const std::byte* const, 2>(inputs.pointers.data(), 2), 1029, type,
+                 ReduceOp::kMax, factor);
+    EXPECT_TRUE(out == expected) << name_of(type);
+    EXPECT_TRUE(std::memcmp(also, expected.data(), expected.size()) == 0) << name_of(type);
+  }
 }
 
 TEST(ReduceManyDispatch, OneInputIsACopyAndNoneIsRefused) {
