@@ -33,6 +33,8 @@ constexpr std::size_t kMostPartsInOneCore = 8 << 20;
 // they have just read. Larger pieces gain nothing, smaller ones cost hand-overs.
 constexpr std::size_t kLeastReturned = 128 << 10;
 constexpr std::size_t kPieceHandedOver = 128 << 10;
+// Every second one from its end: what the same tensors' last message touched last is in the second-level cache still.
+constexpr std::size_t kMostBackwards = 16 << 20;
 // Past the caches, between members that share none: a smaller message is over sooner with what the caches do, and
 // nothing was seen to be gained with larger ones, which fill memory's own road.
 constexpr std::size_t kLeastStreamed = 4 << 10;
@@ -44,6 +46,13 @@ constexpr int kMostMembers = 1024;
 class FragmentCursor {
  public:
   explicit FragmentCursor(std::span<const Fragment> fragments) : fragments_(fragments) {}
+
+  /// The next walk begins at this element of the stream, which it has. Quick where that is near.
+  void seek(std::size_t element) {
+    while (element < begin_) begin_ -= fragments_[--index_].count;
+    while (element >= begin_ + fragments_[index_].count) begin_ += fragments_[index_++].count;
+    offset_ = element - begin_;
+  }
 
   /// Calls `visit(fragment, first element in it, elements, elements of the stream passed in this call)` for the next
   /// `count` elements.
@@ -57,6 +66,7 @@ class FragmentCursor {
       passed += some;
       offset_ += some;
       if (offset_ == fragment.count) {
+        begin_ += fragment.count;
         ++index_;
         offset_ = 0;
       }
@@ -66,7 +76,8 @@ class FragmentCursor {
  private:
   std::span<const Fragment> fragments_;
   std::size_t index_ = 0;
-  std::size_t offset_ = 0;
+  std::size_t begin_ = 0;   // of that fragment in the stream
+  std::size_t offset_ = 0;  // in that fragment
 };
 
 }  // namespace
@@ -93,6 +104,7 @@ class SharedAllreduce::Round {
     piece_ = piece_elements();
     pieces_ = (total_ + piece_ - 1) / piece_;
     const std::size_t bytes = total_ * element_;
+    backwards_ = use_ == SlotUse::kReturned && bytes <= kMostBackwards && arena_.round() % 2 == 1;
     arena_.use_slots_for(std::min(piece_, total_) * element_, bytes, use_);
     streams_ = arena_.distance() == CoreDistance::kApart && kLeastStreamed <= bytes && bytes <= kMostStreamed;
     pack_next();  // together with the vote
@@ -131,8 +143,12 @@ class SharedAllreduce::Round {
     wanted = (wanted + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
     return std::min({wanted, arena_.slot_bytes(), largest_piece()}) / element_;
   }
+  /// First element of a piece in the stream.
+  [[nodiscard]] std::size_t begin_of(std::size_t piece) const noexcept {
+    return (backwards_ ? pieces_ - 1 - piece : piece) * piece_;
+  }
   [[nodiscard]] std::size_t elements_of(std::size_t piece) const noexcept {
-    return std::min(piece_, total_ - piece * piece_);
+    return std::min(piece_, total_ - begin_of(piece));
   }
 
   void pack_next() {
@@ -145,6 +161,7 @@ class SharedAllreduce::Round {
       arena_.wait_all(ArenaCounter::kTaken, packed_ - arena_.slots() + 1);
     const PieceTimer timer(Piece::kPack, elements_of(packed_) * element_);
     std::byte* const slot = arena_.slot(arena_.position(), packed_);
+    packing_.seek(begin_of(packed_));
     const std::size_t begin = in_parts_ ? part_begin(packed_, arena_.position()) : 0;
     const std::size_t end = in_parts_ ? part_begin(packed_, arena_.position() + 1) : 0;
     pack(slot, 0, begin, Pack::kAll);
@@ -176,6 +193,7 @@ class SharedAllreduce::Round {
     std::array<const std::byte*, kMostMembers> inputs;
     const auto size = static_cast<std::size_t>(arena_.size());
     for (std::size_t member = 0; member < size; ++member) bases[member] = arena_.slot(static_cast<int>(member), piece);
+    reducing_.seek(begin_of(piece) + begin);
     reducing_.walk(count, [&](const Fragment& fragment, std::size_t first, std::size_t some, std::size_t at) {
       const std::size_t offset = (begin + at) * element_;
       for (std::size_t member = 0; member < size; ++member) inputs[member] = bases[member] + offset;
@@ -232,8 +250,6 @@ class SharedAllreduce::Round {
     const std::size_t begin = part_begin(piece, own);
     const std::size_t end = part_begin(piece, own + 1);
     std::byte* const slot = slot_of_sums(own, piece);
-    const auto skip = [](const Fragment&, std::size_t, std::size_t, std::size_t) {};
-    reducing_.walk(begin, skip);
     if (casts()) {
       reduce(piece, begin, end - begin,
              [&](const Fragment& fragment, std::size_t, std::size_t count, std::size_t offset, Inputs inputs) {
@@ -252,14 +268,12 @@ class SharedAllreduce::Round {
              [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t, Inputs inputs) {
                reduce_many(fragment.output + first * element_, inputs, count, wire_, round_.op, fragment.postscale);
              });
-      sharing_.walk(begin, skip);
+      sharing_.seek(begin_of(piece) + begin);
       sharing_.walk(end - begin, [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
         (streams_ ? stream_convert_copy : convert_copy)(slot + (begin + at) * element_, wire_,
                                                         fragment.output + first * element_, wire_, count, 1.0);
       });
-      sharing_.walk(elements_of(piece) - end, skip);
     }
-    reducing_.walk(elements_of(piece) - end, skip);
     arena_.publish(ArenaCounter::kReduced, piece + 1);
   }
 
@@ -269,6 +283,7 @@ class SharedAllreduce::Round {
   }
 
   void spread(std::size_t piece) {
+    spreading_.seek(begin_of(piece));
     for (int member = 0; member < arena_.size(); ++member) {
       if (member != arena_.position()) arena_.wait(member, ArenaCounter::kReduced, piece + 1);
       const std::size_t begin = part_begin(piece, member);
@@ -296,7 +311,8 @@ class SharedAllreduce::Round {
   std::size_t total_ = 0;
   SlotUse use_ = SlotUse::kOwn;
   bool in_parts_ = false;
-  bool streams_ = false;  // slots are written past the caches
+  bool streams_ = false;    // slots are written past the caches
+  bool backwards_ = false;  // the last piece of the stream comes first
   std::size_t piece_ = 1;
   std::size_t pieces_ = 0;
   std::size_t packed_ = 0;

@@ -94,6 +94,8 @@ class Arena final : public Abortable {
   [[nodiscard]] int size() const noexcept { return static_cast<int>(regions_.size()); }
   [[nodiscard]] std::size_t slot_bytes() const noexcept { return options_.slot_bytes; }
   [[nodiscard]] std::size_t slots() const noexcept { return options_.slots; }
+  /// Number of the round that was begun last, the same on all members.
+  [[nodiscard]] std::uint64_t round() const noexcept { return round_; }
   [[nodiscard]] bool oversubscribed() const noexcept { return options_.spin_ns == 0; }
   /// Slot that a member writes for a piece of this round.
   [[nodiscard]] std::byte* slot(int member, std::size_t piece) const noexcept;
