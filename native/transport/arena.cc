@@ -298,7 +298,11 @@ std::optional<bool> Arena::agreed(Deadline deadline) {
   }
   if (anyone_against()) return false;
   settled_ = round_;
-  agreed_ = {.round = round_, .turn = turn_, .use = use_, .next = (first_ + pieces_) % options_.slots, .keeps_set = keeps_set_};
+  agreed_ = {.round = round_,
+             .turn = turn_,
+             .use = use_,
+             .next = (first_ + pieces_) % options_.slots,
+             .keeps_set = keeps_set_};
   if (round_ % kRoundsOfDistance == 1 && measures_distance()) {
     meter_.time(regions_[static_cast<std::size_t>(position_)].distance_lines());
   }

@@ -23,7 +23,8 @@ using testing::run_arena;
 /// Small integers: exact in 16 bits too. With a factor or a cast, members read their own slots as well.
 void expect_sum(Arena& arena, std::size_t count, std::uint64_t token, double prescale, std::optional<DType> wire) {
   std::vector<float> data(count);
-  for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<float>((arena.position() + 1) * static_cast<int>(i % 13));
+  for (std::size_t i = 0; i < count; ++i)
+    data[i] = static_cast<float>((arena.position() + 1) * static_cast<int>(i % 13));
   auto* bytes = reinterpret_cast<std::byte*>(data.data());
   const Fragment fragment{bytes, bytes, count, prescale, 1.0 / prescale};
   ASSERT_TRUE(shared_allreduce(arena, {&fragment, 1}, {token, DType::kFloat32, ReduceOp::kSum, wire}));
