@@ -31,7 +31,7 @@ constexpr std::size_t kLeastPartsInOneCore = 256 << 10;
 constexpr std::size_t kMostPartsInOneCore = 8 << 20;
 // Two members whose slots change hands: below, both reduce everything; from here on half each, and leave the sums where
 // they have just read. Larger pieces gain nothing, smaller ones cost hand-overs.
-constexpr std::size_t kLeastReturned = 128 << 10;
+constexpr std::size_t kLeastReturned = 64 << 10;
 constexpr std::size_t kPieceHandedOver = 128 << 10;
 // Every second one from its end: what the same tensors' last message touched last is in the second-level cache still.
 constexpr std::size_t kMostBackwards = 16 << 20;

@@ -19,12 +19,13 @@ struct HalfElement512 : F16cElement {
     }
   }
   template <std::size_t L>
-  [[gnu::always_inline]] static void store(std::byte* at, Vector<float, 4 * L> value) noexcept {
+  [[gnu::always_inline]] static auto store(std::byte* at, Vector<float, 4 * L> value) noexcept {
     if constexpr (L == 16) {
       const __m256i half = _mm512_maskz_cvtps_ph(kAll, value, _MM_FROUND_TO_NEAREST_INT);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), half);
+      return half;
     } else {
-      F16cElement::store<L>(at, value);
+      return F16cElement::store<L>(at, value);
     }
   }
 };
@@ -37,12 +38,14 @@ struct RoundedBfloat : BfloatPairs<64> {
     const __mmask16 tie = _mm512_testn_epi32_mask(up, _mm512_set1_epi32(0xffff));
     return _mm512_mask_and_epi32(up, tie, up, _mm512_set1_epi32(~0x10000));
   }
-  [[gnu::always_inline]] static void store(std::byte* at, Value value) noexcept {
+  [[gnu::always_inline]] static __m512i store(std::byte* at, Value value) noexcept {
     if (__builtin_expect(_mm512_cmp_ps_mask(value.low, value.high, _CMP_UNORD_Q) != 0, 0)) {
-      return BfloatPairs<64>::store(at, value);
+      return __builtin_bit_cast(__m512i, BfloatPairs<64>::store(at, value));
     }
     const __m512i low = _mm512_maskz_srli_epi32(0xffff, rounded(value.low), 16);
-    _mm512_storeu_si512(at, _mm512_mask_blend_epi16(0xaaaaaaaau, low, rounded(value.high)));
+    const __m512i both = _mm512_mask_blend_epi16(0xaaaaaaaau, low, rounded(value.high));
+    _mm512_storeu_si512(at, both);
+    return both;
   }
 };
 

@@ -32,6 +32,16 @@ const KernelTable& avx512_bf16_kernels() noexcept {
   return table;
 }
 
+const KernelTable& avx512_fp16_kernels() noexcept {
+  static const KernelTable table = [] {
+    KernelTable with = avx512_bf16_kernels();
+    with.isa = "avx512fp16";
+    with.reduce[static_cast<std::size_t>(DType::kFloat16)][static_cast<std::size_t>(ReduceOp::kSum)] = kAvx512Fp16Sum;
+    return with;
+  }();
+  return table;
+}
+
 }  // namespace
 #endif
 
@@ -40,14 +50,16 @@ const KernelTable* kernels_of(std::string_view isa) noexcept {
 #if defined(__x86_64__)
   if (isa == "avx2" && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return &kAvx2Kernels;
   if (isa == "avx512" && has_avx512()) return &kAvx512Kernels;
-  if (isa == "avx512bf16" && has_avx512() && __builtin_cpu_supports("avx512bf16")) return &avx512_bf16_kernels();
+  const bool has_bf16 = has_avx512() && __builtin_cpu_supports("avx512bf16");
+  if (isa == "avx512bf16" && has_bf16) return &avx512_bf16_kernels();
+  if (isa == "avx512fp16" && has_bf16 && __builtin_cpu_supports("avx512fp16")) return &avx512_fp16_kernels();
 #endif
   return nullptr;
 }
 
 const KernelTable& kernels() noexcept {
   static const KernelTable& best = []() -> const KernelTable& {
-    for (const char* isa : {"avx512bf16", "avx512", "avx2"}) {
+    for (const char* isa : {"avx512fp16", "avx512bf16", "avx512", "avx2"}) {
       if (const KernelTable* table = kernels_of(isa)) return *table;
     }
     return kPortableKernels;

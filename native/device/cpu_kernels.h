@@ -46,7 +46,7 @@ void convert_copy(std::byte* out, DType out_dtype, const std::byte* in, DType in
 void stream_convert_copy(std::byte* out, DType out_dtype, const std::byte* in, DType in_dtype, std::size_t count,
                          double factor);
 
-/// The instruction set in use: "portable", "avx2", "avx512", "avx512bf16".
+/// The instruction set in use: "portable", "avx2", "avx512", "avx512bf16", "avx512fp16" (with both).
 [[nodiscard]] const char* kernel_isa() noexcept;
 
 }  // namespace ringtune

@@ -20,13 +20,17 @@ struct F16cElement {
     }
   }
   template <std::size_t L>
-  [[gnu::always_inline]] static void store(std::byte* at, Vector<float, 4 * L> value) noexcept {
+  [[gnu::always_inline]] static __m128i store(std::byte* at, Vector<float, 4 * L> value) noexcept {
     constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT;
     if constexpr (L == 4) {
-      _mm_storel_epi64(reinterpret_cast<__m128i*>(at), _mm_cvtps_ph(value, kNearest));
+      const __m128i half = _mm_cvtps_ph(value, kNearest);
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(at), half);
+      return half;
     } else {
       static_assert(L == 8);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm256_cvtps_ph(value, kNearest));
+      const __m128i half = _mm256_cvtps_ph(value, kNearest);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(at), half);
+      return half;
     }
   }
 };
@@ -37,8 +41,10 @@ struct HalfForm {
   using Value = Vector<float, 4 * L>;
   static constexpr std::size_t kBytes = 2 * L;
   [[gnu::always_inline]] static Value load(const std::byte* at) noexcept { return Element::template load<L>(at); }
-  [[gnu::always_inline]] static void store(std::byte* at, Value value) noexcept {
-    Element::template store<L>(at, value);
+  [[gnu::always_inline]] static auto store(std::byte* at, Value value) noexcept {
+    const auto written = Element::template store<L>(at, value);
+    static_assert(sizeof written == kBytes);
+    return written;
   }
 };
 

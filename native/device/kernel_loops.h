@@ -3,7 +3,7 @@
 // AVX-512 that the linker picked for everybody would crash older processors.
 //
 // A `Form` says how elements of one dtype are computed on: `load` takes `kBytes` of them from memory as a `Value`,
-// which is a vector or a `Pair` of vectors, `store` puts them back, rounded.
+// which is a vector or a `Pair` of vectors, `store` puts them back, rounded, and returns what it has written.
 #pragma once
 
 #include <array>
@@ -65,7 +65,7 @@ struct Plain {
   using Value = Vector<T, Bytes>;
   static constexpr std::size_t kBytes = Bytes;
   [[gnu::always_inline]] static Value load(const std::byte* at) noexcept { return load_loose<Value>(at); }
-  [[gnu::always_inline]] static void store(std::byte* at, Value value) noexcept { store_loose(at, value); }
+  [[gnu::always_inline]] static Value store(std::byte* at, Value value) noexcept { return store_loose(at, value); }
 };
 
 /// The 16-bit elements of a vector of 32-bit words, each half widened to float32: no lane is packed or unpacked. On
@@ -86,8 +86,8 @@ struct HalfPairs {
     const auto words = load_loose<typename Bits::U32>(at);
     return {Bits::half_to_float(words & 0xffffu), Bits::half_to_float(words >> 16)};
   }
-  [[gnu::always_inline]] static void store(std::byte* at, Value value) noexcept {
-    store_loose(at, Bits::float_to_half(value.low) | Bits::float_to_half(value.high) << 16);
+  [[gnu::always_inline]] static auto store(std::byte* at, Value value) noexcept {
+    return store_loose(at, Bits::float_to_half(value.low) | Bits::float_to_half(value.high) << 16);
   }
 };
 
@@ -102,9 +102,9 @@ struct BfloatPairs {
     const auto words = load_loose<typename Bits::U32>(at);
     return {__builtin_bit_cast(F32, words << 16), __builtin_bit_cast(F32, words & 0xffff0000u)};
   }
-  [[gnu::always_inline]] static void store(std::byte* at, Value value) noexcept {
-    store_loose(at,
-                Bits::round_to_bfloat_high(value.low) >> 16 | (Bits::round_to_bfloat_high(value.high) & 0xffff0000u));
+  [[gnu::always_inline]] static auto store(std::byte* at, Value value) noexcept {
+    return store_loose(
+        at, Bits::round_to_bfloat_high(value.low) >> 16 | (Bits::round_to_bfloat_high(value.high) & 0xffff0000u));
   }
 };
 
@@ -140,9 +140,9 @@ template <typename Form, typename Op, std::size_t Inputs, bool Twice, std::size_
     const std::byte* const next = job.in[k] + at;
     for (std::size_t u = 0; u < Unroll; ++u) sum[u] = combine<Op>(sum[u], Form::load(next + u * Form::kBytes));
   }
-  for (std::size_t u = 0; u < Unroll; ++u) Form::store(job.out + at + u * Form::kBytes, times(sum[u], factor));
-  if constexpr (Twice) {
-    for (std::size_t u = 0; u < Unroll; ++u) Form::store(job.also + at + u * Form::kBytes, times(sum[u], factor));
+  for (std::size_t u = 0; u < Unroll; ++u) {
+    const auto written = Form::store(job.out + at + u * Form::kBytes, times(sum[u], factor));
+    if constexpr (Twice) store_loose(job.also + at + u * Form::kBytes, written);
   }
 }
 

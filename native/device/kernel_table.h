@@ -59,6 +59,8 @@ extern const KernelTable kAvx2Kernels;    // needs AVX2 and F16C
 extern const KernelTable kAvx512Kernels;  // needs AVX-512 F, BW, DQ, VL
 /// The row of bfloat16 with AVX512_BF16; everything else as in kAvx512Kernels.
 extern const ReduceRow kAvx512Bf16Row;
+/// Sums of float16 with AVX512_FP16; everything else as with AVX512_BF16.
+extern const ReduceKernel kAvx512Fp16Sum;
 #endif
 
 /// The table of that name, or null when it was not built or this processor lacks the instructions.

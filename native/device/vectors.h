@@ -23,9 +23,11 @@ template <typename V>
   __builtin_memcpy(&value, at, sizeof(V));
   return value;
 }
+/// Returns the value.
 template <typename V>
-[[gnu::always_inline]] inline void store_loose(std::byte* at, V value) noexcept {
+[[gnu::always_inline]] inline V store_loose(std::byte* at, V value) noexcept {
   __builtin_memcpy(at, &value, sizeof(V));
+  return value;
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ int main(int argc, char** argv) {
               "float16", "bfloat16");
   for (const std::size_t bytes : {std::size_t{4} << 10, std::size_t{64} << 10, std::size_t{32} << 20}) {
     const Buffers buffers(bytes);
-    for (const char* isa : {"portable", "avx2", "avx512", "avx512bf16"}) {
+    for (const char* isa : {"portable", "avx2", "avx512", "avx512bf16", "avx512fp16"}) {
       const KernelTable* const table = device::kernels_of(isa);
       if (table == nullptr || (argc > 1 && std::strcmp(argv[1], isa) != 0)) continue;
       const DType dtypes[3] = {DType::kFloat32, DType::kFloat16, DType::kBfloat16};

@@ -108,7 +108,7 @@ TEST_P(Convert, TouchesNothingBesideItsElements) {
 
 constexpr int kFirst = static_cast<int>(DType::kFloat16);
 INSTANTIATE_TEST_SUITE_P(All, Convert,
-                         ::testing::Combine(::testing::Values("portable", "avx2", "avx512", "avx512bf16"),
+                         ::testing::Combine(::testing::Values("portable", "avx2", "avx512", "avx512bf16", "avx512fp16"),
                                             ::testing::Range(kFirst, kFirst + 4), ::testing::Range(kFirst, kFirst + 4)),
                          [](const ::testing::TestParamInfo<Convert::ParamType>& row) {
                            return std::string(std::get<0>(row.param)) + "_" +

@@ -74,7 +74,8 @@ class DeviceKernels : public ::testing::TestWithParam<const char*> {
   }
   const KernelTable* table_ = nullptr;
 };
-INSTANTIATE_TEST_SUITE_P(Isa, DeviceKernels, ::testing::Values("portable", "avx2", "avx512", "avx512bf16"));
+INSTANTIATE_TEST_SUITE_P(Isa, DeviceKernels,
+                         ::testing::Values("portable", "avx2", "avx512", "avx512bf16", "avx512fp16"));
 
 /// All 65536 patterns, against the compiler's own float16.
 TEST_P(DeviceKernels, EveryFloat16IsReadAndWrittenExactly) {
@@ -189,11 +190,12 @@ TEST_P(DeviceAgreement, WithThePortableKernels) {
   run(*table, static_cast<DType>(dtype), op, a.data(), in, count);
   EXPECT_TRUE(a == expected);
 }
-INSTANTIATE_TEST_SUITE_P(
-    All, DeviceAgreement,
-    ::testing::Combine(::testing::Values("avx2", "avx512", "avx512bf16"), ::testing::Range(0, kDTypeCount),
-                       ::testing::Values(ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct),
-                       ::testing::Values(0, 1, 15, 1029)));
+INSTANTIATE_TEST_SUITE_P(All, DeviceAgreement,
+                         ::testing::Combine(::testing::Values("avx2", "avx512", "avx512bf16", "avx512fp16"),
+                                            ::testing::Range(0, kDTypeCount),
+                                            ::testing::Values(ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
+                                                              ReduceOp::kProduct),
+                                            ::testing::Values(0, 1, 15, 1029)));
 
 /// NaN, infinities and subnormals among them: the bits of the portable kernels, so that it does not matter which rank's
 /// processor did the sum.
@@ -208,6 +210,34 @@ TEST_P(DeviceKernels, EveryPatternGivesTheBitsOfThePortableKernels) {
     }
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
       EXPECT_EQ(reduce(*table_, dtype, op, all, zeros), reduce(device::kPortableKernels, dtype, op, all, zeros));
+    }
+  }
+}
+
+/// Sums and means of two, of every kind of number with every kind: the smallest, the largest and what lies between.
+TEST_P(DeviceKernels, EveryPairGivesTheBitsOfThePortableKernels) {
+  U16 ones(2 * 65536);
+  for (std::size_t i = 0; i < ones.size(); ++i) ones[i] = static_cast<std::uint16_t>(i);
+  for (const DType dtype : {DType::kFloat16, DType::kBfloat16}) {
+    for (const std::size_t step : {1, 3, 1025, 40503}) {
+      U16 others(ones.size());
+      for (std::size_t i = 0; i < ones.size(); ++i) others[i] = static_cast<std::uint16_t>((i ^ i >> 16) * step);
+      const std::byte* const in[2] = {reinterpret_cast<const std::byte*>(ones.data()),
+                                      reinterpret_cast<const std::byte*>(others.data())};
+      for (const double factor : {1.0, 0.5, 0.25}) {
+        U16 expected(ones.size());
+        U16 result(ones.size());
+        run(device::kPortableKernels, dtype, ReduceOp::kSum, reinterpret_cast<std::byte*>(expected.data()), in,
+            ones.size(), factor);
+        run(*table_, dtype, ReduceOp::kSum, reinterpret_cast<std::byte*>(result.data()), in, ones.size(), factor);
+        for (std::size_t i = 0; i < ones.size(); ++i) {
+          const auto is_nan = [dtype](std::uint16_t bits) {
+            return std::isnan(dtype == DType::kFloat16 ? float_of_half(bits) : float_of_bfloat(bits));
+          };
+          if (is_nan(ones[i]) && is_nan(others[i])) continue;  // either may win
+          ASSERT_EQ(result[i], expected[i]) << ones[i] << " and " << others[i] << ", times " << factor;
+        }
+      }
     }
   }
 }

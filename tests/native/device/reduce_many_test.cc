@@ -145,12 +145,13 @@ std::string name_of_case(const ::testing::TestParamInfo<ReduceMany::ParamType>& 
   return std::string(isa) + "_" + std::string(name_of(static_cast<DType>(dtype))) + "_" + std::string(name_of(op)) +
          "_" + std::to_string(n);
 }
-INSTANTIATE_TEST_SUITE_P(
-    All, ReduceMany,
-    ::testing::Combine(::testing::Values("portable", "avx2", "avx512", "avx512bf16"), ::testing::Range(0, kDTypeCount),
-                       ::testing::Values(ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct),
-                       ::testing::Values(2, 3, 4, 5, 8)),
-    name_of_case);
+INSTANTIATE_TEST_SUITE_P(All, ReduceMany,
+                         ::testing::Combine(::testing::Values("portable", "avx2", "avx512", "avx512bf16", "avx512fp16"),
+                                            ::testing::Range(0, kDTypeCount),
+                                            ::testing::Values(ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
+                                                              ReduceOp::kProduct),
+                                            ::testing::Values(2, 3, 4, 5, 8)),
+                         name_of_case);
 
 /// 2048 + 1 is no float16: rounded after each addition the ones would be lost.
 TEST(ReduceManyRounding, HalvesAreSummedInFloat32) {

@@ -62,7 +62,7 @@ TEST_P(Widen, EqualsTheReductionInFloat32) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Widen,
-                         ::testing::Combine(::testing::Values("portable", "avx2", "avx512", "avx512bf16"),
+                         ::testing::Combine(::testing::Values("portable", "avx2", "avx512", "avx512bf16", "avx512fp16"),
                                             ::testing::Values(DType::kFloat16, DType::kBfloat16),
                                             ::testing::Values(ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
                                                               ReduceOp::kProduct)),
