@@ -4,7 +4,9 @@
 // into its slot, which stays in its second-level cache, and the next one ahead; then
 //   two members, or a small batch:   each reduces the whole piece out of all slots into its outputs;
 //   otherwise:                       each reduces its part of the piece out of all slots into its own slot, and copies
-//                                    the other parts from theirs.
+//                                    the other parts from theirs;
+//   two whose slots are returned:    each packs the other's half alone, reduces its own into its outputs and into the
+//                                    slot that the other half of the data came in, and copies the rest from its own.
 // Sums are formed in the order of the members, element by element: results are bitwise equal on all members, whatever
 // the size of the pieces. Tensors may lie in the slots as a 16-bit dtype: they are cast while they are packed, summed
 // in float32 and, where every member reduces everything, not rounded to 16 bits again.

@@ -1,13 +1,8 @@
 #include "transport/arena.h"
 
-#include <fcntl.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <limits>
-#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -20,16 +15,10 @@
 namespace ringtune {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x72696e676172656eull;  // "ringaren"
 constexpr std::int64_t kVoteSliceNs = 5'000'000;
 constexpr std::uint64_t kRoundsOfDistance = 64;  // it is measured once in so many
 constexpr std::size_t kLeastTurns = 8 << 10;     // smaller pieces gain nothing
 constexpr std::size_t kPlaceAlignment = 64;
-// A message that goes around its slots often enough to stay in one set; smaller ones take turns at places, which gains
-// nothing where a second-level cache does not let go of them in time.
-constexpr std::size_t kLeastKept = (2 << 20) + 1;
-constexpr std::size_t kLeastKeptByLargeCaches = 1 << 20;
-constexpr long kLargeCache = 2 << 20;
 constexpr int kYields = 64;  // before a rank that shares its core sleeps
 
 // 40 bits of rounds last for 12 days of one round in a microsecond; 24 bits of pieces for 64 GiB of the smallest ones.
@@ -44,87 +33,7 @@ constexpr std::uint32_t sleep_mark(int member, ArenaCounter counter) noexcept {
                                     static_cast<std::size_t>(counter) + 1);
 }
 
-struct alignas(64) CounterLine {
-  std::atomic<std::uint64_t> value{0};
-};
-
-std::size_t least_kept() noexcept {
-  return ::sysconf(_SC_LEVEL2_CACHE_SIZE) >= kLargeCache ? kLeastKeptByLargeCaches : kLeastKept;
-}
-
-// AMD's have been measured with slots that do not change hands alone.
-bool processor_hands_over() noexcept {
-#if defined(__x86_64__)
-  return !__builtin_cpu_is("amd");
-#else
-  return true;
-#endif
-}
-
 }  // namespace
-
-struct ArenaRegion::Header {
-  std::uint64_t magic = kMagic;
-  std::uint64_t token = 0;
-  std::uint64_t slot_bytes = 0;
-  std::uint64_t slots = 0;
-  // The first member's count: all must be in the same slots.
-  std::uint64_t least_kept = 0;
-  std::uint64_t hands_over = 0;
-  // One line: token and distance of a round are written before its counter, and read after it.
-  struct alignas(64) {
-    std::atomic<std::uint64_t> posted{0};
-    std::array<std::atomic<std::uint64_t>, kArenaTokens> tokens{};
-    std::array<std::atomic<CoreDistance>, kArenaTokens> distances{};
-  } round;
-  std::array<CounterLine, kArenaCounters - 1> counters;
-  // Only this rank's thread sleeps here; peers look whether it does, and for what they have just published.
-  struct alignas(64) {
-    std::atomic<std::uint32_t> sleeps{0};
-    std::atomic<std::uint32_t> bell{0};
-    std::atomic<std::uint64_t> value{0};
-  } waiter;
-};
-
-ArenaRegion::ArenaRegion(Fd fd, std::size_t bytes) : fd_(std::move(fd)), memory_(map_segment(fd_.get(), 0, bytes)) {}
-
-ArenaRegion ArenaRegion::create(std::size_t slot_bytes, std::size_t slots) {
-  static_assert(sizeof(Header) <= 4096 && sizeof(DistanceLines) <= 4096, "each fits in the smallest page");
-  const std::size_t bytes = bytes_before_slots() + 2 * slots * slot_bytes;
-  ArenaRegion region(create_segment("ringtune-arena", bytes), bytes);
-  auto* header = new (region.memory_.data()) Header;
-  header->token = random_token();
-  header->least_kept = least_kept();
-  header->hands_over = processor_hands_over() ? 1 : 0;
-  header->slot_bytes = slot_bytes;
-  header->slots = slots;
-  new (region.memory_.data() + page_bytes()) DistanceLines;
-  return region;
-}
-
-ArenaRegion ArenaRegion::attach(int pid, int fd, std::uint64_t token) {
-  Fd opened = open_peer_fd(pid, fd, O_RDWR);
-  const std::size_t bytes = segment_bytes(opened.get());
-  if (bytes < bytes_before_slots()) throw Error("the arena of process " + std::to_string(pid) + " is too small");
-  ArenaRegion region(std::move(opened), bytes);
-  region.detach_fd();
-  const Header& header = region.header();
-  if (header.magic != kMagic || header.token != token ||
-      bytes != bytes_before_slots() + 2 * header.slots * header.slot_bytes) {
-    throw Error("the arena of process " + std::to_string(pid) + " is not the announced one");
-  }
-  return region;
-}
-
-ArenaRegion::Header& ArenaRegion::header() const noexcept { return *reinterpret_cast<Header*>(memory_.data()); }
-std::uint64_t ArenaRegion::token() const noexcept { return header().token; }
-DistanceLines& ArenaRegion::distance_lines() const noexcept {
-  return *reinterpret_cast<DistanceLines*>(memory_.data() + page_bytes());
-}
-std::size_t ArenaRegion::bytes_before_slots() noexcept { return 2 * page_bytes(); }
-std::byte* ArenaRegion::slot(std::size_t index) const noexcept {
-  return memory_.data() + bytes_before_slots() + index * header().slot_bytes;
-}
 
 Arena::Arena(int position, std::vector<ArenaRegion> regions, std::vector<int> ranks, ArenaOptions options)
     : position_(position), regions_(std::move(regions)), ranks_(std::move(ranks)), options_(std::move(options)) {

@@ -22,22 +22,12 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/fd.h"
 #include "transport/abortable.h"
+#include "transport/arena_region.h"
 #include "transport/core_distance.h"
 #include "transport/link_table.h"
-#include "transport/memory.h"
 
 namespace ringtune {
-
-/// What a member may wait for in another's region. Each has a cache line of its own.
-enum class ArenaCounter : std::uint8_t {
-  kPosted = 0,  // pieces that the member has put into its slots in this round
-  kReduced,     // pieces of which the member has reduced its part
-  kTaken,       // pieces of which the member needs nothing any more
-};
-inline constexpr std::size_t kArenaCounters = 3;
-inline constexpr std::uint64_t kArenaTokens = 4;  // votes of as many rounds can be read at a time
 
 /// Who writes the slots of a round.
 enum class SlotUse : std::uint8_t {
@@ -55,31 +45,6 @@ struct ArenaOptions {
   std::function<void(const std::vector<int>& missing, std::int64_t waited_ns)> on_stall;  // positions in the group
   std::optional<CoreDistance> distance;                                                   // not measured, but this
   std::optional<bool> hands_over;  // not as the processor is, but this; the same on all members
-};
-
-/// One member's region: made by its owner, mapped by the others. Owns the mapping.
-class ArenaRegion {
- public:
-  /// Throws Error when there is no memory.
-  static ArenaRegion create(std::size_t slot_bytes, std::size_t slots);
-  /// Maps what process `pid` created as its descriptor `fd`. Throws Error when that is gone or not the one of `token`.
-  static ArenaRegion attach(int pid, int fd, std::uint64_t token);
-
-  [[nodiscard]] int fd() const noexcept { return fd_.get(); }
-  [[nodiscard]] std::uint64_t token() const noexcept;
-  void detach_fd() noexcept { fd_.reset(); }  // the mapping keeps the memory alive
-
- private:
-  friend class Arena;
-  struct Header;
-  ArenaRegion(Fd fd, std::size_t bytes);
-  [[nodiscard]] Header& header() const noexcept;
-  [[nodiscard]] DistanceLines& distance_lines() const noexcept;
-  [[nodiscard]] std::byte* slot(std::size_t index) const noexcept;
-  [[nodiscard]] static std::size_t bytes_before_slots() noexcept;
-
-  Fd fd_;
-  Mapping memory_;
 };
 
 /// Owns the regions' mappings. One thread at a time, except abort(). Waiting methods block; they throw PeerLost after
