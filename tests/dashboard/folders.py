@@ -229,7 +229,7 @@ def gallery(root: Path) -> dict[str, Path]:
             json.dumps({**json.loads(machine.read_text()), "host": socket.gethostname(), "pid": os.getpid()})
         )
     # It goes on while the tests run, however long they take: what writes nothing for ten minutes is lost.
-    os.utime(layout.machine_file(runs["live"], 0), ns=(now, now + 6 * 3600 * 10**9))
+    os.utime(layout.run_file(runs["live"]), ns=(now, now + 6 * 3600 * 10**9))
     runs["empty"] = root / "just-started"
     runs["empty"].mkdir()
     empty = {
