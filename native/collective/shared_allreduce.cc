@@ -130,15 +130,14 @@ class SharedAllreduce::Round {
   [[nodiscard]] bool in_one_core() const noexcept { return arena_.distance() == CoreDistance::kSameCore; }
   [[nodiscard]] std::size_t largest_piece() const noexcept {
     const std::size_t bytes = total_ * element_;
-    if (use_ != SlotUse::kOwn) return kPieceHandedOver;
     const bool pair = arena_.size() == 2;
     if (pair && !in_one_core()) return bytes > kLargeMessageOfTwo ? kPieceOfLarge : kPieceOfTwo;
     return bytes > kLargeMessage && !(pair && in_parts_) ? kPieceOfLarge : arena_.slot_bytes();
   }
   [[nodiscard]] std::size_t piece_elements() const noexcept {
+    if (use_ != SlotUse::kOwn) return std::min(kPieceHandedOver, arena_.slot_bytes()) / element_;
     const std::size_t bytes = total_ * element_;
-    const bool large = arena_.oversubscribed() || use_ != SlotUse::kOwn;
-    const std::size_t smallest = large ? kSmallestPieceInTurns : kSmallestPiece;
+    const std::size_t smallest = arena_.oversubscribed() ? kSmallestPieceInTurns : kSmallestPiece;
     std::size_t wanted = std::max((bytes + kLeastPieces - 1) / kLeastPieces, smallest);
     wanted = (wanted + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
     return std::min({wanted, arena_.slot_bytes(), largest_piece()}) / element_;
@@ -181,7 +180,7 @@ class SharedAllreduce::Round {
   }
   /// The own tensor holds the same bytes as the own slot would.
   [[nodiscard]] bool is_as_packed(const Fragment& fragment) const noexcept {
-    return fragment.prescale == 1.0 && wire_ == round_.dtype;
+    return fragment.prescale == 1.0 && !casts();
   }
 
   /// Calls `run(fragment, first element in it, elements, bytes from the begin of the piece, inputs)` for `count`
@@ -291,7 +290,7 @@ class SharedAllreduce::Round {
       const std::byte* const slot = slot_of_sums(member, piece);
       spreading_.walk(part_begin(piece, member + 1) - begin,
                       [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
-                        if (member == arena_.position() && wire_ == round_.dtype) return;  // it is there
+                        if (member == arena_.position() && !casts()) return;  // it is there
                         convert_copy(fragment.output + first * tensor_element_, round_.dtype,
                                      slot + (begin + at) * element_, wire_, count, 1.0);
                       });

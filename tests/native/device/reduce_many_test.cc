@@ -73,9 +73,10 @@ std::vector<std::byte> reference(const Inputs& inputs, DType dtype, ReduceOp op,
   return result;
 }
 
-void run(const KernelTable& table, DType dtype, ReduceOp op, std::byte* out, const Inputs& inputs, double factor) {
+void run(const KernelTable& table, DType dtype, ReduceOp op, std::byte* out, const Inputs& inputs, double factor,
+         std::byte* also = nullptr) {
   table.reduce[static_cast<std::size_t>(dtype)][static_cast<std::size_t>(op)](
-      {out, inputs.pointers.data(), inputs.pointers.size(), 0, inputs.bytes}, factor);
+      {out, inputs.pointers.data(), inputs.pointers.size(), 0, inputs.bytes, also}, factor);
 }
 
 class ReduceMany : public ::testing::TestWithParam<std::tuple<const char*, int, ReduceOp, std::size_t>> {
@@ -133,8 +134,7 @@ TEST_P(ReduceMany, OfTwoWritesTheResultTwice) {
     const std::vector<std::byte> expected = reference(inputs, dtype_, op_, count, 1.0);
     std::vector<std::byte> out(inputs.bytes + 1);
     std::byte* const also = inputs.memory.data() + inputs.stride + 1;
-    table_->reduce[static_cast<std::size_t>(dtype_)][static_cast<std::size_t>(op_)](
-        {out.data() + 1, inputs.pointers.data(), 2, 0, inputs.bytes, also}, 1.0);
+    run(*table_, dtype_, op_, out.data() + 1, inputs, 1.0, also);
     EXPECT_TRUE(std::vector<std::byte>(out.begin() + 1, out.end()) == expected) << count;
     EXPECT_TRUE(std::vector<std::byte>(also, also + inputs.bytes) == expected) << count;
   }
