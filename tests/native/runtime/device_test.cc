@@ -16,6 +16,7 @@ using testing_support::DeviceArray;
 using testing_support::DeviceJob;
 using testing_support::FakeGpu;
 using testing_support::message_of;
+using testing_support::patient;
 
 using Ints = std::vector<std::int32_t>;
 using Floats = std::vector<float>;
@@ -127,7 +128,7 @@ void run_steps(DeviceJob& job, int steps) {
 }
 
 TEST(Device, StepsThatRepeatThemselvesFollowAPlanAndPinNothingMore) {
-  DeviceJob job(2);
+  DeviceJob job(2, patient);
   run_steps(job, 2);
   const int pinned = FakeGpu::calls("cuMemHostAlloc");
   const std::uint64_t messages = job[0].counters().control_messages;

@@ -21,6 +21,7 @@ using testing_support::kTwoByTwo;
 using testing_support::message_of;
 using testing_support::NcclJob;
 using testing_support::part_hosts;
+using testing_support::patient;
 using testing_support::RankBytes;
 using testing_support::run_steps;
 
@@ -167,7 +168,7 @@ TEST(Hierarchy, AcrossHostsGoesByNcclAloneWhereItConnects) {
 }
 
 TEST(Hierarchy, StepsThatRepeatThemselvesFollowAPlanWithoutAControlMessage) {
-  HierarchyJob job(kTwoByTwo);
+  HierarchyJob job(kTwoByTwo, patient);
   run_steps(job, 12, 15);
   const std::uint64_t messages = job[0].counters().control_messages;
   const int groups = FakeNccl::calls("ncclGroupStart");

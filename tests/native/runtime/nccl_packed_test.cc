@@ -16,6 +16,7 @@ using testing_support::DeviceArray;
 using testing_support::FakeGpu;
 using testing_support::FakeNccl;
 using testing_support::PackedJob;
+using testing_support::patient;
 using testing_support::RingJob;
 using testing_support::run_group;
 using testing_support::run_steps;
@@ -66,7 +67,7 @@ TEST(NcclPacked, ATensorAloneGoesAsItIsAndNeedsNoKernels) {
 }
 
 TEST(NcclPacked, StepsFollowAPlanAndWhatTheKernelsKnowOfABatchStaysOnTheGpu) {
-  PackedJob job(2);
+  PackedJob job(2, patient);
   run_steps(job, 25, 10);
   const std::uint64_t messages = job[0].counters().control_messages;
   const int calls = FakeNccl::calls("ncclAllReduce");

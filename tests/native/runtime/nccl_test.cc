@@ -17,6 +17,7 @@ using testing_support::FakeGpu;
 using testing_support::FakeNccl;
 using testing_support::message_of;
 using testing_support::NcclJob;
+using testing_support::patient;
 using testing_support::RankBytes;
 using testing_support::run_steps;
 using testing_support::sum_while_busy;
@@ -45,7 +46,7 @@ TEST(Nccl, SubmittingAndWaitingBlockNobodyThoughTheGpuIsBusy) {
 }
 
 TEST(Nccl, StepsThatRepeatThemselvesFollowAPlanWithoutAControlMessage) {
-  NcclJob job(2);
+  NcclJob job(2, patient);
   run_steps(job, 25, 10);
   const std::uint64_t messages = job[0].counters().control_messages;
   const int groups = FakeNccl::calls("ncclGroupStart");

@@ -15,6 +15,7 @@ using testing_support::DeviceArray;
 using testing_support::FakeGpu;
 using testing_support::FakeNccl;
 using testing_support::message_of;
+using testing_support::patient;
 using testing_support::RankBytes;
 using testing_support::RingJob;
 using testing_support::run_steps;
@@ -86,7 +87,7 @@ TEST(Ring, SubmittingAndWaitingBlockNobodyThoughTheGpuIsBusy) {
 }
 
 TEST(Ring, StepsThatRepeatThemselvesFollowAPlanWithoutAControlMessage) {
-  RingJob job(2);
+  RingJob job(2, patient);
   run_steps(job, 20, 10);
   const std::uint64_t messages = job[0].counters().control_messages;
   const int launches = FakeGpu::calls("cuLaunchKernel");
