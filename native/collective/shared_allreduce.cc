@@ -47,6 +47,7 @@ class FragmentCursor {
  public:
   explicit FragmentCursor(std::span<const Fragment> fragments) : fragments_(fragments) {}
 
+  [[nodiscard]] bool several() const noexcept { return fragments_.size() > 1; }
   /// The next walk begins at this element of the stream, which it has. Quick where that is near.
   void seek(std::size_t element) {
     while (element < begin_) begin_ -= fragments_[--index_].count;
@@ -105,6 +106,7 @@ class SharedAllreduce::Round {
     pieces_ = (total_ + piece_ - 1) / piece_;
     const std::size_t bytes = total_ * element_;
     backwards_ = use_ == SlotUse::kReturned && bytes <= kMostBackwards && arena_.round() % 2 == 1;
+    fetches_ = use_ == SlotUse::kReturned && (packing_.several() || bytes > kMostBackwards);
     arena_.use_slots_for(std::min(piece_, total_) * element_, bytes, use_);
     streams_ = arena_.distance() == CoreDistance::kApart && kLeastStreamed <= bytes && bytes <= kMostStreamed;
     pack_next();  // together with the vote
@@ -173,9 +175,10 @@ class SharedAllreduce::Round {
   void pack(std::byte* slot, std::size_t begin, std::size_t end, Pack what) {
     packing_.walk(end - begin, [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
       if (what == Pack::kChanged && is_as_packed(fragment)) return;
-      (streams_ ? stream_convert_copy : convert_copy)(slot + (begin + at) * element_, wire_,
-                                                      fragment.input + first * tensor_element_, round_.dtype, count,
-                                                      fragment.prescale);
+      std::byte* const to = slot + (begin + at) * element_;
+      const std::byte* const input = fragment.input + first * tensor_element_;
+      if (fetches_ && is_as_packed(fragment)) return fetch_copy(to, input, count * element_);
+      (streams_ ? stream_convert_copy : convert_copy)(to, wire_, input, round_.dtype, count, fragment.prescale);
     });
   }
   /// The own tensor holds the same bytes as the own slot would.
@@ -291,8 +294,10 @@ class SharedAllreduce::Round {
       spreading_.walk(part_begin(piece, member + 1) - begin,
                       [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
                         if (member == arena_.position() && !casts()) return;  // it is there
-                        convert_copy(fragment.output + first * tensor_element_, round_.dtype,
-                                     slot + (begin + at) * element_, wire_, count, 1.0);
+                        std::byte* const output = fragment.output + first * tensor_element_;
+                        const std::byte* const sums = slot + (begin + at) * element_;
+                        if (use_ == SlotUse::kReturned) return fetch_copy(output, sums, count * element_);
+                        convert_copy(output, round_.dtype, sums, wire_, count, 1.0);
                       });
     }
     publish_taken(piece);
@@ -311,6 +316,7 @@ class SharedAllreduce::Round {
   SlotUse use_ = SlotUse::kOwn;
   bool in_parts_ = false;
   bool streams_ = false;    // slots are written past the caches
+  bool fetches_ = false;    // what is packed comes from afar: it is large, or one batch of a step of many
   bool backwards_ = false;  // the last piece of the stream comes first
   std::size_t piece_ = 1;
   std::size_t pieces_ = 0;

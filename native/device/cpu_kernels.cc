@@ -127,6 +127,8 @@ void convert_copy(std::byte* out, DType out_dtype, const std::byte* in, DType in
   device::kernels().convert[from][to](out, in, count, factor);
 }
 
+void fetch_copy(std::byte* out, const std::byte* in, std::size_t bytes) { device::kernels().fetch(out, in, bytes); }
+
 namespace {
 
 /// A copy past the caches. The processor has no such stores: an ordinary one.

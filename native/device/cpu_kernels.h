@@ -20,7 +20,7 @@ void reduce_many(std::byte* out, std::span<const std::byte* const> in, std::size
                  double factor);
 
 /// reduce_many of two inputs whose result is written to `also` too, where a copy afterwards would have to read it
-/// again. `also` may be one of the inputs, and overlaps nothing else.
+/// again. `also` may be one of the inputs, and overlaps nothing else. For inputs that come from afar, as in fetch_copy.
 void reduce_twice(std::byte* out, std::byte* also, std::span<const std::byte* const, 2> in, std::size_t count,
                   DType dtype, ReduceOp op, double factor);
 
@@ -45,6 +45,9 @@ void convert_copy(std::byte* out, DType out_dtype, const std::byte* in, DType in
 /// written when this returns, for who acquires what the caller then releases. Slower where the output is read here.
 void stream_convert_copy(std::byte* out, DType out_dtype, const std::byte* in, DType in_dtype, std::size_t count,
                          double factor);
+
+/// A copy of bytes that come from afar, from another core's caches or from memory: asks for them early. No overlap.
+void fetch_copy(std::byte* out, const std::byte* in, std::size_t bytes);
 
 /// The instruction set in use: "portable", "avx2", "avx512", "avx512bf16", "avx512fp16" (with both).
 [[nodiscard]] const char* kernel_isa() noexcept;

@@ -134,6 +134,9 @@ template <typename Form, typename Op, std::size_t Inputs, bool Twice, std::size_
 [[gnu::always_inline]] inline void reduce_at(const ReduceJob& job, std::size_t at,
                                              typename Form::Scalar factor) noexcept {
   typename Form::Value sum[Unroll];
+  if constexpr (Twice && Unroll > 1) {
+    for (std::size_t k = 0; k < Inputs; ++k) fetch_ahead<Unroll * Form::kBytes>(job.in[k] + at);
+  }
   for (std::size_t u = 0; u < Unroll; ++u) sum[u] = Form::load(job.in[0] + at + u * Form::kBytes);
   const std::size_t n = Inputs == 0 ? job.n : Inputs;
   for (std::size_t k = 1; k < n; ++k) {
@@ -278,6 +281,19 @@ constexpr WidenRow widen_row() {
       nullptr, widen<In, Sum, Bytes>, nullptr, widen<In, Min, Bytes>, widen<In, Max, Bytes>, widen<In, Product, Bytes>};
 }
 
+template <std::size_t Bytes>
+void fetch(std::byte* out, const std::byte* in, std::size_t bytes) {
+  constexpr std::size_t kStep = 4 * Bytes;
+  std::size_t at = 0;
+  for (; bytes - at >= kStep; at += kStep) {
+    fetch_ahead<kStep>(in + at);
+    for (std::size_t part = at; part < at + kStep; part += Bytes) {
+      store_loose(out + part, load_loose<Vector<std::byte, Bytes>>(in + part));
+    }
+  }
+  __builtin_memcpy(out + at, in + at, bytes - at);
+}
+
 /// `Bytes` is the width of a vector; the 16-bit types have forms that use the instructions at hand, and so has the
 /// element of float16 in casts.
 template <std::size_t Bytes, typename Half, typename Bfloat, typename Element>
@@ -288,7 +304,8 @@ constexpr KernelTable make_table(const char* isa) {
         integer_row<std::int32_t, Bytes>(), integer_row<std::int64_t, Bytes>(), float_row<Half>(), float_row<Bfloat>(),
         float_row<Plain<float, Bytes>>(), float_row<Plain<double, Bytes>>(), bool_row<Bytes>()}},
       make_converts<Bytes, Element>(),
-      {{widen_row<Element, Bytes>(), widen_row<BfloatElement, Bytes>()}}};
+      {{widen_row<Element, Bytes>(), widen_row<BfloatElement, Bytes>()}},
+      fetch<Bytes>};
 }
 
 }  // namespace

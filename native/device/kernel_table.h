@@ -17,7 +17,8 @@ struct ReduceJob {
   std::size_t n;  // inputs, at least 1
   std::size_t begin;
   std::size_t end;
-  std::byte* also = nullptr;  // a second output, of two inputs and no factor that integers are scaled by afterwards
+  /// A second output: of two inputs, which come from afar, and no factor that integers are scaled by afterwards.
+  std::byte* also = nullptr;
 };
 
 using ReduceKernel = void (*)(const ReduceJob& job, double factor);
@@ -46,11 +47,15 @@ using WidenKernel = void (*)(const WidenJob& job, float factor);
 /// Indexed by the numeric value of ReduceOp; null where the combination is refused.
 using WidenRow = std::array<WidenKernel, kReduceOpCount>;
 
+/// A copy whose input comes from afar (fetch_ahead); no overlap.
+using FetchKernel = void (*)(std::byte* out, const std::byte* in, std::size_t bytes);
+
 struct KernelTable {
   const char* isa;
   std::array<ReduceRow, kDTypeCount> reduce;  // by the numeric value of DType
   ConvertTable convert;
   std::array<WidenRow, 2> widen;  // from float16, from bfloat16
+  FetchKernel fetch;
 };
 
 extern const KernelTable kPortableKernels;

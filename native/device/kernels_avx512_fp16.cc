@@ -36,6 +36,9 @@ void sum_of_two(const ReduceJob& job, bool halved) noexcept {
   std::size_t at = job.begin;
   for (; job.end - at >= kStep; at += kStep) {
     __m512h sum[kUnroll];
+    if constexpr (Twice) {
+      for (std::size_t k = 0; k < 2; ++k) fetch_ahead<kStep>(job.in[k] + at);
+    }
     for (std::size_t u = 0; u < kUnroll; ++u) {
       // Of two NaN the one that the compilers' sums take elsewhere.
       sum[u] =
