@@ -288,7 +288,7 @@ void fetch(std::byte* out, const std::byte* in, std::size_t bytes) {
   for (; bytes - at >= kStep; at += kStep) {
     fetch_ahead<kStep>(in + at);
     for (std::size_t part = at; part < at + kStep; part += Bytes) {
-      store_loose(out + part, load_loose<Vector<std::byte, Bytes>>(in + part));
+      store_loose(out + part, load_loose<Vector<std::uint8_t, Bytes>>(in + part));
     }
   }
   __builtin_memcpy(out + at, in + at, bytes - at);
