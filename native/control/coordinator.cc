@@ -25,8 +25,16 @@ std::vector<std::int64_t> rows_of(const std::vector<Variant>& variants, const Ra
 
 /// Of tensors whose ranks have to do without the way that some of them would go.
 FailureKind failure_without(Way way) noexcept {
-  if (way == Way::kNccl) return FailureKind::kNotByNccl;
-  return way == Way::kRing ? FailureKind::kNotByRing : FailureKind::kNotWithinHosts;
+  switch (way) {
+    case Way::kNccl:
+      return FailureKind::kNotByNccl;
+    case Way::kNcclPacked:
+      return FailureKind::kNotPacked;
+    case Way::kRing:
+      return FailureKind::kNotByRing;
+    default:
+      return FailureKind::kNotWithinHosts;
+  }
 }
 
 std::string unknown_set(std::uint32_t id) {

@@ -78,8 +78,9 @@ enum class FailureKind : std::uint8_t {
   kStageOnce = 4,       // staged, this one alone
   kNotByRing = 5,       // as the first
   kNotWithinHosts = 6,  // by NCCL there: as the first
+  kNotPacked = 7,       // by NCCL so: as the first
 };
-inline constexpr FailureKind kLastFailureKind = FailureKind::kNotWithinHosts;
+inline constexpr FailureKind kLastFailureKind = FailureKind::kNotPacked;
 [[nodiscard]] constexpr bool runs_later(FailureKind kind) noexcept { return kind >= FailureKind::kNotByNccl; }
 
 struct FailureDecision {

@@ -102,6 +102,8 @@ std::string_view text_of(Way way) noexcept {
       return "by NCCL within hosts";
     case Way::kAcross:
       return "on across hosts";
+    case Way::kNcclPacked:
+      return "packed by NCCL";
     default:
       return "through the host";
   }
@@ -128,12 +130,15 @@ std::optional<Parting> find_parting(std::span<const Variant> variants) {
   Way refused = Way::kRing;
   if (goes(Way::kNccl)) {
     refused = Way::kNccl;
+  } else if (goes(Way::kNcclPacked)) {
+    refused = Way::kNcclPacked;
   } else if (goes(Way::kHierarchical) || goes(Way::kAcross)) {
     refused = Way::kHierarchical;
   }
   text += refused == Way::kRing
               ? ". The ring needs all of them: the same RINGTUNE_GPU_PLANE, and NVRTC for its kernels on every rank."
               : ". NCCL needs all of them: the same RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank.";
+  if (refused == Way::kNcclPacked) text += " What is packed also needs NVRTC for ringtune's kernels on every rank.";
   if (several) text += " Ranks with several GPUs must come to use them in the same order.";
   return Parting{refused, text};
 }

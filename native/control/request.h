@@ -23,8 +23,9 @@ enum class Way : std::uint8_t {
   kRing = 2,          // ringtune's own, between GPUs of one host
   kHierarchical = 3,  // by NCCL within hosts, through these across: the part before its bytes cross
   kAcross = 4,        // and the part from there on, an operation of its own on what each rank has by then
+  kNcclPacked = 5,    // what NCCL knows only once our kernels have packed it
 };
-inline constexpr Way kLastWay = Way::kAcross;
+inline constexpr Way kLastWay = Way::kNcclPacked;
 [[nodiscard]] std::string_view text_of(Way way) noexcept;  // "by NCCL"
 
 /// A collective on one tensor. Two equal requests are interchangeable: equality is what the response cache keys on.

@@ -153,7 +153,8 @@ void DeviceExchange::connect(Set& set, const NcclUniqueId& id, const BatchContex
 /// rounds of a plan are not, since a round that is declined counts only where it was posted.
 DeviceExchange::Route DeviceExchange::next_route(std::span<const OperationPtr> batch, const BatchContext& context) {
   const Request& request = batch.front()->request();
-  return {context.process_set, request.place, dealt_[context.process_set]++ % streams_, request.way != Way::kNccl};
+  return {context.process_set, request.place, dealt_[context.process_set]++ % streams_,
+          request.way == Way::kHierarchical || request.way == Way::kAcross};
 }
 
 /// With the lock, and the device's context.
@@ -183,15 +184,15 @@ void DeviceExchange::prepare(std::span<const OperationPtr> batch, const BatchCon
     if (!watcher_.joinable()) watcher_ = start_thread("ringtune-nccl", [this] { watch(); });
   }
   if (!set.refusal.empty()) {
-    throw WayRefused(set.refusal, route_.within_hosts ? Way::kHierarchical : Way::kNccl);
+    throw WayRefused(set.refusal, route_.within_hosts ? Way::kHierarchical : batch.front()->request().way);
   }
   packed_ = !route_.within_hosts && fusion_.prepare(batch, context, lane_of(*batch.front()).device(), route_.stream);
 }
 
 void DeviceExchange::launch(std::span<const OperationPtr> batch, const BatchContext& context,
                             const std::optional<Span>& about) {
-  if (const Way way = batch.front()->request().way; way != Way::kNccl) {
-    return way == Way::kHierarchical ? scatter(batch, about) : gather(batch, about);
+  if (route_.within_hosts) {
+    return batch.front()->request().way == Way::kHierarchical ? scatter(batch, about) : gather(batch, about);
   }
   DeviceLane& lane = lane_of(*batch.front());
   const CudaDevice::Current current(lane.device());

@@ -158,6 +158,8 @@ class DeviceExchange {
 
 /// Whether NCCL can carry it: a dtype, a reduction and factors that it knows.
 [[nodiscard]] bool nccl_carries(const Request& request) noexcept;
+/// Whether it cannot as it is, but once it is packed: an allreduce that travels as 16 bits, or of scaled integers.
+[[nodiscard]] bool nccl_carries_packed(const Request& request) noexcept;
 /// Whether it can go by NCCL within hosts and through these across.
 [[nodiscard]] bool hierarchy_carries(const Request& request) noexcept;
 

@@ -129,6 +129,11 @@ bool nccl_carries(const Request& request) noexcept {
   return !scales || (sums && is_floating(request.dtype));  // integers are scaled in double (scale_copy)
 }
 
+bool nccl_carries_packed(const Request& request) noexcept {
+  if (request.kind != CollectiveKind::kAllreduce || request.op == ReduceOp::kAdasum) return false;
+  return nccl_dtype(wire_dtype(request)) && !nccl_carries(request);
+}
+
 void DeviceExchange::put_batch(NcclCommunicator& communicator, CudaStream& stream, std::span<const OperationPtr> batch,
                                const BatchContext& context) {
   const CollectiveKind kind = batch.front()->request().kind;

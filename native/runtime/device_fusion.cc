@@ -28,14 +28,16 @@ std::size_t buffer_bytes(std::span<const OperationPtr> batch) {
 bool DeviceFusion::prepare(std::span<const OperationPtr> batch, const BatchContext& context, const CudaDevice& device,
                            std::size_t stream) {
   const Request& first = batch.front()->request();
-  if (first.kind != CollectiveKind::kAllreduce || batch.size() < 2) return false;
+  const bool must = first.way == Way::kNcclPacked;
+  if (first.kind != CollectiveKind::kAllreduce || (batch.size() < 2 && !must)) return false;
   const Circle circle{context.process_set, first.place, stream};
   Agreement& agreement = agreed_[circle];
   const std::size_t bytes = buffer_bytes(batch);
-  if (!agreement.refused && agreement.bytes < bytes) {
+  if (agreement.refusal.empty() && agreement.bytes < bytes) {
     meet(circle, agreement, context, reserve({&device, stream}, bytes), bytes);
   }
-  return !agreement.refused;
+  if (must && !agreement.refusal.empty()) throw WayRefused(agreement.refusal, first.way);
+  return agreement.refusal.empty();
 }
 
 /// Why there is no such buffer; empty when there is.
@@ -58,17 +60,15 @@ void DeviceFusion::meet(const Circle& circle, Agreement& agreement, const BatchC
   write(card.refusal, own_refusal);
   const std::vector<Card> cards = gather(card, context.communicator);
   agreement.bytes = bytes;
-  for (std::size_t i = 0; i < cards.size() && !agreement.refused; ++i) {
-    if (cards[i].refusal.front() == '\0') continue;
-    const bool told = std::any_of(agreed_.begin(), agreed_.end(), [&](const auto& each) {
-      return each.first.process_set == circle.process_set && each.second.refused;
-    });
-    agreement.refused = true;
-    if (told) continue;
-    log(LogLevel::kInfo, "batches by NCCL of process set ", circle.process_set,
-        " are groups of a call for each tensor, they are not packed: ", rank_at(context.communicator, i), ": ",
-        cards[i].refusal.data());
-  }
+  const std::string refusal = first_complaint(cards, &Card::refusal, context.communicator);
+  if (refusal.empty()) return;
+  const bool told = std::any_of(agreed_.begin(), agreed_.end(), [&](const auto& each) {
+    return each.first.process_set == circle.process_set && !each.second.refusal.empty();
+  });
+  agreement.refusal = refusal;
+  if (told) return;
+  log(LogLevel::kInfo, "batches by NCCL of process set ", circle.process_set,
+      " are groups of a call for each tensor, they are not packed: ", refusal);
 }
 
 void DeviceFusion::launch(

@@ -1,7 +1,8 @@
 // Batches of several allreduces by NCCL: packed into a buffer on the GPU by ringtune's kernels, one call of NCCL for
 // all of them, and unpacked - where all members of the process set have the kernels and the memory. They tell one
 // another in front of the first such batch, and again when a buffer is to grow; where one has not, a batch stays what
-// it is without: a group of a call for each tensor.
+// it is without: a group of a call for each tensor. What NCCL could not carry so (Way::kNcclPacked: the kernels cast it
+// or scale its integers) is packed even alone, and goes another way then.
 #pragma once
 
 #include <compare>
@@ -36,7 +37,8 @@ class DeviceFusion {
   DeviceFusion& operator=(const DeviceFusion&) = delete;
 
   /// Whether the batch, of a lane's device and its exchange stream of that number, is to be packed: the same on all
-  /// members. May block for seconds the first time. Throws PeerLost, Timeout.
+  /// members. May block for seconds the first time. Throws WayRefused, on all of them, where what must be packed is
+  /// not; PeerLost, Timeout.
   [[nodiscard]] bool prepare(std::span<const OperationPtr> batch, const BatchContext& context, const CudaDevice& device,
                              std::size_t stream);
   /// Puts one that is to be packed into that stream. `reduce`: the buffer's first elements, in place. The device's
@@ -66,7 +68,7 @@ class DeviceFusion {
   };
   struct Agreement {
     std::size_t bytes = 0;  // all members have as much
-    bool refused = false;
+    std::string refusal;    // by whom, and why
   };
 
   std::string reserve(const Channel& channel, std::size_t bytes);

@@ -28,17 +28,6 @@ struct Outcome {
   std::array<char, 256> trouble{};
 };
 
-/// The first of the members' complaints, if there is any.
-template <typename T, std::size_t Size>
-std::string first_complaint(const std::vector<T>& all, std::array<char, Size> T::* text,
-                            const Communicator& communicator) {
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const char* const complaint = (all[i].*text).data();
-    if (*complaint != '\0') return rank_at(communicator, i) + ": " + complaint;
-  }
-  return {};
-}
-
 }  // namespace
 
 /// What a member tells the others first.
@@ -51,8 +40,6 @@ struct DeviceRings::Card {
 DeviceRings::DeviceRings(DeviceRingsOptions options) : options_(std::move(options)) {}
 
 DeviceRings::~DeviceRings() { close(Deadline::after(0)); }
-
-std::string DeviceRings::refusal() const { return options_.kernels.refusal(); }
 
 void DeviceRings::rethrow_failure() {
   const std::lock_guard lock(mutex_);

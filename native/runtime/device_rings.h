@@ -49,8 +49,6 @@ class DeviceRings {
   void begin(std::string host) { host_ = std::move(host); }  // of this rank
 
   // Any thread.
-  /// Why this rank takes no part in rings, as far as can be told at once; empty where it may.
-  [[nodiscard]] std::string refusal() const;
   /// As DeviceExchange, which see.
   void check_arrival(const CudaEvent& copied);
   void abort(const std::exception_ptr& error) noexcept;

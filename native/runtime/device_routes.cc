@@ -6,7 +6,7 @@
 namespace ringtune {
 namespace {
 
-constexpr Way kDirectWays[] = {Way::kNccl, Way::kHierarchical, Way::kRing};  // the best first
+constexpr Way kDirectWays[] = {Way::kNccl, Way::kNcclPacked, Way::kHierarchical, Way::kRing};  // the best first
 
 std::string setting_of(GpuPlane plane) {
   const char* const word = plane == GpuPlane::kRing ? "ring" : plane == GpuPlane::kNccl ? "nccl" : "nccl-host";
@@ -41,23 +41,27 @@ HostSpread DeviceRoutes::spread_of(std::uint32_t process_set, std::span<const in
   return known->second = layout.has_levels() && layout.homogeneous ? HostSpread::kLevels : HostSpread::kUnequal;
 }
 
-/// Where that way is one that may be gone.
+/// Where that way is one that may be gone: whether what is refused there is an error.
 bool DeviceRoutes::must_go(Way way) const noexcept {
   switch (way) {
     case Way::kNccl:
       return plane_ == GpuPlane::kNccl || plane_ == GpuPlane::kNcclHost;
     case Way::kHierarchical:
       return plane_ == GpuPlane::kNcclHost;
+    case Way::kNcclPacked:
+      return false;  // NCCL alone could not carry it
     default:
       return plane_ == GpuPlane::kRing;
   }
 }
 
 bool DeviceRoutes::may_go(Way way, const Request& request, HostSpread spread) const noexcept {
-  if (plane_ != GpuPlane::kAuto && !must_go(way)) return false;
+  if (plane_ != GpuPlane::kAuto && !must_go(way == Way::kNcclPacked ? Way::kNccl : way)) return false;
   switch (way) {
     case Way::kNccl:
-      return nccl_carries(request) && (plane_ != GpuPlane::kNcclHost || spread == HostSpread::kOneHost);
+    case Way::kNcclPacked:
+      if (plane_ == GpuPlane::kNcclHost && spread != HostSpread::kOneHost) return false;
+      return way == Way::kNccl ? nccl_carries(request) : nccl_carries_packed(request);
     case Way::kHierarchical:
       return hierarchy_carries(request) && spread == HostSpread::kLevels;
     default:
@@ -71,10 +75,14 @@ std::string DeviceRoutes::refusal_of(Way way, const Request& request) {
     return "it is on another GPU than the first one that this process has used";
   {
     const std::lock_guard lock(mutex_);
-    const auto refused = refused_.find({request.process_set, way});
+    auto refused = refused_.find({request.process_set, way});
+    if (refused == refused_.end() && way == Way::kNcclPacked)
+      refused = refused_.find({request.process_set, Way::kNccl});
     if (refused != refused_.end()) return refused->second;
   }
-  std::string why = way == Way::kRing ? rings_.refusal() : nccl_.refusal();
+  const bool by_kernels = way == Way::kRing || way == Way::kNcclPacked;
+  std::string why = way == Way::kRing ? std::string() : nccl_.refusal();
+  if (why.empty() && by_kernels) why = kernels_.refusal();
   if (!why.empty() && !must_go(way)) refuse(way, request.process_set, why);  // asked once
   return why;
 }

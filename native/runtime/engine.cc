@@ -35,6 +35,8 @@ std::exception_ptr failure_of(const FailAction& action) {
       return std::make_exception_ptr(ShutDown(action.message));
     case FailureKind::kNotByNccl:
       return std::make_exception_ptr(WayRefused(action.message, Way::kNccl));
+    case FailureKind::kNotPacked:
+      return std::make_exception_ptr(WayRefused(action.message, Way::kNcclPacked));
     case FailureKind::kNotByRing:
       return std::make_exception_ptr(WayRefused(action.message, Way::kRing));
     case FailureKind::kNotWithinHosts:

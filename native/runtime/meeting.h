@@ -38,4 +38,15 @@ std::vector<T> gather(const T& own, Communicator& communicator) {
   return "rank " + std::to_string(communicator.members()[position]);
 }
 
+/// The first of the members' complaints with the rank whose it is, if there is any.
+template <typename T, std::size_t Size>
+std::string first_complaint(const std::vector<T>& all, std::array<char, Size> T::* text,
+                            const Communicator& communicator) {
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const char* const complaint = (all[i].*text).data();
+    if (*complaint != '\0') return rank_at(communicator, i) + ": " + complaint;
+  }
+  return {};
+}
+
 }  // namespace ringtune

@@ -20,7 +20,7 @@ Request on_gpu(Way way) {
 }
 
 TEST(Way, TravelsWithARequestOfATensorOnAGpu) {
-  for (const Way way : {Way::kStaged, Way::kNccl, Way::kRing, Way::kHierarchical, Way::kAcross}) {
+  for (const Way way : {Way::kStaged, Way::kNccl, Way::kRing, Way::kHierarchical, Way::kAcross, Way::kNcclPacked}) {
     ByteWriter out;
     write_request(out, on_gpu(way));
     ByteReader in(out.bytes());
@@ -69,6 +69,21 @@ TEST(Way, RanksThatPartAreNamedAndAreNoMismatch) {
       parting->message,
       "tensor 't' would go by ringtune's ring on ranks 0, 1, and through the host on rank 2. The ring needs all of "
       "them: the same RINGTUNE_GPU_PLANE, and NVRTC for its kernels on every rank.");
+}
+
+TEST(Way, PackedByNcclIsAWayOfItsOwnBetweenNcclAndTheOthers) {
+  for (const Way other : {Way::kHierarchical, Way::kRing, Way::kStaged}) {
+    std::vector<Variant> variants;
+    add_variant(variants, std::make_shared<const Request>(on_gpu(Way::kNcclPacked)), RankSet::one(0));
+    add_variant(variants, std::make_shared<const Request>(on_gpu(other)), RankSet::one(1));
+    const std::optional<Parting> parting = find_parting(variants);
+    ASSERT_TRUE(parting.has_value());
+    EXPECT_EQ(parting->refused, Way::kNcclPacked);
+    EXPECT_EQ(parting->message,
+              "tensor 't' would go packed by NCCL on rank 0, and " + std::string(text_of(other)) +
+                  " on rank 1. NCCL needs all of them: the same RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for "
+                  "each rank. What is packed also needs NVRTC for ringtune's kernels on every rank.");
+  }
 }
 
 TEST(Way, RanksThatUseTheirGpusInAnotherOrderPart) {

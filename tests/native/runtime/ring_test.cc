@@ -71,11 +71,12 @@ TEST(Ring, WhereAllHaveAGpuNcclComesFirst) {
 TEST(Ring, WhatNcclCannotCarryGoesByTheRing) {
   RingJob job(2, 2);
   job.on_every_rank([&](int rank) {
-    DeviceArray<float> tensor(job.device(rank), Floats(10, 1.5F));
-    Submission cast = job.of(rank, "t", tensor, tensor);
-    cast.request.wire = DType::kBfloat16;
-    job.run(rank, std::move(cast));
-    EXPECT_EQ(tensor.values(job.stream(rank)), Floats(10, 3.0F));
+    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(10, 0x0001'0001));
+    Submission halves = job.of(rank, "t", tensor, tensor);
+    halves.request.dtype = DType::kInt16;
+    halves.request.shape = {20};
+    job.run(rank, std::move(halves));
+    EXPECT_EQ(tensor.values(job.stream(rank)), Ints(10, 0x0002'0002));
   });
   EXPECT_EQ(FakeNccl::calls("ncclAllReduce"), 0);
   EXPECT_EQ(RingJob::staged(), 0);
