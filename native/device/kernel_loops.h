@@ -291,7 +291,7 @@ void fetch(std::byte* out, const std::byte* in, std::size_t bytes) {
       store_loose(out + part, load_loose<Vector<std::uint8_t, Bytes>>(in + part));
     }
   }
-  __builtin_memcpy(out + at, in + at, bytes - at);
+  if (at < bytes) __builtin_memcpy(out + at, in + at, bytes - at);  // of no bytes, `in` may be null
 }
 
 /// `Bytes` is the width of a vector; the 16-bit types have forms that use the instructions at hand, and so has the
