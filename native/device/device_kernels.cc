@@ -17,7 +17,6 @@ constexpr std::size_t kLargestChunk = 16 << 10;  // bytes: 256 threads, four wor
 constexpr std::size_t kSmallestChunk = 4 << 10;  // bytes
 constexpr std::size_t kChunksPerProcessor = 8;   // where the batch is small: blocks that it runs at once
 constexpr std::size_t kChunkOfDots = 16 << 10;   // elements, the same on every device: so is the order of additions
-constexpr std::size_t kProductsBytes = 3 * sizeof(double);
 
 /// As the kernels read it.
 struct Chunk {
@@ -78,6 +77,12 @@ std::vector<std::uint32_t> firsts_of(std::span<const Chunk> chunks, std::size_t 
   return first;
 }
 
+/// Of a kernel that reduces so many elements.
+unsigned blocks_of(std::size_t count) {
+  const std::size_t turns = (count + kReducedElements - 1) / kReducedElements;
+  return static_cast<unsigned>(std::min<std::size_t>(turns, kMostBlocks));
+}
+
 std::size_t processors_of(const CudaDevice& device) {
   int number = 0;
   int count = 0;
@@ -134,9 +139,7 @@ void DeviceKernels::fill(BatchTable& table, std::span<const DeviceMove> moves, s
 void DeviceKernels::reduce(const Operands& what, DType dtype, ReduceOp op, CudaStreamHandle stream) {
   const std::string kernel = kernel_of(op, dtype);
   if (what.count == 0) return;
-  const std::size_t turns = (what.count + kReducedElements - 1) / kReducedElements;
-  const auto blocks = static_cast<unsigned>(std::min<std::size_t>(turns, kMostBlocks));
-  module_.launch(kernel, {blocks, kBlockThreads}, stream, what);
+  module_.launch(kernel, {blocks_of(what.count), kBlockThreads}, stream, what);
 }
 
 void DeviceKernels::dot_products(BatchTable& table, std::span<const DeviceMove> pairs, DType dtype,
@@ -156,6 +159,14 @@ void DeviceKernels::dot_products(BatchTable& table, std::span<const DeviceMove> 
   }
   module_.launch("dots_total", {static_cast<unsigned>(pairs.size()), kBlockThreads}, stream, parts,
                  chunks + table.chunks_ * sizeof(Chunk), products);
+}
+
+void DeviceKernels::combine(const Operands& what, DType dtype, CudaAddress products, unsigned parts,
+                            CudaStreamHandle stream) {
+  RINGTUNE_CHECK(is_floating(dtype), "Adasum of ", name_of(dtype));
+  if (what.count == 0) return;
+  module_.launch("adasum_" + std::string(name_of(dtype)), {blocks_of(what.count), kBlockThreads}, stream, what,
+                 products, parts);
 }
 
 }  // namespace ringtune

@@ -1,5 +1,5 @@
 // What ringtune's kernels (core/gpu/cuda) do with memory of a GPU: many tensors moved, scaled and cast in one launch,
-// two buffers reduced, the dot products of Adasum. Nothing here waits for the device.
+// two buffers reduced, the steps of Adasum. Nothing here waits for the device.
 //
 // Bits are those of the loops over host memory (cpu_kernels.h), but for the payload of a NaN. Every function needs the
 // device's context to be current, and throws DeviceError. One thread at a time.
@@ -70,6 +70,12 @@ class DeviceKernels {
   /// on its number of elements alone. Floating dtypes (else InvariantError). Two launches.
   void dot_products(BatchTable& table, std::span<const DeviceMove> pairs, DType dtype, CudaAddress products,
                     CudaStreamHandle stream);
+  static constexpr std::size_t kProductsBytes = 3 * sizeof(double);
+
+  /// Adasum of two vectors: out[i] = (1 - <a, b> / 2 <a, a>) a[i] + (1 - <a, b> / 2 <b, b>) b[i], a zero vector's
+  /// factor being 1. Their products are the sum of `parts` of them at `products`, one after the other; added up in an
+  /// order that depends on `parts` alone. Floating dtypes (else InvariantError). One launch.
+  void combine(const Operands& what, DType dtype, CudaAddress products, unsigned parts, CudaStreamHandle stream);
 
  private:
   void fill(BatchTable& table, std::span<const DeviceMove> moves, std::size_t chunk_elements, CudaStreamHandle stream);

@@ -126,6 +126,7 @@ class DeviceExchange {
                  const BatchContext& context);
   void put_packed(NcclCommunicator& communicator, const CudaStream& stream, std::span<const OperationPtr> batch,
                   const BatchContext& context, const BatchTimes& times);
+  AdasumCalls adasum_calls(NcclCommunicator& communicator, const CudaStream& stream);
   void launched(DeviceLane& lane, std::size_t stream);
   // device_hierarchy.cc
   void scatter(std::span<const OperationPtr> batch, const std::optional<Span>& about);
@@ -158,7 +159,8 @@ class DeviceExchange {
 
 /// Whether NCCL can carry it: a dtype, a reduction and factors that it knows.
 [[nodiscard]] bool nccl_carries(const Request& request) noexcept;
-/// Whether it cannot as it is, but once it is packed: an allreduce that travels as 16 bits, or of scaled integers.
+/// Whether it cannot as it is, but with kernels before and after: an allreduce that travels as 16 bits, of scaled
+/// integers, or Adasum.
 [[nodiscard]] bool nccl_carries_packed(const Request& request) noexcept;
 /// Whether it can go by NCCL within hosts and through these across.
 [[nodiscard]] bool hierarchy_carries(const Request& request) noexcept;

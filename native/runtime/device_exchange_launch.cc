@@ -130,8 +130,7 @@ bool nccl_carries(const Request& request) noexcept {
 }
 
 bool nccl_carries_packed(const Request& request) noexcept {
-  if (request.kind != CollectiveKind::kAllreduce || request.op == ReduceOp::kAdasum) return false;
-  return nccl_dtype(wire_dtype(request)) && !nccl_carries(request);
+  return request.kind == CollectiveKind::kAllreduce && nccl_dtype(wire_dtype(request)) && !nccl_carries(request);
 }
 
 void DeviceExchange::put_batch(NcclCommunicator& communicator, CudaStream& stream, std::span<const OperationPtr> batch,
@@ -168,10 +167,42 @@ void DeviceExchange::put_batch(NcclCommunicator& communicator, CudaStream& strea
   call([&](const Caller& caller, std::size_t i) { put(caller, *batch[i], ops[i]); });
 }
 
+AdasumCalls DeviceExchange::adasum_calls(NcclCommunicator& communicator, const CudaStream& stream) {
+  const auto bytes_at = [](CudaAddress address) { return reinterpret_cast<std::byte*>(address); };
+  return {
+      .swap =
+          [&, bytes_at](int peer, const DeviceRange& sent, const DeviceRange& received) {
+            communicator.group(
+                [&](const NcclFunctions& api, NcclHandle handle) {
+                  communicator.check(
+                      api.send(bytes_at(sent.begin), sent.bytes, kNcclBytes, peer, handle, stream.handle()),
+                      "ncclSend");
+                  communicator.check(
+                      api.recv(bytes_at(received.begin), received.bytes, kNcclBytes, peer, handle, stream.handle()),
+                      "ncclRecv");
+                },
+                patience());
+          },
+      .gather =
+          [&, bytes_at](const DeviceRange& own, CudaAddress all) {
+            communicator.group(
+                [&](const NcclFunctions& api, NcclHandle handle) {
+                  communicator.check(api.all_gather(bytes_at(own.begin), bytes_at(all), own.bytes, kNcclBytes, handle,
+                                                    stream.handle()),
+                                     "ncclAllGather");
+                },
+                patience());
+          },
+  };
+}
+
 /// One call for all of them, or one for each round of the buffer.
 void DeviceExchange::put_packed(NcclCommunicator& communicator, const CudaStream& stream,
                                 std::span<const OperationPtr> batch, const BatchContext& context,
                                 const BatchTimes& times) {
+  if (batch.front()->request().op == ReduceOp::kAdasum) {
+    return fusion_.launch_adasum(*batch.front(), context, route_.stream, times, adasum_calls(communicator, stream));
+  }
   fusion_.launch(
       batch, context, route_.stream, times, [&](std::byte* data, std::size_t count, DType dtype, ReduceOp op) {
         communicator.group(

@@ -19,7 +19,12 @@ struct Card {
   std::array<char, 256> refusal{};
 };
 
-std::size_t buffer_bytes(std::span<const OperationPtr> batch) {
+bool is_adasum(std::span<const OperationPtr> batch) { return batch.front()->request().op == ReduceOp::kAdasum; }
+
+std::size_t buffer_bytes(std::span<const OperationPtr> batch, int ranks) {
+  if (is_adasum(batch)) {  // of which no round could do a part: its factors are of the whole
+    return std::max(std::bit_ceil(adasum_scratch_bytes(*batch.front(), ranks)), DeviceFusion::kLeastBytes);
+  }
   return std::clamp(std::bit_ceil(packed_bytes(batch)), DeviceFusion::kLeastBytes, DeviceFusion::kMostBytes);
 }
 
@@ -32,7 +37,7 @@ bool DeviceFusion::prepare(std::span<const OperationPtr> batch, const BatchConte
   if (first.kind != CollectiveKind::kAllreduce || (batch.size() < 2 && !must)) return false;
   const Circle circle{context.process_set, first.place, stream};
   Agreement& agreement = agreed_[circle];
-  const std::size_t bytes = buffer_bytes(batch);
+  const std::size_t bytes = buffer_bytes(batch, context.communicator.size());
   if (agreement.refusal.empty() && agreement.bytes < bytes) {
     meet(circle, agreement, context, reserve({&device, stream}, bytes), bytes);
   }
@@ -71,20 +76,34 @@ void DeviceFusion::meet(const Circle& circle, Agreement& agreement, const BatchC
       " are groups of a call for each tensor, they are not packed: ", refusal);
 }
 
+/// To be used in that stream now.
+DeviceFusion::Buffer& DeviceFusion::buffer_for(DeviceLane& lane, std::size_t stream) {
+  Buffer& buffer = buffers_.at({&lane.device(), stream});
+  buffer.stream = lane.exchange_stream(stream).handle();
+  return buffer;
+}
+
 void DeviceFusion::launch(
     std::span<const OperationPtr> batch, const BatchContext& context, std::size_t stream, const BatchTimes& times,
     const std::function<void(std::byte* data, std::size_t count, DType dtype, ReduceOp op)>& reduce) {
-  DeviceLane& lane = device_operation_of(*batch.front()).lane;
-  Buffer& buffer = buffers_.at({&lane.device(), stream});
+  Buffer& buffer = buffer_for(lane_of(*batch.front()), stream);
   PackedWay way;
   way.buffer = buffer.memory.address();
-  way.bytes = buffer_bytes(batch);
-  way.stream = buffer.stream = lane.exchange_stream(stream).handle();
   way.ranks = context.communicator.size();
+  way.bytes = buffer_bytes(batch, way.ranks);
+  way.stream = buffer.stream;
   way.reduce = [&](std::size_t count, DType dtype, ReduceOp op) {
     reduce(reinterpret_cast<std::byte*>(way.buffer), count, dtype, op);
   };
   buffer.reduction.run(batch, way, times);
+}
+
+void DeviceFusion::launch_adasum(const Operation& operation, const BatchContext& context, std::size_t stream,
+                                 const BatchTimes& times, const AdasumCalls& calls) {
+  Buffer& buffer = buffer_for(lane_of(operation), stream);
+  const AdasumPlace place{buffer.reduction.packer(), buffer.memory.address(), buffer.stream,
+                          context.communicator.rank(), context.communicator.size()};
+  put_adasum(operation, place, calls, times);
 }
 
 void DeviceFusion::removed(std::uint32_t process_set) {

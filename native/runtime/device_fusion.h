@@ -2,7 +2,8 @@
 // all of them, and unpacked - where all members of the process set have the kernels and the memory. They tell one
 // another in front of the first such batch, and again when a buffer is to grow; where one has not, a batch stays what
 // it is without: a group of a call for each tensor. What NCCL could not carry so (Way::kNcclPacked: the kernels cast it
-// or scale its integers) is packed even alone, and goes another way then.
+// or scale its integers) is packed even alone, and goes another way then; so does Adasum, which has the buffer to
+// itself and is never more than a tensor.
 #pragma once
 
 #include <compare>
@@ -16,6 +17,7 @@
 
 #include "device/cuda.h"
 #include "device/cuda_module.h"
+#include "runtime/device_adasum.h"
 #include "runtime/kernel_shelf.h"
 #include "runtime/operation.h"
 #include "runtime/packed_reduction.h"
@@ -23,11 +25,12 @@
 namespace ringtune {
 
 struct BatchContext;
+class DeviceLane;
 
 /// Driving thread.
 class DeviceFusion {
  public:
-  /// Of a buffer, which grows with the batches. Those that are larger go through it in rounds.
+  /// Of a buffer, which grows with the batches. Those that are larger go through it in rounds, but for Adasum's.
   static constexpr std::size_t kLeastBytes = 1 << 20;
   static constexpr std::size_t kMostBytes = 128 << 20;
 
@@ -46,6 +49,9 @@ class DeviceFusion {
   void launch(std::span<const OperationPtr> batch, const BatchContext& context, std::size_t stream,
               const BatchTimes& times,
               const std::function<void(std::byte* data, std::size_t count, DType dtype, ReduceOp op)>& reduce);
+  /// The same of one of Adasum.
+  void launch_adasum(const Operation& operation, const BatchContext& context, std::size_t stream,
+                     const BatchTimes& times, const AdasumCalls& calls);
   void removed(std::uint32_t process_set);
   /// When NCCL has finished, and before the lanes go: blocks until what it has in streams is done. Idempotent.
   void close() noexcept;
@@ -72,6 +78,7 @@ class DeviceFusion {
   };
 
   std::string reserve(const Channel& channel, std::size_t bytes);
+  Buffer& buffer_for(DeviceLane& lane, std::size_t stream);
   void meet(const Circle& circle, Agreement& agreement, const BatchContext& context, std::string own_refusal,
             std::size_t bytes);
 

@@ -60,6 +60,11 @@ void DevicePacker::move(std::span<const ScaledMove> moves, DType from, DType to,
   }
 }
 
+void DevicePacker::dot_products(std::span<const DeviceMove> pairs, DType dtype, CudaAddress products,
+                                CudaStreamHandle stream) {
+  kernels_.dot_products(table_of(pairs, {dtype, dtype, 0.0}), pairs, dtype, products, stream);
+}
+
 /// The one that was made of them, if it still stands: the kernels look at it again.
 BatchTable& DevicePacker::table_of(std::span<const DeviceMove> moves, const DeviceCast& cast) {
   std::size_t hash = moves.size() + 31 * static_cast<std::size_t>(cast.from) + 67 * static_cast<std::size_t>(cast.to) +

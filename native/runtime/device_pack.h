@@ -45,14 +45,17 @@ struct ScaledMove {
   double factor = 1.0;
 };
 
-/// Launches moves; what the kernels need to know of those that come again stays on the device. Of one stream. As
-/// DeviceKernels, which it borrows as the device.
+/// Launches moves and dot products; what the kernels need to know of those that come again stays on the device. Of one
+/// stream. As DeviceKernels, which it borrows as the device.
 class DevicePacker {
  public:
   DevicePacker(const CudaDevice& device, DeviceKernels& kernels) : device_(device), kernels_(kernels) {}
 
   /// One launch for moves in a row that have the same factor: for a batch, as a rule. Throws DeviceError.
   void move(std::span<const ScaledMove> moves, DType from, DType to, CudaStreamHandle stream);
+  /// As DeviceKernels::dot_products().
+  void dot_products(std::span<const DeviceMove> pairs, DType dtype, CudaAddress products, CudaStreamHandle stream);
+  [[nodiscard]] DeviceKernels& kernels() const noexcept { return kernels_; }
 
  private:
   static constexpr std::size_t kTables = 128;  // two of a batch: so many batches of a step as half of that

@@ -17,7 +17,7 @@ INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
 OPS = ("sum", "min", "max", "product")
 ALL = {
     "copy_bytes", "dots_total",
-    *(f"dots_{name}" for name in FLOATS),
+    *(f"{what}_{name}" for what in ("dots", "adasum") for name in FLOATS),
     *(f"scale_{name}" for name in INTEGERS),
     *(f"cast_{a}_{b}" for a in FLOATS for b in FLOATS),
     *(f"reduce_{name}_{op}" for name in (*FLOATS, *INTEGERS, "bool") for op in OPS),

@@ -68,7 +68,7 @@ RINGTUNE_INTEGERS(RINGTUNE_DEFINE)
 #undef RINGTUNE_DEFINE
 
 #define RINGTUNE_DEFINE(name, Element, op, Op) \
-  RINGTUNE_KERNEL reduce_##name##_##op(ringtune::Operands what) { ringtune::reduce_all<Element, Op>(what); }
+  RINGTUNE_KERNEL reduce_##name##_##op(ringtune::Operands what) { ringtune::reduce_all<Element>(what, Op{}); }
 RINGTUNE_REDUCTIONS(RINGTUNE_DEFINE)
 #undef RINGTUNE_DEFINE
 
@@ -84,3 +84,11 @@ RINGTUNE_KERNEL dots_total(unsigned long long parts, unsigned long long first, u
   __shared__ ringtune::DotsOfThreads shared;
   ringtune::dots_of_tensor(parts, first, totals, shared);
 }
+
+#define RINGTUNE_DEFINE(name, Element)                                                                          \
+  RINGTUNE_KERNEL adasum_##name(ringtune::Operands what, unsigned long long parts, unsigned int count) {        \
+    __shared__ ringtune::DotsOfThreads shared;                                                                  \
+    ringtune::combine<Element>(what, parts, count, shared);                                                     \
+  }
+RINGTUNE_FLOATS(RINGTUNE_DEFINE)
+#undef RINGTUNE_DEFINE

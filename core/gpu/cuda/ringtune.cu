@@ -1,5 +1,5 @@
 // The kernels of ringtune: tensors into a fusion buffer and back in one launch, reductions of two buffers, the dot
-// products of Adasum. See core/README.md.
+// products of Adasum and what it makes of two vectors. See core/README.md.
 //
 // A batch is a table of chunks of about equal size, so that every block has the same work however uneven the tensors
 // are. Memory is told by its address and touched by `load` and `store` alone, and threads of a block meet only where
@@ -202,7 +202,7 @@ struct Operands {
 
 constexpr u32 kReducedAtOnce = 4096;  // elements of a block's turn; the launcher knows it as kReducedElements
 
-/// out[i] = a[i] op b[i]; out may be a or b. The 16-bit types in float32, rounded once.
+/// out[i] = op(a[i], b[i]); out may be a or b. The 16-bit types in float32, rounded once.
 template <typename Element, typename Op>
 struct Reduce {
   using T = typename Element::Stored;
@@ -221,7 +221,7 @@ struct Reduce {
     Several<T, Count> sum;
     UNROLL
     for (u32 k = 0; k < Count; ++k) {
-      sum.at[k] = Element::narrow(Op::apply(Element::widen(pair.a.at[k]), Element::widen(pair.b.at[k])));
+      sum.at[k] = Element::narrow(op.apply(Element::widen(pair.a.at[k]), Element::widen(pair.b.at[k])));
     }
     store_several(out + i * sizeof(T), sum);
   }
@@ -233,25 +233,26 @@ struct Reduce {
   u64 out;
   u64 a;
   u64 b;
+  Op op;
 };
 
 template <typename Element, typename Op>
-inline void reduce_all(const Operands& what) {
+inline void reduce_all(const Operands& what, Op op) {
   using T = typename Element::Stored;
   const u32 turns = static_cast<u32>((what.count + kReducedAtOnce - 1) / kReducedAtOnce);
   for (u32 turn = blockIdx.x; turn < turns; turn += gridDim.x) {
     const u64 first = u64{turn} * kReducedAtOnce;
     const u64 left = what.count - first;
     const u64 at = first * sizeof(T);
-    const Reduce<Element, Op> work{what.out + at, what.a + at, what.b + at};
+    const Reduce<Element, Op> work{what.out + at, what.a + at, what.b + at, op};
     const bool aligned_alike = ((work.out ^ work.a) & 15) == 0 && ((work.out ^ work.b) & 15) == 0;
     for_elements(left < kReducedAtOnce ? static_cast<u32>(left) : kReducedAtOnce,
                  aligned_alike ? before_aligned<T>(work.out, 16) : kNever, work);
   }
 }
 
-// ---- dot products of Adasum
-// ---------------------------------------------------------------------------------------------
+// ---- Adasum
+// -------------------------------------------------------------------------------------------------------------
 
 struct Dots {
   double ab;
@@ -274,6 +275,18 @@ inline void tree_level(DotsOfThreads& dots, int level) {
   mine.ab += other.ab;
   mine.aa += other.aa;
   mine.bb += other.bb;
+}
+
+/// The thread's share of parts[first] to parts[end].
+inline Dots sum_of_parts(u64 parts, u32 first, u32 end) {
+  Dots dots{0, 0, 0};
+  for (u32 i = first + threadIdx.x; i < end; i += kThreads) {
+    const Dots part = load<Dots>(parts + i * sizeof(Dots));
+    dots.ab += part.ab;
+    dots.aa += part.aa;
+    dots.bb += part.bb;
+  }
+  return dots;
 }
 
 template <typename T>
@@ -313,19 +326,39 @@ inline void dots_of_chunk(u64 chunks, u64 parts, DotsOfThreads& shared) {
 inline void dots_of_tensor(u64 parts, u64 first, u64 totals, DotsOfThreads& shared) {
   BLOCK_PHASES(phase, kTreePhases + 2) {
     if (phase == 0) {
-      const u32 end = load<u32>(first + (blockIdx.x + 1) * sizeof(u32));
-      Dots dots{0, 0, 0};
-      for (u32 i = load<u32>(first + blockIdx.x * sizeof(u32)) + threadIdx.x; i < end; i += kThreads) {
-        const Dots part = load<Dots>(parts + i * sizeof(Dots));
-        dots.ab += part.ab;
-        dots.aa += part.aa;
-        dots.bb += part.bb;
-      }
-      shared.at[threadIdx.x] = dots;
+      shared.at[threadIdx.x] = sum_of_parts(parts, load<u32>(first + blockIdx.x * sizeof(u32)),
+                                            load<u32>(first + (blockIdx.x + 1) * sizeof(u32)));
     } else if (phase <= kTreePhases) {
       tree_level(shared, phase - 1);
     } else if (threadIdx.x == 0) {
       store(totals + blockIdx.x * sizeof(Dots), shared.at[0]);
+    }
+  }
+}
+
+/// Half the projection on the other vector is taken away; a zero vector has none.
+inline double factor_of(double dot, double square) { return square > 0 ? 1.0 - dot / (2.0 * square) : 1.0; }
+
+template <typename T>
+struct WeightedSum {
+  T apply(T x, T y) const { return a * x + b * y; }
+  T a;
+  T b;
+};
+
+/// Two vectors become one. Their products are the sum of so many parts; every block adds them up, in the same order.
+template <typename Element>
+inline void combine(const Operands& what, u64 parts, u32 count, DotsOfThreads& shared) {
+  using Wide = typename Element::Wide;
+  BLOCK_PHASES(phase, kTreePhases + 2) {
+    if (phase == 0) {
+      shared.at[threadIdx.x] = sum_of_parts(parts, 0, count);
+    } else if (phase <= kTreePhases) {
+      tree_level(shared, phase - 1);
+    } else {
+      const Dots dots = shared.at[0];
+      reduce_all<Element>(what, WeightedSum<Wide>{static_cast<Wide>(factor_of(dots.ab, dots.aa)),
+                                                  static_cast<Wide>(factor_of(dots.ab, dots.bb))});
     }
   }
 }

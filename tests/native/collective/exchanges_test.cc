@@ -114,6 +114,37 @@ INSTANTIATE_TEST_SUITE_P(All, ExchangeContract,
                          ::testing::Combine(::testing::Values("inproc", "shm", "tcp", "tcp4"), ::testing::Range(1, 6)),
                          kind_and_size);
 
+TEST(AdasumLevels, HalveWhatIsHeldBetweenNeighboursFirst) {
+  using Levels = std::vector<AdasumLevel>;
+  // 1000 floats: halves begin at cache lines while these are there.
+  EXPECT_EQ(adasum_levels(4000, 4, 0, 4),
+            (Levels{{1, true, {0, 1984}, {1984, 2016}, 0, 2}, {2, true, {0, 1024}, {1024, 960}, 0, 4}}));
+  EXPECT_EQ(adasum_levels(4000, 4, 3, 4),
+            (Levels{{2, false, {1984, 2016}, {0, 1984}, 2, 2}, {1, false, {3008, 992}, {1984, 1024}, 0, 4}}));
+  EXPECT_EQ(adasum_levels(12, 4, 5, 8).back(), (AdasumLevel{1, false, {12, 0}, {8, 4}, 0, 8}));
+  EXPECT_TRUE(adasum_levels(4000, 4, 0, 1).empty());
+}
+
+TEST(AdasumLevels, CoverTheTensorAndAgreeAmongTheMembersOfAPair) {
+  for (const int size : {2, 4, 16, 64}) {
+    for (const std::size_t count : {0, 1, 5, 100, 1003, 50'000}) {
+      const std::size_t bytes = count * 8;
+      std::size_t kept = 0;
+      for (int rank = 0; rank < size; ++rank) {
+        const std::vector<AdasumLevel> own = adasum_levels(bytes, 8, rank, size);
+        for (std::size_t i = 0; i < own.size(); ++i) {
+          const AdasumLevel theirs = adasum_levels(bytes, 8, own[i].peer, size)[i];
+          EXPECT_EQ(own[i].given, theirs.kept);
+          EXPECT_NE(own[i].lower, theirs.lower);
+          EXPECT_EQ(own[i].first_holder, theirs.first_holder);
+        }
+        kept += own.back().kept.size;
+      }
+      EXPECT_EQ(kept, bytes) << size << " members, " << count << " elements";
+    }
+  }
+}
+
 class AdasumContract : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
 
 void expect_adasum(Mesh& mesh, std::size_t count, DType dtype, bool parallel) {

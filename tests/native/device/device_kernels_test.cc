@@ -157,6 +157,34 @@ TEST_F(Kernels, DotProductsHaveTheSameBitsWhateverIsBesideThem) {
   EXPECT_NE(std::memcmp(alone.data(), beside.data(), 24), 0);
 }
 
+TEST_F(Kernels, CombinedVectorsHaveTheBitsOfTheLoopsOnTheCpu) {
+  constexpr DotProducts kParts[] = {{1.5, 4.0, 2.0}, {0.25, 0.5, 1.0}, {-0.5, 1.0, 4.5}};
+  Bytes parts(sizeof kParts);
+  std::memcpy(parts.data(), kParts, sizeof kParts);
+  const DeviceBytes products(parts);
+  for (const DType dtype : {DType::kFloat16, DType::kBfloat16, DType::kFloat32, DType::kFloat64}) {
+    for (const std::size_t count : {1, 4096, 20'001}) {
+      const Bytes a = random_elements(dtype, count, 7);
+      const Bytes b = random_elements(dtype, count, 8);
+      const DeviceBytes left(a, size_of(dtype));
+      const DeviceBytes right(b);
+      kernels.combine({right.address(), left.address(), right.address(), count}, dtype, products.address(), 3,
+                      stream.handle());
+      Bytes expected(a.size());  // of all three: 1.25, 5.5 and 7.5
+      scaled_sum(expected.data(), {a.data(), 1.0 - 1.25 / 11.0, b.data(), 1.0 - 1.25 / 15.0}, count, dtype);
+      EXPECT_EQ(first_difference(dtype, right.after(stream), expected), -1) << count << " of " << name_of(dtype);
+      EXPECT_EQ(left.now(), a);
+    }
+  }
+  const Bytes number = random_elements(DType::kFloat32, 5, 3);
+  const DeviceBytes zero(Bytes(20));
+  const DeviceBytes alone(number);
+  const DeviceBytes none(Bytes(DeviceKernels::kProductsBytes));
+  kernels.combine({zero.address(), zero.address(), alone.address(), 5}, DType::kFloat32, none.address(), 1,
+                  stream.handle());
+  EXPECT_EQ(first_difference(DType::kFloat32, zero.after(stream), number), -1) << "a zero vector is no division";
+}
+
 TEST_F(Kernels, ATableIsUploadedOnlyWhenItChanged) {
   const DeviceCast cast{DType::kFloat32, DType::kBfloat16};
   const Batch batch(cast, {100, 5000});

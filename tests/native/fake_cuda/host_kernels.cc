@@ -73,9 +73,9 @@ std::function<void()> bind(void** arguments) {
 #define CAST(from, to, From, To) ENTRY(cast_##from##_##to)
 #define SCALE(name, T) ENTRY(scale_##name)
 #define REDUCE(name, Element, op, Op) ENTRY(reduce_##name##_##op)
-#define DOTS(name, Element) ENTRY(dots_##name)
+#define ADASUM(name, Element) ENTRY(dots_##name) ENTRY(adasum_##name)
 const HostKernel kKernels[] = {ENTRY(copy_bytes) RINGTUNE_CASTS(CAST) RINGTUNE_INTEGERS(SCALE)
-                                   RINGTUNE_REDUCTIONS(REDUCE) RINGTUNE_FLOATS(DOTS) ENTRY(dots_total)};
+                                   RINGTUNE_REDUCTIONS(REDUCE) RINGTUNE_FLOATS(ADASUM) ENTRY(dots_total)};
 
 }  // namespace
 
