@@ -1,15 +1,28 @@
-// The processor cores that this process may use.
+// The processor cores that processes may use.
 #pragma once
 
 #include <sched.h>
 
+#include <bitset>
+#include <span>
+
+#include "base/bytes.h"
+
 namespace ringtune {
 
-/// 0 when the kernel does not say.
-[[nodiscard]] inline int usable_cores() noexcept {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  return ::sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 0;
-}
+/// Of one host, by the kernel's number.
+using CoreSet = std::bitset<CPU_SETSIZE>;
+
+/// Those that the calling thread may use; none when the kernel does not say.
+[[nodiscard]] CoreSet usable_cores() noexcept;
+
+/// On the wire: always as many bytes.
+void write_cores(ByteWriter& out, const CoreSet& cores);
+[[nodiscard]] CoreSet read_cores(ByteReader& in);  // throws Protocol
+
+/// Whether so many threads, each of which may use the cores of its set, all find one of their own at the same time. For
+/// sets that are apart from each other or within one another, as launchers make them; others may be told so too soon.
+/// False where a set is empty.
+[[nodiscard]] bool run_at_once(std::span<const CoreSet> threads) noexcept;
 
 }  // namespace ringtune

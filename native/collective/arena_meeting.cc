@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/bytes.h"
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "collective/collectives.h"
@@ -13,8 +14,6 @@
 
 namespace ringtune {
 namespace {
-
-constexpr std::size_t kRecordBytes = 20;  // usable, pid, fd, token
 
 bool shares_memory(const Fabric& fabric, const std::vector<int>& ranks) {
   return std::all_of(ranks.begin(), ranks.end(),
@@ -53,9 +52,9 @@ std::optional<ArenaRegion> make_region(bool usable, const ArenaOptions& options)
 
 }  // namespace
 
-ArenaOptions default_arena(int members) {
+ArenaOptions default_arena() {
   ArenaOptions options;
-  options.spin_ns = default_spin_ns(members);
+  options.spin_ns = ArenaOptions::kAsCoresAllow;
   return options;
 }
 
@@ -65,16 +64,19 @@ std::shared_ptr<Arena> connect_arena(Fabric& fabric, const Group& ring, const st
   std::optional<ArenaRegion> own = make_region(shares_memory(fabric, ranks), options);
   ByteWriter record;
   record.i32(own ? 1 : 0);
+  write_cores(record, usable_cores());
   record.i32(::getpid());
   record.i32(own ? own->fd() : -1);
   record.u64(own ? own->token() : 0);
   std::vector<ArenaRegion> regions;
+  std::vector<CoreSet> cores;
   bool all = true;
   const std::vector<Bytes> records = gather_records(ring, record.bytes());
   for (int member = 0; member < ring.size; ++member) {
     ByteReader reader(records[static_cast<std::size_t>(member)]);
     all = all && reader.i32() == 1;
     if (!all) break;
+    cores.push_back(read_cores(reader));
     if (member == ring.rank) {
       regions.push_back(std::move(*own));
       continue;
@@ -92,6 +94,8 @@ std::shared_ptr<Arena> connect_arena(Fabric& fabric, const Group& ring, const st
   // A second exchange: only when everyone has mapped everything may anyone use it (or close its descriptor).
   if (!everyone_says_yes(ring, all)) return nullptr;
   regions[static_cast<std::size_t>(ring.rank)].detach_fd();
+  // By what all have told: how they wait decides how slots are used, so it must be the same for all of them.
+  if (options.spin_ns == ArenaOptions::kAsCoresAllow) options.spin_ns = default_spin_ns(cores);
   auto arena = std::make_shared<Arena>(ring.rank, std::move(regions), ranks, std::move(options));
   fabric.add_abortable(arena);
   return arena;

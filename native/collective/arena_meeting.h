@@ -16,7 +16,7 @@ namespace ringtune {
 [[nodiscard]] std::shared_ptr<Arena> connect_arena(Fabric& fabric, const Group& ring, const std::vector<int>& ranks,
                                                    ArenaOptions options);
 
-/// Slots for a group of so many members: segments that stay in the second-level cache, and less than 64 MiB for each.
-[[nodiscard]] ArenaOptions default_arena(int members);
+/// Slots that stay in the second-level cache, less than 64 MiB for each member, and waits as the members' cores allow.
+[[nodiscard]] ArenaOptions default_arena();
 
 }  // namespace ringtune

@@ -73,7 +73,7 @@ const Group& Communicator::ring() {
 
 Arena* Communicator::arena() {
   if (!arena_connected_) {
-    ArenaOptions options = default_arena(size());
+    ArenaOptions options = default_arena();
     options.idle_timeout_ns = options_.idle_timeout_ns;
     arena_ = connect_arena(fabric_, ring(), members_, std::move(options));
     arena_connected_ = true;

@@ -17,7 +17,7 @@ constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;
 
 /// Cores that this rank shares with `neighbours` ranks, for each of them.
 double cores_per_rank(int neighbours) noexcept {
-  const int own = usable_cores();
+  const auto own = static_cast<int>(usable_cores().count());
   // A rank that may use only some cores has been given them for itself.
   return own < ::sysconf(_SC_NPROCESSORS_ONLN) ? own : static_cast<double>(own) / neighbours;
 }

@@ -12,7 +12,7 @@ namespace ringtune {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x41475452;  // "RTGA" on the wire
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersion = 3;
 
 std::string read_line(const char* path) {
   std::string line;
@@ -45,6 +45,7 @@ Announcement describe_process() {
   own.boot_id = read_line("/proc/sys/kernel/random/boot_id");
   own.pid_namespace = read_link("/proc/self/ns/pid");
   own.user = ::geteuid();
+  own.cores = usable_cores();
   return own;
 }
 
@@ -59,6 +60,7 @@ Bytes encode(const Announcement& announcement) {
   writer.u32(announcement.user);
   writer.u8(static_cast<std::uint8_t>(announcement.transport));
   writer.i32(announcement.sockets);
+  write_cores(writer, announcement.cores);
   writer.i32(announcement.waker.pid);
   writer.i32(announcement.waker.memory_fd);
   writer.i32(announcement.waker.doorbell_fd);
@@ -83,6 +85,7 @@ Announcement decode_announcement(ByteView bytes) {
   announcement.user = reader.u32();
   announcement.transport = static_cast<TransportChoice>(reader.u8());
   announcement.sockets = reader.i32();
+  announcement.cores = read_cores(reader);
   announcement.waker.pid = reader.i32();
   announcement.waker.memory_fd = reader.i32();
   announcement.waker.doorbell_fd = reader.i32();

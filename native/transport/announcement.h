@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/cores.h"
 #include "transport/fabric.h"
 #include "transport/shared_waker.h"
 
@@ -21,12 +22,13 @@ struct Announcement {
   std::uint32_t user = 0;
   TransportChoice transport = TransportChoice::kAuto;
   int sockets = 1;  // wanted for a TCP link
+  CoreSet cores;    // that it may use
   WakerAddress waker;
   std::string address;  // numeric, of the listening socket
   std::uint16_t port = 0;
 };
 
-/// What this process can say by itself: boot, pid namespace, user.
+/// What this process can say by itself: boot, pid namespace, user, cores.
 [[nodiscard]] Announcement describe_process();
 
 [[nodiscard]] Bytes encode(const Announcement& announcement);

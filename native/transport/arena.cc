@@ -129,7 +129,24 @@ void Arena::enter_round(std::uint64_t token, std::uint64_t lead) {
   distance_in(round_, position_).store(options_.distance.value_or(meter_.distance()), std::memory_order_relaxed);
 }
 
+/// Of members that take turns on cores: this one goes to another core if that makes them even.
+void Arena::spread_out() {
+  // relaxed: hints.
+  std::atomic<std::int32_t>& own = regions_[static_cast<std::size_t>(position_)].header().place.core;
+  const int core = current_core();
+  if (own.load(std::memory_order_relaxed) != core) own.store(core, std::memory_order_relaxed);
+  const std::int64_t now = now_ns();
+  if (!spread_.due(now)) return;
+  cores_.clear();
+  for (const ArenaRegion& region : regions_) {
+    cores_.push_back(region.header().place.core.load(std::memory_order_relaxed));
+  }
+  const std::optional<int> roomier = spread_.look(now, cores_, position_, usable_cores);
+  if (roomier) go_to_core(*roomier);
+}
+
 void Arena::begin_round(std::uint64_t token) {
+  if (oversubscribed()) spread_out();
   enter_round(token, 1);
   place_ = 0;
   first_ = 0;
@@ -255,10 +272,11 @@ void Arena::wait_for(int member, ArenaCounter counter, std::uint64_t value) {
   if (!spin(word, value)) (void)sleep_for(member, counter, value);
 }
 
-bool Arena::spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value) const noexcept {
+bool Arena::spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value) {
   if (options_.spin_ns == 0) {
     // The peer may need this very core: let it run. The kernel hands over in about a microsecond.
     about_to_sleep();
+    spread_out();
     for (int i = 0; i < kYields; ++i) {
       ::sched_yield();
       if (counter.load(std::memory_order_acquire) >= value) return true;

@@ -25,6 +25,7 @@
 #include "transport/abortable.h"
 #include "transport/arena_region.h"
 #include "transport/core_distance.h"
+#include "transport/core_spread.h"
 #include "transport/link_table.h"
 
 namespace ringtune {
@@ -38,10 +39,12 @@ enum class SlotUse : std::uint8_t {
 
 struct ArenaOptions {
   std::size_t slot_bytes = 512 << 10;
-  std::size_t slots = 4;             // of each of the two sets
-  std::int64_t spin_ns = 0;          // how long a wait looks before it sleeps
-  std::int64_t idle_timeout_ns = 0;  // a wait that lasts longer throws Timeout; 0 = never
-  std::int64_t stall_ns = 0;         // a wait that lasts longer calls on_stall, again and again; 0 = never
+  std::size_t slots = 4;  // of each of the two sets
+  // How long a wait looks before it sleeps; 0: members take turns on cores. The same on all members.
+  std::int64_t spin_ns = 0;
+  static constexpr std::int64_t kAsCoresAllow = -1;  // decided when the members meet
+  std::int64_t idle_timeout_ns = 0;                  // a wait that lasts longer throws Timeout; 0 = never
+  std::int64_t stall_ns = 0;  // a wait that lasts longer calls on_stall, again and again; 0 = never
   std::function<void(const std::vector<int>& missing, std::int64_t waited_ns)> on_stall;  // positions in the group
   std::optional<CoreDistance> distance;                                                   // not measured, but this
   std::optional<bool> hands_over;  // not as the processor is, but this; the same on all members
@@ -111,10 +114,11 @@ class Arena final : public Abortable {
   [[nodiscard]] std::atomic<CoreDistance>& distance_in(std::uint64_t round, int member) const noexcept;
   [[nodiscard]] bool measures_distance() const noexcept;
   void enter_round(std::uint64_t token, std::uint64_t lead);
+  void spread_out();
   void keep_set();
   void turn_places(std::size_t piece) noexcept;
   void wait_for(int member, ArenaCounter counter, std::uint64_t value);
-  bool spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value) const noexcept;
+  bool spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value);
   bool sleep_for(int member, ArenaCounter counter, std::uint64_t value, Deadline deadline = Deadline::never());
   [[nodiscard]] bool anyone_against() const noexcept;
   void report(ArenaCounter counter, std::uint64_t value, std::int64_t waited_ns) const;
@@ -141,6 +145,8 @@ class Arena final : public Abortable {
     bool keeps_set = false;
   } agreed_;                   // the last round that was agreed on
   std::uint64_t settled_ = 0;  // the last round that all members are known to have posted
+  CoreSpread spread_;
+  std::vector<int> cores_;  // of the members, as seen at the last look
   AbortState aborted_;
 };
 

@@ -60,6 +60,10 @@ class ArenaRegion {
       std::atomic<std::uint32_t> bell{0};
       std::atomic<std::uint64_t> value{0};
     } waiter;
+    // Where the member runs, where members take turns on cores.
+    struct alignas(64) {
+      std::atomic<std::int32_t> core{-1};
+    } place;
   };
 
   ArenaRegion(Fd fd, std::size_t bytes);

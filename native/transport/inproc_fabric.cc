@@ -164,8 +164,9 @@ bool InprocFabric::wait_left(Deadline deadline) {
 
 std::vector<std::unique_ptr<Fabric>> make_inproc_fabrics(int size, std::size_t ring_bytes) {
   auto world = std::make_shared<World>(size, ring_bytes);
+  const std::int64_t spin_ns = default_spin_ns(std::vector(static_cast<std::size_t>(size), usable_cores()));
   for (int rank = 0; rank < size; ++rank) {
-    world->wakers.push_back(std::make_shared<SharedWaker>(WakerReach::kProcess, default_spin_ns(size)));
+    world->wakers.push_back(std::make_shared<SharedWaker>(WakerReach::kProcess, spin_ns));
   }
   std::vector<std::unique_ptr<Fabric>> fabrics;
   for (int rank = 0; rank < size; ++rank) fabrics.push_back(std::make_unique<InprocFabric>(world, rank));

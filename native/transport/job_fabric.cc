@@ -114,8 +114,11 @@ void JobFabric::meet_all(StoreClient& store, Deadline deadline) {
   open_bells();
   agree_on_memory(deadline);
   check_choices();
-  waker_.set_spin_ns(default_spin_ns(static_cast<int>(
-      std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.shares_memory; }) + 1)));
+  std::vector<CoreSet> cores;
+  for (const Peer& peer : peers_) {
+    if (peer.shares_memory || peer.announcement.rank == rank()) cores.push_back(peer.announcement.cores);
+  }
+  waker_.set_spin_ns(default_spin_ns(cores));
 }
 
 void JobFabric::open_bells() {

@@ -15,7 +15,6 @@
 #include <span>
 #include <string>
 
-#include "base/cores.h"
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/sleep.h"
@@ -78,7 +77,7 @@ int wait_events(int epoll, std::span<epoll_event> events, Deadline deadline) {
 
 }  // namespace
 
-std::int64_t default_spin_ns(int ranks) noexcept { return usable_cores() >= ranks ? kSpinNs : 0; }
+std::int64_t default_spin_ns(std::span<const CoreSet> ranks) noexcept { return run_at_once(ranks) ? kSpinNs : 0; }
 
 void WakerWord::ring(int doorbell) noexcept {
   // release: what the notifier wrote before (data, head and tail of a ring) is visible to whoever sees the new counter.

@@ -14,7 +14,9 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 
+#include "base/cores.h"
 #include "base/fd.h"
 #include "transport/memory.h"
 #include "transport/waker.h"
@@ -36,9 +38,9 @@ struct alignas(64) WakerWord {
 /// Who may ring a waker: threads of this process, or also the other ranks of this host (costs descriptors).
 enum class WakerReach : std::uint8_t { kProcess, kHost };
 
-/// How long a rank may spin when `ranks` of the job share this host: 0 when they outnumber the cores that this process
-/// may use, as spinning would then take the core from the peer that is waited for.
-[[nodiscard]] std::int64_t default_spin_ns(int ranks) noexcept;
+/// How long a rank may spin whose peers on this host have cores such as these, its own among them: 0 unless all can run
+/// at once, as spinning would take the core from the peer that is waited for. The same on all of them.
+[[nodiscard]] std::int64_t default_spin_ns(std::span<const CoreSet> ranks) noexcept;
 
 /// Where the peers of this host find the waker: memory and pipe are opened through /proc/<pid>/fd/<number>.
 struct WakerAddress {

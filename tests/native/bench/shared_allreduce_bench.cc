@@ -56,7 +56,7 @@ void run_member(int rank, int members, DType dtype, const std::vector<std::size_
   auto fabric = make_fabric(options, &store, Deadline::after(10'000'000'000));
   const std::vector<int> ranks = all_ranks(members);
   const Group ring = connect_ring(*fabric, ranks, "bench", Deadline::after(10'000'000'000));
-  ArenaOptions arena_options = default_arena(members);
+  ArenaOptions arena_options = default_arena();
   if (const char* slots = std::getenv("SLOTS")) arena_options.slots = std::strtoul(slots, nullptr, 10);
   if (const char* slot = std::getenv("SLOT_KIB")) arena_options.slot_bytes = std::strtoul(slot, nullptr, 10) << 10;
   if (const char* hands = std::getenv("HANDS_OVER")) arena_options.hands_over = std::strtoul(hands, nullptr, 10) != 0;

@@ -43,7 +43,7 @@ std::set<std::string> shared_memory_names() {
     fabric->start_monitor([&](int, const std::string& reason) { fabric->abort(reason); });
     const std::vector<int> ranks = all_ranks(kMembers);
     const Group ring = connect_ring(*fabric, ranks, "test", deadline());
-    const std::shared_ptr<Arena> arena = connect_arena(*fabric, ring, ranks, default_arena(kMembers));
+    const std::shared_ptr<Arena> arena = connect_arena(*fabric, ring, ranks, default_arena());
     if (!arena) ::_exit(2);
     std::vector<std::int32_t> data(100'000);
     auto* bytes = reinterpret_cast<std::byte*>(data.data());
