@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(All, NcclAdasum,
                                            Case{DType::kFloat32, 8, 2e-5}, Case{DType::kFloat64, 4, 1e-12},
                                            Case{DType::kFloat16, 4, 0.02}, Case{DType::kBfloat16, 4, 0.1}));
 
-TEST(NcclAdasumOf, OrthogonalVectorsIsTheirSumAndOfParallelOnesTheirMean) {
+TEST(AdasumByNccl, AddsOrthogonalVectorsAndAveragesParallelOnes) {
   PackedJob job(4);
   for (const std::size_t count : {40, 100'000}) {
     job.on_every_rank([&](int rank) {
@@ -131,7 +131,7 @@ TEST(NcclAdasumOf, OrthogonalVectorsIsTheirSumAndOfParallelOnesTheirMean) {
   EXPECT_EQ(RingJob::staged(), 0);
 }
 
-TEST(NcclAdasumOf, FactorsComeBeforeAndAfter) {
+TEST(AdasumByNccl, ScalesBeforeAndAfter) {
   PackedJob job(2);
   for (const std::size_t count : {100, 30'000}) {
     job.on_every_rank([&](int rank) {
@@ -148,7 +148,7 @@ TEST(NcclAdasumOf, FactorsComeBeforeAndAfter) {
   EXPECT_EQ(RingJob::staged(), 0);
 }
 
-TEST(NcclAdasumOf, NothingIsNothing) {
+TEST(AdasumByNccl, OfNothingIsNothing) {
   PackedJob job(2);
   job.on_every_rank([&](int rank) {
     DeviceArray<float> none(job.device(rank), {});
@@ -157,7 +157,7 @@ TEST(NcclAdasumOf, NothingIsNothing) {
   });
 }
 
-TEST(NcclAdasumOf, ATensorThatIsNotThereYetIsWaitedForByTheStream) {
+TEST(AdasumByNccl, WaitsInTheStreamForATensorThatIsNotThereYet) {
   PackedJob job(2);
   job.on_every_rank([&](int rank) {
     DeviceArray<float> tensor(job.device(rank), Floats(50, 0.0F));
@@ -172,7 +172,7 @@ TEST(NcclAdasumOf, ATensorThatIsNotThereYetIsWaitedForByTheStream) {
   });
 }
 
-TEST(NcclAdasumOf, StepsFollowsAPlanBesideAllreduces) {
+TEST(AdasumByNccl, FollowsAPlanBesideAllreduces) {
   PackedJob job(2, patient);
   const auto steps = [&](int count) {
     job.on_every_rank([&](int rank) {
@@ -194,7 +194,7 @@ TEST(NcclAdasumOf, StepsFollowsAPlanBesideAllreduces) {
   EXPECT_LT(job[0].counters().control_messages - messages, 30) << "a message for every step";
 }
 
-TEST(NcclAdasumOf, RanksOfWhichOneHasNoKernelsIsStagedAndPlainTensorsGoOnByNccl) {
+TEST(AdasumByNccl, IsStagedWhereARankHasNoKernelsAndPlainTensorsGoOnByNccl) {
   PackedJob job(2, [](RuntimeOptions& options) {
     if (options.rank == 1) options.gpu_kernels = nullptr;
   });
@@ -210,7 +210,7 @@ TEST(NcclAdasumOf, RanksOfWhichOneHasNoKernelsIsStagedAndPlainTensorsGoOnByNccl)
   EXPECT_GT(RingJob::staged(), 0);
 }
 
-TEST(NcclAdasumOf, WhatFindsNoMemoryIsStaged) {
+TEST(AdasumByNccl, IsStagedWhereThereIsNoMemory) {
   PackedJob job(2);
   constexpr std::size_t kCount = 1'000'000;  // 2 MB of it are to arrive
   std::vector<std::unique_ptr<DeviceArray<float>>> tensors;
@@ -226,7 +226,7 @@ TEST(NcclAdasumOf, WhatFindsNoMemoryIsStaged) {
   EXPECT_EQ(FakeNccl::calls("ncclSend"), 0);
 }
 
-TEST(NcclAdasumOf, RanksThatShareAGpuIsStaged) {
+TEST(AdasumByNccl, IsStagedWhereRanksShareAGpu) {
   RingJob job(2);
   job.on_every_rank([&](int rank) {
     DeviceArray<float> tensor(job.device(rank), Floats(10, 1.5F));
@@ -236,7 +236,7 @@ TEST(NcclAdasumOf, RanksThatShareAGpuIsStaged) {
   EXPECT_GT(RingJob::staged(), 0);
 }
 
-TEST(NcclAdasumOf, TensorsOfWhichACallFailsIsAnErrorOnAllRanks) {
+TEST(AdasumByNccl, TellsAllRanksOfACallThatFails) {
   for (const char* const call : {"ncclSend", "ncclAllGather"}) {
     PackedJob job(2);
     std::vector<std::unique_ptr<DeviceArray<float>>> tensors;  // until all that is in streams has ended
@@ -256,7 +256,7 @@ TEST(NcclAdasumOf, TensorsOfWhichACallFailsIsAnErrorOnAllRanks) {
   }
 }
 
-TEST(NcclAdasumOf, TheTimelineHasItByTheClockOfTheGpu) {
+TEST(AdasumByNccl, IsInTheTimelineByTheClockOfTheGpu) {
   const ringtune::testing::TemporaryFile file;
   PackedJob job(2);
   const auto run = [&](const std::string& name) {
