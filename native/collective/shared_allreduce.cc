@@ -32,7 +32,6 @@ constexpr std::size_t kMostPartsInOneCore = 8 << 20;
 // Two members whose slots change hands: below, both reduce everything; from here on half each, and leave the sums where
 // they have just read. Larger pieces gain nothing, smaller ones cost hand-overs.
 constexpr std::size_t kLeastReturned = 64 << 10;
-constexpr std::size_t kLeastReturnedOf16Bits = 40 << 10;  // of floats: to reduce everything twice costs time by itself
 constexpr std::size_t kPieceHandedOver = 128 << 10;
 // Every second one from its end: what the same tensors' last message touched last is in the second-level cache still.
 constexpr std::size_t kMostBackwards = 16 << 20;
@@ -122,9 +121,7 @@ class SharedAllreduce::Round {
   [[nodiscard]] bool casts() const noexcept { return wire_ != round_.dtype; }
   [[nodiscard]] SlotUse slot_use() const noexcept {
     if (!arena_.hands_over()) return SlotUse::kOwn;
-    const bool computes = is_floating(wire_) && element_ == 2;
-    const std::size_t least = computes ? kLeastReturnedOf16Bits : kLeastReturned;
-    return total_ * element_ < least || casts() ? SlotUse::kInTurn : SlotUse::kReturned;
+    return total_ * element_ < kLeastReturned || casts() ? SlotUse::kInTurn : SlotUse::kReturned;
   }
   [[nodiscard]] bool reduces_in_parts() const noexcept {
     const std::size_t bytes = total_ * element_;

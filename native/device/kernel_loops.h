@@ -134,7 +134,9 @@ template <typename Form, typename Op, std::size_t Inputs, bool Twice, std::size_
 [[gnu::always_inline]] inline void reduce_at(const ReduceJob& job, std::size_t at,
                                              typename Form::Scalar factor) noexcept {
   typename Form::Value sum[Unroll];
-  if constexpr (Twice && Unroll > 1) {
+  // What is widened to be computed on takes so many instructions a line that few lines are under way by themselves.
+  constexpr bool kWidened = sizeof(typename Form::Value) > Form::kBytes;
+  if constexpr ((Twice || (Inputs == 2 && kWidened)) && Unroll > 1) {
     for (std::size_t k = 0; k < Inputs; ++k) fetch_ahead<Unroll * Form::kBytes>(job.in[k] + at);
   }
   for (std::size_t u = 0; u < Unroll; ++u) sum[u] = Form::load(job.in[0] + at + u * Form::kBytes);
