@@ -13,7 +13,7 @@ import ringtune.torch as hvd
 from ringtune import session
 from ringtune.benchmarks import devices
 from ringtune.benchmarks.workers.race.bursts import Contest, SumContest, in_turn
-from ringtune.benchmarks.workers.race.patterns import Array, Buffers, Task
+from ringtune.benchmarks.workers.race.patterns import Array, Buffers, Task, item_bytes
 from ringtune.benchmarks.workers.race.rank import Opener, Unsupported
 from ringtune.operations import Allreduce
 from ringtune.torch.compression import Compressor, wire_number
@@ -195,6 +195,15 @@ def open_cast(make: Callable[[Tensors], Callable[[], object]], travels: str, tas
     return open_sum(make, replace(task, travels=travels))
 
 
+def open_float32(task: Task) -> Contest:
+    """Returns ringtune's contest over as many bytes of float32: the ratio to it is what another dtype costs."""
+    if task.dtype == "float32":
+        raise Unsupported("it is what ringtune does with float32 anyway")
+    if any(size_bytes % item_bytes("float32") for size_bytes in task.sizes_bytes):
+        raise Unsupported("these bytes are no whole float32")
+    return open_sum(ringtune_blocking, replace(task, dtype="float32"))
+
+
 def open_bucket_views(task: Task) -> Contest:
     """As torch's DDP with `gradient_as_bucket_view`: tensors are parts of the buckets, nothing is copied."""
     if task.device != devices.CPU:
@@ -245,6 +254,7 @@ CONTENDERS: Mapping[str, Opener] = {
     **{name: partial(open_sum, make) for name, make in _SUMS.items()},
     "gloo-bucket-views": open_bucket_views,
     "nccl-bucket-views": open_bucket_views,
+    "ringtune-float32": open_float32,
     "ringtune-fp16": partial(open_cast, partial(ringtune_cast, hvd.Compression.fp16), "float16"),
     "ringtune-bf16": partial(open_cast, partial(ringtune_cast, hvd.Compression.bf16), "bfloat16"),
     "ringtune-fp16-passes": partial(open_cast, ringtune_passes, "float16"),

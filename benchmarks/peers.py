@@ -133,6 +133,7 @@ PEERS: dict[str, PeerSpec] = {
     )
 }
 _OWN = {
+    "ringtune-float32": ("allreduce",),
     "ringtune-fp16": ("allreduce", "gradients", "train"),
     "ringtune-bf16": ("allreduce", "gradients", "train"),
     "ringtune-fp16-passes": ("allreduce", "gradients"),

@@ -17,6 +17,8 @@ from ringtune.benchmarks.peers import PEERS, PeerSpec, Selection
 from ringtune.benchmarks.progress import open_progress
 from ringtune.benchmarks.racejob import JobPlan
 from ringtune.benchmarks.races import CaseResult
+from ringtune.benchmarks.workers.race.patterns import Task
+from ringtune.benchmarks.workers.race.rank import Unsupported
 from ringtune.errors import UsageError
 from tests.benchmarks.test_racejob import plan_of
 
@@ -107,9 +109,30 @@ def test_buckets_are_cut_where_they_are_full() -> None:
 
 
 def test_every_way_of_torch_is_registered() -> None:
-    own = ("gloo", "nccl", "ringtune-fp16", "ringtune-bf16", "ringtune-fp16-passes")
+    own = ("gloo", "nccl", "ringtune-float32", "ringtune-fp16", "ringtune-bf16", "ringtune-fp16-passes")
     ways = {way for name in own for ways in PEERS[name].contenders.values() for way in ways.values()}
     assert set(CONTENDERS) == ways | {"ringtune", "ringtune-async", "ringtune-group"}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size_bytes", "why"),
+    [("float32", 64, "anyway"), ("float16", 2, "no whole float32"), ("bfloat16", 66, "no whole float32")],
+)
+def test_what_cannot_race_as_float32(dtype: str, size_bytes: int, why: str) -> None:
+    with pytest.raises(Unsupported, match=why):
+        CONTENDERS["ringtune-float32"](Task([64, size_bytes], dtype, 0, 1))
+
+
+def test_as_many_bytes_of_float32_beside_another_dtype() -> None:
+    peers = Selection(("ringtune", "ringtune-float32"), {}, (PEERS["ringtune-float32"],))
+    cases = [Case("2 B", (2,)), Case("1 KiB", (1024,))]
+    record = run_micro(
+        MicroRequest("allreduce", 2, None, cases, "bfloat16", 0.02, 1, peers), Console(file=io.StringIO())
+    )
+    odd, whole = record["cases"]
+    assert "ringtune-float32" not in odd["times"]
+    assert min(whole["times"]["ringtune-float32"]["samples"]) > 0
+    assert whole["best_peer"] == "ringtune-float32"
 
 
 def test_marked_lines(capsys: pytest.CaptureFixture[str]) -> None:
