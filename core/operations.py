@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Allreduce:
+class Allreduce(NamedTuple):
     """An allreduce to submit: addresses of contiguous memory, numbers as in ``native/base/dtype.h``.
 
     A floating tensor travels as the dtype ``wire``, -1: as it is. ``place``: number of the GPU whose memory it is,
@@ -31,9 +29,12 @@ class Allreduce:
     wire: int = -1
     place: tuple[()] | tuple[int, int] = ()
 
+    def arguments(self) -> tuple[Any, ...]:
+        """Return what the native runtime takes."""
+        return *self[:-1], *self.place
 
-@dataclass(frozen=True)
-class Broadcast:
+
+class Broadcast(NamedTuple):
     """A broadcast to submit."""
 
     name: str
@@ -47,7 +48,7 @@ class Broadcast:
 
     def arguments(self) -> tuple[Any, ...]:
         """Return what the native runtime takes."""
-        return self.name, self.input, self.output, self.shape, self.dtype, self.root, self.process_set, *self.place
+        return *self[:-1], *self.place
 
 
 class Range:

@@ -124,14 +124,8 @@ class Session:
             InvalidArgument: The name is in flight already, or the operation makes no sense on this rank.
             ShutDown: The runtime has been shut down.
         """
-        o = operation
         try:
-            return int(
-                self.runtime.allreduce(
-                    o.name, o.input, o.output, o.shape, o.dtype, o.op, o.prescale, o.postscale, o.group, o.group_size,
-                    o.process_set, o.wire, *o.place,
-                )
-            )  # fmt: skip
+            return int(self.runtime.allreduce(*operation.arguments()))
         except self._error as error:
             raise native.translate(error) from None
 

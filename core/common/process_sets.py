@@ -144,6 +144,22 @@ def number_of(process_set: ProcessSet) -> int:
     return number
 
 
+def number_with_root(process_set: ProcessSet, root: int) -> int:
+    """Return the number of a set in which a rank may be the root of a broadcast.
+
+    Raises:
+        InvalidArgument: The rank is not in the set.
+        TypeError: The set is not registered.
+    """
+    now, number = require(), number_of(process_set)
+    known = 0 <= root < now.size if number == 0 else root in (process_set.ranks or ())
+    if not known:
+        raise InvalidArgument(
+            f"broadcast received invalid root rank {root} for provided process set, expected one of {process_set.ranks}"
+        )
+    return number
+
+
 def own_rows(rows: int, process_set: ProcessSet) -> int:
     """Return how many of so many rows this rank gets; 0 where it is no member, which the runtime refuses."""
     size = process_set.size() or 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ringtune import session
 from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
@@ -20,8 +20,7 @@ Product = 5
 _NAMES = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
 
 
-@dataclass(frozen=True)
-class Reduction:
+class Reduction(NamedTuple):
     """How a reduction combines: operation number, factors before and after, and the ranks that take part.
 
     Floating tensors travel as the dtype of number ``wire``; -1: as they are.

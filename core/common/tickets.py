@@ -25,6 +25,25 @@ class Pending:
     keep: list[Any] = field(default_factory=list)
 
 
+def at_once(synchronize: Callable[[int], Any], start: Callable[..., int], *arguments: Any) -> Any:
+    """Start an operation and wait for it on this thread, which drives the runtime: no other thread is woken for it.
+
+    Args:
+        synchronize: Waits for a handle.
+        start: Starts the operation and returns its handle.
+        arguments: Of ``start``.
+    """
+    now = session.state.current
+    if now is None:
+        return synchronize(start(*arguments))
+    runtime = now.runtime
+    runtime.begin_blocking()
+    try:
+        return synchronize(start(*arguments))
+    finally:
+        runtime.end_blocking()
+
+
 def wait_all(tickets: list[int]) -> RingtuneError | None:
     """Wait for every ticket, whatever becomes of the others, and return the first failure."""
     now = session.require()

@@ -7,10 +7,17 @@ values of their array. Any strides and either byte order are taken; results have
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ringtune import native, session
-from ringtune.common.process_sets import ProcessSet, global_process_set, group_names, number_of, own_rows, wire_name
+from ringtune.common.process_sets import (
+    ProcessSet,
+    global_process_set,
+    group_names,
+    number_of,
+    number_with_root,
+    own_rows,
+    wire_name,
+)
 from ringtune.common.reductions import Average, Reduction, Sum, reduction, resolve_op
 from ringtune.common.tickets import Pending
 from ringtune.errors import HorovodInternalError, InvalidArgument
@@ -28,7 +35,7 @@ from ringtune.numpy.arrays import (
     readable,
     received_splits,
 )
-from ringtune.numpy.handles import register, synchronize
+from ringtune.numpy.handles import at_once, register
 from ringtune.operations import Allreduce, Broadcast
 
 
@@ -88,7 +95,7 @@ def allreduce(
 ) -> Array:
     """Reduce into a new array and return it; arguments as in `allreduce_async`."""
     how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    result: Array = synchronize(_start(out_of_place(array, "allreduce"), name, how))
+    result: Array = at_once(_start, out_of_place(array, "allreduce"), name, how)
     return result
 
 
@@ -103,7 +110,7 @@ def allreduce_(
 ) -> Array:
     """Reduce in place and return the array; arguments as in `allreduce_async`."""
     how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    result: Array = synchronize(_start(in_place(array, "allreduce_"), name, how))
+    result: Array = at_once(_start, in_place(array, "allreduce_"), name, how)
     return result
 
 
@@ -156,7 +163,7 @@ def allgather_async(array: Array, name: str | None = None, process_set: ProcessS
 
 def allgather(array: Array, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
     """Join the arrays of all ranks along their first dimension; arguments as in `allgather_async`."""
-    result: Array = synchronize(allgather_async(array, name, process_set))
+    result: Array = at_once(allgather_async, array, name, process_set)
     return result
 
 
@@ -188,7 +195,7 @@ def broadcast(
     array: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
     """Return the root's array on all ranks; arguments as in `broadcast_async`."""
-    result: Array = synchronize(broadcast_async(array, root_rank, name, process_set))
+    result: Array = at_once(broadcast_async, array, root_rank, name, process_set)
     return result
 
 
@@ -196,7 +203,7 @@ def broadcast_(
     array: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
     """Broadcast in place and return the array; arguments as in `broadcast_async`."""
-    result: Array = synchronize(broadcast_async_(array, root_rank, name, process_set))
+    result: Array = at_once(broadcast_async_, array, root_rank, name, process_set)
     return result
 
 
@@ -242,7 +249,7 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Array | tuple[Array, Array]:
     """Exchange rows; returns them and, if splits were given, how many came from each rank."""
-    rows, received = synchronize(alltoall_async(array, splits, name, process_set))
+    rows, received = at_once(alltoall_async, array, splits, name, process_set)
     return rows if splits is None else (rows, received)
 
 
@@ -297,7 +304,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Array:
     """Reduce and return this rank's rows; arguments as in `reducescatter_async`."""
-    result: Array = synchronize(reducescatter_async(array, name, op, process_set, prescale_factor, postscale_factor))
+    result: Array = at_once(reducescatter_async, array, name, op, process_set, prescale_factor, postscale_factor)
     return result
 
 
@@ -317,6 +324,10 @@ def _start(buffers: Buffers, name: str | None, how: Reduction) -> int:
 
 
 def _group(members: list[Buffers], name: str | None, how: Reduction) -> list[Array]:
+    return list(at_once(_start_group, members, name, how))
+
+
+def _start_group(members: list[Buffers], name: str | None, how: Reduction) -> int:
     if not members:
         raise InvalidArgument("grouped_allreduce: got no arrays, expected at least one")
     now, count = session.require(), len(members)
@@ -329,18 +340,13 @@ def _group(members: list[Buffers], name: str | None, how: Reduction) -> list[Arr
     def finish() -> list[Array]:
         return [one.settle(ticket) for one, ticket in zip(members, tickets, strict=True)]
 
-    results: Any = synchronize(register(Pending(tickets, finish, members)))
-    return list(results)
+    return register(Pending(tickets, finish, members))
 
 
 def _start_broadcast(buffers: Buffers, root: int, name: str | None, process_set: ProcessSet) -> int:
-    now, number = session.require(), number_of(process_set)
-    if root not in (process_set.ranks or ()):
-        raise InvalidArgument(
-            f"broadcast received invalid root rank {root} for provided process set, expected one of {process_set.ranks}"
-        )
+    number = number_with_root(process_set, root)
     source, target, shape = address(buffers.source), address(buffers.target), buffers.output.shape
     wire = wire_name("broadcast", name, number)
-    place = place_of(buffers.source)
-    ticket = now.submit_broadcast(Broadcast(wire, source, target, shape, buffers.number, root, number, place))
+    what = Broadcast(wire, source, target, shape, buffers.number, root, number, place_of(buffers.source))
+    ticket = session.require().submit_broadcast(what)
     return register(Pending([ticket], lambda: buffers.settle(ticket), [buffers]))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ringtune import session
+from ringtune.common import tickets
 from ringtune.common.tickets import Pending, release_all, wait_all
 from ringtune.errors import InvalidArgument
 
@@ -51,6 +53,11 @@ def synchronize(handle: int) -> Any:
         return pending.finish()
     finally:
         release_all(pending.tickets)
+
+
+def at_once(start: Callable[..., int], *arguments: Any) -> Any:
+    """Start an operation and wait for it; see `ringtune.common.tickets.at_once`."""
+    return tickets.at_once(synchronize, start, *arguments)
 
 
 def _find(handle: int) -> Pending:

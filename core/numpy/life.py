@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ringtune import native, session
 from ringtune.common import process_sets as sets
 from ringtune.common.process_sets import ProcessSet, global_process_set
+from ringtune.common.tickets import Pending
 from ringtune.numpy import handles
 
 
@@ -39,11 +40,8 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the set have come here."""
     number = sets.number_of(process_set)
     now = session.require()
-    ticket = now.submit_barrier(sets.wire_name("barrier", "noname", number), number)
-    try:
-        now.wait(ticket)
-    finally:
-        now.release(ticket)
+    name = sets.wire_name("barrier", "noname", number)
+    handles.at_once(lambda: handles.register(Pending([now.submit_barrier(name, number)], lambda: None)))
 
 
 def join() -> int:

@@ -16,13 +16,13 @@ from ringtune.common.process_sets import (
     global_process_set,
     group_names,
     number_of,
+    number_with_root,
     restart_counting,
 )
 from ringtune.errors import HorovodInternalError, InvalidArgument
-from ringtune.operations import Allreduce
 from ringtune.torch import handles, quick
 from ringtune.torch.arguments import Average, reduction, resolve_op
-from ringtune.torch.handles import Pending, Reduction, synchronize
+from ringtune.torch.handles import Pending, Reduction, at_once, synchronize
 
 
 def allreduce_async(
@@ -87,8 +87,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce in place and return the tensor; arguments as in `allreduce_async`."""
-    result: torch.Tensor = synchronize(
-        allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
+    result: torch.Tensor = at_once(
+        allreduce_async_, tensor, average, name, op, prescale_factor, postscale_factor, process_set
     )
     return result
 
@@ -143,9 +143,7 @@ def grouped_allreduce_(
 ) -> tuple[torch.Tensor, ...]:
     """Reduce a group in place and return the tuple of tensors."""
     return tuple(
-        synchronize(
-            grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
-        )
+        at_once(grouped_allreduce_async_, tensors, average, name, op, prescale_factor, postscale_factor, process_set)
     )
 
 
@@ -220,15 +218,13 @@ def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """Broadcast in place and return the tensor; arguments as in `broadcast_async`."""
-    result: torch.Tensor = synchronize(_start_broadcast(tensor, tensor, root_rank, (name, process_set)))
+    result: torch.Tensor = at_once(_start_broadcast, tensor, tensor, root_rank, (name, process_set))
     return result
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the set have come here."""
-    number = number_of(process_set)
-    ticket = session.require().submit_barrier(handles.wire_name("barrier", "noname", number), number)
-    handles.synchronize(handles.register(Pending([ticket], lambda: None)))
+    at_once(_start_barrier, number_of(process_set))
 
 
 def join(device: int = -1) -> int:
@@ -251,6 +247,11 @@ def join(device: int = -1) -> int:
     return last
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is one of torch's own classes."""
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter)
+
+
 def start_allreduce(tensor: torch.Tensor, name: str | None, how: Reduction) -> int:
     """Start a reduction into a new tensor."""
     return _start_allreduce(tensor, _like(tensor), name, how)
@@ -262,22 +263,17 @@ def start_group(tensors: Sequence[torch.Tensor], name: str | None, how: Reductio
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
-    """Return contiguous memory for a result; sparse and other odd tensors are refused when submitted."""
-    handles.dtype_number(tensor)
+    """Return contiguous memory for a result."""
+    handles.dtype_number(tensor)  # refuses sparse and other odd ones
+    if is_plain(tensor):
+        return torch.empty_like(tensor, memory_format=torch.contiguous_format)
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
 def _start_allreduce(tensor: torch.Tensor, output: torch.Tensor, name: str | None, how: Reduction) -> int:
     wire = handles.wire_name("allreduce", name, how.process_set)
-    ticket, kept = handles.start_allreduce(tensor, output, _allreduce(wire, how))
+    ticket, kept = handles.start_allreduce(tensor, output, wire, how)
     return handles.register(Pending([ticket], lambda: handles.settle(ticket, kept), kept))
-
-
-def _allreduce(wire: str, how: Reduction, group: str = "", group_size: int = 0) -> Allreduce:
-    """Return the operation without its tensors."""
-    return Allreduce(
-        wire, 0, 0, (), 0, how.op, how.prescale, how.postscale, group, group_size, how.process_set, how.wire
-    )
 
 
 def _numbers(tensor: torch.Tensor, how: Reduction) -> tuple[int, int, float, float, int, int]:
@@ -294,7 +290,7 @@ def _start_group(
         handles.dtype_number(tensor)
     base = handles.wire_name("grouped_allreduce", name, how.process_set)
     started = [
-        handles.start_allreduce(tensor, output, _allreduce(wire, how, base, len(tensors)))
+        handles.start_allreduce(tensor, output, wire, how, (base, len(tensors)))
         for wire, tensor, output in zip(group_names(base, len(tensors)), tensors, outputs, strict=True)
     ]
     keep = [kept for _, kept in started]
@@ -326,16 +322,16 @@ def _start_allgather(tensors: Sequence[torch.Tensor], kind: str, name: str | Non
     return handles.register(Pending(tickets, finish, [kept for _, kept in started]))
 
 
+def _start_barrier(process_set: int) -> int:
+    ticket = session.require().submit_barrier(handles.wire_name("barrier", "noname", process_set), process_set)
+    return handles.register(Pending([ticket], lambda: None))
+
+
 def _start_broadcast(
     tensor: torch.Tensor, output: torch.Tensor, root: int, where: tuple[str | None, ProcessSet]
 ) -> int:
     """Start a broadcast; `where` is its name and the ranks that take part."""
     name, process_set = where
-    session.require()
-    number = number_of(process_set)
-    if root not in (process_set.ranks or ()):
-        raise InvalidArgument(
-            f"broadcast received invalid root rank {root} for provided process set, expected one of {process_set.ranks}"
-        )
+    number = number_with_root(process_set, root)
     ticket, kept = handles.start_broadcast(tensor, output, root, handles.wire_name("broadcast", name, number), number)
     return handles.register(Pending([ticket], lambda: handles.settle(ticket, kept), kept))

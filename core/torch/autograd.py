@@ -17,7 +17,7 @@ from ringtune.common.process_sets import ProcessSet, global_process_set
 from ringtune.torch import asynchronous
 from ringtune.torch.arguments import Average, reduction, resolve_op
 from ringtune.torch.compression import Chosen, Compression, to_travel
-from ringtune.torch.handles import synchronize
+from ringtune.torch.handles import at_once
 
 
 class HorovodAllreduce(Function):
@@ -35,7 +35,7 @@ class HorovodAllreduce(Function):
     ) -> Any:
         """Reduce into a new tensor; `wire` is the number of the dtype that it travels as, -1 for its own."""
         ctx.how = (op, factors, process_set, wire)
-        return synchronize(asynchronous.start_allreduce(tensor, name, reduction(None, *ctx.how)))
+        return at_once(asynchronous.start_allreduce, tensor, name, reduction(None, *ctx.how))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -58,7 +58,7 @@ class HorovodGroupedAllreduce(Function):
     ) -> Any:
         """Reduce into new tensors."""
         ctx.how = (op, factors, process_set, wire)
-        return tuple(synchronize(asynchronous.start_group(tensors, name, reduction(None, *ctx.how))))
+        return tuple(at_once(asynchronous.start_group, tensors, name, reduction(None, *ctx.how)))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -73,7 +73,7 @@ class HorovodAllgather(Function):
     def forward(ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> Any:
         """Concatenate the ranks' tensors."""
         ctx.rows, ctx.process_set = tensor.shape[0], process_set
-        return synchronize(asynchronous.allgather_async(tensor, name, process_set))
+        return at_once(asynchronous.allgather_async, tensor, name, process_set)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -88,7 +88,7 @@ class HorovodGroupedAllgather(Function):
     def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor) -> Any:
         """Concatenate the ranks' tensors."""
         ctx.rows, ctx.process_set = [tensor.shape[0] for tensor in tensors], process_set
-        return synchronize(asynchronous.grouped_allgather_async(tensors, name, process_set))
+        return at_once(asynchronous.grouped_allgather_async, tensors, name, process_set)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -104,7 +104,7 @@ class HorovodBroadcast(Function):
     def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
         """Send the root's tensor into a new tensor."""
         ctx.root_rank, ctx.process_set = root_rank, process_set
-        return synchronize(asynchronous.broadcast_async(tensor, root_rank, name, process_set))
+        return at_once(asynchronous.broadcast_async, tensor, root_rank, name, process_set)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -112,6 +112,19 @@ class HorovodBroadcast(Function):
         reduced = allreduce(grads[0], op=Average, process_set=ctx.process_set)
         grad = reduced if session.require().rank == ctx.root_rank else torch.zeros_like(reduced)
         return grad, None, None, None
+
+
+_SMALL_BYTES = 1 << 16
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    dense = tensor.is_cpu and tensor.layout is torch.strided and asynchronous.is_plain(tensor)
+    return dense and tensor.nbytes <= _SMALL_BYTES
+
+
+def flows_back(*tensors: torch.Tensor) -> bool:
+    """Return whether a gradient may flow through; where none does, autograd's part would take longer than the rest."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def allreduce(
@@ -143,10 +156,13 @@ def allreduce(
     op = resolve_op(average, op)
     small, wire, decompress = to_travel(tensor, compression, op)
     how = (op, (prescale_factor, postscale_factor), process_set, wire)
-    if small.requires_grad and torch.is_grad_enabled():
+    if flows_back(small):
         reduced = HorovodAllreduce.apply(small, name, *how)  # type: ignore[no-untyped-call]
-    else:  # nothing flows back, and autograd's part would take longer than the rest
-        reduced = synchronize(asynchronous.start_allreduce(small, name, reduction(None, *how)))
+    elif name is not None and wire == -1 and _is_small(small):  # a copy costs less than the way of new tensors
+        copy = small.clone(memory_format=torch.contiguous_format)
+        reduced = asynchronous.allreduce_(copy, None, name, op, prescale_factor, postscale_factor, process_set)
+    else:
+        reduced = at_once(asynchronous.start_allreduce, small, name, reduction(None, *how))
     return decompress(reduced)
 
 
@@ -181,6 +197,9 @@ def allgather(
     """
     if tensor.dim() == 0:
         raise IndexError("allgather of a tensor without dimension: it needs at least one to join along")
+    if not flows_back(tensor):
+        gathered: torch.Tensor = at_once(asynchronous.allgather_async, tensor, name, process_set)
+        return gathered
     result: torch.Tensor = HorovodAllgather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]
     return result
 
@@ -201,6 +220,9 @@ def broadcast(
     Raises:
         InvalidArgument: There is no such root.
     """
+    if not flows_back(tensor):
+        received: torch.Tensor = at_once(asynchronous.broadcast_async, tensor, root_rank, name, process_set)
+        return received
     result: torch.Tensor = HorovodBroadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]
     return result
 

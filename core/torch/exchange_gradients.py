@@ -15,10 +15,10 @@ from torch.autograd import Function
 from ringtune.common.process_sets import ProcessSet, global_process_set
 from ringtune.torch import exchanges
 from ringtune.torch.arguments import Average, Sum
-from ringtune.torch.autograd import allgather, grouped_allgather
+from ringtune.torch.autograd import allgather, flows_back, grouped_allgather
 from ringtune.torch.compression import Chosen, Compression
 from ringtune.torch.exchanges import Splits
-from ringtune.torch.handles import synchronize
+from ringtune.torch.handles import at_once
 
 
 class HorovodAlltoall(Function):
@@ -29,7 +29,7 @@ class HorovodAlltoall(Function):
         ctx: Any, tensor: torch.Tensor, splits: Splits | None, name: str | None, process_set: ProcessSet
     ) -> Any:
         """Exchange rows; returns them and how many came from each rank."""
-        output, received = synchronize(exchanges.alltoall_async(tensor, splits, name, process_set))
+        output, received = at_once(exchanges.alltoall_async, tensor, splits, name, process_set)
         ctx.rows, ctx.process_set, ctx.received = tensor.shape[0], process_set, received.tolist()
         ctx.mark_non_differentiable(received)
         return output, received
@@ -53,7 +53,7 @@ class HorovodReducescatter(Function):
     ) -> Any:
         """Reduce and keep the own rows."""
         ctx.factor, ctx.process_set = _gradient_factor(op, factors, process_set), process_set
-        return synchronize(exchanges.reducescatter_async(tensor, name, op, process_set, *factors))
+        return at_once(exchanges.reducescatter_async, tensor, name, op, process_set, *factors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -75,7 +75,7 @@ class HorovodGroupedReducescatter(Function):
     ) -> Any:
         """Reduce and keep the own rows of each."""
         ctx.factor, ctx.process_set = _gradient_factor(op, factors, process_set), process_set
-        return tuple(synchronize(exchanges.grouped_reducescatter_async(tensors, name, op, process_set, *factors)))
+        return tuple(at_once(exchanges.grouped_reducescatter_async, tensors, name, op, process_set, *factors))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -100,7 +100,10 @@ def alltoall(
         The rows from all ranks in order; with splits a tuple of them and how many came from each rank (int32, or as
         the given splits tensor).
     """
-    output, received = HorovodAlltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
+    if flows_back(tensor):
+        output, received = HorovodAlltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
+    else:
+        output, received = at_once(exchanges.alltoall_async, tensor, splits, name, process_set)
     return output if splits is None else (output, received)
 
 
@@ -126,7 +129,10 @@ def reducescatter(
     """
     small, context = compression.compress(tensor)
     factors = (prescale_factor, postscale_factor)
-    reduced = HorovodReducescatter.apply(small, name, op, factors, process_set)  # type: ignore[no-untyped-call]
+    if flows_back(small):
+        reduced = HorovodReducescatter.apply(small, name, op, factors, process_set)  # type: ignore[no-untyped-call]
+    else:
+        reduced = at_once(exchanges.reducescatter_async, small, name, op, process_set, *factors)
     return compression.decompress(reduced, context)
 
 

@@ -16,7 +16,7 @@ from ringtune.common.process_sets import ProcessSet, global_process_set
 from ringtune.errors import InvalidArgument, RingtuneError
 from ringtune.torch import handles
 from ringtune.torch.asynchronous import allgather_async, broadcast_, broadcast_async_
-from ringtune.torch.handles import synchronize
+from ringtune.torch.handles import at_once
 
 
 def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: int) -> None:
@@ -72,8 +72,8 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     """Return the objects of all ranks of the set, in order of ranks."""
     name = name or "allgather_object"
     payload = _bytes_tensor(_dumps(obj))
-    sizes = synchronize(allgather_async(torch.tensor([payload.numel()], dtype=torch.int64), f"{name}.sz", process_set))
-    joined = synchronize(allgather_async(payload, f"{name}.t", process_set))
+    sizes = at_once(allgather_async, torch.tensor([payload.numel()], dtype=torch.int64), f"{name}.sz", process_set)
+    joined = at_once(allgather_async, payload, f"{name}.t", process_set)
     return [_load(part) for part in torch.split(joined, sizes.tolist())]
 
 

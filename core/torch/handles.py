@@ -6,12 +6,13 @@ A handle is the ticket of the operation (of a group: of its first member). The t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ringtune import session
-from ringtune.common import process_sets
+from ringtune.common import process_sets, tickets
 from ringtune.common.process_sets import wire_name as wire_name
 from ringtune.common.reductions import Reduction as Reduction
 from ringtune.common.tickets import Pending as Pending
@@ -64,13 +65,17 @@ def dtype_number(tensor: torch.Tensor) -> int:
     return number
 
 
-def start_allreduce(tensor: torch.Tensor, output: torch.Tensor, operation: Allreduce) -> tuple[int, list[Any]]:
+def start_allreduce(
+    tensor: torch.Tensor, output: torch.Tensor, name: str, how: Reduction, group: tuple[str, int] = ("", 0)
+) -> tuple[int, list[Any]]:
     """Submit an allreduce of any strided tensor.
 
     Args:
         tensor: What this rank contributes.
         output: Where the result goes; may be the tensor itself.
-        operation: Name, reduction and group; addresses, shape and dtype are filled in here.
+        name: On the wire.
+        how: Operation, factors and ranks.
+        group: Name of the group on the wire and number of its members.
 
     Returns:
         Ticket, and what must be kept; `settle` moves a result that lies in scratch memory.
@@ -78,24 +83,11 @@ def start_allreduce(tensor: torch.Tensor, output: torch.Tensor, operation: Allre
     number = dtype_number(tensor)
     source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
     target = output if output.is_contiguous() else source if output is tensor else torch.empty_like(source)
-    o = operation
-    ticket = session.require().submit_allreduce(
-        Allreduce(
-            o.name,
-            source.data_ptr(),
-            target.data_ptr(),
-            tuple(tensor.shape),
-            number,
-            o.op,
-            o.prescale,
-            o.postscale,
-            o.group,
-            o.group_size,
-            o.process_set,
-            o.wire,
-            devices.place_of(source),
-        )
-    )
+    operation = Allreduce(
+        name, source.data_ptr(), target.data_ptr(), tuple(tensor.shape), number, how.op, how.prescale, how.postscale,
+        *group, how.process_set, how.wire, devices.place_of(source),
+    )  # fmt: skip
+    ticket = session.require().submit_allreduce(operation)
     return ticket, [source, target, output]
 
 
@@ -172,9 +164,8 @@ def poll(handle: int) -> bool:
         InvalidArgument: The handle is unknown or has been synchronised already.
     """
     found = _find(handle)
-    tickets = [handle] if isinstance(found, torch.Tensor) else found.tickets
     now = session.require()
-    return all(now.poll(ticket) for ticket in tickets)
+    return all(now.poll(ticket) for ticket in _tickets(handle, found))
 
 
 @quick.waiting
@@ -189,15 +180,24 @@ def synchronize(handle: int) -> Any:
         RuntimeFailure: The operation failed; it is named in the message.
     """
     pending = _find(handle)
-    tickets = [handle] if isinstance(pending, torch.Tensor) else pending.tickets
-    failure = wait_all(tickets)
+    started = _tickets(handle, pending)
+    failure = wait_all(started)
     del quick.pending[handle]
     try:
         if failure is not None:
             raise failure
         return pending if isinstance(pending, torch.Tensor) else pending.finish()
     finally:
-        release_all(tickets)
+        release_all(started)
+
+
+def at_once(start: Callable[..., int], *arguments: Any) -> Any:
+    """Start an operation and wait for it; see `ringtune.common.tickets.at_once`."""
+    return tickets.at_once(synchronize, start, *arguments)
+
+
+def _tickets(handle: int, pending: Pending | torch.Tensor) -> list[int]:
+    return [handle] if isinstance(pending, torch.Tensor) else pending.tickets
 
 
 def _find(handle: int) -> Pending | torch.Tensor:

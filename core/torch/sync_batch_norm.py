@@ -22,7 +22,7 @@ from ringtune import session
 from ringtune.common.process_sets import ProcessSet, global_process_set
 from ringtune.torch.arguments import Sum
 from ringtune.torch.asynchronous import allgather_async, allreduce_
-from ringtune.torch.handles import synchronize
+from ringtune.torch.handles import at_once
 
 __all__ = ["SyncBatchNorm", "convert_sync_batchnorm"]
 
@@ -220,7 +220,7 @@ def _gather_statistics(
         variance, mean = torch.var_mean(x, dims, correction=0)
         own[0, 1 : channels + 1] = mean
         own[0, channels + 1 :] = variance
-    everyone: torch.Tensor = synchronize(allgather_async(own, f"{name}.statistics", process_set))
+    everyone: torch.Tensor = at_once(allgather_async, own, f"{name}.statistics", process_set)
     everyone = everyone.to(x.dtype)
     return everyone[:, 0], everyone[:, 1 : channels + 1], everyone[:, channels + 1 :]
 

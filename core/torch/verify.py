@@ -10,7 +10,7 @@ import torch
 from ringtune.common.process_sets import ProcessSet, global_process_set
 from ringtune.errors import Mismatch
 from ringtune.torch.asynchronous import allgather_async
-from ringtune.torch.handles import synchronize
+from ringtune.torch.handles import at_once
 
 
 def verify_gradients(named: Sequence[tuple[str, torch.Tensor]], process_set: ProcessSet = global_process_set) -> None:
@@ -24,7 +24,7 @@ def verify_gradients(named: Sequence[tuple[str, torch.Tensor]], process_set: Pro
         Mismatch: On all ranks, when a gradient differs; names the first tensor and the ranks by their bits.
     """
     own = torch.tensor([[digest(param.grad) for _, param in named]], dtype=torch.int64)
-    everyone: torch.Tensor = synchronize(allgather_async(own, "check.gradients", process_set))
+    everyone: torch.Tensor = at_once(allgather_async, own, "check.gradients", process_set)
     differ = (everyone != everyone[:1]).any(0).nonzero().flatten().tolist()
     if not differ:
         return

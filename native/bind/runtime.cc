@@ -236,6 +236,8 @@ void add_allreduce_and_tickets(nb::class_<Runtime>& runtime) {
            nb::arg("group_size") = 0, nb::arg("process_set") = 0, nb::arg("wire") = -1, nb::arg("device") = -1,
            nb::arg("stream") = 0)
       .def("poll", &Runtime::poll, nb::arg("ticket"))
+      .def_static("begin_blocking", &Runtime::begin_blocking)
+      .def("end_blocking", &Runtime::end_blocking)
       .def("set_compute_threads", &Runtime::set_compute_threads, nb::arg("threads"))
       .def(
           "wait",

@@ -17,6 +17,8 @@ namespace {
 // Of looks at rank 0's clock, at most: the line through them needs some at the beginning, few later.
 constexpr std::int64_t kClockIntervalNs = 10'000'000'000;
 
+thread_local int blocking_calls = 0;  // of this thread
+
 void pin(std::thread& thread, int core) {
   if (core < 0) return;
   cpu_set_t set;
@@ -83,11 +85,18 @@ Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& ticket
 
 Engine::~Engine() { leave(Deadline::after(0)); }
 
-void Engine::submitted(std::size_t bytes) noexcept {
+void Engine::submitted(std::size_t bytes, bool awaited) noexcept {
+  if (awaited && blocking_calls > 0) return;
   // While a bundle is held back the cycle thread wakes at the end of the cycle time anyway: a wake per gradient would
   // cost the training thread a system call each. Relaxed: a stale value costs one wake or at most one cycle.
   const auto size = static_cast<std::int64_t>(bytes);
   if (quiet_bytes_.fetch_sub(size, std::memory_order_relaxed) <= size) nudge();
+}
+
+void Engine::begin_blocking() noexcept { ++blocking_calls; }
+
+void Engine::end_blocking() noexcept {
+  if (--blocking_calls == 0 && tickets_.open() > 0) nudge();
 }
 
 std::uint32_t Engine::propose(const Knobs& knobs) {

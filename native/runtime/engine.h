@@ -46,8 +46,14 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// `bytes` were submitted. Wakes the cycle thread only if it would not come by itself within the cycle time.
-  void submitted(std::size_t bytes) noexcept;
+  /// `bytes` were submitted. Wakes the cycle thread only if it would not come by itself within the cycle time; not for
+  /// a caller that blocks, if it is `awaited` by the thread that submits.
+  void submitted(std::size_t bytes, bool awaited = true) noexcept;
+  /// This thread waits for what it submits from here to the end, and drives it then: nobody else is woken. May be
+  /// nested.
+  static void begin_blocking() noexcept;
+  /// What was not waited for after all is the cycle thread's.
+  void end_blocking() noexcept;
   /// Blocks until the operation is done, driving the engine meanwhile if nobody else does; nothing is held back.
   /// False at the deadline. Does not rethrow the operation's error.
   [[nodiscard]] bool wait(Operation& operation, Deadline deadline);
@@ -98,14 +104,21 @@ class Engine {
   void leave(Deadline deadline);
 
  private:
-  void nudge() noexcept { fabric_.waker().notify(); }
+  enum class Parked : std::uint8_t { kNo, kPatient, kInsists };
+  struct Seen {  // before the cycle thread found a caller driving
+    std::uint32_t calls;
+    std::uint32_t stops;
+  };
+
+  void nudge() noexcept;
   void run() noexcept;
   bool turn() noexcept;
   [[nodiscard]] bool holds_back() noexcept;
   [[nodiscard]] Deadline next_turn() const noexcept;
   [[nodiscard]] bool waits_in_arena() const noexcept;
   void rest(std::uint32_t waker_ticket, Deadline deadline);
-  void park() noexcept;
+  void call() noexcept;
+  void park(const Seen& seen) noexcept;
   void drive(Operation& operation, Deadline deadline) noexcept;
   [[nodiscard]] bool expects_alone(const RepeatedRequest& repeated) const noexcept;
   std::int64_t post_alone(Operation& operation, Ticket& ticket);
@@ -150,10 +163,14 @@ class Engine {
   bool shares_clock_;  // same host as rank 0
   int neighbours_;     // ranks of this host
 
-  // Who drives. `turns_` counts the callers that stopped driving; the cycle thread sleeps on it while a caller drives.
+  // Who drives, and how the cycle thread sleeps meanwhile (see park).
   std::mutex drive_;
-  std::atomic<std::uint32_t> turns_{0};
-  std::atomic<bool> parked_{false};
+  std::atomic<std::uint32_t> calls_{0};   // upon the cycle thread, which sleeps on it
+  std::atomic<std::uint32_t> stops_{0};   // of callers, that they drive
+  std::atomic<std::uint32_t> cycles_{0};  // of callers, in which everything had its turn
+  std::atomic<Parked> parked_{Parked::kNo};
+  bool insists_ = false;               // the cycle thread's own, as the next
+  std::int64_t patient_until_ns_ = 0;  // 0 = it has driven since it was parked last
 
   // Guarded by drive_ from here to the mail.
   bool ended_ = false;    // by an error: nothing is driven any more

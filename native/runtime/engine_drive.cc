@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::int64_t kRoundSliceNs = 20'000'000;   // how long a wish to leave may go unheard in a round
 constexpr std::int64_t kHearingSliceNs = 5'000'000;  // or a message of another process set
+constexpr std::int64_t kPatienceNs = 1'000'000;      // news that come to no caller wait so long, at most
 constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;
 
 /// Cores that this rank shares with `neighbours` ranks, for each of them.
@@ -67,23 +68,46 @@ bool Engine::try_drive() noexcept {
 
 void Engine::stop_driving() noexcept {
   drive_.unlock();
-  // Sequentially consistent on both sides (see park): either the cycle thread sees the new count and does not sleep, or
-  // we see that it is parked.
-  turns_.fetch_add(1);
-  if (parked_.load()) futex_wake(turns_, 1, FutexScope::kPrivate);
+  // Sequentially consistent on both sides: either the cycle thread sees the new count and does not sleep, or we see
+  // that it insists.
+  stops_.fetch_add(1);
+  if (parked_.load() == Parked::kInsists) call();
 }
 
-/// The cycle thread found a caller driving: sleeps until that caller stops.
-void Engine::park() noexcept {
-  parked_.store(true);
-  const std::uint32_t seen = turns_.load();
-  // The caller may have stopped before it could see the flag: then the mutex is free.
-  if (drive_.try_lock()) {
-    drive_.unlock();
+/// Wakes whoever sleeps in the engine: the cycle thread, or a caller that drives.
+void Engine::nudge() noexcept {
+  fabric_.waker().notify();
+  call();
+}
+
+void Engine::call() noexcept {
+  calls_.fetch_add(1);
+  if (parked_.load() != Parked::kNo) futex_wake(calls_, 1, FutexScope::kPrivate);
+}
+
+/// The cycle thread has found a caller driving: sleeps until it is called. Callers that communicate in one call after
+/// the other need no help, and to wake it between them would take a core from the ranks: it is patient while they see
+/// to everything. When they do not - a batch that is run alone looks at no message - it insists: the next caller that
+/// stops calls it.
+void Engine::park(const Seen& seen) noexcept {
+  if (!insists_) {
+    parked_.store(Parked::kPatient);
+    if (patient_until_ns_ == 0) patient_until_ns_ = now_ns() + kPatienceNs;
+    while (true) {
+      const std::uint32_t cycles = cycles_.load(std::memory_order_relaxed);
+      futex_wait(calls_, seen.calls, Deadline::at(patient_until_ns_), FutexScope::kPrivate);
+      if (calls_.load() != seen.calls) break;
+      const std::int64_t now = now_ns();
+      if (now < patient_until_ns_) continue;  // woken for no reason
+      insists_ = cycles_.load(std::memory_order_relaxed) == cycles;
+      if (insists_) break;
+      patient_until_ns_ = now + kPatienceNs;
+    }
   } else {
-    futex_wait(turns_, seen, Deadline::never(), FutexScope::kPrivate);
+    parked_.store(Parked::kInsists);
+    if (stops_.load() == seen.stops) futex_wait(calls_, seen.calls, Deadline::never(), FutexScope::kPrivate);
   }
-  parked_.store(false);
+  parked_.store(Parked::kNo);
 }
 
 /// When the engine must be turned if nothing happens.
@@ -125,6 +149,7 @@ void Engine::drive(Operation& operation, Deadline deadline) noexcept {
     while (!ended_ && !operation.done() && !finished()) {
       const std::uint32_t ticket = fabric_.waker().prepare();
       const bool worked = cycle();
+      cycles_.fetch_add(1, std::memory_order_relaxed);
       if (operation.done() || deadline.expired()) return;
       if (!worked) rest(ticket, earlier(deadline, next_turn()));
     }
@@ -176,11 +201,14 @@ void Engine::run() noexcept {
 
 /// One turn of the cycle thread; false when the engine has come to its end.
 bool Engine::turn() noexcept {
+  const Seen seen{calls_.load(), stops_.load()};
   const std::uint32_t ticket = fabric_.waker().prepare();
   if (!try_drive()) {
-    park();
+    park(seen);
     return true;
   }
+  insists_ = false;
+  patient_until_ns_ = 0;
   std::unique_lock driving(drive_, std::adopt_lock);
   if (ended_) return false;
   try {

@@ -240,6 +240,9 @@ bool Runtime::poll(Ticket ticket) {
 
 void Runtime::set_compute_threads(int threads) noexcept { impl_->engine->set_compute_threads(threads); }
 
+void Runtime::begin_blocking() noexcept { Engine::begin_blocking(); }
+void Runtime::end_blocking() noexcept { impl_->engine->end_blocking(); }
+
 bool Runtime::wait(Ticket ticket, Deadline deadline) {
   if (DeviceStaging::owns(ticket)) {
     if (!own().wait_on_device(ticket, deadline)) return false;

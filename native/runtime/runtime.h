@@ -126,6 +126,10 @@ class Runtime {
   /// How many threads of each rank of this host compute; 1 until said. Decides whether a core is left for exchanges in
   /// the background.
   void set_compute_threads(int threads) noexcept;
+  /// What the calling thread submits from here to the end it waits for at once: it drives the runtime itself, and no
+  /// other thread is woken. May be nested. What it has not waited for at the end goes on in the background.
+  static void begin_blocking() noexcept;
+  void end_blocking() noexcept;
   /// Blocks; false at the deadline. Rethrows the operation's error. A failed or finished ticket stays until release().
   bool wait(Ticket ticket, Deadline deadline);
   /// The same without asking for what is held back for a caller, and without the error.

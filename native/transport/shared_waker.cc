@@ -28,14 +28,14 @@ namespace ringtune {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x72696e6762656c6cull;  // "ringbell"
-constexpr std::int64_t kSpinNs = 10'000;
+constexpr std::int64_t kSpinNs = 40'000;
 // When to spin: a spin that ends the wait earns credit, one that is followed by a sleep costs more. Out of credit,
 // waits block at once; after kSpinRest waits that were short all the same, one more try. Long waits never bring it
 // back.
 constexpr int kSpinCreditMax = 16;
 constexpr int kSpinCost = 4;
 constexpr int kSpinRest = 32;
-constexpr std::int64_t kShortWaitFactor = 8;  // of spin_ns
+constexpr std::int64_t kShortWaitFactor = 2;  // of spin_ns
 
 struct WakerPage {
   std::uint64_t magic = kMagic;

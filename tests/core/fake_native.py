@@ -55,6 +55,8 @@ class FakeRuntime:
         self.hosts = ["here"] * options.size
         self.calls: list[tuple[Any, ...]] = []
         self.travelled: list[int] = []  # dtypes of allreduces on the wire
+        self.blocking = 0  # callers between begin and end
+        self.awaited: list[bool] = []  # of each operation, whether it was submitted by such a caller
         self.held: set[str] = set()
         self.failing: set[str] = set()
         self.ranges: list[str] = []
@@ -81,6 +83,12 @@ class FakeRuntime:
         self._splits: dict[int, list[int]] = {}
         self._sets: dict[int, list[int]] = {}
         self._numbers: dict[int, int] = {}
+
+    def begin_blocking(self) -> None:
+        self.blocking += 1
+
+    def end_blocking(self) -> None:
+        self.blocking -= 1
 
     def set_compute_threads(self, threads: int) -> None:
         self.compute_threads = threads
@@ -230,6 +238,7 @@ class FakeRuntime:
         if call[1] in (self._names[ticket] for ticket in self._names) and call[1] in self.held:
             raise InvalidArgument(f"tensor '{call[1]}': the name is in flight")
         self.calls.append(call)
+        self.awaited.append(self.blocking > 0)
         ticket = len(self.calls)
         self._names[ticket] = call[1]
         return ticket

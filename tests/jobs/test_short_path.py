@@ -12,7 +12,7 @@ import pytest
 
 import ringtune.torch as hvd
 from ringtune.torch import asynchronous, quick
-from tests.jobs import short_cases
+from tests.jobs import short_cases, short_new_cases
 from tests.jobs.launching import LOST_WITHIN_S, STARVED_S, Job, variables
 
 GetJob = Callable[..., Job]
@@ -54,6 +54,17 @@ def test_as_a_class_attribute_it_is_a_method() -> None:
 @pytest.mark.parametrize("form", ["blocking", "asynchronous", "positional"])
 def test_repeated_calls_enter_no_python(form: str, size: int, job: GetJob) -> None:
     job(size).run(short_cases.alike, form=form)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3], scope="module")
+@pytest.mark.parametrize("what", list(short_new_cases.NEW))
+def test_small_tensors_are_reduced_into_new_ones_by_a_copy(what: str, size: int, job: GetJob) -> None:
+    for entered in job(size).run(short_new_cases.into_new, what=what):
+        assert ("start_allreduce" not in entered) == (what in short_new_cases.COPIED), entered
+
+
+def test_a_caller_that_is_interrupted_before_it_waits_holds_nobody_up(job: GetJob) -> None:
+    job(2).run(short_new_cases.stopped_before_the_wait, name="stopped")
 
 
 @pytest.mark.parametrize("what", short_cases.UNLIKE)
