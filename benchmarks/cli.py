@@ -13,6 +13,7 @@ import click
 # scipy. A new benchmark adds a line here.
 COMMANDS = {
     "allreduce": "ringtune.benchmarks.commands:allreduce",
+    "collectives": "ringtune.benchmarks.commands:collectives",
     "dashboard": "ringtune.benchmarks.pages:dashboard_command",
     "gradients": "ringtune.benchmarks.commands:gradients",
     "hook": "ringtune.benchmarks.commands:hook",

@@ -1,81 +1,25 @@
-"""Options of the benchmarks on the command line."""
+"""Commands of the benchmarks; what they share is in `options`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
-from rich.console import Console
 
 from ringtune import runfolder
-from ringtune.benchmarks.devices import CPU, DEVICES, check_device
+from ringtune.benchmarks.devices import CPU, check_device
 from ringtune.benchmarks.jobs import parse_ranks
-from ringtune.benchmarks.peers import Ground, Selection, select_peers
+from ringtune.benchmarks.options import common, on_device, race, racing, require, rules_of, senders_of, write_record
+from ringtune.benchmarks.peers import Ground, select_peers
 from ringtune.benchmarks.progress import open_console
-from ringtune.benchmarks.requirements import Rule, missed_limit, missed_peers, parse_rules
+from ringtune.benchmarks.requirements import missed_peers
 from ringtune.benchmarks.sizes import format_bytes, parse_bytes, parse_sizes
+from ringtune.benchmarks.workers.race.exchanges import COLLECTIVES
 from ringtune.benchmarks.workers.race.patterns import DTYPES, item_bytes
-from ringtune.errors import RingtuneError, UsageError
+from ringtune.errors import UsageError
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 DEFAULT_SIZES = "1KiB,..,64MiB"
-
-
-def _common(command: _Command) -> _Command:
-    """Adds the options that all benchmarks share."""
-    for option in (
-        click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file."),
-        click.option(
-            "--threads-per-rank",
-            type=click.IntRange(min=1),
-            default=1,
-            show_default=True,
-            help="Compute threads of each rank, the same for every rank count, so that efficiency shows communication "
-            "and not a smaller share of the cores.",
-        ),
-        click.option("-H", "--hosts", help="host:slots,... as for 'ringtune run'; default: this host."),
-    ):
-        command = option(command)
-    return command
-
-
-def _on_device(command: _Command) -> _Command:
-    """Adds `--device`."""
-    return click.option(
-        "--device",
-        type=click.Choice(DEVICES),
-        default=CPU,
-        show_default=True,
-        help="Where tensors lie; ranks take the GPUs in turn. On cuda training computes in bfloat16, channels last.",
-    )(command)
-
-
-def _racing(command: _Command) -> _Command:
-    """Adds the options that all races share."""
-    for option in (
-        click.option("--markdown", is_flag=True, help="Print the table once more as Markdown, for documents."),
-        click.option(
-            "--require-limit",
-            metavar="RULES",
-            help="Exit 1 when the ratio to the copy limit is below these, as in >=64MiB:0.75.",
-        ),
-        click.option(
-            "--require",
-            metavar="RULES",
-            help="Exit 1 when the ratio to the best peer is below these: 1.2, or by size <=256KiB:1.0,>=64MiB:1.5, or "
-            "against one peer gloo:4.",
-        ),
-        click.option(
-            "--peers",
-            help="Comma-separated: gloo, nccl, openmpi, mpich, impi, oneccl, openmpi-tuned, impi-tuned, horovod, or "
-            "all. 'make bench-peers' installs them.  [default: gloo; on GPUs nccl,gloo]",
-        ),
-    ):
-        command = option(command)
-    return command
 
 
 @click.command()
@@ -91,8 +35,8 @@ def _racing(command: _Command) -> _Command:
 @click.option("--fp16-allreduce", is_flag=True, help="Send gradients as float16 (ringtune only).")
 @click.option("--seed", type=int, default=42, show_default=True)
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Run folder; default: runs/bench-<model>-<time>.")
-@_on_device
-@_common
+@on_device
+@common
 def resnet(**options: Any) -> None:
     """Images per second and scaling efficiency of a model on synthetic images."""
     from ringtune.benchmarks.resnet import ScalingRequest, run_resnet, store_record
@@ -122,7 +66,7 @@ def resnet(**options: Any) -> None:
     record = run_resnet(request, console)
     folder = options["run_dir"] or runfolder.planned_folder(f"bench-{task.model}")
     console.print(f"record: {store_record(folder, record)}", soft_wrap=True)
-    _write(options["json_file"], record, console)
+    write_record(options["json_file"], record, console)
 
 
 @click.command()
@@ -135,9 +79,9 @@ def resnet(**options: Any) -> None:
 @click.option(
     "--learn", type=click.Path(path_type=Path), help="Time ringtune's algorithms instead and write their table here."
 )
-@_racing
-@_on_device
-@_common
+@racing
+@on_device
+@common
 def allreduce(**options: Any) -> None:
     """Time of one blocking allreduce by size, beside peers in the same run."""
     from ringtune.benchmarks.micro import allreduce_cases
@@ -152,7 +96,37 @@ def allreduce(**options: Any) -> None:
     for size_bytes in sizes:
         if size_bytes % item_bytes(options["dtype"]):
             raise UsageError(f"{format_bytes(size_bytes)} is not a whole number of {options['dtype']} elements")
-    _race("allreduce", allreduce_cases(sizes), options)
+    race("allreduce", allreduce_cases(sizes), options)
+
+
+@click.command()
+@click.option("-np", "--num-proc", type=click.IntRange(min=1), default=2, show_default=True, help="Ranks.")
+@click.option(
+    "--collectives",
+    default=",".join(COLLECTIVES),
+    show_default=True,
+    help="Which, comma-separated.",
+)
+@click.option(
+    "--sizes",
+    default=DEFAULT_SIZES,
+    show_default=True,
+    help="Of the largest tensor that a rank gives or gets; '..' goes on by factors of 4.",
+)
+@click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=0.5, show_default=True, help="Per case."
+)
+@racing
+@on_device
+@common
+def collectives(**options: Any) -> None:
+    """Time of one blocking broadcast, allgather, reducescatter, alltoall or barrier, beside peers in the same run."""
+    from ringtune.benchmarks.micro import collectives_cases
+
+    names = [word.strip() for word in options["collectives"].split(",")]
+    shape = options["num_proc"], options["dtype"]
+    race("collectives", collectives_cases(names, parse_sizes(options["sizes"]), *shape), options)
 
 
 @click.command()
@@ -169,14 +143,14 @@ def allreduce(**options: Any) -> None:
     "--seconds", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Per case."
 )
 @click.option("--grouped", is_flag=True, help="Submit a step's gradients to ringtune as one group.")
-@_racing
-@_on_device
-@_common
+@racing
+@on_device
+@common
 def gradients(**options: Any) -> None:
     """Time to reduce all gradients of a step: submitted in backward order, then waited for."""
     from ringtune.benchmarks.micro import gradients_cases
 
-    _race("gradients", gradients_cases(options["profiles"]), options)
+    race("gradients", gradients_cases(options["profiles"]), options)
 
 
 @click.command()
@@ -198,7 +172,7 @@ def gradients(**options: Any) -> None:
     "--peers",
     help="Comma-separated, or all.  [default: alone,ddp-gloo,horovod; on GPUs alone,ddp-nccl,ddp-gloo]",
 )
-@_on_device
+@on_device
 @click.option("--rate", help="Put each rank on a host of its own (a network namespace), links of this rate: 1gbit.")
 @click.option(
     "--require",
@@ -216,7 +190,7 @@ def train(**options: Any) -> None:
     if options["rate"] is not None and options["device"] != CPU:
         raise UsageError("--rate puts ranks on hosts without a GPU: leave out --device cuda")
     peers = select_peers(options["peers"], "train", Ground(None, options["device"], options["num_proc"]))
-    rules = _rules(options["require"], peers)
+    rules = rules_of(options["require"], peers)
     shape = {name: options[name] for name in ("batch_size", "image_size", "sequence_length", "device")}
     tasks = [TrainingTask(model, **shape) for model in options["models"]]
     request = TrainRequest(
@@ -230,10 +204,10 @@ def train(**options: Any) -> None:
     )
     console = open_console()
     record = run_train(request, console)
-    _write(options["json_file"], record, console)
+    write_record(options["json_file"], record, console)
     if options["markdown"]:
         console.print(train_markdown(record), markup=False, highlight=False, soft_wrap=True)
-    _require(missed_peers(record, rules, _senders(peers, "train")))
+    require(missed_peers(record, rules, senders_of(peers, "train")))
 
 
 @click.command()
@@ -271,8 +245,8 @@ def links(**options: Any) -> None:
     )
     console = open_console()
     record = run_links(request, console)
-    _write(options["json_file"], record, console)
-    _require(below(record, options["require"]) if options["require"] is not None else [])
+    write_record(options["json_file"], record, console)
+    require(below(record, options["require"]) if options["require"] is not None else [])
 
 
 @click.command()
@@ -294,7 +268,7 @@ def negotiation(**options: Any) -> None:
     request = NegotiationRequest(ranks, options["tensors"], options["cycles"], options["fan_out"])
     console = open_console()
     record = run_negotiation(request, console)
-    _write(options["json_file"], record, console)
+    write_record(options["json_file"], record, console)
     if options["require_growth"] is not None:
         require_growth(record)
 
@@ -317,71 +291,5 @@ def hook(**options: Any) -> None:
     request = HookRequest(options["num_proc"], HookRun(options["gradients"], size_bytes, options["passes"]))
     console = open_console()
     record = run_hook(request, console)
-    _write(options["json_file"], record, console)
-    _require(costlier(record, options["require"]) if options["require"] is not None else [])
-
-
-def _race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:
-    """Runs a micro benchmark and applies `--json`, `--require` and `--require-limit`.
-
-    Raises:
-        UsageError: `--require` without a peer that is present.
-        RingtuneError: a ratio is below what is required.
-    """
-    from ringtune.benchmarks.micro import MicroRequest, micro_markdown, run_micro
-
-    check_device(options["device"])
-    peers = select_peers(options["peers"], benchmark, Ground(options["hosts"], options["device"], options["num_proc"]))
-    peers = replace(peers, grouped=options.get("grouped", False))
-    rules = _rules(options["require"], peers)
-    limit_rules = parse_rules(options["require_limit"]) if options["require_limit"] else ()
-    request = MicroRequest(
-        benchmark,
-        options["num_proc"],
-        options["hosts"],
-        cases,
-        options.get("dtype", "float32"),
-        options["seconds"],
-        options["threads_per_rank"],
-        peers,
-        options["device"],
-    )
-    console = open_console()
-    record = run_micro(request, console)
-    _write(options["json_file"], record, console)
-    if options["markdown"]:
-        console.print(micro_markdown(record), markup=False, highlight=False, soft_wrap=True)
-    _require(missed_peers(record, rules, _senders(peers, benchmark)) + missed_limit(record, limit_rules))
-
-
-def _rules(text: str | None, peers: Selection) -> tuple[Rule, ...]:
-    """Returns what `--require` asks for.
-
-    Raises:
-        UsageError: no rule, or nobody to compare with.
-    """
-    rules = parse_rules(text) if text else ()
-    if rules and not peers.peers:
-        raise UsageError("--require compares with the best peer, and no peer takes part; see --peers")
-    return rules
-
-
-def _senders(peers: Selection, benchmark: str) -> dict[str, str]:
-    """Returns contender -> peer that sends it."""
-    return {name: spec.name for spec in peers.peers for name in spec.contenders[benchmark]}
-
-
-def _require(missed: list[str]) -> None:
-    """Raises when something was missed.
-
-    Raises:
-        RingtuneError: with all that was missed.
-    """
-    if missed:
-        raise RingtuneError("slower than required:\n" + "\n".join(missed))
-
-
-def _write(path: Path | None, record: dict[str, Any], console: Console) -> None:
-    if path is not None:
-        runfolder.write_json(path, record)
-        console.print(f"record: {path}", soft_wrap=True)
+    write_record(options["json_file"], record, console)
+    require(costlier(record, options["require"]) if options["require"] is not None else [])

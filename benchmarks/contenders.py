@@ -12,6 +12,8 @@ import torch.distributed as dist
 import ringtune.torch as hvd
 from ringtune import session
 from ringtune.benchmarks import devices
+from ringtune.benchmarks.exchanges import gloo_exchange, open_exchange, ringtune_exchange
+from ringtune.benchmarks.tensors import as_tensor, dtype_of
 from ringtune.benchmarks.workers.race.bursts import Contest, SumContest, in_turn
 from ringtune.benchmarks.workers.race.patterns import Array, Buffers, Task, item_bytes
 from ringtune.benchmarks.workers.race.rank import Opener, Unsupported
@@ -150,7 +152,7 @@ def plan_buckets(tensors: Tensors) -> list[list[torch.Tensor]]:
 def open_sum(make: Callable[[Tensors], Callable[[], object]], task: Task) -> Contest:
     """Returns the contest of `make` over tensors in memory of their own each."""
     buffers = Buffers(task)
-    tensors = [_as_tensor(array, task.dtype) for array in buffers.arrays]
+    tensors = [as_tensor(array, task.dtype) for array in buffers.arrays]
     if task.device == devices.CPU:
         return SumContest(buffers, make(tensors))
     there = [tensor.to(task.device) for tensor in tensors]
@@ -208,13 +210,13 @@ def open_bucket_views(task: Task) -> Contest:
     """As torch's DDP with `gradient_as_bucket_view`: tensors are parts of the buckets, nothing is copied."""
     if task.device != devices.CPU:
         return open_sum(gloo_async, _whole_buckets(task))
-    shapes = plan_buckets([torch.empty(length, dtype=_dtype(task.dtype), device="meta") for length in task.lengths])
+    shapes = plan_buckets([torch.empty(length, dtype=dtype_of(task.dtype), device="meta") for length in task.lengths])
     arrays: list[Array] = []
     flats = []
     for members in shapes:
         lengths = [tensor.numel() for tensor in members]
         flat = Buffers(Task([task.itemsize * sum(lengths)], task.dtype, task.rank, task.size)).arrays[0]
-        flats.append(_as_tensor(flat, task.dtype))
+        flats.append(as_tensor(flat, task.dtype))
         ends = [sum(lengths[: index + 1]) for index in range(len(lengths))]
         arrays += [flat[end - length : end] for end, length in zip(ends, lengths, strict=True)]
     return SumContest(Buffers(task, arrays), gloo_async(flats))
@@ -222,19 +224,8 @@ def open_bucket_views(task: Task) -> Contest:
 
 def _whole_buckets(task: Task) -> Task:
     """Returns the task with each bucket as one tensor: what travels is the same."""
-    shapes = plan_buckets([torch.empty(length, dtype=_dtype(task.dtype), device="meta") for length in task.lengths])
+    shapes = plan_buckets([torch.empty(length, dtype=dtype_of(task.dtype), device="meta") for length in task.lengths])
     return replace(task, sizes_bytes=[sum(tensor.nbytes for tensor in members) for members in shapes])
-
-
-def _dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
-    return dtype
-
-
-def _as_tensor(array: Array, dtype: str) -> torch.Tensor:
-    # NumPy's memory for all contenders: large arrays ask for huge pages, torch's own tensors do not.
-    return torch.from_numpy(array.view("int16") if dtype == "bfloat16" else array).view(_dtype(dtype))
 
 
 _SUMS = {
@@ -254,6 +245,9 @@ CONTENDERS: Mapping[str, Opener] = {
     **{name: partial(open_sum, make) for name, make in _SUMS.items()},
     "gloo-bucket-views": open_bucket_views,
     "nccl-bucket-views": open_bucket_views,
+    "ringtune-collectives": partial(open_exchange, ringtune_exchange),
+    "gloo-collectives": partial(open_exchange, gloo_exchange),
+    "nccl-collectives": partial(open_exchange, gloo_exchange),
     "ringtune-float32": open_float32,
     "ringtune-fp16": partial(open_cast, partial(ringtune_cast, hvd.Compression.fp16), "float16"),
     "ringtune-bf16": partial(open_cast, partial(ringtune_cast, hvd.Compression.bf16), "bfloat16"),

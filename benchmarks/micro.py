@@ -1,4 +1,4 @@
-"""`ringtune bench allreduce` and `ringtune bench gradients`: races of ringtune and its peers, and what they gave."""
+"""`ringtune bench allreduce`, `gradients` and `collectives`: races of ringtune and its peers, and what they gave."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from ringtune.benchmarks.racejob import JobLost, JobPlan, RaceJob
 from ringtune.benchmarks.races import Budget, CaseResult, Race
 from ringtune.benchmarks.sizes import duration_unit, format_bytes, format_duration
 from ringtune.benchmarks.statistics import paired_ratio_interval, quartiles
+from ringtune.benchmarks.workers.race.exchanges import COLLECTIVES
 from ringtune.benchmarks.workers.race.patterns import item_bytes
 from ringtune.errors import UsageError
 
@@ -30,10 +31,11 @@ _COLUMN_WIDTH = 20
 
 @dataclass(frozen=True)
 class Case:
-    """A row of a micro benchmark: what it is called and the sizes of its tensors in bytes."""
+    """A row of a micro benchmark: what it is called, the sizes of its tensors in bytes, what is done with them."""
 
     label: str
     sizes_bytes: tuple[int, ...]
+    collective: str = "allreduce"
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class MicroRequest:
     """What the user asked for.
 
     Args:
-        benchmark: ``allreduce`` or ``gradients``.
+        benchmark: ``allreduce``, ``gradients`` or ``collectives``.
         ranks: ranks of the job.
         hosts: as for `ringtune run -H`; None for this host.
         cases: the rows.
@@ -93,11 +95,17 @@ def run_micro(request: MicroRequest, console: Console) -> dict[str, Any]:
         link = stack.enter_context(linked_benchmarks())
         setting = Setting(request.ranks, request.hosts, request.threads, link, device=request.device)
         plans = job_plans(request.peers, request.benchmark, setting)
-        if request.hosts is None and request.device == "cpu":
+        # What others than sums have to copy is not the same for all of them.
+        if request.hosts is None and request.device == "cpu" and request.benchmark != "collectives":
             plans.append(start_limit(setting))
         race = open_race(plans, stack, outcome, reporter)
         for case in request.cases:
-            task = {"sizes_bytes": list(case.sizes_bytes), "dtype": request.dtype, "device": request.device}
+            task: dict[str, Any] = {
+                "sizes_bytes": list(case.sizes_bytes),
+                "dtype": request.dtype,
+                "device": request.device,
+            }
+            task["collective"] = case.collective
             result = race.run_case(task, Budget(request.seconds))
             outcome.results.append(result)
             reporter.advance(_case_line(case, result))
@@ -191,9 +199,8 @@ def _case_record(case: Case, result: CaseResult) -> dict[str, Any]:
 def micro_table(record: dict[str, Any]) -> Table:
     """Returns the table that ends the benchmark."""
     title = f"{record['benchmark']}, {record['ranks']} ranks, {record['dtype']}"
-    caption = (
-        "median and quartiles per reduction on the slowest rank; ratios above 1: ringtune is faster (95 % interval)"
-    )
+    what = "call" if record["benchmark"] == "collectives" else "reduction"
+    caption = f"median and quartiles per {what} on the slowest rank; ratios above 1: ringtune is faster (95 % interval)"
     table = Table(title=title, caption=caption, show_lines=True)
     table.add_column("", overflow="fold")
     contenders = list(dict.fromkeys(name for case in record["cases"] for name in case["times"]))
@@ -244,6 +251,26 @@ def _case_line(case: Case, result: CaseResult) -> str:
 def allreduce_cases(sizes_bytes: Sequence[int]) -> list[Case]:
     """Returns one case per size, a single tensor each."""
     return [Case(format_bytes(size_bytes), (size_bytes,)) for size_bytes in sizes_bytes]
+
+
+def collectives_cases(names: Sequence[str], sizes_bytes: Sequence[int], ranks: int, dtype: str) -> list[Case]:
+    """Returns one case per collective and size; a barrier has no size.
+
+    Raises:
+        UsageError: no such collective, or a size that the ranks cannot share evenly.
+    """
+    for name in names:
+        if name not in COLLECTIVES:
+            raise UsageError(f"unknown collective {name!r}; known: {', '.join(COLLECTIVES)}")
+    for size_bytes in sizes_bytes:
+        if size_bytes % (ranks * item_bytes(dtype)):
+            share = f"{ranks} ranks x {item_bytes(dtype)} bytes"
+            raise UsageError(f"{format_bytes(size_bytes)} cannot be shared evenly: it is no multiple of {share}")
+    return [
+        Case(name if name == "barrier" else f"{name} {format_bytes(size_bytes)}", (size_bytes,), name)
+        for name in dict.fromkeys(names)
+        for size_bytes in ([0] if name == "barrier" else sizes_bytes)
+    ]
 
 
 def gradients_cases(profiles: Sequence[str]) -> list[Case]:

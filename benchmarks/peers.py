@@ -79,7 +79,10 @@ class Selection:
 def _mpi(name: str, *peer_fields: Any) -> PeerSpec:
     peer = MpiPeer(name, *peer_fields)
     ways = {name: peer.worker}
-    return PeerSpec(name, {"allreduce": ways, "gradients": ways}, peer.absent, peer.start)
+    benchmarks = {"allreduce": ways, "gradients": ways}
+    if peer.worker == "mpi":
+        benchmarks["collectives"] = {name: "mpi-collectives"}
+    return PeerSpec(name, benchmarks, peer.absent, peer.start)
 
 
 def _horovod_absent() -> str:
@@ -96,6 +99,7 @@ _OPENMPI = ("mpirun", "--oversubscribe")
 _GLOO = {
     "allreduce": {"gloo": "gloo"},
     "gradients": {"gloo": "gloo-async", "gloo-buckets": "gloo-buckets", "gloo-bucket-views": "gloo-bucket-views"},
+    "collectives": {"gloo": "gloo-collectives"},
 }
 
 _NCCL = {
@@ -109,7 +113,9 @@ PEERS: dict[str, PeerSpec] = {
         PeerSpec("gloo", _GLOO, gloo_absent, partial(start_torch, "gloo"), devices=DEVICES),
         PeerSpec("nccl", _NCCL, lambda: None, partial(start_torch, "nccl"), devices=(CUDA,)),
         PeerSpec(
-            "horovod", {name: {"horovod": "horovod"} for name in ("allreduce", "gradients", "train")}, _horovod_absent
+            "horovod",
+            {name: {"horovod": "horovod"} for name in ("allreduce", "gradients", "collectives", "train")},
+            _horovod_absent,
         ),
         PeerSpec(ALONE, {"train": {ALONE: ALONE}}, lambda: None, devices=DEVICES),
         PeerSpec(
@@ -155,10 +161,15 @@ PEERS[DDP_ALONE] = PeerSpec(DDP_ALONE, {"train": {DDP_ALONE: DDP_ALONE}}, gloo_a
 _USUAL = {
     "allreduce": {CPU: "gloo", CUDA: "nccl,gloo"},
     "gradients": {CPU: "gloo", CUDA: "nccl,gloo"},
+    "collectives": {CPU: "gloo", CUDA: "nccl,gloo"},
     "resnet": {CPU: "", CUDA: "ddp-nccl"},
     "train": {CPU: "alone,ddp-gloo,horovod", CUDA: "alone,ddp-nccl,ddp-gloo"},
 }
-_SUBJECT = {"allreduce": {SUBJECT: "ringtune"}, "gradients": {SUBJECT: "ringtune-async"}}
+_SUBJECT = {
+    "allreduce": {SUBJECT: "ringtune"},
+    "gradients": {SUBJECT: "ringtune-async"},
+    "collectives": {SUBJECT: "ringtune-collectives"},
+}
 # ringtune's two faces, each a job of its own.
 _TRAINING = (SUBJECT, "ringtune-ddp")
 
@@ -183,7 +194,7 @@ def select_peers(text: str | None, benchmark: str, ground: Ground | None = None)
 
     Args:
         text: comma-separated peer names, ``all`` for every known one; empty for ringtune alone; None for the usual.
-        benchmark: ``allreduce``, ``gradients``, ``resnet`` or ``train``.
+        benchmark: ``allreduce``, ``gradients``, ``collectives``, ``resnet`` or ``train``.
         ground: where it runs; on this host's CPU if missing.
 
     Raises:

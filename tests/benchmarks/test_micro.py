@@ -111,7 +111,7 @@ def test_buckets_are_cut_where_they_are_full() -> None:
 def test_every_way_of_torch_is_registered() -> None:
     own = ("gloo", "nccl", "ringtune-float32", "ringtune-fp16", "ringtune-bf16", "ringtune-fp16-passes")
     ways = {way for name in own for ways in PEERS[name].contenders.values() for way in ways.values()}
-    assert set(CONTENDERS) == ways | {"ringtune", "ringtune-async", "ringtune-group"}
+    assert set(CONTENDERS) == ways | {"ringtune", "ringtune-async", "ringtune-group", "ringtune-collectives"}
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ class Task:
         size: number of ranks.
         travels: another of `DTYPES` that the numbers must be exact in, since they are cast to it on their way; none.
         device: where the tensors lie, ``cpu`` or ``cuda``.
+        collective: what is done with them.
     """
 
     sizes_bytes: Sequence[int]
@@ -98,6 +99,7 @@ class Task:
     size: int
     travels: str = ""
     device: str = "cpu"
+    collective: str = "allreduce"
 
     @property
     def lengths(self) -> list[int]:

@@ -40,7 +40,8 @@ class Seat:
 
 def tensors_of(order: Mapping[str, Any], seat: Seat) -> Task:
     """Returns the task of an order that names sizes and a dtype."""
-    return Task(order["sizes_bytes"], order["dtype"], seat.rank, seat.size, device=order.get("device", "cpu"))
+    how = {name: order[name] for name in ("device", "collective") if name in order}
+    return Task(order["sizes_bytes"], order["dtype"], seat.rank, seat.size, **how)
 
 
 def serve(

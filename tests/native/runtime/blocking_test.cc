@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "runtime/job.h"
@@ -65,12 +66,16 @@ TEST_P(BlockingAtSize, WhatIsNotWaitedForGoesOnInTheBackgroundAfterTheEnd) {
   });
 }
 
+/// Lets a cycle thread that is still busy with the last operation fall asleep.
+void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(5)); }
+
 // Nothing runs what has been submitted before the caller drives, but where something else has woken the cycle thread:
 // that may happen, not each time.
 TEST(Blocking, NobodyElseIsWoken) {
   Job job(1);
   int left_alone = 0;
   for (int round = 0; round < 20; ++round) {
+    pause();
     std::vector<std::int32_t> data(5, 1);
     const Blocking blocking(job[0]);
     const Ticket ticket = job[0].submit(allreduce_of("x", data));
@@ -84,6 +89,7 @@ TEST(Blocking, AnInnerEndLeavesTheOuterOne) {
   Job job(1);
   int left_alone = 0;
   for (int round = 0; round < 20; ++round) {
+    pause();
     std::vector<std::int32_t> data(5, 1);
     const Blocking outer(job[0]);
     const Ticket ticket = job[0].submit(allreduce_of("x", data));
