@@ -265,9 +265,9 @@ def start_group(tensors: Sequence[torch.Tensor], name: str | None, how: Reductio
 def _like(tensor: torch.Tensor) -> torch.Tensor:
     """Return contiguous memory for a result."""
     handles.dtype_number(tensor)  # refuses sparse and other odd ones
-    if is_plain(tensor):
+    if is_plain(tensor) and tensor.nbytes < handles.REUSED_BYTES:
         return torch.empty_like(tensor, memory_format=torch.contiguous_format)
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    return handles.new_result(tensor, tensor.shape)
 
 
 def _start_allreduce(tensor: torch.Tensor, output: torch.Tensor, name: str | None, how: Reduction) -> int:

@@ -148,9 +148,7 @@ def _start_reducescatter(
     _check_rows(tensor, "reducescatter")
     reduction, process_set = how
     source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
-    output = torch.empty(
-        (own_rows(tensor.shape[0], process_set), *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device
-    )
+    output = handles.new_result(tensor, (own_rows(tensor.shape[0], process_set), *tensor.shape[1:]))
     with native.translated():
         ticket = session.require().runtime.reducescatter(
             wire,

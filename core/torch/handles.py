@@ -6,7 +6,8 @@ A handle is the ticket of the operation (of a group: of its first member). The t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +36,9 @@ DTYPES: dict[torch.dtype, int] = {
     torch.bool: 9,
 }
 """Numbers of ``native/base/dtype.h``."""
+
+REUSED_BYTES = 1 << 20
+"""Results from this size on lie in memory that is used again."""
 
 
 def reset() -> None:
@@ -145,9 +149,27 @@ def gathered(ticket: int, dtype: torch.dtype, sent: torch.Tensor | None = None) 
     if sent is not None and not sent.is_cpu:
         return devices.deliver(ticket, dtype, sent)
     shape, buffer = session.require().take_gathered(ticket)
-    if 0 in shape:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).view(shape)
+    return torch.empty(shape, dtype=dtype) if 0 in shape else _adopt(buffer, shape, dtype)
+
+
+def new_result(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Return contiguous memory, not initialised, for a result of a tensor's dtype, where the tensor is.
+
+    On the CPU a large one lies in memory that earlier results of about the size have left: fresh pages would cost
+    more than the collective.
+    """
+    if like.is_cpu:
+        count = math.prod(shape) * like.element_size()
+        if count >= REUSED_BYTES:
+            return _adopt(session.require().runtime.result_memory(count), shape, like.dtype)
+    return torch.empty(shape, dtype=like.dtype, device=like.device)
+
+
+def _adopt(buffer: Any, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor that owns a buffer of bytes, not empty; no view, so that it may be changed in place where
+    gradients flow.
+    """
+    return torch.frombuffer(buffer, dtype=dtype).resize_(tuple(shape))
 
 
 def register(pending: Pending) -> int:

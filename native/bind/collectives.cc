@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "base/result_memory.h"
 #include "bind/bind.h"
 #include "bind/convert.h"
 
@@ -13,6 +14,8 @@ namespace nb = nanobind;
 
 namespace ringtune::bind {
 namespace {
+
+using Owned = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 
 /// A tensor as Python describes it; the binding's functions take it apart.
 Submission submission_of(CollectiveKind kind, std::string name, Shape shape, int dtype) {
@@ -93,13 +96,16 @@ OperationPtr finished(Runtime& self, Ticket ticket) {
   return operation;
 }
 
+/// The bytes as an array that owns them.
+Owned as_array(ResultMemory memory) {
+  auto* const bytes = new ResultMemory(std::move(memory));
+  nb::capsule owner(bytes, [](void* found) noexcept { delete static_cast<ResultMemory*>(found); });
+  return {bytes->data(), {bytes->size()}, owner};
+}
+
 nb::tuple take_gathered(Runtime& self, Ticket ticket) {
   const OperationPtr operation = finished(self, ticket);
-  auto* bytes = new Bytes(std::move(operation->gathered));
-  nb::capsule owner(bytes, [](void* memory) noexcept { delete static_cast<Bytes*>(memory); });
-  const std::size_t extent = bytes->size();
-  return nb::make_tuple(nb::tuple(nb::cast(operation->gathered_shape)),
-                        nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(bytes->data(), {extent}, owner));
+  return nb::make_tuple(nb::tuple(nb::cast(operation->gathered_shape)), as_array(std::move(operation->gathered)));
 }
 
 }  // namespace
@@ -116,6 +122,8 @@ void add_collectives(nb::class_<Runtime>& runtime) {
       .def("reducescatter", &reducescatter, nb::arg("name"), nb::arg("input"), nb::arg("output"), nb::arg("shape"),
            nb::arg("dtype"), nb::arg("op"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("group") = "",
            nb::arg("group_size") = 0, nb::arg("process_set") = 0, nb::arg("device") = -1, nb::arg("stream") = 0)
+      .def_static(
+          "result_memory", [](std::size_t bytes) { return as_array(ResultMemory(bytes)); }, nb::arg("bytes"))
       .def("take_gathered", &take_gathered, nb::arg("ticket"))
       .def("process_sets", &Runtime::process_sets)
       .def("add_process_set", &Runtime::add_process_set, nb::arg("ranks"))

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/result_memory.h"
 #include "device/cuda.h"
 #include "runtime/operation.h"
 #include "runtime/submission.h"
@@ -111,7 +112,7 @@ struct DeviceOperation {
 
   // Written before `state` becomes kDone, read afterwards.
   std::exception_ptr error;
-  Bytes gathered;                   // allgather, alltoall: the result, still on the host
+  ResultMemory gathered;            // allgather, alltoall: the result, still on the host
   MemoryBlock* received = nullptr;  // or on the device, where it went from GPU to GPU
   std::size_t received_bytes = 0;
   std::vector<std::int64_t> gathered_shape;

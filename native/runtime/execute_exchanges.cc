@@ -59,7 +59,7 @@ void Executor::alltoall(std::span<const OperationPtr> batch, const BatchContext&
   Operation& operation = *batch.front();
   const std::int64_t begin_ns = now_ns();
   const MemberBytes bytes = agree_on_alltoall(operation, context);
-  operation.gathered.resize(bytes.all_received());
+  operation.gathered = ResultMemory(bytes.all_received());
   ringtune::alltoall(context.communicator.mesh(), {operation.input, operation.prepared->bytes}, bytes.sent,
                      operation.gathered, bytes.received);
   record_batch(batch, context, begin_ns, operation.gathered.size());

@@ -37,7 +37,7 @@ MemberBytes agree_on_allgather(Operation& operation, const BatchContext& context
 void Executor::allgather(std::span<const OperationPtr> batch, const BatchContext& context) {
   Operation& operation = *batch.front();
   const MemberBytes blocks = agree_on_allgather(operation, context);
-  operation.gathered.resize(blocks.all_received());
+  operation.gathered = ResultMemory(blocks.all_received());
   const auto own = blocks.received.begin() + context.communicator.rank();
   const std::int64_t copy_ns = now_ns();
   const std::size_t bytes = operation.prepared->bytes;

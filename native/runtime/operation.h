@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/result_memory.h"
 #include "control/request.h"
 #include "trace/tracer.h"
 
@@ -108,7 +109,7 @@ struct Operation {
 
   // Written by the driving thread before `state` becomes kDone, read by callers after they saw it.
   std::exception_ptr error;
-  Bytes gathered;  // allgather, alltoall: the result
+  ResultMemory gathered;  // allgather, alltoall: the result
   std::vector<std::int64_t> gathered_shape;
   std::int64_t number = 0;                     // add_process_set: the set's; join: who came last
   std::atomic<std::uint32_t> state{kPending};  // futex word

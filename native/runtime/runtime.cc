@@ -362,6 +362,7 @@ void Runtime::shutdown(std::int64_t timeout_ns) {
   impl_->engine->leave(Deadline::after(timeout_ns));
   impl_->routes.close(Deadline::after(kSecondNs * 5));  // first: a copy to the host may wait for a stream that it ends
   impl_->staging.close();
+  ResultMemory::trim();
 }
 
 }  // namespace ringtune

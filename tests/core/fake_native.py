@@ -84,6 +84,10 @@ class FakeRuntime:
         self._sets: dict[int, list[int]] = {}
         self._numbers: dict[int, int] = {}
 
+    @staticmethod
+    def result_memory(count: int) -> np.ndarray[Any, Any]:
+        return np.empty(count, np.uint8)
+
     def begin_blocking(self) -> None:
         self.blocking += 1
 

@@ -45,6 +45,31 @@ def into_new(what: str) -> list[str]:
     return entered
 
 
+KEPT = {
+    "allreduce": lambda tensor: hvd.allreduce(tensor, name="kept.sum", op=hvd.Sum),
+    "broadcast": lambda tensor: hvd.broadcast(tensor, hvd.size() - 1, name="kept.broadcast"),
+    "allgather": lambda tensor: hvd.allgather(tensor, name="kept.gather"),
+    "alltoall": lambda tensor: hvd.alltoall(tensor, name="kept.alltoall"),
+    "reducescatter": lambda tensor: hvd.reducescatter(tensor, name="kept.scatter", op=hvd.Sum),
+}
+"""Collectives whose large results lie in memory that is used again."""
+
+
+def kept(what: str) -> None:
+    """Results that are still held stay as they are, though those that are let go make room for others."""
+    held: list[tuple[torch.Tensor, float]] = []
+    for number in range(12):
+        result = KEPT[what](fill(torch.empty(6 * (1 << 17)), number))  # 3 MiB
+        summed = what in ("allreduce", "reducescatter")
+        first, last = 1 + number, hvd.size() + number
+        held.append((result, total(number) if summed else float(last)))
+        assert result.is_contiguous() and not result._is_view()
+        assert result[0].item() == (total(number) if summed else last if what == "broadcast" else first)
+        held = held[-3:]
+        for one, expected in held:
+            assert one[-1].item() == expected, (number, one[-1].item(), expected)
+
+
 def stopped_before_the_wait(name: str) -> None:
     """A caller that is interrupted before it waits holds nobody up."""
     tensor = fill(torch.ones(4))

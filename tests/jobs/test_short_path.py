@@ -63,6 +63,12 @@ def test_small_tensors_are_reduced_into_new_ones_by_a_copy(what: str, size: int,
         assert ("start_allreduce" not in entered) == (what in short_new_cases.COPIED), entered
 
 
+@pytest.mark.parametrize("size", [1, 2, 3], scope="module")
+@pytest.mark.parametrize("what", list(short_new_cases.KEPT))
+def test_large_results_that_are_held_stay_as_they_are(what: str, size: int, job: GetJob) -> None:
+    job(size).run(short_new_cases.kept, what=what)
+
+
 def test_a_caller_that_is_interrupted_before_it_waits_holds_nobody_up(job: GetJob) -> None:
     job(2).run(short_new_cases.stopped_before_the_wait, name="stopped")
 

@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -108,7 +109,7 @@ inline Submission submission_of(CollectiveKind kind, const std::vector<std::int3
   return submission;
 }
 
-inline std::vector<std::int32_t> numbers_in(const Bytes& bytes) {
+inline std::vector<std::int32_t> numbers_in(std::span<const std::byte> bytes) {
   std::vector<std::int32_t> numbers(bytes.size() / sizeof(std::int32_t));
   if (!bytes.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
   return numbers;
