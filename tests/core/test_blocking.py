@@ -4,6 +4,7 @@ ranks: tests/native/runtime/blocking_test.cc, tests/jobs/test_short_path.py."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 import ringtune.numpy as in_numpy
 import ringtune.torch as hvd
 from ringtune.errors import InvalidArgument
+from ringtune.torch.distributed.blocking import may_block
 from tests.core.test_torch_operations import ASYNCHRONOUS, SYNCHRONOUS, Open, call
 
 BLOCKING: dict[str, Callable[[], Any]] = {
@@ -69,3 +71,55 @@ def test_a_call_that_fails_waits_no_more(form: str, opened: Open) -> None:
     with pytest.raises(hvd.HorovodInternalError):
         call(form, torch.ones(2), name="w")
     assert now.runtime.blocking == 0
+
+
+class Group:
+    """A process group that counts."""
+
+    def __init__(self) -> None:
+        self.session = SimpleNamespace(runtime=self)
+        self.blocking = 0
+        self.seen: list[int] = []
+        self.waited = 0
+        self.fails = False
+
+    def begin_blocking(self) -> None:
+        self.blocking += 1
+
+    def end_blocking(self) -> None:
+        self.blocking -= 1
+
+    def wait(self) -> None:
+        self.seen.append(self.blocking)
+        self.waited += 1
+        if self.fails:
+            raise hvd.HorovodInternalError("lost")
+
+    @may_block
+    def collective(self, tensors: list[int], opts: Any = None) -> Group:
+        """Do nothing."""
+        assert tensors == [1]
+        self.seen.append(self.blocking)
+        return self
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("asynchronously", [False, True, None])
+def test_options_of_a_process_group_say_who_waits(asynchronously: bool | None, named: bool) -> None:
+    group, opts = Group(), SimpleNamespace(asyncOp=asynchronously)
+    if asynchronously is None:  # of a torch that says nothing, or no options at all
+        opts = SimpleNamespace() if named else None
+    found = group.collective([1], opts=opts) if named else group.collective([1], opts)
+    assert found is group
+    assert group.waited == (asynchronously is False)
+    assert group.seen == ([1, 1] if asynchronously is False else [0])
+    assert group.blocking == 0
+    assert group.collective([1]) is group and group.seen[-1] == 0
+
+
+def test_a_blocking_collective_that_fails_raises_and_blocks_no_more() -> None:
+    group = Group()
+    group.fails = True
+    with pytest.raises(hvd.HorovodInternalError):
+        group.collective([1], SimpleNamespace(asyncOp=False))
+    assert group.blocking == 0

@@ -63,6 +63,17 @@ def asynchronous() -> list[Any]:
     return [tensor.tolist() for tensor in tensors]
 
 
+def waited(asynchronously: bool) -> tuple[list[float], bool]:
+    """Reduce with torch's options for calls that block or go on; whether the group has waited."""
+    opts = dist.AllreduceOptions()
+    opts.asyncOp = asynchronously
+    tensor = torch.ones(3)
+    work = dist.distributed_c10d._get_default_group().allreduce([tensor], opts)
+    done: bool = work._done
+    work.wait()
+    return tensor.tolist(), done
+
+
 def rooted(root: int) -> dict[str, Any]:
     rank, size = dist.get_rank(), dist.get_world_size()
     broadcast = mine(3)

@@ -90,6 +90,14 @@ def test_asynchronous_works_in_any_order(size: int, group: Groups) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, scope="module")
+@pytest.mark.parametrize("asynchronously", [False, True])
+def test_a_call_that_blocks_is_done_when_it_returns(asynchronously: bool, size: int, group: Groups) -> None:
+    for values, done in group(size).run(group_cases.waited, asynchronously=asynchronously):
+        assert values == [size] * 3
+        assert done != asynchronously
+
+
+@pytest.mark.parametrize("size", SIZES, scope="module")
 @pytest.mark.parametrize("root", [0, 1])
 def test_collectives_with_a_root(root: int, size: int, group: Groups) -> None:
     for rank, found in enumerate(group(size).run(group_cases.rooted, root=root)):

@@ -22,6 +22,7 @@ from ringtune.operations import Allreduce, Broadcast
 from ringtune.session import Session
 from ringtune.torch import devices
 from ringtune.torch.arguments import Average, Max, Min, Product, Sum
+from ringtune.torch.distributed.blocking import may_block
 from ringtune.torch.distributed.exchanges import Exchange, PartReduction, deal, joined, rows, take_row
 from ringtune.torch.distributed.members import Meeting, Pair, open_group
 from ringtune.torch.distributed.works import Delivery, Several, Work, copy, then
@@ -119,6 +120,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
 
     # -- collectives -------------------------------------------------------------------------------------------------
 
+    @may_block
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
         """Reduce each tensor in place."""
         return self._reduce(tensors, opts)
@@ -127,20 +129,24 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         """Reduce each tensor in place."""
         return self._reduce(tensors, opts)
 
+    @may_block
     def reduce(self, tensors: Tensors, opts: Any = None) -> Work:
         """Reduce in place on the root; the others' tensors stay as they are."""
         here = self.rank() == opts.rootRank
         return self._reduce(tensors if here else [tensor.clone() for tensor in tensors], opts)
 
+    @may_block
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Work:
         """Overwrite each tensor with the root's."""
         root = 0 if opts is None else opts.rootRank
         return self._broadcast(tensors, root)
 
+    @may_block
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         """Give every rank the tensors of all."""
         return self._gather(inputs, [list(row) for row in outputs])
 
+    @may_block
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         """Concatenate the ranks' tensors."""
         return self._gather([input], [list(rows(output, self.size()))], whole=[output])
@@ -149,6 +155,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         """Concatenate the ranks' tensors, for several tensors."""
         return self._gather(inputs, [list(rows(output, self.size())) for output in outputs], whole=list(outputs))
 
+    @may_block
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         """Give the root the tensors of all."""
         here = self.rank() == opts.rootRank
@@ -159,6 +166,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         work = self._exchange(received, inputs[0].detach().contiguous().view(-1), counts, sizes)
         return then(work, places, lambda: deal(received, places))
 
+    @may_block
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
         """Give each rank its tensor of the root's list."""
         each = outputs[0].numel()
@@ -169,6 +177,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         work = self._exchange(received, sent, counts, [each if here else 0] * self.size())
         return then(work, list(outputs), lambda: deal(received, outputs))
 
+    @may_block
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
         """Reduce lists of tensors and keep this rank's; the tensors of a list may differ in size."""
         flat = [joined(row) for row in inputs]
@@ -184,6 +193,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
 
         return then(self._reduce(flat, opts), list(outputs), finish)
 
+    @may_block
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         """Reduce and keep this rank's part of the first dimension."""
         return self.reduce_scatter_single_coalesced([output], [input], opts)
@@ -198,6 +208,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
                 )
         return self._reduce_rows(outputs, [input.detach().contiguous().view(-1) for input in inputs], opts)
 
+    @may_block
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Send tensor i to rank i and receive one from each."""
         sizes = [tensor.numel() for tensor in inputs]
@@ -206,6 +217,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         work = self._exchange(received, joined(inputs), counts, sizes)
         return then(work, list(outputs), lambda: deal(received, outputs))
 
+    @may_block
     def all_to_all_single(
         self,
         output: torch.Tensor,
@@ -226,6 +238,7 @@ class ProcessGroupRingtune(_Base):  # type: ignore[misc]
         work = self._exchange(received.view(-1), input.contiguous().view(-1), back, to)
         return then(work, [output], None if received is output else lambda: copy(output, received))
 
+    @may_block
     def barrier(self, opts: Any = None) -> Work:
         """Wait until all ranks have come here."""
         return self._submit("barrier", [], lambda name: self._session.submit_barrier(name))

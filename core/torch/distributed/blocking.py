@@ -1,0 +1,34 @@
+"""Collectives whose caller waits at once: torch's blocking calls say so in their options."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def may_block(method: _Method) -> _Method:
+    """Let a collective of a process group wait for itself where its options say that nobody goes on meanwhile.
+
+    The calling thread drives the runtime then, and no other one is woken for it (`ringtune.common.tickets.at_once`).
+    ``asyncOp`` of the options is false in ``torch.distributed``'s blocking calls, and true where nothing is said.
+    """
+
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        opts = named.get("opts", arguments[-1] if arguments else None)
+        if getattr(opts, "asyncOp", True):
+            return method(self, *arguments, **named)
+        runtime = self.session.runtime
+        runtime.begin_blocking()
+        try:
+            work = method(self, *arguments, **named)
+            work.wait()
+        finally:
+            runtime.end_blocking()
+        return work
+
+    found: Any = call
+    return found  # type: ignore[no-any-return]
