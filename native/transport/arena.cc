@@ -53,7 +53,9 @@ std::byte* Arena::slot(int member, std::size_t piece) const noexcept {
 
 bool Arena::hands_over() const noexcept {
   if (size() != 2 || distance_ == CoreDistance::kApart) return false;  // then slots are written past the caches
-  return options_.hands_over.value_or(!oversubscribed() && regions_.front().header().hands_over != 0);
+  if (options_.hands_over) return *options_.hands_over;
+  if (oversubscribed()) return false;
+  return distance_ != CoreDistance::kSameCore || regions_.front().header().hands_over_in_one_core != 0;
 }
 
 void Arena::use_slots_for(std::size_t piece, std::size_t message, SlotUse use) {
@@ -129,12 +131,18 @@ void Arena::enter_round(std::uint64_t token, std::uint64_t lead) {
   distance_in(round_, position_).store(options_.distance.value_or(meter_.distance()), std::memory_order_relaxed);
 }
 
-/// Of members that take turns on cores: this one goes to another core if that makes them even.
-void Arena::spread_out() {
-  // relaxed: hints.
+/// Tells the others where this member runs. relaxed: a hint.
+void Arena::note_core() noexcept {
   std::atomic<std::int32_t>& own = regions_[static_cast<std::size_t>(position_)].header().place.core;
   const int core = current_core();
   if (own.load(std::memory_order_relaxed) != core) own.store(core, std::memory_order_relaxed);
+}
+
+/// This member goes to another core if that makes them even: of members that take turns on cores, and of others that
+/// wait for so long that they sleep. Those may have got onto one core, when something else wanted the other, and each
+/// wakes the other one there: the kernel leaves them so, and every call takes as long as a wait spins.
+void Arena::spread_out() {
+  note_core();
   const std::int64_t now = now_ns();
   if (!spread_.due(now)) return;
   cores_.clear();
@@ -146,7 +154,7 @@ void Arena::spread_out() {
 }
 
 void Arena::begin_round(std::uint64_t token) {
-  if (oversubscribed()) spread_out();
+  oversubscribed() ? spread_out() : note_core();
   enter_round(token, 1);
   place_ = 0;
   first_ = 0;
@@ -290,7 +298,8 @@ bool Arena::spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value)
       pause_cpu();
     }
   } while (now_ns() < until_ns);
-  return false;
+  spread_out();
+  return counter.load(std::memory_order_acquire) >= value;
 }
 
 bool Arena::sleep_for(int member, ArenaCounter counter, std::uint64_t value, Deadline deadline) {

@@ -47,7 +47,7 @@ struct ArenaOptions {
   std::int64_t stall_ns = 0;  // a wait that lasts longer calls on_stall, again and again; 0 = never
   std::function<void(const std::vector<int>& missing, std::int64_t waited_ns)> on_stall;  // positions in the group
   std::optional<CoreDistance> distance;                                                   // not measured, but this
-  std::optional<bool> hands_over;  // not as the processor is, but this; the same on all members
+  std::optional<bool> hands_over;  // not as processor and distance are, but this; the same on all members
 };
 
 /// Owns the regions' mappings. One thread at a time, except abort(). Waiting methods block; they throw PeerLost after
@@ -114,6 +114,7 @@ class Arena final : public Abortable {
   [[nodiscard]] std::atomic<CoreDistance>& distance_in(std::uint64_t round, int member) const noexcept;
   [[nodiscard]] bool measures_distance() const noexcept;
   void enter_round(std::uint64_t token, std::uint64_t lead);
+  void note_core() noexcept;
   void spread_out();
   void keep_set();
   void turn_places(std::size_t piece) noexcept;

@@ -23,8 +23,8 @@ std::size_t least_kept() noexcept {
   return ::sysconf(_SC_LEVEL2_CACHE_SIZE) >= kLargeCache ? kLeastKeptByLargeCaches : kLeastKept;
 }
 
-// AMD's have been measured with slots that do not change hands alone.
-bool processor_hands_over() noexcept {
+// Two threads of one of AMD's cores have been measured with slots that do not change hands alone.
+bool hands_over_in_one_core() noexcept {
 #if defined(__x86_64__)
   return !__builtin_cpu_is("amd");
 #else
@@ -44,7 +44,7 @@ ArenaRegion ArenaRegion::create(std::size_t slot_bytes, std::size_t slots) {
   header->magic = kMagic;
   header->token = random_token();
   header->least_kept = least_kept();
-  header->hands_over = processor_hands_over() ? 1 : 0;
+  header->hands_over_in_one_core = hands_over_in_one_core() ? 1 : 0;
   header->slot_bytes = slot_bytes;
   header->slots = slots;
   new (region.memory_.data() + page_bytes()) DistanceLines;

@@ -46,7 +46,7 @@ class ArenaRegion {
     std::uint64_t slots = 0;
     // The first member's count: all must be in the same slots.
     std::uint64_t least_kept = 0;
-    std::uint64_t hands_over = 0;
+    std::uint64_t hands_over_in_one_core = 0;
     // One line: token and distance of a round are written before its counter, and read after it.
     struct alignas(64) {
       std::atomic<std::uint64_t> posted{0};
@@ -60,7 +60,7 @@ class ArenaRegion {
       std::atomic<std::uint32_t> bell{0};
       std::atomic<std::uint64_t> value{0};
     } waiter;
-    // Where the member runs, where members take turns on cores.
+    // Where the member runs.
     struct alignas(64) {
       std::atomic<std::int32_t> core{-1};
     } place;
