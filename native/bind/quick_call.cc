@@ -23,6 +23,7 @@ struct QuickCall {
   PyObject* attributes;
   PyObject* function;
   PyObject* path;
+  PyObject* form;  // null: it is given a handle
 };
 
 QuickCall& self_of(PyObject* object) noexcept { return *reinterpret_cast<QuickCall*>(object); }
@@ -44,27 +45,15 @@ PyObject* call_with(PyObject* object, PyObject* const* args, std::size_t flagged
   return PyObject_Vectorcall(self.function, args, flagged, keywords);
 }
 
-PyObject* call_now(PyObject* object, PyObject* const* args, std::size_t flagged, PyObject* keywords) {
+/// One of the path's ways, for a call with arguments.
+using Way = PyObject* (ShortPath::*)(const Form&, const Arguments&);
+template <Way way>
+PyObject* call(PyObject* object, PyObject* const* args, std::size_t flagged, PyObject* keywords) {
   return call_with(object, args, flagged, keywords, [&](ShortPath& path) -> PyObject* {
     Arguments found;
+    const Form& form = *nb::inst_ptr<Form>(self_of(object).form);
     const auto count = static_cast<std::size_t>(PyVectorcall_NARGS(flagged));
-    return path.read(args, count, keywords, found) ? path.now(found) : nullptr;
-  });
-}
-
-PyObject* call_submit(PyObject* object, PyObject* const* args, std::size_t flagged, PyObject* keywords) {
-  return call_with(object, args, flagged, keywords, [&](ShortPath& path) -> PyObject* {
-    Arguments found;
-    const auto count = static_cast<std::size_t>(PyVectorcall_NARGS(flagged));
-    return path.read(args, count, keywords, found) ? path.submit(found) : nullptr;
-  });
-}
-
-PyObject* call_submit_group(PyObject* object, PyObject* const* args, std::size_t flagged, PyObject* keywords) {
-  return call_with(object, args, flagged, keywords, [&](ShortPath& path) -> PyObject* {
-    Arguments found;
-    const auto count = static_cast<std::size_t>(PyVectorcall_NARGS(flagged));
-    return path.read(args, count, keywords, found, true) ? path.submit_group(found) : nullptr;
+    return form.read(args, count, keywords, found) ? (path.*way)(form, found) : nullptr;
   });
 }
 
@@ -80,6 +69,7 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(self.attributes);
   Py_VISIT(self.function);
   Py_VISIT(self.path);
+  Py_VISIT(self.form);
   return 0;
 }
 
@@ -88,6 +78,7 @@ int clear(PyObject* object) {
   Py_CLEAR(self.attributes);
   Py_CLEAR(self.function);
   Py_CLEAR(self.path);
+  Py_CLEAR(self.form);
   return 0;
 }
 
@@ -147,7 +138,7 @@ PyTypeObject* make_type() {
   return reinterpret_cast<PyTypeObject*>(type);
 }
 
-nb::object make(nb::handle path, const nb::object& function, vectorcallfunc call) {
+nb::object make(nb::handle path, nb::handle form, const nb::object& function, vectorcallfunc call) {
   static PyTypeObject* const type = make_type();
   auto* const made = PyObject_GC_New(QuickCall, type);
   if (made == nullptr) nb::raise_python_error();
@@ -155,6 +146,7 @@ nb::object make(nb::handle path, const nb::object& function, vectorcallfunc call
   made->attributes = nullptr;
   made->function = nb::object(function).release().ptr();
   made->path = nb::borrow(path).release().ptr();
+  made->form = nb::borrow(form).release().ptr();
   auto* const object = reinterpret_cast<PyObject*>(made);
   PyObject_GC_Track(object);
   return nb::steal(object);
@@ -163,32 +155,45 @@ nb::object make(nb::handle path, const nb::object& function, vectorcallfunc call
 }  // namespace
 
 void add_short_path(nb::module_& module) {
-  nb::class_<Repeated>(module, "Repeated", "An allreduce in place that was called before.");
-  nb::class_<RepeatedGroup>(module, "RepeatedGroup", "A group of such allreduces that was called before.");
+  nb::class_<Form>(module, "Form", "The arguments that a function takes, and what its calls have been.");
+  nb::class_<Repeated>(module, "Repeated", "A collective that was called before.");
+  nb::class_<RepeatedGroup>(module, "RepeatedGroup", "A group of allreduces in place that was called before.");
   nb::class_<PendingGroup>(module, "PendingGroup", "A group under way, as ringtune.common.tickets.Pending.")
       .def_ro("tickets", &PendingGroup::tickets)
       .def("finish", [](const PendingGroup& group) { return group.tensors; });
+  nb::class_<PendingResult>(module, "PendingResult", "A call under way, as ringtune.common.tickets.Pending.")
+      .def_prop_ro("tickets", [](const PendingResult& pending) { return std::vector{pending.ticket}; })
+      .def("finish", [](const PendingResult& pending) {
+        return pending.settler(pending.ticket, pending.output, pending.gathers, pending.given);
+      });
   using Self = nb::handle_t<ShortPath>;
+  using OfForm = nb::typed<nb::handle, Form>;
   nb::class_<ShortPath>(module, "ShortPath", "What repeated calls share.")
-      .def(nb::init<const nb::capsule&, nb::tuple, nb::tuple, std::int64_t>(), nb::arg("exchange"), nb::arg("types"),
-           nb::arg("defaults"), nb::arg("slice_ns"))
-      .def("remember", &ShortPath::remember, nb::arg("name"), nb::arg("tensor"), nb::arg("runtime"), nb::arg("wire"),
-           nb::arg("words"))
-      .def("remember_group", &ShortPath::remember_group, nb::arg("name"), nb::arg("tensors"), nb::arg("runtime"),
-           nb::arg("wires"), nb::arg("hows"), nb::arg("given"), nb::arg("group"))
+      .def(nb::init<const nb::capsule&, nb::tuple, std::int64_t>(), nb::arg("exchange"), nb::arg("types"),
+           nb::arg("slice_ns"))
+      .def("form", &ShortPath::add_form, nb::arg("names"), nb::arg("defaults"), nb::arg("positional"))
+      .def("remember", &ShortPath::remember, nb::arg("form"), nb::arg("name").none(), nb::arg("tensor").none(),
+           nb::arg("runtime"), nb::arg("words"), nb::arg("maker").none())
+      .def("remember_group", &ShortPath::remember_group, nb::arg("form"), nb::arg("name"), nb::arg("tensors"),
+           nb::arg("runtime"), nb::arg("wires"), nb::arg("hows"), nb::arg("given"), nb::arg("group"))
       .def("remember_alike", &ShortPath::remember_alike, nb::arg("key"), nb::arg("tensor"), nb::arg("runtime"),
            nb::arg("wire"), nb::arg("how"))
       .def("submit_alike", &ShortPath::submit_alike, nb::arg("key"), nb::arg("tensor"))
       .def("clear", &ShortPath::clear)
       .def("__len__", &ShortPath::size)
       .def_prop_ro("pending", &ShortPath::pending)
-      .def("now", [](Self self, const nb::object& function) { return make(self, function, &call_now); })
-      .def("submit", [](Self self, const nb::object& function) { return make(self, function, &call_submit); })
+      .def("set_settler", &ShortPath::set_settler, nb::arg("function"))
+      .def("now", [](Self self, OfForm form,
+                     const nb::object& function) { return make(self, form, function, &call<&ShortPath::now>); })
+      .def("submit", [](Self self, OfForm form,
+                        const nb::object& function) { return make(self, form, function, &call<&ShortPath::submit>); })
       .def("submit_group",
-           [](Self self, const nb::object& function) { return make(self, function, &call_submit_group); })
+           [](Self self, OfForm form, const nb::object& function) {
+             return make(self, form, function, &call<&ShortPath::submit_group>);
+           })
       .def("synchronize", [](Self self, const nb::object& function) {
         nb::inst_ptr<ShortPath>(self)->set_waiter(function);
-        return make(self, function, &call_synchronize);
+        return make(self, {}, function, &call_synchronize);
       });
 }
 

@@ -4,14 +4,15 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/sleep.h"
 #include "bind/bind.h"
-#include "bind/convert.h"
 
 namespace nb = nanobind;
 
@@ -19,10 +20,9 @@ namespace ringtune::bind {
 namespace {
 
 constexpr std::size_t kMostRepeated = 65536;
-// What is reduced while the interpreter's lock is held: a few microseconds. Letting go of it costs 80 ns.
+// What is moved while the interpreter's lock is held: a few microseconds. Letting go of it costs 80 ns.
 constexpr std::size_t kHeldBytes = 64 << 10;
 constexpr std::uint32_t kExchangeMajor = 1;
-constexpr int kOnCpu = 1;  // kDLCPU
 
 /// DLPackExchangeAPI of dlpack.h, version 1.
 struct Exchange {
@@ -57,92 +57,22 @@ class LockOutOfSleep final : SleepObserver {
   PyThreadState* state_ = nullptr;
 };
 
-bool contiguous(const nb::dlpack::dltensor& tensor) noexcept {
-  if (tensor.strides == nullptr) return true;
-  std::int64_t step = 1;
-  for (int i = tensor.ndim - 1; i >= 0; --i) {
-    if (tensor.shape[i] != 1 && tensor.strides[i] != step) return false;
-    step *= tensor.shape[i];
-  }
-  return true;
-}
-
-std::byte* address_of(const nb::dlpack::dltensor& tensor) noexcept {
-  return static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
-}
-
-/// Whether two arguments say the same. Cheap: numbers that are written otherwise count as different.
-bool alike(PyObject* a, PyObject* b) noexcept {
-  if (a == b) return true;
-  if (Py_TYPE(a) != Py_TYPE(b)) return false;
-  if (PyFloat_CheckExact(a)) return PyFloat_AS_DOUBLE(a) == PyFloat_AS_DOUBLE(b);
-  return PyLong_CheckExact(a) && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
-}
-
-/// A set that was removed and registered anew has another number.
-bool is_set(PyObject* process_set, std::uint32_t number) noexcept {
-  PyObject* const found = PyObject_GetAttrString(process_set, "process_set_id");
-  if (found == nullptr) PyErr_Clear();
-  const bool same = found != nullptr && PyLong_CheckExact(found) && PyLong_AsLong(found) == static_cast<long>(number);
-  Py_XDECREF(found);
-  return same;
-}
-
 }  // namespace
 
-Repeated::Repeated(nb::object runtime, std::string_view wire, const nb::dlpack::dltensor& tensor, const How& how,
-                   nb::tuple given, const Group& group)
-    : runtime_(std::move(runtime)),
-      native_(nb::cast<Runtime&>(runtime_)),
-      given_(std::move(given)),
-      dtype_(tensor.dtype),
-      shape_(tensor.shape, tensor.shape + tensor.ndim) {
-  const auto& [dtype, op, prescale, postscale, process_set, wire_dtype] = how;
-  AllreduceCall call;
-  call.name = wire;
-  call.dtype = to_dtype(dtype);
-  call.op = to_reduce_op(op);
-  call.prescale = prescale;
-  call.postscale = postscale;
-  call.process_set = process_set;
-  call.shape = shape_;
-  call.input = call.output = address_of(tensor);
-  call.wire = to_wire(wire_dtype, dtype);
-  std::tie(call.group, call.group_size) = group;
-  request_ = native_.keep(call);
-  const Request& request = request_.prepared->request;
-  step_token_ = StepWatch::token_of(request.kind, request.process_set, request.name, request_.prepared->count);
-}
-
-Repeated::~Repeated() { native_.drop(request_); }
-
-bool Repeated::fits(const nb::dlpack::dltensor& tensor) const noexcept {
-  return tensor.device.device_type == kOnCpu && tensor.dtype.code == dtype_.code && tensor.dtype.bits == dtype_.bits &&
-         tensor.dtype.lanes == dtype_.lanes && static_cast<std::size_t>(tensor.ndim) == shape_.size() &&
-         std::equal(shape_.begin(), shape_.end(), tensor.shape) && contiguous(tensor) && tensor.data != nullptr;
-}
-
-bool Repeated::fits(const Arguments& arguments, const nb::tuple& defaults) const noexcept {
-  for (std::size_t i = kOp; i < kArguments; ++i) {
-    const auto index = static_cast<Py_ssize_t>(i - kOp);
-    PyObject* const wanted = PyTuple_GET_ITEM(given_.ptr(), index);
-    PyObject* const given = arguments[i] != nullptr ? arguments[i] : PyTuple_GET_ITEM(defaults.ptr(), index);
-    if (!alike(given, wanted)) return false;
-  }
-  const std::uint32_t number = request_.prepared->request.process_set;
-  return number == 0 || is_set(PyTuple_GET_ITEM(given_.ptr(), kProcessSet - kOp), number);
-}
-
-ShortPath::ShortPath(const nb::capsule& exchange, nb::tuple types, nb::tuple defaults, std::int64_t slice_ns)
-    : types_(std::move(types)), defaults_(std::move(defaults)), slice_ns_(slice_ns) {
+ShortPath::ShortPath(const nb::capsule& exchange, nb::tuple types, std::int64_t slice_ns)
+    : types_(std::move(types)),
+      slice_ns_(slice_ns),
+      requires_grad_(nb::steal<nb::str>(PyUnicode_InternFromString("requires_grad"))) {
   const auto* api = static_cast<const Exchange*>(exchange.data("dlpack_exchange_api"));
   while (api != nullptr && api->major != kExchangeMajor) api = api->older;
   if (api == nullptr || api->view == nullptr) throw InvalidArgument("these tensors cannot be looked at from C");
   exchange_ = api->view;
-  constexpr std::array<const char*, kArguments> names{"tensor",          "average",          "name",       "op",
-                                                      "prescale_factor", "postscale_factor", "process_set"};
-  for (std::size_t i = 0; i < kArguments; ++i) names_[i] = nb::steal<nb::str>(PyUnicode_InternFromString(names[i]));
-  tensors_name_ = nb::steal<nb::str>(PyUnicode_InternFromString("tensors"));
+}
+
+nb::object ShortPath::add_form(const nb::tuple& names, nb::tuple defaults, std::size_t positional) {
+  nb::object form = nb::cast(std::make_unique<Form>(names, std::move(defaults), positional));
+  forms_.append(form);
+  return form;
 }
 
 bool ShortPath::takes(PyObject* tensor) const noexcept {
@@ -167,7 +97,7 @@ std::unique_ptr<Repeated> ShortPath::make(const nb::object& tensor, const nb::ob
                                           const Repeated::Group& group) const {
   const std::optional<nb::dlpack::dltensor> found = view(tensor.ptr());
   if (!found || !contiguous(*found) || found->data == nullptr || found->device.device_type != kOnCpu) return nullptr;
-  return std::make_unique<Repeated>(runtime, wire, *found, how, std::move(given), group);
+  return std::make_unique<Repeated>(runtime, wire, &*found, how, std::move(given), group);
 }
 
 void ShortPath::remember_alike(const nb::str& key, const nb::object& tensor, const nb::object& runtime,
@@ -187,70 +117,94 @@ Ticket ShortPath::submit_alike(const nb::str& key, nb::handle tensor) const {
   return repeated.submit(address_of(*found));
 }
 
-void ShortPath::remember(const nb::str& name, const nb::object& tensor, const nb::object& runtime,
-                         const std::string& wire, const nb::tuple& words) {
-  if (repeated_.size() >= kMostRepeated) return;
-  const auto how = nb::cast<Repeated::How>(words[0]);
-  std::unique_ptr<Repeated> repeated = make(tensor, runtime, wire, how, nb::tuple(words[1]));
-  if (repeated != nullptr) repeated_[name] = nb::cast(std::move(repeated));
+void ShortPath::remember(Form& form, const nb::object& name, const nb::object& tensor, const nb::object& runtime,
+                         const Words& words, const nb::object& maker) {
+  if (form.size() >= kMostRepeated) return;
+  const auto& [wire, how, given] = words;
+  std::unique_ptr<Repeated> repeated = tensor.is_none() ? std::make_unique<Repeated>(runtime, wire, nullptr, how, given)
+                                                        : make(tensor, runtime, wire, how, given);
+  if (repeated == nullptr) return;
+  if (!maker.is_none()) {
+    const nb::tuple parts(maker);
+    repeated->set_maker({nb::object(parts[0]), nb::object(parts[1]), nb::cast<bool>(parts[2]),
+                         nb::cast<std::vector<std::int64_t>>(parts[3])});
+  }
+  form.remember(name, nb::cast(std::move(repeated)));
 }
 
-void ShortPath::remember_group(const nb::str& name, const nb::sequence& tensors, const nb::object& runtime,
+void ShortPath::remember_group(Form& form, const nb::str& name, const nb::sequence& tensors, const nb::object& runtime,
                                const std::vector<std::string>& wires, const std::vector<Repeated::How>& hows,
                                const nb::tuple& given, const std::string& group) {
-  if (groups_.size() * wires.size() >= kMostRepeated) return;
+  if (form.size() * wires.size() >= kMostRepeated) return;
   RepeatedGroup made;
   for (std::size_t i = 0; i < wires.size(); ++i) {
     const Repeated::Group member{group, static_cast<std::uint32_t>(wires.size())};
     made.members.push_back(make(nb::object(tensors[i]), runtime, wires[i], hows[i], given, member));
     if (made.members.back() == nullptr) return;
   }
-  groups_[name] = nb::cast(std::move(made));
+  form.remember(name, nb::cast(std::move(made)));
 }
 
 void ShortPath::clear() {
-  repeated_.clear();
-  groups_.clear();
+  for (const nb::handle form : forms_) nb::inst_ptr<Form>(form)->clear();
   alike_.clear();
   pending_.clear();
   runtime_.reset();
 }
 
-bool ShortPath::read(PyObject* const* args, std::size_t count, PyObject* keywords, Arguments& found,
-                     bool group) const noexcept {
-  if (count > kArguments) return false;
-  found.fill(nullptr);
-  std::copy_n(args, count, found.begin());
-  const std::size_t named = keywords == nullptr ? 0 : static_cast<std::size_t>(PyTuple_GET_SIZE(keywords));
-  for (std::size_t i = 0; i < named; ++i) {
-    PyObject* const key = PyTuple_GET_ITEM(keywords, static_cast<Py_ssize_t>(i));
-    const auto slot = std::find_if(names_.begin(), names_.end(), [&](const nb::str& one) {
-      return (group && &one == names_.data() ? tensors_name_ : one).ptr() == key;
-    });
-    if (slot == names_.end()) return false;
-    PyObject*& place = found[static_cast<std::size_t>(slot - names_.begin())];
-    if (std::exchange(place, args[count + i]) != nullptr) return false;
-  }
-  return true;
+std::size_t ShortPath::size() const {
+  std::size_t calls = 0;
+  for (const nb::handle form : forms_) calls += nb::inst_ptr<Form>(form)->size();
+  return calls;
 }
 
-/// What is known of a call by its name; nothing if it has none.
-nb::object ShortPath::entry_of(const Arguments& arguments, const nb::dict& known) noexcept {
-  PyObject* const name = arguments[kName];
-  PyObject* const average = arguments[kAverage];
-  if (arguments[kTensor] == nullptr || name == nullptr || !PyUnicode_CheckExact(name)) return {};
-  if (average != nullptr && average != Py_None) return {};
-  return nb::borrow(PyDict_GetItemWithError(known.ptr(), name));
-}
-
-std::optional<ShortPath::Found> ShortPath::find(const Arguments& arguments) const noexcept {
-  nb::object entry = entry_of(arguments, repeated_);
+std::optional<ShortPath::Found> ShortPath::find(const Form& form, const Arguments& arguments) const noexcept {
+  nb::object entry = form.known(arguments);
   if (!entry.is_valid()) return std::nullopt;
   auto* const repeated = nb::inst_ptr<Repeated>(entry);
-  if (!repeated->fits(arguments, defaults_)) return std::nullopt;
-  const std::optional<nb::dlpack::dltensor> tensor = view(arguments[kTensor]);
+  if (!repeated->fits(form, arguments)) return std::nullopt;
+  PyObject* const given = form.tensor(arguments);
+  if (given == nullptr) return Found{std::move(entry), repeated, nullptr};
+  const std::optional<nb::dlpack::dltensor> tensor = view(given);
   if (!tensor || !repeated->fits(*tensor)) return std::nullopt;
   return Found{std::move(entry), repeated, address_of(*tensor)};
+}
+
+/// Where the result goes. Nothing when a gradient may flow through, which needs the function.
+std::optional<ShortPath::Result> ShortPath::result_of(const Found& found, PyObject* tensor, PyObject* out) const {
+  Result result{nb::borrow(tensor != nullptr ? tensor : Py_None), {found.address, found.address}};
+  if (!found.repeated->maker()) return result;
+  const Maker& maker = *found.repeated->maker();
+  const nb::object grows = nb::steal(PyObject_GetAttr(tensor, requires_grad_.ptr()));
+  if (grows.ptr() != Py_False) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  if (out != nullptr && out != Py_None) return result_in(found, out);
+  result.tensor = nb::steal(PyObject_CallOneArg(maker.function.ptr(), maker.argument.ptr()));
+  if (!result.tensor.is_valid()) nb::raise_python_error();
+  const std::optional<nb::dlpack::dltensor> made = view(result.tensor.ptr());
+  if (!made || !found.repeated->fits_result(*made)) return std::nullopt;  // another device is torch's default now
+  result.memory.output = address_of(*made);
+  if (maker.gathers) result.memory.room = bytes_of(*made);
+  return result;
+}
+
+/// The same in a tensor of the caller's. Nothing when it is not what the result is like, or overlaps what is sent.
+std::optional<ShortPath::Result> ShortPath::result_in(const Found& found, PyObject* out) const {
+  const Repeated& repeated = *found.repeated;
+  const nb::object grows = nb::steal(PyObject_GetAttr(out, requires_grad_.ptr()));
+  if (grows.ptr() != Py_False) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  const std::optional<nb::dlpack::dltensor> given = view(out);
+  if (!given || !repeated.fits_result(*given)) return std::nullopt;
+  const auto* const sent = static_cast<const std::byte*>(found.address);
+  std::byte* const to = address_of(*given);
+  const std::size_t bytes = bytes_of(*given);
+  if (std::less<>()(sent, to + bytes) && std::less<>()(to, sent + repeated.bytes())) return std::nullopt;
+  return Result{nb::borrow(out), {found.address, to, {}, nullptr, repeated.maker()->gathers ? bytes : 0}, true};
 }
 
 /// The handle of what was submitted; of an allreduce in place the tensor itself stands for that.
@@ -261,18 +215,33 @@ nb::object ShortPath::enter(const Repeated& repeated, Ticket ticket, PyObject* w
   return handle;
 }
 
-PyObject* ShortPath::now(const Arguments& arguments) {
-  const std::optional<Found> found = find(arguments);
+PyObject* ShortPath::now(const Form& form, const Arguments& arguments) {
+  const std::optional<Found> found = find(form, arguments);
   if (!found) return nullptr;
-  PyObject* const tensor = arguments[kTensor];
+  const Repeated& repeated = *found->repeated;
+  PyObject* const tensor = form.tensor(arguments);
+  const std::optional<Result> result = result_of(*found, tensor, form.out(arguments));
+  if (!result) return nullptr;
   Ticket ticket = 0;
-  found->repeated->notice();
+  repeated.notice();
   {
-    const LockOutOfSleep lock(found->repeated->bytes() > kHeldBytes);
-    ticket = found->repeated->now(found->address, slice_ns_);
+    const LockOutOfSleep lock(std::max(repeated.bytes(), result->memory.room) > kHeldBytes);
+    ticket = repeated.native().run_now(repeated.request(), result->memory, slice_ns_);
   }
-  nb::inst_ptr<Runtime>(found->repeated->runtime())->steps().waited();
-  return ticket == 0 ? Py_NewRef(tensor) : wait(enter(*found->repeated, ticket, tensor));
+  repeated.native().steps().waited();
+  if (ticket == 0) return nb::object(result->tensor).release().ptr();
+  // Entered before anything of Python runs, where an interrupt may end the call: the memory is in use.
+  const bool in_place = tensor != nullptr && !repeated.maker();
+  const nb::object handle = in_place ? enter(repeated, ticket, tensor)
+                                     : enter(repeated, ticket, pending_of(repeated, ticket, *result, tensor).ptr());
+  return wait(handle);
+}
+
+nb::object ShortPath::pending_of(const Repeated& repeated, Ticket ticket, const Result& result,
+                                 PyObject* tensor) const {
+  const bool gathers = repeated.maker() && repeated.maker()->gathers;
+  const nb::object sent = nb::borrow(tensor != nullptr ? tensor : Py_None);
+  return nb::cast(PendingResult{ticket, result.tensor, sent, gathers, result.given, settler_});
 }
 
 /// As the function behind synchronize() does when that does not know an answer: the call must not begin anew.
@@ -286,12 +255,12 @@ PyObject* ShortPath::wait(const nb::object& handle) {
   return PyObject_CallOneArg(waiter_.ptr(), handle.ptr());
 }
 
-PyObject* ShortPath::submit(const Arguments& arguments) {
-  const std::optional<Found> found = find(arguments);
+PyObject* ShortPath::submit(const Form& form, const Arguments& arguments) {
+  const std::optional<Found> found = find(form, arguments);
   if (!found) return nullptr;
   found->repeated->notice();
   const Ticket ticket = found->repeated->submit(found->address);
-  return enter(*found->repeated, ticket, arguments[kTensor]).release().ptr();
+  return enter(*found->repeated, ticket, form.tensor(arguments)).release().ptr();
 }
 
 /// Nothing when the tensors are not like those of the group.
@@ -308,13 +277,13 @@ std::vector<RepeatedAt> ShortPath::find_group(const RepeatedGroup& group, const 
   return calls;
 }
 
-PyObject* ShortPath::submit_group(const Arguments& arguments) {
-  const nb::object entry = entry_of(arguments, groups_);
+PyObject* ShortPath::submit_group(const Form& form, const Arguments& arguments) {
+  const nb::object entry = form.known(arguments);
   if (!entry.is_valid()) return nullptr;
   const auto& group = *nb::inst_ptr<RepeatedGroup>(entry);
   const Repeated& first = *group.members.front();
-  PyObject* const given = arguments[kTensor];
-  if (!first.fits(arguments, defaults_) || !(PyList_CheckExact(given) || PyTuple_CheckExact(given))) return nullptr;
+  PyObject* const given = form.tensor(arguments);
+  if (!first.fits(form, arguments) || !(PyList_CheckExact(given) || PyTuple_CheckExact(given))) return nullptr;
   PendingGroup pending;
   pending.tensors = nb::steal<nb::list>(PySequence_List(given));  // the caller's list is the caller's
   const std::vector<RepeatedAt> calls = find_group(group, pending.tensors);
@@ -361,7 +330,7 @@ PyObject* ShortPath::synchronize(PyObject* handle) {
       }
       if (finish == Finish::kPending && PyErr_CheckSignals() != 0) return nullptr;
     }
-    if (finish == Finish::kFailed) return nullptr;
+    if (finish != Finish::kDone) return nullptr;
   }
   if (PyDict_DelItem(pending_.ptr(), handle) != 0) PyErr_Clear();  // shut down by another thread meanwhile
   return Py_NewRef(tensor.ptr());

@@ -81,12 +81,10 @@ class FragmentCursor {
   std::size_t offset_ = 0;  // in that fragment
 };
 
-}  // namespace
-
-class SharedAllreduce::Round {
+class SharedAllreduce final : public ArenaRound {
  public:
-  Round(Arena& arena, std::span<const Fragment> fragments, const SharedRound& round)
-      : arena_(arena),
+  SharedAllreduce(Arena& arena, std::span<const Fragment> fragments, const SharedRound& round)
+      : ArenaRound(arena),
         round_(round),
         wire_(round.wire.value_or(round.dtype)),
         element_(size_of(wire_)),
@@ -96,8 +94,12 @@ class SharedAllreduce::Round {
         sharing_(fragments),
         spreading_(fragments) {
     for (const Fragment& fragment : fragments) total_ += fragment.count;
+    post();
   }
 
+  void finish() override { in_parts_ ? run_in_parts() : run_flat(); }
+
+ private:
   void post() {
     arena_.begin_round(round_.token);
     use_ = slot_use();
@@ -112,11 +114,6 @@ class SharedAllreduce::Round {
     pack_next();  // together with the vote
   }
 
-  [[nodiscard]] std::optional<bool> agreed(Deadline deadline) { return arena_.agreed(deadline); }
-
-  void finish() { in_parts_ ? run_in_parts() : run_flat(); }
-
- private:
   /// Then what is copied would be rounded twice.
   [[nodiscard]] bool casts() const noexcept { return wire_ != round_.dtype; }
   [[nodiscard]] SlotUse slot_use() const noexcept {
@@ -303,7 +300,6 @@ class SharedAllreduce::Round {
     publish_taken(piece);
   }
 
-  Arena& arena_;
   SharedRound round_;
   DType wire_;                  // of the slots
   std::size_t element_;         // bytes, there
@@ -323,23 +319,19 @@ class SharedAllreduce::Round {
   std::size_t packed_ = 0;
 };
 
-SharedAllreduce::SharedAllreduce(Arena& arena, std::span<const Fragment> fragments, const SharedRound& round) {
+}  // namespace
+
+std::unique_ptr<ArenaRound> post_allreduce(Arena& arena, std::span<const Fragment> fragments,
+                                           const SharedRound& round) {
   RINGTUNE_CHECK_LE(arena.size(), kMostMembers, "members of an arena");
-  round_ = std::make_unique<Round>(arena, fragments, round);
-  round_->post();
+  return std::make_unique<SharedAllreduce>(arena, fragments, round);
 }
 
-SharedAllreduce::~SharedAllreduce() = default;
-
-std::optional<bool> SharedAllreduce::agreed(Deadline deadline) { return round_->agreed(deadline); }
-void SharedAllreduce::finish() { round_->finish(); }
-
 bool shared_allreduce(Arena& arena, std::span<const Fragment> fragments, const SharedRound& round) {
-  SharedAllreduce steps(arena, fragments, round);
-  std::optional<bool> agreed;
-  while (!agreed) agreed = steps.agreed(Deadline::never());
-  if (*agreed) steps.finish();
-  return *agreed;
+  const std::unique_ptr<ArenaRound> posted = post_allreduce(arena, fragments, round);
+  const bool agreed = await_agreement(*posted);
+  if (agreed) posted->finish();
+  return agreed;
 }
 
 }  // namespace ringtune

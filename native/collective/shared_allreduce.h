@@ -19,7 +19,7 @@
 #include <span>
 
 #include "base/dtype.h"
-#include "transport/arena.h"
+#include "collective/arena_round.h"
 
 namespace ringtune {
 
@@ -39,24 +39,9 @@ struct SharedRound {
   std::optional<DType> wire = {};  // in the slots: float16 or bfloat16 for another floating dtype; empty = as it is
 };
 
-/// One round in steps, so that a caller need not block until its peers come. Borrows the arena and what the fragments
-/// point to; one thread at a time.
-class SharedAllreduce {
- public:
-  /// Posts the round, with the first piece. Blocks no longer than it takes to pack that. `fragments` stay alive.
-  SharedAllreduce(Arena& arena, std::span<const Fragment> fragments, const SharedRound& round);
-  ~SharedAllreduce();
-  SharedAllreduce(const SharedAllreduce&) = delete;
-  SharedAllreduce& operator=(const SharedAllreduce&) = delete;
-  /// Blocks until it is clear whether the round runs, or the deadline (no answer). After false the round is over.
-  [[nodiscard]] std::optional<bool> agreed(Deadline deadline);
-  /// After agreement: exchanges and writes the outputs. Blocks; throws PeerLost, Timeout.
-  void finish();
-
- private:
-  class Round;
-  std::unique_ptr<Round> round_;
-};
+/// Posts a round (ArenaRound). `fragments` stay alive until it is over.
+[[nodiscard]] std::unique_ptr<ArenaRound> post_allreduce(Arena& arena, std::span<const Fragment> fragments,
+                                                         const SharedRound& round);
 
 /// One round. False, with no output written, when a member declined it or came with another token: then it is false
 /// for every member. Blocks; throws PeerLost, Timeout.

@@ -49,7 +49,7 @@ class Negotiator {
   /// A RoundAction was given and is not done. Messages may be taken meanwhile; what they decide for this rank waits.
   [[nodiscard]] bool round_posted() const noexcept { return worker_.round_posted(); }
   [[nodiscard]] std::span<const Tag> round_batch() const noexcept { return worker_.plan().batch(); }
-  [[nodiscard]] std::vector<std::int64_t> round_rows() const { return worker_.plan().rows(); }
+  [[nodiscard]] const std::vector<std::int64_t>& round_rows() const noexcept { return worker_.plan().rows(); }
   void round_done(bool agreed, std::int64_t now_ns) { worker_.round_done(agreed, now_ns, actions_); }
   [[nodiscard]] bool in_plan() const noexcept { return worker_.plan().active(); }
   /// The process set of the plan's next batch, which may be posted; in a plan.

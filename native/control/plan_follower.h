@@ -76,8 +76,9 @@ class PlanFollower {
   }
   /// The tags of the next batch, in the plan's order. Valid until ran() or end().
   [[nodiscard]] std::span<const Tag> batch() const noexcept;
-  [[nodiscard]] std::vector<std::int64_t> rows() const { return batches_[position_].rows; }  // of the next batch
-  [[nodiscard]] std::uint32_t process_set() const noexcept {                                 // likewise
+  /// Of the next batch; valid until it ran.
+  [[nodiscard]] const std::vector<std::int64_t>& rows() const noexcept { return batches_[position_].rows; }
+  [[nodiscard]] std::uint32_t process_set() const noexcept {  // likewise
     return tensors_[batches_[position_].begin].request->process_set;
   }
   /// What all members must believe the next round to be.

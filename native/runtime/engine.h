@@ -70,9 +70,9 @@ class Engine {
   /// How many threads of each rank compute.
   void set_compute_threads(int threads) noexcept;
 
-  /// An allreduce that is the plan's whole next batch, from begin to end on this thread: when it ended, 0 when it has
-  /// not. Then `ticket` is its operation's, which goes on, or 0: it could not even begin. Blocks no longer than a wait
-  /// of the arena spins. Throws as TicketTable::submit.
+  /// A collective that is the plan's whole next batch, from begin to end on this thread: when it ended, 0 when it has
+  /// not. Then `ticket` is its operation's, which goes on or holds its result, or 0: it could not even begin. Blocks no
+  /// longer than a wait of the arena spins until all ranks have come. Throws as TicketTable::submit.
   std::int64_t run_alone(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns, Ticket& ticket);
 
   std::uint32_t propose(const Knobs& knobs);

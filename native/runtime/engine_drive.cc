@@ -181,17 +181,21 @@ bool Engine::expects_alone(const RepeatedRequest& repeated) const noexcept {
          negotiator_.expects_alone(repeated.prepared->request);
 }
 
-/// When it ended; 0 and the ticket when it goes on, in the round that is posted now or without the plan.
+/// When it ended; 0 and the ticket when it goes on, in the round that is posted now or without the plan, or when what
+/// it has gathered did not fit where it was to go.
 std::int64_t Engine::post_alone(Operation& operation, Ticket& ticket) {
   const std::int64_t now = operation.submitted_ns;
   in_flight_bytes_ += operation.prepared->bytes;
   const SharedRequest request(operation.prepared, &operation.prepared->request);
   post_round(negotiator_.post_alone(request, reinterpret_cast<Tag>(&operation), now), now);
   const std::optional<bool> agreed = executor_->round_agreed(Deadline::at(0));
-  if (agreed == true) return end_round(true);
+  if (agreed == true && operation.room == 0) return end_round(true);
   ticket = tickets_.hand_over(operation);
-  if (agreed) (void)end_round(false);
-  return 0;
+  if (!agreed) return 0;
+  const std::int64_t end_ns = end_round(*agreed);
+  if (!*agreed || !operation.gathered.empty()) return 0;
+  tickets_.release(std::exchange(ticket, 0));
+  return end_ns;
 }
 
 void Engine::run() noexcept {

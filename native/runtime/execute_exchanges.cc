@@ -1,4 +1,4 @@
-// Adasum, alltoall and reducescatter.
+// Adasum, and alltoall and reducescatter over links.
 #include <numeric>
 
 #include "base/clock.h"
@@ -9,15 +9,24 @@
 #include "runtime/executor.h"
 
 namespace ringtune {
-namespace {
 
-std::vector<std::size_t> bytes_of_rows(const std::vector<std::int64_t>& rows, std::size_t row_bytes) {
+std::vector<std::size_t> bytes_of_rows(std::span<const std::int64_t> rows, std::size_t row_bytes) {
   std::vector<std::size_t> bytes;
+  bytes.reserve(rows.size());
   for (const std::int64_t count : rows) bytes.push_back(static_cast<std::size_t>(count) * row_bytes);
   return bytes;
 }
 
-}  // namespace
+void fill_in_splits(Operation& operation, int size) {
+  if (!operation.splits.empty()) return;
+  operation.splits.assign(static_cast<std::size_t>(size), operation.request().shape.front() / size);
+}
+
+void tell_rows(Operation& operation, std::span<const std::int64_t> rows) {
+  operation.gathered_shape = operation.request().shape;
+  if (operation.gathered_shape.empty()) operation.gathered_shape.push_back(0);
+  operation.gathered_shape.front() = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+}
 
 void Executor::adasum(std::span<const OperationPtr> batch, const BatchContext& context) {
   Operation& operation = *batch.front();
@@ -40,18 +49,14 @@ std::size_t MemberBytes::all_received() const noexcept {
 }
 
 MemberBytes agree_on_alltoall(Operation& operation, const BatchContext& context) {
-  const Request& request = operation.request();
   Mesh& mesh = context.communicator.mesh();
-  const std::size_t row_bytes = row_bytes_of(request);
-  if (operation.splits.empty()) {
-    operation.splits.assign(static_cast<std::size_t>(mesh.size()), request.shape.front() / mesh.size());
-  }
+  const std::size_t row_bytes = row_bytes_of(operation.request());
+  fill_in_splits(operation, mesh.size());
   MemberBytes bytes;
   bytes.sent = bytes_of_rows(operation.splits, row_bytes);
   operation.splits = exchange_counts(mesh, operation.splits);
   bytes.received = bytes_of_rows(operation.splits, row_bytes);
-  operation.gathered_shape = request.shape;
-  operation.gathered_shape.front() = std::accumulate(operation.splits.begin(), operation.splits.end(), std::int64_t{0});
+  tell_rows(operation, operation.splits);
   return bytes;
 }
 
@@ -59,10 +64,10 @@ void Executor::alltoall(std::span<const OperationPtr> batch, const BatchContext&
   Operation& operation = *batch.front();
   const std::int64_t begin_ns = now_ns();
   const MemberBytes bytes = agree_on_alltoall(operation, context);
-  operation.gathered = ResultMemory(bytes.all_received());
-  ringtune::alltoall(context.communicator.mesh(), {operation.input, operation.prepared->bytes}, bytes.sent,
-                     operation.gathered, bytes.received);
-  record_batch(batch, context, begin_ns, operation.gathered.size());
+  const std::span<std::byte> output = operation.place_gathered(bytes.all_received());
+  ringtune::alltoall(context.communicator.mesh(), {operation.input, operation.prepared->bytes}, bytes.sent, output,
+                     bytes.received);
+  record_batch(batch, context, begin_ns, output.size());
 }
 
 void Executor::reducescatter(std::span<const OperationPtr> batch, const BatchContext& context) {

@@ -1,4 +1,4 @@
-// Allgather, broadcast and barrier.
+// Allgather, broadcast and barrier over links.
 #include <cstring>
 #include <numeric>
 
@@ -26,30 +26,27 @@ MemberBytes agree_on_allgather(Operation& operation, const BatchContext& context
   RINGTUNE_CHECK_EQ(context.rows.size(), static_cast<std::size_t>(context.communicator.size()));
   const std::size_t row_bytes = row_bytes_of(request);
   MemberBytes bytes;
-  for (const std::int64_t rows : context.rows) bytes.received.push_back(static_cast<std::size_t>(rows) * row_bytes);
+  bytes.received = bytes_of_rows(context.rows, row_bytes);
   bytes.sent.assign(context.rows.size(), operation.prepared->bytes);
-  operation.gathered_shape = request.shape;
-  if (operation.gathered_shape.empty()) operation.gathered_shape.push_back(0);
-  operation.gathered_shape.front() = std::accumulate(context.rows.begin(), context.rows.end(), std::int64_t{0});
+  tell_rows(operation, context.rows);
   return bytes;
 }
 
 void Executor::allgather(std::span<const OperationPtr> batch, const BatchContext& context) {
   Operation& operation = *batch.front();
   const MemberBytes blocks = agree_on_allgather(operation, context);
-  operation.gathered = ResultMemory(blocks.all_received());
+  const std::span<std::byte> output = operation.place_gathered(blocks.all_received());
   const auto own = blocks.received.begin() + context.communicator.rank();
   const std::int64_t copy_ns = now_ns();
   const std::size_t bytes = operation.prepared->bytes;
   if (bytes > 0) {
-    std::byte* const place = operation.gathered.data() + std::accumulate(blocks.received.begin(), own, std::size_t{0});
+    std::byte* const place = output.data() + std::accumulate(blocks.received.begin(), own, std::size_t{0});
     std::memcpy(place, operation.input, bytes);
   }
   record(Stage::kCopyIn, operation, context, copy_ns);
   const std::int64_t begin_ns = now_ns();
-  ring_allgather(context.communicator.ring(), operation.gathered, blocks.received,
-                 {.segment_bytes = knobs_.segment_bytes});
-  record_batch(batch, context, begin_ns, operation.gathered.size());
+  ring_allgather(context.communicator.ring(), output, blocks.received, {.segment_bytes = knobs_.segment_bytes});
+  record_batch(batch, context, begin_ns, output.size());
 }
 
 void Executor::broadcast(std::span<const OperationPtr> batch, const BatchContext& context) {

@@ -86,6 +86,9 @@ void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& 
 /// The collective itself, when it is recorded that it has begun.
 void Executor::run(std::span<const OperationPtr> batch, const BatchContext& context) {
   const Request& first = batch.front()->request();
+  if (Arena* const arena = arena_of(context.communicator); arena != nullptr && !context.plan && is_shared(batch)) {
+    return run_shared(batch, context, *arena);
+  }
   switch (first.kind) {
     case CollectiveKind::kAllreduce:
       if (first.op == ReduceOp::kAdasum) {

@@ -11,6 +11,7 @@
 
 #include "collective/communicator.h"
 #include "collective/shared_allreduce.h"
+#include "collective/shared_exchange.h"
 #include "control/actions.h"
 #include "fusion/knobs.h"
 #include "runtime/batch_copies.h"
@@ -28,7 +29,7 @@ struct BatchContext {
   std::uint32_t batch_id = 0;
   std::uint32_t epoch = 0;
   std::uint32_t step = 0;
-  std::vector<std::int64_t> rows;  // allgather: first dimension by position in the set
+  std::span<const std::int64_t> rows;  // allgather: first dimension by position in the set; borrowed
   std::uint32_t process_set = 0;
   bool plan = false;  // agreed on without a message
 };
@@ -94,11 +95,18 @@ class Executor {
     if (recording_copies_) recorder_.copied(trace_name(tracer_, *operation.prepared), operation.prepared->bytes);
   }
   void end_copies();
+  // execute_shared.cc
+  [[nodiscard]] Arena* arena_of(Communicator& communicator) const;
+  [[nodiscard]] static bool is_shared(std::span<const OperationPtr> batch) noexcept;
+  void post_shared(std::span<const OperationPtr> batch, const BatchContext& context, Arena& arena, std::uint64_t token);
+  void post_exchange(std::unique_ptr<SharedExchange> exchange) noexcept;
+  void gather_fragments(std::span<const OperationPtr> batch, int size);
+  [[nodiscard]] static std::vector<std::size_t> blocks_of(const Request& request, const BatchContext& context);
+  void run_shared(std::span<const OperationPtr> batch, const BatchContext& context, Arena& arena);
+  std::int64_t finish_shared(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns);
+  [[nodiscard]] std::span<std::byte> output_of(Operation& operation, const BatchContext& context);
   // execute_reduce.cc
   void allreduce(std::span<const OperationPtr> batch, const BatchContext& context);
-  void allreduce_shared(std::span<const OperationPtr> batch, const BatchContext& context, Arena& arena);
-  [[nodiscard]] Arena* arena_of(Communicator& communicator) const;
-  void gather_fragments(std::span<const OperationPtr> batch, int size);
   void allreduce_across(std::span<const OperationPtr> batch, const BatchContext& context);
   void allreduce_one(std::span<const OperationPtr> batch, const BatchContext& context);
   void allreduce_fused(std::span<const OperationPtr> batch, const BatchContext& context);
@@ -133,7 +141,8 @@ class Executor {
   FusionBuffer buffer_;
   BatchCopies copies_;  // of the batch in the fusion buffer
   std::vector<Fragment> fragments_;
-  std::optional<SharedAllreduce> round_;
+  std::unique_ptr<ArenaRound> round_;
+  SharedExchange* exchange_ = nullptr;  // the round, where it is one
   std::optional<LinkRound> link_round_;
   bool round_staged_ = false;         // its copies are made as it goes
   std::optional<Span> round_pieces_;  // to be recorded, and as parts of what
@@ -173,6 +182,13 @@ struct MemberBytes {
 [[nodiscard]] inline bool goes_directly(std::span<const OperationPtr> batch) noexcept {
   return batch.front()->request().way != Way::kStaged;
 }
+
+/// Bytes of so many rows each.
+[[nodiscard]] std::vector<std::size_t> bytes_of_rows(std::span<const std::int64_t> rows, std::size_t row_bytes);
+/// Of an alltoall: equal shares where it has no splits.
+void fill_in_splits(Operation& operation, int size);
+/// Of an allgather or alltoall: so many rows come from each member, which gives the shape of the result.
+void tell_rows(Operation& operation, std::span<const std::int64_t> rows);
 
 /// Bytes of one row: of everything under one index of the first dimension.
 [[nodiscard]] std::size_t row_bytes_of(const Request& request) noexcept;

@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/bytes.h"
@@ -93,11 +94,18 @@ struct Operation {
   [[nodiscard]] const Request& request() const noexcept { return prepared->request; }
   // Acquire: whoever sees `done` sees the result and the error as well.
   [[nodiscard]] bool done() const noexcept { return state.load(std::memory_order_acquire) == kDone; }
+  /// Memory for what is gathered: the caller's if that is as large, else of our own.
+  [[nodiscard]] std::span<std::byte> place_gathered(std::size_t bytes) {
+    if (output != nullptr && room == bytes) return {output, bytes};
+    gathered = ResultMemory(bytes);
+    return gathered;
+  }
 
   std::shared_ptr<const Prepared> prepared;
   const std::byte* input = nullptr;
-  std::byte* output =
-      nullptr;  // allreduce, broadcast: as large as the input; may be the input; reducescatter: own rows
+  std::byte* output = nullptr;  // allreduce, broadcast: as large as the input; may be the input; reducescatter: own
+                                // rows; gathers: `room`
+  std::size_t room = 0;  // allgather, alltoall: bytes at `output` for a result of just that size; others are `gathered`
   std::vector<std::int64_t> splits;  // alltoall: rows for each member, empty = equal shares; then rows from each
   std::int64_t submitted_ns = 0;
   std::int64_t agreed_ns = 0;          // by the driving thread only
@@ -109,7 +117,7 @@ struct Operation {
 
   // Written by the driving thread before `state` becomes kDone, read by callers after they saw it.
   std::exception_ptr error;
-  ResultMemory gathered;  // allgather, alltoall: the result
+  ResultMemory gathered;  // allgather, alltoall: the result, unless it is at `output`
   std::vector<std::int64_t> gathered_shape;
   std::int64_t number = 0;                     // add_process_set: the set's; join: who came last
   std::atomic<std::uint32_t> state{kPending};  // futex word

@@ -167,10 +167,10 @@ Ticket Runtime::submit(const AllreduceCall& call) {
   return ticket;
 }
 
-RepeatedRequest Runtime::keep(const AllreduceCall& call) {
-  std::shared_ptr<const Prepared> prepared = own().tickets.known(call.process_set, call.name);
-  if (prepared == nullptr || !same(prepared->request, call)) {
-    Submission submission{request_of(call), call.input, call.output};
+RepeatedRequest Runtime::keep(Submission submission) {
+  const Request& request = submission.request;
+  std::shared_ptr<const Prepared> prepared = own().tickets.known(request.process_set, request.name);
+  if (prepared == nullptr || prepared->request != request) {
     impl_->check(submission);
     prepared = std::make_shared<const Prepared>(std::move(submission.request));
   }
@@ -196,17 +196,16 @@ void Runtime::submit(std::span<const RepeatedAt> calls, std::vector<Ticket>& tic
   impl_->engine->submitted(bytes);
 }
 
-Ticket Runtime::allreduce_now(const RepeatedRequest& repeated, const void* input, void* output,
-                              std::int64_t timeout_ns) {
+Ticket Runtime::run_now(const RepeatedRequest& repeated, const Memory& memory, std::int64_t timeout_ns) {
   own().check_set(repeated);
   const std::int64_t begin_ns = now_ns();
   Ticket ticket = 0;
-  if (const std::int64_t end_ns = impl_->engine->run_alone(repeated, {input, output}, begin_ns, ticket)) {
+  if (const std::int64_t end_ns = impl_->engine->run_alone(repeated, memory, begin_ns, ticket)) {
     impl_->record_wait(*repeated.prepared, begin_ns, end_ns);
     return 0;
   }
   // Nobody is woken: this thread drives.
-  if (ticket == 0) ticket = impl_->tickets.submit(repeated, {input, output}, begin_ns);
+  if (ticket == 0) ticket = impl_->tickets.submit(repeated, memory, begin_ns);
   return finish(ticket, Deadline::at(begin_ns + timeout_ns)) == Finish::kDone ? 0 : ticket;
 }
 
@@ -214,6 +213,7 @@ Finish Runtime::finish(Ticket ticket, Deadline deadline) {
   Operation& operation = *own().tickets.find(ticket);
   if (!impl_->wait(operation, deadline)) return Finish::kPending;
   if (operation.error) return Finish::kFailed;
+  if (!operation.gathered.empty()) return Finish::kHeld;
   release(ticket);
   return Finish::kDone;
 }

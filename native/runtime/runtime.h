@@ -77,8 +77,8 @@ struct GatheredOnDevice {
   std::vector<std::int64_t> splits;  // alltoall: rows from each member
 };
 
-/// What came of waiting for an operation.
-enum class Finish : std::uint8_t { kDone, kPending, kFailed };
+/// What came of waiting for an operation. kHeld: it is done, and has its result still.
+enum class Finish : std::uint8_t { kDone, kPending, kFailed, kHeld };
 
 /// Thread-safe. Methods block only where said. In a child that was forked from the process that made it, all that could
 /// reach another rank throws InvalidArgument; leaving and destroying do nothing.
@@ -104,17 +104,18 @@ class Runtime {
   Ticket submit(Submission submission);
   /// The same for an allreduce; one that repeats the last request of its name costs a look-up.
   Ticket submit(const AllreduceCall& call);
-  /// What is known of an allreduce that will be repeated: its addresses do not count. Throws as submit. To be dropped
-  /// before the runtime ends.
-  [[nodiscard]] RepeatedRequest keep(const AllreduceCall& call);
+  /// What is known of a collective on host memory that will be repeated: addresses and splits do not count. Throws as
+  /// submit. To be dropped before the runtime ends.
+  [[nodiscard]] RepeatedRequest keep(Submission submission);
   void drop(const RepeatedRequest& repeated) noexcept;
   /// As submit, with other addresses (not null unless the tensor is empty).
   Ticket submit(const RepeatedRequest& repeated, const void* input, void* output);
   /// All or none of them, of one process set.
   void submit(std::span<const RepeatedAt> calls, std::vector<Ticket>& tickets);
   /// The same from begin to end on the calling thread, which drives the runtime itself: 0 when it is done. The ticket
-  /// of an operation that goes on at the timeout, or has failed. Blocks; throws as submit.
-  Ticket allreduce_now(const RepeatedRequest& repeated, const void* input, void* output, std::int64_t timeout_ns);
+  /// of an operation that goes on at the timeout, has failed, or whose result is not at `memory.output`. Blocks; throws
+  /// as submit.
+  Ticket run_now(const RepeatedRequest& repeated, const Memory& memory, std::int64_t timeout_ns);
   /// All ranks ask for the same; its operation's `number` is the set's. Throws as submit.
   Ticket add_process_set(const std::vector<int>& members);
   Ticket remove_process_set(std::uint32_t id);
@@ -134,8 +135,8 @@ class Runtime {
   bool wait(Ticket ticket, Deadline deadline);
   /// The same without asking for what is held back for a caller, and without the error.
   [[nodiscard]] bool attend(Ticket ticket, Deadline deadline);
-  /// Waits, and releases the operation if it is done. What has failed stays for wait() to say why. Blocks; throws
-  /// InvalidArgument.
+  /// Waits, and releases the operation if it is done. What has failed stays for wait() to say why, what has gathered
+  /// its result in memory of its own for that to be taken. Blocks; throws InvalidArgument.
   Finish finish(Ticket ticket, Deadline deadline);
   /// Releases an operation that is done and has not failed; else it is to be waited for. Throws InvalidArgument.
   [[nodiscard]] bool release_if_done(Ticket ticket);

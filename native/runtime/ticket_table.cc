@@ -130,6 +130,7 @@ Operation& TicketTable::enter(NameEntry& entry, const Memory& memory, std::int64
   operation.prepared = entry.prepared;
   operation.input = static_cast<const std::byte*>(memory.input);
   operation.output = static_cast<std::byte*>(memory.output);
+  operation.room = memory.room;
   operation.splits.assign(memory.splits.begin(), memory.splits.end());
   operation.listener = memory.listener;
   operation.submitted_ns = now_ns;

@@ -44,6 +44,7 @@ struct Memory {
   void* output = nullptr;
   std::span<const std::int64_t> splits = {};
   FinishListener* listener = nullptr;
+  std::size_t room = 0;  // Operation::room
 };
 
 /// Thread-safe. Callers submit, wait and release; the driving thread takes, finds and finishes. Operations are pooled

@@ -14,6 +14,7 @@ namespace {
 using testing_support::allreduce_of;
 using testing_support::finish;
 using testing_support::Job;
+using testing_support::submission_of;
 
 constexpr std::int64_t kSecondNs = 1'000'000'000;
 
@@ -151,13 +152,13 @@ TEST_P(BusyCoordinator, AnswersTheOtherRanks) {
     call.shape = shape;
     call.input = call.output = data.data();
     call.process_set = busy;
-    const RepeatedRequest repeated = runtime.keep(call);
+    const RepeatedRequest repeated = runtime.keep(submission_of(call));
     bool go_on = true;
     while (go_on) {
       // The ranks of the set stop in the same round.
       data[0] = rank == 0 && !served ? 1.0f : 0.0f;
       if (GetParam()) {
-        ASSERT_EQ(runtime.allreduce_now(repeated, data.data(), data.data(), 20 * kSecondNs), 0u);
+        ASSERT_EQ(runtime.run_now(repeated, {data.data(), data.data()}, 20 * kSecondNs), 0u);
       } else {
         const Blocking blocking(runtime);
         ASSERT_EQ(runtime.finish(runtime.submit(repeated, data.data(), data.data()), Deadline::after(20 * kSecondNs)),

@@ -99,6 +99,8 @@ inline Submission barrier_of(const std::string& name) {
   return submission;
 }
 
+inline Submission submission_of(const AllreduceCall& call) { return {request_of(call), call.input, call.output}; }
+
 /// Of a vector, under the collective's name.
 inline Submission submission_of(CollectiveKind kind, const std::vector<std::int32_t>& input, std::int32_t* output) {
   Submission submission{{}, input.data(), output};

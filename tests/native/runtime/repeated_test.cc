@@ -13,6 +13,7 @@ namespace ringtune {
 namespace {
 
 using testing_support::Job;
+using testing_support::submission_of;
 
 constexpr std::int64_t kSecondNs = 1'000'000'000;
 
@@ -40,14 +41,14 @@ TEST_P(RepeatedAtSize, SumsExactlyBlockingAndNot) {
     Runtime& runtime = job[rank];
     std::vector<float> data(33);
     const std::array<std::int64_t, 1> shape{33};
-    const RepeatedRequest repeated = runtime.keep(call_of("x", shape, data));
+    const RepeatedRequest repeated = runtime.keep(submission_of(call_of("x", shape, data)));
     for (int round = 0; round < 60; ++round) {
       std::fill(data.begin(), data.end(), static_cast<float>(rank + round));
       Ticket ticket = 0;
       if (round % 3 == 2) {
         ticket = runtime.submit(repeated, data.data(), data.data());
       } else {
-        ticket = runtime.allreduce_now(repeated, data.data(), data.data(), 10 * kSecondNs);
+        ticket = runtime.run_now(repeated, {data.data(), data.data()}, 10 * kSecondNs);
         ASSERT_EQ(ticket, 0u);
       }
       if (ticket != 0) {
@@ -68,19 +69,18 @@ TEST(Repeated, AtTheDeadlineTheOperationGoesOn) {
   std::array<RepeatedRequest, 2> repeated;
   job.on_every_rank([&](int rank) {
     std::vector<float>& own = rank == 0 ? data : other;
-    repeated[static_cast<std::size_t>(rank)] = job[rank].keep(call_of("x", shape, own));
+    repeated[static_cast<std::size_t>(rank)] = job[rank].keep(submission_of(call_of("x", shape, own)));
     for (int i = 0; i < 20; ++i) {
-      ASSERT_EQ(
-          job[rank].allreduce_now(repeated[static_cast<std::size_t>(rank)], own.data(), own.data(), 10 * kSecondNs),
-          0u);
+      ASSERT_EQ(job[rank].run_now(repeated[static_cast<std::size_t>(rank)], {own.data(), own.data()}, 10 * kSecondNs),
+                0u);
     }
     std::fill(own.begin(), own.end(), static_cast<float>(rank + 1));
   });
-  const Ticket ticket = job[0].allreduce_now(repeated[0], data.data(), data.data(), 1'000'000);
+  const Ticket ticket = job[0].run_now(repeated[0], {data.data(), data.data()}, 1'000'000);
   ASSERT_NE(ticket, 0u);
   EXPECT_FALSE(job[0].release_if_done(ticket));
   EXPECT_THROW((void)job[0].submit(repeated[0], data.data(), data.data()), InvalidArgument) << "it is in flight";
-  EXPECT_EQ(job[1].allreduce_now(repeated[1], other.data(), other.data(), 10 * kSecondNs), 0u);
+  EXPECT_EQ(job[1].run_now(repeated[1], {other.data(), other.data()}, 10 * kSecondNs), 0u);
   EXPECT_EQ(job[0].finish(ticket, Deadline::after(10 * kSecondNs)), Finish::kDone);
   EXPECT_THROW((void)job[0].finish(ticket, Deadline::after(0)), InvalidArgument) << "released";
   EXPECT_EQ(data, std::vector<float>(4, 3.0f));
@@ -94,8 +94,8 @@ TEST(Repeated, WhatFailsStaysUntilItsErrorIsAskedFor) {
     const std::array<std::int64_t, 1> shape{4};
     AllreduceCall call = call_of("x", shape, data);
     if (rank == 1) call.op = ReduceOp::kMax;
-    const RepeatedRequest repeated = job[rank].keep(call);
-    const Ticket ticket = job[rank].allreduce_now(repeated, data.data(), data.data(), 10 * kSecondNs);
+    const RepeatedRequest repeated = job[rank].keep(submission_of(call));
+    const Ticket ticket = job[rank].run_now(repeated, {data.data(), data.data()}, 10 * kSecondNs);
     ASSERT_NE(ticket, 0u);
     EXPECT_EQ(job[rank].finish(ticket, Deadline::never()), Finish::kFailed);
     EXPECT_THROW((void)job[rank].wait(ticket, Deadline::never()), Mismatch);
