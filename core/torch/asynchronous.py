@@ -56,7 +56,7 @@ def allreduce_async(
     return start_allreduce(tensor, name, how)
 
 
-@quick.submitting
+@quick.submitting("allreduce_")
 def allreduce_async_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -69,14 +69,14 @@ def allreduce_async_(
     """Start a reduction in place; arguments as in `allreduce_async`."""
     how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
     handle = _start_allreduce(tensor, tensor, name, how)
-    if name is not None and average is None:
-        numbers = _numbers(tensor, how)
-        given = op, prescale_factor, postscale_factor, process_set
-        quick.remember(tensor, name, handles.wire_name("allreduce", name, how.process_set), (numbers, given))
+    if type(name) is str and average is None:
+        given = None, None, None, op, prescale_factor, postscale_factor, process_set
+        wire = handles.wire_name("allreduce", name, how.process_set)
+        quick.remember("allreduce_", (name, tensor), (wire, reduction_how(tensor, how), given))
     return handle
 
 
-@quick.blocking
+@quick.blocking("allreduce_")
 def allreduce_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -111,7 +111,7 @@ def grouped_allreduce_async(
     return start_group(tensors, name, how)
 
 
-@quick.submitting_group
+@quick.submitting_group("grouped_allreduce_")
 def grouped_allreduce_async_(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -124,11 +124,11 @@ def grouped_allreduce_async_(
     """Start a group of reductions in place; `synchronize` returns the tuple of tensors."""
     how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
     handle = _start_group(tensors, tensors, name, how)
-    if name is not None and average is None:
-        numbers = [_numbers(tensor, how) for tensor in tensors]
-        given = op, prescale_factor, postscale_factor, process_set
+    if type(name) is str and average is None:
+        given = None, None, None, op, prescale_factor, postscale_factor, process_set
         base = handles.wire_name("grouped_allreduce", name, how.process_set)
-        quick.remember_group(tensors, name, group_names(base, len(tensors)), (numbers, given), base)
+        words = group_names(base, len(tensors)), [reduction_how(tensor, how) for tensor in tensors], given
+        quick.remember_group("grouped_allreduce_", (name, tensors), words, base)
     return handle
 
 
@@ -214,17 +214,36 @@ def broadcast_async_(
     return _start_broadcast(tensor, tensor, root_rank, (name, process_set))
 
 
+@quick.blocking("broadcast_")
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """Broadcast in place and return the tensor; arguments as in `broadcast_async`."""
     result: torch.Tensor = at_once(_start_broadcast, tensor, tensor, root_rank, (name, process_set))
+    remember_broadcast("broadcast_", tensor, (root_rank, name, process_set))
     return result
 
 
+def remember_broadcast(
+    family: str, tensor: torch.Tensor, given: tuple[int, str | None, ProcessSet], result: torch.Tensor | None = None
+) -> None:
+    """Prepare the short path of a broadcast like the one that was given `(root_rank, name, process_set)`."""
+    root, name, process_set = given
+    if type(name) is not str:
+        return
+    number = number_of(process_set)
+    how = quick.How(quick.Kind.BROADCAST, root, handles.DTYPES[tensor.dtype], process_set=number)
+    maker = None if result is None else handles.maker_of(result)
+    quick.remember(family, (name, tensor), (handles.wire_name("broadcast", name, number), how, (None, *given)), maker)
+
+
+@quick.blocking("barrier")
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the set have come here."""
-    at_once(_start_barrier, number_of(process_set))
+    number = number_of(process_set)
+    at_once(_start_barrier, number)
+    how = quick.How(quick.Kind.BARRIER, 0, 0, process_set=number)
+    quick.remember("barrier", (None, None), (_barrier_name(number), how, (process_set,)))
 
 
 def join(device: int = -1) -> int:
@@ -245,6 +264,12 @@ def join(device: int = -1) -> int:
     last = finish(now, ticket)
     restart_counting(0)
     return last
+
+
+def reduction_how(tensor: torch.Tensor, how: Reduction) -> quick.How:
+    """Return what the short path is told of an allreduce."""
+    dtype = handles.DTYPES[tensor.dtype]
+    return quick.How(quick.Kind.ALLREDUCE, 0, dtype, how.op, how.prescale, how.postscale, how.process_set, how.wire)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -274,11 +299,6 @@ def _start_allreduce(tensor: torch.Tensor, output: torch.Tensor, name: str | Non
     wire = handles.wire_name("allreduce", name, how.process_set)
     ticket, kept = handles.start_allreduce(tensor, output, wire, how)
     return handles.register(Pending([ticket], lambda: handles.settle(ticket, kept), kept))
-
-
-def _numbers(tensor: torch.Tensor, how: Reduction) -> tuple[int, int, float, float, int, int]:
-    """Return how the short path is to reduce a tensor (`quick.remember`)."""
-    return handles.DTYPES[tensor.dtype], how.op, how.prescale, how.postscale, how.process_set, how.wire
 
 
 def _start_group(
@@ -322,8 +342,12 @@ def _start_allgather(tensors: Sequence[torch.Tensor], kind: str, name: str | Non
     return handles.register(Pending(tickets, finish, [kept for _, kept in started]))
 
 
+def _barrier_name(process_set: int) -> str:
+    return handles.wire_name("barrier", "noname", process_set)
+
+
 def _start_barrier(process_set: int) -> int:
-    ticket = session.require().submit_barrier(handles.wire_name("barrier", "noname", process_set), process_set)
+    ticket = session.require().submit_barrier(_barrier_name(process_set), process_set)
     return handles.register(Pending([ticket], lambda: None))
 
 

@@ -13,8 +13,8 @@ import torch
 from torch.autograd import Function
 
 from ringtune import session
-from ringtune.common.process_sets import ProcessSet, global_process_set
-from ringtune.torch import asynchronous
+from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
+from ringtune.torch import asynchronous, handles, quick
 from ringtune.torch.arguments import Average, reduction, resolve_op
 from ringtune.torch.compression import Chosen, Compression, to_travel
 from ringtune.torch.handles import at_once
@@ -127,6 +127,7 @@ def flows_back(*tensors: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
+@quick.blocking("allreduce")
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -153,6 +154,7 @@ def allreduce(
         InvalidArgument: The operation makes no sense on this rank.
         RuntimeFailure: It failed on all ranks; the message names it.
     """
+    given = None, average, None, compression, op, prescale_factor, postscale_factor, process_set
     op = resolve_op(average, op)
     small, wire, decompress = to_travel(tensor, compression, op)
     how = (op, (prescale_factor, postscale_factor), process_set, wire)
@@ -163,6 +165,15 @@ def allreduce(
         reduced = asynchronous.allreduce_(copy, None, name, op, prescale_factor, postscale_factor, process_set)
     else:
         reduced = at_once(asynchronous.start_allreduce, small, name, reduction(None, *how))
+    as_it_is = wire != -1 or compression is Compression.none  # nothing is done to it here
+    if type(name) is str and as_it_is and not reduced.requires_grad:
+        numbers = reduction(None, *how)
+        words = (
+            handles.wire_name("allreduce", name, numbers.process_set),
+            asynchronous.reduction_how(small, numbers),
+            given,
+        )
+        quick.remember("allreduce", (name, small), words, handles.maker_of(reduced))
     return decompress(reduced)
 
 
@@ -187,19 +198,37 @@ def grouped_allreduce(
     return [one.decompress(result) for result, one in zip(reduced, compressed, strict=True)]
 
 
+@quick.blocking("allgather")
 def allgather(
-    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Concatenate the ranks' tensors along the first dimension, which may differ per rank; differentiable.
 
+    Args:
+        tensor: This rank's rows.
+        name: Name by which ranks match the operation; counted if missing.
+        process_set: The ranks that take part.
+        out: Where the result goes, which no gradient flows through then; a new tensor if missing. Not in Horovod.
+
     Raises:
         IndexError: The tensor has no dimension.
+        InvalidArgument: ``out`` is of another shape or dtype, or a gradient flows.
     """
+    handles.check_out(out, flows_back=flows_back(tensor))
     if tensor.dim() == 0:
         raise IndexError("allgather of a tensor without dimension: it needs at least one to join along")
     if not flows_back(tensor):
         gathered: torch.Tensor = at_once(asynchronous.allgather_async, tensor, name, process_set)
-        return gathered
+        if type(name) is str and gathered.numel() > 0:
+            number = number_of(process_set)
+            how = quick.How(quick.Kind.ALLGATHER, 0, handles.DTYPES[tensor.dtype], process_set=number)
+            words = handles.wire_name("allgather", name, number), how, (None, None, process_set, None)
+            quick.remember("allgather", (name, tensor), words, handles.maker_of(gathered, gathers=True))
+        return handles.into(gathered, out)
     result: torch.Tensor = HorovodAllgather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]
     return result
 
@@ -212,6 +241,7 @@ def grouped_allgather(
     return result
 
 
+@quick.blocking("broadcast")
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -222,6 +252,7 @@ def broadcast(
     """
     if not flows_back(tensor):
         received: torch.Tensor = at_once(asynchronous.broadcast_async, tensor, root_rank, name, process_set)
+        asynchronous.remember_broadcast("broadcast", tensor, (root_rank, name, process_set), received)
         return received
     result: torch.Tensor = HorovodBroadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]
     return result

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
-from ringtune.common.process_sets import ProcessSet, global_process_set
-from ringtune.torch import exchanges
+from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
+from ringtune.torch import exchanges, handles, quick
 from ringtune.torch.arguments import Average, Sum
 from ringtune.torch.autograd import allgather, flows_back, grouped_allgather
 from ringtune.torch.compression import Chosen, Compression
@@ -88,25 +88,43 @@ def _gradient_factor(op: int, factors: tuple[float, float], process_set: Process
     return factors[0] * factors[1] * ((process_set.size() or 1) if op == Sum else 1)
 
 
+@quick.blocking("alltoall")
 def alltoall(
     tensor: torch.Tensor,
     splits: Splits | None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    *,
+    out: torch.Tensor | None = None,
 ) -> Any:
     """Send rows of the tensor to every rank and return theirs; differentiable. See `alltoall_async`.
+
+    Args:
+        tensor: Its first dimension is split.
+        splits: Rows for each rank; None: equal shares.
+        name: Name by which ranks match the operation; counted if missing.
+        process_set: The ranks that take part.
+        out: Where the rows go, which no gradient flows through then; a new tensor if missing. Not in Horovod.
 
     Returns:
         The rows from all ranks in order; with splits a tuple of them and how many came from each rank (int32, or as
         the given splits tensor).
     """
+    handles.check_out(out, flows_back=flows_back(tensor))
     if flows_back(tensor):
         output, received = HorovodAlltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
     else:
         output, received = at_once(exchanges.alltoall_async, tensor, splits, name, process_set)
+        if splits is None and type(name) is str and output.numel() > 0:
+            number = number_of(process_set)
+            how = quick.How(quick.Kind.ALLTOALL, 0, handles.DTYPES[tensor.dtype], process_set=number)
+            words = handles.wire_name("alltoall", name, number), how, (None, None, None, process_set, None)
+            quick.remember("alltoall", (name, tensor), words, handles.maker_of(output, gathers=True))
+    output = handles.into(output, out)
     return output if splits is None else (output, received)
 
 
+@quick.blocking("reducescatter")
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -115,6 +133,8 @@ def reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    *,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Reduce the tensor and return this rank's rows; differentiable. See `reducescatter_async`.
 
@@ -126,14 +146,23 @@ def reducescatter(
         process_set: The ranks that take part.
         prescale_factor: Multiplies each contribution.
         postscale_factor: Multiplies the result.
+        out: Where the rows go, which no gradient flows through then; a new tensor if missing. Not in Horovod.
     """
+    handles.check_out(out, flows_back=flows_back(tensor))
     small, context = compression.compress(tensor)
     factors = (prescale_factor, postscale_factor)
     if flows_back(small):
         reduced = HorovodReducescatter.apply(small, name, op, factors, process_set)  # type: ignore[no-untyped-call]
     else:
         reduced = at_once(exchanges.reducescatter_async, small, name, op, process_set, *factors)
-    return compression.decompress(reduced, context)
+        if compression is Compression.none and type(name) is str and reduced.numel() > 0:
+            number = number_of(process_set)
+            dtype = handles.DTYPES[tensor.dtype]
+            how = quick.How(quick.Kind.REDUCESCATTER, 0, dtype, op, float(factors[0]), float(factors[1]), number)
+            given = None, None, compression, op, process_set, prescale_factor, postscale_factor, None
+            words = handles.wire_name("reducescatter", name, number), how, given
+            quick.remember("reducescatter", (name, tensor), words, handles.maker_of(reduced))
+    return handles.into(compression.decompress(reduced, context), out)
 
 
 def grouped_reducescatter(

@@ -6,6 +6,7 @@ A handle is the ticket of the operation (of a group: of its first member). The t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -36,6 +37,8 @@ DTYPES: dict[torch.dtype, int] = {
     torch.bool: 9,
 }
 """Numbers of ``native/base/dtype.h``."""
+
+_contiguous_like = functools.partial(torch.empty_like, memory_format=torch.contiguous_format)
 
 REUSED_BYTES = 1 << 20
 """Results from this size on lie in memory that is used again."""
@@ -172,6 +175,47 @@ def _adopt(buffer: Any, shape: Sequence[int], dtype: torch.dtype) -> torch.Tenso
     return torch.frombuffer(buffer, dtype=dtype).resize_(tuple(shape))
 
 
+def maker_of(result: torch.Tensor, *, gathers: bool = False) -> quick.Maker:
+    """Return how results like this one are made, for the short path."""
+    shape = tuple(result.shape)
+    if result.nbytes >= REUSED_BYTES:
+        return quick.Maker(_large_like, (result.nbytes, shape, result.dtype), gathers, shape)
+    # No memory of its own: it stands for as long as calls are remembered.
+    pattern = torch.empty((), dtype=result.dtype, device=result.device).expand(result.shape)
+    # It would hand on its stride of 0 where a dimension is 1.
+    return quick.Maker(_contiguous_like if 1 in shape else torch.empty_like, pattern, gathers, shape)
+
+
+def _large_like(what: tuple[int, tuple[int, ...], torch.dtype]) -> torch.Tensor:
+    count, shape, dtype = what
+    return _adopt(session.require().runtime.result_memory(count), shape, dtype)
+
+
+def into(result: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """Return a result in the tensor that the caller has given for it, if any.
+
+    Raises:
+        InvalidArgument: The result is of another shape or dtype. It is lost then, on this rank alone.
+    """
+    if out is None:
+        return result
+    if out.shape != result.shape or out.dtype != result.dtype:
+        raise InvalidArgument(
+            f"out is of shape {list(out.shape)} and {out.dtype}, the result of {list(result.shape)} and {result.dtype}"
+        )
+    return out.copy_(result)
+
+
+def check_out(out: torch.Tensor | None, *, flows_back: bool) -> None:
+    """Refuse to write a result into a tensor of the caller's where a gradient flows.
+
+    Raises:
+        InvalidArgument: It does.
+    """
+    if out is not None and (flows_back or out.requires_grad):
+        raise InvalidArgument("out= does not support gradients: call without it, or under torch.no_grad()")
+
+
 def register(pending: Pending) -> int:
     """Enter an operation into the table and return its handle."""
     handle = pending.tickets[0]
@@ -211,6 +255,25 @@ def synchronize(handle: int) -> Any:
         return pending if isinstance(pending, torch.Tensor) else pending.finish()
     finally:
         release_all(started)
+
+
+@quick.settling
+def settle_result(ticket: int, output: torch.Tensor | None, gathers: bool, given: bool) -> torch.Tensor | None:
+    """Return the result of a finished operation that the short path has begun.
+
+    Args:
+        ticket: Of the operation.
+        output: Where the result was to go; None for a collective without.
+        gathers: How large the result is depends on the other ranks: it may lie elsewhere.
+        given: The output is the caller's.
+    """
+    if output is None or not gathers:
+        return output
+    shape, buffer = session.require().take_gathered(ticket)
+    if 0 not in shape and len(buffer) == 0:
+        return output
+    result = output.new_empty(shape) if 0 in shape else _adopt(buffer, shape, output.dtype)
+    return into(result, output) if given else result
 
 
 def at_once(start: Callable[..., int], *arguments: Any) -> Any:

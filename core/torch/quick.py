@@ -1,27 +1,77 @@
 """The short path of calls that repeat themselves, and what is under way.
 
-An allreduce in place that was called alike before (same name and arguments, a tensor of the same shape and dtype)
-goes to the runtime without a frame of Python: the decorators here put that path before a function, which takes whatever
-is unusual. It needs a torch whose tensors can be looked at from C (``__dlpack_c_exchange_api__``, torch 2.10); with an
-older one the functions stay as they are.
+A collective that was called alike before (same name and arguments, a tensor of the same shape and dtype) goes to the
+runtime without a frame of Python: the decorators here put that path before a function, which takes whatever is unusual.
+It needs a torch whose tensors can be looked at from C (``__dlpack_c_exchange_api__``, torch 2.10); with an older one
+the functions stay as they are.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from ringtune import native
-from ringtune.common.process_sets import global_process_set
 from ringtune.session import WAIT_SLICE_NS, Session
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _ADASUM = 2  # of ringtune.torch.arguments, which builds on this module
-_DEFAULTS = (None, 1.0, 1.0, global_process_set)
+
+
+class Kind:
+    """Numbers of ``native/collective/kind.h``."""
+
+    ALLREDUCE = 0
+    ALLGATHER = 1
+    BROADCAST = 2
+    BARRIER = 3
+    ALLTOALL = 4
+    REDUCESCATTER = 5
+
+
+class How(NamedTuple):
+    """What the runtime is told of a collective: numbers, as it knows them.
+
+    Attributes:
+        kind: Which collective (`Kind`).
+        root: Rank that sends; of a broadcast.
+        dtype: Of the elements.
+        op: Operation.
+        prescale: Factor before the reduction.
+        postscale: Factor after it.
+        process_set: The ranks that take part.
+        wire: Number of the dtype that the tensor travels as, -1 for its own.
+    """
+
+    kind: int
+    root: int
+    dtype: int
+    op: int = 1
+    prescale: float = 1.0
+    postscale: float = 1.0
+    process_set: int = 0
+    wire: int = -1
+
+
+class Maker(NamedTuple):
+    """How the results of a call that gives a new tensor are made.
+
+    Attributes:
+        function: Makes one.
+        argument: What it is called with.
+        gathers: The result is as large as the contributions of the ranks together.
+        shape: Of the result.
+    """
+
+    function: Callable[[Any], torch.Tensor]
+    argument: Any
+    gathers: bool
+    shape: tuple[int, ...]
 
 
 def make_path() -> Any:
@@ -30,29 +80,31 @@ def make_path() -> Any:
     if exchange is None:
         return None
     types = (torch.Tensor, torch.nn.Parameter)
-    return native.load().ShortPath(exchange, types, _DEFAULTS, WAIT_SLICE_NS)
+    return native.load().ShortPath(exchange, types, WAIT_SLICE_NS)
 
 
 _path = make_path()
 _RUNTIME: type = native.load().Runtime
+_forms: dict[str, Any] = {}
+"""By family: functions that take the same arguments and mean the same by them."""
 
 pending: dict[int, Any] = {} if _path is None else _path.pending
 """What belongs to each handle; a tensor that is reduced in place by the short path stands for itself."""
 
 
-def blocking(function: _Function) -> _Function:
-    """Put the short path before an allreduce in place that waits."""
-    return function if _path is None else _like(function, _path.now(function))
+def blocking(family: str) -> Callable[[_Function], _Function]:
+    """Put the short path before a collective that waits."""
+    return _before(family, "now")
 
 
-def submitting(function: _Function) -> _Function:
+def submitting(family: str) -> Callable[[_Function], _Function]:
     """Put the short path before an allreduce in place that returns a handle."""
-    return function if _path is None else _like(function, _path.submit(function))
+    return _before(family, "submit")
 
 
-def submitting_group(function: _Function) -> _Function:
+def submitting_group(family: str) -> Callable[[_Function], _Function]:
     """Put the short path before a group of allreduces in place that returns a handle."""
-    return function if _path is None else _like(function, _path.submit_group(function))
+    return _before(family, "submit_group")
 
 
 def waiting(function: _Function) -> _Function:
@@ -60,55 +112,92 @@ def waiting(function: _Function) -> _Function:
     return function if _path is None else _like(function, _path.synchronize(function))
 
 
-def remember(tensor: torch.Tensor, name: str | None, wire: str, words: tuple[Any, Any]) -> None:
+def settling(function: _Function) -> _Function:
+    """Let a function give the result of a call that the short path has begun and could not end.
+
+    It is given the ticket of the finished operation, the tensor that was to be the result, whether that is of a gather,
+    and whether the caller has given it.
+    """
+    if _path is not None:
+        _path.set_settler(function)
+    return function
+
+
+def _before(family: str, way: str) -> Callable[[_Function], _Function]:
+    def decorate(function: _Function) -> _Function:
+        if _path is None:
+            return function
+        if family not in _forms:
+            parameters = inspect.signature(function).parameters
+            defaults = tuple(None if one.default is one.empty else one.default for one in parameters.values())
+            positional = sum(one.kind is not one.KEYWORD_ONLY for one in parameters.values())
+            _forms[family] = _path.form(tuple(parameters), defaults, positional)
+        return _like(function, getattr(_path, way)(_forms[family], function))
+
+    return decorate
+
+
+def _runtime() -> Any:
+    """Return the runtime that calls are remembered for; None without a short path, and where a test put another one."""
+    now = Session.current()
+    return now.runtime if _path is not None and now is not None and isinstance(now.runtime, _RUNTIME) else None
+
+
+def _is_slow(how: How) -> bool:
+    return how.kind == Kind.ALLREDUCE and how.op == _ADASUM
+
+
+def remember(
+    family: str,
+    called: tuple[str | None, torch.Tensor | None],
+    words: tuple[str, How, tuple[Any, ...]],
+    maker: Maker | None = None,
+) -> None:
     """Prepare the short path of the next call under this name.
 
     Args:
-        tensor: What is reduced in place.
-        name: As the caller gave it; calls without a name are never alike.
-        wire: Name on the wire.
-        words: Numbers for the runtime (dtype, operation, factors, process set, dtype to travel as); the arguments from
-            ``op`` on as the caller wrote them.
+        family: As given to the decorator.
+        called: The name as the caller gave it, None for a function that takes none; and the tensor, if there is one.
+        words: Name on the wire; how; the arguments as the caller wrote them, by position (those of name and tensors do
+            not matter).
+        maker: How results are made; none where the tensor is the result.
     """
-    now = Session.current()
-    if _path is None or now is None or type(name) is not str or words[0][1] == _ADASUM:
-        return
-    if isinstance(now.runtime, _RUNTIME):  # tests put another in its place
-        _path.remember(name, tensor, now.runtime, wire, words)
+    runtime = _runtime()
+    if runtime is not None and not _is_slow(words[1]):
+        _path.remember(_forms[family], *called, runtime, words, maker)
 
 
 def remember_group(
-    tensors: Sequence[torch.Tensor], name: str, wires: list[str], words: tuple[list[Any], Any], group: str
+    family: str,
+    called: tuple[str, Sequence[torch.Tensor]],
+    words: tuple[list[str], list[How], tuple[Any, ...]],
+    group: str,
 ) -> None:
-    """Prepare the short path of the next group under this name; `words` as for `remember`, with numbers by tensor.
+    """Prepare the short path of the next group under this name.
 
     Args:
-        tensors: What is reduced in place.
-        name: As the caller gave it.
-        wires: Names on the wire, by tensor.
-        words: Numbers for the runtime by tensor; the arguments from ``op`` on as the caller wrote them.
+        family: As given to the decorator.
+        called: The name as the caller gave it, and what is reduced in place.
+        words: Names on the wire and how, both by tensor; the arguments as the caller wrote them, by position.
         group: Name of the group on the wire.
     """
-    now = Session.current()
-    numbers, given = words
-    if _path is None or now is None or type(name) is not str or numbers[0][1] == _ADASUM:
-        return
-    if isinstance(now.runtime, _RUNTIME):
-        _path.remember_group(name, tensors, now.runtime, wires, numbers, given, group)
+    runtime = _runtime()
+    if runtime is not None and not _is_slow(words[1][0]):
+        _path.remember_group(_forms[family], *called, runtime, *words, group)
 
 
-def remember_alike(key: str, tensor: torch.Tensor, wire: str, numbers: tuple[int, int, float, float, int, int]) -> None:
+def remember_alike(key: str, tensor: torch.Tensor, wire: str, how: How) -> None:
     """Prepare `submit_alike` of tensors like this one.
 
     Args:
         key: Stands for name and arguments of an allreduce in place.
         tensor: What was reduced under it.
         wire: Name on the wire.
-        numbers: dtype, operation, factors, process set, dtype to travel as.
+        how: How it is reduced.
     """
-    now = Session.current()
-    if _path is not None and now is not None and numbers[1] != _ADASUM and isinstance(now.runtime, _RUNTIME):
-        _path.remember_alike(key, tensor, now.runtime, wire, numbers)
+    runtime = _runtime()
+    if runtime is not None and not _is_slow(how):
+        _path.remember_alike(key, tensor, runtime, wire, how)
 
 
 def _none_alike(key: str, tensor: torch.Tensor) -> int:

@@ -18,7 +18,7 @@ from ringtune.errors import InvalidArgument, RingtuneError
 from ringtune.session import require, state
 from ringtune.torch import devices, handles, quick
 from ringtune.torch.arguments import Average
-from ringtune.torch.asynchronous import sparse_allreduce_async
+from ringtune.torch.asynchronous import reduction_how, sparse_allreduce_async
 from ringtune.torch.compression import Chosen, Compression, FeedbackCompressor, to_travel, wire_number
 from ringtune.torch.handles import Reduction
 
@@ -274,8 +274,8 @@ class Reducer:
         )
         slot.grad = grad
         if group[1] == 0:
-            numbers = slot.number, how.op, how.prescale, how.postscale, how.process_set, self._wire
-            quick.remember_alike(slot.key, grad, slot.wire, numbers)
+            alike = reduction_how(grad, how._replace(wire=self._wire))
+            quick.remember_alike(slot.key, grad, slot.wire, alike)
 
     def _start_slowly(self, slot: Slot, group: str, group_size: int) -> None:
         """Start a gradient that is sparse, compressed, not contiguous or of an unusual dtype."""

@@ -22,7 +22,8 @@ NEW = {
     "grows": lambda: torch.empty(4).requires_grad_(),
 }
 """Tensors that are reduced into new ones."""
-COPIED = ("small", "transposed", "integers", "scalar", "parameter")
+SHORT = ("small", "integers", "scalar", "parameter", "one too large")
+LONG = ("empty", "subclass", "grows")
 
 
 def into_new(what: str) -> list[str]:

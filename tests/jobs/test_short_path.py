@@ -58,9 +58,10 @@ def test_repeated_calls_enter_no_python(form: str, size: int, job: GetJob) -> No
 
 @pytest.mark.parametrize("size", [1, 2, 3], scope="module")
 @pytest.mark.parametrize("what", list(short_new_cases.NEW))
-def test_small_tensors_are_reduced_into_new_ones_by_a_copy(what: str, size: int, job: GetJob) -> None:
+def test_tensors_are_reduced_into_new_ones(what: str, size: int, job: GetJob) -> None:
     for entered in job(size).run(short_new_cases.into_new, what=what):
-        assert ("start_allreduce" not in entered) == (what in short_new_cases.COPIED), entered
+        assert (entered == []) == (what in short_new_cases.SHORT), entered
+        assert ("start_allreduce" in entered) == (what in short_new_cases.LONG), entered  # others: by a copy
 
 
 @pytest.mark.parametrize("size", [1, 2, 3], scope="module")
