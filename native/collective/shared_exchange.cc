@@ -13,31 +13,44 @@ namespace ringtune {
 namespace {
 
 constexpr std::size_t kAlignment = 64;  // of what different members read
-// A message is cut at least this often, so that one member reads while the other one writes, but not below the smallest
-// piece, each of which costs a hand-over.
-constexpr std::size_t kLeastPieces = 2;
+/// How a message is cut into pieces, each of which costs a hand-over.
+struct Cut {
+  std::size_t least_pieces;
+  std::size_t largest;
+};
 constexpr std::size_t kSmallestPiece = 16 << 10;
-constexpr std::size_t kLargestPiece = 256 << 10;
-// Where one member gives and the others take, hand-overs are all that they wait for.
-constexpr std::size_t kLargestPieceOfOne = 512 << 10;
+// All give and then take, at the same time: smaller pieces would save no waiting.
+constexpr Cut kTogether{1, 256 << 10};
+// One gives while the others take, and hand-overs are all that they wait for.
+constexpr Cut kByOne{2, 512 << 10};
 // As in shared_allreduce.cc: past the caches, between members that share none.
 constexpr std::size_t kLeastStreamed = 4 << 10;
 constexpr std::size_t kMostStreamed = 16 << 20;
+// An own share of this size has left the caches before anybody reads it: written past them at once it takes nobody's
+// place there, and is not fetched from memory to be overwritten.
+constexpr std::size_t kLeastPastCaches = 4 << 20;
 
 constexpr std::size_t aligned(std::size_t bytes) noexcept { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 constexpr std::size_t pieces_of(std::size_t bytes, std::size_t piece) noexcept { return (bytes + piece - 1) / piece; }
 
-/// Of a message of which that much goes through the slots of one member.
-std::size_t piece_for(std::size_t bytes, std::size_t room, std::size_t largest = kLargestPiece) noexcept {
-  const std::size_t wanted = aligned(std::max((bytes + kLeastPieces - 1) / kLeastPieces, kSmallestPiece));
-  return std::min({wanted, room, largest});
+/// Of a share of so many bytes that nobody else gets.
+void keep(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t share) {
+  if (bytes == 0) return;
+  if (share >= kLeastPastCaches) return stream_convert_copy(to, DType::kUint8, from, DType::kUint8, bytes, 1.0);
+  std::memcpy(to, from, bytes);
+}
+
+/// Bytes of a piece of a message of which that much goes through the slots of one member.
+std::size_t piece_for(std::size_t bytes, std::size_t room, const Cut& cut) noexcept {
+  const std::size_t wanted = aligned(std::max((bytes + cut.least_pieces - 1) / cut.least_pieces, kSmallestPiece));
+  return std::min({wanted, room, cut.largest});
 }
 
 /// The same where a piece has so many shares, for members of whom one gets that much in all.
 std::size_t unit_for(std::size_t bytes, std::size_t room, std::size_t shares) noexcept {
   const std::size_t most = room / shares / kAlignment * kAlignment;
   RINGTUNE_CHECK(most > 0, "slots of ", room, " bytes have no room for ", shares, " shares");
-  const std::size_t wanted = aligned(piece_for(bytes * shares, room) / shares);
+  const std::size_t wanted = aligned(piece_for(bytes * shares, room, kTogether) / shares);
   return std::max(std::min({wanted, most, aligned(bytes)}), kAlignment);
 }
 
@@ -95,8 +108,8 @@ SharedGather::SharedGather(Arena& arena, std::uint64_t token, std::vector<std::s
     : SharedExchange(arena), blocks_(std::move(blocks)), input_(input) {
   RINGTUNE_CHECK_EQ(blocks_.size(), members());
   const auto [least, most] = std::minmax_element(blocks_.begin(), blocks_.end());
-  const bool of_one = std::accumulate(blocks_.begin(), blocks_.end(), std::size_t{0}) == *most;
-  piece_ = piece_for(*most, arena.slot_bytes(), of_one ? kLargestPieceOfOne : kLargestPiece);
+  const bool by_one = std::accumulate(blocks_.begin(), blocks_.end(), std::size_t{0}) == *most;
+  piece_ = piece_for(*most, arena.slot_bytes(), by_one ? kByOne : kTogether);
   pieces_ = pieces_of(*most, piece_);
   const std::size_t block = blocks_[own()];
   post(token, {std::min(piece_, *most), *most, *least == *most}, {pieces_of(block, piece_), block});
@@ -116,7 +129,7 @@ void SharedGather::take(std::size_t piece) {
   std::byte* const own_place =
       output_ + std::accumulate(blocks_.begin(), blocks_.begin() + arena_.position(), std::size_t{0});
   if (const std::size_t bytes = bytes_of(own(), piece); bytes > 0 && own_place != input_) {
-    std::memcpy(own_place + offset, input_ + offset, bytes);
+    keep(own_place + offset, input_ + offset, bytes, blocks_[own()]);
   }
   std::byte* place = output_ + offset;
   for (std::size_t member = 0; member < members(); place += blocks_[member++]) {
@@ -169,6 +182,8 @@ void SharedAlltoall::pack(std::size_t piece, std::byte* slot) {
 const std::vector<std::size_t>& SharedAlltoall::received() {
   if (!received_.empty()) return received_;
   std::vector<std::uint64_t> table(members());
+  received_.reserve(members());
+  given_.reserve(members());
   for (std::size_t member = 0; member < members(); ++member) {
     if (member == own()) {
       received_.push_back(sent_[member]);
@@ -209,7 +224,7 @@ void SharedAlltoall::take(std::size_t piece) {
     if (piece >= pieces || bytes == 0) continue;
     const std::byte* const from =
         input_ + std::accumulate(sent_.begin(), sent_.begin() + arena_.position(), std::size_t{0});
-    std::memcpy(place + begin, from + begin, bytes);
+    keep(place + begin, from + begin, bytes, received_[member]);
   }
 }
 
