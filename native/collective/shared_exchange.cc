@@ -26,6 +26,8 @@ constexpr Cut kByOne{2, 512 << 10};
 // As in shared_allreduce.cc: past the caches, between members that share none.
 constexpr std::size_t kLeastStreamed = 4 << 10;
 constexpr std::size_t kMostStreamed = 16 << 20;
+// Up to there slots that change hands are the quicker ones for them too.
+constexpr std::size_t kMostInTurnApart = 128 << 10;
 // An own share of this size has left the caches before anybody reads it: written past them at once it takes nobody's
 // place there, and is not fetched from memory to be overwritten.
 constexpr std::size_t kLeastPastCaches = 4 << 20;
@@ -59,10 +61,11 @@ std::size_t unit_for(std::size_t bytes, std::size_t room, std::size_t shares) no
 void SharedExchange::post(std::uint64_t token, const Layout& layout, const Gift& gift) {
   own_pieces_ = gift.pieces;
   arena_.begin_round(token);
-  const SlotUse use = layout.in_turn && arena_.hands_over() ? SlotUse::kInTurn : SlotUse::kOwn;
-  arena_.use_slots_for(layout.piece, layout.message, use);
   const bool apart = arena_.distance() == CoreDistance::kApart;
-  streams_ = apart && kLeastStreamed <= gift.bytes && gift.bytes <= kMostStreamed;
+  const bool in_turn = layout.in_turn && (!apart || (layout.message > 0 && layout.message <= kMostInTurnApart));
+  const SlotUse use = in_turn && arena_.hands_over() ? SlotUse::kInTurn : SlotUse::kOwn;
+  arena_.use_slots_for(layout.piece, layout.message, use);
+  streams_ = apart && use == SlotUse::kOwn && kLeastStreamed <= gift.bytes && gift.bytes <= kMostStreamed;
   fetches_ = arena_.hands_over();
   if (own_pieces_ > 0) return pack_next();  // together with the vote
   arena_.publish(ArenaCounter::kPosted, 0);

@@ -52,7 +52,7 @@ std::byte* Arena::slot(int member, std::size_t piece) const noexcept {
 }
 
 bool Arena::hands_over() const noexcept {
-  if (size() != 2 || distance_ == CoreDistance::kApart) return false;  // then slots are written past the caches
+  if (size() != 2) return false;
   if (options_.hands_over) return *options_.hands_over;
   if (oversubscribed()) return false;
   return distance_ != CoreDistance::kSameCore || regions_.front().header().hands_over_in_one_core != 0;

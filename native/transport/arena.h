@@ -67,7 +67,7 @@ class Arena final : public Abortable {
   [[nodiscard]] bool oversubscribed() const noexcept { return options_.spin_ns == 0; }
   /// Slot that a member writes for a piece of this round.
   [[nodiscard]] std::byte* slot(int member, std::size_t piece) const noexcept;
-  /// Whether slots are best used kInTurn or kReturned in this round; the same for all members.
+  /// Whether slots that the members write in turn or return are of use in this round; the same for all members.
   [[nodiscard]] bool hands_over() const noexcept;
   /// After begin_round(): slots as slot() gives them have room for pieces of so many bytes from now on in this round,
   /// of a message of so many; the same for all members. May move them, and blocks until all are through with what those

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-import ringtune.torch as hvd
 from ringtune.torch import handles
 from tests.jobs import short_kinds_cases as cases
 from tests.jobs import short_kinds_wait_cases as waits
@@ -26,20 +23,6 @@ TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"], scope="module"
 DTYPES = [(kind, dtype) for kind in cases.CALLS for dtype in cases.DTYPES if dtype != "bool" or kind != "allreduce"]
 DTYPES.remove(("reducescatter", "bool"))
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
-
-
-@EVERY
-def test_it_looks_like_the_function_behind_it(kind: str) -> None:
-    call = getattr(hvd, kind)
-    behind = call.__wrapped__
-    assert inspect.isfunction(behind)
-    assert inspect.signature(call) == inspect.signature(behind)
-    for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
-        assert getattr(call, attribute) == getattr(behind, attribute)
-    assert call.__name__ == kind
-    assert pickle.loads(pickle.dumps(call)) is call
-    assert kind in repr(call)
-    assert callable(call)
 
 
 def test_results_are_made_where_they_were() -> None:

@@ -12,12 +12,19 @@ import pytest
 
 import ringtune.torch as hvd
 from ringtune.torch import asynchronous, quick
-from tests.jobs import short_cases, short_new_cases
+from tests.jobs import short_cases, short_kinds_cases, short_new_cases
 from tests.jobs.launching import LOST_WITHIN_S, STARVED_S, Job, variables
 
 GetJob = Callable[..., Job]
 FORMS = pytest.mark.parametrize("form", ["blocking", "asynchronous", "grouped"])
-QUICK = ["allreduce_", "allreduce_async_", "grouped_allreduce_async_", "synchronize"]
+QUICK = [
+    "allreduce_",
+    "allreduce_async_",
+    "grouped_allreduce_async_",
+    "synchronize",
+    *short_kinds_cases.CALLS,
+    "barrier",
+]
 
 
 def test_this_torch_has_a_short_path() -> None:

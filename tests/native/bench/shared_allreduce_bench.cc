@@ -1,33 +1,21 @@
 // Times shared_allreduce between forked processes: shared_allreduce_bench [members] [float32|float16|...] [bytes ...]
-// SLOTS, SLOT_KIB and HANDS_OVER (0, 1) in the environment: the options of the arena.
+// SLOTS, SLOT_KIB, HANDS_OVER (0, 1) and DISTANCE (0 to 2, as CoreDistance) in the environment: the arena's options.
 // Not built by default: cmake --build build/native-tests --target ringtune_native_bench
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
-#include "collective/arena_meeting.h"
-#include "collective/communicator.h"
 #include "collective/shared_allreduce.h"
 #include "device/cpu_kernels.h"
-#include "transport/fabric.h"
-#include "transport/store.h"
+#include "members.h"
 
 using namespace ringtune;
 
 namespace {
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 /// Small integers whose sum over the ranks is exact; other types than float32 are timed on zeros.
 void fill(std::byte* data, std::size_t bytes, DType dtype, int rank) {
@@ -47,31 +35,16 @@ void check(const std::byte* data, std::size_t bytes, DType dtype, int members) {
   }
 }
 
-void run_member(int rank, int members, DType dtype, const std::vector<std::size_t>& sizes, std::uint16_t port) {
-  StoreClient store("127.0.0.1", port, Deadline::after(10'000'000'000));
-  FabricOptions options;
-  options.rank = rank;
-  options.size = members;
-  options.host = "here";
-  auto fabric = make_fabric(options, &store, Deadline::after(10'000'000'000));
-  const std::vector<int> ranks = all_ranks(members);
-  const Group ring = connect_ring(*fabric, ranks, "bench", Deadline::after(10'000'000'000));
-  ArenaOptions arena_options = default_arena();
-  if (const char* slots = std::getenv("SLOTS")) arena_options.slots = std::strtoul(slots, nullptr, 10);
-  if (const char* slot = std::getenv("SLOT_KIB")) arena_options.slot_bytes = std::strtoul(slot, nullptr, 10) << 10;
-  if (const char* hands = std::getenv("HANDS_OVER")) arena_options.hands_over = std::strtoul(hands, nullptr, 10) != 0;
-  auto arena = connect_arena(*fabric, ring, ranks, arena_options);
-  if (!arena) {
-    std::fprintf(stderr, "no arena\n");
-    std::_Exit(1);
-  }
+void run_member(Arena& arena, DType dtype, const std::vector<std::size_t>& sizes) {
+  const int rank = arena.position();
+  const int members = arena.size();
   std::uint64_t token = 0;
   for (std::size_t bytes : sizes) {
     std::vector<std::byte> tensor(bytes + 64);
     std::vector<std::byte> copy(bytes + 64);
     std::memset(copy.data(), 1, copy.size());
     const Fragment fragment{tensor.data(), tensor.data(), bytes / size_of(dtype), 1.0, 1.0};
-    const auto call = [&] { (void)shared_allreduce(*arena, {&fragment, 1}, {++token, dtype, ReduceOp::kSum}); };
+    const auto call = [&] { (void)shared_allreduce(arena, {&fragment, 1}, {++token, dtype, ReduceOp::kSum}); };
     const int calls =
         static_cast<int>(std::max<std::size_t>(3, std::min<std::size_t>(2000, (64u << 20) / (bytes + 4096))));
     std::vector<double> samples;
@@ -89,12 +62,12 @@ void run_member(int rank, int members, DType dtype, const std::vector<std::size_
       copies.push_back(static_cast<double>(now_ns() - copy_begin) / calls);
     }
     if (rank == 0) {
-      std::printf("%10zu B  %10.2f us  (copy %10.2f us, %5.1f %%)\n", bytes, median(samples) / 1e3,
-                  median(copies) / 1e3, 100 * median(copies) / median(samples));
+      std::printf("%10zu B  %10.2f us  (copy %10.2f us, %5.1f %%)\n", bytes, bench::median(samples) / 1e3,
+                  bench::median(copies) / 1e3, 100 * bench::median(copies) / bench::median(samples));
       std::fflush(stdout);
     }
   }
-  fabric->leave();
+  if (rank == 0) std::printf("the members are: %s\n", std::string(name_of(arena.distance())).c_str());
 }
 
 }  // namespace
@@ -111,24 +84,5 @@ int main(int argc, char** argv) {
   for (int i = 0; i < kDTypeCount; ++i) {
     if (name_of(static_cast<DType>(i)) == dtype) kind = static_cast<DType>(i);
   }
-  int port_pipe[2];
-  if (::pipe(port_pipe) != 0) return 1;
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < members; ++rank) {
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      std::uint16_t port = 0;
-      if (::read(port_pipe[0], &port, sizeof port) != sizeof port) std::_Exit(1);
-      run_member(rank, members, kind, sizes, port);
-      std::_Exit(0);
-    }
-    children.push_back(pid);
-  }
-  StoreServer server("127.0.0.1", 0);
-  const std::uint16_t port = server.port();
-  for (int rank = 0; rank < members; ++rank) {
-    if (::write(port_pipe[1], &port, sizeof port) != sizeof port) return 1;
-  }
-  for (const pid_t pid : children) ::waitpid(pid, nullptr, 0);
-  return 0;
+  return bench::run_members(members, [&](Arena& arena) { run_member(arena, kind, sizes); });
 }
