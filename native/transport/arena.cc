@@ -19,7 +19,8 @@ constexpr std::int64_t kVoteSliceNs = 5'000'000;
 constexpr std::uint64_t kRoundsOfDistance = 64;  // it is measured once in so many
 constexpr std::size_t kLeastTurns = 8 << 10;     // smaller pieces gain nothing
 constexpr std::size_t kPlaceAlignment = 64;
-constexpr int kYields = 64;  // before a rank that shares its core sleeps
+constexpr std::size_t kSpareCores = 2;  // for a member
+constexpr int kYields = 64;             // before a rank that shares its core sleeps
 
 // 40 bits of rounds last for 12 days of one round in a microsecond; 24 bits of pieces for 64 GiB of the smallest ones.
 constexpr int kCountBits = 24;
@@ -298,6 +299,8 @@ bool Arena::spin(const std::atomic<std::uint64_t>& counter, std::uint64_t value)
       pause_cpu();
     }
   } while (now_ns() < until_ns);
+  // Where there are cores to spare the kernel wakes nobody on a busy one.
+  if (usable_cores().count() > kSpareCores * regions_.size()) return false;
   spread_out();
   return counter.load(std::memory_order_acquire) >= value;
 }
