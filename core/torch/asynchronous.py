@@ -69,10 +69,9 @@ def allreduce_async_(
     """Start a reduction in place; arguments as in `allreduce_async`."""
     how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
     handle = _start_allreduce(tensor, tensor, name, how)
-    if type(name) is str and average is None:
+    if average is None:
         given = None, None, None, op, prescale_factor, postscale_factor, process_set
-        wire = handles.wire_name("allreduce", name, how.process_set)
-        quick.remember("allreduce_", (name, tensor), (wire, reduction_how(tensor, how), given))
+        handles.remember("allreduce_", (name, tensor), reduction_how(tensor, how), given, tensor)
     return handle
 
 
@@ -220,21 +219,18 @@ def broadcast_(
 ) -> torch.Tensor:
     """Broadcast in place and return the tensor; arguments as in `broadcast_async`."""
     result: torch.Tensor = at_once(_start_broadcast, tensor, tensor, root_rank, (name, process_set))
-    remember_broadcast("broadcast_", tensor, (root_rank, name, process_set))
+    remember_broadcast("broadcast_", tensor, (root_rank, name, process_set), result)
     return result
 
 
 def remember_broadcast(
-    family: str, tensor: torch.Tensor, given: tuple[int, str | None, ProcessSet], result: torch.Tensor | None = None
+    family: str, tensor: torch.Tensor, given: tuple[int, str | None, ProcessSet], result: torch.Tensor
 ) -> None:
     """Prepare the short path of a broadcast like the one that was given `(root_rank, name, process_set)`."""
     root, name, process_set = given
-    if type(name) is not str:
-        return
-    number = number_of(process_set)
-    how = quick.How(quick.Kind.BROADCAST, root, handles.DTYPES[tensor.dtype], process_set=number)
-    maker = None if result is None else handles.maker_of(result)
-    quick.remember(family, (name, tensor), (handles.wire_name("broadcast", name, number), how, (None, *given)), maker)
+    dtype = handles.DTYPES[tensor.dtype]
+    how = quick.How(quick.Kind.BROADCAST, root, dtype, process_set=number_of(process_set))
+    handles.remember(family, (name, tensor), how, (None, *given), result)
 
 
 @quick.blocking("barrier")
@@ -274,7 +270,7 @@ def reduction_how(tensor: torch.Tensor, how: Reduction) -> quick.How:
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is one of torch's own classes."""
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return type(tensor) in quick.PLAIN
 
 
 def start_allreduce(tensor: torch.Tensor, name: str | None, how: Reduction) -> int:

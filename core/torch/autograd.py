@@ -166,14 +166,9 @@ def allreduce(
     else:
         reduced = at_once(asynchronous.start_allreduce, small, name, reduction(None, *how))
     as_it_is = wire != -1 or compression is Compression.none  # nothing is done to it here
-    if type(name) is str and as_it_is and not reduced.requires_grad:
-        numbers = reduction(None, *how)
-        words = (
-            handles.wire_name("allreduce", name, numbers.process_set),
-            asynchronous.reduction_how(small, numbers),
-            given,
-        )
-        quick.remember("allreduce", (name, small), words, handles.maker_of(reduced))
+    if as_it_is and not reduced.requires_grad:
+        numbers = asynchronous.reduction_how(small, reduction(None, *how))
+        handles.remember("allreduce", (name, small), numbers, given, reduced)
     return decompress(reduced)
 
 
@@ -223,11 +218,8 @@ def allgather(
         raise IndexError("allgather of a tensor without dimension: it needs at least one to join along")
     if not flows_back(tensor):
         gathered: torch.Tensor = at_once(asynchronous.allgather_async, tensor, name, process_set)
-        if type(name) is str and gathered.numel() > 0:
-            number = number_of(process_set)
-            how = quick.How(quick.Kind.ALLGATHER, 0, handles.DTYPES[tensor.dtype], process_set=number)
-            words = handles.wire_name("allgather", name, number), how, (None, None, process_set, None)
-            quick.remember("allgather", (name, tensor), words, handles.maker_of(gathered, gathers=True))
+        how = quick.How(quick.Kind.ALLGATHER, 0, handles.DTYPES[tensor.dtype], process_set=number_of(process_set))
+        handles.remember("allgather", (name, tensor), how, (None, None, process_set, None), gathered)
         return handles.into(gathered, out)
     result: torch.Tensor = HorovodAllgather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]
     return result

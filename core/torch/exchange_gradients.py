@@ -115,11 +115,9 @@ def alltoall(
         output, received = HorovodAlltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
     else:
         output, received = at_once(exchanges.alltoall_async, tensor, splits, name, process_set)
-        if splits is None and type(name) is str and output.numel() > 0:
-            number = number_of(process_set)
-            how = quick.How(quick.Kind.ALLTOALL, 0, handles.DTYPES[tensor.dtype], process_set=number)
-            words = handles.wire_name("alltoall", name, number), how, (None, None, None, process_set, None)
-            quick.remember("alltoall", (name, tensor), words, handles.maker_of(output, gathers=True))
+        if splits is None:
+            how = quick.How(quick.Kind.ALLTOALL, 0, handles.DTYPES[tensor.dtype], process_set=number_of(process_set))
+            handles.remember("alltoall", (name, tensor), how, (None, None, None, process_set, None), output)
     output = handles.into(output, out)
     return output if splits is None else (output, received)
 
@@ -155,13 +153,12 @@ def reducescatter(
         reduced = HorovodReducescatter.apply(small, name, op, factors, process_set)  # type: ignore[no-untyped-call]
     else:
         reduced = at_once(exchanges.reducescatter_async, small, name, op, process_set, *factors)
-        if compression is Compression.none and type(name) is str and reduced.numel() > 0:
-            number = number_of(process_set)
-            dtype = handles.DTYPES[tensor.dtype]
-            how = quick.How(quick.Kind.REDUCESCATTER, 0, dtype, op, float(factors[0]), float(factors[1]), number)
+        if compression is Compression.none:
+            scales = float(prescale_factor), float(postscale_factor)
+            dtype, number = handles.DTYPES[tensor.dtype], number_of(process_set)
+            how = quick.How(quick.Kind.REDUCESCATTER, 0, dtype, op, *scales, number)
             given = None, None, compression, op, process_set, prescale_factor, postscale_factor, None
-            words = handles.wire_name("reducescatter", name, number), how, given
-            quick.remember("reducescatter", (name, tensor), words, handles.maker_of(reduced))
+            handles.remember("reducescatter", (name, tensor), how, given, reduced)
     return handles.into(compression.decompress(reduced, context), out)
 
 

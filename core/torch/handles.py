@@ -186,6 +186,27 @@ def maker_of(result: torch.Tensor, *, gathers: bool = False) -> quick.Maker:
     return quick.Maker(_contiguous_like if 1 in shape else torch.empty_like, pattern, gathers, shape)
 
 
+def remember(
+    family: str, called: tuple[str | None, torch.Tensor], how: quick.How, given: tuple[Any, ...], result: torch.Tensor
+) -> None:
+    """Prepare the short path of a collective's next call, if its name and tensor are such that there is one.
+
+    Args:
+        family: As given to the decorator of `ringtune.torch.quick`.
+        called: The name as the caller gave it, and the tensor.
+        how: What the runtime is told.
+        given: The arguments as the caller wrote them, by position.
+        result: Of this call; the tensor itself for a collective in place.
+    """
+    name, tensor = called
+    if not quick.takes(name, tensor) or result.numel() == 0:
+        return
+    maker = (
+        None if result is tensor else maker_of(result, gathers=how.kind in (quick.Kind.ALLGATHER, quick.Kind.ALLTOALL))
+    )
+    quick.remember(family, called, (wire_name(quick.NAMES[how.kind], name, how.process_set), how, given), maker)
+
+
 def _large_like(what: tuple[int, tuple[int, ...], torch.dtype]) -> torch.Tensor:
     count, shape, dtype = what
     return _adopt(session.require().runtime.result_memory(count), shape, dtype)

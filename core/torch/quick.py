@@ -34,6 +34,10 @@ class Kind:
     REDUCESCATTER = 5
 
 
+NAMES = ("allreduce", "allgather", "broadcast", "barrier", "alltoall", "reducescatter")
+"""Of the kinds, on the wire."""
+
+
 class How(NamedTuple):
     """What the runtime is told of a collective: numbers, as it knows them.
 
@@ -74,13 +78,16 @@ class Maker(NamedTuple):
     shape: tuple[int, ...]
 
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Torch's own classes of tensors: what a subclass makes of an operation is its own affair."""
+
+
 def make_path() -> Any:
     """Return a short path for torch's tensors, None where torch is too old for one."""
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if exchange is None:
         return None
-    types = (torch.Tensor, torch.nn.Parameter)
-    return native.load().ShortPath(exchange, types, WAIT_SLICE_NS)
+    return native.load().ShortPath(exchange, PLAIN, WAIT_SLICE_NS)
 
 
 _path = make_path()
@@ -135,6 +142,11 @@ def _before(family: str, way: str) -> Callable[[_Function], _Function]:
         return _like(function, getattr(_path, way)(_forms[family], function))
 
     return decorate
+
+
+def takes(name: str | None, tensor: torch.Tensor) -> bool:
+    """Return whether calls of this name with tensors like this one may be remembered: others always go the long way."""
+    return _path is not None and type(name) is str and type(tensor) in PLAIN and tensor.is_cpu
 
 
 def _runtime() -> Any:

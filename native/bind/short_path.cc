@@ -170,16 +170,19 @@ std::optional<ShortPath::Found> ShortPath::find(const Form& form, const Argument
   return Found{std::move(entry), repeated, address_of(*tensor)};
 }
 
+/// Whatever does not say no counts as yes.
+bool ShortPath::wants_gradient(PyObject* tensor) const noexcept {
+  const nb::object wants = nb::steal(PyObject_GetAttr(tensor, requires_grad_.ptr()));
+  if (!wants.is_valid()) PyErr_Clear();
+  return wants.ptr() != Py_False;
+}
+
 /// Where the result goes. Nothing when a gradient may flow through, which needs the function.
 std::optional<ShortPath::Result> ShortPath::result_of(const Found& found, PyObject* tensor, PyObject* out) const {
   Result result{nb::borrow(tensor != nullptr ? tensor : Py_None), {found.address, found.address}};
   if (!found.repeated->maker()) return result;
   const Maker& maker = *found.repeated->maker();
-  const nb::object grows = nb::steal(PyObject_GetAttr(tensor, requires_grad_.ptr()));
-  if (grows.ptr() != Py_False) {
-    PyErr_Clear();
-    return std::nullopt;
-  }
+  if (wants_gradient(tensor)) return std::nullopt;
   if (out != nullptr && out != Py_None) return result_in(found, out);
   result.tensor = nb::steal(PyObject_CallOneArg(maker.function.ptr(), maker.argument.ptr()));
   if (!result.tensor.is_valid()) nb::raise_python_error();
@@ -193,11 +196,7 @@ std::optional<ShortPath::Result> ShortPath::result_of(const Found& found, PyObje
 /// The same in a tensor of the caller's. Nothing when it is not what the result is like, or overlaps what is sent.
 std::optional<ShortPath::Result> ShortPath::result_in(const Found& found, PyObject* out) const {
   const Repeated& repeated = *found.repeated;
-  const nb::object grows = nb::steal(PyObject_GetAttr(out, requires_grad_.ptr()));
-  if (grows.ptr() != Py_False) {
-    PyErr_Clear();
-    return std::nullopt;
-  }
+  if (wants_gradient(out)) return std::nullopt;
   const std::optional<nb::dlpack::dltensor> given = view(out);
   if (!given || !repeated.fits_result(*given)) return std::nullopt;
   const auto* const sent = static_cast<const std::byte*>(found.address);

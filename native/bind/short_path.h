@@ -80,6 +80,7 @@ class ShortPath {
   [[nodiscard]] bool takes(PyObject* tensor) const noexcept;
   [[nodiscard]] std::optional<Found> find(const Form& form, const Arguments& arguments) const noexcept;
   [[nodiscard]] std::optional<Result> result_of(const Found& found, PyObject* tensor, PyObject* out) const;
+  [[nodiscard]] bool wants_gradient(PyObject* tensor) const noexcept;
   [[nodiscard]] std::optional<Result> result_in(const Found& found, PyObject* out) const;
   nanobind::object enter(const Repeated& repeated, Ticket ticket, PyObject* what);
   PyObject* wait(const nanobind::object& handle);
