@@ -35,10 +35,6 @@ constexpr std::size_t kLeastReturned = 64 << 10;
 constexpr std::size_t kPieceHandedOver = 128 << 10;
 // Every second one from its end: what the same tensors' last message touched last is in the second-level cache still.
 constexpr std::size_t kMostBackwards = 16 << 20;
-// Past the caches, between members that share none: a smaller message is over sooner with what the caches do, and
-// nothing was seen to be gained with larger ones, which fill memory's own road.
-constexpr std::size_t kLeastStreamed = 4 << 10;
-constexpr std::size_t kMostStreamed = 16 << 20;
 constexpr std::size_t kPartAlignment = 64;  // parts of different members do not share cache lines
 constexpr int kMostMembers = 1024;
 
@@ -110,8 +106,6 @@ class SharedAllreduce final : public ArenaRound {
     backwards_ = use_ == SlotUse::kReturned && bytes <= kMostBackwards && arena_.round() % 2 == 1;
     fetches_ = use_ == SlotUse::kReturned && (packing_.several() || bytes > kMostBackwards);
     arena_.use_slots_for(std::min(piece_, total_) * element_, bytes, use_);
-    streams_ = use_ == SlotUse::kOwn && arena_.distance() == CoreDistance::kApart && kLeastStreamed <= bytes &&
-               bytes <= kMostStreamed;
     pack_next();  // together with the vote
   }
 
@@ -176,7 +170,7 @@ class SharedAllreduce final : public ArenaRound {
       std::byte* const to = slot + (begin + at) * element_;
       const std::byte* const input = fragment.input + first * tensor_element_;
       if (fetches_ && is_as_packed(fragment)) return fetch_copy(to, input, count * element_);
-      (streams_ ? stream_convert_copy : convert_copy)(to, wire_, input, round_.dtype, count, fragment.prescale);
+      convert_copy(to, wire_, input, round_.dtype, count, fragment.prescale);
     });
   }
   /// The own tensor holds the same bytes as the own slot would.
@@ -270,8 +264,7 @@ class SharedAllreduce final : public ArenaRound {
              });
       sharing_.seek(begin_of(piece) + begin);
       sharing_.walk(end - begin, [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
-        (streams_ ? stream_convert_copy : convert_copy)(slot + (begin + at) * element_, wire_,
-                                                        fragment.output + first * element_, wire_, count, 1.0);
+        convert_copy(slot + (begin + at) * element_, wire_, fragment.output + first * element_, wire_, count, 1.0);
       });
     }
     arena_.publish(ArenaCounter::kReduced, piece + 1);
@@ -312,7 +305,6 @@ class SharedAllreduce final : public ArenaRound {
   std::size_t total_ = 0;
   SlotUse use_ = SlotUse::kOwn;
   bool in_parts_ = false;
-  bool streams_ = false;    // slots are written past the caches
   bool fetches_ = false;    // what is packed comes from afar: it is large, or one batch of a step of many
   bool backwards_ = false;  // the last piece of the stream comes first
   std::size_t piece_ = 1;

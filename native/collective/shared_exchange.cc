@@ -23,7 +23,8 @@ constexpr std::size_t kSmallestPiece = 16 << 10;
 constexpr Cut kTogether{1, 256 << 10};
 // One gives while the others take, and hand-overs are all that they wait for.
 constexpr Cut kByOne{2, 512 << 10};
-// As in shared_allreduce.cc: past the caches, between members that share none.
+// Past the caches, between members that share none: a smaller message is over sooner with what the caches do, and
+// larger ones fill memory's own road.
 constexpr std::size_t kLeastStreamed = 4 << 10;
 constexpr std::size_t kMostStreamed = 16 << 20;
 // Up to there slots that change hands are the quicker ones for them too.

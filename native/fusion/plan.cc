@@ -9,8 +9,6 @@ namespace {
 /// What must agree for two tensors to share a fusion buffer.
 using FusionClass = std::tuple<DType, DType, ReduceOp, std::uint32_t, std::uint8_t, std::uint8_t>;
 
-ReduceOp wire_op(ReduceOp op) noexcept { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
-
 bool fusible(const ReadyTensor& tensor) noexcept { return fusible(tensor.kind, tensor.op); }
 
 /// A tensor, or the members of one group that can share a buffer: planned as a whole.

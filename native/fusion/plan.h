@@ -13,6 +13,11 @@
 
 namespace ringtune {
 
+/// What is reduced for an operation: Average is the sum, and a factor afterwards.
+[[nodiscard]] constexpr ReduceOp wire_op(ReduceOp op) noexcept {
+  return op == ReduceOp::kAverage ? ReduceOp::kSum : op;
+}
+
 /// A plain allreduce, not Adasum: several can share a batch.
 [[nodiscard]] constexpr bool fusible(CollectiveKind kind, ReduceOp op) noexcept {
   return kind == CollectiveKind::kAllreduce && op != ReduceOp::kAdasum;

@@ -6,6 +6,7 @@
 #include "collective/alltoall.h"
 #include "collective/reducescatter.h"
 #include "device/cpu_kernels.h"
+#include "fusion/plan.h"
 #include "runtime/executor.h"
 
 namespace ringtune {
@@ -82,7 +83,7 @@ void Executor::reducescatter(std::span<const OperationPtr> batch, const BatchCon
   scale_copy(buffer.data(), operation.input, operation.prepared->count, request.dtype, request.prescale);
   record(Stage::kCopyIn, operation, context, copy_ns);
   const std::int64_t begin_ns = now_ns();
-  const ReduceOp op = request.op == ReduceOp::kAverage ? ReduceOp::kSum : request.op;
+  const ReduceOp op = wire_op(request.op);
   ring_reducescatter(communicator.ring(), buffer, chunks, request.dtype, op, {.segment_bytes = knobs_.segment_bytes});
   record_batch(batch, context, begin_ns, buffer.size());
   const std::int64_t out_ns = now_ns();

@@ -1,6 +1,7 @@
 // Allreduce of a batch over links.
 #include "base/clock.h"
 #include "device/cpu_kernels.h"
+#include "fusion/plan.h"
 #include "runtime/executor.h"
 
 namespace ringtune {
@@ -79,7 +80,7 @@ void Executor::copy_all(Stage stage, const BatchContext& context) {
 void Executor::reduce(std::span<std::byte> data, std::span<const OperationPtr> batch, const BatchContext& context,
                       BatchCopies* staged) {
   const Request& request = batch.front()->request();
-  const ReduceOp op = request.op == ReduceOp::kAverage ? ReduceOp::kSum : request.op;
+  const ReduceOp op = wire_op(request.op);
   const std::int64_t begin_ns = now_ns();
   Allreducer& allreducer = context.communicator.allreducer();
   const bool across = request.way == Way::kAcross;

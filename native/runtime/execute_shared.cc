@@ -13,8 +13,6 @@ namespace {
 
 constexpr auto kSharedMemory = static_cast<Algorithm>(kSharedMemoryAlgorithm);
 
-ReduceOp sum_for_average(ReduceOp op) noexcept { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
-
 }  // namespace
 
 /// Null when the batches of these ranks go over links.
@@ -52,12 +50,12 @@ void Executor::post_shared(std::span<const OperationPtr> batch, const BatchConte
   } else if (kind == CollectiveKind::kReducescatter) {
     std::vector<std::size_t> parts =
         bytes_of_rows(cut_rows(request.shape.front(), arena.size()), row_bytes_of(request) / size_of(request.dtype));
-    Scatter scatter{std::move(parts), request.dtype, sum_for_average(request.op), request.prescale,
+    Scatter scatter{std::move(parts), request.dtype, wire_op(request.op), request.prescale,
                     postscale_of(request, arena.size())};
     post_exchange(std::make_unique<SharedReducescatter>(arena, token, std::move(scatter), first.input));
   } else {
     if (kind == CollectiveKind::kAllreduce) gather_fragments(batch, arena.size());
-    round_ = post_allreduce(arena, fragments_, {token, request.dtype, sum_for_average(request.op), request.wire});
+    round_ = post_allreduce(arena, fragments_, {token, request.dtype, wire_op(request.op), request.wire});
   }
   posted_ns_ = tracer_.recording() ? now_ns() : 0;
 }

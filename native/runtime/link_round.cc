@@ -16,7 +16,7 @@ BatchShape shape_of(std::span<const SharedRequest> batch) {
   RINGTUNE_CHECK(!batch.empty());
   const Request& first = *batch.front();
   if (first.way != Way::kStaged || !fusible(first)) return {.votes_first = true};  // nothing else is in the round
-  BatchShape shape{.dtype = wire_dtype(first), .op = first.op == ReduceOp::kAverage ? ReduceOp::kSum : first.op};
+  BatchShape shape{.dtype = wire_dtype(first), .op = wire_op(first.op)};
   for (const SharedRequest& request : batch) shape.bytes += fused_size(wire_byte_count(*request));
   // One that travels as another dtype is copied anyway.
   shape.votes_first = batch.size() == 1 && !first.wire && shape.bytes >= kVotesFirstBytes;

@@ -22,7 +22,7 @@ void PackedReduction::run(std::span<const OperationPtr> batch, const PackedWay& 
                           std::optional<Elements> kept) {
   const Request& first = batch.front()->request();
   const DType wire = wire_dtype(first);
-  const ReduceOp op = first.op == ReduceOp::kAverage ? ReduceOp::kSum : first.op;
+  const ReduceOp op = wire_op(first.op);
   std::vector<std::size_t> counts;
   for (const OperationPtr operation : batch) counts.push_back(operation->prepared->count);
   const std::vector<PackedRound> rounds = cut_rounds(counts, size_of(wire), way.bytes);
