@@ -13,7 +13,7 @@ from ringtune.benchmarks.jobs import parse_ranks
 from ringtune.benchmarks.options import common, on_device, race, racing, require, rules_of, senders_of, write_record
 from ringtune.benchmarks.peers import Ground, select_peers
 from ringtune.benchmarks.progress import open_console
-from ringtune.benchmarks.requirements import missed_peers
+from ringtune.benchmarks.requirements import missed_line, missed_peers, parse_shares
 from ringtune.benchmarks.sizes import format_bytes, parse_bytes, parse_sizes
 from ringtune.benchmarks.workers.race.exchanges import COLLECTIVES
 from ringtune.benchmarks.workers.race.patterns import DTYPES, item_bytes
@@ -224,15 +224,27 @@ def train(**options: Any) -> None:
 @click.option("--peers", default="gloo", show_default=True, help="Comma-separated: gloo.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=0.5, show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True, help="iperf3 and race alternate.")
-@click.option("--require", type=float, help="Exit 1 when the ratio to the best peer is below this for any size.")
+@click.option(
+    "--require",
+    metavar="RULES",
+    help="Exit 1 when the ratio to the best peer is below these at any rate: 1.2, or by size <=64KiB:1.5,>=1MiB:1.0.",
+)
+@click.option(
+    "--require-line",
+    metavar="RULES",
+    help="Exit 1 when a smaller share of iperf3's one-way rate is used than this: 0.85, or by size >=4MiB:0.95.",
+)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
 def links(**options: Any) -> None:
     """Allreduce between hosts (network namespaces with shaped links), beside iperf3 and Gloo. Needs root."""
-    from ringtune.benchmarks.links import LinksRequest, below, run_links
+    from ringtune.benchmarks.links import LinksRequest, run_links
     from ringtune.benchmarks.micro import allreduce_cases, gradients_cases
 
     profiles = options["profiles"]
     benchmark = "gradients" if profiles else "allreduce"
+    peers = select_peers(options["peers"], benchmark)
+    rules = rules_of(options["require"], peers)
+    line_rules = parse_shares(options["require_line"])
     request = LinksRequest(
         [word.strip() for word in options["rates"].split(",")],
         options["hosts"],
@@ -241,12 +253,19 @@ def links(**options: Any) -> None:
         gradients_cases(profiles) if profiles else allreduce_cases(parse_sizes(options["sizes"])),
         options["seconds"],
         options["rounds"],
-        select_peers(options["peers"], benchmark),
+        peers,
     )
     console = open_console()
     record = run_links(request, console)
     write_record(options["json_file"], record, console)
-    require(below(record, options["require"]) if options["require"] is not None else [])
+    senders = senders_of(peers, benchmark)
+    require(
+        [
+            f"{rate['rate']}, {sentence}"
+            for rate in record["rates"]
+            for sentence in missed_peers(rate, rules, senders) + missed_line(rate, line_rules)
+        ]
+    )
 
 
 @click.command()

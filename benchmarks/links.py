@@ -217,16 +217,6 @@ def _plan(request: LinksRequest, library: str, ways: Mapping[str, str], job: _Jo
     )
 
 
-def below(record: dict[str, Any], require: float) -> list[str]:
-    """Returns a sentence for each case in which ringtune is less than `require` times as fast as the best peer."""
-    return [
-        f"{rate['rate']}, {case['label']}: {case['ratio']['median']:.2f}x of {case['best_peer']}, required {require:g}x"
-        for rate in record["rates"]
-        for case in rate["cases"]
-        if case["ratio"] is not None and case["ratio"]["median"] < require
-    ]
-
-
 def links_table(record: dict[str, Any], rate: dict[str, Any]) -> Table:
     """Returns the table of one rate."""
     line = f"iperf3 {rate['iperf3_bits'] / 1e9:.3f} Gbit/s one way, {rate['iperf3_bidir_bits'] / 1e9:.3f} both ways"

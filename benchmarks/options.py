@@ -14,7 +14,7 @@ from ringtune import runfolder
 from ringtune.benchmarks.devices import CPU, DEVICES, check_device
 from ringtune.benchmarks.peers import Ground, Selection, select_peers
 from ringtune.benchmarks.progress import open_console
-from ringtune.benchmarks.requirements import Rule, missed_limit, missed_peers, parse_rules
+from ringtune.benchmarks.requirements import Rule, missed_limit, missed_peers, parse_rules, parse_shares
 from ringtune.errors import RingtuneError, UsageError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -87,7 +87,7 @@ def race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:
     peers = select_peers(options["peers"], benchmark, Ground(options["hosts"], options["device"], options["num_proc"]))
     peers = replace(peers, grouped=options.get("grouped", False))
     rules = rules_of(options["require"], peers)
-    limit_rules = parse_rules(options["require_limit"]) if options["require_limit"] else ()
+    limit_rules = parse_shares(options["require_limit"])
     request = MicroRequest(
         benchmark,
         options["num_proc"],

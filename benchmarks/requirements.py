@@ -1,4 +1,4 @@
-"""What `--require` and `--require-limit` ask for: ratios, for all cases, by size, or against one peer.
+"""What `--require`, `--require-limit` and `--require-line` ask for: ratios of all cases, by size, or beside one peer.
 
 | rule | meaning |
 |---|---|
@@ -50,6 +50,19 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
     return tuple(_parse_rule(word.strip()) for word in text.split(","))
 
 
+def parse_shares(text: str | None) -> tuple[Rule, ...]:
+    """Returns the rules for a share of a limit in a comma-separated list; none of None.
+
+    Raises:
+        UsageError: an entry is no rule, or names a peer.
+    """
+    rules = parse_rules(text) if text else ()
+    for rule in rules:
+        if rule.peer:
+            raise UsageError(f"{rule.peer}:{rule.ratio:g} names a peer where a share of the limit is asked for")
+    return rules
+
+
 def _parse_rule(word: str) -> Rule:
     match = _RULE.fullmatch(word)
     if match is None:
@@ -65,13 +78,13 @@ def missed_peers(record: dict[str, Any], rules: tuple[Rule, ...], senders: Mappi
     """Returns a sentence for each case in which ringtune is slower than required beside its peers.
 
     Args:
-        record: of a micro benchmark.
+        record: of a micro benchmark, or of one rate of `ringtune bench links`.
         rules: what is required.
         senders: contender -> peer that sends it.
     """
     if not rules:
         return []
-    missed = [f"{peer} failed and could not be compared with" for peer in record["failed"]]
+    missed = [f"{peer} failed and could not be compared with" for peer in record.get("failed", ())]
     for case in record["cases"]:
         rule = next((rule for rule in rules if not rule.peer and rule.fits(case.get("bytes", 0))), None)
         if rule is not None and case["best_peer"] is not None:
@@ -86,11 +99,31 @@ def missed_peers(record: dict[str, Any], rules: tuple[Rule, ...], senders: Mappi
 def missed_limit(record: dict[str, Any], rules: tuple[Rule, ...]) -> list[str]:
     """Returns a sentence for each case in which ringtune is further from the copy limit than required."""
     missed = []
-    for case in record["cases"]:
-        rule = next((rule for rule in rules if rule.fits(case["bytes"])), None)
-        if rule is not None and case["limit_ratio"] is not None:
+    for case, rule in _ruled(record, rules):
+        if case["limit_ratio"] is not None:
             missed += _missed(case, "copy-limit", rule)
     return missed
+
+
+def missed_line(record: dict[str, Any], rules: tuple[Rule, ...]) -> list[str]:
+    """Returns a sentence for each case of `ringtune bench links` that had less of the line than required.
+
+    Args:
+        record: of one rate.
+        rules: shares of what iperf3 got out of the line one way.
+    """
+    shares = [(case, case["line_share"]["median"], rule.ratio) for case, rule in _ruled(record, rules)]
+    return [
+        f"{case['label']}: {share:.1%} of the line, required {least:.1%}"
+        for case, share, least in shares
+        if share < least
+    ]
+
+
+def _ruled(record: dict[str, Any], rules: tuple[Rule, ...]) -> list[tuple[dict[str, Any], Rule]]:
+    """Returns the cases that a rule is about, each with the first one that fits."""
+    fitting = ((case, next((rule for rule in rules if rule.fits(case["bytes"])), None)) for case in record["cases"])
+    return [(case, rule) for case, rule in fitting if rule is not None]
 
 
 def _missed(case: dict[str, Any], other: str, rule: Rule) -> list[str]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ringtune.benchmarks.requirements import Rule, missed_limit, missed_peers, parse_rules
+from ringtune.benchmarks.requirements import Rule, missed_limit, missed_line, missed_peers, parse_rules, parse_shares
 from ringtune.errors import UsageError
 
 SENDERS = {"gloo": "gloo", "gloo-buckets": "gloo", "impi": "impi"}
@@ -23,6 +23,13 @@ def test_rules() -> None:
 def test_not_rules(text: str) -> None:
     with pytest.raises(UsageError):
         parse_rules(text)
+
+
+def test_shares_of_a_limit() -> None:
+    assert parse_shares(None) == ()
+    assert parse_shares(">=64MiB:0.75") == (Rule(0.75, smallest=64 * 2**20),)
+    with pytest.raises(UsageError, match="gloo:4 names a peer"):
+        parse_shares("0.75,gloo:4")
 
 
 def record(size_bytes: int, failed: dict[str, str] | None = None, **times: float) -> dict[str, Any]:
@@ -62,3 +69,24 @@ def test_beside_the_copy_limit() -> None:
     assert missed_limit(measured, parse_rules(">=1KiB:0.5")) == []
     assert missed_limit(measured, parse_rules("0.75")) == ["it: 0.50x of copy-limit, required 0.75x"]
     assert missed_limit(record(1024, ringtune=2.0), parse_rules("0.75")) == []
+
+
+def test_the_share_of_the_line_is_required_by_size() -> None:
+    cases = [
+        {"label": "1 MiB", "bytes": 1 << 20, "line_share": {"median": 0.5}},
+        {"label": "4 MiB", "bytes": 4 << 20, "line_share": {"median": 0.95}},
+        {"label": "16 MiB", "bytes": 16 << 20, "line_share": {"median": 0.84}},
+    ]
+    assert missed_line({"cases": cases}, parse_rules(">=4MiB:0.85")) == ["16 MiB: 84.0% of the line, required 85.0%"]
+    assert missed_line({"cases": cases[:2]}, parse_rules(">=4MiB:0.95")) == []
+    assert [sentence.split(":")[0] for sentence in missed_line({"cases": cases}, parse_rules("0.96"))] == [
+        "1 MiB",
+        "4 MiB",
+        "16 MiB",
+    ]
+
+
+def test_a_peer_at_one_rate_of_the_links() -> None:
+    """Such a record says nothing of failures: a peer that fails there ends the run."""
+    rate = {"cases": record(4096, ringtune=2.0, gloo=1.0)["cases"]}
+    assert missed_peers(rate, parse_rules("1.0"), {}) == ["it: 0.50x of gloo, required 1x"]
