@@ -35,6 +35,9 @@ constexpr std::size_t kLeastReturned = 64 << 10;
 constexpr std::size_t kPieceHandedOver = 128 << 10;
 // Every second one from its end: what the same tensors' last message touched last is in the second-level cache still.
 constexpr std::size_t kMostBackwards = 16 << 20;
+// Past the caches, and asked for ahead, between members that share none: a smaller message is over sooner with what the
+// caches do. (Two of them have slots that change hands.)
+constexpr std::size_t kLeastStreamed = 4 << 10;
 constexpr std::size_t kPartAlignment = 64;  // parts of different members do not share cache lines
 constexpr int kMostMembers = 1024;
 
@@ -106,6 +109,7 @@ class SharedAllreduce final : public ArenaRound {
     backwards_ = use_ == SlotUse::kReturned && bytes <= kMostBackwards && arena_.round() % 2 == 1;
     fetches_ = use_ == SlotUse::kReturned && (packing_.several() || bytes > kMostBackwards);
     arena_.use_slots_for(std::min(piece_, total_) * element_, bytes, use_);
+    streams_ = use_ == SlotUse::kOwn && arena_.distance() == CoreDistance::kApart && kLeastStreamed <= bytes;
     pack_next();  // together with the vote
   }
 
@@ -170,7 +174,7 @@ class SharedAllreduce final : public ArenaRound {
       std::byte* const to = slot + (begin + at) * element_;
       const std::byte* const input = fragment.input + first * tensor_element_;
       if (fetches_ && is_as_packed(fragment)) return fetch_copy(to, input, count * element_);
-      convert_copy(to, wire_, input, round_.dtype, count, fragment.prescale);
+      (streams_ ? stream_convert_copy : convert_copy)(to, wire_, input, round_.dtype, count, fragment.prescale);
     });
   }
   /// The own tensor holds the same bytes as the own slot would.
@@ -264,7 +268,8 @@ class SharedAllreduce final : public ArenaRound {
              });
       sharing_.seek(begin_of(piece) + begin);
       sharing_.walk(end - begin, [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
-        convert_copy(slot + (begin + at) * element_, wire_, fragment.output + first * element_, wire_, count, 1.0);
+        (streams_ ? stream_convert_copy : convert_copy)(slot + (begin + at) * element_, wire_,
+                                                        fragment.output + first * element_, wire_, count, 1.0);
       });
     }
     arena_.publish(ArenaCounter::kReduced, piece + 1);
@@ -276,6 +281,7 @@ class SharedAllreduce final : public ArenaRound {
   }
 
   void spread(std::size_t piece) {
+    const bool from_afar = !casts() && (streams_ || use_ == SlotUse::kReturned);
     spreading_.seek(begin_of(piece));
     for (int member = 0; member < arena_.size(); ++member) {
       if (member != arena_.position()) arena_.wait(member, ArenaCounter::kReduced, piece + 1);
@@ -287,7 +293,7 @@ class SharedAllreduce final : public ArenaRound {
                         if (member == arena_.position() && !casts()) return;  // it is there
                         std::byte* const output = fragment.output + first * tensor_element_;
                         const std::byte* const sums = slot + (begin + at) * element_;
-                        if (use_ == SlotUse::kReturned) return fetch_copy(output, sums, count * element_);
+                        if (from_afar) return fetch_copy(output, sums, count * element_);
                         convert_copy(output, round_.dtype, sums, wire_, count, 1.0);
                       });
     }
@@ -305,6 +311,7 @@ class SharedAllreduce final : public ArenaRound {
   std::size_t total_ = 0;
   SlotUse use_ = SlotUse::kOwn;
   bool in_parts_ = false;
+  bool streams_ = false;    // slots are written past the caches
   bool fetches_ = false;    // what is packed comes from afar: it is large, or one batch of a step of many
   bool backwards_ = false;  // the last piece of the stream comes first
   std::size_t piece_ = 1;

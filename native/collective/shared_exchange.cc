@@ -24,9 +24,9 @@ constexpr Cut kTogether{1, 256 << 10};
 // One gives while the others take, and hand-overs are all that they wait for.
 constexpr Cut kByOne{2, 512 << 10};
 // Past the caches, between members that share none: a smaller message is over sooner with what the caches do, and
-// larger ones fill memory's own road.
+// larger ones of two members fill memory's own road.
 constexpr std::size_t kLeastStreamed = 4 << 10;
-constexpr std::size_t kMostStreamed = 16 << 20;
+constexpr std::size_t kMostStreamedOfTwo = 16 << 20;
 // Up to there slots that change hands are the quicker ones for them too.
 constexpr std::size_t kMostInTurnApart = 128 << 10;
 // An own share of this size has left the caches before anybody reads it: written past them at once it takes nobody's
@@ -66,8 +66,9 @@ void SharedExchange::post(std::uint64_t token, const Layout& layout, const Gift&
   const bool in_turn = layout.in_turn && (!apart || (layout.message > 0 && layout.message <= kMostInTurnApart));
   const SlotUse use = in_turn && arena_.hands_over() ? SlotUse::kInTurn : SlotUse::kOwn;
   arena_.use_slots_for(layout.piece, layout.message, use);
-  streams_ = apart && use == SlotUse::kOwn && kLeastStreamed <= gift.bytes && gift.bytes <= kMostStreamed;
-  fetches_ = arena_.hands_over();
+  streams_ = apart && use == SlotUse::kOwn && kLeastStreamed <= gift.bytes &&
+             (arena_.size() > 2 || gift.bytes <= kMostStreamedOfTwo);
+  fetches_ = apart || arena_.hands_over();
   if (own_pieces_ > 0) return pack_next();  // together with the vote
   arena_.publish(ArenaCounter::kPosted, 0);
 }

@@ -88,9 +88,10 @@ void Arena::keep_set() {
   turn_ = agreed_.turn;
 }
 
-/// Between cores that share a cache rounds take turns at the places of a slot: a line that the other core has just read
+/// Two members on cores that share a cache take turns at the places of a slot: a line that the other core has just read
 /// is written faster once that core's own cache has let go of it.
 void Arena::turn_places(std::size_t piece) noexcept {
+  if (size() != 2) return;
   const std::size_t place = (piece + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
   if (place < kLeastTurns || place > options_.slot_bytes || distance_ != CoreDistance::kSharedCache) return;
   place_ = round_ / 2 % (options_.slot_bytes / place) * place;  // each set of slots has every second round
@@ -100,7 +101,12 @@ void Arena::release_slots() noexcept {
   if (keeps_set_) publish(ArenaCounter::kTaken, kEverything);
 }
 
-bool Arena::measures_distance() const noexcept { return size() == 2 && !oversubscribed() && !options_.distance; }
+/// The first member does, for all: how long it takes to write what all others have read is the distance to the furthest.
+/// Two that take turns on cores are as if on the same one, where they mostly are.
+bool Arena::measures_distance() const noexcept {
+  if (options_.distance || round_ % kRoundsOfDistance != 1) return false;
+  return size() > 2 || (size() == 2 && !oversubscribed());
+}
 
 std::atomic<std::uint64_t>& Arena::counter_of(int member, ArenaCounter counter) const noexcept {
   ArenaRegion::Header& header = regions_[static_cast<std::size_t>(member)].header();
@@ -167,10 +173,8 @@ void Arena::begin_round(std::uint64_t token) {
   // What the first member said with the round before, which all have posted. relaxed: after the acquire of its counter;
   // it writes there again only when this one has posted more rounds.
   if (round_ > 1) distance_ = distance_in(round_ - 1, 0).load(std::memory_order_relaxed);
-  // Read before this round is posted, written when all have: so each writes lines that the other one has just read.
-  if (round_ % kRoundsOfDistance == 1 && measures_distance()) {
-    read_lines(regions_[static_cast<std::size_t>(1 - position_)].distance_lines());
-  }
+  // Read before this round is posted, written when all have: so the first one writes lines that they have just read.
+  if (position_ != 0 && measures_distance()) read_lines(regions_.front().distance_lines());
 }
 
 void Arena::decline_round() {
@@ -238,9 +242,7 @@ std::optional<bool> Arena::agreed(Deadline deadline) {
              .use = use_,
              .next = (first_ + pieces_) % options_.slots,
              .keeps_set = keeps_set_};
-  if (round_ % kRoundsOfDistance == 1 && measures_distance()) {
-    meter_.time(regions_[static_cast<std::size_t>(position_)].distance_lines());
-  }
+  if (position_ == 0 && measures_distance()) meter_.time(regions_.front().distance_lines());
   return true;
 }
 

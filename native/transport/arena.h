@@ -76,8 +76,8 @@ class Arena final : public Abortable {
   void use_slots_for(std::size_t piece, std::size_t message, SlotUse use);
   /// This member needs nothing any more from the slots of this round.
   void release_slots() noexcept;
-  /// How far the members are from each other: the same for all of them, in this round. More than two, or members that
-  /// share cores: as if they were the same core.
+  /// How far the first member is from the furthest: the same for all of them, in this round. Two that share cores: as if
+  /// they were the same core.
   [[nodiscard]] CoreDistance distance() const noexcept { return distance_; }
 
   /// Begins a round with this token; the others see nothing before publish(kPosted, ...). Blocks only after a round

@@ -25,7 +25,7 @@ enum class CoreDistance : std::uint8_t {
 /// The distance at which writing a line that the other core has read takes so many nanoseconds.
 [[nodiscard]] CoreDistance distance_of(double ns_per_line, double least_ns_apart) noexcept;
 
-/// Lines of one member that the other one reads, in memory of both. The writer's.
+/// Lines of one member that the others read, in memory of all. The writer's.
 struct DistanceLines {
   static constexpr std::size_t kLines = 64;
   struct alignas(64) Line {
@@ -41,7 +41,7 @@ void read_lines(const DistanceLines& lines) noexcept;
 /// decides. One thread at a time.
 class DistanceMeter {
  public:
-  /// Writes the own lines, which the other member has read since the last call, and takes the time. Does not block.
+  /// Writes the own lines, which the others have read since the last call, and takes the time. Does not block.
   void time(DistanceLines& own) noexcept;
   /// A measurement: nanoseconds to write one line.
   void add(double ns_per_line) noexcept;

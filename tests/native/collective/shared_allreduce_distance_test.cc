@@ -91,16 +91,25 @@ TEST_P(SharedAllreduceFactors, AndScalesAtEveryDistance) {
 INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceFactors,
                          ::testing::Combine(::testing::ValuesIn(kDistances), ::testing::Bool()));
 
-TEST(SharedAllreduce, MeasuresHowFarTheMembersAre) {
+// Members, and how long a wait looks: 0 where they take turns on cores.
+class SharedAllreduceMeasures : public ::testing::TestWithParam<std::tuple<int, std::int64_t>> {};
+TEST_P(SharedAllreduceMeasures, HowFarTheMembersAreTheSameForAllInEveryRound) {
+  constexpr std::uint64_t kRounds = 300;
+  const auto [members, spin_ns] = GetParam();
   ArenaOptions options = options_of(64 << 10, 2);
-  options.spin_ns = 50'000;
-  run_arena(2, options, [](Arena& arena, Fabric&) {
-    for (std::uint64_t round = 1; round <= 300; ++round) {
+  options.spin_ns = spin_ns;
+  std::vector<std::array<CoreDistance, kRounds>> seen(static_cast<std::size_t>(members));
+  run_arena(members, options, [&seen](Arena& arena, Fabric&) {
+    for (std::uint64_t round = 1; round <= kRounds; ++round) {
       expect_reduced(arena, 4'000, DType::kFloat32, ReduceOp::kSum, round);
+      seen[static_cast<std::size_t>(arena.position())][round - 1] = arena.distance();
     }
-    EXPECT_NE(name_of(arena.distance()), "unknown");
   });
+  for (const auto& member : seen) EXPECT_EQ(member, seen.front());
+  for (const CoreDistance distance : seen.front()) EXPECT_NE(name_of(distance), "unknown");
 }
+INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceMeasures,
+                         ::testing::Combine(::testing::Values(2, 3, 4), ::testing::Values(0, 50'000)));
 
 }  // namespace
 }  // namespace ringtune
