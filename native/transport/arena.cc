@@ -16,7 +16,9 @@ namespace ringtune {
 namespace {
 
 constexpr std::int64_t kVoteSliceNs = 5'000'000;
-constexpr std::uint64_t kRoundsOfDistance = 64;  // it is measured once in so many
+// It is measured once in so many rounds, or after so much data: cores move by time, and large messages take long.
+constexpr std::uint64_t kRoundsOfDistance = 64;
+constexpr std::size_t kBytesOfDistance = 8 << 20;
 constexpr std::size_t kLeastTurns = 8 << 10;     // smaller pieces gain nothing
 constexpr std::size_t kPlaceAlignment = 64;
 constexpr std::size_t kSpareCores = 2;  // for a member
@@ -61,6 +63,7 @@ bool Arena::hands_over() const noexcept {
 
 void Arena::use_slots_for(std::size_t piece, std::size_t message, SlotUse use) {
   use_ = use;
+  moved_ += std::max(piece, message);
   if (use == SlotUse::kReturned) {
     pieces_ = (message + piece - 1) / piece;
     if (agreed_.use == use && round_ == agreed_.round + 1) {
@@ -101,11 +104,13 @@ void Arena::release_slots() noexcept {
   if (keeps_set_) publish(ArenaCounter::kTaken, kEverything);
 }
 
-/// The first member does, for all: how long it takes to write what all others have read is the distance to the furthest.
+/// By the first member, for all: how long it takes to write what all others have read is the distance to the furthest.
 /// Two that take turns on cores are as if on the same one, where they mostly are.
-bool Arena::measures_distance() const noexcept {
-  if (options_.distance || round_ % kRoundsOfDistance != 1) return false;
-  return size() > 2 || (size() == 2 && !oversubscribed());
+bool Arena::measures_next() noexcept {
+  if (position_ != 0 || options_.distance || size() == 1 || (size() == 2 && oversubscribed())) return false;
+  if (round_ % kRoundsOfDistance != 1 && moved_ < kBytesOfDistance) return false;
+  moved_ = 0;
+  return true;
 }
 
 std::atomic<std::uint64_t>& Arena::counter_of(int member, ArenaCounter counter) const noexcept {
@@ -118,8 +123,8 @@ std::atomic<std::uint64_t>& Arena::token_of(int member) const noexcept {
   return regions_[static_cast<std::size_t>(member)].header().round.tokens[round_ % kArenaTokens];
 }
 
-std::atomic<CoreDistance>& Arena::distance_in(std::uint64_t round, int member) const noexcept {
-  return regions_[static_cast<std::size_t>(member)].header().round.distances[round % kArenaTokens];
+std::atomic<DistanceNotice>& Arena::notice_in(std::uint64_t round, int member) const noexcept {
+  return regions_[static_cast<std::size_t>(member)].header().round.notices[round % kArenaTokens];
 }
 
 void Arena::enter_round(std::uint64_t token, std::uint64_t lead) {
@@ -135,7 +140,8 @@ void Arena::enter_round(std::uint64_t token, std::uint64_t lead) {
   awaited_rank_ = -1;
   // relaxed: published by the counter's store in publish().
   token_of(position_).store(token, std::memory_order_relaxed);
-  distance_in(round_, position_).store(options_.distance.value_or(meter_.distance()), std::memory_order_relaxed);
+  notice_in(round_, position_)
+      .store({options_.distance.value_or(meter_.distance()), measures_next()}, std::memory_order_relaxed);
 }
 
 /// Tells the others where this member runs. relaxed: a hint.
@@ -172,9 +178,11 @@ void Arena::begin_round(std::uint64_t token) {
   turn_ = agreed_.turn + (round_ - agreed_.round);
   // What the first member said with the round before, which all have posted. relaxed: after the acquire of its counter;
   // it writes there again only when this one has posted more rounds.
-  if (round_ > 1) distance_ = distance_in(round_ - 1, 0).load(std::memory_order_relaxed);
-  // Read before this round is posted, written when all have: so the first one writes lines that they have just read.
-  if (position_ != 0 && measures_distance()) read_lines(regions_.front().distance_lines());
+  const DistanceNotice notice =
+      round_ > 1 ? notice_in(round_ - 1, 0).load(std::memory_order_relaxed) : DistanceNotice{};
+  distance_ = notice.distance;
+  measured_ = notice.measured;
+  if (measured_ && position_ != 0) read_lines(regions_.front().distance_lines());
 }
 
 void Arena::decline_round() {
@@ -242,7 +250,7 @@ std::optional<bool> Arena::agreed(Deadline deadline) {
              .use = use_,
              .next = (first_ + pieces_) % options_.slots,
              .keeps_set = keeps_set_};
-  if (position_ == 0 && measures_distance()) meter_.time(regions_.front().distance_lines());
+  if (measured_ && position_ == 0) meter_.time(regions_.front().distance_lines());
   return true;
 }
 

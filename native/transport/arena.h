@@ -111,8 +111,8 @@ class Arena final : public Abortable {
  private:
   [[nodiscard]] std::atomic<std::uint64_t>& counter_of(int member, ArenaCounter counter) const noexcept;
   [[nodiscard]] std::atomic<std::uint64_t>& token_of(int member) const noexcept;
-  [[nodiscard]] std::atomic<CoreDistance>& distance_in(std::uint64_t round, int member) const noexcept;
-  [[nodiscard]] bool measures_distance() const noexcept;
+  [[nodiscard]] std::atomic<DistanceNotice>& notice_in(std::uint64_t round, int member) const noexcept;
+  [[nodiscard]] bool measures_next() noexcept;
   void enter_round(std::uint64_t token, std::uint64_t lead);
   void note_core() noexcept;
   void spread_out();
@@ -132,6 +132,8 @@ class Arena final : public Abortable {
   int awaited_rank_ = -1;
   DistanceMeter meter_;
   CoreDistance distance_ = CoreDistance::kSameCore;
+  bool measured_ = false;  // in this round
+  std::size_t moved_ = 0;  // bytes, since it was measured last
   std::size_t place_ = 0;   // bytes from the begin of a slot
   std::uint64_t turn_ = 0;  // of this round: which set of slots, and who writes them
   SlotUse use_ = SlotUse::kOwn;

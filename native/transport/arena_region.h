@@ -22,6 +22,12 @@ enum class ArenaCounter : std::uint8_t {
 inline constexpr std::size_t kArenaCounters = 3;
 inline constexpr std::uint64_t kArenaTokens = 4;  // votes of as many rounds can be read at a time
 
+/// What the first member says with a round about the next one.
+struct DistanceNotice {
+  CoreDistance distance = CoreDistance::kSameCore;
+  bool measured = false;  // the others read its lines before they post that round; when all have, it writes them
+};
+
 /// One member's region: made by its owner, mapped by the others. Owns the mapping.
 class ArenaRegion {
  public:
@@ -47,11 +53,11 @@ class ArenaRegion {
     // The first member's count: all must be in the same slots.
     std::uint64_t least_kept = 0;
     std::uint64_t hands_over_in_one_core = 0;
-    // One line: token and distance of a round are written before its counter, and read after it.
+    // One line: token and notice of a round are written before its counter, and read after it.
     struct alignas(64) {
       std::atomic<std::uint64_t> posted{0};
       std::array<std::atomic<std::uint64_t>, kArenaTokens> tokens{};
-      std::array<std::atomic<CoreDistance>, kArenaTokens> distances{};
+      std::array<std::atomic<DistanceNotice>, kArenaTokens> notices{};
     } round;
     std::array<CounterLine, kArenaCounters - 1> counters;
     // Only this rank's thread sleeps here; peers look whether it does, and for what they have just published.
