@@ -19,7 +19,7 @@ constexpr std::int64_t kVoteSliceNs = 5'000'000;
 // It is measured once in so many rounds, or after so much data: cores move by time, and large messages take long.
 constexpr std::uint64_t kRoundsOfDistance = 64;
 constexpr std::size_t kBytesOfDistance = 8 << 20;
-constexpr std::size_t kLeastTurns = 8 << 10;     // smaller pieces gain nothing
+constexpr std::size_t kLeastTurns = 8 << 10;  // smaller pieces gain nothing
 constexpr std::size_t kPlaceAlignment = 64;
 constexpr std::size_t kSpareCores = 2;  // for a member
 constexpr int kYields = 64;             // before a rank that shares its core sleeps

@@ -76,8 +76,8 @@ class Arena final : public Abortable {
   void use_slots_for(std::size_t piece, std::size_t message, SlotUse use);
   /// This member needs nothing any more from the slots of this round.
   void release_slots() noexcept;
-  /// How far the first member is from the furthest: the same for all of them, in this round. Two that share cores: as if
-  /// they were the same core.
+  /// How far the first member is from the furthest: the same for all of them, in this round. Two that share cores: as
+  /// if they were the same core.
   [[nodiscard]] CoreDistance distance() const noexcept { return distance_; }
 
   /// Begins a round with this token; the others see nothing before publish(kPosted, ...). Blocks only after a round
@@ -132,8 +132,8 @@ class Arena final : public Abortable {
   int awaited_rank_ = -1;
   DistanceMeter meter_;
   CoreDistance distance_ = CoreDistance::kSameCore;
-  bool measured_ = false;  // in this round
-  std::size_t moved_ = 0;  // bytes, since it was measured last
+  bool measured_ = false;   // in this round
+  std::size_t moved_ = 0;   // bytes, since it was measured last
   std::size_t place_ = 0;   // bytes from the begin of a slot
   std::uint64_t turn_ = 0;  // of this round: which set of slots, and who writes them
   SlotUse use_ = SlotUse::kOwn;
