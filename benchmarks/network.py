@@ -116,9 +116,7 @@ def bucket_bytes(rate_bits: int) -> int:
 
 def core_mask(core: int) -> str:
     """Returns the set of this one core as the kernel reads it: hexadecimal, in groups of 32 bits."""
-    digits = f"{1 << core:x}"
-    groups = [digits[max(0, end - 8) : end] for end in range(len(digits), 0, -8)]
-    return ",".join(reversed(groups))
+    return f"{1 << core % 32:x}" + ",00000000" * (core // 32)
 
 
 def parse_rate(text: str) -> int | None:

@@ -86,7 +86,7 @@ def missed_peers(record: dict[str, Any], rules: tuple[Rule, ...], senders: Mappi
         return []
     missed = [f"{peer} failed and could not be compared with" for peer in record.get("failed", ())]
     for case in record["cases"]:
-        rule = next((rule for rule in rules if not rule.peer and rule.fits(case.get("bytes", 0))), None)
+        rule = _rule_for(case, rules)
         if rule is not None and case["best_peer"] is not None:
             missed += _missed(case, case["best_peer"], rule)
         for rule in rules:
@@ -99,8 +99,9 @@ def missed_peers(record: dict[str, Any], rules: tuple[Rule, ...], senders: Mappi
 def missed_limit(record: dict[str, Any], rules: tuple[Rule, ...]) -> list[str]:
     """Returns a sentence for each case in which ringtune is further from the copy limit than required."""
     missed = []
-    for case, rule in _ruled(record, rules):
-        if case["limit_ratio"] is not None:
+    for case in record["cases"]:
+        rule = _rule_for(case, rules)
+        if rule is not None and case["limit_ratio"] is not None:
             missed += _missed(case, "copy-limit", rule)
     return missed
 
@@ -112,18 +113,17 @@ def missed_line(record: dict[str, Any], rules: tuple[Rule, ...]) -> list[str]:
         record: of one rate.
         rules: shares of what iperf3 got out of the line one way.
     """
-    shares = [(case, case["line_share"]["median"], rule.ratio) for case, rule in _ruled(record, rules)]
-    return [
-        f"{case['label']}: {share:.1%} of the line, required {least:.1%}"
-        for case, share, least in shares
-        if share < least
-    ]
+    missed = []
+    for case in record["cases"]:
+        rule, share = _rule_for(case, rules), case["line_share"]["median"]
+        if rule is not None and share < rule.ratio:
+            missed.append(f"{case['label']}: {share:.1%} of the line, required {rule.ratio:.1%}")
+    return missed
 
 
-def _ruled(record: dict[str, Any], rules: tuple[Rule, ...]) -> list[tuple[dict[str, Any], Rule]]:
-    """Returns the cases that a rule is about, each with the first one that fits."""
-    fitting = ((case, next((rule for rule in rules if rule.fits(case["bytes"])), None)) for case in record["cases"])
-    return [(case, rule) for case, rule in fitting if rule is not None]
+def _rule_for(case: dict[str, Any], rules: tuple[Rule, ...]) -> Rule | None:
+    """Returns the first rule that fits a case and is not about one peer."""
+    return next((rule for rule in rules if not rule.peer and rule.fits(case.get("bytes", 0))), None)
 
 
 def _missed(case: dict[str, Any], other: str, rule: Rule) -> list[str]:

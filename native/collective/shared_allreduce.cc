@@ -109,6 +109,7 @@ class SharedAllreduce final : public ArenaRound {
     backwards_ = use_ == SlotUse::kReturned && bytes <= kMostBackwards && arena_.round() % 2 == 1;
     fetches_ = use_ == SlotUse::kReturned && (packing_.several() || bytes > kMostBackwards);
     arena_.use_slots_for(std::min(piece_, total_) * element_, bytes, use_);
+    arena_.note_bytes(bytes);
     streams_ = use_ == SlotUse::kOwn && arena_.distance() == CoreDistance::kApart && kLeastStreamed <= bytes;
     pack_next();  // together with the vote
   }

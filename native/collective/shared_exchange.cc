@@ -66,6 +66,7 @@ void SharedExchange::post(std::uint64_t token, const Layout& layout, const Gift&
   const bool in_turn = layout.in_turn && (!apart || (layout.message > 0 && layout.message <= kMostInTurnApart));
   const SlotUse use = in_turn && arena_.hands_over() ? SlotUse::kInTurn : SlotUse::kOwn;
   arena_.use_slots_for(layout.piece, layout.message, use);
+  arena_.note_bytes(std::max(layout.message, gift.bytes));
   streams_ = apart && use == SlotUse::kOwn && kLeastStreamed <= gift.bytes &&
              (arena_.size() > 2 || gift.bytes <= kMostStreamedOfTwo);
   fetches_ = apart || arena_.hands_over();

@@ -63,7 +63,6 @@ bool Arena::hands_over() const noexcept {
 
 void Arena::use_slots_for(std::size_t piece, std::size_t message, SlotUse use) {
   use_ = use;
-  moved_ += std::max(piece, message);
   if (use == SlotUse::kReturned) {
     pieces_ = (message + piece - 1) / piece;
     if (agreed_.use == use && round_ == agreed_.round + 1) {
@@ -107,7 +106,7 @@ void Arena::release_slots() noexcept {
 /// By the first member, for all: how long it takes to write what all others have read is the distance to the furthest.
 /// Two that take turns on cores are as if on the same one, where they mostly are.
 bool Arena::measures_next() noexcept {
-  if (position_ != 0 || options_.distance || size() == 1 || (size() == 2 && oversubscribed())) return false;
+  if (options_.distance || size() == 1 || (size() == 2 && oversubscribed())) return false;
   if (round_ % kRoundsOfDistance != 1 && moved_ < kBytesOfDistance) return false;
   moved_ = 0;
   return true;
@@ -123,8 +122,8 @@ std::atomic<std::uint64_t>& Arena::token_of(int member) const noexcept {
   return regions_[static_cast<std::size_t>(member)].header().round.tokens[round_ % kArenaTokens];
 }
 
-std::atomic<DistanceNotice>& Arena::notice_in(std::uint64_t round, int member) const noexcept {
-  return regions_[static_cast<std::size_t>(member)].header().round.notices[round % kArenaTokens];
+std::atomic<DistanceNotice>& Arena::notice_in(std::uint64_t round) const noexcept {
+  return regions_.front().header().round.notices[round % kArenaTokens];
 }
 
 void Arena::enter_round(std::uint64_t token, std::uint64_t lead) {
@@ -140,8 +139,8 @@ void Arena::enter_round(std::uint64_t token, std::uint64_t lead) {
   awaited_rank_ = -1;
   // relaxed: published by the counter's store in publish().
   token_of(position_).store(token, std::memory_order_relaxed);
-  notice_in(round_, position_)
-      .store({options_.distance.value_or(meter_.distance()), measures_next()}, std::memory_order_relaxed);
+  if (position_ != 0) return;
+  notice_in(round_).store({options_.distance.value_or(meter_.distance()), measures_next()}, std::memory_order_relaxed);
 }
 
 /// Tells the others where this member runs. relaxed: a hint.
@@ -178,8 +177,7 @@ void Arena::begin_round(std::uint64_t token) {
   turn_ = agreed_.turn + (round_ - agreed_.round);
   // What the first member said with the round before, which all have posted. relaxed: after the acquire of its counter;
   // it writes there again only when this one has posted more rounds.
-  const DistanceNotice notice =
-      round_ > 1 ? notice_in(round_ - 1, 0).load(std::memory_order_relaxed) : DistanceNotice{};
+  const DistanceNotice notice = round_ > 1 ? notice_in(round_ - 1).load(std::memory_order_relaxed) : DistanceNotice{};
   distance_ = notice.distance;
   measured_ = notice.measured;
   if (measured_ && position_ != 0) read_lines(regions_.front().distance_lines());

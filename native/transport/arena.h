@@ -74,6 +74,8 @@ class Arena final : public Abortable {
   /// slots held. Whoever calls it calls release_slots() after the last piece. With kReturned, a member that has read
   /// what was left in its slot is the last one to have touched it: it need not wait before it writes there again.
   void use_slots_for(std::size_t piece, std::size_t message, SlotUse use);
+  /// After begin_round(): so much data goes through the slots in this round, as far as this member knows.
+  void note_bytes(std::size_t bytes) noexcept { moved_ += bytes; }
   /// This member needs nothing any more from the slots of this round.
   void release_slots() noexcept;
   /// How far the first member is from the furthest: the same for all of them, in this round. Two that share cores: as
@@ -111,7 +113,7 @@ class Arena final : public Abortable {
  private:
   [[nodiscard]] std::atomic<std::uint64_t>& counter_of(int member, ArenaCounter counter) const noexcept;
   [[nodiscard]] std::atomic<std::uint64_t>& token_of(int member) const noexcept;
-  [[nodiscard]] std::atomic<DistanceNotice>& notice_in(std::uint64_t round, int member) const noexcept;
+  [[nodiscard]] std::atomic<DistanceNotice>& notice_in(std::uint64_t round) const noexcept;
   [[nodiscard]] bool measures_next() noexcept;
   void enter_round(std::uint64_t token, std::uint64_t lead);
   void note_core() noexcept;

@@ -62,8 +62,8 @@ void detect_silence(int fd) noexcept;
 
 /// Congestion control by name, as in net.ipv4.tcp_congestion_control; "system" leaves the host's choice. "auto" takes
 /// reno in place of BBR and cubic where the peer is near (a round trip below 5 ms): on lines of 10 Gbit/s that neither
-/// lose nor reorder anything, at 16 and 64 MiB, BBR took 1.1 to 1.35 and cubic 1.03 to 1.15 times as long as reno
-/// (medians of five runs in turn). A name that the kernel refuses is left aside with a warning.
+/// lose nor reorder anything, at 16 and 64 MiB, BBR took 1.04 to 1.31 and cubic 1.04 to 1.14 times as long as reno
+/// (medians of four runs in turn). A name that the kernel refuses is left aside with a warning.
 void control_congestion(int fd, const std::string& name);
 
 /// What came of one non-blocking read or write.

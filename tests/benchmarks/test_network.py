@@ -66,7 +66,7 @@ def test_packets_of_a_connection_do_not_overtake_each_other() -> None:
     lacking = network.missing()
     if lacking is not None:
         missing(lacking)
-    with network.hosts(2, rate_number("10gbit")) as (_, hosts):
+    with network.hosts(2, rate_number("10gbit")) as (_, hosts):  # which are fresh: every port is free
         words = [sys.executable, "-c", BOTH_WAYS, hosts[0].address]
         with subprocess.Popen(hosts[0].command([*words, "listen"]), stdout=subprocess.PIPE, text=True) as listening:
             assert listening.stdout is not None
