@@ -20,6 +20,7 @@ from ringtune.benchmarks.jobs import WorkerJob, run_worker
 from ringtune.benchmarks.sizes import format_bytes, format_duration
 from ringtune.benchmarks.workers.config import LearnRun
 from ringtune.errors import RingtuneError, UsageError
+from ringtune.output_file import write_output
 
 # An algorithm must be so much faster than the one of the next larger size to take its place.
 _GAIN = 1.03
@@ -74,7 +75,7 @@ def run_learn(request: LearnRequest, console: Console) -> None:
     rules = rules_from(medians, classes[0], request.ranks)
     console.print(learn_table(medians))
     try:
-        request.file.write_text(dump_table(rules), encoding="utf-8")
+        write_output(request.file, dump_table(rules).encode())
     except OSError as error:
         raise RingtuneError(f"cannot write {request.file}: {error.strerror}") from None
     console.print(f"table: {request.file} (use it with RINGTUNE_ALGORITHM_TABLE)", soft_wrap=True)

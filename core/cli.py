@@ -7,16 +7,20 @@ This table is the one place in core that knows the layers above it, as strings. 
 from __future__ import annotations
 
 import difflib
+import errno
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import click
 
+from ringtune import standard_streams
 from ringtune.errors import RingtuneError, UsageError
 
 EXIT_FAILURE = 1
@@ -118,11 +122,13 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            result: object = super().invoke(ctx)
-            sys.stdout.flush()
+            return super().invoke(ctx)
         except BrokenPipeError as error:
             raise _ReaderGone from error
-        return result
+        except SystemExit as error:
+            if isinstance(error.__context__, BrokenPipeError):  # rich's way to end
+                raise _ReaderGone from error
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -159,18 +165,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: what the command returned, 1 after an error, 2 after wrong use, 130 after an interrupt.
     """
+    standard_streams.make_fit()
+    code = _run(arguments)
+    # What was printed may not have been written yet: a full device or a reader that has gone shows here at last.
+    if (error := standard_streams.flush()) is not None and code == 0:
+        code = EXIT_BROKEN_PIPE if isinstance(error, BrokenPipeError) else _report(error)
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         result = cli.main(args=arguments, prog_name="ringtune", standalone_mode=False)
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except _ReaderGone:
-        # `ringtune timeline summary F | head`: the reader has had enough. Keep the interpreter from flushing again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # `ringtune timeline summary F | head`: the reader has had enough.
         return EXIT_BROKEN_PIPE
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except RingtuneError as error:
+    except (RingtuneError, OSError) as error:
         return _report(error)
     except ModuleNotFoundError as error:
         if (missing := _missing_module(error)) is error:
@@ -183,8 +197,31 @@ def _report(error: Exception) -> int:
     # Read here and not through Config: the configuration itself may be what is wrong.
     if os.environ.get("RINGTUNE_TRACEBACK", "").strip() not in ("", "0"):
         traceback.print_exception(type(error), error, error.__traceback__)
-    click.secho(f"ringtune: {error}", fg="red", err=True)
+    said = _in_words(error) if isinstance(error, OSError) else str(error)
+    with suppress(OSError):  # nobody can be told when standard error cannot be written
+        click.secho(f"ringtune: {said}", fg="red", err=True)
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
+
+
+def _in_words(error: OSError) -> str:
+    """Say what the system refused, and what can be done."""
+    reason = error.strerror or str(error)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return f"{reason}: this process may have {limit} descriptors; raise the limit (ulimit -n 1024)"
+    if isinstance(error, FileNotFoundError) and not _has_working_folder():
+        return "the working folder has been deleted; go to another (cd) and start again"
+    if error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {reason}"
+    return f"the output cannot be written: {reason}" if standard_streams.is_output_error(error) else reason
+
+
+def _has_working_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _missing_module(error: ModuleNotFoundError, extra: str = "") -> Exception:

@@ -9,6 +9,7 @@ import click
 
 from ringtune import layout
 from ringtune.errors import UsageError
+from ringtune.output_file import is_stdout
 
 
 @click.command()
@@ -56,4 +57,4 @@ def report(run: Path, output: Path) -> None:
     from ringtune.dashboard.report import write_report
 
     written = write_report(run, output)
-    click.echo(f"{output}: {written / 2**20:.1f} MiB, opens in any browser without a network")
+    click.echo(f"{output}: {written / 2**20:.1f} MiB, opens in any browser without a network", err=is_stdout(output))

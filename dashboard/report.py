@@ -6,7 +6,6 @@ The file holds everything, plotly.js once, and forbids itself to load anything: 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +40,8 @@ from ringtune.dashboard.pages.scaling import table_rows as scaling_rows
 from ringtune.dashboard.pages.stragglers_parts import sentences as straggler_sentences
 from ringtune.dashboard.pages.timeline_state import first_steps, note
 from ringtune.dashboard.units import count, duration, moment, percent, plain, size
-from ringtune.errors import RingtuneError, UsageError
+from ringtune.errors import UsageError
+from ringtune.output_file import write_output
 from ringtune.timeline.straggling import CAUSES
 
 TIMELINE_RANKS = 8
@@ -74,13 +74,7 @@ def write_report(run: Path, output: Path) -> int:
     if info.status == "unreadable" and not info.created_unix_ns:
         raise UsageError(f"{run}: not a run folder that can be read: {info.ending}")
     content = page(info).encode()
-    partial = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        partial.write_bytes(content)
-        os.replace(partial, output)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise RingtuneError(f"{output}: cannot be written: {error.strerror or error}") from error
+    write_output(output, content)
     return len(content)
 
 

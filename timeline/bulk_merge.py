@@ -94,14 +94,11 @@ def merge_in_bulk(paths: Sequence[Path], output: Path) -> MergeReport:
     import duckdb
 
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with bulk_database(output.parent) as database:
+        with plain_target(output) as target, bulk_database(target.parent) as database:
             joined = _joined(database, paths)
-            with plain_target(output) as target:
-                _write(database, joined, target)
-    except (OSError, duckdb.IOException) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise TraceIoError(f"{output}: cannot be written ({reason}); choose another output") from error
+            _write(database, joined, target)
+    except duckdb.IOException as error:
+        raise TraceIoError(f"{output}: cannot be written: {error}; choose another output") from error
     trace = joined.trace
     count = sum(table.count for table in joined.tables)
     return MergeReport(output, count, trace.parts, missing_ranks(trace), joined.problems)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ringtune.errors import UsageError
+from ringtune.output_file import is_stdout
 from ringtune.timeline.commands import ANALYSES, json_option, read_source, show, sources, steps_option
 from ringtune.timeline.merge import MergeReport, merge, merge_run
 from ringtune.timeline.summary import summarize
@@ -62,7 +63,10 @@ def merge_command(source: tuple[Path, ...], output: Path | None) -> None:
 
 def _print_report(report: MergeReport) -> None:
     ranks = len(report.parts)
-    click.echo(f"{report.output}: {report.spans} spans of {ranks} {'rank' if ranks == 1 else 'ranks'}")
+    click.echo(
+        f"{report.output}: {report.spans} spans of {ranks} {'rank' if ranks == 1 else 'ranks'}",
+        err=is_stdout(report.output),
+    )
     for sentence in report.sentences():
         click.secho(f"! {sentence}", fg="yellow", err=True)
 

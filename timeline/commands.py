@@ -15,6 +15,7 @@ import orjson
 from rich.console import Console, RenderableType
 
 from ringtune.errors import RingtuneError, UsageError
+from ringtune.output_file import is_stdout
 from ringtune.timeline.inputs import load
 from ringtune.timeline.spans import Trace
 from ringtune.timeline.summary import select_steps
@@ -173,7 +174,7 @@ def export_command(source: tuple[Path, ...], parquet: Path, steps: str | None) -
     from ringtune.timeline.database import export_parquet
 
     rows = export_parquet(read_source(source, steps), parquet)
-    click.echo(f"{parquet}: {rows} spans")
+    click.echo(f"{parquet}: {rows} spans", err=is_stdout(parquet))
 
 
 @click.command("open")

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
 from ringtune.errors import RingtuneError, TraceIoError
+from ringtune.output_file import output_file
 from ringtune.timeline.spans import Trace
 from ringtune.timeline.vocabulary import stage_labels
 
@@ -139,19 +138,14 @@ def export_parquet(trace: Trace, output: str | os.PathLike[str]) -> int:
     """
     import duckdb
 
-    path = Path(output)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     database = open_database(trace)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        target = str(temporary).replace("'", "''")
-        order = "order by begin_ns, rank, stage, end_ns desc, tensor"
-        database.execute(f"copy (select * from spans {order}) to '{target}' (format parquet, compression zstd)")
-        os.replace(temporary, path)
-    except (OSError, duckdb.IOException) as error:
-        raise TraceIoError(f"{path}: cannot be written ({error}); choose another output") from error
+        with output_file(output, TraceIoError) as part:
+            target = str(part).replace("'", "''")
+            order = "order by begin_ns, rank, stage, end_ns desc, tensor"
+            database.execute(f"copy (select * from spans {order}) to '{target}' (format parquet, compression zstd)")
+    except duckdb.IOException as error:
+        raise TraceIoError(f"{output}: cannot be written: {error}; choose another output") from error
     finally:
         database.close()
-        with suppress(OSError):
-            temporary.unlink()
     return len(trace.spans)

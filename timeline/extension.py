@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from ringtune import layout
 from ringtune.errors import RingtuneError
+from ringtune.output_file import is_stream
 from ringtune.timeline.exchange import Collection, Limits, Store, announce, upload
 from ringtune.timeline.merge import MergeReport, files_of_rank, merge, merge_run, part_files
 from ringtune.timeline.run import Run
@@ -129,6 +130,8 @@ def merge_after_run(folder: Path) -> None:
             if merged.stat().st_mtime_ns >= max(part.stat().st_mtime_ns for part in parts):
                 return
     named = run.labels.get("timeline")
+    if isinstance(named, str) and is_stream(Path(named)):
+        return  # it does not show whether rank 0 has written to it, and a pipe takes a trace once
     report = merge_run(folder, named if isinstance(named, str) and named else None)
     for sentence in report.sentences():
         _warn(sentence)

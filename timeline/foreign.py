@@ -22,7 +22,7 @@ from ringtune.timeline.spans import UNKNOWN, Instant, Ints, Mask, PartInfo, Span
 from ringtune.timeline.stream import EventStream
 from ringtune.timeline.vocabulary import COPY_IN_NAME, COPY_OUT_NAME, NEGOTIATE_PREFIX, QUEUE_NAME, Stage
 
-_COLLECTIVE = re.compile(r"^(?:RING|GLOO|NCCL|MPI|CCL)_[A-Z]|^nccl(?:Dev)?Kernel|^(?:nccl|gloo|mpi):")
+_COLLECTIVE = re.compile(r"^(?:RING|GLOO|NCCL|MPI|CCL)_[A-Z]|^nccl(?:Dev)?Kernel|^(?:nccl|gloo|mpi|ucc|ringtune):")
 _DEVICE_COLLECTIVE = re.compile(r"^nccl(?:Dev)?Kernel")
 _RANK_LABEL = re.compile(r"^rank (\d{1,9})\b")
 _RANK_IN_NAME = re.compile(r"rank[-_ ]?(\d{1,9})(?!\d)", re.IGNORECASE)
@@ -53,21 +53,27 @@ def foreign_trace(file: Path, stream: EventStream, collector: Collector) -> Trac
     host = str(stream.document.get("hostname", stream.document.get("host_name", "")))
     common = PartInfo(
         rank=0, size=_world(stream.document), host=host, truncated=stream.truncated, path=file, unix_ns=unix_ns,
-        monotonic_ns=local_ns,
+        monotonic_ns=local_ns, rank_known=not stream.kineto or _said_rank(file, stream) is not None,
     )  # fmt: skip
     parts = tuple(replace(common, rank=rank) for rank in sorted(set(ranks.values())))
     return Trace(spans, instants, parts, "chrome")
 
 
-def _ranks(file: Path, stream: EventStream, collector: Collector, pids: list[int]) -> dict[int, int]:
+def _said_rank(file: Path, stream: EventStream) -> int | None:
+    """The one rank of a file as PyTorch's profiler says it, or else the file's name; None where neither does."""
     world = stream.document.get("distributedInfo")
     rank = world.get("rank") if isinstance(world, dict) else None
     if isinstance(rank, int) and 0 <= rank < 2**31:
-        return dict.fromkeys(pids, rank)  # PyTorch's profiler: one file holds one rank
-    if stream.kineto:
-        # Without torch.distributed it does not know its rank: the file's name may.
-        named = _RANK_IN_NAME.search(file.name)
-        return dict.fromkeys(pids, int(named.group(1)) if named else 0)
+        return rank
+    # Without torch.distributed it does not know its rank.
+    named = _RANK_IN_NAME.search(file.name) if stream.kineto else None
+    return int(named.group(1)) if named else None
+
+
+def _ranks(file: Path, stream: EventStream, collector: Collector, pids: list[int]) -> dict[int, int]:
+    rank = _said_rank(file, stream)
+    if rank is not None or stream.kineto:
+        return dict.fromkeys(pids, rank or 0)  # one file holds one rank
     labelled = {pid: _RANK_LABEL.match(collector.process_names.get(pid, "")) for pid in pids}
     found = {pid: int(label.group(1)) for pid, label in labelled.items() if label}
     return found if len(found) == len(pids) else {pid: order for order, pid in enumerate(pids)}

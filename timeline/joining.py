@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,12 +15,13 @@ import numpy as np
 import orjson
 
 from ringtune.errors import TraceIoError
+from ringtune.output_file import output_file
 from ringtune.timeline.clocks import HostOffset, align, placements
 from ringtune.timeline.merge import in_order, missing_ranks, one_part_a_rank
 from ringtune.timeline.merged_file import about_document, head_events, instant_events
 from ringtune.timeline.spans import COLUMN_TYPES, SpanTable, Trace, empty_table
 from ringtune.timeline.vocabulary import Stage
-from ringtune.timeline.writer import atomic_file, event_lines
+from ringtune.timeline.writer import event_lines, packing
 
 Loaded = TypeVar("Loaded")
 
@@ -112,17 +113,17 @@ def on_one_clock(abouts: Sequence[Trace], last_ns: Callable[[Trace], int | None]
 @contextmanager
 def plain_target(output: Path) -> Iterator[Path]:
     """A file to write plainly; it becomes the output, packed if that is asked for, when the block ends well."""
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.plain.tmp")
-    try:
-        yield temporary
-        if output.suffix == ".gz":
-            with open(temporary, "rb") as plain, atomic_file(output) as packed:
-                shutil.copyfileobj(plain, packed, 1 << 20)
-        else:
-            os.replace(temporary, output)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    with output_file(output, TraceIoError) as part:
+        if output.suffix != ".gz":
+            yield part
+            return
+        plain = part.with_name(f"{part.name}.plain")
+        try:
+            yield plain
+            with open(plain, "rb") as whole, open(part, "wb") as file, packing(file) as packed:
+                shutil.copyfileobj(whole, packed, 1 << 20)
+        finally:
+            plain.unlink(missing_ok=True)
 
 
 def frame(trace: Trace, problems: Sequence[str], used: Sequence[tuple[int, Stage]]) -> tuple[bytes, bytes]:

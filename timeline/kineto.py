@@ -27,7 +27,7 @@ C_BYTES = {
 }  # fmt: skip
 """The same as ``Input type`` has them, which the profiler writes with its shapes."""
 
-_CALL = re.compile(r"^(?:gloo|mpi|ucc|nccl):")
+_CALL = re.compile(r"^(?:gloo|mpi|ucc|nccl|ringtune):")
 
 
 def step_number(name: str) -> int:

@@ -21,6 +21,7 @@ from ringtune.timeline import native_lines, reader
 from ringtune.timeline.batches import numbered
 from ringtune.timeline.clocks import align, placements
 from ringtune.timeline.merged_file import write_merged
+from ringtune.timeline.profiles import unix_range, with_ranks
 from ringtune.timeline.reader import read
 from ringtune.timeline.spans import PartInfo, Trace, concatenate
 from ringtune.timeline.units import ranks_text
@@ -177,6 +178,7 @@ def joinable(traces: Sequence[Trace]) -> tuple[list[Trace], list[str]]:
             problems.append(f"{trace.path}: no part, and no wall clock by which it could be joined; left out")
         else:
             usable.append(trace)
+    usable = with_ranks(usable)
     _check_ranks_of_profiles([trace for trace in usable if trace.source == "chrome" and len(trace.spans)])
     return usable, problems
 
@@ -254,7 +256,7 @@ def missing_ranks(joined: Trace) -> tuple[int, ...]:
 def _check_ranks_of_profiles(traces: Sequence[Trace]) -> None:
     """A rank has one profile at a time: two of the same moments are of two ranks that did not know their number."""
     seen: dict[int, tuple[int, int, Trace]] = {}
-    for begin, end, trace in sorted(((*_unix_range(trace), trace) for trace in traces), key=lambda found: found[:2]):
+    for begin, end, trace in sorted(((*unix_range(trace), trace) for trace in traces), key=lambda found: found[:2]):
         for part in trace.parts:
             before = seen.get(part.rank)
             if before is not None and begin < before[1]:
@@ -263,12 +265,6 @@ def _check_ranks_of_profiles(traces: Sequence[Trace]) -> None:
                     "rank into each file's name, as in profile-rank0.json"
                 )
             seen[part.rank] = (begin, end, trace)
-
-
-def _unix_range(trace: Trace) -> tuple[int, int]:
-    """First and last moment of a trace with spans, in nanoseconds since 1970."""
-    moved = trace.parts[0].unix_ns - trace.parts[0].monotonic_ns
-    return int(trace.spans.begin_ns.min()) + moved, int(trace.spans.end_ns.max()) + moved
 
 
 def _check_one_job(parts: Sequence[PartInfo]) -> None:

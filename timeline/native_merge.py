@@ -15,7 +15,7 @@ from threading import Lock
 
 import numpy as np
 
-from ringtune.errors import RingtuneError, TraceIoError
+from ringtune.errors import RingtuneError
 from ringtune.timeline import native_lines
 from ringtune.timeline.clocks import HostOffset
 from ringtune.timeline.joining import Joined, frame, load_all, on_one_clock, plain_target, with_first
@@ -116,19 +116,14 @@ class _Part:
 
 def merge_natively(paths: Sequence[Path], output: Path) -> MergeReport:
     """Merge part files natively; the arguments, the result and the errors are `ringtune.timeline.merge.merge`'s."""
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with _Spill(output.parent) as spill:
-            parts, problems = _load(spill, paths)
-            of_trace = {id(part.about): part for part in parts}
-            joined = on_one_clock(
-                [part.about for part in parts if part.about is not None], lambda trace: of_trace[id(trace)].last_ns
-            )
-            ordered = [of_trace[id(trace)] for trace in joined.ordered]
-            with plain_target(output) as target:
-                _write(spill, joined, ordered, problems, target)
-    except OSError as error:
-        raise TraceIoError(f"{output}: cannot be written ({error.strerror or error}); choose another output") from error
+    with plain_target(output) as target, _Spill(target.parent) as spill:
+        parts, problems = _load(spill, paths)
+        of_trace = {id(part.about): part for part in parts}
+        joined = on_one_clock(
+            [part.about for part in parts if part.about is not None], lambda trace: of_trace[id(trace)].last_ns
+        )
+        ordered = [of_trace[id(trace)] for trace in joined.ordered]
+        _write(spill, joined, ordered, problems, target)
     count = sum(part.count for part in parts)
     return MergeReport(output, count, joined.trace.parts, missing_ranks(joined.trace), tuple(problems))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -152,7 +153,13 @@ class Run:
         usual = layout.timeline_file(self.path)
         candidates = [Path(named)] if isinstance(named, str) and named else []
         candidates += [usual, usual.with_name(usual.name + ".gz")]
-        return next((path for path in candidates if path.is_file()), None)
+        return next((path for path in candidates if path.is_file() and not self._is_part(path)), None)
+
+    def _is_part(self, path: Path) -> bool:
+        """Whether a file is rank 0's part under a second name, as it is while the job runs."""
+        with suppress(OSError):
+            return any(path.samefile(part) for part in layout.timeline_parts(self.path).glob("*.json"))
+        return False
 
     @property
     def parts(self) -> Mapping[int, Path]:

@@ -6,15 +6,15 @@ Every event stands on a line of its own, so files can be searched with grep and 
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import orjson
 
 from ringtune.errors import TraceIoError
+from ringtune.output_file import output_file
 from ringtune.timeline.spans import Instant, PartInfo, SpanTable
 from ringtune.timeline.vocabulary import BUS_NAME, END_EVENT, FOREIGN_STAGES, FORMAT, PART_EVENT, Stage
 
@@ -28,27 +28,22 @@ GZIP_LEVEL = 4
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that appears under its name only when the block ends well; gzip when the name ends in ``.gz``.
+    """Open an output file (see `ringtune.output_file`); gzip when the name ends in ``.gz``.
 
     Raises:
         TraceIoError: It cannot be written; nothing is left behind.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as plain:
-            if path.suffix == ".gz":
-                # No name and no time inside: equal traces give equal files.
-                with gzip.GzipFile("", "wb", GZIP_LEVEL, plain, mtime=0) as packed:
-                    yield cast(BinaryIO, packed)
-            else:
-                yield plain
-        os.replace(temporary, path)
-    except OSError as error:
-        raise TraceIoError(f"{path}: cannot be written ({error.strerror or error}); choose another output") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    with output_file(path, TraceIoError) as part, open(part, "wb") as plain:
+        if path.suffix == ".gz":
+            with packing(plain) as packed:
+                yield packed
+        else:
+            yield plain
+
+
+def packing(plain: BinaryIO) -> BinaryIO:
+    """Return a file whose content is packed into `plain`, without name and time: equal traces give equal files."""
+    return cast(BinaryIO, gzip.GzipFile("", "wb", GZIP_LEVEL, plain, mtime=0))
 
 
 def event_lines(events: Sequence[Event]) -> bytes:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from ringtune.errors import RingtuneError
+from ringtune.output_file import is_stdout, write_output
 from ringtune.tuner.records import ResultRecord
 from ringtune.tuner.words import environment, settled
 
@@ -29,8 +27,5 @@ def apply(result: ResultRecord, where: str) -> None:
             click.echo(line)
         return
     head = f"# ringtune tune: {result.decision}: {settled(result)}"
-    try:
-        Path(where).write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise RingtuneError(f"--apply {where}: cannot be written: {error.strerror}") from None
-    click.echo(f"ringtune tune: environment written to {where}")
+    write_output(where, ("\n".join([head, *lines]) + "\n").encode())
+    click.echo(f"ringtune tune: environment written to {where}", err=is_stdout(where))

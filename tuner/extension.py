@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ringtune import layout, runfolder
 from ringtune.config import Config
+from ringtune.errors import RingtuneError
 from ringtune.knobs import Knobs
 from ringtune.stats import StepStats
 from ringtune.tuner.advice import Advisor
@@ -150,7 +151,11 @@ def open_tuner(session: Session) -> TunerExtension | None:
     if session.size == 1:
         _say("a job of one rank sends nothing; nothing to tune")
         return None
-    run = session.ensure_run_folder()
+    try:
+        run = session.ensure_run_folder()
+    except RingtuneError as error:  # training goes on, whatever the disk does
+        _say(f"nothing is tuned, since the journal cannot be kept: {error}")
+        return None
     space = space_of(config, session.knobs, surroundings(session))
     journal = Journal(layout.tuning_journal(run), config.autotune_log)
     storage = study_options(config, str(layout.tuning_study(run)))

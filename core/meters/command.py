@@ -8,8 +8,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from ringtune.errors import RingtuneError
 from ringtune.meters.catalogue import CATALOGUE, markdown
+from ringtune.output_file import write_output
 
 GRAFANA_FILE = Path(__file__).parent / "grafana.json"
 """The dashboard: import it in Grafana and choose the data source."""
@@ -37,7 +37,4 @@ def _write(target: str) -> None:
     if target == "-":
         click.echo(document, nl=False)
         return
-    try:
-        Path(target).write_text(document, encoding="utf-8")
-    except OSError as error:
-        raise RingtuneError(f"{target}: cannot be written: {error.strerror or error}") from None
+    write_output(target, document.encode())

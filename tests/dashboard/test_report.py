@@ -82,6 +82,8 @@ def test_no_run_is_a_clear_message(tmp_path: Path) -> None:
 
 
 def test_a_report_that_cannot_be_written_leaves_nothing(runs: dict[str, Path], tmp_path: Path) -> None:
+    occupied = tmp_path / "file"
+    occupied.touch()
     with pytest.raises(RingtuneError, match="cannot be written"):
-        write_report(runs["empty"], tmp_path / "missing" / "r.html")
-    assert list(tmp_path.iterdir()) == []
+        write_report(runs["empty"], occupied / "r.html")
+    assert list(tmp_path.iterdir()) == [occupied]

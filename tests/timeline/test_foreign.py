@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ringtune.timeline.reader import read
 from ringtune.timeline.summary import summarize
 from ringtune.timeline.vocabulary import Stage
@@ -137,3 +139,27 @@ def test_the_pytorch_profiler_names_rank_steps_and_collectives(tmp_path: Path) -
     steps = trace.spans.of_stage(Stage.STEP)
     assert (steps.step.tolist(), steps.duration_ns.tolist()) == ([7], [100_000])
     assert trace.spans.of_stage(Stage.COMMUNICATE).name_texts() == ["nccl:all_reduce"]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl", "mpi", "ucc", "ringtune"])
+def test_a_profile_shows_what_every_backend_communicates(backend: str, tmp_path: Path) -> None:
+    kinds = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send", "recv", "barrier")
+    shapes = {"Input Dims": [[8, 4]], "Input type": ["float"]}
+    events = [
+        {
+            "name": f"{backend}:{kind}",
+            "cat": "cpu_op",
+            "ph": "X",
+            "pid": 9,
+            "tid": 1,
+            "ts": 10 * at,
+            "dur": 5,
+            "args": shapes,
+        }
+        for at, kind in enumerate(kinds)
+    ]
+    events.append({"name": f"{backend}_like::op", "cat": "cpu_op", "ph": "X", "pid": 9, "tid": 1, "ts": 0, "dur": 5})
+    moves = read(write_json(tmp_path / "p.json", {"schemaVersion": 1, "traceEvents": events})).spans
+    moves = moves.of_stage(Stage.COMMUNICATE)
+    assert moves.name_texts() == [f"{backend}:{kind}" for kind in kinds]
+    assert set(moves.bytes.tolist()) == {128}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ringtune.errors import RingtuneError
@@ -162,11 +163,33 @@ def unnamed(folder: Path, number: int, *, base_ns: int = BASE_NS) -> Path:
 
 @pytest.mark.parametrize("way", NEEDED)
 def test_two_profiles_of_one_rank_at_the_same_time_are_refused(way: Way, tmp_path: Path) -> None:
-    files = [unnamed(tmp_path, number) for number in (0, 1)]
-    said = r"kineto-0\.json and .*kineto-1\.json are both taken for rank 0.*rank0\.json"
+    files = [kineto(tmp_path, 0), kineto(tmp_path, 0).rename(tmp_path / "again.json")]
+    kineto(tmp_path, 0)
+    said = r"again\.json and .*trace_rank0\.pt\.trace\.json are both taken for rank 0.*rank0\.json"
     with pytest.raises(RingtuneError, match=said):
         merge(files, tmp_path / "merged.json", way=can(way))
     assert not (tmp_path / "merged.json").exists()
+
+
+@pytest.mark.parametrize("way", NEEDED)
+def test_profiles_of_the_same_moments_without_a_rank_have_one_by_their_names(
+    way: Way, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [unnamed(tmp_path, number) for number in (0, 1)]
+    # What tensorboard_trace_handler adds when one process profiles again: its second file is of the same rank.
+    later = BASE_NS + 3_600 * 10**9
+    for number, path in enumerate(files):
+        path.rename(tmp_path / f"host_{number}7.1700000000000000001.pt.trace.json")
+        second = unnamed(tmp_path, number, base_ns=later)
+        second.rename(tmp_path / f"host_{number}7.1700000000000000002.pt.trace.json")
+    report = merge(reversed(sorted(tmp_path.glob("host*"))), tmp_path / "merged.json", way=can(way))
+    assert [part.rank for part in report.parts] == [0, 1]
+    said = capsys.readouterr().err
+    assert "2 profiles do not say their ranks" in said and "host_07.pt.trace.json is rank 0" in said
+    named = load([kineto(tmp_path, rank) for rank in (0, 1)]).spans
+    spans = read(tmp_path / "merged.json").spans
+    for rank in (0, 1):
+        assert np.sum(spans.rank == rank) == 2 * np.sum(named.rank == rank)
 
 
 def test_profiles_of_one_rank_one_after_another_are_joined(tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_a_full_disk_is_said_in_words_and_leaves_nothing(tmp_path: Path) -> None
     for limit in (100, 20_000):  # the records do not fit; the output does not
         command = [sys.executable, "-c", program, str(limit), str(tmp_path / "out.json"), *map(str, parts)]
         said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-        assert said.startswith(f"TraceIoError {tmp_path / 'out.json'}: cannot be written (File too large)")
+        assert said.startswith(f"TraceIoError {tmp_path / 'out.json'}: cannot be written: File too large")
         assert [path.name for path in tmp_path.iterdir()] == ["parts"]
 
 
