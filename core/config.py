@@ -1,7 +1,8 @@
 """Configuration: the environment, read once when a session opens.
 
-``RINGTUNE_*`` wins over its ``HOROVOD_*`` twin; an empty value counts as unset. A value that cannot be understood
-is a `ConfigError` that names the variable, the value and what was expected; nothing is guessed.
+``RINGTUNE_*`` wins over its ``HOROVOD_*`` twin; an empty value counts as unset. A value of ``RINGTUNE_*`` that cannot
+be understood is a `ConfigError` that names the variable, the value and what was expected; nothing is guessed. Values
+of ``HOROVOD_*`` are read as Horovod reads them (`ringtune.horovod_variables`).
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from typing import Any
 
 from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.errors import ConfigError
-from ringtune.horovod_variables import HOROVOD_SENSELESS
+from ringtune.horovod_variables import FALSE, HOROVOD_SENSELESS, TRUE, reading
 from ringtune.interfaces import address_of
 from ringtune.knobs import DEFAULTS, Knobs
+from ringtune.output_file import expanded
 from ringtune.variables import CASTS, DETAILS, PREFIX, TWIN_PREFIX, VARIABLES, Variable
 
-_TRUE = frozenset({"1", "true", "yes", "on"})
-_FALSE = frozenset({"0", "false", "no", "off"})
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
 
 
@@ -32,6 +32,7 @@ class Config:
 
     Attributes:
         given: Names (without prefix) of the variables that were set, under either prefix.
+        horovods: Those of them that were set under Horovod's name: no reason to end a job.
         warnings: Sentences about Horovod's variables that have no effect here; printed once by rank 0.
     """
 
@@ -97,6 +98,7 @@ class Config:
     autotune_horizon: int | None = None
     autotune_seed: int | None = None
     given: frozenset[str] = field(default=frozenset())
+    horovods: frozenset[str] = field(default=frozenset())
     warnings: tuple[str, ...] = ()
 
     @classmethod
@@ -112,13 +114,19 @@ class Config:
         environ = os.environ if environ is None else environ
         _refuse_unknown(environ)
         values: dict[str, Any] = {}
-        given = set()
+        given, horovods, sentences = set(), set(), []
         for variable in VARIABLES:
-            found = _lookup(variable, environ)
-            if found is not None:
-                values[variable.field] = parse(variable, *found)
+            source, text = _lookup(variable, environ)
+            if text and source.startswith(TWIN_PREFIX):
+                horovods.add(variable.name)
+                value, said = reading(variable, text)
+                sentences += [f"{source}={text!r} {said}"] if said else []
+                text = value or ""
+            if text:
+                values[variable.field] = parse(variable, source, text)
                 given.add(variable.name)
-        return cls(**values, given=frozenset(given), warnings=_senseless(environ))
+        sentences += _senseless(environ)
+        return cls(**values, given=frozenset(given), horovods=frozenset(horovods), warnings=tuple(sentences))
 
     @property
     def own_address(self) -> str | None:
@@ -193,7 +201,7 @@ def parse(variable: Variable, source: str, text: str) -> object:
         return parse_steps(source, text)
     if variable.kind == "cores":
         return _parse_cores(source, text)
-    return Path(text) if variable.kind == "path" else text
+    return expanded(text) if variable.kind == "path" else text
 
 
 def parse_address(source: str, text: str) -> tuple[str, int]:
@@ -224,21 +232,22 @@ def parse_steps(source: str, text: str) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(windows))
 
 
-def _lookup(variable: Variable, environ: Mapping[str, str]) -> tuple[str, str] | None:
+def _lookup(variable: Variable, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return name and text of what is set, empty when nothing is."""
     names = [PREFIX + variable.name]
     if variable.twin is not None:
         names.append(TWIN_PREFIX + variable.twin)
     for name in names:
         if environ.get(name, "").strip():
             return name, environ[name]
-    return None
+    return "", ""
 
 
 def _parse_bool(source: str, text: str) -> bool:
     word = text.lower()
-    if word in _TRUE:
+    if word in TRUE:
         return True
-    if word in _FALSE:
+    if word in FALSE:
         return False
     raise ConfigError(f"{source}={text!r}: expected 1 or 0 (also true/false, yes/no, on/off)")
 

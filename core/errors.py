@@ -27,6 +27,14 @@ class Mismatch(RuntimeFailure):
     """Ranks disagree about an operation (shape, dtype, kind, root ...); raised on all of them, the job goes on."""
 
 
+class SomeAbsent(Mismatch):
+    """Only some ranks have a gradient; the optimizer submits it again with zeros where there is none."""
+
+
+class SomeSparse(Mismatch):
+    """Some ranks have a gradient as a sparse tensor; the optimizer submits it again as rows on all ranks."""
+
+
 class Protocol(RuntimeFailure):
     """A peer sent something that is not understood (another version, a stray connection)."""
 
@@ -65,6 +73,22 @@ class InvalidArgument(RingtuneError, ValueError):
 
 class NotSupported(RingtuneError, NotImplementedError):
     """Part of Horovod's interface that ringtune does not have yet; the message says what to use instead."""
+
+
+class RankFailed(RingtuneError):
+    """A rank of `ringtune.run` has no result. What it raised is the cause (``__cause__``), where that can be pickled.
+
+    Attributes:
+        rank: The rank.
+        host: Its host.
+        exit_code: Exit code of the job.
+        traceback: Text of the rank's traceback; empty when it raised nothing.
+    """
+
+    rank: int = -1
+    host: str = ""
+    exit_code: int = 0
+    traceback: str = ""
 
 
 class UsageError(RingtuneError):

@@ -1,6 +1,102 @@
-"""Horovod's variables that ringtune has no twin of: accepted in silence, or with a sentence."""
+"""Horovod's variables: the values that its runtime takes, and the variables that ringtune has no twin of.
+
+A variable of Horovod never ends a job that ran with Horovod. Its runtime reads whole numbers with C's ``strtol`` and
+others with ``strtod``: what stands behind the number is ignored, and what is no number is 0. Where ringtune cannot do
+what the value says, a sentence tells what it does instead.
+"""
 
 from __future__ import annotations
+
+import math
+import re
+
+from ringtune.knobs import HIGHEST
+from ringtune.variables import Variable
+
+TRUE = frozenset({"1", "true", "yes", "on"})
+FALSE = frozenset({"0", "false", "no", "off"})
+
+_WHOLE = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
+_DECIMAL = re.compile(r"[ \t\n\v\f\r]*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
+_MOST = {"cache_capacity": 2**31 - 1, **HIGHEST}
+_MOST_CORE = 1023
+# A rank that is made of nothing would be somebody else's.
+_PLACES = frozenset({"RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"})
+
+
+def reading(variable: Variable, text: str) -> tuple[str | None, str]:
+    """Return what Horovod makes of a value, as text that is one of this variable's, and why if it is not plain.
+
+    Args:
+        variable: Row of the table; one that has a twin.
+        text: The value in the environment, not empty.
+
+    Returns:
+        The text, None where the default is kept; and what is to be said of it, empty if nothing is.
+    """
+    word = text.strip().lower()
+    if variable.kind in ("int", "float"):
+        return _number(variable, text)
+    if variable.kind in ("bool", "switch"):
+        if word in TRUE | FALSE or (variable.kind == "switch" and word == "auto"):
+            return word, ""
+        value = _leading(_WHOLE, text)
+        return str(int(value > 0)), "" if _is_number(text, value) else f"is read as {int(value > 0)}, as Horovod does"
+    if variable.kind == "choice" and word not in variable.choices:
+        return None, f"has no effect: expected one of {', '.join(variable.choices)}"
+    if variable.kind == "cores":
+        return _cores(text)
+    return text, ""
+
+
+def _number(variable: Variable, text: str) -> tuple[str | None, str]:
+    pattern = _WHOLE if variable.kind == "int" else _DECIMAL
+    if variable.twin in _PLACES:
+        found = pattern.match(text)
+        return (found[1] if found else text), ""
+    value = _leading(pattern, text)
+    low = variable.low if variable.low is not None else -math.inf
+    most = _MOST.get(variable.field, 2**62 // variable.factor)
+    if value < low and low != int(low):  # such a bound says that it must be some time
+        return None, f"has no effect: expected {_bound(variable)}"
+    taken = min(max(value, low), most)
+    plain = int(taken) if variable.kind == "int" else taken
+    if taken != value:
+        return str(plain), f"counts as {plain}: expected {_bound(variable)}"
+    return str(plain), "" if _is_number(text, value) else f"is read as {plain:g}, as Horovod does"
+
+
+def _bound(variable: Variable) -> str:
+    unit = f" {variable.unit}" if variable.unit and variable.field not in _MOST else ""
+    if variable.field in _MOST:
+        return f"{variable.low:g} to {_MOST[variable.field]}"
+    return f"a number >= {variable.low:g}{unit}"
+
+
+def _leading(pattern: re.Pattern[str], text: str) -> float:
+    """Return the number at the start of a text, 0 without one, within what a C long holds."""
+    found = pattern.match(text)
+    if found is None:
+        return 0
+    number = int(found[1][:40]) if pattern is _WHOLE else float(found[1])
+    return min(max(number, -(2**62)), 2**62)
+
+
+def _is_number(text: str, value: float) -> bool:
+    try:
+        return float(text) == value
+    except ValueError:
+        return False
+
+
+def _cores(text: str) -> tuple[str | None, str]:
+    """Return the cores of a list whose entries all begin with a number."""
+    found = [_WHOLE.match(part) for part in text.split(",")]
+    cores = [int(one[1]) for one in found if one is not None]
+    if len(cores) < len(found) or not all(0 <= core <= _MOST_CORE for core in cores):
+        return None, "has no effect: expected core numbers separated by commas"
+    return ",".join(str(core) for core in cores), ""
+
 
 HOROVOD_QUIET = frozenset(
     # Slots and addresses that Horovod's own launchers set for every worker: harmless here.

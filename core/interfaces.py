@@ -1,8 +1,9 @@
-"""Network interfaces by name."""
+"""Network interfaces by name, and the address by which processes of one host meet."""
 
 from __future__ import annotations
 
 import fcntl
+import functools
 import socket
 import struct
 
@@ -11,6 +12,53 @@ from ringtune.errors import ConfigError
 # Asks the kernel for the IPv4 address of an interface (netdevice(7)).
 _SIOCGIFADDR = 0x8915
 _NAME_BYTES = 15
+
+
+LOCAL = "@local"
+"""In place of a host: Unix sockets, which need no network at all (see ``native/transport/socket.h``)."""
+_ANY = {"127.0.0.1": "0.0.0.0", "::1": "::", LOCAL: LOCAL}
+
+
+@functools.cache
+def loopback() -> str:
+    """Return the address by which processes of this host reach each other.
+
+    Hosts and containers may have IPv6 alone, or a loopback interface that is down.
+    """
+    return next((address for address in ("127.0.0.1", "::1") if _works(address)), LOCAL)
+
+
+def any_address() -> str:
+    """Return the address at which a server listens for processes of all hosts."""
+    return _ANY[loopback()]
+
+
+def address_towards(host: str) -> str | None:
+    """Return this machine's address on the way to `host`; None if there is no way.
+
+    Nothing is sent: connecting a UDP socket only asks the kernel for its route.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            found: str = probe.getsockname()[0]
+            return found
+    except OSError:
+        return None
+
+
+def _works(address: str) -> bool:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family) as listener, socket.socket(family) as client:
+            listener.bind((address, 0))
+            listener.listen(1)
+            client.settimeout(1)
+            client.connect(listener.getsockname())
+    except OSError:
+        return False
+    return True
 
 
 def address_of(names: str) -> str:

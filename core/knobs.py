@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.errors import InvalidArgument
 
-_HIGH = {"algorithm": len(ALGORITHMS) - 1, "hierarchical": len(SWITCH) - 1, "plan": 1, "nccl_streams": 8}
+HIGHEST = {"algorithm": len(ALGORITHMS) - 1, "hierarchical": len(SWITCH) - 1, "plan": 1, "nccl_streams": 8}
 _LOW = {"segment_bytes": 1, "nccl_streams": 1}
 
 
@@ -43,7 +43,7 @@ class Knobs:
             InvalidArgument: A value is out of its range.
         """
         for name in self.as_dict():
-            value, low, high = getattr(self, name), _LOW.get(name, 0), _HIGH.get(name)
+            value, low, high = getattr(self, name), _LOW.get(name, 0), HIGHEST.get(name)
             if not isinstance(value, int) or value < low or (high is not None and value > high):
                 bound = f">= {low}" if high is None else f"from {low} to {high}"
                 raise InvalidArgument(f"knob {name}: got {value!r}, expected an integer {bound}")

@@ -15,6 +15,8 @@ _CLASSES: dict[str, type[RingtuneError]] = {
     "PeerLost": errors.PeerLost,
     "Timeout": errors.Timeout,
     "Mismatch": errors.Mismatch,
+    "SomeAbsent": errors.SomeAbsent,
+    "SomeSparse": errors.SomeSparse,
     "InvalidArgument": errors.InvalidArgument,
     "Protocol": errors.Protocol,
     "ShutDown": errors.ShutDown,

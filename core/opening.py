@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ringtune import native, placement, runfolder, session
+from ringtune import native, placement, rank_process, runfolder, session
 from ringtune.algorithms import load_table
 from ringtune.config import Config
 from ringtune.elastic import membership
@@ -29,9 +30,12 @@ def open_session(config: Config | None = None) -> Session:
     """Open a session and make it the current one; see `Session.open`."""
     if session.state.current is not None:
         raise InvalidArgument("a session is open in this process already: close it (shutdown()) before opening another")
-    config = Config.from_environ() if config is None else config
-    place = _find_place(config)
-    address = _rendezvous.find(place, config) if place.size > 1 else ("", 0)
+    environ: Mapping[str, str] = os.environ
+    if config is None:
+        environ = rank_process.own_environment(environ)
+        config = Config.from_environ(environ)
+    place = _find_place(config, environ)
+    address = _rendezvous.find(place, config, environ) if place.size > 1 else ("", 0)
     job = _rendezvous.job_key(place, address)
     options = runtime_options(config, place, address, job)
 
@@ -46,6 +50,7 @@ def open_session(config: Config | None = None) -> Session:
     finally:
         _rendezvous.met()
     session.state.current = opened
+    rank_process.publish(place, address, job)
     try:
         opened.begin()
     except BaseException:
@@ -56,10 +61,10 @@ def open_session(config: Config | None = None) -> Session:
     return opened
 
 
-def _find_place(config: Config) -> Placement:
+def _find_place(config: Config, environ: Mapping[str, str]) -> Placement:
     """Return where this process stands; a worker of an elastic job asks its launcher, and may wait there."""
     if config.worker is None:
-        return placement.detect(config)
+        return placement.detect(config, environ)
     member = membership.join(config)
     found = interruptible(lambda: member.next_place(config.elastic_timeout_ns))
     return Placement(
@@ -135,9 +140,16 @@ def _core_of(config: Config, place: Placement) -> int:
     if not config.thread_affinity:
         return -1
     local_rank = place.rank if place.local_rank is None else place.local_rank
-    if local_rank >= len(config.thread_affinity):
+    cores = len(config.thread_affinity)
+    if "THREAD_AFFINITY" in config.horovods and cores < (place.local_size or local_rank + 1):
+        if place.rank == 0 or place.local_size is None:
+            session.warn(
+                f"HOROVOD_THREAD_AFFINITY has no effect: it names {cores} cores, not one for each rank of a host"
+            )
+        return -1
+    if local_rank >= cores:
         raise ConfigError(
-            f"RINGTUNE_THREAD_AFFINITY names {len(config.thread_affinity)} cores, but this is local rank {local_rank}: "
+            f"RINGTUNE_THREAD_AFFINITY names {cores} cores, but this is local rank {local_rank}: "
             "name one core for each rank of the host"
         )
     return config.thread_affinity[local_rank]

@@ -86,6 +86,23 @@ _LAUNCHERS = (
     ),
 )
 
+_MORE = {
+    "torchrun": ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR", "MASTER_PORT"),
+    "slurm": ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS"),
+}
+_PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "HOSTNAME")
+PLACES: dict[str, tuple[str, ...]] = {
+    "ringtune": tuple(f"RINGTUNE_{name}" for name in (*_PLACE, "STORE", "JOB", "MASTER", "WORKER", "LAUNCHER")),
+    "horovodrun": tuple(
+        f"HOROVOD_{name}" for name in (*_PLACE, "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "ELASTIC")
+    ),
+    **{
+        row.name: (*row.rank, *row.size, *row.local_rank, *row.local_size, *row.job, *_MORE.get(row.name, ()))
+        for row in _LAUNCHERS
+    },
+}
+"""The variables by which each launcher tells a process its place, and where it meets the others."""
+
 
 def detect(config: Config, environ: Mapping[str, str] | None = None) -> Placement:
     """Find this process's place: ringtune's own variables, then each launcher known, else a job of one.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ringtune import layout, native, runfolder
+from ringtune import layout, live_timeline, native, runfolder
 from ringtune.config import Config
 from ringtune.errors import RingtuneError, TraceIoError
 
@@ -41,6 +41,7 @@ class Recording:
     session: Recorder
     file: Path | None = None
     _cleared: bool = False
+    _link: Path | None = None
 
     def begin(self) -> None:
         """Start what the settings ask for."""
@@ -48,10 +49,15 @@ class Recording:
         if config.timeline is None or config.timeline_dynamic:
             return
         self.file = config.timeline.absolute()
-        if not config.timeline_steps:
-            self.start(config.timeline, mark_cycles=config.timeline_mark_cycles)
-        else:
+        if config.timeline_steps:
             self._look(0)
+            return
+        try:
+            self.start(config.timeline, mark_cycles=config.timeline_mark_cycles)
+        except RingtuneError as error:
+            if "TIMELINE" not in config.horovods:
+                raise
+            self._warn(f"nothing is recorded: {error}")  # Horovod trains on, too
 
     def start(self, path: str | Path | None, *, mark_cycles: bool) -> None:
         """Record from now on.
@@ -76,6 +82,7 @@ class Recording:
         self.file = Path(path).absolute() if path is not None else layout.timeline_file(run)
         if session.rank == 0 and path is not None:
             runfolder.update(run, labels={"timeline": str(self.file)})
+            self._link = live_timeline.show(part.parent, layout.rank_stem(session.rank), self.file)
 
     def stop(self) -> None:
         """Stop; the part is complete then. Spans that the disk had no room for are told of, and no error."""
@@ -86,6 +93,12 @@ class Recording:
                 self.session.runtime.stop_timeline()
         except TraceIoError as error:
             self._warn(f"the timeline has gaps: {error}")
+
+    def close(self) -> None:
+        """Stop for good: what comes next is the merge."""
+        self.stop()
+        if self._link is not None:
+            live_timeline.hide(self._link)
 
     def step_ended(self, step: int) -> None:
         """Begin or end a recording that was asked for by steps."""

@@ -28,6 +28,7 @@ from ringtune import address_file, native
 from ringtune.config import Config, parse_address
 from ringtune.deadline import Deadline
 from ringtune.errors import ConfigError, RingtuneError, Timeout
+from ringtune.interfaces import LOCAL, address_towards, any_address, loopback
 from ringtune.placement import Placement
 
 Address = tuple[str, int]
@@ -120,7 +121,7 @@ class Rendezvous:
             reach: A host in whose direction the other ranks are.
             several_hosts: Whether any are on other hosts.
         """
-        here = "127.0.0.1" if not several_hosts else config.own_address or _own_address(reach)
+        here = loopback() if not several_hosts else config.own_address or _own_address(reach)
         with native.translated():
             server = native.load().StoreServer(here if not several_hosts else bind_host(here), 0)
         self._keep(server)
@@ -152,10 +153,10 @@ class Rendezvous:
         self._file = address_file.AddressFile.for_job(place, environ)
         if place.rank == 0:
             with native.translated():
-                server = native.load().StoreServer("127.0.0.1", 0)
+                server = native.load().StoreServer(loopback(), 0)
             self._keep(server)
-            self._file.publish("127.0.0.1", server.port)
-            return "127.0.0.1", server.port
+            self._file.publish(loopback(), server.port)
+            return loopback(), server.port
         return self._file.wait(place.rank, deadline)
 
     def _through_mpi(self, place: Placement, config: Config) -> Address:
@@ -241,20 +242,17 @@ def bind_host(host: str) -> str:
     could not reach it, so the server then listens on all interfaces.
     """
     if host == "localhost":
-        return "127.0.0.1"
+        return loopback()
+    if host == LOCAL:
+        return host
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        return "0.0.0.0"
+        return any_address()
     return host
 
 
 def _own_address(reach: str) -> str:
     """Return this host's address on the way to another host; that host's name if it is this one."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((reach, 9))  # UDP: nothing is sent
-            address: str = probe.getsockname()[0]
-        except OSError:
-            return reach
-    return reach if address.startswith("127.") else address
+    address = address_towards(reach)
+    return reach if address is None or address.startswith("127.") or address == "::1" else address

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from ringtune.errors import InvalidArgument, RingtuneError
+from ringtune.errors import InvalidArgument, RankFailed, RingtuneError
 from ringtune.launch.options import ElasticOptions, LaunchOptions
+
+if TYPE_CHECKING:
+    from ringtune.launch.call import Call, CallFailure
+    from ringtune.launch.supervisor import Outcome
 
 _RENAMED = {"np": "num_proc", "min_np": "min_num_proc", "max_np": "max_num_proc"}
 _WITHOUT_EFFECT = ("disable_cache", "mpi_args", "network_interface", "network_interfaces")
@@ -82,8 +87,9 @@ def run(
         Results by rank; of an elastic job those of the first `min_num_proc` ranks.
 
     Raises:
-        InvalidArgument: Arguments exclude each other.
-        RingtuneError: A rank failed; what it said stands on standard error.
+        InvalidArgument: Arguments exclude each other, or the function or its arguments cannot be pickled.
+        RankFailed: A rank raised an exception, which is the cause of this one, or ended without a result.
+        KeyboardInterrupt: Ctrl-C ended the job.
     """
     given = {name: value for name, value in locals().items() if value is not None}
     wanted = _renamed(given)
@@ -95,12 +101,79 @@ def run(
     from ringtune.launch.call import Call
     from ringtune.launch.launcher import launch
 
-    call = Call(cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))))
-    code = launch(replace(options, call=call))
-    if code != 0:
-        raise RingtuneError(f"ringtune.run: the job failed with exit code {code}; the ranks' output above says why")
-    count = wanted.get("min_num_proc") or len(call.results)
-    return [call.results[rank] for rank in sorted(call.results)[:count]]
+    call = Call(_payload(func, args, kwargs))
+    launch(replace(options, call=call))
+    return _results(call, wanted.get("min_num_proc"))
+
+
+def _payload(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bytes:
+    try:
+        payload: bytes = cloudpickle.dumps((func, tuple(args), dict(kwargs or {})))
+    except Exception as error:  # whatever the objects' own methods raise
+        raise InvalidArgument(f"run(): the function or its arguments cannot be pickled: {error}") from error
+    return payload
+
+
+def _results(call: Call, least: int | None) -> list[Any]:
+    """Return the results by rank.
+
+    Args:
+        call: A call whose job has ended.
+        least: How many an elastic job must have; None = every rank must have one.
+    """
+    outcome = call.outcome
+    assert outcome is not None
+    if outcome.interrupted_by == signal.SIGINT:
+        raise KeyboardInterrupt
+    if outcome.exit_code != 0 or len(call.results) < (least or call.size):
+        raise _failed(call, outcome) from _cause(call)
+    ranks = sorted(call.results)
+    return [_result(rank, call.results[rank]) for rank in ranks[: least or len(ranks)]]
+
+
+def _result(rank: int, text: bytes) -> Any:
+    try:
+        return cloudpickle.loads(text)
+    except Exception as error:  # whatever the object's own methods raise
+        raise RingtuneError(f"ringtune.run: the result of rank {rank} cannot be unpickled here: {error}") from error
+
+
+def _first_failure(call: Call) -> CallFailure | None:
+    """Return why the job failed: the first that follows from no other; None when that rank could not say."""
+    own = [failure for failure in call.failures if not failure.follows]
+    if own:
+        return own[0]
+    ended = call.outcome.failure if call.outcome is not None else None
+    died = ended is not None and all(failure.rank != ended.rank for failure in call.failures)
+    return call.failures[0] if call.failures and not died else None
+
+
+def _cause(call: Call) -> BaseException | None:
+    failure = _first_failure(call)
+    if failure is None or failure.error is None:
+        return None
+    try:
+        error = cloudpickle.loads(failure.error)
+    except Exception:  # its class does not take back what it gave away: the text tells all
+        return None
+    return error if isinstance(error, BaseException) else None
+
+
+def _failed(call: Call, outcome: Outcome) -> RankFailed:
+    failure, ended = _first_failure(call), outcome.failure
+    if failure is not None:
+        place = f"rank {failure.rank} on {failure.host}"
+        trace = f"\n\nOn {place}: {failure.trace}" if failure.trace else ""
+        error = RankFailed(f"ringtune.run: {place} {failure.what}{trace}")
+        error.rank, error.host, error.traceback = failure.rank, failure.host, failure.trace
+    elif ended is not None:
+        error = RankFailed(f"ringtune.run: {ended}; the ranks' output says why")
+        error.rank, error.host = ended.rank, ended.host
+    else:
+        silent = sorted({*range(call.size)} - {*call.results})
+        error = RankFailed(f"ringtune.run: ranks {silent} ended without a result: by os._exit(0)?")
+    error.exit_code = outcome.exit_code
+    return error
 
 
 def _renamed(given: dict[str, Any]) -> dict[str, Any]:

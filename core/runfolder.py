@@ -10,7 +10,6 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +19,7 @@ import orjson
 
 from ringtune import layout
 from ringtune.errors import RingtuneError
+from ringtune.output_file import output_file
 
 
 @dataclass
@@ -160,15 +160,8 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
     Raises:
         RingtuneError: It cannot be written.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with output_file(path, hint="choose another --run-dir") as part:
         part.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-        os.replace(part, path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise RingtuneError(f"{path}: cannot be written: {error.strerror or error}; choose another --run-dir") from None
 
 
 def versions() -> dict[str, str]:

@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import traceback
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
 from ringtune import native
 from ringtune.config import Config
+from ringtune.errors import RuntimeFailure
+
+if TYPE_CHECKING:
+    from ringtune.launch.environment import Job
+    from ringtune.launch.supervisor import Outcome
 
 _TIMEOUT_NS = 60_000_000_000
+_FAILURE_TIMEOUT_NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class CallFailure:
+    """Why a rank has no result.
+
+    Attributes:
+        rank: Its rank.
+        host: Its host.
+        what: What it did, as the words behind "rank 1 on node1".
+        trace: Traceback of an exception, else empty.
+        error: The exception, pickled; None when that cannot be done or when there was none.
+        follows: Whether it may follow from the end of another rank.
+    """
+
+    rank: int
+    host: str
+    what: str
+    trace: str = ""
+    error: bytes | None = None
+    follows: bool = False
 
 
 @dataclass
@@ -21,41 +50,87 @@ class Call:
 
     Attributes:
         payload: The pickled function and its arguments.
-        results: Results by rank, once `collect` has been called.
+        results: Pickled results by rank, once `collect` has been called on a job that ended well.
+        failures: Of ranks without result, in the order in which they said so.
+        outcome: How the job ended.
+        size: Ranks of the job; of an elastic one at the start.
     """
 
     payload: bytes
-    results: dict[int, Any] = field(default_factory=dict)
+    results: dict[int, bytes] = field(default_factory=dict)
+    failures: list[CallFailure] = field(default_factory=list)
+    outcome: Outcome | None = None
+    size: int = 0
 
     def offer(self, store: Any, job: str) -> None:
         """Lay the call down where the ranks find it."""
         with native.translated():
             store.set(f"{job}/call", self.payload)
 
-    def collect(self, store: Any, job: str) -> None:
-        """Take the results; call it when all ranks have ended well."""
+    def collect(self, store: Any, ended: Job, outcome: Outcome) -> None:
+        """Take what the ranks have left; call it when all have ended."""
+        self.outcome, self.size, job = outcome, ended.size, ended.name
         with native.translated():
-            count = store.add(f"{job}/results", 0)
+            for number in range(1, store.add(f"{job}/failures", 0) + 1):
+                try:
+                    self.failures.append(cloudpickle.loads(store.get(f"{job}/failure/{number}", _FAILURE_TIMEOUT_NS)))
+                except native.error_class():
+                    continue  # it was killed while it said so
+            count = store.add(f"{job}/results", 0) if outcome.exit_code == 0 else 0
             for number in range(1, count + 1):
-                rank, value = cloudpickle.loads(store.get(f"{job}/result/{number}", _TIMEOUT_NS))
-                self.results[rank] = value
+                rank, result = cloudpickle.loads(store.get(f"{job}/result/{number}", _TIMEOUT_NS))
+                self.results[rank] = result
 
 
 def main() -> int:
-    """Run the call of this job on this rank and leave its result."""
+    """Run the call of this job on this rank and leave its result, or why there is none."""
     config = Config.from_environ()
     assert config.store is not None and config.job is not None
     with native.translated():
         store = native.load().StoreClient(*config.store, config.start_timeout_ns)
         payload = store.get(f"{config.job}/call", config.start_timeout_ns)
-    func, args, kwargs = cloudpickle.loads(payload)
-    value = func(*args, **kwargs)
-    text = cloudpickle.dumps((_rank(config), value))
-    with native.translated():
-        # Collected when all ranks have ended, so a number without its result belongs to a rank that failed here.
-        number = store.add(f"{config.job}/results", 1)
-        store.set(f"{config.job}/result/{number}", text)
+    try:
+        func, args, kwargs = cloudpickle.loads(payload)
+        value = func(*args, **kwargs)
+    except SystemExit as error:
+        if config.worker is None or error.code:  # else the launcher lets a worker of an elastic job go
+            _leave(store, config, "failure", _failure(config, f"called sys.exit({error.code!r})"))
+        raise
+    except BaseException as error:
+        _leave(store, config, "failure", _raised(config, error))
+        raise
+    try:
+        result = cloudpickle.dumps(value)
+    except Exception as error:  # whatever the object's own methods raise
+        what = f"returned a {type(value).__name__} that cannot be sent: {error}; return plain data"
+        _leave(store, config, "failure", _failure(config, what))
+        print(f"ringtune: rank {_rank(config)} {what}", file=sys.stderr)
+        return 1
+    _leave(store, config, "result", (_rank(config), result))
     return 0
+
+
+def _leave(store: Any, config: Config, what: str, value: object) -> None:
+    """Lay something down for the caller, who collects it when all ranks have ended."""
+    with native.translated():
+        number = store.add(f"{config.job}/{what}s", 1)
+        store.set(f"{config.job}/{what}/{number}", cloudpickle.dumps(value))
+
+
+def _failure(config: Config, what: str) -> CallFailure:
+    return CallFailure(_rank(config), config.hostname or socket.gethostname(), what)
+
+
+def _raised(config: Config, error: BaseException) -> CallFailure:
+    place = _failure(config, "raised " + "".join(traceback.format_exception_only(error)).strip())
+    # The first frame is this module's.
+    frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    trace = "".join(traceback.format_exception(type(error), error, frames))
+    try:
+        pickled = cloudpickle.dumps(error)
+    except Exception:  # whatever the object's own methods raise
+        pickled = None
+    return CallFailure(place.rank, place.host, place.what, trace, pickled, isinstance(error, RuntimeFailure))
 
 
 def _rank(config: Config) -> int:

@@ -143,13 +143,15 @@ def options_from(command: list[str], values: Mapping[str, Any]) -> LaunchOptions
         rest = os.environ.get("PYTHONPATH")
         settings["PYTHONPATH"] = os.pathsep.join([str(as_horovod_folder()), *([rest] if rest else [])])
     name = values["name"] or (run_name(command) if command else "")
-    run_dir = None if values["no_run_dir"] else values["run_dir"] or _default_run_dir(name)
+    asked = values["run_dir"] or _folder_of_environment()
+    run_dir = None if values["no_run_dir"] else asked or runfolder.planned_folder(name)
     return LaunchOptions(
         command=command,
         num_proc=values["num_proc"],
         hosts=values["hosts"],
         hostfile=values["hostfile"],
         run_dir=run_dir,
+        run_dir_optional=not (asked or values["logs"] or values["tags"]),
         name=name,
         labels=tags_from(values["tags"]),
         settings=settings,
@@ -213,6 +215,6 @@ def _elastic_from(values: Mapping[str, Any]) -> ElasticOptions | None:
     )
 
 
-def _default_run_dir(name: str) -> Path:
+def _folder_of_environment() -> Path | None:
     given = os.environ.get("RINGTUNE_RUN_DIR", "").strip()
-    return Path(given) if given else runfolder.planned_folder(name)
+    return Path(given) if given else None

@@ -22,6 +22,7 @@ from ringtune import native
 from ringtune.elastic import keys
 from ringtune.elastic.results import HostUpdateResult
 from ringtune.errors import UsageError
+from ringtune.interfaces import loopback
 from ringtune.launch import remote, roster
 from ringtune.launch.discovery import Discovery
 from ringtune.launch.environment import Job, address_towards, for_other_host, worker_environment
@@ -76,7 +77,7 @@ class ElasticSupervisor(Supervisor):
         self._news = 0
         self._given_up: roster.GiveUp | None = None
         with native.translated():
-            self._store = native.load().StoreClient("127.0.0.1", job.store_port, _STORE_TIMEOUT_NS)
+            self._store = native.load().StoreClient(loopback(), job.store_port, _STORE_TIMEOUT_NS)
         self._tell_notice(HostUpdateResult.no_update)
 
     def run_with(self, hosts: Sequence[Host], discovery: Discovery | None) -> Outcome:
@@ -173,7 +174,7 @@ class ElasticSupervisor(Supervisor):
             return address_towards(others[0])
         # Hosts that a script names later must reach this worker as well.
         scripted = self._options.elastic is not None and self._options.elastic.script is not None
-        return address_towards(socket.gethostname()) if scripted else "127.0.0.1"
+        return address_towards(socket.gethostname()) if scripted else loopback()
 
     def _publish(self, action: roster.Publish) -> None:
         self._streams.say(f"generation {action.generation}: {len(action.workers)} ranks")

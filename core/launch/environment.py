@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringtune import interfaces, rank_process
 from ringtune.launch.hosts import Slot
 
 # What belongs to the launcher's host or shell and would be wrong on another one.
@@ -19,8 +20,9 @@ _NOT_FOR_OTHER_HOSTS = re.compile(
 )
 # Places that another launcher gave this process; a rank must not take them for its own.
 _FOREIGN_PLACE = re.compile(
-    r"^(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|TORCHELASTIC_RUN_ID|PMI_RANK|PMI_SIZE|"
-    r"RINGTUNE_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|WORKER|MASTER)|OMPI_COMM_WORLD_.*|SLURM_PROCID|SLURM_LOCALID|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME))$"
+    rf"^({rank_process.VARIABLE}|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|TORCHELASTIC_RUN_ID|"
+    r"PMI_RANK|PMI_SIZE|RINGTUNE_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|WORKER|MASTER)|OMPI_COMM_WORLD_.*|SLURM_PROCID|"
+    r"SLURM_LOCALID|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME))$"
 )
 
 
@@ -115,18 +117,9 @@ def for_other_host(environ: Mapping[str, str]) -> dict[str, str]:
 def address_towards(host: str) -> str:
     """Return this machine's address on the way to `host`, by which that host can reach us.
 
-    Nothing is sent: connecting a UDP socket only asks the kernel for its route. Falls back to this host's name.
+    Falls back to this host's name: the other's may be known to ssh alone (an alias in its configuration).
     """
-    name = host.rpartition("@")[2]
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)
-            found: str = probe.getsockname()[0]
-            return found
-    except OSError:
-        # The name may be known to ssh alone (an alias in its configuration).
-        return socket.gethostname()
+    return interfaces.address_towards(host.rpartition("@")[2]) or socket.gethostname()
 
 
 def meeting_place(host: str, local: bool, others: Sequence[str]) -> tuple[str, int]:
@@ -143,7 +136,13 @@ def meeting_place(host: str, local: bool, others: Sequence[str]) -> tuple[str, i
         return host.rpartition("@")[2], port
     while not _is_free(port):
         port = 20_000 + secrets.randbelow(10_000)
-    return (address_towards(others[0]) if others else "127.0.0.1"), port
+    return (address_towards(others[0]) if others else _loopback_by_tcp()), port
+
+
+def _loopback_by_tcp() -> str:
+    """Return the loopback's address; what meets there (`torch.distributed`'s own store) knows TCP alone."""
+    found = interfaces.loopback()
+    return "127.0.0.1" if found == interfaces.LOCAL else found
 
 
 def _is_free(port: int) -> bool:

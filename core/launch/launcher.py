@@ -13,12 +13,13 @@ from typing import Any
 
 from ringtune import native, runfolder
 from ringtune.config import Config
-from ringtune.errors import UsageError
-from ringtune.launch import after_run, elastic, remote
+from ringtune.errors import RingtuneError, UsageError
+from ringtune.interfaces import any_address, loopback
+from ringtune.launch import after_run, descriptors, elastic, remote
 from ringtune.launch.discovery import Discovery
 from ringtune.launch.environment import Job, address_towards, cores, for_other_host, meeting_place, rank_environment
 from ringtune.launch.hosts import Host, Slot, assign, is_local, parse_hostfile, parse_hosts
-from ringtune.launch.options import LaunchOptions
+from ringtune.launch.options import LaunchOptions, OnSay
 from ringtune.launch.rank import Order, RankProcess
 from ringtune.launch.streams import Streams
 from ringtune.launch.supervisor import Outcome, Supervisor
@@ -57,13 +58,15 @@ def _launch(options: LaunchOptions, slots: Sequence[Slot], hosts: Sequence[Host]
         require_command(options.command, options.environ.get("PATH"))
     # Wrong settings are found here, once, instead of by every rank.
     config = Config.from_environ({**options.environ, **options.settings})
+    descriptors.require(len(slots), options)
     remote.require_reachable(names - local, options)
-    store = open_store("127.0.0.1" if len(local) == len(names) and discovery is None else "0.0.0.0")
+    store = open_store(loopback() if len(local) == len(names) and discovery is None else any_address())
     with contextlib.closing(store):
         # Before the streams open their log files: it clears those of an earlier job in the same folder.
-        if options.run_dir is not None:
-            runfolder.begin(options.run_dir, _record(options, slots, config))
+        options, missed = _begin_run(options, slots, config)
         with _finishing(options.run_dir) as ended, contextlib.closing(Streams(len(slots), options)) as streams:
+            if missed is not None:
+                streams.say(f"warning: the job goes on without a run folder: {missed}")
             first = hosts[0].name
             master = meeting_place(first, first in local, sorted(names - local)) if options.elastic is None else None
             job = Job(secrets.token_hex(8), len(slots), store.port, options.run_dir, master)
@@ -75,9 +78,9 @@ def _launch(options: LaunchOptions, slots: Sequence[Slot], hosts: Sequence[Host]
             else:
                 supervisor = elastic.ElasticSupervisor(job, elastic.limits_of(options), streams, options)
                 outcome = supervisor.run_with(hosts, discovery)
-            if options.call is not None and outcome.exit_code == 0:
-                options.call.collect(_client(store), job.name)
-            ended(outcome.exit_code)
+            if options.call is not None:
+                options.call.collect(_client(store), job, outcome)
+            ended(outcome.exit_code, streams.say)
             if options.run_dir is not None:
                 after_run.call(options.run_dir, streams.say)
     return outcome.exit_code
@@ -135,7 +138,7 @@ def open_store(host: str) -> Any:
 
 def _client(store: Any) -> Any:
     with native.translated():
-        return native.load().StoreClient("127.0.0.1", store.port, 10_000_000_000)
+        return native.load().StoreClient(loopback(), store.port, 10_000_000_000)
 
 
 def _hosts(options: LaunchOptions) -> list[Host] | None:
@@ -150,7 +153,7 @@ def _run(job: Job, slots: Sequence[Slot], local: frozenset[str], options: Launch
         for slot in slots:
             # A rank here must announce an address that ranks on other hosts can reach, so it meets the store there.
             towards = slot.host if slot.host not in local else others[0] if others else ""
-            store_host = address_towards(towards) if towards else "127.0.0.1"
+            store_host = address_towards(towards) if towards else loopback()
             environ = rank_environment(job, slot, store_host, options.environ, options.settings)
             here = slot.host in local
             order = Order(
@@ -203,24 +206,45 @@ def _say_plan(slots: Sequence[Slot], local: frozenset[str], options: LaunchOptio
         streams.say(f"run folder: {options.run_dir}")
 
 
+def _begin_run(
+    options: LaunchOptions, slots: Sequence[Slot], config: Config
+) -> tuple[LaunchOptions, RingtuneError | None]:
+    """Make the run folder; where it cannot be and nobody has asked for it, return options without, and why.
+
+    Raises:
+        RingtuneError: It cannot be written, and something that was asked for belongs there.
+    """
+    if options.run_dir is None:
+        return options, None
+    try:
+        runfolder.begin(options.run_dir, _record(options, slots, config))
+    except RingtuneError as error:
+        if not options.run_dir_optional or config.timeline is not None:
+            raise
+        return dataclasses.replace(options, run_dir=None), error
+    return options, None
+
+
 @contextlib.contextmanager
-def _finishing(run: Path | None) -> Iterator[Callable[[int], None]]:
+def _finishing(run: Path | None) -> Iterator[Callable[[int, OnSay], None]]:
     """Give a function that writes how the run ended; a run that fails before it is called ends as failed."""
-    if run is None:
-        yield lambda code: None
-        return
-    folder = run
     codes: list[int] = []
 
-    def ended(code: int) -> None:
+    def ended(code: int, say: OnSay) -> None:
         codes.append(code)
-        runfolder.finish(folder, code)
+        try:
+            if run is not None:
+                runfolder.finish(run, code)
+        except RingtuneError as error:  # a full disk is no reason to fail a job that has trained
+            say(f"warning: how the job ended is not noted: {error}")
 
     try:
         yield ended
     except BaseException:
-        if not codes:
-            runfolder.finish(folder, 1)
+        if not codes and run is not None:
+            # The folder may be why the job has failed; the error that is on its way says more than a second one.
+            with contextlib.suppress(RingtuneError):
+                runfolder.finish(run, 1)
         raise
 
 

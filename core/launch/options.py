@@ -50,6 +50,7 @@ class LaunchOptions:
         hosts: ``host:slots,host2:slots``; None = this machine.
         hostfile: File of lines ``host slots=N``, instead of `hosts`.
         run_dir: Folder that receives what the job writes; None = no run folder.
+        run_dir_optional: Whether the job goes on without that folder when it cannot be written.
         name: Name of the run in ``run.json``; empty = the command's script.
         labels: Tags of the run in ``run.json``: text by name, empty for a bare word.
         environ: Environment of the ranks before ringtune's own variables are added.
@@ -78,6 +79,7 @@ class LaunchOptions:
     hosts: str | None = None
     hostfile: Path | None = None
     run_dir: Path | None = None
+    run_dir_optional: bool = False
     name: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))

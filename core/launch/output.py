@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from ringtune import standard_streams
+
 OPEN_LINE_DELAY_S = 0.25
 """How long an unfinished line is held back in the hope of its end."""
 OPEN_LINE_BYTES = 1 << 16
@@ -114,11 +116,19 @@ class Console:
     def _write(self, stream: str, data: bytes) -> None:
         target = self._streams[stream]
         buffer = getattr(target, "buffer", None)
-        if buffer is None:  # a stream of text only, as some notebooks and test runners put in place
-            target.write(data.decode("utf-8", "replace"))
-        else:
-            buffer.write(data)
-        target.flush()
+        try:
+            if buffer is None:  # a stream of text only, as some notebooks and test runners put in place
+                target.write(data.decode("utf-8", "replace"))
+            else:
+                buffer.write(data)
+            target.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            # The job is worth more than its output: it goes on with what can still be written.
+            standard_streams.silence(target)
+            if stream == "stdout":
+                self.say(f"warning: {stream} cannot be written any more ({error.strerror}), the job goes on")
 
 
 class TextLines:

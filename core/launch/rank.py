@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringtune.launch import descriptors
 from ringtune.launch.hosts import Slot
 
 
@@ -64,6 +65,8 @@ class RankProcess:
         os.set_blocking(self.stdout, False)
         os.set_blocking(self.stderr, False)
         self.pidfd = os.pidfd_open(self._process.pid)
+        # Its rank starts with the order, so not before this.
+        descriptors.hand_down(self._process.pid, order.local_size)
         self._tell(order.line())
 
     @property

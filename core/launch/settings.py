@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
 
+from ringtune.output_file import expanded
 from ringtune.variables import DETAILS, LOG_LEVELS, TRANSPORTS
 
 _MIB = 1 << 20
@@ -43,7 +43,7 @@ class Setting:
     def text(self, value: Any) -> str:
         """Return the variable's text for a given value."""
         if self.is_file:
-            return value if str(value).upper() == "DYNAMIC" else str(Path(value).absolute())
+            return value if str(value).upper() == "DYNAMIC" else str(expanded(value).absolute())
         if self.type is None:
             return "1" if value else "0"
         return str(value * self.factor) if self.factor != 1 else str(value)

@@ -55,8 +55,13 @@ class Streams:
 
     def feed(self, rank: int, name: str, data: bytes) -> None:
         """Take bytes of a rank's ``stdout`` or ``stderr`` as they arrived."""
-        for file in self._copies.get((rank, name), ()):
-            file.write(data)
+        copies = self._copies.get((rank, name), [])
+        for file in list(copies):
+            try:
+                file.write(data)
+            except OSError as error:
+                copies.remove(file)
+                self.say(f"warning: {file.name} is kept no further ({error.strerror}), the job goes on")
         self._lines[rank, name].feed(data)
 
     def flush_stale(self) -> None:

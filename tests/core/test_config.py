@@ -62,7 +62,7 @@ def test_default_of_the_table_is_the_fields(variable: Variable, config: Read) ->
 
 
 def test_the_table_and_the_class_have_the_same_fields() -> None:
-    assert {v.field for v in VARIABLES} | {"given", "warnings"} == {f.name for f in fields(Config)}
+    assert {v.field for v in VARIABLES} | {"given", "horovods", "warnings"} == {f.name for f in fields(Config)}
     assert len({v.name for v in VARIABLES}) == len(VARIABLES)
 
 
@@ -82,7 +82,8 @@ def test_no_horovod_name_is_both_honoured_and_senseless() -> None:
         ("RINGTUNE_CYCLE_TIME", "fast", r"a number >= 0 \(ms\)"),
         ("RINGTUNE_CYCLE_TIME", "nan", r"a number >= 0 \(ms\)"),
         ("RINGTUNE_CYCLE_TIME", "inf", r"a number >= 0 \(ms\)"),
-        ("HOROVOD_FUSION_THRESHOLD", "64MB", r"a whole number >= 0 \(bytes\)"),
+        ("RINGTUNE_FUSION_THRESHOLD", "64MB", r"a whole number >= 0 \(bytes\)"),
+        ("HOROVOD_RANK", "one", "a whole number >= 0"),
         ("RINGTUNE_AUTOTUNE", "maybe", "1 or 0"),
         ("RINGTUNE_TRANSPORT", "rdma", "one of auto, shm, tcp"),
         ("RINGTUNE_STORE", "node1", "host:port"),

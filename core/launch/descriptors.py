@@ -1,0 +1,80 @@
+"""Descriptors of the launcher: how many a job takes, and what becomes of the limit of its process.
+
+The launcher holds for each rank three pipes, the warden's process, log files and what the rank's connections to the
+store end in; a rank holds less. So a limit that lets the launcher through lets its ranks through.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from contextlib import suppress
+
+from ringtune.errors import UsageError
+from ringtune.launch.options import LaunchOptions
+
+_STORE = 2
+_LOOP = 3
+"""What waits for the ranks, and what wakens it."""
+_RANK = 4
+"""Three pipes and the process of a rank's warden."""
+_STARTING = 8
+"""The same while it is started, both ends of all pipes."""
+_CONNECTIONS = 2
+"""Of a rank to the store: its session's and its runtime's. A job of one rank meets nobody."""
+_RANK_OWN = 16
+_PER_PEER = 2
+"""What a rank holds, and what rank 0 holds for each of its peers."""
+
+_given: int | None = None
+"""The soft limit that this process had before it was raised; None: it has not been."""
+
+
+def require(ranks: int, options: LaunchOptions) -> None:
+    """Check that this process may open what a job takes; the soft limit is raised to the hard one where it must be.
+
+    Args:
+        ranks: Ranks that the job begins with.
+        options: The job's.
+
+    Raises:
+        UsageError: The hard limit is too low.
+    """
+    global _given
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = needed(ranks, options)
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return
+    if hard != resource.RLIM_INFINITY and hard < count:
+        raise UsageError(
+            f"a job of {ranks} rank{'s' if ranks > 1 else ''} needs {count} descriptors in the launcher, and the limit "
+            f"of open files (RLIMIT_NOFILE) is {hard}; raise it: ulimit -n {max(1024, 2 * count)}"
+        )
+    _given = soft if _given is None else _given
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def needed(ranks: int, options: LaunchOptions) -> int:
+    """Return how many descriptors this process holds at most until the ranks have met.
+
+    Those that are open now are counted in; the store is not open yet.
+    """
+    logs = ranks * ((options.keep_logs and options.run_dir is not None) + 2 * (options.output_folder is not None))
+    at_start = (ranks - 1) * _RANK + _STARTING
+    at_work = _LOOP + ranks * (_RANK + (_CONNECTIONS if ranks > 1 else 0))
+    return len(os.listdir("/proc/self/fd")) - 1 + _STORE + logs + max(at_start, at_work)
+
+
+def hand_down(pid: int, ranks: int) -> None:
+    """Give a child that has started nothing yet the soft limit that this process was started with.
+
+    It keeps the raised one where a rank of such a job could not live with the other.
+
+    Args:
+        pid: Of the child.
+        ranks: Ranks on this host.
+    """
+    if _given is not None and _given >= _RANK_OWN + _PER_PEER * ranks:
+        with suppress(ProcessLookupError):  # it has ended, which is seen elsewhere
+            hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (_given, hard))

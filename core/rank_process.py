@@ -1,0 +1,131 @@
+"""Which process is the rank: children inherit the variables that name its place in the job, but not the place.
+
+A process that opens a session leaves a claim in its environment: who it is, and a checksum of each launcher's
+variables. A process that finds the claim of another one was started by it, however indirectly. Variables that are as
+the claim says were inherited and are left out; those that differ come from a launcher in between (`ringtune run`,
+torchrun, mpirun, a script that deals out ranks) and count. A process without a place of its own is a job of one, as
+scripts need it: a spawned DataLoader worker imports the script, ``init()`` included, and an evaluation in a sub-process
+calls ``init()`` as the training does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from ringtune import native
+from ringtune.address_file import start_time
+from ringtune.placement import PLACES, Placement
+
+VARIABLE = "_RINGTUNE_RANK_PROCESS"
+"""Holds the claim. Without ``RINGTUNE_`` in front: it is no setting."""
+
+_TORCH = "torchrun"
+# What a job writes or serves belongs to its rank too; each of these counts by itself.
+_OUTPUTS = tuple(
+    f"{prefix}_{name}"
+    for name in ("RUN_DIR", "TIMELINE", "METRICS_PORT", "AUTOTUNE", "AUTOTUNE_LOG", "AUTOTUNE_STUDY")
+    for prefix in ("RINGTUNE", "HOROVOD")
+)
+_GROUPS: dict[str, tuple[str, ...]] = {**PLACES, **{name: (name,) for name in _OUTPUTS}}
+_TELL_TIMEOUT_NS = 2_000_000_000
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a rank says of itself to the processes that it starts.
+
+    Attributes:
+        pid: Its process.
+        started: When that was started, so that another process of the number is not taken for it.
+        rank: Its rank.
+        size: Ranks of its job.
+        store: Address of the job's store; None for a job of one.
+        job: Key of the job in the store.
+        sums: Checksum of each group of variables that was set.
+    """
+
+    pid: int
+    started: str
+    rank: int
+    size: int
+    store: tuple[str, int] | None
+    job: str
+    sums: dict[str, int]
+
+    def is_own(self) -> bool:
+        """Return whether this process made it (exec keeps a process what it is)."""
+        return self.pid == os.getpid() and self.started == start_time(self.pid)
+
+
+def publish(place: Placement, address: tuple[str, int], job: str) -> None:
+    """Leave this process's claim where its children find it."""
+    pid = os.getpid()
+    store = address if place.size > 1 else None
+    claim = Claim(pid, start_time(pid), place.rank, place.size, store, job, _sums(os.environ))
+    os.environ[VARIABLE] = json.dumps(asdict(claim), separators=(",", ":"))
+
+
+def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what was inherited from a rank; without a rank above, all of it."""
+    claim = _read(environ)
+    if claim is None or claim.is_own():
+        return dict(environ)
+    inherited = {
+        name for group, names in _GROUPS.items() if _is_inherited(claim, group, names, environ) for name in names
+    }
+    own = {name: value for name, value in environ.items() if name not in inherited}
+    if claim.size > 1 and not any(name in own for names in PLACES.values() for name in names):
+        _tell(claim)
+    return own
+
+
+def _is_inherited(claim: Claim, group: str, names: tuple[str, ...], environ: Mapping[str, str]) -> bool:
+    if claim.sums.get(group) == _sum(names, environ):
+        return True
+    # Scripts export their own place for torch.distributed when they have joined: still the rank's.
+    place = (environ.get("RANK"), environ.get("WORLD_SIZE"))
+    exported = place in ((str(claim.rank), str(claim.size)), (None, None))
+    return exported and group == _TORCH and "TORCHELASTIC_RUN_ID" not in environ
+
+
+def _sums(environ: Mapping[str, str]) -> dict[str, int]:
+    return {group: found for group, names in _GROUPS.items() if (found := _sum(names, environ)) is not None}
+
+
+def _sum(names: tuple[str, ...], environ: Mapping[str, str]) -> int | None:
+    """Return a checksum of variables; None when none is set."""
+    values = [f"{name}={environ[name]}" for name in names if name in environ]
+    return zlib.crc32("\n".join(values).encode("utf-8", "surrogateescape")) if values else None
+
+
+def _read(environ: Mapping[str, str]) -> Claim | None:
+    try:
+        found = json.loads(environ.get(VARIABLE, ""))
+        store = found.pop("store")
+        return Claim(**found, store=(str(store[0]), int(store[1])) if store else None)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+        return None
+
+
+def _tell(claim: Claim) -> None:
+    """Say what becomes of this process, once a job: workers may be many, and new ones in every epoch."""
+    assert claim.store is not None
+    try:
+        with native.translated():
+            store = native.load().StoreClient(*claim.store, _TELL_TIMEOUT_NS)
+            count = store.add(f"{claim.job}/no_rank", 1)
+    except native.error_class():
+        count = 1  # nobody is left who could count
+    if count == 1:
+        print(
+            f"ringtune warning: init() in process {os.getpid()}, which rank {claim.rank} started (a DataLoader worker, "
+            f"a sub-process): it is none of the job's {claim.size} ranks and becomes a job of its own, rank 0 of 1. "
+            f"To give it the rank's place, remove {VARIABLE} from its environment. This is said once a job.",
+            file=sys.stderr,
+            flush=True,
+        )
