@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import tempfile
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -189,14 +192,14 @@ def wrong(what: str) -> str:
     rank = dist.get_rank()
     try:
         if what == "op":
-            dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.BXOR)
+            dist.all_reduce(torch.ones(2), dist._make_nccl_premul_sum(2.0))  # type: ignore[attr-defined]
+        elif what == "bits":
+            dist.all_reduce(torch.ones(2), dist.ReduceOp.BXOR)
         elif what == "shape":
             dist.all_reduce(torch.ones(2 + rank))
             # The names differ by size, so nobody can match: the timeout of the group speaks.
         elif what == "self":
             dist.send(torch.ones(1), rank)
-        elif what == "any":
-            dist.recv(torch.ones(1))
         elif what == "splits":
             dist.all_to_all_single(torch.zeros(2), torch.zeros(2), [5, 5], [1, 1])
     except (RuntimeError, ValueError) as error:
@@ -233,3 +236,33 @@ def train(kind: str, backend: str, store: str, steps: int, device: str = "cpu") 
     losses = joined_losses(model, optimizer, steps)
     close_group()
     return losses
+
+
+def profiled(steps: int) -> dict[str, list[Any]]:
+    """Return the shapes of every operation of the group that PyTorch's profiler saw, and what never ended."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(8, 8, bias=False) for _ in range(3)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=1e-4)
+    for _ in ranks(2):  # the second pass begins with new buckets, which DDP's ranks agree on by broadcasts
+        model(torch.ones(2, 8)).sum().backward()
+    one, parts = torch.ones(6), [torch.empty(6) for _ in ranks(dist.get_world_size())]
+    with torch.profiler.profile(record_shapes=True) as profiler:
+        for _ in ranks(steps):
+            model(torch.ones(2, 8)).sum().backward()
+        dist.all_reduce(one)
+        dist.all_reduce(one, async_op=True).wait()
+        dist.broadcast(one, 0)
+        dist.all_gather(parts, one)
+        dist.barrier()
+        if dist.get_rank() == 0:
+            dist.send(one, 1)
+        elif dist.get_rank() == 1:
+            dist.recv(one, 0)
+    found: dict[str, list[Any]] = {}
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        profiler.export_chrome_trace(file.name)
+        for event in json.loads(Path(file.name).read_bytes())["traceEvents"]:
+            if str(event.get("name", "")).startswith("ringtune:"):
+                ended = event["args"].get("finished", True)
+                found.setdefault(event["name"], []).append(event["args"].get("Input Dims") if ended else "open")
+    return found

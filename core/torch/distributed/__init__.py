@@ -15,6 +15,7 @@ from ringtune.torch.distributed import place
 from ringtune.torch.distributed.creation import create_group, monitored_barrier
 from ringtune.torch.distributed.group import ProcessGroupRingtune
 from ringtune.torch.distributed.hook import ddp_hook
+from ringtune.torch.graph_breaks import leave_graphs
 
 __all__ = ["BACKEND", "ProcessGroupRingtune", "bucket_cap_mb", "ddp_hook", "monitored_barrier"]
 
@@ -37,3 +38,4 @@ def bucket_cap_mb(otherwise: int = 25) -> int:
 place.complete(os.environ)
 if BACKEND.upper() not in dist.Backend._plugins:
     dist.Backend.register_backend(BACKEND, create_group, extended_api=True, devices=["cpu", "cuda"])
+leave_graphs(__name__)

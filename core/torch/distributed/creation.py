@@ -39,6 +39,7 @@ def create_group(options: Any, backend_options: Any = None) -> ProcessGroupRingt
         made = ProcessGroupRingtune(session, meeting, name, timeout)
     else:
         made = ProcessGroupMixed(beside, session, meeting, name, timeout)
+    made.members = tuple(options.global_ranks_in_group)
     made.serves = tuple(device for device in backends if device not in others) or made.serves
     return made
 
@@ -52,7 +53,8 @@ def _open(options: Any, timeout: timedelta) -> tuple[Session, Meeting, str]:
     if not _meetings:  # the world has another backend: this group brings its own meeting
         return *open_world(options.store, options.group_rank, options.group_size, timeout), WORLD
     name = f"group.{options.group_id}"
-    return open_group(_meetings[0], name, options.group_rank, options.group_size), _meetings[0], name
+    limit_ns = max(1, int(timeout.total_seconds() * 1e9))
+    return open_group(_meetings[0], name, (options.group_rank, options.group_size), limit_ns), _meetings[0], name
 
 
 def _backends_asked_for(config: Any) -> dict[str, str]:

@@ -14,9 +14,9 @@ from ringtune import native
 from ringtune.errors import InvalidArgument
 from ringtune.session import Session
 from ringtune.torch import devices
-from ringtune.torch.arguments import Average, Sum
 from ringtune.torch.distributed.works import copy
 from ringtune.torch.handles import dtype_number
+from ringtune.torch.memory_check import is_own
 
 
 def take_row(session: Session, ticket: int, sent: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -60,14 +60,14 @@ class Exchange:
         self._sizes = list(sizes)
         self._ticket = 0
 
-    def submit(self, name: str) -> int:
+    def submit(self, timeout_ns: int, name: str) -> int:
         """Start it and return its ticket."""
         item = self._sent.element_size()
         shape = (sum(self._sizes), item)
         place = devices.place_of(self._sent)
         with native.translated():
             self._ticket = self._session.runtime.alltoall(
-                name, self._sent.data_ptr(), shape, _BYTES, self._sizes, 0, *place
+                name, self._sent.data_ptr(), shape, _BYTES, self._sizes, 0, *place, timeout_ns=timeout_ns
             )
         return self._ticket
 
@@ -103,37 +103,31 @@ class PartReduction:
     Attributes:
         dtype: Number of the dtype.
         memory: What the runtime reads and writes.
-
-    Raises:
-        InvalidArgument: Complex tensors with another reduction than sum and average.
     """
 
     def __init__(self, session: Session, output: torch.Tensor, flat: torch.Tensor, op: int) -> None:
-        if flat.is_complex() and op not in (Sum, Average):
-            raise InvalidArgument("complex tensors can be summed and averaged only")
         self._session = session
         self._output = output
         # Others may still read this rank's input while its part is written: an output inside the input gets a buffer.
         apart = output.untyped_storage().data_ptr() != flat.untyped_storage().data_ptr()
-        direct = apart and output.is_contiguous()
+        direct = apart and is_own(output)
         self._part = output.detach() if direct else output.new_empty(output.shape)
         self._flat = torch.view_as_real(flat) if flat.is_complex() else flat
         self._op = op
         self.dtype = dtype_number(self._flat)
         self.memory = (self._flat, self._part)
 
-    def submit(self, name: str) -> int:
+    def submit(self, timeout_ns: int, name: str) -> int:
         """Start it and return its ticket."""
         flat, part, place = self._flat, self._part, devices.place_of(self._flat)
+        what = name, flat.data_ptr(), part.data_ptr(), tuple(flat.shape), self.dtype, self._op
         with native.translated():
-            ticket: int = self._session.runtime.reducescatter(
-                name, flat.data_ptr(), part.data_ptr(), tuple(flat.shape), self.dtype, self._op, *_AS_IT_IS, *place
-            )
+            ticket: int = self._session.runtime.reducescatter(*what, *_AS_IT_IS, *place, timeout_ns=timeout_ns)
         return ticket
 
     def finish(self) -> None:
         """Copy the part to where it belongs."""
-        if self._part.data_ptr() != self._output.data_ptr():
+        if self._part.data_ptr() != self._output.data_ptr() or not is_own(self._output):
             copy(self._output, self._part)
 
 

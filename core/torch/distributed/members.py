@@ -1,11 +1,9 @@
-"""Sessions under process groups: the world's own session, one for each further group and each pair that sends."""
+"""Sessions under process groups: the world's own session, and one for each further group and each pair that sends."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -17,11 +15,8 @@ from ringtune import session as sessions
 from ringtune.config import Config
 from ringtune.errors import RingtuneError
 from ringtune.opening import runtime_options
-from ringtune.operations import Broadcast
 from ringtune.rendezvous import Rendezvous
 from ringtune.session import Links, Session
-from ringtune.torch.devices import place_of
-from ringtune.torch.handles import dtype_number
 
 _KEY = "ringtune/address"
 
@@ -66,112 +61,44 @@ def open_world(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[Se
         store.set(_KEY, f"{host} {port}")
     host, port_text = store.get(_KEY).decode().split()
     job = base.job or "torch"
-    config = dataclasses.replace(
-        base,
-        rank=rank,
-        size=size,
-        store=(host, int(port_text)),
-        job=f"{job}.torch",
-        start_timeout_ns=min(base.start_timeout_ns, limit_ns),
-    )
+    address = host, int(port_text)
+    config = dataclasses.replace(base, rank=rank, size=size, store=address, job=f"{job}.torch")
     current = sessions.state.current
     if current is not None and (current.rank, current.size) != (rank, size):
         raise RingtuneError(
             f"init_process_group: this is rank {rank} of {size}, but ringtune's open session is rank {current.rank} "
             f"of {current.size}; start both the same way, or call hvd.shutdown() first"
         )
-    opened = current if current is not None else Session.open(config)
+    opened = current if current is not None else Session.open(_limited(config, limit_ns))
     opened.runtime.set_compute_threads(torch.get_num_threads())
-    return opened, Meeting((host, int(port_text)), f"{job}.torch", config, current is None, rendezvous)
+    return opened, Meeting(address, f"{job}.torch", config, current is None, rendezvous)
 
 
-def open_group(meeting: Meeting, name: str, rank: int, size: int) -> Session:
+def open_group(meeting: Meeting, name: str, place: tuple[int, int], limit_ns: int) -> Session:
     """Open a session of some ranks beside the world's: it records nothing and writes nothing.
 
     Args:
         meeting: Where the ranks meet.
         name: Name of the group, the same on all its ranks and used once.
-        rank: Rank in the group.
-        size: Number of ranks in it.
+        place: Rank in the group, and number of ranks in it.
+        limit_ns: How long to wait for the others, and for bytes of a collective that does not move.
+
+    Raises:
+        Timeout: Ranks are missing; the message names them.
     """
+    rank, size = place
     world = sessions.require()
-    place = dataclasses.replace(world.placement, rank=rank, size=size, local_rank=None, local_size=None)
+    placed = dataclasses.replace(world.placement, rank=rank, size=size, local_rank=None, local_size=None)
     job = f"{meeting.job}.{name}"
-    options = runtime_options(dataclasses.replace(meeting.config, thread_affinity=()), place, meeting.address, job)
+    config = _limited(dataclasses.replace(meeting.config, thread_affinity=()), limit_ns)
+    options = runtime_options(config, placed, meeting.address, job)
     with native.translated():
         runtime = native.load().Runtime(options)
     runtime.set_compute_threads(torch.get_num_threads())
-    return Session(meeting.config, place, runtime, Links(job, None, world.planned_folder))
+    return Session(meeting.config, placed, runtime, Links(job, None, world.planned_folder))
 
 
-class Pair:
-    """Sends to and receives from one peer: a session of two, in which a send is a broadcast.
-
-    Opened by a thread, because the two ranks need not come here at the same time; operations are submitted in the
-    order in which they were asked for.
-
-    Args:
-        opens: Opens the session; blocks until the peer does so too.
-        low: Whether this rank is the lower one of the two.
-    """
-
-    def __init__(self, opens: Callable[[], Session], low: bool) -> None:
-        self._opens = opens
-        self._low = low
-        self._lock = threading.Lock()
-        self._waiting: list[Callable[[Session], None]] = []
-        self._counts: dict[tuple[bool, int], int] = {}
-        self._session: Session | None = None
-        self._failure: RingtuneError | None = None
-        threading.Thread(target=self._open, name="ringtune-pair", daemon=True).start()
-
-    def start(
-        self, tensor: torch.Tensor, tag: int, sends: bool, submitted: Callable[[Session | None, Any], None]
-    ) -> None:
-        """Send or receive a contiguous tensor.
-
-        Args:
-            tensor: What is sent, or where it goes.
-            tag: Tag that both sides give.
-            sends: Whether this rank sends.
-            submitted: Called with session and ticket, or with None and the failure, from any thread.
-        """
-        from_low = sends == self._low
-        number, place = dtype_number(tensor), place_of(tensor)
-
-        def submit(session: Session) -> None:
-            count = self._counts.get((from_low, tag), 0)
-            self._counts[from_low, tag] = count + 1
-            name = f"p2p.{'up' if from_low else 'down'}.{tag}.{count}"
-            address = tensor.data_ptr()
-            ticket = session.submit_broadcast(
-                Broadcast(name, address, address, tuple(tensor.shape), number, 0 if from_low else 1, place=place)
-            )
-            submitted(session, ticket)
-
-        with self._lock:
-            if self._failure is not None:
-                submitted(None, self._failure)
-            elif self._session is None:
-                self._waiting.append(lambda session: submit(session) if session else submitted(None, self._failure))
-            else:
-                submit(self._session)
-
-    def close(self) -> None:
-        """Leave; the peer need not come."""
-        with self._lock:
-            if self._session is not None:
-                self._session.close()
-
-    def _open(self) -> None:
-        session: Any = None
-        failure: RingtuneError | None = None
-        try:
-            session = self._opens()
-        except RingtuneError as error:
-            failure = error
-        with self._lock:
-            self._session, self._failure = session, failure
-            for start in self._waiting:
-                start(session)
-            self._waiting.clear()
+def _limited(config: Config, limit_ns: int) -> Config:
+    """Return the settings with a group's timeout: for ranks to meet, and for a collective whose bytes stand still."""
+    idle_ns = min(config.idle_timeout_ns or limit_ns, limit_ns)
+    return dataclasses.replace(config, start_timeout_ns=min(config.start_timeout_ns, limit_ns), idle_timeout_ns=idle_ns)

@@ -16,6 +16,26 @@ _PASSES_KEPT = 32  # backward passes run beside and within one another
 _Future: Any = torch.futures.Future
 
 
+class _Failed:
+    """The value of a future that failed: it cannot be looked at.
+
+    A future that Python completes always holds a value for torch's C++, which knows no failure of Python's. DDP pickles
+    that value in search of tensors and, after a hook of Python's, prints one that is none; both raise the failure here.
+
+    Args:
+        error: Why there is no value.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise self._error
+
+    def __str__(self) -> str:
+        raise self._error
+
+
 class Promise(_Future):  # type: ignore[misc]
     """A future whose `wait` helps the runtime, on the thread that waits.
 
@@ -40,6 +60,15 @@ class Promise(_Future):  # type: ignore[misc]
         """Return the result; raises what the operation raised."""
         self._complete()
         return super().wait()
+
+    def set_exception(self, error: BaseException) -> None:
+        """Complete it by a failure, which `wait`, `value` and whoever looks at the value in C++ raise."""
+
+        def unwrap(_: Any) -> None:
+            raise error
+
+        self._set_unwrap_func(unwrap)
+        self.set_result(_Failed(error))
 
     def then(self, callback: Callable[[Any], Any]) -> Any:
         """Return the future of what the callback returns when it is called with this one."""
@@ -87,9 +116,13 @@ class _Passes:
         self._thread = threading.local()
 
     def add(self, complete: Callable[[], None]) -> bool:
-        """Complete something at the end of the pass that runs now; False outside of one."""
+        """Complete something at the end of the pass that runs now; False outside of one.
+
+        What is started after the last gradient belongs to no pass: DDP reduces the first step of a static graph there,
+        and waits at once.
+        """
         task = torch._C._current_graph_task_id()
-        if task == -1 or getattr(self._thread, "ending", False):
+        if task == -1 or torch._C._current_autograd_node() is None or getattr(self._thread, "ending", False):
             return False
         with self._lock:
             if task not in self._started:

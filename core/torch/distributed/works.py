@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -15,9 +17,12 @@ from ringtune import native
 from ringtune.errors import RingtuneError, Timeout
 from ringtune.session import Session
 from ringtune.torch.distributed import streams
+from ringtune.torch.distributed.profiling import OpenSpan, seen_by_profiler
 from ringtune.torch.distributed.promises import Promise, passes
 
 _SLICE_NS = 100_000_000
+_ANSWER_NS = 300_000_000
+"""How long rank 0 has to say which ranks an operation waits for."""
 
 
 class Work(dist._Work):  # type: ignore[name-defined,misc]
@@ -35,6 +40,9 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
 
     Attributes:
         comes_after_backward: The end of a backward pass settles it, if nobody does before.
+        name: Of the operation.
+        kind: What the profiler of PyTorch calls it; empty: it is made of others, which say it themselves.
+        explain: Returns a failure of the runtime with what the runtime does not know of the operation.
     """
 
     def __init__(
@@ -59,6 +67,10 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
         self._future: Any = None
         self._resolved = False
         self.comes_after_backward = False
+        self.name = "an operation"
+        self.kind = ""
+        self._span: OpenSpan | None = None
+        self.explain: Callable[[RingtuneError], RingtuneError] | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the result is there; on a GPU: until the current stream will find it.
@@ -68,8 +80,8 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
             Timeout: It is not done in time; it goes on.
         """
         limit = None if timeout is None or timeout <= timedelta(0) else timeout.total_seconds()
-        if not self._done:
-            self._settle(limit)
+        if not self._done and not self._settle(limit):
+            raise self._not_yet(limit)
         if self._failure is not None:
             raise self._failure
         if self._arrival is not None:
@@ -106,6 +118,9 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
             if self._future is not None:
                 return self._future
             self.comes_after_backward = passes.add(self._complete)
+            if self.comes_after_backward and self._gpu is None and not self._done:
+                self._span = OpenSpan(seen_by_profiler(self.kind, self._keep, self._outputs))
+                self.kind = ""
             self._future = Promise(self._complete, self.comes_after_backward, streams.future_devices(self._gpu))
             done = self._done
         if done:
@@ -117,6 +132,8 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
     def _complete(self) -> None:
         """Settle on this thread, and let callbacks of the future go on."""
         self.settle()
+        if self._span is not None:
+            self._span.end()
         self._resolve()
         self._future.go_on()
         if self._failure is not None:
@@ -141,14 +158,30 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
         session = self._session
         return self._done or session is None or session.closed or all(session.poll(ticket) for ticket in self._tickets)
 
-    def _settle(self, limit_s: float | None) -> None:
-        with streams.working_on(self._gpu):
+    def _settle(self, limit_s: float | None) -> bool:
+        """Wait, at most so long; whether it is done or has failed."""
+        with streams.working_on(self._gpu), seen_by_profiler(self.kind, self._keep, self._outputs):
             if not self._wait_tickets(limit_s):
-                raise Timeout(f"a collective was not done within {limit_s:g} s")
+                return False
             self._end()
         # Without the lock: callbacks of the future may start and wait for other works.
         if self._future is not None:
             self._resolve()
+        return True
+
+    def _not_yet(self, limit_s: float | None) -> RingtuneError:
+        ranks = self._awaited()
+        waits = f" and waits for rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}" if ranks else ""
+        error = Timeout(f"{self.name} was not done within the {limit_s:g} s of wait(timeout){waits}; it goes on")
+        return self.explain(error) if self.explain else error
+
+    def _awaited(self) -> list[int]:
+        """Return which ranks have not come yet, as far as that is known."""
+        for ticket in self._tickets if self._session is not None else ():
+            with suppress(RingtuneError), native.translated():
+                if ranks := self._session.runtime.awaited(ticket, _ANSWER_NS):  # type: ignore[union-attr]
+                    return list(ranks)
+        return []
 
     def _end(self) -> None:
         """Bring the results to where they belong, behind what the current stream waits for."""
@@ -189,7 +222,7 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
                 with self._lock:
                     if self._done:  # another thread has settled it and released the ticket meanwhile
                         return True
-                    self._failure = self._failure or error
+                    self._failure = self._failure or (self.explain(error) if self.explain else error)
         return True
 
     def _resolve(self) -> None:
@@ -253,14 +286,17 @@ class Several(Work):
             work.attend()
 
     def _wait_tickets(self, limit_s: float | None) -> bool:
+        deadline_s = None if limit_s is None else time.monotonic() + limit_s
         for work in self._works:
-            try:
-                work.wait(None if limit_s is None else timedelta(seconds=limit_s))
-            except Timeout:
+            if not work._done and not work._settle(deadline_s and max(0.0, deadline_s - time.monotonic())):
                 return False
-            except RingtuneError as error:
-                self._failure = self._failure or error
+            self._failure = self._failure or work._failure
+            if work._arrival is not None:
+                work._arrival.await_here()
         return True
+
+    def _not_yet(self, limit_s: float | None) -> RingtuneError:
+        return next((work for work in self._works if not work._done), self._works[0])._not_yet(limit_s)
 
 
 class Delivery(Work):
@@ -274,7 +310,7 @@ class Delivery(Work):
     def submitted(self, session: Session | None, ticket: Any) -> None:
         """Take session and ticket, or None and the failure."""
         if session is None:
-            self._failure = ticket
+            self._failure = self.explain(ticket) if self.explain else ticket
         else:
             self._session, self._tickets = session, [ticket]
         self._known.set()
@@ -283,6 +319,17 @@ class Delivery(Work):
         """Wait until it is done or has failed, without asking for it."""
         self._known.wait()
         super().attend()
+
+    def look(self, limit_ns: int) -> bool:
+        """Return whether it is done or has failed within a time, without settling it."""
+        if self._done or not self._known.wait(limit_ns / 1e9):
+            return self._done
+        if self._session is None or self._session.closed:
+            return True
+        try:
+            return self._session.wait_for(self._tickets[0], limit_ns)
+        except RingtuneError:
+            return True
 
     def _ready(self) -> bool:
         return self._known.is_set() and super()._ready()

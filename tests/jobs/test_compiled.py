@@ -1,0 +1,18 @@
+"""The front end inside of code that torch compiles: the results and gradients are those of plain code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.jobs import compiled_cases
+from tests.jobs.launching import Job
+
+GetJob = Callable[..., Job]
+
+
+@pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.long), "aot_eager"])
+def test_calls_fall_out_of_the_graph(backend: str, job: GetJob) -> None:
+    assert job(2).run(compiled_cases.functions, backend=backend) == [[], []]
+    assert job(2).run(compiled_cases.training, backend=backend) == [[], []]
