@@ -35,6 +35,18 @@ class Mismatch : public Error {
   using Error::Error;
 };
 
+/// Only some ranks have this gradient. It is to be submitted again by all, with neutral elements where there is none.
+class SomeAbsent : public Mismatch {
+ public:
+  using Mismatch::Mismatch;
+};
+
+/// Some ranks have this gradient as a sparse tensor. It is to be submitted again by all, as rows.
+class SomeSparse : public Mismatch {
+ public:
+  using Mismatch::Mismatch;
+};
+
 /// The caller passed something that can be refused on this rank alone (Python: ValueError).
 class InvalidArgument : public Error {
  public:

@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <string>
 
+#include "base/clock.h"
+
 namespace ringtune {
 namespace {
 
@@ -47,6 +49,23 @@ void log_line(LogLevel level, std::string_view message) noexcept {
     // A lost log line must never stop training: errors of stderr are ignored, a signal only repeats the call.
     while (::write(STDERR_FILENO, line.data(), line.size()) < 0 && errno == EINTR) {
     }
+  } catch (...) {  // out of memory while formatting: nothing sensible is left to do
+  }
+}
+
+void RareWarning::warn(std::string_view what, std::string_view why) noexcept {
+  constexpr std::int64_t kPauseNs = 60'000'000'000;
+  const std::int64_t now = now_ns();
+  std::int64_t next = next_ns_.load(std::memory_order_relaxed);
+  // Relaxed: the numbers stand for nothing but themselves. Of several threads the one that moves the moment writes.
+  if (now < next || !next_ns_.compare_exchange_strong(next, now + kPauseNs, std::memory_order_relaxed)) {
+    left_out_.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  const std::uint64_t left_out = left_out_.exchange(0, std::memory_order_relaxed);
+  try {
+    const std::string more = left_out == 0 ? "" : " (" + std::to_string(left_out) + " more since the last such line)";
+    log(LogLevel::kWarning, what, why, more);
   } catch (...) {  // out of memory while formatting: nothing sensible is left to do
   }
 }

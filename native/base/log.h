@@ -1,6 +1,7 @@
 // A small logger: one line to stderr per message, written with a single write() so that ranks do not mix within a line.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <sstream>
 #include <string_view>
@@ -29,5 +30,16 @@ void log(LogLevel level, const Parts&... parts) {
   (out << ... << parts);
   log_line(level, out.str());
 }
+
+/// A warning that may be called for again and again: one line a minute, with the number of those left out before it.
+/// Thread-safe; never throws.
+class RareWarning {
+ public:
+  void warn(std::string_view what, std::string_view why) noexcept;
+
+ private:
+  std::atomic<std::int64_t> next_ns_{0};  // no line before this moment
+  std::atomic<std::uint64_t> left_out_{0};
+};
 
 }  // namespace ringtune

@@ -34,45 +34,49 @@ Ticket submit(Runtime& self, Submission submission) {
 }
 
 Ticket allgather(Runtime& self, std::string name, std::uintptr_t input, Shape shape, int dtype,
-                 std::uint32_t process_set, int device, std::uintptr_t stream) {
+                 std::uint32_t process_set, int device, std::uintptr_t stream, std::int64_t timeout_ns) {
   Submission submission = submission_of(CollectiveKind::kAllgather, std::move(name), std::move(shape), dtype);
   submission.device = to_place(device, stream);
   submission.input = input_at(input);
   submission.request.process_set = process_set;
+  submission.request.timeout_ns = timeout_ns;
   return submit(self, std::move(submission));
 }
 
 Ticket broadcast(Runtime& self, std::string name, std::uintptr_t input, std::uintptr_t output, Shape shape, int dtype,
-                 int root, std::uint32_t process_set, int device, std::uintptr_t stream) {
+                 int root, std::uint32_t process_set, int device, std::uintptr_t stream, std::int64_t timeout_ns) {
   Submission submission = submission_of(CollectiveKind::kBroadcast, std::move(name), std::move(shape), dtype);
   submission.device = to_place(device, stream);
   submission.input = input_at(input);
   submission.output = output_at(output);
   submission.request.root = root;
   submission.request.process_set = process_set;
+  submission.request.timeout_ns = timeout_ns;
   return submit(self, std::move(submission));
 }
 
-Ticket barrier(Runtime& self, std::string name, std::uint32_t process_set) {
+Ticket barrier(Runtime& self, std::string name, std::uint32_t process_set, std::int64_t timeout_ns) {
   Submission submission =
       submission_of(CollectiveKind::kBarrier, std::move(name), {0}, static_cast<int>(DType::kUint8));
   submission.request.process_set = process_set;
+  submission.request.timeout_ns = timeout_ns;
   return submit(self, std::move(submission));
 }
 
 Ticket alltoall(Runtime& self, std::string name, std::uintptr_t input, Shape shape, int dtype, Shape splits,
-                std::uint32_t process_set, int device, std::uintptr_t stream) {
+                std::uint32_t process_set, int device, std::uintptr_t stream, std::int64_t timeout_ns) {
   Submission submission = submission_of(CollectiveKind::kAlltoall, std::move(name), std::move(shape), dtype);
   submission.device = to_place(device, stream);
   submission.input = input_at(input);
   submission.splits = std::move(splits);
   submission.request.process_set = process_set;
+  submission.request.timeout_ns = timeout_ns;
   return submit(self, std::move(submission));
 }
 
 Ticket reducescatter(Runtime& self, std::string name, std::uintptr_t input, std::uintptr_t output, Shape shape,
                      int dtype, int op, double prescale, double postscale, std::string group, std::uint32_t group_size,
-                     std::uint32_t process_set, int device, std::uintptr_t stream) {
+                     std::uint32_t process_set, int device, std::uintptr_t stream, std::int64_t timeout_ns) {
   Submission submission = submission_of(CollectiveKind::kReducescatter, std::move(name), std::move(shape), dtype);
   submission.device = to_place(device, stream);
   submission.input = input_at(input);
@@ -84,6 +88,24 @@ Ticket reducescatter(Runtime& self, std::string name, std::uintptr_t input, std:
   request.group = std::move(group);
   request.group_size = group_size;
   request.process_set = process_set;
+  request.timeout_ns = timeout_ns;
+  return submit(self, std::move(submission));
+}
+
+/// Says that this rank has no gradient of that name, or a sparse one: an empty allreduce in its place.
+Ticket announce_gradient(Runtime& self, std::string name, bool sparse, int dtype, int op, double prescale,
+                         double postscale, std::string group, std::uint32_t group_size, std::uint32_t process_set,
+                         int wire) {
+  Submission submission = submission_of(CollectiveKind::kAllreduce, std::move(name), {0}, dtype);
+  Request& request = submission.request;
+  request.contribution = sparse ? Contribution::kSparse : Contribution::kNone;
+  request.op = to_reduce_op(op);
+  request.prescale = prescale;
+  request.postscale = postscale;
+  request.group = std::move(group);
+  request.group_size = group_size;
+  request.process_set = process_set;
+  request.wire = to_wire(wire, dtype);
   return submit(self, std::move(submission));
 }
 
@@ -113,15 +135,21 @@ nb::tuple take_gathered(Runtime& self, Ticket ticket) {
 void add_collectives(nb::class_<Runtime>& runtime) {
   runtime
       .def("allgather", &allgather, nb::arg("name"), nb::arg("input"), nb::arg("shape"), nb::arg("dtype"),
-           nb::arg("process_set") = 0, nb::arg("device") = -1, nb::arg("stream") = 0)
+           nb::arg("process_set") = 0, nb::arg("device") = -1, nb::arg("stream") = 0, nb::arg("timeout_ns") = 0)
       .def("broadcast", &broadcast, nb::arg("name"), nb::arg("input"), nb::arg("output"), nb::arg("shape"),
-           nb::arg("dtype"), nb::arg("root"), nb::arg("process_set") = 0, nb::arg("device") = -1, nb::arg("stream") = 0)
-      .def("barrier", &barrier, nb::arg("name"), nb::arg("process_set") = 0)
+           nb::arg("dtype"), nb::arg("root"), nb::arg("process_set") = 0, nb::arg("device") = -1, nb::arg("stream") = 0,
+           nb::arg("timeout_ns") = 0)
+      .def("barrier", &barrier, nb::arg("name"), nb::arg("process_set") = 0, nb::arg("timeout_ns") = 0)
       .def("alltoall", &alltoall, nb::arg("name"), nb::arg("input"), nb::arg("shape"), nb::arg("dtype"),
-           nb::arg("splits"), nb::arg("process_set") = 0, nb::arg("device") = -1, nb::arg("stream") = 0)
+           nb::arg("splits"), nb::arg("process_set") = 0, nb::arg("device") = -1, nb::arg("stream") = 0,
+           nb::arg("timeout_ns") = 0)
       .def("reducescatter", &reducescatter, nb::arg("name"), nb::arg("input"), nb::arg("output"), nb::arg("shape"),
            nb::arg("dtype"), nb::arg("op"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("group") = "",
-           nb::arg("group_size") = 0, nb::arg("process_set") = 0, nb::arg("device") = -1, nb::arg("stream") = 0)
+           nb::arg("group_size") = 0, nb::arg("process_set") = 0, nb::arg("device") = -1, nb::arg("stream") = 0,
+           nb::arg("timeout_ns") = 0)
+      .def("announce_gradient", &announce_gradient, nb::arg("name"), nb::arg("sparse"), nb::arg("dtype"), nb::arg("op"),
+           nb::arg("prescale"), nb::arg("postscale"), nb::arg("group") = "", nb::arg("group_size") = 0,
+           nb::arg("process_set") = 0, nb::arg("wire") = -1)
       .def_static(
           "result_memory", [](std::size_t bytes) { return as_array(ResultMemory(bytes)); }, nb::arg("bytes"))
       .def("take_gathered", &take_gathered, nb::arg("ticket"))

@@ -9,7 +9,9 @@ namespace ringtune::bind {
 void add_errors(nb::module_& module) {
   const nb::exception<Error> base(module, "Error", PyExc_RuntimeError);
   nb::exception<Timeout>(module, "Timeout", base.ptr());
-  nb::exception<Mismatch>(module, "Mismatch", base.ptr());
+  const nb::exception<Mismatch> mismatch(module, "Mismatch", base.ptr());
+  nb::exception<SomeAbsent>(module, "SomeAbsent", mismatch.ptr());
+  nb::exception<SomeSparse>(module, "SomeSparse", mismatch.ptr());
   nb::exception<InvalidArgument>(module, "InvalidArgument", base.ptr());
   nb::exception<Protocol>(module, "Protocol", base.ptr());
   nb::exception<ShutDown>(module, "ShutDown", base.ptr());

@@ -3,6 +3,7 @@
 #include <Python.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 #include <structmember.h>
 
@@ -167,10 +168,18 @@ void add_short_path(nb::module_& module) {
         return pending.settler(pending.ticket, pending.output, pending.gathers, pending.given);
       });
   using Self = nb::handle_t<ShortPath>;
+  using OfTensor = std::tuple<nb::object, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>;
   using OfForm = nb::typed<nb::handle, Form>;
   nb::class_<ShortPath>(module, "ShortPath", "What repeated calls share.")
-      .def(nb::init<const nb::capsule&, nb::tuple, std::int64_t>(), nb::arg("exchange"), nb::arg("types"),
-           nb::arg("slice_ns"))
+      .def(nb::new_([](const nb::capsule& exchange, nb::tuple types, const std::vector<OfTensor>& examples,
+                       std::int64_t slice_ns) {
+             std::vector<TensorMemory::Example> known;
+             for (const auto& [tensor, implementation, keys, storage, bytes, data] : examples) {
+               known.push_back({tensor, implementation, keys, storage, bytes, data});
+             }
+             return std::make_unique<ShortPath>(exchange, std::move(types), TensorMemory(known), slice_ns);
+           }),
+           nb::arg("exchange"), nb::arg("types"), nb::arg("examples"), nb::arg("slice_ns"))
       .def("form", &ShortPath::add_form, nb::arg("names"), nb::arg("defaults"), nb::arg("positional"))
       .def("remember", &ShortPath::remember, nb::arg("form"), nb::arg("name").none(), nb::arg("tensor").none(),
            nb::arg("runtime"), nb::arg("words"), nb::arg("maker").none())

@@ -90,6 +90,11 @@ Form::Form(const nb::tuple& names, nb::tuple defaults, std::size_t positional)
   }
 }
 
+void Form::remember(const nb::object& name, nb::object entry, std::size_t most) {
+  if (known_.size() >= most && !known_.contains(name)) known_.clear();
+  known_[name] = std::move(entry);
+}
+
 bool Form::read(PyObject* const* args, std::size_t count, PyObject* keywords, Arguments& found) const noexcept {
   if (count > positional_) return false;
   found.fill(nullptr);

@@ -43,7 +43,8 @@ class Form {
   /// written otherwise count as different.
   [[nodiscard]] bool alike(const Arguments& arguments, const nanobind::tuple& given) const noexcept;
 
-  void remember(const nanobind::object& name, nanobind::object entry) { known_[name] = std::move(entry); }
+  /// `most`: calls that are remembered; one more takes the place of them all, which costs less than to know the oldest.
+  void remember(const nanobind::object& name, nanobind::object entry, std::size_t most);
   [[nodiscard]] std::size_t size() const { return known_.size(); }
   void clear() { known_.clear(); }
 

@@ -22,11 +22,11 @@ namespace {
 
 Ticket allreduce(Runtime& self, std::string_view name, std::uintptr_t input, std::uintptr_t output, const Shape& shape,
                  int dtype, int op, double prescale, double postscale, std::string_view group, std::uint32_t group_size,
-                 std::uint32_t process_set, int wire, int device, std::uintptr_t stream) {
+                 std::uint32_t process_set, int wire, int device, std::uintptr_t stream, std::int64_t timeout_ns) {
   self.steps().submitted(CollectiveKind::kAllreduce, process_set, name, elements_of(shape));
   const AllreduceCall call{
-      name,  to_dtype(dtype), to_reduce_op(op),  process_set,         prescale, postscale, group, group_size,
-      shape, input_at(input), output_at(output), to_wire(wire, dtype)};
+      name,  to_dtype(dtype), to_reduce_op(op),  process_set,          prescale,  postscale, group, group_size,
+      shape, input_at(input), output_at(output), to_wire(wire, dtype), timeout_ns};
   if (device < 0) return self.submit(call);
   return self.submit(Submission{request_of(call), call.input, call.output, {}, to_place(device, stream)});
 }
@@ -234,7 +234,7 @@ void add_allreduce_and_tickets(nb::class_<Runtime>& runtime) {
       .def("allreduce", &allreduce, nb::arg("name"), nb::arg("input"), nb::arg("output"), nb::arg("shape"),
            nb::arg("dtype"), nb::arg("op"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("group") = "",
            nb::arg("group_size") = 0, nb::arg("process_set") = 0, nb::arg("wire") = -1, nb::arg("device") = -1,
-           nb::arg("stream") = 0)
+           nb::arg("stream") = 0, nb::arg("timeout_ns") = 0)
       .def("poll", &Runtime::poll, nb::arg("ticket"))
       .def_static("begin_blocking", &Runtime::begin_blocking)
       .def("end_blocking", &Runtime::end_blocking)
@@ -244,6 +244,12 @@ void add_allreduce_and_tickets(nb::class_<Runtime>& runtime) {
           [](Runtime& self, Ticket ticket, std::int64_t timeout_ns) {
             self.steps().waited();
             return self.wait(ticket, timeout_ns < 0 ? Deadline::never() : Deadline::after(timeout_ns));
+          },
+          nb::arg("ticket"), nb::arg("timeout_ns"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "awaited",
+          [](Runtime& self, Ticket ticket, std::int64_t timeout_ns) {
+            return self.awaited(ticket, Deadline::after(timeout_ns));
           },
           nb::arg("ticket"), nb::arg("timeout_ns"), nb::call_guard<nb::gil_scoped_release>())
       .def(

@@ -19,7 +19,8 @@ namespace nb = nanobind;
 namespace ringtune::bind {
 namespace {
 
-constexpr std::size_t kMostRepeated = 65536;
+// Calls of a form that are remembered: names that count the steps never come again and must not pile up.
+constexpr std::size_t kMostRepeated = 8192;
 // What is moved while the interpreter's lock is held: a few microseconds. Letting go of it costs 80 ns.
 constexpr std::size_t kHeldBytes = 64 << 10;
 constexpr std::uint32_t kExchangeMajor = 1;
@@ -59,8 +60,9 @@ class LockOutOfSleep final : SleepObserver {
 
 }  // namespace
 
-ShortPath::ShortPath(const nb::capsule& exchange, nb::tuple types, std::int64_t slice_ns)
+ShortPath::ShortPath(const nb::capsule& exchange, nb::tuple types, TensorMemory memory, std::int64_t slice_ns)
     : types_(std::move(types)),
+      memory_(memory),
       slice_ns_(slice_ns),
       requires_grad_(nb::steal<nb::str>(PyUnicode_InternFromString("requires_grad"))) {
   const auto* api = static_cast<const Exchange*>(exchange.data("dlpack_exchange_api"));
@@ -85,11 +87,14 @@ bool ShortPath::takes(PyObject* tensor) const noexcept {
 }
 
 std::optional<nb::dlpack::dltensor> ShortPath::view(PyObject* tensor) const noexcept {
-  if (!takes(tensor)) return std::nullopt;
+  // Negated, sparse, traced, shrunk ...: the Python function resolves it, or says so in its own words.
+  if (!takes(tensor) || !memory_.is_plain(tensor)) return std::nullopt;
   nb::dlpack::dltensor found{};
-  if (exchange_(tensor, &found) == 0) return found;
-  PyErr_Clear();  // sparse, without memory, ...: the Python function says so in its own words
-  return std::nullopt;
+  if (exchange_(tensor, &found) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  return memory_.is_whole(tensor, found) ? std::optional(found) : std::nullopt;
 }
 
 std::unique_ptr<Repeated> ShortPath::make(const nb::object& tensor, const nb::object& runtime, const std::string& wire,
@@ -102,9 +107,10 @@ std::unique_ptr<Repeated> ShortPath::make(const nb::object& tensor, const nb::ob
 
 void ShortPath::remember_alike(const nb::str& key, const nb::object& tensor, const nb::object& runtime,
                                const std::string& wire, const Repeated::How& how) {
-  if (alike_.size() >= kMostRepeated) return;
   std::unique_ptr<Repeated> repeated = make(tensor, runtime, wire, how, nb::tuple());
-  if (repeated != nullptr) alike_[key] = nb::cast(std::move(repeated));
+  if (repeated == nullptr) return;
+  if (alike_.size() >= kMostRepeated && !alike_.contains(key)) alike_.clear();
+  alike_[key] = nb::cast(std::move(repeated));
 }
 
 Ticket ShortPath::submit_alike(const nb::str& key, nb::handle tensor) const {
@@ -119,7 +125,6 @@ Ticket ShortPath::submit_alike(const nb::str& key, nb::handle tensor) const {
 
 void ShortPath::remember(Form& form, const nb::object& name, const nb::object& tensor, const nb::object& runtime,
                          const Words& words, const nb::object& maker) {
-  if (form.size() >= kMostRepeated) return;
   const auto& [wire, how, given] = words;
   std::unique_ptr<Repeated> repeated = tensor.is_none() ? std::make_unique<Repeated>(runtime, wire, nullptr, how, given)
                                                         : make(tensor, runtime, wire, how, given);
@@ -129,20 +134,20 @@ void ShortPath::remember(Form& form, const nb::object& name, const nb::object& t
     repeated->set_maker({nb::object(parts[0]), nb::object(parts[1]), nb::cast<bool>(parts[2]),
                          nb::cast<std::vector<std::int64_t>>(parts[3])});
   }
-  form.remember(name, nb::cast(std::move(repeated)));
+  form.remember(name, nb::cast(std::move(repeated)), kMostRepeated);
 }
 
 void ShortPath::remember_group(Form& form, const nb::str& name, const nb::sequence& tensors, const nb::object& runtime,
                                const std::vector<std::string>& wires, const std::vector<Repeated::How>& hows,
                                const nb::tuple& given, const std::string& group) {
-  if (form.size() * wires.size() >= kMostRepeated) return;
+  if (wires.size() > kMostRepeated) return;
   RepeatedGroup made;
   for (std::size_t i = 0; i < wires.size(); ++i) {
     const Repeated::Group member{group, static_cast<std::uint32_t>(wires.size())};
     made.members.push_back(make(nb::object(tensors[i]), runtime, wires[i], hows[i], given, member));
     if (made.members.back() == nullptr) return;
   }
-  form.remember(name, nb::cast(std::move(made)));
+  form.remember(name, nb::cast(std::move(made)), kMostRepeated / wires.size());
 }
 
 void ShortPath::clear() {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bind/repeated.h"
+#include "bind/tensor_memory.h"
 
 namespace ringtune::bind {
 
@@ -20,8 +21,8 @@ namespace ringtune::bind {
 class ShortPath {
  public:
   /// `exchange`: the `__dlpack_c_exchange_api__` of the tensors; `types`: classes of tensors that are looked at;
-  /// `slice_ns`: longest wait without a look at signals.
-  ShortPath(const nanobind::capsule& exchange, nanobind::tuple types, std::int64_t slice_ns);
+  /// `memory`: tells which of these hold their values; `slice_ns`: longest wait without a look at signals.
+  ShortPath(const nanobind::capsule& exchange, nanobind::tuple types, TensorMemory memory, std::int64_t slice_ns);
 
   /// A form that is cleared with all else; see Form.
   nanobind::object add_form(const nanobind::tuple& names, nanobind::tuple defaults, std::size_t positional);
@@ -89,6 +90,7 @@ class ShortPath {
 
   int (*exchange_)(void*, nanobind::dlpack::dltensor*) = nullptr;
   nanobind::tuple types_;
+  TensorMemory memory_;
   std::int64_t slice_ns_;
   nanobind::str requires_grad_;
   nanobind::list forms_;

@@ -76,6 +76,7 @@ struct StallAction {
 /// The job cannot go on: fail everything, now and later.
 struct AbortAction {
   std::string message;
+  bool known = true;  // to the other ranks
   friend bool operator==(const AbortAction&, const AbortAction&) = default;
 };
 

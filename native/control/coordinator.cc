@@ -152,7 +152,7 @@ Coordinator::Entry& Coordinator::count_in(const SharedRequest& request, const Ra
   if (fresh) {
     entry.first = request;
     entry.first_ns = entry.warned_ns = now_ns;
-    if (stall_.warning_ns > 0) next_stall_ns_ = std::min(next_stall_ns_, now_ns + stall_.warning_ns);
+    next_stall_ns_ = std::min(next_stall_ns_, stall_.due_ns(*request, now_ns, now_ns));
   }
   if (entry.announced.intersects(ranks)) {
     throw Protocol("rank " + std::to_string(entry.announced.intersection(ranks).first()) + " announced tensor '" +
@@ -214,8 +214,16 @@ void Coordinator::complete(Ready ready, Entry entry) {
   }
   if (!entry.by_number.empty()) expand(*cache_.find(ready.cache_id), entry.by_number, entry.variants);
   if (known) evict(ready.cache_id);
+  const auto uneven = find_uneven(entry.variants);
+  if (uneven) {  // only those that have it dense must agree about it
+    std::erase_if(entry.variants, [](const Variant& v) { return v.request->contribution != Contribution::kDense; });
+  }
   if (const auto mismatch = find_mismatch(entry.variants)) {
     return fail(*ready.request, FailureKind::kMismatch, *mismatch);
+  }
+  if (uneven) {
+    const bool sparse = uneven->contribution == Contribution::kSparse;
+    return fail(*ready.request, sparse ? FailureKind::kSomeSparse : FailureKind::kSomeAbsent, uneven->message);
   }
   if (const auto parting = find_parting(entry.variants)) {
     return part(*ready.request, failure_without(parting->refused), parting->message);
@@ -238,7 +246,7 @@ void Coordinator::enqueue(Ready ready) {
   const TensorKey name{ready.request->process_set, ready.request->group};
   Group& group = groups_[name];
   if (!group.failure.empty()) {
-    fail(*ready.request, FailureKind::kMismatch, group.failure);
+    fail(*ready.request, group.kind, group.failure);
     return;
   }
   group.members.push_back(std::move(ready));
@@ -260,8 +268,11 @@ void Coordinator::fail(const Request& request, FailureKind kind, const std::stri
   if (request.group_size == 0) return;
   const TensorKey name{request.process_set, request.group};
   Group& group = groups_[name];
-  if (group.failure.empty()) group.failure = "another member of its group failed: " + message;
-  fail_members(group, kind, group.failure);
+  if (group.failure.empty()) {
+    group.failure = "another member of its group failed: " + message;
+    group.kind = kind == FailureKind::kSomeSparse ? FailureKind::kSomeAbsent : kind;  // it alone is to go as rows
+  }
+  fail_members(group, group.kind, group.failure);
   group.failed += 1 + static_cast<std::uint32_t>(group.members.size());
   group.members.clear();
   if (group.failed >= request.group_size) groups_.erase(name);

@@ -17,15 +17,11 @@
 #include "control/plan_learner.h"
 #include "control/process_sets.h"
 #include "control/response_cache.h"
+#include "control/stall.h"
 #include "control/tensor_key.h"
 #include "control/tree.h"
 
 namespace ringtune {
-
-struct StallLimits {
-  std::int64_t warning_ns = 60'000'000'000;  // 0 = never warn
-  std::int64_t shutdown_ns = 0;              // 0 = never end the job
-};
 
 struct CoordinatorOptions {
   int size = 1;
@@ -51,6 +47,8 @@ class Coordinator {
   [[nodiscard]] bool everyone_left() const noexcept { return left_.count() == size_; }
   /// The newest step that all ranks have reported, and the longest duration among them.
   [[nodiscard]] StepReport world_step() const noexcept { return world_step_; }
+  /// The ranks that a tensor waits for; none when nobody has announced it.
+  [[nodiscard]] RankSet awaited(const TensorKey& key) const;
   void validate_state() const;
 
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
@@ -80,6 +78,7 @@ class Coordinator {
     std::vector<Ready> members;
     std::uint32_t failed = 0;
     std::string failure;
+    FailureKind kind = FailureKind::kMismatch;  // of its members' failures
   };
 
   /// What a child speaks for.

@@ -182,21 +182,23 @@ void Coordinator::tick(std::int64_t now_ns, std::vector<Action>& actions) {
   next_stall_ns_ = kNever;
   for (auto& [key, entry] : entries_) {
     const std::int64_t age_ns = now_ns - entry.first_ns;
-    if (now_ns - entry.warned_ns >= stall_.warning_ns) {
+    const Request& request = *entry.first;
+    if (stall_.warning_ns > 0 && now_ns - entry.warned_ns >= stall_.warning_ns) {
       entry.warned_ns = now_ns;
       actions.push_back(StallAction{key.name, missing_ranks(key, entry).ranks(), age_ns, key.process_set});
       items_.push_back(StallDecision{key.name, key.process_set});
     }
-    if (stall_.shutdown_ns > 0 && age_ns >= stall_.shutdown_ns) {
-      const RankSet missing = missing_ranks(key, entry);
-      items_.push_back(AbortDecision{"tensor '" + key.name + "' has waited " + std::to_string(age_ns / 1'000'000'000) +
-                                     " s for rank" + (missing.count() > 1 ? "s " : " ") + rank_list(missing.ranks()) +
-                                     ", longer than the stall shutdown time: the job ends"});
+    if (age_ns >= stall_.longest_wait_ns(request)) {
+      items_.push_back(AbortDecision{overdue_message(request, age_ns, missing_ranks(key, entry).ranks())});
     }
-    std::int64_t due_ns = entry.warned_ns + stall_.warning_ns;
-    if (stall_.shutdown_ns > 0) due_ns = std::min(due_ns, std::max(entry.first_ns + stall_.shutdown_ns, now_ns + 1));
-    next_stall_ns_ = std::min(next_stall_ns_, due_ns);
+    const std::int64_t due_ns = stall_.due_ns(request, entry.first_ns, entry.warned_ns);
+    next_stall_ns_ = std::min(next_stall_ns_, std::max(due_ns, now_ns + 1));
   }
+}
+
+RankSet Coordinator::awaited(const TensorKey& key) const {
+  const auto it = entries_.find(key);
+  return it == entries_.end() ? RankSet() : missing_ranks(it->first, it->second);
 }
 
 RankSet Coordinator::missing_ranks(const TensorKey& key, const Entry& entry) const {

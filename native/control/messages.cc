@@ -60,7 +60,7 @@ void write_variants(ByteWriter& out, const std::vector<Variant>& variants) {
 }
 
 std::vector<Variant> read_variants(ByteReader& in) {
-  constexpr std::size_t kLeastBytes = 57;
+  constexpr std::size_t kLeastBytes = 65;
   return read_list(in, kLeastBytes, [&] {
     Variant variant;
     variant.request = std::make_shared<const Request>(read_request(in));
@@ -271,6 +271,14 @@ Bytes encode(const ControlMessage& message) {
                    out.i64(ping.coordinator_ns);
                    out.i32(ping.rank);
                  },
+                 [&](const WaitQuery& query) {
+                   out.i32(query.rank);
+                   out.u32(query.number);
+                   out.string(query.name);
+                   out.u32(query.process_set);
+                   out.u8(query.answered ? 1 : 0);
+                   write_rank_set(out, query.missing);
+                 },
              },
              message);
   return out.take();
@@ -293,6 +301,15 @@ ControlMessage decode(ByteView bytes) {
     ping.coordinator_ns = in.i64();
     ping.rank = in.i32();
     message = ping;
+  } else if (type == 3) {
+    WaitQuery query;
+    query.rank = in.i32();
+    query.number = in.u32();
+    query.name = in.string();
+    query.process_set = in.u32();
+    query.answered = in.u8() != 0;
+    query.missing = read_rank_set(in);
+    message = std::move(query);
   } else {
     throw Protocol("unknown control message " + std::to_string(type));
   }

@@ -73,15 +73,18 @@ enum class FailureKind : std::uint8_t {
   kMismatch = 0,
   kShutDown = 1,
   kInvalidArgument = 2,
-  // It has not run, and is to be submitted again:
-  kNotByNccl = 3,       // another way, as those to come, since ranks go different ways (find_parting)
-  kStageOnce = 4,       // staged, this one alone
-  kNotByRing = 5,       // as the first
-  kNotWithinHosts = 6,  // by NCCL there: as the first
-  kNotPacked = 7,       // by NCCL so: as the first
+  // It has not run, and its caller is to submit it again (find_uneven):
+  kSomeAbsent = 3,  // with neutral elements where there is no gradient
+  kSomeSparse = 4,  // as rows
+  // It has not run, and the runtime is to submit it again:
+  kNotByNccl = 5,       // another way, as those to come, since ranks go different ways (find_parting)
+  kStageOnce = 6,       // staged, this one alone
+  kNotByRing = 7,       // as the first
+  kNotWithinHosts = 8,  // by NCCL there: as the first
+  kNotPacked = 9,       // by NCCL so: as the first
 };
 inline constexpr FailureKind kLastFailureKind = FailureKind::kNotPacked;
-[[nodiscard]] constexpr bool runs_later(FailureKind kind) noexcept { return kind >= FailureKind::kNotByNccl; }
+[[nodiscard]] constexpr bool runs_later(FailureKind kind) noexcept { return kind >= FailureKind::kSomeAbsent; }
 
 struct FailureDecision {
   FailureKind kind = FailureKind::kMismatch;
@@ -176,7 +179,19 @@ struct ClockPing {
   friend bool operator==(const ClockPing&, const ClockPing&) = default;
 };
 
-using ControlMessage = std::variant<WorkerNews, Decisions, ClockPing>;
+/// Which ranks a tensor waits for: asked along the tree by a rank that has announced it, and answered by the
+/// coordinator.
+struct WaitQuery {
+  std::int32_t rank = 0;     // who asks
+  std::uint32_t number = 0;  // of its questions
+  std::string name;
+  std::uint32_t process_set = 0;
+  bool answered = false;
+  RankSet missing;
+  friend bool operator==(const WaitQuery&, const WaitQuery&) = default;
+};
+
+using ControlMessage = std::variant<WorkerNews, Decisions, ClockPing, WaitQuery>;
 
 [[nodiscard]] Bytes encode(const ControlMessage& message);
 [[nodiscard]] ControlMessage decode(ByteView bytes);  // throws Protocol

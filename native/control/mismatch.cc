@@ -143,6 +143,23 @@ std::optional<Parting> find_parting(std::span<const Variant> variants) {
   return Parting{refused, text};
 }
 
+std::optional<Uneven> find_uneven(std::span<const Variant> variants) {
+  const auto text_of_contribution = [](const Request& r) {
+    if (r.contribution == Contribution::kNone) return std::string("no gradient");
+    return r.contribution == Contribution::kSparse ? std::string("a sparse gradient") : std::string("a dense gradient");
+  };
+  const std::vector<ValueGroup> groups = group_by_value(variants, text_of_contribution);
+  if (groups.size() < 2) return std::nullopt;
+  const bool sparse = std::any_of(variants.begin(), variants.end(),
+                                  [](const Variant& v) { return v.request->contribution == Contribution::kSparse; });
+  std::string text = "tensor '" + variants.front().request->name + "' has ";
+  for (const auto& [what, ranks] : groups) {
+    if (what != groups.front().first) text += ", and ";
+    text += what + (ranks.count() > 1 ? " on ranks " : " on rank ") + rank_list(ranks.ranks());
+  }
+  return Uneven{sparse ? Contribution::kSparse : Contribution::kNone, text};
+}
+
 std::optional<std::string> find_mismatch(std::span<const Variant> variants) {
   if (variants.size() < 2) return std::nullopt;
   const auto earlier = [](const Variant& a, const Variant& b) { return a.ranks.first() < b.ranks.first(); };

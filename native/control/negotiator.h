@@ -80,6 +80,8 @@ class Negotiator {
     return coordinator_ ? coordinator_->world_step() : StepReport{};
   }
   [[nodiscard]] const ControlCounters& counters() const noexcept { return counters_; }
+  /// Rank 0 only: the ranks that a tensor waits for.
+  [[nodiscard]] RankSet awaited(const TensorKey& key) const { return coordinator_->awaited(key); }
   void validate_state() const;
 
  private:

@@ -49,9 +49,9 @@ void PlanLearner::reset() {
 }
 
 /// Whether the tensor lies between a plan that has ended and its next begin.
-bool PlanLearner::comes_between(std::uint32_t cache_id) {
+bool PlanLearner::comes_between(std::uint32_t cache_id, std::size_t most) {
   if (planned_.empty() || !present_.empty() || planned_.count(cache_id) > 0) return false;
-  if (came_between_.insert(cache_id).second) return true;
+  if (came_between_.size() < most && came_between_.insert(cache_id).second) return true;
   planned_.clear();  // something else repeats itself
   return false;
 }
@@ -76,7 +76,9 @@ std::optional<std::vector<std::vector<std::uint32_t>>> PlanLearner::decided(cons
     disturbed();
     return std::nullopt;
   }
-  if (comes_between(tensor.cache_id)) return std::nullopt;
+  if (comes_between(tensor.cache_id, knobs.cache_capacity)) return std::nullopt;
+  // The cache does not hold the numbers of a longer round: names that count the steps never come again.
+  if (present_.size() >= knobs.cache_capacity) disturbed();
   if (present_ids_.count(tensor.cache_id) > 0) {
     close_round();
     torn_ = torn_ || !first;

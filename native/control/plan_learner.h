@@ -55,7 +55,7 @@ class PlanLearner {
     bool apart = false;   // batches only as they were decided: callers depend on one for the next
     bool served = false;  // it has lasted before
   };
-  [[nodiscard]] bool comes_between(std::uint32_t cache_id);
+  [[nodiscard]] bool comes_between(std::uint32_t cache_id, std::size_t most);
   [[nodiscard]] bool matches_last() const noexcept;
   [[nodiscard]] std::uint64_t key() const noexcept { return sum_ * 31 + present_.size(); }
   [[nodiscard]] std::optional<std::vector<std::vector<std::uint32_t>>> build(const Knobs& knobs);

@@ -14,7 +14,11 @@ std::size_t element_count(const Request& request) {
 namespace {
 
 constexpr std::uint8_t kOwnDType = 255;
-constexpr std::uint8_t kOnDevice = 128;  // added to the kind: place, way and whole follow at the end
+// Added to the kind:
+constexpr std::uint8_t kOnDevice = 128;  // place, way and whole follow at the end
+constexpr std::uint8_t kHasNone = 64;
+constexpr std::uint8_t kHasSparse = 32;
+static_assert(static_cast<std::uint8_t>(kLastCollectiveKind) < kHasSparse);
 
 /// A peer's numbers must not overflow what is computed from them later.
 void check_size(const Request& request) {
@@ -77,7 +81,9 @@ std::string rank_list(std::span<const int> ranks) {
 
 void write_request(ByteWriter& out, const Request& request) {
   out.string(request.name);
-  out.u8(static_cast<std::uint8_t>(static_cast<unsigned>(request.kind) | (request.place == 0 ? 0U : kOnDevice)));
+  out.u8(static_cast<std::uint8_t>(static_cast<unsigned>(request.kind) | (request.place == 0 ? 0U : kOnDevice) |
+                                   (request.contribution == Contribution::kNone ? kHasNone : 0U) |
+                                   (request.contribution == Contribution::kSparse ? kHasSparse : 0U)));
   out.u8(static_cast<std::uint8_t>(request.dtype));
   out.u8(static_cast<std::uint8_t>(request.op));
   out.i32(request.root);
@@ -92,6 +98,7 @@ void write_request(ByteWriter& out, const Request& request) {
   for (const std::int32_t rank : request.members) out.i32(rank);
   out.u32(request.subject);
   out.u8(request.wire ? static_cast<std::uint8_t>(*request.wire) : kOwnDType);
+  out.i64(request.timeout_ns);
   if (request.place == 0) return;
   out.u8(request.place);
   out.u8(static_cast<std::uint8_t>(request.way));
@@ -139,6 +146,14 @@ void read_device(ByteReader& in, Request& request) {
   for (std::uint32_t i = 0; i < dimensions; ++i) request.whole.push_back(read_extent(in, request));
 }
 
+Contribution read_contribution(std::uint8_t told, const Request& request) {
+  const bool none = (told & kHasNone) != 0;
+  const bool sparse = (told & kHasSparse) != 0;
+  if (none && sparse) throw Protocol("a peer announced tensor '" + request.name + "' as missing and as sparse");
+  if (none) return Contribution::kNone;
+  return sparse ? Contribution::kSparse : Contribution::kDense;
+}
+
 std::int32_t read_member(ByteReader& in, const Request& request) {
   const std::int32_t rank = in.i32();
   if (rank < 0 || rank > kLargestRank) {
@@ -153,12 +168,13 @@ Request read_request(ByteReader& in) {
   Request request;
   request.name = in.string();
   const std::uint8_t told = in.u8();
-  const auto kind = static_cast<std::uint8_t>(told & ~kOnDevice);
+  const auto kind = static_cast<std::uint8_t>(told & ~(kOnDevice | kHasNone | kHasSparse));
   if (kind > static_cast<std::uint8_t>(kLastCollectiveKind)) {
     throw Protocol("a peer announced tensor '" + request.name + "' with the unknown collective " +
                    std::to_string(kind));
   }
   request.kind = static_cast<CollectiveKind>(kind);
+  request.contribution = read_contribution(told, request);
   request.dtype = dtype_from_wire(in.u8());
   request.op = reduce_op_from_wire(in.u8());
   request.root = in.i32();
@@ -173,7 +189,13 @@ Request read_request(ByteReader& in) {
   for (std::uint32_t i = 0; i < members; ++i) request.members.push_back(read_member(in, request));
   request.subject = in.u32();
   request.wire = read_wire_dtype(in, request);
-  if (told != kind) read_device(in, request);
+  request.timeout_ns = in.i64();
+  if (request.timeout_ns < 0) throw Protocol("a peer announced tensor '" + request.name + "' with a negative timeout");
+  if ((told & kOnDevice) != 0) read_device(in, request);
+  if (request.contribution != Contribution::kDense &&
+      (request.kind != CollectiveKind::kAllreduce || element_count(request) != 0)) {
+    throw Protocol("a peer announced tensor '" + request.name + "' as a missing gradient that has elements");
+  }
   check_size(request);
   return request;
 }

@@ -28,6 +28,11 @@ enum class Way : std::uint8_t {
 inline constexpr Way kLastWay = Way::kNcclPacked;
 [[nodiscard]] std::string_view text_of(Way way) noexcept;  // "by NCCL"
 
+/// What a rank has of a gradient. A rank without a dense one submits an empty allreduce under its name that says so.
+/// Ranks that say the same run it; otherwise it fails on all of them with SomeAbsent or SomeSparse, which tells them
+/// how to submit it again.
+enum class Contribution : std::uint8_t { kDense = 0, kNone = 1, kSparse = 2 };
+
 /// A collective on one tensor. Two equal requests are interchangeable: equality is what the response cache keys on.
 struct Request {
   std::string name;  // with the operation's prefix, e.g. "allreduce.layer1.weight"
@@ -44,11 +49,13 @@ struct Request {
   std::vector<std::int32_t> members;  // add_process_set: ascending
   std::uint32_t subject = 0;          // remove_process_set: the set
   std::optional<DType> wire = {};     // allreduce of a floating dtype: travels as this 16-bit one; empty = as it is
+  std::int64_t timeout_ns = 0;        // longest wait for ranks that do not come (control/stall.h); 0 = as in the job
   /// 0: host memory; else a GPU, numbered from 1 in the order in which its rank came to use them. Ranks compare only
   /// whether it is one.
   std::uint8_t place = 0;
   Way way = Way::kStaged;
   std::vector<std::int64_t> whole = {};  // the first part of a tensor that goes in parts: that tensor's shape
+  Contribution contribution = Contribution::kDense;  // allreduce only
   friend bool operator==(const Request&, const Request&) = default;
 };
 
@@ -83,6 +90,14 @@ void write_request(ByteWriter& out, const Request& request);
 /// Compares what the ranks sent. Empty when they agree; else a message that names the tensor, the first thing that
 /// differs, and every value with the ranks that sent it.
 [[nodiscard]] std::optional<std::string> find_mismatch(std::span<const Variant> variants);
+
+/// How a gradient is to be submitted again that only some ranks have, or that some ranks have as a sparse tensor.
+struct Uneven {
+  Contribution contribution;  // of all ranks: neutral elements where there is none (kNone), or rows (kSparse)
+  std::string message;        // which ranks have what
+};
+/// None when all ranks have the same of it.
+[[nodiscard]] std::optional<Uneven> find_uneven(std::span<const Variant> variants);
 
 /// Ranks that have sent the same, but by different ways.
 struct Parting {

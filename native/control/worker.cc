@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "control/stall.h"
 
 namespace ringtune {
 namespace {
@@ -13,6 +14,10 @@ constexpr const char* kCoordinatorLeft =
     "shutdown().";
 
 constexpr const char* kLeft = "ringtune was shut down on this rank while the operation was pending";
+
+// How much later than at its timeout a tensor ends the job here: rank 0 does so at the timeout, and names the ranks
+// that are missing.
+constexpr std::int64_t kSilenceNs = 400'000'000;
 
 bool same(const SharedRequest& a, const SharedRequest& b) { return a == b || *a == *b; }
 
@@ -35,6 +40,9 @@ void Worker::enqueue(SharedRequest request, Tag tag, std::int64_t now_ns) {
   if (pending_.empty()) {
     last_heard_ns_ = now_ns;
     if (stall_warning_ns_ > 0) next_stall_ns_ = now_ns + 2 * stall_warning_ns_;
+  }
+  if (request->timeout_ns > 0 && rank_ != 0) {
+    next_overdue_ns_ = std::min(next_overdue_ns_, now_ns + request->timeout_ns + kSilenceNs);
   }
   if (request->kind == CollectiveKind::kJoin) join_name_ = request->name;
   if (bundle_.empty()) bundle_since_ns_ = now_ns;
@@ -64,14 +72,17 @@ bool Worker::bundle_due(std::int64_t now_ns) const noexcept {
 }
 
 std::optional<WorkerNews> Worker::take_announcement(std::int64_t now_ns) {
-  if (plan_.active()) return now_ns >= patience_end_ns() ? std::optional(wish_for_the_end()) : std::nullopt;
+  if (plan_.active()) {
+    if (now_ns >= patience_end_ns()) return wish_for_the_end();
+    return !round_posted_ && owes_acknowledgement() ? std::optional(acknowledgement()) : std::nullopt;
+  }
   if (coordinator_left_ && !(leaving_ && !told_leaving_)) return std::nullopt;
   const bool tell_waiting = waiting_ && !told_waiting_ && !pending_.empty();
   const bool tell_leaving = leaving_ && !told_leaving_;
-  if (!bundle_due(now_ns) && !tell_waiting && !tell_leaving && left_plan_ == 0) return std::nullopt;
-  WorkerNews message;
-  message.seen = message.acknowledged = seen_;
-  message.waiting = waiting_;
+  if (!bundle_due(now_ns) && !tell_waiting && !tell_leaving && left_plan_ == 0) {
+    return owes_acknowledgement() ? std::optional(acknowledgement()) : std::nullopt;
+  }
+  WorkerNews message = acknowledgement();
   if (leaving_) message.leaving = RankSet::one(rank_);
   for (const TensorKey& key : bundle_) {
     Pending& pending = pending_.at(key);
@@ -90,8 +101,15 @@ std::optional<WorkerNews> Worker::take_announcement(std::int64_t now_ns) {
   }
   message.left_plan = std::exchange(left_plan_, 0);
   message.plan_rounds = plan_rounds_;
-  told_waiting_ = waiting_;
   told_leaving_ = leaving_;
+  return message;
+}
+
+/// News that are none but for what this rank has seen.
+WorkerNews Worker::acknowledgement() {
+  WorkerNews message;
+  message.seen = message.acknowledged = told_seen_ = seen_;
+  message.waiting = told_waiting_ = waiting_;
   return message;
 }
 
@@ -245,7 +263,24 @@ void Worker::forget(std::uint32_t id) {
   keys_by_id_.erase(known);
 }
 
+/// Ends the job when a tensor has outlived its timeout and rank 0, which would have said so, is silent as long.
+void Worker::find_overdue(std::int64_t now_ns, std::vector<Action>& actions) {
+  next_overdue_ns_ = kNever;
+  for (const auto& [key, pending] : pending_) {
+    const Request& request = *pending.request;
+    if (request.timeout_ns == 0) continue;
+    const std::int64_t since_ns = std::max(pending.since_ns, last_heard_ns_);
+    const std::int64_t due_ns = since_ns + request.timeout_ns + kSilenceNs;
+    if (now_ns >= due_ns) {
+      actions.push_back(AbortAction{overdue_message(request, now_ns - since_ns, std::vector{0}), false});
+      return;
+    }
+    next_overdue_ns_ = std::min(next_overdue_ns_, due_ns);
+  }
+}
+
 void Worker::tick(std::int64_t now_ns, std::vector<Action>& actions) {
+  if (now_ns >= next_overdue_ns_) find_overdue(now_ns, actions);
   if (now_ns < next_stall_ns_) return;
   next_stall_ns_ = std::max(last_heard_ns_, now_ns) + 2 * stall_warning_ns_;
   if (now_ns - last_heard_ns_ < 2 * stall_warning_ns_) return;  // the coordinator is alive and warns by itself
@@ -265,11 +300,12 @@ std::int64_t Worker::next_wake_ns() const noexcept {
     if (leaving_ || plan_unfit_ || plan_.complete()) return 0;
     return plan_limit_ns();
   }
-  if (left_plan_ != 0) return 0;
+  if (left_plan_ != 0 || (owes_acknowledgement() && !coordinator_left_)) return 0;
   if ((leaving_ && !told_leaving_) || (waiting_ && !told_waiting_ && !pending_.empty())) return 0;
-  if (bundle_.empty()) return next_stall_ns_;
+  const std::int64_t look_ns = std::min(next_stall_ns_, next_overdue_ns_);
+  if (bundle_.empty()) return look_ns;
   if (waiting_ || bundle_bytes_ >= knobs_.fusion_bytes) return 0;
-  return std::min(next_stall_ns_, bundle_since_ns_ + knobs_.cycle_time_ns);
+  return std::min(look_ns, bundle_since_ns_ + knobs_.cycle_time_ns);
 }
 
 void Worker::validate_state() const {

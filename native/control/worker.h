@@ -87,6 +87,9 @@ class Worker {
   [[nodiscard]] std::int64_t plan_limit_ns() const noexcept;
   [[nodiscard]] std::int64_t patience_end_ns() const noexcept;
   [[nodiscard]] WorkerNews wish_for_the_end();
+  [[nodiscard]] WorkerNews acknowledgement();
+  /// Whether the coordinator keeps much only because it does not know what this rank has seen.
+  [[nodiscard]] bool owes_acknowledgement() const noexcept { return seen_ - told_seen_ >= kMostUnacknowledged; }
   RoundAction next_round(std::int64_t now_ns) noexcept;
   [[nodiscard]] bool bundle_due(std::int64_t now_ns) const noexcept;
   void apply(const BatchDecision& batch, std::vector<Action>& actions);
@@ -96,6 +99,7 @@ class Worker {
   void apply(const JoinDecision& join, std::vector<Action>& actions);
   SharedRequest take(const BatchDecision& batch, std::size_t index);
   void finish(const TensorKey& key);
+  void find_overdue(std::int64_t now_ns, std::vector<Action>& actions);
   void fail_all(const std::string& message, std::vector<Action>& actions);
   void remember(std::uint32_t id, const SharedRequest& request, const std::vector<std::int64_t>& rows);
   void forget(std::uint32_t id);
@@ -112,7 +116,9 @@ class Worker {
   std::string join_name_;  // of the last join
   std::unordered_map<TensorKey, Cached, TensorKeyHash> cache_;
   std::unordered_map<std::uint32_t, TensorKey> keys_by_id_;
+  static constexpr std::uint64_t kMostUnacknowledged = 1024;
   std::uint64_t seen_ = 0;
+  std::uint64_t told_seen_ = 0;  // to the coordinator
   std::uint64_t order_ = 0;
   PlanFollower plan_;
   bool round_posted_ = false;
@@ -126,6 +132,7 @@ class Worker {
   std::int64_t waiting_since_ns_ = kNever;
   std::int64_t last_heard_ns_ = 0;
   std::int64_t next_stall_ns_ = kNever;
+  std::int64_t next_overdue_ns_ = kNever;  // when a tensor may have outlived its timeout, and rank 0 said nothing
   bool waiting_ = false;
   bool told_waiting_ = false;
   bool leaving_ = false;

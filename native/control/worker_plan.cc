@@ -121,9 +121,7 @@ std::int64_t Worker::patience_end_ns() const noexcept {
 /// To the coordinator it is as if this rank had left: all others do, and the round ends.
 WorkerNews Worker::wish_for_the_end() {
   wished_ended_ = plan_.id();
-  WorkerNews message;
-  message.seen = message.acknowledged = seen_;
-  message.waiting = waiting_;
+  WorkerNews message = acknowledgement();
   message.left_plan = plan_.id();
   message.plan_rounds = plan_.rounds();
   return message;

@@ -52,8 +52,7 @@ std::vector<Received> ControlPlane::receive() {
         const ByteView frame = source.reader.frame();
         ControlMessage message = decode(frame);
         note_departures(source, message);
-        const auto* ping = std::get_if<ClockPing>(&message);
-        if (ping == nullptr || !relay(*ping)) messages.push_back({from, std::move(message), frame.size()});
+        if (!relay(message)) messages.push_back({from, std::move(message), frame.size()});
       }
     } catch (const PeerLost&) {
       if (!source.departing) throw;
@@ -77,21 +76,26 @@ void ControlPlane::note_departures(Peer& source, const ControlMessage& message) 
   }
 }
 
-/// A question of another rank goes on up to rank 0, its answer down to the rank that asked. False for one of this rank.
-bool ControlPlane::relay(const ClockPing& ping) {
-  if (rank_ == 0 || ping.rank == rank_) return false;
-  const Bytes payload = encode(ping);
-  if (ping.coordinator_ns == 0) {
+/// A question of another rank goes on up to rank 0, its answer down to the rank that asked. False for one of this rank,
+/// and for the messages of the negotiation.
+bool ControlPlane::relay(const ControlMessage& message) {
+  const auto* ping = std::get_if<ClockPing>(&message);
+  const auto* query = std::get_if<WaitQuery>(&message);
+  if (rank_ == 0 || (ping == nullptr && query == nullptr)) return false;
+  const int asker = ping != nullptr ? ping->rank : query->rank;
+  if (asker == rank_) return false;
+  const Bytes payload = encode(message);
+  if (ping != nullptr ? ping->coordinator_ns == 0 : !query->answered) {
     send(place_.parent, payload);
     return true;
   }
   for (const TreeChild& child : place_.children) {
-    if (child.ranks.contains(ping.rank)) {
+    if (child.ranks.contains(asker)) {
       send(child.rank, payload);
       return true;
     }
   }
-  throw Protocol("the clock of rank " + std::to_string(ping.rank) + " was compared, which is not below rank " +
+  throw Protocol("an answer is for rank " + std::to_string(asker) + ", which is not below rank " +
                  std::to_string(rank_));
 }
 

@@ -32,8 +32,8 @@ class ControlPlane {
   void send(int to, ByteView payload);
   /// Sends what the links take; true when nothing is left. A peer that has left is no error. Throws PeerLost.
   bool flush();
-  /// Everything for this rank that has arrived completely; other ranks' clock messages are passed on. Losing the link
-  /// of a peer that has left, or whose departure was announced, is no error. Throws PeerLost, Protocol.
+  /// Everything for this rank that has arrived completely; other ranks' questions and their answers are passed on.
+  /// Losing the link of a peer that has left, or whose departure was announced, is no error. Throws PeerLost, Protocol.
   [[nodiscard]] std::vector<Received> receive();
 
  private:
@@ -46,7 +46,7 @@ class ControlPlane {
   };
   [[nodiscard]] Peer& peer(int rank);
   void note_departures(Peer& source, const ControlMessage& message);
-  bool relay(const ClockPing& ping);
+  bool relay(const ControlMessage& message);
 
   int rank_;
   TreePlace place_;

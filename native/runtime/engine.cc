@@ -35,6 +35,10 @@ std::exception_ptr failure_of(const FailAction& action) {
       return std::make_exception_ptr(InvalidArgument(action.message));
     case FailureKind::kShutDown:
       return std::make_exception_ptr(ShutDown(action.message));
+    case FailureKind::kSomeAbsent:
+      return std::make_exception_ptr(SomeAbsent(action.message));
+    case FailureKind::kSomeSparse:
+      return std::make_exception_ptr(SomeSparse(action.message));
     case FailureKind::kNotByNccl:
       return std::make_exception_ptr(WayRefused(action.message, Way::kNccl));
     case FailureKind::kNotPacked:
@@ -193,6 +197,7 @@ bool Engine::cycle(bool hold_back) {
   // While a round is posted this rank begins nothing. In shared memory of all ranks it need not hear anything either,
   // else it must: that is how ranks which have not come learn that another one has declined (plan_follower.h).
   // What a full link has not taken goes on all the same: the round may need a rank below that waits for it.
+  if (asks_.exchange(false, std::memory_order_acquire)) answer_questions();
   if (negotiator_.round_posted() && control_) control_->flush();
   if (negotiator_.round_posted() && !resume_round(Deadline::at(0)) && !hears_in_round()) return false;
   const bool moved = executor_->advance_declined();
@@ -259,6 +264,10 @@ bool Engine::take_received() {
 void Engine::handle(Received&& received) {
   if (const auto* ping = std::get_if<ClockPing>(&received.message)) {
     handle(*ping, received.from);
+    return;
+  }
+  if (auto* query = std::get_if<WaitQuery>(&received.message)) {
+    handle(std::move(*query), received.from);
     return;
   }
   negotiator_.peer_message(received.from, std::move(received.message), received.bytes, now_ns());
@@ -330,7 +339,7 @@ bool Engine::perform(std::vector<Action> actions) {
     } else if (const auto* stall = std::get_if<StallAction>(&action)) {
       report_stall(*stall);
     } else if (const auto* abort = std::get_if<AbortAction>(&action)) {
-      decided_ = true;
+      decided_ = abort->known;
       throw Timeout(abort->message);
     }
   }

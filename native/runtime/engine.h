@@ -6,8 +6,10 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -96,6 +98,10 @@ class Engine {
   void mark_cycles(bool on) noexcept { mark_cycles_.store(on, std::memory_order_relaxed); }
   void record_pieces(bool on) noexcept { executor_->record_pieces(on); }
 
+  /// The ranks that an operation waits for, as far as rank 0 or the round of a plan knows; none when that is not known
+  /// at the deadline. Blocks.
+  [[nodiscard]] std::vector<int> awaited(const Request& request, Deadline deadline);
+
   /// A peer died (monitor thread): everything in flight fails.
   void peer_lost(int rank, const std::string& reason) noexcept;
   /// A GPU of this rank has failed: everything in flight fails, here and on the other ranks.
@@ -130,6 +136,9 @@ class Engine {
   bool take_received();
   void handle(Received&& received);
   void handle(const ClockPing& ping, int from);
+  void handle(WaitQuery query, int from);
+  void answer_questions();
+  void answered(std::uint32_t number, std::vector<int> missing);
   bool perform(std::vector<Action> actions);
   void execute(const ExecuteAction& action, std::span<const OperationPtr> batch);
   void finish(std::span<const OperationPtr> batch, const BatchContext& context);
@@ -143,6 +152,7 @@ class Engine {
   bool resume_round(Deadline deadline);
   std::int64_t end_round(bool agreed);
   void watch_round();
+  [[nodiscard]] std::int64_t longest_round_ns() const noexcept;
   [[nodiscard]] Deadline round_deadline() const noexcept;
   void drain();
   void apply(const ApplyKnobsAction& action);
@@ -198,11 +208,16 @@ class Engine {
   std::vector<StepReport> reports_;
   std::uint32_t proposed_epoch_ = 0;
   std::uint32_t looks_requested_ = 0;
+  std::vector<WaitQuery> questions_;
+  std::map<std::uint32_t, std::optional<std::vector<int>>> answers_;  // by question; none yet
+  std::uint32_t last_question_ = 0;
   Knobs knobs_;
   StepReport world_step_;
   std::exception_ptr lost_;
   bool lost_known_ = false;  // to the other ranks
   std::atomic<bool> mail_{false};
+  std::atomic<bool> asks_{false};  // there are questions
+  std::atomic<std::uint32_t> answer_count_{0};
   std::atomic<std::uint32_t> epoch_{0};
   std::atomic<bool> in_plan_{false};
   std::atomic<std::uint32_t> step_{0};

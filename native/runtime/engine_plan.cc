@@ -58,10 +58,18 @@ void Engine::watch_round() {
     round_reported_ns_ = now;
     report_stall({name, absent, now - round_since_ns_, negotiator_.plan_set()});
   }
-  if (stall.shutdown_ns > 0 && now - round_since_ns_ >= stall.shutdown_ns) {
-    throw Timeout("tensor '" + name + "' has waited " + std::to_string((now - round_since_ns_) / 1'000'000'000) +
-                  " s for rank " + rank_list(absent) + ", longer than the stall shutdown time: the job ends");
+  if (now - round_since_ns_ < longest_round_ns()) return;
+  if (!absent.empty()) throw Timeout(overdue_message(round_.front()->request(), now - round_since_ns_, absent));
+  if (moved_ns > 0 && now - moved_ns >= longest_round_ns()) throw Timeout(executor_->complaint());
+}
+
+/// How long the posted round may wait for ranks that do not come.
+std::int64_t Engine::longest_round_ns() const noexcept {
+  std::int64_t longest_ns = StallLimits::kNever;
+  for (const OperationPtr operation : round_) {
+    longest_ns = std::min(longest_ns, options_.negotiator.stall.longest_wait_ns(operation->request()));
   }
+  return longest_ns;
 }
 
 /// When a posted round over links must be looked at though nothing has moved.
@@ -69,8 +77,10 @@ Deadline Engine::round_deadline() const noexcept {
   const StallLimits& stall = options_.negotiator.stall;
   Deadline deadline = Deadline::never();
   if (stall.warning_ns > 0) deadline = Deadline::at(round_reported_ns_ + stall.warning_ns);
-  if (stall.shutdown_ns > 0) deadline = earlier(deadline, Deadline::at(round_since_ns_ + stall.shutdown_ns));
   const std::int64_t moved_ns = executor_->round_moved_ns();
+  if (const std::int64_t longest_ns = longest_round_ns(); longest_ns != StallLimits::kNever) {
+    deadline = earlier(deadline, Deadline::at(std::max(round_since_ns_, moved_ns) + longest_ns));
+  }
   if (options_.idle_timeout_ns > 0 && moved_ns > 0) {
     deadline = earlier(deadline, Deadline::at(moved_ns + options_.idle_timeout_ns));
   }

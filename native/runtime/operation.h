@@ -50,7 +50,9 @@ struct Prepared {
 [[nodiscard]] inline std::uint32_t trace_name(Tracer& tracer, const Prepared& prepared) {
   // Relaxed: whoever finds no number asks the tracer, which gives everybody the same.
   std::uint32_t id = prepared.trace_name.load(std::memory_order_relaxed);
-  if (id == 0) prepared.trace_name.store(id = tracer.intern(prepared.request.name), std::memory_order_relaxed);
+  if (id == 0 || id < tracer.oldest_name()) {
+    prepared.trace_name.store(id = tracer.intern(prepared.request.name), std::memory_order_relaxed);
+  }
   return id;
 }
 

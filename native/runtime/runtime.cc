@@ -255,6 +255,12 @@ bool Runtime::wait(Ticket ticket, Deadline deadline) {
   return true;
 }
 
+std::vector<int> Runtime::awaited(Ticket ticket, Deadline deadline) {
+  if (DeviceStaging::owns(ticket)) return {};
+  const Operation& operation = *own().tickets.find(ticket);
+  return operation.done() ? std::vector<int>{} : impl_->engine->awaited(operation.request(), deadline);
+}
+
 OperationPtr Runtime::operation(Ticket ticket) { return own().tickets.find(ticket); }
 bool Runtime::release_if_done(Ticket ticket) {
   own().engine->asked();

@@ -133,7 +133,9 @@ class Runtime {
   void end_blocking() noexcept;
   /// Blocks; false at the deadline. Rethrows the operation's error. A failed or finished ticket stays until release().
   bool wait(Ticket ticket, Deadline deadline);
-  /// The same without asking for what is held back for a caller, and without the error.
+  /// The ranks that the operation waits for, as far as that becomes known until the deadline. Blocks.
+  [[nodiscard]] std::vector<int> awaited(Ticket ticket, Deadline deadline);
+  /// The same as wait() without asking for what is held back for a caller, and without the error.
   [[nodiscard]] bool attend(Ticket ticket, Deadline deadline);
   /// Waits, and releases the operation if it is done. What has failed stays for wait() to say why, what has gathered
   /// its result in memory of its own for that to be taken. Blocks; throws InvalidArgument.

@@ -11,7 +11,7 @@ namespace {
 
 // A ticket is the slot of its operation and, above it, a number that is never used twice.
 constexpr unsigned kSlotBits = 24;
-constexpr std::size_t kNamesKept = 1 << 16;  // unnamed operations are numbered: names of long runs must not pile up
+constexpr std::size_t kNamesKept = 1 << 12;  // unnamed operations are numbered: names of long runs must not pile up
 
 constexpr std::uint32_t slot_of(Ticket ticket) noexcept {
   return static_cast<std::uint32_t>(ticket & ((Ticket{1} << kSlotBits) - 1));
@@ -23,7 +23,8 @@ bool same(const Request& request, const AllreduceCall& call) noexcept {
   return request.kind == CollectiveKind::kAllreduce && request.dtype == call.dtype && request.op == call.op &&
          request.process_set == call.process_set && request.prescale == call.prescale &&
          request.postscale == call.postscale && request.group_size == call.group_size && request.group == call.group &&
-         request.wire == call.wire && request.place == 0 &&
+         request.wire == call.wire && request.place == 0 && request.contribution == Contribution::kDense &&
+         request.timeout_ns == call.timeout_ns &&
          std::equal(request.shape.begin(), request.shape.end(), call.shape.begin(), call.shape.end());
 }
 
@@ -39,6 +40,7 @@ Request request_of(const AllreduceCall& call) {
   request.group_size = call.group_size;
   request.shape.assign(call.shape.begin(), call.shape.end());
   request.wire = call.wire;
+  request.timeout_ns = call.timeout_ns;
   return request;
 }
 
@@ -171,7 +173,7 @@ void TicketTable::forget_unused() {
     const NameEntry& entry = item.second;
     return entry.operation == nullptr && entry.keepers == 0 && entry.prepared.use_count() <= 1;
   });
-  forget_at_ = std::max(kNamesKept, 2 * entries_.size());
+  forget_at_ = kNamesKept + entries_.size();
 }
 
 std::span<const OperationPtr> TicketTable::take_submitted() {

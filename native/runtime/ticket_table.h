@@ -34,6 +34,7 @@ struct AllreduceCall {
   const void* input = nullptr;
   void* output = nullptr;
   std::optional<DType> wire = {};
+  std::int64_t timeout_ns = 0;
 };
 [[nodiscard]] bool same(const Request& request, const AllreduceCall& call) noexcept;
 [[nodiscard]] Request request_of(const AllreduceCall& call);

@@ -277,7 +277,7 @@ void BatchReader::append_copied(std::string& out) const {
   out += "],";
 }
 
-void append_list(std::string& out, int rank, std::uint32_t number, std::span<const std::string* const> names,
+void append_list(std::string& out, int rank, std::uint32_t number, std::span<const std::string> names,
                  std::span<const std::uint64_t> bytes) {
   out += "{\"name\":\"ringtune_tensors\",\"ph\":\"M\",\"pid\":";
   append_integer(out, rank);
@@ -285,9 +285,9 @@ void append_list(std::string& out, int rank, std::uint32_t number, std::span<con
   append_unsigned(out, number);
   out += ",\"names\":";
   char before = '[';
-  for (const std::string* name : names) {
+  for (const std::string& name : names) {
     out += before;
-    out += *name;
+    out += name;
     before = ',';
   }
   out += "],\"bytes\":";

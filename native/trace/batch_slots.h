@@ -152,7 +152,7 @@ class BatchReader {
 };
 
 /// Appends the event that gives a list its number in a file.
-void append_list(std::string& out, int rank, std::uint32_t number, std::span<const std::string* const> names,
+void append_list(std::string& out, int rank, std::uint32_t number, std::span<const std::string> names,
                  std::span<const std::uint64_t> bytes);
 
 }  // namespace ringtune

@@ -86,9 +86,8 @@ class ChromeSink : public Sink {
 
   /// Gives the list a number that no other has had in this recording.
   void tell_list(const TensorList& list) {
-    std::vector<const std::string*> names;
-    for (const std::uint32_t name : list.names) (void)names_.of(name, *name_of_);  // may move the others
-    for (const std::uint32_t name : list.names) names.push_back(&names_.of(name, *name_of_));
+    std::vector<std::string> names;
+    for (const std::uint32_t name : list.names) names.push_back(names_.of(name, *name_of_));
     numbers_[list.number] = next_number_++;
     append_list(file_->begin_element(), header_.rank, numbers_[list.number], names, list.bytes);
   }
@@ -162,7 +161,10 @@ class ChromeSink : public Sink {
                    "{\"format\":1,\"rank\":" + rank + ",\"size\":" + std::to_string(header_.size) +
                        ",\"host\":" + json_quote(header_.host) + ",\"job\":" + json_quote(header_.job) +
                        ",\"unix_ns\":" + std::to_string(unix_ns) + ",\"monotonic_ns\":" + std::to_string(monotonic_ns) +
-                       ",\"file\":" + std::to_string(number_) + "}");
+                       ",\"file\":" + std::to_string(number_) +
+                       // Horovod's word: the moment of ts 0, from which its users count.
+                       ",\"start_time_since_epoch_in_micros\":" + std::to_string((unix_ns - monotonic_ns) / 1000) +
+                       "}");
   }
 
   ChromeOptions options_;

@@ -107,9 +107,11 @@ void append_microseconds(std::string& out, std::int64_t ns) {
 }
 
 const std::string& QuotedNames::of(std::uint32_t id, const NameLookup& name_of) {
-  if (id >= quoted_.size()) quoted_.resize(id + 1);
-  if (quoted_[id].empty()) quoted_[id] = json_quote(name_of(id));
-  return quoted_[id];
+  const std::size_t at = id & (kPlaces - 1);
+  if (at >= places_.size()) places_.resize(at + 1);
+  Place& place = places_[at];
+  if (place.id != id || place.quoted.empty()) place = {id, json_quote(name_of(id))};
+  return place.quoted;
 }
 
 void append_event_head(std::string& out, const Span& span, int rank, const std::string& quoted_name) {

@@ -16,13 +16,19 @@ void append_unsigned(std::string& out, std::uint64_t value);
 /// Microseconds with three decimals. Integers only: a double cannot hold nanoseconds since boot exactly for long.
 void append_microseconds(std::string& out, std::int64_t ns);
 
-/// Names as JSON: they are few and repeat, so each is looked up and escaped once.
+/// Names as JSON: few at a time and often, so each is looked up and escaped once while it is in use.
 class QuotedNames {
  public:
+  /// Valid until the next call.
   const std::string& of(std::uint32_t id, const NameLookup& name_of);
 
  private:
-  std::vector<std::string> quoted_;
+  static constexpr std::size_t kPlaces = 1 << 13;  // a power of two
+  struct Place {
+    std::uint32_t id = 0;
+    std::string quoted;
+  };
+  std::vector<Place> places_;
 };
 
 /// An event up to its arguments: name, category, phase, process, track and moment(s).

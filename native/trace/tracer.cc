@@ -57,6 +57,8 @@ void Tracer::stop() {
 
 std::uint32_t Tracer::intern(std::string_view name) { return impl_->names.intern(name); }
 
+std::uint32_t Tracer::oldest_name() const noexcept { return impl_->names.oldest(); }
+
 TensorLists& Tracer::tensor_lists() noexcept { return impl_->lists; }
 
 void Tracer::record(const Span& span) noexcept { record(std::span(&span, 1)); }

@@ -35,8 +35,10 @@ class Tracer {
   void stop();
   [[nodiscard]] bool recording() const noexcept { return recording_.load(std::memory_order_relaxed); }
 
-  /// Name -> id, stable for the life of the tracer. Any thread. Cheap for a known name, but callers should cache it.
+  /// Name -> id. Any thread. Cheap for a known name, but callers should cache it as long as it is not smaller than
+  /// oldest_name(): after many other names it is to be asked for again.
   [[nodiscard]] std::uint32_t intern(std::string_view name);
+  [[nodiscard]] std::uint32_t oldest_name() const noexcept;
   void record(const Span& span) noexcept;  // no-op when not recording
   /// Several at once, all or none; cheaper than one by one.
   void record(std::span<const Span> spans) noexcept;

@@ -15,8 +15,9 @@
 namespace ringtune {
 namespace {
 
-constexpr std::int64_t kNapNs = 100'000'000;
-constexpr std::int64_t kFlushNs = 100'000'000;  // what came waits for its block no longer than this and a nap
+// Horovod's timeline holds an event at once, and scripts read it a tenth of a second later.
+constexpr std::int64_t kNapNs = 50'000'000;
+constexpr std::int64_t kFlushNs = 50'000'000;  // longest time without a flush while there is too much for a nap
 
 /// Signals belong to the application's threads: a thread started while this lives inherits that all are blocked.
 class SignalsBlocked {
@@ -36,7 +37,7 @@ class SignalsBlocked {
 
 }  // namespace
 
-TraceWriter::TraceWriter(std::unique_ptr<Sink> sink, ThreadRings* rings, const NameTable* names)
+TraceWriter::TraceWriter(std::unique_ptr<Sink> sink, ThreadRings* rings, NameTable* names)
     : sink_(std::move(sink)),
       rings_(rings),
       names_(names),
@@ -93,23 +94,19 @@ void TraceWriter::wake() noexcept {
 }
 
 void TraceWriter::run() noexcept {
-  std::int64_t unflushed_ns = 0;  // since when; 0 = there is nothing
+  std::int64_t flushed_ns = 0;
   for (;;) {
     const bool stopping = stop_.load(std::memory_order_seq_cst);  // before the round: it then sees all there was
     const bool moved = drain();
     if (stopping) break;
-    if (moved) {
-      if (unflushed_ns == 0) unflushed_ns = now_ns();
-      if (much_there()) continue;
-      if (now_ns() - unflushed_ns >= kFlushNs) {
-        unflushed_ns = 0;
-        guarded([this] { sink_->flush(); });
-      }
-      nap();
+    if (!moved) {
+      sleep();
       continue;
     }
-    if (std::exchange(unflushed_ns, 0) != 0) guarded([this] { sink_->flush(); });
-    sleep();
+    if (much_there() && now_ns() - flushed_ns < kFlushNs) continue;
+    guarded([this] { sink_->flush(); });
+    flushed_ns = now_ns();
+    if (!much_there()) nap();  // looked at again: the disk may have been slow
   }
   guarded([this] { sink_->flush(); });
   guarded([this] { sink_->close(dropped()); });
@@ -136,6 +133,7 @@ void TraceWriter::guarded(Action action, std::size_t spans) noexcept {
 }
 
 bool TraceWriter::drain() {
+  const std::uint32_t oldest = names_->oldest();
   bool moved = drain_events();
   for (const auto& ring : rings_->all()) {
     // At most what was there at the beginning and once around: a thread that never rests does not starve the others.
@@ -147,6 +145,8 @@ bool TraceWriter::drain() {
       ring->spans.consume(spans.size());
     }
   }
+  // A round later: a recorder may have asked for a number just before and push its span just after a round.
+  names_->forget(std::exchange(outdated_names_, oldest));
   return moved;
 }
 

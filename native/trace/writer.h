@@ -17,13 +17,12 @@ namespace ringtune {
 
 /// Lives for one recording: the constructor starts the thread, finish() drains and ends it. Borrows rings and names.
 ///
-/// While spans come in, the thread naps at most 100 ms between two rounds and then flushes the sink, so that
-/// who follows the file sees them soon; after a round without any it flushes the sink and sleeps without a timer until
-/// the next span. A recorder pays for a wake-up only then, and when a quarter of its ring was filled since it last
-/// looked.
+/// While spans come in, the thread flushes the sink after each round, so that who follows the file sees them soon, and
+/// naps at most 50 ms before the next one; after a round without any it sleeps without a timer until the next span. A
+/// recorder pays for a wake-up only then, and when a quarter of its ring was filled since it last looked.
 class TraceWriter {
  public:
-  TraceWriter(std::unique_ptr<Sink> sink, ThreadRings* rings, const NameTable* names);
+  TraceWriter(std::unique_ptr<Sink> sink, ThreadRings* rings, NameTable* names);
   ~TraceWriter();  // ends the thread when finish() was not called
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
@@ -66,7 +65,8 @@ class TraceWriter {
 
   std::unique_ptr<Sink> sink_;
   ThreadRings* rings_;
-  const NameTable* names_;
+  NameTable* names_;
+  std::uint32_t outdated_names_ = 0;  // their numbers were not to be used any more before the last round
   NameLookup lookup_;
   const std::uint64_t dropped_before_;  // by the rings, in earlier recordings
   const int process_;

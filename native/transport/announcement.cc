@@ -12,7 +12,7 @@ namespace ringtune {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x41475452;  // "RTGA" on the wire
-constexpr std::uint32_t kVersion = 3;
+constexpr std::uint32_t kVersion = 4;
 
 std::string read_line(const char* path) {
   std::string line;

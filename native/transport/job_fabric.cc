@@ -33,7 +33,9 @@ struct Peer {
   std::string why_not;         // when they do not share memory
 };
 
-bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1" || address == kLocalHost;
+}
 
 class JobFabric final : public Fabric {
  public:

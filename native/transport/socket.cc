@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +12,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <random>
 #include <system_error>
 #include <utility>
 
@@ -35,7 +37,31 @@ SocketAddress name_of_end(int fd, int (*query)(int, sockaddr*, socklen_t*)) {
   return address;
 }
 
+constexpr std::string_view kLocalName = "ringtune/";
+
+bool is_local(const SocketAddress& address) noexcept { return address.storage.ss_family == AF_UNIX; }
+
+/// The name of a port of kLocalHost: an abstract one, which no file stands for and which ends with its socket.
+SocketAddress local_address(std::uint16_t port) {
+  const std::string name = std::string(kLocalName) + std::to_string(port);
+  SocketAddress address;
+  auto& local = reinterpret_cast<sockaddr_un&>(address.storage);
+  local.sun_family = AF_UNIX;
+  std::memcpy(local.sun_path + 1, name.data(), name.size());  // the leading zero makes it abstract
+  address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+std::uint16_t port_of_local(const SocketAddress& address) {
+  const auto& local = reinterpret_cast<const sockaddr_un&>(address.storage);
+  const std::size_t head = offsetof(sockaddr_un, sun_path) + 1 + kLocalName.size();
+  if (address.length <= head) throw Error("a socket of this host has no port");
+  const std::string digits(local.sun_path + 1 + kLocalName.size(), address.length - head);
+  return static_cast<std::uint16_t>(std::stoul(digits));
+}
+
 std::string numeric_host(const SocketAddress& address) {
+  if (is_local(address)) return kLocalHost;
   char host[NI_MAXHOST];
   const int code = ::getnameinfo(reinterpret_cast<const sockaddr*>(&address.storage), address.length, host,
                                  sizeof(host), nullptr, 0, NI_NUMERICHOST);
@@ -49,7 +75,7 @@ std::string numeric_host(const SocketAddress& address) {
 Fd listen_at(const SocketAddress& address) {
   Fd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return fd;
-  set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (!is_local(address)) set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (address.storage.ss_family == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0 ||
       ::listen(fd.get(), SOMAXCONN) != 0) {
@@ -60,6 +86,18 @@ Fd listen_at(const SocketAddress& address) {
   return fd;
 }
 
+/// Listens at a free port of kLocalHost. The kernel deals none out by number here, so some are tried by chance.
+Fd listen_at_local() {
+  constexpr int kAttempts = 100;
+  std::random_device chance;
+  std::uniform_int_distribution<int> ports(1024, std::numeric_limits<std::uint16_t>::max());
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    Fd fd = listen_at(local_address(static_cast<std::uint16_t>(ports(chance))));
+    if (fd || errno != EADDRINUSE) return fd;
+  }
+  return Fd();
+}
+
 }  // namespace
 
 std::string endpoint_text(const std::string& host, std::uint16_t port) {
@@ -68,6 +106,7 @@ std::string endpoint_text(const std::string& host, std::uint16_t port) {
 }
 
 std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port) {
+  if (host == kLocalHost) return {local_address(port)};
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
@@ -88,7 +127,7 @@ std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port) 
 
 Fd listen_tcp(const std::string& host, std::uint16_t port) {
   for (const SocketAddress& address : resolve(host, port)) {
-    Fd fd = listen_at(address);
+    Fd fd = is_local(address) && port == 0 ? listen_at_local() : listen_at(address);
     if (fd) return fd;
   }
   throw_errno("cannot listen on " + endpoint_text(host, port));
@@ -96,6 +135,7 @@ Fd listen_tcp(const std::string& host, std::uint16_t port) {
 
 std::uint16_t local_port(int fd) {
   const SocketAddress address = name_of_end(fd, &::getsockname);
+  if (is_local(address)) return port_of_local(address);
   if (address.storage.ss_family == AF_INET6) {
     return ntohs(reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_port);
   }
@@ -254,6 +294,11 @@ Transfer read_some(int fd, std::span<std::byte> bytes) noexcept {
 Transfer write_some(int fd, std::span<const std::byte> bytes) noexcept {
   const iovec buffer{const_cast<std::byte*>(bytes.data()), bytes.size()};
   return write_from(fd, std::span(&buffer, 1));
+}
+
+void warn_of_stranger(std::string_view why) noexcept {
+  static RareWarning rare;
+  rare.warn("turned away a connection that is not from this job: ", why);
 }
 
 std::string errno_text(int code) { return std::generic_category().message(code); }

@@ -1,4 +1,4 @@
-// TCP sockets: numeric addresses, listening, connecting, options. IPv4 and IPv6.
+// TCP sockets: numeric addresses, listening, connecting, options. IPv4 and IPv6; and sockets of this host alone.
 #pragma once
 
 #include <sys/socket.h>
@@ -9,12 +9,17 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/fd.h"
 
 namespace ringtune {
+
+/// In place of a host: processes of this host meet by Unix sockets with abstract names, one for each port. For hosts on
+/// which no address works, since even the loopback interface is down.
+inline constexpr const char* kLocalHost = "@local";
 
 /// A resolved address. Value type.
 struct SocketAddress {
@@ -83,6 +88,10 @@ inline constexpr std::size_t kMaxBuffers = 64;
 
 /// The text of an errno.
 [[nodiscard]] std::string errno_text(int code);
+/// Warns of a connection that is none of this job's: a port scanner, another version, another job. They come as often
+/// as others like, so it is one line a minute at most, with the number of those before it. Thread-safe.
+void warn_of_stranger(std::string_view why) noexcept;
+
 /// "connection closed" or the text of errno.
 [[nodiscard]] std::string describe(const Transfer& transfer);
 

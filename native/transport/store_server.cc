@@ -78,6 +78,7 @@ class Service {
   const StopSignal& stop_;
   std::atomic<std::uint64_t>& requests_;
   bool accept_paused_ = false;
+  RareWarning descriptors_;
   std::uint64_t next_id_ = 1;
   std::map<std::uint64_t, Connection> connections_;
   std::unordered_map<std::string, Bytes> values_;
@@ -117,7 +118,7 @@ void Service::accept_waiting() {
   try {
     while (std::optional<Fd> fd = accept_tcp(listener_.get())) connections_.try_emplace(next_id_++, std::move(*fd));
   } catch (const Error& error) {  // out of descriptors: serve those who are here, look again a little later
-    log(LogLevel::kWarning, "store server: ", error.what());
+    descriptors_.warn("store server: ", error.what());
     accept_paused_ = true;
   }
 }
@@ -267,7 +268,7 @@ void Service::flush(std::uint64_t id, Connection& connection) {
 }
 
 void Service::drop(std::uint64_t id, const std::string& why) {
-  if (!why.empty()) log(LogLevel::kWarning, "store server: closed the connection of a client: ", why);
+  if (!why.empty()) warn_of_stranger("store server: " + why);
   connections_.erase(id);
   for (auto entry = waiting_.begin(); entry != waiting_.end();) {
     std::erase_if(entry->second, [&](const WaitingGet& get) { return get.connection == id; });

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "transport/socket.h"
 
 namespace ringtune {
@@ -140,7 +139,7 @@ bool TcpMeeting::hear(Stranger& stranger) {
       if (transfer.bytes == 0) return true;
     }
   } catch (const Protocol& error) {
-    log(LogLevel::kWarning, "turned away a connection that is not from this job: ", error.what());
+    warn_of_stranger(error.what());
     return false;
   }
 }

@@ -43,11 +43,13 @@ WorkerNews full_announcement() {
 }
 
 Decisions full_decisions() {
-  return {9,
-          {BatchDecision{3, {{1, ""}, {0, "x"}}, {4, 0, 2}, 7, RankSet::one(2), {variant({}, RankSet::one(2))}},
-           FailureDecision{FailureKind::kShutDown, "t", "why", 3}, KnobsDecision{2, {1, 2, 3, 4, 5, 6}},
-           EvictDecision{{8, 9}}, LeftDecision{1}, AbortDecision{"end"}, StallDecision{"t", 1},
-           SetDecision{"s", true, 4, RankSet::range(0, 3)}, JoinDecision{2}}};
+  return {
+      9,
+      {BatchDecision{3, {{1, ""}, {0, "x"}}, {4, 0, 2}, 7, RankSet::one(2), {variant({}, RankSet::one(2))}},
+       FailureDecision{FailureKind::kShutDown, "t", "why", 3}, FailureDecision{FailureKind::kSomeAbsent, "t", "who", 0},
+       FailureDecision{FailureKind::kSomeSparse, "t", "who", 0}, KnobsDecision{2, {1, 2, 3, 4, 5, 6}},
+       EvictDecision{{8, 9}}, LeftDecision{1}, AbortDecision{"end"}, StallDecision{"t", 1},
+       SetDecision{"s", true, 4, RankSet::range(0, 3)}, JoinDecision{2}}};
 }
 
 class ControlMessages : public testing::TestWithParam<ControlMessage> {};
@@ -82,7 +84,9 @@ TEST_P(ControlMessages, NoFlippedByteDoesMoreThanFail) {
 INSTANTIATE_TEST_SUITE_P(All, ControlMessages,
                          testing::Values(ControlMessage{WorkerNews{}}, ControlMessage{full_announcement()},
                                          ControlMessage{Decisions{}}, ControlMessage{full_decisions()},
-                                         ControlMessage{ClockPing{5, 6, 7}}));
+                                         ControlMessage{ClockPing{5, 6, 7}},
+                                         ControlMessage{WaitQuery{3, 7, "a \"b\"", 2, false, {}}},
+                                         ControlMessage{WaitQuery{3, 8, "", 0, true, RankSet::range(1, 4)}}));
 
 TEST(ControlMessages, UnknownTypeIsNamed) {
   const Bytes bytes{std::byte{77}};

@@ -123,6 +123,20 @@ TEST(PlanLearner, PlansAfterThreeEqualRounds) {
   EXPECT_EQ(lessons.round({1, 2, 3}), (Batches{{1, 2, 3}}));
 }
 
+TEST(PlanLearner, ForgetsTensorsThatNeverComeAgain) {
+  Lessons lessons;
+  lessons.knobs.cache_capacity = 8;
+  std::weak_ptr<const Request> first;
+  for (std::uint32_t id = 1; id <= 100; ++id) {
+    const SharedRequest request = shared("step" + std::to_string(id));
+    if (id == 1) first = request;
+    EXPECT_FALSE(lessons.learner.decided({id, request, 0, id, false}, lessons.knobs));
+  }
+  EXPECT_TRUE(first.expired());
+  for (int round = 0; round < 2; ++round) EXPECT_FALSE(lessons.round({201, 202}));
+  EXPECT_TRUE(lessons.round({201, 202}) || lessons.round({201, 202})) << "what repeats itself is still learnt";
+}
+
 TEST(PlanLearner, AStepThatBeginsLikeAKnownPlanIsLearntAsAWhole) {
   Lessons lessons;
   (void)lessons.round({1, 2});

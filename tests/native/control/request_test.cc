@@ -111,6 +111,74 @@ TEST(RequestWire, TravelsWithItAndIsCheckedOnArrival) {
   EXPECT_THROW(travelled(request), Protocol);
 }
 
+TEST(RequestContribution, TravelsWithTheKindAndOnlyWhereThereAreNoElements) {
+  const auto bytes_of = [](const Request& one) {
+    ByteWriter out;
+    write_request(out, one);
+    return Bytes(out.bytes().begin(), out.bytes().end());
+  };
+  const auto travelled = [&](const Request& one) {
+    const Bytes bytes = bytes_of(one);
+    ByteReader in(bytes);
+    return read_request(in);
+  };
+  Request request = base(CollectiveKind::kAllreduce);
+  request.shape = {3, 0};
+  request.timeout_ns = 5'000'000'000'000;
+  const std::size_t plain = bytes_of(request).size();
+  for (const std::uint8_t place : {std::uint8_t{0}, std::uint8_t{2}}) {
+    request.place = place;
+    for (const Contribution contribution : {Contribution::kDense, Contribution::kNone, Contribution::kSparse}) {
+      request.contribution = contribution;
+      EXPECT_EQ(travelled(request), request);
+      if (place == 0) {
+        EXPECT_EQ(bytes_of(request).size(), plain);
+      }
+    }
+  }
+  request.place = 0;
+  for (const Contribution contribution : {Contribution::kNone, Contribution::kSparse}) {
+    request.contribution = contribution;
+    for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{}, {1}, {2, 3}}) {
+      request.shape = shape;
+      EXPECT_THROW(travelled(request), Protocol) << "it has elements";
+    }
+    request.shape = {0};
+    for (std::uint8_t kind = 1; kind <= static_cast<std::uint8_t>(kLastCollectiveKind); ++kind) {
+      request.kind = static_cast<CollectiveKind>(kind);
+      EXPECT_THROW(travelled(request), Protocol) << name_of(request.kind);
+    }
+    request.kind = CollectiveKind::kAllreduce;
+  }
+  Bytes both = bytes_of(request);
+  both[4 + request.name.size()] |= std::byte{64 | 32};
+  ByteReader in(both);
+  EXPECT_THROW((void)read_request(in), Protocol) << "no gradient, and a sparse one";
+  request.contribution = Contribution::kDense;
+  request.timeout_ns = -1;
+  EXPECT_THROW(travelled(request), Protocol);
+}
+
+TEST(RequestUneven, NamesWhoHasWhatAndWhatAllAreToSubmit) {
+  const auto has = [](Contribution contribution, const std::vector<std::int32_t>& ranks) {
+    const auto request = std::make_shared<Request>(base(CollectiveKind::kAllreduce));
+    request->contribution = contribution;
+    return Variant{request, RankSet::of(ranks)};
+  };
+  using enum Contribution;
+  EXPECT_FALSE(find_uneven(std::vector{has(kDense, {0, 1})}));
+  EXPECT_FALSE(find_uneven(std::vector{has(kDense, {0}), has(kDense, {1})})) << "however they differ otherwise";
+  EXPECT_FALSE(find_uneven(std::vector{has(kNone, {0}), has(kNone, {1})}));
+  const auto absent = find_uneven(std::vector{has(kDense, {1, 2, 5}), has(kNone, {0, 3}), has(kDense, {4})});
+  ASSERT_TRUE(absent);
+  EXPECT_EQ(absent->contribution, kNone);
+  EXPECT_EQ(absent->message, "tensor 't' has no gradient on ranks 0, 3, and a dense gradient on ranks 1, 2, 4, 5");
+  const auto sparse = find_uneven(std::vector{has(kNone, {2}), has(kSparse, {0}), has(kNone, {1})});
+  ASSERT_TRUE(sparse);
+  EXPECT_EQ(sparse->contribution, kSparse);
+  EXPECT_EQ(sparse->message, "tensor 't' has a sparse gradient on rank 0, and no gradient on ranks 1, 2");
+}
+
 TEST(RequestDevice, TravelsAndCostsAHostTensorNothing) {
   Request request = base(CollectiveKind::kAllreduce);
   const auto bytes_of = [](const Request& one) {

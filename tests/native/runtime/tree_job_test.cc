@@ -1,6 +1,10 @@
 // Runtimes whose announcements go through other ranks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <barrier>
+
 #include "base/error.h"
 #include "runtime/job.h"
 
@@ -61,6 +65,47 @@ TEST(TreeJob, ARankInTheMiddleThatGoesFirstWaitsForThoseBelow) {
     EXPECT_THROW((void)job[rank].wait(ticket, Deadline::after(10 * kSecondNs)), ShutDown);
     job[rank].release(ticket);
     job[rank].shutdown(10 * kSecondNs);
+  });
+}
+
+TEST(TreeJob, WhoeverWaitsLearnsWhichRanksHaveNotCome) {
+  Job job(kRanks, narrow);
+  constexpr std::array kFirst{0, 3, 6};  // rank 0, one below it, one below a rank in the middle
+  std::barrier asked(kRanks);
+  job.on_every_rank([&](int rank) {
+    Runtime& runtime = job[rank];
+    std::vector<float> data(3, 1.0f);
+    Ticket ticket = 0;
+    if (std::find(kFirst.begin(), kFirst.end(), rank) != kFirst.end()) {
+      ticket = runtime.submit(allreduce_of("a", data));
+      std::vector<int> missing;  // more at first, until all three have announced it
+      const Deadline deadline = Deadline::after(10 * kSecondNs);
+      while (missing != std::vector{1, 2, 4, 5} && !deadline.expired()) missing = runtime.awaited(ticket, deadline);
+      EXPECT_EQ(missing, (std::vector{1, 2, 4, 5})) << rank;
+    }
+    asked.arrive_and_wait();
+    if (ticket == 0) ticket = runtime.submit(allreduce_of("a", data));
+    EXPECT_TRUE(runtime.wait(ticket, Deadline::after(10 * kSecondNs)));
+    EXPECT_TRUE(runtime.awaited(ticket, Deadline::after(10 * kSecondNs)).empty()) << "it is done";
+    runtime.release(ticket);
+    EXPECT_EQ(data, std::vector<float>(3, 7.0f));
+  });
+}
+
+TEST(TreeJob, ATensorThatOutlivesItsTimeoutEndsTheJobOnAllRanks) {
+  Job job(kRanks, narrow);
+  job.on_every_rank([&](int rank) {
+    std::vector<float> data(3, 1.0f);
+    Submission submission = allreduce_of(rank == 6 ? "other" : "a", data);
+    submission.request.timeout_ns = rank == 6 ? 0 : kSecondNs / 5;
+    const Ticket ticket = job[rank].submit(std::move(submission));
+    try {
+      (void)job[rank].wait(ticket, Deadline::after(10 * kSecondNs));
+      ADD_FAILURE() << "rank " << rank << " did not hear of it";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("6, longer than its timeout"), std::string::npos) << error.what();
+    }
+    job[rank].release(ticket);
   });
 }
 

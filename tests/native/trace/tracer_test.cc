@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "trace/name_table.h"
 #include "trace/thread_rings.h"
 
 namespace ringtune {
@@ -256,8 +257,8 @@ TEST(TraceWriter, WakesForNobodyWhenIdle) {
   Tracer tracer;
   tracer.start(std::make_unique<GateSink>(&control));
   tracer.record(span_at(1));
-  control.wait_for([&] { return control.flushes == 1; });  // the nap is over, sleep follows
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  control.wait_for([&] { return control.flushes == 1; });  // a nap follows, and then sleep
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
   const long before = sleeps_of_writer();
   std::this_thread::sleep_for(std::chrono::milliseconds(400));
   EXPECT_GT(before, 0);
@@ -300,6 +301,28 @@ TEST(TraceWriter, RareEventsReachTheSink) {
   EXPECT_THROW(tracer.event("KNOBS", "knobs", 1, "epoch 1"), InvalidArgument);
   tracer.stop();
   EXPECT_EQ(control.events, 1U);
+}
+
+TEST(NameTable, ForgetsNamesThatNobodyCanHold) {
+  NameTable names;
+  const std::uint32_t often = names.intern("often");
+  std::uint32_t last = often;
+  for (std::uint32_t i = 0; i < 3 * NameTable::kMostNames; ++i) {
+    last = names.intern("step" + std::to_string(i));
+    if (i % 1000 == 0) {
+      const std::uint32_t id = names.intern("often");
+      EXPECT_GE(id, names.oldest());
+      EXPECT_EQ(names.name_of(id), "often");
+    }
+  }
+  EXPECT_EQ(names.name_of(often), "often") << "until it is forgotten";
+  EXPECT_LT(often, names.oldest());
+  names.forget(names.oldest());
+  EXPECT_EQ(names.name_of(often), "");
+  EXPECT_EQ(names.name_of(last), "step" + std::to_string(3 * NameTable::kMostNames - 1));
+  EXPECT_EQ(names.intern("often"), names.intern("often"));
+  EXPECT_EQ(names.intern(""), 0u);
+  EXPECT_EQ(names.name_of(0), "");
 }
 
 }  // namespace
