@@ -85,6 +85,20 @@ class Runtime:
         wire: int = -1,
         device: int = -1,
         stream: int = 0,
+        timeout_ns: int = 0,
+    ) -> int: ...
+    def announce_gradient(
+        self,
+        name: str,
+        sparse: bool,
+        dtype: int,
+        op: int,
+        prescale: float,
+        postscale: float,
+        group: str = "",
+        group_size: int = 0,
+        process_set: int = 0,
+        wire: int = -1,
     ) -> int: ...
     def allgather(
         self,
@@ -95,6 +109,7 @@ class Runtime:
         process_set: int = 0,
         device: int = -1,
         stream: int = 0,
+        timeout_ns: int = 0,
     ) -> int: ...
     def broadcast(
         self,
@@ -107,8 +122,9 @@ class Runtime:
         process_set: int = 0,
         device: int = -1,
         stream: int = 0,
+        timeout_ns: int = 0,
     ) -> int: ...
-    def barrier(self, name: str, process_set: int = 0) -> int: ...
+    def barrier(self, name: str, process_set: int = 0, timeout_ns: int = 0) -> int: ...
     def alltoall(
         self,
         name: str,
@@ -119,6 +135,7 @@ class Runtime:
         process_set: int = 0,
         device: int = -1,
         stream: int = 0,
+        timeout_ns: int = 0,
     ) -> int: ...
     def reducescatter(
         self,
@@ -135,6 +152,7 @@ class Runtime:
         process_set: int = 0,
         device: int = -1,
         stream: int = 0,
+        timeout_ns: int = 0,
     ) -> int: ...
     def uses_nccl(self) -> bool: ...
     def join_stream(self, ticket: int, stream: int) -> None: ...
@@ -152,6 +170,7 @@ class Runtime:
     def end_blocking(self) -> None: ...
     def poll(self, ticket: int) -> bool: ...
     def wait(self, ticket: int, timeout_ns: int) -> bool: ...
+    def awaited(self, ticket: int, timeout_ns: int) -> list[int]: ...
     def attend(self, ticket: int, timeout_ns: int) -> bool: ...
     @staticmethod
     def result_memory(bytes: int) -> NDArray[np.uint8]: ...

@@ -129,10 +129,10 @@ class Session:
         except self._error as error:
             raise native.translate(error) from None
 
-    def submit_allgather(self, name: str, address: int, shape: Sequence[int], *rest: int) -> int:
+    def submit_allgather(self, name: str, address: int, shape: Sequence[int], *rest: int, timeout_ns: int = 0) -> int:
         """Start an allgather along the first dimension; `rest`: dtype, process set, and `Allreduce.place`."""
         try:
-            return int(self.runtime.allgather(name, address, shape, *rest))
+            return int(self.runtime.allgather(name, address, shape, *rest, timeout_ns=timeout_ns))
         except self._error as error:
             raise native.translate(error) from None
 
@@ -143,10 +143,10 @@ class Session:
         except self._error as error:
             raise native.translate(error) from None
 
-    def submit_barrier(self, name: str, process_set: int = 0) -> int:
+    def submit_barrier(self, name: str, process_set: int = 0, timeout_ns: int = 0) -> int:
         """Start a barrier: its ticket is done when all ranks of the set have submitted it."""
         try:
-            return int(self.runtime.barrier(name, process_set))
+            return int(self.runtime.barrier(name, process_set, timeout_ns))
         except self._error as error:
             raise native.translate(error) from None
 
@@ -287,26 +287,32 @@ class Session:
         self._steps.stop()
         self._extensions.on_close()
         self._meters.close()
-        for leave in (self.stop_timeline, lambda: self.runtime.shutdown(_LEAVE_TIMEOUT_NS)):
+        for leave in (self._recording.close, lambda: self.runtime.shutdown(_LEAVE_TIMEOUT_NS)):
             try:
                 leave()
             except (RingtuneError, self._error) as error:  # nothing is left to do about it but to say so
-                _warn(f"[rank {self.rank}] while leaving the job: {error}")
+                warn(f"[rank {self.rank}] while leaving the job: {error}")
         self._extensions.after_close()
         if self.run_folder is not None and self.rank == 0 and not self.config.launcher:
             try:
                 runfolder.finish(self.run_folder, exit_code())
             except RingtuneError as error:  # a full disk is no reason to fail a job that has trained
-                _warn(f"[rank 0] how the job ended is not noted: {error}")
+                warn(f"[rank 0] how the job ended is not noted: {error}")
 
     def begin(self) -> None:
         """Start what the settings ask for: run folder, timeline, extensions."""
         config = self.config
         if self.rank == 0:
             for sentence in unsaid(config.warnings):
-                _warn(sentence)
+                warn(sentence)
         if config.run_dir is not None or config.autotune:
-            self.ensure_run_folder()
+            try:
+                self.ensure_run_folder()
+            except RingtuneError as error:
+                if config.run_dir is not None and not config.launcher:
+                    raise
+                # Nobody has asked for it, or the launcher could write there: training goes on, whatever the disk does.
+                warn(f"[rank {self.rank}] the job goes on without a run folder: {error}")
         self._meters.begin()
         self._recording.begin()
         self._extensions.open(self, extensions.registered())
@@ -389,5 +395,6 @@ def exit_code() -> int | None:
     return 1 if hasattr(sys, "last_value") else None
 
 
-def _warn(sentence: str) -> None:
+def warn(sentence: str) -> None:
+    """Say something that does not end the job."""
     print(f"ringtune warning: {sentence}", file=sys.stderr, flush=True)

@@ -151,7 +151,7 @@ def number_with_root(process_set: ProcessSet, root: int) -> int:
         InvalidArgument: The rank is not in the set.
         TypeError: The set is not registered.
     """
-    now, number = require(), number_of(process_set)
+    now, number, root = require(), number_of(process_set), operator.index(root)
     known = 0 <= root < now.size if number == 0 else root in (process_set.ranks or ())
     if not known:
         raise InvalidArgument(
@@ -208,6 +208,10 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         InvalidArgument: Dynamic sets are not enabled.
         Mismatch: The ranks do not name the same set.
     """
+    if not isinstance(process_set, ProcessSet):
+        raise InvalidArgument(
+            f"remove_process_set: process_set is a {type(process_set).__name__}, expected a ProcessSet"
+        )
     if process_set is global_process_set or process_set.process_set_id is None:
         return False
     session = require()
@@ -231,10 +235,21 @@ def find(ranks: Sequence[int]) -> int | None:
     return next((number for number, members in ids_and_ranks().items() if members == list(ranks)), None)
 
 
+def registered_set(ranks: Sequence[int]) -> ProcessSet:
+    """Return the set of these ranks, registered if this job has it."""
+    process_set = ProcessSet(ranks)
+    if state.current is not None:
+        number = find(process_set.ranks or [])
+        process_set._registered = None if number is None else (state.current, number)
+    return process_set
+
+
 def register(process_set: ProcessSet) -> None:
     """Give a set its number; all ranks do so in the same order."""
     session = require()
     assert process_set.ranks is not None
+    if any(not 0 <= rank < session.size for rank in process_set.ranks):
+        raise InvalidArgument(f"{process_set}: a process set needs ranks of 0 to {session.size - 1}")
     number = find(process_set.ranks)
     if number is None:
         with native.translated():

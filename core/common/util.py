@@ -93,7 +93,7 @@ def mpi_built(verbose: bool = False) -> bool:
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    """Return False, as ``hvd.gloo_built()``."""
+    """Return True, as ``hvd.gloo_built()``."""
     return _built("gloo_built")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ringtune import session
+from ringtune.common.argument_checks import overlaps
 from ringtune.errors import InvalidArgument
 from ringtune.gpu import arrays as on_gpu
 
@@ -62,6 +63,8 @@ def number_of_dtype(array: Any, what: str) -> int:
         raise InvalidArgument(
             f"{what}: got a {type(array).__name__}, expected a NumPy array (numpy.asarray makes one) or one on a GPU"
         )
+    if isinstance(array, np.ma.MaskedArray):
+        raise InvalidArgument(f"{what} is a masked array, whose mask would be lost: use array.filled(0)")
     number = DTYPES.get(getattr(array.dtype, "name", ""))
     if number is None:
         raise InvalidArgument(f"{what}: dtype {array.dtype} is not supported; supported: {', '.join(DTYPES)}")
@@ -110,6 +113,11 @@ def in_place(array: Any, what: str) -> Buffers:
     number = number_of_dtype(array, what)
     if on_gpu.is_read_only(array) if _is_foreign(array) else not array.flags.writeable:
         raise InvalidArgument(f"{what}: the array is read-only, and its values are to be replaced")
+    if not _is_foreign(array) and overlaps((*array.shape, array.itemsize), (*array.strides, 1)):
+        raise InvalidArgument(
+            f"{what}: elements of the array share memory (shape {list(array.shape)}, strides {list(array.strides)}), "
+            "and each is to be replaced once: use array.copy()"
+        )
     memory = readable(array)
     return Buffers(number, memory, memory, array)
 

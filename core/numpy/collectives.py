@@ -6,6 +6,7 @@ values of their array. Any strides and either byte order are taken; results have
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 from ringtune import native, session
@@ -35,10 +36,12 @@ from ringtune.numpy.arrays import (
     readable,
     received_splits,
 )
+from ringtune.numpy.checked_calls import checked
 from ringtune.numpy.handles import at_once, register
 from ringtune.operations import Allreduce, Broadcast
 
 
+@checked
 def allreduce_async(
     array: Array,
     average: bool | None = None,
@@ -70,6 +73,7 @@ def allreduce_async(
     return _start(out_of_place(array, "allreduce"), name, how)
 
 
+@checked
 def allreduce_async_(
     array: Array,
     average: bool | None = None,
@@ -84,6 +88,7 @@ def allreduce_async_(
     return _start(in_place(array, "allreduce_"), name, how)
 
 
+@checked
 def allreduce(
     array: Array,
     average: bool | None = None,
@@ -99,6 +104,7 @@ def allreduce(
     return result
 
 
+@checked
 def allreduce_(
     array: Array,
     average: bool | None = None,
@@ -114,6 +120,7 @@ def allreduce_(
     return result
 
 
+@checked
 def grouped_allreduce(
     arrays: Sequence[Array],
     average: bool | None = None,
@@ -128,6 +135,7 @@ def grouped_allreduce(
     return _group([out_of_place(array, "grouped_allreduce") for array in arrays], name, how)
 
 
+@checked
 def grouped_allreduce_(
     arrays: Sequence[Array],
     average: bool | None = None,
@@ -142,6 +150,7 @@ def grouped_allreduce_(
     return _group([in_place(array, "grouped_allreduce_") for array in arrays], name, how)
 
 
+@checked
 def allgather_async(array: Array, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Start joining the arrays of all ranks along their first dimension, which may differ between ranks.
 
@@ -161,12 +170,14 @@ def allgather_async(array: Array, name: str | None = None, process_set: ProcessS
     return register(Pending([ticket], lambda: gathered(ticket, array), [source]))
 
 
+@checked
 def allgather(array: Array, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
     """Join the arrays of all ranks along their first dimension; arguments as in `allgather_async`."""
     result: Array = at_once(allgather_async, array, name, process_set)
     return result
 
 
+@checked
 def broadcast_async(
     array: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -184,6 +195,7 @@ def broadcast_async(
     return _start_broadcast(out_of_place(array, "broadcast"), root_rank, name, process_set)
 
 
+@checked
 def broadcast_async_(
     array: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -191,6 +203,7 @@ def broadcast_async_(
     return _start_broadcast(in_place(array, "broadcast_"), root_rank, name, process_set)
 
 
+@checked
 def broadcast(
     array: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
@@ -199,6 +212,7 @@ def broadcast(
     return result
 
 
+@checked
 def broadcast_(
     array: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
@@ -207,6 +221,7 @@ def broadcast_(
     return result
 
 
+@checked
 def alltoall_async(
     array: Array,
     splits: Sequence[int] | Array | None = None,
@@ -242,6 +257,7 @@ def alltoall_async(
     return register(Pending([ticket], finish, [source]))
 
 
+@checked
 def alltoall(
     array: Array,
     splits: Sequence[int] | Array | None = None,
@@ -253,6 +269,7 @@ def alltoall(
     return rows if splits is None else (rows, received)
 
 
+@checked
 def reducescatter_async(
     array: Array,
     name: str | None = None,
@@ -295,6 +312,7 @@ def reducescatter_async(
     return register(Pending([ticket], finish, [source]))
 
 
+@checked
 def reducescatter(
     array: Array,
     name: str | None = None,
@@ -344,7 +362,7 @@ def _start_group(members: list[Buffers], name: str | None, how: Reduction) -> in
 
 
 def _start_broadcast(buffers: Buffers, root: int, name: str | None, process_set: ProcessSet) -> int:
-    number = number_with_root(process_set, root)
+    root, number = operator.index(root), number_with_root(process_set, root)
     source, target, shape = address(buffers.source), address(buffers.target), buffers.output.shape
     wire = wire_name("broadcast", name, number)
     what = Broadcast(wire, source, target, shape, buffers.number, root, number, place_of(buffers.source))

@@ -7,6 +7,7 @@ from typing import Any
 
 from ringtune import session
 from ringtune.common import tickets
+from ringtune.common.argument_checks import check_handle
 from ringtune.common.tickets import Pending, release_all, wait_all
 from ringtune.errors import InvalidArgument
 
@@ -30,7 +31,7 @@ def poll(handle: int) -> bool:
     Raises:
         InvalidArgument: The handle is unknown or has been synchronised already.
     """
-    now, tickets = session.require(), _find(handle).tickets
+    now, tickets = session.require(), _find(handle, "poll: handle").tickets
     return all(now.poll(ticket) for ticket in tickets)
 
 
@@ -44,7 +45,7 @@ def synchronize(handle: int) -> Any:
         InvalidArgument: The handle is unknown or has been synchronised already.
         RuntimeFailure: The operation failed; it is named in the message.
     """
-    pending = _find(handle)
+    pending = _find(handle, "synchronize: handle")
     failure = wait_all(pending.tickets)
     del _pending[handle]
     try:
@@ -60,7 +61,8 @@ def at_once(start: Callable[..., int], *arguments: Any) -> Any:
     return tickets.at_once(synchronize, start, *arguments)
 
 
-def _find(handle: int) -> Pending:
+def _find(handle: int, what: str) -> Pending:
+    check_handle(handle, what)
     found = _pending.get(handle)
     if found is None:
         raise InvalidArgument(f"Handle {handle} was not created or has been cleared.")

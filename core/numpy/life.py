@@ -8,7 +8,9 @@ from ringtune import native, session
 from ringtune.common import process_sets as sets
 from ringtune.common.process_sets import ProcessSet, global_process_set
 from ringtune.common.tickets import Pending
+from ringtune.errors import InvalidArgument
 from ringtune.numpy import handles
+from ringtune.numpy.checked_calls import checked
 
 
 def init(process_sets: Sequence[ProcessSet] | None = None) -> None:
@@ -22,6 +24,10 @@ def init(process_sets: Sequence[ProcessSet] | None = None) -> None:
         Timeout: Not all ranks came; the message names the missing ones.
         InvalidArgument: A set is a duplicate; or this process was forked from one that is in a job.
     """
+    if not isinstance(process_sets, (list, tuple, type(None))) or not all(
+        isinstance(one, ProcessSet) for one in process_sets or ()
+    ):
+        raise InvalidArgument(f"init(process_sets={process_sets!r}): expected a list of ProcessSets")
     if not session.is_initialized():
         handles.reset()
         sets.unnamed.clear()
@@ -36,6 +42,7 @@ def shutdown() -> None:
     handles.reset()
 
 
+@checked
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the set have come here."""
     number = sets.number_of(process_set)

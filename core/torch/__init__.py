@@ -16,6 +16,7 @@ from ringtune.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from ringtune.torch.graph_breaks import leave_graphs as _leave_graphs
 from ringtune.torch.mpi_ops import *  # noqa: F403 - exactly its __all__
 from ringtune.torch.mpi_ops import __all__ as _operations
 from ringtune.torch.optimizer import DistributedOptimizer
@@ -52,3 +53,6 @@ def __getattr__(name: str) -> Any:
 def _check_has_gpu() -> bool:
     """Return whether torch sees a CUDA device."""
     return _torch.cuda.is_available()
+
+
+_leave_graphs(__name__)

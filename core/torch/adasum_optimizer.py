@@ -6,6 +6,7 @@ the parameters become their old values plus the combination.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,8 @@ from ringtune.torch import handles
 from ringtune.torch.arguments import Adasum
 from ringtune.torch.asynchronous import allreduce_async_
 from ringtune.torch.compression import Chosen
-from ringtune.torch.reducer import TOO_MANY_PASSES
+from ringtune.torch.parameters import complete
+from ringtune.torch.slots import TOO_MANY_PASSES
 
 NO_SKIP = "Skipping synchronization is not supported when using Adasum optimizer."
 
@@ -59,7 +61,8 @@ class _Adasum(torch.optim.Optimizer):
         Raises:
             RuntimeFailure: The combination failed; the parameters are what they were before.
         """
-        params = list(self._parameter_names)
+        # All of them: one that another rank has thawed, or that was added, moves on every rank.
+        params = [param for _, param in complete(self.param_groups, self._parameter_names)]
         with torch.no_grad():
             before = [param.detach().clone() for param in params]
         result: Any = super().step(closure)
@@ -90,7 +93,7 @@ class _Adasum(torch.optim.Optimizer):
         self._left = dict.fromkeys(self._parameter_names, self._passes)
 
     def _count(self, param: torch.Tensor) -> None:
-        self._left[param] -= 1
+        self._left[param] = self._left.get(param, self._passes) - 1
         if self._left[param] < 0:
             raise AssertionError(TOO_MANY_PASSES)
 
@@ -108,10 +111,26 @@ def wrap_for_adasum(
     wrapped = cls.__new__(cls)
     # step and zero_grad may have been patched into the instance (schedulers do): those belong to the old object.
     wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key not in ("step", "zero_grad")})
-    wrapped._parameter_names = {param: name for name, param in named if param.requires_grad}
+    wrapped._parameter_names = {param: name for name, param in named}
     wrapped._compression = compression
     wrapped._passes = passes
     wrapped._rest()
-    for param in wrapped._parameter_names:
-        param.register_post_accumulate_grad_hook(wrapped._count)
+    count = weakref.WeakMethod(wrapped._count)
+    hooks = [
+        param.register_post_accumulate_grad_hook(_counting(count))
+        for param in wrapped._parameter_names
+        if param.requires_grad
+    ]
+    weakref.finalize(wrapped, lambda: [hook.remove() for hook in hooks])
     return wrapped
+
+
+def _counting(count: weakref.WeakMethod[Callable[[torch.Tensor], None]]) -> Callable[[torch.Tensor], None]:
+    """Return a hook that does not keep its optimizer."""
+
+    def hook(param: torch.Tensor) -> None:
+        found = count()
+        if found is not None:
+            found(param)
+
+    return hook

@@ -5,6 +5,7 @@ Every asynchronous form returns a handle for `synchronize` and `poll`.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 
 import torch
@@ -22,9 +23,11 @@ from ringtune.common.process_sets import (
 from ringtune.errors import HorovodInternalError, InvalidArgument
 from ringtune.torch import handles, quick
 from ringtune.torch.arguments import Average, reduction, resolve_op
+from ringtune.torch.checked_calls import check_sparse, checked, checked_with
 from ringtune.torch.handles import Pending, Reduction, at_once, synchronize
 
 
+@checked
 def allreduce_async(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -57,6 +60,7 @@ def allreduce_async(
 
 
 @quick.submitting("allreduce_")
+@checked
 def allreduce_async_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -76,6 +80,7 @@ def allreduce_async_(
 
 
 @quick.blocking("allreduce_")
+@checked
 def allreduce_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -92,6 +97,7 @@ def allreduce_(
     return result
 
 
+@checked
 def grouped_allreduce_async(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -111,6 +117,7 @@ def grouped_allreduce_async(
 
 
 @quick.submitting_group("grouped_allreduce_")
+@checked
 def grouped_allreduce_async_(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -127,7 +134,7 @@ def grouped_allreduce_async_(
         given = None, None, None, op, prescale_factor, postscale_factor, process_set
         base = handles.wire_name("grouped_allreduce", name, how.process_set)
         words = group_names(base, len(tensors)), [reduction_how(tensor, how) for tensor in tensors], given
-        quick.remember_group("grouped_allreduce_", (name, tensors), words, base)
+        quick.remember_group("grouped_allreduce_", (name, list(tensors)), words, base)
     return handle
 
 
@@ -146,6 +153,7 @@ def grouped_allreduce_(
     )
 
 
+@checked_with(tensor=check_sparse)
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
@@ -170,6 +178,7 @@ def sparse_allreduce_async(
     return wait
 
 
+@checked
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Start concatenating the ranks' tensors along the first dimension, which may differ per rank.
 
@@ -182,6 +191,7 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: 
     return _start_allgather([tensor], "allgather", name, number_of(process_set))
 
 
+@checked
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -189,6 +199,7 @@ def grouped_allgather_async(
     return _start_allgather(tensors, "grouped_allgather", name, number_of(process_set))
 
 
+@checked
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -206,6 +217,7 @@ def broadcast_async(
     return _start_broadcast(tensor, _like(tensor), root_rank, (name, process_set))
 
 
+@checked
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -214,6 +226,7 @@ def broadcast_async_(
 
 
 @quick.blocking("broadcast_")
+@checked
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -227,13 +240,15 @@ def remember_broadcast(
     family: str, tensor: torch.Tensor, given: tuple[int, str | None, ProcessSet], result: torch.Tensor
 ) -> None:
     """Prepare the short path of a broadcast like the one that was given `(root_rank, name, process_set)`."""
-    root, name, process_set = given
+    name, process_set = given[1:]
+    root = operator.index(given[0])
     dtype = handles.DTYPES[tensor.dtype]
     how = quick.How(quick.Kind.BROADCAST, root, dtype, process_set=number_of(process_set))
     handles.remember(family, (name, tensor), how, (None, *given), result)
 
 
 @quick.blocking("barrier")
+@checked
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the set have come here."""
     number = number_of(process_set)
@@ -242,6 +257,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     quick.remember("barrier", (None, None), (_barrier_name(number), how, (process_set,)))
 
 
+@checked
 def join(device: int = -1) -> int:
     """Wait until all ranks have come here; meanwhile contribute neutral elements to what the others reduce.
 
@@ -352,6 +368,6 @@ def _start_broadcast(
 ) -> int:
     """Start a broadcast; `where` is its name and the ranks that take part."""
     name, process_set = where
-    number = number_with_root(process_set, root)
+    root, number = operator.index(root), number_with_root(process_set, root)
     ticket, kept = handles.start_broadcast(tensor, output, root, handles.wire_name("broadcast", name, number), number)
     return handles.register(Pending([ticket], lambda: handles.settle(ticket, kept), kept))

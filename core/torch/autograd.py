@@ -16,6 +16,7 @@ from ringtune import session
 from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
 from ringtune.torch import asynchronous, handles, quick
 from ringtune.torch.arguments import Average, reduction, resolve_op
+from ringtune.torch.checked_calls import checked
 from ringtune.torch.compression import Chosen, Compression, to_travel
 from ringtune.torch.handles import at_once
 
@@ -128,6 +129,7 @@ def flows_back(*tensors: torch.Tensor) -> bool:
 
 
 @quick.blocking("allreduce")
+@checked
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -172,6 +174,7 @@ def allreduce(
     return decompress(reduced)
 
 
+@checked
 def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -194,6 +197,7 @@ def grouped_allreduce(
 
 
 @quick.blocking("allgather")
+@checked
 def allgather(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -225,6 +229,7 @@ def allgather(
     return result
 
 
+@checked
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> tuple[torch.Tensor, ...]:
@@ -234,6 +239,7 @@ def grouped_allgather(
 
 
 @quick.blocking("broadcast")
+@checked
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:

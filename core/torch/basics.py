@@ -72,6 +72,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             raise InvalidArgument(f'init(process_sets={process_sets!r}): expected a list of sets or "dynamic"')
         os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
         process_sets = None
+    if not isinstance(process_sets, (list, tuple, type(None))):
+        raise InvalidArgument(f"init(process_sets={process_sets!r}): expected a list of ProcessSets")
     for one in process_sets or ():
         if not isinstance(one, ProcessSet):
             raise InvalidArgument(f"init(process_sets=...): {one!r} is no ProcessSet")
@@ -142,8 +144,8 @@ def mpi_enabled() -> bool:
 
 
 def gloo_enabled() -> bool:
-    """Return False: ringtune has a runtime of its own in Gloo's place."""
-    return False
+    """Return whether a job runs: ringtune's runtime stands in Gloo's place, which Horovod chooses at `init`."""
+    return is_initialized()
 
 
 def mpi_built() -> bool:
@@ -152,8 +154,8 @@ def mpi_built() -> bool:
 
 
 def gloo_built() -> bool:
-    """Return False: ringtune has a runtime of its own in Gloo's place."""
-    return False
+    """Return True: scripts ask this to know that no MPI is needed; ringtune's runtime stands in Gloo's place."""
+    return True
 
 
 def nccl_built() -> int:

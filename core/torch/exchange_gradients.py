@@ -16,6 +16,7 @@ from ringtune.common.process_sets import ProcessSet, global_process_set, number_
 from ringtune.torch import exchanges, handles, quick
 from ringtune.torch.arguments import Average, Sum
 from ringtune.torch.autograd import allgather, flows_back, grouped_allgather
+from ringtune.torch.checked_calls import checked
 from ringtune.torch.compression import Chosen, Compression
 from ringtune.torch.exchanges import Splits
 from ringtune.torch.handles import at_once
@@ -89,6 +90,7 @@ def _gradient_factor(op: int, factors: tuple[float, float], process_set: Process
 
 
 @quick.blocking("alltoall")
+@checked
 def alltoall(
     tensor: torch.Tensor,
     splits: Splits | None = None,
@@ -123,6 +125,7 @@ def alltoall(
 
 
 @quick.blocking("reducescatter")
+@checked
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -162,6 +165,7 @@ def reducescatter(
     return handles.into(compression.decompress(reduced, context), out)
 
 
+@checked
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,

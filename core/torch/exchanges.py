@@ -12,11 +12,14 @@ from ringtune.common.process_sets import ProcessSet, global_process_set, group_n
 from ringtune.errors import HorovodInternalError, InvalidArgument
 from ringtune.torch import devices, handles
 from ringtune.torch.arguments import Average, Sum, resolve_op
+from ringtune.torch.checked_calls import checked
 from ringtune.torch.handles import Pending, Reduction
+from ringtune.torch.memory_check import contents
 
 Splits = Sequence[int] | torch.Tensor
 
 
+@checked
 def alltoall_async(
     tensor: torch.Tensor,
     splits: Splits | None = None,
@@ -41,7 +44,7 @@ def alltoall_async(
     number = number_of(process_set)
     counts = _counts(splits)
     dtype = handles.dtype_number(tensor)
-    source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+    source = contents(tensor)
     with native.translated():
         ticket = session.require().runtime.alltoall(
             handles.wire_name("alltoall", name, number), source.data_ptr(), tuple(tensor.shape), dtype, counts, number,
@@ -59,6 +62,7 @@ def alltoall_async(
     return handles.register(Pending([ticket], finish, [source]))
 
 
+@checked
 def reducescatter_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -92,6 +96,7 @@ def reducescatter_async(
     return handles.register(Pending([ticket], lambda: _settle(ticket, kept), kept))
 
 
+@checked
 def grouped_reducescatter_async(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -147,7 +152,7 @@ def _start_reducescatter(
     """Submit a reducescatter; returns its ticket, and input and output, which must be kept."""
     _check_rows(tensor, "reducescatter")
     reduction, process_set = how
-    source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+    source = contents(tensor)
     output = handles.new_result(tensor, (own_rows(tensor.shape[0], process_set), *tensor.shape[1:]))
     with native.translated():
         ticket = session.require().runtime.reducescatter(

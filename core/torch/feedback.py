@@ -30,11 +30,13 @@ class Named(Protocol):
 
     Attributes:
         name: Its name.
+        unique: Its name among those of all optimizers of this process.
         wire: Name of its allreduce between the ranks.
         param: The parameter.
     """
 
     name: str
+    unique: str
     wire: str
     param: torch.Tensor
 
@@ -66,6 +68,7 @@ class Feedback(ABC):
         self.iteration = 0
         self._settings = repr((settings, how, [(one.name, tuple(one.param.shape)) for one in parameters]))
         self._wires = [one.wire for one in parameters]
+        self._shapes = {one.name: one.param.shape for one in parameters}
         self._identity = uuid.uuid4().hex
         self._agreed: Any = None  # the session in which the ranks have agreed
         self._failure: RingtuneError | None = None
@@ -87,6 +90,11 @@ class Feedback(ABC):
             return self._refuse
         if not self.takes(name):
             return None
+        if grad.shape != self._shapes[name]:
+            raise InvalidArgument(
+                f"the gradient of '{name}' is of shape {list(grad.shape)}, the compression remembers "
+                f"{list(self._shapes[name])}: wrap the optimizer again after the parameter has changed its shape"
+            )
         dense = grad.to_dense() if grad.is_sparse else grad
         work = dense.detach().to(torch.float32).contiguous()
         self.submit(name, work)

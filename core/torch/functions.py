@@ -12,13 +12,16 @@ import cloudpickle  # type: ignore[import-untyped]
 import torch
 
 from ringtune import session
+from ringtune.common.argument_checks import check_name, refuse
 from ringtune.common.process_sets import ProcessSet, global_process_set
 from ringtune.errors import InvalidArgument, RingtuneError
 from ringtune.torch import handles
 from ringtune.torch.asynchronous import allgather_async, broadcast_, broadcast_async_
+from ringtune.torch.checked_calls import check_in_place, checked
 from ringtune.torch.handles import at_once
 
 
+@checked
 def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: int) -> None:
     """Overwrite tensors with those of the root, in place.
 
@@ -37,13 +40,17 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: i
         raise InvalidArgument(
             f"invalid params of type: {type(params)}; expected a state_dict or a list such as list(model.parameters())"
         )
+    for entry in named:
+        if len(entry) != 2:
+            raise InvalidArgument(f"broadcast_parameters: params hold {entry!r}, expected pairs of name and tensor")
     tensors = [(name, value) for name, value in named if value is not None]
-    for name, value in tensors:
-        if not isinstance(value, torch.Tensor):
-            raise InvalidArgument(f"broadcast_parameters: {name!r} is a {type(value).__name__}, expected a tensor")
+    for name, value in tensors:  # of all, before some are under way
+        check_name(name, "broadcast_parameters: the name")
+        check_in_place(value, f"broadcast_parameters: {name!r}")
     _finish([broadcast_async_(tensor.detach(), root_rank, name) for name, tensor in tensors])
 
 
+@checked
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
@@ -68,6 +75,7 @@ def broadcast_object(
     return obj if here else _load(payload)
 
 
+@checked
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """Return the objects of all ranks of the set, in order of ranks."""
     name = name or "allgather_object"
@@ -77,22 +85,25 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     return [_load(part) for part in torch.split(joined, sizes.tolist())]
 
 
+@checked
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
     """Give all ranks the root's optimizer state and options, in place; works for every optimizer.
 
-    Ranks need not have any state yet: it is made in the shape of the root's.
+    Ranks need not have any state yet: it is made in the shape of the root's. Where a rank has none, parameters without
+    a gradient get one of zeros on all ranks, as scripts for Horovod find it afterwards; nothing is moved by it.
 
     Args:
         optimizer: The optimizer, wrapped by `DistributedOptimizer` or not.
         root_rank: Rank whose state all ranks take.
-        model: Accepted for Horovod's sake; not needed.
+        model: Says which embeddings have sparse gradients; not needed else.
 
     Raises:
         InvalidArgument: The ranks' optimizers do not hold equally many parameters.
     """
-    del model
+    if not hasattr(optimizer, "param_groups"):
+        refuse("broadcast_optimizer_state: optimizer", optimizer, "a torch.optim.Optimizer")
     params = [param for group in optimizer.param_groups for param in group["params"]]
     here = session.require().rank == root_rank
     tensors: list[torch.Tensor] = []
@@ -101,9 +112,8 @@ def broadcast_optimizer_state(
     state = [optimizer.state.get(param) for param in params]
     sketch = (counts, *_sketch((options, state), tensors)) if here else None
     theirs = broadcast_object(sketch, root_rank, "optimizer.sketch")
-    agree = allgather_object(counts == theirs[0], "optimizer.agree")
-    if not all(agree):
-        wrong = [rank for rank, same in enumerate(agree) if not same]
+    told = allgather_object((counts == theirs[0], len(optimizer.state) == 0), "optimizer.agree")
+    if wrong := [rank for rank, (same, _) in enumerate(told) if not same]:
         raise InvalidArgument(
             f"broadcast_optimizer_state: rank {root_rank}'s optimizer holds {theirs[0]} parameters by group, "
             f"this rank's {counts}; ranks {wrong} differ from the root"
@@ -112,6 +122,8 @@ def broadcast_optimizer_state(
         options, state = _build(theirs[1:], tensors)
         _take_over(optimizer, params, options, state)
     _finish([broadcast_async_(one, root_rank, f"optimizer.{index}") for index, one in enumerate(tensors)])
+    if any(empty for _, empty in told):
+        _leave_gradients(params, _sparse_among(optimizer, model, params))
     reducer = getattr(optimizer, "_reducer", None)
     if reducer is not None and reducer.feedback is not None:
         reducer.feedback.agree_anew()
@@ -158,6 +170,23 @@ def _take_over(optimizer: torch.optim.Optimizer, params: list[Any], options: lis
     for param, new in zip(params, state, strict=True):
         if new is not None:
             optimizer.state[param] = new
+
+
+def _sparse_among(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None, params: list[Any]) -> set[int]:
+    """Return which parameters (by ``id``) have sparse gradients, as far as optimizer and model say."""
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        return {id(param) for param in params}
+    modules = model.modules() if model is not None else ()
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    return {id(module.weight) for module in modules if isinstance(module, kinds) and module.sparse}
+
+
+def _leave_gradients(params: list[Any], sparse: set[int]) -> None:
+    """Give parameters that have no gradient one of zeros."""
+    for param in params:
+        if param.requires_grad and param.grad is None:
+            layout = torch.sparse_coo if id(param) in sparse else param.layout
+            param.grad = torch.zeros_like(param, layout=layout, requires_grad=False)
 
 
 def _finish(started: list[int]) -> None:

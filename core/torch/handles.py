@@ -15,6 +15,7 @@ import torch
 
 from ringtune import session
 from ringtune.common import process_sets, tickets
+from ringtune.common.argument_checks import check_handle
 from ringtune.common.process_sets import wire_name as wire_name
 from ringtune.common.reductions import Reduction as Reduction
 from ringtune.common.tickets import Pending as Pending
@@ -23,6 +24,7 @@ from ringtune.common.tickets import wait_all as wait_all
 from ringtune.errors import InvalidArgument
 from ringtune.operations import Allreduce, Broadcast
 from ringtune.torch import devices, quick
+from ringtune.torch.memory_check import check_target, check_tensor, contents, is_own
 
 DTYPES: dict[torch.dtype, int] = {
     torch.uint8: 0,
@@ -50,26 +52,43 @@ def reset() -> None:
     process_sets.unnamed.clear()
 
 
-def dtype_number(tensor: torch.Tensor) -> int:
+def dtype_number(tensor: torch.Tensor, what: str = "tensor") -> int:
     """Return the runtime's number of the tensor's dtype.
 
+    Args:
+        tensor: Any value.
+        what: What it is, for messages: function and argument.
+
     Raises:
-        InvalidArgument: The tensor is not dense, of a dtype that cannot be reduced, or neither on the CPU nor on a GPU.
+        InvalidArgument: The tensor's values are not in memory (`ringtune.torch.memory_check`), it is of a dtype that
+            cannot be reduced, or neither on the CPU nor on a GPU.
     """
+    check_tensor(tensor, what)
     if not tensor.is_cpu and not tensor.is_cuda:
         raise InvalidArgument(
-            f"tensor of shape {list(tensor.shape)} is on {tensor.device}: only tensors on the CPU and on CUDA devices "
+            f"{what} of shape {list(tensor.shape)} is on {tensor.device}: only tensors on the CPU and on CUDA devices "
             "are reduced; move the tensor to the CPU first (tensor.cpu())"
         )
-    if tensor.layout is not torch.strided:
-        raise InvalidArgument(f"tensor of layout {tensor.layout}: use sparse_allreduce_async, or tensor.to_dense()")
     number = DTYPES.get(tensor.dtype)
     if number is None:
         raise InvalidArgument(
-            f"Tensor type {tensor.type()} is not supported; supported: "
+            f"{what}: Tensor type {tensor.type()} is not supported; supported: "
             f"{', '.join(str(dtype).removeprefix('torch.') for dtype in DTYPES)}"
         )
     return number
+
+
+def _memory_of(tensor: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return contiguous memory that holds a tensor's values, and such memory for the output: `settle` copies it there.
+
+    Raises:
+        InvalidArgument: The output cannot be written into.
+    """
+    source = contents(tensor)
+    check_target(output, "the tensor to write into")
+    if output is tensor:
+        return source, source
+    return source, output if is_own(output) else torch.empty_like(source)
 
 
 def start_allreduce(
@@ -88,8 +107,7 @@ def start_allreduce(
         Ticket, and what must be kept; `settle` moves a result that lies in scratch memory.
     """
     number = dtype_number(tensor)
-    source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
-    target = output if output.is_contiguous() else source if output is tensor else torch.empty_like(source)
+    source, target = _memory_of(tensor, output)
     operation = Allreduce(
         name, source.data_ptr(), target.data_ptr(), tuple(tensor.shape), number, how.op, how.prescale, how.postscale,
         *group, how.process_set, how.wire, devices.place_of(source),
@@ -103,8 +121,7 @@ def start_broadcast(
 ) -> tuple[int, list[Any]]:
     """Submit a broadcast of any strided tensor from a global rank; see `start_allreduce`."""
     number = dtype_number(tensor)
-    source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
-    target = output if output.is_contiguous() else source if output is tensor else torch.empty_like(source)
+    source, target = _memory_of(tensor, output)
     ticket = session.require().submit_broadcast(
         Broadcast(
             name,
@@ -123,7 +140,7 @@ def start_broadcast(
 def start_allgather(tensor: torch.Tensor, name: str, process_set: int) -> tuple[int, list[Any]]:
     """Submit an allgather of any strided tensor along its first dimension."""
     number = dtype_number(tensor)
-    source = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+    source = contents(tensor)
     ticket = session.require().submit_allgather(
         name, source.data_ptr(), tuple(tensor.shape), number, process_set, *devices.place_of(source)
     )
@@ -250,7 +267,7 @@ def poll(handle: int) -> bool:
     Raises:
         InvalidArgument: The handle is unknown or has been synchronised already.
     """
-    found = _find(handle)
+    found = _find(handle, "poll: handle")
     now = session.require()
     return all(now.poll(ticket) for ticket in _tickets(handle, found))
 
@@ -266,7 +283,7 @@ def synchronize(handle: int) -> Any:
         InvalidArgument: The handle is unknown or has been synchronised already.
         RuntimeFailure: The operation failed; it is named in the message.
     """
-    pending = _find(handle)
+    pending = _find(handle, "synchronize: handle")
     started = _tickets(handle, pending)
     failure = wait_all(started)
     del quick.pending[handle]
@@ -306,7 +323,8 @@ def _tickets(handle: int, pending: Pending | torch.Tensor) -> list[int]:
     return [handle] if isinstance(pending, torch.Tensor) else pending.tickets
 
 
-def _find(handle: int) -> Pending | torch.Tensor:
+def _find(handle: int, what: str) -> Pending | torch.Tensor:
+    check_handle(handle, what)
     pending: Pending | torch.Tensor | None = quick.pending.get(handle)
     if pending is None:
         raise InvalidArgument(f"Handle {handle} was not created or has been cleared.")

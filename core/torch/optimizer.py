@@ -6,16 +6,18 @@ session's step.
 
 from __future__ import annotations
 
+import functools
+import operator
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
-from ringtune.common.util import split_list
+from ringtune.common.process_sets import ProcessSet, global_process_set, number_of, registered_set
 from ringtune.elastic import membership
 from ringtune.errors import InvalidArgument
 from ringtune.session import require, state
@@ -23,7 +25,9 @@ from ringtune.torch.adasum_optimizer import wrap_for_adasum
 from ringtune.torch.arguments import Adasum, Average, check_adasum, resolve_op
 from ringtune.torch.asynchronous import allreduce_
 from ringtune.torch.compression import Chosen, Compression, FeedbackCompressor, resolve_compression, wished
-from ringtune.torch.reducer import Reducer, ReducerOptions, reduction_of
+from ringtune.torch.parameters import Named, complete, find_duplicates, members_of, name_all
+from ringtune.torch.reducer import Reducer
+from ringtune.torch.submission import ReducerOptions, reduction_of
 from ringtune.torch.verify import verify_gradients
 
 STEP_AFTER_SYNCHRONIZE = (
@@ -39,7 +43,8 @@ ZERO_GRAD_IN_FLIGHT = (
 COMPRESSION_STATE = "compression"
 """Key under which `state_dict` holds the state of a compression with error feedback."""
 
-Named = Sequence[tuple[str, torch.Tensor]]
+_WRAPPING = "distributed"
+"""Key under which a copied or pickled optimizer holds how gradients are reduced."""
 
 
 class _Distributed(torch.optim.Optimizer):
@@ -47,19 +52,20 @@ class _Distributed(torch.optim.Optimizer):
 
     _reducer: Reducer | None
     _parameter_names: dict[torch.Tensor, str]
+    _known_names: dict[torch.Tensor, str]
+    _wishes: _Wishes
     _should_synchronize: bool
     _synchronized: bool
 
     @staticmethod
     def find_duplicates(lst: Iterable[Any]) -> set[Any]:
         """Return the elements that occur more than once."""
-        seen: set[Any] = set()
-        return {one for one in lst if one in seen or seen.add(one)}  # type: ignore[func-returns-value]
+        return find_duplicates(lst)
 
     @property
     def backward_passes_per_step(self) -> int:
         """Backward passes whose gradients are summed up before they travel."""
-        return self._passes
+        return self._wishes.passes
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change how many backward passes are summed up before gradients travel.
@@ -67,7 +73,7 @@ class _Distributed(torch.optim.Optimizer):
         Raises:
             InvalidArgument: Fewer than one.
         """
-        self._passes = _check_passes(passes)
+        self._wishes = replace(self._wishes, passes=_check_passes(passes))
         if self._reducer is not None:
             self._reducer.set_passes(passes)
 
@@ -76,7 +82,9 @@ class _Distributed(torch.optim.Optimizer):
 
         Raises:
             RuntimeFailure: A reduction failed; the message names the parameter.
+            InvalidArgument: A gradient was changed while it was being reduced.
         """
+        self._follow()
         if self._reducer is not None:
             self._reducer.finish()
             if require().config.check:
@@ -123,6 +131,7 @@ class _Distributed(torch.optim.Optimizer):
         """
         if self._reducer is not None and self._reducer.busy:
             raise AssertionError(ZERO_GRAD_IN_FLIGHT)
+        self._synchronized = False
         super().zero_grad(set_to_none)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -133,7 +142,14 @@ class _Distributed(torch.optim.Optimizer):
             self._reducer.rest()
         self._synchronized = False
         self._should_synchronize = True
+        groups, states = self.param_groups, self.state
         super().load_state_dict({key: value for key, value in state_dict.items() if key != COMPRESSION_STATE})
+        # The wrapped optimizer and the schedulers that were made for it hold the same groups and the same state.
+        for group, loaded in zip(groups, self.param_groups, strict=True):
+            group.update(loaded)
+        states.clear()
+        states.update(self.state)
+        self.param_groups, self.state = groups, states
         if self._reducer is not None and self._reducer.feedback is not None:
             self._reducer.feedback.load_state_dict(state_dict.get(COMPRESSION_STATE))
 
@@ -143,6 +159,45 @@ class _Distributed(torch.optim.Optimizer):
         if self._reducer is not None and self._reducer.feedback is not None:
             found[COMPRESSION_STATE] = self._reducer.feedback.state_dict()
         return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy needs: the optimizer's state, names and how gradients are reduced; nothing under way."""
+        found: dict[str, Any] = super().__getstate__()
+        names = {id(param): name for param, name in self._known_names.items()}
+        params = [param for group in self.param_groups for param in group["params"]]
+        found[_WRAPPING] = self._wishes, [names.get(id(param)) for param in params]
+        return found
+
+    def __setstate__(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `__getstate__` gave; a copy is hooked when it is used first."""
+        wrapping = state_dict.pop(_WRAPPING, None)
+        super().__setstate__(state_dict)
+        if wrapping is None:
+            return
+        wishes, names = wrapping
+        params = [param for group in self.param_groups for param in group["params"]]
+        named = [(name, param) for name, param in zip(names, params, strict=True) if name is not None]
+        _prepare(self, named, wishes)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle by the wrapped class: this one is made at run time."""
+        return _remake, (type(self).__mro__[2],), self.__getstate__()
+
+    def _follow(self) -> None:
+        """Make the reducer when it is missing, and let it see parameters that came, went or were replaced."""
+        if self._reducer is None and not _trains_together(self._wishes.process_set):
+            return
+        params = [param for group in self.param_groups for param in group["params"]]
+        known = self._parameter_names
+        if self._reducer is not None and len(params) == len(known) and all(map(operator.is_, params, known)):
+            return
+        named = complete(self.param_groups, self._known_names)
+        self._parameter_names = {param: name for name, param in named}
+        if self._reducer is not None:
+            self._reducer.follow(named)
+            return
+        self._reducer = _reducer_of(named, self._wishes)
+        weakref.finalize(self, self._reducer.close)
 
     def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """Return the closure with the gradients reduced; LBFGS decides by the loss, so it must see the same one."""
@@ -169,6 +224,18 @@ class _Wishes:
     predivide: float
     groups: int | Sequence[Sequence[torch.Tensor]] | None
     passes: int
+    compression: Chosen = Compression.none
+    sparse_as_dense: bool = False
+    process_set: ProcessSet = global_process_set
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what belongs to this job: a process set becomes its ranks."""
+        ranks = None if self.process_set is global_process_set else self.process_set.ranks
+        return {**vars(self), "process_set": ranks}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        ranks = values["process_set"]
+        self.__dict__.update(values, process_set=global_process_set if ranks is None else registered_set(ranks))
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -213,100 +280,63 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     if num_groups:
         warnings.warn("Parameter `num_groups` has been replaced by `groups` and is deprecated.", DeprecationWarning, 2)
         groups = num_groups if groups is None else groups
-    wishes = _Wishes(resolve_op(None, op), gradient_predivide_factor, groups, _check_passes(backward_passes_per_step))
+    passes = _check_passes(backward_passes_per_step)
+    wishes = _Wishes(
+        resolve_op(None, op), gradient_predivide_factor, groups, passes, compression, sparse_as_dense, process_set
+    )
     if gradient_predivide_factor != 1.0 and wishes.op != Average:
         raise InvalidArgument("gradient_predivide_factor not supported with op != Average")
-    named = _named(optimizer, named_parameters)
+    named, known = name_all(optimizer, named_parameters)
     if wishes.op == Adasum and now.size > 1:
         check_adasum(process_set)
         if isinstance(compression, FeedbackCompressor):
             raise InvalidArgument(f"{compression}: compression with error feedback is not for Adasum")
         return wrap_for_adasum(optimizer, named, compression, wishes.passes)
-    members = _members(wishes.groups, named)
-    wrapped = _wrap(optimizer, named, wishes.passes)
-    # An elastic job of one rank may have more of them later, and its hooks must be there by then.
-    if process_set.included() and (now.size > 1 or membership.current() is not None):
-        how = reduction_of(wishes.op, wishes.predivide, process_set)
-        options = ReducerOptions(how, compression, sparse_as_dense, wishes.passes, process_set)
-        wrapped._reducer = Reducer([entry for entry in named if entry[1].requires_grad], members, options)
-    return wrapped
-
-
-def _wrap(optimizer: torch.optim.Optimizer, named: Named, passes: int) -> Any:
-    """Return an optimizer of a new class that shares state, groups and hooks with the given one."""
-    base = type(optimizer)
-    cls: Any = type(base.__name__, (_Distributed, base), {"__module__": __name__, "__doc__": base.__doc__})
-    wrapped = cls.__new__(cls)
+    members_of(wishes.groups, named)
+    wrapped = _remake(type(optimizer))
     # step and zero_grad may have been patched into the instance (schedulers do): those belong to the old object.
     wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key not in ("step", "zero_grad")})
-    wrapped._parameter_names = {param: name for name, param in named}
-    wrapped._should_synchronize, wrapped._synchronized = True, False
-    wrapped._passes = passes
-    wrapped._reducer = None
+    _prepare(wrapped, named, wishes)
+    wrapped._known_names.update(known)
+    wrapped._follow()
     return wrapped
+
+
+@functools.cache
+def _wrapping_class(base: Any) -> Any:
+    """Return the class with the wrapped class's name that reduces gradients."""
+    return type(base.__name__, (_Distributed, base), {"__module__": __name__, "__doc__": base.__doc__})
+
+
+def _remake(base: Any) -> Any:
+    """Return an optimizer whose state is to be set: a copy, or one that was pickled."""
+    cls = _wrapping_class(base)
+    return cls.__new__(cls)
+
+
+def _prepare(wrapped: Any, named: Named, wishes: _Wishes) -> None:
+    wrapped._parameter_names = {param: name for name, param in named}
+    wrapped._known_names = dict(wrapped._parameter_names)
+    wrapped._should_synchronize, wrapped._synchronized = True, False
+    wrapped._wishes = wishes
+    wrapped._reducer = None
+
+
+def _trains_together(process_set: ProcessSet) -> bool:
+    """Return whether gradients of this process are reduced."""
+    now = state.current
+    # An elastic job of one rank may have more of them later, and its hooks must be there by then.
+    several = now is not None and (now.size > 1 or membership.current() is not None)
+    return several and bool(process_set.included())
+
+
+def _reducer_of(named: Named, wishes: _Wishes) -> Reducer:
+    how = reduction_of(wishes.op, wishes.predivide, wishes.process_set)
+    options = ReducerOptions(how, wishes.compression, wishes.sparse_as_dense, wishes.passes, wishes.process_set)
+    return Reducer(named, members_of(wishes.groups, named), options)
 
 
 def _check_passes(passes: int) -> int:
     if passes <= 0:
         raise InvalidArgument(f"backward_passes_per_step must be > 0, got {passes}")
     return passes
-
-
-def _named(optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None) -> Named:
-    """Return name and parameter in the optimizer's order.
-
-    Raises:
-        InvalidArgument: Names are missing, double, or not in pairs.
-    """
-    if named_parameters is None:
-        return [
-            (f"allreduce.noname.{i}.{j}", param)
-            for i, group in enumerate(optimizer.param_groups)
-            for j, param in enumerate(group["params"])
-        ]
-    pairs = list(named_parameters)
-    if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
-        raise InvalidArgument(
-            "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
-            "model.named_parameters()."
-        )
-    duplicates = _Distributed.find_duplicates(name for name, _ in pairs)
-    if duplicates:
-        raise InvalidArgument(
-            f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(sorted(duplicates))}"
-        )
-    names = {param: name for name, param in pairs}
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-    missing = sum(param not in names for param in params)
-    if missing:
-        raise InvalidArgument(
-            f"named_parameters was specified, but {missing} of {len(params)} model parameters were not named. "
-            "Python object ids don't match: did you pass the names of another model?"
-        )
-    return [(names[param], param) for param in params]
-
-
-def _members(groups: int | Sequence[Sequence[torch.Tensor]] | None, named: Named) -> list[list[torch.Tensor]]:
-    """Return the parameters of each group; those in none travel alone.
-
-    Raises:
-        InvalidArgument: Groups are no positive number or lists of the optimizer's parameters, each in one at most.
-    """
-    params = [param for _, param in named if param.requires_grad]
-    if groups is None:
-        return []
-    if isinstance(groups, int) and not isinstance(groups, bool):
-        if groups <= 0:
-            raise InvalidArgument(f"groups should be a positive integer or a list of lists of tensors, got {groups}")
-        return [part for part in split_list(params, groups) if part]
-    if not isinstance(groups, (list, tuple)) or any(not isinstance(group, (list, tuple)) for group in groups):
-        raise InvalidArgument("groups should be a positive integer or a list of lists of tensors")
-    flat = [one for group in groups for one in group]
-    if any(not isinstance(one, torch.Tensor) for one in flat):
-        raise InvalidArgument("groups must consist of torch.Tensor.")
-    if _Distributed.find_duplicates(id(one) for one in flat):
-        raise InvalidArgument("A parameter can only appear once in groups.")
-    known = set(params)
-    if any(one not in known for one in flat):
-        raise InvalidArgument("groups holds a tensor that is no trainable parameter of the optimizer")
-    return [list(group) for group in groups if group]

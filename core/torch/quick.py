@@ -83,11 +83,27 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def make_path() -> Any:
-    """Return a short path for torch's tensors, None where torch is too old for one."""
+    """Return a short path for torch's tensors, None where torch's tensors cannot be looked at from C."""
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if exchange is None:
         return None
-    return native.load().ShortPath(exchange, PLAIN, WAIT_SLICE_NS)
+    try:
+        with torch.inference_mode(False):
+            return native.load().ShortPath(exchange, PLAIN, _examples(), WAIT_SLICE_NS)
+    except native.error_class():
+        return None
+
+
+def _examples() -> list[tuple[Any, ...]]:
+    """Return tensors of which it is known what their memory is; the first is plain."""
+    tensors = torch.zeros(1031), torch._neg_view(torch.zeros(333)[5:]), torch.zeros(3, 77, dtype=torch.uint8).t()
+    return [
+        (one, one._cdata, torch._C._dispatch_keys(one).raw_repr(), *_place(one.untyped_storage())) for one in tensors
+    ]
+
+
+def _place(storage: Any) -> tuple[int, int, int]:
+    return storage._cdata, storage.nbytes(), storage.data_ptr()
 
 
 _path = make_path()

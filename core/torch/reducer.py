@@ -2,107 +2,30 @@
 
 The path from hook to runtime is kept short on purpose: it runs once per parameter and step, on the thread that
 computes the gradients.
+
+Not every rank need have every gradient: a layer is frozen, a branch not taken, an embedding not looked up. What
+backward has not reached is announced by an empty tensor at the end of the step, so that the ranks agree about it:
+
+- a gradient that no rank has stays None, as in one process; from then on one small tensor a step asks for all of those;
+- one that some ranks have is submitted again, with zeros where there is none, and with a flag that says who has it;
+- one that some rank has as a sparse tensor is gathered as rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeGuard
+from collections.abc import Sequence
 
 import torch
 
 from ringtune import native
-from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
-from ringtune.errors import InvalidArgument, RingtuneError
-from ringtune.session import require, state
-from ringtune.torch import devices, handles, quick
-from ringtune.torch.arguments import Average
-from ringtune.torch.asynchronous import reduction_how, sparse_allreduce_async
-from ringtune.torch.compression import Chosen, Compression, FeedbackCompressor, to_travel, wire_number
-from ringtune.torch.handles import Reduction
-
-TOO_MANY_PASSES = (
-    "Gradients were computed more than backward_passes_per_step times before call to step(). "
-    "Increase backward_passes_per_step to accumulate gradients locally."
-)
-"""Horovod's words."""
+from ringtune.errors import InvalidArgument, InvariantError, RingtuneError, SomeAbsent, SomeSparse
+from ringtune.session import Session, require, state
+from ringtune.torch import handles, quick
+from ringtune.torch.slots import Slot, Standing, claims
+from ringtune.torch.submission import ReducerOptions, Submission
+from ringtune.torch.uneven import Unused
 
 _submit_alike = quick.submit_alike  # once per gradient: without a look into the module
-
-
-@dataclass(frozen=True)
-class ReducerOptions:
-    """How gradients are reduced.
-
-    Attributes:
-        how: Operation and factors.
-        compression: How gradients travel.
-        sparse_as_dense: Make sparse gradients dense before they travel.
-        passes: Backward passes whose gradients are summed up before they travel.
-        process_set: The ranks that take part.
-    """
-
-    how: Reduction
-    compression: Chosen = Compression.none
-    sparse_as_dense: bool = False
-    passes: int = 1
-    process_set: ProcessSet = global_process_set
-
-
-class Slot:
-    """One parameter: what is known beforehand, and its reduction under way.
-
-    Attributes:
-        param: The parameter.
-        name: Its name.
-        wire: Name on the wire.
-        shape: Shape of the parameter and its gradient.
-        dtype: dtype the gradient travels in when it is dense and not compressed.
-        delay: Backward passes still to come before the gradient travels.
-        ticket: Ticket of the reduction, 0 when none is under way.
-        group: The group it belongs to, if any.
-        grad: The gradient whose memory the runtime uses.
-        finish: Brings the result into place, None when the gradient was reduced in place.
-        sparse: Waits for the reduction of a gradient that is sparse, or compressed with a memory, and returns it.
-        key: Stands for the gradient and how it is reduced (`quick.submit_alike`).
-    """
-
-    __slots__ = (
-        "delay",
-        "dtype",
-        "finish",
-        "grad",
-        "group",
-        "key",
-        "name",
-        "number",
-        "param",
-        "shape",
-        "sparse",
-        "ticket",
-        "wire",
-    )
-
-    def __init__(self, param: torch.Tensor, name: str, how: Reduction, passes: int) -> None:
-        self.param = param
-        self.name = name
-        self.wire = handles.wire_name("allreduce", name, how.process_set)
-        self.shape = tuple(param.shape)
-        self.dtype = param.dtype
-        self.number = handles.DTYPES.get(param.dtype, -1)
-        self.delay = passes
-        self.ticket = 0
-        self.group: Group | None = None
-        self.grad: Any = None
-        self.finish: Callable[[], None] | None = None
-        self.sparse: Callable[[], torch.Tensor] | None = None
-        self.key = ""
-
-    @property
-    def busy(self) -> bool:
-        """Whether a reduction is under way."""
-        return self.ticket != 0 or self.sparse is not None
 
 
 class Group:
@@ -114,6 +37,16 @@ class Group:
         self.ready = 0
         for slot in slots:
             slot.group = self
+
+    def leave(self, slot: Slot) -> None:
+        """Go on without a parameter."""
+        if slot in self.members() and slot.delay <= 0 and not slot.busy:
+            self.ready -= 1
+        self.slots.remove(slot)
+
+    def members(self) -> list[Slot]:
+        """Return those that travel with the group at present, the same on all ranks."""
+        return [slot for slot in self.slots if slot.standing in (Standing.EXPECTED, Standing.FLAGGED)]
 
 
 class Reducer:
@@ -133,21 +66,27 @@ class Reducer:
     ) -> None:
         self.options = options
         self.passes = options.passes
-        process_set = options.how.process_set
-        self.slots = [Slot(param, name, options.how, options.passes) for name, param in named]
+        self.groups_wanted = bool(groups)
+        self.taken = ""  # a parameter that a later optimizer reduces in another way
+        self._submission = Submission(options)
+        self.wire = self._submission.wire
+        self._session = require()
+        self.slots: list[Slot] = claims.take(named, self)
+        self._unhooked = self.slots
         by_param = {slot.param: slot for slot in self.slots}
+        base = self.slots[0].unique if self.slots else ""
         self.groups = [
-            Group(handles.wire_name("allreduce", f"group.{index}", process_set), [by_param[param] for param in members])
+            Group(
+                handles.wire_name("allreduce", f"group.{index}.{base}", options.how.process_set),
+                [by_param[param] for param in members],
+            )
             for index, members in enumerate(groups)
         ]
-        self._wire = wire_number(options.compression, options.how.op)
-        self.feedback = None
-        if isinstance(options.compression, FeedbackCompressor):
-            self.feedback = options.compression.attach(self.slots, options.how, options.process_set)
-        self._plain = options.compression is Compression.none or self._wire != -1
-        for slot in self.slots:
-            slot.key = f"{slot.wire} {options.how} {self._wire}"
-            slot.param.register_post_accumulate_grad_hook(self._hook(slot))
+        self._submission.attach(self.slots)
+        self.feedback = self._submission.feedback
+        self._plain = self._submission.plain
+        self._unused = Unused(f"unused.{base}", options.how, self.wire)
+        self._watch()
 
     @property
     def busy(self) -> bool:
@@ -168,19 +107,53 @@ class Reducer:
         if self.feedback is not None:
             self.feedback.rest()
 
+    def follow(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Reduce the gradients of these parameters from now on: some were added, or replaced by others."""
+        known = {slot.param: slot for slot in self.slots}
+        fresh = iter(claims.take([(name, param) for name, param in named if param not in known], self))
+        kept = [known.pop(param) if param in known else next(fresh) for _, param in named]
+        gone = list(known.values())
+        for slot in gone:
+            if slot.group is not None:
+                slot.group.leave(slot)
+                if not any(member.busy for member in slot.group.members()):
+                    self._start_group(slot.group)  # the others may have waited for it
+        claims.release(gone, self)
+        self.slots, self._unhooked = kept, kept
+        self._watch()
+
+    def close(self) -> None:
+        """Leave the parameters alone: the optimizer is gone."""
+        claims.release(self.slots, self)
+        self.slots = self._unhooked = []
+
     def finish(self) -> None:
-        """Start what backward did not reach (with zeros where there is no gradient), then wait for everything.
+        """Start what backward did not reach, then wait for everything.
 
         Raises:
             RuntimeFailure: A reduction failed; nothing is under way any more.
+            InvalidArgument: A gradient was changed while it was being reduced, or its parameter has been given to
+                another optimizer meanwhile.
         """
-        for slot in self.slots:
-            if not slot.busy and (slot.group is None or slot.delay > 0):
-                if slot.param.grad is None:
-                    slot.param.grad = torch.zeros_like(slot.param)
+        if self.taken:
+            raise InvalidArgument(
+                f"parameter '{self.taken}' was given to a DistributedOptimizer later that reduces gradients in another "
+                "way; go on with that one, or wrap this optimizer again"
+            )
+        self._renew()
+        self._watch()
+        late = [slot for slot in self.slots if not slot.ticket]
+        unused = [slot for slot in late if slot.standing is Standing.UNUSED]
+        for slot in late:
+            if slot.standing is not Standing.UNUSED and not slot.busy and (slot.group is None or slot.delay > 0):
                 slot.delay = 0
                 self._ready(slot)
+        if unused:
+            self._unused.ask(unused)
+        left_out = [slot.name for slot in late if not slot.busy and slot.standing is not Standing.UNUSED]
         failure = self.drain()
+        if left_out:
+            raise InvariantError(f"gradients were not submitted: {', '.join(left_out)}")
         if failure is not None:
             raise failure
         if self.feedback is not None:
@@ -188,140 +161,162 @@ class Reducer:
 
     def drain(self) -> RingtuneError | None:
         """Wait for what is under way and return the first failure."""
+        return self.settle(self.slots)
+
+    def settle(self, slots: Sequence[Slot]) -> RingtuneError | None:
+        """Wait for the gradients of these slots, and for those that no rank had lately; return the first failure."""
         failure: RingtuneError | None = None
+        again: list[Slot] = []
         session = require()
-        for slot in self.slots:
+        for slot in slots:
+            grad = slot.grad if slot.ticket and slot.finish is None else None
             try:
-                if slot.ticket:
-                    session.wait(slot.ticket)
-                    if slot.finish is not None:
-                        slot.finish()
-                elif slot.sparse is not None:
-                    slot.param.grad = slot.sparse()
+                # Most gradients were reduced in place and nobody has touched them since.
+                if grad is not None and slot.param.grad is grad and grad._version == slot.version:
+                    outcome = self._await_in_place(slot, session)
+                else:
+                    outcome = self._await(slot)
+                if outcome is not None:
+                    slot.standing, slot.streak = outcome, 0
+                    if outcome is not Standing.UNUSED:
+                        again.append(slot)
             except RingtuneError as error:
                 failure = failure or error
-            if slot.ticket:
-                session.release(slot.ticket)
-            slot.ticket, slot.grad, slot.finish, slot.sparse = 0, None, None, None
+        try:
+            woken = self._unused.answer()
+            if again or woken:
+                self._start_again(again, woken)
+                failure = self.settle([*again, *(slot for slot, _ in woken)]) or failure
+        except RingtuneError as error:
+            failure = failure or error
         self.rest()
         return failure
 
-    def _hook(self, slot: Slot) -> Callable[[torch.Tensor], None]:
-        """Return the function that autograd calls when the parameter's gradient has been added up."""
-
-        def hook(param: torch.Tensor) -> None:
-            slot.delay -= 1
-            if slot.delay > 0:
-                return
-            if slot.delay < 0:
-                raise AssertionError(TOO_MANY_PASSES)
-            if slot.group is None:
-                self._start(slot, "", 0)
-            else:
-                self._ready(slot)
-
-        return hook
-
-    def _ready(self, slot: Slot) -> None:
-        group = slot.group
-        if group is None:
-            self._start(slot, "", 0)
-            return
-        group.ready += 1
-        if group.ready == len(group.slots):
-            for member in group.slots:
-                self._start(member, group.name, len(group.slots))
-
-    def _start(self, slot: Slot, group: str, group_size: int) -> None:
+    def start(self, slot: Slot, group: str = "", group_size: int = 0) -> None:
+        """Submit a gradient that backward has added up, or say that there is none."""
         grad = slot.param.grad
         session = state.current
         if session is None:
             session = require()
+        slot.grad = grad
         try:
-            if grad is not None and self._plain and group_size == 0:
+            if grad is not None and self._plain and group_size == 0 and slot.standing == 0:
+                slot.version = grad._version
                 slot.ticket = _submit_alike(slot.key, grad)
                 if slot.ticket:
-                    slot.grad = grad
                     return
-            if self._is_plain(grad, slot):
-                self._submit(slot, grad, (group, group_size), session.runtime)
-            else:
-                self._start_slowly(slot, group, group_size)
+            self._submission.start(slot, grad, group, group_size)
         except native.error_class() as error:
             raise native.translate(error) from None
 
-    def _is_plain(self, grad: torch.Tensor | None, slot: Slot) -> TypeGuard[torch.Tensor]:
-        """Return whether a gradient travels as it lies in memory."""
-        if grad is None or grad.dtype is not slot.dtype or not self._plain or grad.is_sparse or not grad.is_cpu:
-            return False
-        return grad.is_contiguous()
+    def arrived(self, slot: Slot) -> None:
+        """A gradient has been added up that has company or a standing of its own."""
+        self._renew()
+        if slot.standing is not Standing.UNUSED:
+            self._ready(slot)
 
-    def _submit(self, slot: Slot, grad: torch.Tensor, group: tuple[str, int], runtime: Any) -> None:
-        how = self.options.how
-        address = grad.data_ptr()
-        slot.ticket = runtime.allreduce(
-            slot.wire,
-            address,
-            address,
-            slot.shape,
-            slot.number,
-            how.op,
-            how.prescale,
-            how.postscale,
-            *group,
-            how.process_set,
-            self._wire,
-        )
-        slot.grad = grad
-        if group[1] == 0:
-            alike = reduction_how(grad, how._replace(wire=self._wire))
-            quick.remember_alike(slot.key, grad, slot.wire, alike)
+    # -- what happens to the slots -----------------------------------------------------------------------------------
 
-    def _start_slowly(self, slot: Slot, group: str, group_size: int) -> None:
-        """Start a gradient that is sparse, compressed, not contiguous or of an unusual dtype."""
-        grad = slot.param.grad
-        assert grad is not None and not grad.requires_grad, "a gradient with a graph (create_graph) cannot be reduced"
-        compression = self.options.compression
-        if self.feedback is not None:
-            if not grad.is_cpu:
-                raise InvalidArgument(
-                    f"gradient '{slot.name}' is on {grad.device}: PowerSGD and top-k compress gradients on the "
-                    "CPU only; use Compression.bf16, fp16 or none"
-                )
-            slot.sparse = self.feedback.start(slot.name, grad)
-            if slot.sparse is not None:
-                return
-            # Members of the group are compressed and do not travel as such.
-            compression, group, group_size = Compression.none, "", 0
-        if grad.is_sparse and not self.options.sparse_as_dense:
-            slot.sparse = sparse_allreduce_async(grad, slot.name, self.options.how.op, self.options.process_set)
+    def _watch(self) -> None:
+        if self._unhooked:
+            self._unhooked = [slot for slot in self._unhooked if not slot.watch()]
+
+    def _renew(self) -> None:
+        """Begin anew in another session, whose ranks may be others: they know nothing of what was agreed before."""
+        if self._session is state.current:
             return
-        dense = grad.to_dense() if grad.is_sparse else grad
-        travelling = to_travel(dense, compression, self.options.how.op)
-        small = travelling.tensor.contiguous()
-        number = handles.dtype_number(small)
-        how = self.options.how
-        slot.ticket = require().runtime.allreduce(
-            slot.wire, small.data_ptr(), small.data_ptr(), slot.shape, number, how.op, how.prescale, how.postscale,
-            group, group_size, how.process_set, travelling.wire, *devices.place_of(small),
-        )  # fmt: skip
+        self._session = require()
+        for slot in self.slots:
+            slot.standing, slot.streak = Standing.EXPECTED, 0
+
+    def _ready(self, slot: Slot) -> None:
+        group = slot.group
+        if group is None or slot.standing is Standing.ROWS:
+            self.start(slot)
+            return
+        group.ready += 1
+        self._start_group(group)
+
+    def _start_group(self, group: Group) -> None:
+        members = group.members()
+        if group.ready == len(members):
+            for member in members:
+                self.start(member, group.name, len(members))
+
+    def _start_again(self, again: Sequence[Slot], woken: Sequence[tuple[Slot, Standing]]) -> None:
+        for group in self.groups:
+            group.ready = 0
+        for slot in again:
+            self._ready(slot)
+        for slot, standing in woken:  # the others of its group run without it in this step
+            slot.standing, slot.streak = standing, 0
+            self.start(slot)
+
+    @staticmethod
+    def _await_in_place(slot: Slot, session: Session) -> Standing | None:
+        ticket, slot.ticket = slot.ticket, 0
+        try:
+            session.wait(ticket)
+        except SomeAbsent:
+            return Standing.FLAGGED
+        except SomeSparse:
+            return Standing.ROWS
+        finally:
+            session.release(ticket)
+            slot.grad = slot.kept = None
+        return None
+
+    def _await(self, slot: Slot) -> Standing | None:
+        """Wait for a slot; return its new standing if the ranks have learnt of one. Without a reduction: do nothing."""
         ticket = slot.ticket
-        slot.grad = (grad, small)
+        if not slot.busy:
+            return None
+        change = _change(slot)
+        try:
+            if ticket:
+                require().wait(ticket)
+                return self._deliver(slot, change)
+            assert slot.sparse is not None
+            result = slot.sparse()
+            if not _is_dropped(slot, change):
+                slot.param.grad = result
+            return None
+        except SomeAbsent:
+            return Standing.FLAGGED
+        except SomeSparse:
+            return Standing.ROWS
+        finally:
+            if ticket:
+                require().release(ticket)
+            slot.clear()
 
-        def finish() -> None:
-            devices.join(ticket, small)
-            result = travelling.decompress(small)
-            if grad.is_sparse:
-                slot.param.grad = result.to_sparse()
-            elif result is not grad:
-                with torch.no_grad():
-                    grad.copy_(result)
-
-        slot.finish = finish
+    def _deliver(self, slot: Slot, change: str) -> Standing | None:
+        """Bring what was reduced to where it belongs."""
+        if slot.grad is None and slot.finish is None:  # no rank has it
+            return Standing.UNUSED
+        if _is_dropped(slot, change) or slot.finish is None:
+            return None
+        return slot.finish()
 
 
-def reduction_of(op: int, predivide: float, process_set: ProcessSet) -> Reduction:
-    """Return the reduction of a gradient; a predivided average divides before and multiplies back after."""
-    divides = op == Average and predivide != 1.0
-    before, after = (1.0 / predivide, predivide) if divides else (1.0, 1.0)
-    return Reduction(op, before, after, number_of(process_set))
+def _change(slot: Slot) -> str:
+    """Return what the caller has done to a gradient since it was submitted; empty: nothing."""
+    now = slot.param.grad
+    if now is slot.grad:
+        return "" if now is None or now._version == slot.version else "changed"
+    return "dropped" if now is None else "replaced"
+
+
+def _is_dropped(slot: Slot, change: str) -> bool:
+    """Return whether the caller has dropped a gradient (``grad = None``) since backward: then it stays so.
+
+    Raises:
+        InvalidArgument: It was replaced or changed meanwhile: that would be lost, or differ between ranks.
+    """
+    if change in ("", "dropped"):
+        return change == "dropped"
+    raise InvalidArgument(
+        f"the gradient of '{slot.name}' was {change} after backward while it was being reduced: call "
+        "optimizer.synchronize() first, then clip, unscale or change gradients, then step() within "
+        "`with optimizer.skip_synchronize():`"
+    )

@@ -39,7 +39,7 @@ class _Vector:
     """
 
     def __init__(self, one: Named, wanted: int) -> None:
-        self.name = one.name
+        self.name, self.unique = one.name, one.unique
         self.wanted = wanted
         self.residual = torch.zeros(one.param.numel())
         self.places = torch.empty(0, dtype=torch.int32)
@@ -101,7 +101,7 @@ class TopK(Feedback):
         )  # fmt: skip
         bucket.ready += 1
         if bucket.ready == len(bucket.parts):
-            wire = handles.wire_name("allgather", f"topk.{bucket.parts[0].name}", self.how.process_set)
+            wire = handles.wire_name("allgather", f"topk.{bucket.parts[0].unique}", self.how.process_set)
             bucket.ticket, _kept = handles.start_allgather(bucket.payload, wire, self.how.process_set)
 
     def collect(self, name: str, grad: torch.Tensor) -> None:

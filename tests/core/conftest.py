@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ringtune import extensions, native, session
+from ringtune import extensions, native, rank_process, session
 from ringtune.config import Config
 from ringtune.session import Session
 from tests.core import fake_native
@@ -19,6 +19,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     made = fake_native.module()
     monkeypatch.setattr(native, "load", lambda: made)
     monkeypatch.setattr(extensions, "registered", list)
+    monkeypatch.setenv(rank_process.VARIABLE, "")  # so that what a session leaves there is taken away again
     fake_native.FakeStore.values.clear()
     yield
     session.shutdown()

@@ -109,7 +109,15 @@ class FakeRuntime:
         self.travelled.append(travels)
         return self._ticket(("allreduce", name, tuple(shape), dtype, op, prescale, postscale, group, group_size))
 
-    def allgather(self, name: str, source: int, shape: Sequence[int], dtype: int, process_set: int = 0) -> int:
+    def announce_gradient(
+        self, name: str, sparse: bool, dtype: int, op: int, prescale: float, postscale: float, group: str = "",
+        group_size: int = 0, process_set: int = 0, wire: int = -1,
+    ) -> int:  # fmt: skip
+        return self._ticket(("announce_gradient", name, sparse, group, group_size))
+
+    def allgather(
+        self, name: str, source: int, shape: Sequence[int], dtype: int, process_set: int = 0, timeout_ns: int = 0
+    ) -> int:
         ticket = self._ticket(("allgather", name, tuple(shape), dtype))
         joined = torch.cat([_tensor(source, shape, dtype)] * self.size)
         self._gathered[ticket] = tuple(joined.shape), joined.view(torch.uint8).reshape(-1).numpy().copy()
@@ -121,7 +129,7 @@ class FakeRuntime:
         _tensor(target, shape, dtype).copy_(_tensor(source, shape, dtype).clone())
         return self._ticket(("broadcast", name, tuple(shape), dtype, root))
 
-    def barrier(self, name: str, process_set: int = 0) -> int:
+    def barrier(self, name: str, process_set: int = 0, timeout_ns: int = 0) -> int:
         return self._ticket(("barrier", name))
 
     def alltoall(

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,11 +15,20 @@ import torch
 import ringtune.torch as hvd
 from ringtune.common import util
 from ringtune.common.exceptions import HorovodVersionMismatchError
+from ringtune.session import Session
 
 
 @pytest.mark.parametrize("name", ["gloo_built", "mpi_built", "nccl_built", "ddl_built", "ccl_built"])
 def test_util_knows_what_is_built(name: str) -> None:
     assert getattr(util, name)(verbose=True) == bool(getattr(hvd, name)())
+
+
+def test_gloos_place_is_taken_while_a_job_runs(opened: Callable[..., Session]) -> None:
+    assert hvd.gloo_enabled() is False
+    opened(2)
+    assert hvd.gloo_enabled() is True
+    hvd.shutdown()
+    assert hvd.gloo_enabled() is False
 
 
 @pytest.mark.parametrize(

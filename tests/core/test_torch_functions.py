@@ -40,7 +40,7 @@ def test_broadcast_parameters_of_something_else(params: Any, opened: Open) -> No
 
 def test_broadcast_parameters_names_what_is_no_tensor(opened: Open) -> None:
     opened(2)
-    with pytest.raises(ValueError, match="'a' is a int, expected a tensor"):
+    with pytest.raises(ValueError, match=r"'a'=3 is an int, expected a torch\.Tensor"):
         hvd.broadcast_parameters({"a": 3}, 0)
 
 
@@ -87,6 +87,53 @@ def test_optimizer_state(name: str, opened: Open) -> None:
     before = str(optimizer.state_dict())
     hvd.broadcast_optimizer_state(optimizer, 0)
     assert str(optimizer.state_dict()) == before
+
+
+STATELESS: dict[str, dict[str, Any]] = {**OPTIMIZERS, "SGD": {"lr": 0.1, "weight_decay": 0.1}}
+del STATELESS["Adagrad"]  # has its state from the beginning
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("name", list(STATELESS))
+def test_a_gradient_of_zeros_stands_where_horovod_leaves_one(name: str, wrapped: bool, opened: Open) -> None:
+    now = opened(2)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1), torch.nn.Linear(1, 1)).double()
+    frozen, given = net[0].weight.requires_grad_(False), torch.full((1, 2), 3.0, dtype=torch.float64)
+    net[1].weight.grad = given
+    values = [param.detach().clone() for param in net.parameters()]
+    optimizer = getattr(torch.optim, name)(net.parameters(), **STATELESS[name])
+    optimizer = hvd.DistributedOptimizer(optimizer, net.named_parameters()) if wrapped else optimizer
+    state = str(optimizer.state_dict())
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    assert frozen.grad is None and net[1].weight.grad is given and float(given.sum()) == 6.0
+    for param in (net[0].bias, net[1].bias, net[2].weight, net[2].bias):
+        assert param.grad is not None and param.grad.dtype == torch.float64 and not param.grad.any()
+    assert all(torch.equal(param, value) for param, value in zip(net.parameters(), values, strict=True))
+    assert str(optimizer.state_dict()) == state and now.runtime.open_tickets == 0
+
+
+def test_gradients_of_sparse_embeddings_are_sparse(opened: Open) -> None:
+    opened(2)
+    net = torch.nn.ModuleList([torch.nn.Embedding(4, 3, sparse=True), torch.nn.EmbeddingBag(4, 3, sparse=True),
+                               torch.nn.Embedding(4, 3)])  # fmt: skip
+    hvd.broadcast_optimizer_state(torch.optim.SGD(net.parameters(), 0.1), 0, model=net)
+    assert [one.weight.grad.is_sparse for one in net] == [True, True, False]
+    for one in net:
+        assert one.weight.grad.to_dense().eq(0).all() and one.weight.grad.shape == (4, 3)
+        one.weight.grad = None
+    hvd.broadcast_optimizer_state(torch.optim.SparseAdam(net.parameters()), 0)
+    assert all(one.weight.grad.is_sparse for one in net)
+
+
+def test_a_trained_optimizers_gradients_are_left_alone(opened: Open) -> None:
+    opened(2)
+    net = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    assert net.weight.grad is None and net.bias.grad is None
 
 
 @pytest.mark.parametrize(

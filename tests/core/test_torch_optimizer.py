@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import ringtune.torch as hvd
+from ringtune.errors import InvalidArgument
 from ringtune.session import Session
 
 Open = Callable[..., Session]
@@ -87,14 +88,20 @@ def test_unnamed_parameters(opened: Open) -> None:
     assert sorted(reductions(now)) == [f"allreduce.allreduce.noname.0.{i}" for i in range(4)]
 
 
-def test_unused_parameters_contribute_zeros(opened: Open) -> None:
+def announced(now: Session) -> list[str]:
+    return [call[1] for call in now.runtime.calls if call[0] == "announce_gradient"]
+
+
+def test_a_gradient_that_no_rank_has_stays_none(opened: Open) -> None:
     now = opened(2)
     model = make_model()
     optimizer = wrap(model)
     model[0](torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    assert sorted(reductions(now)) == sorted(NAMES)
-    assert torch.equal(model[1].weight.grad, torch.zeros(1, 2))
+    assert sorted([*reductions(now), *announced(now)]) == sorted(NAMES)
+    assert model[1].weight.grad is None
+    optimizer.step()  # one tensor asks for both that no rank had
+    assert reductions(now)[2:] == [*NAMES[:2], "allreduce.unused.0.weight"] and len(announced(now)) == 2
 
 
 def test_frozen_parameters_stay_out(opened: Open) -> None:
@@ -138,7 +145,8 @@ def test_too_many_passes(opened: Open) -> None:
     backward(model)
     with pytest.raises(AssertionError, match="more than backward_passes_per_step"):
         backward(model)
-    optimizer.step()
+    with pytest.raises(InvalidArgument, match="changed after backward"):  # this rank's gradient was added to the sum
+        optimizer.step()
     optimizer.zero_grad()
     backward(model)
     optimizer.step()
@@ -220,11 +228,12 @@ def test_a_group_with_an_unused_member_still_runs(opened: Open) -> None:
     model[0](torch.ones(1, 3)).sum().backward()
     assert reductions(now) == []
     optimizer.step()
-    assert len(reductions(now)) == 4
+    assert len(reductions(now)) == 2 and len(announced(now)) == 2
+    assert {(call[-2], call[-1]) for call in now.runtime.calls} == {("allreduce.group.0.0.weight", 4)}
     optimizer.zero_grad()
     backward(model)
     optimizer.step()
-    assert len(reductions(now)) == 8
+    assert sorted(reductions(now)[2:]) == [*sorted(NAMES), "allreduce.unused.0.weight"]
 
 
 def test_num_groups_is_deprecated(opened: Open) -> None:

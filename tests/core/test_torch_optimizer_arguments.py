@@ -27,7 +27,7 @@ Open = Callable[..., Session]
         ({"groups": "x"}, ValueError, "positive integer or a list of lists"),
         ({"groups": [1]}, ValueError, "list of lists of tensors"),
         ({"groups": [[1]]}, ValueError, "must consist of torch.Tensor"),
-        ({"groups": [[torch.ones(1)]]}, ValueError, "no trainable parameter"),
+        ({"groups": [[torch.ones(1)]]}, ValueError, "no parameter of the optimizer"),
         ({"named_parameters": [torch.ones(1)]}, ValueError, "sequence of tuples"),
         ({"named_parameters": [("a", torch.ones(1)), ("a", torch.ones(1))]}, ValueError, "unique. Found duplicates: a"),
         ({"named_parameters": [("a", torch.ones(1))]}, ValueError, "4 of 4 model parameters were not named"),

@@ -31,7 +31,7 @@ def test_what_is_refused_is_refused_in_the_same_words(job: GetJob) -> None:
             [
                 "TypeError: grouped_allreduce_async_() got an unexpected keyword argument 'tensor'",
                 "InvalidArgument: grouped_allreduce: got no tensors",
-                "InvalidArgument: tensor of layout torch.sparse_coo",
+                "InvalidArgument: grouped_allreduce_async_: tensors[0] is of layout torch.sparse_coo",
             ],
             strict=True,
         ):

@@ -1,0 +1,196 @@
+"""How one gradient reaches the runtime: as it lies in memory, compressed, with a flag, as rows, or as a word that it is
+not there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
+from ringtune.errors import InvalidArgument
+from ringtune.session import require
+from ringtune.torch import devices, handles, quick
+from ringtune.torch.arguments import Average
+from ringtune.torch.asynchronous import reduction_how
+from ringtune.torch.compression import Chosen, Compression, FeedbackCompressor, to_travel, wire_number
+from ringtune.torch.feedback import Feedback
+from ringtune.torch.handles import Reduction
+from ringtune.torch.slots import Slot, Standing
+from ringtune.torch.uneven import Flags, gather_rows
+
+_STEADY = 8
+"""Steps with the same outcome after which a flagged gradient travels without its flag again."""
+
+
+@dataclass(frozen=True)
+class ReducerOptions:
+    """How gradients are reduced.
+
+    Attributes:
+        how: Operation and factors.
+        compression: How gradients travel.
+        sparse_as_dense: Make sparse gradients dense before they travel.
+        passes: Backward passes whose gradients are summed up before they travel.
+        process_set: The ranks that take part.
+    """
+
+    how: Reduction
+    compression: Chosen = Compression.none
+    sparse_as_dense: bool = False
+    passes: int = 1
+    process_set: ProcessSet = global_process_set
+
+
+class Submission:
+    """Submits the gradients of one reducer.
+
+    Args:
+        options: How they are reduced.
+
+    Attributes:
+        wire: Number of the dtype that the runtime lets them travel as, -1 for their own.
+        plain: Whether they travel as they lie in memory, the runtime's casts apart.
+        feedback: State of a compressor with a memory, if there is one.
+    """
+
+    def __init__(self, options: ReducerOptions) -> None:
+        self.options = options
+        self.wire = wire_number(options.compression, options.how.op)
+        self.plain = options.compression is Compression.none or self.wire != -1
+        self.feedback: Feedback | None = None
+        self._flags = Flags(options.how.op)
+
+    def attach(self, slots: list[Slot]) -> None:
+        """Give a compressor with a memory its parameters."""
+        compression, options = self.options.compression, self.options
+        if isinstance(compression, FeedbackCompressor):
+            self.feedback = compression.attach(slots, options.how, options.process_set)
+
+    def start(self, slot: Slot, grad: torch.Tensor | None, group: str, group_size: int) -> None:
+        """Start a gradient that has changed since it was remembered, that is no plain one, or that is not there."""
+        if grad is not None and grad.requires_grad:
+            raise InvalidArgument(
+                f"the gradient of '{slot.name}' has a graph of its own (create_graph=True): it cannot be reduced; call "
+                "torch.autograd.grad for the inner derivative and backward() without create_graph for the loss"
+            )
+        if self.feedback is not None and self._start_compressed(slot, grad):
+            return
+        if slot.standing is Standing.ROWS:
+            slot.sparse = gather_rows(slot, grad, self.options.how.op, self.options.process_set)
+        elif slot.standing is Standing.FLAGGED and not self._goes_as_rows(grad):
+            self._start_flagged(slot, grad, group, group_size)
+        elif grad is None or self._goes_as_rows(grad):
+            self._announce(slot, grad, group, group_size)
+        else:
+            self._start_dense(slot, grad, group, group_size)
+
+    def _goes_as_rows(self, grad: torch.Tensor | None) -> bool:
+        return grad is not None and grad.is_sparse and not self.options.sparse_as_dense
+
+    def _start_compressed(self, slot: Slot, grad: torch.Tensor | None) -> bool:
+        """Start a gradient under a compressor with a memory, where what was not sent before counts as a gradient."""
+        assert self.feedback is not None
+        if grad is None:
+            grad = slot.grad = slot.param.grad = torch.zeros_like(slot.param)
+        slot.version = grad._version
+        if not grad.is_cpu:
+            raise InvalidArgument(
+                f"gradient '{slot.name}' is on {grad.device}: PowerSGD and top-k compress gradients on the CPU only; "
+                "use Compression.bf16, fp16 or none"
+            )
+        slot.sparse = self.feedback.start(slot.name, grad)
+        if slot.sparse is None:
+            self._start_dense(slot, grad, "", 0)  # its group is compressed and does not travel as such
+        return True
+
+    def _announce(self, slot: Slot, grad: torch.Tensor | None, group: str, group_size: int) -> None:
+        """Say that there is no dense gradient; the ranks that say the same agree about it."""
+        how = self.options.how
+        number = handles.DTYPES.get(slot.param.dtype, handles.DTYPES[torch.float32])
+        slot.ticket = require().runtime.announce_gradient(
+            slot.wire, grad is not None, number, how.op, how.prescale, how.postscale, group, group_size,
+            how.process_set, self.wire,
+        )  # fmt: skip
+        if grad is not None:
+            slot.version = grad._version
+            slot.finish = lambda: Standing.ROWS
+
+    def _start_dense(self, slot: Slot, grad: torch.Tensor, group: str, group_size: int) -> None:
+        slot.version = grad._version
+        dense = grad.to_dense() if grad.is_sparse else grad
+        compression = Compression.none if self.feedback is not None else self.options.compression
+        travelling = to_travel(dense, compression, self.options.how.op)
+        small = travelling.tensor.contiguous()
+        self._submit(slot, small, group, group_size)
+        if small is grad:
+            if group_size == 0 and self.plain:
+                alike = reduction_how(grad, self.options.how._replace(wire=self.wire))
+                quick.remember_alike(slot.key, grad, slot.wire, alike)
+            if grad.is_cpu:
+                return
+        ticket = slot.ticket
+
+        def finish() -> None:
+            devices.join(ticket, small)
+            result = travelling.decompress(small)
+            if grad.is_sparse:
+                slot.param.grad = result.to_sparse()
+            elif result is not grad:
+                with torch.no_grad():
+                    grad.copy_(result)
+
+        slot.finish = finish
+
+    def _start_flagged(self, slot: Slot, grad: torch.Tensor | None, group: str, group_size: int) -> None:
+        """Start a gradient that some ranks may not have: neutral elements in its place, and a flag behind it."""
+        slot.version = 0 if grad is None else grad._version
+        dense = self._flags.neutral(slot.param) if grad is None else grad.to_dense() if grad.is_sparse else grad
+        travelling = to_travel(dense, self.options.compression, self.options.how.op)
+        shape, small = travelling.tensor.shape, self._flags.attach(travelling.tensor, grad is not None)
+        self._submit(slot, small, group, group_size)
+        ticket, size = slot.ticket, self.options.process_set.size() or 1
+
+        def finish() -> Standing | None:
+            devices.join(ticket, small)
+            some, all_of_them = self._flags.read(small, size)
+            if some:
+                result = travelling.decompress(small[:-1].view(shape))
+                with torch.no_grad():
+                    slot.param.grad = result.clone() if grad is None else grad.copy_(result)
+            else:
+                slot.param.grad = None
+            return self._steady(slot, some, all_of_them)
+
+        slot.finish = finish
+
+    @staticmethod
+    def _steady(slot: Slot, some: bool, all_of_them: bool) -> Standing | None:
+        """Take the flag away after some steps in which all ranks had the gradient, or none."""
+        if some and not all_of_them:
+            slot.streak = 0
+            return None
+        slot.streak = max(slot.streak, 0) + 1 if some else min(slot.streak, 0) - 1
+        if abs(slot.streak) < _STEADY:
+            return None
+        if not some:
+            return Standing.UNUSED
+        slot.standing, slot.streak = Standing.EXPECTED, 0
+        return None
+
+    def _submit(self, slot: Slot, tensor: torch.Tensor, group: str, group_size: int) -> None:
+        how = self.options.how
+        address = tensor.data_ptr()
+        slot.ticket = require().runtime.allreduce(
+            slot.wire, address, address, tuple(tensor.shape), handles.dtype_number(tensor), how.op, how.prescale,
+            how.postscale, group, group_size, how.process_set, self.wire, *devices.place_of(tensor),
+        )  # fmt: skip
+        slot.kept = tensor
+
+
+def reduction_of(op: int, predivide: float, process_set: ProcessSet) -> Reduction:
+    """Return the reduction of a gradient; a predivided average divides before and multiplies back after."""
+    divides = op == Average and predivide != 1.0
+    before, after = (1.0 / predivide, predivide) if divides else (1.0, 1.0)
+    return Reduction(op, before, after, number_of(process_set))

@@ -1,0 +1,97 @@
+"""Gradients that not every rank has: the optimizer steps as one process on the joined data, or says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.jobs import uneven_cases as cases
+from tests.jobs.conftest import Pool
+from tests.jobs.launching import Job
+
+GetJob = Callable[..., Job]
+
+_ACTIONS = ["freeze", "thaw", "prune", "add", "replace", "copy", "rewrap", "rewrap and keep"]
+
+
+@st.composite
+def programs(draw: Any, size: int) -> cases.Program:
+    options = {
+        "named": draw(st.booleans()),
+        "groups": draw(st.sampled_from([None, 1, 2])),
+        "backward_passes_per_step": draw(st.sampled_from([1, 1, 2])),
+    }
+    ranks = st.lists(st.integers(0, size - 1), min_size=1, max_size=size, unique=True)
+    everyone = st.just(list(range(size)))
+    action = st.tuples(st.sampled_from(_ACTIONS), st.integers(0, 5), st.one_of(everyone, ranks))
+    used = st.lists(
+        st.lists(st.lists(st.sampled_from([True, True, False]), min_size=6, max_size=6), min_size=size, max_size=size),
+        min_size=options["backward_passes_per_step"],
+        max_size=options["backward_passes_per_step"],
+    )
+    step = st.builds(cases.Step, st.lists(action, max_size=2), used)
+    return cases.Program(options, draw(st.booleans()), draw(st.lists(step, min_size=1, max_size=14)))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_any_training_is_that_of_one_process(size: int, job: GetJob, pool: Pool) -> None:
+    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(programs(size))
+    def check(program: cases.Program) -> None:
+        try:
+            first, *others = job(size).run(cases.train, timeout_s=20, program=program)
+        except AssertionError:
+            pool.discard()  # the next program, a shorter one as a rule, needs ranks that are not stuck in this one
+            raise
+        for other in others:
+            assert all(torch.equal(mine, its) for mine, its in zip(first, other, strict=True))
+
+    check()
+
+
+@pytest.mark.parametrize("op", ["Average", "Sum", "Min", "Max", "Product"])
+def test_operations_leave_out_ranks_without_the_gradient(op: str, job: GetJob) -> None:
+    """What a rank without a gradient contributes is neutral."""
+    assert job(3).run(cases.some_ranks, op=op) == [cases.EXPECTED[op]] * 3
+
+
+@pytest.mark.parametrize("compression", ["none", "fp16", "by hand"])
+def test_gradients_that_some_ranks_have_are_compressed(compression: str, job: GetJob) -> None:
+    assert job(2).run(cases.compressed, compression=compression) == [[None, 1.5, None, 3.0]] * 2
+
+
+def test_a_gradient_that_is_changed_in_flight_is_an_error(job: GetJob) -> None:
+    for changed, replaced, dropped in job(2).run(cases.touched_in_flight):
+        assert "'touched1' was changed after backward" in changed and "optimizer.synchronize()" in changed
+        assert "'touched1' was replaced after backward" in replaced
+        assert dropped is None
+
+
+def test_copies_and_pickles_train_on(job: GetJob) -> None:
+    for kinds, pickled in job(2).run(cases.copied):
+        assert kinds == [True, True, True]
+        assert pickled == [0.5, 0.5]
+
+
+def test_a_collected_optimizer_takes_its_hooks_and_flights_with_it(job: GetJob) -> None:
+    assert job(2).run(cases.collected) == [([1, 0], [3.0, 3.0])] * 2
+
+
+def test_an_optimizer_whose_parameter_was_taken_says_so(job: GetJob) -> None:
+    for message in job(2).run(cases.taken):
+        assert message.startswith("parameter 'taken' was given to a DistributedOptimizer later")
+
+
+def test_power_sgd_refuses_a_parameter_of_another_shape(job: GetJob) -> None:
+    for message in job(2).run(cases.reshaped_under_compression):
+        assert "is of shape [40, 30], the compression remembers [50, 30]" in message
+
+
+def test_adasum_moves_what_is_thawed_or_added_on_every_rank(job: GetJob) -> None:
+    first, second = job(2).run(cases.adasum_thawed)
+    assert first == second and first[0] != first[1]
