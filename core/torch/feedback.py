@@ -73,34 +73,47 @@ class Feedback(ABC):
         self._agreed: Any = None  # the session in which the ranks have agreed
         self._failure: RingtuneError | None = None
 
-    def start(self, name: str, grad: torch.Tensor) -> Callable[[], torch.Tensor] | None:
-        """Send a gradient.
+    def start(self, name: str, grad: torch.Tensor | None) -> Callable[[], torch.Tensor | None] | None:
+        """Send a gradient, and in any case what was not sent before.
 
         Args:
             name: Its parameter.
-            grad: The gradient; its memory must not change until the result is there.
+            grad: The gradient; its memory must not change until the result is there. None: this rank has none.
 
         Returns:
-            What waits for the reduced gradient, in the same memory where that is possible; None where the gradient is
-            to travel uncompressed.
+            What waits for the reduced gradient, in the same memory where that is possible, and returns None when no
+            rank has one: nothing was sent then. None where the gradient is to travel uncompressed.
+
+        Raises:
+            InvalidArgument: The gradient is on a GPU, or of another shape than the compression remembers.
         """
         if self._failure is None and self._agreed is not session.require():
             self._failure = self._agree()
         if self._failure is not None:
             return self._refuse
+        if grad is not None and not grad.is_cpu:
+            raise InvalidArgument(
+                f"gradient '{name}' is on {grad.device}: PowerSGD and top-k compress gradients on the CPU only; "
+                "use Compression.bf16, fp16 or none"
+            )
         if not self.takes(name):
             return None
-        if grad.shape != self._shapes[name]:
+        if grad is not None and grad.shape != self._shapes[name]:
             raise InvalidArgument(
                 f"the gradient of '{name}' is of shape {list(grad.shape)}, the compression remembers "
                 f"{list(self._shapes[name])}: wrap the optimizer again after the parameter has changed its shape"
             )
-        dense = grad.to_dense() if grad.is_sparse else grad
-        work = dense.detach().to(torch.float32).contiguous()
-        self.submit(name, work)
+        if grad is None:
+            work = torch.zeros(self._shapes[name])
+        else:
+            work = (grad.to_dense() if grad.is_sparse else grad).detach().to(torch.float32).contiguous()
+        self.submit(name, work, has=grad is not None)
 
-        def collect() -> torch.Tensor:
-            self.collect(name, work)
+        def collect() -> torch.Tensor | None:
+            if not self.collect(name, work):
+                return None
+            if grad is None:
+                return work
             if grad.is_sparse:
                 return work.to(grad.dtype).to_sparse()
             if work.data_ptr() != grad.data_ptr():
@@ -149,12 +162,16 @@ class Feedback(ABC):
         """Return whether the parameter's gradients are compressed at present."""
 
     @abstractmethod
-    def submit(self, name: str, grad: torch.Tensor) -> None:
-        """Start the exchange of a contiguous float32 gradient."""
+    def submit(self, name: str, grad: torch.Tensor, *, has: bool) -> None:
+        """Start the exchange of a contiguous float32 gradient, and of whether this rank has one."""
 
     @abstractmethod
-    def collect(self, name: str, grad: torch.Tensor) -> None:
-        """Wait for the exchange and write the result into the gradient."""
+    def collect(self, name: str, grad: torch.Tensor) -> bool:
+        """Wait for the exchange and write the result into the gradient.
+
+        Returns:
+            Whether some rank has a gradient. If none has, what was not sent before is still to be sent.
+        """
 
     @abstractmethod
     def parts_state(self) -> dict[str, dict[str, torch.Tensor]]:

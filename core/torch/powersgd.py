@@ -41,6 +41,7 @@ class _Matrix:
     Attributes:
         residual: n x m; while the gradient is under way the sum of both. None: without error feedback.
         sent: What is approximated: the residual's memory, or the gradient's.
+        first: P, and behind it the share of the ranks that have a gradient.
         left: P, r x n.
         right: Q, r x m.
         ticket: Of the factor that is under way, 0 = none.
@@ -53,9 +54,11 @@ class _Matrix:
         self.shape = (rows, columns)
         self.residual: torch.Tensor | None = None
         self.sent = torch.empty(0)
-        self.left = torch.empty(min(rank, rows, columns), rows)
+        self.first = torch.empty(min(rank, rows, columns) * rows + 1)
+        self.left = self.first[:-1].view(-1, rows)
         self.right = torch.empty(min(rank, rows, columns), columns)
         self.ticket = 0
+        self.some = True  # whether any rank has a gradient
         self.failure: RingtuneError | None = None
 
 
@@ -81,25 +84,29 @@ class PowerSGD(Feedback):
     def takes(self, name: str) -> bool:
         return name in self._parts and self.iteration >= self.settings.start_iteration
 
-    def submit(self, name: str, grad: torch.Tensor) -> None:
+    def submit(self, name: str, grad: torch.Tensor, *, has: bool) -> None:
         part = self._parts[name]
         matrix = grad.view(part.shape)
         part.sent = matrix if part.residual is None else part.residual.add_(matrix)
         if not self.settings.warm_start:
             self._seed(part)
         torch.mm(part.right, part.sent.t(), out=part.left)
-        part.ticket, part.failure = self._reduce(part.left, f"{part.wire}.p"), None
+        part.first[-1] = has
+        part.ticket, part.failure = self._reduce(part.first, f"{part.wire}.p"), None
         self._first.append(part)
         now = session.require()
         while self._first and now.poll(self._first[0].ticket):
             self._go_on(self._first.popleft())
 
-    def collect(self, name: str, grad: torch.Tensor) -> None:
+    def collect(self, name: str, grad: torch.Tensor) -> bool:
         while self._first:  # all of them, so that the second factors travel together
             self._go_on(self._first.popleft())
         part = self._parts[name]
         if part.failure is not None:
             raise part.failure
+        if not part.some:
+            part.sent = torch.empty(0)
+            return False
         self._wait(part)
         rows, columns = part.shape
         size = self.process_set.size() or 1
@@ -120,6 +127,7 @@ class PowerSGD(Feedback):
         dead = ~part.right.any(1)
         if dead.any():  # a direction without any gradient: another one may have some
             part.right[dead] = self._random(part)[dead]
+        return True
 
     def parts_state(self) -> dict[str, dict[str, torch.Tensor]]:
         return {
@@ -175,6 +183,9 @@ class PowerSGD(Feedback):
         """Wait for the first factor and start the second."""
         try:
             self._wait(part)
+            part.some = float(part.first[-1]) > 0
+            if not part.some:
+                return
             self._orthonormalise(part.left)
             torch.mm(part.left, part.sent, out=part.right)
             part.ticket = self._reduce(part.right, f"{part.wire}.q")

@@ -237,6 +237,27 @@ submit_alike: Callable[[str, torch.Tensor], int] = _none_alike if _path is None 
 """Submits a tensor under a key: its ticket, 0 when it is not like the one remembered. Raises as the runtime does."""
 
 
+def settle_alike(tickets: list[int], tensors: list[torch.Tensor]) -> Sequence[int]:
+    """Wait for allreduces in place and release those whose results are in the memory of their tensors.
+
+    Args:
+        tickets: Of the allreduces.
+        tensors: What they reduce, in the same order.
+
+    Returns:
+        Positions of the others: they have failed, or the tensor has been given other memory meanwhile; or there is no
+        short path.
+    """
+    runtime = _runtime()
+    if runtime is None:
+        return range(len(tickets))
+    try:
+        left: list[int] = _path.settle_alike(runtime, tickets, tensors)
+    except native.error_class():  # of a session that is over
+        return range(len(tickets))
+    return left
+
+
 def reset() -> None:
     """Forget what was called, and what is under way."""
     if _path is None:

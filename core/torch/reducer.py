@@ -14,12 +14,13 @@ backward has not reached is announced by an empty tensor at the end of the step,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from ringtune import native
 from ringtune.errors import InvalidArgument, InvariantError, RingtuneError, SomeAbsent, SomeSparse
-from ringtune.session import Session, require, state
+from ringtune.session import require, state
 from ringtune.torch import handles, quick
 from ringtune.torch.slots import Slot, Standing, claims
 from ringtune.torch.submission import ReducerOptions, Submission
@@ -65,14 +66,17 @@ class Reducer:
         options: ReducerOptions,
     ) -> None:
         self.options = options
-        self.passes = options.passes
         self.groups_wanted = bool(groups)
         self.taken = ""  # a parameter that a later optimizer reduces in another way
+        self.failure: RingtuneError | None = None  # why a gradient could not be submitted: announced as missing
         self._submission = Submission(options)
         self.wire = self._submission.wire
         self._session = require()
         self.slots: list[Slot] = claims.take(named, self)
         self._unhooked = self.slots
+        self._submission.attach(self.slots)
+        self.feedback = self._submission.feedback
+        self._plain = self._submission.plain
         by_param = {slot.param: slot for slot in self.slots}
         base = self.slots[0].unique if self.slots else ""
         self.groups = [
@@ -80,28 +84,30 @@ class Reducer:
                 handles.wire_name("allreduce", f"group.{index}.{base}", options.how.process_set),
                 [by_param[param] for param in members],
             )
-            for index, members in enumerate(groups)
+            for index, members in enumerate([] if self.feedback else groups)  # what is compressed travels alone
         ]
-        self._submission.attach(self.slots)
-        self.feedback = self._submission.feedback
-        self._plain = self._submission.plain
-        self._unused = Unused(f"unused.{base}", options.how, self.wire)
+        self._unused = Unused(f"unused.{base}", options.how, self.wire, options.process_set)
         self._watch()
 
     @property
     def busy(self) -> bool:
-        """Whether a reduction is under way."""
-        return any(slot.busy for slot in self.slots)
+        """Whether gradients are being reduced, or wait for others to be."""
+        return any(slot.busy or slot.grad is not None for slot in self.slots)
 
     def set_passes(self, passes: int) -> None:
         """Change how many backward passes are summed up."""
-        self.passes = passes
-        self.rest()
+        sharing = {self, *(user for slot in self.slots for user in slot.users)}
+        for reducer in sharing:
+            reducer.options = replace(reducer.options, passes=passes)
+            reducer.rest()
 
     def rest(self) -> None:
         """Begin counting passes anew."""
+        passes = self.options.passes
         for slot in self.slots:
-            slot.delay = self.passes
+            slot.delay = passes
+            if slot.grad is not None and not slot.busy:
+                slot.grad = None
         for group in self.groups:
             group.ready = 0
         if self.feedback is not None:
@@ -132,8 +138,8 @@ class Reducer:
 
         Raises:
             RuntimeFailure: A reduction failed; nothing is under way any more.
-            InvalidArgument: A gradient was changed while it was being reduced, or its parameter has been given to
-                another optimizer meanwhile.
+            InvalidArgument: A gradient cannot be reduced, or was changed while it was being reduced, or its parameter
+                has been given to another optimizer meanwhile. The other ranks go on without this rank's, or with it.
         """
         if self.taken:
             raise InvalidArgument(
@@ -165,53 +171,61 @@ class Reducer:
 
     def settle(self, slots: Sequence[Slot]) -> RingtuneError | None:
         """Wait for the gradients of these slots, and for those that no rank had lately; return the first failure."""
-        failure: RingtuneError | None = None
+        failure, self.failure = self.failure, None
         again: list[Slot] = []
-        session = require()
-        for slot in slots:
-            grad = slot.grad if slot.ticket and slot.finish is None else None
+        for slot in _settle_in_place(slots):
+            change = _change(slot)
+            if change not in ("", "dropped"):
+                failure = failure or _too_late(slot, change)
             try:
-                # Most gradients were reduced in place and nobody has touched them since.
-                if grad is not None and slot.param.grad is grad and grad._version == slot.version:
-                    outcome = self._await_in_place(slot, session)
-                else:
-                    outcome = self._await(slot)
-                if outcome is not None:
-                    slot.standing, slot.streak = outcome, 0
-                    if outcome is not Standing.UNUSED:
-                        again.append(slot)
+                outcome = self._await(slot, deliver=change == "")
             except RingtuneError as error:
                 failure = failure or error
+                continue
+            if outcome is not None:
+                slot.standing, slot.streak = outcome, 0
+                if outcome is not Standing.UNUSED:
+                    again.append(slot)
         try:
             woken = self._unused.answer()
             if again or woken:
                 self._start_again(again, woken)
-                failure = self.settle([*again, *(slot for slot, _ in woken)]) or failure
+                later = self.settle([*again, *(slot for slot, _ in woken)])
+                failure = failure or later
         except RingtuneError as error:
             failure = failure or error
         self.rest()
         return failure
 
     def start(self, slot: Slot, group: str = "", group_size: int = 0) -> None:
-        """Submit a gradient that backward has added up, or say that there is none."""
-        grad = slot.param.grad
-        session = state.current
-        if session is None:
-            session = require()
-        slot.grad = grad
+        """Submit a gradient that backward has added up, or say that there is none; see `failure`."""
+        grad = slot.grad
+        if grad is None:  # as Slot.take, without a call
+            grad = slot.grad = slot.param.grad
+            if grad is not None:
+                slot.version = grad._version
+        if state.current is None:
+            require()
         try:
             if grad is not None and self._plain and group_size == 0 and slot.standing == 0:
-                slot.version = grad._version
                 slot.ticket = _submit_alike(slot.key, grad)
                 if slot.ticket:
+                    slot.kept = grad.untyped_storage()
                     return
             self._submission.start(slot, grad, group, group_size)
-        except native.error_class() as error:
-            raise native.translate(error) from None
+        except (native.error_class(), InvalidArgument) as error:
+            failure = native.translate(error)
+            if grad is None or not isinstance(failure, InvalidArgument):
+                raise failure from None
+            slot.grad = None
+            with native.translated():
+                self._submission.start(slot, None, group, group_size)  # the others must not wait for it
+            self.failure = self.failure or failure
 
     def arrived(self, slot: Slot) -> None:
         """A gradient has been added up that has company or a standing of its own."""
         self._renew()
+        slot.take()
         if slot.standing is not Standing.UNUSED:
             self._ready(slot)
 
@@ -252,70 +266,76 @@ class Reducer:
             slot.standing, slot.streak = standing, 0
             self.start(slot)
 
-    @staticmethod
-    def _await_in_place(slot: Slot, session: Session) -> Standing | None:
-        ticket, slot.ticket = slot.ticket, 0
+    def _await(self, slot: Slot, *, deliver: bool) -> Standing | None:
+        """Wait for a slot; return its new standing if the ranks have learnt of one.
+
+        Args:
+            slot: A reduction is under way for it.
+            deliver: Bring the result to where it belongs. What the ranks learn does not depend on it.
+        """
+        ticket, session, outcome = slot.ticket, require(), None
         try:
+            if not ticket:
+                assert slot.sparse is not None
+                result = slot.sparse()
+                if deliver:
+                    slot.param.grad = result
+                return None
             session.wait(ticket)
+            if slot.finish is not None:
+                outcome = slot.finish(deliver)
+            elif slot.grad is None:  # no rank has it
+                outcome = Standing.UNUSED
         except SomeAbsent:
-            return Standing.FLAGGED
+            outcome = Standing.FLAGGED
         except SomeSparse:
-            return Standing.ROWS
-        finally:
-            session.release(ticket)
-            slot.grad = slot.kept = None
-        return None
-
-    def _await(self, slot: Slot) -> Standing | None:
-        """Wait for a slot; return its new standing if the ranks have learnt of one. Without a reduction: do nothing."""
-        ticket = slot.ticket
-        if not slot.busy:
-            return None
-        change = _change(slot)
-        try:
-            if ticket:
-                require().wait(ticket)
-                return self._deliver(slot, change)
-            assert slot.sparse is not None
-            result = slot.sparse()
-            if not _is_dropped(slot, change):
-                slot.param.grad = result
-            return None
-        except SomeAbsent:
-            return Standing.FLAGGED
-        except SomeSparse:
-            return Standing.ROWS
+            outcome = Standing.ROWS
         finally:
             if ticket:
-                require().release(ticket)
-            slot.clear()
+                session.release(ticket)
+            slot.clear(again=outcome in (Standing.FLAGGED, Standing.ROWS))
+        return outcome
 
-    def _deliver(self, slot: Slot, change: str) -> Standing | None:
-        """Bring what was reduced to where it belongs."""
-        if slot.grad is None and slot.finish is None:  # no rank has it
-            return Standing.UNUSED
-        if _is_dropped(slot, change) or slot.finish is None:
-            return None
-        return slot.finish()
+
+def _settle_in_place(slots: Sequence[Slot]) -> list[Slot]:
+    """Wait for what is reduced in place and nobody has touched since, as most gradients; return what else there is."""
+    untouched = [
+        slot
+        for slot in slots
+        if slot.ticket
+        and slot.finish is None
+        and (grad := slot.grad) is not None
+        and slot.param.grad is grad
+        and grad._version == slot.version
+    ]
+    left = quick.settle_alike([slot.ticket for slot in untouched], [slot.grad for slot in untouched])
+    for index in reversed(left):
+        del untouched[index]
+    for slot in untouched:
+        slot.ticket, slot.grad, slot.kept = 0, None, None
+    return [slot for slot in slots if slot.ticket or slot.sparse is not None]
 
 
 def _change(slot: Slot) -> str:
-    """Return what the caller has done to a gradient since it was submitted; empty: nothing."""
+    """Return what the caller has done to a gradient since backward; empty: nothing."""
     now = slot.param.grad
-    if now is slot.grad:
-        return "" if now is None or now._version == slot.version else "changed"
-    return "dropped" if now is None else "replaced"
+    if now is not slot.grad:
+        return "dropped" if now is None else "replaced"
+    if now is None:
+        return ""
+    if now._version != slot.version:
+        return "changed"
+    return "" if slot.finish is not None or slot.kept is None or _is_in_place(slot, now) else "given other memory"
 
 
-def _is_dropped(slot: Slot, change: str) -> bool:
-    """Return whether the caller has dropped a gradient (``grad = None``) since backward: then it stays so.
+def _is_in_place(slot: Slot, grad: torch.Tensor) -> bool:
+    """Return whether the memory that is reduced is the gradient's still."""
+    return grad.data_ptr() == require().runtime.output_of(slot.ticket)
 
-    Raises:
-        InvalidArgument: It was replaced or changed meanwhile: that would be lost, or differ between ranks.
-    """
-    if change in ("", "dropped"):
-        return change == "dropped"
-    raise InvalidArgument(
+
+def _too_late(slot: Slot, change: str) -> InvalidArgument:
+    """Return the error for a gradient that the caller has changed: that is lost, or would differ between ranks."""
+    return InvalidArgument(
         f"the gradient of '{slot.name}' was {change} after backward while it was being reduced: call "
         "optimizer.synchronize() first, then clip, unscale or change gradients, then step() within "
         "`with optimizer.skip_synchronize():`"

@@ -57,10 +57,11 @@ class Slot:
         delay: Backward passes still to come before the gradient travels.
         ticket: Ticket of the reduction, 0 when none is under way.
         group: The group it belongs to, if any.
-        grad: The gradient that was submitted; None for a rank that has none.
-        version: Version counter of that gradient when it was submitted.
-        kept: Memory that the runtime uses.
-        finish: Brings the result into place, None when the gradient was reduced in place.
+        grad: The gradient that backward has added up, until it is reduced; None for a rank that has none.
+        version: Version counter of that gradient when backward had added it up.
+        kept: Storage that the runtime uses: a tensor may be given another one meanwhile.
+        finish: Brings the result into place if it is told to, and returns what the ranks learn by it; None when the
+            gradient was reduced in place.
         sparse: Waits for the reduction of a gradient that is sparse, or compressed with a memory, and returns it.
         key: Stands for the gradient and how it is reduced (`quick.submit_alike`).
         users: The reducers that have it.
@@ -103,7 +104,7 @@ class Slot:
         self.grad: torch.Tensor | None = None
         self.version = 0
         self.kept: Any = None
-        self.finish: Callable[[], Standing | None] | None = None
+        self.finish: Callable[[bool], Standing | None] | None = None
         self.sparse: Callable[[], torch.Tensor | None] | None = None
         self.key = f"{self.wire} {options.how} {reducer.wire}"
         self.users: list[Reducer] = []
@@ -114,9 +115,18 @@ class Slot:
         """Whether a reduction is under way."""
         return self.ticket != 0 or self.sparse is not None
 
-    def clear(self) -> None:
-        """Forget the reduction that is over."""
-        self.ticket, self.grad, self.kept, self.finish, self.sparse = 0, None, None, None, None
+    def take(self) -> torch.Tensor | None:
+        """Take the gradient for reduction: what is done to it from now on comes too late."""
+        if self.grad is None:
+            self.grad = self.param.grad
+            self.version = 0 if self.grad is None else self.grad._version
+        return self.grad
+
+    def clear(self, *, again: bool = False) -> None:
+        """Forget the reduction that is over; the gradient stays if it is to be submitted again."""
+        self.ticket, self.kept, self.finish, self.sparse = 0, None, None, None
+        if not again:
+            self.grad = None
 
     def renew(self) -> None:
         """Begin anew: the other ranks know nothing of this gradient, and no backward pass has been counted."""
@@ -144,10 +154,13 @@ def _hook(slot: Slot) -> Callable[[torch.Tensor], None]:
             return
         if slot.delay < 0:
             raise AssertionError(TOO_MANY_PASSES)
+        reducer = slot.reducer
         if slot.group is None and slot.standing == 0:
-            slot.reducer.start(slot)
+            reducer.start(slot)
         else:
-            slot.reducer.arrived(slot)
+            reducer.arrived(slot)
+        if reducer.failure is not None:
+            raise reducer.failure
 
     return hook
 

@@ -60,6 +60,9 @@ class Submission:
         self.wire = wire_number(options.compression, options.how.op)
         self.plain = options.compression is Compression.none or self.wire != -1
         self.feedback: Feedback | None = None
+        # What a compressor with a memory does not take travels as it is.
+        remembers = isinstance(options.compression, FeedbackCompressor)
+        self._compression: Chosen = Compression.none if remembers else options.compression
         self._flags = Flags(options.how.op)
 
     def attach(self, slots: list[Slot]) -> None:
@@ -75,8 +78,10 @@ class Submission:
                 f"the gradient of '{slot.name}' has a graph of its own (create_graph=True): it cannot be reduced; call "
                 "torch.autograd.grad for the inner derivative and backward() without create_graph for the loss"
             )
-        if self.feedback is not None and self._start_compressed(slot, grad):
-            return
+        if self.feedback is not None:
+            slot.sparse = self.feedback.start(slot.name, grad)
+            if slot.sparse is not None:
+                return
         if slot.standing is Standing.ROWS:
             slot.sparse = gather_rows(slot, grad, self.options.how.op, self.options.process_set)
         elif slot.standing is Standing.FLAGGED and not self._goes_as_rows(grad):
@@ -87,23 +92,8 @@ class Submission:
             self._start_dense(slot, grad, group, group_size)
 
     def _goes_as_rows(self, grad: torch.Tensor | None) -> bool:
-        return grad is not None and grad.is_sparse and not self.options.sparse_as_dense
-
-    def _start_compressed(self, slot: Slot, grad: torch.Tensor | None) -> bool:
-        """Start a gradient under a compressor with a memory, where what was not sent before counts as a gradient."""
-        assert self.feedback is not None
-        if grad is None:
-            grad = slot.grad = slot.param.grad = torch.zeros_like(slot.param)
-        slot.version = grad._version
-        if not grad.is_cpu:
-            raise InvalidArgument(
-                f"gradient '{slot.name}' is on {grad.device}: PowerSGD and top-k compress gradients on the CPU only; "
-                "use Compression.bf16, fp16 or none"
-            )
-        slot.sparse = self.feedback.start(slot.name, grad)
-        if slot.sparse is None:
-            self._start_dense(slot, grad, "", 0)  # its group is compressed and does not travel as such
-        return True
+        as_dense = self.options.sparse_as_dense or self.feedback is not None
+        return grad is not None and grad.is_sparse and not as_dense
 
     def _announce(self, slot: Slot, grad: torch.Tensor | None, group: str, group_size: int) -> None:
         """Say that there is no dense gradient; the ranks that say the same agree about it."""
@@ -114,14 +104,11 @@ class Submission:
             how.process_set, self.wire,
         )  # fmt: skip
         if grad is not None:
-            slot.version = grad._version
-            slot.finish = lambda: Standing.ROWS
+            slot.finish = lambda deliver: Standing.ROWS
 
     def _start_dense(self, slot: Slot, grad: torch.Tensor, group: str, group_size: int) -> None:
-        slot.version = grad._version
         dense = grad.to_dense() if grad.is_sparse else grad
-        compression = Compression.none if self.feedback is not None else self.options.compression
-        travelling = to_travel(dense, compression, self.options.how.op)
+        travelling = to_travel(dense, self._compression, self.options.how.op)
         small = travelling.tensor.contiguous()
         self._submit(slot, small, group, group_size)
         if small is grad:
@@ -132,35 +119,26 @@ class Submission:
                 return
         ticket = slot.ticket
 
-        def finish() -> None:
+        def finish(deliver: bool) -> None:
             devices.join(ticket, small)
-            result = travelling.decompress(small)
-            if grad.is_sparse:
-                slot.param.grad = result.to_sparse()
-            elif result is not grad:
-                with torch.no_grad():
-                    grad.copy_(result)
+            if deliver and small is not grad:
+                _put(slot, grad, travelling.decompress(small))
 
         slot.finish = finish
 
     def _start_flagged(self, slot: Slot, grad: torch.Tensor | None, group: str, group_size: int) -> None:
         """Start a gradient that some ranks may not have: neutral elements in its place, and a flag behind it."""
-        slot.version = 0 if grad is None else grad._version
         dense = self._flags.neutral(slot.param) if grad is None else grad.to_dense() if grad.is_sparse else grad
-        travelling = to_travel(dense, self.options.compression, self.options.how.op)
+        travelling = to_travel(dense, self._compression, self.options.how.op)
         shape, small = travelling.tensor.shape, self._flags.attach(travelling.tensor, grad is not None)
         self._submit(slot, small, group, group_size)
         ticket, size = slot.ticket, self.options.process_set.size() or 1
 
-        def finish() -> Standing | None:
+        def finish(deliver: bool) -> Standing | None:
             devices.join(ticket, small)
             some, all_of_them = self._flags.read(small, size)
-            if some:
-                result = travelling.decompress(small[:-1].view(shape))
-                with torch.no_grad():
-                    slot.param.grad = result.clone() if grad is None else grad.copy_(result)
-            else:
-                slot.param.grad = None
+            if deliver and some:
+                _put(slot, grad, travelling.decompress(small[:-1].view(shape)))
             return self._steady(slot, some, all_of_them)
 
         slot.finish = finish
@@ -186,7 +164,18 @@ class Submission:
             slot.wire, address, address, tuple(tensor.shape), handles.dtype_number(tensor), how.op, how.prescale,
             how.postscale, group, group_size, how.process_set, self.wire, *devices.place_of(tensor),
         )  # fmt: skip
-        slot.kept = tensor
+        slot.kept = tensor.untyped_storage()
+
+
+def _put(slot: Slot, grad: torch.Tensor | None, result: torch.Tensor) -> None:
+    """Bring a result into the gradient that was submitted, if there is one."""
+    with torch.no_grad():
+        if grad is None:
+            slot.param.grad = result.clone()
+        elif grad.is_sparse:
+            slot.param.grad = result.to_sparse()
+        else:
+            grad.copy_(result)
 
 
 def reduction_of(op: int, predivide: float, process_set: ProcessSet) -> Reduction:

@@ -36,11 +36,12 @@ class _Vector:
         residual: As long as the gradient, flat.
         places: int32, where this rank's elements stand; part of the bucket's payload.
         values: float32, what stands there; part of the bucket's payload.
+        length: Of its part of the payload.
     """
 
     def __init__(self, one: Named, wanted: int) -> None:
         self.name, self.unique = one.name, one.unique
-        self.wanted = wanted
+        self.wanted, self.length = wanted, 2 * wanted + 1
         self.residual = torch.zeros(one.param.numel())
         self.places = torch.empty(0, dtype=torch.int32)
         self.values = torch.empty(0)
@@ -48,7 +49,7 @@ class _Vector:
 
 
 class _Bucket:
-    """Parameters whose elements travel together: of each its places, then its values.
+    """Parameters whose elements travel together: of each its places, its values, then whether the rank has a gradient.
 
     Attributes:
         ticket: Of the allgather, 0 = none.
@@ -60,13 +61,13 @@ class _Bucket:
 
     def __init__(self, parts: Sequence[_Vector]) -> None:
         self.parts = list(parts)
-        self.payload = torch.zeros(sum(2 * part.wanted for part in parts), dtype=torch.int32)
+        self.payload = torch.zeros(sum(part.length for part in parts), dtype=torch.int32)
         begin = 0
         for part in parts:
             middle, end = begin + part.wanted, begin + 2 * part.wanted
             part.begin, part.places = begin, self.payload[begin:middle]
             part.values = self.payload[middle:end].view(torch.float32)
-            begin = end
+            begin += part.length
         self.rest()
 
     def rest(self) -> None:
@@ -93,24 +94,31 @@ class TopK(Feedback):
     def takes(self, name: str) -> bool:
         return name in self._parts
 
-    def submit(self, name: str, grad: torch.Tensor) -> None:
+    def submit(self, name: str, grad: torch.Tensor, *, has: bool) -> None:
         bucket, part = self._parts[name]
         native.load().pick_largest(
             part.residual.data_ptr(), grad.data_ptr(), grad.numel(), part.wanted, part.places.data_ptr(),
             part.values.data_ptr(),
         )  # fmt: skip
+        bucket.payload[part.begin + part.length - 1] = has
         bucket.ready += 1
         if bucket.ready == len(bucket.parts):
             wire = handles.wire_name("allgather", f"topk.{bucket.parts[0].unique}", self.how.process_set)
             bucket.ticket, _kept = handles.start_allgather(bucket.payload, wire, self.how.process_set)
 
-    def collect(self, name: str, grad: torch.Tensor) -> None:
+    def collect(self, name: str, grad: torch.Tensor) -> bool:
         bucket, part = self._parts[name]
+        how = self.how
+        factor = how.prescale * how.postscale / ((self.process_set.size() or 1) if how.op == Average else 1)
         try:
             everyone = self._gathered(bucket)
+            if not everyone[:, part.begin + part.length - 1].any():
+                _add(bucket.payload, part, part.residual, 1.0)
+                return False
             grad.zero_()
-            for payload in everyone:
-                self._add(payload, part, grad)
+            for payload in everyone:  # in order, so that the sum is the same everywhere
+                _add(payload, part, grad, factor)
+            return True
         finally:
             bucket.collected += 1
             if bucket.collected == bucket.ready:
@@ -156,14 +164,13 @@ class TopK(Feedback):
                 now.release(bucket.ticket)
         return bucket.gathered
 
-    def _add(self, payload: torch.Tensor, part: _Vector, grad: torch.Tensor) -> None:
-        """Add one rank's elements; the ranks come in order, so that the sum is the same everywhere."""
-        how = self.how
-        factor = how.prescale * how.postscale / ((self.process_set.size() or 1) if how.op == Average else 1)
-        places = payload.data_ptr() + 4 * part.begin
-        values = places + 4 * part.wanted
-        with native.translated():
-            native.load().add_sparse(grad.data_ptr(), grad.numel(), places, values, part.wanted, factor)
+
+def _add(payload: torch.Tensor, part: _Vector, out: torch.Tensor, factor: float) -> None:
+    """Add one rank's elements."""
+    places = payload.data_ptr() + 4 * part.begin
+    values = places + 4 * part.wanted
+    with native.translated():
+        native.load().add_sparse(out.data_ptr(), out.numel(), places, values, part.wanted, factor)
 
 
 def _split(vectors: Sequence[_Vector]) -> list[list[_Vector]]:

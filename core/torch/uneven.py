@@ -57,18 +57,19 @@ class Unused:
         name: Name of the tensor.
         how: How the gradients are reduced: it can travel with them.
         wire: Number of the dtype that they travel as, -1 for their own.
+        process_set: The ranks that take part.
     """
 
-    def __init__(self, name: str, how: Reduction, wire: int) -> None:
+    def __init__(self, name: str, how: Reduction, wire: int, process_set: ProcessSet) -> None:
         op = how.op if how.op in (Average, Sum) else Max
         self._how = how._replace(op=op, prescale=1.0, postscale=1.0, wire=wire)
-        self._flags = Flags(op)
+        self._flags, self._process_set = Flags(op), process_set
         self._name = handles.wire_name("allreduce", name, how.process_set)
         self._asked: tuple[list[Slot], int, list[Any]] | None = None
 
     def ask(self, slots: Sequence[Slot]) -> None:
         """Tell the other ranks which of these gradients this rank has."""
-        has = torch.tensor([0.0 if slot.param.grad is None else 1.0 for slot in slots])
+        has = torch.tensor([0.0 if slot.take() is None else 1.0 for slot in slots])
         ticket, kept = handles.start_allreduce(has, has, self._name, self._how)
         self._asked = list(slots), ticket, kept
 
@@ -87,7 +88,7 @@ class Unused:
         finally:
             session.release(ticket)
         woken = []
-        size = session.size
+        size = self._process_set.size() or 1
         for index, slot in enumerate(slots):
             some, all_of_them = self._flags.read(kept[1][index : index + 1], size)
             if some:
@@ -115,7 +116,6 @@ def gather_rows(
         None when no rank has a row.
     """
     param = slot.param
-    slot.version = 0 if grad is None else grad._version
     mine = _as_rows(param, grad)
     wait = sparse_allreduce_async(mine, slot.unique, op, process_set)
 

@@ -27,6 +27,20 @@ Submission submission_of(CollectiveKind kind, std::string name, Shape shape, int
   return submission;
 }
 
+/// Of a reduction, which others may have to go with: what they must agree about.
+Submission reduction_of(CollectiveKind kind, std::string name, Shape shape, int dtype, int op, double prescale,
+                        double postscale, std::string group, std::uint32_t group_size, std::uint32_t process_set) {
+  Submission submission = submission_of(kind, std::move(name), std::move(shape), dtype);
+  Request& request = submission.request;
+  request.op = to_reduce_op(op);
+  request.prescale = prescale;
+  request.postscale = postscale;
+  request.group = std::move(group);
+  request.group_size = group_size;
+  request.process_set = process_set;
+  return submission;
+}
+
 Ticket submit(Runtime& self, Submission submission) {
   const Request& request = submission.request;
   self.steps().submitted(request.kind, request.process_set, request.name, elements_of(request.shape));
@@ -77,18 +91,12 @@ Ticket alltoall(Runtime& self, std::string name, std::uintptr_t input, Shape sha
 Ticket reducescatter(Runtime& self, std::string name, std::uintptr_t input, std::uintptr_t output, Shape shape,
                      int dtype, int op, double prescale, double postscale, std::string group, std::uint32_t group_size,
                      std::uint32_t process_set, int device, std::uintptr_t stream, std::int64_t timeout_ns) {
-  Submission submission = submission_of(CollectiveKind::kReducescatter, std::move(name), std::move(shape), dtype);
+  Submission submission = reduction_of(CollectiveKind::kReducescatter, std::move(name), std::move(shape), dtype, op,
+                                       prescale, postscale, std::move(group), group_size, process_set);
   submission.device = to_place(device, stream);
   submission.input = input_at(input);
   submission.output = output_at(output);
-  Request& request = submission.request;
-  request.op = to_reduce_op(op);
-  request.prescale = prescale;
-  request.postscale = postscale;
-  request.group = std::move(group);
-  request.group_size = group_size;
-  request.process_set = process_set;
-  request.timeout_ns = timeout_ns;
+  submission.request.timeout_ns = timeout_ns;
   return submit(self, std::move(submission));
 }
 
@@ -96,16 +104,10 @@ Ticket reducescatter(Runtime& self, std::string name, std::uintptr_t input, std:
 Ticket announce_gradient(Runtime& self, std::string name, bool sparse, int dtype, int op, double prescale,
                          double postscale, std::string group, std::uint32_t group_size, std::uint32_t process_set,
                          int wire) {
-  Submission submission = submission_of(CollectiveKind::kAllreduce, std::move(name), {0}, dtype);
-  Request& request = submission.request;
-  request.contribution = sparse ? Contribution::kSparse : Contribution::kNone;
-  request.op = to_reduce_op(op);
-  request.prescale = prescale;
-  request.postscale = postscale;
-  request.group = std::move(group);
-  request.group_size = group_size;
-  request.process_set = process_set;
-  request.wire = to_wire(wire, dtype);
+  Submission submission = reduction_of(CollectiveKind::kAllreduce, std::move(name), {0}, dtype, op, prescale, postscale,
+                                       std::move(group), group_size, process_set);
+  submission.request.contribution = sparse ? Contribution::kSparse : Contribution::kNone;
+  submission.request.wire = to_wire(wire, dtype);
   return submit(self, std::move(submission));
 }
 

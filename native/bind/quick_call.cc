@@ -188,6 +188,7 @@ void add_short_path(nb::module_& module) {
       .def("remember_alike", &ShortPath::remember_alike, nb::arg("key"), nb::arg("tensor"), nb::arg("runtime"),
            nb::arg("wire"), nb::arg("how"))
       .def("submit_alike", &ShortPath::submit_alike, nb::arg("key"), nb::arg("tensor"))
+      .def("settle_alike", &ShortPath::settle_alike, nb::arg("runtime"), nb::arg("tickets"), nb::arg("tensors"))
       .def("clear", &ShortPath::clear)
       .def("__len__", &ShortPath::size)
       .def_prop_ro("pending", &ShortPath::pending)

@@ -123,6 +123,29 @@ Ticket ShortPath::submit_alike(const nb::str& key, nb::handle tensor) const {
   return repeated.submit(address_of(*found));
 }
 
+std::vector<std::size_t> ShortPath::settle_alike(Runtime& runtime, const std::vector<Ticket>& tickets,
+                                                 const nb::list& tensors) const {
+  runtime.steps().waited();
+  for (const Ticket ticket : tickets) {
+    while (!runtime.operation(ticket)->done()) {
+      try {
+        const LockOutOfSleep lock(true);
+        (void)runtime.wait(ticket, Deadline::after(slice_ns_));
+      } catch (const Error&) {
+        break;  // whoever waits for what is left meets it again
+      }
+      if (PyErr_CheckSignals() != 0) nb::raise_python_error();
+    }
+  }
+  std::vector<std::size_t> left;
+  for (std::size_t i = 0; i < tickets.size(); ++i) {
+    const std::optional<nb::dlpack::dltensor> tensor = view(tensors[i].ptr());
+    const bool here = tensor && address_of(*tensor) == runtime.operation(tickets[i])->output;
+    if (!here || !runtime.release_if_done(tickets[i])) left.push_back(i);
+  }
+  return left;
+}
+
 void ShortPath::remember(Form& form, const nb::object& name, const nb::object& tensor, const nb::object& runtime,
                          const Words& words, const nb::object& maker) {
   const auto& [wire, how, given] = words;

@@ -45,6 +45,11 @@ class ShortPath {
   /// Submits a tensor under such a key: its ticket; 0 when it is not like the one that was remembered. Throws as
   /// Runtime::submit.
   [[nodiscard]] Ticket submit_alike(const nanobind::str& key, nanobind::handle tensor) const;
+  /// Waits for allreduces in place and releases those whose results are in the memory of their tensors; returns the
+  /// positions of the others: they have failed, or the tensor has been given other memory. All are as they were when
+  /// Python's signals interrupt it. `tensors`: of `tickets`, one each.
+  [[nodiscard]] std::vector<std::size_t> settle_alike(Runtime& runtime, const std::vector<Ticket>& tickets,
+                                                      const nanobind::list& tensors) const;
   /// The Python functions that wait for a handle, and that give the result of a call which could not be ended at once
   /// (PendingResult). To be given before the first call.
   void set_waiter(nanobind::object function) { waiter_ = std::move(function); }

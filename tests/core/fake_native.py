@@ -79,6 +79,7 @@ class FakeRuntime:
         }
         self._epoch = 0
         self._names: dict[int, str] = {}
+        self._targets: dict[int, int] = {}
         self._gathered: dict[int, Any] = {}
         self._splits: dict[int, list[int]] = {}
         self._sets: dict[int, list[int]] = {}
@@ -107,7 +108,9 @@ class FakeRuntime:
         result = values if factor == 1 else (values.double() * factor).to(values.dtype)
         _tensor(target, shape, dtype).copy_(result)
         self.travelled.append(travels)
-        return self._ticket(("allreduce", name, tuple(shape), dtype, op, prescale, postscale, group, group_size))
+        ticket = self._ticket(("allreduce", name, tuple(shape), dtype, op, prescale, postscale, group, group_size))
+        self._targets[ticket] = target
+        return ticket
 
     def announce_gradient(
         self, name: str, sparse: bool, dtype: int, op: int, prescale: float, postscale: float, group: str = "",
@@ -192,6 +195,9 @@ class FakeRuntime:
     def take_gathered(self, ticket: int) -> tuple[tuple[int, ...], np.ndarray[Any, Any]]:
         found: tuple[tuple[int, ...], np.ndarray[Any, Any]] = self._gathered.pop(ticket)
         return found
+
+    def output_of(self, ticket: int) -> int:
+        return self._targets[ticket]
 
     def release(self, ticket: int) -> None:
         self._names.pop(ticket)
