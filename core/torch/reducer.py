@@ -158,12 +158,12 @@ class Reducer:
             self._unused.ask(unused)
         left_out = [slot.name for slot in late if not slot.busy and slot.standing is not Standing.UNUSED]
         failure = self.drain()
+        if self.feedback is not None:
+            self.feedback.step_done()  # also where this rank alone has failed: the ranks count alike
         if left_out:
             raise InvariantError(f"gradients were not submitted: {', '.join(left_out)}")
         if failure is not None:
             raise failure
-        if self.feedback is not None:
-            self.feedback.step_done()
 
     def drain(self) -> RingtuneError | None:
         """Wait for what is under way and return the first failure."""

@@ -19,23 +19,32 @@ GetJob = Callable[..., Job]
 _ACTIONS = ["freeze", "thaw", "prune", "add", "replace", "copy", "rewrap", "rewrap and keep"]
 
 
+_REMEMBERED = ["freeze", "thaw", "add", "copy", "rewrap"]
+"""What can be done under a compression that remembers the shapes of the parameters."""
+_TOUCHES = ["drop", "replace", "change", "move"]
+
+
 @st.composite
-def programs(draw: Any, size: int) -> cases.Program:
-    options = {
-        "named": draw(st.booleans()),
-        "groups": draw(st.sampled_from([None, 1, 2])),
-        "backward_passes_per_step": draw(st.sampled_from([1, 1, 2])),
-    }
+def programs(draw: Any, size: int, *, in_set: bool = False) -> cases.Program:
+    compression = draw(st.sampled_from(["none", "none", "topk", "powersgd"]))
+    options = {"named": draw(st.booleans()), "groups": draw(st.sampled_from([None, 1, 2]))}
     ranks = st.lists(st.integers(0, size - 1), min_size=1, max_size=size, unique=True)
     everyone = st.just(list(range(size)))
-    action = st.tuples(st.sampled_from(_ACTIONS), st.integers(0, 5), st.one_of(everyone, ranks))
-    used = st.lists(
-        st.lists(st.lists(st.sampled_from([True, True, False]), min_size=6, max_size=6), min_size=size, max_size=size),
-        min_size=options["backward_passes_per_step"],
-        max_size=options["backward_passes_per_step"],
+    actions = _ACTIONS if compression == "none" else _REMEMBERED
+    action = st.tuples(st.sampled_from(actions), st.integers(0, 5), st.one_of(everyone, ranks))
+    by_rank = st.lists(
+        st.lists(st.sampled_from([True, True, False]), min_size=6, max_size=6), min_size=size, max_size=size
     )
-    step = st.builds(cases.Step, st.lists(action, max_size=2), used)
-    return cases.Program(options, draw(st.booleans()), draw(st.lists(step, min_size=1, max_size=14)))
+    touch = st.tuples(st.sampled_from(_TOUCHES), st.integers(0, 5), st.integers(0, size - 1))
+    # As many backward passes as there are in the step before, as a rule.
+    passes = draw(st.lists(st.sampled_from([0, 0, 0, 1, 2]), min_size=1, max_size=14))
+    steps = []
+    for wanted in passes:
+        count = wanted or (len(steps[-1].used) if steps else 1)
+        used = st.lists(by_rank, min_size=count, max_size=count)
+        steps.append(draw(st.builds(cases.Step, st.lists(action, max_size=2), used, st.lists(touch, max_size=2))))
+    members = draw(st.sampled_from([[0, 1], [0, 2], [1, 2], [2]])) if in_set else []
+    return cases.Program(options, draw(st.booleans()), steps, compression, members)
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -48,6 +57,26 @@ def test_any_training_is_that_of_one_process(size: int, job: GetJob, pool: Pool)
         except AssertionError:
             pool.discard()  # the next program, a shorter one as a rule, needs ranks that are not stuck in this one
             raise
+        for other in others:
+            assert all(torch.equal(mine, its) for mine, its in zip(first, other, strict=True))
+
+    check()
+
+
+def test_any_training_of_some_ranks_is_that_of_one_process(fresh: GetJob) -> None:
+    started: list[Job] = []
+
+    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(programs(3, in_set=True))
+    def check(program: cases.Program) -> None:
+        if not started:
+            started.append(fresh(3, dynamic_process_sets=1))
+        try:
+            found = started[0].run(cases.train, timeout_s=20, program=program)
+        except AssertionError:
+            started.clear()
+            raise
+        first, *others = (found[rank] for rank in program.members)
         for other in others:
             assert all(torch.equal(mine, its) for mine, its in zip(first, other, strict=True))
 

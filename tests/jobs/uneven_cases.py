@@ -29,10 +29,12 @@ class Step:
     Attributes:
         actions: Name of an action, the parameter, and the ranks that do it.
         used: By backward pass, rank and parameter: whether the loss of that rank needs it.
+        touched: What is done to a gradient between backward and step, the parameter, and the rank that does it.
     """
 
     actions: list[tuple[str, int, list[int]]]
     used: list[list[list[bool]]]
+    touched: list[tuple[str, int, int]] = field(default_factory=list)
 
 
 @dataclass
@@ -43,11 +45,22 @@ class Program:
         options: Of `DistributedOptimizer`.
         set_to_none: Of `zero_grad`.
         steps: What happens.
+        compression: Name of one that loses nothing.
+        members: The ranks that train together; the others do nothing. Empty: all.
     """
 
     options: dict[str, Any]
     set_to_none: bool
     steps: list[Step] = field(default_factory=list)
+    compression: str = "none"
+    members: list[int] = field(default_factory=list)
+
+
+EXACT: dict[str, Any] = {
+    "none": hvd.Compression.none,
+    "topk": hvd.Compression.topk(ratio=1.0, min_elements=3),
+    "powersgd": hvd.Compression.powersgd(rank=2, start_iteration=2, min_compression_rate=0.01),
+}
 
 
 def _parameters(seed: int) -> list[torch.nn.Parameter]:
@@ -72,6 +85,7 @@ class Training:
         self.optimizer: Any = _base(self.params)
         self.frozen: list[set[int]] = [set() for _ in self.params]  # the ranks that have it frozen
         self.program = program
+        self.passes = len(program.steps[0].used)
         self.old: list[Any] = []
 
     def loss(self, step: int, number: int, rank: int) -> torch.Tensor | None:
@@ -127,12 +141,14 @@ class Training:
 class Distributed(Training):
     """The training of this rank."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, process_set: Any) -> None:
         super().__init__(program)
+        self.process_set = process_set
         self.wrap()
 
     def wrap(self) -> None:
-        options = dict(self.program.options)
+        options = dict(self.program.options, backward_passes_per_step=self.passes, process_set=self.process_set)
+        options["compression"] = EXACT[self.program.compression]
         named = self.names() if options.pop("named") else None
         self.optimizer = hvd.DistributedOptimizer(self.optimizer, named, **options)
 
@@ -148,42 +164,100 @@ class Distributed(Training):
         else:
             super().act(action, index, ranks, here)
 
+    def set_passes(self, passes: int) -> None:
+        if passes != self.passes:
+            self.passes = passes
+            self.optimizer.set_backward_passes_per_step(passes)
+
+    def touch(self, step: int, rank: int) -> dict[int, str]:
+        """Do to gradients that were taken for reduction what the program says; return what was done to which."""
+        done = {}
+        for kind, index, who in self.program.steps[step].touched:
+            index %= len(self.params)
+            param, used = self.params[index], self.program.steps[step].used
+            taken = all(one[rank][index % len(one[rank])] for one in used) and rank not in self.frozen[index]
+            if who != rank or not taken or not param._post_accumulate_grad_hooks or index in done:
+                continue
+            grad = param.grad
+            assert grad is not None
+            if kind == "drop":
+                param.grad = None
+            elif kind == "replace":
+                param.grad = grad.clone()
+            elif kind == "change":
+                grad.mul_(1)
+            elif not grad.is_sparse:
+                grad.data = grad.data.clone()
+            done[index] = kind
+        return done
+
+    def synchronize(self, touched: dict[int, str]) -> bool:
+        """Return whether all went well; what is said of what was touched must be right."""
+        try:
+            self.optimizer.synchronize()
+        except ValueError as error:
+            assert "after backward while it was being reduced" in str(error), error
+            assert set(touched.values()) - {"drop"}, f"nothing was touched: {error}"
+            return False
+        assert not {"replace", "change"} & set(touched.values()), f"{touched}, and no error"
+        return True
+
 
 def train(program: Program) -> list[torch.Tensor]:
     """Run a program both ways and compare; return this rank's parameters."""
-    rank, size = hvd.rank(), hvd.size()
+    if not program.members:
+        return _train(program, hvd.global_process_set, list(range(hvd.size())))
+    process_set = hvd.add_process_set(program.members)
+    try:
+        return _train(program, process_set, program.members) if process_set.included() else []
+    finally:
+        hvd.remove_process_set(process_set)
+
+
+def _train(program: Program, process_set: Any, ranks: list[int]) -> list[torch.Tensor]:
+    here = hvd.rank()
     torch.manual_seed(0)
-    ours, joined = Distributed(program), Training(program)
-    passes = program.options["backward_passes_per_step"]
+    ours, joined = Distributed(program, process_set), Training(program)
     for number, step in enumerate(program.steps):
-        for action, index, ranks in step.actions:
-            ours.act(action, index, ranks, {rank})
-            joined.act(action, index, ranks, set(range(size)))
+        for action, index, some in step.actions:
+            ours.act(action, index, some, {here})
+            joined.act(action, index, some, set(ranks))
+        ours.set_passes(len(step.used))
         ours.optimizer.zero_grad(set_to_none=program.set_to_none)
         joined.optimizer.zero_grad(set_to_none=program.set_to_none)
-        for backward in range(passes):
-            loss = ours.loss(number, backward, rank)
+        for backward in range(len(step.used)):
+            loss = ours.loss(number, backward, here)
             if loss is not None:
                 loss.backward()  # type: ignore[no-untyped-call]
-            for other in range(size):
+            for other in ranks:
                 loss = joined.loss(number, backward, other)
                 if loss is not None:
-                    (loss / size).backward()  # type: ignore[no-untyped-call]
-        ours.optimizer.synchronize()
-        for index, (mine, right) in enumerate(zip(ours.params, joined.params, strict=True)):
-            where = f"step {number}, parameter {index}"
-            if right.grad is not None and right.grad.is_sparse and right.grad._nnz() == 0:
-                continue
-            assert (mine.grad is None) == (right.grad is None), f"{where}: {mine.grad} instead of {right.grad}"
-            if mine.grad is not None and right.grad is not None:
-                found, wanted = mine.grad.to_dense(), right.grad.to_dense()
-                assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-5), f"{where}: {found} instead of {wanted}"
+                    (loss / len(ranks)).backward()  # type: ignore[no-untyped-call]
+        touched = ours.touch(number, here)
+        well = ours.synchronize(touched)
+        _compare(f"step {number}", ours, joined, touched, well=well)
         with ours.optimizer.skip_synchronize():
             ours.optimizer.step()
         joined.optimizer.step()
     for index, (mine, right) in enumerate(zip(ours.params, joined.params, strict=True)):
         assert torch.allclose(mine, right, rtol=1e-4, atol=1e-4), f"parameter {index}: {mine} instead of {right}"
     return [param.detach() for param in ours.params]
+
+
+def _compare(step: str, ours: Training, joined: Training, touched: dict[int, str], *, well: bool) -> None:
+    """Compare all gradients; those that were touched become what they should be, so that training goes on alike."""
+    bound = 1e-4 if joined.program.compression == "powersgd" else 1e-5
+    for index, (mine, right) in enumerate(zip(ours.params, joined.params, strict=True)):
+        where = f"{step}, parameter {index}"
+        if index in touched and (not well or touched[index] == "drop"):
+            assert (mine.grad is None) == (touched[index] == "drop"), f"{where}: {mine.grad} after {touched[index]}"
+            mine.grad = None if right.grad is None else right.grad.clone()
+        if right.grad is not None and right.grad.is_sparse and right.grad._nnz() == 0:
+            continue
+        assert (mine.grad is None) == (right.grad is None), f"{where}: {mine.grad} instead of {right.grad}"
+        if mine.grad is not None and right.grad is not None:
+            found, wanted = mine.grad.to_dense(), right.grad.to_dense()
+            assert torch.allclose(found, wanted, rtol=bound, atol=bound), f"{where}: {found} instead of {wanted}"
 
 
 EXPECTED = {"Average": 5 / 3, "Sum": 5.0, "Min": 2.0, "Max": 3.0, "Product": 6.0}
