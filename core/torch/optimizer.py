@@ -11,7 +11,7 @@ import operator
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 
 from ringtune.common.process_sets import ProcessSet, global_process_set, number_of, registered_set
 from ringtune.elastic import membership
-from ringtune.errors import InvalidArgument
+from ringtune.errors import InvalidArgument, RingtuneError
 from ringtune.session import require, state
 from ringtune.torch.adasum_optimizer import wrap_for_adasum
 from ringtune.torch.arguments import Adasum, Average, check_adasum, resolve_op
@@ -86,10 +86,18 @@ class _Distributed(torch.optim.Optimizer):
         """
         self._follow()
         if self._reducer is not None:
-            self._reducer.finish()
-            if require().config.check:
-                verify_gradients([(name, param) for param, name in self._parameter_names.items()])
+            try:
+                self._reducer.finish()
+            except InvalidArgument:  # of this rank alone, as a rule: the others compare all the same
+                with suppress(RingtuneError):
+                    self._verify()
+                raise
+            self._verify()
         self._synchronized = True
+
+    def _verify(self) -> None:
+        if require().config.check:
+            verify_gradients([(name, param) for param, name in self._parameter_names.items()])
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:

@@ -260,9 +260,7 @@ void add_allreduce_and_tickets(nb::class_<Runtime>& runtime) {
           nb::arg("ticket"), nb::arg("timeout_ns"), nb::call_guard<nb::gil_scoped_release>())
       .def(
           "output_of",
-          [](Runtime& self, Ticket ticket) {
-            return reinterpret_cast<std::uintptr_t>(self.operation(ticket)->output);
-          },
+          [](Runtime& self, Ticket ticket) { return reinterpret_cast<std::uintptr_t>(self.operation(ticket)->output); },
           nb::arg("ticket"))
       .def("release", &Runtime::release, nb::arg("ticket"));
 }

@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.jobs import gradient_cases as single
 from tests.jobs import uneven_cases as cases
 from tests.jobs.conftest import Pool
 from tests.jobs.launching import Job
@@ -86,41 +87,48 @@ def test_any_training_of_some_ranks_is_that_of_one_process(fresh: GetJob) -> Non
 @pytest.mark.parametrize("op", ["Average", "Sum", "Min", "Max", "Product"])
 def test_operations_leave_out_ranks_without_the_gradient(op: str, job: GetJob) -> None:
     """What a rank without a gradient contributes is neutral."""
-    assert job(3).run(cases.some_ranks, op=op) == [cases.EXPECTED[op]] * 3
+    assert job(3).run(single.some_ranks, op=op) == [single.EXPECTED[op]] * 3
 
 
-@pytest.mark.parametrize("compression", ["none", "fp16", "by hand"])
+@pytest.mark.parametrize("compression", ["none", "fp16", "by hand", "topk", "powersgd"])
 def test_gradients_that_some_ranks_have_are_compressed(compression: str, job: GetJob) -> None:
-    assert job(2).run(cases.compressed, compression=compression) == [[None, 1.5, None, 3.0]] * 2
+    assert job(2).run(single.compressed, compression=compression) == [[None, 1.5, None, 3.0]] * 2
 
 
 def test_a_gradient_that_is_changed_in_flight_is_an_error(job: GetJob) -> None:
-    for changed, replaced, dropped in job(2).run(cases.touched_in_flight):
-        assert "'touched1' was changed after backward" in changed and "optimizer.synchronize()" in changed
-        assert "'touched1' was replaced after backward" in replaced
+    for messages, dropped in job(2).run(single.touched_in_flight):
+        for message, what in zip(messages, ["changed", "replaced", *["given other memory"] * 2], strict=True):
+            assert f"'touched1' was {what} after backward" in message and "optimizer.synchronize()" in message
         assert dropped is None
 
 
+@pytest.mark.parametrize("compression", list(cases.EXACT))
+def test_ranks_go_on_without_one_whose_gradient_is_refused(compression: str, job: GetJob) -> None:
+    first, second = job(2).run(single.refused_on_one_rank, compression=compression)
+    assert "'refused' has a graph of its own" in second[0] and first[0] == ""
+    assert first[1] == [pytest.approx(0.5), pytest.approx(1.5)] and second[1] == [2.0, pytest.approx(1.5)]
+
+
 def test_copies_and_pickles_train_on(job: GetJob) -> None:
-    for kinds, pickled in job(2).run(cases.copied):
+    for kinds, pickled in job(2).run(single.copied):
         assert kinds == [True, True, True]
         assert pickled == [0.5, 0.5]
 
 
 def test_a_collected_optimizer_takes_its_hooks_and_flights_with_it(job: GetJob) -> None:
-    assert job(2).run(cases.collected) == [([1, 0], [3.0, 3.0])] * 2
+    assert job(2).run(single.collected) == [([1, 0], [3.0, 3.0])] * 2
 
 
 def test_an_optimizer_whose_parameter_was_taken_says_so(job: GetJob) -> None:
-    for message in job(2).run(cases.taken):
+    for message in job(2).run(single.taken):
         assert message.startswith("parameter 'taken' was given to a DistributedOptimizer later")
 
 
 def test_power_sgd_refuses_a_parameter_of_another_shape(job: GetJob) -> None:
-    for message in job(2).run(cases.reshaped_under_compression):
+    for message in job(2).run(single.reshaped_under_compression):
         assert "is of shape [40, 30], the compression remembers [50, 30]" in message
 
 
 def test_adasum_moves_what_is_thawed_or_added_on_every_rank(job: GetJob) -> None:
-    first, second = job(2).run(cases.adasum_thawed)
+    first, second = job(2).run(single.adasum_thawed)
     assert first == second and first[0] != first[1]
