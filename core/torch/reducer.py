@@ -308,7 +308,8 @@ def _settle_in_place(slots: Sequence[Slot]) -> list[Slot]:
         and slot.param.grad is grad
         and grad._version == slot.version
     ]
-    left = quick.settle_alike([slot.ticket for slot in untouched], [slot.grad for slot in untouched])
+    grads = [slot.grad for slot in untouched if slot.grad is not None]  # all of them
+    left = quick.settle_alike([slot.ticket for slot in untouched], grads)
     for index in reversed(left):
         del untouched[index]
     for slot in untouched:
@@ -330,7 +331,7 @@ def _change(slot: Slot) -> str:
 
 def _is_in_place(slot: Slot, grad: torch.Tensor) -> bool:
     """Return whether the memory that is reduced is the gradient's still."""
-    return grad.data_ptr() == require().runtime.output_of(slot.ticket)
+    return bool(grad.data_ptr() == require().runtime.output_of(slot.ticket))
 
 
 def _too_late(slot: Slot, change: str) -> InvalidArgument:
