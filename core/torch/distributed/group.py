@@ -117,6 +117,7 @@ class ProcessGroupRingtune(Submitting):
     def shutdown(self) -> None:
         """Leave the group."""
         self._messages.close()
+        self._under_way.clear()  # works know their group: what is left of it must not wait for Python's collector
         if self._name != WORLD or self._meeting.owns_session:
             self._session.close()
 
