@@ -136,7 +136,9 @@ STYLES: dict[str, Callable[[Any], Step]] = {
     "wrapped hook": lambda group: _hooked(group, default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)),
     "built-in hook": lambda group: _hooked(group, dist.BuiltinCommHookType.ALLREDUCE),
     "built-in fp16 hook": lambda group: _hooked(group, dist.BuiltinCommHookType.FP16_COMPRESS),
-    "built-in static fp16 hook": lambda group: _hooked(group, dist.BuiltinCommHookType.FP16_COMPRESS, static_graph=True),
+    "built-in static fp16 hook": lambda group: _hooked(
+        group, dist.BuiltinCommHookType.FP16_COMPRESS, static_graph=True
+    ),
     "sparse gradients": _sparse,
     "unused sparse gradients": lambda group: _sparse(group, find_unused_parameters=True),
     "power": _power,

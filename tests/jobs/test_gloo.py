@@ -21,18 +21,18 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("op", gloo_cases.OPS)
 def test_reductions(op: str, world: Job) -> None:
-    found = world.run(gloo_cases.differences, calls="REDUCTIONS", dtypes=gloo_cases.DTYPES, ops=[op])
+    found = world.run(gloo_cases.differences, calls="reductions", dtypes=gloo_cases.DTYPES, ops=[op])
     assert found == [[]] * world.size
 
 
 @pytest.mark.parametrize("dtype", gloo_cases.DTYPES)
 def test_moves(dtype: str, world: Job) -> None:
-    found = world.run(gloo_cases.differences, calls="MOVES", dtypes=[dtype], ops=["SUM"])
+    found = world.run(gloo_cases.differences, calls="moves", dtypes=[dtype], ops=["SUM"])
     assert found == [[]] * world.size
 
 
 def test_layers_above(world: Job) -> None:
-    found = world.run(gloo_cases.differences, calls="OTHERS", dtypes=["float32", "int64"], ops=["SUM"])
+    found = world.run(gloo_cases.differences, calls="layers", dtypes=["float32", "int64"], ops=["SUM"])
     assert found == [[]] * world.size
 
 
@@ -40,7 +40,7 @@ def test_layers_above_in_torch_s_own_debug_mode(tmp_path: Path) -> None:
     environ = {"TEST_RANK": "{rank}", "TEST_SIZE": "2", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
     with Job(2, tmp_path, environ) as job:
         job.run(group_cases.open_group, backend="ringtune", store=str(tmp_path / "store"))
-        assert job.run(gloo_cases.differences, calls="OTHERS", dtypes=["float32"], ops=["SUM"]) == [[], []]
+        assert job.run(gloo_cases.differences, calls="layers", dtypes=["float32"], ops=["SUM"]) == [[], []]
 
 
 @pytest.mark.parametrize("style", lifecycle_cases.STYLES)

@@ -108,9 +108,7 @@ CALLS: dict[str, Callable[[Any], Step]] = {
     "reduce": lambda group: lambda: dist.reduce(_tensor(), 0, group=group),
     "broadcast": lambda group: lambda: dist.broadcast(_tensor(), 1, group=group),
     "all_gather": lambda group: lambda: dist.all_gather(_rows(2), _tensor(), group=group),
-    "all_gather_into_tensor": lambda group: (
-        lambda: dist.all_gather_into_tensor(torch.ones(8), _tensor(), group=group)
-    ),
+    "all_gather_into_tensor": lambda group: lambda: dist.all_gather_into_tensor(torch.ones(8), _tensor(), group=group),
     "all_gather_coalesced": lambda group: (
         lambda: dist.all_gather_coalesced([_rows(2), _rows(2)], _rows(2), group=group)
     ),
@@ -121,9 +119,7 @@ CALLS: dict[str, Callable[[Any], Step]] = {
         lambda: dist.scatter(_tensor(), _rows(2) if dist.get_rank() == 0 else None, 0, group=group)
     ),
     "reduce_scatter": lambda group: lambda: dist.reduce_scatter(_tensor(), _rows(2), group=group),
-    "reduce_scatter_tensor": lambda group: (
-        lambda: dist.reduce_scatter_tensor(_tensor(), torch.ones(8), group=group)
-    ),
+    "reduce_scatter_tensor": lambda group: lambda: dist.reduce_scatter_tensor(_tensor(), torch.ones(8), group=group),
     "bits": lambda group: lambda: dist.all_reduce(_tensor().int(), dist.ReduceOp.BOR, group=group),
     "all_to_all of a list": lambda group: lambda: dist.all_to_all(_rows(2), _rows(2), group=group),
     "all_to_all": lambda group: lambda: dist.all_to_all_single(_tensor(), _tensor(), group=group),
