@@ -32,4 +32,13 @@ TreePlace tree_place(int rank, int size, int fan_out) {
   }
 }
 
+int tree_levels(int size, int fan_out) {
+  int levels = 0;
+  TreePlace place = tree_place(0, size, fan_out);
+  for (; !place.children.empty() && place.children.front().ranks.count() > 1; ++levels) {  // the first is the largest
+    place = tree_place(place.children.front().rank, size, fan_out);
+  }
+  return levels;
+}
+
 }  // namespace ringtune

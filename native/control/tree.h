@@ -24,4 +24,7 @@ struct TreePlace {
 /// A subtree is a range of ranks whose first is its root; the rest is divided evenly among the children.
 [[nodiscard]] TreePlace tree_place(int rank, int size, int fan_out);
 
+/// How many ranks stand between rank 0 and the deepest one.
+[[nodiscard]] int tree_levels(int size, int fan_out);
+
 }  // namespace ringtune

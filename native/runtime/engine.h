@@ -99,7 +99,7 @@ class Engine {
   void record_pieces(bool on) noexcept { executor_->record_pieces(on); }
 
   /// The ranks that an operation waits for, as far as rank 0 or the round of a plan knows; none when that is not known
-  /// at the deadline. Blocks.
+  /// at the deadline. Blocks, first for as long as announcements of other ranks may be held back on their way.
   [[nodiscard]] std::vector<int> awaited(const Request& request, Deadline deadline);
 
   /// A peer died (monitor thread): everything in flight fails.

@@ -3,11 +3,19 @@
 #include <limits>
 
 #include "base/futex.h"
+#include "control/aggregator.h"
+#include "control/tree.h"
 #include "runtime/engine.h"
 
 namespace ringtune {
 
 std::vector<int> Engine::awaited(const Request& request, Deadline deadline) {
+  // Ranks in the middle of the tree hold what only some below them have announced. What has been announced by now is
+  // known to rank 0 when each level has held it for its time.
+  const int levels = tree_levels(fabric_.size(), options_.negotiator.fan_out);
+  const Deadline told = earlier(Deadline::after(levels * Aggregator::kHoldNs), deadline);
+  while (!told.expired())
+    futex_wait(answer_count_, answer_count_.load(std::memory_order_acquire), told, FutexScope::kPrivate);
   std::uint32_t number = 0;
   {
     const std::lock_guard lock(mutex_);

@@ -43,6 +43,12 @@ def _hooked(group: Any, hook: Any, state: Any = None, **options: Any) -> Step:
     return lambda: _loss(model).backward()
 
 
+def _sparse(group: Any, **options: Any) -> Step:
+    network = nn.Sequential(nn.Embedding(5, 4, sparse=True), nn.Linear(4, 1))
+    model = DistributedDataParallel(network, process_group=group, **options)
+    return lambda: model(torch.tensor([1, 3])).sum().backward()
+
+
 def _power(group: Any) -> Step:
     state = powerSGD_hook.PowerSGDState(group, 1, start_powerSGD_iter=2)
     return _hooked(group, powerSGD_hook.powerSGD_hook, state)
@@ -129,6 +135,12 @@ STYLES: dict[str, Callable[[Any], Step]] = {
     "unused fp16 hook": lambda group: _hooked(group, default_hooks.fp16_compress_hook, find_unused_parameters=True),
     "wrapped hook": lambda group: _hooked(group, default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)),
     "built-in hook": lambda group: _hooked(group, dist.BuiltinCommHookType.ALLREDUCE),
+    "built-in fp16 hook": lambda group: _hooked(group, dist.BuiltinCommHookType.FP16_COMPRESS),
+    "built-in static fp16 hook": lambda group: _hooked(
+        group, dist.BuiltinCommHookType.FP16_COMPRESS, static_graph=True
+    ),
+    "sparse gradients": _sparse,
+    "unused sparse gradients": lambda group: _sparse(group, find_unused_parameters=True),
     "power": _power,
     "local": _local,
     "no_sync": _no_sync,

@@ -11,6 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 LIMIT_S = 1.5
@@ -37,6 +40,35 @@ def _hook(group: Any) -> Step:
         lambda _, bucket: dist.all_reduce(bucket.buffer(), group=group, async_op=True).get_future().then(divide),  # type: ignore[union-attr]
     )
     return lambda: model(torch.ones(2, 4)).sum().backward()
+
+
+def _sparse(group: Any) -> Step:
+    network = torch.nn.Sequential(torch.nn.Embedding(5, 4, sparse=True), torch.nn.Linear(4, 1))
+    model = DistributedDataParallel(network, process_group=group)
+    return lambda: model(torch.tensor([1, 3])).sum().backward()
+
+
+def _built_in(group: Any) -> Step:
+    model = DistributedDataParallel(torch.nn.Linear(4, 1), process_group=group)
+    model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    return lambda: model(torch.ones(2, 4)).sum().backward()
+
+
+def _fsdp2(group: Any) -> Step:
+    model = torch.nn.Linear(4, 2)
+    fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"))
+    return lambda: model(torch.ones(2, 4)).sum().backward()
+
+
+def _zero(group: Any) -> Step:
+    model = torch.nn.Linear(4, 2)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, process_group=group, lr=0.1)
+
+    def step() -> None:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+    return step
 
 
 def _rows(count: int) -> list[torch.Tensor]:
@@ -76,17 +108,32 @@ CALLS: dict[str, Callable[[Any], Step]] = {
     "reduce": lambda group: lambda: dist.reduce(_tensor(), 0, group=group),
     "broadcast": lambda group: lambda: dist.broadcast(_tensor(), 1, group=group),
     "all_gather": lambda group: lambda: dist.all_gather(_rows(2), _tensor(), group=group),
+    "all_gather_into_tensor": lambda group: lambda: dist.all_gather_into_tensor(torch.ones(8), _tensor(), group=group),
+    "all_gather_coalesced": lambda group: (
+        lambda: dist.all_gather_coalesced([_rows(2), _rows(2)], _rows(2), group=group)
+    ),
+    "sparse": lambda group: lambda: dist.all_reduce(_tensor().to_sparse(), group=group),
+    "all_reduce_coalesced": lambda group: lambda: dist.all_reduce_coalesced(_rows(2), group=group),
     "gather": lambda group: lambda: dist.gather(_tensor(), _rows(2) if dist.get_rank() == 0 else None, 0, group=group),
     "scatter": lambda group: (
         lambda: dist.scatter(_tensor(), _rows(2) if dist.get_rank() == 0 else None, 0, group=group)
     ),
     "reduce_scatter": lambda group: lambda: dist.reduce_scatter(_tensor(), _rows(2), group=group),
+    "reduce_scatter_tensor": lambda group: lambda: dist.reduce_scatter_tensor(_tensor(), torch.ones(8), group=group),
+    "bits": lambda group: lambda: dist.all_reduce(_tensor().int(), dist.ReduceOp.BOR, group=group),
+    "all_to_all of a list": lambda group: lambda: dist.all_to_all(_rows(2), _rows(2), group=group),
     "all_to_all": lambda group: lambda: dist.all_to_all_single(_tensor(), _tensor(), group=group),
     "barrier": lambda group: lambda: dist.barrier(group),
+    "monitored barrier": lambda group: group.monitored_barrier,
+    "gathered objects": lambda group: lambda: dist.all_gather_object([None] * 2, "x", group=group),
     "objects": lambda group: lambda: dist.broadcast_object_list([None], 0, group=group),
     "functional": lambda group: lambda: functional.all_reduce(_tensor(), "sum", group) + 1,
     "exchange": lambda group: lambda: _exchange(group),
     "ddp": _ddp,
+    "ddp with sparse gradients": _sparse,
+    "built-in hook": _built_in,
+    "fsdp2": _fsdp2,
+    "zero": _zero,
     "hook": _hook,
 }
 

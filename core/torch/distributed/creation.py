@@ -39,6 +39,7 @@ def create_group(options: Any, backend_options: Any = None) -> ProcessGroupRingt
         made = ProcessGroupRingtune(session, meeting, name, timeout)
     else:
         made = ProcessGroupMixed(beside, session, meeting, name, timeout)
+    made.store = options.store
     made.members = tuple(options.global_ranks_in_group)
     made.serves = tuple(device for device in backends if device not in others) or made.serves
     return made
@@ -76,4 +77,4 @@ def monitored_barrier(group: dist.ProcessGroup | None = None, timeout: timedelta
     found: Any = group if group is not None else dist.group.WORLD
     if not isinstance(found, ProcessGroupRingtune):
         raise InvalidArgument(f"monitored_barrier: {found} is no group of ringtune's")
-    found.barrier().wait(timeout or found._timeout)
+    found.monitored_barrier(timeout)

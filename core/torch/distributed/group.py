@@ -17,7 +17,7 @@ from ringtune.session import Session
 from ringtune.torch.distributed.blocking import may_block
 from ringtune.torch.distributed.exchanges import deal, joined, rows
 from ringtune.torch.distributed.members import Meeting
-from ringtune.torch.distributed.memory import contents, source, sources, target, targets
+from ringtune.torch.distributed.memory import contents, reduced, source, sources, target, targets
 from ringtune.torch.distributed.messages import Messages
 from ringtune.torch.distributed.submitting import Submitting, Tensors
 from ringtune.torch.distributed.works import Work, copy, then
@@ -38,9 +38,13 @@ class ProcessGroupRingtune(Submitting):
 
     Attributes:
         serves: Kinds of devices that the group was asked to serve.
+        store: torch's store of the group, if there is one.
     """
 
     serves: tuple[str, ...] = ("cpu", "cuda")
+    store: Any = None
+    # torch asks the backend of a device what it can do beside collectives.
+    supports_splitting = supports_shrinking = supports_coalescing = supports_time_estimate = False
 
     def __init__(self, session: Session, meeting: Meeting, name: str, timeout: timedelta) -> None:
         super().__init__(session, name, timeout)
@@ -86,9 +90,34 @@ class ProcessGroupRingtune(Submitting):
     def _device_types(self) -> list[torch.device]:
         return [torch.device(kind) for kind in self.serves]
 
+    def _get_backend(self, device: torch.device) -> Any:
+        """Return who serves a device; torch has a backend within a group where ringtune is both."""
+        return self
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Return whether the backend has an allocator of its own."""
+        return False
+
+    def get_group_store(self) -> Any:
+        """Return torch's store of the group."""
+        return self.store
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set how long operations to come may wait for ranks that do not come."""
+        self._timeout, self._timeout_ns = timeout, max(1, int(timeout.total_seconds() * 1e9))
+        self._messages.timeout_ns = self._timeout_ns
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Begin to number collectives, which every group does from 0."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        """Return how many collectives have been started: equal on all ranks between two of them."""
+        return self._submitted
+
     def shutdown(self) -> None:
         """Leave the group."""
         self._messages.close()
+        self._under_way.clear()  # works know their group: what is left of it must not wait for Python's collector
         if self._name != WORLD or self._meeting.owns_session:
             self._session.close()
 
@@ -101,11 +130,11 @@ class ProcessGroupRingtune(Submitting):
     @may_block
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
         """Reduce each tensor in place."""
-        return self._reduce(targets(tensors, "all_reduce"), opts)
+        return self._reduce(reduced(tensors, "all_reduce"), opts)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
         """Reduce each tensor in place."""
-        return self._reduce(targets(tensors, "all_reduce_coalesced"), opts)
+        return self._reduce(reduced(tensors, "all_reduce_coalesced"), opts)
 
     @may_block
     def reduce(self, tensors: Tensors, opts: Any = None) -> Work:
@@ -126,6 +155,11 @@ class ProcessGroupRingtune(Submitting):
         """Give every rank the tensors of all."""
         places = [targets(row, "all_gather") for row in outputs]
         return self._gather(sources(inputs, "all_gather"), places)
+
+    @may_block
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+        """Give every rank the tensors of all; an output's place is its rank, then its input's."""
+        return self.allgather([list(row) for row in zip(*outputs, strict=True)], inputs, opts)
 
     @may_block
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
@@ -233,6 +267,14 @@ class ProcessGroupRingtune(Submitting):
     def barrier(self, opts: Any = None) -> Work:
         """Wait until all ranks have come here."""
         return self._submit("barrier", [], lambda name: self._session.submit_barrier(name, 0, self._timeout_ns))
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Wait until all ranks have come here, at most so long.
+
+        Raises:
+            Timeout: It names all ranks that are missing, whatever `wait_all_ranks` says.
+        """
+        self.barrier().wait(timeout or self._timeout)
 
     # torch's names before 2.13
     _allgather_base = all_gather_single

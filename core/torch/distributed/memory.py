@@ -9,9 +9,9 @@ import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from ringtune.torch.handles import DTYPES
-from ringtune.torch.memory_check import check_target, check_tensor, contents
+from ringtune.torch.memory_check import check_target, check_tensor, contents, is_traced
 
-__all__ = ["as_numbers", "contents", "source", "sources", "target", "targets"]
+__all__ = ["as_numbers", "contents", "reduced", "source", "sources", "target", "targets"]
 
 
 def source(tensor: Any, what: str) -> torch.Tensor:
@@ -44,6 +44,16 @@ def sources(tensors: Iterable[Any], what: str) -> list[torch.Tensor]:
 def targets(tensors: Iterable[Any], what: str) -> list[torch.Tensor]:
     """Return tensors that results are written to."""
     return [target(tensor, what) for tensor in tensors]
+
+
+def reduced(tensors: Iterable[Any], what: str) -> list[torch.Tensor]:
+    """Return tensors that are reduced in place: strided ones, and sparse ones that list their elements (COO)."""
+    found = [_waited(tensor) for tensor in tensors]
+    return [tensor if _is_listed(tensor) else check_target(tensor, f"{what}: the output") for tensor in found]
+
+
+def _is_listed(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo and not is_traced(tensor)
 
 
 def as_numbers(memory: torch.Tensor) -> torch.Tensor:

@@ -106,13 +106,16 @@ class Messages:
         name: Name of the group.
         session: Session of the group.
         timeout_ns: How long a message may wait for its peer.
+
+    Attributes:
+        timeout_ns: The same, for messages to come.
     """
 
     def __init__(self, meeting: Meeting, name: str, session: Session, timeout_ns: int) -> None:
         self._meeting = meeting
         self._name = name
         self._rank, self._size = session.rank, session.size
-        self._timeout_ns = timeout_ns
+        self.timeout_ns = timeout_ns
         self._lock = threading.Lock()
         self._pairs: dict[int, Pair] = {}
         # Receives that were begun for whoever sends first, and that another rank has been quicker than.
@@ -140,7 +143,7 @@ class Messages:
 
     def receive_from_any(self, tensor: torch.Tensor, tag: int) -> Work:
         """Receive a tensor from whichever rank sends first."""
-        return AnyDelivery(self, target(tensor, "recv"), tag, self._timeout_ns)
+        return AnyDelivery(self, target(tensor, "recv"), tag, self.timeout_ns)
 
     def posted(self, like: torch.Tensor, tag: int) -> dict[int, Delivery]:
         """Return a receive from every other rank, begun if there was none, by rank."""
@@ -192,13 +195,13 @@ class Messages:
         work.name, work.kind = f"{verb} rank {peer}, tag {tag}", "send" if sends else "recv"
         said = f"{work.name} [group '{self._name}', rank {self._rank}]"
         work.explain = lambda error: type(error)(f"{said}: {error}")
-        pair.start(tensor, tag, sends, self._timeout_ns if limit_ns is None else limit_ns, work.submitted)
+        pair.start(tensor, tag, sends, self.timeout_ns if limit_ns is None else limit_ns, work.submitted)
 
     def _open_pair(self, peer: int) -> Pair:
         low, high = sorted((self._rank, peer))
         index = 0 if self._rank == low else 1
         name = f"{self._name}.pair.{low}.{high}"
-        return Pair(lambda: open_group(self._meeting, name, (index, 2), self._timeout_ns), index == 0)
+        return Pair(lambda: open_group(self._meeting, name, (index, 2), self.timeout_ns), index == 0)
 
 
 class AnyDelivery(Work):

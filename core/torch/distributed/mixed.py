@@ -104,7 +104,7 @@ class ProcessGroupMixed(ProcessGroupRingtune):
             dist.destroy_process_group(self._beside)
 
     def _get_backend(self, device: torch.device) -> Any:
-        return self._beside._get_backend(device)
+        return self._beside._get_backend(device) if device.type in self._elsewhere else self
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._beside._start_coalescing(device)
@@ -141,7 +141,7 @@ for _name in (
     *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "allgather", "gather", "scatter", "alltoall"),
     *("all_gather_single", "all_gather_single_coalesced", "all_to_all_single", "reduce_scatter"),
     *("reduce_scatter_single", "reduce_scatter_single_coalesced", "send", "recv", "recv_anysource"),
-    *("_allgather_base", "allgather_into_tensor_coalesced", "_reduce_scatter_base"),
+    *("allgather_coalesced", "_allgather_base", "allgather_into_tensor_coalesced", "_reduce_scatter_base"),
     *("reduce_scatter_tensor_coalesced", "alltoall_base"),
 ):
     setattr(ProcessGroupMixed, _name, _by_device(_name))

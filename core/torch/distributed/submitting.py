@@ -8,7 +8,7 @@ its plan live on. An operation whose name is still under way waits for the earli
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -61,6 +61,7 @@ class Submitting(_Base):  # type: ignore[misc]
         self._timeout_ns = max(1, int(timeout.total_seconds() * 1e9))
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
+        self._submitted = 0
         self._under_way: dict[str, Work] = {}
 
     def _reduce(self, tensors: Tensors, opts: Any) -> Work:
@@ -68,6 +69,8 @@ class Submitting(_Base):  # type: ignore[misc]
         return works[0] if len(works) == 1 else Several(works, list(tensors))
 
     def _reduce_one(self, tensor: torch.Tensor, opts: Any) -> Work:
+        if tensor.is_sparse:
+            return self._reduce_sparse(tensor, opts)
         fold = _fold_of(opts, tensor)
         if fold is not None:
             return self._fold(tensor, fold)
@@ -87,6 +90,31 @@ class Submitting(_Base):  # type: ignore[misc]
 
         finish = None if own is tensor else lambda: copy(tensor, _like(flat, tensor))
         return self._submit(f"allreduce.{number}.{op}.{flat.numel()}", [tensor], submit, finish, flat)
+
+    def _reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Work:
+        """Gather the elements of a sparse tensor from all ranks and add up what lies in the same place."""
+        op = _op_of(opts)
+        if op not in (Sum, Average):
+            raise NotSupported(f"{opts.reduceOp} of a sparse tensor: sparse tensors can be summed and averaged only")
+        own = tensor.detach().coalesce()
+        places, values = own.indices().t().contiguous(), own.values().contiguous()
+        came: dict[str, torch.Tensor] = {}
+
+        def gather(part: str, rows: torch.Tensor) -> Work:
+            base = f"allgather.sparse.{part}.{rows.dtype}.{'x'.join(map(str, tensor.shape))}"
+            shape = rows.shape[1:]
+            return self._gather_rows(
+                base, rows, lambda row: came.update({part: row.view(-1, *shape) if 0 not in shape else rows})
+            )
+
+        def finish() -> None:
+            whole = torch.sparse_coo_tensor(came["places"].t(), came["values"], tensor.shape).coalesce()
+            if op == Average:
+                mean = (whole.values() / self._session.size).to(tensor.dtype)
+                whole = torch.sparse_coo_tensor(whole.indices(), mean, tensor.shape, is_coalesced=True)
+            copy(tensor, whole)
+
+        return then(Several([gather("places", places), gather("values", values)], [tensor]), [tensor], finish)
 
     def _fold(self, tensor: torch.Tensor, fold: Any) -> Work:
         """Gather a tensor from all ranks and fold it into one."""
@@ -145,6 +173,12 @@ class Submitting(_Base):  # type: ignore[misc]
         return then(works[0], shown, None) if len(works) == 1 else Several(works, shown)
 
     def _gather_one(self, tensor: torch.Tensor, outputs: list[torch.Tensor]) -> Work:
+        # The ranks' tensors may differ in size: what all of them know is how much comes together.
+        base = f"allgather.{tensor.dtype}.{sum(one.numel() for one in outputs)}"
+        return self._gather_rows(base, tensor, lambda row: deal(row, outputs) if row.numel() else None)
+
+    def _gather_rows(self, base: str, tensor: torch.Tensor, take: Callable[[torch.Tensor], object]) -> Work:
+        """Gather the elements of tensors that may differ in size; `take` gets those of all ranks in one row."""
         flat = as_numbers(contents(tensor).detach()).view(-1)
         number, tickets = dtype_number(flat), list[int]()
 
@@ -155,11 +189,9 @@ class Submitting(_Base):  # type: ignore[misc]
             return tickets[0]
 
         def finish() -> None:
-            came = take_row(self._session, tickets[0], flat).view(tensor.dtype)
-            if came.numel():
-                deal(came, outputs)
+            take(take_row(self._session, tickets[0], flat).view(tensor.dtype))
 
-        return self._submit(f"allgather.{number}.{flat.numel()}", [], submit, finish, flat)
+        return self._submit(base, [], submit, finish, flat)
 
     def _exchange(
         self, received: torch.Tensor, sent: torch.Tensor, counts: Sequence[int], sizes: Sequence[int]
@@ -176,6 +208,7 @@ class Submitting(_Base):  # type: ignore[misc]
         with self._lock:
             count = self._counts.get(base, 0)
             self._counts[base] = count + 1
+            self._submitted += 1
             name = f"{base}.{count % _NAMES_IN_TURN}"
             earlier = self._under_way.get(name)
             if earlier is not None and not earlier._done:

@@ -18,7 +18,7 @@ from ringtune.errors import RingtuneError, Timeout
 from ringtune.session import Session
 from ringtune.torch.distributed import streams
 from ringtune.torch.distributed.profiling import OpenSpan, seen_by_profiler
-from ringtune.torch.distributed.promises import Promise, passes
+from ringtune.torch.distributed.promises import Promise, asked_by_compression, completed, passes
 
 _SLICE_NS = 100_000_000
 _ANSWER_NS = 300_000_000
@@ -112,8 +112,11 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
         """Return a future of the result; completed without anybody waiting here.
 
         Within a backward pass its end completes it, on the thread that called ``backward``, where DDP waits for its
-        futures next.
+        futures next. For torch's own hook FP16_COMPRESS it is waited for here.
         """
+        if asked_by_compression(self._outputs):
+            self.wait()
+            return completed(self._outputs)
         with self._lock:
             if self._future is not None:
                 return self._future

@@ -1,5 +1,7 @@
 // Announcements go up a tree and decisions down: how many messages that takes, and that whatever the ranks do ends as
 // it does in a star.
+#include "control/tree.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,6 +31,22 @@ std::vector<std::uint64_t> message_counts(Simulation& job) {
   std::vector<std::uint64_t> counts;
   for (int rank = 0; rank < job.size(); ++rank) counts.push_back(job.at(rank).counters().messages);
   return counts;
+}
+
+TEST(Tree, LevelsAreTheRanksBetweenRankZeroAndTheDeepest) {
+  for (const int fan_out : {1, 2, 3, kDefaultFanOut}) {
+    for (const int size : {1, 2, 3, 8, 9, 10, 11, 40, 73, 74, 100}) {
+      int deepest = 0;
+      for (int rank = 1; rank < size; ++rank) {
+        int between = 0;
+        for (int at = tree_place(rank, size, fan_out).parent; at > 0; ++between) {
+          at = tree_place(at, size, fan_out).parent;
+        }
+        deepest = std::max(deepest, between);
+      }
+      EXPECT_EQ(tree_levels(size, fan_out), deepest) << size << " ranks, " << fan_out << " children";
+    }
+  }
 }
 
 TEST(Tree, EveryRankHandlesAMessageEachWayPerLinkAndCycle) {
