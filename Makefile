@@ -84,11 +84,14 @@ wheel: $(STAMPS)/venv ## Build a wheel into dist/
 
 # ---- tests ---------------------------------------------------------------------------------------------------------
 
-# build_native FOLDER,EXTRA CMAKE OPTIONS
-define build_native
-$(CMAKE) -S native -B $(1) -G Ninja -DRINGTUNE_PYTHON=OFF -DRINGTUNE_TESTS=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
-  $(2) >$(1).log 2>&1 && $(CMAKE) --build $(1) -j $(JOBS) >>$(1).log 2>&1 || { tail -60 $(1).log >&2; exit 1; }
+# build FOLDER,CMAKE OPTIONS
+define build
+$(CMAKE) -S native -B $(1) -G Ninja $(2) >$(1).log 2>&1 \
+  && $(CMAKE) --build $(1) -j $(JOBS) >>$(1).log 2>&1 || { tail -60 $(1).log >&2; exit 1; }
 endef
+
+# build_native FOLDER,EXTRA CMAKE OPTIONS
+build_native = $(call build,$(1),-DRINGTUNE_PYTHON=OFF -DRINGTUNE_TESTS=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON $(2))
 
 # run_native FOLDER: runs the native tests built there and says how many passed, or what failed
 define run_native
@@ -126,10 +129,19 @@ test-python: $(STAMPS)/install ## Python tests (PYTEST_ARGS="-k launch")
 ifneq ($(HAVE_GTEST),)
 test-long: build/native-tests.stamp
 endif
-test-long: $(STAMPS)/install ## Only the tests marked long, and a minute of fuzzing the wire format
+test-long: $(STAMPS)/install build/module-address.stamp ## Only the tests marked long, and a minute of fuzzing the wire format
 	@if [ -x build/native-tests/ringtune_wire_fuzz ]; then \
 	  build/native-tests/ringtune_wire_fuzz tests/native/fuzz/corpus 60; fi
 	@$(BIN)/python -m pytest -q -m long $(PYTEST_ARGS)
+
+# The extension module for jobs under ASan (tests/jobs/test_address_sanitizer.py). Optimised little: compiling takes
+# longer than the jobs.
+build/module-address.stamp: $(NATIVE_SOURCES) | $(STAMPS)/venv
+	@echo "building the extension module with ASan"
+	@mkdir -p build
+	@$(call build,build/module-address,-DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DRINGTUNE_SANITIZE=address \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1)
+	@touch $@
 
 SANITIZERS := address,undefined thread
 

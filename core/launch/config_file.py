@@ -23,7 +23,7 @@ import click
 
 from ringtune.errors import UsageError
 from ringtune.launch.horovod_flags import SENSELESS
-from ringtune.launch.settings import SETTINGS
+from ringtune.launch.settings import SETTINGS, settings_from
 
 _SETTINGS = {
     "params.fusion_threshold_mb": "RINGTUNE_FUSION_THRESHOLD",
@@ -68,7 +68,7 @@ def settings_from_file(path: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in _entries(path):
         if key in _SETTINGS:
-            found[_SETTINGS[key]] = _text(path, key, value)
+            found |= _setting(path, key, value)
         elif key in _SENSELESS:
             click.echo(f"ringtune run: {key} in {path} has no effect: {reasons[_SENSELESS[key]]}", err=True)
         else:
@@ -96,14 +96,15 @@ def _entries(path: Path) -> Iterator[tuple[str, Any]]:
         yield from ((f"{section}.{key}", value) for key, value in content.items() if value is not None)
 
 
-def _text(path: Path, key: str, value: Any) -> str:
+def _setting(path: Path, key: str, value: Any) -> dict[str, str]:
+    """Return the variable that a key sets; none where the value keeps the default."""
     setting = next(one for one in SETTINGS if one.variable == _SETTINGS[key])
     if setting.type is None:
         if not isinstance(value, bool):
             raise UsageError(f"{path}: {key}={value!r}: expected true or false")
-        return setting.text(value != (key in _INVERTED))
+        return settings_from({setting.parameter: value != (key in _INVERTED)})
     try:
         converted = click.types.convert_type(setting.type).convert(value, None, None)
     except click.BadParameter as error:
         raise UsageError(f"{path}: {key}={value!r}: {error.message}") from None
-    return setting.text(converted)
+    return settings_from({setting.parameter: converted})

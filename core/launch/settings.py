@@ -4,15 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import click
 
+from ringtune.horovod_variables import reading
 from ringtune.output_file import expanded
-from ringtune.variables import DETAILS, LOG_LEVELS, TRANSPORTS
+from ringtune.variables import DETAILS, LOG_LEVELS, TRANSPORTS, VARIABLES
 
 _MIB = 1 << 20
 AT_LEAST_0 = click.IntRange(min=0)
+
+
+class _OfVariable(click.ParamType):  # type: ignore[type-arg]  # click 8.1 to 8.3 know no argument
+    """What a variable takes under Horovod's name, as the text of the variable; None where it keeps its default.
+
+    Numbers that are negative, and words where a number belongs, are refused: `horovodrun` refuses them too.
+
+    Args:
+        name: Name of the variable, without a prefix.
+        unit: The variable is the value times this; 0: the value is no number.
+    """
+
+    def __init__(self, name: str, unit: int = 1) -> None:
+        self._variable = next(one for one in VARIABLES if one.name == name)
+        self._unit = unit
+        self.name = "number" if unit else "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | None:
+        taken, said = reading(self._variable, self._scaled(value, param, ctx) if self._unit else str(value))
+        if said:
+            source = param.opts[0] if param is not None else self._variable.name.lower()
+            click.echo(f"ringtune run: {source} {value} {said}", err=True)
+        return taken
+
+    def _scaled(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            number = Decimal(str(value))
+        except InvalidOperation:
+            self.fail(f"{value!r} is not a number", param, ctx)
+        if not number.is_finite() or number < 0:
+            self.fail(f"{value} is not in the range x>=0", param, ctx)
+        return str(value) if self._unit == 1 else str(int(number * self._unit))
 
 
 @dataclass(frozen=True)
@@ -24,7 +58,6 @@ class Setting:
         variable: Name of the variable.
         type: Click's type of the value; None = a switch that sets 1.
         help: One line.
-        factor: The variable is the value times this.
         is_file: The value is a path, made absolute because a rank may start in another folder.
     """
 
@@ -32,7 +65,6 @@ class Setting:
     variable: str
     type: Any
     help: str
-    factor: int = 1
     is_file: bool = False
 
     @property
@@ -46,7 +78,7 @@ class Setting:
             return value if str(value).upper() == "DYNAMIC" else str(expanded(value).absolute())
         if self.type is None:
             return "1" if value else "0"
-        return str(value * self.factor) if self.factor != 1 else str(value)
+        return str(value)
 
 
 SETTINGS = (
@@ -57,7 +89,7 @@ SETTINGS = (
         "Rank 0 serves metrics of all ranks for Prometheus there.",
     ),
     Setting(("--metrics-host",), "RINGTUNE_METRICS_HOST", str, "Address for --metrics-port; default: 127.0.0.1."),
-    Setting(("--timeline-filename", "--timeline"), "RINGTUNE_TIMELINE", str, "Record all ranks into FILE.", 1, True),
+    Setting(("--timeline-filename", "--timeline"), "RINGTUNE_TIMELINE", str, "Record all ranks into FILE.", True),
     Setting(
         ("--timeline-mark-cycles/--no-timeline-mark-cycles",),
         "RINGTUNE_TIMELINE_MARK_CYCLES",
@@ -75,16 +107,14 @@ SETTINGS = (
     Setting(
         ("--timeline-rotate-mb",),
         "RINGTUNE_TIMELINE_ROTATE_BYTES",
-        AT_LEAST_0,
+        _OfVariable("TIMELINE_ROTATE_BYTES", _MIB),
         "MiB after which a part goes on in another file.",
-        _MIB,
     ),
     Setting(
         ("--fusion-threshold-mb",),
         "RINGTUNE_FUSION_THRESHOLD",
-        AT_LEAST_0,
+        _OfVariable("FUSION_THRESHOLD", _MIB),
         "Most MiB reduced as one batch; 0 = no fusion.",
-        _MIB,
     ),
     Setting(
         ("--hierarchical-allreduce/--no-hierarchical-allreduce",),
@@ -98,27 +128,32 @@ SETTINGS = (
         str,
         "Network interfaces of links between hosts, by name; the first that a host has counts.",
     ),
-    Setting(("--cycle-time-ms",), "RINGTUNE_CYCLE_TIME", click.FloatRange(min=0), "Pause between rounds, in ms."),
-    Setting(("--cache-capacity",), "RINGTUNE_CACHE_CAPACITY", AT_LEAST_0, "Operations the response cache holds."),
+    Setting(("--cycle-time-ms",), "RINGTUNE_CYCLE_TIME", _OfVariable("CYCLE_TIME"), "Pause between rounds, in ms."),
+    Setting(
+        ("--cache-capacity",),
+        "RINGTUNE_CACHE_CAPACITY",
+        _OfVariable("CACHE_CAPACITY"),
+        "Operations the response cache holds.",
+    ),
     Setting(
         ("--num-nccl-streams",),
         "RINGTUNE_NUM_NCCL_STREAMS",
-        click.IntRange(1, 8),
+        _OfVariable("NUM_NCCL_STREAMS"),
         "Streams of a GPU that batches by NCCL are dealt to.",
     ),
     Setting(("--transport",), "RINGTUNE_TRANSPORT", click.Choice(TRANSPORTS), "Kind of links between the ranks."),
     Setting(("--autotune/--no-autotune",), "RINGTUNE_AUTOTUNE", None, "Tune the knobs while the job trains."),
-    Setting(("--autotune-log-file",), "RINGTUNE_AUTOTUNE_LOG", str, "Write every trial as CSV into FILE.", 1, True),
+    Setting(("--autotune-log-file",), "RINGTUNE_AUTOTUNE_LOG", str, "Write every trial as CSV into FILE.", True),
     Setting(
         ("--autotune-bayes-opt-max-samples", "--autotune-max-trials"),
         "RINGTUNE_AUTOTUNE_MAX_TRIALS",
-        click.IntRange(min=1),
+        _OfVariable("AUTOTUNE_MAX_TRIALS"),
         "Most settings tried.",
     ),
     Setting(
         ("--autotune-steps-per-sample", "--autotune-steps-per-trial"),
         "RINGTUNE_AUTOTUNE_STEPS_PER_TRIAL",
-        click.IntRange(min=1),
+        _OfVariable("AUTOTUNE_STEPS_PER_TRIAL"),
         "Steps measured in one trial.",
     ),
     Setting(
@@ -127,24 +162,27 @@ SETTINGS = (
     Setting(
         ("--start-timeout",),
         "RINGTUNE_START_TIMEOUT",
-        click.FloatRange(0.001),
+        _OfVariable("START_TIMEOUT"),
         "Seconds the ranks wait for each other.",
     ),
     Setting(("--no-stall-check/--stall-check",), "RINGTUNE_STALL_CHECK_DISABLE", None, "Do not warn about stalls."),
     Setting(
         ("--stall-check-warning-time-seconds",),
         "RINGTUNE_STALL_CHECK_TIME_SECONDS",
-        click.FloatRange(0.001),
+        _OfVariable("STALL_CHECK_TIME_SECONDS"),
         "Age at which a stalled operation is reported.",
     ),
     Setting(
         ("--stall-check-shutdown-time-seconds",),
         "RINGTUNE_STALL_SHUTDOWN_TIME_SECONDS",
-        click.FloatRange(min=0),
+        _OfVariable("STALL_SHUTDOWN_TIME_SECONDS"),
         "Age at which a stalled operation ends the job; 0 = never.",
     ),
     Setting(
-        ("--thread-affinity",), "RINGTUNE_THREAD_AFFINITY", str, "Core of the runtime's thread, one per local rank."
+        ("--thread-affinity",),
+        "RINGTUNE_THREAD_AFFINITY",
+        _OfVariable("THREAD_AFFINITY", 0),
+        "Core of the runtime's thread, one per local rank.",
     ),
     Setting(("--log-level",), "RINGTUNE_LOG_LEVEL", click.Choice(LOG_LEVELS, case_sensitive=False), "Least severity."),
 )

@@ -21,6 +21,12 @@ namespace {
 
 // Calls of a form that are remembered: names that count the steps never come again and must not pile up.
 constexpr std::size_t kMostRepeated = 8192;
+
+/// Calls of a form that are remembered: a name that the response cache forgets is negotiated anyway.
+std::size_t most_repeated(const nb::object& runtime) {
+  const std::size_t capacity = nb::cast<Runtime&>(runtime).knobs().cache_capacity;
+  return capacity == 0 ? kMostRepeated : std::min(kMostRepeated, capacity);
+}
 // What is moved while the interpreter's lock is held: a few microseconds. Letting go of it costs 80 ns.
 constexpr std::size_t kHeldBytes = 64 << 10;
 constexpr std::uint32_t kExchangeMajor = 1;
@@ -109,7 +115,7 @@ void ShortPath::remember_alike(const nb::str& key, const nb::object& tensor, con
                                const std::string& wire, const Repeated::How& how) {
   std::unique_ptr<Repeated> repeated = make(tensor, runtime, wire, how, nb::tuple());
   if (repeated == nullptr) return;
-  if (alike_.size() >= kMostRepeated && !alike_.contains(key)) alike_.clear();
+  if (alike_.size() >= most_repeated(runtime) && !alike_.contains(key)) alike_.clear();
   alike_[key] = nb::cast(std::move(repeated));
 }
 
@@ -157,20 +163,20 @@ void ShortPath::remember(Form& form, const nb::object& name, const nb::object& t
     repeated->set_maker({nb::object(parts[0]), nb::object(parts[1]), nb::cast<bool>(parts[2]),
                          nb::cast<std::vector<std::int64_t>>(parts[3])});
   }
-  form.remember(name, nb::cast(std::move(repeated)), kMostRepeated);
+  form.remember(name, nb::cast(std::move(repeated)), most_repeated(runtime));
 }
 
 void ShortPath::remember_group(Form& form, const nb::str& name, const nb::sequence& tensors, const nb::object& runtime,
                                const std::vector<std::string>& wires, const std::vector<Repeated::How>& hows,
                                const nb::tuple& given, const std::string& group) {
-  if (wires.size() > kMostRepeated) return;
+  if (wires.size() > most_repeated(runtime)) return;
   RepeatedGroup made;
   for (std::size_t i = 0; i < wires.size(); ++i) {
     const Repeated::Group member{group, static_cast<std::uint32_t>(wires.size())};
     made.members.push_back(make(nb::object(tensors[i]), runtime, wires[i], hows[i], given, member));
     if (made.members.back() == nullptr) return;
   }
-  form.remember(name, nb::cast(std::move(made)), kMostRepeated / wires.size());
+  form.remember(name, nb::cast(std::move(made)), most_repeated(runtime) / wires.size());
 }
 
 void ShortPath::clear() {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from ringtune.interfaces import address_of
 from ringtune.launch import command
 from ringtune.launch.config_file import settings_from_file
 from ringtune.launch.options import LaunchOptions
+from ringtune.launch.settings import SETTINGS
+from ringtune.variables import VARIABLES
 
 
 @pytest.fixture
@@ -169,6 +172,66 @@ def test_a_flag_that_makes_no_sense_is_refused(words: list[str], message: str, a
 def test_the_version(flag: str, asked: list[LaunchOptions]) -> None:
     assert run(flag).output.startswith("ringtune ")
     assert not asked
+
+
+# Flag -> the variable of Horovod's that it sets, and how many of its units the flag counts in.
+NUMBERS = {
+    "--fusion-threshold-mb": ("FUSION_THRESHOLD", 1 << 20),
+    "--cycle-time-ms": ("CYCLE_TIME", 1),
+    "--cache-capacity": ("CACHE_CAPACITY", 1),
+    "--num-nccl-streams": ("NUM_NCCL_STREAMS", 1),
+    "--autotune-bayes-opt-max-samples": ("AUTOTUNE_BAYES_OPT_MAX_SAMPLES", 1),
+    "--autotune-steps-per-sample": ("AUTOTUNE_STEPS_PER_SAMPLE", 1),
+    "--start-timeout": ("START_TIMEOUT", 1),
+    "--stall-check-warning-time-seconds": ("STALL_CHECK_TIME_SECONDS", 1),
+    "--stall-check-shutdown-time-seconds": ("STALL_SHUTDOWN_TIME_SECONDS", 1),
+}
+NOT_COUNTED = {"--thread-affinity"}
+
+
+def test_every_flag_of_a_number_is_compared_with_its_variable() -> None:
+    twins = {f"RINGTUNE_{variable.name}": variable.twin for variable in VARIABLES if variable.twin}
+    of_variables = [one for one in SETTINGS if isinstance(one.type, click.ParamType) and one.variable in twins]
+    typed = [one for one in of_variables if not isinstance(one.type, click.Choice | type(click.STRING))]
+    assert {one.flags[0] for one in typed} == {*NUMBERS, *NOT_COUNTED}
+    assert {twins[one.variable] for one in typed if one.flags[0] in NUMBERS} == {twin for twin, _ in NUMBERS.values()}
+
+
+@pytest.mark.parametrize("value", ["0", "1", "16", "64.0", "2.5", "0.0001", "1e3", "9" * 30])
+@pytest.mark.parametrize("flag", list(NUMBERS))
+def test_a_flag_takes_what_its_variable_takes(flag: str, value: str, asked: list[LaunchOptions]) -> None:
+    twin, unit = NUMBERS[flag]
+    by_variable = Config.from_environ({f"HOROVOD_{twin}": value if unit == 1 else str(int(float(value) * unit))})
+    result = run(flag, value)
+    assert result.exception is None
+    by_flag = Config.from_environ(asked[0].settings)
+    for field in dataclasses.fields(Config):
+        if field.name not in ("given", "horovods", "warnings"):
+            assert getattr(by_flag, field.name) == getattr(by_variable, field.name), field.name
+    said = [sentence.partition("=")[2].partition(" ")[2] for sentence in by_variable.warnings]
+    assert result.stderr.splitlines() == [f"ringtune run: {flag} {value} {sentence}" for sentence in said]
+
+
+@pytest.mark.parametrize("value", ["-1", "-0.5", "nan", "inf", "many", "5ms", ""])
+@pytest.mark.parametrize("flag", list(NUMBERS))
+def test_a_flag_refuses_what_is_no_amount(flag: str, value: str, asked: list[LaunchOptions]) -> None:
+    error = run(flag, value).exception
+    assert isinstance(error, click.UsageError) and flag in error.format_message()
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("value", "settings", "said"),
+    [
+        (" 0, 1", {"RINGTUNE_THREAD_AFFINITY": "0,1"}, ""),
+        ("a,b", {}, "ringtune run: --thread-affinity a,b has no effect: expected core numbers separated by commas\n"),
+    ],
+)
+def test_cores_are_those_of_the_variable(
+    value: str, settings: dict[str, str], said: str, asked: list[LaunchOptions]
+) -> None:
+    result = run("--thread-affinity", value)
+    assert (asked[0].settings, result.stderr) == (settings, said)
 
 
 DOCUMENT = """

@@ -32,6 +32,8 @@ _OPS = {_RedOp.SUM: Sum, _RedOp.AVG: Average, _RedOp.MIN: Min, _RedOp.MAX: Max, 
 _FOLDS = {_RedOp.BAND: torch.bitwise_and, _RedOp.BOR: torch.bitwise_or, _RedOp.BXOR: torch.bitwise_xor}
 """Reductions that the runtime does not know: every rank gathers what there is, and folds it."""
 _NAMES_IN_TURN = 4
+_MOST_COUNTS = 4096
+"""Kinds and sizes that are counted; sizes that never come again must not pile up."""
 
 Tensors = Sequence[torch.Tensor]
 
@@ -206,6 +208,8 @@ class Submitting(_Base):  # type: ignore[misc]
     ) -> Work:
         communicated()
         with self._lock:
+            if len(self._counts) >= _MOST_COUNTS and base not in self._counts:
+                self._counts.clear()  # on all ranks before the same operation: they submit the same ones
             count = self._counts.get(base, 0)
             self._counts[base] = count + 1
             self._submitted += 1
@@ -215,6 +219,7 @@ class Submitting(_Base):  # type: ignore[misc]
                 earlier.settle()
             work = Work(self._session, [submit(name)], outputs, finish, keep)
             work.name, work.kind, work.explain = f"tensor '{name}'", base.partition(".")[0], self._explained
+            work.forget = partial(self._under_way.pop, name, None)
             self._under_way[name] = work
         return work
 

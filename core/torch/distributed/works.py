@@ -43,6 +43,7 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
         name: Of the operation.
         kind: What the profiler of PyTorch calls it; empty: it is made of others, which say it themselves.
         explain: Returns a failure of the runtime with what the runtime does not know of the operation.
+        forget: Called once at the end: the group that keeps the work, and its tensors, until then lets go of it.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
         self.kind = ""
         self._span: OpenSpan | None = None
         self.explain: Callable[[RingtuneError], RingtuneError] | None = None
+        self.forget: Callable[[], object] | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the result is there; on a GPU: until the current stream will find it.
@@ -201,6 +203,8 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
                     for ticket in self._tickets:
                         self._session.release(ticket)
                 self._keep = self._finish = None
+                if self.forget is not None:
+                    self.forget()
                 self._done = True
 
     def _bring(self) -> None:
