@@ -11,11 +11,12 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
-from ringtune.dashboard import pulse, routes
-from ringtune.dashboard.beats import SOONEST_MS
+from ringtune.dashboard import polling, routes
 from ringtune.dashboard.components import drawn_store, empty, follow_saving, run_head
 from ringtune.dashboard.context import Context
+from ringtune.dashboard.cpu_budget import SOONEST_MS
 from ringtune.dashboard.data.runs import RunsFolder
+from ringtune.dashboard.page_registry import PLACES
 from ringtune.dashboard.pages import (
     communication,
     compare,
@@ -28,7 +29,6 @@ from ringtune.dashboard.pages import (
     tuning,
     whatif,
 )
-from ringtune.dashboard.places import PLACES
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import FONT
 from ringtune.dashboard.units import plain
@@ -51,7 +51,7 @@ PAGES: Mapping[str, ModuleType] = {
 """The module of every place: ``layout(context, route)`` and ``register(app, context)``."""
 
 
-NEWS: pulse.News = {
+NEWS: polling.News = {
     "overview": overview.news,
     "timeline": timeline.news,
     "stragglers": stragglers.news,
@@ -145,7 +145,7 @@ def _register(app: Dash, context: Context) -> None:
         route = context.route(pathname, search)
         return page_of(context, route), _nav(route, context.prefix)
 
-    pulse.register(app, context, NEWS)
+    polling.register(app, context, NEWS)
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ringtune", "pulse"),
         Input("pulse", "n_intervals"),

@@ -11,7 +11,7 @@ from dash import ALL, MATCH, ClientsideFunction, Dash, Input, Output, dcc, html
 
 from ringtune.dashboard import routes, theme
 from ringtune.dashboard.data.runs import RunInfo
-from ringtune.dashboard.places import PLACES
+from ringtune.dashboard.page_registry import PLACES
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.units import count, moment, plain
 

@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ringtune import layout
-from ringtune.dashboard import places, routes
-from ringtune.dashboard.beats import Beats
-from ringtune.dashboard.data import compare, job, machine, scaling, scaling_runs, timeline_store, trace, tuning
+from ringtune.dashboard import page_registry, routes
+from ringtune.dashboard.cpu_budget import Beats
+from ringtune.dashboard.data import compare, job, machine, scaling, scaling_runs, tuning
 from ringtune.dashboard.data.analysis import Analysis, analyse, open_analysis
-from ringtune.dashboard.data.analysis_live import Newest
 from ringtune.dashboard.data.cache import Cache
 from ringtune.dashboard.data.compare import Contrast
 from ringtune.dashboard.data.files import Signature, Unreadable, listing, signature
-from ringtune.dashboard.data.live import LiveRuns, Made
+from ringtune.dashboard.data.live.analysis import Newest
+from ringtune.dashboard.data.live.backlog import Reading
+from ringtune.dashboard.data.live.jobs import LiveRuns, Made
+from ringtune.dashboard.data.live.timeline import NotFollowed
 from ringtune.dashboard.data.machine import MachineTable
 from ringtune.dashboard.data.posterior import Learned, learned
 from ringtune.dashboard.data.runs import RunInfo, RunsFolder, UnknownRun, newest_walls
@@ -27,10 +29,9 @@ from ringtune.dashboard.data.scaling import ScalingTable
 from ringtune.dashboard.data.scaling_runs import Factors
 from ringtune.dashboard.data.steps import StepReader, Steps
 from ringtune.dashboard.data.system import SampleReader, System
-from ringtune.dashboard.data.timeline import TimelineIndex
-from ringtune.dashboard.data.timeline_live import NotFollowed
-from ringtune.dashboard.data.timeline_past import Reading
-from ringtune.dashboard.data.timeline_prepare import Preparations, Preparing
+from ringtune.dashboard.data.timeline import store, trace
+from ringtune.dashboard.data.timeline.index import TimelineIndex
+from ringtune.dashboard.data.timeline.prepare import Preparations, Preparing
 from ringtune.dashboard.data.tuning import TuningHistory
 from ringtune.dashboard.data.whatif import Baseline
 from ringtune.dashboard.routes import Route
@@ -130,7 +131,7 @@ class Context:
         Raises:
             Unreadable: There is a timeline, but it cannot be shown; the message says why.
         """
-        return self._of_timeline(run, self._indexes, TimelineIndex.build, timeline_store.open_index)
+        return self._of_timeline(run, self._indexes, TimelineIndex.build, store.open_index)
 
     @contextlib.contextmanager
     def watched(self, run: RunInfo) -> Iterator[TimelineIndex | Preparing]:
@@ -204,7 +205,7 @@ class Context:
         known: T | None = kept.peek(run.path, state)
         if known is not None:
             return known
-        folder = timeline_store.place_of(run.path, state)
+        folder = store.place_of(run.path, state)
         found = opened(folder)
         if found is None:
             preparing = self._preparations.of(run.path, folder)
@@ -361,14 +362,14 @@ class Context:
         if not route.run:
             compared = [self.run(Route("overview", one)) for one in _ids(drawn)] if route.page == "compare" else []
             known = [run for run in compared if run is not None]
-            logs = [path for run in known for path in places.shown_files("overview", run.path)]
+            logs = [path for run in known for path in page_registry.shown_files("overview", run.path)]
             return str(hash(signature(logs) if known else self.folder.stamp()))
         run = self.run(route)
         if run is None:
             return "gone"
         path = run.path
-        shown = self._timeline_shown(route.page, run) if route.page in places.TIMELINE_PAGES else ()
-        files = signature(places.shown_files(route.page, path))
+        shown = self._timeline_shown(route.page, run) if route.page in page_registry.TIMELINE_PAGES else ()
+        files = signature(page_registry.shown_files(route.page, path))
         return f"{run.status} {hash(signature([layout.run_file(path)]))}:{hash((files, shown))}"
 
     def pace_ms(self, route: Route) -> int:
@@ -379,12 +380,12 @@ class Context:
         """Return what changes when a page has something new to show of a timeline."""
         live = self._live.timeline(run)
         if live is not None:
-            return (live.state, live.reading) if page in places.FOLLOWING_PAGES else ()
+            return (live.state, live.reading) if page in page_registry.FOLLOWING_PAGES else ()
         return (self._timeline_state(run.path), self._progress(run.path))
 
     def _progress(self, run: Path) -> float:
         """How far the preparation of a run's timeline is; 0 when none is needed."""
-        folder = timeline_store.place_of(run, self._timeline_state(run))
+        folder = store.place_of(run, self._timeline_state(run))
         return self._preparations.share(folder)
 
 

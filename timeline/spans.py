@@ -204,7 +204,7 @@ class PartInfo:
     drift_ppb: int | None = 0
     """How many ns a second the part's clock lost against rank 0's (None = not a steady drift, or not known)."""
     file: int = 0
-    """Number of the file, where a rank wrote several (`ringtune.timeline.merge.one_part_a_rank` joins them)."""
+    """Number of the file, where a rank wrote several (`ringtune.timeline.merging.merge.one_part_a_rank` joins them)."""
     rank_known: bool = True
     """Whether the trace or its name says the rank; where neither does, ``rank`` is 0."""
 

@@ -1,4 +1,4 @@
-"""The summary as tables for a terminal. Only draws: every number comes from `ringtune.timeline.summary`."""
+"""The summary as tables for a terminal. Only draws: every number comes from `ringtune.timeline.analysis.summary`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ringtune.timeline.summary import RankSummary, Summary
+from ringtune.timeline.analysis.summary import RankSummary, Summary
 from ringtune.timeline.units import bytes_text, ranks_text, rate_text, share_text, time_text
 from ringtune.timeline.vocabulary import Stage
 

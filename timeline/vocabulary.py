@@ -14,6 +14,9 @@ from ringtune import layout
 FORMAT = 1
 """Version of the part's and the merged file's format."""
 
+FLOW_CATEGORY = "batch"
+"""Category of the arrows between the ranks of a batch."""
+
 
 class Stage(IntEnum):
     """Where a span belongs; the number is its track (``tid``) in the trace. Wire values: never renumber."""
@@ -110,7 +113,7 @@ copies into and out of the fusion buffer."""
 
 GROUP_ARGUMENTS = ("tensors", "submitted", "queued_ns", "copied")
 """In place of tensor and bytes where one event of a part stands for all tensors of a batch
-(`ringtune.timeline.groups`)."""
+(`ringtune.timeline.reading.groups`)."""
 
 FACTS = ("algorithm", "dtype", "wire", "process_set", "plan", "peer", "device")
 """Arguments of a span beside tensor, bytes, batch, step and epoch, in the order in which they are written."""

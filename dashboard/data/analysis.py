@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from ringtune.dashboard.data.traffic import batch_columns, fill_histogram
 from ringtune.errors import RingtuneError
-from ringtune.timeline.awaiting import negotiation_waits
+from ringtune.timeline.analysis.peer_wait import negotiation_waits
+from ringtune.timeline.analysis.stragglers import CAUSES, StepStraggling, Stragglers, late_in_steps, stragglers
+from ringtune.timeline.analysis.summary import Summary, summarize
 from ringtune.timeline.spans import SpanTable, Trace
-from ringtune.timeline.straggling import CAUSES, StepStraggling, Stragglers, late_in_steps, stragglers
-from ringtune.timeline.summary import Summary, summarize
 from ringtune.timeline.vocabulary import Stage
 
 LISTED = 20

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringtune.dashboard.data.tuning import KNOBS, TuningHistory, against_default, default_step_ns, placed
-from ringtune.timeline.records import Trial
+from ringtune.timeline.runs.records import Trial
 
 WORST = 2.0
 CELLS = 36

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ringtune.timeline.records import StepTable as RankSteps
+from ringtune.timeline.runs.records import StepTable as RankSteps
 from ringtune.timeline.spans import Ints
 
 WARM_UP_STEPS = 1

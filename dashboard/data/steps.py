@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from ringtune import layout
 from ringtune.dashboard.data.files import Unreadable, integer
-from ringtune.dashboard.data.growing import GrowingColumn
 from ringtune.dashboard.data.jsonlines import LineFollower
+from ringtune.dashboard.data.live.columns import GrowingColumn
 from ringtune.dashboard.data.runs import rank_files
 from ringtune.dashboard.data.step_totals import (
     WARM_UP_STEPS,
@@ -32,8 +32,8 @@ from ringtune.dashboard.data.step_totals import (
     StepSummary,
     summary,
 )
-from ringtune.timeline.records import STEP_FIELDS, step_table
-from ringtune.timeline.records import StepTable as RankSteps
+from ringtune.timeline.runs.records import STEP_FIELDS, step_table
+from ringtune.timeline.runs.records import StepTable as RankSteps
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from ringtune import layout
 from ringtune.dashboard.data.files import Unreadable, integer, mapping, real, sequence
-from ringtune.dashboard.data.growing import GrowingColumn
 from ringtune.dashboard.data.jsonlines import LineFollower
+from ringtune.dashboard.data.live.columns import GrowingColumn
 from ringtune.dashboard.data.runs import rank_files
 from ringtune.dashboard.units import duration, number, percent, plain, size
 

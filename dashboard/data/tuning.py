@@ -12,8 +12,8 @@ from ringtune.dashboard.data.files import integer, mapping, real, text
 from ringtune.dashboard.data.jsonlines import read_rows
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.units import duration, percent, plain, size
-from ringtune.timeline import records
-from ringtune.timeline.records import Estimate, Trial, TuningResult
+from ringtune.timeline.runs import records
+from ringtune.timeline.runs.records import Estimate, Trial, TuningResult
 
 Parsed = TypeVar("Parsed")
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ringtune.dashboard import theme
 from ringtune.dashboard.data.compare import Spread
-from ringtune.dashboard.data.timeline import TimelineIndex, View
+from ringtune.dashboard.data.timeline.index import TimelineIndex, View
 from ringtune.dashboard.figures.timeline import timeline
-from ringtune.dashboard.figures.timeline_more import NS_PER_AXIS
+from ringtune.dashboard.figures.timeline_overlays import NS_PER_AXIS
 from ringtune.dashboard.theme import Scheme
 from ringtune.dashboard.units import duration, markup, percent, time_scale
 

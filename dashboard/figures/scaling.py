@@ -12,7 +12,7 @@ from ringtune.dashboard.data.scaling import ScalingSeries
 from ringtune.dashboard.data.scaling_runs import Factors
 from ringtune.dashboard.theme import Scheme
 from ringtune.dashboard.units import markup, number, percent
-from ringtune.timeline.records import Estimate
+from ringtune.timeline.runs.records import Estimate
 
 FACTORS = (
     ("computation", "More computing", theme.PURPLE),

@@ -11,12 +11,12 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ringtune.dashboard import theme
-from ringtune.dashboard.data.timeline import TimelineIndex, View
-from ringtune.dashboard.data.timeline_follow import Followed
-from ringtune.dashboard.data.timeline_levels import Lane
-from ringtune.dashboard.data.timeline_path import PathTable
-from ringtune.dashboard.data.timeline_shapes import Floats, Shapes
-from ringtune.dashboard.figures.timeline_more import NS_PER_AXIS, PATH_PLACE, draw_followed, draw_path
+from ringtune.dashboard.data.timeline.collective import Followed
+from ringtune.dashboard.data.timeline.index import TimelineIndex, View
+from ringtune.dashboard.data.timeline.levels import Lane
+from ringtune.dashboard.data.timeline.path import PathTable
+from ringtune.dashboard.data.timeline.shapes import Floats, Shapes
+from ringtune.dashboard.figures.timeline_overlays import NS_PER_AXIS, PATH_PLACE, draw_followed, draw_path
 from ringtune.dashboard.theme import PHASES, Scheme
 from ringtune.dashboard.units import duration, markup, size
 from ringtune.timeline.spans import Instant, Ints

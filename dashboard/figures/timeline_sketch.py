@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtune.dashboard.data.timeline import View
-from ringtune.dashboard.data.timeline_shapes import Floats
+from ringtune.dashboard.data.timeline.index import View
+from ringtune.dashboard.data.timeline.shapes import Floats
 from ringtune.dashboard.figures.timeline import boxes_of, by_phase, height_of, places_of, ticks_of, vertical_range
 
 WIDTH = 2000

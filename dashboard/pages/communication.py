@@ -28,9 +28,8 @@ from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import communication as data
 from ringtune.dashboard.data.analysis import Analysis
 from ringtune.dashboard.figures import communication as figures
+from ringtune.dashboard.pages.progress import age_words, as_of, reading
 from ringtune.dashboard.pages.stragglers import Seen, nothing, pace_of, seen
-from ringtune.dashboard.pages.stragglers_parts import age_words
-from ringtune.dashboard.pages.timeline_parts import as_of, reading
 from ringtune.dashboard.pages.timeline_state import address
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import Scheme, scheme_of

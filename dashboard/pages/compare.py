@@ -33,11 +33,11 @@ from ringtune.dashboard.data.compare import Spread
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.data.steps import Floats
-from ringtune.dashboard.data.timeline import Query, TimelineIndex
-from ringtune.dashboard.data.timeline_shapes import Window
+from ringtune.dashboard.data.timeline.index import Query, TimelineIndex
+from ringtune.dashboard.data.timeline.shapes import Window
 from ringtune.dashboard.figures import compare as figures
 from ringtune.dashboard.pages import timeline_state
-from ringtune.dashboard.pages.compare_parts import beside_table, changes_table, settings_card, stat_cards
+from ringtune.dashboard.pages.compare_tables import beside_table, changes_table, settings_card, stat_cards
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import Scheme, scheme_of
 from ringtune.dashboard.units import age as ago

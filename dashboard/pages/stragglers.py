@@ -26,18 +26,18 @@ from ringtune.dashboard.components import (
 )
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.analysis import Analysis
-from ringtune.dashboard.data.analysis_live import Newest
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.lateness import LateMap, cell_at, growing_width, late_map, place_of
-from ringtune.dashboard.data.timeline_prepare import Preparing
+from ringtune.dashboard.data.live.analysis import Newest
+from ringtune.dashboard.data.timeline.prepare import Preparing
 from ringtune.dashboard.figures import stragglers as figures
-from ringtune.dashboard.pages import stragglers_parts as parts
-from ringtune.dashboard.pages.timeline_parts import as_of, progress, reading
+from ringtune.dashboard.pages import stragglers_verdict as parts
+from ringtune.dashboard.pages.progress import age_words, as_of, progress, reading
 from ringtune.dashboard.pages.timeline_state import address
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import plain, time_scale
-from ringtune.timeline.straggling import CAUSES
+from ringtune.timeline.analysis.stragglers import CAUSES
 
 _NOTHING = (
     "No timeline was recorded",
@@ -196,7 +196,7 @@ def _answer(found: Seen, cause: str, steps: list[int] | None, prefix: str, about
         "charts": shown(True),
         "empty": shown(False),
         "address": address(about["pathname"], None, query),
-        "age": parts.age_words(found.newest),
+        "age": age_words(found.newest),
         "drawn": _drawn(drawn, cause, about["pathname"]) if grows else None,
     }
 
@@ -248,7 +248,7 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
     now = {**before, "first": found.newest.first, "last": found.newest.last, "wide": width}
     grown = {"number": before.get("number"), "drawn": now, "figures": [{"graph": "stragglers-map", "traces": traces}]}
     said = _reached((found.newest.first, found.newest.last), width, drawn.recorded[1])
-    return {"grown": grown, "texts": [["stragglers-age", parts.age_words(found.newest)], ["stragglers-note", said]]}
+    return {"grown": grown, "texts": [["stragglers-age", age_words(found.newest)], ["stragglers-note", said]]}
 
 
 def _note(drawn: LateMap | None) -> str:

@@ -14,26 +14,20 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html,
 from ringtune.dashboard.components import address_store, drawn_store, empty, follow_address, graph, problems, shown
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.files import Unreadable
-from ringtune.dashboard.data.timeline import Query, TimelineIndex, View
-from ringtune.dashboard.data.timeline_follow import Followed, follow
-from ringtune.dashboard.data.timeline_overview import overview
-from ringtune.dashboard.data.timeline_past import Reading
-from ringtune.dashboard.data.timeline_prepare import Preparing
-from ringtune.dashboard.data.timeline_shapes import Window
-from ringtune.dashboard.data.timeline_tail import drawn, tail
+from ringtune.dashboard.data.live.backlog import Reading
+from ringtune.dashboard.data.live.tail import drawn, tail
+from ringtune.dashboard.data.timeline.collective import Followed, follow
+from ringtune.dashboard.data.timeline.index import Query, TimelineIndex, View
+from ringtune.dashboard.data.timeline.overview import overview
+from ringtune.dashboard.data.timeline.prepare import Preparing
+from ringtune.dashboard.data.timeline.shapes import Window
 from ringtune.dashboard.figures import timeline as figures
-from ringtune.dashboard.figures.timeline_more import MAP_PIXELS, NS_PER_AXIS, minimap
+from ringtune.dashboard.figures.timeline_minimap import MAP_PIXELS, minimap
+from ringtune.dashboard.figures.timeline_overlays import NS_PER_AXIS
 from ringtune.dashboard.pages import timeline_state as state
-from ringtune.dashboard.pages.timeline_parts import (
-    RANK_LIMIT,
-    as_of,
-    controls,
-    followed_card,
-    lanes,
-    progress,
-    rank_options,
-    reading_past,
-)
+from ringtune.dashboard.pages.progress import as_of, progress, reading_past
+from ringtune.dashboard.pages.timeline_batch import followed_card
+from ringtune.dashboard.pages.timeline_controls import RANK_LIMIT, controls, lanes, rank_options
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import duration

@@ -26,11 +26,10 @@ from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import tuning
 from ringtune.dashboard.data.analysis import Analysis
 from ringtune.dashboard.data.posterior import Learned
-from ringtune.dashboard.data.timeline_prepare import Preparing
-from ringtune.dashboard.data.timeline_shapes import Window
+from ringtune.dashboard.data.timeline.prepare import Preparing
+from ringtune.dashboard.data.timeline.shapes import Window
 from ringtune.dashboard.data.tuning import SOURCES, TuningHistory
-from ringtune.dashboard.figures import tuning as figures
-from ringtune.dashboard.figures import tuning_more as more
+from ringtune.dashboard.figures import tuning_plane, tuning_settings, tuning_trials
 from ringtune.dashboard.pages.stragglers import analysis_of
 from ringtune.dashboard.pages.timeline_state import address
 from ringtune.dashboard.routes import Route
@@ -221,11 +220,11 @@ def register(app: Dash, context: Context) -> None:
             return (
                 problems(past.problems),
                 decision(past),
-                figures.trials(past, look),
-                figures.plane(past, look, surface=known.surface),
-                more.lost(past, look),
-                more.importance(known.importance, look),
-                more.parallel(past, look),
+                tuning_trials.trials(past, look),
+                tuning_plane.plane(past, look, surface=known.surface),
+                tuning_trials.lost(past, look),
+                tuning_settings.importance(known.importance, look),
+                tuning_settings.parallel(past, look),
                 table_rows(past),
                 columns(with_restarts=past.with_restarts),
                 shown(past),
@@ -273,15 +272,15 @@ def _shape(past: TuningHistory, traces: dict[str, list[dict[str, Any]]]) -> list
 
 def _now(past: TuningHistory, units: list[float]) -> dict[str, list[dict[str, Any]]]:
     return {
-        "tuning-trials": figures.trials_now(past, units[0]),
-        "tuning-plane": figures.plane_now(past),
-        "tuning-lost": more.lost_now(past, units[1]),
+        "tuning-trials": tuning_trials.trials_now(past, units[0]),
+        "tuning-plane": tuning_plane.plane_now(past),
+        "tuning-lost": tuning_trials.lost_now(past, units[1]),
     }
 
 
 def _drawn(past: TuningHistory, known: Learned, pathname: str | None) -> dict[str, Any]:
     """Return what the next beats have to know to add trials."""
-    units = [figures.trials_unit(past)[0], more.lost_unit(past)[0]]
+    units = [tuning_trials.trials_unit(past)[0], tuning_trials.lost_unit(past)[0]]
     about = {"page": pathname, "number": time.monotonic_ns(), "shape": _shape(past, _now(past, units))}
     return {
         **about,

@@ -24,10 +24,10 @@ from ringtune.dashboard.components import (
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import steps, whatif
 from ringtune.dashboard.data.files import Unreadable
-from ringtune.dashboard.data.timeline_prepare import Preparing
+from ringtune.dashboard.data.timeline.prepare import Preparing
 from ringtune.dashboard.data.whatif import DIALS, Advice, Baseline, Dial, Outlook
 from ringtune.dashboard.figures import whatif as figures
-from ringtune.dashboard.pages.timeline_parts import progress
+from ringtune.dashboard.pages.progress import progress
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import age as ago

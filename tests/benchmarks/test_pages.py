@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from ringtune.benchmarks import live, pages, watching
-from ringtune.dashboard.places import PLACES
+from ringtune.dashboard.page_registry import PLACES
 from ringtune.errors import UsageError
 
 

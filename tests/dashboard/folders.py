@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ringtune import layout
-from ringtune.dashboard.data import trace
-from ringtune.timeline.generate import Schedule
-from ringtune.timeline.generate_run import generate_run
-from ringtune.timeline.merge import merge_run
+from ringtune.dashboard.data.timeline import trace
+from ringtune.timeline.merging.merge import merge_run
+from ringtune.timeline.synthetic.generate import Schedule
+from tests.timeline.generated_run import generate_run
 
 LAYERS = tuple(
     (f"layer{block}.{unit}.{kind}", volume)

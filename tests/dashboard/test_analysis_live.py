@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ringtune.dashboard.data import analysis_live, trace
 from ringtune.dashboard.data import communication as data
 from ringtune.dashboard.data.analysis import Analysis, analyse
-from ringtune.dashboard.data.analysis_live import LiveAnalysis
 from ringtune.dashboard.data.lateness import growing_width, late_map
-from ringtune.dashboard.data.timeline_live import LiveTimeline
-from ringtune.dashboard.data.timeline_steps import last_step, newest_steps, steps_between
+from ringtune.dashboard.data.live import analysis as live_analysis
+from ringtune.dashboard.data.live.analysis import LiveAnalysis
+from ringtune.dashboard.data.live.steps import last_step, newest_steps, steps_between
+from ringtune.dashboard.data.live.timeline import LiveTimeline
+from ringtune.dashboard.data.timeline import trace
+from ringtune.timeline.analysis.summary import select_steps
 from ringtune.timeline.spans import Trace
-from ringtune.timeline.summary import select_steps
 from tests.dashboard.folders import Recording
 
 pytestmark = pytest.mark.usefixtures("every_look_counts")
@@ -70,10 +71,10 @@ def test_all_steps_are_analysed_together_only_when_that_is_due(
 ) -> None:
     recording.upto(0.3)
     live, now = LiveAnalysis(LiveTimeline(recording.run)), [1000.0]
-    monkeypatch.setattr(analysis_live.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(live_analysis.time, "monotonic", lambda: now[0])
     first = live.with_sums(anew=True)
     recording.upto(0.6)
-    now[0] += analysis_live.LEAST_REST_S - 0.1
+    now[0] += live_analysis.LEAST_REST_S - 0.1
     assert live.with_sums(anew=True).tested == first.tested  # too early
     now[0] += live.rest_s
     assert live.with_sums(anew=False).tested == first.tested
@@ -96,7 +97,7 @@ def test_steps_that_come_are_analysed_without_sorting_them_into_lanes(recording:
 
 
 def test_steps_that_are_not_kept_come_from_the_lanes(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ringtune.dashboard.data.timeline_recent.MOST_SPANS", 50)
+    monkeypatch.setattr("ringtune.dashboard.data.live.recent.MOST_SPANS", 50)
     recording.upto(0.3)
     live = LiveAnalysis(LiveTimeline(recording.run))
     live.with_lateness(anew=True)

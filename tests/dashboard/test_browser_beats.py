@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from ringtune.dashboard import beats
+from ringtune.dashboard import cpu_budget
 from ringtune.dashboard.pictures import serving
 from tests.dashboard.conftest import Visit
 from tests.dashboard.folders import Recording
@@ -31,7 +31,7 @@ def test_an_answer_that_takes_longer_than_a_beat_still_comes(
 
         def late(route: Any) -> None:
             answer = route.fetch()
-            page.wait_for_timeout(2.5 * beats.LATEST_MS)
+            page.wait_for_timeout(2.5 * cpu_budget.LATEST_MS)
             route.fulfill(response=answer)
 
         page.route("**/_beat", late)
@@ -84,7 +84,7 @@ def test_an_answer_about_a_drawing_that_is_gone_is_asked_for_again(
     visit: Visit, partly_read: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A beat asks, the page is drawn with what was there by then, the past is read, and only then comes the answer."""
-    monkeypatch.setattr(beats, "SLOW_MS", 10**9)
+    monkeypatch.setattr(cpu_budget, "SLOW_MS", 10**9)
     page, held, letting_go = visit.page, list[Any](), threading.Event()
     with serving(partly_read.run.parent) as address:
         page.goto(f"{address}run/{quote(partly_read.run.name)}/timeline")

@@ -10,12 +10,12 @@ from urllib.parse import quote
 import pytest
 
 from ringtune import layout
-from ringtune.dashboard import beats
+from ringtune.dashboard import cpu_budget
 from ringtune.dashboard.pictures import serving
-from ringtune.timeline.generate import Schedule
-from ringtune.timeline.generate_run import tuning_lines
+from ringtune.timeline.synthetic.generate import Schedule
 from tests.dashboard.conftest import Visit
 from tests.dashboard.folders import Recording, change, sampled
+from tests.timeline.generated_run import tuning_lines
 
 
 def text(where: str) -> str:
@@ -29,7 +29,7 @@ def columns(graph: str, trace: int = 0) -> str:
 @pytest.fixture
 def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
     """A job that goes on, of whose pages no figure is drawn a second time."""
-    monkeypatch.setattr(beats, "SLOW_MS", 10**9)
+    monkeypatch.setattr(cpu_budget, "SLOW_MS", 10**9)
     found = Recording(tmp_path / "runs")
     change(found.run, status="running", exit_code=None, ended_unix_ns=None)
     found.upto(0.5)

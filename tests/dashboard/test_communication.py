@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ringtune.dashboard.data import communication, trace
+from ringtune.dashboard.data import communication
 from ringtune.dashboard.data.analysis import Analysis, analyse
+from ringtune.dashboard.data.timeline import trace
 from ringtune.dashboard.figures import communication as figures
 from ringtune.dashboard.pages.communication import link_limit
-from ringtune.timeline.generate import Schedule, generate
 from ringtune.timeline.spans import Trace, concatenate, empty_table
+from ringtune.timeline.synthetic.generate import Schedule, generate
 
 
 @pytest.fixture(scope="module")

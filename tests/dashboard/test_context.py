@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from ringtune import layout
-from ringtune.dashboard import beats
 from ringtune.dashboard import context as module
-from ringtune.dashboard.beats import Beats
+from ringtune.dashboard import cpu_budget
 from ringtune.dashboard.context import Context
+from ringtune.dashboard.cpu_budget import Beats
 from ringtune.dashboard.data.runs import RunsFolder
-from ringtune.dashboard.data.timeline import TimelineIndex
+from ringtune.dashboard.data.timeline.index import TimelineIndex
+from ringtune.dashboard.page_registry import TABS, TIMELINE_PAGES
 from ringtune.dashboard.pages import overview
-from ringtune.dashboard.places import TABS, TIMELINE_PAGES
 from ringtune.dashboard.routes import Route
-from ringtune.timeline.generate import Schedule
-from ringtune.timeline.generate_run import generate_run
+from ringtune.timeline.synthetic.generate import Schedule
 from tests.dashboard.folders import sampled
+from tests.timeline.generated_run import generate_run
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_what_is_dear_to_draw_is_drawn_less_often(context: Context, monkeypatch:
     assert run is not None and context.pace_ms(route) == 0  # it has ended: what changes is drawn at once
     live, made = replace(run, status="live"), Beats()
     clock = iter((10.0, 10.001, 20.0, 20.1))
-    monkeypatch.setattr(beats.time, "thread_time", lambda: next(clock))
+    monkeypatch.setattr(cpu_budget.time, "thread_time", lambda: next(clock))
     assert made.pace_ms(route, live) == 6000
     with made.drawing(route):
         pass
@@ -130,10 +130,10 @@ def test_what_is_dear_to_draw_is_drawn_less_often(context: Context, monkeypatch:
 
 def test_beats_of_a_view_take_their_share_in_the_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
     made, now = Beats(), [100.0]
-    monkeypatch.setattr(beats.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(cpu_budget.time, "monotonic", lambda: now[0])
 
     def beat(view: str, cost: float) -> None:
-        monkeypatch.setattr(beats.time, "thread_time", iter((5.0, 5.0 + cost)).__next__)
+        monkeypatch.setattr(cpu_budget.time, "thread_time", iter((5.0, 5.0 + cost)).__next__)
         with made.one(view):
             assert made.known == {}
         assert made.known is None
@@ -164,7 +164,7 @@ def test_beats_of_a_view_take_their_share_in_the_long_run(monkeypatch: pytest.Mo
 
 def test_pages_ask_the_sooner_the_cheaper_their_beats_are(monkeypatch: pytest.MonkeyPatch) -> None:
     made, clock = Beats(), [0.0]
-    monkeypatch.setattr(beats.time, "thread_time", lambda: clock[0])
+    monkeypatch.setattr(cpu_budget.time, "thread_time", lambda: clock[0])
 
     def after(*costs: float) -> int:
         for cost in costs:
@@ -183,8 +183,8 @@ def test_pages_ask_the_sooner_the_cheaper_their_beats_are(monkeypatch: pytest.Mo
 
 def test_what_has_a_pace_of_its_own_costs_a_beat_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     made, clock = Beats(), [0.0]
-    monkeypatch.setattr(beats.time, "monotonic", lambda: 100.0)
-    monkeypatch.setattr(beats.time, "thread_time", lambda: clock[0])
+    monkeypatch.setattr(cpu_budget.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(cpu_budget.time, "thread_time", lambda: clock[0])
     for _ in range(8):
         with made.one("view"):
             clock[0] += 0.003

@@ -16,9 +16,9 @@ from ringtune.dashboard.data.cache import Cache
 from ringtune.dashboard.data.files import Unreadable, open_inside, read_document
 from ringtune.dashboard.data.jsonlines import LineFollower
 from ringtune.dashboard.data.runs import RunsFolder, UnknownRun, read_run
-from ringtune.timeline.generate import Schedule, generate
-from ringtune.timeline.generate_run import generate_run
+from ringtune.timeline.synthetic.generate import Schedule, generate
 from tests.dashboard.folders import change, training
+from tests.timeline.generated_run import generate_run
 
 PLAN = Schedule(ranks=3, steps=6, late_rank=2, late_ns=2_000_000)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ringtune.dashboard import routes
 from ringtune.dashboard.app import PAGES
-from ringtune.dashboard.places import PLACES, TABS
+from ringtune.dashboard.page_registry import PLACES, TABS
 from ringtune.dashboard.routes import Route
 
 

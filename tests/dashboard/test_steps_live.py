@@ -12,7 +12,7 @@ import pytest
 
 from ringtune import layout
 from ringtune.dashboard.data import steps
-from ringtune.dashboard.data.growing import FIRST_ROWS, GrowingColumn
+from ringtune.dashboard.data.live.columns import FIRST_ROWS, GrowingColumn
 from ringtune.dashboard.data.step_totals import Histogram
 
 OLD = 5000

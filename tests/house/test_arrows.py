@@ -101,7 +101,7 @@ def test_the_timeline_can_do_without_native_code() -> None:
     """One file knows the native reader, and asks for it only where it is about to be used."""
     naming = {path.name for path in python_files("timeline") for _, name in imported_names(path) if "_native" in name}
     assert naming <= {"native_lines.py"}
-    tree = ast.parse((ROOT / "timeline" / "native_lines.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "timeline" / "reading" / "native_lines.py").read_text(encoding="utf-8"))
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert not [node for node in imports if "_native" in ast.unparse(node)]
 

@@ -10,12 +10,12 @@ import numpy.typing as npt
 import pytest
 
 from ringtune import layout
-from ringtune.timeline.awaiting import negotiation_waits
+from ringtune.timeline.analysis.peer_wait import negotiation_waits
+from ringtune.timeline.analysis.summary import summarize
 from ringtune.timeline.inputs import load
-from ringtune.timeline.merge import files_of_rank
-from ringtune.timeline.reader import read
+from ringtune.timeline.merging.parts import files_of_rank
+from ringtune.timeline.reading.reader import read
 from ringtune.timeline.spans import Trace
-from ringtune.timeline.summary import summarize
 from ringtune.timeline.vocabulary import KNOBS, Stage
 from ringtune.tuner.model.measured import measure
 from tests.jobs import cases, recording_cases

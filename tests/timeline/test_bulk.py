@@ -9,30 +9,31 @@ from typing import Any
 
 import pytest
 
-from ringtune.timeline import bulk, bulk_merge, native_lines, native_merge, reader
-from ringtune.timeline.bulk_read import read_in_bulk
-from ringtune.timeline.generate import HostClock, Schedule, generate
-from ringtune.timeline.merge import Way, merge
-from ringtune.timeline.native_read import read_natively
-from ringtune.timeline.reader import read
-from ringtune.timeline.scenario import Scenario, simulate
+from ringtune.timeline.merging import bulk_merge, bulk_parts, native_merge
+from ringtune.timeline.merging.merge import Engine, merge
+from ringtune.timeline.merging.writer import write_part
+from ringtune.timeline.reading import native_lines, reader
+from ringtune.timeline.reading.bulk_read import read_in_bulk
+from ringtune.timeline.reading.native_read import read_natively
+from ringtune.timeline.reading.reader import read
 from ringtune.timeline.spans import Instant, PartInfo, Trace
+from ringtune.timeline.synthetic.generate import HostClock, Schedule, generate
 from ringtune.timeline.vocabulary import Stage
-from ringtune.timeline.writer import write_part
 from tests.timeline.helpers import QUICK, SKEWED, TWO_HOSTS, can, events_of, four_ranks, make_spans, rows
+from tests.timeline.scenario import Scenario, simulate
 from tests.timeline.test_merge import check_structure
 
 
 @pytest.fixture(params=QUICK)
-def way(request: pytest.FixtureRequest) -> Way:
-    """Every test that asks for it runs in all ways for large traces."""
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Every test that asks for it runs in all engines for large traces."""
     return can(request.param)
 
 
-def both(parts: list[Path], folder: Path, way: Way) -> tuple[Path, Path]:
+def both(parts: list[Path], folder: Path, engine: Engine) -> tuple[Path, Path]:
     """The same parts merged in memory and quickly."""
-    merge(parts, folder / "plain.json", way="memory")
-    merge(parts, folder / "quick.json", way=way)
+    merge(parts, folder / "plain.json", engine="memory")
+    merge(parts, folder / "quick.json", engine=engine)
     return folder / "plain.json", folder / "quick.json"
 
 
@@ -42,9 +43,9 @@ def read_slowly(path: Path, monkeypatch: pytest.MonkeyPatch) -> Trace:
         return read(path)
 
 
-def read_quickly(path: Path, way: Way) -> Trace:
-    found = read_natively(path) if way == "native" else read_in_bulk(path)
-    assert found is not None, "left to the patient way"
+def read_quickly(path: Path, engine: Engine) -> Trace:
+    found = read_natively(path) if engine == "native" else read_in_bulk(path)
+    assert found is not None, "left to the event-by-event reader"
     return found
 
 
@@ -58,14 +59,16 @@ JOBS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_both_ways_give_the_same_trace(job: str, way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_engines_give_the_same_trace(
+    job: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts = JOBS[job]().write(tmp_path / "parts")
-    for module in (bulk, native_merge):  # every part is one that is read quickly
-        monkeypatch.setattr(module, "read_patiently", _never)
-    plain, quick = both(parts, tmp_path, way)
+    for module in (bulk_parts, native_merge):  # every part is one that is read quickly
+        monkeypatch.setattr(module, "read_events", _never)
+    plain, quick = both(parts, tmp_path, engine)
     check_structure(quick)
     expected = read_slowly(plain, monkeypatch)
-    for found in (read_slowly(quick, monkeypatch), read_quickly(quick, way), read_quickly(plain, way)):
+    for found in (read_slowly(quick, monkeypatch), read_quickly(quick, engine), read_quickly(plain, engine)):
         assert rows(found.spans) == rows(expected.spans)
         assert found.instants == expected.instants
         assert (found.parts, found.origin_ns, found.size) == (expected.parts, expected.origin_ns, expected.size)
@@ -77,36 +80,36 @@ def _never(path: Path) -> Trace:
     raise AssertionError(f"{path} was read event by event")
 
 
-def test_parts_are_read_alike(way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_read_alike(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in JOBS["two hosts"]().write(tmp_path):
-        slow, quick = read_slowly(path, monkeypatch), read_quickly(path, way)
+        slow, quick = read_slowly(path, monkeypatch), read_quickly(path, engine)
         assert rows(quick.spans) == rows(slow.spans)
         assert (quick.parts, quick.instants, quick.source) == (slow.parts, slow.instants, slow.source)
 
 
 def test_pairs_with_an_identity_of_the_whole_trace_are_read_as_well(
-    way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As traces have them that were merged before, and those of other tools."""
-    merged, _ = both(generate(Schedule(ranks=2)).write(tmp_path / "parts"), tmp_path, way)
+    merged, _ = both(generate(Schedule(ranks=2)).write(tmp_path / "parts"), tmp_path, engine)
     older = tmp_path / "older.json"
     text = merged.read_text()
     assert '"id2":{"local":' in text
     older.write_text(re.sub(r'"id2":\{"local":(\d+)\}', r'"id":\1', text))
     expected = rows(read_slowly(merged, monkeypatch).spans)
-    assert rows(read_slowly(older, monkeypatch).spans) == rows(read_quickly(older, way).spans) == expected
+    assert rows(read_slowly(older, monkeypatch).spans) == rows(read_quickly(older, engine).spans) == expected
 
 
-def test_arrows_and_marks_are_the_same(way: Way, tmp_path: Path) -> None:
+def test_arrows_and_marks_are_the_same(engine: Engine, tmp_path: Path) -> None:
     spans = make_spans([(5, 5), (9, 9)], stage=Stage.CYCLE)
     write_part(tmp_path / "rank-00000.json", PartInfo(rank=0, size=2), spans, [])
     runs = make_spans([(5, 8)], stage=Stage.COMMUNICATE, rank=1)
     write_part(tmp_path / "rank-00001.json", PartInfo(rank=1, size=2), runs, [])
     parts = [tmp_path / f"rank-0000{rank}.json" for rank in (0, 1)]
-    plain, quick = (events_of(path) for path in both(parts, tmp_path, way))
+    plain, quick = (events_of(path) for path in both(parts, tmp_path, engine))
     assert [event for event in quick if event["ph"] == "i"] == [event for event in plain if event["ph"] == "i"]
     job = generate(Schedule(ranks=3))
-    plain, quick = (events_of(path) for path in both(job.write(tmp_path / "parts"), tmp_path, way))
+    plain, quick = (events_of(path) for path in both(job.write(tmp_path / "parts"), tmp_path, engine))
     arrows = [[event for event in events if event["ph"] in "stf"] for events in (plain, quick)]
     assert len(arrows[0]) == 3 * job.schedule.steps * len(job.schedule.batches)
     for events in arrows:
@@ -117,7 +120,7 @@ def test_arrows_and_marks_are_the_same(way: Way, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["torn", "odd value", "no line an event", "backwards", "strange event"])
-def test_odd_parts_are_read_the_patient_way(damage: str, way: Way, tmp_path: Path) -> None:
+def test_odd_parts_are_read_the_patient_way(damage: str, engine: Engine, tmp_path: Path) -> None:
     parts = generate(Schedule()).write(tmp_path / "parts")
     data = parts[1].read_bytes()
     events = json.loads(data)
@@ -131,30 +134,30 @@ def test_odd_parts_are_read_the_patient_way(damage: str, way: Way, tmp_path: Pat
         parts[1].write_bytes(data.replace(b'"dur":20.0', b'"dur":-20.0', 1))
     else:
         parts[1].write_text(json.dumps([*events, {"ph": "Z", "name": "what"}, 17]))
-    plain, quick = both(parts, tmp_path, way)
+    plain, quick = both(parts, tmp_path, engine)
     assert rows(read(quick).spans) == rows(read(plain).spans)
     assert json.loads(quick.read_bytes())["otherData"] == json.loads(plain.read_bytes())["otherData"]
 
 
-def test_large_jobs_are_sorted_in_pieces(way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_jobs_are_sorted_in_pieces(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = generate(four_ranks(steps=20)).write(tmp_path / "parts")
-    whole, _ = both(parts, tmp_path, way)
+    whole, _ = both(parts, tmp_path, engine)
     monkeypatch.setattr(bulk_merge, "SLICE_SPANS", 150)
     monkeypatch.setattr(native_lines, "BLOCK_RECORDS", 5)
     monkeypatch.setattr(native_lines, "PIECE_BYTES", 777)
-    merge(parts, tmp_path / "pieces.json", way=way)
-    merge(reversed(parts), tmp_path / "again.json", way=way)
+    merge(parts, tmp_path / "pieces.json", engine=engine)
+    merge(reversed(parts), tmp_path / "again.json", engine=engine)
     assert (tmp_path / "pieces.json").read_bytes() == (tmp_path / "again.json").read_bytes()
     assert (tmp_path / "pieces.json").read_bytes() == (tmp_path / "quick.json").read_bytes()
     assert rows(read(tmp_path / "pieces.json").spans) == rows(read(whole).spans)
 
 
-def test_a_rank_without_spans_and_a_job_without_any(way: Way, tmp_path: Path) -> None:
+def test_a_rank_without_spans_and_a_job_without_any(engine: Engine, tmp_path: Path) -> None:
     empty = make_spans([], stage=Stage.WAIT)
     knobs = [Instant("KNOBS", "knobs", 0, 100, {"epoch": 1, "fusion_bytes": 1 << 20})]
     write_part(tmp_path / "rank-00000.json", PartInfo(rank=0, size=2), empty, knobs)
-    merge([tmp_path / "rank-00000.json"], tmp_path / "out.json", way=way)
+    merge([tmp_path / "rank-00000.json"], tmp_path / "out.json", engine=engine)
     assert [found.name for found in read(tmp_path / "out.json").instants] == ["KNOBS"]
     write_part(tmp_path / "rank-00001.json", PartInfo(rank=1, size=2), make_spans([(1, 2)], stage=Stage.WAIT), [])
-    merge([tmp_path / "rank-00000.json", tmp_path / "rank-00001.json"], tmp_path / "out.json", way=way)
+    merge([tmp_path / "rank-00000.json", tmp_path / "rank-00001.json"], tmp_path / "out.json", engine=engine)
     assert len(read(tmp_path / "out.json").spans) == 1

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ringtune.timeline.awaiting import awaited, negotiation_waits, negotiations
-from ringtune.timeline.causality import causality
-from ringtune.timeline.generate import HostClock, generate
+from ringtune.timeline.analysis.causality import causality
+from ringtune.timeline.analysis.peer_wait import awaited, negotiation_waits, negotiations
+from ringtune.timeline.analysis.summary import summarize
 from ringtune.timeline.inputs import load
 from ringtune.timeline.spans import COLUMN_TYPES, SpanTable
-from ringtune.timeline.summary import summarize
+from ringtune.timeline.synthetic.generate import HostClock, generate
 from ringtune.timeline.vocabulary import Stage
 from tests.timeline.helpers import four_ranks
 

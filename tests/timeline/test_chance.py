@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ringtune.timeline.chance import binomial_tail, bootstrap_difference, holm, mann_whitney, permutation_test
+from ringtune.timeline.analysis.significance import (
+    binomial_tail,
+    bootstrap_difference,
+    holm,
+    mann_whitney,
+    permutation_test,
+)
 
 
 @pytest.mark.parametrize(("hits", "draws", "chance"), [(0, 5, 0.25), (5, 5, 0.25), (12, 40, 0.25), (700, 2000, 1 / 3)])

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringtune.timeline.batches import batch_table
-from ringtune.timeline.comparison import compare
-from ringtune.timeline.critical import critical_path
-from ringtune.timeline.generate import HostClock
+from ringtune.timeline.analysis.batches import batch_table
+from ringtune.timeline.analysis.comparison import compare
+from ringtune.timeline.analysis.critical_path import critical_path
+from ringtune.timeline.analysis.efficiency import efficiency
+from ringtune.timeline.analysis.stragglers import CAUSES, stragglers
 from ringtune.timeline.inputs import load
-from ringtune.timeline.merge import join, merge
-from ringtune.timeline.parallel import efficiency
-from ringtune.timeline.scenario import Scenario, ScenarioTruth, simulate
+from ringtune.timeline.merging.merge import join, merge
 from ringtune.timeline.spans import SpanTable, Trace, concatenate
-from ringtune.timeline.straggling import CAUSES, stragglers
+from ringtune.timeline.synthetic.generate import HostClock
 from ringtune.timeline.vocabulary import Stage
 from tests.timeline.helpers import SKEWED, TWO_HOSTS, make_spans
+from tests.timeline.scenario import Scenario, ScenarioTruth, simulate
 
 
 def trace_of(plan: Scenario) -> tuple[Trace, ScenarioTruth]:

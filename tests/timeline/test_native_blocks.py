@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ringtune.timeline import native_blocks
-from ringtune.timeline.columns import SpanBuilder
-from ringtune.timeline.following import PartFollower
-from ringtune.timeline.native_blocks import BlockReader
+from ringtune.timeline.reading import native_blocks
+from ringtune.timeline.reading.columns import SpanBuilder
+from ringtune.timeline.reading.following import PartFollower
+from ringtune.timeline.reading.native_blocks import BlockReader
 from tests.conftest import needs
 from tests.timeline.helpers import rows
 from tests.timeline.test_native_lines import HEADER, LIST, OWN

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from ringtune.errors import RingtuneError
+from ringtune.timeline.analysis.stragglers import stragglers
 from ringtune.timeline.cli import timeline
-from ringtune.timeline.merge import merge
-from ringtune.timeline.reader import read
-from ringtune.timeline.straggling import stragglers
+from ringtune.timeline.merging.merge import merge
+from ringtune.timeline.reading.reader import read
 from tests.timeline.helpers import write_json
 
 RANKS = 3
