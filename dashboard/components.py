@@ -11,7 +11,7 @@ from dash import ALL, MATCH, ClientsideFunction, Dash, Input, Output, dcc, html
 
 from ringtune.dashboard import routes, theme
 from ringtune.dashboard.data.runs import RunInfo
-from ringtune.dashboard.page_registry import PLACES
+from ringtune.dashboard.page_registry import PAGES
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.units import count, moment, plain
 
@@ -82,8 +82,8 @@ def follow_saving(app: Dash) -> None:
     )
 
 
-def stat(label: str, value: str, note: str = "", at: int | None = None, page: str = "beat") -> dmc.Card:
-    """Return one number with its label and a line below; ``at``: its place among those of a page that beats change."""
+def stat(label: str, value: str, note: str = "", at: int | None = None, page: str = "poll") -> dmc.Card:
+    """Return one number with its label and a line below; ``at``: its place among those of a page that polls change."""
     named = [{} if at is None else {"id": {"type": f"{page}-{part}", "at": at}} for part in ("value", "note")]
     lines = [
         dmc.Text(label, size="xs", c="dimmed", className="rt-stat-label"),
@@ -100,8 +100,8 @@ def told(before: Mapping[str, Any], *names: str) -> list[float] | None:
     return known if len(known) == len(names) else None
 
 
-def beat_texts(page: str, numbers: Sequence[tuple[str, str, str]]) -> list[list[Any]]:
-    """Return what a beat writes into a page's cards of these numbers: where, and the text."""
+def poll_texts(page: str, numbers: Sequence[tuple[str, str, str]]) -> list[list[Any]]:
+    """Return what a poll writes into a page's cards of these numbers: where, and the text."""
     texts: list[list[Any]] = []
     for at, (_, value, note) in enumerate(numbers):
         texts.append([{"type": f"{page}-value", "at": at}, value])
@@ -186,13 +186,13 @@ def _hosts(info: RunInfo) -> str:
 def _tabs(run_id: str, active: str, prefix: str) -> html.Nav:
     links = [
         dcc.Link(
-            place.word,
-            href=routes.href(Route(place.name, run_id), prefix),
-            className="rt-tab rt-tab-active" if place.name == active else "rt-tab",
-            id=f"tab-{place.name}",
+            one.word,
+            href=routes.href(Route(one.name, run_id), prefix),
+            className="rt-tab rt-tab-active" if one.name == active else "rt-tab",
+            id=f"tab-{one.name}",
         )
-        for place in PLACES
-        if place.files is not None
+        for one in PAGES
+        if one.files is not None
     ]
     return html.Nav(links, className="rt-tabs")
 
@@ -209,7 +209,7 @@ def age(page: str) -> dmc.Text:
 
 
 def drawn_store(page: Any) -> dict[str, Any]:
-    """Return the name of the store in which a page says what the next beats have to know of what it has drawn."""
+    """Return the name of the store in which a page says what the next polls need to know of what it has drawn."""
     return {"type": "page-drawn", "page": page}
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ringtune import layout
 from ringtune.dashboard import page_registry, routes
-from ringtune.dashboard.cpu_budget import Beats
+from ringtune.dashboard.cpu_budget import CpuBudget
 from ringtune.dashboard.data import compare, job, machine, scaling, scaling_runs, tuning
 from ringtune.dashboard.data.analysis import Analysis, analyse, open_analysis
 from ringtune.dashboard.data.cache import Cache
@@ -41,7 +41,7 @@ from ringtune.tuner.model.calibrate import Model
 
 T = TypeVar("T")
 
-REST = 100
+COST_FACTOR = 100
 """A growing timeline is read again after this many times the time that reading it took: one per cent of a core."""
 TOLD_FROM_S = 3.0
 """Where that is a longer time, the page says so."""
@@ -54,12 +54,12 @@ class Context:
     Attributes:
         folder: The runs.
         prefix: Path under which the app is served, with a slash at both ends.
-        beats: What pages of running jobs cost.
+        cpu_budget: What pages of running jobs cost.
     """
 
     folder: RunsFolder
     prefix: str = "/"
-    beats: Beats = field(default_factory=Beats)
+    cpu_budget: CpuBudget = field(default_factory=CpuBudget)
     _steps: Cache = field(default_factory=lambda: Cache(capacity=8))
     _samples: Cache = field(default_factory=lambda: Cache(capacity=8))
     _small: Cache = field(default_factory=lambda: Cache(capacity=256))
@@ -77,7 +77,7 @@ class Context:
 
     def run(self, route: Route) -> RunInfo | None:
         """Return the route's run, None when there is none of that name (any more)."""
-        known = self.beats.known
+        known = self.cpu_budget.known
         if known is not None and route.run in known:
             return known[route.run]
         try:
@@ -116,8 +116,8 @@ class Context:
         return self._small.get(("learned", run.path), stamp, lambda: learned(self.tuning(run)))
 
     def _paced(self, key: Hashable, build: Callable[[], T]) -> Made[T]:
-        with self.beats.apart():
-            return self._live.paced(key, build)
+        with self.cpu_budget.unmetered():
+            return self._live.throttled(key, build)
 
     def scaling(self, runs: list[RunInfo]) -> ScalingTable:
         """Return the scaling records of runs."""
@@ -330,18 +330,18 @@ class Context:
     def _rest(self, run: Path, state: Signature, seconds: float) -> None:
         """Take a state of a timeline for the newest for a while."""
         with self._lock:
-            self._fresh_until[run] = (time.monotonic() + REST * seconds, state)
+            self._fresh_until[run] = (time.monotonic() + COST_FACTOR * seconds, state)
             self._made[run] = (time.time_ns(), seconds)
 
     def pace_words(self, run: RunInfo) -> str:
         """Say of when the shown timeline of a running job is, where it is made anew now and then; else nothing."""
         with self._lock:
             at_ns, took_s = self._made.get(run.path, (0, 0.0))
-        if run.status != "live" or REST * took_s < TOLD_FROM_S:
+        if run.status != "live" or COST_FACTOR * took_s < TOLD_FROM_S:
             return ""
         return (
             f"The job goes on. Shown is its timeline as it was at {moment(at_ns)}: that is made anew every "
-            f"{long_duration(int(1e9 * REST * took_s))}, because it takes {duration(1e9 * took_s)} of a core."
+            f"{long_duration(int(1e9 * COST_FACTOR * took_s))}, because it takes {duration(1e9 * took_s)} of a core."
         )
 
     def _timeline_state(self, run: Path) -> Signature:
@@ -372,9 +372,9 @@ class Context:
         files = signature(page_registry.shown_files(route.page, path))
         return f"{run.status} {hash(signature([layout.run_file(path)]))}:{hash((files, shown))}"
 
-    def pace_ms(self, route: Route) -> int:
+    def redraw_interval_ms(self, route: Route) -> int:
         """Return how many milliseconds a page waits before it draws its figures again."""
-        return self.beats.pace_ms(route, self.run(route) if route.run else None)
+        return self.cpu_budget.redraw_interval_ms(route, self.run(route) if route.run else None)
 
     def _timeline_shown(self, page: str, run: RunInfo) -> tuple[object, ...]:
         """Return what changes when a page has something new to show of a timeline."""

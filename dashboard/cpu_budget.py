@@ -1,4 +1,4 @@
-"""How often pages of running jobs look and draw: so often that they are of now, and no dearer than a job can bear."""
+"""The CPU budget of pages of running jobs: how often they poll and redraw, so that watching a job does not slow it."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from dataclasses import dataclass
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.routes import Route
 
-SLOW_MS = 6000
-"""Figures of a running job are drawn again at most this often."""
-DRAWING_REST = 2000
-"""And after this many times the CPU time that drawing them took: a page must not cost the job's machine a per cent."""
-BEAT_SHARE = 0.007
-"""Of a core: so much may the beats of a view take in the long run, where a job has many ranks."""
+REDRAW_MS = 6000
+"""Figures of a running job are redrawn at most this often."""
+DRAWING_COST_FACTOR = 2000
+"""Redraws also wait for this many times the CPU time that drawing took: a page may cost well below 1 % of a core."""
+POLL_SHARE = 0.007
+"""The share of a core that the polls of a view may take in the long run, also where a job has many ranks."""
 BURST_S = 0.03
-"""So much they may take beyond it for a while."""
-SOONEST_MS, LATEST_MS = 650, 850
-"""A page asks again after so long, at the least and at the most: what it shows is to be of the last second."""
-PACE_SHARE = 0.0085
-"""Of a core: in between, pages ask so often that a view takes this."""
-REQUEST_S = 0.0018
-"""What a beat costs beside what is measured of it: a request's way through the server."""
-RARE_S = 60.0
-"""Once in so long a beat counts as no more than that: the first one, which reads all, or one at which lanes move."""
+"""CPU time that a view may take beyond that share for a while."""
+SHORTEST_INTERVAL_MS, LONGEST_INTERVAL_MS = 650, 850
+"""Bounds of the poll interval: a page shows what happened within the last second."""
+TARGET_SHARE = 0.0085
+"""Between the bounds, the poll interval is chosen so that a view takes this share of a core."""
+REQUEST_COST_S = 0.0018
+"""The cost of a poll that is not measured: the path of its request through the server."""
+EXPENSIVE_EVERY_S = 60.0
+"""Once in this time an expensive poll is charged only `BURST_S`: the first one reads all, others move whole lanes."""
 _MOST_VIEWS = 256
 _FORGET = 0.1
-"""How much the last beat counts in what beats take usually."""
+"""The weight of the last poll in the moving average of the cost of a poll."""
 _STEP_MS = 50
 
 
 @dataclass(frozen=True)
 class _Spent:
-    """Of a view: when it had its last beat and its last dear one, what was left then beyond its share, and what its
-    beats take usually.
+    """Of a view: the times of its last poll and its last expensive one, the CPU time overdrawn at the last poll, and
+    the moving average of the cost of a poll.
     """
 
     at_s: float
-    dear_s: float
+    expensive_s: float
     left_s: float
     usual_s: float
 
 
-class Beats:
-    """What looking and drawing cost of late. Safe to use from several threads."""
+class CpuBudget:
+    """Measures what polls and redraws cost, and sets their intervals. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._spent: dict[Hashable, _Spent] = {}
@@ -57,70 +57,70 @@ class Beats:
 
     @property
     def known(self) -> dict[str, RunInfo | None] | None:
-        """The runs that this thread's beat has looked at so far; None where there is no beat."""
+        """The runs that this thread's poll has looked at so far; None outside of a poll."""
         found: dict[str, RunInfo | None] | None = getattr(self._look, "runs", None)
         return found
 
     @contextlib.contextmanager
-    def apart(self) -> Iterator[None]:
-        """Do something in a beat that has a pace of its own, and costs the beat no rest."""
+    def unmetered(self) -> Iterator[None]:
+        """Leave work out of the poll's cost because it is throttled on its own."""
         begin = time.thread_time()
         try:
             yield
         finally:
-            self._look.apart_s = getattr(self._look, "apart_s", 0.0) + time.thread_time() - begin
+            self._look.unmetered_s = getattr(self._look, "unmetered_s", 0.0) + time.thread_time() - begin
 
     @contextlib.contextmanager
-    def one(self, view: Hashable) -> Iterator[None]:
-        """Be a beat of a view of a page: every run is looked at once (`known`), and what it takes is measured."""
-        begin, self._look.runs, self._look.apart_s = time.thread_time(), {}, 0.0
+    def poll(self, view: Hashable) -> Iterator[None]:
+        """Measure one poll of a view of a page; it looks at every run at most once (`known`)."""
+        begin, self._look.runs, self._look.unmetered_s = time.thread_time(), {}, 0.0
         try:
             yield
         finally:
             self._look.runs = None
-            took = time.thread_time() - begin - self._look.apart_s
+            took = time.thread_time() - begin - self._look.unmetered_s
             with self._lock:
                 now = time.monotonic()
                 left, before = self._left(view, now), self._spent.pop(view, None)
-                dear_s, usual_s = (before.dear_s, before.usual_s) if before else (-math.inf, 0.0)
-                if before is not None:  # the first one reads all
+                expensive_s, usual_s = (before.expensive_s, before.usual_s) if before else (-math.inf, 0.0)
+                if before is not None:  # the first poll reads everything
                     usual_s = usual_s + _FORGET * (min(took, 2 * usual_s) - usual_s) if usual_s else min(took, BURST_S)
-                if took > BURST_S and now > dear_s + RARE_S:
-                    took, dear_s = BURST_S, now
+                if took > BURST_S and now > expensive_s + EXPENSIVE_EVERY_S:
+                    took, expensive_s = BURST_S, now
                 while len(self._spent) >= _MOST_VIEWS:
                     self._spent.pop(next(iter(self._spent)))
-                self._spent[view] = _Spent(now, dear_s, left + took, usual_s)
+                self._spent[view] = _Spent(now, expensive_s, left + took, usual_s)
 
-    def rests(self, view: Hashable) -> bool:
-        """Whether the last beats of a view were so dear that the next one has to wait."""
+    def throttled(self, view: Hashable) -> bool:
+        """Whether a view has overdrawn its budget, so that its next poll has to wait."""
         with self._lock:
             return self._left(view, time.monotonic()) > BURST_S
 
-    def again_ms(self, view: Hashable) -> int:
-        """After how many milliseconds a page asks for the next beat of a view; in whole steps, it has to keep it."""
+    def poll_interval_ms(self, view: Hashable) -> int:
+        """Return the milliseconds until a page polls a view again, in steps so that its timer is rarely reset."""
         with self._lock:
             spent = self._spent.get(view)
         usual_s = spent.usual_s if spent else 0.0
-        least_ms = 1000 * (usual_s + REQUEST_S) / PACE_SHARE
-        return min(max(_STEP_MS * math.ceil(least_ms / _STEP_MS), SOONEST_MS), LATEST_MS)
+        least_ms = 1000 * (usual_s + REQUEST_COST_S) / TARGET_SHARE
+        return min(max(_STEP_MS * math.ceil(least_ms / _STEP_MS), SHORTEST_INTERVAL_MS), LONGEST_INTERVAL_MS)
 
     def _left(self, view: Hashable, now: float) -> float:
-        """Seconds of a core that the beats of a view took beyond their share."""
+        """Seconds of CPU time that the polls of a view took beyond their share."""
         spent = self._spent.get(view)
-        return max(0.0, spent.left_s - BEAT_SHARE * (now - spent.at_s)) if spent else 0.0
+        return max(0.0, spent.left_s - POLL_SHARE * (now - spent.at_s)) if spent else 0.0
 
     @contextlib.contextmanager
     def drawing(self, route: Route) -> Iterator[None]:
-        """Measure what the drawing of a page's figures costs; `pace_ms` goes by it."""
+        """Measure what drawing a page's figures costs; `redraw_interval_ms` depends on it."""
         begin = time.thread_time()
         yield
         with self._lock:
             self._drawing_s[route.page, route.run] = time.thread_time() - begin
 
-    def pace_ms(self, route: Route, run: RunInfo | None) -> int:
-        """Return how many milliseconds a page waits before it draws its figures again; none where nothing runs."""
+    def redraw_interval_ms(self, route: Route, run: RunInfo | None) -> int:
+        """Return the milliseconds until a page redraws its figures; 0 where nothing runs."""
         if run is not None and run.status != "live":
             return 0
         with self._lock:
             took = self._drawing_s.get((route.page, route.run), 0.0)
-        return max(SLOW_MS, round(1000 * DRAWING_REST * took))
+        return max(REDRAW_MS, round(1000 * DRAWING_COST_FACTOR * took))

@@ -1,6 +1,6 @@
-"""The pages there are: one line each, from which addresses, navigation and the watching of files follow.
+"""The registry of pages: one line each, from which addresses, navigation and the watching of files follow.
 
-A new page: a line in `PLACES`, a module with ``layout`` and ``register`` in ``pages/``, its line in ``app.py``.
+A new page: a line in `PAGES`, a module with ``layout`` and ``register`` in ``pages/``, its line in ``app.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ringtune.dashboard.data.files import listing
 
 
 @dataclass(frozen=True)
-class Place:
+class Page:
     """A page.
 
     Attributes:
@@ -51,34 +51,34 @@ def _timeline(_run: Path) -> list[Path]:
     return []
 
 
-PLACES: tuple[Place, ...] = (
-    Place("runs", "Runs", overall=True),
-    Place("compare", "Compare", overall=True),
-    Place("overview", "Overview", _steps),
-    Place("timeline", "Timeline", _timeline),
-    Place("stragglers", "Stragglers", _timeline),
-    Place("communication", "Communication", _timeline),
-    Place("tuning", "Tuning", _journal),
-    Place("what-if", "What if", _steps),
-    Place("system", "System", _samples),
-    Place("scaling", "Scaling", _records, overall=True),
+PAGES: tuple[Page, ...] = (
+    Page("runs", "Runs", overall=True),
+    Page("compare", "Compare", overall=True),
+    Page("overview", "Overview", _steps),
+    Page("timeline", "Timeline", _timeline),
+    Page("stragglers", "Stragglers", _timeline),
+    Page("communication", "Communication", _timeline),
+    Page("tuning", "Tuning", _journal),
+    Page("what-if", "What if", _steps),
+    Page("system", "System", _samples),
+    Page("scaling", "Scaling", _records, overall=True),
 )
 """All pages, in the order of the navigation."""
 
 TIMELINE_PAGES = ("timeline", "stragglers", "communication", "what-if")
-"""Pages of a run that show what is made of its timeline."""
+"""Pages of a run that show its timeline, or analyses of it."""
 
 FOLLOWING_PAGES = ("timeline", "stragglers", "communication")
-"""Those of them that follow a running job's timeline at every beat."""
+"""Those of them that follow a running job's timeline at every poll."""
 
-TABS = tuple(place.name for place in PLACES if place.files is not None)
+TABS = tuple(page.name for page in PAGES if page.files is not None)
 """Pages of one run."""
 
-OVERALL = tuple(place.name for place in PLACES if place.overall)
+OVERALL = tuple(page.name for page in PAGES if page.overall)
 """Pages over all runs."""
 
 
 def shown_files(page: str, run: Path) -> list[Path]:
     """Return the small files of a run that a page shows."""
-    files = next((place.files for place in PLACES if place.name == page), None)
+    files = next((one.files for one in PAGES if one.name == page), None)
     return [layout.run_file(run), *(files(run) if files else [])]

@@ -1,6 +1,6 @@
-"""The beat of a page: has anything changed that it shows, and what came. Asked for again and again, so it is cheap.
+"""The poll of a page: whether anything that it shows has changed, and what is new. It is frequent, so it is cheap.
 
-It is a route of its own and no callback of Dash's: what these do beside the answer costs more than most answers.
+Polling has a route of its own: the overhead of a Dash callback costs more than most answers.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from ringtune.dashboard.context import Context
 from ringtune.dashboard.routes import Route
 
 News = Mapping[str, Callable[[Context, Route, dict[str, Any]], dict[str, Any]]]
-"""By page: what it shows at a beat, given what it has drawn."""
+"""By page: the function that returns what is new, given what the page has drawn."""
 
-ROUTE = "_beat"
+ROUTE = "_poll"
 MOST_BYTES = 1 << 20
-"""Longest question; what a page says of what it has drawn is some hundred bytes."""
+"""Longest request; the state that a page sends takes a few hundred bytes."""
 
 
 def register(app: Dash, context: Context, news: News) -> None:
-    """Answer ``{"path", "known", "drawn"}`` with ``{"stamp", "again_ms", "news"}``, or nothing if all is known."""
+    """Answer ``{"path", "known", "drawn"}`` with ``{"stamp", "poll_interval_ms", "news"}``, empty if all is known."""
     server = app.server
     assert isinstance(server, Flask)
 
-    def beat() -> Response:
+    def poll() -> Response:
         asked = _asked()
         if asked is None:
             return Response("expected an object with path, known and drawn\n", 400, mimetype="text/plain")
@@ -39,7 +39,7 @@ def register(app: Dash, context: Context, news: News) -> None:
         said = orjson.dumps(answer, default=_component, option=orjson.OPT_SERIALIZE_NUMPY)
         return Response(said, mimetype="application/json")
 
-    server.add_url_rule(f"{context.prefix}{ROUTE}", ROUTE, beat, methods=["POST"])
+    server.add_url_rule(f"{context.prefix}{ROUTE}", ROUTE, poll, methods=["POST"])
 
 
 def _component(value: Any) -> Any:
@@ -67,12 +67,12 @@ def _answer(context: Context, news: News, asked: dict[str, Any]) -> dict[str, An
     before = drawn if isinstance(drawn, dict) and drawn.get("page") == path else {}
     number = before.get("number")
     view = (route.page, route.run, number if isinstance(number, (int, str)) else None)
-    if context.beats.rests(view):
+    if context.cpu_budget.throttled(view):
         return None
-    with context.beats.one(view):
+    with context.cpu_budget.poll(view):
         now = context.stamp(route, before)
         if now == asked.get("known"):
             return None
         came = news[route.page](context, route, before) if route.page in news else {}
-        said = {"path": path, "every_ms": context.pace_ms(route), **came}
-    return {"stamp": now, "again_ms": context.beats.again_ms(view), "news": said}
+        said = {"path": path, "every_ms": context.redraw_interval_ms(route), **came}
+    return {"stamp": now, "poll_interval_ms": context.cpu_budget.poll_interval_ms(view), "news": said}

@@ -99,7 +99,7 @@ def critical_path_command(source: tuple[Path, ...], as_json: bool, steps: str | 
 @json_option
 @steps_option
 def stragglers_command(source: tuple[Path, ...], as_json: bool, steps: str | None) -> None:
-    """Print who made the others wait, how often, by how much, why, and whether it is chance."""
+    """Print who made the others wait, how often, by how much, why, and whether it is significant."""
     from ringtune.timeline.analysis.stragglers import stragglers
     from ringtune.timeline.analysis.tables import stragglers_view
 

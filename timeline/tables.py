@@ -28,8 +28,8 @@ def summary_view(summary: Summary) -> RenderableType:
         parts.append(communication_table(summary))
     if summary.fusion:
         parts.append(fusion_line(summary))
-    if summary.awaited:
-        parts.append(awaited_table(summary))
+    if summary.peer_waits:
+        parts.append(peer_wait_table(summary))
     if summary.arrivals.ranks:
         parts.append(arrival_table(summary))
     if summary.epochs:
@@ -139,10 +139,10 @@ def fusion_line(summary: Summary) -> Text:
     )
 
 
-def awaited_table(summary: Summary) -> Table:
+def peer_wait_table(summary: Summary) -> Table:
     """Who was ready and waited for whom."""
     table = new_table("Waited for another rank", "rank", "for rank", "times", "sum", "longest")
-    for wait in sorted(summary.awaited, key=lambda wait: -wait.total_ns):
+    for wait in sorted(summary.peer_waits, key=lambda wait: -wait.total_ns):
         cells = (str(wait.count), time_text(wait.total_ns), time_text(wait.longest_ns))
         table.add_row(str(wait.rank), str(wait.peer), *cells)
     return table

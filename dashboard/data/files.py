@@ -123,7 +123,7 @@ def _shown(run: Path, path: Path) -> str:
 
 
 def _is_inside(path: Path, run: Path) -> bool:
-    """Whether a path, all links followed, lies in a folder. Asked at every beat: `Path.resolve` takes longer."""
+    """Whether a path, all links followed, lies in a folder. Asked at every poll: `Path.resolve` takes longer."""
     inside, root = str(path), str(run)
     below = inside.removeprefix(f"{root}/").split("/")
     if inside != root and inside.startswith(f"{root}/") and ".." not in below:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ringtune import layout
 from ringtune.dashboard.data.files import Unreadable, integer
-from ringtune.dashboard.data.jsonlines import LineFollower
+from ringtune.dashboard.data.jsonlines import JsonRows
 from ringtune.dashboard.data.live.columns import GrowingColumn
 from ringtune.dashboard.data.runs import rank_files
 from ringtune.dashboard.data.step_totals import (
@@ -66,7 +66,7 @@ class _RankLog:
     """The step log of one rank: its columns and totals, both grown by the rows that come."""
 
     def __init__(self, run: Path, rank: int, path: Path) -> None:
-        self.follower = LineFollower(run, path)
+        self.follower = JsonRows(run, path)
         self.rank = rank
         self._restart()
 

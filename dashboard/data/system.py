@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ringtune import layout
 from ringtune.dashboard.data.files import Unreadable, integer, mapping, real, sequence
-from ringtune.dashboard.data.jsonlines import LineFollower
+from ringtune.dashboard.data.jsonlines import JsonRows
 from ringtune.dashboard.data.live.columns import GrowingColumn
 from ringtune.dashboard.data.runs import rank_files
 from ringtune.dashboard.units import duration, number, percent, plain, size
@@ -86,7 +86,7 @@ class _RankLog:
     """The samples of one rank: columns that grow by the rows that come."""
 
     def __init__(self, run: Path, rank: int, path: Path) -> None:
-        self.follower = LineFollower(run, path)
+        self.follower = JsonRows(run, path)
         self.rank = rank
         self._restart()
 

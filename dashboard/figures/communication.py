@@ -138,7 +138,7 @@ def _ranks(rows: Rows, scheme: Scheme) -> go.Figure:
 
 
 def bars_now(rows: Rows, unit_ns: float) -> list[dict[str, Any]]:
-    """Return how long bars are, as beats send it: the columns of each trace."""
+    """Return how long bars are, as a poll sends it: the columns of each trace."""
     names = [f"rank {rank}" for rank in rows.ranks]
     return [
         {

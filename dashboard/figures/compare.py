@@ -53,7 +53,7 @@ def spreads_unit(found: Sequence[Spread]) -> tuple[float, str]:
 
 
 def spread_now(found: Spread) -> list[dict[str, Any]]:
-    """Return the area of one run of `spreads` as it is now, as beats send it."""
+    """Return the area of one run of `spreads` as it is now, as a poll sends it."""
     return [{"name": markup(found.label, 60), "columns": {"y": {"at": 0, "values": _heights(found).tolist()}}}]
 
 

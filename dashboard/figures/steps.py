@@ -108,7 +108,7 @@ def phases(parts: Sequence[Breakdown], scheme: Scheme = "light") -> go.Figure:
 
 
 def bars_now(found: Bars, unit_ns: float) -> list[dict[str, Any]]:
-    """Return how long bars are, as beats send it: the columns of each trace, by its name."""
+    """Return how long bars are, as a poll sends it: the columns of each trace, by its name."""
     return [
         {
             "name": label,

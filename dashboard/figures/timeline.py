@@ -118,7 +118,7 @@ def by_phase(view: View) -> list[tuple[theme.Phase, Ints]]:
 def _phases(index: TimelineIndex, view: View, places: Floats) -> list[tuple[theme.Phase, dict[str, Any]]]:
     """Return the columns of every phase that has something to show."""
     chosen = by_phase(view)
-    # All at once: a beat brings little to each phase.
+    # All at once: a poll brings little to each phase.
     columns, found, first = _columns(index, view, np.concatenate([bars for _, bars in chosen]), places), [], 0
     for phase, bars in chosen:
         part = slice(first, first + len(bars))

@@ -71,7 +71,7 @@ def plane(
 
 
 def plane_now(past: TuningHistory) -> list[dict[str, Any]]:
-    """Return the trials on `plane`, as beats send them; what lies between them stays as it was drawn."""
+    """Return the trials on `plane`, as a poll sends them; what lies between them stays as it was drawn."""
     columns = {} if past.with_restarts or not _on_plane(past) else _plane_columns(past)
     return [{"name": POINTS, "columns": {name: _put(values) for name, values in columns.items()}}] if columns else []
 

@@ -65,7 +65,7 @@ def trials(past: TuningHistory, scheme: Scheme = "light", height: int = 340) -> 
 
 
 def trials_now(past: TuningHistory, unit_ns: float) -> list[dict[str, Any]]:
-    """Return the points of `trials`, as beats send them: the columns of each trace, by its name."""
+    """Return the points of `trials`, as a poll sends them: the columns of each trace, by its name."""
     found = []
     for source, label in SOURCES.items():
         if chosen := _measured(past, source):
@@ -194,7 +194,7 @@ def lost_unit(past: TuningHistory) -> tuple[float, str]:
 
 
 def lost_now(past: TuningHistory, unit_ns: float) -> list[dict[str, Any]]:
-    """Return the line of `lost`, as beats send it."""
+    """Return the line of `lost`, as a poll sends it."""
     columns = _lost_columns(past, unit_ns) if past.lost else {}
     found = {name: {"at": 0, "values": values} for name, values in columns.items()}
     return [{"name": LOST, "columns": found}] if found else []

@@ -12,13 +12,13 @@ from dash import Dash, Input, Output, State, dcc, html
 from ringtune.dashboard.components import (
     address_store,
     age,
-    beat_texts,
     card,
     drawn_store,
     empty,
     follow_address,
     graph,
     page_frame,
+    poll_texts,
     problems,
     shown,
     stat,
@@ -128,11 +128,11 @@ def drawn(found: Analysis, link: str, scheme: Scheme) -> dict[str, Any]:
 
 _REST = "bandwidths and how full the buffer was"
 BARS = ("exposed", "phases", "waits")
-"""Figures of sums, which a beat draws anew."""
+"""Figures of sums, which a poll redraws."""
 
 
 def _drawn(found: Analysis, cards: list[tuple[str, str, str]], pathname: str | None) -> dict[str, Any]:
-    """Return what the next beats have to know: which numbers and bars there are, and in which units."""
+    """Return what the next polls need to know: which numbers and bars there are, and in which units."""
     bars = {name: [unit_ns, _shape(rows)] for name, (unit_ns, rows) in figures.bars(found).items()}
     return {"page": pathname, "number": time.monotonic_ns(), "cards": [label for label, _, _ in cards], "bars": bars}
 
@@ -164,7 +164,7 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
         {"graph": f"communication-{name}", "traces": figures.bars_now(rows, float(units[name]))}
         for name, (_, rows) in now.items()
     ]
-    texts = [["communication-age", age_words(found.newest, _REST)], *beat_texts("communication", cards)]
+    texts = [["communication-age", age_words(found.newest, _REST)], *poll_texts("communication", cards)]
     return {"grown": {"number": number, "drawn": before, "figures": drawn_again}, "texts": texts}
 
 
@@ -202,7 +202,7 @@ def register(app: Dash, context: Context) -> None:
         if not isinstance(seen_, Seen):
             return nothing(seen_, _OUTPUTS)
         found = seen_.analysis
-        with context.beats.drawing(route):
+        with context.cpu_budget.drawing(route):
             answers = drawn(found, link or "", scheme_of(scheme))
             cards = data.numbers(found)
             return {

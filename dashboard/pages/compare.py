@@ -198,7 +198,7 @@ _EDGES = 4 * compare.BINS
 
 
 def _drawn(runs: list[RunInfo], found: Sequence[Spread], pathname: str | None) -> dict[str, Any] | None:
-    """Return what the next beats have to know to draw spreads anew; None where there are none."""
+    """Return what the next polls need to know to draw spreads anew; None where there are none."""
     if not found:
         return None
     about = {"page": pathname, "number": time.monotonic_ns(), "ids": [run.id for run in runs]}
@@ -286,7 +286,7 @@ def register(app: Dash, context: Context) -> None:
         if first is None or second is None or first.id == second.id:
             return {**dict.fromkeys(_FILLED, no_update), "problems": [], "charts": shown(False),
                     "empty": nothing(context), "address": place, "age": "", "drawn": None}  # fmt: skip
-        with context.beats.drawing(Route("compare")):
+        with context.cpu_budget.drawing(Route("compare")):
             found = _filled(context, [run for run in runs if run], scheme_of(asked["scheme"]), pathname)
         return {**found, "address": place}
 

@@ -208,7 +208,7 @@ def _width(found: Analysis) -> int:
 
 
 def _drawn(drawn: LateMap | None, cause: str, pathname: str | None) -> dict[str, Any] | None:
-    """Return what the next beats have to know to add columns."""
+    """Return what the next polls need to know to add columns."""
     if drawn is None:
         return None
     unit_ns, _ = time_scale(figures.brightest_ns(drawn))
@@ -301,7 +301,7 @@ def register(app: Dash, context: Context) -> None:
             steps = zoomed((values["zoom"] or {}).get("moved"), steps)
         pace = pace_of(context, values["pathname"])
         about = {"scheme": values["scheme"], "pathname": values["pathname"], "run": route.run, "pace": pace}
-        with context.beats.drawing(route):
+        with context.cpu_budget.drawing(route):
             return _answer(found, str(values["cause"] or ""), steps, context.prefix, about)
 
     @app.callback(

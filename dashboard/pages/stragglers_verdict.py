@@ -34,7 +34,7 @@ def sentences(found: Analysis) -> list[str]:
             last, total, p = rank.causes[cause]
             lines.append(
                 f"Rank {rank.rank} is late by {cause} in {count(last)} of {count(steps)} steps, "
-                f"{duration(total / max(1, last))} each: it {MEANING[cause]}. No chance (p {probability(p)})."
+                f"{duration(total / max(1, last))} each: it {MEANING[cause]}. Significant (p {probability(p)})."
             )
     return lines
 
@@ -52,7 +52,7 @@ def verdict(found: Analysis) -> dmc.Alert:
     else:
         title, lines, color = (
             "No straggler",
-            ["Nobody is late more often than by chance, and by enough to matter."],
+            ["No rank is late both significantly often and by enough to matter."],
             "teal",
         )
     return dmc.Alert([dmc.Text(line, size="sm") for line in lines], title=title, color=color, radius="md")
@@ -64,7 +64,7 @@ def tables(found: Analysis, href: Callable[[int, int], str]) -> Any:
     if said is None:
         return None
     hint = (
-        "A step counts once, with its latest batch. p: how likely a rank is last that often by chance (binomial test "
+        "A step counts once, with its latest batch. p: how likely a rank is last that often at random (binomial test "
         "against one in all ranks, corrected for their number). Carried over: lateness brought along from the "
         "collective before."
     )
@@ -83,7 +83,7 @@ def _grid(rows: list[LateRank]) -> dag.AgGrid:
         children = [
             {"field": f"{cause}_steps", "headerName": "Steps", **_NUMBER},
             {"field": f"{cause}_ns", "headerName": "Late", "valueFormatter": shown, **_NUMBER},
-            {"field": f"{cause}_p", "headerName": "p", "valueFormatter": {"function": f"params.data.{cause}_chance"},
+            {"field": f"{cause}_p", "headerName": "p", "valueFormatter": {"function": f"params.data.{cause}_p_text"},
              **_NUMBER},
         ]  # fmt: skip
         columns.append({"headerName": cause.capitalize(), "children": children})
@@ -117,7 +117,7 @@ def _row(rank: LateRank) -> dict[str, Any]:
     }
     for cause, (last, total, p) in rank.causes.items():
         row |= {f"{cause}_steps": last, f"{cause}_ns": total, f"{cause}_text": duration(total)}
-        row |= {f"{cause}_p": p, f"{cause}_chance": probability(p)}
+        row |= {f"{cause}_p": p, f"{cause}_p_text": probability(p)}
     return row
 
 

@@ -70,7 +70,7 @@ def layout(context: Context, route: Route) -> html.Div:
             address_store("timeline"),
             dcc.Store(id="timeline-window", data=state.asked(route)),
             dcc.Store(id="timeline-event"),
-            dcc.Store(id="timeline-beat"),
+            dcc.Store(id="timeline-poll"),
             dcc.Store(id=drawn_store("timeline")),
             html.Div(progress(state_of), id="timeline-preparing"),
             html.Div(
@@ -151,7 +151,7 @@ class _Live:
 
 
 def _drawn(index: TimelineIndex, asked: _Asked, view: View, live: _Live) -> dict[str, Any] | None:
-    """Return what the next beats have to know to add what comes; None where they cannot."""
+    """Return what the next polls need to know to add what comes; None where they cannot."""
     if not live.status:
         return None
     whole = view.window == index.clamped(None)
@@ -187,7 +187,7 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
         return {}
     number = before.get("number")
     if before.get("reading") and (wait_ms := _past_drawn_after(context, route)) is not None:
-        return {"again": number, "again_ms": wait_ms}
+        return {"again": number, "poll_interval_ms": wait_ms}
     with _index(context, route) as index:
         if not isinstance(index, TimelineIndex):
             return {}
@@ -195,7 +195,7 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
         if found is None:
             return {
                 "again": number,
-                "again_ms": min(context.pace_ms(route), AGAIN_MS << _failures(before)),
+                "poll_interval_ms": min(context.redraw_interval_ms(route), AGAIN_MS << _failures(before)),
             }
         now = {**before, "lanes": drawn(found.lanes), "range": _range(found.window), "again": 0}
         traces = figures.more_bars(index, found)
@@ -217,10 +217,10 @@ def _failures(before: dict[str, Any]) -> int:
     return min(10, failed) if isinstance(failed, int) and failed >= 0 else 0
 
 
-def _drawn_again(known: Any, pathname: str | None, beat: Any) -> int:
+def _drawn_again(known: Any, pathname: str | None, poll: Any) -> int:
     """How often in a row it will have been drawn anew because nothing fitted onto it."""
     same = isinstance(known, dict) and known.get("page") == pathname
-    return 1 + _failures(known) if same and str(beat).endswith("again") else 0
+    return 1 + _failures(known) if same and str(poll).endswith("again") else 0
 
 
 def _answer(index: TimelineIndex, asked: _Asked, live: _Live) -> dict[str, Any]:
@@ -319,7 +319,7 @@ _INPUTS = {
     "start": Input("timeline-start", "n_clicks"),
     "fit": Input("timeline-fit", "n_clicks"),
     "scheme": Input("scheme", "data"),
-    "beat": Input("timeline-beat", "data"),
+    "poll": Input("timeline-poll", "data"),
     "held": State("timeline-window", "data"),
     "pathname": State("url", "pathname"),
     "known": State("drawn", "data"),
@@ -332,7 +332,7 @@ def register(app: Dash, context: Context) -> None:
     @app.callback(output=_OUTPUTS, inputs={"values": _INPUTS})
     def draw(values: dict[str, Any]) -> dict[str, Any]:
         route = context.route(values["pathname"], "")
-        with context.beats.drawing(route), _index(context, route) as index:
+        with context.cpu_budget.drawing(route), _index(context, route) as index:
             if not isinstance(index, TimelineIndex):
                 return _nothing(index)
             run = context.run(route)
@@ -342,7 +342,7 @@ def register(app: Dash, context: Context) -> None:
                     values["pathname"],
                     context.reading(run),
                     context.stamp(route).partition(":")[0],
-                    _drawn_again(values["known"], values["pathname"], values["beat"]),
+                    _drawn_again(values["known"], values["pathname"], values["poll"]),
                     "" if context.follows(run) else context.pace_words(run),
                 )
             return _answer(index, _asked_of(values, _trigger(values)), live)
@@ -357,14 +357,14 @@ def register(app: Dash, context: Context) -> None:
         Input("timeline-unfollow", "n_clicks", allow_optional=True),
     )
     app.clientside_callback(  # type: ignore[no-untyped-call]
-        ClientsideFunction("ringtune", "timelineBeat"),
-        Output("timeline-beat", "data"),
-        Input("pulse", "n_intervals"),
+        ClientsideFunction("ringtune", "timelinePoll"),
+        Output("timeline-poll", "data"),
+        Input("poll", "n_intervals"),
         Input("stamp", "data"),
         Input("slow", "data"),
         Input("news", "data"),
         State("drawn", "data"),
-        State("timeline-beat", "data"),
+        State("timeline-poll", "data"),
     )
 
     @app.callback(Input("timeline-hurry", "n_clicks"), State("url", "pathname"), prevent_initial_call=True)
@@ -385,7 +385,7 @@ def register(app: Dash, context: Context) -> None:
 def _trigger(values: dict[str, Any]) -> str:
     """Return what the user did, as ``id.property``; what the page did by itself only when there is nothing else."""
     triggers = [one["prop_id"] for one in ctx.triggered]
-    done = [one for one in triggers if one not in ("timeline-beat.data", "scheme.data")] or triggers
+    done = [one for one in triggers if one not in ("timeline-poll.data", "scheme.data")] or triggers
     if done and done[0] == "timeline-event.data":
         return str((values["event"] or {}).get("from", ""))
     return str(done[0]) if done else ""

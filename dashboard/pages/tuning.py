@@ -216,7 +216,7 @@ def register(app: Dash, context: Context) -> None:
             return (no_update,) * 13
         look, live = scheme_of(scheme), run.status == "live"
         past, known = context.tuning(run), context.learned(run)
-        with context.beats.drawing(route):
+        with context.cpu_budget.drawing(route):
             return (
                 problems(past.problems),
                 decision(past),
@@ -279,7 +279,7 @@ def _now(past: TuningHistory, units: list[float]) -> dict[str, list[dict[str, An
 
 
 def _drawn(past: TuningHistory, known: Learned, pathname: str | None) -> dict[str, Any]:
-    """Return what the next beats have to know to add trials."""
+    """Return what the next polls need to know to add trials."""
     units = [tuning_trials.trials_unit(past)[0], tuning_trials.lost_unit(past)[0]]
     about = {"page": pathname, "number": time.monotonic_ns(), "shape": _shape(past, _now(past, units))}
     return {

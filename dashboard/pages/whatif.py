@@ -260,7 +260,7 @@ def register(app: Dash, context: Context) -> None:
             }
         found, look = turned(held, positions), scheme_of(more["scheme"])
         change = whatif.question(found, wire or "none")
-        with context.beats.drawing(route):
+        with context.cpu_budget.drawing(route):
             outlook, best = whatif.data(base, change), whatif.advice(base.model, change)
         asked = {**whatif.changed(found), **({"wire": wire} if wire and wire != "none" else {})}
         return {

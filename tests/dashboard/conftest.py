@@ -105,7 +105,7 @@ class Visit:
 
     @property
     def complaints_while_served(self) -> list[str]:
-        """Complaints but those of beats that no server answers any more, because the test has ended it."""
+        """Complaints but those of polls that no server answers any more, because the test has ended it."""
         return [one for one in self.complaints if "ERR_CONNECTION_REFUSED" not in one]
 
     def until(self, expression: str, seconds: float = 120) -> None:

@@ -40,7 +40,7 @@ def test_the_late_rank_of_the_schedule_is_the_only_row_that_glows(done: Analysis
     assert late_map(done, "network").late_steps.sum() == 0  # type: ignore[union-attr]
     assert sentences(done) == [
         "Rank 3 is late by compute in 60 of 60 steps, 900 µs each: it submitted its gradients last. "
-        "No chance (p <0.0001)."
+        "Significant (p <0.0001)."
     ]
 
 

@@ -1,4 +1,4 @@
-"""Pages of a running job: what comes is put onto what is drawn, at a beat, and nothing is drawn a second time."""
+"""Pages of a running job: what comes is put onto what is drawn, at a poll, and nothing is drawn a second time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def columns(graph: str, trace: int = 0) -> str:
 @pytest.fixture
 def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
     """A job that goes on, of whose pages no figure is drawn a second time."""
-    monkeypatch.setattr(cpu_budget, "SLOW_MS", 10**9)
+    monkeypatch.setattr(cpu_budget, "REDRAW_MS", 10**9)
     found = Recording(tmp_path / "runs")
     change(found.run, status="running", exit_code=None, ended_unix_ns=None)
     found.upto(0.5)

@@ -91,7 +91,7 @@ def test_lanes_are_seen_before_plotly_has_come_and_give_way_to_its_drawing(
 def test_what_a_running_job_adds_is_added_to_the_lanes(
     visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_budget, "SLOW_MS", 10**9)
+    monkeypatch.setattr(cpu_budget, "REDRAW_MS", 10**9)
     recording = Recording(tmp_path)
     change(recording.run, status="running", exit_code=None, ended_unix_ns=None)
     recording.upto(0.5)

@@ -14,7 +14,7 @@ from ringtune import layout
 from ringtune.dashboard.data import machine, scaling, steps, tuning
 from ringtune.dashboard.data.cache import Cache
 from ringtune.dashboard.data.files import Unreadable, open_inside, read_document
-from ringtune.dashboard.data.jsonlines import LineFollower
+from ringtune.dashboard.data.jsonlines import JsonRows
 from ringtune.dashboard.data.runs import RunsFolder, UnknownRun, read_run
 from ringtune.timeline.synthetic.generate import Schedule, generate
 from tests.dashboard.folders import change, training
@@ -74,7 +74,7 @@ def test_many_ranks_become_one_line() -> None:
 
 def test_a_growing_log_is_read_once_and_a_torn_line_later(run: Path) -> None:
     path = layout.step_log(run, 0)
-    follower = LineFollower(run, path)
+    follower = JsonRows(run, path)
     assert follower.follow() == 6
     with path.open("a") as stream:
         stream.write('{"step":6}\n{"st')
@@ -88,7 +88,7 @@ def test_a_growing_log_is_read_once_and_a_torn_line_later(run: Path) -> None:
 
 def test_a_replaced_log_is_read_anew(run: Path) -> None:
     path = layout.step_log(run, 0)
-    follower = LineFollower(run, path)
+    follower = JsonRows(run, path)
     follower.follow()
     fresh = path.with_suffix(".new")
     fresh.write_text('{"step":0}\n')

@@ -95,7 +95,7 @@ def test_after_many_failures_it_is_not_tried_any_more() -> None:
 
 
 def test_a_reader_that_keeps_much_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_blocks, "MOST_REST_BYTES", 100)
+    monkeypatch.setattr(native_blocks, "MOST_OTHER_BYTES", 100)
     spans = SpanBuilder()
     reader = BlockReader(spans)
     for _ in range(3):

@@ -48,9 +48,9 @@ class BatchTable:
     """The trace says when ranks submitted and agreed."""
     planned: Mask
     """It ran by the plan: a rank comes to it when it is through with the batch before."""
-    awaited: Codes
+    awaited_peer: Codes
     """Column of the rank that all others waited for and name, -1 where they do not."""
-    awaited_ns: Ints
+    peer_wait_ns: Ints
     """How much earlier the batch could have begun if only that rank had been on time: the shortest of these waits."""
     labels: tuple[str, ...]
 
@@ -58,7 +58,7 @@ class BatchTable:
         """Per batch: column of the rank whose submission all waited for, and the latest submission of the others."""
         if not self.submit.size:
             return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
-        last = np.where(self.awaited >= 0, self.awaited, self.submit.argmax(axis=1))
+        last = np.where(self.awaited_peer >= 0, self.awaited_peer, self.submit.argmax(axis=1))
         others = self.submit.copy()
         others[np.arange(len(others)), last] = MISSING
         return last.astype(np.int32), others.max(axis=1)
@@ -85,7 +85,7 @@ class BatchTable:
             self,
             submit=np.maximum(self.submit, self.ready),
             agreed=np.maximum(self.agreed, self.ready),
-            awaited=np.where(late, -1, self.awaited).astype(np.int32),
+            awaited_peer=np.where(late, -1, self.awaited_peer).astype(np.int32),
         )
 
     def take(self, chosen: Mask) -> BatchTable:
@@ -130,7 +130,7 @@ def batch_table(trace: Trace) -> BatchTable:
     (out,) = _of_stage(spans, Stage.COPY_OUT, about, "end_ns")
     done = np.maximum(out, end)
     unheard = submit == MISSING
-    awaited, awaited_ns = _awaited(spans, about, begin)
+    awaited_peer, peer_wait_ns = _awaited_peers(spans, about, begin)
     (ready,) = _of_stage(spans, Stage.DEVICE_QUEUE, about, "begin_ns")
     (copied,) = _of_stage(spans, Stage.COPY_IN, about, "begin_ns")  # one span where it is packed on a GPU
     return BatchTable(
@@ -149,8 +149,8 @@ def batch_table(trace: Trace) -> BatchTable:
         bytes=runs.bytes[first],
         planned=np.bincount(row[runs.fact("plan") == 1], minlength=len(ids)) > 0,
         negotiated=~unheard.all(axis=1) if len(ranks) else np.zeros(len(ids), dtype=np.bool_),
-        awaited=awaited,
-        awaited_ns=awaited_ns,
+        awaited_peer=awaited_peer,
+        peer_wait_ns=peer_wait_ns,
         labels=(*spans.tensors, *reversed(spans.names)),  # -1 - name counts from the end
     )
 
@@ -167,7 +167,7 @@ def _of_stage(spans: SpanTable, stage: Stage, about: tuple[Ints, Codes, tuple[in
     return [_latest(about[2], row, column, getattr(spans, moment)[chosen]) for moment in moments]
 
 
-def _awaited(spans: SpanTable, about: tuple[Ints, Codes, tuple[int, int]], begin: Ints) -> tuple[Codes, Ints]:
+def _awaited_peers(spans: SpanTable, about: tuple[Ints, Codes, tuple[int, int]], begin: Ints) -> tuple[Codes, Ints]:
     """Whom all other ranks of a batch waited for before it began; those that waited within it had begun."""
     _, ranks, shape = about
     row, column, chosen = _places(spans, Stage.AWAIT, about)

@@ -272,8 +272,8 @@ class _Walk:
     def _last_to_come(self, row: int) -> int:
         """Column of the rank that came last to a batch of a plan."""
         table = self.table
-        if table.awaited[row] >= 0:
-            return int(table.awaited[row])
+        if table.awaited_peer[row] >= 0:
+            return int(table.awaited_peer[row])
         came = []
         for column in range(len(table.ranks)):
             before = self._came_from(row, column)

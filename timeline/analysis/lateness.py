@@ -145,14 +145,14 @@ def _negotiated(table: BatchTable, errors: NDArray[np.float64]) -> tuple[Ints, I
     last, lateness = _last(table.agreed, errors)
     last, lateness = np.where(table.negotiated, last, -1), np.where(table.negotiated, lateness, 0)
     came_late = _submitted_before(table, errors)
-    return np.where(came_late, table.awaited, last), np.where(came_late, table.awaited_ns, lateness)
+    return np.where(came_late, table.awaited_peer, last), np.where(came_late, table.peer_wait_ns, lateness)
 
 
 def _submitted_before(table: BatchTable, errors: NDArray[np.float64]) -> Mask:
     """Batches whose ranks all waited for one that had surely submitted before another: it did not compute longer."""
     rows, latest = np.arange(len(table.ids)), table.submit.argmax(axis=1)
-    behind = table.submit[rows, latest] - table.submit[rows, table.awaited]
-    found: Mask = (table.awaited >= 0) & (behind > errors[latest, table.awaited])
+    behind = table.submit[rows, latest] - table.submit[rows, table.awaited_peer]
+    found: Mask = (table.awaited_peer >= 0) & (behind > errors[latest, table.awaited_peer])
     return found
 
 
@@ -161,8 +161,8 @@ def _submitted_last(table: BatchTable, errors: NDArray[np.float64]) -> tuple[Int
     last, lateness = _last(table.submit, errors)
     elsewhere = _submitted_before(table, errors)
     unsure = errors[table.submit.argmax(axis=1)].any(axis=1)
-    told = (table.awaited >= 0) & (last < 0) & unsure & ~elsewhere
-    last, lateness = np.where(told, table.awaited, last), np.where(told, table.awaited_ns, lateness)
+    told = (table.awaited_peer >= 0) & (last < 0) & unsure & ~elsewhere
+    last, lateness = np.where(told, table.awaited_peer, last), np.where(told, table.peer_wait_ns, lateness)
     return np.where(elsewhere, -1, last), np.where(elsewhere, 0, lateness)
 
 

@@ -16,7 +16,7 @@ from ringtune.timeline.vocabulary import Stage
 
 
 @dataclass(frozen=True)
-class Awaited:
+class PeerWait:
     """How long rank ``rank`` waited for rank ``peer``: ready for a batch, or for its data within one."""
 
     rank: int
@@ -38,7 +38,7 @@ class Negotiation:
     control_ns: int
 
 
-def awaited(spans: SpanTable) -> tuple[Awaited, ...]:
+def peer_waits(spans: SpanTable) -> tuple[PeerWait, ...]:
     """Sum the recorded waits by who waited for whom."""
     waits = spans.of_stage(Stage.AWAIT)
     peer = waits.fact("peer")
@@ -56,7 +56,7 @@ def negotiations(spans: SpanTable) -> tuple[Negotiation, ...]:
     )
 
 
-def negotiation_waits(spans: SpanTable) -> tuple[Awaited, ...]:
+def negotiation_peer_waits(spans: SpanTable) -> tuple[PeerWait, ...]:
     """Sum what `negotiations` calls waiting by who waited for whom: the last rank to submit the tensor."""
     rows, last, waiting = _negotiated(spans)
     chosen = waiting > 0
@@ -81,10 +81,10 @@ def _negotiated(spans: SpanTable) -> tuple[SpanTable, Ints, Ints]:
     return rows, rows.rank[latest[key]].astype(np.int64), waiting
 
 
-def _by_pair(rank: Ints, peer: Ints, length: Ints) -> tuple[Awaited, ...]:
+def _by_pair(rank: Ints, peer: Ints, length: Ints) -> tuple[PeerWait, ...]:
     pairs, place = np.unique(np.stack((rank, peer)), axis=1, return_inverse=True)
     return tuple(
-        Awaited(int(who), int(late), int(chosen.sum()), int(length[chosen].sum()), int(length[chosen].max()))
+        PeerWait(int(who), int(late), int(chosen.sum()), int(length[chosen].sum()), int(length[chosen].max()))
         for number, (who, late) in enumerate(pairs.T)
         for chosen in [place.reshape(-1) == number]
     )

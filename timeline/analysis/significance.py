@@ -1,6 +1,7 @@
-"""How likely something is chance: the few tests the analyses need, exact or by resampling, in numpy alone.
+"""Significance tests: the few that the analyses need, exact or by resampling, in numpy alone.
 
-Notation: n draws, k hits, p the chance of a hit. Everything random takes a seed and gives equal results for equal data.
+Notation: n draws, k hits, p the probability of a hit. Random functions take a seed and give equal results for
+equal data.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ LARGEST_SAMPLE = 4_000
 """Larger samples are thinned evenly before resampling: intervals become a little wide, never too narrow."""
 
 
-def binomial_tail(hits: int, draws: int, chance: float) -> float:
-    """Return P(X >= hits) for X ~ Binomial(draws, chance), exactly up to rounding."""
+def binomial_tail(hits: int, draws: int, probability: float) -> float:
+    """Return P(X >= hits) for X ~ Binomial(draws, probability), exactly up to rounding."""
     if hits <= 0:
         return 1.0
-    if hits > draws or chance <= 0:
+    if hits > draws or probability <= 0:
         return 0.0
-    if chance >= 1:
+    if probability >= 1:
         return 1.0
     logs = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, draws + 1, dtype=np.float64)))))
     k = np.arange(hits, draws + 1)
-    terms = logs[draws] - logs[k] - logs[draws - k] + k * math.log(chance) + (draws - k) * math.log1p(-chance)
+    terms = logs[draws] - logs[k] - logs[draws - k] + k * math.log(probability) + (draws - k) * math.log1p(-probability)
     peak = float(terms.max())
     return min(1.0, math.exp(peak) * float(np.exp(terms - peak).sum()))
 
@@ -50,8 +51,8 @@ def holm(values: Sequence[float]) -> list[float]:
 def permutation_test(lateness: Floats, seed: int = 0, permutations: int = PERMUTATIONS) -> float:
     """Test whether lateness sticks to a rank: rows are independent rounds (steps), columns ranks.
 
-    The statistic is the largest column sum; under chance the ranks of a round could change places. Returns the share
-    of permutations at least as extreme, the observed one included.
+    The statistic is the largest column sum; under the null hypothesis the ranks of a round are exchangeable. Returns
+    the share of permutations at least as extreme, the observed one included.
     """
     rounds = thinned(lateness)
     observed = float(rounds.sum(axis=0).max())

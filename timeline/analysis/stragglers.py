@@ -40,9 +40,9 @@ class CauseLateness:
 
 
 @dataclass(frozen=True)
-class RankStraggling:
+class RankLateness:
     """One rank. ``carried_ns``: lateness of its submits inherited from being released late; ``verdict``: causes that
-    are no chance and matter, strongest first.
+    are significant and material, strongest first.
     """
 
     rank: int
@@ -53,7 +53,7 @@ class RankStraggling:
 
 
 @dataclass(frozen=True)
-class HostStraggling:
+class HostLateness:
     """All ranks of a host together: steps in which one of them was last, by cause."""
 
     host: str
@@ -63,7 +63,7 @@ class HostStraggling:
 
 
 @dataclass(frozen=True)
-class TensorStraggling:
+class TensorLateness:
     """A tensor: how often it was waited for, the rank that was last most often, and the lateness summed."""
 
     tensor: str
@@ -75,7 +75,7 @@ class TensorStraggling:
 
 
 @dataclass(frozen=True)
-class StepStraggling:
+class StepLateness:
     """A step in which somebody was late: the cause with the largest lateness."""
 
     step: int
@@ -86,16 +86,16 @@ class StepStraggling:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Everything; ``chance``: per cause the permutation test's p-value over all ranks (1 when nothing to test)."""
+    """Everything. ``significance``: p-value of the permutation test over all ranks, by cause (1: nothing to test)."""
 
     steps: int
     batches: int
     incomplete: int
-    ranks: tuple[RankStraggling, ...]
-    hosts: tuple[HostStraggling, ...]
-    tensors: tuple[TensorStraggling, ...]
-    worst_steps: tuple[StepStraggling, ...]
-    chance: dict[str, float]
+    ranks: tuple[RankLateness, ...]
+    hosts: tuple[HostLateness, ...]
+    tensors: tuple[TensorLateness, ...]
+    worst_steps: tuple[StepLateness, ...]
+    significance: dict[str, float]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -108,7 +108,7 @@ def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Str
     Args:
         trace: Of all ranks.
         largest: How many tensors and steps are listed.
-        permuted: Test by permutations too (``chance``), which takes most of the time; else ``chance`` is empty.
+        permuted: Compute ``significance`` too, which takes most of the time; otherwise it is empty.
 
     Raises:
         RingtuneError: Neither did two ranks run a batch together, nor are there ticks of Horovod's coordinator.
@@ -134,11 +134,13 @@ def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Str
         hosts=tuple(_hosts(ranks)),
         tensors=tuple(_tensors(evidence.tensors, evidence.names)[:largest]),
         worst_steps=tuple(_worst(_steps(evidence.ranks, evidence.late))[:largest]),
-        chance={cause: _chance(late, len(evidence.ranks)) for cause, late in evidence.late.items() if permuted},
+        significance={
+            cause: _permutation_p(late, len(evidence.ranks)) for cause, late in evidence.late.items() if permuted
+        },
     )
 
 
-def late_in_steps(trace: Trace) -> list[StepStraggling]:
+def late_in_steps(trace: Trace) -> list[StepLateness]:
     """Return who was last in which step and by which cause, and nothing else: what `stragglers` has of each step.
 
     For a few steps of a job that goes on. Empty where no two ranks ran a batch together.
@@ -157,7 +159,7 @@ def _tests(late: Late, ranks: int) -> list[float]:
     return holm([binomial_tail(count, decided, 1 / ranks) if count else 1.0 for count in hits])
 
 
-def _chance(late: Late, ranks: int) -> float:
+def _permutation_p(late: Late, ranks: int) -> float:
     decided = late.column >= 0
     if not decided.any():
         return 1.0
@@ -168,17 +170,17 @@ def _chance(late: Late, ranks: int) -> float:
 
 def _rank(
     who: tuple[int, int, str], found: dict[str, Late], tests: dict[str, list[float]], carried: Ints
-) -> RankStraggling:
+) -> RankLateness:
     column, rank, host = who
     causes = {}
     for cause, late in found.items():
         mine = late.lateness[late.column == column]
         largest = int(mine.max()) if len(mine) else 0
         causes[cause] = CauseLateness(len(mine), int(mine.sum()), largest, tests[cause][column])
-    return RankStraggling(rank, host, causes, int(carried[column]), ())
+    return RankLateness(rank, host, causes, int(carried[column]), ())
 
 
-def _verdict(rank: RankStraggling, job_ns: int) -> tuple[str, ...]:
+def _verdict(rank: RankLateness, job_ns: int) -> tuple[str, ...]:
     sure = [
         cause
         for cause, late in rank.causes.items()
@@ -187,10 +189,10 @@ def _verdict(rank: RankStraggling, job_ns: int) -> tuple[str, ...]:
     return tuple(sorted(sure, key=lambda cause: -rank.causes[cause].total_ns))
 
 
-def _hosts(ranks: Sequence[RankStraggling]) -> Iterator[HostStraggling]:
+def _hosts(ranks: Sequence[RankLateness]) -> Iterator[HostLateness]:
     for host in sorted({rank.host for rank in ranks}):
         members = [rank for rank in ranks if rank.host == host]
-        yield HostStraggling(
+        yield HostLateness(
             host,
             len(members),
             {cause: sum(member.causes[cause].steps_last for member in members) for cause in CAUSES},
@@ -198,7 +200,7 @@ def _hosts(ranks: Sequence[RankStraggling]) -> Iterator[HostStraggling]:
         )
 
 
-def _tensors(last: LastOnes, names: tuple[str, ...]) -> list[TensorStraggling]:
+def _tensors(last: LastOnes, names: tuple[str, ...]) -> list[TensorLateness]:
     """Tensors by the lateness of their submits, longest first."""
     found = []
     for code in np.unique(last.tensor).tolist():
@@ -208,17 +210,17 @@ def _tensors(last: LastOnes, names: tuple[str, ...]) -> list[TensorStraggling]:
         who, times = np.unique(ranks[decided], return_counts=True)
         rank, most = (int(who[times.argmax()]), int(times.max())) if len(who) else (-1, 0)
         total = int(lateness[decided].sum())
-        found.append(TensorStraggling(names[code], len(ranks), int((~decided).sum()), rank, most, total))
+        found.append(TensorLateness(names[code], len(ranks), int((~decided).sum()), rank, most, total))
     return sorted(found, key=lambda tensor: (-tensor.total_ns, tensor.tensor))
 
 
-def _steps(ranks: Sequence[int], found: dict[str, Late]) -> Iterator[StepStraggling]:
+def _steps(ranks: Sequence[int], found: dict[str, Late]) -> Iterator[StepLateness]:
     for cause, late in found.items():
         rows = zip(late.steps.tolist(), late.column.tolist(), late.lateness.tolist(), strict=True)
         for step, column, lateness in rows:
             if column >= 0 and lateness > 0:
-                yield StepStraggling(step, cause, ranks[column], lateness)
+                yield StepLateness(step, cause, ranks[column], lateness)
 
 
-def _worst(steps: Iterable[StepStraggling]) -> list[StepStraggling]:
+def _worst(steps: Iterable[StepLateness]) -> list[StepLateness]:
     return sorted(steps, key=lambda step: (-step.lateness_ns, step.step, step.cause))

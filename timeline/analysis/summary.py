@@ -13,7 +13,7 @@ from ringtune.timeline.analysis.bandwidth import KindTraffic, bus_rate, traffic
 from ringtune.timeline.analysis.batches import rank_steps
 from ringtune.timeline.analysis.causality import Causality, causality
 from ringtune.timeline.analysis.fusion import Fusion, fusion
-from ringtune.timeline.analysis.peer_wait import Awaited, Negotiation, awaited, negotiations
+from ringtune.timeline.analysis.peer_wait import Negotiation, PeerWait, negotiations, peer_waits
 from ringtune.timeline.analysis.phases import Exposure, StageTime, exposure, stage_times
 from ringtune.timeline.analysis.staged import device_clock_errors
 from ringtune.timeline.spans import Ints, SpanTable, Trace
@@ -97,7 +97,7 @@ class Summary:
     """How far times of GPUs may be off on their hosts' clocks; None: there are none, or it is not known."""
     causality: Causality
     """Whether anything was received before it was sent, by the aligned clocks."""
-    awaited: tuple[Awaited, ...]
+    peer_waits: tuple[PeerWait, ...]
     """Who waited for whom; empty where the trace does not say."""
     negotiations: tuple[Negotiation, ...]
     """Each rank's negotiated time, split into waiting for the last rank and control."""
@@ -147,7 +147,7 @@ def summarize(
         clock_error_ns=max(known, default=0) if len(known) == len(errors) else None,
         device_clock_error_ns=max(device_clock_errors(trace).values(), default=None),
         causality=causality(trace),
-        awaited=awaited(spans),
+        peer_waits=peer_waits(spans),
         negotiations=negotiations(spans) if trace.source in ("part", "merged") else (),
     )
 

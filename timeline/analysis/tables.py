@@ -9,7 +9,7 @@ from ringtune.timeline.analysis import critical_path, stragglers
 from ringtune.timeline.analysis.comparison import Change, Comparison
 from ringtune.timeline.analysis.critical_path import CriticalPath
 from ringtune.timeline.analysis.efficiency import Efficiency
-from ringtune.timeline.analysis.stragglers import RankStraggling, Stragglers
+from ringtune.timeline.analysis.stragglers import RankLateness, Stragglers
 from ringtune.timeline.database import Answer
 from ringtune.timeline.tables import new_table
 from ringtune.timeline.units import share_text, time_text
@@ -58,7 +58,7 @@ def _cause(name: str) -> str:
 
 
 def stragglers_view(found: Stragglers) -> RenderableType:
-    """Who the others waited for, why, and whether that is chance."""
+    """Who the others waited for, why, and whether that is significant."""
     table = new_table(
         f"Last in how many of {found.steps} steps, and by how much (all batches with all ranks: {found.batches})",
         "rank", "host", *(f"{cause}: steps" if part == 0 else ("late" if part == 1 else "p")
@@ -73,7 +73,7 @@ def stragglers_view(found: Stragglers) -> RenderableType:
     return Group(*parts, *_lists(found))
 
 
-def _cause_cells(rank: RankStraggling) -> list[str]:
+def _cause_cells(rank: RankLateness) -> list[str]:
     cells = []
     for cause in stragglers.CAUSES:
         late = rank.causes[cause]
@@ -88,9 +88,9 @@ def _verdicts(found: Stragglers) -> list[Text]:
             late = rank.causes[cause]
             sentences.append(
                 f"rank {rank.rank} is late by {cause} in {late.steps_last} of {found.steps} steps, "
-                f"{time_text(late.total_ns / max(1, late.steps_last))} each; no chance (p {_p_text(late.p_value)})"
+                f"{time_text(late.total_ns / max(1, late.steps_last))} each; significant (p {_p_text(late.p_value)})"
             )
-    return [Text(sentence, "bold") for sentence in sentences or ["no straggler: nobody is late more than by chance"]]
+    return [Text(sentence, "bold") for sentence in sentences or ["no straggler: no rank is late significantly often"]]
 
 
 def _host_table(found: Stragglers) -> RenderableType:

@@ -1,4 +1,4 @@
-"""Blocks of a part that grows, read by native code: pages of a running job read at every beat, which must be cheap."""
+"""Blocks of a part that grows, read by native code: pages of a running job read at every poll, which must be cheap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringtune.timeline.reading.stream import parse_inside
 from ringtune.timeline.spans import COLUMN_TYPES, Codes
 from ringtune.timeline.vocabulary import TENSORS_EVENT, Stage
 
-MOST_REST_BYTES = 1 << 20
+MOST_OTHER_BYTES = 1 << 20
 """A reader that keeps more lines that are no spans of the usual shape is followed by another one."""
 MOST_FAILURES = 8
 """After so many blocks that could not be read, none is tried any more: the file is not as the recorder writes it."""
@@ -56,7 +56,7 @@ class BlockReader:
         self._taken = len(rest)
         self._keep()
         self._know(events)
-        if len(rest) > MOST_REST_BYTES:
+        if len(rest) > MOST_OTHER_BYTES:
             self._fresh()
         return events
 

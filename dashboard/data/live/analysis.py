@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from ringtune.dashboard.data.analysis import Analysis, analyse, late_columns
 from ringtune.dashboard.data.live.steps import last_step, newest_steps, steps_between
 from ringtune.dashboard.data.live.timeline import LiveTimeline
-from ringtune.dashboard.data.live.totals import Tally
+from ringtune.dashboard.data.live.totals import RunningTotals
 from ringtune.timeline.spans import Trace
 
 NEWEST_SPANS = 60_000
 """Most spans that are analysed as a whole, those of the newest steps: some tens of milliseconds."""
-REST = 2000
+COST_FACTOR = 2000
 """All are analysed anew after so many times what that cost: a twentieth of a per cent of a core."""
-LEAST_REST_S = 6.0
+LEAST_INTERVAL_S = 6.0
 MOST_BEHIND = 2000
 """After so many steps that nobody looked at, they are analysed as a whole."""
 
@@ -37,7 +37,7 @@ class _Followed:
 
     upto: int
     late: list[dict[str, NDArray[Any]]] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
+    totals: RunningTotals = field(default_factory=RunningTotals)
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ class LiveAnalysis:
         with self._lock:
             trace, steps = self._came(self._sums, anew=anew)
             if trace is not None:
-                self._sums.tally.add(trace, steps[1] - steps[0])
+                self._sums.totals.add(trace, steps[1] - steps[0])
                 self._sums.upto = steps[1]
-            found = replace(self._base, document=self._sums.tally.together(self._base.document))
+            found = replace(self._base, document=self._sums.totals.applied_to(self._base.document))
             return self._newest(found, self._sums)
 
     def _newest(self, found: Analysis, followed: _Followed) -> Newest:
@@ -127,7 +127,7 @@ class LiveAnalysis:
         self._about = (self._live.generation, first, last)
         self._lateness, self._sums = _Followed(last), _Followed(last)
         self._made_s = time.monotonic()
-        self._until = self._made_s + max(LEAST_REST_S, REST * (time.thread_time() - begin))
+        self._until = self._made_s + max(LEAST_INTERVAL_S, COST_FACTOR * (time.thread_time() - begin))
 
     @property
     def rest_s(self) -> float:

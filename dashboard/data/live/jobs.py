@@ -21,9 +21,9 @@ from ringtune.timeline.spans import Trace
 
 T = TypeVar("T")
 
-REST = 1000
+COST_FACTOR = 1000
 """What is dear is made anew after so many times what that cost: a tenth of a per cent of a core."""
-LEAST_REST_S = 10.0
+LEAST_INTERVAL_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class LiveRuns:
             self.give_up(run)
             return None
 
-    def paced(self, key: Hashable, build: Callable[[], T]) -> Made[T]:
-        """Return what `build` makes, made anew only after `REST` times what making it cost."""
+    def throttled(self, key: Hashable, build: Callable[[], T]) -> Made[T]:
+        """Return what `build` makes, made anew only after `COST_FACTOR` times what making it cost."""
         with self._lock:
             known = self._made.get(key)
             if known is not None and time.monotonic() < known.until_s:
@@ -89,7 +89,7 @@ class LiveRuns:
             begin = time.thread_time()
             value = build()
             now = time.monotonic()
-            made = Made(value, now, now + max(LEAST_REST_S, REST * (time.thread_time() - begin)))
+            made = Made(value, now, now + max(LEAST_INTERVAL_S, COST_FACTOR * (time.thread_time() - begin)))
             if len(self._made) >= 64:
                 self._made.clear()
             self._made[key] = made
@@ -102,6 +102,6 @@ class LiveRuns:
                 self._made[name] = self._made[key]
 
     def made(self, key: Hashable) -> Made[Any] | None:
-        """Return what `paced` made last, None where nothing."""
+        """Return what `throttled` made last, None where nothing."""
         with self._lock:
             return self._made.get(key)

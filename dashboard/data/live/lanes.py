@@ -82,7 +82,7 @@ class GrowingLanes:
         fresh = [(self._lane(rank, stage), order) for rank, stage, order in by_lane(spans)]
         if any(lane.count + len(order) > lane.room for lane, order in fresh):
             self._make_room({(lane.rank, lane.stage): len(order) for lane, order in fresh})
-        # Sorted and written at once: a beat brings little to each of many lanes.
+        # Sorted and written at once: a poll brings little to each of many lanes.
         sorted_all = np.concatenate([order for _, order in fresh]) if fresh else np.empty(0, dtype=np.int64)
         columns, first = {name: getattr(spans, name)[sorted_all] for name in COLUMN_TYPES}, 0
         behind: list[tuple[_Growing, slice]] = []

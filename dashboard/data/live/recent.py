@@ -15,7 +15,7 @@ MOST_SPANS = 30_000
 """Spans that are kept; of what came before, the lanes tell."""
 
 
-def together(tables: Sequence[SpanTable]) -> SpanTable:
+def joined(tables: Sequence[SpanTable]) -> SpanTable:
     """Return the spans of tables, at least one, whose texts have the same codes; the last one knows most of them."""
     columns = {name: np.concatenate([getattr(one, name) for one in tables]) for name in COLUMN_TYPES}
     last = tables[-1]
@@ -64,6 +64,6 @@ class Recent:
         if after < self._from or not self._tables:
             return None
         later = [table for last, table in self._tables if last > after]
-        spans = together(later or [self._tables[-1][1]])
+        spans = joined(later or [self._tables[-1][1]])
         shown = (spans.step > after) & (spans.step <= upto) & (PLACE_OF_STAGE[spans.stage] < len(STAGES))
         return spans.take(in_lanes(spans, shown)[0])

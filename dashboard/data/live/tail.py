@@ -16,7 +16,7 @@ from ringtune.dashboard.data.timeline.shapes import PIXELS, Shapes, Window, bloc
 TAIL_LIMIT = 400
 """About so many shapes are sent at most: of more, neighbours are joined over more pixels."""
 PIXELS_JOINED = 2
-"""What comes is drawn a little coarser than the rest, until all is drawn again: a beat must be cheap."""
+"""What comes is drawn a little coarser than the rest, until all is drawn again: a poll must be cheap."""
 
 
 def drawn(lanes: Sequence[Lane]) -> list[list[int]]:

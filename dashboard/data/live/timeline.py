@@ -23,7 +23,7 @@ from ringtune.dashboard.data.files import Signature, Unreadable, open_inside, si
 from ringtune.dashboard.data.live.backlog import PIECE_BYTES, PastReader, Reading
 from ringtune.dashboard.data.live.lanes import GrowingLanes
 from ringtune.dashboard.data.live.part import Part, aligned, bare, fresh_instants, moved
-from ringtune.dashboard.data.live.recent import Recent, together
+from ringtune.dashboard.data.live.recent import Recent, joined
 from ringtune.dashboard.data.timeline import trace
 from ringtune.dashboard.data.timeline.index import KEPT_INSTANTS, About, TimelineIndex
 from ringtune.dashboard.data.timeline.path import PathTable
@@ -48,7 +48,7 @@ _SAME_LOOK_S = 0.05
 """A page asks twice for what it shows, whether there is something and what: that is one look."""
 MOST_WAITING = 50_000
 """Spans that are not sorted into lanes before somebody asks for these."""
-REST = 100
+COST_FACTOR = 100
 """The critical path of a growing timeline is found anew after this many times what finding it cost."""
 
 
@@ -135,7 +135,10 @@ class LiveTimeline:
             index = self._now()
             yield index
             if index.known_path is not self._path:
-                self._path, self._path_until = index.known_path, time.monotonic() + REST * (time.monotonic() - begin)
+                self._path, self._path_until = (
+                    index.known_path,
+                    time.monotonic() + COST_FACTOR * (time.monotonic() - begin),
+                )
 
     def came(self, generation: int, after: int, most: int) -> tuple[Trace | None, int] | None:
         """Return the steps behind one, of all ranks, and which is the last; lanes need not grow for that.
@@ -205,7 +208,7 @@ class LiveTimeline:
                     part.filled(found)
                     if not self._place([(part.follower.path, found)], past=True):
                         self._restart()
-                    self._settle()  # here, and not in a beat of who looks
+                    self._settle()  # here, and not in a poll of a page
                 self._index = None
             except (RingtuneError, OSError):  # whoever looks next finds the same and says so
                 self._restart()
@@ -328,7 +331,7 @@ class LiveTimeline:
     def _settle(self) -> None:
         """Put spans that wait for it into their lanes."""
         if self._waiting:
-            self._lanes.add(together(self._waiting))
+            self._lanes.add(joined(self._waiting))
             self._waiting = []
 
     def _offsets(self) -> dict[Path, HostOffset]:
@@ -337,7 +340,7 @@ class LiveTimeline:
         try:
             ordered = in_order([bare(part) for part in known])
         except RingtuneError as error:
-            raise Unreadable(f"The parts of the timeline do not fit together: {plain(error, 300)}") from error
+            raise Unreadable(f"The parts of the timeline do not fit joined: {plain(error, 300)}") from error
         found = zip(ordered, placements(ordered), strict=True)
         return {one.parts[0].path: offset for one, offset in found if one.parts[0].path is not None}
 

@@ -1,8 +1,8 @@
-"""Sums over the newest steps of a running job, so that what an analysis says of communication follows step by step.
+"""Totals over the newest steps of a running job, so that its communication figures follow step by step.
 
-A tally takes steps as they come, each once; `together` puts it onto the document of the analysis of the steps before
-(`ringtune.dashboard.data.analysis`): times, bytes and counts are summed, shares and rates are those of the sums. What
-is no sum (bandwidths by size, how full the buffer was) stays as the analysis found it.
+`RunningTotals` takes each step once, as it comes. `applied_to` adds the totals to the document of the analysis of the
+earlier steps (`ringtune.dashboard.data.analysis`): times, bytes and counts are summed, shares and rates are recomputed
+from the sums. Quantities that are no sums (bandwidths by size, fill of the buffer) stay as the analysis found them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from ringtune.timeline.analysis.bandwidth import traffic
 from ringtune.timeline.analysis.batches import rank_steps
 from ringtune.timeline.analysis.fusion import Fusion, fusion
-from ringtune.timeline.analysis.peer_wait import Awaited, awaited, negotiation_waits, negotiations
+from ringtune.timeline.analysis.peer_wait import PeerWait, negotiation_peer_waits, negotiations, peer_waits
 from ringtune.timeline.analysis.phases import Exposure, exposure, exposures, stage_times_of_ranks
 from ringtune.timeline.spans import Trace
 from ringtune.timeline.vocabulary import Stage
@@ -26,8 +26,8 @@ _KNOWN = frozenset(stage.label for stage in (Stage.WAIT, Stage.STEP))
 """A rank with spans of one of each waited when it says so (`ringtune.timeline.analysis.batches.rank_steps`)."""
 
 
-class Tally:
-    """What the steps of a job that were added come to. Not safe to use from several threads at once."""
+class RunningTotals:
+    """Totals over the steps that were added. Not safe to use from several threads at once."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -35,7 +35,7 @@ class Tally:
         self._stages: dict[tuple[int, str], Sums] = {}
         self._exposures: dict[int, Sums] = {}
         self._kinds: dict[str, Sums] = {}
-        self._pairs: dict[str, dict[tuple[int, int], float]] = {"waits": {}, "awaited": {}}
+        self._pairs: dict[str, dict[tuple[int, int], float]] = {"waits": {}, "peer_waits": {}}
         self._control: dict[int, float] = {}
         self._fused: Sums = {}
 
@@ -56,8 +56,8 @@ class Tally:
             if kind.bus_bytes_per_s is not None:
                 moved = {"busy": float(kind.busy_ns), "moved": kind.bytes * kind.factor}
                 _sum(self._kinds.setdefault(kind.kind, {}), moved)
-        _sum(self._pairs["waits"], _by_pair(negotiation_waits(spans)))
-        _sum(self._pairs["awaited"], _by_pair(awaited(spans)))
+        _sum(self._pairs["waits"], _by_pair(negotiation_peer_waits(spans)))
+        _sum(self._pairs["peer_waits"], _by_pair(peer_waits(spans)))
         _sum(self._control, {one.rank: float(one.control_ns) for one in negotiations(spans)})
         _sum(self._fused, _fused(fusion(trace)))
 
@@ -68,7 +68,7 @@ class Tally:
         about = rank_steps(replace(trace, spans=mine), rank)
         return exposure(mine, about.waits) if about is not None and about.knows_waiting else None
 
-    def together(self, document: Mapping[str, Any]) -> dict[str, Any]:
+    def applied_to(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return the document of an analysis with what was added since."""
         if not self.steps:
             return dict(document)
@@ -80,7 +80,7 @@ class Tally:
             summary["steps"] = {**summary["steps"], "count": summary["steps"]["count"] + self.steps}
         summary["bus_bytes_per_s"] = self._bus_rate(summary["traffic"])
         summary["fusion"] = self._fusion(summary["fusion"])
-        summary["awaited"] = _with_pairs(summary["awaited"], self._pairs["awaited"])
+        summary["peer_waits"] = _with_pairs(summary["peer_waits"], self._pairs["peer_waits"])
         known = {int(one["rank"]): one["control_ns"] for one in summary["negotiations"]}
         _sum(known, self._control)
         summary["negotiations"] = [{"rank": rank, "control_ns": control} for rank, control in sorted(known.items())]
@@ -137,7 +137,7 @@ def _fused(found: Fusion | None) -> Sums:
     }
 
 
-def _by_pair(found: Iterable[Awaited]) -> dict[tuple[int, int], float]:
+def _by_pair(found: Iterable[PeerWait]) -> dict[tuple[int, int], float]:
     return {(one.rank, one.peer): float(one.total_ns) for one in found}
 
 

@@ -97,7 +97,7 @@ def blocks_behind(lanes: Sequence[Lane], ends_ns: Sequence[int], until_ns: float
         until_ns: Up to which moment.
         pixel_ns: See `blocks`.
     """
-    # All at once: of a lane there is little here, and a beat of a page has many lanes.
+    # All at once: of a lane there is little here, and a poll of a page has many lanes.
     parts = [
         _items(number, lane, Window(float(end), until_ns), pixel_ns)
         for number, (lane, end) in enumerate(zip(lanes, ends_ns, strict=True))

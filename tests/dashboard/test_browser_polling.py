@@ -1,4 +1,4 @@
-"""Beats of a page in a real browser: late answers, answers about what is not shown any more, and nothing to say."""
+"""CpuBudget of a page in a real browser: late answers, answers about what is not shown any more, and nothing to say."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.dashboard.folders import Recording
 
 PAGES = ("overview", "timeline", "stragglers", "communication", "tuning", "what-if", "system", "scaling")
 WATCHED_MS = 6000
-"""Some beats: who draws a page at each of them, because its drawing is taken for old, draws it four times."""
+"""Some polls: who draws a page at each of them, because its drawing is taken for old, draws it four times."""
 
 
-def test_an_answer_that_takes_longer_than_a_beat_still_comes(
+def test_an_answer_that_takes_longer_than_a_poll_still_comes(
     visit: Visit, runs: dict[str, Path], tmp_path: Path
 ) -> None:
     page, kept = visit.page, tmp_path / "runs"
@@ -31,10 +31,10 @@ def test_an_answer_that_takes_longer_than_a_beat_still_comes(
 
         def late(route: Any) -> None:
             answer = route.fetch()
-            page.wait_for_timeout(2.5 * cpu_budget.LATEST_MS)
+            page.wait_for_timeout(2.5 * cpu_budget.LONGEST_INTERVAL_MS)
             route.fulfill(response=answer)
 
-        page.route("**/_beat", late)
+        page.route("**/_poll", late)
         page.goto(address)
         page.wait_for_selector("#runs-grid .ag-row")
         shutil.copytree(runs["done"], kept / "second")
@@ -44,7 +44,7 @@ def test_an_answer_that_takes_longer_than_a_beat_still_comes(
 
 def test_a_drawing_does_not_wait_for_an_answer(visit: Visit, url: str, runs: dict[str, Path]) -> None:
     page, held = visit.page, list[Any]()
-    page.route("**/_beat", lambda route: held.append(route))
+    page.route("**/_poll", lambda route: held.append(route))
     page.goto(f"{url}/run/{quote(runs['done'].name)}/timeline")
     page.wait_for_selector("#timeline-graph .bars .point", state="attached")
     page.click("#tab-stragglers")
@@ -83,27 +83,27 @@ def test_pages_of_which_nothing_changes_are_not_drawn_again_and_again(
 def test_an_answer_about_a_drawing_that_is_gone_is_asked_for_again(
     visit: Visit, partly_read: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A beat asks, the page is drawn with what was there by then, the past is read, and only then comes the answer."""
-    monkeypatch.setattr(cpu_budget, "SLOW_MS", 10**9)
+    """A poll asks, the page is drawn with what was there by then, the past is read, and only then comes the answer."""
+    monkeypatch.setattr(cpu_budget, "REDRAW_MS", 10**9)
     page, held, letting_go = visit.page, list[Any](), threading.Event()
     with serving(partly_read.run.parent) as address:
         page.goto(f"{address}run/{quote(partly_read.run.name)}/timeline")
         page.wait_for_selector("#timeline-hurry")
-        with page.expect_response("**/_beat") as answered:
+        with page.expect_response("**/_poll") as answered:
             pass
         assert answered.value.status in (200, 204)
-        page.route("**/_beat", lambda route: route.continue_() if letting_go.is_set() else held.append(route))
-        with page.expect_request("**/_beat") as asked:
+        page.route("**/_poll", lambda route: route.continue_() if letting_go.is_set() else held.append(route))
+        with page.expect_request("**/_poll") as asked:
             pass
         with page.expect_response(lambda one: "timeline-graph.figure" in (one.request.post_data or "")):
             page.click("#timeline-fit")
-        page.wait_for_timeout(500)  # what was drawn becomes what the next beat speaks of
+        page.wait_for_timeout(500)  # what was drawn becomes what the next poll speaks of
         page.click("#timeline-hurry")
         question = {**asked.value.post_data_json, "known": None}
 
         def whole() -> bool:
-            said = page.request.post(f"{address}_beat", data=question)
-            return said.status == 200 and said.json()["news"].get("again_ms") == 0
+            said = page.request.post(f"{address}_poll", data=question)
+            return said.status == 200 and said.json()["news"].get("poll_interval_ms") == 0
 
         visit.until_true(whole, "all of the past is read")
         letting_go.set()

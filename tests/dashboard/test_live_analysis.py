@@ -74,7 +74,7 @@ def test_all_steps_are_analysed_together_only_when_that_is_due(
     monkeypatch.setattr(live_analysis.time, "monotonic", lambda: now[0])
     first = live.with_sums(anew=True)
     recording.upto(0.6)
-    now[0] += live_analysis.LEAST_REST_S - 0.1
+    now[0] += live_analysis.LEAST_INTERVAL_S - 0.1
     assert live.with_sums(anew=True).tested == first.tested  # too early
     now[0] += live.rest_s
     assert live.with_sums(anew=False).tested == first.tested
