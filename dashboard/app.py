@@ -48,7 +48,7 @@ MODULES: Mapping[str, ModuleType] = {
     "system": system,
     "scaling": scaling,
 }
-"""The module of every place: ``layout(context, route)`` and ``register(app, context)``."""
+"""The module of every page: ``layout(context, route)`` and ``register(app, context)``."""
 
 
 NEWS: polling.News = {
@@ -61,7 +61,7 @@ NEWS: polling.News = {
     "what-if": whatif.news,
     "compare": compare.news,
 }
-"""What a page shows at every poll, given what it has drawn: it travels with the stamp, a poll is one request."""
+"""By page, what is new at a poll, given what the page has drawn; sent with the stamp, so a poll is one request."""
 
 
 def create_app(root: Path, prefix: str = "/") -> Dash:

@@ -56,7 +56,7 @@ def graph(identity: str, height: int, **config: Any) -> html.Div:
     return html.Div(
         [plot, *([] if config.get("displayModeBar") is False else _save_menu(identity))],
         className="rt-figure",
-        style={"minHeight": height},  # of the graph alone there is nothing until plotly has come
+        style={"minHeight": height},  # an empty graph has no height until plotly is loaded
     )
 
 
@@ -101,7 +101,7 @@ def told(before: Mapping[str, Any], *names: str) -> list[float] | None:
 
 
 def poll_texts(page: str, numbers: Sequence[tuple[str, str, str]]) -> list[list[Any]]:
-    """Return what a poll writes into a page's cards of these numbers: where, and the text."""
+    """Return what a poll writes into a page's cards of these numbers: the card and the text."""
     texts: list[list[Any]] = []
     for at, (_, value, note) in enumerate(numbers):
         texts.append([{"type": f"{page}-value", "at": at}, value])
@@ -204,12 +204,12 @@ def address_store(page: str) -> html.Div:
 
 
 def age(page: str) -> dmc.Text:
-    """Return where the page of a running job says of when it is."""
+    """Return the element in which the page of a running job states its age."""
     return dmc.Text(id=f"{page}-age", size="sm", c="dimmed", className="rt-as-of")
 
 
 def drawn_store(page: Any) -> dict[str, Any]:
-    """Return the name of the store in which a page says what the next polls need to know of what it has drawn."""
+    """Return the name of the store that tells the next polls what a page has drawn."""
     return {"type": "page-drawn", "page": page}
 
 

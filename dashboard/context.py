@@ -1,4 +1,4 @@
-"""What pages ask: the served folder with everything that is kept between requests."""
+"""The state behind the pages: the served folder and everything that is cached between requests."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ from ringtune.tuner.model.calibrate import Model
 T = TypeVar("T")
 
 COST_FACTOR = 100
-"""A growing timeline is read again after this many times the time that reading it took: one per cent of a core."""
+"""A growing timeline is read again after this many times its reading time: one per cent of a core."""
 TOLD_FROM_S = 3.0
-"""Where that is a longer time, the page says so."""
+"""From this interval on, the page says how old its data are."""
 
 
 @dataclass
 class Context:
-    """Reads runs for pages and keeps what it read. Safe to use from several threads.
+    """Reads runs for pages and caches what it read. Safe to use from several threads.
 
     Attributes:
         folder: The runs.
         prefix: Path under which the app is served, with a slash at both ends.
-        cpu_budget: What pages of running jobs cost.
+        cpu_budget: The CPU budget of pages of running jobs.
     """
 
     folder: RunsFolder
@@ -109,7 +109,7 @@ class Context:
         return self._small.get(("tuning", run.path), stamp, lambda: tuning.data(run))
 
     def learned(self, run: RunInfo) -> Learned:
-        """Return what the trials of a run say about the settings nobody tried; of a running job now and then."""
+        """Return the surface over untried settings that a run's trials suggest; throttled for a running job."""
         if run.status == "live":
             return self._paced(("learned", run.path), lambda: learned(self.tuning(run))).value
         stamp = signature([layout.tuning_journal(run.path)])
@@ -135,7 +135,7 @@ class Context:
 
     @contextlib.contextmanager
     def watched(self, run: RunInfo) -> Iterator[TimelineIndex | Preparing]:
-        """Give the timeline of a run to draw; of one that is live with what its ranks wrote up to a moment ago.
+        """Lend the timeline of a run for drawing; a live one includes the newest events of its ranks.
 
         Raises:
             Unreadable: See `timeline`.
@@ -150,7 +150,7 @@ class Context:
             yield index
 
     def follows(self, run: RunInfo) -> bool:
-        """Whether what a running job adds to its timeline is shown as it comes; another tool's is not."""
+        """Whether new events of a running job are shown at once; those of another tool's timeline are not."""
         return self._live.timeline(run) is not None
 
     def reading(self, run: RunInfo) -> Reading | None:
@@ -159,7 +159,7 @@ class Context:
         return live.reading if live else None
 
     def hurry(self, run: RunInfo) -> None:
-        """Read what is missing of a live timeline as quickly as it goes."""
+        """Read the backlog of a live timeline unthrottled."""
         if live := self._live.timeline(run):
             live.hurry()
 
@@ -168,8 +168,8 @@ class Context:
 
         Args:
             run: The run.
-            what: ``lateness`` or ``sums``: what is to be of now.
-            anew: All steps are analysed together again, where that is due.
+            what: ``lateness`` or ``sums``: the half that has to be up to date.
+            anew: Repeat the full analysis where it is due.
 
         Raises:
             Unreadable: See `timeline`.
@@ -198,7 +198,7 @@ class Context:
         build: Callable[[Trace, tuple[str, ...]], T],
         opened: Callable[[Path], T | None],
     ) -> T | Preparing:
-        """Return what is made of a run's timeline: here and now of a small one, beforehand on the disk of a large."""
+        """Return the analyses of a run's timeline: computed now for a small one, read from disk for a large one."""
         files, state = trace.sources(run.path), self._timeline_state(run.path)
         if not trace.is_large(files):
             return kept.get(run.path, state, lambda: self._built(run.path, files, build))
@@ -220,7 +220,7 @@ class Context:
     def model(self, run: RunInfo) -> Model | Preparing | None:
         """Return the cost model fitted to a run's timeline; None when nothing was recorded.
 
-        Of a running job it is fitted to the newest steps, and anew after a while (`made_s`).
+        Of a running job it is fitted to the newest steps, and refitted now and then (`made_s`).
 
         Raises:
             Unreadable: There is a timeline, but it says too little.
@@ -232,13 +232,13 @@ class Context:
         return self._of_trace(run, "baseline", lambda trace: Baseline.of(job.fitted(trace, run.name)))
 
     def made_s(self, run: RunInfo, what: str) -> tuple[float, float] | None:
-        """Return how many seconds ago something was made of a running job, and in how many it will be anew."""
+        """Return the age in seconds of a cached result of a running job, and the seconds until it is recomputed."""
         made = self._live.made((what, run.path)) if run.status == "live" else None
         now = time.monotonic()
         return (now - made.at_s, max(0.0, made.until_s - now)) if made is not None else None
 
     def _of_trace(self, run: RunInfo, what: str, build: Callable[[Trace], T]) -> T | Preparing | None:
-        """Return what is made of the trace of a run; None when nothing was recorded."""
+        """Return what is derived from the trace of a run; None when nothing was recorded."""
         if self.follows(run):
             made = self._paced((what, run.path), lambda: _unless_empty(self._live.newest(run), build))
             if self.follows(run):
@@ -254,7 +254,7 @@ class Context:
     def contrast(self, first: RunInfo, second: RunInfo) -> Contrast | None:
         """Compare two runs by their timelines, or by their step logs; None when one has too few steps.
 
-        Where one is running, anew after a while (`made_s`, "contrast" of the one that runs).
+        Where one is running, the comparison is repeated now and then (`made_s`, "contrast" of the running one).
 
         Raises:
             Unreadable: There are timelines, but they cannot be compared.
@@ -328,13 +328,13 @@ class Context:
             self._rest(run, signature(files), time.monotonic() - begin)
 
     def _rest(self, run: Path, state: Signature, seconds: float) -> None:
-        """Take a state of a timeline for the newest for a while."""
+        """Treat a state of a timeline as the newest one for a while."""
         with self._lock:
             self._fresh_until[run] = (time.monotonic() + COST_FACTOR * seconds, state)
             self._made[run] = (time.time_ns(), seconds)
 
     def pace_words(self, run: RunInfo) -> str:
-        """Say of when the shown timeline of a running job is, where it is made anew now and then; else nothing."""
+        """Return the age of a running job's timeline in words, where it is rebuilt now and then; else nothing."""
         with self._lock:
             at_ns, took_s = self._made.get(run.path, (0, 0.0))
         if run.status != "live" or COST_FACTOR * took_s < TOLD_FROM_S:
@@ -357,7 +357,7 @@ class Context:
 
         Args:
             route: The page.
-            drawn: What the page has said of what it has drawn.
+            drawn: The page's description of what it has drawn.
         """
         if not route.run:
             compared = [self.run(Route("overview", one)) for one in _ids(drawn)] if route.page == "compare" else []
@@ -373,7 +373,7 @@ class Context:
         return f"{run.status} {hash(signature([layout.run_file(path)]))}:{hash((files, shown))}"
 
     def redraw_interval_ms(self, route: Route) -> int:
-        """Return how many milliseconds a page waits before it draws its figures again."""
+        """Return the milliseconds until a page redraws its figures."""
         return self.cpu_budget.redraw_interval_ms(route, self.run(route) if route.run else None)
 
     def _timeline_shown(self, page: str, run: RunInfo) -> tuple[object, ...]:

@@ -196,7 +196,7 @@ SPAN_WORDS = (
     SpanWord(
         Stage.CALLBACK,
         "CALLBACK",
-        "a batch was done until whoever waits for its tensors had been told",
+        "a batch was done until the callbacks of its tensors had run",
         ("dtype", "wire", "process_set", "plan", "batch", "step", "epoch"),
     ),
     SpanWord(

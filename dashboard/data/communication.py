@@ -16,7 +16,7 @@ from ringtune.dashboard.theme import PHASES
 from ringtune.dashboard.units import number, percent, rate, size
 
 SHOWN_PEERS = 5
-"""Ranks that are told apart among those that were waited for; the rest is one."""
+"""The number of late ranks that are shown one by one; the others are summed."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the trials of a tuning session say about settings nobody tried: a surface over both knobs, and their weight.
+"""What the trials of a tuning session predict for untried settings: a surface over both knobs, and their importance.
 
 Notation: a trial is a point (log fusion, log cycle), each scaled to 0..1 over what was tried, with y = log of its step
 time against the default's (`against_default`; at most `WORST` of it counts: one disastrous setting must not flatten the

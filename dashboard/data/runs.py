@@ -251,7 +251,7 @@ def _exit_words(code: object) -> str:
 
 
 class _Watch:
-    """Looks whether a run that says it is running does, again and again: mostly one look at one process."""
+    """Checks whether a run that claims to be running is alive: usually one check of one process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -51,7 +51,7 @@ def steady(steps: RankSteps) -> RankSteps:
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps of all ranks of a run, what they come to, and sentences about what could not be read."""
+    """Steps of all ranks of a run, their totals, and sentences about what could not be read."""
 
     ranks: tuple[RankSteps, ...]
     parts: tuple[Breakdown, ...] = ()
@@ -98,7 +98,7 @@ class _RankLog:
 
 
 class StepReader:
-    """Reads the step logs of one run again and again; what was read stays read. Safe to use from several threads.
+    """Follows the step logs of one run; each row is read once. Safe to use from several threads.
 
     A reading costs what the new rows cost, however many there are already.
     """
@@ -163,7 +163,7 @@ class StepLine:
 LINE_LIMIT = 8
 POINT_LIMIT = 600
 RECENT_STEPS = 4096
-"""More new steps than this are not looked at between two drawings."""
+"""The most new steps that are added between two redraws."""
 
 
 def lines(table: Steps) -> list[StepLine]:

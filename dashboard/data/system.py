@@ -135,7 +135,7 @@ def _whole(column: GrowingColumn, length: int) -> Floats:
 
 
 class SampleReader:
-    """Reads the samples of one run again and again; what was read stays read. Safe to use from several threads."""
+    """Follows the samples of one run; each row is read once. Safe to use from several threads."""
 
     def __init__(self, run: Path) -> None:
         self._run = run

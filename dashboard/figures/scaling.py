@@ -49,7 +49,7 @@ def rate(series: Sequence[ScalingSeries], scheme: Scheme = "light", height: int 
     units = sorted({one.unit for one in series})
     figure.update_yaxes(title_text=f"Throughput ({markup(' or '.join(units))})", rangemode="tozero")
     if any(one.predicted for one in series):
-        # What was measured would be a speck in the corner of what is predicted.
+        # On linear axes the measured points would be a speck in the corner of the prediction.
         figure.update_yaxes(type="log", rangemode="normal", dtick=1)
     return _ranks_axis(figure, series)
 

@@ -48,7 +48,7 @@ def scale(lines: Sequence[StepLine]) -> tuple[float, str]:
 
 
 def longer(lines: Sequence[StepLine], factor: float) -> list[dict[str, Any]]:
-    """Return what the lines of `step_times`, whose axis has that unit, have to be made longer by, by their names."""
+    """Return the values to append to the lines of `step_times`, in the unit of its axis, by their names."""
     return [
         {"name": line.label, "columns": {"x": line.step.tolist(), "y": (line.median_ns / factor).tolist()}}
         for line in lines

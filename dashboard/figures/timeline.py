@@ -30,7 +30,7 @@ MARGINS = {"l": 124, "r": 12, "t": 49, "b": 44}
 """Pixels around the lanes; above them is a legend of one row, for which plotly would make this room anyway."""
 _FAINT = 0.16
 LETTERS = 150
-"""About how many letters fit side by side into the width of a window."""
+"""The approximate number of letters that fit into the width of a window."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def height_of(places: Floats) -> int:
 
 
 def more_bars(index: TimelineIndex, tail: View) -> list[dict[str, Any]]:
-    """Return what the traces of `timeline` have to be made longer by, so that they show a tail too, by their names."""
+    """Return the values to append to the traces of `timeline` so that they show a tail too, by their names."""
     return [
         {"name": phase.label, "columns": {name: _plain(values) for name, values in columns.items()}}
         for phase, columns in _phases(index, tail, places_of(tail.lanes, tail.compact))
@@ -296,7 +296,7 @@ def _instant_hover(instant: Instant) -> str:
 
 
 def ticks_of(view: View, places: Floats) -> dict[float, str]:
-    """Return what stands before the lanes, by place: the ranks, or the phases."""
+    """Return the labels of the lanes by position: the ranks, or the phases."""
     words = (f"rank {lane.rank}" if view.compact else PHASES[lane.stage.label].label for lane in view.lanes)
     return dict(zip(places.tolist(), words, strict=True))
 

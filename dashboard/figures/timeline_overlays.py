@@ -82,7 +82,7 @@ def _path_hover(path: PathTable, n: int, exact: bool) -> str:
 
 
 def _draw_walk(figure: go.Figure, path: PathTable, places: Places, scheme: Scheme) -> None:
-    """A line from lane to lane: where it stands, time was lost or spent."""
+    """A line from lane to lane along the critical path."""
     x, y = list[float | None](), list[float | None]()
     for begin, end, rank, code in zip(
         *(one.tolist() for one in (path.begin_ns, path.end_ns, path.rank, path.cause)), strict=True

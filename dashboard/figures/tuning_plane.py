@@ -1,4 +1,4 @@
-"""The plane of both knobs: trials as points over what they let expect of settings nobody tried."""
+"""The plane of both knobs: trials as points over the predicted surface of untried settings."""
 
 from __future__ import annotations
 

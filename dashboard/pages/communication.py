@@ -127,8 +127,6 @@ def drawn(found: Analysis, link: str, scheme: Scheme) -> dict[str, Any]:
 
 
 _REST = "bandwidths and how full the buffer was"
-BARS = ("exposed", "phases", "waits")
-"""Figures of sums, which a poll redraws."""
 
 
 def _drawn(found: Analysis, cards: list[tuple[str, str, str]], pathname: str | None) -> dict[str, Any]:
@@ -142,10 +140,10 @@ def _shape(rows: figures.Rows) -> list[Any]:
 
 
 def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, Any]:
-    """Return what sums of a running job come to now: lengths of bars, numbers, and of which steps the page is.
+    """Return the current totals of a running job: lengths of bars, numbers, and the steps that the page covers.
 
     Args:
-        context: What pages ask.
+        context: The state behind the pages.
         route: The page.
         before: What was drawn, from the browser, which may send anything.
     """

@@ -144,7 +144,7 @@ class Still:
 def stills(context: Context, runs: tuple[RunInfo, RunInfo], step: object, scheme: Scheme) -> tuple[Still, Still] | None:
     """Return one step of both runs on the same scale; None where neither recorded a timeline."""
     with ExitStack() as stack:
-        # In one order for everybody: two running jobs are held while they are drawn.
+        # A fixed order prevents deadlocks: two running jobs are locked while they are drawn.
         alone = {run.id: run for run in sorted(runs, key=lambda run: run.id)}
         held = {name: stack.enter_context(_index(context, run)) for name, run in alone.items()}
         indexes = [held[run.id] for run in runs]
@@ -231,7 +231,7 @@ def news(context: Context, _route: Route, before: dict[str, Any]) -> dict[str, A
 
 
 def age_words(context: Context, runs: Sequence[RunInfo | None], walls: Sequence[tuple[RunInfo, Floats]]) -> str:
-    """Return how running jobs do now, and of when the differences are; nothing where nothing runs."""
+    """Return the state of running jobs and the age of the differences in words; nothing where nothing runs."""
     said = []
     for run, newest in walls:
         if run.status == "live" and len(newest) and (known := steps.newest(context.steps(run), 1)) is not None:

@@ -1,4 +1,4 @@
-"""How far the reading of a timeline is, and of when a page is, as alerts and sentences."""
+"""The progress of reading a timeline, and the age of a page, as alerts and sentences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringtune.dashboard.units import age, count
 
 
 def progress(state: Preparing | None) -> list[Any]:
-    """Return how far the preparation of a large timeline is; nothing when there is none."""
+    """Return the progress of preparing a large timeline; nothing when there is none."""
     if state is None:
         return []
     words = f"{state.words} · {100 * state.share:.0f} %"
@@ -25,12 +25,12 @@ def progress(state: Preparing | None) -> list[Any]:
 
 
 def reading_past(state: Reading | None) -> list[Any]:
-    """Return how far the reading of a running job's past is, and what makes it quicker; nothing when all is read."""
+    """Return the progress of reading a running job's backlog, and a button to hurry it; nothing when all is read."""
     if state is None:
         return []
     share = f"{100 * state.share:.0f} % of the timeline is read"
     text = (
-        f"{share}, without rests: that takes a core of this machine."
+        f"{share}, unthrottled: this takes a core of this machine."
         if state.hurrying
         else f"{share}; the newest steps are shown as they come. What is missing is shaded, and is read beside the job "
         "at less than one per cent of a core."
@@ -42,18 +42,18 @@ def reading_past(state: Reading | None) -> list[Any]:
 
 
 def as_of(words: str) -> list[Any]:
-    """Return of when a page of a running job is; nothing when it is of now."""
+    """Return the age of a page of a running job in words; nothing when it is up to date."""
     return [dmc.Text(words, size="sm", c="dimmed", mb="xs", className="rt-as-of")] if words else []
 
 
 def reading() -> list[Any]:
-    """Return what stands on a page until the first answer about the timeline has come."""
+    """Return the placeholder of a page until the first answer about the timeline."""
     line = dmc.Group([dmc.Loader(size="sm"), dmc.Text("Reading the timeline …", c="dimmed")], gap="sm")
     return [dmc.Card(line, withBorder=True, radius="md", p="md")]
 
 
 def age_words(found: Newest | None, rest: str = "the tests and tables below") -> str:
-    """Return of which steps the page of a running job is; nothing where nothing runs. ``rest``: what is not of now."""
+    """Return which steps the page of a running job covers; nothing where nothing runs. ``rest``: the outdated parts."""
     if found is None or found.last < 0:
         return ""
     words = f"The job goes on; shown are its steps {count(found.first)} to {count(found.last)}"

@@ -1,4 +1,4 @@
-"""What the scaling page shows, put together: records, groups of runs, predictions and factors."""
+"""The series of the scaling page: records, groups of runs, predictions and factors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Groups = dict[str, Family]
 
 @dataclass(frozen=True)
 class Wish:
-    """What is wished: runs that do not say are strong ones (the job keeps its work); the model speaks."""
+    """The user's choices: whether runs that do not say are strong scaling, and whether predictions are shown."""
 
     strong: bool = False
     predict: bool = True

@@ -103,7 +103,7 @@ def zoomed(event: dict[str, Any] | None, held: list[int] | None) -> list[int] | 
 
 @dataclass(frozen=True)
 class Seen:
-    """The analysis of a run, and of a running job how far it is and of which of its steps."""
+    """The analysis of a run, and for a running job its progress and the steps that it covers."""
 
     analysis: Analysis
     newest: Newest | None = None
@@ -113,10 +113,10 @@ def seen(context: Context, route: Route, what: str, *, anew: bool = True) -> See
     """Return the analysis of the route's run, how far it is, why there is none, or None when nothing was recorded.
 
     Args:
-        context: What pages ask.
+        context: The state behind the pages.
         route: The page.
-        what: Which part of a running job's is to be of now (`Context.newest`).
-        anew: The rest of it too, where that is due.
+        what: Which half of a running job's analysis has to be up to date (`Context.newest`).
+        anew: Repeat the full analysis where it is due.
     """
     run = context.run(route)
     if run is None:
@@ -138,7 +138,7 @@ def analysis_of(context: Context, pathname: str | None) -> Analysis | Preparing 
 
 
 def pace_of(context: Context, pathname: str | None) -> str:
-    """Return of when the analysis of the address's run is, where that is to be said."""
+    """Return the age of the analysis of the address's run in words, where it has to be shown."""
     run = context.run(context.route(pathname, ""))
     return context.pace_words(run) if run is not None and not context.follows(run) else ""
 
@@ -202,7 +202,7 @@ def _answer(found: Seen, cause: str, steps: list[int] | None, prefix: str, about
 
 
 def _width(found: Analysis) -> int:
-    """Of how many steps a column is while the job goes on."""
+    """The number of steps per column while the job runs."""
     known = found.columns["step"]
     return growing_width(int(known[-1]) - int(known[0]) + 1) if len(known) else 1
 
@@ -226,7 +226,7 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
     """Return the columns of the map that came or changed since it was drawn, and of which steps the page is.
 
     Args:
-        context: What pages ask.
+        context: The state behind the pages.
         route: The page.
         before: What was drawn, from the browser, which may send anything.
     """

@@ -19,7 +19,7 @@ LISTED = 12
 _NUMBER = {"type": "rightAligned", "cellClass": "rt-number ag-right-aligned-cell"}
 MEANING = {
     "compute": "submitted its gradients last",
-    "negotiation": "heard last that a batch may run",
+    "negotiation": "learned last that a batch may run",
     "network": "ended its collectives last",
 }
 

@@ -33,9 +33,9 @@ from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import duration
 
 AGAIN_MS = 1000
-"""A drawing onto which nothing fits that came is replaced after this time, the next one after twice the time."""
+"""When new shapes do not fit onto a drawing, it is replaced after this time, the next one after twice the time."""
 HURRYING_MS = 1500
-"""While the past is read as quickly as it goes, the timeline is drawn again after this time."""
+"""While the backlog is read unthrottled, the timeline is redrawn after this time."""
 MARGIN = 0.6
 """Share of the window that is answered beyond it on both sides, so that a small pan finds something at once."""
 
@@ -88,7 +88,7 @@ _ZOOM: dict[str, Any] = {"scrollZoom": True, "doubleClick": "autosize"}
 
 @contextmanager
 def _index(context: Context, route: Route) -> Iterator[TimelineIndex | Preparing | str | None]:
-    """Give the index of the route's run, how far it is, a sentence why not, or None when nothing was recorded."""
+    """Lend the index of the route's run, or its progress, a sentence why there is none, or None without a recording."""
     run = context.run(route)
     with ExitStack() as stack:
         index: TimelineIndex | Preparing | str | None = None
@@ -205,7 +205,7 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
 
 
 def _past_drawn_after(context: Context, route: Route) -> int | None:
-    """When what was read of the past is drawn: at once when that is all, soon where somebody waits; None: some time."""
+    """When newly read backlog is drawn: at once when it is complete, soon while it is read unthrottled; None: later."""
     run = context.run(route)
     reading = context.reading(run) if run is not None else None
     return 0 if reading is None else HURRYING_MS if reading.hurrying else None
@@ -251,7 +251,7 @@ def _answer(index: TimelineIndex, asked: _Asked, live: _Live) -> dict[str, Any]:
 
 
 def _path_words(index: TimelineIndex, asked: _Asked, live: _Live) -> str:
-    """Say how far the critical path of a running job reaches; the lanes go on."""
+    """Return how far the critical path of a running job reaches; the lanes reach further."""
     path = index.known_path if asked.with_path and live.status else None
     if path is None or not len(path.end_ns):
         return ""
@@ -280,7 +280,7 @@ def _more(asked: _Asked, batch: int, ranks: int) -> dict[str, str]:
 
 
 def _nothing(index: Preparing | str | None) -> dict[str, Any]:
-    """Say why nothing is drawn."""
+    """Return the reason why nothing is drawn."""
     return {
         **dict.fromkeys(_OUTPUTS, no_update),
         "note": "",

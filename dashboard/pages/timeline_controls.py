@@ -18,7 +18,7 @@ from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import PHASES
 
 RANK_LIMIT = 16
-"""More ranks are one line each at first: lanes for every phase nobody could read."""
+"""With more ranks each is one line at first, because lanes for every phase would be too small to read."""
 
 
 def controls(route: Route, ranks: list[str]) -> list[dmc.Group]:

@@ -254,7 +254,7 @@ def register(app: Dash, context: Context) -> None:
 
 
 def age_words(past: TuningHistory, drawn: int, learned: int) -> str:
-    """Return how far a session is that goes on, and which of the page is not of now."""
+    """Return the progress of a running session, and which parts of the page are outdated."""
     if past.result is not None or not past:
         return ""
     words = f"{count(len(past.trials))} trials so far."

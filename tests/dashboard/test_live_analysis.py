@@ -76,7 +76,7 @@ def test_all_steps_are_analysed_together_only_when_that_is_due(
     recording.upto(0.6)
     now[0] += live_analysis.LEAST_INTERVAL_S - 0.1
     assert live.with_sums(anew=True).tested == first.tested  # too early
-    now[0] += live.rest_s
+    now[0] = live._until
     assert live.with_sums(anew=False).tested == first.tested
     again = live.with_sums(anew=True)
     assert again.tested == again.last > first.tested

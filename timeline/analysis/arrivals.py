@@ -86,7 +86,6 @@ class LastOnes:
 
     rank: Ints
     lateness_ns: Ints
-    spread_ns: Ints
     tensor: Ints
     group: Ints
 
@@ -118,19 +117,19 @@ def last_ones(submits: Submits, errors: ClockErrors) -> LastOnes:
     ranks = len(np.unique(submits.rank))
     none = np.empty(0, dtype=np.int64)
     if ranks < 2:
-        return LastOnes(none, none, none, none, none)
+        return LastOnes(none, none, none, none)
     order = np.lexsort((submits.rank, submits.at_ns, submits.group))
     group, rank, at = submits.group[order], submits.rank[order], submits.at_ns[order]
     ends = np.flatnonzero(np.append(np.diff(group) != 0, True))
     sizes = np.diff(np.concatenate(([-1], ends)))
     ends = ends[sizes == ranks]
     if not len(ends):
-        return LastOnes(none, none, none, none, none)
-    lateness, spread = at[ends] - at[ends - 1], at[ends] - at[ends - ranks + 1]
+        return LastOnes(none, none, none, none)
+    lateness = at[ends] - at[ends - 1]
     # Surely after each of the others: one before the last but one may have a worse clock.
     others = ends[:, None] - np.arange(1, ranks)
     sure = (at[ends][:, None] - at[others] > errors.between(rank[ends][:, None], rank[others])).all(axis=1)
-    return LastOnes(np.where(sure, rank[ends], -1), lateness, spread, submits.tensor[order][ends], group[ends])
+    return LastOnes(np.where(sure, rank[ends], -1), lateness, submits.tensor[order][ends], group[ends])
 
 
 def tensor_submits(negotiate: SpanTable) -> Submits:

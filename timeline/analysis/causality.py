@@ -2,7 +2,7 @@
 
 Every rank's result of a reduction holds every other rank's data, so no rank's collective can end before all ranks have
 begun theirs (in a plan, where data travels before a rank knows that all agree: submitted theirs); and no rank can have
-heard that a tensor may run before all have submitted it. Each batch that all ranks
+learned that a tensor may run before all have submitted it. Each batch that all ranks
 recorded is checked for both. A violation says that the clocks are aligned worse than their error bounds claim (those of
 GPUs are subtracted).
 """

@@ -244,7 +244,7 @@ class _Walk:
         return True
 
     def _staged(self, rank: int, row: int) -> None:
-        """A tensor of a GPU: before the ranks heard of it, it was copied to the host, and computed before that."""
+        """A tensor of a GPU: before the others learned of it, it was copied to the host, and computed before that."""
         found = self.staged.before(rank, int(self.table.ids[row]), self.at)
         if found is None:
             return

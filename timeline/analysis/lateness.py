@@ -141,7 +141,7 @@ def _last(moments: Ints, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
 
 
 def _negotiated(table: BatchTable, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
-    """Who heard last, or came to a batch of a plan last though others submitted later; nobody where none is shown."""
+    """The rank that learned last, or reached a batch of a plan last though others submitted later; -1 for none."""
     last, lateness = _last(table.agreed, errors)
     last, lateness = np.where(table.negotiated, last, -1), np.where(table.negotiated, lateness, 0)
     came_late = _submitted_before(table, errors)

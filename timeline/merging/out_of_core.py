@@ -1,4 +1,4 @@
-"""What the quick ways of merging share: reading side by side, one clock for all, what stands around the spans."""
+"""Out-of-core merging, common to DuckDB and native code: parallel reading, clocks, head and end of the merged file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles that do not say whose they are: PyTorch's profiler notes a rank only where torch.distributed told it one."""
+"""Ranks of profiles that name none: PyTorch's profiler records a rank only where torch.distributed is initialized."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from ringtune.timeline.spans import COLUMN_TYPES, SpanTable, Trace, empty_table
 
 
 def read_in_bulk(path: Path) -> Trace | None:
-    """Read a part or a merged file; None when it is not as ringtune writes it (then `reader.read` bears with it)."""
+    """Read a part or a merged file; None when ringtune did not write it so (`reader.read` then parses it by event)."""
     with bulk_database(Path(gettempdir())) as database:
         found = parse_file(database, "spans", path)
         if found is None:

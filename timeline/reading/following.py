@@ -46,7 +46,7 @@ class Hole:
 
 
 class PartFollower:
-    """Reads one file of a rank's part, again and again, each event once; counters are left out.
+    """Follows one file of a rank's part and reads each event once; counters are left out.
 
     Args:
         path: The file, not packed.

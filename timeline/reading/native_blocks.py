@@ -1,4 +1,4 @@
-"""Blocks of a part that grows, read by native code: pages of a running job read at every poll, which must be cheap."""
+"""Blocks of a growing part, read by native code because every poll of a running job's page reads some."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from ringtune.timeline.spans import COLUMN_TYPES, SpanTable, Trace, concatenate
 
 
 def read_natively(path: Path) -> Trace | None:
-    """Read a part or a merged file; None when it is not as ringtune writes it (then `reader.read` bears with it).
+    """Read a part or a merged file; None when it is not as ringtune writes it (`reader.read` then parses it by event).
 
     Raises:
         TraceIoError: The file cannot be read.

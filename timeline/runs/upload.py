@@ -79,7 +79,7 @@ class Collection:
         self._limits = limits
 
     def announced(self, size: int) -> dict[int, str]:
-        """Wait until every rank but 0 has said what it has; ranks that stay silent are missing from the answer."""
+        """Wait until every rank but 0 has announced what it has; silent ranks are missing from the answer."""
         deadline = time.monotonic_ns() + self._limits.announce_ns
         states = {}
         for rank in range(1, size):

@@ -1,4 +1,4 @@
-"""The analyses of a running job: of its newest steps as a whole now and then, and of every step since as it comes.
+"""Analyses of a running job: its newest steps are analysed together now and then, each later step when it arrives.
 
 What a step adds is computed from that step alone: who was late in it, and the sums of
 `ringtune.dashboard.data.live.totals`. So each poll of a page costs only the steps that are new. Results that need all
@@ -23,17 +23,17 @@ from ringtune.dashboard.data.live.totals import RunningTotals
 from ringtune.timeline.spans import Trace
 
 NEWEST_SPANS = 60_000
-"""Most spans that are analysed as a whole, those of the newest steps: some tens of milliseconds."""
+"""The number of newest spans that are analysed together, which takes some tens of milliseconds."""
 COST_FACTOR = 2000
-"""All are analysed anew after so many times what that cost: a twentieth of a per cent of a core."""
+"""A full analysis is repeated after this many times its CPU time: 0.05 % of a core."""
 LEAST_INTERVAL_S = 6.0
 MOST_BEHIND = 2000
-"""After so many steps that nobody looked at, they are analysed as a whole."""
+"""When more steps than this have accumulated without a request, they are analysed together."""
 
 
 @dataclass
 class _Followed:
-    """Steps that were added one after the other, to the first of which all before were analysed."""
+    """Steps that were added one by one after the last full analysis."""
 
     upto: int
     late: list[dict[str, NDArray[Any]]] = field(default_factory=list)
@@ -42,14 +42,14 @@ class _Followed:
 
 @dataclass(frozen=True)
 class Newest:
-    """An analysis that goes on: ``last`` is its last step, ``tested`` the last of those that were analysed together."""
+    """An analysis of a running job: ``last`` is its last step, ``tested`` the last step of the full analysis."""
 
     analysis: Analysis
     first: int
     last: int
     tested: int
     made_s: float
-    """When that was, on the clock of `time.monotonic`."""
+    """The moment of the full analysis, on the clock of `time.monotonic`."""
 
 
 class LiveAnalysis:
@@ -68,7 +68,7 @@ class LiveAnalysis:
         self._lateness, self._sums = _Followed(-1), _Followed(-1)
 
     def with_lateness(self, *, anew: bool) -> Newest:
-        """Return the analysis with who was late in every step up to now; ``anew``: of all together if that is due.
+        """Return the analysis with the late rank of every step so far; ``anew``: repeat the full analysis if it is due.
 
         Raises:
             Unreadable: The timeline cannot be read.
@@ -89,7 +89,7 @@ class LiveAnalysis:
             return self._newest(found, self._lateness)
 
     def with_sums(self, *, anew: bool) -> Newest:
-        """Return the analysis with the sums of all steps up to now; see `with_lateness`."""
+        """Return the analysis with the totals of all steps so far; see `with_lateness`."""
         with self._lock:
             trace, steps = self._came(self._sums, anew=anew)
             if trace is not None:
@@ -103,7 +103,7 @@ class LiveAnalysis:
         return Newest(found, first, followed.upto, last, self._made_s)
 
     def _came(self, followed: _Followed, *, anew: bool) -> tuple[Trace | None, tuple[int, int]]:
-        """Return the steps that came and the last before them; analyse all where that is due."""
+        """Return the new steps and the last one before them; repeat the full analysis where it is due."""
         generation, _, last = self._about
         due = anew and time.monotonic() >= self._until
         if not due and last >= 0:
@@ -128,8 +128,3 @@ class LiveAnalysis:
         self._lateness, self._sums = _Followed(last), _Followed(last)
         self._made_s = time.monotonic()
         self._until = self._made_s + max(LEAST_INTERVAL_S, COST_FACTOR * (time.thread_time() - begin))
-
-    @property
-    def rest_s(self) -> float:
-        """How long the last analysis of all stands."""
-        return self._until - self._made_s

@@ -1,4 +1,4 @@
-"""Reading what a live timeline left out, beside the job and at a bounded cost, as long as somebody looks at it."""
+"""The backlog of a live timeline: skipped parts are read at a bounded cost while a page shows the timeline."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 SHARE = 0.004
-"""Of one core: reading goes on when all that this process does has cost no more than this since the last piece."""
+"""The share of one core: reading goes on when the whole process has used no more than this since the last piece."""
 LEAST_SHARE = 0.0005
-"""Where pages alone cost that much, reading takes this."""
+"""The share that reading takes where pages alone cost that much."""
 PIECE_BYTES = 1 << 18
-"""Read in one go: some ten milliseconds, for which pages may have to wait."""
+"""Bytes of one piece: about ten milliseconds, for which pages may have to wait."""
 LOOKED_AT_S = 10.0
-"""Nobody looks any more who has not asked for so long."""
+"""A timeline that no page has requested for this time is not shown any more."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How far it is: what share of the timeline is read, and whether that goes on without rests."""
+    """Progress: the share of the timeline that is read, and whether reading is unthrottled."""
 
     share: float
     hurrying: bool = False
 
 
 class PastReader:
-    """Calls a function again and again on a thread of its own, with rests between, until it has nothing more to do.
+    """Calls a function repeatedly on its own thread, throttled, until nothing is left to read.
 
     Args:
         piece: Reads some; returns whether there is more, and does its own locking.
@@ -40,18 +40,18 @@ class PastReader:
 
     @property
     def hurrying(self) -> bool:
-        """Whether it reads without rests."""
+        """Whether reading is unthrottled."""
         return self._hurry.is_set()
 
     def looked_at(self) -> None:
-        """Say that somebody looks; starts the reading, or lets it go on. Not to be called by two threads at once."""
+        """Note that a page shows the timeline, and start or continue reading. Not safe for two threads at once."""
         self._asked = time.monotonic()
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, daemon=True, name="ringtune-past")
             self._thread.start()
 
     def hurry(self) -> None:
-        """Read without rests from now on, whatever it costs."""
+        """Read unthrottled from now on, whatever it costs."""
         self._hurry.set()
 
     def _run(self) -> None:
@@ -59,13 +59,13 @@ class PastReader:
         while time.monotonic() - self._asked < LOOKED_AT_S or self.hurrying:
             begin = time.thread_time()
             if not self._piece():
-                self._hurry.clear()  # what is left out later is read with rests again
+                self._hurry.clear()  # a later backlog is throttled again
                 return
             self._rest(since, used, time.thread_time() - begin)
             since, used = time.monotonic(), time.process_time()
 
     def _rest(self, since: float, used: float, cost: float) -> None:
-        """Wait until what the process used since a moment is no more than its share of the time."""
+        """Wait until the CPU time of the process since a moment is within its share."""
         longest = time.monotonic() + cost / LEAST_SHARE
         while time.monotonic() < longest:
             due = since + (time.process_time() - used) / SHARE

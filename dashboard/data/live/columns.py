@@ -1,4 +1,4 @@
-"""Columns that grow at their end: what stands in them is neither copied nor looked at when rows come."""
+"""Columns that grow at their end: appending rows neither copies nor reads the existing ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FIRST_ROWS = 1024
 
 
 class GrowingColumn:
-    """A column in memory that has room for more. Its space doubles when it is full, so a row is moved once or twice.
+    """A column in memory with spare room. Its space doubles when it is full, so a row is moved once or twice.
 
     Args:
         kind: Type of its values.
@@ -25,7 +25,7 @@ class GrowingColumn:
         return self._length
 
     def extend(self, values: NDArray[Any]) -> None:
-        """Put values behind those there are; views given out before keep what they show, unless it was cut."""
+        """Append values; earlier views keep their contents, unless the column was cut."""
         needed = self._length + len(values)
         if needed > len(self._space):
             space = np.empty(2 * needed, dtype=self._space.dtype)
@@ -41,9 +41,9 @@ class GrowingColumn:
         return found
 
     def cut(self, length: int) -> None:
-        """Forget all but the first values; what comes next is written over them, in views given out before as well."""
+        """Forget all but the first values; later values overwrite the others, in earlier views as well."""
         self._length = min(self._length, length)
 
     def shift(self, by: int) -> None:
-        """Add a number to all values, in views given out before as well."""
+        """Add a number to all values, in earlier views as well."""
         self._space[: self._length] += by

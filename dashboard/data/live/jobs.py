@@ -1,6 +1,6 @@
-"""What is kept of running jobs: their timelines as they grow, analyses of these, and what is dear to make.
+"""Cached state of running jobs: growing timelines, their analyses, and results that are expensive to compute.
 
-One reading of a timeline serves all pages and everybody who looks.
+One reading of a timeline serves all pages and all viewers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ringtune.timeline.spans import Trace
 T = TypeVar("T")
 
 COST_FACTOR = 1000
-"""What is dear is made anew after so many times what that cost: a tenth of a per cent of a core."""
+"""An expensive result is recomputed after this many times its CPU time: 0.1 % of a core."""
 LEAST_INTERVAL_S = 10.0
 
 
 @dataclass(frozen=True)
 class Made(Generic[T]):
-    """Something that was made of a running job: when, on the clock of `time.monotonic`, and until when it stands."""
+    """A cached result: when it was computed, on the clock of `time.monotonic`, and until when it is valid."""
 
     value: T
     at_s: float
@@ -36,7 +36,7 @@ class Made(Generic[T]):
 
 
 class LiveRuns:
-    """The running jobs that somebody looks at. Safe to use from several threads."""
+    """The running jobs that pages show. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._timelines = Cache(capacity=4)
@@ -46,14 +46,14 @@ class LiveRuns:
         self._lock = threading.Lock()
 
     def timeline(self, run: RunInfo) -> LiveTimeline | None:
-        """Return what follows a run's timeline as it grows; None where it does not, or cannot be followed."""
+        """Return the follower of a run's growing timeline; None where it does not grow or cannot be followed."""
         if run.status != "live" or run.path in self._not_followed:
             return None
         found: LiveTimeline = self._timelines.get(run.path, None, lambda: LiveTimeline(run.path))
         return found
 
     def give_up(self, run: RunInfo) -> None:
-        """Follow a run's timeline no more."""
+        """Stop following a run's timeline."""
         self._not_followed.add(run.path)
 
     def analysis(self, run: RunInfo) -> LiveAnalysis | None:
@@ -81,7 +81,7 @@ class LiveRuns:
             return None
 
     def throttled(self, key: Hashable, build: Callable[[], T]) -> Made[T]:
-        """Return what `build` makes, made anew only after `COST_FACTOR` times what making it cost."""
+        """Return the result of `build`, recomputed only after `COST_FACTOR` times its CPU time."""
         with self._lock:
             known = self._made.get(key)
             if known is not None and time.monotonic() < known.until_s:
@@ -96,12 +96,12 @@ class LiveRuns:
             return made
 
     def alias(self, name: Hashable, key: Hashable) -> None:
-        """Let what was made also be known under another name."""
+        """Register a cached result under another name too."""
         with self._lock:
             if key in self._made:
                 self._made[name] = self._made[key]
 
     def made(self, key: Hashable) -> Made[Any] | None:
-        """Return what `throttled` made last, None where nothing."""
+        """Return the last result of `throttled`, None where there is none."""
         with self._lock:
             return self._made.get(key)

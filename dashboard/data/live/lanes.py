@@ -1,8 +1,8 @@
-"""Lanes that grow: new spans go to the ends of their lanes, and of what stands there only the very end changes.
+"""Lanes that grow: new spans go to the ends of their lanes, and only the last existing rows change.
 
-The columns are those of `timeline_levels.LaneTable`, but each lane has room for more behind it; what stands in that
-room means nothing. Where a lane is full, all move into columns twice as large, so a span is moved once or twice.
-What comes out is, lane by lane, what `timeline_levels.build_lanes` makes of all spans at once; a lane may have more
+The columns are those of `levels.LaneTable`, but each lane has spare room at its end, whose contents mean
+nothing. Where a lane is full, all move into columns twice as large, so a span is moved once or twice.
+The result equals, lane by lane, that of `levels.build_lanes` over all spans at once; a lane may have more
 levels than it needs.
 """
 
@@ -57,7 +57,7 @@ class _Growing:
 
 
 class GrowingLanes:
-    """All lanes of a job that goes on. Not safe to use from several threads at once.
+    """All lanes of a running job. Not safe to use from several threads at once.
 
     Attributes:
         spans: Columns (`LANE_TYPES`) of all lanes, with room between them.
@@ -74,7 +74,7 @@ class GrowingLanes:
         return sum(lane.count for lane in self._lanes.values())
 
     def add(self, spans: SpanTable) -> None:
-        """Take spans, on the job's time, whose texts have the codes of all others; any order."""
+        """Add spans on the job's time, in any order; their texts share the codes of all others."""
         if not len(spans):
             return
         self._begin = min(self._begin, int(spans.begin_ns.min()))
@@ -170,7 +170,7 @@ class GrowingLanes:
         self._ended(lane, part)
 
     def _ended(self, lane: _Growing, part: slice) -> None:
-        """Note of spans that were written into a lane until when all before them have ended, and their rows."""
+        """Note for spans that were written into a lane when all earlier ones have ended, and their rows."""
         lane.stale = min(lane.stale, part.start - lane.first)
         reach = np.maximum.accumulate(self.spans["end_ns"][part])
         if part.start > lane.first:
@@ -199,7 +199,7 @@ class GrowingLanes:
         return rows_of(begin, end, taken)
 
     def levels_of(self, lane: _Growing) -> tuple[Level, ...]:
-        """Return a lane's levels, brought up to date: they are made when somebody needs them."""
+        """Return a lane's levels, which are updated only when they are requested."""
         if lane.stale < lane.count:
             self._level(lane, lane.stale)
             lane.stale = lane.count

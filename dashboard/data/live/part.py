@@ -11,7 +11,7 @@ from ringtune.timeline.reading.following import PartFollower
 from ringtune.timeline.spans import Instant, PartInfo, SpanTable, Trace, empty_table
 
 _LEAST_MOVE_NS = 50_000
-"""A change of what is known of a clock that nobody sees."""
+"""A correction of a clock that is too small to see."""
 
 
 @dataclass
@@ -83,7 +83,7 @@ def aligned(part: Part, spans: SpanTable) -> SpanTable:
 
 
 def moved(before: HostOffset, now: HostOffset, span: tuple[int, int] | None) -> bool:
-    """Whether spans between two moments stand elsewhere now, by more than they are exact and anybody sees."""
+    """Whether spans between two moments move visibly, and by more than their error."""
     if span is None:
         return False
     moments = np.linspace(*span, 9).astype(np.int64)

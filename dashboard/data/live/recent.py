@@ -1,4 +1,4 @@
-"""The spans of a growing timeline that came last, as they came: steps of now without sorting them into lanes first."""
+"""The newest spans of a growing timeline in order of arrival: recent steps need not be sorted into lanes first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ringtune.timeline.spans import COLUMN_TYPES, SpanTable
 from ringtune.timeline.vocabulary import Stage
 
 MOST_SPANS = 30_000
-"""Spans that are kept; of what came before, the lanes tell."""
+"""The number of spans that are kept; earlier ones are in the lanes."""
 
 
 def joined(tables: Sequence[SpanTable]) -> SpanTable:

@@ -1,4 +1,4 @@
-"""What a growing timeline has behind what a page has drawn of it already: only that has to be sent and drawn."""
+"""The tail of a growing timeline: the shapes that a page has not drawn yet, so that only these are sent and drawn."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ringtune.dashboard.data.timeline.overview import dominant
 from ringtune.dashboard.data.timeline.shapes import PIXELS, Shapes, Window, blocks_behind, joined, marked
 
 TAIL_LIMIT = 400
-"""About so many shapes are sent at most: of more, neighbours are joined over more pixels."""
+"""The approximate limit of shapes per answer: beyond it, neighbours are joined over more pixels."""
 PIXELS_JOINED = 2
-"""What comes is drawn a little coarser than the rest, until all is drawn again: a poll must be cheap."""
+"""New shapes are a little coarser than the others until the figure is redrawn, because a poll must be cheap."""
 
 
 def drawn(lanes: Sequence[Lane]) -> list[list[int]]:

@@ -1,7 +1,7 @@
-"""The timeline of a job that is still recording: what its ranks write is added to an index, and nothing is read twice.
+"""The timeline of a job that is still recording: new events of its ranks are added to an index, and none is read twice.
 
-The newest is read at once, whenever somebody looks. Where more has come than may be read at once, the parts go on near
-their ends, and what lies between is read beside the job (`timeline_past`); the index shows where it is missing.
+The newest events are read whenever a page asks. Where there are more than may be read at once, reading continues near
+the ends of the parts, and what lies between is read beside the job (`backlog`); the index shows where it is missing.
 
 Spans of a part are placed on the job's time by what was known of its host's clock when they came. Where later samples
 of that clock place them elsewhere by more than they are exact (`moved`), all is read anew; so it is when a file turns
@@ -38,25 +38,25 @@ from ringtune.timeline.reading.following_packed import PackedFollower
 from ringtune.timeline.spans import Instant, PartInfo, SpanTable, Trace
 
 AT_ONCE_BYTES = 24 << 20
-"""Most that is read at once when somebody looks for the first time, or again after `AWAY_S`."""
+"""The most that is read at once at the first request, or at the first one after `AWAY_S`."""
 NEWEST_BYTES = 192 << 10
-"""Most that is read at once otherwise: a job that writes more between two looks must not make looking dear."""
+"""The most that is read at once otherwise: a job that writes more between two polls must not make them expensive."""
 LEAST_BYTES = 8 << 10
-"""Of this, what is read of each part in any case."""
+"""The least that is read of each part within that limit."""
 AWAY_S = 5.0
 _SAME_LOOK_S = 0.05
-"""A page asks twice for what it shows, whether there is something and what: that is one look."""
+"""A page sends two requests, whether there is something new and what; within this time they count as one."""
 MOST_WAITING = 50_000
-"""Spans that are not sorted into lanes before somebody asks for these."""
+"""Spans that wait unsorted until lanes are requested."""
 COST_FACTOR = 100
-"""The critical path of a growing timeline is found anew after this many times what finding it cost."""
+"""The critical path of a growing timeline is recomputed after this many times its own duration."""
 
 
 _GENERATIONS = itertools.count()
 
 
 class NotFollowed(RingtuneError):
-    """The files are none that can be followed: merged ones, or another tool's."""
+    """These files cannot be followed: they are merged ones, or another tool's."""
 
 
 class LiveTimeline:
@@ -72,7 +72,7 @@ class LiveTimeline:
     def __init__(self, run: Path) -> None:
         self._run = run
         self._lock = threading.Lock()
-        # Held by who waits for the lock, so that the past's reader lets drawing in between.
+        # Threads that wait for the lock hold this one, so that the backlog's reader lets drawing pass.
         self._next = threading.Lock()
         self._past = PastReader(self._piece_of_past)
         self._path: PathTable | None = None
@@ -97,11 +97,11 @@ class LiveTimeline:
 
     @property
     def state(self) -> Signature:
-        """What changes when there is something new to show."""
+        """A value that changes when there is something new to show."""
         return self._look(0)[1]
 
     def _look(self, known_s: float) -> tuple[list[Path], Signature]:
-        """The files of the timeline and what changes with them, as they were at most so long ago."""
+        """The files of the timeline and their state, at most this old."""
         at, files, state = self._looked
         if time.monotonic() >= at + known_s:
             files = trace.sources(self._run)
@@ -111,7 +111,7 @@ class LiveTimeline:
 
     @property
     def reading(self) -> Reading | None:
-        """How far the reading of what was left out is; None where nothing is missing."""
+        """The progress of reading the backlog; None where nothing is missing."""
         parts = [part.follower for part in dict(self._parts).values()]
         missing = sum(hole.length for one in parts for hole in one.holes)
         if not missing:
@@ -119,12 +119,12 @@ class LiveTimeline:
         return Reading(1 - missing / max(1, sum(one.offset for one in parts)), self._past.hurrying)
 
     def hurry(self) -> None:
-        """Read what was left out as quickly as it goes, whatever that costs."""
+        """Read the backlog unthrottled."""
         self._past.hurry()
 
     @contextmanager
     def held(self) -> Iterator[TimelineIndex]:
-        """Give the index as it is now, which stays so until it is given back.
+        """Lend the current index, which does not change until it is given back.
 
         Raises:
             Unreadable: A file cannot be read.
@@ -208,9 +208,9 @@ class LiveTimeline:
                     part.filled(found)
                     if not self._place([(part.follower.path, found)], past=True):
                         self._restart()
-                    self._settle()  # here, and not in a poll of a page
+                    self._settle()  # on this thread, to keep polls of pages short
                 self._index = None
-            except (RingtuneError, OSError):  # whoever looks next finds the same and says so
+            except (RingtuneError, OSError):  # the next request meets the same error and reports it
                 self._restart()
             return True
 

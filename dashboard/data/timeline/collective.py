@@ -1,4 +1,4 @@
-"""One collective on all ranks: when each submitted it, heard that it may run, ran it and had it; and who was last."""
+"""One collective on all ranks: when each submitted it, learned that it may run, ran it; and which was last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the timeline's answers are made from, computed once: spans by lane, and coarser and coarser levels of them.
+"""The lanes of a timeline and their levels, computed once: spans by lane, and coarser and coarser levels of them.
 
 A *lane* is one stage of one rank. Its spans lie side by side, by begin. A *level* of a lane cuts the job's time into
 buckets of equal width and holds one *item* for the spans that begin in the same bucket: where they begin and end, how
@@ -157,7 +157,7 @@ def build_lanes(
     Args:
         spans: The job's spans, in any order.
         allocate: Makes the columns of the spans.
-        told: Hears what share of the work is done.
+        told: Receives the share of the work that is done.
     """
     chosen = by_lane(spans)
     total = sum(len(order) for _, _, order in chosen)

@@ -1,6 +1,6 @@
 """The critical path as columns, and what of it a window shows.
 
-Many stretches in a window are told apart by nobody: then every pixel shows the cause that took most of it.
+Where a window holds more stretches than can be distinguished, every pixel shows the cause that took most of it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PathTable:
 
         Where there are too many, equal pieces of the window stand for the stretch that took most of each cause.
         """
-        # Whole numbers, see `timeline_levels.touching`.
+        # Whole numbers, see `levels.touching`.
         begin, end = math.floor(begin_ns), math.ceil(end_ns)
         first, last = np.searchsorted(self.end_ns, begin, "right"), np.searchsorted(self.begin_ns, end, "left")
         inside = self.take(slice(int(first), int(last)))

@@ -118,7 +118,7 @@ def prepare(run: Path, folder: Path, told: store.Told) -> None:
 
 @contextmanager
 def _reading_told(files: list[Path], told: store.Told) -> Iterator[None]:
-    """Tell twice a second how much of the files this process has read, whoever reads them."""
+    """Report twice a second how much of the files this process has read."""
     total, before, ended = sum(path.stat().st_size for path in files), _bytes_read(), threading.Event()
 
     def tell() -> None:

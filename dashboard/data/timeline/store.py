@@ -29,11 +29,11 @@ from ringtune.timeline.spans import Instant, Trace
 
 FORMAT = 5
 KEPT_BYTES = 12 * 2**30
-"""Indexes beyond this are removed, those that were not looked at for longest first."""
+"""Indexes beyond this size are removed, the least recently used first."""
 
 _ABOUT = "about.json"
 Told = Callable[[float, str], None]
-"""Hears what share of the work is done, and what comes now."""
+"""A callback that receives the share of the work that is done, and the name of the next phase."""
 
 
 def cache_folder() -> Path:
@@ -107,7 +107,7 @@ def open_index(folder: Path) -> TimelineIndex | None:
         spans = {name: _column(folder, "span", name, kind) for name, kind in LANE_TYPES.items()}
         items = {name: _column(folder, "item", name, kind) for name, kind in ITEM_TYPES.items()}
         path = PathTable(**{name: _column(folder, "path", name, kind) for name, kind in PATH_TYPES.items()})
-        os.utime(folder)  # it was looked at
+        os.utime(folder)  # marks it as used
     except (OSError, ValueError):
         return None
     instants = tuple(Instant(name, kind, rank, at, args) for name, kind, rank, at, args in document["instants"])
