@@ -93,7 +93,7 @@ def stat(label: str, value: str, note: str = "", at: int | None = None, page: st
     return dmc.Card(dmc.Stack(lines, gap=2), withBorder=True, radius="md", px="md", py="sm")
 
 
-def told(before: Mapping[str, Any], *names: str) -> list[float] | None:
+def drawn_numbers(before: Mapping[str, Any], *names: str) -> list[float] | None:
     """Return numbers, none below 0, of what a page says it has drawn; None where one is missing: it may say all."""
     found = [before.get(name) for name in names]
     known = [one for one in found if isinstance(one, (int, float)) and 0 <= one < 2**62]

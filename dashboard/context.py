@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 COST_FACTOR = 100
 """A growing timeline is read again after this many times its reading time: one per cent of a core."""
-TOLD_FROM_S = 3.0
+SHOWN_FROM_S = 3.0
 """From this interval on, the page says how old its data are."""
 
 
@@ -337,7 +337,7 @@ class Context:
         """Return the age of a running job's timeline in words, where it is rebuilt now and then; else nothing."""
         with self._lock:
             at_ns, took_s = self._made.get(run.path, (0, 0.0))
-        if run.status != "live" or COST_FACTOR * took_s < TOLD_FROM_S:
+        if run.status != "live" or COST_FACTOR * took_s < SHOWN_FROM_S:
             return ""
         return (
             f"The job goes on. Shown is its timeline as it was at {moment(at_ns)}: that is made anew every "

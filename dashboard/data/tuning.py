@@ -84,7 +84,7 @@ def data(run: RunInfo) -> TuningHistory:
 
 
 def history(rows: Sequence[dict[str, Any]], problems: Sequence[str] = ()) -> TuningHistory:
-    """Return the history told by the journal's events; the last session when the journal holds several."""
+    """Return the history in the journal's events; the last session when the journal holds several."""
     said = list(problems)
     starts = [index for index, row in enumerate(rows) if row.get("event") == "start"]
     rows = rows[starts[-1] :] if starts else rows

@@ -179,8 +179,8 @@ def _columns(index: TimelineIndex, view: View, chosen: Ints, places: Floats) -> 
     shapes, boxes = view.shapes, boxes_of(view, chosen, places)
     rows = np.array([one.rows for one in view.lanes], dtype=np.int64)[shapes.lane[chosen]]
     # Names only where a span has its lane for itself, and where a search does not dim it.
-    told = (rows == 1) & (shapes.hit[chosen] | (not view.searched))
-    room = np.where(told, LETTERS * boxes.length_ns / view.window.length_ns, 0).astype(int)
+    named = (rows == 1) & (shapes.hit[chosen] | (not view.searched))
+    room = np.where(named, LETTERS * boxes.length_ns / view.window.length_ns, 0).astype(int)
     return {
         "base": boxes.begin_ns / NS_PER_AXIS,
         "x": boxes.length_ns / NS_PER_AXIS,

@@ -24,7 +24,7 @@ def progress(state: Preparing | None) -> list[Any]:
     return [dmc.Card(dmc.Stack(lines, gap="sm"), withBorder=True, radius="md", p="xl")]
 
 
-def reading_past(state: Reading | None) -> list[Any]:
+def backlog_progress(state: Reading | None) -> list[Any]:
     """Return the progress of reading a running job's backlog, and a button to hurry it; nothing when all is read."""
     if state is None:
         return []

@@ -14,6 +14,7 @@ from ringtune.dashboard.components import (
     address_store,
     age,
     card,
+    drawn_numbers,
     drawn_store,
     empty,
     follow_address,
@@ -22,7 +23,6 @@ from ringtune.dashboard.components import (
     page_frame,
     problems,
     shown,
-    told,
 )
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.analysis import Analysis
@@ -230,7 +230,7 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
         route: The page.
         before: What was drawn, from the browser, which may send anything.
     """
-    numbers = told(before, "first", "last", "wide", "rows", "unit_ns")
+    numbers = drawn_numbers(before, "first", "last", "wide", "rows", "unit_ns")
     if numbers is None or not numbers[4]:
         return {}
     found = seen(context, route, "lateness", anew=False)

@@ -25,7 +25,7 @@ from ringtune.dashboard.figures import timeline as figures
 from ringtune.dashboard.figures.timeline_minimap import MAP_PIXELS, minimap
 from ringtune.dashboard.figures.timeline_overlays import NS_PER_AXIS
 from ringtune.dashboard.pages import timeline_state as state
-from ringtune.dashboard.pages.progress import as_of, progress, reading_past
+from ringtune.dashboard.pages.progress import as_of, backlog_progress, progress
 from ringtune.dashboard.pages.timeline_batch import followed_card
 from ringtune.dashboard.pages.timeline_controls import RANK_LIMIT, controls, lanes, rank_options
 from ringtune.dashboard.routes import Route
@@ -186,7 +186,7 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
     if not before.get("lanes") or query is None:
         return {}
     number = before.get("number")
-    if before.get("reading") and (wait_ms := _past_drawn_after(context, route)) is not None:
+    if before.get("reading") and (wait_ms := _backlog_drawn_after(context, route)) is not None:
         return {"again": number, "poll_interval_ms": wait_ms}
     with _index(context, route) as index:
         if not isinstance(index, TimelineIndex):
@@ -204,7 +204,7 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
         return {"grown": {"number": number, "figures": [bars], "drawn": now}, **said}
 
 
-def _past_drawn_after(context: Context, route: Route) -> int | None:
+def _backlog_drawn_after(context: Context, route: Route) -> int | None:
     """When newly read backlog is drawn: at once when it is complete, soon while it is read unthrottled; None: later."""
     run = context.run(route)
     reading = context.reading(run) if run is not None else None
@@ -244,7 +244,7 @@ def _answer(index: TimelineIndex, asked: _Asked, live: _Live) -> dict[str, Any]:
         "charts": shown(True),
         "empty": shown(False),
         "address": state.address(pathname, window, _more(asked, held["batch"], len(index.ranks))),
-        "preparing": reading_past(reading) or as_of(live.pace or _path_words(index, asked, live)),
+        "preparing": backlog_progress(reading) or as_of(live.pace or _path_words(index, asked, live)),
         "followed": followed_card(followed),
         "options": rank_options([str(rank) for rank in index.ranks]),
     }

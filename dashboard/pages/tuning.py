@@ -14,13 +14,13 @@ from ringtune.dashboard.components import (
     address_store,
     age,
     card,
+    drawn_numbers,
     drawn_store,
     empty,
     follow_place,
     graph,
     problems,
     shown,
-    told,
 )
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import tuning
@@ -295,7 +295,7 @@ def _drawn(past: TuningHistory, known: Learned, pathname: str | None) -> dict[st
 def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, Any]:
     """Return the trials that came since the page was drawn; ``before``, from the browser, may be anything."""
     run, number = context.run(route), before.get("number")
-    numbers = told(before, "rows", "drawn", "learned", "unit_ns", "lost_unit_ns")
+    numbers = drawn_numbers(before, "rows", "drawn", "learned", "unit_ns", "lost_unit_ns")
     if run is None or numbers is None or not all(numbers[3:]):
         return {}
     rows, drawn, learned, *units = numbers

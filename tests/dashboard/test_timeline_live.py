@@ -177,7 +177,7 @@ def long(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> Recording:
     monkeypatch.setattr(live_timeline, "NEWEST_BYTES", 12_000)
     monkeypatch.setattr(live_timeline, "LEAST_BYTES", 1000)
     monkeypatch.setattr(live_timeline, "PIECE_BYTES", 20_000)
-    monkeypatch.setattr(backlog.PastReader, "looked_at", lambda self: None)
+    monkeypatch.setattr(backlog.BacklogReader, "looked_at", lambda self: None)
     return recording
 
 
@@ -348,7 +348,7 @@ def test_the_past_is_read_as_long_as_somebody_looks(monkeypatch: pytest.MonkeyPa
         pieces.append(len(pieces))
         return len(pieces) < 3
 
-    reader = backlog.PastReader(piece)
+    reader = backlog.BacklogReader(piece)
     reader.looked_at()
     assert reader._thread is not None
     reader._thread.join(60)
@@ -365,7 +365,7 @@ def test_reading_the_past_rests_until_the_process_keeps_to_its_share(monkeypatch
     now, used = [100.0], [0.0]
     monkeypatch.setattr(backlog.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(backlog.time, "process_time", lambda: used[0])
-    reader = backlog.PastReader(lambda: True)
+    reader = backlog.BacklogReader(lambda: True)
 
     def wait(seconds: float) -> bool:
         now[0] += max(seconds, 0.001)

@@ -34,7 +34,7 @@ def test_of_a_long_packed_timeline_the_newest_is_there_at_once_and_the_rest_when
 ) -> None:
     for name, limit in (("AT_ONCE_BYTES", 10_000), ("NEWEST_BYTES", 12_000), ("LEAST_BYTES", 1000)):
         monkeypatch.setattr(live_timeline, name, limit)
-    monkeypatch.setattr(backlog.PastReader, "looked_at", lambda self: None)
+    monkeypatch.setattr(backlog.BacklogReader, "looked_at", lambda self: None)
     packed = Recording(tmp_path / "packed", packed=True)
     packed.upto(0.5)
     packed.upto(0.9)

@@ -45,7 +45,7 @@ def bus_factor(kind: str, ranks: int) -> float:
 
 @dataclass(frozen=True)
 class KindTraffic:
-    """One kind of collective, all ranks together; bandwidth in bytes/s of one rank, None when it cannot be told."""
+    """One kind of collective, all ranks together; bandwidth in bytes/s of one rank, None when it is unknown."""
 
     kind: str
     batches: int

@@ -15,7 +15,7 @@ job could gain if only that rank were on time. Three moments, three causes:
 Where two ranks are closer than their clocks' error bounds allow to tell, nobody is last.
 
 Horovod's timeline is what rank 0 saw: when its coordinator read that a rank was ready for a tensor. That is ``compute``
-(with the message's way); the n-th time of every tensor is step n. The other causes cannot be told from it.
+(with the message's way); the n-th time of every tensor is step n. The other causes cannot be derived from it.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ def _submitted_last(table: BatchTable, errors: NDArray[np.float64]) -> tuple[Int
     last, lateness = _last(table.submit, errors)
     elsewhere = _submitted_before(table, errors)
     unsure = errors[table.submit.argmax(axis=1)].any(axis=1)
-    told = (table.awaited_peer >= 0) & (last < 0) & unsure & ~elsewhere
-    last, lateness = np.where(told, table.awaited_peer, last), np.where(told, table.peer_wait_ns, lateness)
+    by_record = (table.awaited_peer >= 0) & (last < 0) & unsure & ~elsewhere
+    last, lateness = np.where(by_record, table.awaited_peer, last), np.where(by_record, table.peer_wait_ns, lateness)
     return np.where(elsewhere, -1, last), np.where(elsewhere, 0, lateness)
 
 

@@ -25,7 +25,7 @@ class Reading:
     hurrying: bool = False
 
 
-class PastReader:
+class BacklogReader:
     """Calls a function repeatedly on its own thread, throttled, until nothing is left to read.
 
     Args:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ringtune.dashboard.data.files import Signature, Unreadable, open_inside, signature
-from ringtune.dashboard.data.live.backlog import PIECE_BYTES, PastReader, Reading
+from ringtune.dashboard.data.live.backlog import PIECE_BYTES, BacklogReader, Reading
 from ringtune.dashboard.data.live.lanes import GrowingLanes
 from ringtune.dashboard.data.live.part import Part, aligned, bare, fresh_instants, moved
 from ringtune.dashboard.data.live.recent import Recent, joined
@@ -74,7 +74,7 @@ class LiveTimeline:
         self._lock = threading.Lock()
         # Threads that wait for the lock hold this one, so that the backlog's reader lets drawing pass.
         self._next = threading.Lock()
-        self._past = PastReader(self._piece_of_past)
+        self._backlog = BacklogReader(self._piece_of_past)
         self._path: PathTable | None = None
         self._path_until = 0.0
         self._looked: tuple[float, list[Path], Signature] = (-math.inf, [], ())
@@ -116,11 +116,11 @@ class LiveTimeline:
         missing = sum(hole.length for one in parts for hole in one.holes)
         if not missing:
             return None
-        return Reading(1 - missing / max(1, sum(one.offset for one in parts)), self._past.hurrying)
+        return Reading(1 - missing / max(1, sum(one.offset for one in parts)), self._backlog.hurrying)
 
     def hurry(self) -> None:
         """Read the backlog unthrottled."""
-        self._past.hurry()
+        self._backlog.hurry()
 
     @contextmanager
     def held(self) -> Iterator[TimelineIndex]:
@@ -193,7 +193,7 @@ class LiveTimeline:
             self._index, self._state = None, state
         self._read_at = time.monotonic()
         if any(part.follower.holes for part in self._parts.values()):
-            self._past.looked_at()
+            self._backlog.looked_at()
 
     def _piece_of_past(self) -> bool:
         """Read some of what was left out; whether there is more of it."""
@@ -203,7 +203,7 @@ class LiveTimeline:
                 return False
             part = self._parts[max(left, key=left.__getitem__)]
             try:
-                found = part.follower.fill(AT_ONCE_BYTES if self._past.hurrying else PIECE_BYTES)
+                found = part.follower.fill(AT_ONCE_BYTES if self._backlog.hurrying else PIECE_BYTES)
                 if found is not None:
                     part.filled(found)
                     if not self._place([(part.follower.path, found)], past=True):

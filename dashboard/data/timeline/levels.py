@@ -150,14 +150,14 @@ def empty_column(_name: str, kind: Any, length: int) -> NDArray[Any]:
 
 
 def build_lanes(
-    spans: SpanTable, allocate: Allocate = empty_column, told: Callable[[float], None] = lambda share: None
+    spans: SpanTable, allocate: Allocate = empty_column, on_progress: Callable[[float], None] = lambda share: None
 ) -> LaneTable:
     """Sort spans into lanes and make their levels; spans of stages that are not shown are left out.
 
     Args:
         spans: The job's spans, in any order.
         allocate: Makes the columns of the spans.
-        told: Receives the share of the work that is done.
+        on_progress: Receives the share of the work that is done.
     """
     chosen = by_lane(spans)
     total = sum(len(order) for _, _, order in chosen)
@@ -180,7 +180,7 @@ def build_lanes(
         place = {"rank": rank, "stage": int(stage), "first": first, "count": len(order), "rows": int(row.max()) + 1}
         table.places.append({**place, "levels": levels})
         first += len(order)
-        told(first / total)
+        on_progress(first / total)
     blank = {name: np.empty(0, dtype=kind) for name, kind in ITEM_TYPES.items()}
     table.items = {name: np.concatenate([blank[name], *(piece[name] for piece in pieces)]) for name in ITEM_TYPES}
     return table

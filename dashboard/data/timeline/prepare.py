@@ -97,19 +97,19 @@ def _follow(job: _Job, run: Path, folder: Path) -> None:
         job.ended_with = "" if process.returncode == 0 else problem
 
 
-def prepare(run: Path, folder: Path, told: store.Told) -> None:
+def prepare(run: Path, folder: Path, on_progress: store.OnProgress) -> None:
     """Make the index of a run's timeline in a folder, and beside it the analyses of that timeline.
 
     Raises:
         Unreadable: The timeline cannot be read, or the index not be written.
     """
     files = trace.sources(run)
-    with _reading_told(files, told):
+    with _reporting_read_bytes(files, on_progress):
         found, problems = trace.read_all(run, files)
     try:
         between = _INDEX_SHARE - _READ_SHARE
-        store.save(folder, found, problems, lambda share, words: told(_READ_SHARE + between * share, words))
-        told(_INDEX_SHARE, "comparing the ranks")
+        store.save(folder, found, problems, lambda share, words: on_progress(_READ_SHARE + between * share, words))
+        on_progress(_INDEX_SHARE, "comparing the ranks")
         analysis.save(folder, analysis.analyse(found, problems))
     except OSError as error:
         reason = error.strerror or "the disk did not take it"
@@ -117,13 +117,13 @@ def prepare(run: Path, folder: Path, told: store.Told) -> None:
 
 
 @contextmanager
-def _reading_told(files: list[Path], told: store.Told) -> Iterator[None]:
+def _reporting_read_bytes(files: list[Path], on_progress: store.OnProgress) -> Iterator[None]:
     """Report twice a second how much of the files this process has read."""
     total, before, ended = sum(path.stat().st_size for path in files), _bytes_read(), threading.Event()
 
     def tell() -> None:
         while True:
-            told(_READ_SHARE * min(1.0, (_bytes_read() - before) / max(1, total)), "reading the trace")
+            on_progress(_READ_SHARE * min(1.0, (_bytes_read() - before) / max(1, total)), "reading the trace")
             if ended.wait(0.5):
                 return
 

@@ -32,7 +32,7 @@ KEPT_BYTES = 12 * 2**30
 """Indexes beyond this size are removed, the least recently used first."""
 
 _ABOUT = "about.json"
-Told = Callable[[float, str], None]
+OnProgress = Callable[[float, str], None]
 """A callback that receives the share of the work that is done, and the name of the next phase."""
 
 
@@ -48,7 +48,7 @@ def place_of(run: Path, state: Signature) -> Path:
     return cache_folder() / key
 
 
-def save(folder: Path, trace: Trace, problems: tuple[str, ...], told: Told) -> None:
+def save(folder: Path, trace: Trace, problems: tuple[str, ...], on_progress: OnProgress) -> None:
     """Make the index of a trace, on the disk from the start, and put it into a folder; older ones make room.
 
     Raises:
@@ -66,11 +66,11 @@ def save(folder: Path, trace: Trace, problems: tuple[str, ...], told: Told) -> N
             column: NDArray[Any] = np.lib.format.open_memmap(temporary / f"span.{name}.npy", "w+", kind, (length,))
             return column
 
-        told(0.0, "sorting into lanes")
-        table = build_lanes(trace.spans, allocate, lambda share: told(0.8 * share, "sorting into lanes"))
+        on_progress(0.0, "sorting into lanes")
+        table = build_lanes(trace.spans, allocate, lambda share: on_progress(0.8 * share, "sorting into lanes"))
         spans = trace.spans
         about = About(spans.names, spans.tensors, kept_instants(trace), trace.ranks, problems, spans.fact_texts)
-        told(0.8, "finding the critical path")
+        on_progress(0.8, "finding the critical path")
         _put(temporary, "item", table.items)
         _put(temporary, "path", path_of(trace).columns())
         (temporary / _ABOUT).write_bytes(orjson.dumps(_document(table, about), default=str))
