@@ -206,7 +206,7 @@ def page_of(context: Context, route: Route) -> html.Div:
         return html.Div(
             empty(
                 "There is no such page",
-                "The address is none that this dashboard knows. All runs are listed under Runs.",
+                "This dashboard has no page at this address. All runs are listed under Runs.",
             )
         )
     if not route.run:

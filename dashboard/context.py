@@ -213,7 +213,7 @@ class Context:
                 return preparing
             found = opened(folder)
             if found is None:
-                raise Unreadable("The timeline's index was prepared, but is not there any more; load the page again")
+                raise Unreadable("The timeline's index was removed after it was prepared; reload the page")
         self._rest(run.path, state, self._preparations.seconds(folder))
         return kept.get(run.path, state, lambda: found)
 
@@ -340,7 +340,7 @@ class Context:
         if run.status != "live" or COST_FACTOR * took_s < SHOWN_FROM_S:
             return ""
         return (
-            f"The job goes on. Shown is its timeline as it was at {moment(at_ns)}: that is made anew every "
+            f"The job is running. The page shows its timeline as of {moment(at_ns)}: it is rebuilt every "
             f"{long_duration(int(1e9 * COST_FACTOR * took_s))}, because it takes {duration(1e9 * took_s)} of a core."
         )
 

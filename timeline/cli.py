@@ -25,9 +25,7 @@ def timeline() -> None:
 @sources
 @json_option
 @steps_option
-@click.option(
-    "--link", metavar="RATE", help="What the link between ranks can carry, for example 12.5GB/s or 100Gbit/s."
-)
+@click.option("--link", metavar="RATE", help="Bandwidth of the link between ranks, for example 12.5GB/s or 100Gbit/s.")
 def summary(source: tuple[Path, ...], as_json: bool, steps: str | None, link: str | None) -> None:
     """Print where the time went.
 

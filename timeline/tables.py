@@ -51,7 +51,7 @@ def _headline(summary: Summary) -> Text:
         checked = f"{summary.causality.violations} of {summary.causality.checked} batches contradict that"
         text.append(f"\nclocks of all hosts aligned within ±{time_text(summary.clock_error_ns)}; {checked}", "dim")
     if summary.device_clock_error_ns is not None:
-        text.append(f"\ntimes of GPUs are right within ±{time_text(summary.device_clock_error_ns)}", "dim")
+        text.append(f"\ntimes of GPUs are accurate within ±{time_text(summary.device_clock_error_ns)}", "dim")
     return text
 
 
@@ -66,7 +66,7 @@ def _warnings(summary: Summary) -> Iterator[Text]:
         lost = share_text(summary.dropped, summary.dropped + summary.span_count)
         found.append(f"{summary.dropped} spans ({lost}) were dropped while recording: sums are too small")
     if summary.skipped:
-        found.append(f"{summary.skipped} events made no sense and were left out")
+        found.append(f"{summary.skipped} events were invalid and were left out")
     if summary.clock_error_ns is None and summary.source == "merged":
         found.append("a host's clock was not measured: comparisons between hosts may be off")
     if summary.causality.violations:

@@ -208,7 +208,7 @@ SPAN_WORDS = (
     SpanWord(
         Stage.WAIT_FOR_DATA,
         "WAIT_FOR_DATA",
-        "submitted until the GPU had made the tensor what is to be reduced",
+        "submitted until the GPU had computed the tensor",
         ("tensor", "bytes", "dtype", "wire", "process_set", "device", "batch", "step", "epoch"),
         overlaps=True,
     ),
@@ -234,7 +234,7 @@ SPAN_WORDS = (
     SpanWord(
         Stage.DEVICE_WAIT,
         "DEVICE_WAIT",
-        "a stream of the program came to where it needs a result until it went on: exposed communication",
+        "a stream of the program waited for a result: exposed communication",
         ("tensor", "bytes", "dtype", "wire", "process_set", "device", "step", "epoch"),
         overlaps=True,
     ),

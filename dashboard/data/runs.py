@@ -237,7 +237,7 @@ def _status(document: dict[str, Any]) -> tuple[str, str]:
         return "failed", f"{_exit_words(code)}{after}"
     if said == "running":
         return "live", ""
-    return "unreadable", "its status is none that ringtune knows"
+    return "unreadable", "ringtune does not know its status"
 
 
 def _exit_words(code: object) -> str:

@@ -23,7 +23,7 @@ def importance(shares: Mapping[str, float] | None, scheme: Scheme = "light", hei
     """Draw each knob's share of what settings change in step time."""
     figure = theme.blank(scheme, height)
     if not shares:
-        return theme.say(figure, "Too few settings were tried to tell")
+        return theme.say(figure, "Too few settings were tried to compute this")
     names = sorted(shares, key=lambda name: shares[name])
     figure.add_trace(
         go.Bar(

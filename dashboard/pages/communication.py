@@ -39,16 +39,16 @@ from ringtune.timeline.units import parse_rate
 
 _NOTHING = (
     "No timeline was recorded",
-    "With it on, every rank records when each batch moved and who was waited for. Start the job so:",
+    "With a timeline, every rank records when each batch moved and which rank it waited for. Start the job with:",
     "ringtune run -np 2 --timeline trace.json python train.py",
 )
 _CARDS = (
     (
         "exposed",
         "Exposed and overlapped",
-        "Exposed communication and the waiting beside it block training; overlapped communication is hidden behind it.",
+        "Exposed communication and waiting block training; overlapped communication is hidden behind computation.",
     ),
-    ("phases", "Phases", "How long each phase was under way in a step; spans that overlap count once."),
+    ("phases", "Phases", "Time per step in which each phase was active; spans that overlap count once."),
     (
         "bandwidth",
         "Bandwidth by batch size",
@@ -63,8 +63,8 @@ _CARDS = (
     (
         "waits",
         "What kept tensors from moving",
-        "Summed over tensors that wait at the same time. Control is what agreeing costs once the last rank has "
-        "submitted; under a plan nothing is agreed and only waiting is left.",
+        "Summed over tensors that wait at the same time. Control is the cost of agreement after the last rank has "
+        "submitted; under a plan there is no agreement, only waiting.",
     ),
 )
 
@@ -78,7 +78,7 @@ def layout(_context: Context, route: Route) -> html.Div:
         debounce=400,
         w=190,
         size="sm",
-        **{"aria-label": "What the link between ranks can carry"},
+        **{"aria-label": "Bandwidth of the link between ranks"},
     )
     cards = {
         name: card(

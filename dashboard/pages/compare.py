@@ -178,7 +178,7 @@ def _index(context: Context, run: RunInfo) -> Iterator[TimelineIndex | str]:
         except Unreadable as error:
             yield str(error)
             return
-        waits = "its timeline is being prepared; open it to see how far it is"
+        waits = "its timeline is being prepared; open it to see the progress"
         yield index if isinstance(index, TimelineIndex) else waits
 
 
@@ -237,7 +237,9 @@ def age_words(context: Context, runs: Sequence[RunInfo | None], walls: Sequence[
         if run.status == "live" and len(newest) and (known := steps.newest(context.steps(run), 1)) is not None:
             name = _name([one.id if one else "" for one in runs].index(run.id))
             mean = duration(float(newest.mean()))
-            said.append(f"{name} goes on: step {count(known[0])}, the newest {count(len(newest))} take {mean} (mean).")
+            said.append(
+                f"{name} is running: step {count(known[0])}, the newest {count(len(newest))} take {mean} (mean)."
+            )
     made = [context.made_s(run, "contrast") for run, _ in walls]
     ages = [one[0] for one in made if one is not None]
     if said and ages:

@@ -56,7 +56,7 @@ def age_words(found: Newest | None, rest: str = "the tests and tables below") ->
     """Return which steps the page of a running job covers; nothing where nothing runs. ``rest``: the outdated parts."""
     if found is None or found.last < 0:
         return ""
-    words = f"The job goes on; shown are its steps {count(found.first)} to {count(found.last)}"
+    words = f"The job is running; the page covers its steps {count(found.first)} to {count(found.last)}"
     if found.tested >= found.last:
         return f"{words}."
     ago = age(time.monotonic() - found.made_s)

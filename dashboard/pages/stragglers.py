@@ -41,11 +41,11 @@ from ringtune.timeline.analysis.stragglers import CAUSES
 
 _NOTHING = (
     "No timeline was recorded",
-    "Who was late, and why, is found in a timeline of all ranks. Start the job so:",
+    "Late ranks and their causes are computed from a timeline of all ranks. Start the job with:",
     "ringtune run -np 2 --timeline trace.json python train.py",
 )
 _HINT = (
-    "By how much a rank was last, where all others waited only for it. Drag over steps to see them closer, double "
+    "The lateness of a rank where all others waited only for it. Drag over steps to see them closer, double "
     "click for all, click a cell for that step in the timeline."
 )
 

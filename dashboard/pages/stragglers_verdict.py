@@ -65,8 +65,8 @@ def tables(found: Analysis, href: Callable[[int, int], str]) -> Any:
         return None
     hint = (
         "A step counts once, with its latest batch. p: how likely a rank is last that often at random (binomial test "
-        "against one in all ranks, corrected for their number). Carried over: lateness brought along from the "
-        "collective before."
+        "against one in all ranks, corrected for their number). Carried over: lateness inherited from the previous "
+        "collective."
     )
     cards = [card("Ranks, and the test", _grid(late_ranks(found)), hint), _lists(said, href)]
     return dmc.Stack(cards, gap="md")

@@ -49,7 +49,7 @@ def layout(_context: Context, _route: Route) -> html.Div:
     charts = [html.Div(id="system-stats"), dmc.SimpleGrid(cards, cols={"base": 1, "md": 2}, spacing="md")]
     nothing = empty(
         "No samples of this run",
-        "Once a second every rank notes what its process and its machine use, if the job was started so:",
+        "Every rank records once a second what its process and its machine use, if the job was started with:",
         "ringtune run -np 2 python train.py",
     )
     return page_frame("system", charts, nothing, [dcc.Store(id=drawn_store("system"))])

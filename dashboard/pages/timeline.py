@@ -41,7 +41,7 @@ MARGIN = 0.6
 
 _NOTHING = (
     "No timeline was recorded",
-    "With it on, every rank records when each tensor was negotiated, queued, copied and sent. Start the job so:",
+    "With a timeline, every rank records when each tensor was negotiated, queued, copied and sent. Start the job with:",
     "ringtune run -np 2 --timeline trace.json python train.py",
 )
 _HINT = "Scroll to zoom, drag to pan, point for details, click a span to follow its batch"
@@ -256,7 +256,7 @@ def _path_words(index: TimelineIndex, asked: _Asked, live: _Live) -> str:
     if path is None or not len(path.end_ns):
         return ""
     reach = duration(float(path.end_ns.max()))
-    return f"The job goes on. The critical path is that of its first {reach}: it is found anew now and then."
+    return f"The job is running. The critical path is that of its first {reach}: it is recomputed now and then."
 
 
 def _extras(index: TimelineIndex, view: View, asked: _Asked, followed: Followed | None) -> figures.Extras:

@@ -50,7 +50,7 @@ def layout(_context: Context, _route: Route) -> html.Div:
                     card(
                         "Settings tried",
                         graph("tuning-plane", 340),
-                        "Points are trials; between them, what they let expect (a Gaussian process).",
+                        "Points are trials; the surface between them is predicted from them (a Gaussian process).",
                     ),
                     card(
                         "Time lost so far",

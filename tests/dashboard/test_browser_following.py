@@ -43,7 +43,7 @@ def test_stragglers_and_communication_follow_step_by_step(visit: Visit, recordin
         page.wait_for_selector("#stragglers-map .hm", state="attached")
         newest, said = f"{columns('stragglers-map')}.pop()", text("#stragglers-age")
         before = page.evaluate(newest)
-        visit.until(f"{said}.includes('shown are its steps 0 to {before}')")
+        visit.until(f"{said}.includes('the page covers its steps 0 to {before}')")
         recording.upto(0.6)
         visit.until(f"{newest} > {before}")
         now = page.evaluate(newest)
@@ -92,7 +92,7 @@ def test_system_and_what_if_follow_and_what_if_says_of_when_it_is(visit: Visit, 
         page.click("#tab-what-if")
         page.wait_for_selector("#whatif-efficiency .scatterlayer .trace", state="attached")
         said = text("#whatif-age")
-        visit.until(f"/The job goes on: step 39, .* The model is of the newest steps of [0-9]+ s ago/.test({said})")
+        visit.until(f"/The job is running: step 39, .* The model is of the newest steps of [0-9]+ s ago/.test({said})")
         for rank in (0, 1):
             say_again(layout.step_log(run, rank), step=40)
         visit.until(f"{said}.includes('step 40,')")
@@ -123,8 +123,8 @@ def test_trials_come_one_by_one_and_two_runs_are_compared_while_one_goes_on(visi
 
         page.goto(f"{address}compare?a={quote(run.name)}&b={quote(recording.done.name)}")
         page.wait_for_selector("#compare-spread .scatterlayer .trace", state="attached")
-        visit.until(f"{text('#compare-age')}.startsWith('A goes on: step 39,')")
+        visit.until(f"{text('#compare-age')}.startsWith('A is running: step 39,')")
         for rank in (0, 1):
             say_again(layout.step_log(run, rank), step=40)
-        visit.until(f"{text('#compare-age')}.startsWith('A goes on: step 40,')")
+        visit.until(f"{text('#compare-age')}.startsWith('A is running: step 40,')")
     assert visit.complaints_while_served == []

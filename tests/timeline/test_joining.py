@@ -185,7 +185,7 @@ def test_profiles_of_the_same_moments_without_a_rank_have_one_by_their_names(
     report = merge(reversed(sorted(tmp_path.glob("host*"))), tmp_path / "merged.json", engine=can(engine))
     assert [part.rank for part in report.parts] == [0, 1]
     said = capsys.readouterr().err
-    assert "2 profiles do not say their ranks" in said and "host_07.pt.trace.json is rank 0" in said
+    assert "2 profiles do not name their ranks" in said and "host_07.pt.trace.json is rank 0" in said
     named = load([kineto(tmp_path, rank) for rank in (0, 1)]).spans
     spans = read(tmp_path / "merged.json").spans
     for rank in (0, 1):

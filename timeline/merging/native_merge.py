@@ -67,7 +67,7 @@ class _Spill:
         while data:
             got = os.preadv(self.fileno(), [data], at)
             if got == 0:
-                raise OSError("the file of records is shorter than it was")
+                raise OSError("the temporary file of records has been truncated")
             data, at = data[got:], at + got
         return records
 

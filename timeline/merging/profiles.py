@@ -27,7 +27,7 @@ def with_ranks(traces: Sequence[Trace]) -> list[Trace]:
         return list(traces)
     processes = sorted({_process(trace) for trace in traces})
     print(
-        f"ringtune warning: these {len(processes)} profiles do not say their ranks, which are taken from the order of "
+        f"ringtune warning: these {len(processes)} profiles do not name their ranks, which are taken from the order of "
         f"the files' names: {processes[0]} is rank 0; to say otherwise put the rank into each name, as in "
         "profile-rank0.json",
         file=sys.stderr,

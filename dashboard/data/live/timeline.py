@@ -279,7 +279,7 @@ class LiveTimeline:
             part.came(found)
             part.info = part.follower.part()
             if part.info is None and len(found):
-                raise NotFollowed(f"{plain(path.name)} is no part that ringtune recorded")
+                raise NotFollowed(f"{plain(path.name)} is not a part that ringtune recorded")
         return found
 
     def _place(self, read: list[tuple[Path, SpanTable]], *, past: bool = False) -> bool:
@@ -340,7 +340,7 @@ class LiveTimeline:
         try:
             ordered = in_order([bare(part) for part in known])
         except RingtuneError as error:
-            raise Unreadable(f"The parts of the timeline do not fit joined: {plain(error, 300)}") from error
+            raise Unreadable(f"The parts of the timeline cannot be joined: {plain(error, 300)}") from error
         found = zip(ordered, placements(ordered), strict=True)
         return {one.parts[0].path: offset for one, offset in found if one.parts[0].path is not None}
 

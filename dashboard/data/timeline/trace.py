@@ -93,7 +93,7 @@ def _joined(traces: list[Trace]) -> Trace:
     try:
         return join(traces)
     except RingtuneError as error:
-        raise Unreadable(f"The parts of the timeline do not fit together: {plain(error, 300)}") from error
+        raise Unreadable(f"The parts of the timeline cannot be joined: {plain(error, 300)}") from error
 
 
 def _check(run: Path, files: list[Path]) -> None:
@@ -117,6 +117,8 @@ def remarks(parts: Sequence[PartInfo]) -> list[str]:
         if part.dropped
     ]
     unknown = [
-        f"rank {part.rank}: how well its clock fits rank 0's is not known" for part in parts if part.error_ns is None
+        f"rank {part.rank}: the error of its clock against rank 0's is unknown"
+        for part in parts
+        if part.error_ns is None
     ]
     return lost + unknown
