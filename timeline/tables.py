@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ringtune.timeline.analysis.summary import RankSummary, Summary
+from ringtune.timeline.analysis.tables import new_table
 from ringtune.timeline.units import bytes_text, ranks_text, rate_text, share_text, time_text
 from ringtune.timeline.vocabulary import Stage
 
@@ -78,16 +79,6 @@ def _warnings(summary: Summary) -> Iterator[Text]:
         found.append(f"{summary.stalls} stalls, {summary.errors} failed operations")
     for sentence in found:
         yield Text(f"! {sentence}", style="yellow")
-
-
-def new_table(title: str, *columns: str) -> Table:
-    """Return an empty table; texts stand left, numbers right."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        # On a narrow terminal the host gives way, never a number.
-        is_host = column == "host"
-        table.add_column(column, justify="left" if is_host else "right", no_wrap=not is_host, overflow="fold")
-    return table
 
 
 def phase_table(summary: Summary) -> Table:

@@ -52,7 +52,7 @@ class JsonRows:
         if self._lines.restarts != self._restarts:
             self._restarts, self._line, before = self._lines.restarts, 0, 0
             self.rows, self.problems = [], []
-        if self._lines.only_the_end and not self._line:
+        if self._lines.only_the_end and not self._line and not self.problems:
             self._problem(f"is larger than {size(LIMIT_BYTES)}; only its end is shown")
         for line in lines:
             self._take(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from ringtune.timeline.analysis import critical_path, stragglers
@@ -11,11 +12,20 @@ from ringtune.timeline.analysis.critical_path import CriticalPath
 from ringtune.timeline.analysis.efficiency import Efficiency
 from ringtune.timeline.analysis.stragglers import RankLateness, Stragglers
 from ringtune.timeline.database import Answer
-from ringtune.timeline.tables import new_table
 from ringtune.timeline.units import share_text, time_text
 
 _LISTED = 12
 _CAUSE_NAMES = {"late": "late (others waited)", "copy_in": "copy in", "copy_out": "copy out"}
+
+
+def new_table(title: str, *columns: str) -> Table:
+    """Return an empty table; texts stand left, numbers right."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        # On a narrow terminal the host gives way, never a number.
+        is_host = column == "host"
+        table.add_column(column, justify="left" if is_host else "right", no_wrap=not is_host, overflow="fold")
+    return table
 
 
 def critical_path_view(found: CriticalPath) -> RenderableType:
