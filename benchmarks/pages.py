@@ -38,8 +38,8 @@ from ringtune.benchmarks.workers.config import LiveRun
 from ringtune.dashboard import routes
 from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, HEIGHT, WIDTH, chromium
 from ringtune.errors import RingtuneError, UsageError
-from ringtune.timeline.generate_long import generate_long, schedule_of
-from ringtune.timeline.merge import merge
+from ringtune.timeline.merging.merge import merge
+from ringtune.timeline.synthetic.generate_long import generate_long, schedule_of
 
 RANKS = 4
 PAST_TENSORS = 16

@@ -1,7 +1,7 @@
 """``ringtune bench merge``: merging and every analysis on a large trace, each in a process of its own.
 
-The trace is made up (`ringtune.timeline.generate_long`): one rank is late in every step, by a known time. Every
-command is run as a user would, its wall time and the most memory it held are taken from the system, and what it
+The trace is synthetic (`ringtune.timeline.synthetic.generate_long`): one rank is late in every step, by a known time.
+Every command is run as a user would, its wall time and the most memory it held are taken from the system, and what it
 prints is compared with what was put in: a quick wrong answer ends the benchmark.
 """
 
@@ -28,8 +28,8 @@ from ringtune.benchmarks.progress import open_console
 from ringtune.benchmarks.scratch import kept_or_scratch
 from ringtune.benchmarks.sizes import format_bytes
 from ringtune.errors import RingtuneError, UsageError
-from ringtune.timeline.generate import GeneratedJob
-from ringtune.timeline.generate_long import generate_long, schedule_of
+from ringtune.timeline.synthetic.generate import GeneratedJob
+from ringtune.timeline.synthetic.generate_long import generate_long, schedule_of
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKM]?)")
 _FACTORS = {"": 1, "k": 1000, "K": 1000, "M": 1_000_000}

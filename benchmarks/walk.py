@@ -19,8 +19,8 @@ from typing import Any
 import click
 
 from ringtune.dashboard import routes
-from ringtune.dashboard.data import trace
-from ringtune.dashboard.data.timeline import TimelineIndex
+from ringtune.dashboard.data.timeline import trace
+from ringtune.dashboard.data.timeline.index import TimelineIndex
 from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, chromium, serving, settled
 from ringtune.errors import RingtuneError
 from ringtune.timeline.vocabulary import Stage

@@ -57,7 +57,7 @@ NOTE = """
     note("steps", said("#overview-stats .rt-stat-value", /([0-9,]+)/));
     note("sums", said("#communication-age", /steps [0-9,]+ to ([0-9,]+)/));
     note("now", said("#whatif-age", /step ([0-9,]+)/));
-    note("beside", said("#compare-age", /A goes on: step ([0-9,]+)/));
+    note("beside", said("#compare-age", /A is running: step ([0-9,]+)/));
     requestAnimationFrame(look);
   };
   const x = (trace, place) => trace.x[place];

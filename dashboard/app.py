@@ -1,4 +1,4 @@
-"""The Dash app: frame, routing and the pulse that keeps pages of a running job up to date."""
+"""The Dash app: frame, routing and the poll that keeps pages of a running job up to date."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
-from ringtune.dashboard import pulse, routes
-from ringtune.dashboard.beats import SOONEST_MS
+from ringtune.dashboard import polling, routes
 from ringtune.dashboard.components import drawn_store, empty, follow_saving, run_head
 from ringtune.dashboard.context import Context
+from ringtune.dashboard.cpu_budget import SHORTEST_INTERVAL_MS
 from ringtune.dashboard.data.runs import RunsFolder
+from ringtune.dashboard.page_registry import PAGES
 from ringtune.dashboard.pages import (
     communication,
     compare,
@@ -28,7 +29,6 @@ from ringtune.dashboard.pages import (
     tuning,
     whatif,
 )
-from ringtune.dashboard.places import PLACES
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import FONT
 from ringtune.dashboard.units import plain
@@ -36,7 +36,7 @@ from ringtune.dashboard.units import plain
 PLOTLY = "_dash-component-suites/plotly/package_data/plotly.min.js"
 """Where Dash has plotly, four megabytes."""
 
-PAGES: Mapping[str, ModuleType] = {
+MODULES: Mapping[str, ModuleType] = {
     "runs": runs,
     "compare": compare,
     "overview": overview,
@@ -48,10 +48,10 @@ PAGES: Mapping[str, ModuleType] = {
     "system": system,
     "scaling": scaling,
 }
-"""The module of every place: ``layout(context, route)`` and ``register(app, context)``."""
+"""The module of every page: ``layout(context, route)`` and ``register(app, context)``."""
 
 
-NEWS: pulse.News = {
+NEWS: polling.News = {
     "overview": overview.news,
     "timeline": timeline.news,
     "stragglers": stragglers.news,
@@ -61,7 +61,7 @@ NEWS: pulse.News = {
     "what-if": whatif.news,
     "compare": compare.news,
 }
-"""What a page shows at every beat, given what it has drawn: it travels with the stamp, a beat is one request."""
+"""By page, what is new at a poll, given what the page has drawn; sent with the stamp, so a poll is one request."""
 
 
 def create_app(root: Path, prefix: str = "/") -> Dash:
@@ -83,7 +83,7 @@ def create_app(root: Path, prefix: str = "/") -> Dash:
     app.index_string = app.index_string.replace("{%css%}", early + "{%css%}")
     app.layout = _frame(context)
     _register(app, context)
-    for page in PAGES.values():
+    for page in MODULES.values():
         page.register(app, context)
     return app
 
@@ -117,7 +117,7 @@ def _frame(context: Context) -> dmc.MantineProvider:
     return dmc.MantineProvider(
         [
             dcc.Location(id="url", refresh=False),
-            dcc.Interval(id="pulse", interval=SOONEST_MS),
+            dcc.Interval(id="poll", interval=SHORTEST_INTERVAL_MS),
             dcc.Store(id="stamp"),
             dcc.Store(id="status"),
             dcc.Store(id="news"),
@@ -145,14 +145,14 @@ def _register(app: Dash, context: Context) -> None:
         route = context.route(pathname, search)
         return page_of(context, route), _nav(route, context.prefix)
 
-    pulse.register(app, context, NEWS)
+    polling.register(app, context, NEWS)
     app.clientside_callback(  # type: ignore[no-untyped-call]
-        ClientsideFunction("ringtune", "pulse"),
-        Input("pulse", "n_intervals"),
+        ClientsideFunction("ringtune", "poll"),
+        Input("poll", "n_intervals"),
         State("stamp", "data"),
         State("url", "pathname"),
         State("drawn", "data"),
-        State("pulse", "interval"),
+        State("poll", "interval"),
     )
 
     @app.callback(
@@ -172,7 +172,7 @@ def _register(app: Dash, context: Context) -> None:
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ringtune", "slowly"),
         Output("slow", "data"),
-        Input("pulse", "n_intervals"),
+        Input("poll", "n_intervals"),
         Input("stamp", "data"),
         Input("url", "pathname"),
         State("slow", "data"),
@@ -206,17 +206,17 @@ def page_of(context: Context, route: Route) -> html.Div:
         return html.Div(
             empty(
                 "There is no such page",
-                "The address is none that this dashboard knows. All runs are listed under Runs.",
+                "This dashboard has no page at this address. All runs are listed under Runs.",
             )
         )
     if not route.run:
-        return html.Div(PAGES[route.page].layout(context, route))
+        return html.Div(MODULES[route.page].layout(context, route))
     run = context.run(route)
     if run is None:
         lost = f"There is no run {plain(route.run)!r} below {context.folder.root}. It may have been moved or deleted."
         return html.Div(empty("This run is not here", lost))
     return html.Div(
-        [html.Div(run_head(run, route.page, context.prefix), id="run-head"), PAGES[route.page].layout(context, route)]
+        [html.Div(run_head(run, route.page, context.prefix), id="run-head"), MODULES[route.page].layout(context, route)]
     )
 
 
@@ -224,11 +224,11 @@ def _nav(route: Route, prefix: str) -> list[dcc.Link]:
     at = "runs" if route.run or route.page == "unknown" else route.page
     return [
         dcc.Link(
-            place.word,
-            href=routes.href(Route(place.name), prefix),
-            className="rt-nav rt-nav-active" if place.name == at else "rt-nav",
-            id=f"nav-{place.name}",
+            page.word,
+            href=routes.href(Route(page.name), prefix),
+            className="rt-nav rt-nav-active" if page.name == at else "rt-nav",
+            id=f"nav-{page.name}",
         )
-        for place in PLACES
-        if place.overall
+        for page in PAGES
+        if page.overall
     ]

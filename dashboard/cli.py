@@ -18,14 +18,14 @@ from ringtune.output_file import is_stdout
     "--port", type=click.IntRange(0, 65535), default=8050, show_default=True, help="Port; 0 for any free one."
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--token", default="", help="Secret that every request must carry; made up when --host needs one.")
+@click.option("--token", default="", help="Secret that every request must carry; generated when --host needs one.")
 @click.option("--prefix", default="/", show_default=True, help="Path under which a proxy shows the dashboard.")
 def dashboard(runs: Path, port: int, host: str, token: str, prefix: str) -> None:
     """Serve the dashboard over the folder RUNS (or over one run) until interrupted with Ctrl-C."""
     from ringtune.dashboard.server import ServeOptions, Server, is_loopback, new_token
 
     if token and len(token) < 8:
-        raise UsageError("--token is too short: give at least 8 characters, or none to have one made up")
+        raise UsageError("--token is too short: give at least 8 characters, or none to have one generated")
     if not is_loopback(host) and not token:
         token = new_token()
     clean = "/" + prefix.strip("/") + ("/" if prefix.strip("/") else "")
@@ -36,7 +36,7 @@ def dashboard(runs: Path, port: int, host: str, token: str, prefix: str) -> None
             "  Other machines can reach it, unencrypted: use it, and share its token, only in a network you trust."
         )
     click.echo("  Stop with Ctrl-C.")
-    # What was imported stays: looking through it for garbage took some eighty milliseconds of a page's beat each time.
+    # What was imported stays: looking through it for garbage took some eighty milliseconds of a page's poll each time.
     gc.collect()
     gc.freeze()
     try:

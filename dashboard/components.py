@@ -11,7 +11,7 @@ from dash import ALL, MATCH, ClientsideFunction, Dash, Input, Output, dcc, html
 
 from ringtune.dashboard import routes, theme
 from ringtune.dashboard.data.runs import RunInfo
-from ringtune.dashboard.places import PLACES
+from ringtune.dashboard.page_registry import PAGES
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.units import count, moment, plain
 
@@ -56,7 +56,7 @@ def graph(identity: str, height: int, **config: Any) -> html.Div:
     return html.Div(
         [plot, *([] if config.get("displayModeBar") is False else _save_menu(identity))],
         className="rt-figure",
-        style={"minHeight": height},  # of the graph alone there is nothing until plotly has come
+        style={"minHeight": height},  # an empty graph has no height until plotly is loaded
     )
 
 
@@ -82,8 +82,8 @@ def follow_saving(app: Dash) -> None:
     )
 
 
-def stat(label: str, value: str, note: str = "", at: int | None = None, page: str = "beat") -> dmc.Card:
-    """Return one number with its label and a line below; ``at``: its place among those of a page that beats change."""
+def stat(label: str, value: str, note: str = "", at: int | None = None, page: str = "poll") -> dmc.Card:
+    """Return one number with its label and a line below; ``at``: its place among those of a page that polls change."""
     named = [{} if at is None else {"id": {"type": f"{page}-{part}", "at": at}} for part in ("value", "note")]
     lines = [
         dmc.Text(label, size="xs", c="dimmed", className="rt-stat-label"),
@@ -93,15 +93,15 @@ def stat(label: str, value: str, note: str = "", at: int | None = None, page: st
     return dmc.Card(dmc.Stack(lines, gap=2), withBorder=True, radius="md", px="md", py="sm")
 
 
-def told(before: Mapping[str, Any], *names: str) -> list[float] | None:
+def drawn_numbers(before: Mapping[str, Any], *names: str) -> list[float] | None:
     """Return numbers, none below 0, of what a page says it has drawn; None where one is missing: it may say all."""
     found = [before.get(name) for name in names]
     known = [one for one in found if isinstance(one, (int, float)) and 0 <= one < 2**62]
     return known if len(known) == len(names) else None
 
 
-def beat_texts(page: str, numbers: Sequence[tuple[str, str, str]]) -> list[list[Any]]:
-    """Return what a beat writes into a page's cards of these numbers: where, and the text."""
+def poll_texts(page: str, numbers: Sequence[tuple[str, str, str]]) -> list[list[Any]]:
+    """Return what a poll writes into a page's cards of these numbers: the card and the text."""
     texts: list[list[Any]] = []
     for at, (_, value, note) in enumerate(numbers):
         texts.append([{"type": f"{page}-value", "at": at}, value])
@@ -186,13 +186,13 @@ def _hosts(info: RunInfo) -> str:
 def _tabs(run_id: str, active: str, prefix: str) -> html.Nav:
     links = [
         dcc.Link(
-            place.word,
-            href=routes.href(Route(place.name, run_id), prefix),
-            className="rt-tab rt-tab-active" if place.name == active else "rt-tab",
-            id=f"tab-{place.name}",
+            one.word,
+            href=routes.href(Route(one.name, run_id), prefix),
+            className="rt-tab rt-tab-active" if one.name == active else "rt-tab",
+            id=f"tab-{one.name}",
         )
-        for place in PLACES
-        if place.files is not None
+        for one in PAGES
+        if one.files is not None
     ]
     return html.Nav(links, className="rt-tabs")
 
@@ -204,12 +204,12 @@ def address_store(page: str) -> html.Div:
 
 
 def age(page: str) -> dmc.Text:
-    """Return where the page of a running job says of when it is."""
+    """Return the element in which the page of a running job states its age."""
     return dmc.Text(id=f"{page}-age", size="sm", c="dimmed", className="rt-as-of")
 
 
 def drawn_store(page: Any) -> dict[str, Any]:
-    """Return the name of the store in which a page says what the next beats have to know of what it has drawn."""
+    """Return the name of the store that tells the next polls what a page has drawn."""
     return {"type": "page-drawn", "page": page}
 
 

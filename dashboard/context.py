@@ -1,4 +1,4 @@
-"""What pages ask: the served folder with everything that is kept between requests."""
+"""The state behind the pages: the served folder and everything that is cached between requests."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ringtune import layout
-from ringtune.dashboard import places, routes
-from ringtune.dashboard.beats import Beats
-from ringtune.dashboard.data import compare, job, machine, scaling, scaling_runs, timeline_store, trace, tuning
+from ringtune.dashboard import page_registry, routes
+from ringtune.dashboard.cpu_budget import CpuBudget
+from ringtune.dashboard.data import compare, job, machine, scaling, scaling_runs, tuning
 from ringtune.dashboard.data.analysis import Analysis, analyse, open_analysis
-from ringtune.dashboard.data.analysis_live import Newest
 from ringtune.dashboard.data.cache import Cache
 from ringtune.dashboard.data.compare import Contrast
 from ringtune.dashboard.data.files import Signature, Unreadable, listing, signature
-from ringtune.dashboard.data.live import LiveRuns, Made
+from ringtune.dashboard.data.live.analysis import Newest
+from ringtune.dashboard.data.live.backlog import Reading
+from ringtune.dashboard.data.live.jobs import LiveRuns, Made
+from ringtune.dashboard.data.live.timeline import NotFollowed
 from ringtune.dashboard.data.machine import MachineTable
 from ringtune.dashboard.data.posterior import Learned, learned
 from ringtune.dashboard.data.runs import RunInfo, RunsFolder, UnknownRun, newest_walls
@@ -27,10 +29,9 @@ from ringtune.dashboard.data.scaling import ScalingTable
 from ringtune.dashboard.data.scaling_runs import Factors
 from ringtune.dashboard.data.steps import StepReader, Steps
 from ringtune.dashboard.data.system import SampleReader, System
-from ringtune.dashboard.data.timeline import TimelineIndex
-from ringtune.dashboard.data.timeline_live import NotFollowed
-from ringtune.dashboard.data.timeline_past import Reading
-from ringtune.dashboard.data.timeline_prepare import Preparations, Preparing
+from ringtune.dashboard.data.timeline import store, trace
+from ringtune.dashboard.data.timeline.index import TimelineIndex
+from ringtune.dashboard.data.timeline.prepare import Preparations, Preparing
 from ringtune.dashboard.data.tuning import TuningHistory
 from ringtune.dashboard.data.whatif import Baseline
 from ringtune.dashboard.routes import Route
@@ -40,25 +41,25 @@ from ringtune.tuner.model.calibrate import Model
 
 T = TypeVar("T")
 
-REST = 100
-"""A growing timeline is read again after this many times the time that reading it took: one per cent of a core."""
-TOLD_FROM_S = 3.0
-"""Where that is a longer time, the page says so."""
+COST_FACTOR = 100
+"""A growing timeline is read again after this many times its reading time: one per cent of a core."""
+SHOWN_FROM_S = 3.0
+"""From this interval on, the page says how old its data are."""
 
 
 @dataclass
 class Context:
-    """Reads runs for pages and keeps what it read. Safe to use from several threads.
+    """Reads runs for pages and caches what it read. Safe to use from several threads.
 
     Attributes:
         folder: The runs.
         prefix: Path under which the app is served, with a slash at both ends.
-        beats: What pages of running jobs cost.
+        cpu_budget: The CPU budget of pages of running jobs.
     """
 
     folder: RunsFolder
     prefix: str = "/"
-    beats: Beats = field(default_factory=Beats)
+    cpu_budget: CpuBudget = field(default_factory=CpuBudget)
     _steps: Cache = field(default_factory=lambda: Cache(capacity=8))
     _samples: Cache = field(default_factory=lambda: Cache(capacity=8))
     _small: Cache = field(default_factory=lambda: Cache(capacity=256))
@@ -76,7 +77,7 @@ class Context:
 
     def run(self, route: Route) -> RunInfo | None:
         """Return the route's run, None when there is none of that name (any more)."""
-        known = self.beats.known
+        known = self.cpu_budget.known
         if known is not None and route.run in known:
             return known[route.run]
         try:
@@ -108,15 +109,15 @@ class Context:
         return self._small.get(("tuning", run.path), stamp, lambda: tuning.data(run))
 
     def learned(self, run: RunInfo) -> Learned:
-        """Return what the trials of a run say about the settings nobody tried; of a running job now and then."""
+        """Return the surface over untried settings that a run's trials suggest; throttled for a running job."""
         if run.status == "live":
             return self._paced(("learned", run.path), lambda: learned(self.tuning(run))).value
         stamp = signature([layout.tuning_journal(run.path)])
         return self._small.get(("learned", run.path), stamp, lambda: learned(self.tuning(run)))
 
     def _paced(self, key: Hashable, build: Callable[[], T]) -> Made[T]:
-        with self.beats.apart():
-            return self._live.paced(key, build)
+        with self.cpu_budget.unmetered():
+            return self._live.throttled(key, build)
 
     def scaling(self, runs: list[RunInfo]) -> ScalingTable:
         """Return the scaling records of runs."""
@@ -130,11 +131,11 @@ class Context:
         Raises:
             Unreadable: There is a timeline, but it cannot be shown; the message says why.
         """
-        return self._of_timeline(run, self._indexes, TimelineIndex.build, timeline_store.open_index)
+        return self._of_timeline(run, self._indexes, TimelineIndex.build, store.open_index)
 
     @contextlib.contextmanager
     def watched(self, run: RunInfo) -> Iterator[TimelineIndex | Preparing]:
-        """Give the timeline of a run to draw; of one that is live with what its ranks wrote up to a moment ago.
+        """Lend the timeline of a run for drawing; a live one includes the newest events of its ranks.
 
         Raises:
             Unreadable: See `timeline`.
@@ -149,7 +150,7 @@ class Context:
             yield index
 
     def follows(self, run: RunInfo) -> bool:
-        """Whether what a running job adds to its timeline is shown as it comes; another tool's is not."""
+        """Whether new events of a running job are shown at once; those of another tool's timeline are not."""
         return self._live.timeline(run) is not None
 
     def reading(self, run: RunInfo) -> Reading | None:
@@ -158,7 +159,7 @@ class Context:
         return live.reading if live else None
 
     def hurry(self, run: RunInfo) -> None:
-        """Read what is missing of a live timeline as quickly as it goes."""
+        """Read the backlog of a live timeline unthrottled."""
         if live := self._live.timeline(run):
             live.hurry()
 
@@ -167,8 +168,8 @@ class Context:
 
         Args:
             run: The run.
-            what: ``lateness`` or ``sums``: what is to be of now.
-            anew: All steps are analysed together again, where that is due.
+            what: ``lateness`` or ``sums``: the half that has to be up to date.
+            anew: Repeat the full analysis where it is due.
 
         Raises:
             Unreadable: See `timeline`.
@@ -197,14 +198,14 @@ class Context:
         build: Callable[[Trace, tuple[str, ...]], T],
         opened: Callable[[Path], T | None],
     ) -> T | Preparing:
-        """Return what is made of a run's timeline: here and now of a small one, beforehand on the disk of a large."""
+        """Return the analyses of a run's timeline: computed now for a small one, read from disk for a large one."""
         files, state = trace.sources(run.path), self._timeline_state(run.path)
         if not trace.is_large(files):
             return kept.get(run.path, state, lambda: self._built(run.path, files, build))
         known: T | None = kept.peek(run.path, state)
         if known is not None:
             return known
-        folder = timeline_store.place_of(run.path, state)
+        folder = store.place_of(run.path, state)
         found = opened(folder)
         if found is None:
             preparing = self._preparations.of(run.path, folder)
@@ -212,14 +213,14 @@ class Context:
                 return preparing
             found = opened(folder)
             if found is None:
-                raise Unreadable("The timeline's index was prepared, but is not there any more; load the page again")
+                raise Unreadable("The timeline's index was removed after it was prepared; reload the page")
         self._rest(run.path, state, self._preparations.seconds(folder))
         return kept.get(run.path, state, lambda: found)
 
     def model(self, run: RunInfo) -> Model | Preparing | None:
         """Return the cost model fitted to a run's timeline; None when nothing was recorded.
 
-        Of a running job it is fitted to the newest steps, and anew after a while (`made_s`).
+        Of a running job it is fitted to the newest steps, and refitted now and then (`made_s`).
 
         Raises:
             Unreadable: There is a timeline, but it says too little.
@@ -231,13 +232,13 @@ class Context:
         return self._of_trace(run, "baseline", lambda trace: Baseline.of(job.fitted(trace, run.name)))
 
     def made_s(self, run: RunInfo, what: str) -> tuple[float, float] | None:
-        """Return how many seconds ago something was made of a running job, and in how many it will be anew."""
+        """Return the age in seconds of a cached result of a running job, and the seconds until it is recomputed."""
         made = self._live.made((what, run.path)) if run.status == "live" else None
         now = time.monotonic()
         return (now - made.at_s, max(0.0, made.until_s - now)) if made is not None else None
 
     def _of_trace(self, run: RunInfo, what: str, build: Callable[[Trace], T]) -> T | Preparing | None:
-        """Return what is made of the trace of a run; None when nothing was recorded."""
+        """Return what is derived from the trace of a run; None when nothing was recorded."""
         if self.follows(run):
             made = self._paced((what, run.path), lambda: _unless_empty(self._live.newest(run), build))
             if self.follows(run):
@@ -253,7 +254,7 @@ class Context:
     def contrast(self, first: RunInfo, second: RunInfo) -> Contrast | None:
         """Compare two runs by their timelines, or by their step logs; None when one has too few steps.
 
-        Where one is running, anew after a while (`made_s`, "contrast" of the one that runs).
+        Where one is running, the comparison is repeated now and then (`made_s`, "contrast" of the running one).
 
         Raises:
             Unreadable: There are timelines, but they cannot be compared.
@@ -327,20 +328,20 @@ class Context:
             self._rest(run, signature(files), time.monotonic() - begin)
 
     def _rest(self, run: Path, state: Signature, seconds: float) -> None:
-        """Take a state of a timeline for the newest for a while."""
+        """Treat a state of a timeline as the newest one for a while."""
         with self._lock:
-            self._fresh_until[run] = (time.monotonic() + REST * seconds, state)
+            self._fresh_until[run] = (time.monotonic() + COST_FACTOR * seconds, state)
             self._made[run] = (time.time_ns(), seconds)
 
     def pace_words(self, run: RunInfo) -> str:
-        """Say of when the shown timeline of a running job is, where it is made anew now and then; else nothing."""
+        """Return the age of a running job's timeline in words, where it is rebuilt now and then; else nothing."""
         with self._lock:
             at_ns, took_s = self._made.get(run.path, (0, 0.0))
-        if run.status != "live" or REST * took_s < TOLD_FROM_S:
+        if run.status != "live" or COST_FACTOR * took_s < SHOWN_FROM_S:
             return ""
         return (
-            f"The job goes on. Shown is its timeline as it was at {moment(at_ns)}: that is made anew every "
-            f"{long_duration(int(1e9 * REST * took_s))}, because it takes {duration(1e9 * took_s)} of a core."
+            f"The job is running. The page shows its timeline as of {moment(at_ns)}: it is rebuilt every "
+            f"{long_duration(int(1e9 * COST_FACTOR * took_s))}, because it takes {duration(1e9 * took_s)} of a core."
         )
 
     def _timeline_state(self, run: Path) -> Signature:
@@ -356,35 +357,35 @@ class Context:
 
         Args:
             route: The page.
-            drawn: What the page has said of what it has drawn.
+            drawn: The page's description of what it has drawn.
         """
         if not route.run:
             compared = [self.run(Route("overview", one)) for one in _ids(drawn)] if route.page == "compare" else []
             known = [run for run in compared if run is not None]
-            logs = [path for run in known for path in places.shown_files("overview", run.path)]
+            logs = [path for run in known for path in page_registry.shown_files("overview", run.path)]
             return str(hash(signature(logs) if known else self.folder.stamp()))
         run = self.run(route)
         if run is None:
             return "gone"
         path = run.path
-        shown = self._timeline_shown(route.page, run) if route.page in places.TIMELINE_PAGES else ()
-        files = signature(places.shown_files(route.page, path))
+        shown = self._timeline_shown(route.page, run) if route.page in page_registry.TIMELINE_PAGES else ()
+        files = signature(page_registry.shown_files(route.page, path))
         return f"{run.status} {hash(signature([layout.run_file(path)]))}:{hash((files, shown))}"
 
-    def pace_ms(self, route: Route) -> int:
-        """Return how many milliseconds a page waits before it draws its figures again."""
-        return self.beats.pace_ms(route, self.run(route) if route.run else None)
+    def redraw_interval_ms(self, route: Route) -> int:
+        """Return the milliseconds until a page redraws its figures."""
+        return self.cpu_budget.redraw_interval_ms(route, self.run(route) if route.run else None)
 
     def _timeline_shown(self, page: str, run: RunInfo) -> tuple[object, ...]:
         """Return what changes when a page has something new to show of a timeline."""
         live = self._live.timeline(run)
         if live is not None:
-            return (live.state, live.reading) if page in places.FOLLOWING_PAGES else ()
+            return (live.state, live.reading) if page in page_registry.FOLLOWING_PAGES else ()
         return (self._timeline_state(run.path), self._progress(run.path))
 
     def _progress(self, run: Path) -> float:
         """How far the preparation of a run's timeline is; 0 when none is needed."""
-        folder = timeline_store.place_of(run, self._timeline_state(run))
+        folder = store.place_of(run, self._timeline_state(run))
         return self._preparations.share(folder)
 
 

@@ -17,9 +17,9 @@ import click
 
 from ringtune import layout
 from ringtune.dashboard import routes
-from ringtune.dashboard.data import trace
 from ringtune.dashboard.data.files import listing
 from ringtune.dashboard.data.runs import RunsFolder
+from ringtune.dashboard.data.timeline import trace
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.server import ServeOptions, Server
 from ringtune.dashboard.theme import Scheme

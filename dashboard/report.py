@@ -18,31 +18,31 @@ from plotly.offline import get_plotlyjs
 from plotly.utils import PlotlyJSONEncoder
 
 from ringtune.dashboard import theme
-from ringtune.dashboard.data import communication, machine, scaling, steps, system, trace, tuning
+from ringtune.dashboard.data import communication, machine, scaling, steps, system, tuning
 from ringtune.dashboard.data.analysis import Analysis, analyse
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.lateness import late_map, late_ranks
 from ringtune.dashboard.data.posterior import learned
 from ringtune.dashboard.data.runs import RunInfo, read_run
 from ringtune.dashboard.data.step_totals import StepSummary
-from ringtune.dashboard.data.timeline import Query, TimelineIndex
+from ringtune.dashboard.data.timeline import trace
+from ringtune.dashboard.data.timeline.index import Query, TimelineIndex
 from ringtune.dashboard.figures import scaling as scaling_figures
 from ringtune.dashboard.figures import steps as step_figures
 from ringtune.dashboard.figures import timeline as timeline_figures
-from ringtune.dashboard.figures import tuning as tuning_figures
-from ringtune.dashboard.figures import tuning_more
+from ringtune.dashboard.figures import tuning_plane, tuning_settings, tuning_trials
 from ringtune.dashboard.figures.stragglers import late_heat
 from ringtune.dashboard.pages import communication as communication_page
 from ringtune.dashboard.pages import system as system_page
 from ringtune.dashboard.pages.overview import machine_rows, run_facts
 from ringtune.dashboard.pages.scaling import HEAD as SCALING_HEAD
 from ringtune.dashboard.pages.scaling import table_rows as scaling_rows
-from ringtune.dashboard.pages.stragglers_parts import sentences as straggler_sentences
+from ringtune.dashboard.pages.stragglers_verdict import sentences as straggler_sentences
 from ringtune.dashboard.pages.timeline_state import first_steps, note
 from ringtune.dashboard.units import count, duration, moment, percent, plain, size
 from ringtune.errors import UsageError
 from ringtune.output_file import write_output
-from ringtune.timeline.straggling import CAUSES
+from ringtune.timeline.analysis.stragglers import CAUSES
 
 TIMELINE_RANKS = 8
 STRAGGLER_RANKS = 16
@@ -243,7 +243,7 @@ def _stragglers(found: Analysis) -> list[Section]:
     """Return who made the others wait; nothing where ranks cannot be compared."""
     if found.document["stragglers"] is None:
         return []
-    words = straggler_sentences(found) or ["No straggler: nobody is late more often than by chance."]
+    words = straggler_sentences(found) or ["No straggler: no rank is late significantly often."]
     rows = [
         (
             str(one.rank),
@@ -266,11 +266,11 @@ def _communication(found: Analysis) -> Section:
 def _tuning(past: tuning.TuningHistory) -> tuple[go.Figure, ...]:
     known = learned(past)
     return (
-        tuning_figures.trials(past),
-        tuning_figures.plane(past, surface=known.surface),
-        tuning_more.lost(past),
-        tuning_more.importance(known.importance),
-        tuning_more.parallel(past),
+        tuning_trials.trials(past),
+        tuning_plane.plane(past, surface=known.surface),
+        tuning_trials.lost(past),
+        tuning_settings.importance(known.importance),
+        tuning_settings.parallel(past),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from ringtune.dashboard.places import OVERALL, TABS
+from ringtune.dashboard.page_registry import OVERALL, TABS
 
 
 @dataclass(frozen=True)

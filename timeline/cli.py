@@ -8,9 +8,10 @@ import click
 
 from ringtune.errors import UsageError
 from ringtune.output_file import is_stdout
+from ringtune.timeline.analysis.summary import summarize
 from ringtune.timeline.commands import ANALYSES, json_option, read_source, show, sources, steps_option
-from ringtune.timeline.merge import MergeReport, merge, merge_run
-from ringtune.timeline.summary import summarize
+from ringtune.timeline.merging.merge import merge, merge_run
+from ringtune.timeline.merging.report import MergeReport
 from ringtune.timeline.tables import summary_view
 from ringtune.timeline.units import parse_rate
 
@@ -24,9 +25,7 @@ def timeline() -> None:
 @sources
 @json_option
 @steps_option
-@click.option(
-    "--link", metavar="RATE", help="What the link between ranks can carry, for example 12.5GB/s or 100Gbit/s."
-)
+@click.option("--link", metavar="RATE", help="Bandwidth of the link between ranks, for example 12.5GB/s or 100Gbit/s.")
 def summary(source: tuple[Path, ...], as_json: bool, steps: str | None, link: str | None) -> None:
     """Print where the time went.
 

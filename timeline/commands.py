@@ -16,9 +16,9 @@ from rich.console import Console, RenderableType
 
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.output_file import is_stdout
+from ringtune.timeline.analysis.summary import select_steps
 from ringtune.timeline.inputs import load
 from ringtune.timeline.spans import Trace
-from ringtune.timeline.summary import select_steps
 
 _PIPE_WIDTH = 160
 _STEPS = re.compile(r"^(\d*):(\d*)$")
@@ -87,8 +87,8 @@ def show(data: object, view: Callable[[], RenderableType], as_json: bool) -> Non
 @steps_option
 def critical_path_command(source: tuple[Path, ...], as_json: bool, steps: str | None) -> None:
     """Print the chain of causes, across ranks, that set each step's length."""
-    from ringtune.timeline.analysis_tables import critical_path_view
-    from ringtune.timeline.critical import critical_path
+    from ringtune.timeline.analysis.critical_path import critical_path
+    from ringtune.timeline.analysis.tables import critical_path_view
 
     found = critical_path(read_source(source, steps))
     show(found.to_json(), lambda: critical_path_view(found), as_json)
@@ -99,9 +99,9 @@ def critical_path_command(source: tuple[Path, ...], as_json: bool, steps: str | 
 @json_option
 @steps_option
 def stragglers_command(source: tuple[Path, ...], as_json: bool, steps: str | None) -> None:
-    """Print who made the others wait, how often, by how much, why, and whether it is chance."""
-    from ringtune.timeline.analysis_tables import stragglers_view
-    from ringtune.timeline.straggling import stragglers
+    """Print who made the others wait, how often, by how much, why, and whether it is significant."""
+    from ringtune.timeline.analysis.stragglers import stragglers
+    from ringtune.timeline.analysis.tables import stragglers_view
 
     found = stragglers(read_source(source, steps))
     show(found.to_json(), lambda: stragglers_view(found), as_json)
@@ -119,8 +119,8 @@ def stragglers_command(source: tuple[Path, ...], as_json: bool, steps: str | Non
 @steps_option
 def efficiency_command(source: tuple[Path, ...], reference: Path | None, as_json: bool, steps: str | None) -> None:
     """Print the factors that multiply exactly to the parallel efficiency."""
-    from ringtune.timeline.analysis_tables import efficiency_view
-    from ringtune.timeline.parallel import efficiency
+    from ringtune.timeline.analysis.efficiency import efficiency
+    from ringtune.timeline.analysis.tables import efficiency_view
 
     base = read_source((reference,), None) if reference is not None else None
     found = efficiency(read_source(source, steps), base)
@@ -138,8 +138,8 @@ def diff_command(first: Path, second: Path, tensors: int, as_json: bool, steps: 
 
     A and B are run folders or trace files. --steps leaves out, for example, the first steps of both.
     """
-    from ringtune.timeline.analysis_tables import comparison_view
-    from ringtune.timeline.comparison import compare
+    from ringtune.timeline.analysis.comparison import compare
+    from ringtune.timeline.analysis.tables import comparison_view
 
     found = compare(read_source((first,), steps), read_source((second,), steps), tensors)
     show(found.to_json(), lambda: comparison_view(found), as_json)
@@ -156,7 +156,7 @@ def query_command(sql: str, source: tuple[Path, ...], as_json: bool, steps: str 
     \b
     ringtune timeline query "select rank, stage, sum(duration_ns) from spans group by all" trace.json
     """
-    from ringtune.timeline.analysis_tables import answer_view
+    from ringtune.timeline.analysis.tables import answer_view
     from ringtune.timeline.database import query
 
     answer = query(read_source(source, steps), sql)

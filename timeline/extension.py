@@ -16,9 +16,11 @@ from typing import Any, Protocol
 from ringtune import layout
 from ringtune.errors import RingtuneError
 from ringtune.output_file import is_stream
-from ringtune.timeline.exchange import Collection, Limits, Store, announce, upload
-from ringtune.timeline.merge import MergeReport, files_of_rank, merge, merge_run, part_files
-from ringtune.timeline.run import Run
+from ringtune.timeline.merging.merge import merge, merge_run
+from ringtune.timeline.merging.parts import files_of_rank, part_files
+from ringtune.timeline.merging.report import MergeReport
+from ringtune.timeline.runs.run import Run
+from ringtune.timeline.runs.upload import Collection, Limits, Store, announce, upload
 
 
 class SessionLike(Protocol):

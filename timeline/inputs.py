@@ -8,9 +8,10 @@ from pathlib import Path
 
 from ringtune import layout
 from ringtune.errors import RingtuneError
-from ringtune.timeline.merge import join, joinable, part_files
-from ringtune.timeline.reader import read
-from ringtune.timeline.run import Run
+from ringtune.timeline.merging.merge import join
+from ringtune.timeline.merging.parts import joinable, part_files
+from ringtune.timeline.reading.reader import read
+from ringtune.timeline.runs.run import Run
 from ringtune.timeline.spans import Trace
 
 PathLike = str | os.PathLike[str]

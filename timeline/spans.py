@@ -73,7 +73,7 @@ class SpanTable:
         """Which spans are of these stages."""
         if len(stages) > 1:
             return _among(stages)[self.stage]
-        # A plain number: a member of an enumeration numpy asks for what it does not have, again and again.
+        # A plain number: numpy probes a member of an enumeration for attributes on every comparison, which is slow.
         found: Mask = self.stage == int(stages[0])
         return found
 
@@ -119,7 +119,7 @@ def _among(stages: tuple[Stage, ...]) -> Mask:
 
 @lru_cache(maxsize=4096)
 def _facts_of(text: str) -> Mapping[str, Any]:
-    """Facts from the inside of a JSON object; the same few texts are asked for again and again."""
+    """Facts from the inside of a JSON object; cached, because there are few distinct texts."""
     found: Mapping[str, Any] = orjson.loads(b"{" + text.encode() + b"}")
     return found
 
@@ -204,7 +204,7 @@ class PartInfo:
     drift_ppb: int | None = 0
     """How many ns a second the part's clock lost against rank 0's (None = not a steady drift, or not known)."""
     file: int = 0
-    """Number of the file, where a rank wrote several (`ringtune.timeline.merge.one_part_a_rank` joins them)."""
+    """Number of the file, where a rank wrote several (`ringtune.timeline.merging.parts.one_part_a_rank` joins them)."""
     rank_known: bool = True
     """Whether the trace or its name says the rank; where neither does, ``rank`` is 0."""
 

@@ -1,4 +1,4 @@
-"""The summary as tables for a terminal. Only draws: every number comes from `ringtune.timeline.summary`."""
+"""The summary as tables for a terminal. Only draws: every number comes from `ringtune.timeline.analysis.summary`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ringtune.timeline.summary import RankSummary, Summary
+from ringtune.timeline.analysis.summary import RankSummary, Summary
+from ringtune.timeline.analysis.tables import new_table
 from ringtune.timeline.units import bytes_text, ranks_text, rate_text, share_text, time_text
 from ringtune.timeline.vocabulary import Stage
 
@@ -28,8 +29,8 @@ def summary_view(summary: Summary) -> RenderableType:
         parts.append(communication_table(summary))
     if summary.fusion:
         parts.append(fusion_line(summary))
-    if summary.awaited:
-        parts.append(awaited_table(summary))
+    if summary.peer_waits:
+        parts.append(peer_wait_table(summary))
     if summary.arrivals.ranks:
         parts.append(arrival_table(summary))
     if summary.epochs:
@@ -51,7 +52,7 @@ def _headline(summary: Summary) -> Text:
         checked = f"{summary.causality.violations} of {summary.causality.checked} batches contradict that"
         text.append(f"\nclocks of all hosts aligned within ±{time_text(summary.clock_error_ns)}; {checked}", "dim")
     if summary.device_clock_error_ns is not None:
-        text.append(f"\ntimes of GPUs are right within ±{time_text(summary.device_clock_error_ns)}", "dim")
+        text.append(f"\ntimes of GPUs are accurate within ±{time_text(summary.device_clock_error_ns)}", "dim")
     return text
 
 
@@ -66,7 +67,7 @@ def _warnings(summary: Summary) -> Iterator[Text]:
         lost = share_text(summary.dropped, summary.dropped + summary.span_count)
         found.append(f"{summary.dropped} spans ({lost}) were dropped while recording: sums are too small")
     if summary.skipped:
-        found.append(f"{summary.skipped} events made no sense and were left out")
+        found.append(f"{summary.skipped} events were invalid and were left out")
     if summary.clock_error_ns is None and summary.source == "merged":
         found.append("a host's clock was not measured: comparisons between hosts may be off")
     if summary.causality.violations:
@@ -78,16 +79,6 @@ def _warnings(summary: Summary) -> Iterator[Text]:
         found.append(f"{summary.stalls} stalls, {summary.errors} failed operations")
     for sentence in found:
         yield Text(f"! {sentence}", style="yellow")
-
-
-def new_table(title: str, *columns: str) -> Table:
-    """Return an empty table; texts stand left, numbers right."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        # On a narrow terminal the host gives way, never a number.
-        is_host = column == "host"
-        table.add_column(column, justify="left" if is_host else "right", no_wrap=not is_host, overflow="fold")
-    return table
 
 
 def phase_table(summary: Summary) -> Table:
@@ -139,10 +130,10 @@ def fusion_line(summary: Summary) -> Text:
     )
 
 
-def awaited_table(summary: Summary) -> Table:
+def peer_wait_table(summary: Summary) -> Table:
     """Who was ready and waited for whom."""
     table = new_table("Waited for another rank", "rank", "for rank", "times", "sum", "longest")
-    for wait in sorted(summary.awaited, key=lambda wait: -wait.total_ns):
+    for wait in sorted(summary.peer_waits, key=lambda wait: -wait.total_ns):
         cells = (str(wait.count), time_text(wait.total_ns), time_text(wait.longest_ns))
         table.add_row(str(wait.rank), str(wait.peer), *cells)
     return table

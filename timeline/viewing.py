@@ -23,7 +23,7 @@ import orjson
 
 from ringtune import layout
 from ringtune.errors import RingtuneError, UsageError
-from ringtune.timeline.reader import BULK_BYTES
+from ringtune.timeline.reading.reader import BULK_BYTES
 
 PERFETTO_PORT = 9001
 _COPY_BYTES = 1 << 20
@@ -175,7 +175,7 @@ def as_run(trace: Path, folder: Path) -> Path:
         TraceIoError: It is no trace (of large files the dashboard says so).
     """
     from ringtune.timeline.inputs import load
-    from ringtune.timeline.merged_file import write_merged
+    from ringtune.timeline.merging.merged_file import write_merged
 
     run = folder / layout.run_name(trace.name.split(".")[0] or "trace", 0)
     run.mkdir(parents=True)

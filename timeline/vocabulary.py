@@ -14,6 +14,9 @@ from ringtune import layout
 FORMAT = 1
 """Version of the part's and the merged file's format."""
 
+FLOW_CATEGORY = "batch"
+"""Category of the arrows between the ranks of a batch."""
+
 
 class Stage(IntEnum):
     """Where a span belongs; the number is its track (``tid``) in the trace. Wire values: never renumber."""
@@ -110,7 +113,7 @@ copies into and out of the fusion buffer."""
 
 GROUP_ARGUMENTS = ("tensors", "submitted", "queued_ns", "copied")
 """In place of tensor and bytes where one event of a part stands for all tensors of a batch
-(`ringtune.timeline.groups`)."""
+(`ringtune.timeline.reading.groups`)."""
 
 FACTS = ("algorithm", "dtype", "wire", "process_set", "plan", "peer", "device")
 """Arguments of a span beside tensor, bytes, batch, step and epoch, in the order in which they are written."""
@@ -193,7 +196,7 @@ SPAN_WORDS = (
     SpanWord(
         Stage.CALLBACK,
         "CALLBACK",
-        "a batch was done until whoever waits for its tensors had been told",
+        "a batch was done until the callbacks of its tensors had run",
         ("dtype", "wire", "process_set", "plan", "batch", "step", "epoch"),
     ),
     SpanWord(
@@ -205,7 +208,7 @@ SPAN_WORDS = (
     SpanWord(
         Stage.WAIT_FOR_DATA,
         "WAIT_FOR_DATA",
-        "submitted until the GPU had made the tensor what is to be reduced",
+        "submitted until the GPU had computed the tensor",
         ("tensor", "bytes", "dtype", "wire", "process_set", "device", "batch", "step", "epoch"),
         overlaps=True,
     ),
@@ -231,7 +234,7 @@ SPAN_WORDS = (
     SpanWord(
         Stage.DEVICE_WAIT,
         "DEVICE_WAIT",
-        "a stream of the program came to where it needs a result until it went on: exposed communication",
+        "a stream of the program waited for a result: exposed communication",
         ("tensor", "bytes", "dtype", "wire", "process_set", "device", "step", "epoch"),
         overlaps=True,
     ),

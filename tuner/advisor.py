@@ -48,7 +48,7 @@ class ProcessAdvisor:
         self._failure = ""
         self._stored: Stored | None = None
         self._suggestion: Suggestion | None = None
-        self._asked = self._concluded = False
+        self._asked = False
         self._unread, self._unsent = b"", b""
         # A file, not a pipe: nobody would empty a pipe while training runs.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ringtune.tuner.growing import GrowingLines
+from ringtune.timeline.runs.growing_lines import GrowingLines
 from ringtune.tuner.journal import parse_line
 from ringtune.tuner.records import Record, ResultRecord, StartRecord, TrialRecord, parse
 from ringtune.tuner.words import SOURCES, milliseconds, percent, sentence, settled, spread

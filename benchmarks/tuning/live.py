@@ -30,7 +30,7 @@ from ringtune.benchmarks.testbed import Bed, Shape, document
 from ringtune.benchmarks.tuning.recording import Play, grid
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.knobs import DEFAULTS, Knobs
-from ringtune.tuner.growing import GrowingLines
+from ringtune.timeline.runs.growing_lines import GrowingLines
 from ringtune.tuner.journal import parse_line
 from ringtune.tuner.model.workload import Workload
 from ringtune.tuner.records import ResultRecord, parse

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ringtune import layout, session
 from ringtune.benchmarks.workers.replayed import operations_of, play_step
-from ringtune.tuner.growing import GrowingLines
+from ringtune.timeline.runs.growing_lines import GrowingLines
 from ringtune.tuner.journal import parse_line
 from ringtune.tuner.records import ResultRecord
 

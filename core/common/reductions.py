@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from ringtune import session
 from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
-from ringtune.common.util import num_rank_is_power_2
 from ringtune.errors import InvalidArgument, NotSupported
 
 Average = 0
@@ -59,7 +58,7 @@ def check_adasum(process_set: ProcessSet) -> None:
     """
     if process_set is not global_process_set:
         raise NotSupported("Adasum does not support non-global process sets yet.")
-    if not num_rank_is_power_2(session.require().size):
+    if session.require().size.bit_count() != 1:
         raise NotSupported("Running Adasum with non-power of 2 ranks is not supported yet.")
 
 

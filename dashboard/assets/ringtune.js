@@ -7,7 +7,7 @@ const PATIENCE_MS = 60000; // an answer that has not come by then never will: th
 async function ask(path, known, drawn, number) {
   try {
     const config = JSON.parse(document.getElementById("_dash-config").textContent);
-    const answer = await fetch(config.requests_pathname_prefix + "_beat", {
+    const answer = await fetch(config.requests_pathname_prefix + "_poll", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       // What was drawn since the last answer may be older than that answer, which was about another drawing then:
@@ -32,10 +32,10 @@ window.dash_clientside.ringtune = {
     }
     return window.dash_clientside.no_update;
   },
-  // Asks at every beat whether something changed, for what came, and when to ask again; one question at a time. It has
+  // Asks at every poll whether something changed, for what came, and when to ask again; one question at a time. It has
   // no output, for Dash would call nothing that follows from that before the answer has come, and would drop the
-  // answer if it takes longer than a beat.
-  pulse: function (_beat, known, path, drawn, paced_ms) {
+  // answer if it takes longer than a poll.
+  poll: function (_poll, known, path, drawn, interval_ms) {
     if (asking || !path) {
       return;
     }
@@ -47,8 +47,8 @@ window.dash_clientside.ringtune = {
         answered = number;
         window.dash_clientside.set_props("news", { data: came.news });
         window.dash_clientside.set_props("stamp", { data: came.stamp });
-        if (came.again_ms !== paced_ms) {
-          window.dash_clientside.set_props("pulse", { interval: came.again_ms });
+        if (came.poll_interval_ms !== interval_ms) {
+          window.dash_clientside.set_props("poll", { interval: came.poll_interval_ms });
         }
       }
     });
@@ -60,7 +60,7 @@ window.dash_clientside.ringtune = {
   },
   // Follows the stamp, but no more often than every so many milliseconds; at once on another page, and soon where what
   // came does not fit onto what is drawn.
-  slowly: function (_beat, stamp, path, slow, news, drawn) {
+  slowly: function (_poll, stamp, path, slow, news, drawn) {
     const now = Date.now();
     const same = slow.path === path;
     const anew = news && news.anew && drawn && news.anew === drawn.number && now - slow.at > 1000;
@@ -69,7 +69,7 @@ window.dash_clientside.ringtune = {
     }
     return { stamp: stamp, path: path, at: now };
   },
-  // Writes the numbers that came with a beat into the cards that are there; where these are others (a status, a
+  // Writes the numbers that came with a poll into the cards that are there; where these are others (a status, a
   // problem, the first step), asks the server for the cards, by their new shape.
   numbers: function (news, values, _notes, shape) {
     const none = window.dash_clientside.no_update;
@@ -113,7 +113,7 @@ window.dash_clientside.ringtune = {
     }
     return grown.drawn;
   },
-  // Puts sentences, numbers and rows that came with a beat where they belong.
+  // Puts sentences, numbers and rows that came with a poll where they belong.
   say: function (news) {
     if (news && news.path === window.location.pathname) {
       const texts = (news.texts || []).map(([where, text]) => [where, { children: text }]);
@@ -128,10 +128,10 @@ window.dash_clientside.ringtune = {
   },
   // When the timeline is drawn as a whole: at every stamp; where what comes is added to what is drawn, slowly, when it
   // does not fit onto it, and when the run has another status.
-  timelineBeat: function (_beat, stamp, slow, news, drawn, known) {
+  timelinePoll: function (_poll, stamp, slow, news, drawn, known) {
     const status = (stamp || "").split(":")[0];
     const grows = drawn && drawn.page === window.location.pathname;
-    const again = grows && news && news.again === drawn.number && Date.now() - drawn.at > news.again_ms;
+    const again = grows && news && news.again === drawn.number && Date.now() - drawn.at > news.poll_interval_ms;
     if (grows && status === drawn.status && !again && !(slow.at > drawn.at + 1000)) {
       return window.dash_clientside.no_update;
     }

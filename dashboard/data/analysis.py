@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from ringtune.dashboard.data.traffic import batch_columns, fill_histogram
 from ringtune.errors import RingtuneError
-from ringtune.timeline.awaiting import negotiation_waits
+from ringtune.timeline.analysis.peer_wait import negotiation_peer_waits
+from ringtune.timeline.analysis.stragglers import CAUSES, StepLateness, Stragglers, late_in_steps, stragglers
+from ringtune.timeline.analysis.summary import Summary, summarize
 from ringtune.timeline.spans import SpanTable, Trace
-from ringtune.timeline.straggling import CAUSES, StepStraggling, Stragglers, late_in_steps, stragglers
-from ringtune.timeline.summary import Summary, summarize
 from ringtune.timeline.vocabulary import Stage
 
 LISTED = 20
@@ -34,8 +34,8 @@ LISTED = 20
 _ALL = 1 << 60
 _DOCUMENT, _COLUMNS = "analysis.json", "analysis.npz"
 _SUMMARIZED = (
-    "size", "span_count", "duration_ns", "steps", "ranks", "traffic", "bus_bytes_per_s", "fusion", "epochs", "awaited",
-    "negotiations", "source",
+    "size", "span_count", "duration_ns", "steps", "ranks", "traffic", "bus_bytes_per_s", "fusion", "epochs",
+    "peer_waits", "negotiations", "source",
 )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def analyse(trace: Trace, problems: tuple[str, ...] = ()) -> Analysis:
         "summary": _chosen(summary),
         "stragglers": _listed(late).to_json() if late is not None else None,
         "why_not": why_not,
-        "waits": [asdict(one) for one in negotiation_waits(trace.spans)],
+        "waits": [asdict(one) for one in negotiation_peer_waits(trace.spans)],
         "fill": fill_histogram(trace),
     }
     columns = {**_late_columns(late.worst_steps if late else ()), **_step_columns(trace.spans), **batch_columns(trace)}
@@ -101,7 +101,7 @@ def late_columns(trace: Trace) -> dict[str, NDArray[Any]]:
     return {**_late_columns(late_in_steps(trace)), **_step_columns(trace.spans)}
 
 
-def _late_columns(found: Sequence[StepStraggling]) -> dict[str, NDArray[Any]]:
+def _late_columns(found: Sequence[StepLateness]) -> dict[str, NDArray[Any]]:
     rows = [one for one in found if one.step >= 0]
     return {
         "late_step": np.array([one.step for one in rows], dtype=np.int64),

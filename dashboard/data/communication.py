@@ -16,7 +16,7 @@ from ringtune.dashboard.theme import PHASES
 from ringtune.dashboard.units import number, percent, rate, size
 
 SHOWN_PEERS = 5
-"""Ranks that are told apart among those that were waited for; the rest is one."""
+"""The number of late ranks that are shown one by one; the others are summed."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def waits(found: Analysis) -> Waits:
     steps, summary = steps_of(found), found.document["summary"]
     control = {int(one["rank"]): one["control_ns"] / steps for one in summary["negotiations"]}
     pairs: dict[tuple[int, int], float] = {}
-    for one in [*found.document["waits"], *summary["awaited"]]:
+    for one in [*found.document["waits"], *summary["peer_waits"]]:
         key = int(one["peer"]), int(one["rank"])
         pairs[key] = pairs.get(key, 0.0) + one["total_ns"] / steps
     ranks = tuple(sorted({rank for _, rank in pairs} | set(control)))

@@ -1,7 +1,7 @@
 """Runs side by side: what got slower or faster, how step times are spread, what was set differently.
 
-The statistics are `ringtune.timeline.comparison`'s; here is only where the samples come from: the timelines where both
-runs have one, else the step logs, which know fewer things.
+The statistics are those of `ringtune.timeline.analysis.comparison`. This module chooses the samples: the
+timelines where both runs have one, otherwise the step logs, which hold fewer quantities.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.data.steps import Floats, Steps, newest, steady
 from ringtune.dashboard.units import duration, plain, size
 from ringtune.errors import RingtuneError
-from ringtune.timeline.comparison import Change, Samples, compare, contrast
+from ringtune.timeline.analysis.comparison import Change, Samples, compare, contrast
 from ringtune.timeline.spans import Trace
 
 NEWEST_STEPS = 1000

@@ -1,4 +1,4 @@
-"""Reading files of a run that nobody vouches for: bounded, without following links out, never executing anything.
+"""Reading files of an untrusted run: bounded, without following links out, never executing anything.
 
 A run folder may come from anywhere (a colleague, a mail, a cluster). So a file is only read when it is a regular
 file inside the run's folder and not larger than a limit; what is wrong with it becomes a sentence for the page.
@@ -50,7 +50,7 @@ def open_inside(run: Path, path: Path) -> int:
     """
     try:
         inside = _is_inside(path, run)
-        # O_NONBLOCK: opening a pipe that somebody left in the folder must not wait for a writer.
+        # O_NONBLOCK: opening a pipe in the folder must not wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) if inside else -1
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "its path makes no sense"
@@ -123,7 +123,7 @@ def _shown(run: Path, path: Path) -> str:
 
 
 def _is_inside(path: Path, run: Path) -> bool:
-    """Whether a path, all links followed, lies in a folder. Asked at every beat: `Path.resolve` takes longer."""
+    """Whether a path, all links followed, lies in a folder. Asked at every poll: `Path.resolve` takes longer."""
     inside, root = str(path), str(run)
     below = inside.removeprefix(f"{root}/").split("/")
     if inside != root and inside.startswith(f"{root}/") and ".." not in below:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.step_totals import WARM_UP_STEPS
-from ringtune.dashboard.data.timeline import TimelineIndex
+from ringtune.dashboard.data.timeline.index import TimelineIndex
 from ringtune.dashboard.units import plain
 from ringtune.errors import RingtuneError
 from ringtune.timeline.spans import PartInfo, Trace

@@ -1,8 +1,8 @@
 """Who was late in which step, as a map of ranks and steps: from the columns of `ringtune.dashboard.data.analysis`.
 
-A cell's lateness is that of `ringtune.timeline.straggling`: by how much the rank was last in the step's latest batch,
-the gain if only that rank had been on time. So a step has one late rank a cause, at most. Where there are more steps
-than columns, a cell holds several: it shows their mean, and leads to the worst of them.
+A cell's lateness is that of `ringtune.timeline.analysis.stragglers`: by how much the rank was last in the step's latest
+batch, the gain if only that rank had been on time. So a step has at most one late rank per cause. Where there are more
+steps than columns, a cell holds several: it shows their mean and links to the worst of them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringtune.dashboard.data.analysis import Analysis
-from ringtune.dashboard.data.timeline_shapes import Window
-from ringtune.timeline.straggling import CAUSES
+from ringtune.dashboard.data.timeline.shapes import Window
+from ringtune.timeline.analysis.stragglers import CAUSES
 
 COLUMN_LIMIT = 200
 """Most columns of the map."""

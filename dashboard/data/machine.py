@@ -14,7 +14,7 @@ LOG_LINES = 20
 
 @dataclass(frozen=True)
 class Machine:
-    """What one rank said of its machine; 0 and empty texts where it said nothing."""
+    """What one rank recorded about its machine; 0 and empty texts where it recorded nothing."""
 
     rank: int
     host: str

@@ -1,4 +1,4 @@
-"""What the trials of a tuning session say about settings nobody tried: a surface over both knobs, and their weight.
+"""What the trials of a tuning session predict for untried settings: a surface over both knobs, and their importance.
 
 Notation: a trial is a point (log fusion, log cycle), each scaled to 0..1 over what was tried, with y = log of its step
 time against the default's (`against_default`; at most `WORST` of it counts: one disastrous setting must not flatten the
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringtune.dashboard.data.tuning import KNOBS, TuningHistory, against_default, default_step_ns, placed
-from ringtune.timeline.records import Trial
+from ringtune.timeline.runs.records import Trial
 
 WORST = 2.0
 CELLS = 36

@@ -237,7 +237,7 @@ def _status(document: dict[str, Any]) -> tuple[str, str]:
         return "failed", f"{_exit_words(code)}{after}"
     if said == "running":
         return "live", ""
-    return "unreadable", "its status is none that ringtune knows"
+    return "unreadable", "ringtune does not know its status"
 
 
 def _exit_words(code: object) -> str:
@@ -251,7 +251,7 @@ def _exit_words(code: object) -> str:
 
 
 class _Watch:
-    """Looks whether a run that says it is running does, again and again: mostly one look at one process."""
+    """Checks whether a run that claims to be running is alive: usually one check of one process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

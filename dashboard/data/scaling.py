@@ -11,7 +11,7 @@ from ringtune import layout
 from ringtune.dashboard.data.files import Unreadable, integer, listing, read_document, text
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.units import plain
-from ringtune.timeline.records import ScalingPoint, ScalingRecord, scaling_record
+from ringtune.timeline.runs.records import ScalingPoint, ScalingRecord, scaling_record
 
 RECORD_LIMIT = 200
 

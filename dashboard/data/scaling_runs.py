@@ -18,8 +18,8 @@ from ringtune.dashboard.data.runs import RunInfo, RunRow
 from ringtune.dashboard.data.scaling import ScalingSeries
 from ringtune.dashboard.units import plain
 from ringtune.errors import RingtuneError
-from ringtune.timeline.parallel import Efficiency, efficiency
-from ringtune.timeline.records import Estimate, ScalingPoint
+from ringtune.timeline.analysis.efficiency import Efficiency, efficiency
+from ringtune.timeline.runs.records import Estimate, ScalingPoint
 from ringtune.timeline.spans import Trace
 from ringtune.tuner.model.calibrate import Model
 from ringtune.tuner.model.questions import MOST_RANKS, Answer, Change, ask
@@ -187,7 +187,7 @@ class Factors:
 
     Attributes:
         label: Of the job.
-        load_balance, serialisation, transfer, computation: See `ringtune.timeline.parallel`.
+        load_balance, serialisation, transfer, computation: See `ringtune.timeline.analysis.efficiency`.
     """
 
     label: str

@@ -1,4 +1,4 @@
-"""What the steps of a run come to, kept up to date row by row: a new step costs the same after ten and after a million.
+"""Totals over the steps of a run, updated row by row: a new step costs the same after ten and after a million.
 
 Notation: see `ringtune.dashboard.data.steps`. Means are sums divided by counts. Quantiles come from a histogram whose
 buckets are at most 1/2048 of their values wide (`Histogram`), so they are right to within 0.05 per cent.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ringtune.timeline.records import StepTable as RankSteps
+from ringtune.timeline.runs.records import StepTable as RankSteps
 from ringtune.timeline.spans import Ints
 
 WARM_UP_STEPS = 1
@@ -50,7 +50,7 @@ class StepSummary:
         exposed_share: Blocked time as a share of the step time.
         overlapped_share: Share of the communication that ran beside computation; NaN without communication.
         bytes_per_step: Reduced payload of a rank in a step.
-        collectives_per_step, batches_per_step: Operations, and batches they were fused into.
+        batches_per_step: Batches into which operations were fused.
         latest_rank: Rank with the most computation (wall - exposed): the one others wait for; -1 for a single rank.
         latest_lead: How much more than the median rank's, as a share.
     """
@@ -62,7 +62,6 @@ class StepSummary:
     exposed_share: float
     overlapped_share: float
     bytes_per_step: float
-    collectives_per_step: float
     batches_per_step: float
     latest_rank: int
     latest_lead: float
@@ -178,7 +177,6 @@ def summary(ranks: Sequence[RankTotals], parts: Sequence[Breakdown], walls: Hist
         exposed_share=exposed / wall if wall > 0 else float("nan"),
         overlapped_share=sum(part.overlapped_ns for part in parts) / busy if busy > 0 else float("nan"),
         bytes_per_step=float(np.mean([rank.mean("bytes") for rank in ranks])),
-        collectives_per_step=float(np.mean([rank.mean("collectives") for rank in ranks])),
         batches_per_step=float(np.mean([rank.mean("batches") for rank in ranks])),
         latest_rank=parts[int(work.argmax())].rank if len(parts) > 1 else -1,
         latest_lead=float(work.max()) / typical - 1 if typical > 0 else 0.0,

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from ringtune import layout
 from ringtune.dashboard.data.files import Unreadable, integer
-from ringtune.dashboard.data.growing import GrowingColumn
-from ringtune.dashboard.data.jsonlines import LineFollower
+from ringtune.dashboard.data.jsonlines import JsonRows
+from ringtune.dashboard.data.live.columns import GrowingColumn
 from ringtune.dashboard.data.runs import rank_files
 from ringtune.dashboard.data.step_totals import (
     WARM_UP_STEPS,
@@ -32,8 +32,8 @@ from ringtune.dashboard.data.step_totals import (
     StepSummary,
     summary,
 )
-from ringtune.timeline.records import STEP_FIELDS, step_table
-from ringtune.timeline.records import StepTable as RankSteps
+from ringtune.timeline.runs.records import STEP_FIELDS, step_table
+from ringtune.timeline.runs.records import StepTable as RankSteps
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -51,7 +51,7 @@ def steady(steps: RankSteps) -> RankSteps:
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps of all ranks of a run, what they come to, and sentences about what could not be read."""
+    """Steps of all ranks of a run, their totals, and sentences about what could not be read."""
 
     ranks: tuple[RankSteps, ...]
     parts: tuple[Breakdown, ...] = ()
@@ -66,7 +66,7 @@ class _RankLog:
     """The step log of one rank: its columns and totals, both grown by the rows that come."""
 
     def __init__(self, run: Path, rank: int, path: Path) -> None:
-        self.follower = LineFollower(run, path)
+        self.follower = JsonRows(run, path)
         self.rank = rank
         self._restart()
 
@@ -98,7 +98,7 @@ class _RankLog:
 
 
 class StepReader:
-    """Reads the step logs of one run again and again; what was read stays read. Safe to use from several threads.
+    """Follows the step logs of one run; each row is read once. Safe to use from several threads.
 
     A reading costs what the new rows cost, however many there are already.
     """
@@ -163,7 +163,7 @@ class StepLine:
 LINE_LIMIT = 8
 POINT_LIMIT = 600
 RECENT_STEPS = 4096
-"""More new steps than this are not looked at between two drawings."""
+"""The most new steps that are added between two redraws."""
 
 
 def lines(table: Steps) -> list[StepLine]:

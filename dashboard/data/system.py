@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from ringtune import layout
 from ringtune.dashboard.data.files import Unreadable, integer, mapping, real, sequence
-from ringtune.dashboard.data.growing import GrowingColumn
-from ringtune.dashboard.data.jsonlines import LineFollower
+from ringtune.dashboard.data.jsonlines import JsonRows
+from ringtune.dashboard.data.live.columns import GrowingColumn
 from ringtune.dashboard.data.runs import rank_files
 from ringtune.dashboard.units import duration, number, percent, plain, size
 
@@ -86,7 +86,7 @@ class _RankLog:
     """The samples of one rank: columns that grow by the rows that come."""
 
     def __init__(self, run: Path, rank: int, path: Path) -> None:
-        self.follower = LineFollower(run, path)
+        self.follower = JsonRows(run, path)
         self.rank = rank
         self._restart()
 
@@ -135,7 +135,7 @@ def _whole(column: GrowingColumn, length: int) -> Floats:
 
 
 class SampleReader:
-    """Reads the samples of one run again and again; what was read stays read. Safe to use from several threads."""
+    """Follows the samples of one run; each row is read once. Safe to use from several threads."""
 
     def __init__(self, run: Path) -> None:
         self._run = run

@@ -2,7 +2,7 @@
 
 Notation, per batch: S bytes; seen = mean length of its collective on the ranks, waiting for late ranks inside included;
 moving = last begin to last end, the time in which all ranks took part. Bus bandwidth = S * factor / time, with the
-factors of `ringtune.timeline.bandwidth`.
+factors of `ringtune.timeline.analysis.bandwidth`.
 
 Columns: ``batch_*`` a sample of single batches; ``bin_*`` all batches by kind and size, four sizes an octave:
 median of the bandwidth as seen, and 5th, 50th and 95th percentile of it while moving.
@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ringtune.timeline.bandwidth import bus_factor, kind_of
-from ringtune.timeline.batches import numbered
-from ringtune.timeline.fusion import fusion_sizes
+from ringtune.timeline.analysis.bandwidth import bus_factor, kind_of
+from ringtune.timeline.analysis.batches import numbered
+from ringtune.timeline.analysis.fusion import fusion_sizes
 from ringtune.timeline.spans import Ints, SpanTable, Trace
 from ringtune.timeline.vocabulary import KINDS, RING_PREFIX, Stage
 

@@ -12,8 +12,8 @@ from ringtune.dashboard.data.files import integer, mapping, real, text
 from ringtune.dashboard.data.jsonlines import read_rows
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.units import duration, percent, plain, size
-from ringtune.timeline import records
-from ringtune.timeline.records import Estimate, Trial, TuningResult
+from ringtune.timeline.runs import records
+from ringtune.timeline.runs.records import Estimate, Trial, TuningResult
 
 Parsed = TypeVar("Parsed")
 
@@ -84,7 +84,7 @@ def data(run: RunInfo) -> TuningHistory:
 
 
 def history(rows: Sequence[dict[str, Any]], problems: Sequence[str] = ()) -> TuningHistory:
-    """Return the history told by the journal's events; the last session when the journal holds several."""
+    """Return the history in the journal's events; the last session when the journal holds several."""
     said = list(problems)
     starts = [index for index, row in enumerate(rows) if row.get("event") == "start"]
     rows = rows[starts[-1] :] if starts else rows

@@ -269,7 +269,7 @@ class Advice:
 
 
 def advice(model: Model, change: Change) -> tuple[Advice, ...]:
-    """Return what the questions that everybody asks would give on top of a question, the most helpful first."""
+    """Return what the usual improvements would give on top of a question, the most helpful first."""
     quick = _quick(model)
     base = ask(quick, change)
     found = []

@@ -1,4 +1,4 @@
-"""Figures of communication: exposed and overlapped, phases, bandwidth by size, batch fill, what was waited for."""
+"""Figures of communication: exposed and overlapped, phases, bandwidth by size, batch fill, waiting for peers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Rows:
         return time_scale(max(reach, default=1.0))
 
     def shown(self) -> Bars:
-        """Those that have a length; of bars side by side all, so that they stay where they are."""
+        """The bars that have a length; all where bars stand side by side, so that none changes its position."""
         return [bar for bar in self.bars if any(bar[2]) or self.mode == "group"]
 
 
@@ -138,7 +138,7 @@ def _ranks(rows: Rows, scheme: Scheme) -> go.Figure:
 
 
 def bars_now(rows: Rows, unit_ns: float) -> list[dict[str, Any]]:
-    """Return how long bars are, as beats send it: the columns of each trace."""
+    """Return how long bars are, as a poll sends it: the columns of each trace."""
     names = [f"rank {rank}" for rank in rows.ranks]
     return [
         {
@@ -163,7 +163,7 @@ def bandwidth(columns: Columns, limit: tuple[float, str] | None, scheme: Scheme 
 
     Args:
         columns: See `ringtune.dashboard.data.traffic`.
-        limit: The link's limit in bytes/s, and what it is called; None when nobody knows.
+        limit: The link's limit in bytes/s, and its name; None when it is unknown.
         scheme: Light or dark.
     """
     figure = theme.blank(scheme, 360)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ringtune.dashboard import theme
 from ringtune.dashboard.data.compare import Spread
-from ringtune.dashboard.data.timeline import TimelineIndex, View
+from ringtune.dashboard.data.timeline.index import TimelineIndex, View
 from ringtune.dashboard.figures.timeline import timeline
-from ringtune.dashboard.figures.timeline_more import NS_PER_AXIS
+from ringtune.dashboard.figures.timeline_overlays import NS_PER_AXIS
 from ringtune.dashboard.theme import Scheme
 from ringtune.dashboard.units import duration, markup, percent, time_scale
 
@@ -53,7 +53,7 @@ def spreads_unit(found: Sequence[Spread]) -> tuple[float, str]:
 
 
 def spread_now(found: Spread) -> list[dict[str, Any]]:
-    """Return the area of one run of `spreads` as it is now, as beats send it."""
+    """Return the area of one run of `spreads` as it is now, as a poll sends it."""
     return [{"name": markup(found.label, 60), "columns": {"y": {"at": 0, "values": _heights(found).tolist()}}}]
 
 

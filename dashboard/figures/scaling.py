@@ -12,7 +12,7 @@ from ringtune.dashboard.data.scaling import ScalingSeries
 from ringtune.dashboard.data.scaling_runs import Factors
 from ringtune.dashboard.theme import Scheme
 from ringtune.dashboard.units import markup, number, percent
-from ringtune.timeline.records import Estimate
+from ringtune.timeline.runs.records import Estimate
 
 FACTORS = (
     ("computation", "More computing", theme.PURPLE),
@@ -49,7 +49,7 @@ def rate(series: Sequence[ScalingSeries], scheme: Scheme = "light", height: int 
     units = sorted({one.unit for one in series})
     figure.update_yaxes(title_text=f"Throughput ({markup(' or '.join(units))})", rangemode="tozero")
     if any(one.predicted for one in series):
-        # What was measured would be a speck in the corner of what is predicted.
+        # On linear axes the measured points would be a speck in the corner of the prediction.
         figure.update_yaxes(type="log", rangemode="normal", dtick=1)
     return _ranks_axis(figure, series)
 

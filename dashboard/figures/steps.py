@@ -48,7 +48,7 @@ def scale(lines: Sequence[StepLine]) -> tuple[float, str]:
 
 
 def longer(lines: Sequence[StepLine], factor: float) -> list[dict[str, Any]]:
-    """Return what the lines of `step_times`, whose axis has that unit, have to be made longer by, by their names."""
+    """Return the values to append to the lines of `step_times`, in the unit of its axis, by their names."""
     return [
         {"name": line.label, "columns": {"x": line.step.tolist(), "y": (line.median_ns / factor).tolist()}}
         for line in lines
@@ -108,7 +108,7 @@ def phases(parts: Sequence[Breakdown], scheme: Scheme = "light") -> go.Figure:
 
 
 def bars_now(found: Bars, unit_ns: float) -> list[dict[str, Any]]:
-    """Return how long bars are, as beats send it: the columns of each trace, by its name."""
+    """Return how long bars are, as a poll sends it: the columns of each trace, by its name."""
     return [
         {
             "name": label,

@@ -56,7 +56,7 @@ def brightest_ns(found: LateMap) -> float:
 
 
 def more_columns(found: LateMap, at: int, unit_ns: float) -> list[dict[str, Any]]:
-    """Return what a map has from its column ``at`` on, as `ringtune.dashboard.app`'s beats send it."""
+    """Return the columns of a map from ``at`` on, as a poll sends them."""
     x, z, text, about = _cells(found, unit_ns)
     columns = {"x": {"at": at, "values": x}, "z": {"at": at, "rows": z}, "text": {"at": at, "rows": text}}
     return [{"name": NAME, "columns": {**columns, "hovertemplate": about}}]

@@ -48,7 +48,7 @@ def over_time(name: str, lines: Sequence[Line], scheme: Scheme = "light", height
 
 
 def longer(name: str, lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return what the lines of one of `UNITS` have to be made longer by, by their names."""
+    """Return the values to append to the lines of one of `UNITS`, by their names."""
     factor, _ = UNITS[name]
     found = []
     for line in lines:

@@ -11,12 +11,12 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ringtune.dashboard import theme
-from ringtune.dashboard.data.timeline import TimelineIndex, View
-from ringtune.dashboard.data.timeline_follow import Followed
-from ringtune.dashboard.data.timeline_levels import Lane
-from ringtune.dashboard.data.timeline_path import PathTable
-from ringtune.dashboard.data.timeline_shapes import Floats, Shapes
-from ringtune.dashboard.figures.timeline_more import NS_PER_AXIS, PATH_PLACE, draw_followed, draw_path
+from ringtune.dashboard.data.timeline.collective import Followed
+from ringtune.dashboard.data.timeline.index import TimelineIndex, View
+from ringtune.dashboard.data.timeline.levels import Lane
+from ringtune.dashboard.data.timeline.path import PathTable
+from ringtune.dashboard.data.timeline.shapes import Floats, Shapes
+from ringtune.dashboard.figures.timeline_overlays import NS_PER_AXIS, PATH_PLACE, draw_followed, draw_path
 from ringtune.dashboard.theme import PHASES, Scheme
 from ringtune.dashboard.units import duration, markup, size
 from ringtune.timeline.spans import Instant, Ints
@@ -30,7 +30,7 @@ MARGINS = {"l": 124, "r": 12, "t": 49, "b": 44}
 """Pixels around the lanes; above them is a legend of one row, for which plotly would make this room anyway."""
 _FAINT = 0.16
 LETTERS = 150
-"""About how many letters fit side by side into the width of a window."""
+"""The approximate number of letters that fit into the width of a window."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def height_of(places: Floats) -> int:
 
 
 def more_bars(index: TimelineIndex, tail: View) -> list[dict[str, Any]]:
-    """Return what the traces of `timeline` have to be made longer by, so that they show a tail too, by their names."""
+    """Return the values to append to the traces of `timeline` so that they show a tail too, by their names."""
     return [
         {"name": phase.label, "columns": {name: _plain(values) for name, values in columns.items()}}
         for phase, columns in _phases(index, tail, places_of(tail.lanes, tail.compact))
@@ -118,7 +118,7 @@ def by_phase(view: View) -> list[tuple[theme.Phase, Ints]]:
 def _phases(index: TimelineIndex, view: View, places: Floats) -> list[tuple[theme.Phase, dict[str, Any]]]:
     """Return the columns of every phase that has something to show."""
     chosen = by_phase(view)
-    # All at once: a beat brings little to each phase.
+    # All at once: a poll brings little to each phase.
     columns, found, first = _columns(index, view, np.concatenate([bars for _, bars in chosen]), places), [], 0
     for phase, bars in chosen:
         part = slice(first, first + len(bars))
@@ -179,8 +179,8 @@ def _columns(index: TimelineIndex, view: View, chosen: Ints, places: Floats) -> 
     shapes, boxes = view.shapes, boxes_of(view, chosen, places)
     rows = np.array([one.rows for one in view.lanes], dtype=np.int64)[shapes.lane[chosen]]
     # Names only where a span has its lane for itself, and where a search does not dim it.
-    told = (rows == 1) & (shapes.hit[chosen] | (not view.searched))
-    room = np.where(told, LETTERS * boxes.length_ns / view.window.length_ns, 0).astype(int)
+    named = (rows == 1) & (shapes.hit[chosen] | (not view.searched))
+    room = np.where(named, LETTERS * boxes.length_ns / view.window.length_ns, 0).astype(int)
     return {
         "base": boxes.begin_ns / NS_PER_AXIS,
         "x": boxes.length_ns / NS_PER_AXIS,
@@ -296,7 +296,7 @@ def _instant_hover(instant: Instant) -> str:
 
 
 def ticks_of(view: View, places: Floats) -> dict[float, str]:
-    """Return what stands before the lanes, by place: the ranks, or the phases."""
+    """Return the labels of the lanes by position: the ranks, or the phases."""
     words = (f"rank {lane.rank}" if view.compact else PHASES[lane.stage.label].label for lane in view.lanes)
     return dict(zip(places.tolist(), words, strict=True))
 

@@ -1,4 +1,4 @@
-"""The lanes as a plain picture: there with the page, while the browser still reads plotly for a second or two."""
+"""The lanes as a plain picture, sent with the page and shown while the browser loads plotly for a second or two."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtune.dashboard.data.timeline import View
-from ringtune.dashboard.data.timeline_shapes import Floats
+from ringtune.dashboard.data.timeline.index import View
+from ringtune.dashboard.data.timeline.shapes import Floats
 from ringtune.dashboard.figures.timeline import boxes_of, by_phase, height_of, places_of, ticks_of, vertical_range
 
 WIDTH = 2000
@@ -15,7 +15,7 @@ WIDTH = 2000
 LANE = 100
 """Units of a lane."""
 SHADES = 5
-"""Degrees of opacity that are told apart."""
+"""The number of distinct degrees of opacity."""
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from dash import Dash, Input, Output, State, dcc, html
 from ringtune.dashboard.components import (
     address_store,
     age,
-    beat_texts,
     card,
     drawn_store,
     empty,
     follow_address,
     graph,
     page_frame,
+    poll_texts,
     problems,
     shown,
     stat,
@@ -28,9 +28,8 @@ from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import communication as data
 from ringtune.dashboard.data.analysis import Analysis
 from ringtune.dashboard.figures import communication as figures
+from ringtune.dashboard.pages.progress import age_words, as_of, reading
 from ringtune.dashboard.pages.stragglers import Seen, nothing, pace_of, seen
-from ringtune.dashboard.pages.stragglers_parts import age_words
-from ringtune.dashboard.pages.timeline_parts import as_of, reading
 from ringtune.dashboard.pages.timeline_state import address
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import Scheme, scheme_of
@@ -40,16 +39,16 @@ from ringtune.timeline.units import parse_rate
 
 _NOTHING = (
     "No timeline was recorded",
-    "With it on, every rank records when each batch moved and who was waited for. Start the job so:",
+    "With a timeline, every rank records when each batch moved and which rank it waited for. Start the job with:",
     "ringtune run -np 2 --timeline trace.json python train.py",
 )
 _CARDS = (
     (
         "exposed",
         "Exposed and overlapped",
-        "Exposed communication and the waiting beside it block training; overlapped communication is hidden behind it.",
+        "Exposed communication and waiting block training; overlapped communication is hidden behind computation.",
     ),
-    ("phases", "Phases", "How long each phase was under way in a step; spans that overlap count once."),
+    ("phases", "Phases", "Time per step in which each phase was active; spans that overlap count once."),
     (
         "bandwidth",
         "Bandwidth by batch size",
@@ -64,8 +63,8 @@ _CARDS = (
     (
         "waits",
         "What kept tensors from moving",
-        "Summed over tensors that wait at the same time. Control is what agreeing costs once the last rank has "
-        "submitted; under a plan nothing is agreed and only waiting is left.",
+        "Summed over tensors that wait at the same time. Control is the cost of agreement after the last rank has "
+        "submitted; under a plan there is no agreement, only waiting.",
     ),
 )
 
@@ -79,7 +78,7 @@ def layout(_context: Context, route: Route) -> html.Div:
         debounce=400,
         w=190,
         size="sm",
-        **{"aria-label": "What the link between ranks can carry"},
+        **{"aria-label": "Bandwidth of the link between ranks"},
     )
     cards = {
         name: card(
@@ -128,12 +127,10 @@ def drawn(found: Analysis, link: str, scheme: Scheme) -> dict[str, Any]:
 
 
 _REST = "bandwidths and how full the buffer was"
-BARS = ("exposed", "phases", "waits")
-"""Figures of sums, which a beat draws anew."""
 
 
 def _drawn(found: Analysis, cards: list[tuple[str, str, str]], pathname: str | None) -> dict[str, Any]:
-    """Return what the next beats have to know: which numbers and bars there are, and in which units."""
+    """Return what the next polls need to know: which numbers and bars there are, and in which units."""
     bars = {name: [unit_ns, _shape(rows)] for name, (unit_ns, rows) in figures.bars(found).items()}
     return {"page": pathname, "number": time.monotonic_ns(), "cards": [label for label, _, _ in cards], "bars": bars}
 
@@ -143,10 +140,10 @@ def _shape(rows: figures.Rows) -> list[Any]:
 
 
 def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, Any]:
-    """Return what sums of a running job come to now: lengths of bars, numbers, and of which steps the page is.
+    """Return the current totals of a running job: lengths of bars, numbers, and the steps that the page covers.
 
     Args:
-        context: What pages ask.
+        context: The state behind the pages.
         route: The page.
         before: What was drawn, from the browser, which may send anything.
     """
@@ -165,7 +162,7 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
         {"graph": f"communication-{name}", "traces": figures.bars_now(rows, float(units[name]))}
         for name, (_, rows) in now.items()
     ]
-    texts = [["communication-age", age_words(found.newest, _REST)], *beat_texts("communication", cards)]
+    texts = [["communication-age", age_words(found.newest, _REST)], *poll_texts("communication", cards)]
     return {"grown": {"number": number, "drawn": before, "figures": drawn_again}, "texts": texts}
 
 
@@ -203,7 +200,7 @@ def register(app: Dash, context: Context) -> None:
         if not isinstance(seen_, Seen):
             return nothing(seen_, _OUTPUTS)
         found = seen_.analysis
-        with context.beats.drawing(route):
+        with context.cpu_budget.drawing(route):
             answers = drawn(found, link or "", scheme_of(scheme))
             cards = data.numbers(found)
             return {

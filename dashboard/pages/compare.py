@@ -33,11 +33,11 @@ from ringtune.dashboard.data.compare import Spread
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.runs import RunInfo
 from ringtune.dashboard.data.steps import Floats
-from ringtune.dashboard.data.timeline import Query, TimelineIndex
-from ringtune.dashboard.data.timeline_shapes import Window
+from ringtune.dashboard.data.timeline.index import Query, TimelineIndex
+from ringtune.dashboard.data.timeline.shapes import Window
 from ringtune.dashboard.figures import compare as figures
 from ringtune.dashboard.pages import timeline_state
-from ringtune.dashboard.pages.compare_parts import beside_table, changes_table, settings_card, stat_cards
+from ringtune.dashboard.pages.compare_tables import beside_table, changes_table, settings_card, stat_cards
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import Scheme, scheme_of
 from ringtune.dashboard.units import age as ago
@@ -144,7 +144,7 @@ class Still:
 def stills(context: Context, runs: tuple[RunInfo, RunInfo], step: object, scheme: Scheme) -> tuple[Still, Still] | None:
     """Return one step of both runs on the same scale; None where neither recorded a timeline."""
     with ExitStack() as stack:
-        # In one order for everybody: two running jobs are held while they are drawn.
+        # A fixed order prevents deadlocks: two running jobs are locked while they are drawn.
         alone = {run.id: run for run in sorted(runs, key=lambda run: run.id)}
         held = {name: stack.enter_context(_index(context, run)) for name, run in alone.items()}
         indexes = [held[run.id] for run in runs]
@@ -178,7 +178,7 @@ def _index(context: Context, run: RunInfo) -> Iterator[TimelineIndex | str]:
         except Unreadable as error:
             yield str(error)
             return
-        waits = "its timeline is being prepared; open it to see how far it is"
+        waits = "its timeline is being prepared; open it to see the progress"
         yield index if isinstance(index, TimelineIndex) else waits
 
 
@@ -198,7 +198,7 @@ _EDGES = 4 * compare.BINS
 
 
 def _drawn(runs: list[RunInfo], found: Sequence[Spread], pathname: str | None) -> dict[str, Any] | None:
-    """Return what the next beats have to know to draw spreads anew; None where there are none."""
+    """Return what the next polls need to know to draw spreads anew; None where there are none."""
     if not found:
         return None
     about = {"page": pathname, "number": time.monotonic_ns(), "ids": [run.id for run in runs]}
@@ -231,13 +231,15 @@ def news(context: Context, _route: Route, before: dict[str, Any]) -> dict[str, A
 
 
 def age_words(context: Context, runs: Sequence[RunInfo | None], walls: Sequence[tuple[RunInfo, Floats]]) -> str:
-    """Return how running jobs do now, and of when the differences are; nothing where nothing runs."""
+    """Return the state of running jobs and the age of the differences in words; nothing where nothing runs."""
     said = []
     for run, newest in walls:
         if run.status == "live" and len(newest) and (known := steps.newest(context.steps(run), 1)) is not None:
             name = _name([one.id if one else "" for one in runs].index(run.id))
             mean = duration(float(newest.mean()))
-            said.append(f"{name} goes on: step {count(known[0])}, the newest {count(len(newest))} take {mean} (mean).")
+            said.append(
+                f"{name} is running: step {count(known[0])}, the newest {count(len(newest))} take {mean} (mean)."
+            )
     made = [context.made_s(run, "contrast") for run, _ in walls]
     ages = [one[0] for one in made if one is not None]
     if said and ages:
@@ -286,7 +288,7 @@ def register(app: Dash, context: Context) -> None:
         if first is None or second is None or first.id == second.id:
             return {**dict.fromkeys(_FILLED, no_update), "problems": [], "charts": shown(False),
                     "empty": nothing(context), "address": place, "age": "", "drawn": None}  # fmt: skip
-        with context.beats.drawing(Route("compare")):
+        with context.cpu_budget.drawing(Route("compare")):
             found = _filled(context, [run for run in runs if run], scheme_of(asked["scheme"]), pathname)
         return {**found, "address": place}
 

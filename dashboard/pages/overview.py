@@ -102,7 +102,7 @@ def numbers(summary: StepSummary, ranks: int) -> list[tuple[str, str, str]]:
 
 
 def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a beat, and the shape of what holds them: when it changes, the cards are made anew.
+    """Return the numbers of a poll, and the shape of what holds them: when it changes, the cards are made anew.
 
     Also what the lines of step times got longer by since they were drawn.
     """
@@ -122,7 +122,7 @@ _BARS: dict[str, Callable[[Sequence[Breakdown]], figures.Bars]] = {
 
 
 def _drawn(table: Steps, lines: Sequence[StepLine], pathname: str | None) -> dict[str, Any]:
-    """Return what the next beats have to know to make lines longer and to draw bars anew."""
+    """Return what the next polls need to know to make lines longer and to draw bars anew."""
     unit_ns, _ = figures.scale(lines)
     units = [make(table.parts).unit()[0] for make in _BARS.values()]
     about = {"page": pathname, "number": time.monotonic_ns(), "ends": steps.ends(table), "unit_ns": unit_ns}
@@ -255,7 +255,7 @@ def register(app: Dash, context: Context) -> None:
         run = context.run(route)
         if run is None:
             return (no_update,) * 5
-        with context.beats.drawing(route):
+        with context.cpu_budget.drawing(route):
             found, look = context.steps(run), scheme_of(scheme)
             lines = steps.lines(found)
             return (
@@ -268,11 +268,11 @@ def register(app: Dash, context: Context) -> None:
 
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ringtune", "numbers"),
-        Output({"type": "beat-value", "at": ALL}, "children"),
-        Output({"type": "beat-note", "at": ALL}, "children"),
+        Output({"type": "poll-value", "at": ALL}, "children"),
+        Output({"type": "poll-note", "at": ALL}, "children"),
         Output("overview-shape", "data"),
         Input("news", "data"),
-        State({"type": "beat-value", "at": ALL}, "children"),
-        State({"type": "beat-note", "at": ALL}, "children"),
+        State({"type": "poll-value", "at": ALL}, "children"),
+        State({"type": "poll-note", "at": ALL}, "children"),
         State("overview-shape", "data"),
     )

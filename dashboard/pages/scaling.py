@@ -13,8 +13,8 @@ from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.scaling import ScalingSeries, ScalingTable
 from ringtune.dashboard.data.scaling_runs import PREFIX
 from ringtune.dashboard.figures import scaling as figures
-from ringtune.dashboard.pages import scaling_parts as parts
-from ringtune.dashboard.pages.scaling_parts import Wish
+from ringtune.dashboard.pages import scaling_series as parts
+from ringtune.dashboard.pages.scaling_series import Wish
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import count, moment, number, percent

@@ -14,6 +14,7 @@ from ringtune.dashboard.components import (
     address_store,
     age,
     card,
+    drawn_numbers,
     drawn_store,
     empty,
     follow_address,
@@ -22,30 +23,29 @@ from ringtune.dashboard.components import (
     page_frame,
     problems,
     shown,
-    told,
 )
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.analysis import Analysis
-from ringtune.dashboard.data.analysis_live import Newest
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.lateness import LateMap, cell_at, growing_width, late_map, place_of
-from ringtune.dashboard.data.timeline_prepare import Preparing
+from ringtune.dashboard.data.live.analysis import Newest
+from ringtune.dashboard.data.timeline.prepare import Preparing
 from ringtune.dashboard.figures import stragglers as figures
-from ringtune.dashboard.pages import stragglers_parts as parts
-from ringtune.dashboard.pages.timeline_parts import as_of, progress, reading
+from ringtune.dashboard.pages import stragglers_verdict as parts
+from ringtune.dashboard.pages.progress import age_words, as_of, progress, reading
 from ringtune.dashboard.pages.timeline_state import address
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import plain, time_scale
-from ringtune.timeline.straggling import CAUSES
+from ringtune.timeline.analysis.stragglers import CAUSES
 
 _NOTHING = (
     "No timeline was recorded",
-    "Who was late, and why, is found in a timeline of all ranks. Start the job so:",
+    "Late ranks and their causes are computed from a timeline of all ranks. Start the job with:",
     "ringtune run -np 2 --timeline trace.json python train.py",
 )
 _HINT = (
-    "By how much a rank was last, where all others waited only for it. Drag over steps to see them closer, double "
+    "The lateness of a rank where all others waited only for it. Drag over steps to see them closer, double "
     "click for all, click a cell for that step in the timeline."
 )
 
@@ -103,7 +103,7 @@ def zoomed(event: dict[str, Any] | None, held: list[int] | None) -> list[int] | 
 
 @dataclass(frozen=True)
 class Seen:
-    """The analysis of a run, and of a running job how far it is and of which of its steps."""
+    """The analysis of a run, and for a running job its progress and the steps that it covers."""
 
     analysis: Analysis
     newest: Newest | None = None
@@ -113,10 +113,10 @@ def seen(context: Context, route: Route, what: str, *, anew: bool = True) -> See
     """Return the analysis of the route's run, how far it is, why there is none, or None when nothing was recorded.
 
     Args:
-        context: What pages ask.
+        context: The state behind the pages.
         route: The page.
-        what: Which part of a running job's is to be of now (`Context.newest`).
-        anew: The rest of it too, where that is due.
+        what: Which half of a running job's analysis has to be up to date (`Context.newest`).
+        anew: Repeat the full analysis where it is due.
     """
     run = context.run(route)
     if run is None:
@@ -138,7 +138,7 @@ def analysis_of(context: Context, pathname: str | None) -> Analysis | Preparing 
 
 
 def pace_of(context: Context, pathname: str | None) -> str:
-    """Return of when the analysis of the address's run is, where that is to be said."""
+    """Return the age of the analysis of the address's run in words, where it has to be shown."""
     run = context.run(context.route(pathname, ""))
     return context.pace_words(run) if run is not None and not context.follows(run) else ""
 
@@ -196,19 +196,19 @@ def _answer(found: Seen, cause: str, steps: list[int] | None, prefix: str, about
         "charts": shown(True),
         "empty": shown(False),
         "address": address(about["pathname"], None, query),
-        "age": parts.age_words(found.newest),
+        "age": age_words(found.newest),
         "drawn": _drawn(drawn, cause, about["pathname"]) if grows else None,
     }
 
 
 def _width(found: Analysis) -> int:
-    """Of how many steps a column is while the job goes on."""
+    """The number of steps per column while the job runs."""
     known = found.columns["step"]
     return growing_width(int(known[-1]) - int(known[0]) + 1) if len(known) else 1
 
 
 def _drawn(drawn: LateMap | None, cause: str, pathname: str | None) -> dict[str, Any] | None:
-    """Return what the next beats have to know to add columns."""
+    """Return what the next polls need to know to add columns."""
     if drawn is None:
         return None
     unit_ns, _ = time_scale(figures.brightest_ns(drawn))
@@ -226,11 +226,11 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
     """Return the columns of the map that came or changed since it was drawn, and of which steps the page is.
 
     Args:
-        context: What pages ask.
+        context: The state behind the pages.
         route: The page.
         before: What was drawn, from the browser, which may send anything.
     """
-    numbers = told(before, "first", "last", "wide", "rows", "unit_ns")
+    numbers = drawn_numbers(before, "first", "last", "wide", "rows", "unit_ns")
     if numbers is None or not numbers[4]:
         return {}
     found = seen(context, route, "lateness", anew=False)
@@ -248,7 +248,7 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
     now = {**before, "first": found.newest.first, "last": found.newest.last, "wide": width}
     grown = {"number": before.get("number"), "drawn": now, "figures": [{"graph": "stragglers-map", "traces": traces}]}
     said = _reached((found.newest.first, found.newest.last), width, drawn.recorded[1])
-    return {"grown": grown, "texts": [["stragglers-age", parts.age_words(found.newest)], ["stragglers-note", said]]}
+    return {"grown": grown, "texts": [["stragglers-age", age_words(found.newest)], ["stragglers-note", said]]}
 
 
 def _note(drawn: LateMap | None) -> str:
@@ -301,7 +301,7 @@ def register(app: Dash, context: Context) -> None:
             steps = zoomed((values["zoom"] or {}).get("moved"), steps)
         pace = pace_of(context, values["pathname"])
         about = {"scheme": values["scheme"], "pathname": values["pathname"], "run": route.run, "pace": pace}
-        with context.beats.drawing(route):
+        with context.cpu_budget.drawing(route):
             return _answer(found, str(values["cause"] or ""), steps, context.prefix, about)
 
     @app.callback(

@@ -9,12 +9,12 @@ import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from ringtune.dashboard.components import (
-    beat_texts,
     card,
     drawn_store,
     empty,
     graph,
     page_frame,
+    poll_texts,
     problems,
     shown,
     stat,
@@ -49,7 +49,7 @@ def layout(_context: Context, _route: Route) -> html.Div:
     charts = [html.Div(id="system-stats"), dmc.SimpleGrid(cards, cols={"base": 1, "md": 2}, spacing="md")]
     nothing = empty(
         "No samples of this run",
-        "Once a second every rank notes what its process and its machine use, if the job was started so:",
+        "Every rank records once a second what its process and its machine use, if the job was started with:",
         "ringtune run -np 2 python train.py",
     )
     return page_frame("system", charts, nothing, [dcc.Store(id=drawn_store("system"))])
@@ -62,7 +62,7 @@ def drawn(found: System, scheme: Scheme) -> dict[str, Any]:
 
 
 def _drawn(found: System, cards: list[tuple[str, str, str]], pathname: str | None) -> dict[str, Any]:
-    """Return what the next beats have to know to make the lines longer."""
+    """Return what the next polls need to know to make the lines longer."""
     about = {"page": pathname, "number": time.monotonic_ns(), "cards": [label for label, _, _ in cards]}
     return {**about, "last": list(data.last_samples(found).items())}
 
@@ -81,7 +81,7 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
     longer = [{"graph": f"system-{name}", "traces": figures.longer(name, lines[name])} for name in FIGURES]
     now = {**before, "last": list(data.last_samples(found).items())}
     figures_ = [one for one in longer if one["traces"]]
-    return {"grown": {"number": number, "figures": figures_, "drawn": now}, "texts": beat_texts("system", cards)}
+    return {"grown": {"number": number, "figures": figures_, "drawn": now}, "texts": poll_texts("system", cards)}
 
 
 _OUTPUTS = {
@@ -107,7 +107,7 @@ def register(app: Dash, context: Context) -> None:
         run = context.run(route)
         if run is None:
             return dict.fromkeys(_OUTPUTS, no_update)
-        with context.beats.drawing(route):
+        with context.cpu_budget.drawing(route):
             found = context.system(run)
             answers = drawn(found, scheme_of(scheme)) if found.ranks else dict.fromkeys(FIGURES, no_update)
             cards = data.numbers(found)

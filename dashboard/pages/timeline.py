@@ -14,40 +14,34 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html,
 from ringtune.dashboard.components import address_store, drawn_store, empty, follow_address, graph, problems, shown
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data.files import Unreadable
-from ringtune.dashboard.data.timeline import Query, TimelineIndex, View
-from ringtune.dashboard.data.timeline_follow import Followed, follow
-from ringtune.dashboard.data.timeline_overview import overview
-from ringtune.dashboard.data.timeline_past import Reading
-from ringtune.dashboard.data.timeline_prepare import Preparing
-from ringtune.dashboard.data.timeline_shapes import Window
-from ringtune.dashboard.data.timeline_tail import drawn, tail
+from ringtune.dashboard.data.live.backlog import Reading
+from ringtune.dashboard.data.live.tail import drawn, tail
+from ringtune.dashboard.data.timeline.collective import Followed, follow
+from ringtune.dashboard.data.timeline.index import Query, TimelineIndex, View
+from ringtune.dashboard.data.timeline.overview import overview
+from ringtune.dashboard.data.timeline.prepare import Preparing
+from ringtune.dashboard.data.timeline.shapes import Window
 from ringtune.dashboard.figures import timeline as figures
-from ringtune.dashboard.figures.timeline_more import MAP_PIXELS, NS_PER_AXIS, minimap
+from ringtune.dashboard.figures.timeline_minimap import MAP_PIXELS, minimap
+from ringtune.dashboard.figures.timeline_overlays import NS_PER_AXIS
 from ringtune.dashboard.pages import timeline_state as state
-from ringtune.dashboard.pages.timeline_parts import (
-    RANK_LIMIT,
-    as_of,
-    controls,
-    followed_card,
-    lanes,
-    progress,
-    rank_options,
-    reading_past,
-)
+from ringtune.dashboard.pages.progress import as_of, backlog_progress, progress
+from ringtune.dashboard.pages.timeline_batch import followed_card
+from ringtune.dashboard.pages.timeline_controls import RANK_LIMIT, controls, lanes, rank_options
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import duration
 
 AGAIN_MS = 1000
-"""A drawing onto which nothing fits that came is replaced after this time, the next one after twice the time."""
+"""When new shapes do not fit onto a drawing, it is replaced after this time, the next one after twice the time."""
 HURRYING_MS = 1500
-"""While the past is read as quickly as it goes, the timeline is drawn again after this time."""
+"""While the backlog is read unthrottled, the timeline is redrawn after this time."""
 MARGIN = 0.6
 """Share of the window that is answered beyond it on both sides, so that a small pan finds something at once."""
 
 _NOTHING = (
     "No timeline was recorded",
-    "With it on, every rank records when each tensor was negotiated, queued, copied and sent. Start the job so:",
+    "With a timeline, every rank records when each tensor was negotiated, queued, copied and sent. Start the job with:",
     "ringtune run -np 2 --timeline trace.json python train.py",
 )
 _HINT = "Scroll to zoom, drag to pan, point for details, click a span to follow its batch"
@@ -76,7 +70,7 @@ def layout(context: Context, route: Route) -> html.Div:
             address_store("timeline"),
             dcc.Store(id="timeline-window", data=state.asked(route)),
             dcc.Store(id="timeline-event"),
-            dcc.Store(id="timeline-beat"),
+            dcc.Store(id="timeline-poll"),
             dcc.Store(id=drawn_store("timeline")),
             html.Div(progress(state_of), id="timeline-preparing"),
             html.Div(
@@ -94,7 +88,7 @@ _ZOOM: dict[str, Any] = {"scrollZoom": True, "doubleClick": "autosize"}
 
 @contextmanager
 def _index(context: Context, route: Route) -> Iterator[TimelineIndex | Preparing | str | None]:
-    """Give the index of the route's run, how far it is, a sentence why not, or None when nothing was recorded."""
+    """Lend the index of the route's run, or its progress, a sentence why there is none, or None without a recording."""
     run = context.run(route)
     with ExitStack() as stack:
         index: TimelineIndex | Preparing | str | None = None
@@ -157,7 +151,7 @@ class _Live:
 
 
 def _drawn(index: TimelineIndex, asked: _Asked, view: View, live: _Live) -> dict[str, Any] | None:
-    """Return what the next beats have to know to add what comes; None where they cannot."""
+    """Return what the next polls need to know to add what comes; None where they cannot."""
     if not live.status:
         return None
     whole = view.window == index.clamped(None)
@@ -192,8 +186,8 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
     if not before.get("lanes") or query is None:
         return {}
     number = before.get("number")
-    if before.get("reading") and (wait_ms := _past_drawn_after(context, route)) is not None:
-        return {"again": number, "again_ms": wait_ms}
+    if before.get("reading") and (wait_ms := _backlog_drawn_after(context, route)) is not None:
+        return {"again": number, "poll_interval_ms": wait_ms}
     with _index(context, route) as index:
         if not isinstance(index, TimelineIndex):
             return {}
@@ -201,7 +195,7 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
         if found is None:
             return {
                 "again": number,
-                "again_ms": min(context.pace_ms(route), AGAIN_MS << _failures(before)),
+                "poll_interval_ms": min(context.redraw_interval_ms(route), AGAIN_MS << _failures(before)),
             }
         now = {**before, "lanes": drawn(found.lanes), "range": _range(found.window), "again": 0}
         traces = figures.more_bars(index, found)
@@ -210,8 +204,8 @@ def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, An
         return {"grown": {"number": number, "figures": [bars], "drawn": now}, **said}
 
 
-def _past_drawn_after(context: Context, route: Route) -> int | None:
-    """When what was read of the past is drawn: at once when that is all, soon where somebody waits; None: some time."""
+def _backlog_drawn_after(context: Context, route: Route) -> int | None:
+    """When newly read backlog is drawn: at once when it is complete, soon while it is read unthrottled; None: later."""
     run = context.run(route)
     reading = context.reading(run) if run is not None else None
     return 0 if reading is None else HURRYING_MS if reading.hurrying else None
@@ -223,10 +217,10 @@ def _failures(before: dict[str, Any]) -> int:
     return min(10, failed) if isinstance(failed, int) and failed >= 0 else 0
 
 
-def _drawn_again(known: Any, pathname: str | None, beat: Any) -> int:
+def _drawn_again(known: Any, pathname: str | None, poll: Any) -> int:
     """How often in a row it will have been drawn anew because nothing fitted onto it."""
     same = isinstance(known, dict) and known.get("page") == pathname
-    return 1 + _failures(known) if same and str(beat).endswith("again") else 0
+    return 1 + _failures(known) if same and str(poll).endswith("again") else 0
 
 
 def _answer(index: TimelineIndex, asked: _Asked, live: _Live) -> dict[str, Any]:
@@ -250,19 +244,19 @@ def _answer(index: TimelineIndex, asked: _Asked, live: _Live) -> dict[str, Any]:
         "charts": shown(True),
         "empty": shown(False),
         "address": state.address(pathname, window, _more(asked, held["batch"], len(index.ranks))),
-        "preparing": reading_past(reading) or as_of(live.pace or _path_words(index, asked, live)),
+        "preparing": backlog_progress(reading) or as_of(live.pace or _path_words(index, asked, live)),
         "followed": followed_card(followed),
         "options": rank_options([str(rank) for rank in index.ranks]),
     }
 
 
 def _path_words(index: TimelineIndex, asked: _Asked, live: _Live) -> str:
-    """Say how far the critical path of a running job reaches; the lanes go on."""
+    """Return how far the critical path of a running job reaches; the lanes reach further."""
     path = index.known_path if asked.with_path and live.status else None
     if path is None or not len(path.end_ns):
         return ""
     reach = duration(float(path.end_ns.max()))
-    return f"The job goes on. The critical path is that of its first {reach}: it is found anew now and then."
+    return f"The job is running. The critical path is that of its first {reach}: it is recomputed now and then."
 
 
 def _extras(index: TimelineIndex, view: View, asked: _Asked, followed: Followed | None) -> figures.Extras:
@@ -286,7 +280,7 @@ def _more(asked: _Asked, batch: int, ranks: int) -> dict[str, str]:
 
 
 def _nothing(index: Preparing | str | None) -> dict[str, Any]:
-    """Say why nothing is drawn."""
+    """Return the reason why nothing is drawn."""
     return {
         **dict.fromkeys(_OUTPUTS, no_update),
         "note": "",
@@ -325,7 +319,7 @@ _INPUTS = {
     "start": Input("timeline-start", "n_clicks"),
     "fit": Input("timeline-fit", "n_clicks"),
     "scheme": Input("scheme", "data"),
-    "beat": Input("timeline-beat", "data"),
+    "poll": Input("timeline-poll", "data"),
     "held": State("timeline-window", "data"),
     "pathname": State("url", "pathname"),
     "known": State("drawn", "data"),
@@ -338,7 +332,7 @@ def register(app: Dash, context: Context) -> None:
     @app.callback(output=_OUTPUTS, inputs={"values": _INPUTS})
     def draw(values: dict[str, Any]) -> dict[str, Any]:
         route = context.route(values["pathname"], "")
-        with context.beats.drawing(route), _index(context, route) as index:
+        with context.cpu_budget.drawing(route), _index(context, route) as index:
             if not isinstance(index, TimelineIndex):
                 return _nothing(index)
             run = context.run(route)
@@ -348,7 +342,7 @@ def register(app: Dash, context: Context) -> None:
                     values["pathname"],
                     context.reading(run),
                     context.stamp(route).partition(":")[0],
-                    _drawn_again(values["known"], values["pathname"], values["beat"]),
+                    _drawn_again(values["known"], values["pathname"], values["poll"]),
                     "" if context.follows(run) else context.pace_words(run),
                 )
             return _answer(index, _asked_of(values, _trigger(values)), live)
@@ -363,14 +357,14 @@ def register(app: Dash, context: Context) -> None:
         Input("timeline-unfollow", "n_clicks", allow_optional=True),
     )
     app.clientside_callback(  # type: ignore[no-untyped-call]
-        ClientsideFunction("ringtune", "timelineBeat"),
-        Output("timeline-beat", "data"),
-        Input("pulse", "n_intervals"),
+        ClientsideFunction("ringtune", "timelinePoll"),
+        Output("timeline-poll", "data"),
+        Input("poll", "n_intervals"),
         Input("stamp", "data"),
         Input("slow", "data"),
         Input("news", "data"),
         State("drawn", "data"),
-        State("timeline-beat", "data"),
+        State("timeline-poll", "data"),
     )
 
     @app.callback(Input("timeline-hurry", "n_clicks"), State("url", "pathname"), prevent_initial_call=True)
@@ -391,7 +385,7 @@ def register(app: Dash, context: Context) -> None:
 def _trigger(values: dict[str, Any]) -> str:
     """Return what the user did, as ``id.property``; what the page did by itself only when there is nothing else."""
     triggers = [one["prop_id"] for one in ctx.triggered]
-    done = [one for one in triggers if one not in ("timeline-beat.data", "scheme.data")] or triggers
+    done = [one for one in triggers if one not in ("timeline-poll.data", "scheme.data")] or triggers
     if done and done[0] == "timeline-event.data":
         return str((values["event"] or {}).get("from", ""))
     return str(done[0]) if done else ""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from ringtune.dashboard.data.timeline import TimelineIndex, View
-from ringtune.dashboard.data.timeline_shapes import Window
-from ringtune.dashboard.figures.timeline_more import NS_PER_AXIS
+from ringtune.dashboard.data.timeline.index import TimelineIndex, View
+from ringtune.dashboard.data.timeline.shapes import Window
+from ringtune.dashboard.figures.timeline_overlays import NS_PER_AXIS
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import PHASES
 from ringtune.dashboard.units import count, duration

@@ -14,23 +14,22 @@ from ringtune.dashboard.components import (
     address_store,
     age,
     card,
+    drawn_numbers,
     drawn_store,
     empty,
     follow_place,
     graph,
     problems,
     shown,
-    told,
 )
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import tuning
 from ringtune.dashboard.data.analysis import Analysis
 from ringtune.dashboard.data.posterior import Learned
-from ringtune.dashboard.data.timeline_prepare import Preparing
-from ringtune.dashboard.data.timeline_shapes import Window
+from ringtune.dashboard.data.timeline.prepare import Preparing
+from ringtune.dashboard.data.timeline.shapes import Window
 from ringtune.dashboard.data.tuning import SOURCES, TuningHistory
-from ringtune.dashboard.figures import tuning as figures
-from ringtune.dashboard.figures import tuning_more as more
+from ringtune.dashboard.figures import tuning_plane, tuning_settings, tuning_trials
 from ringtune.dashboard.pages.stragglers import analysis_of
 from ringtune.dashboard.pages.timeline_state import address
 from ringtune.dashboard.routes import Route
@@ -51,7 +50,7 @@ def layout(_context: Context, _route: Route) -> html.Div:
                     card(
                         "Settings tried",
                         graph("tuning-plane", 340),
-                        "Points are trials; between them, what they let expect (a Gaussian process).",
+                        "Points are trials; the surface between them is predicted from them (a Gaussian process).",
                     ),
                     card(
                         "Time lost so far",
@@ -217,15 +216,15 @@ def register(app: Dash, context: Context) -> None:
             return (no_update,) * 13
         look, live = scheme_of(scheme), run.status == "live"
         past, known = context.tuning(run), context.learned(run)
-        with context.beats.drawing(route):
+        with context.cpu_budget.drawing(route):
             return (
                 problems(past.problems),
                 decision(past),
-                figures.trials(past, look),
-                figures.plane(past, look, surface=known.surface),
-                more.lost(past, look),
-                more.importance(known.importance, look),
-                more.parallel(past, look),
+                tuning_trials.trials(past, look),
+                tuning_plane.plane(past, look, surface=known.surface),
+                tuning_trials.lost(past, look),
+                tuning_settings.importance(known.importance, look),
+                tuning_settings.parallel(past, look),
                 table_rows(past),
                 columns(with_restarts=past.with_restarts),
                 shown(past),
@@ -255,7 +254,7 @@ def register(app: Dash, context: Context) -> None:
 
 
 def age_words(past: TuningHistory, drawn: int, learned: int) -> str:
-    """Return how far a session is that goes on, and which of the page is not of now."""
+    """Return the progress of a running session, and which parts of the page are outdated."""
     if past.result is not None or not past:
         return ""
     words = f"{count(len(past.trials))} trials so far."
@@ -273,15 +272,15 @@ def _shape(past: TuningHistory, traces: dict[str, list[dict[str, Any]]]) -> list
 
 def _now(past: TuningHistory, units: list[float]) -> dict[str, list[dict[str, Any]]]:
     return {
-        "tuning-trials": figures.trials_now(past, units[0]),
-        "tuning-plane": figures.plane_now(past),
-        "tuning-lost": more.lost_now(past, units[1]),
+        "tuning-trials": tuning_trials.trials_now(past, units[0]),
+        "tuning-plane": tuning_plane.plane_now(past),
+        "tuning-lost": tuning_trials.lost_now(past, units[1]),
     }
 
 
 def _drawn(past: TuningHistory, known: Learned, pathname: str | None) -> dict[str, Any]:
-    """Return what the next beats have to know to add trials."""
-    units = [figures.trials_unit(past)[0], more.lost_unit(past)[0]]
+    """Return what the next polls need to know to add trials."""
+    units = [tuning_trials.trials_unit(past)[0], tuning_trials.lost_unit(past)[0]]
     about = {"page": pathname, "number": time.monotonic_ns(), "shape": _shape(past, _now(past, units))}
     return {
         **about,
@@ -296,7 +295,7 @@ def _drawn(past: TuningHistory, known: Learned, pathname: str | None) -> dict[st
 def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, Any]:
     """Return the trials that came since the page was drawn; ``before``, from the browser, may be anything."""
     run, number = context.run(route), before.get("number")
-    numbers = told(before, "rows", "drawn", "learned", "unit_ns", "lost_unit_ns")
+    numbers = drawn_numbers(before, "rows", "drawn", "learned", "unit_ns", "lost_unit_ns")
     if run is None or numbers is None or not all(numbers[3:]):
         return {}
     rows, drawn, learned, *units = numbers

@@ -24,10 +24,10 @@ from ringtune.dashboard.components import (
 from ringtune.dashboard.context import Context
 from ringtune.dashboard.data import steps, whatif
 from ringtune.dashboard.data.files import Unreadable
-from ringtune.dashboard.data.timeline_prepare import Preparing
+from ringtune.dashboard.data.timeline.prepare import Preparing
 from ringtune.dashboard.data.whatif import DIALS, Advice, Baseline, Dial, Outlook
 from ringtune.dashboard.figures import whatif as figures
-from ringtune.dashboard.pages.timeline_parts import progress
+from ringtune.dashboard.pages.progress import progress
 from ringtune.dashboard.routes import Route
 from ringtune.dashboard.theme import scheme_of
 from ringtune.dashboard.units import age as ago
@@ -38,7 +38,7 @@ from ringtune.tuner.model.questions import WIRE, Value
 _NOTHING = (
     "A prediction needs a timeline",
     "The model learns from one when gradients became ready, how long ranks computed and how fast batches travelled. "
-    "A few dozen steps are enough. Start the job so:",
+    "A few dozen steps are enough. Start the job with:",
     "ringtune run -np 2 --timeline trace.json python train.py",
 )
 WIRE_WORDS = {"none": "float32", "fp16": "fp16", "bf16": "bf16"}
@@ -184,7 +184,7 @@ def note(outlook: Outlook) -> str:
             f"{percent(outlook.measured_efficiency)} was measured (step {signed_percent(outlook.error)})."
         )
     if outlook.host_bound:
-        said.append("All ranks fit on one host: bandwidth and latency between hosts are of no account.")
+        said.append("All ranks fit on one host: bandwidth and latency between hosts do not matter.")
     elif outlook.assumed_network:
         said.append("The network between hosts was not measured: set bandwidth and latency to yours.")
     return " ".join(said)
@@ -202,10 +202,10 @@ def age_words(context: Context, route: Route) -> str:
     model = f"The model is of the newest steps of {ago(made[0])} ago; the next one is made in {ago(made[1])}."
     now = steps.newest(context.steps(run), NOW_STEPS)
     if now is None:
-        return f"The job goes on. {model}"
+        return f"The job is running. {model}"
     last, walls = now
     median = duration(float(np.median(walls)))
-    return f"The job goes on: step {count(last)}, the newest {count(len(walls))} took {median} (median). {model}"
+    return f"The job is running: step {count(last)}, the newest {count(len(walls))} took {median} (median). {model}"
 
 
 def news(context: Context, route: Route, _before: dict[str, Any]) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def register(app: Dash, context: Context) -> None:
             }
         found, look = turned(held, positions), scheme_of(more["scheme"])
         change = whatif.question(found, wire or "none")
-        with context.beats.drawing(route):
+        with context.cpu_budget.drawing(route):
             outlook, best = whatif.data(base, change), whatif.advice(base.model, change)
         asked = {**whatif.changed(found), **({"wire": wire} if wire and wire != "none" else {})}
         return {

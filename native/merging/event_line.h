@@ -67,7 +67,7 @@ struct EventLine {
   }
 };
 
-/// Moments and durations beyond this are nonsense (`LARGEST_US` of ringtune/timeline/columns.py).
+/// Moments and durations beyond this are nonsense (`LARGEST_US` of ringtune/timeline/reading/columns.py).
 inline constexpr std::int64_t kLargestNs = 2'200'000'000'000'000'000;
 
 /// Reads a line without its comma. False when it says anything that is not listed above, says something twice, or in

@@ -164,7 +164,7 @@ const PartReader::TensorSizes* PartReader::list_of_event(std::uint32_t stage) co
   return found == lists_.end() ? nullptr : &found->second;
 }
 
-/// One `negotiate` and, when the batch ran, one `queue` span a tensor (ringtune/timeline/groups.py says how).
+/// One `negotiate` and, when the batch ran, one `queue` span a tensor (ringtune/timeline/reading/groups.py says how).
 bool PartReader::take_negotiated(const SpanRecord& shared, const TensorSizes& list) {
   std::string_view left = event_.text(Field::kSubmitted);
   const std::int64_t queued_ns = event_.number(Field::kQueued, -1);

@@ -115,7 +115,7 @@ void RecordMerge::sink(std::size_t at) {
   }
 }
 
-/// As `badly_nested` of ringtune/timeline/merged_file.py, span by span.
+/// As `badly_nested` of ringtune/timeline/merging/merged_file.py, span by span.
 bool RecordMerge::badly_nested(const SpanRecord& record) {
   Track& enclosing = tracks_[std::int64_t{record.rank} << 8 | record.stage];
   while (!enclosing.empty() && enclosing.back() <= record.begin_ns) enclosing.pop_back();

@@ -6,7 +6,7 @@
 
 namespace ringtune {
 
-/// 64 bytes; ringtune/timeline/native_lines.py reads and writes the same layout.
+/// 64 bytes; ringtune/timeline/reading/native_lines.py reads and writes the same layout.
 struct SpanRecord {
   std::int64_t begin_ns;
   std::int64_t end_ns;

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from ringtune.benchmarks import live, pages, watching
-from ringtune.dashboard.places import PLACES
+from ringtune.dashboard.page_registry import PAGES
 from ringtune.errors import UsageError
 
 
@@ -62,7 +62,7 @@ def test_a_running_job_is_watched(
 
 def test_every_page_that_follows_a_running_job_is_watched() -> None:
     pages_ = {page.partition("?")[0] for page in watching.PAGES}
-    assert pages_ == {place.name for place in PLACES} - {"runs", "scaling"}
+    assert pages_ == {page.name for page in PAGES} - {"runs", "scaling"}
     assert pages._pages_of("all") == watching.PAGES
     assert pages._pages_of("system,timeline") == ("system", *(one for one in watching.PAGES if "timeline" in one))
     with pytest.raises(UsageError, match=r"--pages nothing: expected all, or some of overview, "):

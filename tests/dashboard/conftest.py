@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from ringtune.dashboard.data import timeline_live, timeline_past
+from ringtune.dashboard.data.live import backlog
+from ringtune.dashboard.data.live import timeline as live_timeline
 from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, HEIGHT, WIDTH, serving
 from tests.dashboard.folders import Recording, change, gallery
 
@@ -61,17 +62,17 @@ def url(root: Path) -> Iterator[str]:
 @pytest.fixture
 def every_look_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Followed timelines read anew whenever they are asked, and as much as there is."""
-    monkeypatch.setattr(timeline_live, "_SAME_LOOK_S", 0)
-    monkeypatch.setattr(timeline_live, "NEWEST_BYTES", 1 << 30)
+    monkeypatch.setattr(live_timeline, "_SAME_LOOK_S", 0)
+    monkeypatch.setattr(live_timeline, "NEWEST_BYTES", 1 << 30)
 
 
 @pytest.fixture
 def partly_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
     """A running job of which only the newest is read; what lies before is read when somebody asks for it."""
-    monkeypatch.setattr(timeline_live, "AT_ONCE_BYTES", 10_000)
-    monkeypatch.setattr(timeline_live, "NEWEST_BYTES", 12_000)
-    monkeypatch.setattr(timeline_past, "SHARE", 1e-9)
-    monkeypatch.setattr(timeline_past, "LEAST_SHARE", 1e-9)
+    monkeypatch.setattr(live_timeline, "AT_ONCE_BYTES", 10_000)
+    monkeypatch.setattr(live_timeline, "NEWEST_BYTES", 12_000)
+    monkeypatch.setattr(backlog, "SHARE", 1e-9)
+    monkeypatch.setattr(backlog, "LEAST_SHARE", 1e-9)
     found = Recording(tmp_path)
     change(found.run, status="running", exit_code=None, ended_unix_ns=None)
     found.upto(1.0)
@@ -104,7 +105,7 @@ class Visit:
 
     @property
     def complaints_while_served(self) -> list[str]:
-        """Complaints but those of beats that no server answers any more, because the test has ended it."""
+        """Complaints but those of polls that no server answers any more, because the test has ended it."""
         return [one for one in self.complaints if "ERR_CONNECTION_REFUSED" not in one]
 
     def until(self, expression: str, seconds: float = 120) -> None:

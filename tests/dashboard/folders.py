@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ringtune import layout
-from ringtune.dashboard.data import trace
-from ringtune.timeline.generate import Schedule
-from ringtune.timeline.generate_run import generate_run
-from ringtune.timeline.merge import merge_run
+from ringtune.dashboard.data.timeline import trace
+from ringtune.timeline.merging.merge import merge_run
+from ringtune.timeline.synthetic.generate import Schedule
+from tests.timeline.generated_run import generate_run
 
 LAYERS = tuple(
     (f"layer{block}.{unit}.{kind}", volume)
@@ -228,8 +228,6 @@ def gallery(root: Path) -> dict[str, Path]:
         machine.write_text(
             json.dumps({**json.loads(machine.read_text()), "host": socket.gethostname(), "pid": os.getpid()})
         )
-    # It goes on while the tests run, however long they take: what writes nothing for ten minutes is lost.
-    os.utime(layout.run_file(runs["live"]), ns=(now, now + 6 * 3600 * 10**9))
     runs["empty"] = root / "just-started"
     runs["empty"].mkdir()
     empty = {
@@ -241,6 +239,9 @@ def gallery(root: Path) -> dict[str, Path]:
         "command": ["python", "train.py"],
     }
     layout.run_file(runs["empty"]).write_text(json.dumps(empty))
+    # Both are running as long as the tests take: a run that writes nothing for ten minutes is lost.
+    for name in ("live", "empty"):
+        os.utime(layout.run_file(runs[name]), ns=(now, now + 6 * 3600 * 10**9))
     return runs
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ringtune.dashboard.data import timeline_prepare, timeline_store, trace
 from ringtune.dashboard.data.analysis import Analysis, analyse, open_analysis, save
 from ringtune.dashboard.data.lateness import COLUMN_LIMIT, ROW_LIMIT, cell_at, late_map, late_ranks, place_of
+from ringtune.dashboard.data.timeline import prepare, store, trace
 from ringtune.dashboard.figures.stragglers import late_heat
 from ringtune.dashboard.pages.stragglers import zoomed
-from ringtune.dashboard.pages.stragglers_parts import sentences
-from ringtune.timeline.scenario import Scenario, simulate
+from ringtune.dashboard.pages.stragglers_verdict import sentences
 from ringtune.timeline.spans import Trace, concatenate
+from tests.timeline.scenario import Scenario, simulate
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_the_late_rank_of_the_schedule_is_the_only_row_that_glows(done: Analysis
     assert late_map(done, "network").late_steps.sum() == 0  # type: ignore[union-attr]
     assert sentences(done) == [
         "Rank 3 is late by compute in 60 of 60 steps, 900 µs each: it submitted its gradients last. "
-        "No chance (p <0.0001)."
+        "Significant (p <0.0001)."
     ]
 
 
@@ -118,11 +118,11 @@ def test_a_large_timeline_is_analysed_beforehand(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     told: list[str] = []
-    folder = timeline_store.place_of(runs["done"], ())
-    timeline_prepare.prepare(runs["done"], folder, lambda _, words: told.append(words))
+    folder = store.place_of(runs["done"], ())
+    prepare.prepare(runs["done"], folder, lambda _, words: told.append(words))
     found = open_analysis(folder)
     assert found is not None and found.document == done.document
-    assert timeline_store.open_index(folder) is not None and told[-1] == "comparing the ranks"
+    assert store.open_index(folder) is not None and told[-1] == "comparing the ranks"
 
 
 def test_one_rank_alone_says_why_there_is_nothing_to_compare(tmp_path: Path) -> None:

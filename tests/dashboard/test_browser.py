@@ -11,12 +11,12 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 
 from ringtune import layout
-from ringtune.dashboard import beats
+from ringtune.dashboard import cpu_budget
 from ringtune.dashboard.pictures import serving
-from ringtune.timeline.generate import Schedule
-from ringtune.timeline.generate_run import generate_run
+from ringtune.timeline.synthetic.generate import Schedule
 from tests.dashboard.conftest import Visit, range_of
 from tests.dashboard.folders import HOSTILE, change, training
+from tests.timeline.generated_run import generate_run
 
 DRAWN = ".js-plotly-plot .main-svg"
 
@@ -167,7 +167,7 @@ def test_a_failed_run_shows_how_it_ended(visit: Visit, url: str, runs: dict[str,
 def test_a_running_job_is_followed_without_reloading(
     visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beats, "SLOW_MS", 10**9)  # no figure is drawn a second time
+    monkeypatch.setattr(cpu_budget, "REDRAW_MS", 10**9)  # no figure is drawn a second time
     run = generate_run(tmp_path, "growing", Schedule(ranks=2, steps=3), tuning=False)
     change(run, status="running", exit_code=None, ended_unix_ns=None)
     with serving(tmp_path) as address:
@@ -187,7 +187,7 @@ def test_a_running_job_is_followed_without_reloading(
                     last = {**last, "step": step, "begin_ns": last["end_ns"], "end_ns": last["end_ns"] + length}
                     stream.write(json.dumps(last) + "\n")
         visit.until("document.querySelector('#overview-stats .rt-stat-value').innerText === '50'")
-        # The numbers come with the beat that notices the new lines.
+        # The numbers come with the poll that notices the new lines.
         assert any('"known":' in body for body in asked)
         assert not any("overview-stats.children" in body for body in asked)
         # And so do new points of the lines: the median of the new steps at the last of them.

@@ -1,4 +1,4 @@
-"""Pages of a running job: what comes is put onto what is drawn, at a beat, and nothing is drawn a second time."""
+"""Pages of a running job: what comes is put onto what is drawn, at a poll, and nothing is drawn a second time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from urllib.parse import quote
 import pytest
 
 from ringtune import layout
-from ringtune.dashboard import beats
+from ringtune.dashboard import cpu_budget
 from ringtune.dashboard.pictures import serving
-from ringtune.timeline.generate import Schedule
-from ringtune.timeline.generate_run import tuning_lines
+from ringtune.timeline.synthetic.generate import Schedule
 from tests.dashboard.conftest import Visit
 from tests.dashboard.folders import Recording, change, sampled
+from tests.timeline.generated_run import tuning_lines
 
 
 def text(where: str) -> str:
@@ -29,7 +29,7 @@ def columns(graph: str, trace: int = 0) -> str:
 @pytest.fixture
 def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
     """A job that goes on, of whose pages no figure is drawn a second time."""
-    monkeypatch.setattr(beats, "SLOW_MS", 10**9)
+    monkeypatch.setattr(cpu_budget, "REDRAW_MS", 10**9)
     found = Recording(tmp_path / "runs")
     change(found.run, status="running", exit_code=None, ended_unix_ns=None)
     found.upto(0.5)
@@ -43,7 +43,7 @@ def test_stragglers_and_communication_follow_step_by_step(visit: Visit, recordin
         page.wait_for_selector("#stragglers-map .hm", state="attached")
         newest, said = f"{columns('stragglers-map')}.pop()", text("#stragglers-age")
         before = page.evaluate(newest)
-        visit.until(f"{said}.includes('shown are its steps 0 to {before}')")
+        visit.until(f"{said}.includes('the page covers its steps 0 to {before}')")
         recording.upto(0.6)
         visit.until(f"{newest} > {before}")
         now = page.evaluate(newest)
@@ -92,7 +92,7 @@ def test_system_and_what_if_follow_and_what_if_says_of_when_it_is(visit: Visit, 
         page.click("#tab-what-if")
         page.wait_for_selector("#whatif-efficiency .scatterlayer .trace", state="attached")
         said = text("#whatif-age")
-        visit.until(f"/The job goes on: step 39, .* The model is of the newest steps of [0-9]+ s ago/.test({said})")
+        visit.until(f"/The job is running: step 39, .* The model is of the newest steps of [0-9]+ s ago/.test({said})")
         for rank in (0, 1):
             say_again(layout.step_log(run, rank), step=40)
         visit.until(f"{said}.includes('step 40,')")
@@ -123,8 +123,8 @@ def test_trials_come_one_by_one_and_two_runs_are_compared_while_one_goes_on(visi
 
         page.goto(f"{address}compare?a={quote(run.name)}&b={quote(recording.done.name)}")
         page.wait_for_selector("#compare-spread .scatterlayer .trace", state="attached")
-        visit.until(f"{text('#compare-age')}.startsWith('A goes on: step 39,')")
+        visit.until(f"{text('#compare-age')}.startsWith('A is running: step 39,')")
         for rank in (0, 1):
             say_again(layout.step_log(run, rank), step=40)
-        visit.until(f"{text('#compare-age')}.startsWith('A goes on: step 40,')")
+        visit.until(f"{text('#compare-age')}.startsWith('A is running: step 40,')")
     assert visit.complaints_while_served == []

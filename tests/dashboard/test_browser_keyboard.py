@@ -74,7 +74,7 @@ def test_everything_that_can_be_used_is_reached_by_tab_and_shows_it(
     page = visit.page
     page.goto(f"{url}/{place.format(run=quote(runs['done'].name))}")
     page.wait_for_selector(PAGES[place])
-    # A page is drawn again when its first beat has come: what has the focus then loses it.
+    # A page is drawn again when its first poll is answered: what has the focus then loses it.
     page.wait_for_load_state("networkidle")
     visit.until("!document.querySelector('.legendtoggle:not([tabindex])')")
     page.evaluate(LISTEN)

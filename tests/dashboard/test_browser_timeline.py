@@ -10,11 +10,11 @@ from urllib.parse import quote
 import pytest
 
 from ringtune import layout
-from ringtune.dashboard import beats
-from ringtune.dashboard.data import timeline_prepare, trace
+from ringtune.dashboard import cpu_budget
+from ringtune.dashboard.data.timeline import prepare, trace
 from ringtune.dashboard.pictures import serving
-from ringtune.timeline.generate_long import generate_long, schedule_of
-from ringtune.timeline.merge import merge
+from ringtune.timeline.merging.merge import merge
+from ringtune.timeline.synthetic.generate_long import generate_long, schedule_of
 from tests.dashboard.conftest import Visit, range_of
 from tests.dashboard.folders import Recording, change
 
@@ -91,7 +91,7 @@ def test_lanes_are_seen_before_plotly_has_come_and_give_way_to_its_drawing(
 def test_what_a_running_job_adds_is_added_to_the_lanes(
     visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beats, "SLOW_MS", 10**9)
+    monkeypatch.setattr(cpu_budget, "REDRAW_MS", 10**9)
     recording = Recording(tmp_path)
     change(recording.run, status="running", exit_code=None, ended_unix_ns=None)
     recording.upto(0.5)
@@ -155,14 +155,14 @@ def test_a_large_timeline_shows_how_far_it_is_and_then_itself(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(trace, "LARGE_BYTES", 1)
-    seen, follow = threading.Event(), timeline_prepare._follow
+    seen, follow = threading.Event(), prepare._follow
 
     def follow_when_seen(*job: Any) -> None:
         """However fast the machine is, the preparation does not begin before the page has shown it."""
         seen.wait(120)
         follow(*job)
 
-    monkeypatch.setattr(timeline_prepare, "_follow", follow_when_seen)
+    monkeypatch.setattr(prepare, "_follow", follow_when_seen)
     run = tmp_path / "runs" / "long-20260101-000000"
     merge(generate_long(*schedule_of(20_000, 2)).write(tmp_path / "parts"), layout.timeline_file(run))
     layout.run_file(run).write_text('{"format": 1, "name": "long", "status": "finished", "size": 2}')

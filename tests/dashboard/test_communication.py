@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ringtune.dashboard.data import communication, trace
+from ringtune.dashboard.data import communication
 from ringtune.dashboard.data.analysis import Analysis, analyse
+from ringtune.dashboard.data.timeline import trace
 from ringtune.dashboard.figures import communication as figures
 from ringtune.dashboard.pages.communication import link_limit
-from ringtune.timeline.generate import Schedule, generate
 from ringtune.timeline.spans import Trace, concatenate, empty_table
+from ringtune.timeline.synthetic.generate import Schedule, generate
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def test_the_limit_is_the_users_or_what_batches_reached(done: Analysis) -> None:
 
 def test_many_ranks_that_were_waited_for_become_one_more_bar() -> None:
     pairs = [{"rank": 0, "peer": peer, "total_ns": 100 - peer} for peer in range(1, 9)]
-    summary = {"steps": None, "negotiations": [], "awaited": []}
+    summary = {"steps": None, "negotiations": [], "peer_waits": []}
     waits = communication.waits(Analysis({"summary": summary, "waits": pairs}))
     assert waits.peers == (1, 2, 3, 4, 5, -1) and waits.waited_ns[-1] == (94 + 93 + 92,)
     bars = named(figures.waits(waits))

@@ -15,9 +15,9 @@ from ringtune.dashboard.data.steps import Steps, rank_steps
 from ringtune.dashboard.figures import compare as figures
 from ringtune.dashboard.pages import compare as page
 from ringtune.dashboard.pages.runs import compare_link
-from ringtune.timeline.generate import Schedule
-from ringtune.timeline.generate_run import generate_run
+from ringtune.timeline.synthetic.generate import Schedule
 from tests.dashboard.folders import change
+from tests.timeline.generated_run import generate_run
 
 MS = 1_000_000
 

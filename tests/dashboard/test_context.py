@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from ringtune import layout
-from ringtune.dashboard import beats
 from ringtune.dashboard import context as module
-from ringtune.dashboard.beats import Beats
+from ringtune.dashboard import cpu_budget
 from ringtune.dashboard.context import Context
+from ringtune.dashboard.cpu_budget import CpuBudget
 from ringtune.dashboard.data.runs import RunsFolder
-from ringtune.dashboard.data.timeline import TimelineIndex
+from ringtune.dashboard.data.timeline.index import TimelineIndex
+from ringtune.dashboard.page_registry import TABS, TIMELINE_PAGES
 from ringtune.dashboard.pages import overview
-from ringtune.dashboard.places import TABS, TIMELINE_PAGES
 from ringtune.dashboard.routes import Route
-from ringtune.timeline.generate import Schedule
-from ringtune.timeline.generate_run import generate_run
+from ringtune.timeline.synthetic.generate import Schedule
 from tests.dashboard.folders import sampled
+from tests.timeline.generated_run import generate_run
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_what_did_not_change_is_not_read_again(context: Context) -> None:
 
 
 def test_a_growing_timeline_is_not_read_all_the_time(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REST", 1e9)
+    monkeypatch.setattr(module, "COST_FACTOR", 1e9)
     run, route = context.folder.rows()[0].info, only(context, "timeline")
     first, stamp = context.timeline(run), context.stamp(route)
     with layout.timeline_part(run.path, 0).open("a") as stream:
@@ -114,91 +114,91 @@ def test_a_run_that_goes_away_is_gone(context: Context) -> None:
 def test_what_is_dear_to_draw_is_drawn_less_often(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     route, other = only(context, "overview"), only(context, "system")
     run = context.run(route)
-    assert run is not None and context.pace_ms(route) == 0  # it has ended: what changes is drawn at once
-    live, made = replace(run, status="live"), Beats()
+    assert run is not None and context.redraw_interval_ms(route) == 0  # it has ended: what changes is drawn at once
+    live, made = replace(run, status="live"), CpuBudget()
     clock = iter((10.0, 10.001, 20.0, 20.1))
-    monkeypatch.setattr(beats.time, "thread_time", lambda: next(clock))
-    assert made.pace_ms(route, live) == 6000
+    monkeypatch.setattr(cpu_budget.time, "thread_time", lambda: next(clock))
+    assert made.redraw_interval_ms(route, live) == 6000
     with made.drawing(route):
         pass
-    assert made.pace_ms(route, live) == 6000
+    assert made.redraw_interval_ms(route, live) == 6000
     with made.drawing(route):
         pass
-    assert made.pace_ms(route, live) == 200_000
-    assert made.pace_ms(other, live) == 6000
+    assert made.redraw_interval_ms(route, live) == 200_000
+    assert made.redraw_interval_ms(other, live) == 6000
 
 
-def test_beats_of_a_view_take_their_share_in_the_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, now = Beats(), [100.0]
-    monkeypatch.setattr(beats.time, "monotonic", lambda: now[0])
+def test_polls_of_a_view_take_their_share_in_the_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, now = CpuBudget(), [100.0]
+    monkeypatch.setattr(cpu_budget.time, "monotonic", lambda: now[0])
 
-    def beat(view: str, cost: float) -> None:
-        monkeypatch.setattr(beats.time, "thread_time", iter((5.0, 5.0 + cost)).__next__)
-        with made.one(view):
+    def poll(view: str, cost: float) -> None:
+        monkeypatch.setattr(cpu_budget.time, "thread_time", iter((5.0, 5.0 + cost)).__next__)
+        with made.poll(view):
             assert made.known == {}
         assert made.known is None
 
-    beat("cheap", 0.006)
-    beat("dear", 5.0)  # the first one reads all that the others follow
-    assert not made.rests("dear")
-    beat("dear", 0.008)
-    assert not made.rests("cheap") and made.rests("dear")
+    poll("cheap", 0.006)
+    poll("expensive", 5.0)  # the first one reads all that the others follow
+    assert not made.throttled("expensive")
+    poll("expensive", 0.008)
+    assert not made.throttled("cheap") and made.throttled("expensive")
     now[0] += 1.13  # 8 ms beyond what is allowed at once are 0.7 % of 1.14 s
-    assert made.rests("dear")
+    assert made.throttled("expensive")
     now[0] += 0.02
-    assert not made.rests("dear")
+    assert not made.throttled("expensive")
     beats_done = 0
-    for _ in range(1000):  # 700 s of a view whose beats take 20 ms each
-        if not made.rests("many ranks"):
-            beat("many ranks", 0.02)
+    for _ in range(1000):  # 700 s of a view whose polls take 20 ms each
+        if not made.throttled("many ranks"):
+            poll("many ranks", 0.02)
             beats_done += 1
         now[0] += 0.7
     assert 0.0069 < beats_done * 0.02 / 700 < 0.0075, beats_done
-    for _ in range(100):  # 4.5 ms each, and a dear one now and then
-        assert not made.rests("usual")
-        beat("usual", 0.0045)
+    for _ in range(100):  # 4.5 ms each, and an expensive one now and then
+        assert not made.throttled("usual")
+        poll("usual", 0.0045)
         now[0] += 0.7
-    beat("usual", 0.025)
-    assert not made.rests("usual")
+    poll("usual", 0.025)
+    assert not made.throttled("usual")
 
 
-def test_pages_ask_the_sooner_the_cheaper_their_beats_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, clock = Beats(), [0.0]
-    monkeypatch.setattr(beats.time, "thread_time", lambda: clock[0])
+def test_pages_ask_the_sooner_the_cheaper_their_polls_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, clock = CpuBudget(), [0.0]
+    monkeypatch.setattr(cpu_budget.time, "thread_time", lambda: clock[0])
 
     def after(*costs: float) -> int:
         for cost in costs:
-            with made.one("view"):
+            with made.poll("view"):
                 clock[0] += cost
-        return made.again_ms("view")
+        return made.poll_interval_ms("view")
 
-    assert made.again_ms("unknown") == after(5.0) == 650  # the first one reads all
+    assert made.poll_interval_ms("unknown") == after(5.0) == 650  # the first one reads all
     assert after(*[0.001] * 50) == 650
-    assert after(0.5) == 650  # one that is dear, once
+    assert after(0.5) == 650  # one that is expensive, once
     # 0.85 % of a core: (4.6 + 1.8) ms every 753 ms, in steps of 50
     assert after(*[0.0046] * 80) == 800
     assert after(*[0.020] * 80) == 850
     assert after(*[0.001] * 80) == 650
 
 
-def test_what_has_a_pace_of_its_own_costs_a_beat_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, clock = Beats(), [0.0]
-    monkeypatch.setattr(beats.time, "monotonic", lambda: 100.0)
-    monkeypatch.setattr(beats.time, "thread_time", lambda: clock[0])
+def test_what_has_a_pace_of_its_own_costs_a_poll_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, clock = CpuBudget(), [0.0]
+    monkeypatch.setattr(cpu_budget.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(cpu_budget.time, "thread_time", lambda: clock[0])
     for _ in range(8):
-        with made.one("view"):
+        with made.poll("view"):
             clock[0] += 0.003
-            with made.apart():
+            with made.unmetered():
                 clock[0] += 1.0
-    assert not made.rests("view")
-    with made.apart():  # of no beat
+    assert not made.throttled("view")
+    with made.unmetered():  # of no poll
         clock[0] += 1.0
-    with made.one("view"):
+    with made.poll("view"):
         clock[0] += 0.01
-    assert made.rests("view")
+    assert made.throttled("view")
 
 
-def test_the_news_of_a_beat_have_another_shape_only_when_the_cards_do(context: Context) -> None:
+def test_the_news_of_a_poll_have_another_shape_only_when_the_cards_do(context: Context) -> None:
     route = only(context, "overview")
     log = layout.step_log(context.folder.rows()[0].info.path, 0)
     before = overview.news(context, route, {})

@@ -14,11 +14,11 @@ from ringtune import layout
 from ringtune.dashboard.data import machine, scaling, steps, tuning
 from ringtune.dashboard.data.cache import Cache
 from ringtune.dashboard.data.files import Unreadable, open_inside, read_document
-from ringtune.dashboard.data.jsonlines import LineFollower
+from ringtune.dashboard.data.jsonlines import JsonRows
 from ringtune.dashboard.data.runs import RunsFolder, UnknownRun, read_run
-from ringtune.timeline.generate import Schedule, generate
-from ringtune.timeline.generate_run import generate_run
+from ringtune.timeline.synthetic.generate import Schedule, generate
 from tests.dashboard.folders import change, training
+from tests.timeline.generated_run import generate_run
 
 PLAN = Schedule(ranks=3, steps=6, late_rank=2, late_ns=2_000_000)
 
@@ -49,7 +49,7 @@ def test_the_summary_names_the_late_rank(run: Path) -> None:
     assert (found.steps, found.latest_rank) == (6, 2)
     assert found.median_ns == generate(PLAN).truth.step_ns[1]
     assert found.bytes_per_step == sum(volume for _, volume in PLAN.tensors)
-    assert (found.collectives_per_step, found.batches_per_step) == (4, 2)
+    assert found.batches_per_step == 2
     assert found.latest_lead > 0.1
 
 
@@ -74,7 +74,7 @@ def test_many_ranks_become_one_line() -> None:
 
 def test_a_growing_log_is_read_once_and_a_torn_line_later(run: Path) -> None:
     path = layout.step_log(run, 0)
-    follower = LineFollower(run, path)
+    follower = JsonRows(run, path)
     assert follower.follow() == 6
     with path.open("a") as stream:
         stream.write('{"step":6}\n{"st')
@@ -88,7 +88,7 @@ def test_a_growing_log_is_read_once_and_a_torn_line_later(run: Path) -> None:
 
 def test_a_replaced_log_is_read_anew(run: Path) -> None:
     path = layout.step_log(run, 0)
-    follower = LineFollower(run, path)
+    follower = JsonRows(run, path)
     follower.follow()
     fresh = path.with_suffix(".new")
     fresh.write_text('{"step":0}\n')

@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 
 from ringtune.dashboard import theme
-from ringtune.dashboard.data import scaling, steps, trace, tuning
+from ringtune.dashboard.data import scaling, steps, tuning
 from ringtune.dashboard.data.runs import read_run
-from ringtune.dashboard.data.timeline import Query, TimelineIndex
-from ringtune.dashboard.data.timeline_shapes import Window
+from ringtune.dashboard.data.timeline import trace
+from ringtune.dashboard.data.timeline.index import Query, TimelineIndex
+from ringtune.dashboard.data.timeline.shapes import Window
 from ringtune.dashboard.figures import scaling as scaling_figures
 from ringtune.dashboard.figures import steps as step_figures
 from ringtune.dashboard.figures import timeline as timeline_figures
-from ringtune.dashboard.figures import tuning as tuning_figures
+from ringtune.dashboard.figures import tuning_plane, tuning_trials
 from ringtune.dashboard.theme import PHASES, Scheme
 from tests.dashboard.folders import HOSTILE
 from tests.dashboard.test_timeline_data import built, table
@@ -98,7 +99,7 @@ def test_html_in_names_is_written_out() -> None:
 
 def test_tuning_shows_trials_the_default_and_the_best(runs: dict[str, Path]) -> None:
     past = tuning.data(read_run("x", runs["done"]))
-    figure = named(tuning_figures.trials(past))
+    figure = named(tuning_trials.trials(past))
     names = {
         "default's level",
         "default",
@@ -115,7 +116,7 @@ def test_tuning_shows_trials_the_default_and_the_best(runs: dict[str, Path]) -> 
 
 
 def test_the_plane_marks_default_and_kept(runs: dict[str, Path]) -> None:
-    figure = named(tuning_figures.plane(tuning.data(read_run("x", runs["done"]))))
+    figure = named(tuning_plane.plane(tuning.data(read_run("x", runs["done"]))))
     assert figure["default"].x == (64 << 20,) and figure["kept"].y == (0.28,)
     assert len(figure["trials"].x) == 24
 
@@ -137,8 +138,8 @@ def test_figures_of_nothing_are_empty_but_whole(scheme: Scheme) -> None:
         step_figures.step_times([], scheme),
         step_figures.breakdown([], scheme),
         step_figures.phases([], scheme),
-        tuning_figures.trials(nothing, scheme),
-        tuning_figures.plane(nothing, scheme),
+        tuning_trials.trials(nothing, scheme),
+        tuning_plane.plane(nothing, scheme),
         scaling_figures.rate([], scheme),
         scaling_figures.efficiency([], scheme),
         timeline_figures.timeline(index, index.view(Query(Window(0, 10))), scheme),

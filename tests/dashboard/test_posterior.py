@@ -12,9 +12,8 @@ import pytest
 from ringtune.dashboard.data import posterior, tuning
 from ringtune.dashboard.data.analysis import analyse
 from ringtune.dashboard.data.runs import read_run
-from ringtune.dashboard.data.trace import read_all, sources
-from ringtune.dashboard.figures import tuning as figures
-from ringtune.dashboard.figures import tuning_more as more
+from ringtune.dashboard.data.timeline.trace import read_all, sources
+from ringtune.dashboard.figures import tuning_plane, tuning_settings, tuning_trials
 from ringtune.dashboard.pages.tuning import columns, table_rows, version_place
 
 DEFAULT = {"fusion_bytes": 64 << 20, "cycle_time_ns": 1_000_000}
@@ -52,7 +51,7 @@ def test_the_tuners_own_comparison_counts_more_than_a_median_of_another_time() -
     rows += [trial(1, {"fusion_bytes": 1 << 20, "cycle_time_ns": 100_000}, 2.0, gain={"median": 0.25})]
     past = tuning.history(rows)
     assert [tuning.against_default(past, one) for one in past.trials] == [1.0, 0.75]
-    assert figures.plane(past).data[0].marker.color == (100.0, 75.0)
+    assert tuning_plane.plane(past).data[0].marker.color == (100.0, 75.0)
 
 
 def test_too_few_settings_and_broken_numbers_make_no_surface() -> None:
@@ -62,7 +61,7 @@ def test_too_few_settings_and_broken_numbers_make_no_surface() -> None:
     past = tuning.history([trial(0, DEFAULT, 1.0), trial(1, knobs, 1.0), *rows])
     assert tuning.placed(past) == [(past.trials[0], past.trials[0].step_ns)]
     assert posterior.learned(past) == posterior.Learned()
-    for figure in (more.lost(past), more.importance(None), more.parallel(past)):
+    for figure in (tuning_trials.lost(past), tuning_settings.importance(None), tuning_settings.parallel(past)):
         assert len(figure.data) == 0 and figure.layout.annotations[0].text
     one_knob = session(lambda _power, _cycle: 1.0)
     assert posterior.learned(one_knob).importance == {}
@@ -70,11 +69,11 @@ def test_too_few_settings_and_broken_numbers_make_no_surface() -> None:
 
 def test_every_measured_setting_is_a_line_and_the_loss_a_staircase(runs: dict[str, Path]) -> None:
     past = tuning.data(read_run("x", runs["done"]))
-    lines = [one for one in more.parallel(past).data if one.name.startswith("trial ")]
+    lines = [one for one in tuning_settings.parallel(past).data if one.name.startswith("trial ")]
     assert len(lines) == 24 and all(0 <= place <= 1 for line in lines for place in line.y)
-    staircase = more.lost(past).data[0]
+    staircase = tuning_trials.lost(past).data[0]
     assert staircase.x[-1] == 23 and staircase.y[-1] == pytest.approx(18 * 23)
-    plane = {one.name: one for one in figures.plane(past, surface=posterior.learned(past).surface).data}
+    plane = {one.name: one for one in tuning_plane.plane(past, surface=posterior.learned(past).surface).data}
     assert plane["expected"].zmin == plane["trials"].marker.cmin
 
 
@@ -104,12 +103,12 @@ def test_a_session_with_restarts_shows_the_variables_of_its_trials() -> None:
     assert [one["field"] for one in columns(with_restarts=True)] == [
         "trial", "source", "state", "setting", "step_ns", "interval", "steps",
     ]  # fmt: skip
-    figure = more.parallel(past)
+    figure = tuning_settings.parallel(past)
     lines = [one for one in figure.data if one.name.startswith("trial ")]
     assert [tuple(line.y[:2]) for line in lines[:4]] == [(0, 0), (1 / 3, 0), (2 / 3, 0), (2 / 3, 0.5)]
     assert [one.text for one in figure.layout.annotations][5:9] == ["B", "as it is", "x", "&lt;b&gt;"]
     assert [line.name for line in lines if line.line.width == 3] == ["trial 2", "trial 7"]
-    assert figures.plane(past).data == () and tuning.placed(past) == []
+    assert tuning_plane.plane(past).data == () and tuning.placed(past) == []
     importance = posterior.learned(past).importance
     assert importance is not None and importance["A"] > 0.8
 

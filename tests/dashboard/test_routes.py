@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringtune.dashboard import routes
-from ringtune.dashboard.app import PAGES
-from ringtune.dashboard.places import PLACES, TABS
+from ringtune.dashboard.app import MODULES
+from ringtune.dashboard.page_registry import PAGES, TABS
 from ringtune.dashboard.routes import Route
 
 
@@ -38,5 +38,5 @@ def test_a_query_with_too_many_fields_is_ignored() -> None:
     assert routes.parse("/", "?" + "a=1&" * 1000) == Route("runs")
 
 
-def test_every_place_has_its_page() -> None:
-    assert list(PAGES) == [place.name for place in PLACES]
+def test_every_registered_page_has_its_module() -> None:
+    assert list(MODULES) == [page.name for page in PAGES]

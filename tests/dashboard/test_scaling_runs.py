@@ -18,16 +18,16 @@ from ringtune.dashboard.data.scaling import ScalingSeries
 from ringtune.dashboard.data.scaling_runs import Factors, Family
 from ringtune.dashboard.figures import scaling as figures
 from ringtune.dashboard.pages import scaling as page
-from ringtune.dashboard.pages import scaling_parts as parts
-from ringtune.dashboard.pages.scaling_parts import Wish
+from ringtune.dashboard.pages import scaling_series as parts
+from ringtune.dashboard.pages.scaling_series import Wish
 from ringtune.dashboard.routes import Route
-from ringtune.timeline.generate import Schedule
-from ringtune.timeline.generate_run import generate_run
-from ringtune.timeline.records import Estimate, ScalingPoint
+from ringtune.timeline.runs.records import Estimate, ScalingPoint
 from ringtune.timeline.spans import Trace, empty_table
+from ringtune.timeline.synthetic.generate import Schedule
 from ringtune.tuner.model.calibrate import Model
 from ringtune.tuner.model.questions import Change, ask
 from tests.dashboard.folders import change
+from tests.timeline.generated_run import generate_run
 
 MS = 1_000_000
 

@@ -127,27 +127,27 @@ def test_a_prefix_moves_all_addresses(root: Path) -> None:
 
 
 def test_a_quiet_page_costs_an_empty_answer(url: str) -> None:
-    """The pulse of a page that nothing changed on is answered without content."""
+    """The poll of a page on which nothing changed is answered without content."""
     host = url.split("//")[1]
 
-    def beat(stamp: str | None) -> tuple[int, bytes]:
+    def poll(stamp: str | None) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(host, timeout=120)
         body = {"path": "/", "known": stamp, "drawn": None}
-        connection.request("POST", "/_beat", json.dumps(body), {"Content-Type": "application/json"})
+        connection.request("POST", "/_poll", json.dumps(body), {"Content-Type": "application/json"})
         answer = connection.getresponse()
         return answer.status, answer.read()
 
-    status, body = beat(None)
+    status, body = poll(None)
     found = json.loads(body)
     assert status == 200 and found["news"]["path"] == "/"
-    assert beat(found["stamp"]) == (204, b"")
+    assert poll(found["stamp"]) == (204, b"")
 
 
 @pytest.mark.parametrize(
     "question", [b"", b"{", b"[]", b'{"path": 7}', b'{"path": "/", "drawn": "' + b"x" * 2**20 + b'"}']
 )
-def test_a_beat_that_makes_no_sense_is_refused(url: str, question: bytes) -> None:
+def test_a_poll_that_makes_no_sense_is_refused(url: str, question: bytes) -> None:
     connection = http.client.HTTPConnection(url.split("//")[1], timeout=120)
-    connection.request("POST", "/_beat", question, {"Content-Type": "application/json"})
+    connection.request("POST", "/_poll", question, {"Content-Type": "application/json"})
     answer = connection.getresponse()
     assert (answer.status, answer.read()) == (400, b"expected an object with path, known and drawn\n")

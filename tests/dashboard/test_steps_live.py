@@ -1,4 +1,4 @@
-"""Step logs that grow: a beat reads the new rows and nothing else, and its numbers are those of all rows."""
+"""Step logs that grow: a poll reads the new rows and nothing else, and its numbers are those of all rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from ringtune import layout
 from ringtune.dashboard.data import steps
-from ringtune.dashboard.data.growing import FIRST_ROWS, GrowingColumn
+from ringtune.dashboard.data.live.columns import FIRST_ROWS, GrowingColumn
 from ringtune.dashboard.data.step_totals import Histogram
 
 OLD = 5000
@@ -27,7 +27,7 @@ def _write(log: Path, numbers: Iterable[int]) -> None:
         stream.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def test_a_beat_on_a_long_log_touches_no_old_row(tmp_path: Path) -> None:
+def test_a_poll_on_a_long_log_touches_no_old_row(tmp_path: Path) -> None:
     log, reader = layout.step_log(tmp_path, 0), steps.StepReader(tmp_path)
     _write(log, range(OLD))
     before = reader.read()

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringtune import layout
-from ringtune.dashboard.data import trace
 from ringtune.dashboard.data.files import Unreadable
-from ringtune.dashboard.data.timeline import Query, TimelineIndex
-from ringtune.dashboard.data.timeline_shapes import PIXELS, SHAPE_LIMIT, Window, blocks, blocks_behind
-from ringtune.timeline.generate import Schedule
-from ringtune.timeline.generate_run import generate_run
-from ringtune.timeline.merge import merge_run
+from ringtune.dashboard.data.timeline import trace
+from ringtune.dashboard.data.timeline.index import Query, TimelineIndex
+from ringtune.dashboard.data.timeline.shapes import PIXELS, SHAPE_LIMIT, Window, blocks, blocks_behind
+from ringtune.timeline.merging.merge import merge_run
 from ringtune.timeline.spans import COLUMN_TYPES, SpanTable, Trace, concatenate, empty_table
+from ringtune.timeline.synthetic.generate import Schedule
 from ringtune.timeline.vocabulary import Stage
+from tests.timeline.generated_run import generate_run
 
 PLAN = Schedule(ranks=3, steps=8, knob_change_step=4)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringtune.dashboard.data.timeline_growing import GrowingLanes
-from ringtune.dashboard.data.timeline_levels import Lane, build_lanes
+from ringtune.dashboard.data.live.lanes import GrowingLanes
+from ringtune.dashboard.data.timeline.levels import Lane, build_lanes
 from ringtune.timeline.spans import SpanTable
 from ringtune.timeline.vocabulary import Stage
 from tests.dashboard.test_timeline_data import table

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from ringtune import layout
 from ringtune.dashboard.context import Context
-from ringtune.dashboard.data import timeline_prepare, timeline_store, trace
 from ringtune.dashboard.data.files import Unreadable, signature
 from ringtune.dashboard.data.runs import RunsFolder
-from ringtune.dashboard.data.timeline import Query, TimelineIndex
-from ringtune.dashboard.data.timeline_levels import WIDEN
-from ringtune.dashboard.data.timeline_prepare import Preparing
-from ringtune.dashboard.data.timeline_shapes import Window
-from ringtune.timeline.generate_long import generate_long, schedule_of
-from ringtune.timeline.merge import merge
+from ringtune.dashboard.data.timeline import prepare, store, trace
+from ringtune.dashboard.data.timeline.index import Query, TimelineIndex
+from ringtune.dashboard.data.timeline.levels import WIDEN
+from ringtune.dashboard.data.timeline.prepare import Preparing
+from ringtune.dashboard.data.timeline.shapes import Window
+from ringtune.timeline.merging.merge import merge
+from ringtune.timeline.synthetic.generate_long import generate_long, schedule_of
 from ringtune.timeline.vocabulary import Stage
 from tests.dashboard.test_timeline_data import built, table
 
@@ -89,11 +89,11 @@ def test_blocks_from_levels_stand_for_the_spans_of_the_window(
 
 
 def test_what_is_prepared_answers_as_memory_does(run: Path, index: TimelineIndex, cache: Path) -> None:
-    folder = timeline_store.place_of(run, signature(trace.sources(run)))
+    folder = store.place_of(run, signature(trace.sources(run)))
     assert folder.is_relative_to(cache)
     said: list[tuple[float, str]] = []
-    timeline_prepare.prepare(run, folder, lambda share, words: said.append((share, words)))
-    stored = timeline_store.open_index(folder)
+    prepare.prepare(run, folder, lambda share, words: said.append((share, words)))
+    stored = store.open_index(folder)
     assert stored is not None
     for query in (
         Query(),
@@ -149,13 +149,13 @@ def test_old_indexes_make_room(tmp_path: Path) -> None:
         import os
 
         os.utime(folder, (number, number))
-    timeline_store.make_room(tmp_path, 250)
+    store.make_room(tmp_path, 250)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["index2", "index3"]
 
 
 def test_a_broken_index_is_no_index(run: Path, cache: Path) -> None:
-    folder = timeline_store.place_of(run, signature(trace.sources(run)))
-    assert timeline_store.open_index(folder) is None
-    timeline_prepare.prepare(run, folder, lambda share, words: None)
+    folder = store.place_of(run, signature(trace.sources(run)))
+    assert store.open_index(folder) is None
+    prepare.prepare(run, folder, lambda share, words: None)
     (folder / "span.begin_ns.npy").write_bytes(b"\x93NUMPY broken")
-    assert timeline_store.open_index(folder) is None
+    assert store.open_index(folder) is None

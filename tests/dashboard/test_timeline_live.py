@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ringtune.dashboard.data import timeline_live, timeline_past, trace
 from ringtune.dashboard.data.files import Unreadable
-from ringtune.dashboard.data.timeline import Query, TimelineIndex
-from ringtune.dashboard.data.timeline_live import LiveTimeline, NotFollowed
-from ringtune.dashboard.data.timeline_tail import drawn, tail
-from ringtune.timeline import following
+from ringtune.dashboard.data.live import backlog
+from ringtune.dashboard.data.live import timeline as live_timeline
+from ringtune.dashboard.data.live.tail import drawn, tail
+from ringtune.dashboard.data.live.timeline import LiveTimeline, NotFollowed
+from ringtune.dashboard.data.timeline import trace
+from ringtune.dashboard.data.timeline.index import Query, TimelineIndex
+from ringtune.timeline.reading import following
 from ringtune.timeline.spans import COLUMN_TYPES
 from ringtune.timeline.vocabulary import Stage
 from tests.dashboard.folders import CLOSE, Recording
@@ -68,7 +70,7 @@ def test_a_timeline_read_as_it_grows_is_the_one_read_at_once(
 
 
 def test_lanes_with_levels_grow_as_they_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ringtune.dashboard.data.timeline_levels.COARSEST", 16)
+    monkeypatch.setattr("ringtune.dashboard.data.timeline.levels.COARSEST", 16)
     recording, levels = Recording(tmp_path, steps=120), 0
     live = LiveTimeline(recording.run)
     for share in (0.1, 0.2, 0.5, 0.6, 1.0):
@@ -171,11 +173,11 @@ def test_clock_samples_that_place_old_spans_elsewhere_are_followed(recording: Re
 @pytest.fixture
 def long(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> Recording:
     """Parts of which only the last few thousand bytes are read at once, and a past that nobody reads by itself."""
-    monkeypatch.setattr(timeline_live, "AT_ONCE_BYTES", 10_000)
-    monkeypatch.setattr(timeline_live, "NEWEST_BYTES", 12_000)
-    monkeypatch.setattr(timeline_live, "LEAST_BYTES", 1000)
-    monkeypatch.setattr(timeline_live, "PIECE_BYTES", 20_000)
-    monkeypatch.setattr(timeline_past.PastReader, "looked_at", lambda self: None)
+    monkeypatch.setattr(live_timeline, "AT_ONCE_BYTES", 10_000)
+    monkeypatch.setattr(live_timeline, "NEWEST_BYTES", 12_000)
+    monkeypatch.setattr(live_timeline, "LEAST_BYTES", 1000)
+    monkeypatch.setattr(live_timeline, "PIECE_BYTES", 20_000)
+    monkeypatch.setattr(backlog.BacklogReader, "looked_at", lambda self: None)
     return recording
 
 
@@ -339,14 +341,14 @@ def test_what_comes_is_added_to_every_view_of_the_whole_timeline(recording: Reco
 
 
 def test_the_past_is_read_as_long_as_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline_past, "LOOKED_AT_S", 0.0)
+    monkeypatch.setattr(backlog, "LOOKED_AT_S", 0.0)
     pieces = list[int]()
 
     def piece() -> bool:
         pieces.append(len(pieces))
         return len(pieces) < 3
 
-    reader = timeline_past.PastReader(piece)
+    reader = backlog.BacklogReader(piece)
     reader.looked_at()
     assert reader._thread is not None
     reader._thread.join(60)
@@ -361,9 +363,9 @@ def test_the_past_is_read_as_long_as_somebody_looks(monkeypatch: pytest.MonkeyPa
 def test_reading_the_past_rests_until_the_process_keeps_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece of 8 ms, beside pages that take 2 ms of every second: it goes on after (8 + 2 s) / s = 0.8 %."""
     now, used = [100.0], [0.0]
-    monkeypatch.setattr(timeline_past.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(timeline_past.time, "process_time", lambda: used[0])
-    reader = timeline_past.PastReader(lambda: True)
+    monkeypatch.setattr(backlog.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(backlog.time, "process_time", lambda: used[0])
+    reader = backlog.BacklogReader(lambda: True)
 
     def wait(seconds: float) -> bool:
         now[0] += max(seconds, 0.001)
@@ -373,7 +375,7 @@ def test_reading_the_past_rests_until_the_process_keeps_to_its_share(monkeypatch
     monkeypatch.setattr(reader._hurry, "wait", wait)
     used[0] += 0.008
     reader._rest(100.0, 0.0, 0.008)
-    assert now[0] - 100 == pytest.approx(0.008 / (timeline_past.SHARE - 0.002), rel=0.02)
+    assert now[0] - 100 == pytest.approx(0.008 / (backlog.SHARE - 0.002), rel=0.02)
     begun, used[0] = now[0], used[0] + 1000
     reader._rest(begun, used[0] - 1000, 0.008)
-    assert now[0] - begun == pytest.approx(0.008 / timeline_past.LEAST_SHARE, rel=0.02), "pages alone take more"
+    assert now[0] - begun == pytest.approx(0.008 / backlog.LEAST_SHARE, rel=0.02), "pages alone take more"

@@ -8,22 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ringtune.dashboard.data import trace
-from ringtune.dashboard.data.timeline import Query, TimelineIndex
-from ringtune.dashboard.data.timeline_follow import follow
-from ringtune.dashboard.data.timeline_overview import overview
-from ringtune.dashboard.data.timeline_path import PATH_TYPES, PathTable
-from ringtune.dashboard.data.timeline_shapes import Window
+from ringtune.dashboard.data.timeline import trace
+from ringtune.dashboard.data.timeline.collective import follow
+from ringtune.dashboard.data.timeline.index import Query, TimelineIndex
+from ringtune.dashboard.data.timeline.overview import overview
+from ringtune.dashboard.data.timeline.path import PATH_TYPES, PathTable
+from ringtune.dashboard.data.timeline.shapes import Window
 from ringtune.dashboard.figures import timeline as figures
-from ringtune.dashboard.figures.timeline_more import MAP_PIXELS, minimap
+from ringtune.dashboard.figures.timeline_minimap import MAP_PIXELS, minimap
 from ringtune.dashboard.pages import timeline_state as state
 from ringtune.dashboard.routes import parse
-from ringtune.timeline.critical import CAUSES, critical_path
-from ringtune.timeline.generate import MILLISECOND, Schedule
-from ringtune.timeline.generate_run import generate_run
+from ringtune.timeline.analysis.critical_path import CAUSES, critical_path
 from ringtune.timeline.spans import SpanTable, Trace, concatenate
+from ringtune.timeline.synthetic.generate import MILLISECOND, Schedule
 from ringtune.timeline.vocabulary import Stage
 from tests.dashboard.test_timeline_data import built, table
+from tests.timeline.generated_run import generate_run
 
 PLAN = Schedule(ranks=3, steps=6, late_rank=2, late_ns=2 * MILLISECOND)
 

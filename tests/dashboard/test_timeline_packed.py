@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ringtune.dashboard.data import timeline_live, timeline_past
-from ringtune.dashboard.data.timeline_live import LiveTimeline
-from ringtune.timeline import following, following_packed
+from ringtune.dashboard.data.live import backlog
+from ringtune.dashboard.data.live import timeline as live_timeline
+from ringtune.dashboard.data.live.timeline import LiveTimeline
+from ringtune.timeline.reading import following, following_packed
 from tests.dashboard.folders import Recording
 from tests.dashboard.test_timeline_live import ready, same, whole_of
 
@@ -32,8 +33,8 @@ def test_of_a_long_packed_timeline_the_newest_is_there_at_once_and_the_rest_when
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, limit in (("AT_ONCE_BYTES", 10_000), ("NEWEST_BYTES", 12_000), ("LEAST_BYTES", 1000)):
-        monkeypatch.setattr(timeline_live, name, limit)
-    monkeypatch.setattr(timeline_past.PastReader, "looked_at", lambda self: None)
+        monkeypatch.setattr(live_timeline, name, limit)
+    monkeypatch.setattr(backlog.BacklogReader, "looked_at", lambda self: None)
     packed = Recording(tmp_path / "packed", packed=True)
     packed.upto(0.5)
     packed.upto(0.9)

@@ -9,13 +9,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from ringtune.dashboard.data import trace
-from ringtune.dashboard.data.timeline import Query, TimelineIndex
-from ringtune.dashboard.data.timeline_shapes import Window
+from ringtune.dashboard.data.timeline import trace
+from ringtune.dashboard.data.timeline.index import Query, TimelineIndex
+from ringtune.dashboard.data.timeline.shapes import Window
 from ringtune.dashboard.figures import timeline as figures
 from ringtune.dashboard.figures.timeline_sketch import sketch
-from ringtune.timeline.generate import MILLISECOND, Schedule
-from ringtune.timeline.generate_run import generate_run
+from ringtune.timeline.synthetic.generate import MILLISECOND, Schedule
+from tests.timeline.generated_run import generate_run
 
 SVG = "{http://www.w3.org/2000/svg}"
 PLAN = Schedule(ranks=3, steps=6, late_rank=2, late_ns=2 * MILLISECOND)

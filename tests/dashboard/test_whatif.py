@@ -8,19 +8,20 @@ from pathlib import Path
 import pytest
 
 from ringtune.dashboard.context import Context
-from ringtune.dashboard.data import job, trace, whatif
+from ringtune.dashboard.data import job, whatif
 from ringtune.dashboard.data.files import Unreadable
 from ringtune.dashboard.data.runs import RunsFolder
-from ringtune.dashboard.data.timeline import TimelineIndex
+from ringtune.dashboard.data.timeline import trace
+from ringtune.dashboard.data.timeline.index import TimelineIndex
 from ringtune.dashboard.data.whatif import Baseline
 from ringtune.dashboard.figures import whatif as figures
 from ringtune.dashboard.pages import whatif as page
-from ringtune.timeline.generate import HostClock, Schedule
-from ringtune.timeline.generate_run import generate_run
 from ringtune.timeline.spans import Trace, empty_table
+from ringtune.timeline.synthetic.generate import HostClock, Schedule
 from ringtune.tuner.model.calibrate import Model, calibrate
 from ringtune.tuner.model.questions import Change, ask
 from tests.dashboard.folders import training
+from tests.timeline.generated_run import generate_run
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def test_the_outlook_is_what_the_model_answers(model: Model) -> None:
 def test_a_network_that_nobody_measured_is_said_to_be_assumed(model: Model) -> None:
     at_home = replace(model, cluster=replace(model.cluster, slots=4))
     assert "was not measured" in page.note(whatif.data(Baseline.of(at_home), Change("x", ranks=8)))
-    assert "of no account" in page.note(whatif.data(Baseline.of(at_home), Change("x", ranks=4)))
+    assert "do not matter" in page.note(whatif.data(Baseline.of(at_home), Change("x", ranks=4)))
     found = {dial.name: dial.origin for dial in whatif.dials(at_home, {})}
     assert (found["gbit"], found["us"], found["ranks"]) == ("assumed", "assumed", "as it ran")
 

@@ -23,6 +23,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "dashboard": ("ringtune", "!benchmarks"),
     "benchmarks": ("ringtune",),
 }
+# Layers of the timeline by folder or module: each may import those before it. Modules that are not named are the shell.
+TIMELINE = ("units", "vocabulary", "spans", "database", "reading", "analysis", "merging", "runs")
 UPPER = ("timeline", "tuner", "dashboard", "benchmarks")
 # `import ringtune` and reading a trace must work with Python alone; these are heavy or may be absent.
 HEAVY = {"torch", "torchvision", "dash", "plotly", "optuna", "scipy", "sklearn", "cupy", "mpi4py"}
@@ -101,9 +103,23 @@ def test_the_timeline_can_do_without_native_code() -> None:
     """One file knows the native reader, and asks for it only where it is about to be used."""
     naming = {path.name for path in python_files("timeline") for _, name in imported_names(path) if "_native" in name}
     assert naming <= {"native_lines.py"}
-    tree = ast.parse((ROOT / "timeline" / "native_lines.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "timeline" / "reading" / "native_lines.py").read_text(encoding="utf-8"))
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert not [node for node in imports if "_native" in ast.unparse(node)]
+
+
+def test_the_layers_of_the_timeline_import_only_those_below() -> None:
+    wrong = []
+    for path in python_files("timeline"):
+        own = path.relative_to(ROOT / "timeline").with_suffix("").parts[0]
+        if own not in TIMELINE:
+            continue
+        below = {*TIMELINE[: TIMELINE.index(own)], own}
+        for line, name in imported_names(path):
+            target = name.split(".")[2] if name.startswith("ringtune.timeline.") else own
+            if target not in below:
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {own} must not import {name}")
+    assert not wrong, "\n".join(wrong)
 
 
 def top_level_imports(path: Path) -> set[str]:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ringtune import live_timeline
-from ringtune.timeline.reader import read
-from ringtune.timeline.run import Run
+from ringtune.timeline.reading.reader import read
+from ringtune.timeline.runs.run import Run
 from tests.launch.conftest import DRIVER
 
 SCRIPT = """

@@ -10,12 +10,12 @@ import numpy.typing as npt
 import pytest
 
 from ringtune import layout
-from ringtune.timeline.awaiting import negotiation_waits
+from ringtune.timeline.analysis.peer_wait import negotiation_peer_waits
+from ringtune.timeline.analysis.summary import summarize
 from ringtune.timeline.inputs import load
-from ringtune.timeline.merge import files_of_rank
-from ringtune.timeline.reader import read
+from ringtune.timeline.merging.parts import files_of_rank
+from ringtune.timeline.reading.reader import read
 from ringtune.timeline.spans import Trace
-from ringtune.timeline.summary import summarize
 from ringtune.timeline.vocabulary import KNOBS, Stage
 from ringtune.tuner.model.measured import measure
 from tests.jobs import cases, recording_cases
@@ -47,7 +47,7 @@ def test_under_a_plan_the_late_rank_is_who_was_waited_for(size: int, fresh: GetJ
     # One that submitted and was then put aside is waited for as well: now and then, on a busy machine.
     assert sum(late == peer for late, peer in found) > 0.75 * len(found), found
     for rank in set(range(size)) - {1}:  # nearly every step costs the others the sleep
-        (wait,) = (wait for wait in summarize(trace).awaited if (wait.rank, wait.peer) == (rank, 1))
+        (wait,) = (wait for wait in summarize(trace).peer_waits if (wait.rank, wait.peer) == (rank, 1))
         assert wait.total_ns > len(np.unique(planned)) * LATE_NS / 4
     assert set(runs.fact("process_set", 0).tolist()) == {0}
 
@@ -77,7 +77,7 @@ def test_a_negotiated_late_rank_is_waited_for_in_negotiation(fresh: GetJob, tmp_
     # Rank 0 waits for five tensors a step; what agreeing costs is the rest, and rank 1 has only that, but for the
     # tensors before whose submit a busy machine held up rank 0 for longer than the sleep.
     assert split[0].waiting_ns > 5 * STEPS * LATE_NS / 2
-    waits = {(wait.rank, wait.peer): wait.count for wait in negotiation_waits(trace.spans)}
+    waits = {(wait.rank, wait.peer): wait.count for wait in negotiation_peer_waits(trace.spans)}
     assert waits[0, 1] > 2 * waits.get((1, 0), 0)
 
 

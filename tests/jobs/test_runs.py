@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ringtune import layout
-from ringtune.timeline.reader import read
+from ringtune.timeline.reading.reader import read
 from ringtune.timeline.vocabulary import Stage
 from tests.jobs import cases, training
 from tests.jobs.launching import Job, variables, wait_until

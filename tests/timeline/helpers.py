@@ -8,29 +8,29 @@ from typing import Any
 import numpy as np
 import orjson
 
-from ringtune.timeline.generate import GeneratedJob, HostClock, Schedule, generate
-from ringtune.timeline.merge import Way, merge
-from ringtune.timeline.merged_file import in_file_order
-from ringtune.timeline.reader import read
+from ringtune.timeline.merging.merge import Engine, merge
+from ringtune.timeline.merging.merged_file import in_file_order
+from ringtune.timeline.reading.reader import read
 from ringtune.timeline.spans import COLUMN_TYPES, SpanTable, Trace, concatenate
+from ringtune.timeline.synthetic.generate import GeneratedJob, HostClock, Schedule, generate
 from tests.conftest import needs
 
 TWO_HOSTS = ("host-a", "host-a", "host-b", "host-b")
 SKEWED = {"host-b": HostClock(offset_ns=-777_000_123_456, drift_ppm=40.0, error_ns=1_500)}
 
 
-NEEDED: dict[Way, str | None] = {"memory": None, "database": "duckdb", "native": "ringtune._native"}
-"""Ways to merge, and the package that each needs."""
-QUICK: tuple[Way, ...] = ("database", "native")
+NEEDED: dict[Engine, str | None] = {"memory": None, "database": "duckdb", "native": "ringtune._native"}
+"""Engines of merging, and the package that each needs."""
+QUICK: tuple[Engine, ...] = ("database", "native")
 """Those for large traces."""
 
 
-def can(way: Way) -> Way:
-    """Return the way; the test is skipped where its package is missing."""
-    package = NEEDED[way]
+def can(engine: Engine) -> Engine:
+    """Return the engine; the test is skipped where its package is missing."""
+    package = NEEDED[engine]
     if package is not None:
         needs(package)
-    return way
+    return engine
 
 
 def four_ranks(**changes: Any) -> Schedule:

@@ -16,7 +16,7 @@ import ringtune
 from ringtune import layout
 from ringtune.operations import Allreduce
 from ringtune.session import Session
-from ringtune.timeline.reader import read
+from ringtune.timeline.reading.reader import read
 from ringtune.timeline.vocabulary import Stage
 
 FLOAT32, SUM = 7, 1

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ringtune.timeline.awaiting import awaited, negotiation_waits, negotiations
-from ringtune.timeline.causality import causality
-from ringtune.timeline.generate import HostClock, generate
+from ringtune.timeline.analysis.causality import causality
+from ringtune.timeline.analysis.peer_wait import negotiation_peer_waits, negotiations, peer_waits
+from ringtune.timeline.analysis.summary import summarize
 from ringtune.timeline.inputs import load
 from ringtune.timeline.spans import COLUMN_TYPES, SpanTable
-from ringtune.timeline.summary import summarize
+from ringtune.timeline.synthetic.generate import HostClock, generate
 from ringtune.timeline.vocabulary import Stage
 from tests.timeline.helpers import four_ranks
 
@@ -56,7 +56,7 @@ def test_waits_are_summed_by_who_waited_for_whom() -> None:
         {"stage": Stage.AWAIT, "rank": 1, "end_ns": 1000},  # nobody knows for whom
         {"stage": Stage.WAIT, "facts": 1, "rank": 1, "end_ns": 1000},
     ]
-    found = awaited(table(rows, ("", '"plan":1,"peer":1', '"peer":0')))
+    found = peer_waits(table(rows, ("", '"plan":1,"peer":1', '"peer":0')))
     assert [(one.rank, one.peer, one.count, one.total_ns, one.longest_ns) for one in found] == [
         (0, 1, 2, 40, 30),
         (1, 0, 1, 7, 7),
@@ -77,6 +77,6 @@ def test_negotiation_is_waiting_for_the_last_rank_and_control() -> None:
     ]
     found = negotiations(table(rows, ("", '"plan":1')))
     assert [(one.rank, one.waiting_ns, one.control_ns) for one in found] == [(0, 50, 30), (1, 0, 40)]
-    waits = negotiation_waits(table(rows, ("", '"plan":1')))
+    waits = negotiation_peer_waits(table(rows, ("", '"plan":1')))
     assert [(one.rank, one.peer, one.count, one.total_ns, one.longest_ns) for one in waits] == [(0, 1, 1, 50, 50)]
-    assert negotiation_waits(table(rows[:1])) == negotiations(table(rows[:1])) == ()
+    assert negotiation_peer_waits(table(rows[:1])) == negotiations(table(rows[:1])) == ()

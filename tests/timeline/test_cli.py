@@ -9,14 +9,14 @@ from click.testing import CliRunner, Result
 from ringtune import layout
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.timeline.cli import timeline
-from ringtune.timeline.generate import Schedule
-from ringtune.timeline.generate_run import generate_run
-from ringtune.timeline.merge import merge_run
-from ringtune.timeline.reader import read
-from ringtune.timeline.scenario import Scenario, simulate
+from ringtune.timeline.merging.merge import merge_run
+from ringtune.timeline.reading.reader import read
+from ringtune.timeline.synthetic.generate import Schedule
 from ringtune.timeline.units import bytes_text, rate_text, share_text, time_text
 from tests.conftest import needs
+from tests.timeline.generated_run import generate_run
 from tests.timeline.helpers import four_ranks
+from tests.timeline.scenario import Scenario, simulate
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ringtune.timeline.reader import read
+from ringtune.timeline.analysis.summary import summarize
+from ringtune.timeline.reading.reader import read
 from ringtune.timeline.spans import Trace
-from ringtune.timeline.summary import summarize
 from tests.conftest import find_tool, missing
 from tests.namespaces import machines
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ringtune.timeline.clocks import HostOffset, host_offsets
-from ringtune.timeline.columns import nanoseconds
+from ringtune.timeline.merging.clocks import HostOffset, host_offsets
+from ringtune.timeline.reading.columns import nanoseconds
 from ringtune.timeline.spans import Instant, PartInfo
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from ringtune.errors import RingtuneError, TraceIoError
-from ringtune.timeline.generate import Schedule
-from ringtune.timeline.scenario import Scenario, simulate
 from ringtune.timeline.spans import Trace
+from ringtune.timeline.synthetic.generate import Schedule
 from tests.conftest import needs
 from tests.timeline.helpers import four_ranks, generate, merged, rows
+from tests.timeline.scenario import Scenario, simulate
 
 duckdb = needs("duckdb")
 

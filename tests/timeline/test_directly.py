@@ -8,12 +8,12 @@ import orjson
 import pytest
 
 from ringtune.timeline import load, summarize
-from ringtune.timeline.batches import MISSING, batch_table
-from ringtune.timeline.causality import causality
-from ringtune.timeline.critical import critical_path
-from ringtune.timeline.merge import Way, merge
+from ringtune.timeline.analysis.batches import MISSING, batch_table
+from ringtune.timeline.analysis.causality import causality
+from ringtune.timeline.analysis.critical_path import critical_path
+from ringtune.timeline.analysis.stragglers import stragglers
+from ringtune.timeline.merging.merge import Engine, merge
 from ringtune.timeline.spans import Trace
-from ringtune.timeline.straggling import stragglers
 from ringtune.timeline.vocabulary import DEVICE_STAGES, Stage
 from tests.timeline.helpers import can, rows
 from tests.timeline.test_staged import event, of_device, write
@@ -50,15 +50,15 @@ def job(folder: Path, error_ns: int = 2000, steps: int = 1) -> list[Path]:
     return paths
 
 
-def joined(folder: Path, way: Way = "memory", steps: int = 1) -> Trace:
-    merge(job(folder / "parts", steps=steps), folder / f"{way}.json", way=way)
-    return load(folder / f"{way}.json")
+def joined(folder: Path, engine: Engine = "memory", steps: int = 1) -> Trace:
+    merge(job(folder / "parts", steps=steps), folder / f"{engine}.json", engine=engine)
+    return load(folder / f"{engine}.json")
 
 
-@pytest.mark.parametrize("way", ["memory", "database", "native"])
-def test_spans_come_through_every_merge(tmp_path: Path, way: Way) -> None:
-    can(way)
-    trace = joined(tmp_path, way)
+@pytest.mark.parametrize("engine", ["memory", "database", "native"])
+def test_spans_come_through_every_merge(tmp_path: Path, engine: Engine) -> None:
+    can(engine)
+    trace = joined(tmp_path, engine)
     assert len(trace.spans.of_stage(*DEVICE_STAGES)) == 6
     assert set(trace.spans.of_stage(Stage.COMMUNICATE).fact("device").tolist()) == {0}
     assert set(trace.spans.of_stage(Stage.DEVICE_QUEUE).batch.tolist()) == {1}
@@ -123,7 +123,7 @@ def test_causality_allows_for_the_clocks_of_gpus(tmp_path: Path) -> None:
     assert (found.violations, found.worst_ns) == (1, 6 * US)
 
 
-def packed(folder: Path, way: Way = "memory") -> Trace:
+def packed(folder: Path, engine: Engine = "memory") -> Trace:
     """Load the job with batches packed for 3 us before NCCL, which ends at 76, and unpacked for 4 us."""
     paths = job(folder / "parts")
     for path, there in zip(paths, (30, 60), strict=True):
@@ -133,14 +133,14 @@ def packed(folder: Path, way: Way = "memory") -> Trace:
         exchange["ts"], exchange["dur"] = there + 4, 72 - there
         more = [event(Stage.COPY_IN, there + 1, there + 4, **about), event(Stage.COPY_OUT, 76, 80, **about)]
         write(path.parent, exchange["pid"], [line for line in lines if line["ph"] == "X"] + more)
-    merge(paths, folder / f"{way}.json", way=way)
-    return load(folder / f"{way}.json")
+    merge(paths, folder / f"{engine}.json", engine=engine)
+    return load(folder / f"{engine}.json")
 
 
-@pytest.mark.parametrize("way", ["memory", "database", "native"])
-def test_packing_on_a_gpu_comes_through_every_merge(tmp_path: Path, way: Way) -> None:
-    can(way)
-    trace = packed(tmp_path, way)
+@pytest.mark.parametrize("engine", ["memory", "database", "native"])
+def test_packing_on_a_gpu_comes_through_every_merge(tmp_path: Path, engine: Engine) -> None:
+    can(engine)
+    trace = packed(tmp_path, engine)
     copies = trace.spans.of_stage(Stage.COPY_IN, Stage.COPY_OUT)
     assert len(copies) == 4
     assert set(copies.fact("device").tolist()) == {0} and set(copies.batch.tolist()) == {1}

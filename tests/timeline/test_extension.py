@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from ringtune import layout
-from ringtune.timeline import exchange
-from ringtune.timeline.exchange import Limits
 from ringtune.timeline.extension import TimelineExtension, merge_after_run, open_timeline
-from ringtune.timeline.generate import GeneratedJob, Schedule, generate
-from ringtune.timeline.generate_run import generate_run
-from ringtune.timeline.reader import read
+from ringtune.timeline.reading.reader import read
+from ringtune.timeline.runs import upload
+from ringtune.timeline.runs.upload import Limits
+from ringtune.timeline.synthetic.generate import GeneratedJob, Schedule, generate
+from tests.timeline.generated_run import generate_run
 from tests.timeline.helpers import four_ranks, rows, truth_table
 
 QUICK = Limits(announce_ns=50_000_000, upload_ns=50_000_000)
@@ -95,7 +95,7 @@ def four(tmp_path: Path) -> FakeJob:
 def test_rank_0_merges_what_lies_on_its_disk_and_what_is_sent(
     four: FakeJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(exchange, "SEGMENT_BYTES", 1000)  # several segments
+    monkeypatch.setattr(upload, "SEGMENT_BYTES", 1000)  # several segments
     closing = [threading.Thread(target=four.close, args=(rank,)) for rank in (0, 3, 1, 2)]
     for thread in closing:
         thread.start()
@@ -127,7 +127,7 @@ def test_a_dead_rank_on_this_host_still_has_its_part_on_the_disk(four: FakeJob) 
 def test_an_upload_that_stops_halfway_leaves_no_half_part(four: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
     for rank in (1, 3):
         four.close(rank)
-    exchange.announce(four.store, "job-1", 2, "upload")
+    upload.announce(four.store, "job-1", 2, "upload")
     four.store.set("job-1/part/2/0", b"no zlib")
     four.close(0, QUICK)
     assert read(four.root / "trace.json").ranks == (0, 1, 3)

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from ringtune import layout
 from ringtune.timeline.cli import timeline
-from ringtune.timeline.reader import read
+from ringtune.timeline.reading.reader import read
 from ringtune.timeline.vocabulary import Stage
 from tests.conftest import missing
 from tests.timeline import recorded_job

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ringtune.timeline.reader import read
-from ringtune.timeline.summary import summarize
+from ringtune.timeline.analysis.summary import summarize
+from ringtune.timeline.reading.reader import read
 from ringtune.timeline.vocabulary import Stage
 from tests.timeline.helpers import write_json
 

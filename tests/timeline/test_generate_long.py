@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ringtune.timeline.generate import HostClock, Schedule, generate
-from ringtune.timeline.generate_long import generate_long, schedule_of
+from ringtune.timeline.synthetic.generate import HostClock, Schedule, generate
+from ringtune.timeline.synthetic.generate_long import generate_long, schedule_of
 from tests.timeline.helpers import rows
 
 

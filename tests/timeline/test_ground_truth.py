@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringtune.timeline.batches import batch_table
-from ringtune.timeline.comparison import compare
-from ringtune.timeline.critical import critical_path
-from ringtune.timeline.generate import HostClock
+from ringtune.timeline.analysis.batches import batch_table
+from ringtune.timeline.analysis.comparison import compare
+from ringtune.timeline.analysis.critical_path import critical_path
+from ringtune.timeline.analysis.efficiency import efficiency
+from ringtune.timeline.analysis.stragglers import CAUSES, stragglers
 from ringtune.timeline.inputs import load
-from ringtune.timeline.merge import join, merge
-from ringtune.timeline.parallel import efficiency
-from ringtune.timeline.scenario import Scenario, ScenarioTruth, simulate
+from ringtune.timeline.merging.merge import join, merge
 from ringtune.timeline.spans import SpanTable, Trace, concatenate
-from ringtune.timeline.straggling import CAUSES, stragglers
+from ringtune.timeline.synthetic.generate import HostClock
 from ringtune.timeline.vocabulary import Stage
 from tests.timeline.helpers import SKEWED, TWO_HOSTS, make_spans
+from tests.timeline.scenario import Scenario, ScenarioTruth, simulate
 
 
 def trace_of(plan: Scenario) -> tuple[Trace, ScenarioTruth]:
@@ -185,7 +185,7 @@ def test_a_slow_rank_is_found_by_its_cause_and_nobody_else(cause: str, change: d
     trace, _ = trace_of(Scenario(steps=40, **change))
     found = stragglers(trace)
     assert {rank.rank: rank.verdict for rank in found.ranks if rank.verdict} == {2: (cause,)}
-    assert found.chance[cause] < 0.001
+    assert found.significance[cause] < 0.001
     assert found.worst_steps[0].rank == 2
     if cause == "compute":
         assert (found.tensors[0].rank, found.tensors[0].rank_times) == (2, 40)
@@ -234,17 +234,17 @@ def test_a_rank_whose_runtime_comes_late_is_no_slow_computer() -> None:
 def test_ranks_that_name_different_ones_prove_nothing() -> None:
     trace, _ = trace_of(Scenario(ranks=3, steps=2, slow_compute={2: 1_000_000}, plan=True))
     table = batch_table(trace)
-    assert set(table.awaited.tolist()) == {2}
+    assert set(table.awaited_peer.tolist()) == {2}
     waits = trace.spans.stage == Stage.AWAIT
-    assert table.awaited_ns.tolist() == [
+    assert table.peer_wait_ns.tolist() == [
         int(trace.spans.duration_ns[waits & (trace.spans.batch == batch)].min()) for batch in table.ids.tolist()
     ]
     for rank in (0, 1):  # one of the others has recorded no wait: it came as late
         without = replace(trace, spans=trace.spans.take(~(waits & (trace.spans.rank == rank))))
-        assert set(batch_table(without).awaited.tolist()) == {-1}
+        assert set(batch_table(without).awaited_peer.tolist()) == {-1}
     texts = tuple(text.replace('"peer":2', '"peer":1') for text in trace.spans.fact_texts)
     fooled = replace(trace, spans=replace(trace.spans, fact_texts=texts))
-    assert set(batch_table(fooled).awaited.tolist()) == {-1}  # rank 1 did not wait for itself
+    assert set(batch_table(fooled).awaited_peer.tolist()) == {-1}  # rank 1 did not wait for itself
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -252,7 +252,7 @@ def test_chance_is_called_chance(seed: int) -> None:
     trace, _ = trace_of(Scenario(steps=60, jitter_ns=2_000_000, seed=seed))
     found = stragglers(trace)
     assert [rank.verdict for rank in found.ranks] == [()] * 4
-    assert found.chance["compute"] > 0.001
+    assert found.significance["compute"] > 0.001
 
 
 def test_clocks_far_apart_change_nothing_but_what_their_error_hides(tmp_path: Path) -> None:

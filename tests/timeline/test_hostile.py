@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringtune.errors import RingtuneError, TraceIoError
-from ringtune.timeline.generate import Schedule, generate
-from ringtune.timeline.merge import merge
-from ringtune.timeline.reader import read
-from ringtune.timeline.straggling import stragglers
-from ringtune.timeline.summary import summarize
+from ringtune.timeline.analysis.stragglers import stragglers
+from ringtune.timeline.analysis.summary import summarize
+from ringtune.timeline.merging.merge import merge
+from ringtune.timeline.reading.reader import read
+from ringtune.timeline.synthetic.generate import Schedule, generate
 from tests.timeline.helpers import write_json
 
 GOOD = {"name": "RING_ALLREDUCE", "cat": "communicate", "ph": "X", "pid": 0, "tid": 3, "ts": 1.5, "dur": 2.25}

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringtune.timeline.intervals import complement, difference, intersection, length, union, unions
+from ringtune.timeline.analysis.intervals import complement, difference, intersection, length, union, unions
 
 bounds = st.integers(min_value=-40, max_value=40)
 intervals = st.lists(st.tuples(bounds, bounds), max_size=12)

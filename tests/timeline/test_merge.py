@@ -17,24 +17,24 @@ from hypothesis import strategies as st
 
 from ringtune import layout
 from ringtune.errors import RingtuneError, TraceIoError
-from ringtune.timeline.generate import HostClock, Schedule, generate
-from ringtune.timeline.generate_run import generate_run
-from ringtune.timeline.merge import merge, merge_run
-from ringtune.timeline.reader import read
+from ringtune.timeline.merging.merge import merge, merge_run
+from ringtune.timeline.merging.writer import write_part
+from ringtune.timeline.reading.reader import read
 from ringtune.timeline.spans import Instant, PartInfo
+from ringtune.timeline.synthetic.generate import HostClock, Schedule, generate
 from ringtune.timeline.vocabulary import Stage
-from ringtune.timeline.writer import write_part
+from tests.timeline.generated_run import generate_run
 from tests.timeline.helpers import NEEDED, can, events_of, four_ranks, make_spans, merged, rows, truth_table
 
 
 @pytest.fixture(scope="module", params=NEEDED, autouse=True)
 def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     """Every test here runs in all: merging in memory, in a database and natively."""
-    way = can(request.param)
+    engine = can(request.param)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ringtune.timeline.reader.BULK_BYTES", 2**62 if way == "memory" else 0)
-        patch.setattr("ringtune.timeline.native_lines.available", lambda: way == "native")
-        yield way
+        patch.setattr("ringtune.timeline.reading.reader.BULK_BYTES", 2**62 if engine == "memory" else 0)
+        patch.setattr("ringtune.timeline.reading.native_lines.available", lambda: engine == "native")
+        yield engine
 
 
 def test_one_host_comes_back_exactly(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ringtune.timeline import native_blocks
-from ringtune.timeline.columns import SpanBuilder
-from ringtune.timeline.following import PartFollower
-from ringtune.timeline.native_blocks import BlockReader
+from ringtune.timeline.reading import native_blocks
+from ringtune.timeline.reading.columns import SpanBuilder
+from ringtune.timeline.reading.following import PartFollower
+from ringtune.timeline.reading.native_blocks import BlockReader
 from tests.conftest import needs
 from tests.timeline.helpers import rows
 from tests.timeline.test_native_lines import HEADER, LIST, OWN
@@ -95,7 +95,7 @@ def test_after_many_failures_it_is_not_tried_any_more() -> None:
 
 
 def test_a_reader_that_keeps_much_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_blocks, "MOST_REST_BYTES", 100)
+    monkeypatch.setattr(native_blocks, "MOST_OTHER_BYTES", 100)
     spans = SpanBuilder()
     reader = BlockReader(spans)
     for _ in range(3):

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringtune.errors import TraceIoError
-from ringtune.timeline import native_lines
-from ringtune.timeline.generate import Schedule, generate
-from ringtune.timeline.merge import merge
-from ringtune.timeline.native_read import read_natively
-from ringtune.timeline.reader import read_patiently
+from ringtune.timeline.merging.merge import merge
+from ringtune.timeline.reading import native_lines
+from ringtune.timeline.reading.interpretation import read_events
+from ringtune.timeline.reading.native_read import read_natively
 from ringtune.timeline.spans import Trace
+from ringtune.timeline.synthetic.generate import Schedule, generate
 from tests.conftest import needs
 from tests.timeline.helpers import rows
 
@@ -73,7 +73,7 @@ def check(path: Path, *, read: bool | None = None) -> Trace | None:
     if read is not None:
         assert (found is not None) is read
     if found is not None:
-        expected = read_patiently(path)
+        expected = read_events(path)
         assert rows(found.spans) == rows(expected.spans)
         assert (found.instants, found.source) == (expected.instants, expected.source)
         assert (expected.skipped, found.parts) == (0, expected.parts)
@@ -88,7 +88,7 @@ def test_every_line_of_the_recorder_is_read(kind: str, tmp_path: Path, monkeypat
 
 
 def _few_lines(path: Path, lines: list[bytes]) -> Any:
-    from ringtune.timeline.reader import interpret_lines
+    from ringtune.timeline.reading.interpretation import interpret_lines
 
     assert [line.strip(b",").decode() for line in lines] == ["[", HEADER, LIST, END, "]"], "left to the slow reader"
     return interpret_lines(path, lines)
@@ -192,9 +192,9 @@ def test_a_line_of_another_shape_is_read_beside_the_others(tmp_path: Path) -> No
     other = json.dumps(json.loads(OWN["span"]))  # with blanks
     found = check(part(tmp_path, [OWN["wait"], other, OWN["batch"]]), read=True)
     assert found is not None and len(found.spans) == 8
-    merge([tmp_path / "rank-00003.json"], tmp_path / "native.json", way="native")
-    merge([tmp_path / "rank-00003.json"], tmp_path / "memory.json", way="memory")
-    merged = [rows(read_patiently(tmp_path / f"{way}.json").spans) for way in ("native", "memory")]
+    merge([tmp_path / "rank-00003.json"], tmp_path / "native.json", engine="native")
+    merge([tmp_path / "rank-00003.json"], tmp_path / "memory.json", engine="memory")
+    merged = [rows(read_events(tmp_path / f"{engine}.json").spans) for engine in ("native", "memory")]
     assert merged[0] == merged[1] and len(merged[0]) == 8
 
 
@@ -219,11 +219,11 @@ def test_a_full_disk_is_said_in_words_and_leaves_nothing(tmp_path: Path) -> None
     parts = generate(Schedule(ranks=2)).write(tmp_path / "parts")
     program = (
         "import resource, signal, sys\n"
-        "from ringtune.timeline.merge import merge\n"
+        "from ringtune.timeline.merging.merge import merge\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))\n"
         "try:\n"
-        "    merge(sys.argv[3:], sys.argv[2], way='native')\n"
+        "    merge(sys.argv[3:], sys.argv[2], engine='native')\n"
         "except Exception as error:\n"
         "    print(type(error).__name__, error)\n"
     )

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ringtune.timeline.generate import Schedule, generate
-from ringtune.timeline.merge import merge
+from ringtune.timeline.merging.merge import merge
+from ringtune.timeline.synthetic.generate import Schedule, generate
 from ringtune.timeline.vocabulary import OVERLAPPING_STAGES, Stage
 from tests.conftest import needs
 

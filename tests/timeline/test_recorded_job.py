@@ -16,14 +16,15 @@ import numpy as np
 import pytest
 
 from ringtune import layout
-from ringtune.timeline import native_lines
-from ringtune.timeline.arrivals import arrivals
-from ringtune.timeline.critical import critical_path
+from ringtune.timeline.analysis.arrivals import arrivals
+from ringtune.timeline.analysis.critical_path import critical_path
+from ringtune.timeline.analysis.summary import summarize
 from ringtune.timeline.inputs import load
-from ringtune.timeline.native_read import read_natively
-from ringtune.timeline.reader import read, read_patiently
+from ringtune.timeline.reading import native_lines
+from ringtune.timeline.reading.interpretation import read_events
+from ringtune.timeline.reading.native_read import read_natively
+from ringtune.timeline.reading.reader import read
 from ringtune.timeline.spans import SpanTable
-from ringtune.timeline.summary import summarize
 from ringtune.timeline.vocabulary import (
     DEVICE_STAGES,
     GROUP_ARGUMENTS,
@@ -113,7 +114,7 @@ def test_native_code_reads_every_line_itself(recorded: tuple[Path, tuple[str, ..
     for path in [layout.timeline_part(folder / "run", rank) for rank in range(len(hosts))] + [folder / "trace.json"]:
         parsed = native_lines.parse(path, lambda _: None)
         assert parsed is not None and not len(parsed.about.spans), "left to the slow reader"
-        found, expected = read_natively(path), read_patiently(path)
+        found, expected = read_natively(path), read_events(path)
         assert found is not None and rows(found.spans) == rows(expected.spans)
         assert (found.instants, found.parts) == (expected.instants, expected.parts)
 

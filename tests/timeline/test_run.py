@@ -7,14 +7,14 @@ import pytest
 
 from ringtune import layout
 from ringtune.errors import RingtuneError
-from ringtune.timeline.generate import Schedule, generate
-from ringtune.timeline.generate_run import generate_run
+from ringtune.timeline.analysis.summary import summarize
 from ringtune.timeline.inputs import load
-from ringtune.timeline.merge import merge_run
-from ringtune.timeline.records import STEP_FIELDS
-from ringtune.timeline.run import list_runs, open_run
+from ringtune.timeline.merging.merge import merge_run
+from ringtune.timeline.runs.records import STEP_FIELDS
+from ringtune.timeline.runs.run import list_runs, open_run
 from ringtune.timeline.spans import Trace
-from ringtune.timeline.summary import summarize
+from ringtune.timeline.synthetic.generate import Schedule, generate
+from tests.timeline.generated_run import generate_run
 
 
 def test_a_generated_run_comes_back(tmp_path: Path) -> None:

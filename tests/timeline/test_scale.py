@@ -6,10 +6,10 @@ import time
 import tracemalloc
 from pathlib import Path
 
-from ringtune.timeline.generate import Schedule, generate
-from ringtune.timeline.merge import merge
-from ringtune.timeline.reader import read
-from ringtune.timeline.summary import summarize
+from ringtune.timeline.analysis.summary import summarize
+from ringtune.timeline.merging.merge import merge
+from ringtune.timeline.reading.reader import read
+from ringtune.timeline.synthetic.generate import Schedule, generate
 
 TENSORS = tuple((f"layer{number}.weight", 4096 * (number + 1)) for number in range(60))
 

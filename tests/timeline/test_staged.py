@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from ringtune.timeline import load, summarize
-from ringtune.timeline.critical import critical_path
-from ringtune.timeline.merge import Way, merge
+from ringtune.timeline.analysis.critical_path import critical_path
+from ringtune.timeline.merging.merge import Engine, merge
 from ringtune.timeline.spans import Trace
 from ringtune.timeline.vocabulary import DEVICE_STAGES, SPAN_WORDS, Stage
 from tests.timeline.helpers import can, rows
@@ -74,9 +74,9 @@ def job(folder: Path) -> list[Path]:
     return paths
 
 
-def joined(folder: Path, way: Way = "memory") -> Trace:
-    merge(job(folder / "parts"), folder / f"{way}.json", way=way)
-    return load(folder / f"{way}.json")
+def joined(folder: Path, engine: Engine = "memory") -> Trace:
+    merge(job(folder / "parts"), folder / f"{engine}.json", engine=engine)
+    return load(folder / f"{engine}.json")
 
 
 def test_the_critical_path_goes_through_the_copy_to_what_the_gpu_computed(tmp_path: Path) -> None:
@@ -110,10 +110,10 @@ def test_a_trace_without_gpus_says_nothing_of_their_clocks(tmp_path: Path) -> No
     assert summarize(load(path)).device_clock_error_ns is None
 
 
-@pytest.mark.parametrize("way", ["memory", "database", "native"])
-def test_spans_of_a_gpu_come_through_every_merge(tmp_path: Path, way: Way) -> None:
-    can(way)
-    trace = joined(tmp_path, way)
+@pytest.mark.parametrize("engine", ["memory", "database", "native"])
+def test_spans_of_a_gpu_come_through_every_merge(tmp_path: Path, engine: Engine) -> None:
+    can(engine)
+    trace = joined(tmp_path, engine)
     of_gpus = trace.spans.of_stage(*DEVICE_STAGES)
     assert len(of_gpus) == 8 and set(of_gpus.fact("device").tolist()) == {0}
     assert rows(trace.spans) == rows(joined(tmp_path).spans)

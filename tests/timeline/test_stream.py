@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringtune.errors import TraceIoError
-from ringtune.timeline import stream as stream_module
-from ringtune.timeline.stream import EventStream
+from ringtune.timeline.reading import stream as stream_module
+from ringtune.timeline.reading.stream import EventStream
 
 # Names that look like the seams between events, and objects inside arguments.
 EVENTS = [

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringtune.timeline.bandwidth import bus_factor
-from ringtune.timeline.generate import Schedule, generate
+from ringtune.timeline.analysis.bandwidth import bus_factor
+from ringtune.timeline.analysis.phases import exposure, exposures, stage_times, stage_times_of_ranks
+from ringtune.timeline.analysis.summary import Summary, summarize
 from ringtune.timeline.inputs import load
-from ringtune.timeline.phases import exposure, exposures, stage_times, stage_times_of_ranks
 from ringtune.timeline.spans import concatenate
-from ringtune.timeline.summary import Summary, summarize
+from ringtune.timeline.synthetic.generate import Schedule, generate
 from ringtune.timeline.vocabulary import Stage
 from tests.timeline.helpers import TWO_HOSTS, four_ranks, make_spans, merged
 

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from ringtune.errors import RingtuneError
+from ringtune.timeline.analysis.stragglers import stragglers
 from ringtune.timeline.cli import timeline
-from ringtune.timeline.merge import merge
-from ringtune.timeline.reader import read
-from ringtune.timeline.straggling import stragglers
+from ringtune.timeline.merging.merge import merge
+from ringtune.timeline.reading.reader import read
 from tests.timeline.helpers import write_json
 
 RANKS = 3
@@ -61,9 +61,9 @@ def test_the_late_rank_is_found_with_its_cycles(tmp_path: Path) -> None:
     # Nine of the ten steps in which somebody was last; the smallest of three p is multiplied by three.
     assert compute[2].p_value == pytest.approx(3 * (10 * 2 + 1) / 3**10)
     assert [rank.verdict for rank in found.ranks] == [(), (), ("compute",)]
-    assert found.chance["compute"] < 0.01
+    assert found.significance["compute"] < 0.01
     for cause in ("negotiation", "network"):  # nothing is known of them
-        assert found.chance[cause] == 1.0
+        assert found.significance[cause] == 1.0
         assert {(rank.causes[cause].steps_last, rank.causes[cause].p_value) for rank in found.ranks} == {(0, 1.0)}
     assert [
         (row.tensor, row.times, row.undecided, row.rank, row.rank_times, row.total_ns) for row in found.tensors
@@ -107,7 +107,7 @@ def test_the_merged_file_tells_the_same(tmp_path: Path) -> None:
 def test_the_command_names_the_rank(tmp_path: Path) -> None:
     path = hvd_timeline(tmp_path, {step: (1, 4) for step in range(12)})
     said = CliRunner().invoke(timeline, ["stragglers", str(path)], catch_exceptions=False)
-    assert said.output.startswith("rank 1 is late by compute in 12 of 12 steps, 4.00 ms each; no chance (p <0.0001)")
+    assert said.output.startswith("rank 1 is late by compute in 12 of 12 steps, 4.00 ms each; significant (p <0.0001)")
 
 
 def test_a_timeline_without_ticks_is_refused_with_what_to_do(tmp_path: Path) -> None:

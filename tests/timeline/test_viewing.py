@@ -17,7 +17,7 @@ from ringtune import layout
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.timeline import viewing
 from ringtune.timeline.inputs import load
-from ringtune.timeline.run import Run
+from ringtune.timeline.runs.run import Run
 from ringtune.timeline.viewing import TraceServer, as_run, origin_of
 from tests.timeline.helpers import generate, merged, rows
 

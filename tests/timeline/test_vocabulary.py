@@ -11,9 +11,9 @@ import pytest
 
 from ringtune import layout
 from ringtune.timeline import vocabulary as words
-from ringtune.timeline.generate_run import generate_run
-from ringtune.timeline.merge import merge_run
+from ringtune.timeline.merging.merge import merge_run
 from ringtune.timeline.vocabulary import Stage
+from tests.timeline.generated_run import generate_run
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "timeline" / "README.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.timeline import load
-from ringtune.timeline.generate import Schedule, generate
+from ringtune.timeline.synthetic.generate import Schedule, generate
 from ringtune.tuner.model.adopt import DDP_KNOBS, HOROVOD_KNOBS, World, adopt, foreign
 from ringtune.tuner.model.calibrate import Model, calibrate, check
 from ringtune.tuner.model.cluster import Cluster, Link

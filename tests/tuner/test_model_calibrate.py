@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.knobs import Knobs
-from ringtune.timeline.merge import join
-from ringtune.timeline.scenario import Scenario, simulate
+from ringtune.timeline.merging.merge import join
 from ringtune.timeline.spans import Trace
 from ringtune.tuner.model.calibrate import calibrate, check, fit_link
 from ringtune.tuner.model.cluster import Cluster, Link
@@ -23,6 +22,7 @@ from ringtune.tuner.model.questions import Change, ask, built_in
 from ringtune.tuner.model.replay import play
 from ringtune.tuner.model.workload import Gradient, Workload
 from ringtune.tuner.predict_cli import parse_time, predict
+from tests.timeline.scenario import Scenario, simulate
 from tests.timeline.test_directly import packed
 
 MS = 1e6

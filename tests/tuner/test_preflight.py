@@ -14,8 +14,7 @@ import pytest
 
 from ringtune.benchmarks import network
 from ringtune.benchmarks.profiles import gpt2_sizes, model_sizes
-from ringtune.timeline.merge import join
-from ringtune.timeline.scenario import Scenario, simulate
+from ringtune.timeline.merging.merge import join
 from ringtune.timeline.spans import Trace
 from ringtune.tuner import preflight
 from ringtune.tuner.model import networks
@@ -26,6 +25,7 @@ from ringtune.tuner.model.questions import Change, ask
 from ringtune.tuner.preflight import Findings, HostLink
 from ringtune.tuner.scoring import Interval
 from tests.conftest import missing
+from tests.timeline.scenario import Scenario, simulate
 
 GBIT = 1e9 / 8
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ringtune.errors import UsageError
 from ringtune.knobs import Knobs
-from ringtune.timeline.intervals import difference, union
+from ringtune.timeline.analysis.intervals import difference, union
 from ringtune.timeline.spans import COLUMN_TYPES, UNKNOWN, Instant, Ints, Mask, PartInfo, SpanTable, Trace
 from ringtune.timeline.vocabulary import ARRIVAL, Stage
 from ringtune.tuner.model.rounds import by_name, by_size

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ringtune.errors import RingtuneError
 from ringtune.knobs import DEFAULTS, Knobs
-from ringtune.timeline.batches import BatchTable, RankSteps, batch_table, rank_steps
-from ringtune.timeline.intervals import intersection, length
+from ringtune.timeline.analysis.batches import BatchTable, RankSteps, batch_table, rank_steps
+from ringtune.timeline.analysis.intervals import intersection, length
 from ringtune.timeline.spans import Ints, Mask, SpanTable, Trace
 from ringtune.timeline.vocabulary import CLOCK, Stage
 from ringtune.tuner.model.collectives import STAGED_BYTES

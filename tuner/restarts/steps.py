@@ -10,8 +10,8 @@ import orjson
 
 from ringtune import layout
 from ringtune.stats import StepStats
+from ringtune.timeline.runs.growing_lines import GrowingLines
 from ringtune.tuner.advice import Workload
-from ringtune.tuner.growing import GrowingLines
 
 
 class StepTimes:

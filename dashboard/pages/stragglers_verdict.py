@@ -1,0 +1,149 @@
+"""Pieces of the stragglers' page: the verdict in words, and the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import dash_ag_grid as dag
+import dash_mantine_components as dmc
+from dash import dcc
+
+from ringtune.dashboard.components import card, table
+from ringtune.dashboard.data.analysis import Analysis
+from ringtune.dashboard.data.lateness import LateRank, late_ranks
+from ringtune.dashboard.units import count, duration, plain, probability
+from ringtune.timeline.analysis.stragglers import CAUSES
+
+LISTED = 12
+_NUMBER = {"type": "rightAligned", "cellClass": "rt-number ag-right-aligned-cell"}
+MEANING = {
+    "compute": "submitted its gradients last",
+    "negotiation": "learned last that a batch may run",
+    "network": "ended its collectives last",
+}
+
+
+def sentences(found: Analysis) -> list[str]:
+    """Return who is a straggler and why, a sentence each; empty where nobody is."""
+    said = found.document["stragglers"]
+    steps = int(said["steps"]) if said else 0
+    lines = []
+    for rank in late_ranks(found):
+        for cause in rank.verdict:
+            last, total, p = rank.causes[cause]
+            lines.append(
+                f"Rank {rank.rank} is late by {cause} in {count(last)} of {count(steps)} steps, "
+                f"{duration(total / max(1, last))} each: it {MEANING[cause]}. Significant (p {probability(p)})."
+            )
+    return lines
+
+
+def verdict(found: Analysis) -> dmc.Alert:
+    """Return what the tests say."""
+    if found.document["stragglers"] is None:
+        title, lines, color = "Ranks cannot be compared here", [plain(found.document["why_not"], 300)], "gray"
+    elif lines := sentences(found):
+        ranks = sorted({rank.rank for rank in late_ranks(found) if rank.verdict})
+        title = (
+            f"Rank {ranks[0]} makes the others wait" if len(ranks) == 1 else f"{len(ranks)} ranks make the others wait"
+        )
+        color = "orange"
+    else:
+        title, lines, color = (
+            "No straggler",
+            ["No rank is late both significantly often and by enough to matter."],
+            "teal",
+        )
+    return dmc.Alert([dmc.Text(line, size="sm") for line in lines], title=title, color=color, radius="md")
+
+
+def tables(found: Analysis, href: Callable[[int, int], str]) -> Any:
+    """Return the tables; ``href(step, rank)`` is where a step leads."""
+    said = found.document["stragglers"]
+    if said is None:
+        return None
+    hint = (
+        "A step counts once, with its latest batch. p: how likely a rank is last that often at random (binomial test "
+        "against one in all ranks, corrected for their number). Carried over: lateness inherited from the previous "
+        "collective."
+    )
+    cards = [card("Ranks, and the test", _grid(late_ranks(found)), hint), _lists(said, href)]
+    return dmc.Stack(cards, gap="md")
+
+
+def _grid(rows: list[LateRank]) -> dag.AgGrid:
+    columns: list[dict[str, Any]] = [
+        {"field": "rank", "headerName": "Rank", "maxWidth": 80, **_NUMBER},
+        {"field": "host", "headerName": "Host", "minWidth": 90},
+        {"field": "verdict", "headerName": "Straggler by", "minWidth": 120},
+    ]
+    for cause in CAUSES:
+        shown = {"function": f"params.data.{cause}_text"}
+        children = [
+            {"field": f"{cause}_steps", "headerName": "Steps", **_NUMBER},
+            {"field": f"{cause}_ns", "headerName": "Late", "valueFormatter": shown, **_NUMBER},
+            {"field": f"{cause}_p", "headerName": "p", "valueFormatter": {"function": f"params.data.{cause}_p_text"},
+             **_NUMBER},
+        ]  # fmt: skip
+        columns.append({"headerName": cause.capitalize(), "children": children})
+    carried = {"function": "params.data.carried"}
+    columns.append({"field": "carried_ns", "headerName": "Carried over", "valueFormatter": carried, **_NUMBER})
+    return dag.AgGrid(
+        id="stragglers-grid",
+        rowData=[_row(rank) for rank in sorted(rows, key=lambda rank: not rank.verdict)],
+        columnDefs=columns,
+        defaultColDef={"sortable": True, "resizable": True, "minWidth": 78},
+        dashGridOptions={
+            "rowHeight": 34,
+            "headerHeight": 34,
+            "groupHeaderHeight": 30,
+            "animateRows": False,
+            **({"domLayout": "autoHeight"} if len(rows) <= 16 else {}),
+        },
+        columnSize="responsiveSizeToFit",
+        className="rt-dense",
+        style={"height": None if len(rows) <= 16 else 480, "width": "100%"},
+    )
+
+
+def _row(rank: LateRank) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "rank": rank.rank,
+        "host": plain(rank.host, 40),
+        "verdict": ", ".join(rank.verdict) or "–",
+        "carried_ns": rank.carried_ns,
+        "carried": duration(rank.carried_ns),
+    }
+    for cause, (last, total, p) in rank.causes.items():
+        row |= {f"{cause}_steps": last, f"{cause}_ns": total, f"{cause}_text": duration(total)}
+        row |= {f"{cause}_p": p, f"{cause}_p_text": probability(p)}
+    return row
+
+
+def _lists(said: dict[str, Any], href: Callable[[int, int], str]) -> dmc.SimpleGrid:
+    worst = [
+        (_link(step["step"], href(step["step"], step["rank"])), step["cause"], str(step["rank"]),
+         duration(step["lateness_ns"]))
+        for step in said["worst_steps"][:LISTED]
+    ]  # fmt: skip
+    tensors = [
+        (plain(one["tensor"], 60), f"{one['rank']} ({count(one['rank_times'])} of {count(one['times'])})"
+         if one["rank"] >= 0 else "–", duration(one["total_ns"]))
+        for one in said["tensors"][:LISTED]
+    ]  # fmt: skip
+    cards = [
+        card("Worst steps", table(("Step", "Cause", "Rank", "Late"), worst), "Each leads to the timeline."),
+        card("Tensors waited for", table(("Tensor", "Mostly rank", "Late, summed"), tensors), "Longest first."),
+    ]
+    hosts = [
+        (plain(one["host"] or "–", 40), count(one["ranks"]), *(duration(one["total_ns"][cause]) for cause in CAUSES))
+        for one in said["hosts"]
+    ]
+    if len(hosts) > 1:
+        cards.append(card("Hosts", table(("Host", "Ranks", *(cause.capitalize() for cause in CAUSES)), hosts[:LISTED])))
+    return dmc.SimpleGrid(cards, cols={"base": 1, "md": 2}, spacing="md")
+
+
+def _link(step: int, href: str) -> Any:
+    return dcc.Link(f"{step:,}", href=href, className="rt-link") if href else f"{step:,}"

@@ -1,0 +1,1 @@
+"""What a trace says about the job: each module computes one analysis and returns a dataclass."""

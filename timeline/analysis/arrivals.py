@@ -1,0 +1,221 @@
+"""Who arrived last: which rank the others had to wait for.
+
+A tensor can run when every rank has submitted it; a batch when all its tensors can. For each, the rank that
+submitted last is found on the aligned clocks. Lateness = last submit - last but one: what the job would gain if only
+that rank were on time. Spread = last - first. Where two ranks are closer than their clocks' error bounds allow to
+tell, the arrival is undecided and counts for nobody.
+
+Horovod's timeline has ticks instead: when its coordinator read that a rank was ready. It reads all ranks' messages once
+a cycle, rank after rank, so the order within one look is that of the ranks' numbers and says nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ringtune.timeline.spans import Ints, SpanTable, Trace
+from ringtune.timeline.vocabulary import ARRIVAL, Stage
+
+
+@dataclass(frozen=True)
+class Submits:
+    """Submissions as columns; ``group`` numbers what must be complete before it can run."""
+
+    group: Ints
+    rank: Ints
+    at_ns: Ints
+    tensor: Ints
+    """Index into the names of the table they came from; of a batch that of its last tensor."""
+
+
+@dataclass(frozen=True)
+class Ticks:
+    """Submissions as Horovod's coordinator saw them: those of one look at the same moment, its first tick's.
+
+    ``submits.group`` is the tensor plus ``len(names)`` times the how-manieth time, from 0, that the tensor was ready.
+    """
+
+    submits: Submits
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RankArrivals:
+    """How often a rank was last, and by how much (over tensors: each tensor of each step counts)."""
+
+    rank: int
+    tensors_last: int
+    batches_last: int
+    batch_lateness_ns: int
+    """Sum over the batches it was last for: the most the job could gain from it."""
+    median_lateness_ns: float
+    """Over the tensors it was last for; 0 when for none."""
+    largest_lateness_ns: int
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Arrivals of the job; empty ``ranks`` when fewer than two ranks' submissions are known."""
+
+    tensors: int
+    tensors_undecided: int
+    batches: int
+    batches_undecided: int
+    ranks: tuple[RankArrivals, ...]
+
+
+@dataclass(frozen=True)
+class ClockErrors:
+    """How far in ns two ranks' clocks may be apart (infinite: not comparable): a row and a column for each rank."""
+
+    ranks: Ints
+    table: NDArray[np.float64]
+
+    def between(self, one: Ints, other: Ints) -> NDArray[np.float64]:
+        """Of ranks with ranks, as far as their shapes go together."""
+        found: NDArray[np.float64] = self.table[np.searchsorted(self.ranks, one), np.searchsorted(self.ranks, other)]
+        return found
+
+
+@dataclass(frozen=True)
+class LastOnes:
+    """The last of each group that all ranks submitted; rank -1 where undecided."""
+
+    rank: Ints
+    lateness_ns: Ints
+    tensor: Ints
+    group: Ints
+
+
+LOOK_NS = 1_000_000
+"""Horovod's default cycle: a tick later than this after the one before belongs to another look of the coordinator."""
+
+
+def arrivals(trace: Trace) -> Arrivals:
+    """Find who arrived last for every tensor and every batch."""
+    negotiate = trace.spans.of_stage(Stage.NEGOTIATE)
+    tensors = tensor_submits(negotiate)
+    if len(np.unique(tensors.rank)) < 2:
+        tensors = horovod_ticks(trace).submits
+    errors = clock_errors(trace)
+    by_tensor, by_batch = last_ones(tensors, errors), last_ones(_batch_submits(negotiate), errors)
+    ranks = np.unique(tensors.rank).tolist() if len(by_tensor.rank) else []
+    return Arrivals(
+        tensors=len(by_tensor.rank),
+        tensors_undecided=int((by_tensor.rank < 0).sum()),
+        batches=len(by_batch.rank),
+        batches_undecided=int((by_batch.rank < 0).sum()),
+        ranks=tuple(_of_rank(rank, by_tensor, by_batch) for rank in ranks),
+    )
+
+
+def last_ones(submits: Submits, errors: ClockErrors) -> LastOnes:
+    """Find the last rank of each group that every rank submitted."""
+    ranks = len(np.unique(submits.rank))
+    none = np.empty(0, dtype=np.int64)
+    if ranks < 2:
+        return LastOnes(none, none, none, none)
+    order = np.lexsort((submits.rank, submits.at_ns, submits.group))
+    group, rank, at = submits.group[order], submits.rank[order], submits.at_ns[order]
+    ends = np.flatnonzero(np.append(np.diff(group) != 0, True))
+    sizes = np.diff(np.concatenate(([-1], ends)))
+    ends = ends[sizes == ranks]
+    if not len(ends):
+        return LastOnes(none, none, none, none)
+    lateness = at[ends] - at[ends - 1]
+    # Surely after each of the others: one before the last but one may have a worse clock.
+    others = ends[:, None] - np.arange(1, ranks)
+    sure = (at[ends][:, None] - at[others] > errors.between(rank[ends][:, None], rank[others])).all(axis=1)
+    return LastOnes(np.where(sure, rank[ends], -1), lateness, submits.tensor[order][ends], group[ends])
+
+
+def tensor_submits(negotiate: SpanTable) -> Submits:
+    """One submission per rank, tensor and batch; tensors without a batch are matched by their order."""
+    rank, tensor, batch = (column.astype(np.int64) for column in (negotiate.rank, negotiate.tensor, negotiate.batch))
+    turn = np.where(batch > 0, batch, -1 - _occurrence(rank, tensor, negotiate.begin_ns))
+    return _first_of_each(_number(tensor, turn), rank, negotiate.begin_ns, tensor)
+
+
+def _batch_submits(negotiate: SpanTable) -> Submits:
+    """One submission per rank and batch: its last tensor's."""
+    fused = negotiate.take(negotiate.batch > 0)
+    order = np.argsort(-fused.begin_ns, kind="stable")
+    fused = fused.take(order)
+    return _first_of_each(
+        _number(fused.batch), fused.rank.astype(np.int64), fused.begin_ns, fused.tensor.astype(np.int64)
+    )
+
+
+def horovod_ticks(trace: Trace) -> Ticks:
+    """Return the ticks of a timeline of Horovod's; none for other traces."""
+    found = sorted(trace.instants_named(ARRIVAL), key=lambda tick: tick.at_ns)
+    names: dict[str, int] = {}
+    tensor = np.array([names.setdefault(str(tick.args.get("tensor")), len(names)) for tick in found], dtype=np.int64)
+    rank = np.array([tick.rank for tick in found], dtype=np.int64)
+    at = np.array([tick.at_ns for tick in found], dtype=np.int64)
+    group = tensor + len(names) * _occurrence(rank, tensor, at)
+    marks = np.sort(trace.spans.of_stage(Stage.CYCLE).begin_ns)
+    return Ticks(_first_of_each(group, rank, _look_begins(at, rank, marks), tensor), tuple(names))
+
+
+def _look_begins(at_ns: Ints, rank: Ints, marks: Ints) -> Ints:
+    """The first tick of the look to which each tick (in order) belongs; the marks of cycles tell looks apart."""
+    if not len(at_ns):
+        return at_ns
+    apart = np.diff(np.searchsorted(marks, at_ns, side="right")) > 0 if len(marks) else np.diff(at_ns) > LOOK_NS
+    fresh = np.concatenate(([True], apart | (np.diff(rank) < 0)))
+    begins: Ints = at_ns[fresh][np.cumsum(fresh) - 1]
+    return begins
+
+
+def _occurrence(rank: Ints, tensor: Ints, at_ns: Ints) -> Ints:
+    """The how-manieth submission of its tensor by its rank each one is, from 0."""
+    order = np.lexsort((at_ns, tensor, rank))
+    key = _number(rank, tensor)[order]
+    starts = np.flatnonzero(np.concatenate(([True], np.diff(key) != 0))) if len(key) else np.empty(0, np.int64)
+    runs = np.diff(np.append(starts, len(key)))
+    turn = np.empty(len(key), dtype=np.int64)
+    turn[order] = np.arange(len(key)) - np.repeat(starts, runs)
+    return turn
+
+
+def _number(*columns: Ints) -> Ints:
+    """Number the distinct rows."""
+    if not len(columns[0]):
+        return np.empty(0, dtype=np.int64)
+    numbered = np.unique(columns[0], return_inverse=True)[1].astype(np.int64)
+    for column in columns[1:]:
+        inner = np.unique(column, return_inverse=True)[1].astype(np.int64)
+        numbered = np.unique(numbered * (int(inner.max()) + 1) + inner, return_inverse=True)[1].astype(np.int64)
+    return numbered
+
+
+def _first_of_each(group: Ints, rank: Ints, at_ns: Ints, tensor: Ints) -> Submits:
+    """Keep the first row of each group and rank, in the order given."""
+    _, first = np.unique(_number(group, rank), return_index=True)
+    return Submits(group[first], rank[first], at_ns[first], tensor[first])
+
+
+def clock_errors(trace: Trace) -> ClockErrors:
+    """Clock error between any two ranks: none within a host, the sum of both bounds otherwise."""
+    of_rank = {part.rank: part for part in trace.parts}
+    parts = [of_rank.get(rank) for rank in trace.ranks]
+    bounds = np.array([np.inf if part and part.error_ns is None else (part.error_ns if part else 0) for part in parts])
+    hosts = np.array([part.host if part else "" for part in parts], dtype=np.str_)
+    same = hosts[:, None] == hosts[None, :]
+    return ClockErrors(np.array(trace.ranks, dtype=np.int64), np.where(same, 0.0, bounds[:, None] + bounds[None, :]))
+
+
+def _of_rank(rank: int, by_tensor: LastOnes, by_batch: LastOnes) -> RankArrivals:
+    tensors, batches = by_tensor.lateness_ns[by_tensor.rank == rank], by_batch.lateness_ns[by_batch.rank == rank]
+    return RankArrivals(
+        rank=rank,
+        tensors_last=len(tensors),
+        batches_last=len(batches),
+        batch_lateness_ns=int(batches.sum()),
+        median_lateness_ns=float(np.median(tensors)) if len(tensors) else 0.0,
+        largest_lateness_ns=int(tensors.max()) if len(tensors) else 0,
+    )

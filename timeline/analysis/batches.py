@@ -1,0 +1,258 @@
+"""Batches over all ranks as matrices: when each rank submitted, agreed, began and ended each batch.
+
+Notation: B batches, R ranks; every matrix is B x R, int64 ns, `MISSING` where a rank recorded nothing. Per batch and
+rank: submit = its last tensor's submission; agreed = its negotiation's end; start = its last tensor left the queue;
+begin, end = its collective; done = the last tensor copied out (or end). From GPU to GPU begin and end are by the GPU's
+clock, and start is when the host launched it. Where a trace records no negotiation, submit, agreed and start are begin.
+A plan has no negotiation; there, ranks recorded whom they waited for (`await`), which needs no clock to be believed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from ringtune.timeline.analysis.intervals import difference, union
+from ringtune.timeline.analysis.staged import waiting
+from ringtune.timeline.spans import UNKNOWN, Codes, Ints, Mask, SpanTable, Trace
+from ringtune.timeline.vocabulary import Stage
+
+MISSING = -(2**62)
+
+_KNOWS_WAITING = np.zeros(256, dtype=np.bool_)
+_KNOWS_WAITING[[Stage.WAIT, Stage.NEGOTIATE, Stage.QUEUE]] = True
+"""Traces with spans of these stages do not mean waiting where they record none."""
+
+
+@dataclass(frozen=True)
+class BatchTable:
+    """Batches in the order of their ids; ``ranks[r]`` is the rank of column r, ``label`` an index into ``labels``."""
+
+    ids: Ints
+    ranks: tuple[int, ...]
+    submit: Ints
+    agreed: Ints
+    start: Ints
+    begin: Ints
+    end: Ints
+    done: Ints
+    ready: Ints
+    """When a GPU had made the last tensor what is to be reduced, of batches from GPU to GPU; else `MISSING`."""
+    packed: Ints
+    """When a GPU began to pack it, of batches from GPU to GPU that were packed; else its begin."""
+    step: Ints
+    label: Codes
+    bytes: Ints
+    negotiated: Mask
+    """The trace says when ranks submitted and agreed."""
+    planned: Mask
+    """It ran by the plan: a rank comes to it when it is through with the batch before."""
+    awaited_peer: Codes
+    """Column of the rank that all others waited for and name, -1 where they do not."""
+    peer_wait_ns: Ints
+    """How much earlier the batch could have begun if only that rank had been on time: the shortest of these waits."""
+    labels: tuple[str, ...]
+
+    def last_submits(self) -> tuple[Codes, Ints]:
+        """Per batch: column of the rank whose submission all waited for, and the latest submission of the others."""
+        if not self.submit.size:
+            return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
+        last = np.where(self.awaited_peer >= 0, self.awaited_peer, self.submit.argmax(axis=1))
+        others = self.submit.copy()
+        others[np.arange(len(others)), last] = MISSING
+        return last.astype(np.int32), others.max(axis=1)
+
+    @property
+    def complete(self) -> Mask:
+        """Batches that every rank recorded."""
+        found: Mask = (self.begin != MISSING).all(axis=1)
+        return found
+
+    @property
+    def directly(self) -> Mask:
+        """Batches that went from GPU to GPU."""
+        found: Mask = (self.ready != MISSING).any(axis=1)
+        return found
+
+    def with_data(self) -> BatchTable:
+        """Return the batches with a tensor's submission put off until a GPU had made it what is to be reduced.
+
+        Whom the ranks waited for when they agreed is forgotten where a GPU was later than that.
+        """
+        late = self.directly & (self.ready.max(axis=1, initial=MISSING) > self.start.max(axis=1, initial=MISSING))
+        return replace(
+            self,
+            submit=np.maximum(self.submit, self.ready),
+            agreed=np.maximum(self.agreed, self.ready),
+            awaited_peer=np.where(late, -1, self.awaited_peer).astype(np.int32),
+        )
+
+    def take(self, chosen: Mask) -> BatchTable:
+        """Return some of the batches."""
+        rows = (field.name for field in fields(self) if field.name not in ("ranks", "labels"))
+        return replace(self, **{name: getattr(self, name)[chosen] for name in rows})
+
+
+def numbered(spans: SpanTable) -> SpanTable:
+    """Give collectives without a batch one: the n-th of its name in its step on each rank is the same batch.
+
+    Other tools do not number batches; equal ranks run equal collectives in equal order.
+    """
+    where = np.flatnonzero(spans.in_stage(Stage.COMMUNICATE) & (spans.batch == 0))
+    if not len(where) or np.any(spans.batch[spans.in_stage(Stage.COMMUNICATE)] > 0):
+        return spans
+    order = np.lexsort((spans.begin_ns[where], spans.name[where], spans.step[where], spans.rank[where]))
+    where = where[order]
+    keys = np.stack((spans.rank[where], spans.step[where], spans.name[where]))
+    fresh = np.concatenate(([True], np.any(np.diff(keys, axis=1) != 0, axis=0)))
+    starts = np.flatnonzero(fresh)
+    turn = np.arange(len(where)) - np.repeat(starts, np.diff(np.append(starts, len(where))))
+    _, number = np.unique(np.stack((keys[1], keys[2], turn)), axis=1, return_inverse=True)
+    batch = spans.batch.copy()
+    batch[where] = number.reshape(-1) + 1
+    return replace(spans, batch=batch)
+
+
+def batch_table(trace: Trace) -> BatchTable:
+    """Return the trace's batches; empty when it holds no collectives."""
+    spans = numbered(trace.spans)
+    runs = spans.take(spans.in_stage(Stage.COMMUNICATE) & (spans.batch > 0))
+    ids, first, row = np.unique(runs.batch, return_index=True, return_inverse=True)
+    ranks, column = np.unique(runs.rank, return_inverse=True)
+    shape = (len(ids), len(ranks))
+    begin = -_latest(shape, row, column, -runs.begin_ns)
+    begin[begin == -MISSING] = MISSING
+    end = _latest(shape, row, column, runs.end_ns)
+    about = (ids, ranks, shape)
+    submit, agreed = _of_stage(spans, Stage.NEGOTIATE, about, "begin_ns", "end_ns")
+    (start,) = _of_stage(spans, Stage.QUEUE, about, "end_ns")
+    (out,) = _of_stage(spans, Stage.COPY_OUT, about, "end_ns")
+    done = np.maximum(out, end)
+    unheard = submit == MISSING
+    awaited_peer, peer_wait_ns = _awaited_peers(spans, about, begin)
+    (ready,) = _of_stage(spans, Stage.DEVICE_QUEUE, about, "begin_ns")
+    (copied,) = _of_stage(spans, Stage.COPY_IN, about, "begin_ns")  # one span where it is packed on a GPU
+    return BatchTable(
+        ids=ids,
+        ranks=tuple(ranks.tolist()),
+        submit=np.where(unheard, begin, submit),
+        agreed=np.where(unheard, begin, agreed),
+        start=np.where(start == MISSING, begin, start),
+        begin=begin,
+        end=end,
+        done=np.where(end == MISSING, MISSING, done),
+        ready=ready,
+        packed=np.where((ready == MISSING) | (copied == MISSING), begin, copied),
+        step=runs.step[first],
+        label=np.where(runs.tensor[first] > 0, runs.tensor[first], -1 - runs.name[first]).astype(np.int32),
+        bytes=runs.bytes[first],
+        planned=np.bincount(row[runs.fact("plan") == 1], minlength=len(ids)) > 0,
+        negotiated=~unheard.all(axis=1) if len(ranks) else np.zeros(len(ids), dtype=np.bool_),
+        awaited_peer=awaited_peer,
+        peer_wait_ns=peer_wait_ns,
+        labels=(*spans.tensors, *reversed(spans.names)),  # -1 - name counts from the end
+    )
+
+
+def _latest(shape: tuple[int, int], row: Ints, column: Ints, values: Ints) -> Ints:
+    found = np.full(shape[0] * shape[1], MISSING, dtype=np.int64)
+    np.maximum.at(found, row * shape[1] + column, values)
+    return found.reshape(shape)
+
+
+def _of_stage(spans: SpanTable, stage: Stage, about: tuple[Ints, Codes, tuple[int, int]], *moments: str) -> list[Ints]:
+    """Latest of these moments of a stage per batch and rank."""
+    row, column, chosen = _places(spans, stage, about)
+    return [_latest(about[2], row, column, getattr(spans, moment)[chosen]) for moment in moments]
+
+
+def _awaited_peers(spans: SpanTable, about: tuple[Ints, Codes, tuple[int, int]], begin: Ints) -> tuple[Codes, Ints]:
+    """Whom all other ranks of a batch waited for before it began; those that waited within it had begun."""
+    _, ranks, shape = about
+    row, column, chosen = _places(spans, Stage.AWAIT, about)
+    peer, end = spans.fact("peer")[chosen], spans.end_ns[chosen]
+    peers = np.minimum(np.searchsorted(ranks, peer), max(0, len(ranks) - 1))
+    if len(chosen):
+        order = np.flatnonzero((ranks[peers] == peer) & (end <= begin[row, column]))
+        order = order[np.argsort(end[order], kind="stable")]  # of several on a rank the last one stays
+        row, column, peers, chosen = row[order], column[order], peers[order], chosen[order]
+    named = np.full(shape, -1, dtype=np.int32)
+    length = np.full(shape, np.iinfo(np.int64).max, dtype=np.int64)
+    named[row, column] = peers
+    length[row, column] = spans.end_ns[chosen] - spans.begin_ns[chosen]
+    whom = named.max(axis=1, initial=-1)
+    others = np.arange(shape[1]) != whom[:, None]
+    agreed = (whom >= 0) & np.where(others, named == whom[:, None], named < 0).all(axis=1)
+    return np.where(agreed, whom, -1).astype(np.int32), np.where(agreed, length.min(axis=1, initial=2**62), 0)
+
+
+def _places(spans: SpanTable, stage: Stage, about: tuple[Ints, Codes, tuple[int, int]]) -> tuple[Ints, Ints, Ints]:
+    """Row and column in the table of batches of a stage's spans that have one, and which spans these are."""
+    ids, ranks, _ = about
+    chosen = np.flatnonzero(spans.in_stage(stage) & (spans.batch > 0))
+    if not len(ids) or not len(chosen):
+        nowhere = np.empty(0, dtype=np.int64)
+        return nowhere, nowhere, nowhere
+    batch, rank = spans.batch[chosen], spans.rank[chosen]
+    row = np.minimum(np.searchsorted(ids, batch), len(ids) - 1)
+    column = np.minimum(np.searchsorted(ranks, rank), len(ranks) - 1)
+    known = np.flatnonzero((ids[row] == batch) & (ranks[column] == rank))
+    return row[known], column[known], chosen[known]
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """One rank's training: its steps (sorted, a whole trace without steps is one) and when it waited.
+
+    ``waits`` are disjoint sorted intervals; ``syncs`` all moments at which a wait ended, also waits of no length.
+    """
+
+    rank: int
+    number: Ints
+    begin: Ints
+    end: Ints
+    waits: Ints
+    syncs: Ints
+    knows_waiting: bool
+    """Waits are known: they were recorded, or the trace says where steps began and ended."""
+
+
+def rank_steps(trace: Trace, rank: int) -> RankSteps | None:
+    """Return a rank's steps and waits; None when it recorded nothing.
+
+    Other tools do not record waits: there, communication that no other work of the device overlaps is waiting.
+    """
+    spans = trace.spans.of_rank(rank)
+    if not len(spans):
+        return None
+    steps = spans.of_stage(Stage.STEP)
+    steps = steps.take(np.argsort(steps.begin_ns, kind="stable"))
+    number, begin, end = steps.step, steps.begin_ns, steps.end_ns
+    if not len(steps):
+        number = np.array([UNKNOWN], dtype=np.int64)
+        begin, end = spans.begin_ns.min(keepdims=True), spans.end_ns.max(keepdims=True)
+    waits, syncs, waited = _waits(spans)
+    return RankSteps(rank, number, begin, end, waits, syncs, waited or len(steps) > 0)
+
+
+def moments_released(trace: Trace, rank: int) -> Ints:
+    """Return all moments at which a wait of the rank ended, sorted: `RankSteps.syncs` alone."""
+    spans = trace.spans.of_rank(rank)
+    return np.unique(waiting(spans).end_ns) if _knows_waiting(spans) else _waits(spans)[1]
+
+
+def _knows_waiting(spans: SpanTable) -> bool:
+    return bool(_KNOWS_WAITING[spans.stage].any())
+
+
+def _waits(spans: SpanTable) -> tuple[Ints, Ints, bool]:
+    """A rank's waits, all moments at which one ended, and whether it recorded any."""
+    wait = waiting(spans)
+    if _knows_waiting(spans):
+        waits, syncs = union(wait.begin_ns, wait.end_ns), np.unique(wait.end_ns)
+    else:
+        moving, busy = spans.of_stage(Stage.COMMUNICATE), spans.of_stage(Stage.KERNEL)
+        waits = difference(union(moving.begin_ns, moving.end_ns), union(busy.begin_ns, busy.end_ns))
+        syncs = waits[:, 1]
+    return waits, syncs, len(wait) > 0

@@ -1,0 +1,382 @@
+"""The critical path: the chain of causes, across ranks and steps, that set how long the job took.
+
+Found by walking backwards from the last rank's end. While a rank computes, the path stays on it. Where it waited, the
+path goes to the batch whose end released it: copied out, moved (from the moment the last rank had begun, on whose side
+the path goes on), copied in, queued (behind the batch before, where that was still running), negotiated (from the
+last submit, to whose rank the path goes). In a plan it is not negotiated but waits for the rank that comes last, which
+the others recorded, whatever the clocks make of it: it comes when it has submitted and is through with the batch
+before, where the path then goes on. The stretches tile the time from the job's begin to its end: their lengths add up
+to it exactly. They belong to the step that their rank was in.
+
+Causes: ``compute``; ``late`` = the part of compute after all other ranks had submitted: what they waited for this
+rank (in a step in which the rank itself did not wait, so that the path stays on it: after which all others were
+blocked, too); ``control`` = last submit (in a plan: coming) until agreed; ``queue``, ``copy_in``, ``transfer``,
+``copy_out`` as recorded (of a GPU's tensor also its way to the host: ``copy_in``, behind other copies ``queue``, and
+``compute`` until the GPU was done with it; from GPU to GPU ``queue`` from where its data was there and the batch was
+launched until it was packed, which is ``copy_in``, or began); ``wake`` = batch done until the caller went on;
+``unknown`` = a wait that no recorded batch explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ringtune.errors import RingtuneError
+from ringtune.timeline.analysis.batches import MISSING, BatchTable, RankSteps, batch_table, rank_steps
+from ringtune.timeline.analysis.intervals import intersection, union
+from ringtune.timeline.analysis.staged import StagedTensors
+from ringtune.timeline.spans import Ints, Trace
+
+CAUSES = ("compute", "late", "control", "queue", "copy_in", "transfer", "copy_out", "wake", "unknown")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A piece of the path: between these moments, this cause on this rank set the job's length."""
+
+    cause: str
+    rank: int
+    begin_ns: int
+    end_ns: int
+    step: int
+    batch: int = 0
+    label: str = ""
+
+    @property
+    def duration_ns(self) -> int:
+        """Length of the stretch."""
+        return self.end_ns - self.begin_ns
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What one cause on one rank added to the job's length, over all steps; ``steps``: how many it touched."""
+
+    cause: str
+    rank: int
+    total_ns: int
+    share: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class StepPath:
+    """What set one step's length: its causes, their sum, and which rank's cause weighed most."""
+
+    step: int
+    length_ns: int
+    causes: dict[str, int]
+    main_cause: str
+    main_rank: int
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """The whole path in the order of time, and its sums. ``length_ns`` is the sum of all stretches."""
+
+    length_ns: int
+    stretches: tuple[Stretch, ...]
+    causes: dict[str, int]
+    contributions: tuple[Contribution, ...]
+    steps: tuple[StepPath, ...]
+    batches: tuple[tuple[str, int], ...]
+    """Tensors whose transfer was on the path, longest first, with their nanoseconds."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data, stretches included."""
+        return asdict(self)
+
+
+class _RankIndex:
+    """What the walk asks about one rank; ``order`` are its batches by the moment they were done."""
+
+    def __init__(self, steps: RankSteps, table: BatchTable, column: int | None) -> None:
+        self.steps = steps
+        done = table.done[:, column] if column is not None else np.empty(0, dtype=np.int64)
+        order = np.argsort(done, kind="stable")
+        self.order: Ints = order[done[order] != MISSING]
+        self.done: Ints = done[self.order]
+        self.column = column
+
+    def wait_before(self, at_ns: int) -> tuple[int, int] | None:
+        """The last wait that began before this moment."""
+        place = int(np.searchsorted(self.steps.waits[:, 0], at_ns)) - 1
+        if place < 0:
+            return None
+        begin, end = self.steps.waits[place]
+        return int(begin), int(end)
+
+    def step_at(self, at_ns: int) -> tuple[int, int]:
+        """(number, begin) of the step in which the moment just before this one lies."""
+        place = max(0, int(np.searchsorted(self.steps.begin, at_ns)) - 1)
+        return int(self.steps.number[place]), int(self.steps.begin[place])
+
+    def batch_done(self, at_ns: int) -> int | None:
+        """Row of the last batch that was done by this moment."""
+        place = int(np.searchsorted(self.done, at_ns, side="right")) - 1
+        return int(self.order[place]) if place >= 0 else None
+
+
+class _Walk:
+    """Walks backwards; ``found`` holds the stretches, last first."""
+
+    def __init__(self, trace: Trace, table: BatchTable) -> None:
+        self.table = table
+        columns = {rank: column for column, rank in enumerate(table.ranks)}
+        self.ranks: dict[int, _RankIndex] = {}
+        for rank in trace.ranks:
+            steps = rank_steps(trace, rank)
+            if steps is not None:
+                self.ranks[rank] = _RankIndex(steps, table, columns.get(rank))
+        if not self.ranks:
+            raise RingtuneError("no spans: nothing to follow; record a timeline with `ringtune run --timeline`")
+        if not any(index.steps.knows_waiting for index in self.ranks.values()):
+            raise RingtuneError(
+                "no waits in the trace: a critical path needs steps and waits of every rank; "
+                "record with `ringtune run --timeline`, or give PyTorch's traces of all ranks"
+            )
+        self.start = min(int(index.steps.begin[0]) for index in self.ranks.values())
+        self.found: list[Stretch] = []
+        self.at = 0
+        self.last, self.others = table.last_submits()
+        self.late_from: int | None = None  # the others had submitted by then
+        self.staged = StagedTensors(trace)
+        self.waited_for = _waited_for(table, {rank: index.steps.waits for rank, index in self.ranks.items()})
+
+    def run(self) -> None:
+        """Follow the causes from the end of the job to its start."""
+        rank = max(self.ranks, key=lambda number: (int(self.ranks[number].steps.end.max()), -number))
+        self.at = int(self.ranks[rank].steps.end.max())
+        while self.at > self.start:
+            wait = self.ranks[rank].wait_before(self.at)
+            if wait is not None and self.at <= wait[1]:
+                rank = self._released(rank, wait[0])
+            else:
+                self._computed(rank, wait[1] if wait is not None else self.start)
+
+    def _add(self, cause: str, rank: int, begin: int, row: int | None = None) -> None:
+        """Take the time from ``begin`` up to where the walk is; moments out of order (clock errors) add nothing."""
+        begin = max(begin, self.start)
+        if begin >= self.at:
+            return
+        batch = int(self.table.ids[row]) if row is not None else 0
+        label = self.table.labels[int(self.table.label[row])] if row is not None else ""
+        step, _ = self.ranks[rank].step_at(self.at)
+        self.found.append(Stretch(cause, rank, begin, self.at, step, batch, label))
+        self.at = begin
+
+    def _computed(self, rank: int, released: int) -> None:
+        step_begin = self.ranks[rank].step_at(self.at)[1]
+        begin = max(released, step_begin)
+        if begin >= self.at:
+            begin = self.start  # before its first step: nothing is known of this rank
+        if self.late_from is not None:
+            self._add("late", rank, max(begin, self.late_from))
+            self.late_from = None
+        elif begin == step_begin:
+            self._stayed(rank, begin)
+        self._add("compute", rank, begin)
+
+    def _stayed(self, rank: int, begin: int) -> None:
+        """The path stays on a rank that did not wait in this step: what all others waited for is ``late`` here too."""
+        times = self.waited_for.get(rank, _NOTHING)
+        low, high = np.searchsorted(times[:, 1], begin, side="right"), np.searchsorted(times[:, 0], self.at)
+        for start, end in times[low:high][::-1].tolist():
+            self._add("compute", rank, max(begin, end))
+            self._add("late", rank, max(begin, start))
+
+    def _released(self, rank: int, wait_begin: int) -> int:
+        """The rank waited until now: go through the batch that released it; return the rank where that leads."""
+        self.late_from = None
+        row = self.ranks[rank].batch_done(self.at)
+        column = self.ranks[rank].column
+        if row is None or column is None or int(self.table.done[row, column]) <= wait_begin:
+            self._add("unknown", rank, wait_begin)
+            return rank
+        self._add("wake", rank, int(self.table.done[row, column]))
+        before = self.at
+        led_to = self._through(rank, row)
+        if self.at < before:
+            return led_to
+        self._add("unknown", rank, wait_begin)  # clocks so wrong that the batch explains nothing
+        return rank
+
+    def _through(self, rank: int, row: int) -> int:
+        """From the moment a batch was done on a rank back to the submit it waited for."""
+        table = self.table
+        while True:
+            column = self.ranks[rank].column
+            assert column is not None  # a rank with a batch has a column
+            self._add("copy_out", rank, int(table.end[row, column]), row)
+            begins = table.begin[row]
+            self._add("transfer", rank, int(begins.max()), row)
+            rank = table.ranks[int(begins.argmax())]
+            if self._computing(rank, row):
+                return rank
+            before = self._queued_behind(rank, row)
+            if before is None:
+                rank, before = self._agreed(rank, row)
+            if before is None:
+                self._staged(rank, row)
+                return rank
+            row = before
+
+    def _computing(self, rank: int, row: int) -> bool:
+        """From GPU to GPU: add packing and the queue there; whether the batch had waited for this rank's GPU."""
+        table, column = self.table, self.ranks[rank].column
+        ready = table.ready[row]
+        if column is None or ready[column] == MISSING:
+            return False
+        launched = int(table.start[row, column])
+        came_there = max(int(ready[column]), launched)
+        self._add("copy_in", rank, max(int(table.packed[row, column]), came_there), row)
+        self._add("queue", rank, came_there, row)
+        if ready[column] <= launched:
+            return False
+        came = np.maximum(table.submit[row], ready)
+        came[column] = MISSING
+        others = int(came.max())
+        self.late_from = others if others != MISSING else None
+        return True
+
+    def _staged(self, rank: int, row: int) -> None:
+        """A tensor of a GPU: before the others learned of it, it was copied to the host, and computed before that."""
+        found = self.staged.before(rank, int(self.table.ids[row]), self.at)
+        if found is None:
+            return
+        self._add("copy_in", rank, found.copied_ns, row)
+        self._add("queue", rank, found.ready_ns, row)
+        if self.late_from is not None:
+            self._add("late", rank, max(found.submitted_ns, self.late_from))
+            if self.at == self.late_from:
+                self.late_from = None
+        self._add("compute", rank, found.submitted_ns)
+
+    def _agreed(self, rank: int, row: int) -> tuple[int, int | None]:
+        """Add control; return the rank that all waited for and the batch that it came from, None from computing."""
+        table, last, others = self.table, int(self.last[row]), int(self.others[row])
+        to_blame, before = rank, None
+        if table.planned[row]:
+            last = self._last_to_come(row)
+            to_blame, before = table.ranks[last], self._came_from(row, last)
+        came = table.done[before, last] if before is not None else table.submit[row, last]
+        self._add("control", to_blame, int(came), row)
+        if before is None:
+            self.late_from = others if others != MISSING else None
+        return table.ranks[last], before
+
+    def _last_to_come(self, row: int) -> int:
+        """Column of the rank that came last to a batch of a plan."""
+        table = self.table
+        if table.awaited_peer[row] >= 0:
+            return int(table.awaited_peer[row])
+        came = []
+        for column in range(len(table.ranks)):
+            before = self._came_from(row, column)
+            came.append(int(table.submit[row, column] if before is None else table.done[before, column]))
+        return came.index(max(came))
+
+    def _came_from(self, row: int, column: int) -> int | None:
+        """The batch that a rank was still busy with when it submitted this one's last tensor."""
+        return self._busy_with(row, column, int(self.table.submit[row, column]))
+
+    def _busy_with(self, row: int, column: int, at_ns: int) -> int | None:
+        """The last batch that a rank was through with before it began this one, if it was not at this moment."""
+        table, index = self.table, self.ranks.get(self.table.ranks[column])
+        if index is None or table.begin[row, column] == MISSING:
+            return None
+        before = index.batch_done(int(table.begin[row, column]))
+        busy = before is not None and before != row and table.done[before, column] > at_ns
+        return before if busy else None
+
+    def _queued_behind(self, rank: int, row: int) -> int | None:
+        """Add copying in and queueing; return the batch that was in the way, None when none was."""
+        table, column = self.table, self.ranks[rank].column
+        assert column is not None  # a rank with a batch has a column
+        agreed = int(table.agreed[row, column])
+        before = self._busy_with(row, column, agreed)
+        ready = int(table.done[before, column]) if before is not None else agreed
+        self._add("copy_in", rank, max(ready, int(table.start[row, column])), row)
+        self._add("queue", rank, ready, row)
+        return before
+
+
+_NOTHING = np.empty((0, 2), dtype=np.int64)
+
+
+def _waited_for(table: BatchTable, waits: Mapping[int, Ints]) -> dict[int, Ints]:
+    """When all other ranks were blocked and had submitted what only this rank had not, by rank."""
+    asked = table.take(table.complete & table.negotiated)
+    if len(asked.ranks) < 2 or not len(asked.ids):
+        return {}
+    last, others = asked.last_submits()
+    found = {}
+    for column, rank in enumerate(asked.ranks):
+        mine = last == column
+        times = union(others[mine], asked.submit[mine, column])
+        for other in asked.ranks:
+            if other != rank and len(times):
+                times = intersection(times, waits.get(other, _NOTHING))
+        found[rank] = times
+    return found
+
+
+def critical_path(trace: Trace) -> CriticalPath:
+    """Find the critical path of a trace of one or several ranks.
+
+    Raises:
+        RingtuneError: The trace holds no spans, or does not say when ranks waited.
+    """
+    table = batch_table(trace)
+    walk = _Walk(trace, table)
+    walk.run()
+    stretches = tuple(reversed(walk.found))
+    length = sum(stretch.duration_ns for stretch in stretches)
+    return CriticalPath(
+        length_ns=length,
+        stretches=stretches,
+        causes={cause: total for cause in CAUSES if (total := _total(stretches, cause))},
+        contributions=_contributions(stretches, length),
+        steps=tuple(_steps(stretches)),
+        batches=_batches(stretches),
+    )
+
+
+def _total(stretches: Sequence[Stretch], cause: str) -> int:
+    return sum(stretch.duration_ns for stretch in stretches if stretch.cause == cause)
+
+
+def _contributions(stretches: Sequence[Stretch], length: int) -> tuple[Contribution, ...]:
+    totals: dict[tuple[str, int], int] = {}
+    steps: dict[tuple[str, int], set[int]] = {}
+    for stretch in stretches:
+        key = (stretch.cause, stretch.rank)
+        totals[key] = totals.get(key, 0) + stretch.duration_ns
+        steps.setdefault(key, set()).add(stretch.step)
+    ordered = sorted(totals, key=lambda key: (-totals[key], key))
+    return tuple(
+        Contribution(cause, rank, totals[cause, rank], totals[cause, rank] / length, len(steps[cause, rank]))
+        for cause, rank in ordered
+    )
+
+
+def _steps(stretches: Sequence[Stretch]) -> Iterator[StepPath]:
+    by_step: dict[int, list[Stretch]] = {}
+    for stretch in stretches:
+        by_step.setdefault(stretch.step, []).append(stretch)
+    for step, members in sorted(by_step.items()):
+        main = _contributions(members, 1)[0]
+        causes = {cause: total for cause in CAUSES if (total := _total(members, cause))}
+        yield StepPath(step, sum(causes.values()), causes, main.cause, main.rank)
+
+
+def _batches(stretches: Sequence[Stretch]) -> tuple[tuple[str, int], ...]:
+    moved: dict[str, int] = {}
+    for stretch in stretches:
+        if stretch.cause == "transfer":
+            moved[stretch.label] = moved.get(stretch.label, 0) + stretch.duration_ns
+    return tuple(sorted(moved.items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,200 @@
+"""Who was last in every step, by cause, and by how much.
+
+Notation: for a batch all ranks ran, lateness of the last rank = its moment minus that of the last but one: what the
+job could gain if only that rank were on time. Three moments, three causes:
+
+* ``compute``: the last tensor's submit (from GPU to GPU also: when the GPU had finished the tensor); where two ranks
+  are closer than their clocks' error, under a plan, the rank that all others recorded they waited for, and the shortest
+  of their waits. What the rank carried over from having been released late by the collective before is not its
+  computing: that share is ``carried``, and counts for nobody's cause here.
+* ``negotiation``: the moment at which the rank learned that the batch may run (agreed); under a plan also that all
+  others waited for a rank which had surely submitted before another: its runtime came late. All ranks wait for the last
+  to begin.
+* ``network``: the end of its collective, where ranks that began together end apart.
+
+Where two ranks are closer than their clocks' error bounds allow to tell, nobody is last.
+
+Horovod's timeline is what rank 0 saw: when its coordinator read that a rank was ready for a tensor. That is ``compute``
+(with the message's way); the n-th time of every tensor is step n. The other causes cannot be derived from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ringtune.errors import RingtuneError
+from ringtune.timeline.analysis.arrivals import (
+    ClockErrors,
+    LastOnes,
+    clock_errors,
+    horovod_ticks,
+    last_ones,
+    tensor_submits,
+)
+from ringtune.timeline.analysis.batches import MISSING, BatchTable, moments_released
+from ringtune.timeline.analysis.staged import device_clock_errors
+from ringtune.timeline.spans import Ints, Mask, Trace
+from ringtune.timeline.vocabulary import Stage
+
+
+@dataclass(frozen=True)
+class Late:
+    """Per step (rows) the rank (column) that was last by a cause, -1 for nobody, and by how much."""
+
+    steps: Ints
+    column: Ints
+    lateness: Ints
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the trace says. ``ranks[c]`` is the rank of column c; ``carried`` by column; ``names`` of the tensors."""
+
+    ranks: tuple[int, ...]
+    late: dict[str, Late]
+    carried: Ints
+    tensors: LastOnes
+    names: tuple[str, ...]
+    length_ns: int
+    steps: int
+    batches: int
+    incomplete: int
+
+
+def lateness_by_cause(trace: Trace, table: BatchTable, clocks: ClockErrors) -> tuple[dict[str, Late], Ints]:
+    """Who was last in every step, by cause; and the lateness carried over, by column."""
+    columns = np.array(table.ranks)
+    errors = clocks.between(columns[:, None], columns)
+    if table.directly.any():
+        bounds = np.array([float(device_clock_errors(trace).get(rank, 0)) for rank in table.ranks])
+        errors = errors + bounds[:, None] + bounds
+    carried, late = _compute(trace, table, errors)
+    found = {
+        "compute": _per_step(table.step, *late),
+        "negotiation": _per_step(table.step, *_negotiated(table, errors)),
+        "network": _per_step(table.step, *_last(table.end, errors)),
+    }
+    return found, carried
+
+
+def of_batches(trace: Trace, table: BatchTable, incomplete: int) -> Evidence:
+    """Three moments of every batch that all ranks ran."""
+    clocks, negotiate = clock_errors(trace), trace.spans.of_stage(Stage.NEGOTIATE)
+    late, carried = lateness_by_cause(trace, table, clocks)
+    return Evidence(
+        ranks=table.ranks,
+        late=late,
+        carried=carried,
+        tensors=last_ones(tensor_submits(negotiate), clocks),
+        names=negotiate.tensors,
+        length_ns=int(table.done.max() - table.submit.min()),
+        steps=len(np.unique(table.step)),
+        batches=len(table.ids),
+        incomplete=incomplete,
+    )
+
+
+def of_ticks(trace: Trace) -> Evidence:
+    """What Horovod's coordinator saw: who was ready last, nothing else."""
+    ticks = horovod_ticks(trace)
+    submits = ticks.submits
+    last = last_ones(submits, clock_errors(trace))
+    if not len(last.rank):
+        raise RingtuneError(
+            "no batch that two ranks ran together: stragglers are found by comparing ranks; "
+            "give the run folder or the parts of all ranks (Horovod's timeline tells who was ready when only of "
+            "tensors that its coordinator asks for: record with HOROVOD_CACHE_CAPACITY=0)"
+        )
+    ranks = np.unique(submits.rank)
+    step = last.group // len(ticks.names)
+    column = np.where(last.rank >= 0, np.searchsorted(ranks, last.rank), -1)
+    spans = trace.spans
+    nobody = Late(*np.empty((3, 0), dtype=np.int64))
+    compute = _per_step(step, column, np.where(column >= 0, last.lateness_ns, 0))
+    return Evidence(
+        ranks=tuple(ranks.tolist()),
+        late={"compute": compute, "negotiation": nobody, "network": nobody},
+        carried=np.zeros(len(ranks), dtype=np.int64),
+        tensors=last,
+        names=ticks.names,
+        length_ns=int(max(submits.at_ns.max(), spans.end_ns.max(initial=0)) - submits.at_ns.min()),
+        steps=len(np.unique(step)),
+        batches=len(last.rank),
+        incomplete=len(np.unique(submits.group)) - len(last.rank),
+    )
+
+
+def _last(moments: Ints, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """Column of the last rank (-1: too close to tell) and its lateness, row by row."""
+    order = np.argsort(moments, axis=1, kind="stable")
+    last, second = order[:, -1], order[:, -2]
+    rows = np.arange(len(moments))
+    lateness = moments[rows, last] - moments[rows, second]
+    # From each of the others, not only the last but one: one before it may have a worse clock.
+    ahead = moments[rows, last][:, None] - moments > errors[last]
+    ahead[rows, last] = True
+    sure = ahead.all(axis=1)
+    return np.where(sure, last, -1), np.where(sure, lateness, 0)
+
+
+def _negotiated(table: BatchTable, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """The rank that learned last, or reached a batch of a plan last though others submitted later; -1 for none."""
+    last, lateness = _last(table.agreed, errors)
+    last, lateness = np.where(table.negotiated, last, -1), np.where(table.negotiated, lateness, 0)
+    came_late = _submitted_before(table, errors)
+    return np.where(came_late, table.awaited_peer, last), np.where(came_late, table.peer_wait_ns, lateness)
+
+
+def _submitted_before(table: BatchTable, errors: NDArray[np.float64]) -> Mask:
+    """Batches whose ranks all waited for one that had surely submitted before another: it did not compute longer."""
+    rows, latest = np.arange(len(table.ids)), table.submit.argmax(axis=1)
+    behind = table.submit[rows, latest] - table.submit[rows, table.awaited_peer]
+    found: Mask = (table.awaited_peer >= 0) & (behind > errors[latest, table.awaited_peer])
+    return found
+
+
+def _submitted_last(table: BatchTable, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """Who submitted last and by how much: by the clocks, where these cannot tell by what the others recorded."""
+    last, lateness = _last(table.submit, errors)
+    elsewhere = _submitted_before(table, errors)
+    unsure = errors[table.submit.argmax(axis=1)].any(axis=1)
+    by_record = (table.awaited_peer >= 0) & (last < 0) & unsure & ~elsewhere
+    last, lateness = np.where(by_record, table.awaited_peer, last), np.where(by_record, table.peer_wait_ns, lateness)
+    return np.where(elsewhere, -1, last), np.where(elsewhere, 0, lateness)
+
+
+def _compute(trace: Trace, table: BatchTable, errors: NDArray[np.float64]) -> tuple[Ints, tuple[Ints, Ints]]:
+    """Lateness of submits without what was carried over; and the carried lateness by column."""
+    last, lateness = _submitted_last(table, errors)
+    released = np.stack([_released(trace, rank, table.submit[:, at]) for at, rank in enumerate(table.ranks)], axis=1)
+    rows = np.arange(len(last))
+    others = np.where(np.arange(len(table.ranks)) == last[:, None], MISSING, table.submit)
+    second = others.argmax(axis=1)
+    known = (released[rows, last] != MISSING) & (released[rows, second] != MISSING) & (last >= 0)
+    behind = np.where(known, released[rows, last] - released[rows, second], 0)
+    behind = np.where(behind > errors[last, second], behind, 0)
+    carried = np.clip(behind, 0, lateness)
+    own = lateness - carried
+    brought = _per_step(table.step, last, carried)
+    sums = np.zeros(len(table.ranks), dtype=np.int64)
+    np.add.at(sums, brought.column[brought.column >= 0], brought.lateness[brought.column >= 0])
+    return sums, (np.where(own > 0, last, -1), own)
+
+
+def _released(trace: Trace, rank: int, before: Ints) -> Ints:
+    """When the rank's last wait before each moment ended."""
+    syncs = moments_released(trace, rank)
+    place = np.searchsorted(syncs, before, side="right") - 1
+    return np.where(place >= 0, syncs[np.maximum(place, 0)] if len(syncs) else MISSING, MISSING)
+
+
+def _per_step(step: Ints, last: Ints, lateness: Ints) -> Late:
+    """The latest batch of every step; batches of no known step are one round each."""
+    rounds = np.where(step < 0, -1 - np.arange(len(last)), step)
+    order = np.lexsort((lateness, rounds))
+    ends = np.flatnonzero(np.append(np.diff(rounds[order]) != 0, True))
+    chosen = order[ends]
+    return Late(step[chosen], last[chosen], lateness[chosen])

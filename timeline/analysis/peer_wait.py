@@ -1,0 +1,90 @@
+"""Who was waited for: batches that were ready on a rank, while another had not come.
+
+Under a plan there is no negotiation that could say so: each rank records by itself whom it waited for last
+(`await` spans with ``peer``). A negotiated batch is split on the aligned clocks instead: until the last rank had
+submitted, the others waited for it; the rest is what agreeing cost (*control*).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringtune.timeline.spans import Ints, SpanTable
+from ringtune.timeline.vocabulary import Stage
+
+
+@dataclass(frozen=True)
+class PeerWait:
+    """How long rank ``rank`` waited for rank ``peer``: ready for a batch, or for its data within one."""
+
+    rank: int
+    peer: int
+    count: int
+    total_ns: int
+    longest_ns: int
+
+
+@dataclass(frozen=True)
+class Negotiation:
+    """One rank's time from submit to agreement, summed over its negotiated tensors.
+
+    ``waiting_ns`` (for the last rank to submit) + ``control_ns`` = the time in `negotiate`.
+    """
+
+    rank: int
+    waiting_ns: int
+    control_ns: int
+
+
+def peer_waits(spans: SpanTable) -> tuple[PeerWait, ...]:
+    """Sum the recorded waits by who waited for whom."""
+    waits = spans.of_stage(Stage.AWAIT)
+    peer = waits.fact("peer")
+    waits, peer = waits.take(peer >= 0), peer[peer >= 0]
+    return _by_pair(waits.rank.astype(np.int64), peer, waits.duration_ns)
+
+
+def negotiations(spans: SpanTable) -> tuple[Negotiation, ...]:
+    """Split every rank's negotiated tensors; those of a plan, and those that some rank did not record, are left out."""
+    rows, _, waiting = _negotiated(spans)
+    control = rows.duration_ns - waiting
+    return tuple(
+        Negotiation(int(rank), int(waiting[rows.rank == rank].sum()), int(control[rows.rank == rank].sum()))
+        for rank in np.unique(rows.rank)
+    )
+
+
+def negotiation_peer_waits(spans: SpanTable) -> tuple[PeerWait, ...]:
+    """Sum what `negotiations` calls waiting by who waited for whom: the last rank to submit the tensor."""
+    rows, last, waiting = _negotiated(spans)
+    chosen = waiting > 0
+    return _by_pair(rows.rank[chosen].astype(np.int64), last[chosen], waiting[chosen])
+
+
+def _negotiated(spans: SpanTable) -> tuple[SpanTable, Ints, Ints]:
+    """Negotiated tensors that every rank recorded; the rank that submitted each last; how long each waited for it."""
+    rows = spans.of_stage(Stage.NEGOTIATE)
+    rows = rows.take((rows.batch > 0) & (rows.fact("plan", 0) != 1))
+    ranks = len(np.unique(rows.rank))
+    if ranks < 2:
+        return rows.take(slice(0)), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    _, key = np.unique(np.stack((rows.batch, rows.tensor.astype(np.int64))), axis=1, return_inverse=True)
+    key = key.reshape(-1)
+    everyone = np.bincount(key) == ranks
+    rows, key = rows.take(everyone[key]), key[everyone[key]]
+    order = np.argsort(rows.begin_ns, kind="stable")
+    latest = np.zeros(len(everyone), dtype=np.int64)
+    latest[key[order]] = order  # of equal keys the last one stays: the latest submit
+    waiting = np.clip(rows.begin_ns[latest[key]], rows.begin_ns, rows.end_ns) - rows.begin_ns
+    return rows, rows.rank[latest[key]].astype(np.int64), waiting
+
+
+def _by_pair(rank: Ints, peer: Ints, length: Ints) -> tuple[PeerWait, ...]:
+    pairs, place = np.unique(np.stack((rank, peer)), axis=1, return_inverse=True)
+    return tuple(
+        PeerWait(int(who), int(late), int(chosen.sum()), int(length[chosen].sum()), int(length[chosen].max()))
+        for number, (who, late) in enumerate(pairs.T)
+        for chosen in [place.reshape(-1) == number]
+    )

@@ -1,0 +1,226 @@
+"""Stragglers: who made the others wait, how often, by how much, by which cause, and whether that is significant.
+
+Lateness and its causes are those of `ringtune.timeline.analysis.lateness`. Batches of a step are not independent: a
+rank late in one is late in the next. So a step counts once, with the latest of its batches, and the tests draw steps:
+per rank a one-sided binomial test against 1/R (Holm's correction), over all ranks a permutation test of the lateness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ringtune.timeline.analysis.arrivals import (
+    LastOnes,
+    clock_errors,
+)
+from ringtune.timeline.analysis.batches import batch_table
+from ringtune.timeline.analysis.lateness import Late, lateness_by_cause, of_batches, of_ticks
+from ringtune.timeline.analysis.significance import binomial_tail, holm, permutation_test
+from ringtune.timeline.spans import Ints, Trace
+
+CAUSES = ("compute", "negotiation", "network")
+
+SURE = 0.01
+MATERIAL = 0.002
+"""A rank is called a straggler when its p-value is below `SURE` and its lateness at least this share of the job."""
+
+
+@dataclass(frozen=True)
+class CauseLateness:
+    """One cause on one rank. Steps in which it was last; lateness summed over those steps, and its largest."""
+
+    steps_last: int
+    total_ns: int
+    largest_ns: int
+    p_value: float
+
+
+@dataclass(frozen=True)
+class RankLateness:
+    """One rank. ``carried_ns``: lateness of its submits inherited from being released late; ``verdict``: causes that
+    are significant and material, strongest first.
+    """
+
+    rank: int
+    host: str
+    causes: dict[str, CauseLateness]
+    carried_ns: int
+    verdict: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HostLateness:
+    """All ranks of a host together: steps in which one of them was last, by cause."""
+
+    host: str
+    ranks: int
+    steps_last: dict[str, int]
+    total_ns: dict[str, int]
+
+
+@dataclass(frozen=True)
+class TensorLateness:
+    """A tensor: how often it was waited for, the rank that was last most often, and the lateness summed."""
+
+    tensor: str
+    times: int
+    undecided: int
+    rank: int
+    rank_times: int
+    total_ns: int
+
+
+@dataclass(frozen=True)
+class StepLateness:
+    """A step in which somebody was late: the cause with the largest lateness."""
+
+    step: int
+    cause: str
+    rank: int
+    lateness_ns: int
+
+
+@dataclass(frozen=True)
+class Stragglers:
+    """Everything. ``significance``: p-value of the permutation test over all ranks, by cause (1: nothing to test)."""
+
+    steps: int
+    batches: int
+    incomplete: int
+    ranks: tuple[RankLateness, ...]
+    hosts: tuple[HostLateness, ...]
+    tensors: tuple[TensorLateness, ...]
+    worst_steps: tuple[StepLateness, ...]
+    significance: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+
+def stragglers(trace: Trace, largest: int = 20, *, permuted: bool = True) -> Stragglers:
+    """Find who made the others wait; at most ``largest`` tensors and steps are listed.
+
+    Args:
+        trace: Of all ranks.
+        largest: How many tensors and steps are listed.
+        permuted: Compute ``significance`` too, which takes most of the time; otherwise it is empty.
+
+    Raises:
+        RingtuneError: Neither did two ranks run a batch together, nor are there ticks of Horovod's coordinator.
+    """
+    everything = batch_table(trace).with_data()
+    table = everything.take(everything.complete)
+    if len(table.ranks) > 1 and len(table.ids):
+        evidence = of_batches(trace, table, len(everything.ids) - len(table.ids))
+    else:
+        evidence = of_ticks(trace)
+    tests = {cause: _tests(late, len(evidence.ranks)) for cause, late in evidence.late.items()}
+    hosts = {part.rank: part.host for part in trace.parts}
+    ranks = [
+        _rank((column, rank, hosts.get(rank, "")), evidence.late, tests, evidence.carried)
+        for column, rank in enumerate(evidence.ranks)
+    ]
+    ranks = [replace(rank, verdict=_verdict(rank, evidence.length_ns)) for rank in ranks]
+    return Stragglers(
+        steps=evidence.steps,
+        batches=evidence.batches,
+        incomplete=evidence.incomplete,
+        ranks=tuple(ranks),
+        hosts=tuple(_hosts(ranks)),
+        tensors=tuple(_tensors(evidence.tensors, evidence.names)[:largest]),
+        worst_steps=tuple(_worst(_steps(evidence.ranks, evidence.late))[:largest]),
+        significance={
+            cause: _permutation_p(late, len(evidence.ranks)) for cause, late in evidence.late.items() if permuted
+        },
+    )
+
+
+def late_in_steps(trace: Trace) -> list[StepLateness]:
+    """Return who was last in which step and by which cause, and nothing else: what `stragglers` has of each step.
+
+    For a few steps of a job that goes on. Empty where no two ranks ran a batch together.
+    """
+    table = batch_table(trace).with_data()
+    table = table.take(table.complete)
+    if len(table.ranks) < 2 or not len(table.ids):
+        return []
+    late, _ = lateness_by_cause(trace, table, clock_errors(trace))
+    return list(_steps(table.ranks, late))
+
+
+def _tests(late: Late, ranks: int) -> list[float]:
+    decided = int((late.column >= 0).sum())
+    hits = [int((late.column == column).sum()) for column in range(ranks)]
+    return holm([binomial_tail(count, decided, 1 / ranks) if count else 1.0 for count in hits])
+
+
+def _permutation_p(late: Late, ranks: int) -> float:
+    decided = late.column >= 0
+    if not decided.any():
+        return 1.0
+    rounds = np.zeros((int(decided.sum()), ranks))
+    rounds[np.arange(len(rounds)), late.column[decided]] = late.lateness[decided]
+    return permutation_test(rounds)
+
+
+def _rank(
+    who: tuple[int, int, str], found: dict[str, Late], tests: dict[str, list[float]], carried: Ints
+) -> RankLateness:
+    column, rank, host = who
+    causes = {}
+    for cause, late in found.items():
+        mine = late.lateness[late.column == column]
+        largest = int(mine.max()) if len(mine) else 0
+        causes[cause] = CauseLateness(len(mine), int(mine.sum()), largest, tests[cause][column])
+    return RankLateness(rank, host, causes, int(carried[column]), ())
+
+
+def _verdict(rank: RankLateness, job_ns: int) -> tuple[str, ...]:
+    sure = [
+        cause
+        for cause, late in rank.causes.items()
+        if late.p_value < SURE and late.total_ns > 0 and late.total_ns >= MATERIAL * job_ns
+    ]
+    return tuple(sorted(sure, key=lambda cause: -rank.causes[cause].total_ns))
+
+
+def _hosts(ranks: Sequence[RankLateness]) -> Iterator[HostLateness]:
+    for host in sorted({rank.host for rank in ranks}):
+        members = [rank for rank in ranks if rank.host == host]
+        yield HostLateness(
+            host,
+            len(members),
+            {cause: sum(member.causes[cause].steps_last for member in members) for cause in CAUSES},
+            {cause: sum(member.causes[cause].total_ns for member in members) for cause in CAUSES},
+        )
+
+
+def _tensors(last: LastOnes, names: tuple[str, ...]) -> list[TensorLateness]:
+    """Tensors by the lateness of their submits, longest first."""
+    found = []
+    for code in np.unique(last.tensor).tolist():
+        mine = last.tensor == code
+        ranks, lateness = last.rank[mine], last.lateness_ns[mine]
+        decided = ranks >= 0
+        who, times = np.unique(ranks[decided], return_counts=True)
+        rank, most = (int(who[times.argmax()]), int(times.max())) if len(who) else (-1, 0)
+        total = int(lateness[decided].sum())
+        found.append(TensorLateness(names[code], len(ranks), int((~decided).sum()), rank, most, total))
+    return sorted(found, key=lambda tensor: (-tensor.total_ns, tensor.tensor))
+
+
+def _steps(ranks: Sequence[int], found: dict[str, Late]) -> Iterator[StepLateness]:
+    for cause, late in found.items():
+        rows = zip(late.steps.tolist(), late.column.tolist(), late.lateness.tolist(), strict=True)
+        for step, column, lateness in rows:
+            if column >= 0 and lateness > 0:
+                yield StepLateness(step, cause, ranks[column], lateness)
+
+
+def _worst(steps: Iterable[StepLateness]) -> list[StepLateness]:
+    return sorted(steps, key=lambda step: (-step.lateness_ns, step.step, step.cause))

@@ -1,0 +1,232 @@
+"""The summary of a trace: where the time went. Data only; `ringtune.timeline.tables` draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ringtune.timeline.analysis.arrivals import Arrivals, arrivals
+from ringtune.timeline.analysis.bandwidth import KindTraffic, bus_rate, traffic
+from ringtune.timeline.analysis.batches import rank_steps
+from ringtune.timeline.analysis.causality import Causality, causality
+from ringtune.timeline.analysis.fusion import Fusion, fusion
+from ringtune.timeline.analysis.peer_wait import Negotiation, PeerWait, negotiations, peer_waits
+from ringtune.timeline.analysis.phases import Exposure, StageTime, exposure, stage_times
+from ringtune.timeline.analysis.staged import device_clock_errors
+from ringtune.timeline.spans import Ints, SpanTable, Trace
+from ringtune.timeline.vocabulary import ERROR, KNOBS, STALL, Stage
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Lengths of steps; p95 is numpy's linear percentile."""
+
+    count: int
+    first: int
+    last: int
+    median_ns: float
+    p95_ns: float
+    shortest_ns: int
+    longest_ns: int
+    total_ns: int
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """One rank. ``exposure`` is None when the trace does not record when callers wait."""
+
+    rank: int
+    host: str
+    spans: int
+    stages: Mapping[str, StageTime]
+    bytes: int
+    bus_bytes_per_s: float | None
+    exposure: Exposure | None
+    steps: StepTimes | None
+    recorded: int | None
+    dropped: int
+    truncated: bool
+    clock_offset_ns: int
+    clock_error_ns: int | None
+
+
+@dataclass(frozen=True)
+class EpochSummary:
+    """One version of the knobs; steps -1 when no step recorded it."""
+
+    epoch: int
+    knobs: Mapping[str, Any]
+    first_step: int
+    last_step: int
+    batches: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A whole trace. ``steps``: a step of the job is as long as its slowest rank's."""
+
+    format: int
+    source: str
+    path: str
+    job: str
+    size: int
+    missing: tuple[int, ...]
+    span_count: int
+    skipped: int
+    duration_ns: int
+    steps: StepTimes | None
+    ranks: tuple[RankSummary, ...]
+    traffic: tuple[KindTraffic, ...]
+    bus_bytes_per_s: float | None
+    link_bytes_per_s: float | None
+    """The link's limit as the caller named it; None: not named."""
+    fusion: Fusion | None
+    arrivals: Arrivals
+    epochs: tuple[EpochSummary, ...]
+    stalls: int
+    errors: int
+    dropped: int
+    clock_error_ns: int | None
+    """Largest bound of all ranks; None when one is not known."""
+    device_clock_error_ns: int | None
+    """How far times of GPUs may be off on their hosts' clocks; None: there are none, or it is not known."""
+    causality: Causality
+    """Whether anything was received before it was sent, by the aligned clocks."""
+    peer_waits: tuple[PeerWait, ...]
+    """Who waited for whom; empty where the trace does not say."""
+    negotiations: tuple[Negotiation, ...]
+    """Each rank's negotiated time, split into waiting for the last rank and control."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary as plain JSON values."""
+        return asdict(self)
+
+
+def summarize(
+    trace: Trace, steps: tuple[int | None, int | None] | None = None, link_bytes_per_s: float | None = None
+) -> Summary:
+    """Summarize a trace.
+
+    Args:
+        trace: Of one or several ranks.
+        steps: (first, end): only the steps first <= step < end (None: open).
+        link_bytes_per_s: What the link between ranks can carry, to set the bus bandwidth against.
+    """
+    if steps is not None:
+        trace = select_steps(trace, *steps)
+    spans, kinds = trace.spans, traffic(trace.spans, trace.size)
+    present = {part.rank for part in trace.parts} | set(np.unique(spans.rank).tolist())
+    errors = [part.error_ns for part in trace.parts]
+    known = [error for error in errors if error is not None]
+    return Summary(
+        format=FORMAT,
+        source=trace.source,
+        path=str(trace.path or ""),
+        job=trace.parts[0].job if trace.parts else "",
+        size=trace.size,
+        missing=tuple(sorted(set(range(trace.size)) - present)) if trace.source in ("part", "merged") else (),
+        span_count=len(spans),
+        skipped=trace.skipped,
+        duration_ns=int(spans.end_ns.max() - spans.begin_ns.min()) if len(spans) else 0,
+        steps=step_times(spans),
+        ranks=tuple(_rank_summary(trace, rank) for rank in sorted(present)),
+        traffic=kinds,
+        bus_bytes_per_s=bus_rate(kinds),
+        link_bytes_per_s=link_bytes_per_s,
+        fusion=fusion(trace),
+        arrivals=arrivals(trace),
+        epochs=_epochs(trace),
+        stalls=len(trace.instants_named(STALL)),
+        errors=len(trace.instants_named(ERROR)),
+        dropped=sum(part.dropped for part in trace.parts),
+        clock_error_ns=max(known, default=0) if len(known) == len(errors) else None,
+        device_clock_error_ns=max(device_clock_errors(trace).values(), default=None),
+        causality=causality(trace),
+        peer_waits=peer_waits(spans),
+        negotiations=negotiations(spans) if trace.source in ("part", "merged") else (),
+    )
+
+
+def select_steps(trace: Trace, first: int | None, end: int | None) -> Trace:
+    """Return the trace with only the spans of the steps first <= step < end; spans of no known step are left out."""
+    step = trace.spans.step
+    chosen = step >= max(0, first or 0)
+    if end is not None:
+        chosen &= step < end
+    return replace(trace, spans=trace.spans.take(chosen))
+
+
+def step_lengths(spans: SpanTable) -> tuple[Ints, Ints]:
+    """Return (step, length in ns): each step is as long as the slowest of its ranks."""
+    whole = spans.take(spans.in_stage(Stage.STEP) & (spans.step >= 0))
+    steps, place = np.unique(whole.step, return_inverse=True)
+    longest = np.zeros(len(steps), dtype=np.int64)
+    np.maximum.at(longest, place, whole.duration_ns)
+    return steps, longest
+
+
+def step_times(spans: SpanTable) -> StepTimes | None:
+    """Return how long steps took; None when none was recorded."""
+    steps, lengths = step_lengths(spans)
+    if not len(steps):
+        return None
+    return StepTimes(
+        count=len(steps),
+        first=int(steps[0]),
+        last=int(steps[-1]),
+        median_ns=float(np.median(lengths)),
+        p95_ns=float(np.percentile(lengths, 95)),
+        shortest_ns=int(lengths.min()),
+        longest_ns=int(lengths.max()),
+        total_ns=int(lengths.sum()),
+    )
+
+
+def _rank_summary(trace: Trace, rank: int) -> RankSummary:
+    spans = trace.spans.of_rank(rank)
+    part = next((part for part in trace.parts if part.rank == rank), None)
+    about = rank_steps(trace, rank)
+    return RankSummary(
+        rank=rank,
+        host=part.host if part else "",
+        spans=len(spans),
+        stages=stage_times(spans),
+        bytes=int(spans.of_stage(Stage.COMMUNICATE).bytes.sum()),
+        bus_bytes_per_s=bus_rate(traffic(spans, trace.size)),
+        exposure=exposure(spans, about.waits) if about is not None and about.knows_waiting else None,
+        steps=step_times(spans),
+        recorded=part.recorded if part else None,
+        dropped=part.dropped if part else 0,
+        truncated=part.truncated if part else False,
+        clock_offset_ns=part.offset_ns if part else 0,
+        clock_error_ns=part.error_ns if part else None,
+    )
+
+
+def _epochs(trace: Trace) -> tuple[EpochSummary, ...]:
+    """Versions of the knobs: those announced (by the lowest rank that did) and those spans ran under."""
+    announced: dict[int, Mapping[str, Any]] = {}
+    for instant in sorted(trace.instants_named(KNOBS), key=lambda found: found.rank):
+        epoch = instant.args.get("epoch")
+        if isinstance(epoch, int):
+            announced.setdefault(epoch, {key: value for key, value in instant.args.items() if key != "epoch"})
+    batches = trace.spans.take(trace.spans.in_stage(Stage.COMMUNICATE) & (trace.spans.batch > 0))
+    seen = set(np.unique(batches.epoch).tolist()) - {0}  # other tools know no versions
+    return tuple(_epoch(epoch, announced.get(epoch, {}), batches) for epoch in sorted(seen | set(announced)))
+
+
+def _epoch(epoch: int, knobs: Mapping[str, Any], batches: SpanTable) -> EpochSummary:
+    inside = batches.take(batches.epoch == epoch)
+    steps = inside.step[inside.step >= 0]
+    return EpochSummary(
+        epoch=epoch,
+        knobs=knobs,
+        first_step=int(steps.min()) if len(steps) else -1,
+        last_step=int(steps.max()) if len(steps) else -1,
+        batches=len(np.unique(inside.batch)),
+    )

@@ -1,0 +1,190 @@
+"""Tables of the analyses across ranks, for a terminal. Only draws: every number comes from the analyses."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ringtune.timeline.analysis import critical_path, stragglers
+from ringtune.timeline.analysis.comparison import Change, Comparison
+from ringtune.timeline.analysis.critical_path import CriticalPath
+from ringtune.timeline.analysis.efficiency import Efficiency
+from ringtune.timeline.analysis.stragglers import RankLateness, Stragglers
+from ringtune.timeline.database import Answer
+from ringtune.timeline.units import share_text, time_text
+
+_LISTED = 12
+_CAUSE_NAMES = {"late": "late (others waited)", "copy_in": "copy in", "copy_out": "copy out"}
+
+
+def new_table(title: str, *columns: str) -> Table:
+    """Return an empty table; texts stand left, numbers right."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        # On a narrow terminal the host gives way, never a number.
+        is_host = column == "host"
+        table.add_column(column, justify="left" if is_host else "right", no_wrap=not is_host, overflow="fold")
+    return table
+
+
+def critical_path_view(found: CriticalPath) -> RenderableType:
+    """The path's causes, by rank, and the longest steps."""
+    head = Text(f"Critical path: {time_text(found.length_ns)} over {len(found.steps)} steps", "bold")
+    causes = new_table("What set the length, all steps", "cause", "time", "share", "a step")
+    for cause in sorted(found.causes, key=lambda name: -found.causes[name]):
+        total = found.causes[cause]
+        share = share_text(total, found.length_ns)
+        causes.add_row(_cause(cause), time_text(total), share, time_text(total / max(1, len(found.steps))))
+    ranks = new_table("By rank, longest first", "cause", "rank", "time", "share", "steps")
+    for part in found.contributions[:_LISTED]:
+        share = share_text(part.total_ns, found.length_ns)
+        ranks.add_row(_cause(part.cause), str(part.rank), time_text(part.total_ns), share, str(part.steps))
+    return Group(head, causes, ranks, _step_table(found), *_transfers(found))
+
+
+def _step_table(found: CriticalPath) -> RenderableType:
+    shown = [cause for cause in critical_path.CAUSES if cause in found.causes]
+    columns = ("step", "length", *(_cause(cause) for cause in shown), "most")
+    table = new_table("Longest steps", *columns)
+    for step in sorted(found.steps, key=lambda step: -step.length_ns)[:_LISTED]:
+        cells = [time_text(step.causes[cause]) if cause in step.causes else "-" for cause in shown]
+        name = str(step.step) if step.step >= 0 else "-"
+        table.add_row(name, time_text(step.length_ns), *cells, f"{_cause(step.main_cause)}, rank {step.main_rank}")
+    return table
+
+
+def _transfers(found: CriticalPath) -> list[RenderableType]:
+    if not found.batches:
+        return []
+    table = new_table("Transfers on the path, longest first", "first tensor", "time", "share")
+    for label, total in found.batches[:_LISTED]:
+        table.add_row(label or "-", time_text(total), share_text(total, found.length_ns))
+    return [table]
+
+
+def _cause(name: str) -> str:
+    return _CAUSE_NAMES.get(name, name)
+
+
+def stragglers_view(found: Stragglers) -> RenderableType:
+    """Who the others waited for, why, and whether that is significant."""
+    table = new_table(
+        f"Last in how many of {found.steps} steps, and by how much (all batches with all ranks: {found.batches})",
+        "rank", "host", *(f"{cause}: steps" if part == 0 else ("late" if part == 1 else "p")
+                          for cause in stragglers.CAUSES for part in range(3)), "carried over", "straggler",
+    )  # fmt: skip
+    for rank in found.ranks:
+        table.add_row(str(rank.rank), rank.host or "-", *_cause_cells(rank), time_text(rank.carried_ns),
+                      ", ".join(rank.verdict) or "-")  # fmt: skip
+    parts: list[RenderableType] = [*_verdicts(found), table]
+    if len(found.hosts) > 1:
+        parts.append(_host_table(found))
+    return Group(*parts, *_lists(found))
+
+
+def _cause_cells(rank: RankLateness) -> list[str]:
+    cells = []
+    for cause in stragglers.CAUSES:
+        late = rank.causes[cause]
+        cells += [str(late.steps_last), time_text(late.total_ns), _p_text(late.p_value)]
+    return cells
+
+
+def _verdicts(found: Stragglers) -> list[Text]:
+    sentences = []
+    for rank in found.ranks:
+        for cause in rank.verdict:
+            late = rank.causes[cause]
+            sentences.append(
+                f"rank {rank.rank} is late by {cause} in {late.steps_last} of {found.steps} steps, "
+                f"{time_text(late.total_ns / max(1, late.steps_last))} each; significant (p {_p_text(late.p_value)})"
+            )
+    return [Text(sentence, "bold") for sentence in sentences or ["no straggler: no rank is late significantly often"]]
+
+
+def _host_table(found: Stragglers) -> RenderableType:
+    table = new_table("By host", "host", "ranks", *(cause for cause in stragglers.CAUSES))
+    for host in found.hosts:
+        cells = [f"{host.steps_last[cause]} steps, {time_text(host.total_ns[cause])}" for cause in stragglers.CAUSES]
+        table.add_row(host.host or "-", str(host.ranks), *cells)
+    return table
+
+
+def _lists(found: Stragglers) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    if found.tensors:
+        table = new_table("Tensors waited for, longest first", "tensor", "times", "too close", "mostly rank", "late")
+        for tensor in found.tensors[:_LISTED]:
+            who = f"{tensor.rank} ({tensor.rank_times}x)" if tensor.rank >= 0 else "-"
+            table.add_row(tensor.tensor, str(tensor.times), str(tensor.undecided), who, time_text(tensor.total_ns))
+        parts.append(table)
+    if found.worst_steps:
+        table = new_table("Worst steps", "step", "cause", "rank", "late")
+        for step in found.worst_steps[:_LISTED]:
+            table.add_row(str(step.step), step.cause, str(step.rank), time_text(step.lateness_ns))
+        parts.append(table)
+    return parts
+
+
+def efficiency_view(found: Efficiency) -> RenderableType:
+    """The factors and what each says."""
+    table = new_table("Efficiency: the factors multiply exactly to it", "factor", "value", "what is missing to 100 %")
+    rows = [
+        ("load balance", found.load_balance, "some ranks compute longer than others"),
+        ("x serialisation", found.serialisation, "ranks wait for what others have not yet computed"),
+        ("x transfer", found.transfer, "communication and its control"),
+        ("= parallel efficiency", found.parallel, "share of the ranks' time that trained"),
+    ]
+    if found.computation is not None:
+        rows += [
+            ("x computation scaling", found.computation, "computing is slower than in the reference run"),
+            ("= efficiency", found.efficiency, ""),
+        ]
+    for name, value, meaning in rows:
+        table.add_row(name, f"{100 * float(value):.2f} %", meaning)
+    useful = new_table("Useful time", "rank", "useful", "share")
+    for rank, ns in found.useful_ns.items():
+        useful.add_row(str(rank), time_text(ns), share_text(ns, found.runtime_ns))
+    length = Text(f"{found.steps} steps in {time_text(found.runtime_ns)}; {time_text(found.ideal_ns)} if communication "
+                  "were free")  # fmt: skip
+    return Group(length, table, useful)
+
+
+def comparison_view(found: Comparison) -> RenderableType:
+    """What changed, worst first."""
+    head = Text(f"A: {found.first} ({found.first_steps} steps)\nB: {found.second} ({found.second_steps} steps)")
+    table = new_table(
+        "Time a step, B against A, worst first", "what", "A", "B", "difference", "95 % interval", "p", "B is"
+    )
+    for change in found.changes:
+        style = {"slower": "red", "faster": "green"}.get(change.verdict)
+        table.add_row(*_change_cells(change), style=style)
+    parts: list[RenderableType] = [head, table]
+    for name, only in (("A", found.only_first), ("B", found.only_second)):
+        if only:
+            more = f" and {len(only) - _LISTED} more" if len(only) > _LISTED else ""
+            parts.append(Text(f"only in {name}: {', '.join(only[:_LISTED])}{more}", "yellow"))
+    return Group(*parts)
+
+
+def _change_cells(change: Change) -> tuple[str, ...]:
+    name = change.what if change.kind == "step" else f"{change.kind} {change.what}"
+    ratio = f" ({100 * (change.ratio - 1):+.1f} %)" if change.ratio is not None else ""
+    sign = "+" if change.difference_ns > 0 else ""
+    interval = f"{time_text(change.low_ns)} .. {time_text(change.high_ns)}"
+    difference = f"{sign}{time_text(change.difference_ns)}{ratio}"
+    p_value = _p_text(change.p_value)
+    return name, time_text(change.first_ns), time_text(change.second_ns), difference, interval, p_value, change.verdict
+
+
+def answer_view(answer: Answer) -> RenderableType:
+    """Rows of a query."""
+    table = new_table("", *answer.columns)
+    for row in answer.rows:
+        table.add_row(*("-" if value is None else str(value) for value in row))
+    return table
+
+
+def _p_text(p_value: float) -> str:
+    return "<0.0001" if p_value < 1e-4 else f"{p_value:.4f}"

@@ -1,0 +1,1 @@
+"""Merging the parts of all ranks: clocks, the joined trace, and the merged file."""

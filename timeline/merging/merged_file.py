@@ -1,0 +1,206 @@
+"""The merged file: one process a rank, one track a stage, arrows between the ranks of a batch.
+
+Spans that overlap others of their rank and stage become async pairs (``b``/``e``): complete events (``X``) on one
+track must nest, or viewers draw them wrongly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from ringtune.timeline.merging.writer import (
+    BLOCK_EVENTS,
+    Event,
+    argument_rows,
+    atomic_file,
+    counter_args,
+    cycle_args,
+    instant_event,
+    process_events,
+    span_args,
+    write_events,
+)
+from ringtune.timeline.spans import Mask, PartInfo, SpanTable, Trace
+from ringtune.timeline.vocabulary import FLOW_CATEGORY, FORMAT, KNOBS, OVERLAPPING_STAGES, STAGE_LIMIT, Stage
+
+
+def write_merged(path: Path, trace: Trace, *, problems: Sequence[str] = (), missing: Sequence[int] = ()) -> None:
+    """Write a joined trace.
+
+    Raises:
+        TraceIoError: The file cannot be written; nothing is left behind.
+    """
+    spans = in_file_order(trace.spans)
+    used = np.unique(trace.spans.rank.astype(np.int64) * STAGE_LIMIT + trace.spans.stage).tolist()
+    head = head_events(trace, [(code // STAGE_LIMIT, Stage(code % STAGE_LIMIT)) for code in used])
+    about = about_document(trace, problems, missing)
+    with atomic_file(path) as file:
+        file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
+        blocks = [head, *_chunks(instant_events(trace))]
+        write_events(file, _all_blocks(blocks, spans))
+        file.write(b'\n],"otherData":' + orjson.dumps({"ringtune": about}) + b"}\n")
+
+
+def about_document(trace: Trace, problems: Sequence[str], missing: Sequence[int]) -> Event:
+    """Return what the file says about itself."""
+    return {
+        "format": FORMAT,
+        "job": trace.parts[0].job if trace.parts else "",
+        "size": trace.size,
+        "origin_ns": trace.origin_ns,
+        "parts": [_part_entry(part) for part in trace.parts],
+        "missing": list(missing),
+        "problems": list(problems),
+        "skipped": trace.skipped,
+    }
+
+
+def in_file_order(spans: SpanTable) -> SpanTable:
+    """Sort by begin, rank, stage, longest first; equal spans keep their order."""
+    return spans.take(np.lexsort((-spans.end_ns, spans.stage, spans.rank, spans.begin_ns)))
+
+
+def written_async(spans: SpanTable) -> Mask:
+    """Which spans must be async pairs; the table is in file order."""
+    chosen = spans.in_stage(*sorted(OVERLAPPING_STAGES))
+    groups = spans.rank.astype(np.int64) * STAGE_LIMIT + spans.stage
+    order = np.argsort(groups, kind="stable")
+    bounds = np.flatnonzero(np.diff(groups[order])) + 1
+    for members in np.split(order, bounds):
+        if len(members) and not chosen[members[0]]:
+            chosen[members] = badly_nested(spans.begin_ns[members], spans.end_ns[members])
+    return chosen
+
+
+def badly_nested(begin: np.ndarray[Any, Any], end: np.ndarray[Any, Any]) -> Mask:
+    """Which intervals of one track (sorted by begin, longest first) reach out of one they begin in."""
+    bad = np.zeros(len(begin), dtype=np.bool_)
+    if np.all(begin[1:] >= end[:-1]):
+        return bad  # the usual case: one after another
+    enclosing: list[int] = []
+    for index, (start, stop) in enumerate(zip(begin.tolist(), end.tolist(), strict=True)):
+        while enclosing and enclosing[-1] <= start:
+            enclosing.pop()
+        if enclosing and stop > enclosing[-1]:
+            bad[index] = True
+        else:
+            enclosing.append(stop)
+    return bad
+
+
+def _all_blocks(first: list[list[Event]], spans: SpanTable) -> Iterator[list[Event]]:
+    yield from first
+    pairs = written_async(spans)
+    # Ids count the pairs in file order; flow ids follow, so that no two things share one.
+    identities = np.cumsum(pairs)
+    for start in range(0, len(spans), BLOCK_EVENTS):
+        chosen = slice(start, start + BLOCK_EVENTS)
+        yield _span_events(spans.take(chosen), pairs[chosen].tolist(), identities[chosen].tolist())
+    yield from _flow_blocks(spans, first_id=int(identities[-1]) + 1 if len(spans) else 1)
+
+
+def _span_events(block: SpanTable, pairs: list[bool], identities: list[int]) -> list[Event]:
+    events: list[Event] = []
+    columns = (block.name, block.stage, block.rank, block.begin_ns, block.end_ns)
+    rows = zip(*(column.tolist() for column in columns), argument_rows(block), pairs, identities, strict=True)
+    names = block.names
+    labels = {int(stage): stage.label for stage in Stage}
+    for name, stage, rank, begin, end, arguments, is_pair, identity in rows:
+        event: Event = {"name": names[name], "cat": labels[stage], "pid": rank, "tid": stage, "ts": begin / 1000}
+        if is_pair:
+            own = {"local": identity}  # of the process: with a global one, Perfetto draws it under no rank
+            events.append({**event, "ph": "b", "id2": own, "args": span_args(arguments, block)})
+            events.append({**event, "ph": "e", "id2": own, "ts": end / 1000})
+        elif stage == Stage.COUNTER:
+            events.append({**event, "ph": "C", "args": counter_args(names[name], arguments)})
+        elif stage == Stage.CYCLE and begin == end:
+            events.append({**event, "ph": "i", "s": "p", "args": cycle_args(arguments)})
+        else:
+            events.append({**event, "ph": "X", "dur": (end - begin) / 1000, "args": span_args(arguments, block)})
+    return events
+
+
+def _flow_blocks(spans: SpanTable, first_id: int) -> Iterator[list[Event]]:
+    """Arrows from the rank whose batch began first to the one whose began last."""
+    batches = spans.take(spans.in_stage(Stage.COMMUNICATE) & (spans.batch > 0))
+    order = np.lexsort((np.arange(len(batches)), batches.batch))
+    rows = batches.take(order)
+    events: list[Event] = []
+    identity = first_id
+    for members in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows.batch)) + 1):
+        ends = _one_a_rank(rows.rank[members].tolist(), rows.begin_ns[members].tolist())
+        if len(ends) < 2:
+            continue
+        for place, (rank, begin) in enumerate(ends):
+            event = _flow_event(identity, rank, begin)
+            if place == 0:
+                event["ph"] = "s"
+            elif place == len(ends) - 1:
+                event |= {"ph": "f", "bp": "e"}
+            events.append(event)
+        identity += 1
+        if len(events) >= BLOCK_EVENTS:
+            yield events
+            events = []
+    yield events
+
+
+def _one_a_rank(ranks: list[int], begins: list[int]) -> list[tuple[int, int]]:
+    """The first span of each rank, in order of time (the rows are)."""
+    first: dict[int, int] = {}
+    for rank, begin in zip(ranks, begins, strict=True):
+        first.setdefault(rank, begin)
+    return list(first.items())
+
+
+def _flow_event(identity: int, rank: int, begin_ns: int) -> Event:
+    return {
+        "name": "batch",
+        "cat": FLOW_CATEGORY,
+        "ph": "t",
+        "id": identity,
+        "pid": rank,
+        "tid": int(Stage.COMMUNICATE),
+        "ts": begin_ns / 1000,
+    }
+
+
+def head_events(trace: Trace, used: Sequence[tuple[int, Stage]]) -> list[Event]:
+    """Return the metadata that names processes and tracks; ``used``: the stages of which a rank has spans."""
+    hosts = {part.rank: part.host for part in trace.parts}
+    ranks = sorted({*trace.ranks, *(rank for rank, _ in used)})
+    events: list[Event] = []
+    for rank in ranks:
+        label = f"rank {rank} ({hosts[rank]})" if hosts.get(rank) else f"rank {rank}"
+        # Instants stand on the cycle track.
+        tracks = sorted({*(stage for owner, stage in used if owner == rank), Stage.CYCLE})
+        events += process_events(rank, label, tracks)
+    return events
+
+
+def instant_events(trace: Trace) -> list[Event]:
+    """Return the rare instants; rank 0 decides the knobs for all: its change is drawn over the whole trace."""
+    return [instant_event(found, "g" if found.name == KNOBS and found.rank == 0 else "p") for found in trace.instants]
+
+
+def _chunks(events: list[Event]) -> Iterator[list[Event]]:
+    for start in range(0, len(events), BLOCK_EVENTS):
+        yield events[start : start + BLOCK_EVENTS]
+
+
+def _part_entry(part: PartInfo) -> dict[str, Any]:
+    return {
+        "rank": part.rank,
+        "host": part.host,
+        "recorded": part.recorded,
+        "dropped": part.dropped,
+        "offset_ns": part.offset_ns,
+        "error_ns": part.error_ns,
+        "drift_ppb": part.drift_ppb,
+        "truncated": part.truncated,
+    }

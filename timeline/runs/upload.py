@@ -1,0 +1,128 @@
+"""How parts of remote hosts reach rank 0 when a job ends: through the job's store, bounded in time.
+
+Under ``<job>/part/<rank>`` every rank but 0 says ``none`` (recorded nothing), ``file`` (its part lies in the run
+folder on rank 0's host) or ``upload``. An upload follows: the names of its files, one a line, under ``.../names``, and
+each file as gzip members ``.../0/0``, ``.../0/1``, …; an empty one ends it. Rank 0 empties each member it has taken, so
+the store never holds a whole trace for long.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ringtune import layout
+
+SEGMENT_BYTES = 8 << 20
+"""Bytes of a part that travel under one key, before packing."""
+
+
+class Store(Protocol):
+    """The part of ``_native.StoreClient`` that is needed here; waiting raises when the time is up."""
+
+    def set(self, key: str, value: bytes) -> None:
+        """Set a key."""
+
+    def get(self, key: str, timeout_ns: int) -> bytes:
+        """Wait for a key and return its value."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long rank 0 waits: for the ranks to say what they have, and for all uploads together."""
+
+    announce_ns: int = 5_000_000_000
+    upload_ns: int = 60_000_000_000
+
+
+def announce(store: Store, job: str, rank: int, state: str) -> None:
+    """Say what this rank has: ``none``, ``file`` or ``upload``."""
+    store.set(_key(job, rank), state.encode())
+
+
+def upload(store: Store, job: str, rank: int, files: Sequence[Path]) -> None:
+    """Send the files of a part, segment by segment."""
+    store.set(f"{_key(job, rank)}/names", "\n".join(file.name for file in files).encode())
+    for place, file in enumerate(files):
+        number = 0
+        for number, packed in enumerate(_packed_segments(file)):  # the end needs the last number
+            store.set(f"{_key(job, rank)}/{place}/{number}", packed)
+        store.set(f"{_key(job, rank)}/{place}/{number + 1}", b"")
+
+
+def _packed_segments(part: Path) -> Iterator[bytes]:
+    with open(part, "rb") as file:
+        while True:
+            segment = file.read(SEGMENT_BYTES)
+            yield zlib.compress(segment, 1)
+            if len(segment) < SEGMENT_BYTES:
+                return
+
+
+class Collection:
+    """Rank 0's side: gathers what the other ranks announced.
+
+    Attributes:
+        problems: Ranks whose part did not come, one sentence each.
+    """
+
+    def __init__(self, store: Store, job: str, limits: Limits) -> None:
+        self.problems: list[str] = []
+        self._store = store
+        self._job = job
+        self._limits = limits
+
+    def announced(self, size: int) -> dict[int, str]:
+        """Wait until every rank but 0 has announced what it has; silent ranks are missing from the answer."""
+        deadline = time.monotonic_ns() + self._limits.announce_ns
+        states = {}
+        for rank in range(1, size):
+            # A rank that died says nothing: whatever the store raises then, its part may still lie on the disk.
+            with suppress(Exception):
+                states[rank] = self._store.get(_key(self._job, rank), _left(deadline)).decode("ascii", "replace")
+        return states
+
+    def fetch(self, ranks: Sequence[int], folder: Path) -> None:
+        """Take the uploads of these ranks and write their files into this folder, each whole or not at all."""
+        deadline = time.monotonic_ns() + self._limits.upload_ns
+        for rank in ranks:
+            try:
+                named = f"{_key(self._job, rank)}/names"
+                names = self._store.get(named, _left(deadline)).decode().splitlines()
+                self._store.set(named, b"")
+                for place, name in enumerate(names):
+                    if Path(name).name != name or layout.rank_of(Path(name)) != rank:
+                        raise ValueError(f"it calls a file {name!r}")
+                    self._fetch_one(f"{_key(self._job, rank)}/{place}", folder / name, deadline)
+            except Exception as error:  # the store's own classes are not known in this room
+                self.problems.append(f"the part of rank {rank} did not arrive: {error}")
+
+    def _fetch_one(self, prefix: str, path: Path, deadline: int) -> None:
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "wb") as file:
+                number = 0
+                while packed := self._store.get(key := f"{prefix}/{number}", _left(deadline)):
+                    file.write(zlib.decompress(packed))
+                    self._store.set(key, b"")
+                    number += 1
+            os.replace(temporary, path)
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+
+def _key(job: str, rank: int) -> str:
+    return f"{job}/part/{rank}"
+
+
+def _left(deadline_ns: int) -> int:
+    """Time left, at least a millisecond so that what is there already is still found."""
+    return max(1_000_000, deadline_ns - time.monotonic_ns())

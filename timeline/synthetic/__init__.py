@@ -1,0 +1,1 @@
+"""Traces made from a known schedule, for benchmarks and for the tests of the analyses."""
