@@ -12,18 +12,18 @@ import click
 # Name -> where the command stands. It is imported when it is used: `ringtune bench --help` needs neither torch nor
 # scipy. A new benchmark adds a line here.
 COMMANDS = {
-    "allreduce": "ringtune.benchmarks.commands:allreduce",
-    "collectives": "ringtune.benchmarks.commands:collectives",
-    "dashboard": "ringtune.benchmarks.pages:dashboard_command",
-    "gradients": "ringtune.benchmarks.commands:gradients",
-    "hook": "ringtune.benchmarks.commands:hook",
-    "links": "ringtune.benchmarks.commands:links",
-    "merge": "ringtune.benchmarks.traces:merge_command",
-    "negotiation": "ringtune.benchmarks.commands:negotiation",
-    "predict": "ringtune.benchmarks.prediction:predict",
-    "resnet": "ringtune.benchmarks.commands:resnet",
-    "train": "ringtune.benchmarks.commands:train",
-    "trace": "ringtune.benchmarks.tracing:trace",
+    "allreduce": "ringtune.benchmarks.comm.commands:allreduce",
+    "collectives": "ringtune.benchmarks.comm.commands:collectives",
+    "dashboard": "ringtune.benchmarks.viewer.pages:dashboard_command",
+    "gradients": "ringtune.benchmarks.comm.commands:gradients",
+    "hook": "ringtune.benchmarks.comm.commands:hook",
+    "links": "ringtune.benchmarks.netlab.commands:links",
+    "merge": "ringtune.benchmarks.viewer.merge:merge_command",
+    "negotiation": "ringtune.benchmarks.comm.commands:negotiation",
+    "predict": "ringtune.benchmarks.predict.command:predict",
+    "resnet": "ringtune.benchmarks.training.commands:resnet",
+    "train": "ringtune.benchmarks.training.commands:train",
+    "trace": "ringtune.benchmarks.viewer.overhead:trace",
     "tuner": "ringtune.benchmarks.tuning.command:tuner",
 }
 

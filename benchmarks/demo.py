@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.rule import Rule
 
 from ringtune import layout
-from ringtune.benchmarks.progress import open_console
+from ringtune.benchmarks.harness.progress import open_console
 from ringtune.errors import RingtuneError, UsageError
 
 EXAMPLES = Path(__file__).parent / "examples"

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ringtune.benchmarks.hook import HookRequest, costlier, hook_record
-from ringtune.benchmarks.workers.config import HookRun
+from ringtune.benchmarks.comm.config import HookRun
+from ringtune.benchmarks.comm.hook import HookRequest, costlier, hook_record
 
 REQUEST = HookRequest(2, HookRun(gradients=10, size_bytes=64, passes=3))
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ringtune.benchmarks import network
+from ringtune.benchmarks.netlab import network
 from tests.conftest import missing
 
 ON_TWO_HOSTS = """
 import sys, time
 import click
-from ringtune.benchmarks import cli, network
+from ringtune.benchmarks import cli
+from ringtune.benchmarks.netlab import network
 from ringtune.cli import main
 
 @click.command()

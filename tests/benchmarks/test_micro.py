@@ -8,17 +8,24 @@ import pytest
 import torch
 from rich.console import Console
 
-from ringtune.benchmarks import marks
-from ringtune.benchmarks.contenders import BUCKET_BYTES, CONTENDERS, FIRST_BUCKET_BYTES, plan_buckets
-from ringtune.benchmarks.environments import Contenders, Setting
-from ringtune.benchmarks.jobs import parse_ranks
-from ringtune.benchmarks.micro import Case, MicroRequest, Outcome, micro_markdown, micro_record, micro_table, run_micro
-from ringtune.benchmarks.peers import PEERS, PeerSpec, Selection
-from ringtune.benchmarks.progress import open_progress
-from ringtune.benchmarks.racejob import JobPlan
-from ringtune.benchmarks.races import CaseResult
-from ringtune.benchmarks.workers.race.patterns import Task
-from ringtune.benchmarks.workers.race.rank import Unsupported
+from ringtune.benchmarks.comm.contenders import BUCKET_BYTES, CONTENDERS, FIRST_BUCKET_BYTES, plan_buckets
+from ringtune.benchmarks.comm.micro import (
+    Case,
+    MicroRequest,
+    micro_markdown,
+    micro_record,
+    micro_table,
+    run_micro,
+)
+from ringtune.benchmarks.harness import marks
+from ringtune.benchmarks.harness.environments import Contenders, Setting
+from ringtune.benchmarks.harness.jobs import parse_ranks
+from ringtune.benchmarks.harness.peers import PEERS, PeerSpec, Selection
+from ringtune.benchmarks.harness.progress import open_progress
+from ringtune.benchmarks.harness.race.patterns import Task
+from ringtune.benchmarks.harness.race.rank import Unsupported
+from ringtune.benchmarks.harness.racejob import JobPlan
+from ringtune.benchmarks.harness.races import CaseResult, Outcome
 from ringtune.errors import UsageError
 from tests.benchmarks.test_racejob import plan_of
 

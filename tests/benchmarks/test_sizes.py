@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ringtune.benchmarks.sizes import format_bytes, format_duration, parse_bytes, parse_sizes
+from ringtune.benchmarks.harness.sizes import format_bytes, format_duration, parse_bytes, parse_sizes
 from ringtune.errors import UsageError
 
 KIB, MIB = 1024, 1024**2

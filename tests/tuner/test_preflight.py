@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ringtune.benchmarks import network
-from ringtune.benchmarks.profiles import gpt2_sizes, model_sizes
+from ringtune.benchmarks.netlab import network
+from ringtune.benchmarks.training.profiles import gpt2_sizes, model_sizes
 from ringtune.timeline.merge import join
 from ringtune.timeline.scenario import Scenario, simulate
 from ringtune.timeline.spans import Trace
