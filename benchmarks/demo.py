@@ -26,7 +26,9 @@ from rich.rule import Rule
 
 from ringtune import layout
 from ringtune.benchmarks.harness.progress import open_console
+from ringtune.benchmarks.harness.statistics import share_text
 from ringtune.errors import RingtuneError, UsageError
+from ringtune.timeline.units import bytes_text, time_text
 
 EXAMPLES = Path(__file__).parent / "examples"
 REQUIRED_ACCURACY = 0.95
@@ -137,7 +139,7 @@ class Demo:
 def decision_text(decision: dict[str, Any]) -> str:
     """Returns the tuner's result in a sentence."""
     knobs, gain = decision["knobs"], decision["gain"]
-    setting = f"{knobs['fusion_bytes'] / 2**20:.3g} MiB fusion buffer, {knobs['cycle_time_ns'] / 1e6:.3g} ms cycle time"
+    setting = f"{bytes_text(knobs['fusion_bytes'])} fusion buffer, {time_text(knobs['cycle_time_ns'])} cycle time"
     if decision["decision"] == "improved":
         bounds = f"95 % interval {gain['low']:.1%} to {gain['high']:.1%}"
         return f"better than the default by {gain['median']:.1%} ({bounds}): {setting}"
@@ -150,10 +152,9 @@ def scaling_lines(record: dict[str, Any]) -> list[str]:
     for name, rows in {"ringtune": record["records"], **{k: v["records"] for k, v in record["peers"].items()}}.items():
         row = rows[-1]
         efficiency, rate = row["efficiency"], row["rate"]["median"]
-        interval = f"[{efficiency['low']:.1%}, {efficiency['high']:.1%}]"
         lines.append(
             f"{record['model']}, {name}: {rate:.1f} {record['unit']} on {row['ranks']} ranks, "
-            f"efficiency {efficiency['median']:.1%} {interval}"
+            f"efficiency {share_text(efficiency)}"
         )
     return lines
 

@@ -23,8 +23,9 @@ from ringtune.benchmarks.harness.progress import open_console
 from ringtune.benchmarks.harness.race.exchanges import COLLECTIVES
 from ringtune.benchmarks.harness.race.patterns import DTYPES, item_bytes
 from ringtune.benchmarks.harness.requirements import missed_limit, missed_peers, parse_shares
-from ringtune.benchmarks.harness.sizes import format_bytes, parse_bytes, parse_sizes
+from ringtune.benchmarks.harness.sizes import parse_bytes, parse_sizes
 from ringtune.errors import UsageError
+from ringtune.timeline.units import bytes_text
 
 DEFAULT_SIZES = "1KiB,..,64MiB"
 
@@ -55,7 +56,7 @@ def allreduce(**options: Any) -> None:
         return
     for size_bytes in sizes:
         if size_bytes % item_bytes(options["dtype"]):
-            raise UsageError(f"{format_bytes(size_bytes)} is not a whole number of {options['dtype']} elements")
+            raise UsageError(f"{bytes_text(size_bytes)} is not a whole number of {options['dtype']} elements")
     _race("allreduce", allreduce_cases(sizes), options)
 
 
@@ -184,7 +185,7 @@ def hook(**options: Any) -> None:
 
     size_bytes = parse_bytes(options["size"])
     if size_bytes % item_bytes("float32"):
-        raise UsageError(f"{format_bytes(size_bytes)} is not a whole number of float32 elements")
+        raise UsageError(f"{bytes_text(size_bytes)} is not a whole number of float32 elements")
     request = HookRequest(options["num_proc"], HookRun(options["gradients"], size_bytes, options["passes"]))
     console = open_console()
     record = run_hook(request, console)

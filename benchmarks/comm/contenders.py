@@ -31,7 +31,7 @@ Tensors = Sequence[torch.Tensor]
 
 def ringtune_blocking(tensors: Tensors) -> Callable[[], object]:
     """Returns one blocking `hvd.allreduce_` per tensor."""
-    # By position, as the peers' calls: `partial` needs 0.1 us to pass keywords on, a call that is written out does not.
+    # By position, as the peers' calls: `partial` needs 0.1 µs to pass keywords on, a call that is written out does not.
     return in_turn([partial(hvd.allreduce_, tensor, None, name, hvd.Sum) for tensor, name in _named(tensors)])
 
 

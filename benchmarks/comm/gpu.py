@@ -16,10 +16,11 @@ from typing import Any
 import click
 
 from ringtune.benchmarks.comm.gpu_worker import Plan
-from ringtune.benchmarks.harness.sizes import format_bytes, format_duration, parse_sizes
+from ringtune.benchmarks.harness.sizes import parse_sizes
 from ringtune.errors import RingtuneError
 from ringtune.launch.launcher import launch
 from ringtune.launch.options import LaunchOptions
+from ringtune.timeline.units import bytes_text, time_text
 
 
 def measure(ranks: int, plan: Plan, file: Path) -> dict[str, Any]:
@@ -52,14 +53,14 @@ def markdown(records: list[dict[str, Any]]) -> str:
         lines.append("|---" * (2 * len(names) + 1) + "|")
         for row in record["reductions"]:
             cells = [
-                f"{format_duration(1e9 * row['seconds'][name]['median'])} | "
+                f"{time_text(1e9 * row['seconds'][name]['median'])} | "
                 f"{_speed(row['bytes'], row['seconds'][name]['median'])}"
                 for name in names
             ]
-            lines.append(f"| {format_bytes(row['bytes'])} | " + " | ".join(cells) + " |")
+            lines.append(f"| {bytes_text(row['bytes'])} | " + " | ".join(cells) + " |")
         step = record["gradients"]
-        lines += ["", f"{step['tensors']} gradients, {format_bytes(step['bytes'])}, started together:"]
-        lines += [f"- {name}: {format_duration(1e9 * found['median'])}" for name, found in step["seconds"].items()]
+        lines += ["", f"{step['tensors']} gradients, {bytes_text(step['bytes'])}, started together:"]
+        lines += [f"- {name}: {time_text(1e9 * found['median'])}" for name, found in step["seconds"].items()]
         train = record["training"]
         images = ranks * train["batch"]
         lines += ["", f"{train['model']}, bf16, channels last, {train['batch']} images of {train['pixels']} px a rank:"]

@@ -19,8 +19,8 @@ from rich.table import Table
 from ringtune import layout
 from ringtune.benchmarks.comm.config import HookRun
 from ringtune.benchmarks.harness.jobs import WorkerJob, run_worker
-from ringtune.benchmarks.harness.sizes import format_bytes, format_duration
 from ringtune.benchmarks.harness.statistics import quartiles
+from ringtune.timeline.units import bytes_text, time_text
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,15 @@ def _rank_record(rank: int, empty_ns: Sequence[float], hooked_ns: Sequence[float
     costs = [(hooked - empty) / gradients for empty, hooked in zip(empty_ns, hooked_ns, strict=True)]
     return {
         "rank": rank,
-        "empty": quartiles([value / gradients for value in empty_ns]).as_json(),
-        "hooked": quartiles([value / gradients for value in hooked_ns]).as_json(),
-        "cost": {**quartiles(costs).as_json(), "samples": costs},
+        "empty": quartiles([value / gradients for value in empty_ns]).as_dict(),
+        "hooked": quartiles([value / gradients for value in hooked_ns]).as_dict(),
+        "cost": {**quartiles(costs).as_dict(), "samples": costs},
     }
 
 
 def hook_table(record: dict[str, Any]) -> Table:
     """Returns the table that ends the benchmark."""
-    title = f"hook, {record['ranks']} ranks, {record['gradients']} gradients of {format_bytes(record['bytes'])}"
+    title = f"hook, {record['ranks']} ranks, {record['gradients']} gradients of {bytes_text(record['bytes'])}"
     table = Table(title=title, caption="per gradient, median and quartiles")
     for column in ("rank", "empty hook", "ringtune's hook", "difference"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -97,14 +97,14 @@ def hook_table(record: dict[str, Any]) -> Table:
 
 
 def _cell(values: dict[str, Any]) -> str:
-    median, low, high = (format_duration(values[key]) for key in ("median", "low", "high"))
+    median, low, high = (time_text(values[key]) for key in ("median", "low", "high"))
     return f"{median} \\[{low}, {high}]"
 
 
 def costlier(record: dict[str, Any], limit_us: float) -> list[str]:
     """Returns a sentence for each rank whose median hook costs more than that many microseconds."""
     return [
-        f"rank {row['rank']}: {row['cost']['median'] / 1000:.2f} us per gradient, required {limit_us:g}"
+        f"rank {row['rank']}: {row['cost']['median'] / 1000:.2f} µs per gradient, required {limit_us:g}"
         for row in record["by_rank"]
         if row["cost"]["median"] > 1000 * limit_us
     ]

@@ -18,9 +18,9 @@ from rich.table import Table
 from ringtune.algorithms import Rule, dump_table
 from ringtune.benchmarks.comm.config import LearnRun
 from ringtune.benchmarks.harness.jobs import WorkerJob, run_worker
-from ringtune.benchmarks.harness.sizes import format_bytes, format_duration
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.output_file import write_output
+from ringtune.timeline.units import bytes_text, time_text
 
 # An algorithm must be so much faster than the one of the next larger size to take its place.
 _GAIN = 1.03
@@ -66,7 +66,7 @@ def run_learn(request: LearnRequest, console: Console) -> None:
             classes.append(event["links"])
         elif event["event"] == "size":
             medians[event["bytes"]] = event["median_ns"]
-            console.print(f"{format_bytes(event['bytes'])}: {_fastest(event['median_ns'])}")
+            console.print(f"{bytes_text(event['bytes'])}: {_fastest(event['median_ns'])}")
 
     run = LearnRun(sorted(request.sizes_bytes), request.seconds)
     run_worker(WorkerJob("comm.learn_worker", run, request.ranks, request.hosts, 1), on_event)
@@ -111,10 +111,10 @@ def learn_table(medians: Mapping[int, Mapping[str, float]]) -> Table:
     for name in next(iter(medians.values())):
         table.add_column(name, justify="right")
     for size_bytes in sorted(medians):
-        table.add_row(format_bytes(size_bytes), *(format_duration(time) for time in medians[size_bytes].values()))
+        table.add_row(bytes_text(size_bytes), *(time_text(time) for time in medians[size_bytes].values()))
     return table
 
 
 def _fastest(times: Mapping[str, float]) -> str:
     name = min(times, key=times.__getitem__)
-    return f"{name} {format_duration(times[name])}"
+    return f"{name} {time_text(times[name])}"

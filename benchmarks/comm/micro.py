@@ -19,10 +19,10 @@ from ringtune.benchmarks.harness.progress import open_progress
 from ringtune.benchmarks.harness.race.exchanges import COLLECTIVES
 from ringtune.benchmarks.harness.race.patterns import item_bytes
 from ringtune.benchmarks.harness.races import Budget, CaseResult, Outcome, open_race
-from ringtune.benchmarks.harness.sizes import duration_unit, format_bytes, format_duration
 from ringtune.benchmarks.harness.statistics import paired_ratio_interval, quartiles
 from ringtune.benchmarks.training.profiles import load_profile
 from ringtune.errors import UsageError
+from ringtune.timeline.units import bytes_text, time_text, times_in_one_unit
 
 _COLUMN_WIDTH = 20
 
@@ -127,13 +127,13 @@ def _case_record(case: Case, result: CaseResult) -> dict[str, Any]:
         "label": case.label,
         "tensors": len(case.sizes_bytes),
         "bytes": sum(case.sizes_bytes),
-        "times": {name: {**quartiles(values).as_json(), "samples": values} for name, values in times_ns.items()},
+        "times": {name: {**quartiles(values).as_dict(), "samples": values} for name, values in times_ns.items()},
         "unsupported": result.unsupported,
         "best_peer": best,
         # Above 1: ringtune is that many times faster than the best peer.
-        "ratio": paired_ratio_interval(times_ns[best], times_ns[SUBJECT]).as_json() if best else None,
+        "ratio": paired_ratio_interval(times_ns[best], times_ns[SUBJECT]).as_dict() if best else None,
         # 1: as fast as every rank copying the tensors once.
-        "limit_ratio": paired_ratio_interval(times_ns[LIMIT], times_ns[SUBJECT]).as_json()
+        "limit_ratio": paired_ratio_interval(times_ns[LIMIT], times_ns[SUBJECT]).as_dict()
         if LIMIT in times_ns
         else None,
     }
@@ -163,8 +163,7 @@ def _cell(case: dict[str, Any], name: str) -> str:
     times = case["times"].get(name)
     if times is None:
         return "unsupported" if name in case["unsupported"] else "failed"
-    unit_ns, unit = duration_unit(times["median"])
-    median, low, high = (f"{times[key] / unit_ns:.3g}" for key in ("median", "low", "high"))
+    (median, low, high), unit = times_in_one_unit(times["median"], times["low"], times["high"])
     return f"{median} {unit}\n\\[{low}, {high}]"
 
 
@@ -186,14 +185,14 @@ def _ratio(ratio: dict[str, float] | None) -> str:
 
 def _case_line(case: Case, result: CaseResult) -> str:
     medians = {name: quartiles(values) for name, values in result.times_ns.items()}
-    told = [f"{name} {format_duration(value.median)}" for name, value in medians.items()]
+    told = [f"{name} {time_text(value.median)}" for name, value in medians.items()]
     told += [f"{name} unsupported ({reason})" for name, reason in result.unsupported.items()]
     return f"{case.label}: " + ", ".join(told)
 
 
 def allreduce_cases(sizes_bytes: Sequence[int]) -> list[Case]:
     """Returns one case per size, a single tensor each."""
-    return [Case(format_bytes(size_bytes), (size_bytes,)) for size_bytes in sizes_bytes]
+    return [Case(bytes_text(size_bytes), (size_bytes,)) for size_bytes in sizes_bytes]
 
 
 def collectives_cases(names: Sequence[str], sizes_bytes: Sequence[int], ranks: int, dtype: str) -> list[Case]:
@@ -208,9 +207,9 @@ def collectives_cases(names: Sequence[str], sizes_bytes: Sequence[int], ranks: i
     for size_bytes in sizes_bytes:
         if size_bytes % (ranks * item_bytes(dtype)):
             share = f"{ranks} ranks x {item_bytes(dtype)} bytes"
-            raise UsageError(f"{format_bytes(size_bytes)} cannot be shared evenly: it is no multiple of {share}")
+            raise UsageError(f"{bytes_text(size_bytes)} cannot be shared evenly: it is no multiple of {share}")
     return [
-        Case(name if name == "barrier" else f"{name} {format_bytes(size_bytes)}", (size_bytes,), name)
+        Case(name if name == "barrier" else f"{name} {bytes_text(size_bytes)}", (size_bytes,), name)
         for name in dict.fromkeys(names)
         for size_bytes in ([0] if name == "barrier" else sizes_bytes)
     ]
@@ -226,6 +225,6 @@ def gradients_cases(profiles: Sequence[str]) -> list[Case]:
     for profile in map(load_profile, profiles):
         if any(size_bytes % item_bytes("float32") for size_bytes in profile.sizes_bytes):
             raise UsageError(f"{profile.name}: every tensor must be a whole number of float32 elements")
-        label = f"{profile.name}: {len(profile.sizes_bytes)} tensors, {format_bytes(profile.total_bytes)}"
+        label = f"{profile.name}: {len(profile.sizes_bytes)} tensors, {bytes_text(profile.total_bytes)}"
         cases.append(Case(label, profile.sizes_bytes))
     return cases

@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ringtune import layout, native
-from ringtune.benchmarks.harness.sizes import format_duration
 from ringtune.errors import RingtuneError, UsageError
+from ringtune.timeline.units import time_text
 
 PHASES = ("cold", "cached", "steady")
 TIME_SLACK = 1.25
@@ -121,8 +121,8 @@ def negotiation_table(record: Mapping[str, Any], phase: str) -> Table:
         cells = [str(case["ranks"])]
         for where in _WHERE:
             load = loads[where]
-            cells += [f"{load['messages']:.4g}", f"{load['bytes']:.0f}", format_duration(load["ns"])]
-        cells.append(format_duration(loads["mean"]["ns"]))
+            cells += [f"{load['messages']:.4g}", f"{load['bytes']:.0f}", time_text(load["ns"])]
+        cells.append(time_text(loads["mean"]["ns"]))
         table.add_row(*cells, f"{loads['all_messages']:.0f}", f"{loads['all_bytes']:.0f}")
     return table
 

@@ -1,4 +1,4 @@
-"""Sizes as users write them (``64MiB``) and as tables show them."""
+"""Sizes as users write them: ``64MiB``."""
 
 from __future__ import annotations
 
@@ -57,25 +57,3 @@ def parse_sizes(text: str) -> list[int]:
         while sizes[-1] * 4 < end:
             sizes.append(sizes[-1] * 4)
     return sizes
-
-
-def format_bytes(size_bytes: int) -> str:
-    """Returns a short text with a binary unit: ``1 KiB``, ``1.5 MiB``, ``777 B``."""
-    for unit, name in ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB")):
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:.4g} {name}"
-    return f"{size_bytes} B"
-
-
-def duration_unit(duration_ns: float) -> tuple[float, str]:
-    """Returns the unit in which `duration_ns` reads best: its length in nanoseconds and its name."""
-    for unit_ns, name in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
-        if duration_ns >= unit_ns:
-            return unit_ns, name
-    return 1.0, "ns"
-
-
-def format_duration(duration_ns: float) -> str:
-    """Returns a short text with three digits: ``812 ns``, ``1.43 ms``."""
-    unit_ns, name = duration_unit(duration_ns)
-    return f"{duration_ns / unit_ns:.3g} {name}"

@@ -8,13 +8,14 @@ Source: B. Efron, R. Tibshirani, An Introduction to the Bootstrap (1993), chapte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import bootstrap
+
+from ringtune.tuner.scoring import Interval
 
 CONFIDENCE = 0.95
 RESAMPLES = 4000
@@ -22,19 +23,6 @@ RESAMPLES = 4000
 SEED = 20240
 
 Samples = Sequence[float] | NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A median with a lower and an upper bound, in the unit of the samples."""
-
-    median: float
-    low: float
-    high: float
-
-    def as_json(self) -> dict[str, float]:
-        """Returns the three numbers under the names that run folders use."""
-        return {"median": self.median, "low": self.low, "high": self.high}
 
 
 def quartiles(samples: Samples) -> Interval:
@@ -89,6 +77,11 @@ def median_ratio_interval(numerator: Samples, denominator: Samples) -> Interval:
         ValueError: a set is empty or the lengths differ.
     """
     return median_interval(np.divide(*_pairs(numerator, denominator)))
+
+
+def share_text(share: Mapping[str, float] | None) -> str:
+    """Returns a share's median and interval in per cent, for tables; ``-`` for none."""
+    return f"{share['median']:.1%} [{share['low']:.1%}, {share['high']:.1%}]" if share else "-"
 
 
 def _pairs(numerator: Samples, denominator: Samples) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -30,11 +30,12 @@ from ringtune.benchmarks.harness.jobs import thread_variables
 from ringtune.benchmarks.harness.peers import Selection, contenders_by_job
 from ringtune.benchmarks.harness.racejob import JobLost, JobPlan, RaceJob
 from ringtune.benchmarks.harness.races import Budget, Race
-from ringtune.benchmarks.harness.sizes import duration_unit
-from ringtune.benchmarks.harness.statistics import Interval, paired_ratio_interval, quartiles
+from ringtune.benchmarks.harness.statistics import paired_ratio_interval, quartiles, share_text
 from ringtune.benchmarks.netlab import network
 from ringtune.benchmarks.netlab.network import Host, Network
 from ringtune.errors import RingtuneError, UsageError
+from ringtune.timeline.units import times_in_one_unit
+from ringtune.tuner.scoring import Interval
 
 _STORE_PORT = 29450
 _WORKER = "ringtune.benchmarks.comm.micro_worker"
@@ -46,7 +47,7 @@ class LinksRequest:
     """What the user asked for.
 
     Args:
-        rates: as `network.parse_rate` reads them.
+        rates: as `network.link_rate` reads them.
         hosts: network namespaces.
         ranks_per_host: ranks in each; those of one host share memory.
         benchmark: ``allreduce``, or ``gradients``: several tensors at once.
@@ -101,7 +102,7 @@ def run_links(request: LinksRequest, console: Console) -> dict[str, Any]:
 def _measure(request: LinksRequest, rate: str) -> dict[str, Any]:
     lines: list[tuple[float, float]] = []
     samples: list[dict[str, list[float]]] = [{} for _ in request.cases]
-    with network.hosts(request.hosts, network.parse_rate(rate)) as (driver, hosts):
+    with network.hosts(request.hosts, network.link_rate(rate)) as (driver, hosts):
         lines.append(_line_rates(hosts[0], hosts[1]))
         for _ in range(request.rounds):
             for case, times in zip(samples, _race(request, Network(driver, hosts)), strict=True):
@@ -132,12 +133,12 @@ def _case_record(
     return {
         "label": case.label,
         "bytes": size_bytes,
-        "times": {name: {**quartiles(values).as_json(), "samples": values} for name, values in times_ns.items()},
+        "times": {name: {**quartiles(values).as_dict(), "samples": values} for name, values in times_ns.items()},
         "line_share": Interval(
             *(crossing_bits / time_ns * 1e9 / line_bits for time_ns in (own.median, own.high, own.low))
-        ).as_json(),
+        ).as_dict(),
         "best_peer": best,
-        "ratio": paired_ratio_interval(times_ns[best], times_ns[SUBJECT]).as_json() if best else None,
+        "ratio": paired_ratio_interval(times_ns[best], times_ns[SUBJECT]).as_dict() if best else None,
     }
 
 
@@ -233,13 +234,12 @@ def links_table(record: dict[str, Any], rate: dict[str, Any]) -> Table:
         table.add_row(
             case["label"],
             *(_spread(case["times"][name]) for name in names),
-            f"{share['median']:.1%} [{share['low']:.1%}, {share['high']:.1%}]",
+            share_text(share),
             f"{ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]" if ratio else "",
         )
     return table
 
 
 def _spread(times: dict[str, Any]) -> str:
-    unit_ns, unit = duration_unit(times["median"])
-    median, low, high = (f"{times[key] / unit_ns:.3g}" for key in ("median", "low", "high"))
+    (median, low, high), unit = times_in_one_unit(times["median"], times["low"], times["high"])
     return f"{median} [{low}, {high}] {unit}"

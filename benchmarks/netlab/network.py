@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtune.errors import RingtuneError, UsageError
+from ringtune.timeline.units import parse_rate
 
 INTERFACE = "wire0"
 UNSHAPED = "none"
-_UNITS = {"kbit": 1_000, "mbit": 1_000_000, "gbit": 1_000_000_000}
 # The bucket holds one millisecond of the line: what a card's queue would hold, and enough for the kernel's timers.
 _BURST_SECONDS = 1e-3
 # Nearly two of the 64 KiB packets that the kernel hands down: of a bucket that one of them fills, tokens are lost
@@ -119,20 +119,13 @@ def core_mask(core: int) -> str:
     return f"{1 << core % 32:x}" + ",00000000" * (core // 32)
 
 
-def parse_rate(text: str) -> int | None:
+def link_rate(text: str) -> int | None:
     """Returns the bits per second that ``1gbit`` or ``500mbit`` names, None for ``none``.
 
     Raises:
         UsageError: not a rate.
     """
-    word = text.strip().lower()
-    if word == UNSHAPED:
-        return None
-    for unit, factor in _UNITS.items():
-        number = word.removesuffix(unit)
-        if number != word and number.replace(".", "", 1).isdigit() and float(number) > 0:
-            return round(float(number) * factor)
-    raise UsageError(f"{text!r} is not a rate; write 1gbit, 500mbit or {UNSHAPED} for an unshaped link")
+    return None if text.strip().lower() == UNSHAPED else round(8 * parse_rate(text))
 
 
 def rate_number(text: str) -> int:
@@ -141,7 +134,7 @@ def rate_number(text: str) -> int:
     Raises:
         UsageError: not a rate, or ``none``.
     """
-    rate = parse_rate(text)
+    rate = link_rate(text)
     if rate is None:
         raise UsageError("an unshaped link has no rate; write for example 1gbit")
     return rate

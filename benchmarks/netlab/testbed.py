@@ -118,7 +118,7 @@ class Bed:
         if rate == self._rate:
             return
         for host in self._hosts:
-            host.shape(network.parse_rate(rate))
+            host.shape(network.link_rate(rate))
         self._rate = rate
 
     def job(self, shape: Shape) -> Job:

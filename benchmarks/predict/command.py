@@ -58,7 +58,7 @@ class Case:
     Args:
         label: for tables.
         shape: of the job.
-        rate: of the links, as `network.parse_rate` reads it.
+        rate: of the links, as `network.link_rate` reads it.
         work: the step it plays.
         knobs: other than the default ones.
     """
@@ -333,7 +333,7 @@ def _record(rows: list[Row], rate: str) -> dict[str, Any]:
             {
                 "label": row.case.label,
                 "measured": list(row.measured_ns),
-                "measured_interval": median_interval(row.measured_ns).as_json(),
+                "measured_interval": median_interval(row.measured_ns).as_dict(),
                 "predicted": row.answer.as_dict(),
                 "error": row.error,
             }

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ringtune import layout
-from ringtune.benchmarks.harness.statistics import Interval, median_interval, quartiles, ratio_interval
+from ringtune.benchmarks.harness.statistics import median_interval, quartiles, ratio_interval
+from ringtune.tuner.scoring import Interval
 
 
 @dataclass
@@ -106,9 +107,9 @@ def _rows(rows: Sequence[RankCountSamples]) -> list[dict[str, Any]]:
         {
             "ranks": row.ranks,
             "hosts": row.hosts,
-            "rate": {**row.rate.as_json(), "samples": row.rates},
+            "rate": {**row.rate.as_dict(), "samples": row.rates},
             "per_rank": row.per_rank,
-            "efficiency": row.efficiency(ordered[0]).as_json(),
+            "efficiency": row.efficiency(ordered[0]).as_dict(),
         }
         for row in ordered
     ]

@@ -21,11 +21,12 @@ from ringtune.benchmarks.harness.environments import SUBJECT
 from ringtune.benchmarks.harness.jobs import WorkerJob, run_worker
 from ringtune.benchmarks.harness.peers import Selection
 from ringtune.benchmarks.harness.progress import Reporter, open_progress
-from ringtune.benchmarks.harness.statistics import Interval
+from ringtune.benchmarks.harness.statistics import share_text
 from ringtune.benchmarks.training.config import TrainingRun
 from ringtune.benchmarks.training.records import RankCountSamples, Workload, scaling_record
 from ringtune.benchmarks.training.vision import check_model
 from ringtune.errors import RingtuneError
+from ringtune.tuner.scoring import Interval
 
 UNIT = "images/s"
 # Per participant, per rank count.
@@ -145,16 +146,12 @@ def scaling_table(record: dict[str, Any], results: Results) -> Table:
             efficiency = entry.efficiency(base)
             per_rank = " ".join(f"{rate:.2f}" for rate in entry.per_rank)
             style = "bold" if name == SUBJECT else None
-            table.add_row(name, str(ranks), _text(entry.rate), per_rank, _percent(efficiency), style=style)
+            table.add_row(name, str(ranks), _text(entry.rate), per_rank, share_text(efficiency.as_dict()), style=style)
     return table
 
 
 def _text(interval: Interval) -> str:
     return f"{interval.median:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
-
-
-def _percent(interval: Interval) -> str:
-    return f"{interval.median:.1%} [{interval.low:.1%}, {interval.high:.1%}]"
 
 
 def _ranks(count: int) -> str:

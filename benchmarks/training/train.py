@@ -21,7 +21,7 @@ from ringtune.benchmarks.harness.environments import SUBJECT, Setting, linked_be
 from ringtune.benchmarks.harness.peers import ALONE, DDP_ALONE, IN_STEP, Selection
 from ringtune.benchmarks.harness.progress import open_progress
 from ringtune.benchmarks.harness.races import Budget, CaseResult, Outcome, open_race
-from ringtune.benchmarks.harness.statistics import median_ratio_interval, quartiles
+from ringtune.benchmarks.harness.statistics import median_ratio_interval, quartiles, share_text
 from ringtune.benchmarks.netlab import network
 from ringtune.benchmarks.netlab.network import Network
 from ringtune.benchmarks.training.config import TrainingTask
@@ -83,7 +83,7 @@ def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
             reporter.say(f"absent: {name} ({reason})")
         wires = None
         if request.rate is not None:
-            wires = Network(*stack.enter_context(network.hosts(request.ranks, network.parse_rate(request.rate))))
+            wires = Network(*stack.enter_context(network.hosts(request.ranks, network.link_rate(request.rate))))
         link = stack.enter_context(linked_benchmarks())
         setting = Setting(request.ranks, None, request.threads, link, wires, request.device)
         race = open_race(training_plans(request.peers, setting), stack, outcome, reporter, step_ns)
@@ -125,9 +125,9 @@ def _case_record(task: TrainingTask, ranks: int, result: CaseResult) -> dict[str
         "label": describe(task),
         "task": asdict(task),
         "unit": unit(task),
-        "times": {name: {**quartiles(ns).as_json(), "samples": ns} for name, ns in times_ns.items()},
+        "times": {name: {**quartiles(ns).as_dict(), "samples": ns} for name, ns in times_ns.items()},
         "rates": {
-            name: quartiles([size[name] * items * 1e9 / step for step in ns]).as_json() for name, ns in times_ns.items()
+            name: quartiles([size[name] * items * 1e9 / step for step in ns]).as_dict() for name, ns in times_ns.items()
         },
         # 1: as fast as processes that do not communicate.
         "to_alone": _ratios(times_ns, ALONE),
@@ -139,7 +139,7 @@ def _case_record(task: TrainingTask, ranks: int, result: CaseResult) -> dict[str
         "efficiency": _ratios(times_ns, ONE),
         "best_peer": best,
         # Above 1: ringtune is that many times faster than the best peer that communicates.
-        "ratio": median_ratio_interval(times_ns[best], times_ns[SUBJECT]).as_json() if best else None,
+        "ratio": median_ratio_interval(times_ns[best], times_ns[SUBJECT]).as_dict() if best else None,
     }
 
 
@@ -147,7 +147,7 @@ def _ratios(times_ns: Mapping[str, Sequence[float]], base: str) -> dict[str, dic
     """Returns how fast each contender is beside `base`; nothing where that took no part."""
     if base not in times_ns:
         return {}
-    return {name: median_ratio_interval(times_ns[base], ns).as_json() for name, ns in times_ns.items() if name != base}
+    return {name: median_ratio_interval(times_ns[base], ns).as_dict() for name, ns in times_ns.items() if name != base}
 
 
 def train_rows(record: dict[str, Any]) -> list[list[str]]:
@@ -156,13 +156,9 @@ def train_rows(record: dict[str, Any]) -> list[list[str]]:
     for case in record["cases"]:
         for name, rate in case["rates"].items():
             spread = f"{rate['median']:.4g} [{rate['low']:.4g}, {rate['high']:.4g}] {case['unit']}"
-            shares = [_percent(case[key].get(name)) for key in ("to_alone", "efficiency")]
+            shares = [share_text(case[key].get(name)) for key in ("to_alone", "efficiency")]
             rows.append([case["label"], name, spread, *shares])
     return rows
-
-
-def _percent(ratio: Mapping[str, float] | None) -> str:
-    return f"{ratio['median']:.1%} [{ratio['low']:.1%}, {ratio['high']:.1%}]" if ratio else "-"
 
 
 def train_table(record: dict[str, Any]) -> Table:

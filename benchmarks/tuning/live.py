@@ -23,7 +23,7 @@ import numpy as np
 from rich.table import Table
 
 from ringtune import layout
-from ringtune.benchmarks.harness.statistics import Interval, median_interval, paired_ratio_interval
+from ringtune.benchmarks.harness.statistics import median_interval, paired_ratio_interval
 from ringtune.benchmarks.netlab import network
 from ringtune.benchmarks.netlab.network import Host
 from ringtune.benchmarks.netlab.testbed import Bed, Shape, document
@@ -34,6 +34,7 @@ from ringtune.tuner.growing import GrowingLines
 from ringtune.tuner.journal import parse_line
 from ringtune.tuner.model.workload import Workload
 from ringtune.tuner.records import ResultRecord, parse
+from ringtune.tuner.scoring import Interval
 from ringtune.tuner.words import describe, milliseconds, percent
 
 CASES = ("2x1@1gbit", "4x1@1gbit", "2x1@10gbit", "4x1@10gbit")
@@ -238,8 +239,8 @@ def as_json(found: Found) -> dict[str, Any]:
         "settings": {
             name: {
                 "knobs": knobs.as_dict(),
-                "step_ns": median_interval(found.times[name]).as_json(),
-                "over_default": found.over_default(name).as_json(),
+                "step_ns": median_interval(found.times[name]).as_dict(),
+                "over_default": found.over_default(name).as_dict(),
                 "rounds_ns": found.times[name],
             }
             for name, knobs in found.knobs.items()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,6 @@ from scipy.stats import norm
 
 from ringtune.knobs import Knobs
 from ringtune.tuner.space import Space
-
-Procedure = Callable[[Space, int], Iterator[Knobs]]
-"""Made of the space and a seed: a generator of settings that is sent each one's score, a step time in nanoseconds."""
 
 _HOROVODS_POINTS = ((4.0, 5.0), (32.0, 50.0), (16.0, 25.0), (8.0, 10.0))
 _HOROVODS_LOW, _HOROVODS_HIGH = np.array([0.0, 1.0]), np.array([64.0, 100.0])

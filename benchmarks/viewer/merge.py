@@ -26,10 +26,10 @@ from rich.table import Table
 from ringtune import runfolder
 from ringtune.benchmarks.harness.progress import open_console
 from ringtune.benchmarks.harness.scratch import kept_or_scratch
-from ringtune.benchmarks.harness.sizes import format_bytes
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.timeline.generate import GeneratedJob
 from ringtune.timeline.generate_long import generate_long, schedule_of
+from ringtune.timeline.units import bytes_text
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKM]?)")
 _FACTORS = {"": 1, "k": 1000, "K": 1000, "M": 1_000_000}
@@ -229,7 +229,7 @@ def _table(measured: Sequence[Measured]) -> Table:
             f"{one.events:,}",
             f"{one.seconds:.1f}",
             f"{one.rate / 1e6:.2f} M",
-            format_bytes(one.peak_bytes),
+            bytes_text(one.peak_bytes),
         )
         table.add_row(*row)
     return table

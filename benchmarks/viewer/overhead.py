@@ -15,11 +15,11 @@ from rich.table import Table
 from ringtune import layout, runfolder
 from ringtune.benchmarks.harness.jobs import WorkerJob, run_worker
 from ringtune.benchmarks.harness.progress import open_console
-from ringtune.benchmarks.harness.sizes import format_bytes, format_duration
 from ringtune.benchmarks.harness.statistics import median_interval
 from ringtune.benchmarks.training.profiles import load_profile
 from ringtune.benchmarks.viewer.config import TraceRun
 from ringtune.errors import RingtuneError, UsageError
+from ringtune.timeline.units import bytes_text, time_text
 
 PROFILES = ("resnet50", "2000x4KiB")
 
@@ -55,7 +55,7 @@ def trace(**options: Any) -> None:
 
     run_worker(WorkerJob("viewer.overhead_worker", run, options["num_proc"], None, 1), on_event)
     cases = [
-        trace_case(f"{profile.name}: {len(profile.sizes_bytes)} tensors, {format_bytes(profile.total_bytes)}", times)
+        trace_case(f"{profile.name}: {len(profile.sizes_bytes)} tensors, {bytes_text(profile.total_bytes)}", times)
         for profile, times in zip(profiles, rounds, strict=True)
     ]
     record = {
@@ -112,7 +112,7 @@ def trace_case(label: str, rounds: list[dict[str, float]]) -> dict[str, Any]:
 
 def _paired(above: list[float], below: list[float]) -> dict[str, float]:
     """Returns the median of the rounds' ratios: what slows a whole round down is in both and falls out."""
-    return median_interval(np.array(above) / np.array(below)).as_json()
+    return median_interval(np.array(above) / np.array(below)).as_dict()
 
 
 def trace_table(record: dict[str, Any]) -> Table:
@@ -126,7 +126,7 @@ def trace_table(record: dict[str, Any]) -> Table:
     for title in ("a step, off", "on over off", "off over off"):
         table.add_column(title, justify="right", no_wrap=True)
     for case in record["cases"]:
-        table.add_row(case["label"], format_duration(case["off_ns"]), _percent(case["cost"]), _percent(case["noise"]))
+        table.add_row(case["label"], time_text(case["off_ns"]), _percent(case["cost"]), _percent(case["noise"]))
     return table
 
 

@@ -30,7 +30,6 @@ from rich.table import Table
 from ringtune import layout, runfolder
 from ringtune.benchmarks.harness.progress import open_console
 from ringtune.benchmarks.harness.scratch import kept_or_scratch, scratch_folder
-from ringtune.benchmarks.harness.sizes import format_bytes
 from ringtune.benchmarks.viewer.config import LiveRun
 from ringtune.benchmarks.viewer.live import LiveFigures, Look, live_table, missed_live, watch
 from ringtune.benchmarks.viewer.merge import parse_count
@@ -40,6 +39,7 @@ from ringtune.dashboard.pictures import CHROMIUM_ARGUMENTS, HEIGHT, WIDTH, chrom
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.timeline.generate_long import generate_long, schedule_of
 from ringtune.timeline.merge import merge
+from ringtune.timeline.units import bytes_text
 
 RANKS = 4
 PAST_TENSORS = 16
@@ -380,7 +380,7 @@ def _table(measured: list[PageFigures]) -> Table:
         ]
         for values in (one.answer_ms, one.drawn_ms):
             row += [f"{np.quantile(values, q):.0f} ms" if values else "-" for q in (0.5, 0.95)]
-        table.add_row(*row, format_bytes(max(one.payload_bytes, default=0)))
+        table.add_row(*row, bytes_text(max(one.payload_bytes, default=0)))
     return table
 
 
@@ -394,5 +394,5 @@ def _analyses_table(measured: list[PageFigures]) -> Table:
             first, later = page.first_paint_ms[0], page.first_paint_ms[1:] or page.first_paint_ms
             answers = [f"{np.median(page.answer_ms):.0f} ms", f"{max(page.answer_ms):.0f} ms"] if page.answer_ms else []
             row = [f"{first:.0f} ms", f"{np.median(later):.0f} ms", *(answers or ["-", "-"])]
-            table.add_row(f"{one.events:,}", name, *row, format_bytes(max(page.payload_bytes, default=0)))
+            table.add_row(f"{one.events:,}", name, *row, bytes_text(max(page.payload_bytes, default=0)))
     return table

@@ -23,7 +23,7 @@ def test_a_cost_is_the_difference_of_a_pair_per_gradient() -> None:
     assert first["cost"]["median"] == 2000.0
     assert first["empty"]["median"] == 5.0
     assert costlier(record, 2.0) == []
-    assert costlier(record, 1.5) == ["rank 0: 2.00 us per gradient, required 1.5"]
+    assert costlier(record, 1.5) == ["rank 0: 2.00 µs per gradient, required 1.5"]
 
 
 def test_a_job_of_two_ranks(tmp_path: Path) -> None:

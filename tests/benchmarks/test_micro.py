@@ -56,7 +56,7 @@ def printed(record: dict[str, Any]) -> str:
 
 def test_table_without_peers() -> None:
     text = printed(micro_record(REQUEST, outcome({"ringtune": [2048.0]})))
-    assert "2.05 us" in text
+    assert "2.05 µs" in text
     assert "[2.05, 2.05]" in text
     assert "best peer" not in text
 
@@ -74,7 +74,7 @@ def test_markdown() -> None:
     assert micro_markdown(record).splitlines() == [
         "|  | ringtune | gloo | copy-limit | to the best peer | to copy-limit |",
         "| --- | --- | --- | --- | --- | --- |",
-        "| 1 KiB | 2 us | 3 us | 1 us | 1.50 [1.50, 1.50] | 0.50 [0.50, 0.50] |",
+        "| 1 KiB | 2.00 µs | 3.00 µs | 1.00 µs | 1.50 [1.50, 1.50] | 0.50 [0.50, 0.50] |",
     ]
 
 
