@@ -22,8 +22,11 @@ def open_console() -> Console:
 class Reporter(Protocol):
     """Where a benchmark tells how far it is."""
 
-    def advance(self, note: str) -> None:
-        """One more part is done; `note` says what was seen last."""
+    def begin(self, note: str) -> None:
+        """A part begins; a bar shows its name."""
+
+    def advance(self, note: str, *, keep: bool = False) -> None:
+        """One more part is done; `note` says what was seen last, `keep` leaves it on a terminal too."""
 
     def say(self, text: str) -> None:
         """Prints a line that stays."""
@@ -36,8 +39,13 @@ class BarReporter:
         self._progress = progress
         self._task = task
 
-    def advance(self, note: str) -> None:
-        self._progress.update(self._task, advance=1, note=note)
+    def begin(self, note: str) -> None:
+        self._progress.update(self._task, note=note)
+
+    def advance(self, note: str, *, keep: bool = False) -> None:
+        if keep:
+            self.say(note)
+        self._progress.update(self._task, advance=1, note="" if keep else note)
 
     def say(self, text: str) -> None:
         self._progress.console.print(text, markup=False, highlight=False)
@@ -51,7 +59,10 @@ class LineReporter:
         self._total = total
         self._done = 0
 
-    def advance(self, note: str) -> None:
+    def begin(self, note: str) -> None:
+        """A log has a line for what is done, not for what begins."""
+
+    def advance(self, note: str, *, keep: bool = False) -> None:
         self._done += 1
         self.say(f"[{self._done}/{self._total}] {note}")
 
