@@ -3,8 +3,8 @@
 The native side (`native/runtime/rehearsal.h`) drives the negotiators of all ranks in one thread. Messages are encoded
 and decoded as on a link; nothing is sent over one, so the figures are the work of the control plane without its waits.
 
-Up to fan-out + 1 ranks form a star, in which rank 0 hears everybody, and the ranks below it get children of their own
-up to fan-out * fan-out: until then work grows with the ranks, on purpose, though no rank ever handles more than one
+Up to fan-out + 1 ranks form a star, in which every rank sends to rank 0, and the ranks below it get children of their
+own up to fan-out * fan-out: until then work grows with the ranks, on purpose, though no rank ever handles more than one
 message each way for each of its fan-out + 1 links. Growth is judged from the smallest measured job of that size.
 """
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PACKAGE = "ringtune.benchmarks"
 _KEPT_LINES = 25
 _INTERRUPTED = 130
-# Each rank computes with one thread per core it may use; libraries read these before torch can be told.
+# Numeric libraries read these when they are imported, before a script can set the number of threads.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 

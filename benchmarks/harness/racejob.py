@@ -1,4 +1,4 @@
-"""A job in a race: the ranks of one library, started once and kept, asleep except when they are told to run a burst."""
+"""A job in a race: the ranks of one library, started once and kept, asleep between bursts."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Race:
         """Returns the samples of one case; those of a job that is lost on the way are left out.
 
         Args:
-            task: what the ranks are told to open.
+            task: what the ranks open.
             budget: how long it may take.
         """
         result = CaseResult()
@@ -207,7 +207,7 @@ def open_race(
         plans: the jobs, ringtune's first.
         stack: takes the jobs.
         outcome: learns what takes part and what was lost.
-        reporter: where losses are told.
+        reporter: prints which peers are lost.
         sample: see `Race`.
 
     Raises:

@@ -1,9 +1,9 @@
 """`ringtune bench links`: allreduces and steps' gradients between hosts beside iperf3 and Gloo on the same links.
 
-The hosts are network namespaces with links shaped to a rate (see `network.py`). For each rate, iperf3 measures the line
-one way and both ways at once, then ringtune and its peers race (see `harness/races.py`), then iperf3 measures again;
-all of that `rounds` times. What crosses each host's link in one direction during an allreduce of N bytes over H hosts
-is at least 2 (H - 1) / H N: that, per second, over iperf3's one-way rate is the share of the line.
+The hosts are network namespaces with links shaped to a rate (see `netlab/network.py`). For each rate, iperf3 measures
+the line one way and both ways at once, then ringtune and its peers race (see `harness/races.py`), then iperf3 measures
+again; all of that `rounds` times. What crosses each host's link in one direction during an allreduce of N bytes over H
+hosts is at least 2 (H - 1) / H N: that, per second, over iperf3's one-way rate is the share of the line.
 """
 
 from __future__ import annotations

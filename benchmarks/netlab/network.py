@@ -1,9 +1,9 @@
 """Hosts made of network namespaces, joined by links of a chosen rate: a network to measure on one machine.
 
-Each namespace has one virtual Ethernet cable into a bridge; a token bucket filter (`tc ... tbf`) at both ends of the
-cable lets bytes through at the given rate in each direction, as a network card does. And as with a card, one core takes
-what comes in at an end: where every core that happens to push packets through the bridge hands them over itself, those
-of one connection overtake each other, and TCP takes that for losses (at 10 Gbit/s on two cores, hundreds in a second).
+Each namespace is connected to a bridge by one veth pair. A token bucket filter (`tc ... tbf`) at both ends of the pair
+limits the rate in each direction, as a network card does. Receive packet steering binds each end to one core: otherwise
+packets of one connection are reordered, and TCP takes that for losses (at 10 Gbit/s on two cores, hundreds in a
+second).
 """
 
 from __future__ import annotations

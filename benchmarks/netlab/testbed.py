@@ -1,4 +1,4 @@
-"""A test bed for predictions: jobs on network namespaces that are started once, and play what they are told.
+"""A test bed for predictions: jobs on network namespaces that are started once, and play the steps they are sent.
 
 All jobs share the hosts of one network; while one plays, the others sleep. Links are shaped anew between cases.
 """

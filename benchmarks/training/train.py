@@ -45,7 +45,7 @@ class TrainRequest:
         tasks: the cases.
         rounds: samples per case and contender.
         peers: who takes part.
-        rate: of the links between the ranks, each on a host of its own (see `network.py`); None: on this host.
+        rate: of the links between the ranks, each on a host of its own (see `netlab/network.py`); None: on this host.
         device: where they train.
     """
 

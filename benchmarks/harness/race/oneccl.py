@@ -1,6 +1,6 @@
 """One rank of the oneCCL contender, started by Intel MPI's ``mpiexec`` as ``python -m ... JOIN``.
 
-Needs mpi4py (for rank and meeting point), NumPy and the library that `make bench-peers` compiles from ``oneccl.cc``.
+Needs mpi4py (for rank and rendezvous), NumPy and the library that `make bench-peers` compiles from ``oneccl.cc``.
 One blocking allreduce in place per tensor.
 """
 
