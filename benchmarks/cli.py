@@ -2,48 +2,36 @@
 
 from __future__ import annotations
 
-import importlib
 import signal
 import threading
 from types import FrameType
 
 import click
 
-# Name -> where the command stands. It is imported when it is used: `ringtune bench --help` needs neither torch nor
-# scipy. A new benchmark adds a line here.
+from ringtune.command_table import Entry, LazyGroup
+
+# A new benchmark adds a line here.
 COMMANDS = {
-    "allreduce": "ringtune.benchmarks.commands:allreduce",
-    "collectives": "ringtune.benchmarks.commands:collectives",
-    "dashboard": "ringtune.benchmarks.pages:dashboard_command",
-    "gradients": "ringtune.benchmarks.commands:gradients",
-    "hook": "ringtune.benchmarks.commands:hook",
-    "links": "ringtune.benchmarks.commands:links",
-    "merge": "ringtune.benchmarks.traces:merge_command",
-    "negotiation": "ringtune.benchmarks.commands:negotiation",
-    "predict": "ringtune.benchmarks.prediction:predict",
-    "resnet": "ringtune.benchmarks.commands:resnet",
-    "train": "ringtune.benchmarks.commands:train",
-    "trace": "ringtune.benchmarks.tracing:trace",
-    "tuner": "ringtune.benchmarks.tuning.command:tuner",
+    name: Entry(f"ringtune.benchmarks.{target}", summary, "bench")
+    for name, target, summary in (
+        ("allreduce", "comm.commands:allreduce", "Time of one blocking allreduce by size."),
+        ("collectives", "comm.commands:collectives", "Time of the other collectives by size."),
+        ("dashboard", "viewer.pages:dashboard_command", "Pages of the dashboard in a browser, also of a running job."),
+        ("gradients", "comm.commands:gradients", "Time to reduce all gradients of a step."),
+        ("hook", "comm.commands:hook", "Cost of submitting a gradient from a hook."),
+        ("links", "netlab.commands:links", "Allreduce between hosts with shaped links, beside iperf3."),
+        ("merge", "viewer.merge:merge_command", "Merging and analysing a large trace: time and memory."),
+        ("negotiation", "comm.commands:negotiation", "Messages and time of the control plane by ranks."),
+        ("predict", "predict.command:predict", "Predicted step times beside measured ones."),
+        ("resnet", "training.commands:resnet", "Images per second and scaling efficiency of a model."),
+        ("trace", "viewer.overhead:trace", "What recording a timeline adds to a step."),
+        ("train", "training.commands:train", "Real training beside processes that do not communicate."),
+        ("tuner", "tuning.command:tuner", "The tuner beside other ways to search."),
+    )
 }
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported on first use."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
-        command = getattr(importlib.import_module(module), name)
-        assert isinstance(command, click.Command)
-        return command
-
-
-@click.group(cls=LazyGroup)
+@click.group(cls=LazyGroup, entries=COMMANDS)
 def bench() -> None:
     """Measure training, scaling and single collectives, beside peers in the same run."""
     if threading.current_thread() is threading.main_thread():  # the only one that may; a test may call from another

@@ -2,8 +2,9 @@
 
     python -m ringtune.benchmarks.demo --out runs/demo
 
-Every part is the command that a user would type. The tuning session is a job of its own (`<out>-tune`); its journal
-is also put into `<out>`, where the trace and the scaling record are, so that one report shows everything.
+Every part is the command that a user would type; what it prints goes to `<out>.log`, and a line a part says what came
+of it. The tuning session is a job of its own (`<out>-tune`); its journal is also put into `<out>`, where the trace and
+the scaling record are, so that one report shows everything.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.rule import Rule
 
 from ringtune import layout
-from ringtune.benchmarks.progress import open_console
+from ringtune.benchmarks.harness.progress import open_console, open_progress
+from ringtune.benchmarks.harness.statistics import share_text
 from ringtune.errors import RingtuneError, UsageError
+from ringtune.timeline.units import bytes_text, time_text
 
 EXAMPLES = Path(__file__).parent / "examples"
 REQUIRED_ACCURACY = 0.95
@@ -34,6 +35,8 @@ REQUIRED_ACCURACY = 0.95
 TUNING_EPOCHS = (120, 400)
 # One computing thread per rank: two ranks then fit on two cores and one rank is not faster for having both.
 THREADS = {"OMP_NUM_THREADS": "1"}
+# Of a command that failed.
+SHOWN_LINES = 25
 
 
 @dataclass(frozen=True)
@@ -42,16 +45,19 @@ class Demo:
 
     Args:
         out: run folder of the training, of the report and of the scaling record.
-        console: where it prints.
     """
 
     out: Path
-    console: Console
 
     @property
     def tuning(self) -> Path:
         """Run folder of the tuning session."""
         return self.out.with_name(f"{self.out.name}-tune")
+
+    @property
+    def log(self) -> Path:
+        """What the commands printed."""
+        return self.out.with_name(f"{self.out.name}.log")
 
     @property
     def report(self) -> Path:
@@ -63,19 +69,23 @@ class Demo:
         """Loss and accuracy of the training."""
         return self.out / "digits.json"
 
-    def train(self) -> None:
+    def train(self) -> str:
         """Trains on real data with the timeline on."""
         run = ["run", "-np", "2", "--run-dir", str(self.out), "--timeline", str(layout.timeline_file(self.out))]
         self._ringtune(*run, sys.executable, str(EXAMPLES / "digits.py"), "--json", str(self.result))
-        accuracy = self._read(self.result)["accuracy"]
+        result = self._read(self.result)
+        accuracy = result["accuracy"]
         if accuracy < REQUIRED_ACCURACY:
             raise RingtuneError(f"the training reached {accuracy:.1%} accuracy, expected {REQUIRED_ACCURACY:.0%}")
+        return f"accuracy {accuracy:.2%} on handwritten digits, loss {result['loss']:.6f}"
 
-    def summarize(self) -> None:
-        """Prints where the time of the training went."""
-        self._ringtune("timeline", "summary", str(layout.timeline_file(self.out)))
+    def summarize(self) -> str:
+        """Tells where the time of the training went."""
+        trace = layout.timeline_file(self.out)
+        self._ringtune("timeline", "summary", str(trace))
+        return f"{trace} opens in Perfetto"
 
-    def tune(self) -> None:
+    def tune(self) -> str:
         """Searches better knobs while a longer training runs, and keeps the journal beside the trace."""
         tune = ["tune", "-np", "2", "--run-dir", str(self.tuning), "--max-trials", "8", "--steps-per-trial", "15"]
         for epochs in TUNING_EPOCHS:
@@ -87,18 +97,22 @@ class Demo:
         else:
             raise RingtuneError(f"the training ended before the tuner had decided; see {self.tuning}")
         shutil.copytree(layout.tuning_journal(self.tuning).parent, layout.tuning_journal(self.out).parent)
+        return decision_text(decision)
 
-    def measure(self) -> None:
+    def measure(self) -> str:
         """Measures scaling of ResNet-50 on small images, beside torch's DDP."""
         bench = ["bench", "resnet", "-np", "1,2", "--model", "resnet50", "--batch-size", "8", "--image-size", "64"]
         sampling = ["--num-warmup-batches", "2", "--num-batches-per-iter", "1", "--num-iters", "8", "--rounds", "2"]
         self._ringtune(*bench, *sampling, "--peers", "ddp-gloo", "--run-dir", str(self.out))
+        records = sorted(layout.scaling_folder(self.out).glob("*.json"))
+        return "; ".join(line for path in records for line in scaling_lines(self._read(path)))
 
-    def write_report(self) -> None:
+    def write_report(self) -> str:
         """Writes everything into one page."""
         self._ringtune("report", str(self.out), "--output", str(self.report))
         if not self.report.is_file():
             raise RingtuneError(f"no report was written to {self.report}")
+        return str(self.report)
 
     def decision(self) -> dict[str, Any] | None:
         """Returns the tuner's last result in the journal, None when there is none."""
@@ -109,26 +123,17 @@ class Demo:
         results: list[dict[str, Any]] = [event for event in events if event["event"] == "result"]
         return results[-1] if results else None
 
-    def conclude(self) -> None:
-        """Prints what was seen and how to look at it."""
-        say = self.console.print
-        result, decision = self._read(self.result), self.decision()
-        say(f"accuracy     {result['accuracy']:.2%} on handwritten digits, loss {result['loss']:.6f}, 2 ranks")
-        if decision is not None:
-            say(f"tuner        {decision_text(decision)}", soft_wrap=True)
-        for path in sorted(layout.scaling_folder(self.out).glob("*.json")):
-            for line in scaling_lines(self._read(path)):
-                say(f"scaling      {line}", soft_wrap=True)
-        say(f"trace        {layout.timeline_file(self.out)} (opens in Perfetto)", soft_wrap=True)
-        say(f"report       {self.report}", soft_wrap=True)
-        say(f"dashboard    {dashboard_command(self.out)}", soft_wrap=True)
-
     def _ringtune(self, *words: str) -> None:
-        self.console.print(f"$ ringtune {shlex.join(words)}", style="dim", markup=False, soft_wrap=True)
         command = [sys.executable, "-m", "ringtune.cli", *words]
-        code = subprocess.run(command, env={**os.environ, **THREADS}, check=False).returncode
+        with self.log.open("a", encoding="utf-8") as log:
+            log.write(f"$ ringtune {shlex.join(words)}\n")
+            log.flush()
+            code = subprocess.run(
+                command, env={**os.environ, **THREADS}, stdout=log, stderr=subprocess.STDOUT, check=False
+            ).returncode
         if code != 0:
-            raise RingtuneError(f"'ringtune {words[0]}' failed with exit code {code}")
+            last = "".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines(True)[-SHOWN_LINES:])
+            raise RingtuneError(f"'ringtune {words[0]}' failed with exit code {code}; the end of {self.log}:\n{last}")
 
     def _read(self, path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -137,7 +142,7 @@ class Demo:
 def decision_text(decision: dict[str, Any]) -> str:
     """Returns the tuner's result in a sentence."""
     knobs, gain = decision["knobs"], decision["gain"]
-    setting = f"{knobs['fusion_bytes'] / 2**20:.3g} MiB fusion buffer, {knobs['cycle_time_ns'] / 1e6:.3g} ms cycle time"
+    setting = f"{bytes_text(knobs['fusion_bytes'])} fusion buffer, {time_text(knobs['cycle_time_ns'])} cycle time"
     if decision["decision"] == "improved":
         bounds = f"95 % interval {gain['low']:.1%} to {gain['high']:.1%}"
         return f"better than the default by {gain['median']:.1%} ({bounds}): {setting}"
@@ -150,10 +155,9 @@ def scaling_lines(record: dict[str, Any]) -> list[str]:
     for name, rows in {"ringtune": record["records"], **{k: v["records"] for k, v in record["peers"].items()}}.items():
         row = rows[-1]
         efficiency, rate = row["efficiency"], row["rate"]["median"]
-        interval = f"[{efficiency['low']:.1%}, {efficiency['high']:.1%}]"
         lines.append(
             f"{record['model']}, {name}: {rate:.1f} {record['unit']} on {row['ranks']} ranks, "
-            f"efficiency {efficiency['median']:.1%} {interval}"
+            f"efficiency {share_text(efficiency)}"
         )
     return lines
 
@@ -183,22 +187,25 @@ def clear(folder: Path) -> None:
 def demo(out: Path) -> None:
     """Train, tune and measure on two ranks; leaves a run folder with the merged trace and report.html."""
     console = open_console()
-    show = Demo(out, console)
+    show = Demo(out)
     clear(show.out)
     clear(show.tuning)
-    parts: tuple[tuple[str, Callable[[], None]], ...] = (
-        ("Training on 2 ranks", show.train),
-        ("Where the time went", show.summarize),
-        ("Tuning while it trains", show.tune),
-        ("Scaling from 1 to 2 ranks", show.measure),
-        ("Report", show.write_report),
+    show.out.parent.mkdir(parents=True, exist_ok=True)
+    show.log.unlink(missing_ok=True)
+    parts: tuple[tuple[str, Callable[[], str]], ...] = (
+        ("training on 2 ranks", show.train),
+        ("where the time went", show.summarize),
+        ("tuning while it trains", show.tune),
+        ("scaling from 1 to 2 ranks", show.measure),
+        ("report", show.write_report),
     )
-    begin = time.monotonic()
-    for title, part in parts:
-        console.print(Rule(title))
-        part()
-    console.print(Rule(f"Done in {time.monotonic() - begin:.0f} s"))
-    show.conclude()
+    with open_progress(console, "demo", len(parts)) as reporter:
+        for title, part in parts:
+            reporter.begin(title)
+            begin = time.monotonic()
+            result = part()
+            reporter.advance(f"{title} ({time.monotonic() - begin:.0f} s): {result}", keep=True)
+    console.print(f"all output: {show.log}; to look around: {dashboard_command(out)}", soft_wrap=True)
 
 
 def main() -> int:

@@ -6,7 +6,6 @@ This table is the one place in core that knows the layers above it, as strings. 
 
 from __future__ import annotations
 
-import difflib
 import errno
 import os
 import resource
@@ -14,34 +13,19 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import click
 
 from ringtune import standard_streams
+from ringtune.command_table import Entry, LazyGroup, ReaderGone, missing_module, print_version
 from ringtune.errors import RingtuneError, UsageError
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A row of the table.
-
-    Attributes:
-        target: ``module:attribute`` of the click command.
-        summary: One line for ``ringtune --help``, which must import no command.
-        extra: Extra of the package that brings what the command imports; empty if the base is enough.
-    """
-
-    target: str
-    summary: str
-    extra: str = ""
 
 
 COMMANDS = {
@@ -58,22 +42,6 @@ COMMANDS = {
 
 _NETWORK = Entry("ringtune.tuner.preflight_cli", "Behind `ringtune check --network`.", "tuner")
 
-# Modules whose absence has a better explanation than the command's own extra.
-_EXTRA_OF_MODULE = {
-    "torch": "torch",
-    "optuna": "tuner",
-    "scipy": "tuner",
-    "duckdb": "timeline",
-    "dash": "dashboard",
-    "dash_ag_grid": "dashboard",
-    "dash_mantine_components": "dashboard",
-    "plotly": "dashboard",
-    "waitress": "dashboard",
-    "torchvision": "bench",
-    "sklearn": "bench",
-    "mpi4py": "mpi",
-}
-
 
 def check_network(**wanted: Any) -> None:
     """What `ringtune check --network` does; it stands in a layer above.
@@ -84,68 +52,13 @@ def check_network(**wanted: Any) -> None:
     try:
         module = import_module(_NETWORK.target)
     except ModuleNotFoundError as error:
-        raise _missing_module(error, _NETWORK.extra) from error
+        raise missing_module(error, _NETWORK.extra) from error
     module.check_network(module.NetworkCheck(**wanted))
 
 
-class _ReaderGone(Exception):
-    """Nobody reads our output any more. Click would turn a BrokenPipeError into exit code 1 by itself."""
-
-
-class LazyGroup(click.Group):
-    """A group that imports a command's module when the command is called, and only that one."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
-            return None
-        module, _, attribute = entry.target.partition(":")
-        try:
-            command = getattr(import_module(module), attribute)
-        except ModuleNotFoundError as error:
-            raise _missing_module(error, entry.extra) from error
-        assert isinstance(command, click.Command), f"{entry.target} is no click command"
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            near = difflib.get_close_matches(name, COMMANDS, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"the commands are: {', '.join(COMMANDS)}."
-            raise UsageError(f"there is no command '{name}'; {hint}")
-        return super().resolve_command(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError as error:
-            raise _ReaderGone from error
-        except SystemExit as error:
-            if isinstance(error.__context__, BrokenPipeError):  # rich's way to end
-                raise _ReaderGone from error
-            raise
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
-
-
-def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        import ringtune
-
-        click.echo(f"ringtune {ringtune.__version__}")
-        ctx.exit()
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, entries=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version."
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=print_version, help="Show the version."
 )
 @click.option("--traceback", "show_traceback", is_flag=True, help="Show where an error was raised (for developers).")
 @click.pass_context
@@ -178,7 +91,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         result = cli.main(args=arguments, prog_name="ringtune", standalone_mode=False)
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
-    except _ReaderGone:
+    except ReaderGone:
         # `ringtune timeline summary F | head`: the reader has had enough.
         return EXIT_BROKEN_PIPE
     except click.ClickException as error:
@@ -187,7 +100,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (RingtuneError, OSError) as error:
         return _report(error)
     except ModuleNotFoundError as error:
-        if (missing := _missing_module(error)) is error:
+        if (missing := missing_module(error)) is error:
             raise
         return _report(missing)
     return result if isinstance(result, int) else 0
@@ -222,25 +135,6 @@ def _has_working_folder() -> bool:
     except FileNotFoundError:
         return False
     return True
-
-
-def _missing_module(error: ModuleNotFoundError, extra: str = "") -> Exception:
-    """Return the error that says what to install, or `error` itself when the cause is not a missing extra.
-
-    Args:
-        error: What an import raised.
-        extra: The command's own extra, which is right for modules that several extras bring.
-    """
-    name = error.name or ""
-    root = name.partition(".")[0]
-    if name == "ringtune._native":
-        return RingtuneError("the native runtime is not built; install ringtune again with `pip install .`")
-    needed = extra if root in _EXTRA_OF_MODULE and extra else _EXTRA_OF_MODULE.get(root, "")
-    if not needed:
-        return error
-    found = RingtuneError(f"this needs {root}, which is not installed: pip install 'ringtune[{needed}]'")
-    found.__cause__ = error
-    return found
 
 
 if __name__ == "__main__":

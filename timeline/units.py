@@ -7,23 +7,28 @@ from collections.abc import Iterable
 
 from ringtune.errors import UsageError
 
-_RATE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kMGT]?)(B|bit|b)(?:/s|ps)?\s*$")
-_FACTORS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_RATE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgtMGT]?)(B|bit|b)(?:/s|ps)?\s*$")
+_FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 
 
 def time_text(ns: float) -> str:
     """Return a time, for example ``12.3 ms``."""
-    for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
-        if abs(ns) >= size:
-            return f"{_short(ns / size)} {unit}"
-    return f"{ns:.0f} ns"
+    [number], unit = times_in_one_unit(ns)
+    return f"{number} {unit}"
+
+
+def times_in_one_unit(*times_ns: float) -> tuple[list[str], str]:
+    """Return times in the unit in which the first one reads best, and that unit."""
+    size, unit = next((one for one in _TIMES if abs(times_ns[0]) >= one[0]), (1.0, "ns"))
+    return [_short(ns / size) if size > 1 else f"{ns:.0f}" for ns in times_ns], unit
 
 
 def bytes_text(count: float) -> str:
-    """Return an amount of bytes in binary units, for example ``64.0 MiB``."""
+    """Return an amount of bytes in binary units, for example ``64 MiB`` or ``1.50 MiB``."""
     for size, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if abs(count) >= size:
-            return f"{_short(count / size)} {unit}"
+            return f"{count // size if count % size == 0 else _short(count / size)} {unit}"
     return f"{count:.0f} B"
 
 
@@ -38,13 +43,13 @@ def rate_text(bytes_per_s: float | None) -> str:
 
 
 def parse_rate(text: str) -> float:
-    """Read a bandwidth in decimal units, ``12.5GB/s`` or ``100Gbit/s``, as bytes/s.
+    """Read a bandwidth in decimal units, ``12.5GB/s``, ``100Gbit/s`` or ``10gbit`` as iproute2 writes it, as bytes/s.
 
     Raises:
         UsageError: It is none.
     """
     match = _RATE.match(text)
-    rate = float(match[1]) * _FACTORS[match[2]] / (1 if match[3] == "B" else 8) if match else 0.0
+    rate = float(match[1]) * _FACTORS[match[2].lower()] / (1 if match[3] == "B" else 8) if match else 0.0
     if rate <= 0:
         raise UsageError(f"{text!r} is no bandwidth: expected for example 12.5GB/s or 100Gbit/s")
     return rate

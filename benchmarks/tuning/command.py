@@ -20,10 +20,10 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from ringtune import layout, runfolder
-from ringtune.benchmarks import network
-from ringtune.benchmarks.progress import open_console
-from ringtune.benchmarks.published import read_profile
-from ringtune.benchmarks.testbed import Bed, Shape, lighter, share_of_bytes
+from ringtune.benchmarks.harness.progress import open_console
+from ringtune.benchmarks.netlab import network
+from ringtune.benchmarks.netlab.testbed import Bed, Shape, lighter, share_of_bytes
+from ringtune.benchmarks.predict.published import read_profile
 from ringtune.benchmarks.tuning import live
 from ringtune.benchmarks.tuning.landscapes import AS_MEASURED, NOISES, Landscape, modelled, read_grid, synthetic
 from ringtune.benchmarks.tuning.procedures import PROCEDURES

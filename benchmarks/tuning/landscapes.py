@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ringtune.benchmarks.published import read_profile
+from ringtune.benchmarks.predict.published import read_profile
 from ringtune.errors import UsageError
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.tuner.landscape import Flat, Job, Noise, SyntheticJob

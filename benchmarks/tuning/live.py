@@ -1,6 +1,6 @@
 """`ringtune bench tuner --live`: sessions of `ringtune tune` between network namespaces, and what they ended with.
 
-A job of the live bench plays a profile's gradients (`workers/replayed.py`) on hosts made of network namespaces, its
+A job of the live bench plays a profile's gradients (`netlab/replay_worker.py`) on hosts made of network namespaces, its
 ranks asleep where they would compute. Its setting comes from a real ``ringtune tune`` that starts such a job on these
 hosts. Then the job is measured on a small grid, and at last the default, the grid's best setting and the tuner's are
 measured again, in turn, every other round backwards: the best of a grid is partly luck, what is compared are fresh
@@ -23,10 +23,10 @@ import numpy as np
 from rich.table import Table
 
 from ringtune import layout
-from ringtune.benchmarks import network
-from ringtune.benchmarks.network import Host
-from ringtune.benchmarks.statistics import Interval, median_interval, paired_ratio_interval
-from ringtune.benchmarks.testbed import Bed, Shape, document
+from ringtune.benchmarks.harness.statistics import median_interval, paired_ratio_interval
+from ringtune.benchmarks.netlab import network
+from ringtune.benchmarks.netlab.network import Host
+from ringtune.benchmarks.netlab.testbed import Bed, Shape, document
 from ringtune.benchmarks.tuning.recording import Play, grid
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.knobs import DEFAULTS, Knobs
@@ -34,6 +34,7 @@ from ringtune.timeline.runs.growing_lines import GrowingLines
 from ringtune.tuner.journal import parse_line
 from ringtune.tuner.model.workload import Workload
 from ringtune.tuner.records import ResultRecord, parse
+from ringtune.tuner.scoring import Interval
 from ringtune.tuner.words import describe, milliseconds, percent
 
 CASES = ("2x1@1gbit", "4x1@1gbit", "2x1@10gbit", "4x1@10gbit")
@@ -164,7 +165,7 @@ def _tune(hosts: Sequence[Host], case: Case, work: Workload, folder: Path) -> En
     ranks = ",".join(f"{host.address}:{case.shape.slots}" for host in hosts)
     command = [sys.executable, "-m", "ringtune.cli", "tune", "-np", str(case.shape.ranks), "-H", ranks]
     command += ["--run-dir", str(run), "--study", str(folder / "study.db"), "--seed", "0"]
-    command += [sys.executable, "-m", "ringtune.benchmarks.workers.profiled", str(step), str(_MOST_STEPS)]
+    command += [sys.executable, "-m", "ringtune.benchmarks.tuning.profiled_worker", str(step), str(_MOST_STEPS)]
     network.reach(hosts, folder)
     path = f"{folder}:{os.environ['PATH']}"
     with (folder / "tune.log").open("w+", encoding="utf-8") as said:
@@ -238,8 +239,8 @@ def as_json(found: Found) -> dict[str, Any]:
         "settings": {
             name: {
                 "knobs": knobs.as_dict(),
-                "step_ns": median_interval(found.times[name]).as_json(),
-                "over_default": found.over_default(name).as_json(),
+                "step_ns": median_interval(found.times[name]).as_dict(),
+                "over_default": found.over_default(name).as_dict(),
                 "rounds_ns": found.times[name],
             }
             for name, knobs in found.knobs.items()

@@ -14,7 +14,7 @@ from itertools import product
 from statistics import median
 from typing import Any
 
-from ringtune.benchmarks.testbed import Bed, Shape
+from ringtune.benchmarks.netlab.testbed import Bed, Shape
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.tuner.model.workload import Workload
 from ringtune.tuner.scoring import log_spread

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-import ringtune
 from ringtune import runfolder
+from ringtune.command_table import print_version
 from ringtune.config import Config
 from ringtune.errors import UsageError
 from ringtune.launch.config_file import settings_from_file
@@ -28,12 +28,6 @@ def _print_build(ctx: click.Context, parameter: click.Parameter, value: bool) ->
         from ringtune.check import check
 
         ctx.invoke(check)
-        ctx.exit()
-
-
-def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        click.echo(f"ringtune {ringtune.__version__}")
         ctx.exit()
 
 
@@ -97,7 +91,7 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) 
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=_print_version,
+    callback=print_version,
     help="Show the version.",
 )
 @click.option(

@@ -10,10 +10,10 @@ import sys
 import time
 from functools import partial
 
-from ringtune.benchmarks.workers.race.bursts import Contest, SumContest
-from ringtune.benchmarks.workers.race.patterns import Buffers, Task
-from ringtune.benchmarks.workers.race.rank import Seat, Unsupported, serve
-from ringtune.benchmarks.workers.race.wire import dial
+from ringtune.benchmarks.harness.race.bursts import Contest, SumContest
+from ringtune.benchmarks.harness.race.patterns import Buffers, Task
+from ringtune.benchmarks.harness.race.rank import Seat, Unsupported, serve
+from ringtune.benchmarks.harness.race.wire import dial
 
 
 def nothing() -> None:

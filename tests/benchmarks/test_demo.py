@@ -12,13 +12,13 @@ KNOBS = {"fusion_bytes": 3 << 20, "cycle_time_ns": 500_000}
 
 def test_a_better_setting_is_told_with_its_interval() -> None:
     decision = {"decision": "improved", "knobs": KNOBS, "gain": {"median": 0.1, "low": 0.05, "high": 0.15}}
-    text = "better than the default by 10.0% (95 % interval 5.0% to 15.0%): 3 MiB fusion buffer, 0.5 ms cycle time"
+    text = "better than the default by 10.0% (95 % interval 5.0% to 15.0%): 3 MiB fusion buffer, 500 µs cycle time"
     assert decision_text(decision) == text
 
 
 def test_keeping_the_default_says_why() -> None:
     decision = {"decision": "keep-default", "knobs": KNOBS, "gain": {}, "reason": "no setting was better"}
-    assert decision_text(decision) == "keep-default: 3 MiB fusion buffer, 0.5 ms cycle time; no setting was better"
+    assert decision_text(decision) == "keep-default: 3 MiB fusion buffer, 500 µs cycle time; no setting was better"
 
 
 def test_scaling_of_everyone_at_the_largest_rank_count() -> None:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ringtune.benchmarks import demo
+from ringtune.errors import RingtuneError
+
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
@@ -19,7 +22,12 @@ def test_the_demo_leaves_trace_journal_record_and_report(tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
     left = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     assert {"run.json", "timeline.json", "tuning/journal.jsonl", "scaling/resnet-resnet50.json", "report.html"} <= left
-    assert "accuracy" in done.stdout
+    lines = done.stdout.splitlines()
+    assert len(lines) == 6, "a line a part, and where to look"
+    assert lines[0].startswith("[1/5] training on 2 ranks (")
+    assert "accuracy" in lines[0]
+    assert lines[-1].startswith(f"all output: {out}.log; ")
+    assert "epoch 8: loss" in out.with_name("demo.log").read_text()
 
 
 def test_the_demo_removes_nothing_that_is_not_its_own(tmp_path: Path) -> None:
@@ -28,3 +36,12 @@ def test_the_demo_removes_nothing_that_is_not_its_own(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 1
     assert "is no run folder" in done.stderr
+
+
+def test_a_part_that_fails_shows_the_end_of_what_it_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "EXAMPLES", tmp_path / "nowhere")
+    show = demo.Demo(tmp_path / "demo")
+    with pytest.raises(RingtuneError, match="'ringtune run' failed with exit code") as caught:
+        show.train()
+    assert str(show.log) in str(caught.value)
+    assert "nowhere" in str(caught.value)

@@ -10,13 +10,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from ringtune.benchmarks import commands, contenders, devices, peers
-from ringtune.benchmarks.contenders import DeviceContest
-from ringtune.benchmarks.models import Batch, build_model, describe
-from ringtune.benchmarks.peers import PEERS, Ground, select_peers
-from ringtune.benchmarks.workers.config import TrainingTask
-from ringtune.benchmarks.workers.race.bursts import Burst, run_burst
-from ringtune.benchmarks.workers.race.patterns import Buffers, Task
+from ringtune.benchmarks.cli import bench
+from ringtune.benchmarks.comm import contenders
+from ringtune.benchmarks.comm.contenders import DeviceContest
+from ringtune.benchmarks.harness import devices, peers
+from ringtune.benchmarks.harness.peers import PEERS, Ground, select_peers
+from ringtune.benchmarks.harness.race.bursts import Burst, run_burst
+from ringtune.benchmarks.harness.race.patterns import Buffers, Task
+from ringtune.benchmarks.training.config import TrainingTask
+from ringtune.benchmarks.training.models import Batch, build_model, describe
 from ringtune.errors import UsageError
 
 
@@ -31,7 +33,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("name", ["allreduce", "gradients", "resnet", "train"])
 def test_without_a_gpu_it_says_why(name: str) -> None:
-    done = CliRunner().invoke(getattr(commands, name), ["--device", "cuda"])
+    done = CliRunner().invoke(bench, [name, "--device", "cuda"])
     assert isinstance(done.exception, UsageError)
     assert str(done.exception).startswith(f"--device cuda needs a GPU, and torch {torch.__version__} is built without")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ringtune.benchmarks.effort import SIZES, UNLIMITED, keep_effort, kept_efforts, measure_effort, typical
-from ringtune.benchmarks.testbed import Shape
+from ringtune.benchmarks.netlab.testbed import Shape
+from ringtune.benchmarks.predict.effort import SIZES, UNLIMITED, keep_effort, kept_efforts, measure_effort, typical
 
 
 class FakeBed:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ringtune.benchmarks.micro import MicroRequest, collectives_cases, micro_table, run_micro
-from ringtune.benchmarks.peers import PEERS, Selection, select_peers
-from ringtune.benchmarks.workers.race.bursts import Burst, run_burst
-from ringtune.benchmarks.workers.race.exchanges import COLLECTIVES, MAX_RANKS, Exchange, ExchangeContest
-from ringtune.benchmarks.workers.race.patterns import DTYPES, Array, Task, item_bytes
+from ringtune.benchmarks.comm.micro import MicroRequest, collectives_cases, micro_table, run_micro
+from ringtune.benchmarks.harness.peers import PEERS, Selection, select_peers
+from ringtune.benchmarks.harness.race.bursts import Burst, run_burst
+from ringtune.benchmarks.harness.race.exchanges import COLLECTIVES, MAX_RANKS, Exchange, ExchangeContest
+from ringtune.benchmarks.harness.race.patterns import DTYPES, Array, Task, item_bytes
 from ringtune.errors import UsageError
 
 LENGTH = 24

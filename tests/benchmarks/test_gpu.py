@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ringtune.benchmarks import gpu
+from ringtune.benchmarks.comm import gpu
 
 
 @pytest.mark.long

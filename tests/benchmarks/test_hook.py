@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ringtune.benchmarks.hook import HookRequest, costlier, hook_record
-from ringtune.benchmarks.workers.config import HookRun
+from ringtune.benchmarks.comm.config import HookRun
+from ringtune.benchmarks.comm.hook import HookRequest, costlier, hook_record
 
 REQUEST = HookRequest(2, HookRun(gradients=10, size_bytes=64, passes=3))
 
@@ -23,7 +23,7 @@ def test_a_cost_is_the_difference_of_a_pair_per_gradient() -> None:
     assert first["cost"]["median"] == 2000.0
     assert first["empty"]["median"] == 5.0
     assert costlier(record, 2.0) == []
-    assert costlier(record, 1.5) == ["rank 0: 2.00 us per gradient, required 1.5"]
+    assert costlier(record, 1.5) == ["rank 0: 2.00 µs per gradient, required 1.5"]
 
 
 def test_a_job_of_two_ranks(tmp_path: Path) -> None:

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from ringtune.benchmarks import network
+from ringtune.benchmarks.netlab import network
 from tests.conftest import missing
 
 ON_TWO_HOSTS = """
 import sys, time
 import click
-from ringtune.benchmarks import cli, network
+from ringtune.benchmarks import cli
+from ringtune.benchmarks.netlab import network
 from ringtune.cli import main
+from ringtune.command_table import Entry
 
 @click.command()
 def held():
@@ -24,7 +26,7 @@ def held():
         print(*(host.namespace for host in hosts), flush=True)
         sys.stdin.read()
 
-cli.COMMANDS["held"] = "__main__:held"
+cli.COMMANDS["held"] = Entry("__main__:held", "")
 sys.exit(main(["bench", "held"]))
 """
 

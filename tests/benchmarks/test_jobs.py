@@ -14,7 +14,7 @@ import pytest
 
 import ringtune.benchmarks
 from ringtune import cli
-from ringtune.benchmarks.peers import PEERS
+from ringtune.benchmarks.harness.peers import PEERS
 
 EXAMPLES = Path(ringtune.benchmarks.__file__).parent / "examples"
 DIGITS = [sys.executable, str(EXAMPLES / "digits.py"), "--epochs", "6"]

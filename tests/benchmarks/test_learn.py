@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ringtune.algorithms import Rule, load_table
-from ringtune.benchmarks.learn import rules_from
+from ringtune.benchmarks.comm.learn import rules_from
 
 
 def test_borders_lie_between_the_sizes() -> None:

@@ -8,17 +8,24 @@ import pytest
 import torch
 from rich.console import Console
 
-from ringtune.benchmarks import marks
-from ringtune.benchmarks.contenders import BUCKET_BYTES, CONTENDERS, FIRST_BUCKET_BYTES, plan_buckets
-from ringtune.benchmarks.environments import Contenders, Setting
-from ringtune.benchmarks.jobs import parse_ranks
-from ringtune.benchmarks.micro import Case, MicroRequest, Outcome, micro_markdown, micro_record, micro_table, run_micro
-from ringtune.benchmarks.peers import PEERS, PeerSpec, Selection
-from ringtune.benchmarks.progress import open_progress
-from ringtune.benchmarks.racejob import JobPlan
-from ringtune.benchmarks.races import CaseResult
-from ringtune.benchmarks.workers.race.patterns import Task
-from ringtune.benchmarks.workers.race.rank import Unsupported
+from ringtune.benchmarks.comm.contenders import BUCKET_BYTES, CONTENDERS, FIRST_BUCKET_BYTES, plan_buckets
+from ringtune.benchmarks.comm.micro import (
+    Case,
+    MicroRequest,
+    micro_markdown,
+    micro_record,
+    micro_table,
+    run_micro,
+)
+from ringtune.benchmarks.harness import marks
+from ringtune.benchmarks.harness.environments import Contenders, Setting
+from ringtune.benchmarks.harness.jobs import parse_ranks
+from ringtune.benchmarks.harness.peers import PEERS, PeerSpec, Selection
+from ringtune.benchmarks.harness.progress import open_progress
+from ringtune.benchmarks.harness.race.patterns import Task
+from ringtune.benchmarks.harness.race.rank import Unsupported
+from ringtune.benchmarks.harness.racejob import JobPlan
+from ringtune.benchmarks.harness.races import CaseResult, Outcome
 from ringtune.errors import UsageError
 from tests.benchmarks.test_racejob import plan_of
 
@@ -49,7 +56,7 @@ def printed(record: dict[str, Any]) -> str:
 
 def test_table_without_peers() -> None:
     text = printed(micro_record(REQUEST, outcome({"ringtune": [2048.0]})))
-    assert "2.05 us" in text
+    assert "2.05 µs" in text
     assert "[2.05, 2.05]" in text
     assert "best peer" not in text
 
@@ -67,7 +74,7 @@ def test_markdown() -> None:
     assert micro_markdown(record).splitlines() == [
         "|  | ringtune | gloo | copy-limit | to the best peer | to copy-limit |",
         "| --- | --- | --- | --- | --- | --- |",
-        "| 1 KiB | 2 us | 3 us | 1 us | 1.50 [1.50, 1.50] | 0.50 [0.50, 0.50] |",
+        "| 1 KiB | 2.00 µs | 3.00 µs | 1.00 µs | 1.50 [1.50, 1.50] | 0.50 [0.50, 0.50] |",
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ringtune.benchmarks.negotiation import missed_growth, negotiation_table, parse_scale, require_growth
+from ringtune.benchmarks.comm.negotiation import missed_growth, negotiation_table, parse_scale, require_growth
 from ringtune.errors import RingtuneError, UsageError
 
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from ringtune.benchmarks import network
-from ringtune.benchmarks.network import Host, bucket_bytes, core_mask, rate_number
+from ringtune.benchmarks.netlab import network
+from ringtune.benchmarks.netlab.network import Host, bucket_bytes, core_mask, rate_number
 from tests.conftest import missing
 
 PACKET = 64 << 10

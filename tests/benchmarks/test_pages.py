@@ -11,7 +11,7 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from ringtune.benchmarks import live, pages, watching
+from ringtune.benchmarks.viewer import live, pages, watching
 from ringtune.dashboard.page_registry import PAGES
 from ringtune.errors import UsageError
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ringtune.benchmarks.workers.race.patterns import DTYPES, MAX_SUMS, Array, Buffers, Task, exact_sums, item_bytes
+from ringtune.benchmarks.harness.race.patterns import DTYPES, MAX_SUMS, Array, Buffers, Task, exact_sums, item_bytes
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ringtune.benchmarks import environments, peers
-from ringtune.benchmarks.environments import Setting, linked_benchmarks
-from ringtune.benchmarks.network import Host, Network
-from ringtune.benchmarks.peers import PEERS, Ground, PeerSpec, Selection, job_plans, select_peers
+from ringtune.benchmarks.harness import environments, peers
+from ringtune.benchmarks.harness.environments import Setting, linked_benchmarks
+from ringtune.benchmarks.harness.peers import PEERS, Ground, PeerSpec, Selection, job_plans, select_peers
+from ringtune.benchmarks.netlab.network import Host, Network
+from ringtune.benchmarks.training.launching import training_plans
 from ringtune.errors import UsageError
 
 
@@ -70,11 +71,11 @@ def test_commands_of_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
         "ringtune": "ringtune-group"
     }
     [command] = ours.commands("127.0.0.1:9/x")
-    assert command[-5:] == ["ringtune.benchmarks.workers.micro", "127.0.0.1:9/x", "1", "ringtune", "cpu"]
+    assert command[-5:] == ["ringtune.benchmarks.comm.micro_worker", "127.0.0.1:9/x", "1", "ringtune", "cpu"]
     assert theirs.name == "openmpi-tuned"
     [command] = theirs.commands("127.0.0.1:9/x")
     assert command[1:4] == ["--oversubscribe", "-n", "2"]
-    assert command[-2:] == ["ringtune.benchmarks.workers.race.mpi", "127.0.0.1:9/x"]
+    assert command[-2:] == ["ringtune.benchmarks.harness.race.mpi", "127.0.0.1:9/x"]
     assert "mmap_threshold" in theirs.environ["GLIBC_TUNABLES"]
     assert theirs.environ["PYTHONPATH"] == "link"
     assert "OMPI_COMM_WORLD_RANK" not in theirs.environ
@@ -83,7 +84,7 @@ def test_commands_of_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_training_on_hosts_of_its_own_runs_a_rank_on_each() -> None:
     wires = Network("10.0.0.1", [Host("left", "10.0.0.2"), Host("right", "10.0.0.3")])
     setting = Setting(2, None, 1, Path("link"), wires)
-    ours, ddp, topk = job_plans(select_peers("ringtune-topk", "train"), "train", setting)
+    ours, ddp, topk = training_plans(select_peers("ringtune-topk", "train"), setting)
     assert [plan.name for plan in (ours, ddp, topk)] == ["ringtune", "ringtune-ddp", "ringtune-topk"]
     assert topk.host == "10.0.0.1"
     first, second = topk.commands("10.0.0.1:9/x")
@@ -97,5 +98,5 @@ def test_a_training_on_hosts_of_its_own_runs_a_rank_on_each() -> None:
 def test_the_link_holds_these_benchmarks_alone() -> None:
     with linked_benchmarks() as link:
         assert [path.name for path in (link / "ringtune").iterdir()] == ["benchmarks"]
-        assert (link / "ringtune" / "benchmarks" / "workers" / "race" / "mpi.py").is_file()
+        assert (link / "ringtune" / "benchmarks" / "harness" / "race" / "mpi.py").is_file()
     assert not link.exists()

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ringtune.benchmarks import network, prediction, published
-from ringtune.benchmarks.effort import keep_effort
-from ringtune.benchmarks.network import rate_number
-from ringtune.benchmarks.testbed import Bed, Shape
+from ringtune.benchmarks.netlab import network
+from ringtune.benchmarks.netlab.network import rate_number
+from ringtune.benchmarks.netlab.testbed import Bed, Shape
+from ringtune.benchmarks.predict import command as prediction
+from ringtune.benchmarks.predict import published
+from ringtune.benchmarks.predict.effort import keep_effort
 from ringtune.errors import UsageError
 from ringtune.knobs import DEFAULTS
 from ringtune.timeline import load, open_run

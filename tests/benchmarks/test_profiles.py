@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ringtune.benchmarks.profiles import GradientProfile, load_profile, parse_profile
+from ringtune.benchmarks.training.profiles import GradientProfile, load_profile, parse_profile
 from ringtune.errors import UsageError
 
 RECORDED = "a comment\n1\n3\n552.6,4000\n27.1,8192000\n0,8192\n"

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ringtune.benchmarks import racejob
-from ringtune.benchmarks.jobs import thread_variables
-from ringtune.benchmarks.racejob import JobLost, JobPlan, RaceJob, TaskUnsupported
+from ringtune.benchmarks.harness import racejob
+from ringtune.benchmarks.harness.jobs import thread_variables
+from ringtune.benchmarks.harness.racejob import JobLost, JobPlan, RaceJob, TaskUnsupported
 
 HANG_S = 120  # a bound on hangs: a starved machine may take any time up to it
 ROOT = Path(__file__).parents[2]

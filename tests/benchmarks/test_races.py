@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import ringtune.benchmarks.workers.race
-from ringtune.benchmarks.racejob import JobLost, JobPlan, RaceJob, TaskUnsupported
-from ringtune.benchmarks.races import BURST_NS, LONG_CALL_NS, Budget, Race, plan_burst
-from ringtune.benchmarks.workers.race.bursts import Burst, CopyContest, run_burst
-from ringtune.benchmarks.workers.race.patterns import Task
+import ringtune.benchmarks.harness.race
+from ringtune.benchmarks.harness.race.bursts import Burst, CopyContest, run_burst
+from ringtune.benchmarks.harness.race.patterns import Task
+from ringtune.benchmarks.harness.racejob import JobLost, JobPlan, RaceJob, TaskUnsupported
+from ringtune.benchmarks.harness.races import BURST_NS, LONG_CALL_NS, Budget, Race, plan_burst
 
 
 class FakeJob:
@@ -154,7 +154,7 @@ def test_copies_are_checked() -> None:
 
 
 def test_ranks_need_numpy_alone() -> None:
-    package = ringtune.benchmarks.workers.race
+    package = ringtune.benchmarks.harness.race
     allowed = {*sys.stdlib_module_names, "numpy", "mpi4py"}
     for path in Path(package.__path__[0]).glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

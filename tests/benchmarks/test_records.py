@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ringtune.benchmarks.records import RankCountSamples, Workload, scaling_record
+from ringtune.benchmarks.training.records import RankCountSamples, Workload, scaling_record
 
 WORKLOAD = Workload("resnet", "resnet18", 4, 32, "float32", "images/s")
 

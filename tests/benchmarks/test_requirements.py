@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from ringtune.benchmarks.requirements import Rule, missed_limit, missed_line, missed_peers, parse_rules, parse_shares
+from ringtune.benchmarks.harness.requirements import (
+    Rule,
+    missed_limit,
+    missed_line,
+    missed_peers,
+    parse_rules,
+    parse_shares,
+)
 from ringtune.errors import UsageError
 
 SENDERS = {"gloo": "gloo", "gloo-buckets": "gloo", "impi": "impi"}

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ringtune.benchmarks.scratch import PREFIX, kept_or_scratch, remove_left_behind, scratch_folder
+from ringtune.benchmarks.harness.scratch import PREFIX, kept_or_scratch, remove_left_behind, scratch_folder
 from ringtune.errors import UsageError
 
 HOLDER = """
 import time
-from ringtune.benchmarks.scratch import scratch_folder
+from ringtune.benchmarks.harness.scratch import scratch_folder
 with scratch_folder() as folder:
     (folder / "file").write_text("x")
     print(folder, flush=True)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ringtune.benchmarks.sizes import format_bytes, format_duration, parse_bytes, parse_sizes
+from ringtune.benchmarks.harness.sizes import parse_bytes, parse_sizes
 from ringtune.errors import UsageError
 
 KIB, MIB = 1024, 1024**2
@@ -47,17 +47,3 @@ def test_parse_sizes(text: str, sizes: list[int]) -> None:
 def test_not_a_list_of_sizes(text: str) -> None:
     with pytest.raises(UsageError):
         parse_sizes(text)
-
-
-@pytest.mark.parametrize(
-    ("size_bytes", "text"), [(0, "0 B"), (1023, "1023 B"), (KIB, "1 KiB"), (3 * MIB // 2, "1.5 MiB")]
-)
-def test_format_bytes(size_bytes: int, text: str) -> None:
-    assert format_bytes(size_bytes) == text
-
-
-@pytest.mark.parametrize(
-    ("duration_ns", "text"), [(12, "12 ns"), (1234, "1.23 us"), (456_700_000, "457 ms"), (2.5e9, "2.5 s")]
-)
-def test_format_duration(duration_ns: float, text: str) -> None:
-    assert format_duration(duration_ns) == text

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ringtune.benchmarks.statistics import (
+from ringtune.benchmarks.harness.statistics import (
     Interval,
     median_interval,
     median_ratio_interval,

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from ringtune.benchmarks.traces import CASES, chosen_cases, merge_command, parse_count
+from ringtune.benchmarks.viewer.merge import CASES, chosen_cases, merge_command, parse_count
 from ringtune.errors import RingtuneError, UsageError
 from tests.conftest import needs
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ringtune.benchmarks.tracing import parse_limits, trace_case
+from ringtune.benchmarks.viewer.overhead import parse_limits, trace_case
 from ringtune.errors import UsageError
 
 

@@ -7,15 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ringtune.benchmarks import models
-from ringtune.benchmarks.gpt import Gpt
-from ringtune.benchmarks.micro import Outcome
-from ringtune.benchmarks.models import Batch, build_model, describe, items_per_step, unit
-from ringtune.benchmarks.peers import Selection
-from ringtune.benchmarks.races import CaseResult
-from ringtune.benchmarks.requirements import missed_peers, parse_rules
-from ringtune.benchmarks.train import TrainRequest, step_ns, train_markdown, train_record
-from ringtune.benchmarks.workers.config import TrainingTask
+from ringtune.benchmarks.harness.peers import Selection
+from ringtune.benchmarks.harness.races import CaseResult, Outcome
+from ringtune.benchmarks.harness.requirements import missed_peers, parse_rules
+from ringtune.benchmarks.training import models
+from ringtune.benchmarks.training.config import TrainingTask
+from ringtune.benchmarks.training.gpt import Gpt
+from ringtune.benchmarks.training.models import Batch, build_model, describe, items_per_step, unit
+from ringtune.benchmarks.training.train import TrainRequest, step_ns, train_markdown, train_record
 
 RESNET = TrainingTask("resnet18", 4, 32)
 GPT = TrainingTask("gpt", 2, 32, sequence_length=8)

@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from ringtune import layout
-from ringtune.benchmarks.testbed import Shape
+from ringtune.benchmarks.netlab.testbed import Shape
 from ringtune.benchmarks.tuning import command, live
 from ringtune.benchmarks.tuning.command import Case, missed, read_record, tuner
 from ringtune.benchmarks.tuning.landscapes import GridJob, Landscape, credible, read_grid, synthetic
 from ringtune.benchmarks.tuning.procedures import PROCEDURES
+from ringtune.benchmarks.tuning.profiled_worker import LastStep
 from ringtune.benchmarks.tuning.recording import grid
 from ringtune.benchmarks.tuning.session import Outcome, play
-from ringtune.benchmarks.workers.profiled import LastStep
 from ringtune.errors import UsageError
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.tuner.journal import Journal

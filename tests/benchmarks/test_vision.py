@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ringtune.benchmarks.vision import build_model, check_model, models
+from ringtune.benchmarks.training.vision import build_model, check_model, models
 from ringtune.errors import UsageError
 
 

@@ -70,3 +70,9 @@ def test_nothing_of_a_machine() -> None:
 def test_every_room_has_its_readme() -> None:
     rooms = ("core", "timeline", "tuner", "dashboard", "native", "benchmarks")
     assert [room for room in rooms if not (ROOT / room / "README.md").is_file()] == []
+
+
+def test_benchmarks_lie_in_their_packages() -> None:
+    """On top of `benchmarks/` is what belongs to all: a new benchmark goes into a package, its workers beside it."""
+    top = {path.name for path in FILES if path.parent == ROOT / "benchmarks" and path.suffix == ".py"}
+    assert top == {"__init__.py", "cli.py", "demo.py", "walk.py"}

@@ -9,7 +9,7 @@ import sys
 import click
 import pytest
 
-from ringtune import cli
+from ringtune import cli, command_table
 from ringtune.errors import RingtuneError, UsageError
 
 
@@ -78,7 +78,7 @@ def test_extra_is_named_when_the_command_cannot_be_loaded(
     def fail(name: str) -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    monkeypatch.setattr(cli, "import_module", fail)
+    monkeypatch.setattr(command_table, "import_module", fail)
     assert cli.main(["tune"]) == 1
     assert "pip install 'ringtune[tuner]'" in capsys.readouterr().err
 

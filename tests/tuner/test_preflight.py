@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ringtune.benchmarks import network
-from ringtune.benchmarks.profiles import gpt2_sizes, model_sizes
+from ringtune.benchmarks.netlab import network
+from ringtune.benchmarks.training.profiles import gpt2_sizes, model_sizes
 from ringtune.timeline.merging.merge import join
 from ringtune.timeline.spans import Trace
 from ringtune.tuner import preflight
@@ -228,8 +228,8 @@ def test_hosts_between_shaped_links(tmp_path: Path) -> None:
     lacking = network.missing()
     if lacking is not None:
         missing(lacking)
-    with network.hosts(3, network.parse_rate("800mbit")) as (_, hosts):
-        hosts[2].shape(network.parse_rate("200mbit"))
+    with network.hosts(3, network.link_rate("800mbit")) as (_, hosts):
+        hosts[2].shape(network.link_rate("200mbit"))
         network.reach(hosts, tmp_path)
         wrong = []
         for _ in range(6):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from ringtune.benchmarks.vision import build_model
+from ringtune.benchmarks.training.vision import build_model
 
 
 def parse_arguments() -> argparse.Namespace:

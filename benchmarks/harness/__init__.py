@@ -1,0 +1,1 @@
+"""What the benchmarks share: jobs that take turns, peers, statistics, requirements, progress."""

@@ -1,0 +1,1 @@
+"""Hosts made of network namespaces with shaped links, and what is measured over them."""

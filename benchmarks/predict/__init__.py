@@ -1,0 +1,1 @@
+"""Predictions of `ringtune predict` beside measured jobs."""

@@ -1,0 +1,1 @@
+"""Real training: models, ways to train them, rates beside peers, scaling efficiency."""

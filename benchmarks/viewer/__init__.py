@@ -1,0 +1,1 @@
+"""What recording, merging and viewing a timeline costs."""

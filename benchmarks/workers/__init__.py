@@ -1,1 +1,0 @@
-"""Programs that ``ringtune bench`` starts once per rank."""
