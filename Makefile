@@ -62,7 +62,7 @@ typing: ## Link tree build/typing/ringtune, for type checkers and editors
 
 # ---- use -----------------------------------------------------------------------------------------------------------
 
-.PHONY: demo dashboard bench bench-peers walk wheel
+.PHONY: demo dashboard bench bench-peers walk docs wheel
 demo: setup ## Train, tune and measure on 2 ranks; leaves runs/demo with trace and report.html
 	@$(BIN)/python -m ringtune.benchmarks.demo --out runs/demo
 
@@ -77,6 +77,18 @@ bench-peers: ## Install the MPI peers of `ringtune bench` into build/peers/
 
 walk: setup ## Make the walk of timeline/README.md anew: two short jobs, their analyses, pictures
 	@$(BIN)/python -m ringtune.benchmarks.walk
+
+# The packages of the documentation are no part of `make setup`.
+$(STAMPS)/docs: pyproject.toml constraints.txt | $(STAMPS)/venv
+	@echo "docs: installing the Python packages"
+	@$(BIN)/python .ci/requirements.py docs >$(STAMPS)/docs.txt
+	@$(PIP) install -c constraints.txt -r $(STAMPS)/docs.txt
+	@touch $@
+
+docs: $(STAMPS)/install $(STAMPS)/docs ## Build guides and API reference into build/docs; a warning is an error
+	@$(BIN)/python .ci/docs/stage.py
+	@$(BIN)/sphinx-build -q -W --keep-going -j $(JOBS) -c .ci/docs build/docs-source build/docs
+	@echo "docs: build/docs/index.html"
 
 wheel: $(STAMPS)/venv ## Build a wheel into dist/
 	@$(PIP) wheel --no-deps --no-build-isolation -w dist .

@@ -22,6 +22,7 @@ from rich.table import Table
 
 from ringtune.errors import UsageError
 from ringtune.gpu import wheels
+from ringtune.markdown import bullets
 from ringtune.variables import PREFIX, TWIN_PREFIX, VARIABLES
 
 _MIB = 1 << 20
@@ -225,11 +226,14 @@ def variable_rows() -> list[tuple[str, str, str, str, str]]:
 
 
 def variables_markdown() -> str:
-    """Return the table of variables as it stands in ``core/README.md``."""
-    lines = ["| variable | Horovod's | default | unit | meaning |", "|---|---|---|---|---|"]
-    for name, twin, default, unit, meaning in variable_rows():
-        lines.append(f"| `{name}` | {f'`{twin}`' if twin else ''} | {default} | {unit} | {meaning} |")
-    return "\n".join(lines)
+    """Return the list of variables as it stands in ``core/README.md``, in lines of at most 120 characters."""
+    return bullets(_variable_item(*row) for row in variable_rows())
+
+
+def _variable_item(name: str, twin: str, default: str, unit: str, meaning: str) -> str:
+    facts = [f"also `{twin}`" if twin else "", f"default {default}" if default else "", unit]
+    said = "; ".join(fact for fact in facts if fact)
+    return f"`{name}`{f' ({said})' if said else ''}: {meaning}"
 
 
 def _default_text(default: object, factor: int) -> str:
@@ -280,7 +284,7 @@ def _print_variables(console: Console) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--variables", is_flag=True, help="List the environment variables instead.")
-@click.option("--markdown", is_flag=True, help="List the environment variables as a Markdown table.")
+@click.option("--markdown", is_flag=True, help="List the environment variables as a Markdown list.")
 def check(ranks: int | None, as_json: bool, variables: bool, markdown: bool, **network: Any) -> None:
     """Show what is built and available on this machine, or what its network lets a training expect."""
     if network.pop("network"):

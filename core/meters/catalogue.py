@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ringtune.markdown import bullets
 from ringtune.meters.state import RankState
 
 _S = 1e-9
@@ -265,9 +266,12 @@ def speaks(metric: Metric, state: RankState) -> bool:
 
 
 def markdown() -> str:
-    """Return the table of metrics for the README."""
-    rows = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
-    for metric in CATALOGUE:
-        labels = ", ".join(f"`{label}`" for label in metric.all_labels)
-        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.meaning} |")
-    return "\n".join(rows)
+    """Return the list of metrics for the README, in lines of at most 120 characters."""
+    return bullets(
+        f"`{metric.name}` ({'; by '.join([metric.kind, *_labels(metric)])}): {metric.meaning}" for metric in CATALOGUE
+    )
+
+
+def _labels(metric: Metric) -> list[str]:
+    said = ", ".join(f"`{label}`" for label in metric.all_labels)
+    return [said] if said else []

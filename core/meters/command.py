@@ -17,7 +17,7 @@ GRAFANA_FILE = Path(__file__).parent / "grafana.json"
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--grafana", "target", metavar="FILE", help="Write the dashboard for Grafana into FILE; - prints it.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print the table as Markdown.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the list as Markdown.")
 def metrics(target: str | None, as_markdown: bool) -> None:
     """List the metrics of `ringtune run --metrics-port PORT ...`, or write the dashboard for Grafana."""
     if target is not None:
