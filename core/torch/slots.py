@@ -8,6 +8,7 @@ those of later ones begin with the optimizer's number.
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,7 @@ class Slot:
     Attributes:
         param: The parameter.
         name: Its name.
-        unique: Its name among those of all optimizers of this process.
+        unique: Its name among those of all optimizers for the same ranks.
         wire: Name of its allreduce between the ranks.
         reducer: The reducer that reduces it.
         standing: What the ranks know of its gradient.
@@ -63,7 +64,7 @@ class Slot:
         finish: Brings the result into place if it is told to, and returns what the ranks learn by it; None when the
             gradient was reduced in place.
         sparse: Waits for the reduction of a gradient that is sparse, or compressed with a memory, and returns it.
-        key: Stands for the gradient and how it is reduced (`quick.submit_alike`).
+        key: Stands for the gradient and how it is reduced (`fast_path.submit_persistent`).
         users: The reducers that have it.
     """
 
@@ -165,17 +166,40 @@ def _hook(slot: Slot) -> Callable[[torch.Tensor], None]:
     return hook
 
 
-class _Claims:
-    """Which parameters have slots, and how many parameters have been given the same name.
+class _Names:
+    """Names between the ranks of one process set: none of them is given to two parameters.
 
     Nothing that the ranks must agree about depends on when an optimizer is collected, which differs between them: a
     parameter keeps its name as long as it lives, and others are counted in the order in which optimizers are made.
     """
 
     def __init__(self) -> None:
-        self._names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
-        self._slots: weakref.WeakValueDictionary[int, Slot] = weakref.WeakValueDictionary()
+        self._given: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._counts: dict[str, int] = {}
+
+    def give(self, named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
+        """Return a name for each parameter."""
+        fresh = [name for name, param in named if id(param) not in self._given]
+        number = 1 + max((self._counts.get(name, 0) for name in fresh), default=0)
+        prefix = f"optimizer{number}." if number > 1 else ""
+        for name, param in named:
+            if id(param) not in self._given:
+                self._counts[name] = number
+                self._enter(param, prefix + name)
+        return [self._given[id(param)][1] for _, param in named]
+
+    def _enter(self, param: torch.Tensor, name: str) -> None:
+        key = id(param)
+        self._given[key] = weakref.ref(param, lambda _: self._given.pop(key, None)), name
+
+
+class _Claims:
+    """Which parameters have slots, and which names."""
+
+    def __init__(self) -> None:
+        self._slots: weakref.WeakValueDictionary[int, Slot] = weakref.WeakValueDictionary()
+        # By the ranks of a process set: a rank does not know what optimizers others have made for sets without it.
+        self._names: defaultdict[tuple[int, ...], _Names] = defaultdict(_Names)
         self._session: Session | None = None
         self._orphans: list[tuple[Session, Slot]] = []
 
@@ -183,31 +207,20 @@ class _Claims:
         """Return a slot for each parameter: the one that it has if that reduces it in the same way."""
         if self._session is not state.current:
             self._session = state.current
-            self._counts.clear()
             self._names.clear()
-        fresh = [name for name, param in named if id(param) not in self._names]
-        number = 1 + max((self._counts.get(name, 0) for name in fresh), default=0)
-        prefix = f"optimizer{number}." if number > 1 else ""
-        for name, param in named:
-            if id(param) not in self._names:
-                self._counts[name] = number
-                self._enter(param, prefix + name)
-        slots = [self._slot_of(name, param, reducer) for name, param in named]
+        unique = self._names[tuple(reducer.options.process_set.ranks or ())].give(named)
+        slots = [self._slot_of(*one, name, reducer) for one, name in zip(named, unique, strict=True)]
         self.reap()
         for slot in slots:
             slot.users.append(reducer)
             self._slots[id(slot.param)] = slot
         return slots
 
-    def _enter(self, param: torch.Tensor, name: str) -> None:
-        key = id(param)
-        self._names[key] = weakref.ref(param, lambda _: self._names.pop(key, None)), name
-
-    def _slot_of(self, name: str, param: torch.Tensor, reducer: Reducer) -> Slot:
+    def _slot_of(self, name: str, param: torch.Tensor, unique: str, reducer: Reducer) -> Slot:
         """Return a slot in which the next gradient is expected of every rank."""
         slot = self._slots.get(id(param))
         if slot is None:
-            return Slot(param, name, self._names[id(param)][1], reducer)
+            return Slot(param, name, unique, reducer)
         if slot.busy and state.current is not None:  # of a backward pass that no step followed
             slot.reducer.settle([slot])
         shared = alike(slot.reducer.options, reducer.options) and slot.group is None and not reducer.groups_wanted
@@ -217,7 +230,7 @@ class _Claims:
         slot.unwatch()
         for user in slot.users:
             user.taken = slot.name
-        return Slot(param, name, slot.unique, reducer)
+        return Slot(param, name, unique, reducer)
 
     def release(self, slots: Sequence[Slot], reducer: Reducer) -> None:
         """A reducer does not need these slots any more; what is under way keeps its memory until it is done."""

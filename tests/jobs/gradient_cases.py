@@ -199,3 +199,19 @@ def adasum_thawed() -> list[float]:
         if len(optimizer.param_groups) == 1:
             optimizer.add_param_group({"params": [added]})
     return [0.5, *model.weight.flatten().tolist(), *model.bias.tolist(), *added.tolist()]
+
+
+def in_two_sets() -> list[float]:
+    """Train models of the same names in sets that share one rank; return what this rank's weights came to."""
+    found = []
+    for members in ([1, 2], [0, 2]):
+        process_set = hvd.add_process_set(members)
+        if process_set.included():
+            model = torch.nn.Linear(1, 1, bias=False)
+            torch.nn.init.zeros_(model.weight)
+            base = torch.optim.SGD(model.parameters(), lr=1.0)
+            optimizer = hvd.DistributedOptimizer(base, model.named_parameters(), process_set=process_set)
+            model(torch.full((1, 1), 2.0 * hvd.rank())).sum().backward()
+            optimizer.step()
+            found.append(float(model.weight))
+    return found

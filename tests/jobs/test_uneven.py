@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -58,10 +59,16 @@ def test_any_training_is_that_of_one_process(size: int, job: GetJob, pool: Pool)
         except AssertionError:
             pool.discard()  # the next program, a shorter one as a rule, needs ranks that are not stuck in this one
             raise
-        for other in others:
-            assert all(torch.equal(mine, its) for mine, its in zip(first, other, strict=True))
+        _assert_alike(program, first, others)
 
     check()
+
+
+def _assert_alike(program: cases.Program, first: list[torch.Tensor], others: list[list[torch.Tensor]]) -> None:
+    """All ranks end with the same bits, unless the program gave one of them a gradient of the joined data instead."""
+    same = partial(torch.allclose, rtol=1e-4, atol=1e-4) if any(step.touched for step in program.steps) else torch.equal
+    for other in others:
+        assert all(same(mine, its) for mine, its in zip(first, other, strict=True))
 
 
 def test_any_training_of_some_ranks_is_that_of_one_process(fresh: GetJob) -> None:
@@ -78,8 +85,7 @@ def test_any_training_of_some_ranks_is_that_of_one_process(fresh: GetJob) -> Non
             started.clear()
             raise
         first, *others = (found[rank] for rank in program.members)
-        for other in others:
-            assert all(torch.equal(mine, its) for mine, its in zip(first, other, strict=True))
+        _assert_alike(program, first, others)
 
     check()
 
@@ -107,6 +113,11 @@ def test_ranks_go_on_without_one_whose_gradient_is_refused(compression: str, job
     first, second = job(2).run(single.refused_on_one_rank, compression=compression)
     assert "'refused' has a graph of its own" in second[0] and first[0] == ""
     assert first[1] == [pytest.approx(0.5), pytest.approx(1.5)] and second[1] == [2.0, pytest.approx(1.5)]
+
+
+def test_models_of_the_same_names_train_in_sets_that_share_a_rank(fresh: GetJob) -> None:
+    """A rank does not know what optimizers others have made for sets without it."""
+    assert fresh(3, dynamic_process_sets=1).run(single.in_two_sets) == [[-2.0], [-3.0], [-3.0, -2.0]]
 
 
 def test_copies_and_pickles_train_on(job: GetJob) -> None:
