@@ -1,0 +1,1 @@
+"""Run folders: reading what a job left behind, and collecting the parts of remote hosts."""
