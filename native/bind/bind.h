@@ -10,8 +10,8 @@ namespace ringtune::bind {
 void add_errors(nanobind::module_& module);
 void add_store(nanobind::module_& module);
 void add_runtime(nanobind::module_& module);
-void add_rehearsal(nanobind::module_& module);
-void add_short_path(nanobind::module_& module);
+void add_control_simulation(nanobind::module_& module);
+void add_fast_path(nanobind::module_& module);
 void add_collectives(nanobind::class_<Runtime>& runtime);
 void add_devices(nanobind::class_<Runtime>& runtime);
 void add_cuda(nanobind::module_& module);

@@ -37,12 +37,12 @@ NB_MODULE(_native, module) {
   ringtune::bind::add_errors(module);
   ringtune::bind::add_store(module);
   ringtune::bind::add_runtime(module);
-  ringtune::bind::add_rehearsal(module);
+  ringtune::bind::add_control_simulation(module);
   ringtune::bind::add_compression(module);
   ringtune::bind::add_merging(module);
   ringtune::bind::add_cuda(module);
   ringtune::bind::add_gpu_kernels(module);
-  ringtune::bind::add_short_path(module);
+  ringtune::bind::add_fast_path(module);
   module.def("now_ns", &ringtune::now_ns, "CLOCK_MONOTONIC in nanoseconds: the clock of all spans and statistics.");
   module.def("build_info", &build_info, "What was built: version, instruction set in use, compiler.");
 }

@@ -31,7 +31,7 @@ Ticket allreduce(Runtime& self, std::string_view name, std::uintptr_t input, std
   return self.submit(Submission{request_of(call), call.input, call.output, {}, to_place(device, stream)});
 }
 
-nb::dict to_dict(const Knobs& knobs, std::uint32_t epoch) {
+nb::dict to_dict(const Knobs& knobs, std::uint32_t knobs_version) {
   nb::dict values;
   values["fusion_bytes"] = knobs.fusion_bytes;
   values["cycle_time_ns"] = knobs.cycle_time_ns;
@@ -39,9 +39,9 @@ nb::dict to_dict(const Knobs& knobs, std::uint32_t epoch) {
   values["cache_capacity"] = knobs.cache_capacity;
   values["algorithm"] = knobs.algorithm;
   values["hierarchical"] = knobs.hierarchical;
-  values["plan"] = knobs.plan ? 1 : 0;
+  values["plan"] = knobs.schedule ? 1 : 0;
   values["nccl_streams"] = knobs.nccl_streams;
-  values["epoch"] = epoch;
+  values["epoch"] = knobs_version;
   return values;
 }
 
@@ -82,14 +82,13 @@ std::uint32_t propose_knobs(Runtime& self, const nb::dict& values) {
     } else if (name == "hierarchical") {
       knobs.hierarchical = nb::cast<std::uint32_t>(value);
     } else if (name == "plan") {
-      knobs.plan = nb::cast<int>(value) != 0;
+      knobs.schedule = nb::cast<int>(value) != 0;
     } else if (name == "nccl_streams") {
       knobs.nccl_streams = nb::cast<std::uint32_t>(value);
     } else if (name != "epoch") {
-      throw InvalidArgument(
-          "unknown knob '" + name +
-          "', expected fusion_bytes, cycle_time_ns, segment_bytes, cache_capacity, algorithm, hierarchical, plan or "
-          "nccl_streams");
+      throw InvalidArgument("unknown knob '" + name +
+                            "', expected fusion_bytes, cycle_time_ns, segment_bytes, cache_capacity, algorithm, "
+                            "hierarchical, plan or nccl_streams");
     }
   }
   return self.propose_knobs(knobs);
@@ -125,7 +124,7 @@ nb::dict end_step(Runtime& self, bool told) {
   const StepStats stats = self.end_step(told);
   nb::dict fields = to_dict(stats.values);
   fields["step"] = stats.step;
-  fields["epoch"] = stats.epoch;
+  fields["epoch"] = stats.knobs_version;
   fields["begin_ns"] = stats.begin_ns;
   fields["end_ns"] = stats.end_ns;
   fields["world_step"] = stats.world_step;
@@ -205,8 +204,8 @@ void add_options(nb::module_& module) {
           "hierarchical", [](const RuntimeOptions& o) { return o.knobs.hierarchical; },
           [](RuntimeOptions& o, std::uint32_t value) { o.knobs.hierarchical = value; })
       .def_prop_rw(
-          "plan", [](const RuntimeOptions& o) { return o.knobs.plan; },
-          [](RuntimeOptions& o, bool value) { o.knobs.plan = value; })
+          "plan", [](const RuntimeOptions& o) { return o.knobs.schedule; },
+          [](RuntimeOptions& o, bool value) { o.knobs.schedule = value; })
       .def_prop_rw(
           "nccl_streams", [](const RuntimeOptions& o) { return o.knobs.nccl_streams; },
           [](RuntimeOptions& o, std::uint32_t value) { o.knobs.nccl_streams = value; })
@@ -220,7 +219,7 @@ void add_options(nb::module_& module) {
       .def_rw("cuda_driver", &RuntimeOptions::cuda_driver)
       .def_prop_rw(
           "gpu_plane", [](const RuntimeOptions& o) { return static_cast<int>(o.gpu_plane); },
-          [](RuntimeOptions& o, int value) { o.gpu_plane = static_cast<GpuPlane>(value); })
+          [](RuntimeOptions& o, int value) { o.gpu_plane = static_cast<GpuDataPath>(value); })
       .def_rw("nccl_libraries", &RuntimeOptions::nccl_libraries)
       .def_rw("gpu_part_bytes", &RuntimeOptions::gpu_part_bytes)
       .def(
@@ -266,7 +265,7 @@ void add_allreduce_and_tickets(nb::class_<Runtime>& runtime) {
 }
 
 void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
-  runtime.def("knobs", [](const Runtime& self) { return to_dict(self.knobs(), self.epoch()); })
+  runtime.def("knobs", [](const Runtime& self) { return to_dict(self.knobs(), self.knobs_version()); })
       .def("propose_knobs", &propose_knobs, nb::arg("knobs"))
       .def("end_step", &end_step, nb::arg("told") = true)
       .def("watch_steps", &watch_steps, nb::arg("ended").none())

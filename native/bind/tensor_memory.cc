@@ -5,14 +5,14 @@
 #include <optional>
 
 #include "base/error.h"
-#include "bind/repeated.h"
+#include "bind/persistent.h"
 
 namespace nb = nanobind;
 
 namespace ringtune::bind {
 namespace {
 
-// Words of the objects that are looked through: no torch since 2.0 has made them smaller.
+// CallDetails of the objects that are looked through: no torch since 2.0 has made them smaller.
 constexpr std::size_t kTensorWords = 24;   // of c10::TensorImpl, 192 bytes
 constexpr std::size_t kStorageWords = 10;  // of c10::StorageImpl
 

@@ -101,14 +101,14 @@ ActivityPtr start_allreduce(const Paths& paths, const AllreduceJob& job) {
   Algorithm algorithm = job.options.algorithm;
   const bool ring = algorithm == Algorithm::kRing;
   const int size = ring ? paths.ring->size : paths.mesh->size();
-  if (size == 1 || (job.data.empty() && job.ballot == nullptr))
+  if (size == 1 || (job.data.empty() && job.agreement == nullptr))
     return std::make_unique<Sequence>(std::vector<ActivityPtr>{});
   if (ring && !job.data.empty()) {
     return start_ring_allreduce(*paths.ring, {.data = job.data,
                                               .dtype = job.dtype,
                                               .op = job.op,
                                               .options = job.options.ring,
-                                              .ballot = job.ballot,
+                                              .agreement = job.agreement,
                                               .stager = job.stager});
   }
   if (job.stager != nullptr) job.stager->stage_in({0, job.data.size()});
@@ -116,7 +116,7 @@ ActivityPtr start_allreduce(const Paths& paths, const AllreduceJob& job) {
   if (job.data.empty()) algorithm = Algorithm::kRecursiveDoubling;
   Mesh& mesh = *paths.mesh;
   const std::string what = std::string(name_of(algorithm)) + " allreduce";
-  const ScheduleJob schedule{.what = what, .dtype = job.dtype, .op = job.op, .ballot = job.ballot};
+  const ScheduleJob schedule{.what = what, .dtype = job.dtype, .op = job.op, .agreement = job.agreement};
   if (algorithm == Algorithm::kFlat) return std::make_unique<FlatRun>(mesh, job.data, schedule);
   return start_schedule(mesh, job.data, schedule_of(algorithm, mesh, job.data.size(), size_of(job.dtype)), schedule);
 }

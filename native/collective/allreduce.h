@@ -6,11 +6,11 @@
 
 #include "base/dtype.h"
 #include "collective/activity.h"
+#include "collective/agreement_header.h"
 #include "collective/algorithm.h"
-#include "collective/ballot.h"
 #include "collective/collectives.h"
 #include "collective/mesh.h"
-#include "collective/stager.h"
+#include "collective/pack_pipeline.h"
 
 namespace ringtune {
 
@@ -31,13 +31,13 @@ struct AllreduceJob {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   AllreduceOptions options = {};
-  Ballot* ballot = nullptr;  // travels with it: when it is done every rank knows all votes; borrowed
-  Stager* stager = nullptr;  // brings the data, and takes results as they come; borrowed. Null: the data is there
+  AgreementHeader* agreement = nullptr;  // travels with it: when it is done every rank knows all votes; borrowed
+  PackPipeline* stager = nullptr;  // brings the data, and takes results as they come; borrowed. Null: the data is there
 };
 
 /// To be advanced; `data` is not touched before that, but for a stager, which all but the ring ask for everything here.
 /// Bitwise equal on all ranks. Ranks of a group name the same algorithm. Connects what is not connected: blocks, and
-/// throws what Mesh::prepare throws. With a ballot also empty data is sent round.
+/// throws what Mesh::prepare throws. With an agreement header also empty data is sent round.
 [[nodiscard]] ActivityPtr start_allreduce(const Paths& paths, const AllreduceJob& job);
 
 /// The same from begin to end. Blocks; throws PeerLost, Timeout.

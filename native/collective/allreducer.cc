@@ -42,14 +42,14 @@ MeshOptions named(MeshOptions options, const char* suffix) {
 }
 
 /// Takes a range that is there, a segment at a time.
-class Taking final : public Activity {
+class Unpacking final : public Activity {
  public:
-  Taking(Stager& taker, ChunkRange range, std::size_t segment_bytes, const Ballot* ballot)
-      : taker_(taker), left_(range), segment_bytes_(segment_bytes), ballot_(ballot) {}
+  Unpacking(PackPipeline& unpacker, ChunkRange range, std::size_t segment_bytes, const AgreementHeader* agreement)
+      : unpacker_(unpacker), left_(range), segment_bytes_(segment_bytes), agreement_(agreement) {}
   bool advance() override {
     if (done()) return false;
     const std::size_t bytes = std::min(left_.size, segment_bytes_);
-    if (ballot_ == nullptr || !ballot_->against()) taker_.stage_out({left_.begin, bytes});
+    if (agreement_ == nullptr || !agreement_->against()) unpacker_.stage_out({left_.begin, bytes});
     left_ = {left_.begin + bytes, left_.size - bytes};
     return true;
   }
@@ -57,10 +57,10 @@ class Taking final : public Activity {
   [[nodiscard]] std::string complaint() const override { return "a result is copied"; }
 
  private:
-  Stager& taker_;
+  PackPipeline& unpacker_;
   ChunkRange left_;
   std::size_t segment_bytes_;
-  const Ballot* ballot_;  // all of its votes are known
+  const AgreementHeader* agreement_;  // all of its votes are known
 };
 
 /// The ring over the links of a mesh.
@@ -110,7 +110,7 @@ ActivityPtr Allreducer::start(const AllreduceJob& job) {
     return start_allreduce({.ring = &ring_, .mesh = &mesh_}, job);
   }
   RINGTUNE_CHECK(layout_.has_levels(), "a hierarchical allreduce on one level");
-  if (job.data.empty() && job.ballot == nullptr) return std::make_unique<Sequence>(std::vector<ActivityPtr>{});
+  if (job.data.empty() && job.agreement == nullptr) return std::make_unique<Sequence>(std::vector<ActivityPtr>{});
   return by_slices(job) ? start_slices(job) : start_leaders(job);
 }
 
@@ -122,7 +122,8 @@ bool Allreducer::by_slices(const AllreduceJob& job) const {
 
 /// A tree within the host, whose root alone goes on the wire.
 ActivityPtr Allreducer::start_leaders(const AllreduceJob& job) {
-  const ScheduleJob part{.what = "hierarchical allreduce", .dtype = job.dtype, .op = job.op, .ballot = job.ballot};
+  const ScheduleJob part{
+      .what = "hierarchical allreduce", .dtype = job.dtype, .op = job.op, .agreement = job.agreement};
   const Schedule tree = binomial_tree(local_->rank(), local_->size(), job.data.size());
   const auto split = tree.begin() + static_cast<std::ptrdiff_t>(tree.size() / 2);
   std::vector<ActivityPtr> parts;
@@ -184,18 +185,18 @@ Allreducer::Block Allreducer::start_block(const Group& group, const AllreduceJob
   for (StreamTransfer* transfer : {&scatter, &gather}) {
     transfer->segment_bytes = std::max<std::size_t>(64, (job.options.ring.segment_bytes + 63) / 64 * 64);
     if (votes) {
-      transfer->ballot = job.ballot;
+      transfer->agreement = job.agreement;
     } else {
-      transfer->decided = job.ballot;
+      transfer->decided = job.agreement;
     }
   }
-  scatter.filler = job.stager;
-  gather.taker = job.stager;
+  scatter.packer = job.stager;
+  gather.unpacker = job.stager;
   ActivityPtr take;
-  if (job.stager != nullptr) take = std::make_unique<Taking>(*job.stager, own, scatter.segment_bytes, job.ballot);
+  if (job.stager != nullptr) take = std::make_unique<Unpacking>(*job.stager, own, scatter.segment_bytes, job.agreement);
   AllreduceJob slice = job;
   slice.data = job.data.subspan(own.begin, own.size);
-  if (!votes) slice.ballot = nullptr;
+  if (!votes) slice.agreement = nullptr;
   return {start_transfer(group, job.data, std::move(scatter)), start_across(*cross_, slice),
           start_transfer(group, job.data, std::move(gather)), std::move(take)};
 }

@@ -34,9 +34,9 @@ ActivityPtr start_ring_allreduce(const Group& group, const RingJob& job) {
   StreamTransfer transfer{.what = "ring allreduce",
                           .arrival = {.dtype = job.dtype, .op = job.op},
                           .segment_bytes = segment_of(job.options),
-                          .ballot = job.ballot,
-                          .filler = job.stager,
-                          .taker = job.stager};
+                          .agreement = job.agreement,
+                          .packer = job.stager,
+                          .unpacker = job.stager};
   for (const RingStep& step : ring_steps(group.rank, group.size)) {
     transfer.send.push_back(chunks[static_cast<std::size_t>(step.send_chunk)]);
     transfer.recv.push_back(chunks[static_cast<std::size_t>(step.recv_chunk)]);

@@ -9,9 +9,9 @@
 
 #include "base/dtype.h"
 #include "collective/activity.h"
-#include "collective/ballot.h"
+#include "collective/agreement_header.h"
 #include "collective/group.h"
-#include "collective/stager.h"
+#include "collective/pack_pipeline.h"
 
 namespace ringtune {
 
@@ -32,8 +32,8 @@ struct RingJob {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   RingOptions options = {};
-  Ballot* ballot = nullptr;  // travels with it
-  Stager* stager = nullptr;  // brings the data and takes the results; null: the data is there and stays
+  AgreementHeader* agreement = nullptr;  // travels with it
+  PackPipeline* stager = nullptr;        // brings the data and takes the results; null: the data is there and stays
 };
 /// The same, to be advanced; the group is larger than 1. Never blocks.
 [[nodiscard]] ActivityPtr start_ring_allreduce(const Group& group, const RingJob& job);

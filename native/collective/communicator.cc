@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "collective/arena_meeting.h"
+#include "collective/shm_bootstrap.h"
 
 namespace ringtune {
 namespace {
@@ -71,14 +71,14 @@ const Group& Communicator::ring() {
   return ring_;
 }
 
-Arena* Communicator::arena() {
-  if (!arena_connected_) {
-    ArenaOptions options = default_arena();
+ShmGroup* Communicator::shm_group() {
+  if (!shm_connected_) {
+    ShmGroupOptions options = default_shm_group();
     options.idle_timeout_ns = options_.idle_timeout_ns;
-    arena_ = connect_arena(fabric_, ring(), members_, std::move(options));
-    arena_connected_ = true;
+    group_ = connect_shm_group(fabric_, ring(), members_, std::move(options));
+    shm_connected_ = true;
   }
-  return arena_.get();
+  return group_.get();
 }
 
 Allreducer& Communicator::allreducer() {

@@ -11,8 +11,8 @@
 #include "collective/allreducer.h"
 #include "collective/group.h"
 #include "collective/mesh.h"
-#include "transport/arena.h"
 #include "transport/fabric.h"
+#include "transport/shm_group.h"
 
 namespace ringtune {
 
@@ -46,7 +46,7 @@ class Communicator {
   /// As ring().
   [[nodiscard]] Allreducer& allreducer();
   /// The memory that all members share; null, on all of them, when some do not. As ring().
-  [[nodiscard]] Arena* arena();
+  [[nodiscard]] ShmGroup* shm_group();
 
  private:
   Fabric& fabric_;
@@ -56,8 +56,8 @@ class Communicator {
   Group ring_;
   bool ring_connected_ = false;
   std::unique_ptr<Allreducer> allreducer_;
-  bool arena_connected_ = false;
-  std::shared_ptr<Arena> arena_;
+  bool shm_connected_ = false;
+  std::shared_ptr<ShmGroup> group_;
 };
 
 /// All ranks of a job of this size.

@@ -47,7 +47,7 @@ class ScheduleRun final : public Activity {
         what_(job.what),
         dtype_(job.dtype),
         op_(job.op),
-        ballot_(job.ballot),
+        agreement_(job.agreement),
         element_bytes_(size_of(job.dtype)) {}
 
   bool advance() override {
@@ -103,12 +103,12 @@ class ScheduleRun final : public Activity {
     receives_.clear();
     for (const Send& send : step.sends) {
       Outgoing& out = sends_.emplace_back(Outgoing{.link = &mesh_.link(send.peer), .range = send.range});
-      if (ballot_ == nullptr) continue;
-      ballot_->stage(data_.subspan(send.range.begin, send.range.size), out.staged);
-      out.sent = out.staged.size() - Ballot::kHeaderBytes;
+      if (agreement_ == nullptr) continue;
+      agreement_->stage(data_.subspan(send.range.begin, send.range.size), out.staged);
+      out.sent = out.staged.size() - AgreementHeader::kHeaderBytes;
     }
     for (const Receive& receive : step.receives) {
-      receives_.push_back({&mesh_.link(receive.peer), receive.range, receive.fold, ballot_ != nullptr});
+      receives_.push_back({&mesh_.link(receive.peer), receive.range, receive.fold, agreement_ != nullptr});
     }
   }
 
@@ -122,7 +122,7 @@ class ScheduleRun final : public Activity {
     for (Outgoing& send : sends_) moved = push(send) || moved;
     for (Incoming& receive : receives_) {
       if (receive.header_due) {
-        if (!ballot_->take(*receive.link, receive.range.size)) continue;
+        if (!agreement_->take(*receive.link, receive.range.size)) continue;
         receive.header_due = false;
         moved = true;
       }
@@ -193,7 +193,7 @@ class ScheduleRun final : public Activity {
   std::string what_;
   DType dtype_;
   ReduceOp op_;
-  Ballot* ballot_;
+  AgreementHeader* agreement_;
   std::size_t element_bytes_;
   std::size_t at_ = 0;  // in the schedule
   bool begun_ = false;  // that step

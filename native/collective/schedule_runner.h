@@ -7,7 +7,7 @@
 
 #include "base/dtype.h"
 #include "collective/activity.h"
-#include "collective/ballot.h"
+#include "collective/agreement_header.h"
 #include "collective/mesh.h"
 #include "collective/schedules.h"
 
@@ -17,7 +17,8 @@ struct ScheduleJob {
   std::string_view what;  // "recursive-doubling allreduce", for messages
   DType dtype = DType::kUint8;
   ReduceOp op = ReduceOp::kSum;
-  Ballot* ballot = nullptr;  // if there is one it is in front of every message, also of an empty one; borrowed
+  AgreementHeader* agreement =
+      nullptr;  // if there is one it is in front of every message, also of an empty one; borrowed
 };
 
 /// Every rank of the mesh runs its own schedule of the same algorithm over equally many bytes; in place. Received bytes

@@ -16,7 +16,7 @@ struct Folding {
 
   explicit Folding(int size)
       : core(static_cast<int>(std::bit_floor(static_cast<unsigned>(size)))), extra(size - core) {}
-  [[nodiscard]] bool hands_over(int rank) const { return rank < 2 * extra && rank % 2 == 1; }
+  [[nodiscard]] bool changes_owner(int rank) const { return rank < 2 * extra && rank % 2 == 1; }
   [[nodiscard]] bool takes_over(int rank) const { return rank < 2 * extra && rank % 2 == 0; }
   [[nodiscard]] int number_of(int rank) const { return rank < 2 * extra ? rank / 2 : rank - extra; }
   [[nodiscard]] int rank_of(int number) const { return number < extra ? 2 * number : number + extra; }
@@ -33,7 +33,7 @@ Schedule folded(int rank, int size, std::size_t bytes, Core core) {
   check_rank(rank, size);
   const Folding folding(size);
   const ChunkRange all{0, bytes};
-  if (folding.hands_over(rank)) {
+  if (folding.changes_owner(rank)) {
     return {{.sends = {{rank - 1, all}}}, {.receives = {{rank - 1, all, Fold::kCopy}}}};
   }
   Schedule schedule;

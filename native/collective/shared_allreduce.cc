@@ -31,7 +31,7 @@ constexpr std::size_t kLeastPartsInOneCore = 256 << 10;
 constexpr std::size_t kMostPartsInOneCore = 8 << 20;
 // Two members whose slots change hands: below, both reduce everything; from here on half each, and leave the sums where
 // they have just read. Larger pieces gain nothing, smaller ones cost hand-overs.
-constexpr std::size_t kLeastReturned = 64 << 10;
+constexpr std::size_t kLeastReturnedInPlace = 64 << 10;
 constexpr std::size_t kPieceHandedOver = 128 << 10;
 // Every second one from its end: what the same tensors' last message touched last is in the second-level cache still.
 constexpr std::size_t kMostBackwards = 16 << 20;
@@ -80,10 +80,10 @@ class FragmentCursor {
   std::size_t offset_ = 0;  // in that fragment
 };
 
-class SharedAllreduce final : public ArenaRound {
+class SharedAllreduce final : public ShmRound {
  public:
-  SharedAllreduce(Arena& arena, std::span<const Fragment> fragments, const SharedRound& round)
-      : ArenaRound(arena),
+  SharedAllreduce(ShmGroup& shm_group, std::span<const Fragment> fragments, const SharedRound& round)
+      : ShmRound(shm_group),
         round_(round),
         wire_(round.wire.value_or(round.dtype)),
         element_(size_of(wire_)),
@@ -100,46 +100,47 @@ class SharedAllreduce final : public ArenaRound {
 
  private:
   void post() {
-    arena_.begin_round(round_.token);
+    group_.begin_round(round_.token);
     use_ = slot_use();
-    in_parts_ = use_ == SlotUse::kReturned || reduces_in_parts();
+    in_parts_ = use_ == SlotOwnership::kReturnedInPlace || reduces_in_parts();
     piece_ = piece_elements();
     pieces_ = (total_ + piece_ - 1) / piece_;
     const std::size_t bytes = total_ * element_;
-    backwards_ = use_ == SlotUse::kReturned && bytes <= kMostBackwards && arena_.round() % 2 == 1;
-    fetches_ = use_ == SlotUse::kReturned && (packing_.several() || bytes > kMostBackwards);
-    arena_.use_slots_for(std::min(piece_, total_) * element_, bytes, use_);
-    arena_.note_bytes(bytes);
-    streams_ = use_ == SlotUse::kOwn && arena_.distance() == CoreDistance::kApart && kLeastStreamed <= bytes;
+    backwards_ = use_ == SlotOwnership::kReturnedInPlace && bytes <= kMostBackwards && group_.round() % 2 == 1;
+    fetches_ = use_ == SlotOwnership::kReturnedInPlace && (packing_.several() || bytes > kMostBackwards);
+    group_.use_slots_for(std::min(piece_, total_) * element_, bytes, use_);
+    group_.account_bytes(bytes);
+    streams_ = use_ == SlotOwnership::kOwn && group_.distance() == CoreLatency::kApart && kLeastStreamed <= bytes;
     pack_next();  // together with the vote
   }
 
   /// Then what is copied would be rounded twice.
   [[nodiscard]] bool casts() const noexcept { return wire_ != round_.dtype; }
-  [[nodiscard]] SlotUse slot_use() const noexcept {
-    if (!arena_.hands_over()) return SlotUse::kOwn;
-    return total_ * element_ < kLeastReturned || casts() ? SlotUse::kInTurn : SlotUse::kReturned;
+  [[nodiscard]] SlotOwnership slot_use() const noexcept {
+    if (!group_.changes_owner()) return SlotOwnership::kOwn;
+    return total_ * element_ < kLeastReturnedInPlace || casts() ? SlotOwnership::kAlternating
+                                                                : SlotOwnership::kReturnedInPlace;
   }
   [[nodiscard]] bool reduces_in_parts() const noexcept {
     const std::size_t bytes = total_ * element_;
-    if (arena_.size() > 2) return bytes > (arena_.oversubscribed() ? kFlatBytesInTurns : kFlatBytes);
+    if (group_.size() > 2) return bytes > (group_.oversubscribed() ? kFlatBytesInTurns : kFlatBytes);
     const bool pays = kLeastPartsInOneCore <= bytes && bytes <= kMostPartsInOneCore;
-    return use_ == SlotUse::kOwn && in_one_core() && !casts() && pays;
+    return use_ == SlotOwnership::kOwn && in_one_core() && !casts() && pays;
   }
-  [[nodiscard]] bool in_one_core() const noexcept { return arena_.distance() == CoreDistance::kSameCore; }
+  [[nodiscard]] bool in_one_core() const noexcept { return group_.distance() == CoreLatency::kSameCore; }
   [[nodiscard]] std::size_t largest_piece() const noexcept {
     const std::size_t bytes = total_ * element_;
-    const bool pair = arena_.size() == 2;
+    const bool pair = group_.size() == 2;
     if (pair && !in_one_core()) return bytes > kLargeMessageOfTwo ? kPieceOfLarge : kPieceOfTwo;
-    return bytes > kLargeMessage && !(pair && in_parts_) ? kPieceOfLarge : arena_.slot_bytes();
+    return bytes > kLargeMessage && !(pair && in_parts_) ? kPieceOfLarge : group_.slot_bytes();
   }
   [[nodiscard]] std::size_t piece_elements() const noexcept {
-    if (use_ != SlotUse::kOwn) return std::min(kPieceHandedOver, arena_.slot_bytes()) / element_;
+    if (use_ != SlotOwnership::kOwn) return std::min(kPieceHandedOver, group_.slot_bytes()) / element_;
     const std::size_t bytes = total_ * element_;
-    const std::size_t smallest = arena_.oversubscribed() ? kSmallestPieceInTurns : kSmallestPiece;
+    const std::size_t smallest = group_.oversubscribed() ? kSmallestPieceInTurns : kSmallestPiece;
     std::size_t wanted = std::max((bytes + kLeastPieces - 1) / kLeastPieces, smallest);
     wanted = (wanted + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
-    return std::min({wanted, arena_.slot_bytes(), largest_piece()}) / element_;
+    return std::min({wanted, group_.slot_bytes(), largest_piece()}) / element_;
   }
   /// First element of a piece in the stream.
   [[nodiscard]] std::size_t begin_of(std::size_t piece) const noexcept {
@@ -151,21 +152,21 @@ class SharedAllreduce final : public ArenaRound {
 
   void pack_next() {
     if (packed_ == pieces_) {
-      if (pieces_ == 0) arena_.publish(ArenaCounter::kPosted, 0);
+      if (pieces_ == 0) group_.publish(ShmCounter::kPosted, 0);
       return;
     }
     // The slot is free when everyone is done with the piece that it held before; returned sums say so themselves.
-    if (packed_ >= arena_.slots() && use_ != SlotUse::kReturned)
-      arena_.wait_all(ArenaCounter::kTaken, packed_ - arena_.slots() + 1);
+    if (packed_ >= group_.slots() && use_ != SlotOwnership::kReturnedInPlace)
+      group_.wait_all(ShmCounter::kTaken, packed_ - group_.slots() + 1);
     const PieceTimer timer(Piece::kPack, elements_of(packed_) * element_);
-    std::byte* const slot = arena_.slot(arena_.position(), packed_);
+    std::byte* const slot = group_.slot(group_.position(), packed_);
     packing_.seek(begin_of(packed_));
-    const std::size_t begin = in_parts_ ? part_begin(packed_, arena_.position()) : 0;
-    const std::size_t end = in_parts_ ? part_begin(packed_, arena_.position() + 1) : 0;
+    const std::size_t begin = in_parts_ ? part_begin(packed_, group_.position()) : 0;
+    const std::size_t end = in_parts_ ? part_begin(packed_, group_.position() + 1) : 0;
     pack(slot, 0, begin, Pack::kAll);
     pack(slot, begin, end, Pack::kChanged);
     pack(slot, end, elements_of(packed_), Pack::kAll);
-    arena_.publish(ArenaCounter::kPosted, ++packed_);
+    group_.publish(ShmCounter::kPosted, ++packed_);
   }
 
   enum class Pack : std::uint8_t { kAll, kChanged };  // kChanged: not what reduce() takes from the own tensor
@@ -190,15 +191,15 @@ class SharedAllreduce final : public ArenaRound {
     const PieceTimer timer(Piece::kReduce, count * element_);
     std::array<const std::byte*, kMostMembers> bases;
     std::array<const std::byte*, kMostMembers> inputs;
-    const auto size = static_cast<std::size_t>(arena_.size());
-    for (std::size_t member = 0; member < size; ++member) bases[member] = arena_.slot(static_cast<int>(member), piece);
+    const auto size = static_cast<std::size_t>(group_.size());
+    for (std::size_t member = 0; member < size; ++member) bases[member] = group_.slot(static_cast<int>(member), piece);
     reducing_.seek(begin_of(piece) + begin);
     reducing_.walk(count, [&](const Fragment& fragment, std::size_t first, std::size_t some, std::size_t at) {
       const std::size_t offset = (begin + at) * element_;
       for (std::size_t member = 0; member < size; ++member) inputs[member] = bases[member] + offset;
       // Its cache line is needed for the output anyway.
       if (is_as_packed(fragment)) {
-        inputs[static_cast<std::size_t>(arena_.position())] = fragment.input + first * tensor_element_;
+        inputs[static_cast<std::size_t>(group_.position())] = fragment.input + first * tensor_element_;
       }
       run(fragment, first, some, offset, std::span<const std::byte* const>(inputs.data(), size));
     });
@@ -208,7 +209,7 @@ class SharedAllreduce final : public ArenaRound {
   void run_flat() {
     for (std::size_t piece = 0; piece < pieces_; ++piece) {
       if (packed_ < pieces_) pack_next();
-      arena_.wait_all(ArenaCounter::kPosted, piece + 1);
+      group_.wait_all(ShmCounter::kPosted, piece + 1);
       reduce(piece, 0, elements_of(piece),
              [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t, Inputs inputs) {
                reduce_convert(fragment.output + first * tensor_element_, round_.dtype, inputs, wire_, count, round_.op,
@@ -220,21 +221,21 @@ class SharedAllreduce final : public ArenaRound {
 
   /// Only what somebody will wait for: a small message is over with the one number that it posts.
   void publish_taken(std::size_t piece) {
-    if (use_ == SlotUse::kReturned) return;
-    if (piece + arena_.slots() < pieces_) arena_.publish(ArenaCounter::kTaken, piece + 1);
-    if (piece + 1 == pieces_) arena_.release_slots();
+    if (use_ == SlotOwnership::kReturnedInPlace) return;
+    if (piece + group_.slots() < pieces_) group_.publish(ShmCounter::kTaken, piece + 1);
+    if (piece + 1 == pieces_) group_.release_slots();
   }
 
   [[nodiscard]] std::size_t part_begin(std::size_t piece, int member) const noexcept {
     const std::size_t elements = elements_of(piece);
     const std::size_t unit = kPartAlignment / element_;
-    const auto size = static_cast<std::size_t>(arena_.size());
+    const auto size = static_cast<std::size_t>(group_.size());
     const std::size_t units = (elements + unit - 1) / unit;
     return std::min(elements, units * static_cast<std::size_t>(member) / size * unit);
   }
 
   void run_in_parts() {
-    const std::size_t ahead = arena_.slots() - 1;
+    const std::size_t ahead = group_.slots() - 1;
     for (std::size_t piece = 0; piece < pieces_; ++piece) {
       while (packed_ < pieces_ && packed_ < piece + ahead) pack_next();
       reduce_part(piece);
@@ -244,8 +245,8 @@ class SharedAllreduce final : public ArenaRound {
   }
 
   void reduce_part(std::size_t piece) {
-    arena_.wait_all(ArenaCounter::kPosted, piece + 1);
-    const int own = arena_.position();
+    group_.wait_all(ShmCounter::kPosted, piece + 1);
+    const int own = group_.position();
     const std::size_t begin = part_begin(piece, own);
     const std::size_t end = part_begin(piece, own + 1);
     std::byte* const slot = slot_of_sums(own, piece);
@@ -254,7 +255,7 @@ class SharedAllreduce final : public ArenaRound {
              [&](const Fragment& fragment, std::size_t, std::size_t count, std::size_t offset, Inputs inputs) {
                reduce_many(slot + offset, inputs, count, wire_, round_.op, fragment.postscale);
              });
-    } else if (use_ == SlotUse::kReturned) {
+    } else if (use_ == SlotOwnership::kReturnedInPlace) {
       reduce(piece, begin, end - begin,
              [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t offset, Inputs inputs) {
                reduce_twice(fragment.output + first * element_, slot + offset, inputs.first<2>(), count, wire_,
@@ -273,25 +274,25 @@ class SharedAllreduce final : public ArenaRound {
                                                         fragment.output + first * element_, wire_, count, 1.0);
       });
     }
-    arena_.publish(ArenaCounter::kReduced, piece + 1);
+    group_.publish(ShmCounter::kReduced, piece + 1);
   }
 
   /// Where a member leaves the sums of its part: in its own slot, or in that of the other one, whose data it has read.
   [[nodiscard]] std::byte* slot_of_sums(int member, std::size_t piece) const noexcept {
-    return arena_.slot(use_ == SlotUse::kReturned ? 1 - member : member, piece);
+    return group_.slot(use_ == SlotOwnership::kReturnedInPlace ? 1 - member : member, piece);
   }
 
   void spread(std::size_t piece) {
-    const bool from_afar = !casts() && (streams_ || use_ == SlotUse::kReturned);
+    const bool from_afar = !casts() && (streams_ || use_ == SlotOwnership::kReturnedInPlace);
     spreading_.seek(begin_of(piece));
-    for (int member = 0; member < arena_.size(); ++member) {
-      if (member != arena_.position()) arena_.wait(member, ArenaCounter::kReduced, piece + 1);
+    for (int member = 0; member < group_.size(); ++member) {
+      if (member != group_.position()) group_.wait(member, ShmCounter::kReduced, piece + 1);
       const std::size_t begin = part_begin(piece, member);
       const PieceTimer timer(Piece::kSpread, (part_begin(piece, member + 1) - begin) * element_);
       const std::byte* const slot = slot_of_sums(member, piece);
       spreading_.walk(part_begin(piece, member + 1) - begin,
                       [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
-                        if (member == arena_.position() && !casts()) return;  // it is there
+                        if (member == group_.position() && !casts()) return;  // it is there
                         std::byte* const output = fragment.output + first * tensor_element_;
                         const std::byte* const sums = slot + (begin + at) * element_;
                         if (from_afar) return fetch_copy(output, sums, count * element_);
@@ -310,7 +311,7 @@ class SharedAllreduce final : public ArenaRound {
   FragmentCursor sharing_;
   FragmentCursor spreading_;
   std::size_t total_ = 0;
-  SlotUse use_ = SlotUse::kOwn;
+  SlotOwnership use_ = SlotOwnership::kOwn;
   bool in_parts_ = false;
   bool streams_ = false;    // slots are written past the caches
   bool fetches_ = false;    // what is packed comes from afar: it is large, or one batch of a step of many
@@ -322,14 +323,14 @@ class SharedAllreduce final : public ArenaRound {
 
 }  // namespace
 
-std::unique_ptr<ArenaRound> post_allreduce(Arena& arena, std::span<const Fragment> fragments,
-                                           const SharedRound& round) {
-  RINGTUNE_CHECK_LE(arena.size(), kMostMembers, "members of an arena");
-  return std::make_unique<SharedAllreduce>(arena, fragments, round);
+std::unique_ptr<ShmRound> post_allreduce(ShmGroup& shm_group, std::span<const Fragment> fragments,
+                                         const SharedRound& round) {
+  RINGTUNE_CHECK_LE(shm_group.size(), kMostMembers, "members of a shared-memory group");
+  return std::make_unique<SharedAllreduce>(shm_group, fragments, round);
 }
 
-bool shared_allreduce(Arena& arena, std::span<const Fragment> fragments, const SharedRound& round) {
-  const std::unique_ptr<ArenaRound> posted = post_allreduce(arena, fragments, round);
+bool shared_allreduce(ShmGroup& shm_group, std::span<const Fragment> fragments, const SharedRound& round) {
+  const std::unique_ptr<ShmRound> posted = post_allreduce(shm_group, fragments, round);
   const bool agreed = await_agreement(*posted);
   if (agreed) posted->finish();
   return agreed;

@@ -19,7 +19,7 @@
 #include <span>
 
 #include "base/dtype.h"
-#include "collective/arena_round.h"
+#include "collective/shm_round.h"
 
 namespace ringtune {
 
@@ -33,18 +33,18 @@ struct Fragment {
 };
 
 struct SharedRound {
-  std::uint64_t token = 0;  // what this member believes the round to be; any value but Arena::kDeclined
+  std::uint64_t token = 0;  // what this member believes the round to be; any value but ShmGroup::kDeclined
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   std::optional<DType> wire = {};  // in the slots: float16 or bfloat16 for another floating dtype; empty = as it is
 };
 
-/// Posts a round (ArenaRound). `fragments` stay alive until it is over.
-[[nodiscard]] std::unique_ptr<ArenaRound> post_allreduce(Arena& arena, std::span<const Fragment> fragments,
-                                                         const SharedRound& round);
+/// Posts a round (ShmRound). `fragments` stay alive until it is over.
+[[nodiscard]] std::unique_ptr<ShmRound> post_allreduce(ShmGroup& shm_group, std::span<const Fragment> fragments,
+                                                       const SharedRound& round);
 
 /// One round. False, with no output written, when a member declined it or came with another token: then it is false
 /// for every member. Blocks; throws PeerLost, Timeout.
-[[nodiscard]] bool shared_allreduce(Arena& arena, std::span<const Fragment> fragments, const SharedRound& round);
+[[nodiscard]] bool shared_allreduce(ShmGroup& shm_group, std::span<const Fragment> fragments, const SharedRound& round);
 
 }  // namespace ringtune

@@ -59,26 +59,26 @@ std::size_t unit_for(std::size_t bytes, std::size_t room, std::size_t shares) no
 
 }  // namespace
 
-void SharedExchange::post(std::uint64_t token, const Layout& layout, const Gift& gift) {
-  own_pieces_ = gift.pieces;
-  arena_.begin_round(token);
-  const bool apart = arena_.distance() == CoreDistance::kApart;
+void SharedExchange::post(std::uint64_t token, const Layout& layout, const SendLayout& send_layout) {
+  own_pieces_ = send_layout.pieces;
+  group_.begin_round(token);
+  const bool apart = group_.distance() == CoreLatency::kApart;
   const bool in_turn = layout.in_turn && (!apart || (layout.message > 0 && layout.message <= kMostInTurnApart));
-  const SlotUse use = in_turn && arena_.hands_over() ? SlotUse::kInTurn : SlotUse::kOwn;
-  arena_.use_slots_for(layout.piece, layout.message, use);
-  arena_.note_bytes(std::max(layout.message, gift.bytes));
-  streams_ = apart && use == SlotUse::kOwn && kLeastStreamed <= gift.bytes &&
-             (arena_.size() > 2 || gift.bytes <= kMostStreamedOfTwo);
-  fetches_ = apart || arena_.hands_over();
+  const SlotOwnership use = in_turn && group_.changes_owner() ? SlotOwnership::kAlternating : SlotOwnership::kOwn;
+  group_.use_slots_for(layout.piece, layout.message, use);
+  group_.account_bytes(std::max(layout.message, send_layout.bytes));
+  streams_ = apart && use == SlotOwnership::kOwn && kLeastStreamed <= send_layout.bytes &&
+             (group_.size() > 2 || send_layout.bytes <= kMostStreamedOfTwo);
+  fetches_ = apart || group_.changes_owner();
   if (own_pieces_ > 0) return pack_next();  // together with the vote
-  arena_.publish(ArenaCounter::kPosted, 0);
+  group_.publish(ShmCounter::kPosted, 0);
 }
 
 void SharedExchange::pack_next() {
   // The slot is free when everyone is done with the piece that it held before.
-  if (packed_ >= arena_.slots()) arena_.wait_all(ArenaCounter::kTaken, packed_ - arena_.slots() + 1);
-  pack(packed_, arena_.slot(arena_.position(), packed_));
-  arena_.publish(ArenaCounter::kPosted, ++packed_);
+  if (packed_ >= group_.slots()) group_.wait_all(ShmCounter::kTaken, packed_ - group_.slots() + 1);
+  pack(packed_, group_.slot(group_.position(), packed_));
+  group_.publish(ShmCounter::kPosted, ++packed_);
 }
 
 void SharedExchange::finish() {
@@ -87,14 +87,14 @@ void SharedExchange::finish() {
     if (packed_ < own_pieces_) pack_next();
     take(piece);
     // Only what somebody will wait for.
-    if (piece + arena_.slots() < pieces_) arena_.publish(ArenaCounter::kTaken, piece + 1);
+    if (piece + group_.slots() < pieces_) group_.publish(ShmCounter::kTaken, piece + 1);
   }
-  arena_.release_slots();
+  group_.release_slots();
 }
 
 const std::byte* SharedExchange::posted(int member, std::size_t piece) {
-  arena_.wait(member, ArenaCounter::kPosted, piece + 1);
-  return arena_.slot(member, piece);
+  group_.wait(member, ShmCounter::kPosted, piece + 1);
+  return group_.slot(member, piece);
 }
 
 void SharedExchange::to_slot(std::byte* slot, const std::byte* from, std::size_t bytes) const {
@@ -110,12 +110,13 @@ void SharedExchange::from_slot(std::byte* to, const std::byte* slot, std::size_t
   fetches_ ? fetch_copy(to, slot, bytes) : static_cast<void>(std::memcpy(to, slot, bytes));
 }
 
-SharedGather::SharedGather(Arena& arena, std::uint64_t token, std::vector<std::size_t> blocks, const std::byte* input)
-    : SharedExchange(arena), blocks_(std::move(blocks)), input_(input) {
+SharedGather::SharedGather(ShmGroup& shm_group, std::uint64_t token, std::vector<std::size_t> blocks,
+                           const std::byte* input)
+    : SharedExchange(shm_group), blocks_(std::move(blocks)), input_(input) {
   RINGTUNE_CHECK_EQ(blocks_.size(), members());
   const auto [least, most] = std::minmax_element(blocks_.begin(), blocks_.end());
   const bool by_one = std::accumulate(blocks_.begin(), blocks_.end(), std::size_t{0}) == *most;
-  piece_ = piece_for(*most, arena.slot_bytes(), by_one ? kByOne : kTogether);
+  piece_ = piece_for(*most, shm_group.slot_bytes(), by_one ? kByOne : kTogether);
   pieces_ = pieces_of(*most, piece_);
   const std::size_t block = blocks_[own()];
   post(token, {std::min(piece_, *most), *most, *least == *most}, {pieces_of(block, piece_), block});
@@ -133,7 +134,7 @@ void SharedGather::pack(std::size_t piece, std::byte* slot) {
 void SharedGather::take(std::size_t piece) {
   const std::size_t offset = piece * piece_;
   std::byte* const own_place =
-      output_ + std::accumulate(blocks_.begin(), blocks_.begin() + arena_.position(), std::size_t{0});
+      output_ + std::accumulate(blocks_.begin(), blocks_.begin() + group_.position(), std::size_t{0});
   if (const std::size_t bytes = bytes_of(own(), piece); bytes > 0 && own_place != input_) {
     keep(own_place + offset, input_ + offset, bytes, blocks_[own()]);
   }
@@ -144,17 +145,18 @@ void SharedGather::take(std::size_t piece) {
   }
 }
 
-SharedAlltoall::SharedAlltoall(Arena& arena, std::uint64_t token, std::vector<std::size_t> sent, const std::byte* input)
-    : SharedExchange(arena), sent_(std::move(sent)), input_(input) {
+SharedAlltoall::SharedAlltoall(ShmGroup& shm_group, std::uint64_t token, std::vector<std::size_t> sent,
+                               const std::byte* input)
+    : SharedExchange(shm_group), sent_(std::move(sent)), input_(input) {
   RINGTUNE_CHECK_EQ(sent_.size(), members());
   std::size_t most = 0;
   for (std::size_t member = 0; member < members(); ++member) {
     if (member != own()) most = std::max(most, sent_[member]);
   }
-  unit_ = unit_for(most, arena.slot_bytes() - table_bytes(), members() - 1);
+  unit_ = unit_for(most, shm_group.slot_bytes() - table_bytes(), members() - 1);
   // What others give is not known yet, so none of the turns at places and sets that all must take alike.
   const std::size_t bytes = std::accumulate(sent_.begin(), sent_.end(), std::size_t{0}) - sent_[own()];
-  post(token, {arena.slot_bytes(), 0, true}, {given(unit_, own(), sent_).pieces, bytes});
+  post(token, {shm_group.slot_bytes(), 0, true}, {given(unit_, own(), sent_).pieces, bytes});
 }
 
 std::size_t SharedAlltoall::table_bytes() const noexcept { return aligned((members() + 1) * sizeof(std::uint64_t)); }
@@ -229,13 +231,14 @@ void SharedAlltoall::take(std::size_t piece) {
     if (piece + 1 == pieces) bytes = received_[member] - begin;
     if (piece >= pieces || bytes == 0) continue;
     const std::byte* const from =
-        input_ + std::accumulate(sent_.begin(), sent_.begin() + arena_.position(), std::size_t{0});
+        input_ + std::accumulate(sent_.begin(), sent_.begin() + group_.position(), std::size_t{0});
     keep(place + begin, from + begin, bytes, received_[member]);
   }
 }
 
-SharedReducescatter::SharedReducescatter(Arena& arena, std::uint64_t token, Scatter scatter, const std::byte* input)
-    : SharedExchange(arena),
+SharedReducescatter::SharedReducescatter(ShmGroup& shm_group, std::uint64_t token, Scatter scatter,
+                                         const std::byte* input)
+    : SharedExchange(shm_group),
       scatter_(std::move(scatter)),
       inputs_(members()),
       input_(input),
@@ -243,8 +246,8 @@ SharedReducescatter::SharedReducescatter(Arena& arena, std::uint64_t token, Scat
   RINGTUNE_CHECK_EQ(scatter_.parts.size(), members());
   const std::size_t most = *std::max_element(scatter_.parts.begin(), scatter_.parts.end());
   const std::size_t shares = members() - (is_as_packed() ? 1 : 0);
-  unit_ = unit_for(most * element_, arena.slot_bytes(), shares) / element_;
-  begin_ = std::accumulate(scatter_.parts.begin(), scatter_.parts.begin() + arena.position(), std::size_t{0});
+  unit_ = unit_for(most * element_, shm_group.slot_bytes(), shares) / element_;
+  begin_ = std::accumulate(scatter_.parts.begin(), scatter_.parts.begin() + shm_group.position(), std::size_t{0});
   pieces_ = pieces_of(most, unit_);
   const std::size_t bytes = most * element_ * shares;
   post(token, {unit_ * element_ * shares, bytes, true}, {pieces_, bytes});
@@ -272,7 +275,7 @@ void SharedReducescatter::take(std::size_t piece) {
   for (std::size_t member = 0; member < members(); ++member) {
     const bool from_tensor = member == own() && is_as_packed();
     const std::byte* const slot =
-        member == own() ? arena_.slot(arena_.position(), piece) : posted(static_cast<int>(member), piece);
+        member == own() ? group_.slot(group_.position(), piece) : posted(static_cast<int>(member), piece);
     inputs_[member] =
         from_tensor ? input_ + (begin_ + piece * unit_) * element_ : slot + share_of(member, own()) * unit_ * element_;
   }

@@ -13,19 +13,19 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "collective/arena_round.h"
+#include "collective/shm_round.h"
 
 namespace ringtune {
 
 /// What all of them do: the walk over the pieces.
-class SharedExchange : public ArenaRound {
+class SharedExchange : public ShmRound {
  public:
   /// Before finish().
   void deliver_to(std::byte* output) noexcept { output_ = output; }
   void finish() final;
 
  protected:
-  explicit SharedExchange(Arena& arena) : ArenaRound(arena) {}
+  explicit SharedExchange(ShmGroup& shm_group) : ShmRound(shm_group) {}
 
   /// How a round goes through the slots: the same for all members.
   struct Layout {
@@ -34,11 +34,11 @@ class SharedExchange : public ArenaRound {
     bool in_turn = false;     // all give about equally much: of two, each writes where it has read last
   };
   /// What this member puts into its slots.
-  struct Gift {
+  struct SendLayout {
     std::size_t pieces = 0;
     std::size_t bytes = 0;
   };
-  void post(std::uint64_t token, const Layout& layout, const Gift& gift);
+  void post(std::uint64_t token, const Layout& layout, const SendLayout& send_layout);
   /// After agreement: how many pieces the member that gives most has.
   virtual std::size_t learn_pieces() = 0;
   virtual void pack(std::size_t piece, std::byte* slot) = 0;
@@ -54,8 +54,8 @@ class SharedExchange : public ArenaRound {
   [[nodiscard]] std::size_t share_of(std::size_t giver, std::size_t receiver) const noexcept {
     return (receiver + members() - giver - 1) % members();
   }
-  [[nodiscard]] std::size_t members() const noexcept { return static_cast<std::size_t>(arena_.size()); }
-  [[nodiscard]] std::size_t own() const noexcept { return static_cast<std::size_t>(arena_.position()); }
+  [[nodiscard]] std::size_t members() const noexcept { return static_cast<std::size_t>(group_.size()); }
+  [[nodiscard]] std::size_t own() const noexcept { return static_cast<std::size_t>(group_.position()); }
   [[nodiscard]] bool streams() const noexcept { return streams_; }
 
   std::byte* output_ = nullptr;
@@ -75,7 +75,7 @@ class SharedGather final : public SharedExchange {
  public:
   /// `blocks`: bytes of each member's, the same on all; `input`: the own one.
   /// It may lie in its place in the output already.
-  SharedGather(Arena& arena, std::uint64_t token, std::vector<std::size_t> blocks, const std::byte* input);
+  SharedGather(ShmGroup& shm_group, std::uint64_t token, std::vector<std::size_t> blocks, const std::byte* input);
 
  private:
   std::size_t learn_pieces() override { return pieces_; }
@@ -95,7 +95,7 @@ class SharedGather final : public SharedExchange {
 class SharedAlltoall final : public SharedExchange {
  public:
   /// `sent`: bytes for each member, which follow one another in `input`. The output overlaps none of it.
-  SharedAlltoall(Arena& arena, std::uint64_t token, std::vector<std::size_t> sent, const std::byte* input);
+  SharedAlltoall(ShmGroup& shm_group, std::uint64_t token, std::vector<std::size_t> sent, const std::byte* input);
   /// After agreement: bytes from each member, which are to follow one another in the output.
   [[nodiscard]] const std::vector<std::size_t>& received();
 
@@ -132,7 +132,7 @@ struct Scatter {
 class SharedReducescatter final : public SharedExchange {
  public:
   /// `input`: the parts for all members, in order. The output is of the own one.
-  SharedReducescatter(Arena& arena, std::uint64_t token, Scatter scatter, const std::byte* input);
+  SharedReducescatter(ShmGroup& shm_group, std::uint64_t token, Scatter scatter, const std::byte* input);
 
  private:
   std::size_t learn_pieces() override { return pieces_; }

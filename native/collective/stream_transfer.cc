@@ -88,10 +88,10 @@ class TransferRun final : public Activity {
     const std::size_t limit = filled(send_.sendable(ready, transfer_.segment_bytes));
     if (limit == 0) return false;
     const std::span<const std::byte> bytes = data_.subspan(send_.at(), limit);
-    if (transfer_.ballot != nullptr && send_.at_begin()) {
+    if (transfer_.agreement != nullptr && send_.at_begin()) {
       // What has arrived was headed by what the sender knew then, so this piece passes on all that led to it.
-      transfer_.ballot->stage(bytes, staged_);
-      send_.advance(staged_.size() - Ballot::kHeaderBytes);
+      transfer_.agreement->stage(bytes, staged_);
+      send_.advance(staged_.size() - AgreementHeader::kHeaderBytes);
       return send_staged();
     }
     const std::size_t sent = group_.next->try_send(bytes);
@@ -101,10 +101,10 @@ class TransferRun final : public Activity {
 
   /// Of `limit` bytes to be sent, those that are in the buffer; brings a segment when there are none.
   std::size_t filled(std::size_t limit) {
-    if (transfer_.filler == nullptr || limit == 0 || send_.passed() >= transfer_.ready_bytes) return limit;
+    if (transfer_.packer == nullptr || limit == 0 || send_.passed() >= transfer_.ready_bytes) return limit;
     if (send_.passed() == send_filled_) {
       const std::size_t bytes = std::min(send_.left_in_segment(transfer_.segment_bytes), limit);
-      transfer_.filler->stage_in({send_.at(), bytes});
+      transfer_.packer->stage_in({send_.at(), bytes});
       send_filled_ += bytes;
     }
     return std::min(limit, send_filled_ - send_.passed());
@@ -124,12 +124,12 @@ class TransferRun final : public Activity {
   bool receive_some() {
     if (recv_.done()) return false;
     const std::size_t wanted = recv_.left_in_segment(transfer_.segment_bytes);
-    if (transfer_.filler != nullptr && recv_.passed() == recv_filled_) {
-      if (recv_.index() < transfer_.arrival.reduced_pieces) transfer_.filler->stage_in({recv_.at(), wanted});
+    if (transfer_.packer != nullptr && recv_.passed() == recv_filled_) {
+      if (recv_.index() < transfer_.arrival.reduced_pieces) transfer_.packer->stage_in({recv_.at(), wanted});
       recv_filled_ += wanted;
     }
-    if (transfer_.ballot != nullptr && recv_.at_begin() && !headed_) {
-      headed_ = transfer_.ballot->take(*group_.prev, wanted);
+    if (transfer_.agreement != nullptr && recv_.at_begin() && !headed_) {
+      headed_ = transfer_.agreement->take(*group_.prev, wanted);
       if (!headed_) return false;
     }
     const std::size_t bytes = take({data_.data() + recv_.at(), wanted});
@@ -138,16 +138,16 @@ class TransferRun final : public Activity {
     const ChunkRange segment = recv_.segment(transfer_.segment_bytes);
     const bool result = recv_.index() + 1 >= transfer_.arrival.reduced_pieces;
     recv_.advance(bytes);
-    if (transfer_.taker != nullptr && result && bytes == wanted && agreed()) transfer_.taker->stage_out(segment);
+    if (transfer_.unpacker != nullptr && result && bytes == wanted && agreed()) transfer_.unpacker->stage_out(segment);
     return true;
   }
 
   /// The header of a result's first bytes was written after all ranks had voted.
   [[nodiscard]] bool agreed() const {
-    const Ballot* const ballot = transfer_.ballot != nullptr ? transfer_.ballot : transfer_.decided;
-    if (ballot == nullptr) return true;
-    RINGTUNE_CHECK(ballot->known_ns() != 0, "a result without all votes");
-    return !ballot->against();
+    const AgreementHeader* const agreement = transfer_.agreement != nullptr ? transfer_.agreement : transfer_.decided;
+    if (agreement == nullptr) return true;
+    RINGTUNE_CHECK(agreement->known_ns() != 0, "a result without all votes");
+    return !agreement->against();
   }
 
   std::size_t take(std::span<std::byte> target) {

@@ -10,10 +10,10 @@
 
 #include "base/dtype.h"
 #include "collective/activity.h"
-#include "collective/ballot.h"
+#include "collective/agreement_header.h"
 #include "collective/group.h"
+#include "collective/pack_pipeline.h"
 #include "collective/ring_schedule.h"
-#include "collective/stager.h"
 
 namespace ringtune {
 
@@ -57,10 +57,11 @@ struct StreamTransfer {
   std::size_t ready_bytes = 0;        // of the send stream before anything has arrived; each byte that arrives adds one
   Arrival arrival = {};
   std::size_t segment_bytes = 0;
-  Ballot* ballot = nullptr;         // if there is one it is in front of every piece that is not empty; borrowed
-  const Ballot* decided = nullptr;  // instead: all its votes are known when this begins; borrowed
-  Stager* filler = nullptr;  // brings what is sent before anything has arrived, and what arrivals are reduced into
-  Stager* taker = nullptr;   // takes what the last reduced piece and the copied ones become
+  AgreementHeader* agreement = nullptr;  // if there is one it is in front of every piece that is not empty; borrowed
+  const AgreementHeader* decided = nullptr;  // instead: all its votes are known when this begins; borrowed
+  PackPipeline* packer =
+      nullptr;  // brings what is sent before anything has arrived, and what arrivals are reduced into
+  PackPipeline* unpacker = nullptr;  // takes what the last reduced piece and the copied ones become
 };
 
 /// Runs both streams to their ends. A segment is sent on as soon as it is complete in the buffer. Deadlock-free for any

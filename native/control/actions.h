@@ -28,21 +28,22 @@ struct ExecuteAction {
   friend bool operator==(const ExecuteAction&, const ExecuteAction&) = default;
 };
 
-/// A plan begins: all ranks come by here between the same two batches, and can connect what their batches of it need.
-struct BeginPlanAction {
-  std::uint32_t plan_id = 0;
+/// A schedule begins: all ranks come by here between the same two batches, and can connect what their batches of it
+/// need.
+struct BeginScheduleAction {
+  std::uint32_t schedule_id = 0;
   std::vector<std::vector<SharedRequest>> batches;
-  friend bool operator==(const BeginPlanAction&, const BeginPlanAction&) = default;
+  friend bool operator==(const BeginScheduleAction&, const BeginScheduleAction&) = default;
 };
 
-/// Run the next batch of the plan (Negotiator::round_batch) if all ranks agree, and report to round_done.
+/// Run the next batch of the schedule (Negotiator::round_batch) if all ranks agree, and report to round_done.
 struct RoundAction {
   std::uint32_t batch_id = 0;
   std::uint64_t token = 0;
   friend bool operator==(const RoundAction&, const RoundAction&) = default;
 };
 
-/// Vote against the next round of the plan, which would have run this batch.
+/// Vote against the next round of the schedule, which would have run this batch.
 struct DeclineAction {
   std::uint64_t token = 0;
   std::vector<SharedRequest> batch;
@@ -59,7 +60,7 @@ struct FailAction {
 };
 
 struct ApplyKnobsAction {
-  std::uint32_t epoch = 0;
+  std::uint32_t knobs_version = 0;
   Knobs knobs;
   friend bool operator==(const ApplyKnobsAction&, const ApplyKnobsAction&) = default;
 };
@@ -98,6 +99,6 @@ struct JoinAction {
 };
 
 using Action = std::variant<SendAction, ExecuteAction, FailAction, ApplyKnobsAction, StallAction, AbortAction,
-                            BeginPlanAction, RoundAction, DeclineAction, SetAction, JoinAction>;
+                            BeginScheduleAction, RoundAction, DeclineAction, SetAction, JoinAction>;
 
 }  // namespace ringtune

@@ -42,7 +42,7 @@ void Aggregator::announced(int from, const WorkerNews& news, std::int64_t now_ns
   }
   constexpr std::size_t kKept = 256;  // ranks that count steps differently must not pile them up
   while (steps_.size() > kKept) steps_.erase(steps_.begin());
-  if (news.seen >= plan_sequence_) take_over(from, news, now_ns);
+  if (news.seen >= schedule_sequence_) take_over(from, news, now_ns);
   child.acknowledged = std::max(child.acknowledged, news.acknowledged);  // after its numbers have been understood
 }
 
@@ -63,9 +63,9 @@ void Aggregator::take_over(int from, const WorkerNews& news, std::int64_t now_ns
     if (leaving_.empty()) leaving_since_ns_ = now_ns;
     leaving_.insert(spoken_for(from, own, news.leaving).without(left_));
   }
-  if (news.left_plan > told_plan_) {  // one report will do
-    left_plan_ = told_plan_ = news.left_plan;
-    plan_rounds_ = news.plan_rounds;
+  if (news.left_schedule > told_schedule_) {  // one report will do
+    left_schedule_ = told_schedule_ = news.left_schedule;
+    schedule_rounds_ = news.schedule_rounds;
   }
 }
 
@@ -144,8 +144,8 @@ void Aggregator::decided(const Decisions& decisions) {
       for (const std::uint32_t id : evict->cache_ids) evicted_.emplace_back(seen_, id);
     } else if (const auto* left = std::get_if<LeftDecision>(&decision)) {
       note(*left);
-    } else if (std::holds_alternative<PlanDecision>(decision)) {
-      begin_plan();
+    } else if (std::holds_alternative<ScheduleDecision>(decision)) {
+      begin_schedule();
     } else if (const auto* set = std::get_if<SetDecision>(&decision)) {
       note(*set);
     } else if (std::holds_alternative<JoinDecision>(decision)) {
@@ -199,16 +199,16 @@ void Aggregator::note(const LeftDecision& left) {
   for (Entries::value_type* item : held_) item->second.going = some_go_ = true;
 }
 
-/// What was announced before belongs to the plan, or is announced again after it.
-void Aggregator::begin_plan() {
-  plan_sequence_ = seen_;
+/// What was announced before belongs to the schedule, or is announced again after it.
+void Aggregator::begin_schedule() {
+  schedule_sequence_ = seen_;
   entries_.clear();
   held_.clear();
   some_go_ = false;
   joins_.clear();
   joined_ = {};
   leaving_ = told_leaving_ = {};
-  left_plan_ = 0;
+  left_schedule_ = 0;
 }
 
 void Aggregator::forget(const TensorKey& key) {
@@ -242,8 +242,8 @@ std::optional<WorkerNews> Aggregator::take(std::int64_t now_ns) {
   }
   for (const auto& [step, tally] : steps_) news.steps.push_back(tally);
   steps_.clear();
-  news.left_plan = std::exchange(left_plan_, 0);
-  news.plan_rounds = plan_rounds_;
+  news.left_schedule = std::exchange(left_schedule_, 0);
+  news.schedule_rounds = schedule_rounds_;
   acknowledge();
   news.acknowledged = acknowledged_;
   return news;
@@ -268,7 +268,7 @@ void Aggregator::write(const TensorKey& key, Entry& entry, WorkerNews& news) con
 
 /// Whatever is held is told now: somebody waits for it, or it has been held long enough.
 bool Aggregator::all_goes(std::int64_t now_ns) const {
-  if (!joins_.empty() || left_plan_ != 0 || now_ns >= hold_ends_ns()) return true;
+  if (!joins_.empty() || left_schedule_ != 0 || now_ns >= hold_ends_ns()) return true;
   if (leaving_.empty()) return false;
   return left_.contains(0) || leaving_.count() == below_.count() - left_.intersection(below_).count();
 }

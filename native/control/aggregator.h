@@ -7,7 +7,7 @@
 //
 // Decisions pass here on their way down, so whatever came from below before one of them was said without knowing it:
 //   - a failed tensor: the ranks fail what they have announced when they see the decision, so it is not passed on;
-//   - the begin of a plan: what was announced belongs to the plan, as in Coordinator::announced;
+//   - the begin of a schedule: what was announced belongs to the schedule, as in Coordinator::announced;
 //   - an evicted number stays known until all ranks below have processed the eviction.
 // A pure machine: no clock, socket or thread inside; one thread drives it.
 #pragma once
@@ -84,7 +84,7 @@ class Aggregator {
   void note(const FailureDecision& failure);
   void note(const SetDecision& change);
   void note(const LeftDecision& left);
-  void begin_plan();
+  void begin_schedule();
   void forget(const TensorKey& key);
   [[nodiscard]] std::uint64_t acknowledged_below() const;
   void acknowledge();
@@ -112,10 +112,10 @@ class Aggregator {
   std::int64_t leaving_since_ns_ = 0;
   RankSet left_;
   std::map<std::uint32_t, StepTally> steps_;
-  std::uint32_t left_plan_ = 0;  // not told yet
-  std::uint32_t told_plan_ = 0;
-  std::uint64_t plan_rounds_ = 0;
-  std::uint64_t plan_sequence_ = 0;  // of the decisions that began the last plan
+  std::uint32_t left_schedule_ = 0;  // not told yet
+  std::uint32_t told_schedule_ = 0;
+  std::uint64_t schedule_rounds_ = 0;
+  std::uint64_t schedule_sequence_ = 0;  // of the decisions that began the last schedule
   std::uint64_t seen_ = 0;
   std::uint64_t acknowledged_ = 0;  // told last
   bool told_waiting_ = false;

@@ -1,4 +1,4 @@
-// Announcements in, tensors complete; what becomes of them stands in coordinator_decide.cc.
+// PeerInfos in, tensors complete; what becomes of them stands in coordinator_decide.cc.
 #include "control/coordinator.h"
 
 #include <algorithm>
@@ -24,13 +24,13 @@ std::vector<std::int64_t> rows_of(const std::vector<Variant>& variants, const Ra
 }
 
 /// Of tensors whose ranks have to do without the way that some of them would go.
-FailureKind failure_without(Way way) noexcept {
-  switch (way) {
-    case Way::kNccl:
+FailureKind failure_without(DataPath data_path) noexcept {
+  switch (data_path) {
+    case DataPath::kNccl:
       return FailureKind::kNotByNccl;
-    case Way::kNcclPacked:
+    case DataPath::kNcclPacked:
       return FailureKind::kNotPacked;
-    case Way::kRing:
+    case DataPath::kRing:
       return FailureKind::kNotByRing;
     default:
       return FailureKind::kNotWithinHosts;
@@ -44,13 +44,17 @@ std::string unknown_set(std::uint32_t id) {
 }  // namespace
 
 Coordinator::Coordinator(const CoordinatorOptions& options)
-    : size_(options.size), knobs_(options.knobs), stall_(options.stall), sets_(options.size), plans_(options.plans) {
+    : size_(options.size),
+      knobs_(options.knobs),
+      stall_(options.stall),
+      sets_(options.size),
+      schedules_(options.schedules) {
   children_[0].ranks = RankSet::one(0);
   for (const TreeChild& child : tree_place(0, size_, options.fan_out).children) {
     children_[child.rank].ranks = child.ranks;
   }
   // The ranks may have been started with different settings: rank 0's hold, from the first decision on.
-  items_.push_back(KnobsDecision{epoch_, knobs_});
+  items_.push_back(KnobsDecision{knobs_version_, knobs_});
 }
 
 void Coordinator::announced(int from, const WorkerNews& message, std::int64_t now_ns) {
@@ -59,16 +63,17 @@ void Coordinator::announced(int from, const WorkerNews& message, std::int64_t no
   Child& child = found->second;
   note_steps(message.steps);
   child.waiting = message.waiting;
-  // Announced before the ranks saw the plan: there it was taken over into the plan, or is announced again after it.
-  if (message.seen >= plan_sequence_) take_over(from, child, message, now_ns);
+  // Announced before the ranks saw the schedule: there it was taken over into the schedule, or is announced again after
+  // it.
+  if (message.seen >= schedule_sequence_) take_over(from, child, message, now_ns);
   child.acknowledged = std::max(child.acknowledged, message.acknowledged);  // after its numbers have been understood
   drop_evicted();
 }
 
 void Coordinator::take_over(int from, const Child& child, const WorkerNews& message, std::int64_t now_ns) {
-  if (plan_id_ != 0 && message.left_plan == plan_id_) {
-    learner_.ended(message.plan_rounds, plan_batches_);
-    end_plan();
+  if (schedule_id_ != 0 && message.left_schedule == schedule_id_) {
+    learner_.ended(message.schedule_rounds, schedule_batches_);
+    end_schedule();
   }
   for (const std::uint32_t id : message.cached) add_numbered(from, id, nullptr, now_ns);
   for (const PartialNews& news : message.partial) add_numbered(from, news.cache_id, &news.ranks, now_ns);
@@ -203,7 +208,7 @@ bool Coordinator::hopeless(const TensorKey& key, const Entry& entry, const RankS
 
 void Coordinator::complete(Ready ready, Entry entry) {
   const bool known = ready.cache_id != ResponseCache::kNone;
-  if (!ready.absent.empty() && ready.request->way != Way::kStaged) {
+  if (!ready.absent.empty() && ready.request->data_path != DataPath::kStaged) {
     return part(*ready.request, FailureKind::kStageOnce,
                 "tensor '" + ready.request->name + "' needs ranks that have joined: " +
                     rank_list(ready.absent.ranks()) + ", which have nothing on a GPU to contribute");

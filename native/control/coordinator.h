@@ -1,4 +1,4 @@
-// The deciding side of the negotiation, on rank 0: counts announcements, compares them, plans batches, numbers tensors
+// The deciding side of the negotiation, on rank 0: counts peer_infos, compares them, schedules batches, numbers tensors
 // for the response cache, keeps the process sets, watches for stalls. A pure machine: no clock, socket or thread
 // inside; one thread drives it.
 #pragma once
@@ -14,9 +14,9 @@
 
 #include "control/actions.h"
 #include "control/messages.h"
-#include "control/plan_learner.h"
 #include "control/process_sets.h"
 #include "control/response_cache.h"
+#include "control/schedule_learner.h"
 #include "control/stall.h"
 #include "control/tensor_key.h"
 #include "control/tree.h"
@@ -28,7 +28,7 @@ struct CoordinatorOptions {
   int fan_out = kDefaultFanOut;
   Knobs knobs;
   StallLimits stall;
-  bool plans = false;  // the ranks can follow one (NegotiatorOptions)
+  bool schedules = false;  // the ranks can follow one (NegotiatorOptions)
 };
 
 class Coordinator {
@@ -37,7 +37,7 @@ class Coordinator {
 
   /// News of this rank itself or of a child in the tree. Throws Protocol when they contradict what was said before.
   void announced(int from, const WorkerNews& message, std::int64_t now_ns);
-  /// All ranks will switch between the same two batches. Returns the epoch of the change.
+  /// All ranks will switch between the same two batches. Returns the knobs_version of the change.
   std::uint32_t propose(const Knobs& knobs);
   void tick(std::int64_t now_ns, std::vector<Action>& actions);
   /// What was decided since the last call, for every rank including this one.
@@ -108,12 +108,12 @@ class Coordinator {
   void join(const RankSet& ranks, const Request& request, std::int64_t now_ns);
   void resettle(std::int64_t now_ns);
   [[nodiscard]] TensorRef reference(const Ready& ready);
-  void plan_ready();
+  void schedule_ready();
   void decide_batch(const std::vector<std::uint32_t>& members);
   void learn();
   void learn_beside();
-  void begin_plan(const std::vector<std::vector<std::uint32_t>>& batches);
-  void end_plan();
+  void begin_schedule(const std::vector<std::vector<std::uint32_t>>& batches);
+  void end_schedule();
   void switch_to(const Knobs& knobs);
   void ranks_left(const RankSet& ranks, std::int64_t now_ns);
   [[nodiscard]] std::string leavers_message(const Request& request) const;
@@ -138,19 +138,19 @@ class Coordinator {
   int last_joined_ = 0;
   bool joined_lately_ = false;  // somebody joined since the last decisions: the next one came at the same time
 
-  // The plan (see plan_follower.h).
-  bool plans_;
-  PlanLearner learner_;
-  std::uint32_t plan_id_ = 0;  // that runs; 0 = none
-  std::uint32_t last_plan_id_ = 0;
-  std::size_t plan_batches_ = 0;
-  std::uint64_t plan_sequence_ = 0;                // of the decisions that began the last plan
+  // The schedule (see schedule_follower.h).
+  bool schedules_;
+  ScheduleLearner learner_;
+  std::uint32_t schedule_id_ = 0;  // that runs; 0 = none
+  std::uint32_t last_schedule_id_ = 0;
+  std::size_t schedule_batches_ = 0;
+  std::uint64_t schedule_sequence_ = 0;            // of the decisions that began the last schedule
   std::unordered_map<std::uint32_t, int> beside_;  // tensors that are decided while it runs, which it might hold
 
   std::vector<Decision> items_;
   std::uint64_t sequence_ = 0;
   std::uint32_t next_batch_id_ = 1;
-  std::uint32_t epoch_ = 0;
+  std::uint32_t knobs_version_ = 0;
   std::int64_t next_stall_ns_ = kNever;
   std::map<std::uint32_t, std::pair<int, std::int64_t>> step_counts_;  // step -> ranks that reported, longest
   StepReport world_step_;

@@ -18,7 +18,7 @@ TensorRef Coordinator::reference(const Ready& ready) {
   return {ready.cache_id, ready.request->name};
 }
 
-void Coordinator::plan_ready() {
+void Coordinator::schedule_ready() {
   if (ready_.empty()) return;
   std::vector<std::pair<std::uint32_t, const RankSet*>> compartments;
   std::vector<ReadyTensor> tensors;
@@ -32,7 +32,7 @@ void Coordinator::plan_ready() {
     const auto compartment = static_cast<std::uint32_t>(found - compartments.begin());
     if (found == compartments.end()) compartments.emplace_back(request.process_set, &ready.absent);
     tensors.push_back({request.kind, request.dtype, request.op, wire_byte_count(request), request.group, compartment,
-                       wire_dtype(request), request.place, static_cast<std::uint8_t>(request.way)});
+                       wire_dtype(request), request.place, static_cast<std::uint8_t>(request.data_path)});
   }
   for (const std::vector<std::uint32_t>& members : plan(tensors, knobs_.fusion_bytes)) decide_batch(members);
   learn();
@@ -58,7 +58,7 @@ void Coordinator::decide_batch(const std::vector<std::uint32_t>& members) {
 }
 
 std::optional<Decisions> Coordinator::take_decisions() {
-  plan_ready();
+  schedule_ready();
   joined_lately_ = false;
   if (items_.empty()) return std::nullopt;
   return Decisions{++sequence_, std::exchange(items_, {})};
@@ -66,7 +66,7 @@ std::optional<Decisions> Coordinator::take_decisions() {
 
 void Coordinator::change_sets(const Request& request) {
   learner_.disturbed();
-  plan_ready();  // all ranks make or drop the set's links between the same two batches
+  schedule_ready();  // all ranks make or drop the set's links between the same two batches
   if (request.kind == CollectiveKind::kAddProcessSet) {
     const RankSet members = RankSet::of(request.members);
     if (members.empty() || !sets_.members(ProcessSets::kGlobal)->includes(members)) {
@@ -128,7 +128,7 @@ void Coordinator::join(const RankSet& ranks, const Request& request, std::int64_
   joined_lately_ = true;
   resettle(now_ns);
   if (joined_.count() < size_) return;
-  plan_ready();
+  schedule_ready();
   items_.push_back(JoinDecision{last_joined_});
   joined_ = {};
 }
@@ -141,8 +141,8 @@ void Coordinator::resettle(std::int64_t now_ns) {
 }
 
 void Coordinator::ranks_left(const RankSet& ranks, std::int64_t now_ns) {
-  plan_ready();                   // the leavers still take part in what comes before their LeftDecision
-  if (plan_id_ != 0) end_plan();  // of sets without them: nobody may be in it when rank 0 goes
+  schedule_ready();                       // the leavers still take part in what comes before their LeftDecision
+  if (schedule_id_ != 0) end_schedule();  // of sets without them: nobody may be in it when rank 0 goes
   left_.insert(ranks);
   for (const int rank : ranks.ranks()) items_.push_back(LeftDecision{rank});
   // Whatever is incomplete and needs a leaver: even what it has announced, since it will not run it any more.

@@ -34,7 +34,7 @@ void write_knobs(ByteWriter& out, const Knobs& knobs) {
   out.u32(knobs.cache_capacity);
   out.u32(knobs.algorithm);
   out.u32(knobs.hierarchical);
-  out.u8(knobs.plan ? 1 : 0);
+  out.u8(knobs.schedule ? 1 : 0);
   out.u32(knobs.nccl_streams);
 }
 
@@ -46,7 +46,7 @@ Knobs read_knobs(ByteReader& in) {
   knobs.cache_capacity = in.u32();
   knobs.algorithm = in.u32();
   knobs.hierarchical = in.u32();
-  knobs.plan = in.u8() != 0;
+  knobs.schedule = in.u8() != 0;
   knobs.nccl_streams = in.u32();
   if (knobs.nccl_streams == 0) throw Protocol("a peer sent knobs with no stream for NCCL");
   return knobs;
@@ -85,11 +85,11 @@ void write(ByteWriter& out, const WorkerNews& message) {
     out.i64(tally.longest_ns);
     out.i32(tally.ranks);
   });
-  out.u32(message.left_plan);
-  out.u64(message.plan_rounds);
+  out.u32(message.left_schedule);
+  out.u64(message.schedule_rounds);
 }
 
-WorkerNews read_announcement(ByteReader& in) {
+WorkerNews read_peer_info(ByteReader& in) {
   WorkerNews message;
   message.seen = in.u64();
   message.acknowledged = in.u64();
@@ -110,8 +110,8 @@ WorkerNews read_announcement(ByteReader& in) {
     tally.ranks = in.i32();
     return tally;
   });
-  message.left_plan = in.u32();
-  message.plan_rounds = in.u64();
+  message.left_schedule = in.u32();
+  message.schedule_rounds = in.u64();
   return message;
 }
 
@@ -137,7 +137,7 @@ void write_decision(ByteWriter& out, const Decision& decision) {
             out.u32(failure.process_set);
           },
           [&](const KnobsDecision& change) {
-            out.u32(change.epoch);
+            out.u32(change.knobs_version);
             write_knobs(out, change.knobs);
           },
           [&](const EvictDecision& evict) { write_list(out, evict.cache_ids, [&](std::uint32_t id) { out.u32(id); }); },
@@ -147,14 +147,14 @@ void write_decision(ByteWriter& out, const Decision& decision) {
             out.string(stall.name);
             out.u32(stall.process_set);
           },
-          [&](const PlanDecision& plan) {
-            out.u32(plan.plan_id);
-            write_list(out, plan.batches, [&](const PlannedBatch& batch) {
+          [&](const ScheduleDecision& schedule) {
+            out.u32(schedule.schedule_id);
+            write_list(out, schedule.batches, [&](const ScheduledBatch& batch) {
               out.u32(batch.process_set);
               write_list(out, batch.cache_ids, [&](std::uint32_t id) { out.u32(id); });
             });
           },
-          [&](const PlanEndDecision& end) { out.u32(end.plan_id); },
+          [&](const PlanEndDecision& end) { out.u32(end.schedule_id); },
           [&](const SetDecision& change) {
             out.string(change.name);
             out.u8(change.added ? 1 : 0);
@@ -201,16 +201,16 @@ StallDecision read_stall(ByteReader& in) {
   return stall;
 }
 
-PlanDecision read_plan(ByteReader& in) {
-  PlanDecision plan;
-  plan.plan_id = in.u32();
-  plan.batches = read_list(in, 8, [&] {
-    PlannedBatch batch;
+ScheduleDecision read_schedule(ByteReader& in) {
+  ScheduleDecision schedule;
+  schedule.schedule_id = in.u32();
+  schedule.batches = read_list(in, 8, [&] {
+    ScheduledBatch batch;
     batch.process_set = in.u32();
     batch.cache_ids = read_list(in, 4, [&] { return in.u32(); });
     return batch;
   });
-  return plan;
+  return schedule;
 }
 
 SetDecision read_set(ByteReader& in) {
@@ -230,7 +230,7 @@ Decision read_decision(ByteReader& in) {
       return read_failure(in);
     case 2: {
       KnobsDecision change;
-      change.epoch = in.u32();
+      change.knobs_version = in.u32();
       change.knobs = read_knobs(in);
       return change;
     }
@@ -243,7 +243,7 @@ Decision read_decision(ByteReader& in) {
     case 6:
       return read_stall(in);
     case 7:
-      return read_plan(in);
+      return read_schedule(in);
     case 8:
       return PlanEndDecision{in.u32()};
     case 9:
@@ -289,7 +289,7 @@ ControlMessage decode(ByteView bytes) {
   const std::uint8_t type = in.u8();
   ControlMessage message;
   if (type == 0) {
-    message = read_announcement(in);
+    message = read_peer_info(in);
   } else if (type == 1) {
     Decisions decisions;
     decisions.sequence = in.u64();

@@ -46,8 +46,8 @@ struct WorkerNews {
   std::vector<PartialNews> partial;   // the same, from some
   std::vector<Variant> requests;      // tensors in full
   std::vector<StepTally> steps;
-  std::uint32_t left_plan = 0;    // the plan that the ranks have just left; 0 = none
-  std::uint64_t plan_rounds = 0;  // batches of it that have run
+  std::uint32_t left_schedule = 0;    // the schedule that the ranks have just left; 0 = none
+  std::uint64_t schedule_rounds = 0;  // batches of it that have run
   friend bool operator==(const WorkerNews&, const WorkerNews&) = default;
 };
 
@@ -95,7 +95,7 @@ struct FailureDecision {
 };
 
 struct KnobsDecision {
-  std::uint32_t epoch = 0;
+  std::uint32_t knobs_version = 0;
   Knobs knobs;
   friend bool operator==(const KnobsDecision&, const KnobsDecision&) = default;
 };
@@ -125,24 +125,24 @@ struct StallDecision {
 };
 
 /// Some cached tensors of one process set.
-struct PlannedBatch {
+struct ScheduledBatch {
   std::uint32_t process_set = 0;
   std::vector<std::uint32_t> cache_ids;
-  friend bool operator==(const PlannedBatch&, const PlannedBatch&) = default;
+  friend bool operator==(const ScheduledBatch&, const ScheduledBatch&) = default;
 };
 
 /// From here on the ranks run these batches in this order, each those of its sets, again and again, without being told.
-/// What was announced and not decided before belongs to the plan, or is announced again by ranks that have no part in
-/// it.
-struct PlanDecision {
-  std::uint32_t plan_id = 0;
-  std::vector<PlannedBatch> batches;
-  friend bool operator==(const PlanDecision&, const PlanDecision&) = default;
+/// What was announced and not decided before belongs to the schedule, or is announced again by ranks that have no part
+/// in it.
+struct ScheduleDecision {
+  std::uint32_t schedule_id = 0;
+  std::vector<ScheduledBatch> batches;
+  friend bool operator==(const ScheduleDecision&, const ScheduleDecision&) = default;
 };
 
-/// Some rank has left the plan: all others do at their next batch.
+/// Some rank has left the schedule: all others do at their next batch.
 struct PlanEndDecision {
-  std::uint32_t plan_id = 0;
+  std::uint32_t schedule_id = 0;
   friend bool operator==(const PlanEndDecision&, const PlanEndDecision&) = default;
 };
 
@@ -162,7 +162,7 @@ struct JoinDecision {
 };
 
 using Decision = std::variant<BatchDecision, FailureDecision, KnobsDecision, EvictDecision, LeftDecision, AbortDecision,
-                              StallDecision, PlanDecision, PlanEndDecision, SetDecision, JoinDecision>;
+                              StallDecision, ScheduleDecision, PlanEndDecision, SetDecision, JoinDecision>;
 
 /// Coordinator -> every rank.
 struct Decisions {

@@ -92,17 +92,17 @@ std::vector<Property> properties_of(const Request& first) {
 
 }  // namespace
 
-std::string_view text_of(Way way) noexcept {
-  switch (way) {
-    case Way::kNccl:
+std::string_view text_of(DataPath data_path) noexcept {
+  switch (data_path) {
+    case DataPath::kNccl:
       return "by NCCL";
-    case Way::kRing:
+    case DataPath::kRing:
       return "by ringtune's ring";
-    case Way::kHierarchical:
+    case DataPath::kHierarchical:
       return "by NCCL within hosts";
-    case Way::kAcross:
+    case DataPath::kAcross:
       return "on across hosts";
-    case Way::kNcclPacked:
+    case DataPath::kNcclPacked:
       return "packed by NCCL";
     default:
       return "through the host";
@@ -111,34 +111,36 @@ std::string_view text_of(Way way) noexcept {
 
 std::optional<Parting> find_parting(std::span<const Variant> variants) {
   bool several = false;  // GPUs of a rank: the ranks choose a communicator by the number of the GPU
-  const auto way_of = [&several](const Request& r) {
-    if (r.way == Way::kStaged) return std::string(text_of(r.way));
+  const auto data_path_of = [&several](const Request& r) {
+    if (r.data_path == DataPath::kStaged) return std::string(text_of(r.data_path));
     several = several || r.place > 1;
-    return std::string(text_of(r.way)) +
+    return std::string(text_of(r.data_path)) +
            (r.place > 1 ? " from GPU number " + std::to_string(r.place) + " of those used" : "");
   };
-  const std::vector<ValueGroup> groups = group_by_value(variants, way_of);
+  const std::vector<ValueGroup> groups = group_by_value(variants, data_path_of);
   if (groups.size() < 2) return std::nullopt;
   std::string text = "tensor '" + variants.front().request->name + "' would go ";
-  for (const auto& [way, ranks] : groups) {
-    if (way != groups.front().first) text += ", and ";
-    text += way + (ranks.count() > 1 ? " on ranks " : " on rank ") + rank_list(ranks.ranks());
+  for (const auto& [data_path, ranks] : groups) {
+    if (data_path != groups.front().first) text += ", and ";
+    text += data_path + (ranks.count() > 1 ? " on ranks " : " on rank ") + rank_list(ranks.ranks());
   }
-  const auto goes = [&](Way way) {
-    return std::any_of(variants.begin(), variants.end(), [way](const Variant& v) { return v.request->way == way; });
+  const auto goes = [&](DataPath data_path) {
+    return std::any_of(variants.begin(), variants.end(),
+                       [data_path](const Variant& v) { return v.request->data_path == data_path; });
   };
-  Way refused = Way::kRing;
-  if (goes(Way::kNccl)) {
-    refused = Way::kNccl;
-  } else if (goes(Way::kNcclPacked)) {
-    refused = Way::kNcclPacked;
-  } else if (goes(Way::kHierarchical) || goes(Way::kAcross)) {
-    refused = Way::kHierarchical;
+  DataPath refused = DataPath::kRing;
+  if (goes(DataPath::kNccl)) {
+    refused = DataPath::kNccl;
+  } else if (goes(DataPath::kNcclPacked)) {
+    refused = DataPath::kNcclPacked;
+  } else if (goes(DataPath::kHierarchical) || goes(DataPath::kAcross)) {
+    refused = DataPath::kHierarchical;
   }
-  text += refused == Way::kRing
+  text += refused == DataPath::kRing
               ? ". The ring needs all of them: the same RINGTUNE_GPU_PLANE, and NVRTC for its kernels on every rank."
               : ". NCCL needs all of them: the same RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank.";
-  if (refused == Way::kNcclPacked) text += " What is packed also needs NVRTC for ringtune's kernels on every rank.";
+  if (refused == DataPath::kNcclPacked)
+    text += " What is packed also needs NVRTC for ringtune's kernels on every rank.";
   if (several) text += " Ranks with several GPUs must come to use them in the same order.";
   return Parting{refused, text};
 }

@@ -14,7 +14,7 @@ Negotiator::Negotiator(const NegotiatorOptions& options)
       worker_(options.rank, options.size, options.knobs, options.stall.warning_ns) {
   if (options.rank == 0) {
     coordinator_.emplace(
-        CoordinatorOptions{options.size, options.fan_out, options.knobs, options.stall, options.plans});
+        CoordinatorOptions{options.size, options.fan_out, options.knobs, options.stall, options.schedules});
   } else if (!place_.children.empty()) {
     aggregator_.emplace(options.rank, place_);
   }
@@ -51,12 +51,12 @@ void Negotiator::tick(std::int64_t now_ns) {
   if (coordinator_) coordinator_->tick(now_ns, actions_);
   exchange(now_ns);
   // A round that is posted hears no decisions: it comes after them.
-  const bool followed = in_plan();
-  worker_.follow_plan(now_ns, actions_);
-  if (followed && !in_plan()) exchange(now_ns);
+  const bool followed = in_schedule();
+  worker_.follow_schedule(now_ns, actions_);
+  if (followed && !in_schedule()) exchange(now_ns);
 }
 
-/// Announcements and decisions flow until neither side has anything to say: a decision can make the next bundle due.
+/// PeerInfos and decisions flow until neither side has anything to say: a decision can make the next bundle due.
 void Negotiator::exchange(std::int64_t now_ns) {
   for (bool moved = true; moved;) {
     moved = announce(now_ns);
@@ -70,7 +70,7 @@ void Negotiator::exchange(std::int64_t now_ns) {
 
 /// What the worker has to say goes to whoever listens on this rank, else to the parent.
 bool Negotiator::announce(std::int64_t now_ns) {
-  const std::optional<WorkerNews> own = worker_.take_announcement(now_ns);
+  const std::optional<WorkerNews> own = worker_.take_peer_info(now_ns);
   if (coordinator_) {
     if (own) coordinator_->announced(0, *own, now_ns);
     return own.has_value();

@@ -22,7 +22,7 @@ struct NegotiatorOptions {
   int fan_out = kDefaultFanOut;
   Knobs knobs;
   StallLimits stall;
-  bool plans = false;  // the ranks agree on the rounds of a plan without messages
+  bool schedules = false;  // the ranks agree on the rounds of a schedule without messages
 };
 
 struct ControlCounters {
@@ -43,26 +43,26 @@ class Negotiator {
   void peer_message(int from, ControlMessage message, std::size_t bytes, std::int64_t now_ns);
   void tick(std::int64_t now_ns);
   void leave() noexcept { worker_.leave(); }
-  /// Rank 0 only. Returns the epoch.
+  /// Rank 0 only. Returns the knobs_version.
   std::uint32_t propose(const Knobs& knobs);
 
   /// A RoundAction was given and is not done. Messages may be taken meanwhile; what they decide for this rank waits.
   [[nodiscard]] bool round_posted() const noexcept { return worker_.round_posted(); }
-  [[nodiscard]] std::span<const Tag> round_batch() const noexcept { return worker_.plan().batch(); }
-  [[nodiscard]] const std::vector<std::int64_t>& round_rows() const noexcept { return worker_.plan().rows(); }
+  [[nodiscard]] std::span<const Tag> round_batch() const noexcept { return worker_.schedule().batch(); }
+  [[nodiscard]] const std::vector<std::int64_t>& round_rows() const noexcept { return worker_.schedule().rows(); }
   void round_done(bool agreed, std::int64_t now_ns) { worker_.round_done(agreed, now_ns, actions_); }
-  [[nodiscard]] bool in_plan() const noexcept { return worker_.plan().active(); }
-  /// The process set of the plan's next batch, which may be posted; in a plan.
-  [[nodiscard]] std::uint32_t plan_set() const noexcept { return worker_.plan().process_set(); }
-  /// While a round is posted, messages must be taken (plan_follower.h).
+  [[nodiscard]] bool in_schedule() const noexcept { return worker_.schedule().active(); }
+  /// The process set of the schedule's next batch, which may be posted; in a schedule.
+  [[nodiscard]] std::uint32_t schedule_set() const noexcept { return worker_.schedule().process_set(); }
+  /// While a round is posted, messages must be taken (schedule_follower.h).
   [[nodiscard]] bool hears_in_rounds() const noexcept { return worker_.hears_in_rounds(); }
-  /// Which round of the plan's batches is under way; in a plan. Never the same in another plan.
-  [[nodiscard]] std::uint64_t plan_pass() const noexcept { return worker_.plan().pass(); }
-  /// Whether a tensor that is ready now would be the plan's whole next batch, with nothing else in hand; then
-  /// post_alone is local_ready, tick and take_actions in one.
+  /// Which round of the schedule's batches is under way; in a schedule. Never the same in another schedule.
+  [[nodiscard]] std::uint64_t schedule_pass() const noexcept { return worker_.schedule().pass(); }
+  /// Whether a tensor that is ready now would be the schedule's whole next batch, with nothing else in hand; then
+  /// run_inline is local_ready, tick and take_actions in one.
   [[nodiscard]] bool expects_alone(const Request& request) const noexcept { return worker_.expects_alone(request); }
-  [[nodiscard]] RoundAction post_alone(const SharedRequest& request, Tag tag, std::int64_t now_ns) {
-    return worker_.post_alone(request, tag, now_ns);
+  [[nodiscard]] RoundAction run_inline(const SharedRequest& request, Tag tag, std::int64_t now_ns) {
+    return worker_.run_inline(request, tag, now_ns);
   }
 
   /// What to do now, in this order. Call after every event.

@@ -101,7 +101,7 @@ void write_request(ByteWriter& out, const Request& request) {
   out.i64(request.timeout_ns);
   if (request.place == 0) return;
   out.u8(request.place);
-  out.u8(static_cast<std::uint8_t>(request.way));
+  out.u8(static_cast<std::uint8_t>(request.data_path));
   out.u32(static_cast<std::uint32_t>(request.whole.size()));
   for (const std::int64_t extent : request.whole) out.i64(extent);
 }
@@ -137,11 +137,12 @@ std::optional<DType> read_wire_dtype(ByteReader& in, const Request& request) {
 void read_device(ByteReader& in, Request& request) {
   request.place = in.u8();
   if (request.place == 0) throw Protocol("a peer announced tensor '" + request.name + "' on a GPU without a number");
-  const std::uint8_t way = in.u8();
-  if (way > static_cast<std::uint8_t>(kLastWay)) {
-    throw Protocol("a peer announced tensor '" + request.name + "' to go the unknown way " + std::to_string(way));
+  const std::uint8_t data_path = in.u8();
+  if (data_path > static_cast<std::uint8_t>(kLastDataPath)) {
+    throw Protocol("a peer announced tensor '" + request.name + "' to take the unknown data path " +
+                   std::to_string(data_path));
   }
-  request.way = static_cast<Way>(way);
+  request.data_path = static_cast<DataPath>(data_path);
   const std::uint32_t dimensions = read_length(in, sizeof(std::int64_t), request, "dimensions");
   for (std::uint32_t i = 0; i < dimensions; ++i) request.whole.push_back(read_extent(in, request));
 }

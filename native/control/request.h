@@ -17,7 +17,7 @@
 namespace ringtune {
 
 /// How the bytes of a tensor on a GPU travel. All ranks go the same way, or the coordinator tells them to take another.
-enum class Way : std::uint8_t {
+enum class DataPath : std::uint8_t {
   kStaged = 0,  // through the host; also: it is on the host anyway
   kNccl = 1,
   kRing = 2,          // ringtune's own, between GPUs of one host
@@ -25,8 +25,8 @@ enum class Way : std::uint8_t {
   kAcross = 4,        // and the part from there on, an operation of its own on what each rank has by then
   kNcclPacked = 5,    // what NCCL knows only once our kernels have packed it
 };
-inline constexpr Way kLastWay = Way::kNcclPacked;
-[[nodiscard]] std::string_view text_of(Way way) noexcept;  // "by NCCL"
+inline constexpr DataPath kLastDataPath = DataPath::kNcclPacked;
+[[nodiscard]] std::string_view text_of(DataPath data_path) noexcept;  // "by NCCL"
 
 /// What a rank has of a gradient. A rank without a dense one submits an empty allreduce under its name that says so.
 /// Ranks that say the same run it; otherwise it fails on all of them with SomeAbsent or SomeSparse, which tells them
@@ -53,13 +53,14 @@ struct Request {
   /// 0: host memory; else a GPU, numbered from 1 in the order in which its rank came to use them. Ranks compare only
   /// whether it is one.
   std::uint8_t place = 0;
-  Way way = Way::kStaged;
+  DataPath data_path = DataPath::kStaged;
   std::vector<std::int64_t> whole = {};  // the first part of a tensor that goes in parts: that tensor's shape
   Contribution contribution = Contribution::kDense;  // allreduce only
   friend bool operator==(const Request&, const Request&) = default;
 };
 
-/// Repeated operations share one request, so that passing it on costs no copy and a look at the pointer often suffices.
+/// PersistentCollective operations share one request, so that passing it on costs no copy and a look at the pointer
+/// often suffices.
 using SharedRequest = std::shared_ptr<const Request>;
 
 /// What some ranks ask for, all alike. Never null.
@@ -76,7 +77,8 @@ void add_variant(std::vector<Variant>& variants, const SharedRequest& request, c
 
 [[nodiscard]] std::size_t element_count(const Request& request);
 [[nodiscard]] std::size_t byte_count(const Request& request);  // of the tensor in memory
-/// An allreduce, but for Adasum: several can be one batch, and their bytes can travel with the votes of a plan's round.
+/// An allreduce, but for Adasum: several can be one batch, and their bytes can travel with the votes of a schedule's
+/// round.
 [[nodiscard]] bool fusible(const Request& request) noexcept;
 [[nodiscard]] DType wire_dtype(const Request& request) noexcept;
 [[nodiscard]] std::size_t wire_byte_count(const Request& request);  // of the tensor as it travels
@@ -101,7 +103,7 @@ struct Uneven {
 
 /// Ranks that have sent the same, but by different ways.
 struct Parting {
-  Way refused;          // the best of the ways that only some can go: NCCL, NCCL within hosts, the ring
+  DataPath refused;     // the best of the ways that only some can go: NCCL, NCCL within hosts, the ring
   std::string message;  // who goes which, and what to do
 };
 /// None when they agree.

@@ -1,4 +1,4 @@
-// The shape of the tree along which announcements go up and decisions come down. Every rank computes its own place.
+// The shape of the tree along which peer_infos go up and decisions come down. Every rank computes its own place.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace ringtune {
 
-/// Children of one rank at most. Up to kDefaultFanOut + 1 ranks form a star: nobody stands in between.
+/// Children of one rank at most. Up to kDefaultFanOut + 1 ranks form a liveness hub: nobody stands in between.
 inline constexpr int kDefaultFanOut = 8;
 
 struct TreeChild {

@@ -29,9 +29,9 @@ void Worker::ready(SharedRequest request, Tag tag, std::int64_t now_ns, std::vec
         FailAction{FailureKind::kShutDown, request->name, left_ ? kLeft : kCoordinatorLeft, request->process_set});
     return;
   }
-  if (plan_.active()) {
-    if (!plan_unfit_ && plan_.take(request, tag, now_ns)) return;
-    plan_unfit_ = true;
+  if (schedule_.active()) {
+    if (!schedule_unfit_ && schedule_.take(request, tag, now_ns)) return;
+    schedule_unfit_ = true;
   }
   enqueue(std::move(request), tag, now_ns);
 }
@@ -71,15 +71,15 @@ bool Worker::bundle_due(std::int64_t now_ns) const noexcept {
   return waiting_ || bundle_bytes_ >= knobs_.fusion_bytes || now_ns >= bundle_since_ns_ + knobs_.cycle_time_ns;
 }
 
-std::optional<WorkerNews> Worker::take_announcement(std::int64_t now_ns) {
-  if (plan_.active()) {
-    if (now_ns >= patience_end_ns()) return wish_for_the_end();
+std::optional<WorkerNews> Worker::take_peer_info(std::int64_t now_ns) {
+  if (schedule_.active()) {
+    if (now_ns >= hold_off_end_ns()) return wish_for_the_end();
     return !round_posted_ && owes_acknowledgement() ? std::optional(acknowledgement()) : std::nullopt;
   }
   if (coordinator_left_ && !(leaving_ && !told_leaving_)) return std::nullopt;
   const bool tell_waiting = waiting_ && !told_waiting_ && !pending_.empty();
   const bool tell_leaving = leaving_ && !told_leaving_;
-  if (!bundle_due(now_ns) && !tell_waiting && !tell_leaving && left_plan_ == 0) {
+  if (!bundle_due(now_ns) && !tell_waiting && !tell_leaving && left_schedule_ == 0) {
     return owes_acknowledgement() ? std::optional(acknowledgement()) : std::nullopt;
   }
   WorkerNews message = acknowledgement();
@@ -99,8 +99,8 @@ std::optional<WorkerNews> Worker::take_announcement(std::int64_t now_ns) {
   for (const StepReport& report : std::exchange(steps_, {})) {
     message.steps.push_back({report.step, report.duration_ns, 1});
   }
-  message.left_plan = std::exchange(left_plan_, 0);
-  message.plan_rounds = plan_rounds_;
+  message.left_schedule = std::exchange(left_schedule_, 0);
+  message.schedule_rounds = schedule_rounds_;
   told_leaving_ = leaving_;
   return message;
 }
@@ -128,17 +128,17 @@ void Worker::decided(const Decisions& decisions, std::int64_t now_ns, std::vecto
       apply(*failure, actions);
     } else if (const auto* change = std::get_if<KnobsDecision>(&decision)) {
       knobs_ = change->knobs;
-      actions.push_back(ApplyKnobsAction{change->epoch, change->knobs});
+      actions.push_back(ApplyKnobsAction{change->knobs_version, change->knobs});
     } else if (const auto* evict = std::get_if<EvictDecision>(&decision)) {
       for (const std::uint32_t id : evict->cache_ids) forget(id);
     } else if (const auto* left = std::get_if<LeftDecision>(&decision)) {
       apply(*left, actions);
     } else if (const auto* abort = std::get_if<AbortDecision>(&decision)) {
       actions.push_back(AbortAction{abort->message});
-    } else if (const auto* plan = std::get_if<PlanDecision>(&decision)) {
-      enter_plan(*plan, now_ns, actions);
+    } else if (const auto* schedule = std::get_if<ScheduleDecision>(&decision)) {
+      enter_schedule(*schedule, now_ns, actions);
     } else if (const auto* end = std::get_if<PlanEndDecision>(&decision)) {
-      if (plan_.id() == end->plan_id) leave_plan(now_ns, actions);
+      if (schedule_.id() == end->schedule_id) leave_schedule(now_ns, actions);
     } else if (const auto* set = std::get_if<SetDecision>(&decision)) {
       apply(*set, actions);
     } else if (const auto* join = std::get_if<JoinDecision>(&decision)) {
@@ -185,7 +185,7 @@ SharedRequest Worker::take(const BatchDecision& batch, std::size_t index) {
   const auto pending = pending_.find(key);
   RINGTUNE_CHECK(pending != pending_.end(), "tensor '", key.name, "' was decided but is not pending");
   SharedRequest request = pending->second.request;
-  if (tensor.cache_id != TensorRef::kUncached && !tensor.name.empty()) remember(tensor.cache_id, request, batch.rows);
+  if (tensor.cache_id != TensorRef::kUncached && !tensor.name.empty()) cache_call(tensor.cache_id, request, batch.rows);
   finish(key);
   return request;
 }
@@ -248,7 +248,7 @@ void Worker::fail_all(const std::string& message, std::vector<Action>& actions) 
   next_stall_ns_ = kNever;
 }
 
-void Worker::remember(std::uint32_t id, const SharedRequest& request, const std::vector<std::int64_t>& rows) {
+void Worker::cache_call(std::uint32_t id, const SharedRequest& request, const std::vector<std::int64_t>& rows) {
   TensorKey key = key_of(*request);
   const auto old = cache_.find(key);
   if (old != cache_.end()) keys_by_id_.erase(old->second.id);
@@ -295,12 +295,12 @@ void Worker::tick(std::int64_t now_ns, std::vector<Action>& actions) {
 }
 
 std::int64_t Worker::next_wake_ns() const noexcept {
-  if (plan_.active()) {
-    if (round_posted_) return patience_end_ns();  // the runtime waits for that round
-    if (leaving_ || plan_unfit_ || plan_.complete()) return 0;
-    return plan_limit_ns();
+  if (schedule_.active()) {
+    if (round_posted_) return hold_off_end_ns();  // the runtime waits for that round
+    if (leaving_ || schedule_unfit_ || schedule_.complete()) return 0;
+    return schedule_limit_ns();
   }
-  if (left_plan_ != 0 || (owes_acknowledgement() && !coordinator_left_)) return 0;
+  if (left_schedule_ != 0 || (owes_acknowledgement() && !coordinator_left_)) return 0;
   if ((leaving_ && !told_leaving_) || (waiting_ && !told_waiting_ && !pending_.empty())) return 0;
   const std::int64_t look_ns = std::min(next_stall_ns_, next_overdue_ns_);
   if (bundle_.empty()) return look_ns;
@@ -312,8 +312,8 @@ void Worker::validate_state() const {
   RINGTUNE_CHECK_EQ(cache_.size(), keys_by_id_.size());
   for (const auto& [id, key] : keys_by_id_) RINGTUNE_CHECK_EQ(cache_.at(key).id, id);
   for (const TensorKey& key : bundle_) RINGTUNE_CHECK(!pending_.at(key).announced, "'", key.name, "' is in the bundle");
-  plan_.validate_state();
-  RINGTUNE_CHECK(!round_posted_ || plan_.active());
+  schedule_.validate_state();
+  RINGTUNE_CHECK(!round_posted_ || schedule_.active());
   RINGTUNE_CHECK(!((coordinator_left_ || left_) && !pending_.empty()));
 }
 

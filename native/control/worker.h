@@ -11,8 +11,8 @@
 
 #include "control/actions.h"
 #include "control/messages.h"
-#include "control/plan_follower.h"
 #include "control/process_sets.h"
+#include "control/schedule_follower.h"
 #include "control/tensor_key.h"
 
 namespace ringtune {
@@ -29,35 +29,36 @@ class Worker {
   void report_step(const StepReport& report);
   void leave() noexcept { leaving_ = true; }
 
-  /// The plan, if one is followed. What is decided between a RoundAction and round_done has its turn after that.
-  [[nodiscard]] const PlanFollower& plan() const noexcept { return plan_; }
+  /// The schedule, if one is followed. What is decided between a RoundAction and round_done has its turn after that.
+  [[nodiscard]] const ScheduleFollower& schedule() const noexcept { return schedule_; }
   [[nodiscard]] bool round_posted() const noexcept { return round_posted_; }
-  [[nodiscard]] bool hears_in_rounds() const noexcept { return plan_.active() && sets_.several(); }
+  [[nodiscard]] bool hears_in_rounds() const noexcept { return schedule_.active() && sets_.several(); }
   void round_done(bool agreed, std::int64_t now_ns, std::vector<Action>& actions);
-  /// Posts the next batch of the plan, or leaves the plan, when it is time. Last thing before the actions are taken.
-  void follow_plan(std::int64_t now_ns, std::vector<Action>& actions);
-  /// Whether a tensor that is ready now would be the plan's whole next batch, with nothing else in hand.
+  /// Posts the next batch of the schedule, or leaves the schedule, when it is time. Last thing before the actions are
+  /// taken.
+  void follow_schedule(std::int64_t now_ns, std::vector<Action>& actions);
+  /// Whether a tensor that is ready now would be the schedule's whole next batch, with nothing else in hand.
   [[nodiscard]] bool expects_alone(const Request& request) const noexcept {
-    return plan_.active() && !round_posted_ && !plan_unfit_ && !leaving_ && plan_.expects_alone(request);
+    return schedule_.active() && !round_posted_ && !schedule_unfit_ && !leaving_ && schedule_.expects_alone(request);
   }
   /// That tensor is ready, and its batch posted.
-  [[nodiscard]] RoundAction post_alone(const SharedRequest& request, Tag tag, std::int64_t now_ns);
+  [[nodiscard]] RoundAction run_inline(const SharedRequest& request, Tag tag, std::int64_t now_ns);
   /// The coordinator has confirmed: no batch that needs this rank will come any more.
   [[nodiscard]] bool has_left() const noexcept { return left_ || (coordinator_left_ && told_leaving_); }
 
   /// The next announcement when one is due at `now_ns`.
-  [[nodiscard]] std::optional<WorkerNews> take_announcement(std::int64_t now_ns);
+  [[nodiscard]] std::optional<WorkerNews> take_peer_info(std::int64_t now_ns);
   void decided(const Decisions& decisions, std::int64_t now_ns, std::vector<Action>& actions);
   /// Warns of a coordinator that has been silent while tensors wait.
   void tick(std::int64_t now_ns, std::vector<Action>& actions);
 
-  /// When take_announcement or tick will have something to do without a further event; kNever when never.
+  /// When take_peer_info or tick will have something to do without a further event; kNever when never.
   [[nodiscard]] std::int64_t next_wake_ns() const noexcept;
   [[nodiscard]] std::size_t pending() const noexcept { return pending_.size(); }
   /// Bytes that a held-back bundle can still take before it leaves; 0 when none is held back.
   [[nodiscard]] std::size_t bundle_room() const noexcept {
     if (round_posted_) return std::numeric_limits<std::int32_t>::max();  // nothing is begun before that is over
-    if (plan_.active()) return plan_.pending() > 0 ? plan_.room() : 0;
+    if (schedule_.active()) return schedule_.pending() > 0 ? schedule_.room() : 0;
     return bundle_.empty() || bundle_bytes_ >= knobs_.fusion_bytes ? 0 : knobs_.fusion_bytes - bundle_bytes_;
   }
   /// Throws InvariantError when the tables contradict each other (tests).
@@ -80,12 +81,12 @@ class Worker {
   };
 
   void enqueue(SharedRequest request, Tag tag, std::int64_t now_ns);
-  void enter_plan(const PlanDecision& decision, std::int64_t now_ns, std::vector<Action>& actions);
-  static void decline(PlanFollower::Round round, std::vector<Action>& actions);
-  void quit_plan(std::int64_t now_ns);
-  void leave_plan(std::int64_t now_ns, std::vector<Action>& actions);
-  [[nodiscard]] std::int64_t plan_limit_ns() const noexcept;
-  [[nodiscard]] std::int64_t patience_end_ns() const noexcept;
+  void enter_schedule(const ScheduleDecision& decision, std::int64_t now_ns, std::vector<Action>& actions);
+  static void decline(ScheduleFollower::Round round, std::vector<Action>& actions);
+  void quit_schedule(std::int64_t now_ns);
+  void leave_schedule(std::int64_t now_ns, std::vector<Action>& actions);
+  [[nodiscard]] std::int64_t schedule_limit_ns() const noexcept;
+  [[nodiscard]] std::int64_t hold_off_end_ns() const noexcept;
   [[nodiscard]] WorkerNews wish_for_the_end();
   [[nodiscard]] WorkerNews acknowledgement();
   /// Whether the coordinator keeps much only because it does not know what this rank has seen.
@@ -101,7 +102,7 @@ class Worker {
   void finish(const TensorKey& key);
   void find_overdue(std::int64_t now_ns, std::vector<Action>& actions);
   void fail_all(const std::string& message, std::vector<Action>& actions);
-  void remember(std::uint32_t id, const SharedRequest& request, const std::vector<std::int64_t>& rows);
+  void cache_call(std::uint32_t id, const SharedRequest& request, const std::vector<std::int64_t>& rows);
   void forget(std::uint32_t id);
 
   int rank_;
@@ -120,14 +121,14 @@ class Worker {
   std::uint64_t seen_ = 0;
   std::uint64_t told_seen_ = 0;  // to the coordinator
   std::uint64_t order_ = 0;
-  PlanFollower plan_;
+  ScheduleFollower schedule_;
   bool round_posted_ = false;
-  std::vector<Decisions> deferred_;  // that came while it was
-  bool plan_unfit_ = false;          // a tensor came that is none of the plan's
-  std::int64_t round_since_ns_ = 0;  // when it was posted
-  std::uint32_t wished_ended_ = 0;   // a plan for whose end the coordinator was asked
-  std::uint32_t left_plan_ = 0;      // to be told to the coordinator
-  std::uint64_t plan_rounds_ = 0;    // of the plan that was left
+  std::vector<Decisions> deferred_;    // that came while it was
+  bool schedule_unfit_ = false;        // a tensor came that is none of the schedule's
+  std::int64_t round_since_ns_ = 0;    // when it was posted
+  std::uint32_t wished_ended_ = 0;     // a schedule for whose end the coordinator was asked
+  std::uint32_t left_schedule_ = 0;    // to be told to the coordinator
+  std::uint64_t schedule_rounds_ = 0;  // of the schedule that was left
   std::uint32_t next_round_id_ = 1;
   std::int64_t waiting_since_ns_ = kNever;
   std::int64_t last_heard_ns_ = 0;

@@ -1,5 +1,5 @@
-// The settings that may change while a job runs. Versioned: every change carries a new epoch, and all ranks switch
-// between the same two batches.
+// The settings that may change while a job runs. Versioned: every change carries a new knobs_version, and all ranks
+// switch between the same two batches.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct Knobs {
   std::uint32_t cache_capacity = 8192;       // tensors that are announced by a number; 0 = always in full
   std::uint32_t algorithm = 0;               // Algorithm (collective/algorithm.h); 0 = as the table of the job says
   std::uint32_t hierarchical = 0;            // Switch (collective/allreducer.h): 0 = auto, 1 = on, 2 = off
-  bool plan = true;                          // repeated steps follow a plan without control messages
+  bool schedule = true;                      // repeated steps follow a schedule without control messages
   std::uint32_t nccl_streams = 1;            // of a GPU, that batches by NCCL are dealt to; from 1
   friend bool operator==(const Knobs&, const Knobs&) = default;
 };

@@ -25,7 +25,7 @@ std::vector<Unit> gather_units(std::span<const ReadyTensor> ready) {
     const ReadyTensor& tensor = ready[i];
     const FusionClass fusion_class{tensor.dtype,       tensor.wire.value_or(tensor.dtype),
                                    wire_op(tensor.op), tensor.compartment,
-                                   tensor.place,       tensor.way};
+                                   tensor.place,       tensor.data_path};
     Unit* unit = nullptr;
     if (fusible(tensor) && !tensor.group.empty()) {
       // Members of a group become ready together, so its unit is among the last ones.

@@ -33,7 +33,7 @@ struct ReadyTensor {
   std::uint32_t compartment = 0;   // tensors of different process sets never share a batch
   std::optional<DType> wire = {};  // travels as this dtype; empty = as its own
   std::uint8_t place = 0;          // memory of different devices never shares a batch
-  std::uint8_t way = 0;            // neither do tensors that travel in different ways
+  std::uint8_t data_path = 0;      // neither do tensors that travel in different ways
 };
 
 /// Every tensor starts at a multiple of this in a fusion buffer, so that vector loads are aligned.

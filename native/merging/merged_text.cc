@@ -15,13 +15,13 @@ void append_member(std::string& out, std::string_view key, std::int64_t value) {
   append_integer(out, value);
 }
 
-/// Step, where it is known, and epoch: how the arguments end.
+/// Step, where it is known, and knobs_version: how the arguments end.
 void append_known(std::string& out, const SpanRecord& record) {
   if (record.step >= 0) {
     append_member(out, "\"step\":", record.step);
     out += ',';
   }
-  append_member(out, "\"epoch\":", record.epoch);
+  append_member(out, "\"epoch\":", record.knobs_version);
   out += "}},\n";
 }
 

@@ -94,16 +94,16 @@ bool PartReader::take_event() {
 std::optional<SpanRecord> PartReader::record_of(std::uint32_t required, std::uint32_t allowed) {
   const int stage = stage_of_category();
   const std::int64_t rank = event_.number(Field::kProcess, 0);
-  const std::int64_t epoch = event_.number(Field::kEpoch, 0);
+  const std::int64_t knobs_version = event_.number(Field::kEpoch, 0);
   const bool whole = (event_.seen & required) == required && (event_.seen & ~(required | allowed)) == 0;
-  if (!whole || stage < 0 || !fits_32_bits(rank) || !fits_32_bits(epoch)) return std::nullopt;
+  if (!whole || stage < 0 || !fits_32_bits(rank) || !fits_32_bits(knobs_version)) return std::nullopt;
   SpanRecord record{};
   record.begin_ns = record.end_ns = event_.number(Field::kMoment, 0);
   record.bytes = event_.number(Field::kBytes, 0);
   record.batch = event_.number(Field::kBatch, 0);
   record.step = event_.number(Field::kStep, -1);
   record.rank = static_cast<std::int32_t>(rank);
-  record.epoch = static_cast<std::int32_t>(epoch);
+  record.knobs_version = static_cast<std::int32_t>(knobs_version);
   record.name = names_.of(event_.text(Field::kName));
   record.tensor = tensors_.of(event_.text(Field::kTensor));
   record.facts = (event_.seen & kFacts) == 0 ? 0 : facts_of_event();

@@ -14,7 +14,7 @@ struct SpanRecord {
   std::int64_t batch;  // 0 = none; of a counter: operations
   std::int64_t step;   // -1 = not known
   std::int32_t rank;
-  std::int32_t epoch;
+  std::int32_t knobs_version;
   std::uint32_t name;  // this and the next two: codes of the part's texts
   std::uint32_t tensor;
   std::uint32_t facts;

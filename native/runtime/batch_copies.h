@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "collective/stager.h"
+#include "collective/pack_pipeline.h"
 #include "runtime/operation.h"
 
 namespace ringtune {
 
 /// Borrows the operations and the buffer. One thread at a time.
-class BatchCopies final : public Stager {
+class BatchCopies final : public PackPipeline {
  public:
   /// From here on copies in ranges pay: the first segment travels while the others are still to be copied.
   static constexpr std::size_t kWorthStaging = 512 << 10;

@@ -7,9 +7,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "runtime/bootstrap.h"
 #include "runtime/device_lane.h"
 #include "runtime/executor.h"
-#include "runtime/meeting.h"
 
 namespace ringtune {
 namespace {
@@ -33,7 +33,7 @@ std::size_t buffer_bytes(std::span<const OperationPtr> batch, int ranks) {
 bool DeviceFusion::prepare(std::span<const OperationPtr> batch, const BatchContext& context, const CudaDevice& device,
                            std::size_t stream) {
   const Request& first = batch.front()->request();
-  const bool must = first.way == Way::kNcclPacked;
+  const bool must = first.data_path == DataPath::kNcclPacked;
   if (first.kind != CollectiveKind::kAllreduce || (batch.size() < 2 && !must)) return false;
   const Circle circle{context.process_set, first.place, stream};
   Agreement& agreement = agreed_[circle];
@@ -41,7 +41,7 @@ bool DeviceFusion::prepare(std::span<const OperationPtr> batch, const BatchConte
   if (agreement.refusal.empty() && agreement.bytes < bytes) {
     meet(circle, agreement, context, reserve({&device, stream}, bytes), bytes);
   }
-  if (must && !agreement.refusal.empty()) throw WayRefused(agreement.refusal, first.way);
+  if (must && !agreement.refusal.empty()) throw DataPathRefused(agreement.refusal, first.data_path);
   return agreement.refusal.empty();
 }
 
@@ -87,15 +87,15 @@ void DeviceFusion::launch(
     std::span<const OperationPtr> batch, const BatchContext& context, std::size_t stream, const BatchTimes& times,
     const std::function<void(std::byte* data, std::size_t count, DType dtype, ReduceOp op)>& reduce) {
   Buffer& buffer = buffer_for(lane_of(*batch.front()), stream);
-  PackedWay way;
-  way.buffer = buffer.memory.address();
-  way.ranks = context.communicator.size();
-  way.bytes = buffer_bytes(batch, way.ranks);
-  way.stream = buffer.stream;
-  way.reduce = [&](std::size_t count, DType dtype, ReduceOp op) {
-    reduce(reinterpret_cast<std::byte*>(way.buffer), count, dtype, op);
+  PackedWay data_path;
+  data_path.buffer = buffer.memory.address();
+  data_path.ranks = context.communicator.size();
+  data_path.bytes = buffer_bytes(batch, data_path.ranks);
+  data_path.stream = buffer.stream;
+  data_path.reduce = [&](std::size_t count, DType dtype, ReduceOp op) {
+    reduce(reinterpret_cast<std::byte*>(data_path.buffer), count, dtype, op);
   };
-  buffer.reduction.run(batch, way, times);
+  buffer.reduction.run(batch, data_path, times);
 }
 
 void DeviceFusion::launch_adasum(const Operation& operation, const BatchContext& context, std::size_t stream,

@@ -1,9 +1,9 @@
 // Batches of several allreduces by NCCL: packed into a buffer on the GPU by ringtune's kernels, one call of NCCL for
 // all of them, and unpacked - where all members of the process set have the kernels and the memory. They tell one
 // another in front of the first such batch, and again when a buffer is to grow; where one has not, a batch stays what
-// it is without: a group of a call for each tensor. What NCCL could not carry so (Way::kNcclPacked: the kernels cast it
-// or scale its integers) is packed even alone, and goes another way then; so does Adasum, which has the buffer to
-// itself and is never more than a tensor.
+// it is without: a group of a call for each tensor. What NCCL could not carry so (DataPath::kNcclPacked: the kernels
+// cast it or scale its integers) is packed even alone, and goes another way then; so does Adasum, which has the buffer
+// to itself and is never more than a tensor.
 #pragma once
 
 #include <compare>
@@ -18,7 +18,7 @@
 #include "device/cuda.h"
 #include "device/cuda_module.h"
 #include "runtime/device_adasum.h"
-#include "runtime/kernel_shelf.h"
+#include "runtime/kernel_cache.h"
 #include "runtime/operation.h"
 #include "runtime/packed_reduction.h"
 
@@ -35,13 +35,13 @@ class DeviceFusion {
   static constexpr std::size_t kMostBytes = 128 << 20;
 
   /// Borrows them.
-  explicit DeviceFusion(KernelShelf& kernels) : kernels_(kernels) {}
+  explicit DeviceFusion(KernelCache& kernels) : kernels_(kernels) {}
   DeviceFusion(const DeviceFusion&) = delete;
   DeviceFusion& operator=(const DeviceFusion&) = delete;
 
   /// Whether the batch, of a lane's device and its exchange stream of that number, is to be packed: the same on all
-  /// members. May block for seconds the first time. Throws WayRefused, on all of them, where what must be packed is
-  /// not; PeerLost, Timeout.
+  /// members. May block for seconds the first time. Throws DataPathRefused, on all of them, where what must be packed
+  /// is not; PeerLost, Timeout.
   [[nodiscard]] bool prepare(std::span<const OperationPtr> batch, const BatchContext& context, const CudaDevice& device,
                              std::size_t stream);
   /// Puts one that is to be packed into that stream. `reduce`: the buffer's first elements, in place. The device's
@@ -82,7 +82,7 @@ class DeviceFusion {
   void meet(const Circle& circle, Agreement& agreement, const BatchContext& context, std::string own_refusal,
             std::size_t bytes);
 
-  KernelShelf& kernels_;
+  KernelCache& kernels_;
   std::map<Circle, Agreement> agreed_;
   std::map<Channel, Buffer> buffers_;
 };

@@ -7,9 +7,9 @@
 #include <exception>
 
 #include "runtime/batch_times.h"
-#include "runtime/device_exchange.h"
 #include "runtime/device_lane.h"
 #include "runtime/executor.h"
+#include "runtime/nccl_path.h"
 
 namespace ringtune {
 namespace {
@@ -22,7 +22,7 @@ std::size_t byte_sum(std::span<const OperationPtr> batch) {
 
 }  // namespace
 
-void DeviceExchange::scatter(std::span<const OperationPtr> batch, const std::optional<Span>& about) {
+void NcclPath::scatter(std::span<const OperationPtr> batch, const std::optional<Span>& about) {
   DeviceLane& lane = lane_of(*batch.front());
   const CudaDevice::Current current(lane.device());
   CudaStream& stream = lane.exchange_stream(route_.stream);
@@ -46,7 +46,7 @@ void DeviceExchange::scatter(std::span<const OperationPtr> batch, const std::opt
   times.finish(byte_sum(batch), bus_factor(CollectiveKind::kReducescatter, set.size));
 }
 
-void DeviceExchange::put_scatter(const Set& set, CudaStream& stream, std::span<const OperationPtr> batch) {
+void NcclPath::put_scatter(const Set& set, CudaStream& stream, std::span<const OperationPtr> batch) {
   NcclCommunicator& communicator = *set.communicator;
   std::vector<int> ops;
   for (const OperationPtr operation : batch) {
@@ -77,7 +77,7 @@ void DeviceExchange::put_scatter(const Set& set, CudaStream& stream, std::span<c
       patience());
 }
 
-void DeviceExchange::gather(std::span<const OperationPtr> batch, const std::optional<Span>& about) {
+void NcclPath::gather(std::span<const OperationPtr> batch, const std::optional<Span>& about) {
   DeviceLane& lane = lane_of(*batch.front());
   const CudaDevice::Current current(lane.device());
   CudaStream& stream = lane.exchange_stream(route_.stream);
@@ -97,7 +97,7 @@ void DeviceExchange::gather(std::span<const OperationPtr> batch, const std::opti
   times.finish(byte_sum(batch), bus_factor(CollectiveKind::kAllgather, set.size));
 }
 
-void DeviceExchange::put_gather(const Set& set, CudaStream& stream, std::span<const OperationPtr> batch) {
+void NcclPath::put_gather(const Set& set, CudaStream& stream, std::span<const OperationPtr> batch) {
   NcclCommunicator& communicator = *set.communicator;
   communicator.group(
       [&](const NcclFunctions& api, NcclHandle handle) {

@@ -35,7 +35,7 @@ Submission crossing_of(const DeviceOperation& operation) {
   request.prescale = 1.0;
   request.group.clear();
   request.group_size = 0;
-  request.way = Way::kAcross;
+  request.data_path = DataPath::kAcross;
   return submission;
 }
 
@@ -46,7 +46,7 @@ Submission submission_of(const DeviceOperation& operation, std::size_t index) {
     const Submission& what = operation.what;
     if (operation.crosses) return crossing_of(operation);
     Submission submission{operation.prepared->request, what.input, what.output, what.splits};
-    submission.request.way = operation.way;
+    submission.request.data_path = operation.data_path;
     return submission;
   }
   Submission submission{operation.prepared->request, part.block->data, part.block->data, operation.what.splits};
@@ -66,14 +66,14 @@ Submission submission_of(const DeviceOperation& operation, std::size_t index) {
 
 }  // namespace
 
-void StagingShared::settle_haste() {
+void HostStagedShared::settle_haste() {
   const bool haste = waiters > 0 && unstaged == 0 && !names.empty();
   if (haste == hurried) return;
   hurried = haste;
   (haste ? host.begin_waiting : host.end_waiting)();
 }
 
-DeviceLane::DeviceLane(StagingShared& shared, const CudaDriver& driver, int ordinal)
+DeviceLane::DeviceLane(HostStagedShared& shared, const CudaDriver& driver, int ordinal)
     : shared_(shared), device_(driver, ordinal) {
   const CudaDevice::Current current(device_);
   streams_ = std::make_unique<Streams>(device_);
@@ -208,11 +208,11 @@ void DeviceLane::stage(DeviceOperation& operation, std::unique_lock<std::mutex>&
   for (std::size_t i = 0; i < operation.part_count; ++i) {
     const PinnedBlock& block = *operation.parts[i]->block;
     const bool crosses = operation.crosses;  // a part of a staged tensor that is refused meanwhile writes both
-    const Way way = operation.way;
+    const DataPath data_path = operation.data_path;
     lock.unlock();
     const std::exception_ptr failure = failure_of([&] {
       block.last_use.synchronize();
-      if (crosses) shared_.routes.check(way);
+      if (crosses) shared_.routes.check(data_path);
     });
     lock.lock();
     fail(operation, failure);
@@ -255,7 +255,7 @@ void DeviceLane::arrived(DeviceOperation& operation, Operation& host) noexcept {
   operation.gathered_shape = std::move(host.gathered_shape);
   operation.splits = std::move(host.splits);
   shared_.host.release(host.ticket);
-  if (operation.way == Way::kHierarchical && !operation.crosses) {
+  if (operation.data_path == DataPath::kHierarchical && !operation.crosses) {
     begin_crossing(operation);
   } else {
     end_crossing(operation);
@@ -313,7 +313,7 @@ bool DeviceLane::goes_on(DevicePart& part, const std::exception_ptr& failure) {
   DeviceOperation& operation = *part.whole;
   try {
     std::rethrow_exception(failure);
-  } catch (const WayRefused& told) {
+  } catch (const DataPathRefused& told) {
     part.told = failure;
     const std::exception_ptr refused = failure_of([&] {
       if (input_ends_) throw ShutDown("ringtune has been shut down on this rank; call init() again to go on");
@@ -321,7 +321,9 @@ bool DeviceLane::goes_on(DevicePart& part, const std::exception_ptr& failure) {
       end_crossing(operation);                  // from the begin: nothing is written yet but memory of ours
       const bool staged = !operation.direct();  // some other rank's way was refused
       if (told.refused()) shared_.routes.refuse(*told.refused(), request.process_set, told.what());
-      if (!staged) operation.way = told.refused() ? shared_.routes.way_of(request, operation.spread) : Way::kStaged;
+      if (!staged)
+        operation.data_path =
+            told.refused() ? shared_.routes.data_path_of(request, operation.spread) : DataPath::kStaged;
       if (!staged && !operation.direct()) return stage_anew(operation);
       shared_.host.submit(submission_of(operation, part.index), part);  // its bytes are as they were
     });

@@ -6,7 +6,7 @@
 //   engine: reduces it like any other tensor
 //   output thread: our second stream copies the result back; an event there says when the tensor holds it
 //
-// From GPU to GPU (device_routes.h):
+// From GPU to GPU (device_paths.h):
 //   submit: an event in the caller's stream; the runtime is given the operation at once
 //   engine: puts it into another stream, behind that event, when all ranks have announced it
 // If that is not to be after all, it goes another way then, at last staged.
@@ -33,13 +33,13 @@
 #include "control/tensor_key.h"
 #include "device/cuda.h"
 #include "runtime/device_operation.h"
+#include "runtime/device_paths.h"
 #include "runtime/device_recorder.h"
-#include "runtime/device_routes.h"
 
 namespace ringtune {
 
 /// What carries operations on host memory. Called with the lock of the staging held: none may wait for a device.
-struct HostPlane {
+struct HostDataPath {
   /// Throws as Runtime::submit. The listener is told when the operation is done.
   std::function<Ticket(Submission submission, FinishListener& listener)> submit;
   std::function<void(Ticket ticket)> release;
@@ -51,11 +51,11 @@ struct HostPlane {
 };
 
 /// What the lanes of a runtime share, and its lock.
-struct StagingShared {
-  StagingShared(HostPlane plane, DeviceRoutes& directly) : host(std::move(plane)), routes(directly) {}
+struct HostStagedShared {
+  HostStagedShared(HostDataPath plane, DevicePaths& directly) : host(std::move(plane)), routes(directly) {}
   std::mutex mutex;
-  HostPlane host;
-  DeviceRoutes& routes;
+  HostDataPath host;
+  DevicePaths& routes;
   std::size_t part_bytes = 8 << 20;  // of a larger tensor that is staged; all ranks have the same
   std::set<TensorKey> names;         // in flight
   int waiters = 0;                   // callers that block
@@ -71,7 +71,7 @@ struct StagingShared {
 class DeviceLane {
  public:
   /// Throws DeviceError.
-  DeviceLane(StagingShared& shared, const CudaDriver& driver, int ordinal);
+  DeviceLane(HostStagedShared& shared, const CudaDriver& driver, int ordinal);
   ~DeviceLane();  // without the lock; after close()
   DeviceLane(const DeviceLane&) = delete;
   DeviceLane& operator=(const DeviceLane&) = delete;
@@ -134,7 +134,7 @@ class DeviceLane {
   void end(DeviceOperation& operation) noexcept;
   void give_back_blocks(const DeviceOperation& operation, std::size_t first);
 
-  StagingShared& shared_;
+  HostStagedShared& shared_;
   CudaDevice device_;
   // Everything that is made in the context goes while that is current: see the destructor.
   struct Streams {

@@ -70,7 +70,7 @@ struct HostSlice {
 /// `rank` of `size` on the host.
 [[nodiscard]] HostSlice host_slice(std::size_t count, int rank, int size) noexcept;
 
-/// Guarded by the lock of its DeviceStaging but for what is said. Pooled, with the events in it.
+/// Guarded by the lock of its HostStagedPath but for what is said. Pooled, with the events in it.
 struct DeviceOperation {
   explicit DeviceOperation(DeviceLane& on);
 
@@ -79,7 +79,7 @@ struct DeviceOperation {
   void lay_out(std::size_t part_bytes);
 
   /// Goes from GPU to GPU, all the way or within hosts.
-  [[nodiscard]] bool direct() const noexcept { return way != Way::kStaged; }
+  [[nodiscard]] bool direct() const noexcept { return data_path != DataPath::kStaged; }
   [[nodiscard]] bool done() const noexcept {
     // Acquire: whoever sees it sees the result and the error as well.
     return state.load(std::memory_order_acquire) == Operation::kDone;
@@ -91,7 +91,7 @@ struct DeviceOperation {
   Submission what;
   std::shared_ptr<const Prepared> prepared;
   StagedShape shape;
-  Way way = Way::kStaged;
+  DataPath data_path = DataPath::kStaged;
   std::vector<std::unique_ptr<DevicePart>> parts;  // `part_count` of them are in use
   std::size_t part_count = 0;
   std::size_t staged = 0;     // parts whose bytes have come to the host

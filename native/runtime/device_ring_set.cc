@@ -14,8 +14,8 @@
 #include "base/error.h"
 #include "collective/reducescatter.h"
 #include "fusion/plan.h"
+#include "runtime/bootstrap.h"
 #include "runtime/executor.h"
-#include "runtime/meeting.h"
 
 namespace ringtune {
 namespace {
@@ -149,14 +149,14 @@ void DeviceRingSet::reducescatter(OperationPtr operation, const BatchTimes& time
 }
 
 void DeviceRingSet::reduce(std::span<const OperationPtr> batch, const BatchTimes& times, std::optional<Elements> kept) {
-  PackedWay way;
-  way.buffer = buffer_.address();
-  way.bytes = seat_.buffer_bytes;
-  way.stream = stream_.handle();
-  way.ranks = seat_.size;
-  way.take = [this] { ring_->take_buffer(); };
-  way.reduce = [this](std::size_t count, DType dtype, ReduceOp op) { ring_->allreduce(count, dtype, op); };
-  reduction_.run(batch, way, times, kept);
+  PackedWay data_path;
+  data_path.buffer = buffer_.address();
+  data_path.bytes = seat_.buffer_bytes;
+  data_path.stream = stream_.handle();
+  data_path.ranks = seat_.size;
+  data_path.take = [this] { ring_->take_buffer(); };
+  data_path.reduce = [this](std::size_t count, DType dtype, ReduceOp op) { ring_->allreduce(count, dtype, op); };
+  reduction_.run(batch, data_path, times, kept);
 }
 
 /// Every member gives as much in a round as all have room for.

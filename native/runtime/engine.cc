@@ -8,8 +8,8 @@
 #include "base/check.h"
 #include "base/futex.h"
 #include "base/log.h"
-#include "runtime/absent.h"
-#include "runtime/device_routes.h"
+#include "runtime/device_paths.h"
+#include "runtime/joined_contribution.h"
 
 namespace ringtune {
 namespace {
@@ -40,15 +40,15 @@ std::exception_ptr failure_of(const FailAction& action) {
     case FailureKind::kSomeSparse:
       return std::make_exception_ptr(SomeSparse(action.message));
     case FailureKind::kNotByNccl:
-      return std::make_exception_ptr(WayRefused(action.message, Way::kNccl));
+      return std::make_exception_ptr(DataPathRefused(action.message, DataPath::kNccl));
     case FailureKind::kNotPacked:
-      return std::make_exception_ptr(WayRefused(action.message, Way::kNcclPacked));
+      return std::make_exception_ptr(DataPathRefused(action.message, DataPath::kNcclPacked));
     case FailureKind::kNotByRing:
-      return std::make_exception_ptr(WayRefused(action.message, Way::kRing));
+      return std::make_exception_ptr(DataPathRefused(action.message, DataPath::kRing));
     case FailureKind::kNotWithinHosts:
-      return std::make_exception_ptr(WayRefused(action.message, Way::kHierarchical));
+      return std::make_exception_ptr(DataPathRefused(action.message, DataPath::kHierarchical));
     case FailureKind::kStageOnce:
-      return std::make_exception_ptr(WayRefused(action.message));
+      return std::make_exception_ptr(DataPathRefused(action.message));
     default:
       return std::make_exception_ptr(Mismatch(action.message));
   }
@@ -77,8 +77,8 @@ Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& ticket
                                                                     .idle_timeout_ns = options.idle_timeout_ns});
   world_ = &sets_->communicator(0);
   (void)world_->ring();  // a rank that cannot be reached is found out now, not in the first collective
-  (void)world_->arena();
-  options_.negotiator.plans = fabric.size() > 1;
+  (void)world_->shm_group();
+  options_.negotiator.schedules = fabric.size() > 1;
   negotiator_ = Negotiator(options_.negotiator);
   executor_ = std::make_unique<Executor>(counters, tracer, options.routes);
   executor_->set_knobs(knobs_);
@@ -104,15 +104,15 @@ void Engine::end_blocking() noexcept {
 }
 
 std::uint32_t Engine::propose(const Knobs& knobs) {
-  std::uint32_t epoch = 0;
+  std::uint32_t knobs_version = 0;
   {
     const std::lock_guard lock(mutex_);
     proposals_.push_back(knobs);
-    epoch = ++proposed_epoch_;
+    knobs_version = ++proposed_version_;
     mail_.store(true, std::memory_order_release);
   }
   nudge();
-  return epoch;
+  return knobs_version;
 }
 
 Knobs Engine::knobs() const {
@@ -195,7 +195,7 @@ bool Engine::cycle(bool hold_back) {
     negotiator_.leave();
   }
   // While a round is posted this rank begins nothing. In shared memory of all ranks it need not hear anything either,
-  // else it must: that is how ranks which have not come learn that another one has declined (plan_follower.h).
+  // else it must: that is how ranks which have not come learn that another one has declined (schedule_follower.h).
   // What a full link has not taken goes on all the same: the round may need a rank below that waits for it.
   if (asks_.exchange(false, std::memory_order_acquire)) answer_questions();
   if (negotiator_.round_posted() && control_) control_->flush();
@@ -208,7 +208,7 @@ bool Engine::cycle(bool hold_back) {
   negotiator_.tick(now_ns());
   worked = perform(negotiator_.take_actions()) || worked;
   if (control_) control_->flush();
-  in_plan_.store(negotiator_.in_plan(), std::memory_order_relaxed);
+  in_schedule_.store(negotiator_.in_schedule(), std::memory_order_relaxed);
   const ControlCounters& control = negotiator_.counters();
   counters_.control_messages.store(control.messages, std::memory_order_relaxed);
   counters_.control_bytes.store(control.bytes, std::memory_order_relaxed);
@@ -308,7 +308,7 @@ bool Engine::perform(std::vector<Action> actions) {
   }
   if (!batches.empty() && mark_cycles_.load(std::memory_order_relaxed) && tracer_.recording()) {
     tracer_.record({agreed_ns, agreed_ns, 0, tracer_.intern(""), 0, step_.load(std::memory_order_relaxed),
-                    static_cast<std::uint16_t>(epoch()), Stage::kCycle, 255});
+                    static_cast<std::uint16_t>(knobs_version()), Stage::kCycle, 255});
   }
   std::size_t next_batch = 0;
   for (const Action& action : actions) {
@@ -322,10 +322,10 @@ bool Engine::perform(std::vector<Action> actions) {
     } else if (std::holds_alternative<DeclineAction>(action)) {
       const auto& decline = std::get<DeclineAction>(action);
       executor_->decline_round(decline, sets_->communicator(decline.batch.front()->process_set));
-    } else if (const auto* plan = std::get_if<BeginPlanAction>(&action)) {
+    } else if (const auto* schedule = std::get_if<BeginScheduleAction>(&action)) {
       drain();
-      // In the plan's order: nobody waits for a rank that waits for it in another set.
-      for (const std::vector<SharedRequest>& batch : plan->batches) {
+      // In the schedule's order: nobody waits for a rank that waits for it in another set.
+      for (const std::vector<SharedRequest>& batch : schedule->batches) {
         executor_->prepare_batch(batch, sets_->communicator(batch.front()->process_set));
       }
     } else if (const auto* change = std::get_if<ApplyKnobsAction>(&action)) {
@@ -349,23 +349,28 @@ bool Engine::perform(std::vector<Action> actions) {
 void Engine::execute(const ExecuteAction& action, std::span<const OperationPtr> batch) {
   if (control_) control_->flush();  // a peer may still wait for a decision: nothing of ours stays behind a long batch
   drain();
-  const BatchContext context{sets_->communicator(action.process_set), action.batch_id, epoch(),
+  const BatchContext context{sets_->communicator(action.process_set), action.batch_id, knobs_version(),
                              step_.load(std::memory_order_relaxed),   action.rows,     action.process_set};
   if (!action.absent.empty()) {
-    executor_->execute(AbsentBatch(action.absent, now_ns()).operations(), context);
+    executor_->execute(JoinedContribution(action.absent, now_ns()).operations(), context);
     return;
   }
   try {
     executor_->execute(batch, context);
-  } catch (const WayRefused&) {
+  } catch (const DataPathRefused&) {
     return finish_refused(batch);
   }
   finish(batch, context);
 }
 
 BatchContext Engine::round_context() const {
-  return {plan_communicator(),    round_id_, epoch(), step_.load(std::memory_order_relaxed), negotiator_.round_rows(),
-          negotiator_.plan_set(), true};
+  return {schedule_communicator(),
+          round_id_,
+          knobs_version(),
+          step_.load(std::memory_order_relaxed),
+          negotiator_.round_rows(),
+          negotiator_.schedule_set(),
+          true};
 }
 
 void Engine::apply(const ApplyKnobsAction& action) {
@@ -373,7 +378,7 @@ void Engine::apply(const ApplyKnobsAction& action) {
     const std::lock_guard lock(mutex_);
     knobs_ = action.knobs;
   }
-  epoch_.store(action.epoch, std::memory_order_relaxed);
+  knobs_version_.store(action.knobs_version, std::memory_order_relaxed);
   executor_->set_knobs(action.knobs);
   record_knobs();
 }

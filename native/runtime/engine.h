@@ -1,6 +1,6 @@
-// The engine of a rank: one loop that negotiates, plans and executes. Whoever holds the drive mutex turns it: a caller
-// that waits for its operation, so that a blocking call wakes no other thread, and else the cycle thread, which sleeps
-// when there is nothing to do.
+// The engine of a rank: one loop that negotiates, schedules and executes. Whoever holds the drive mutex turns it: a
+// caller that waits for its operation, so that a blocking call wakes no other thread, and else the cycle thread, which
+// sleeps when there is nothing to do.
 #pragma once
 
 #include <atomic>
@@ -17,10 +17,10 @@
 
 #include "collective/communicator.h"
 #include "control/negotiator.h"
-#include "runtime/caller_habit.h"
 #include "runtime/clock_sync.h"
 #include "runtime/control_plane.h"
 #include "runtime/executor.h"
+#include "runtime/overlap_policy.h"
 #include "runtime/process_set_table.h"
 #include "runtime/statistics.h"
 #include "runtime/ticket_table.h"
@@ -36,7 +36,7 @@ struct EngineOptions {
   int thread_affinity = -1;
   AlgorithmTable algorithms;
   Overlap overlap = Overlap::kAuto;
-  DeviceRoutes* routes = nullptr;  // borrowed: carry what goes from GPU to GPU
+  DevicePaths* routes = nullptr;  // borrowed: carry what goes from GPU to GPU
 };
 
 /// Borrows the fabric, the tickets, the counters and the tracer. Public methods may be called from any thread.
@@ -72,20 +72,21 @@ class Engine {
   /// How many threads of each rank compute.
   void set_compute_threads(int threads) noexcept;
 
-  /// A collective that is the plan's whole next batch, from begin to end on this thread: when it ended, 0 when it has
-  /// not. Then `ticket` is its operation's, which goes on or holds its result, or 0: it could not even begin. Blocks no
-  /// longer than a wait of the arena spins until all ranks have come. Throws as TicketTable::submit.
-  std::int64_t run_alone(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns, Ticket& ticket);
+  /// A collective that is the schedule's whole next batch, from begin to end on this thread: when it ended, 0 when it
+  /// has not. Then `ticket` is its operation's, which goes on or holds its result, or 0: it could not even begin.
+  /// Blocks no longer than a wait of the shared-memory group spins until all ranks have come. Throws as
+  /// TicketTable::submit.
+  std::int64_t run_alone(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns, Ticket& ticket);
 
   std::uint32_t propose(const Knobs& knobs);
   [[nodiscard]] Knobs knobs() const;
-  [[nodiscard]] std::uint32_t epoch() const noexcept { return epoch_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint32_t knobs_version() const noexcept { return knobs_version_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::uint32_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
   /// A step ended: `report` for the coordinator, the next step's number for the spans.
   void step_ended(const StepReport& report, bool told);  // to the other ranks
   [[nodiscard]] StepReport world_step() const;
-  /// Whether this rank follows a plan; a hint to other threads.
-  [[nodiscard]] bool in_plan() const noexcept { return in_plan_.load(std::memory_order_relaxed); }
+  /// Whether this rank follows a schedule; a hint to other threads.
+  [[nodiscard]] bool in_schedule() const noexcept { return in_schedule_.load(std::memory_order_relaxed); }
 
   /// Looks at rank 0's clock and records a CLOCK event. Returns at once; the number is for wait_for_look.
   std::uint32_t look_at_clock();
@@ -98,8 +99,8 @@ class Engine {
   void mark_cycles(bool on) noexcept { mark_cycles_.store(on, std::memory_order_relaxed); }
   void record_pieces(bool on) noexcept { executor_->record_pieces(on); }
 
-  /// The ranks that an operation waits for, as far as rank 0 or the round of a plan knows; none when that is not known
-  /// at the deadline. Blocks, first for as long as announcements of other ranks may be held back on their way.
+  /// The ranks that an operation waits for, as far as rank 0 or the round of a schedule knows; none when that is not
+  /// known at the deadline. Blocks, first for as long as peer_infos of other ranks may be held back on their way.
   [[nodiscard]] std::vector<int> awaited(const Request& request, Deadline deadline);
 
   /// A peer died (monitor thread): everything in flight fails.
@@ -110,7 +111,7 @@ class Engine {
   void leave(Deadline deadline);
 
  private:
-  enum class Parked : std::uint8_t { kNo, kPatient, kInsists };
+  enum class Parked : std::uint8_t { kNo, kHoldsOff, kMustRun };
   struct Seen {  // before the cycle thread found a caller driving
     std::uint32_t calls;
     std::uint32_t stops;
@@ -121,13 +122,13 @@ class Engine {
   bool turn() noexcept;
   [[nodiscard]] bool holds_back() noexcept;
   [[nodiscard]] Deadline next_turn() const noexcept;
-  [[nodiscard]] bool waits_in_arena() const noexcept;
+  [[nodiscard]] bool waits_in_shm_group() const noexcept;
   void rest(std::uint32_t waker_ticket, Deadline deadline);
   void call() noexcept;
   void park(const Seen& seen) noexcept;
   void drive(Operation& operation, Deadline deadline) noexcept;
-  [[nodiscard]] bool expects_alone(const RepeatedRequest& repeated) const noexcept;
-  std::int64_t post_alone(Operation& operation, Ticket& ticket);
+  [[nodiscard]] bool expects_alone(const PersistentRequest& repeated) const noexcept;
+  std::int64_t run_inline(Operation& operation, Ticket& ticket);
   bool try_drive() noexcept;
   void stop_driving() noexcept;
   bool cycle(bool hold_back = false);
@@ -143,7 +144,7 @@ class Engine {
   void execute(const ExecuteAction& action, std::span<const OperationPtr> batch);
   void finish(std::span<const OperationPtr> batch, const BatchContext& context);
   void finish_refused(std::span<const OperationPtr> batch);
-  [[nodiscard]] Communicator& plan_communicator() const { return sets_->communicator(negotiator_.plan_set()); }
+  [[nodiscard]] Communicator& schedule_communicator() const { return sets_->communicator(negotiator_.schedule_set()); }
   [[nodiscard]] bool hears_in_round() const noexcept {
     return executor_->round_on_links() || negotiator_.hears_in_rounds();
   }
@@ -179,8 +180,8 @@ class Engine {
   std::atomic<std::uint32_t> stops_{0};   // of callers, that they drive
   std::atomic<std::uint32_t> cycles_{0};  // of callers, in which everything had its turn
   std::atomic<Parked> parked_{Parked::kNo};
-  bool insists_ = false;               // the cycle thread's own, as the next
-  std::int64_t patient_until_ns_ = 0;  // 0 = it has driven since it was parked last
+  bool must_run_ = false;               // the cycle thread's own, as the next
+  std::int64_t hold_off_until_ns_ = 0;  // 0 = it has driven since it was parked last
 
   // Guarded by drive_ from here to the mail.
   bool ended_ = false;    // by an error: nothing is driven any more
@@ -190,13 +191,13 @@ class Engine {
   std::unique_ptr<ProcessSetTable> sets_;
   Communicator* world_ = nullptr;  // of the set of all ranks
   std::unique_ptr<Executor> executor_;
-  CallerHabit habit_;
+  OverlapPolicy overlap_policy_;
   ClockSync clock_;
   std::int64_t last_look_ns_ = 0;
   std::int64_t look_interval_ns_ = 250'000'000;  // grows: see cycle()
   std::uint32_t looks_wanted_ = 0;
   bool leaving_ = false;
-  std::vector<OperationPtr> round_;  // of the plan, that is posted
+  std::vector<OperationPtr> round_;  // of the schedule, that is posted
   std::uint32_t round_id_ = 0;
   std::int64_t round_since_ns_ = 0;
   std::int64_t round_reported_ns_ = 0;
@@ -206,7 +207,7 @@ class Engine {
   mutable std::mutex mutex_;
   std::vector<Knobs> proposals_;
   std::vector<StepReport> reports_;
-  std::uint32_t proposed_epoch_ = 0;
+  std::uint32_t proposed_version_ = 0;
   std::uint32_t looks_requested_ = 0;
   std::vector<WaitQuery> questions_;
   std::map<std::uint32_t, std::optional<std::vector<int>>> answers_;  // by question; none yet
@@ -218,8 +219,8 @@ class Engine {
   std::atomic<bool> mail_{false};
   std::atomic<bool> asks_{false};  // there are questions
   std::atomic<std::uint32_t> answer_count_{0};
-  std::atomic<std::uint32_t> epoch_{0};
-  std::atomic<bool> in_plan_{false};
+  std::atomic<std::uint32_t> knobs_version_{0};
+  std::atomic<bool> in_schedule_{false};
   std::atomic<std::uint32_t> step_{0};
   std::atomic<std::uint32_t> clock_looks_{0};
   std::atomic<int> waiting_callers_{0};

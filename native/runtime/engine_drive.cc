@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/log.h"
-#include "runtime/device_routes.h"
+#include "runtime/device_paths.h"
 #include "runtime/engine.h"
 
 namespace ringtune {
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kRoundSliceNs = 20'000'000;   // how long a wish to leave may go unheard in a round
 constexpr std::int64_t kHearingSliceNs = 5'000'000;  // or a message of another process set
-constexpr std::int64_t kPatienceNs = 1'000'000;      // news that come to no caller wait so long, at most
+constexpr std::int64_t kHoldOffNs = 1'000'000;       // news that come to no caller wait so long, at most
 constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;
 
 /// Cores that this rank shares with `neighbours` ranks, for each of them.
@@ -43,21 +43,21 @@ const Operation& Engine::asked_for(const Operation& operation) noexcept {
   return operation;
 }
 
-/// Whether the cycle thread leaves what has been submitted to the callers, for now (caller_habit.h).
+/// Whether the cycle thread leaves what has been submitted to the callers, for now (overlap_policy.h).
 bool Engine::holds_back() noexcept {
   if (!crowded_.load(std::memory_order_relaxed)) return false;
-  if (tickets_.open() == 0 || !negotiator_.in_plan()) return false;
+  if (tickets_.open() == 0 || !negotiator_.in_schedule()) return false;
   const std::int64_t now = now_ns();
-  if (const std::uint64_t pass = negotiator_.plan_pass(); pass != habit_.pass()) {
-    habit_.asked(asked_ns_.exchange(0, std::memory_order_relaxed));  // of the last one
-    habit_.in_flight(pass, now);
+  if (const std::uint64_t pass = negotiator_.schedule_pass(); pass != overlap_policy_.pass()) {
+    overlap_policy_.asked(asked_ns_.exchange(0, std::memory_order_relaxed));  // of the last one
+    overlap_policy_.in_flight(pass, now);
   } else {
-    habit_.asked(asked_ns_.load(std::memory_order_relaxed));
-    if (executor_->awaited(plan_communicator())) habit_.hurry();
+    overlap_policy_.asked(asked_ns_.load(std::memory_order_relaxed));
+    if (executor_->awaited(schedule_communicator())) overlap_policy_.hurry();
   }
   return !negotiator_.round_posted() && !leave_requested_.load(std::memory_order_relaxed) &&
-         waiting_callers_.load(std::memory_order_relaxed) == 0 && executor_->shares_memory(plan_communicator()) &&
-         habit_.until_ns() > now;
+         waiting_callers_.load(std::memory_order_relaxed) == 0 && executor_->shares_memory(schedule_communicator()) &&
+         overlap_policy_.until_ns() > now;
 }
 
 bool Engine::try_drive() noexcept {
@@ -71,7 +71,7 @@ void Engine::stop_driving() noexcept {
   // Sequentially consistent on both sides: either the cycle thread sees the new count and does not sleep, or we see
   // that it insists.
   stops_.fetch_add(1);
-  if (parked_.load() == Parked::kInsists) call();
+  if (parked_.load() == Parked::kMustRun) call();
 }
 
 /// Wakes whoever sleeps in the engine: the cycle thread, or a caller that drives.
@@ -90,21 +90,21 @@ void Engine::call() noexcept {
 /// to everything. When they do not - a batch that is run alone looks at no message - it insists: the next caller that
 /// stops calls it.
 void Engine::park(const Seen& seen) noexcept {
-  if (!insists_) {
-    parked_.store(Parked::kPatient);
-    if (patient_until_ns_ == 0) patient_until_ns_ = now_ns() + kPatienceNs;
+  if (!must_run_) {
+    parked_.store(Parked::kHoldsOff);
+    if (hold_off_until_ns_ == 0) hold_off_until_ns_ = now_ns() + kHoldOffNs;
     while (true) {
       const std::uint32_t cycles = cycles_.load(std::memory_order_relaxed);
-      futex_wait(calls_, seen.calls, Deadline::at(patient_until_ns_), FutexScope::kPrivate);
+      futex_wait(calls_, seen.calls, Deadline::at(hold_off_until_ns_), FutexScope::kPrivate);
       if (calls_.load() != seen.calls) break;
       const std::int64_t now = now_ns();
-      if (now < patient_until_ns_) continue;  // woken for no reason
-      insists_ = cycles_.load(std::memory_order_relaxed) == cycles;
-      if (insists_) break;
-      patient_until_ns_ = now + kPatienceNs;
+      if (now < hold_off_until_ns_) continue;  // woken for no reason
+      must_run_ = cycles_.load(std::memory_order_relaxed) == cycles;
+      if (must_run_) break;
+      hold_off_until_ns_ = now + kHoldOffNs;
     }
   } else {
-    parked_.store(Parked::kInsists);
+    parked_.store(Parked::kMustRun);
     if (stops_.load() == seen.stops) futex_wait(calls_, seen.calls, Deadline::never(), FutexScope::kPrivate);
   }
   parked_.store(Parked::kNo);
@@ -145,7 +145,7 @@ bool Engine::wait(Operation& operation, Deadline deadline) {
 /// Drives until the operation is done, the deadline, or until there is nothing more to drive.
 void Engine::drive(Operation& operation, Deadline deadline) noexcept {
   try {
-    habit_.asked(asked_ns_.load(std::memory_order_relaxed));
+    overlap_policy_.asked(asked_ns_.load(std::memory_order_relaxed));
     while (!ended_ && !operation.done() && !finished()) {
       const std::uint32_t ticket = fabric_.waker().prepare();
       const bool worked = cycle();
@@ -158,7 +158,7 @@ void Engine::drive(Operation& operation, Deadline deadline) noexcept {
   }
 }
 
-std::int64_t Engine::run_alone(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns,
+std::int64_t Engine::run_alone(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns,
                                Ticket& ticket) {
   if (!try_drive()) return 0;
   const auto stop_at_the_end = [](Engine* engine) { engine->stop_driving(); };
@@ -166,7 +166,7 @@ std::int64_t Engine::run_alone(const RepeatedRequest& repeated, const Memory& me
   if (!expects_alone(repeated)) return 0;
   Operation& operation = tickets_.begin(repeated, memory, now_ns);
   try {
-    return post_alone(operation, ticket);
+    return run_inline(operation, ticket);
   } catch (...) {
     // The operation fails with all others and is gone then: its caller submits it again and is told why.
     stop(std::current_exception());
@@ -175,19 +175,19 @@ std::int64_t Engine::run_alone(const RepeatedRequest& repeated, const Memory& me
 }
 
 /// Nothing but this is to be done. Relaxed: what other threads hand in at this moment has its turn afterwards.
-bool Engine::expects_alone(const RepeatedRequest& repeated) const noexcept {
+bool Engine::expects_alone(const PersistentRequest& repeated) const noexcept {
   return !ended_ && !leaving_ && !leave_requested_.load(std::memory_order_relaxed) &&
          !mail_.load(std::memory_order_relaxed) && tickets_.open() == 0 &&
          negotiator_.expects_alone(repeated.prepared->request);
 }
 
-/// When it ended; 0 and the ticket when it goes on, in the round that is posted now or without the plan, or when what
-/// it has gathered did not fit where it was to go.
-std::int64_t Engine::post_alone(Operation& operation, Ticket& ticket) {
+/// When it ended; 0 and the ticket when it goes on, in the round that is posted now or without the schedule, or when
+/// what it has gathered did not fit where it was to go.
+std::int64_t Engine::run_inline(Operation& operation, Ticket& ticket) {
   const std::int64_t now = operation.submitted_ns;
   in_flight_bytes_ += operation.prepared->bytes;
   const SharedRequest request(operation.prepared, &operation.prepared->request);
-  post_round(negotiator_.post_alone(request, reinterpret_cast<Tag>(&operation), now), now);
+  post_round(negotiator_.run_inline(request, reinterpret_cast<Tag>(&operation), now), now);
   const std::optional<bool> agreed = executor_->round_agreed(Deadline::at(0));
   if (agreed == true && operation.room == 0) return end_round(true);
   ticket = tickets_.hand_over(operation);
@@ -211,8 +211,8 @@ bool Engine::turn() noexcept {
     park(seen);
     return true;
   }
-  insists_ = false;
-  patient_until_ns_ = 0;
+  must_run_ = false;
+  hold_off_until_ns_ = 0;
   std::unique_lock driving(drive_, std::adopt_lock);
   if (ended_) return false;
   try {
@@ -226,8 +226,8 @@ bool Engine::turn() noexcept {
     }
     if (worked) return true;
     Deadline deadline = next_turn();
-    if (held) deadline = earlier(deadline, Deadline::at(habit_.until_ns()));
-    if (waits_in_arena()) {
+    if (held) deadline = earlier(deadline, Deadline::at(overlap_policy_.until_ns()));
+    if (waits_in_shm_group()) {
       rest(ticket, deadline);
       return true;
     }
@@ -246,21 +246,21 @@ bool Engine::turn() noexcept {
   return true;
 }
 
-bool Engine::waits_in_arena() const noexcept { return negotiator_.round_posted() && !executor_->round_on_links(); }
+bool Engine::waits_in_shm_group() const noexcept { return negotiator_.round_posted() && !executor_->round_on_links(); }
 
 /// Waits for news, holding the drive mutex: of the other ranks in a round in shared memory, or of anybody.
 void Engine::rest(std::uint32_t waker_ticket, Deadline deadline) {
-  if (waits_in_arena()) {
-    const std::int64_t patience_end_ns = round_since_ns_ + habit_.patience_ns();
+  if (waits_in_shm_group()) {
+    const std::int64_t hold_off_end_ns = round_since_ns_ + overlap_policy_.hold_off_ns();
     const std::int64_t now = now_ns();
     const Deadline slice = Deadline::after(hears_in_round() ? kHearingSliceNs : kRoundSliceNs);
     if (resume_round(
-            earlier(deadline, now < patience_end_ns ? earlier(slice, Deadline::at(patience_end_ns)) : slice))) {
+            earlier(deadline, now < hold_off_end_ns ? earlier(slice, Deadline::at(hold_off_end_ns)) : slice))) {
       return;
     }
     // Who holds the batch back is to go on: this rank has nothing else to do.
-    if (now_ns() >= patience_end_ns) {
-      for (const int rank : executor_->absent_in_round(plan_communicator())) fabric_.ring(rank);
+    if (now_ns() >= hold_off_end_ns) {
+      for (const int rank : executor_->absent_in_round(schedule_communicator())) fabric_.ring(rank);
     }
   } else {
     fabric_.waker().wait(waker_ticket, deadline);

@@ -1,4 +1,4 @@
-// Which ranks an operation waits for: asked by its caller, answered by the round of a plan or by rank 0.
+// Which ranks an operation waits for: asked by its caller, answered by the round of a schedule or by rank 0.
 #include <algorithm>
 #include <limits>
 
@@ -53,7 +53,7 @@ void Engine::answer_questions() {
           return one->request().name == query.name && one->request().process_set == query.process_set;
         });
     if (in_round) {
-      answered(query.number, executor_->absent_in_round(plan_communicator()));
+      answered(query.number, executor_->absent_in_round(schedule_communicator()));
     } else if (fabric_.rank() == 0) {
       answered(query.number, negotiator_.awaited({query.process_set, query.name}).ranks());
     } else {

@@ -9,12 +9,12 @@
 namespace ringtune {
 namespace {
 
-std::string json_object(const Knobs& knobs, std::uint32_t epoch) {
+std::string json_object(const Knobs& knobs, std::uint32_t knobs_version) {
   std::ostringstream out;
-  out << "{\"epoch\":" << epoch << ",\"fusion_bytes\":" << knobs.fusion_bytes
+  out << "{\"epoch\":" << knobs_version << ",\"fusion_bytes\":" << knobs.fusion_bytes
       << ",\"cycle_time_ns\":" << knobs.cycle_time_ns << ",\"segment_bytes\":" << knobs.segment_bytes
       << ",\"cache_capacity\":" << knobs.cache_capacity << ",\"algorithm\":" << knobs.algorithm
-      << ",\"hierarchical\":" << knobs.hierarchical << ",\"plan\":" << (knobs.plan ? 1 : 0)
+      << ",\"hierarchical\":" << knobs.hierarchical << ",\"plan\":" << (knobs.schedule ? 1 : 0)
       << ",\"nccl_streams\":" << knobs.nccl_streams << "}";
   return out.str();
 }
@@ -33,7 +33,7 @@ void Engine::record_clock(const ClockSample& sample) {
 }
 
 void Engine::record_knobs() const {
-  if (tracer_.recording()) tracer_.event("KNOBS", "knobs", now_ns(), json_object(knobs(), epoch()));
+  if (tracer_.recording()) tracer_.event("KNOBS", "knobs", now_ns(), json_object(knobs(), knobs_version()));
 }
 
 /// Tells whoever waits for these operations.

@@ -1,6 +1,6 @@
 // What the coordinator decides about the job itself: process sets, and that all have joined.
 #include "base/check.h"
-#include "runtime/device_routes.h"
+#include "runtime/device_paths.h"
 #include "runtime/engine.h"
 
 namespace ringtune {

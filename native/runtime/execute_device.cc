@@ -1,7 +1,7 @@
 // Batches that go from GPU to GPU.
 #include "base/check.h"
 #include "base/clock.h"
-#include "runtime/device_routes.h"
+#include "runtime/device_paths.h"
 #include "runtime/executor.h"
 
 namespace ringtune {
@@ -16,14 +16,14 @@ void Executor::launch(std::span<const OperationPtr> batch, const BatchContext& c
   RINGTUNE_CHECK(routes_ != nullptr, "a batch is to go from GPU to GPU, and nothing is there to carry it");
   routes_->prepare(batch, context);
   record_start(batch, context, begin_ns);
-  const Way way = batch.front()->request().way;
-  if (way == Way::kAcross) allreduce_across(batch, context);
+  const DataPath data_path = batch.front()->request().data_path;
+  if (data_path == DataPath::kAcross) allreduce_across(batch, context);
   const std::int64_t launch_ns = now_ns();
   std::optional<Span> about;
   if (tracer_.recording()) {
     about = batch_span(batch, context);
     about->begin_ns = launch_ns;
-    const std::uint8_t algorithm = way == Way::kRing ? kDeviceRingAlgorithm : kNcclAlgorithm;
+    const std::uint8_t algorithm = data_path == DataPath::kRing ? kDeviceRingAlgorithm : kNcclAlgorithm;
     about->kind = span_kind(static_cast<std::uint8_t>(batch.front()->request().kind), algorithm);
   }
   routes_->launch(batch, context, about);

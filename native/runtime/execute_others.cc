@@ -17,7 +17,7 @@ std::size_t row_bytes_of(const Request& request) noexcept {
 
 void Executor::barrier(std::span<const OperationPtr> batch, const BatchContext& context) {
   const std::int64_t begin_ns = now_ns();
-  if (!context.plan) ring_barrier(context.communicator.ring());  // in a plan all have voted: they are here
+  if (!context.schedule) ring_barrier(context.communicator.ring());  // in a schedule all have voted: they are here
   record_batch(batch, context, begin_ns, 0);
 }
 

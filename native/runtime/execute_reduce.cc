@@ -83,7 +83,7 @@ void Executor::reduce(std::span<std::byte> data, std::span<const OperationPtr> b
   const ReduceOp op = wire_op(request.op);
   const std::int64_t begin_ns = now_ns();
   Allreducer& allreducer = context.communicator.allreducer();
-  const bool across = request.way == Way::kAcross;
+  const bool across = request.data_path == DataPath::kAcross;
   const AlgorithmWish wish{static_cast<Algorithm>(knobs_.algorithm), static_cast<Switch>(knobs_.hierarchical)};
   const Algorithm algorithm = across ? allreducer.choose_across(data.size()) : allreducer.choose(data.size(), wish);
   const AllreduceJob job{.data = data,

@@ -16,8 +16,8 @@ constexpr auto kSharedMemory = static_cast<Algorithm>(kSharedMemoryAlgorithm);
 }  // namespace
 
 /// Null when the batches of these ranks go over links.
-Arena* Executor::arena_of(Communicator& communicator) const {
-  return knobs_.algorithm != 0 ? nullptr : communicator.arena();  // a wish for an algorithm is a wish for links
+ShmGroup* Executor::shm_group_of(Communicator& communicator) const {
+  return knobs_.algorithm != 0 ? nullptr : communicator.shm_group();  // a wish for an algorithm is a wish for links
 }
 
 /// Whether the batch is a round in shared memory from begin to end; of others only votes are.
@@ -34,7 +34,7 @@ bool Executor::is_shared(std::span<const OperationPtr> batch) noexcept {
   }
 }
 
-void Executor::post_shared(std::span<const OperationPtr> batch, const BatchContext& context, Arena& arena,
+void Executor::post_shared(std::span<const OperationPtr> batch, const BatchContext& context, ShmGroup& shm_group,
                            std::uint64_t token) {
   Operation& first = *batch.front();
   const Request& request = first.request();
@@ -42,20 +42,20 @@ void Executor::post_shared(std::span<const OperationPtr> batch, const BatchConte
   exchange_ = nullptr;
   const CollectiveKind kind = is_shared(batch) ? request.kind : CollectiveKind::kBarrier;
   if (kind == CollectiveKind::kAllgather || kind == CollectiveKind::kBroadcast) {
-    post_exchange(std::make_unique<SharedGather>(arena, token, blocks_of(request, context), first.input));
+    post_exchange(std::make_unique<SharedGather>(shm_group, token, blocks_of(request, context), first.input));
   } else if (kind == CollectiveKind::kAlltoall) {
-    fill_in_splits(first, arena.size());
+    fill_in_splits(first, shm_group.size());
     std::vector<std::size_t> sent = bytes_of_rows(first.splits, row_bytes_of(request));
-    post_exchange(std::make_unique<SharedAlltoall>(arena, token, std::move(sent), first.input));
+    post_exchange(std::make_unique<SharedAlltoall>(shm_group, token, std::move(sent), first.input));
   } else if (kind == CollectiveKind::kReducescatter) {
-    std::vector<std::size_t> parts =
-        bytes_of_rows(cut_rows(request.shape.front(), arena.size()), row_bytes_of(request) / size_of(request.dtype));
+    std::vector<std::size_t> parts = bytes_of_rows(cut_rows(request.shape.front(), shm_group.size()),
+                                                   row_bytes_of(request) / size_of(request.dtype));
     Scatter scatter{std::move(parts), request.dtype, wire_op(request.op), request.prescale,
-                    postscale_of(request, arena.size())};
-    post_exchange(std::make_unique<SharedReducescatter>(arena, token, std::move(scatter), first.input));
+                    postscale_of(request, shm_group.size())};
+    post_exchange(std::make_unique<SharedReducescatter>(shm_group, token, std::move(scatter), first.input));
   } else {
-    if (kind == CollectiveKind::kAllreduce) gather_fragments(batch, arena.size());
-    round_ = post_allreduce(arena, fragments_, {token, request.dtype, wire_op(request.op), request.wire});
+    if (kind == CollectiveKind::kAllreduce) gather_fragments(batch, shm_group.size());
+    round_ = post_allreduce(shm_group, fragments_, {token, request.dtype, wire_op(request.op), request.wire});
   }
   posted_ns_ = tracer_.recording() ? now_ns() : 0;
 }
@@ -82,13 +82,13 @@ std::vector<std::size_t> Executor::blocks_of(const Request& request, const Batch
 }
 
 /// Negotiated: the other ranks are on their way.
-void Executor::run_shared(std::span<const OperationPtr> batch, const BatchContext& context, Arena& arena) {
+void Executor::run_shared(std::span<const OperationPtr> batch, const BatchContext& context, ShmGroup& shm_group) {
   const std::int64_t begin_ns = now_ns();
-  post_shared(batch, context, arena, context.batch_id);
+  post_shared(batch, context, shm_group, context.batch_id);
   if (!await_agreement(*round_)) {
     throw Protocol("the ranks do not agree on batch " + std::to_string(context.batch_id));
   }
-  if (posted_ns_ > 0) record_await(batch.front()->request(), context, now_ns(), arena.awaited_rank());
+  if (posted_ns_ > 0) record_await(batch.front()->request(), context, now_ns(), shm_group.awaited_rank());
   (void)finish_shared(batch, context, begin_ns);
 }
 
@@ -130,12 +130,12 @@ std::span<std::byte> Executor::output_of(Operation& operation, const BatchContex
 }
 
 void Executor::post_round(std::span<const OperationPtr> batch, const BatchContext& context, std::uint64_t token) {
-  Arena* const arena = arena_of(context.communicator);
-  if (arena == nullptr) return post_link_round(batch, context, token);
+  ShmGroup* const shm_group = shm_group_of(context.communicator);
+  if (shm_group == nullptr) return post_link_round(batch, context, token);
   std::optional<PieceLog> pieces;
   if (pieces_.load(std::memory_order_relaxed)) [[unlikely]]
     pieces.emplace(tracer_, span_of(Stage::kPiece, batch.front()->request(), context));
-  post_shared(batch, context, *arena, token);
+  post_shared(batch, context, *shm_group, token);
 }
 
 std::int64_t Executor::finish_round(std::span<const OperationPtr> batch, const BatchContext& context,
@@ -148,7 +148,7 @@ std::int64_t Executor::finish_round(std::span<const OperationPtr> batch, const B
   std::optional<PieceLog> pieces;
   if (tracer_.recording()) [[unlikely]] {
     // Without a negotiation this is what a late rank costs: the batch was ready here.
-    record_await(request, context, agreed_ns, context.communicator.arena()->awaited_rank());
+    record_await(request, context, agreed_ns, context.communicator.shm_group()->awaited_rank());
     if (pieces_.load(std::memory_order_relaxed)) pieces.emplace(tracer_, span_of(Stage::kPiece, request, context));
   }
   if (is_shared(batch)) return finish_shared(batch, context, agreed_ns);

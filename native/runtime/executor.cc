@@ -18,7 +18,7 @@ void Executor::record_start(std::span<const OperationPtr> batch, const BatchCont
     bytes += operation->prepared->bytes;
   }
   add(counters_.negotiate_ns, negotiate_ns);
-  if (batch.front()->request().way != Way::kAcross) {  // those were counted when they began
+  if (batch.front()->request().data_path != DataPath::kAcross) {  // those were counted when they began
     Traffic& traffic = counters_.traffic[static_cast<std::size_t>(batch.front()->request().kind)];
     add(traffic.bytes, bytes);
     add(traffic.operations, std::uint64_t{batch.size()});
@@ -40,12 +40,12 @@ Span span_of(Stage stage, const Request& request, const BatchContext& context) n
             0,
             context.batch_id,
             context.step,
-            static_cast<std::uint16_t>(context.epoch),
+            static_cast<std::uint16_t>(context.knobs_version),
             stage,
             static_cast<std::uint8_t>(request.kind)};
   span.process_set = static_cast<std::uint16_t>(context.process_set);
   span.dtype = static_cast<std::uint8_t>(request.dtype);
-  span.plan = context.plan ? 1 : 0;
+  span.schedule = context.schedule ? 1 : 0;
   if (const DType wire = wire_dtype(request); wire != request.dtype) span.wire = static_cast<std::uint8_t>(wire) & 0x7f;
   return span;
 }
@@ -86,8 +86,9 @@ void Executor::execute(std::span<const OperationPtr> batch, const BatchContext& 
 /// The collective itself, when it is recorded that it has begun.
 void Executor::run(std::span<const OperationPtr> batch, const BatchContext& context) {
   const Request& first = batch.front()->request();
-  if (Arena* const arena = arena_of(context.communicator); arena != nullptr && !context.plan && is_shared(batch)) {
-    return run_shared(batch, context, *arena);
+  if (ShmGroup* const shm_group = shm_group_of(context.communicator);
+      shm_group != nullptr && !context.schedule && is_shared(batch)) {
+    return run_shared(batch, context, *shm_group);
   }
   switch (first.kind) {
     case CollectiveKind::kAllreduce:
@@ -171,7 +172,7 @@ std::int64_t Executor::record_batch(std::span<const OperationPtr> batch, const B
   speed.kind = static_cast<std::uint8_t>(Count::kBusBandwidth);
   speed.begin_ns = end_ns;
   const double seconds = static_cast<double>(std::max<std::int64_t>(1, end_ns - begin_ns)) * 1e-9;
-  const bool across = first.way == Way::kAcross;
+  const bool across = first.data_path == DataPath::kAcross;
   const int ranks = across ? context.communicator.allreducer().hosts() : context.communicator.size();
   speed.bytes = static_cast<std::uint64_t>(static_cast<double>(bytes) * bus_factor(first.kind, ranks) / seconds);
   tracer_.record(std::array{span, speed});

@@ -27,21 +27,21 @@ namespace ringtune {
 struct BatchContext {
   Communicator& communicator;
   std::uint32_t batch_id = 0;
-  std::uint32_t epoch = 0;
+  std::uint32_t knobs_version = 0;
   std::uint32_t step = 0;
   std::span<const std::int64_t> rows;  // allgather: first dimension by position in the set; borrowed
   std::uint32_t process_set = 0;
-  bool plan = false;  // agreed on without a message
+  bool schedule = false;  // agreed on without a message
 };
 
-class DeviceRoutes;
+class DevicePaths;
 
-/// Borrows the counters and the tracer. Throws what the collectives throw (PeerLost, Timeout), and WayRefused for a
-/// batch that was to go from GPU to GPU and has not run.
+/// Borrows the counters and the tracer. Throws what the collectives throw (PeerLost, Timeout), and DataPathRefused for
+/// a batch that was to go from GPU to GPU and has not run.
 class Executor {
  public:
   /// `routes`: carry what goes from GPU to GPU; null: nothing does.
-  Executor(Counters& counters, Tracer& tracer, DeviceRoutes* routes = nullptr)
+  Executor(Counters& counters, Tracer& tracer, DevicePaths* routes = nullptr)
       : counters_(counters), tracer_(tracer), routes_(routes) {}
 
   void set_knobs(const Knobs& knobs) noexcept;
@@ -50,7 +50,7 @@ class Executor {
   /// All operations of the batch are of one kind; several only for allreduce. Results are complete on return.
   void execute(std::span<const OperationPtr> batch, const BatchContext& context);
 
-  // A batch of a plan: posted, then asked until all ranks have agreed or one declined, then finished.
+  // A batch of a schedule: posted, then asked until all ranks have agreed or one declined, then finished.
   void post_round(std::span<const OperationPtr> batch, const BatchContext& context, std::uint64_t token);
   /// No answer at the deadline. Blocks until then in shared memory; over links never, and the deadline is no matter.
   [[nodiscard]] std::optional<bool> round_agreed(Deadline deadline) {
@@ -58,8 +58,8 @@ class Executor {
   }
   /// Agreed on at `agreed_ns`. When it was done.
   std::int64_t finish_round(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t agreed_ns);
-  // execute_plan.cc
-  /// Connects what a batch of a plan needs. Blocks; all ranks of the communicator come by.
+  // execute_schedule.cc
+  /// Connects what a batch of a schedule needs. Blocks; all ranks of the communicator come by.
   void prepare_batch(std::span<const SharedRequest> batch, Communicator& communicator);
   /// Votes against the next round. Over links this goes on until drained(): meanwhile nothing else is to be executed.
   void decline_round(const DeclineAction& round, Communicator& communicator);
@@ -74,12 +74,12 @@ class Executor {
   [[nodiscard]] bool round_on_links() const noexcept { return link_round_.has_value(); }
   /// When it last moved a byte after all ranks had come; 0 before that.
   [[nodiscard]] std::int64_t round_moved_ns() const noexcept { return link_round_ ? link_round_->moved_ns() : 0; }
-  /// The batches of a plan run in shared memory.
-  [[nodiscard]] bool shares_memory(Communicator& communicator) const { return arena_of(communicator) != nullptr; }
+  /// The batches of a schedule run in shared memory.
+  [[nodiscard]] bool shares_memory(Communicator& communicator) const { return shm_group_of(communicator) != nullptr; }
   /// That, and another rank has posted the next of them, so that it waits for this one.
   [[nodiscard]] bool awaited(Communicator& communicator) const {
-    const Arena* const arena = arena_of(communicator);
-    return arena != nullptr && arena->awaited();
+    const ShmGroup* const shm_group = shm_group_of(communicator);
+    return shm_group != nullptr && shm_group->awaited();
   }
   /// Global ranks that the posted round waits for.
   [[nodiscard]] std::vector<int> absent_in_round(Communicator& communicator) const;
@@ -96,13 +96,14 @@ class Executor {
   }
   void end_copies();
   // execute_shared.cc
-  [[nodiscard]] Arena* arena_of(Communicator& communicator) const;
+  [[nodiscard]] ShmGroup* shm_group_of(Communicator& communicator) const;
   [[nodiscard]] static bool is_shared(std::span<const OperationPtr> batch) noexcept;
-  void post_shared(std::span<const OperationPtr> batch, const BatchContext& context, Arena& arena, std::uint64_t token);
+  void post_shared(std::span<const OperationPtr> batch, const BatchContext& context, ShmGroup& shm_group,
+                   std::uint64_t token);
   void post_exchange(std::unique_ptr<SharedExchange> exchange) noexcept;
   void gather_fragments(std::span<const OperationPtr> batch, int size);
   [[nodiscard]] static std::vector<std::size_t> blocks_of(const Request& request, const BatchContext& context);
-  void run_shared(std::span<const OperationPtr> batch, const BatchContext& context, Arena& arena);
+  void run_shared(std::span<const OperationPtr> batch, const BatchContext& context, ShmGroup& shm_group);
   std::int64_t finish_shared(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns);
   [[nodiscard]] std::span<std::byte> output_of(Operation& operation, const BatchContext& context);
   // execute_reduce.cc
@@ -114,7 +115,7 @@ class Executor {
   void copy_all(Stage stage, const BatchContext& context);
   void reduce(std::span<std::byte> data, std::span<const OperationPtr> batch, const BatchContext& context,
               BatchCopies* staged);
-  // execute_plan.cc
+  // execute_schedule.cc
   void post_link_round(std::span<const OperationPtr> batch, const BatchContext& context, std::uint64_t token);
   [[nodiscard]] std::optional<bool> link_round_agreed();
   bool advance_link_round();
@@ -136,12 +137,12 @@ class Executor {
 
   Counters& counters_;
   Tracer& tracer_;
-  DeviceRoutes* routes_;
+  DevicePaths* routes_;
   Knobs knobs_;
   FusionBuffer buffer_;
   BatchCopies copies_;  // of the batch in the fusion buffer
   std::vector<Fragment> fragments_;
-  std::unique_ptr<ArenaRound> round_;
+  std::unique_ptr<ShmRound> round_;
   SharedExchange* exchange_ = nullptr;  // the round, where it is one
   std::optional<LinkRound> link_round_;
   bool round_staged_ = false;         // its copies are made as it goes
@@ -180,7 +181,7 @@ struct MemberBytes {
 
 /// Whether the batch goes from GPU to GPU.
 [[nodiscard]] inline bool goes_directly(std::span<const OperationPtr> batch) noexcept {
-  return batch.front()->request().way != Way::kStaged;
+  return batch.front()->request().data_path != DataPath::kStaged;
 }
 
 /// Bytes of so many rows each.

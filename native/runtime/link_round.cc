@@ -15,7 +15,8 @@ constexpr std::size_t kVotesFirstBytes = 1 << 20;
 BatchShape shape_of(std::span<const SharedRequest> batch) {
   RINGTUNE_CHECK(!batch.empty());
   const Request& first = *batch.front();
-  if (first.way != Way::kStaged || !fusible(first)) return {.votes_first = true};  // nothing else is in the round
+  if (first.data_path != DataPath::kStaged || !fusible(first))
+    return {.votes_first = true};  // nothing else is in the round
   BatchShape shape{.dtype = wire_dtype(first), .op = wire_op(first.op)};
   for (const SharedRequest& request : batch) shape.bytes += fused_size(wire_byte_count(*request));
   // One that travels as another dtype is copied anyway.
@@ -27,7 +28,8 @@ LinkRound::LinkRound(Communicator& communicator, const BatchShape& shape, const 
                      const RoundData& data)
     : communicator_(communicator),
       shape_(shape),
-      ballot_(std::make_unique<Ballot>(vote.token, communicator.rank(), communicator.size(), vote.against)) {
+      agreement_(
+          std::make_unique<AgreementHeader>(vote.token, communicator.rank(), communicator.size(), vote.against)) {
   Allreducer& allreducer = communicator.allreducer();
   algorithm_ = allreducer.choose(shape.bytes,
                                  {static_cast<Algorithm>(knobs.algorithm), static_cast<Switch>(knobs.hierarchical)});
@@ -35,7 +37,7 @@ LinkRound::LinkRound(Communicator& communicator, const BatchShape& shape, const 
                            .dtype = shape.dtype,
                            .op = shape.op,
                            .options = {.algorithm = algorithm_, .ring = {.segment_bytes = knobs.segment_bytes}},
-                           .ballot = ballot_.get(),
+                           .agreement = agreement_.get(),
                            .stager = data.stager});
 }
 
@@ -47,13 +49,13 @@ bool LinkRound::advance() {
 }
 
 bool LinkRound::agreed() const {
-  RINGTUNE_CHECK(run_->done() && ballot_->known_ns() != 0, "a round is over and not all votes are known");
-  return !ballot_->against();
+  RINGTUNE_CHECK(run_->done() && agreement_->known_ns() != 0, "a round is over and not all votes are known");
+  return !agreement_->against();
 }
 
 std::vector<int> LinkRound::absent() const {
   std::vector<int> ranks;
-  for (const int position : ballot_->missing()) {
+  for (const int position : agreement_->missing()) {
     ranks.push_back(communicator_.members()[static_cast<std::size_t>(position)]);
   }
   return ranks;

@@ -1,4 +1,5 @@
-// A batch of a plan on ranks that do not share memory: the agreement travels with the bytes (collective/ballot.h).
+// A batch of a schedule on ranks that do not share memory: the agreement travels with the bytes (collective/agreement
+// header.h).
 //
 // All ranks take part in every round, whatever they vote: one that votes against it sends bytes that mean nothing. So a
 // round always comes to its end, with the same answer on all ranks, and the links are free for what follows. Nothing
@@ -36,7 +37,7 @@ struct RoundVote {
 /// What this rank contributes, then the result; unused when the votes go first.
 struct RoundData {
   std::byte* bytes = nullptr;
-  Stager* stager = nullptr;  // brings them and takes the results as they come; null: they are there and stay
+  PackPipeline* stager = nullptr;  // brings them and takes the results as they come; null: they are there and stay
 };
 
 /// Borrows the communicator and the data. One thread at a time.
@@ -53,7 +54,7 @@ class LinkRound {
   /// When it is done: whether all ranks voted for it.
   [[nodiscard]] bool agreed() const;
   /// When the votes of all ranks were known here.
-  [[nodiscard]] std::int64_t agreed_ns() const noexcept { return ballot_->known_ns(); }
+  [[nodiscard]] std::int64_t agreed_ns() const noexcept { return agreement_->known_ns(); }
   /// Global ranks whose votes are not known here yet.
   [[nodiscard]] std::vector<int> absent() const;
   /// When it last moved after that; 0 before.
@@ -67,7 +68,7 @@ class LinkRound {
   Communicator& communicator_;
   BatchShape shape_;
   Algorithm algorithm_;
-  std::unique_ptr<Ballot> ballot_;
+  std::unique_ptr<AgreementHeader> agreement_;
   ActivityPtr run_;
   std::int64_t moved_ns_ = 0;
 };

@@ -21,16 +21,16 @@ namespace ringtune {
 using Ticket = std::uint64_t;
 
 /// An operation that was to go from GPU to GPU has not run: it is to be submitted again. All ranks are told.
-class WayRefused : public Error {
+class DataPathRefused : public Error {
  public:
   /// Nothing of its process set goes that way from now on.
-  WayRefused(const std::string& message, Way refused) : Error(message), refused_(refused) {}
+  DataPathRefused(const std::string& message, DataPath refused) : Error(message), refused_(refused) {}
   /// This one is to be staged.
-  explicit WayRefused(const std::string& message) : Error(message) {}
-  [[nodiscard]] std::optional<Way> refused() const noexcept { return refused_; }
+  explicit DataPathRefused(const std::string& message) : Error(message) {}
+  [[nodiscard]] std::optional<DataPath> refused() const noexcept { return refused_; }
 
  private:
-  std::optional<Way> refused_;
+  std::optional<DataPath> refused_;
 };
 
 /// What is known of a request before it is submitted again. Immutable but for the cached number of its name.
@@ -76,13 +76,13 @@ struct NameEntry {
 };
 
 /// A request that its caller submits again and again. The table's, which must outlive it (TicketTable::keep).
-struct RepeatedRequest {
+struct PersistentRequest {
   std::shared_ptr<const Prepared> prepared;
   NameEntry* entry = nullptr;
 };
 
-struct RepeatedAt {
-  const RepeatedRequest* repeated;
+struct PersistentAt {
+  const PersistentRequest* repeated;
   void* address;  // of input and output
 };
 

@@ -41,13 +41,13 @@ class PackedReduction {
   /// A batch of which all operations have the same dtypes and reduction. Timed: packing of the first round, unpacking
   /// of the last one, and what lies between. `kept`: these elements of a tensor alone are all that its output consists
   /// of.
-  void run(std::span<const OperationPtr> batch, const PackedWay& way, const BatchTimes& times,
+  void run(std::span<const OperationPtr> batch, const PackedWay& data_path, const BatchTimes& times,
            std::optional<Elements> kept = std::nullopt);
   [[nodiscard]] DevicePacker& packer() noexcept { return packer_; }
 
  private:
-  void pack(std::span<const OperationPtr> batch, const PackedWay& way, const PackedRound& round);
-  void unpack(std::span<const OperationPtr> batch, const PackedWay& way, const PackedRound& round,
+  void pack(std::span<const OperationPtr> batch, const PackedWay& data_path, const PackedRound& round);
+  void unpack(std::span<const OperationPtr> batch, const PackedWay& data_path, const PackedRound& round,
               std::optional<Elements> kept);
 
   DevicePacker packer_;

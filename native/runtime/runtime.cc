@@ -65,7 +65,7 @@ void check_knobs(const Knobs& knobs) {
   }
 }
 
-EngineOptions engine_options(const RuntimeOptions& options, DeviceRoutes& routes) {
+EngineOptions engine_options(const RuntimeOptions& options, DevicePaths& routes) {
   EngineOptions engine;
   engine.negotiator.rank = options.rank;
   engine.negotiator.size = options.size;
@@ -98,7 +98,7 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
       store(made ? nullptr : connect_store(given, Deadline::after(given.connect_timeout_ns))),
       routes({given.gpu_plane, given.nccl_libraries, given.gpu_kernels, given.ring_buffer_bytes,
               given.connect_timeout_ns}),
-      staging(given.cuda_driver, host_plane(), routes) {
+      staging(given.cuda_driver, host_data_path(), routes) {
   set_log_level(static_cast<LogLevel>(given.log_level));
   set_log_rank(given.rank);
   check_knobs(given.knobs);
@@ -167,7 +167,7 @@ Ticket Runtime::submit(const AllreduceCall& call) {
   return ticket;
 }
 
-RepeatedRequest Runtime::keep(Submission submission) {
+PersistentRequest Runtime::keep(Submission submission) {
   const Request& request = submission.request;
   std::shared_ptr<const Prepared> prepared = own().tickets.known(request.process_set, request.name);
   if (prepared == nullptr || prepared->request != request) {
@@ -177,26 +177,26 @@ RepeatedRequest Runtime::keep(Submission submission) {
   return impl_->tickets.keep(std::move(prepared));
 }
 
-void Runtime::drop(const RepeatedRequest& repeated) noexcept {
+void Runtime::drop(const PersistentRequest& repeated) noexcept {
   if (impl_->home.here()) impl_->tickets.drop(repeated);
 }
 
-Ticket Runtime::submit(const RepeatedRequest& repeated, const void* input, void* output) {
+Ticket Runtime::submit(const PersistentRequest& repeated, const void* input, void* output) {
   own().check_set(repeated);
   const Ticket ticket = impl_->tickets.submit(repeated, {input, output}, now_ns());
   impl_->engine->submitted(repeated.prepared->wire_bytes);
   return ticket;
 }
 
-void Runtime::submit(std::span<const RepeatedAt> calls, std::vector<Ticket>& tickets) {
+void Runtime::submit(std::span<const PersistentAt> calls, std::vector<Ticket>& tickets) {
   own().check_set(*calls.front().repeated);
   impl_->tickets.submit(calls, now_ns(), tickets);
   std::size_t bytes = 0;
-  for (const RepeatedAt& call : calls) bytes += call.repeated->prepared->wire_bytes;
+  for (const PersistentAt& call : calls) bytes += call.repeated->prepared->wire_bytes;
   impl_->engine->submitted(bytes);
 }
 
-Ticket Runtime::run_now(const RepeatedRequest& repeated, const Memory& memory, std::int64_t timeout_ns) {
+Ticket Runtime::run_now(const PersistentRequest& repeated, const Memory& memory, std::int64_t timeout_ns) {
   own().check_set(repeated);
   const std::int64_t begin_ns = now_ns();
   Ticket ticket = 0;
@@ -234,7 +234,7 @@ Ticket Runtime::join(const std::string& name) { return submit(decision_of(Collec
 std::map<std::uint32_t, std::vector<int>> Runtime::process_sets() const { return own().engine->process_sets().all(); }
 
 bool Runtime::poll(Ticket ticket) {
-  if (DeviceStaging::owns(ticket)) return own().staging.poll(ticket);
+  if (HostStagedPath::owns(ticket)) return own().staging.poll(ticket);
   return impl_->engine->asked_for(*own().tickets.find(ticket)).done();
 }
 
@@ -244,7 +244,7 @@ void Runtime::begin_blocking() noexcept { Engine::begin_blocking(); }
 void Runtime::end_blocking() noexcept { impl_->engine->end_blocking(); }
 
 bool Runtime::wait(Ticket ticket, Deadline deadline) {
-  if (DeviceStaging::owns(ticket)) {
+  if (HostStagedPath::owns(ticket)) {
     if (!own().wait_on_device(ticket, deadline)) return false;
     if (const std::exception_ptr error = impl_->staging.find(ticket).error) std::rethrow_exception(error);
     return true;
@@ -256,7 +256,7 @@ bool Runtime::wait(Ticket ticket, Deadline deadline) {
 }
 
 std::vector<int> Runtime::awaited(Ticket ticket, Deadline deadline) {
-  if (DeviceStaging::owns(ticket)) return {};
+  if (HostStagedPath::owns(ticket)) return {};
   const Operation& operation = *own().tickets.find(ticket);
   return operation.done() ? std::vector<int>{} : impl_->engine->awaited(operation.request(), deadline);
 }
@@ -272,7 +272,7 @@ std::optional<Ticket> Runtime::release_if_done(std::span<const Ticket> tickets) 
 }
 void Runtime::release(Ticket ticket) {
   if (!impl_->home.here()) return;
-  if (DeviceStaging::owns(ticket)) {
+  if (HostStagedPath::owns(ticket)) {
     impl_->staging.release(ticket);
   } else {
     impl_->tickets.release(ticket);
@@ -280,7 +280,7 @@ void Runtime::release(Ticket ticket) {
 }
 
 Knobs Runtime::knobs() const { return own().engine->knobs(); }
-std::uint32_t Runtime::epoch() const noexcept { return impl_->engine->epoch(); }
+std::uint32_t Runtime::knobs_version() const noexcept { return impl_->engine->knobs_version(); }
 
 std::uint32_t Runtime::propose_knobs(const Knobs& knobs) {
   Impl& own = this->own();
@@ -296,7 +296,7 @@ StepWatcher& Runtime::steps() { return own().steps; }
 StepStats Runtime::end_step(bool told) {
   StepStats stats;
   stats.step = own().step++;
-  stats.epoch = epoch();
+  stats.knobs_version = knobs_version();
   stats.begin_ns = impl_->step_begin_ns;
   stats.end_ns = impl_->step_begin_ns = now_ns();
   const CounterValues now = counters();
@@ -304,15 +304,15 @@ StepStats Runtime::end_step(bool told) {
   const StepReport mine{stats.step, stats.end_ns - stats.begin_ns};
   impl_->engine->step_ended(mine, told);
   StepReport world = impl_->engine->world_step();
-  // In a plan nobody reports: the ranks wait for one another in every step, so this rank's duration is everyone's.
-  if (rank() == 0 && (!told || impl_->engine->in_plan())) world = mine;
+  // In a schedule nobody reports: the ranks wait for one another in every step, so this rank's duration is everyone's.
+  if (rank() == 0 && (!told || impl_->engine->in_schedule())) world = mine;
   if (world.duration_ns > 0) {
     stats.world_step = world.step;
     stats.world_step_ns = world.duration_ns;
   }
   if (impl_->tracer.recording()) {
     impl_->tracer.record({stats.begin_ns, stats.end_ns, static_cast<std::uint64_t>(stats.values.bytes),
-                          impl_->tracer.intern(""), 0, stats.step, static_cast<std::uint16_t>(stats.epoch),
+                          impl_->tracer.intern(""), 0, stats.step, static_cast<std::uint16_t>(stats.knobs_version),
                           Stage::kStep, 255});
   }
   return stats;
@@ -355,7 +355,7 @@ bool Runtime::uses_nccl() const { return own().routes.uses_nccl(); }
 void Runtime::record_range(std::string_view name, std::int64_t begin_ns, std::int64_t end_ns) {
   Tracer& tracer = impl_->tracer;
   if (!tracer.recording()) return;
-  tracer.record({begin_ns, end_ns, 0, tracer.intern(name), 0, impl_->step, static_cast<std::uint16_t>(epoch()),
+  tracer.record({begin_ns, end_ns, 0, tracer.intern(name), 0, impl_->step, static_cast<std::uint16_t>(knobs_version()),
                  Stage::kRange, 255});
 }
 

@@ -1,5 +1,6 @@
 // The runtime of one rank: callers submit operations and wait for tickets; whoever drives - a caller that waits, else
-// the cycle thread in the background - negotiates, plans and executes. Any number of runtimes may live in one process.
+// the cycle thread in the background - negotiates, schedules and executes. Any number of runtimes may live in one
+// process.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +12,9 @@
 #include "collective/algorithm.h"
 #include "control/tree.h"
 #include "fusion/knobs.h"
-#include "runtime/caller_habit.h"
-#include "runtime/device_routes.h"
+#include "runtime/device_paths.h"
 #include "runtime/operation.h"
+#include "runtime/overlap_policy.h"
 #include "runtime/statistics.h"
 #include "runtime/step_watch.h"
 #include "runtime/submission.h"
@@ -43,13 +44,13 @@ struct RuntimeOptions {
   int control_fan_out = kDefaultFanOut;  // of the announcement tree (control/tree.h), alike on all ranks
   int thread_affinity = -1;              // core of the cycle thread
   Overlap overlap = Overlap::kAuto;
-  int log_level = 3;                     // warning
-  std::string cuda_driver;               // library that drives the GPUs; empty: the usual one. Opened when it is needed
-  GpuPlane gpu_plane = GpuPlane::kAuto;  // alike on all ranks
-  std::uint64_t gpu_part_bytes = 8 << 20;    // of a larger tensor that is staged; rank 0's counts
-  std::vector<std::string> nccl_libraries;   // where to look for NCCL (NcclLibrary::open); none: there is none
-  KernelsForGpu gpu_kernels;                 // none: there are no kernels
-  std::size_t ring_buffer_bytes = 32 << 20;  // of a process set on the GPU; larger tensors go in parts
+  int log_level = 3;        // warning
+  std::string cuda_driver;  // library that drives the GPUs; empty: the usual one. Opened when it is needed
+  GpuDataPath gpu_plane = GpuDataPath::kAuto;  // alike on all ranks
+  std::uint64_t gpu_part_bytes = 8 << 20;      // of a larger tensor that is staged; rank 0's counts
+  std::vector<std::string> nccl_libraries;     // where to look for NCCL (NcclLibrary::open); none: there is none
+  KernelsForGpu gpu_kernels;                   // none: there are no kernels
+  std::size_t ring_buffer_bytes = 32 << 20;    // of a process set on the GPU; larger tensors go in parts
 };
 
 /// What is recorded, and where to.
@@ -106,16 +107,16 @@ class Runtime {
   Ticket submit(const AllreduceCall& call);
   /// What is known of a collective on host memory that will be repeated: addresses and splits do not count. Throws as
   /// submit. To be dropped before the runtime ends.
-  [[nodiscard]] RepeatedRequest keep(Submission submission);
-  void drop(const RepeatedRequest& repeated) noexcept;
+  [[nodiscard]] PersistentRequest keep(Submission submission);
+  void drop(const PersistentRequest& repeated) noexcept;
   /// As submit, with other addresses (not null unless the tensor is empty).
-  Ticket submit(const RepeatedRequest& repeated, const void* input, void* output);
+  Ticket submit(const PersistentRequest& repeated, const void* input, void* output);
   /// All or none of them, of one process set.
-  void submit(std::span<const RepeatedAt> calls, std::vector<Ticket>& tickets);
+  void submit(std::span<const PersistentAt> calls, std::vector<Ticket>& tickets);
   /// The same from begin to end on the calling thread, which drives the runtime itself: 0 when it is done. The ticket
   /// of an operation that goes on at the timeout, has failed, or whose result is not at `memory.output`. Blocks; throws
   /// as submit.
-  Ticket run_now(const RepeatedRequest& repeated, const Memory& memory, std::int64_t timeout_ns);
+  Ticket run_now(const PersistentRequest& repeated, const Memory& memory, std::int64_t timeout_ns);
   /// All ranks ask for the same; its operation's `number` is the set's. Throws as submit.
   Ticket add_process_set(const std::vector<int>& members);
   Ticket remove_process_set(std::uint32_t id);
@@ -156,8 +157,8 @@ class Runtime {
   void deliver(Ticket ticket, void* memory, CudaStreamHandle stream);
 
   [[nodiscard]] Knobs knobs() const;
-  [[nodiscard]] std::uint32_t epoch() const noexcept;
-  /// Rank 0 only (InvalidArgument elsewhere). Returns the epoch that the change will carry on all ranks.
+  [[nodiscard]] std::uint32_t knobs_version() const noexcept;
+  /// Rank 0 only (InvalidArgument elsewhere). Returns the knobs_version that the change will carry on all ranks.
   std::uint32_t propose_knobs(const Knobs& knobs);
   /// Whether tensors on GPUs go by NCCL in any process set, so far.
   [[nodiscard]] bool uses_nccl() const;

@@ -3,7 +3,7 @@
 
 namespace ringtune {
 
-HostPlane Runtime::Impl::host_plane() {
+HostDataPath Runtime::Impl::host_data_path() {
   return {.submit = [this](Submission submission,
                            FinishListener& listener) { return submit(std::move(submission), &listener); },
           .release = [this](Ticket ticket) { tickets.release(ticket); },
@@ -21,7 +21,7 @@ std::optional<Span> Runtime::Impl::recorded_now(const Prepared& prepared) {
             trace_name(tracer, prepared),
             0,
             engine->step(),
-            static_cast<std::uint16_t>(engine->epoch()),
+            static_cast<std::uint16_t>(engine->knobs_version()),
             Stage::kWaitForData,
             static_cast<std::uint8_t>(prepared.request.kind)};
   span.process_set = static_cast<std::uint16_t>(prepared.request.process_set);
@@ -58,7 +58,7 @@ bool Runtime::Impl::wait_on_device(Ticket ticket, Deadline deadline) {
 }
 
 bool Runtime::attend(Ticket ticket, Deadline deadline) {
-  if (DeviceStaging::owns(ticket)) return own().staging.attend(ticket, deadline);
+  if (HostStagedPath::owns(ticket)) return own().staging.attend(ticket, deadline);
   return TicketTable::attend(*operation(ticket), deadline);
 }
 

@@ -11,8 +11,8 @@
 
 #include "base/error.h"
 #include "base/home_process.h"
-#include "runtime/device_staging.h"
 #include "runtime/engine.h"
+#include "runtime/host_staged_path.h"
 #include "runtime/runtime.h"
 
 namespace ringtune {
@@ -59,12 +59,12 @@ class Runtime::Impl {
   Ticket submit(Submission submission, FinishListener* listener);
   /// As Runtime::submit, of a GPU's memory.
   Ticket submit_on_device(Submission submission);
-  [[nodiscard]] HostPlane host_plane();
+  [[nodiscard]] HostDataPath host_data_path();
   /// What the timeline says of an operation on a GPU's tensor; none while it is not recorded.
   [[nodiscard]] std::optional<Span> recorded_now(const Prepared& prepared);
 
   /// A set may have been removed since the request was prepared.
-  void check_set(const RepeatedRequest& repeated) const {
+  void check_set(const PersistentRequest& repeated) const {
     if (const std::uint32_t set = repeated.prepared->request.process_set) (void)members_of(set);
   }
 
@@ -83,7 +83,7 @@ class Runtime::Impl {
     counters.wait_ns.fetch_add(end_ns - begin_ns, std::memory_order_relaxed);
     if (!tracer.recording()) return;
     tracer.record({begin_ns, end_ns, 0, trace_name(tracer, prepared), 0, step,
-                   static_cast<std::uint16_t>(engine->epoch()), Stage::kWait,
+                   static_cast<std::uint16_t>(engine->knobs_version()), Stage::kWait,
                    static_cast<std::uint8_t>(prepared.request.kind)});
   }
 
@@ -96,9 +96,9 @@ class Runtime::Impl {
   TicketTable tickets;
   Tracer tracer;
   std::shared_ptr<std::atomic<std::uint32_t>> next_timeline_file = std::make_shared<std::atomic<std::uint32_t>>(0);
-  DeviceRoutes routes;  // before those that use it
+  DevicePaths routes;  // before those that use it
   std::unique_ptr<Engine> engine;
-  DeviceStaging staging;
+  HostStagedPath staging;
   std::unique_ptr<Fabric> fabric;
   std::vector<std::string> hosts;
   Topology topology;

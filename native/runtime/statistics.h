@@ -62,7 +62,7 @@ struct CounterValues {
 /// One optimizer step on this rank; times on its monotonic clock.
 struct StepStats {
   std::uint32_t step = 0;
-  std::uint32_t epoch = 0;
+  std::uint32_t knobs_version = 0;
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
   CounterValues values;

@@ -69,31 +69,31 @@ Ticket TicketTable::submit_again(const AllreduceCall& call, std::int64_t now_ns,
   return queue(enter(it->second, {call.input, call.output}, now_ns));
 }
 
-RepeatedRequest TicketTable::keep(std::shared_ptr<const Prepared> prepared) {
+PersistentRequest TicketTable::keep(std::shared_ptr<const Prepared> prepared) {
   const std::lock_guard lock(mutex_);
   NameEntry& entry = entries_[key_of(prepared->request)];
   ++entry.keepers;
   return {std::move(prepared), &entry};
 }
 
-void TicketTable::drop(const RepeatedRequest& repeated) noexcept {
+void TicketTable::drop(const PersistentRequest& repeated) noexcept {
   const std::lock_guard lock(mutex_);
   --repeated.entry->keepers;
 }
 
-Ticket TicketTable::submit(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns) {
+Ticket TicketTable::submit(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns) {
   const std::lock_guard lock(mutex_);
   return queue(enter(repeated, memory, now_ns));
 }
 
-void TicketTable::submit(std::span<const RepeatedAt> calls, std::int64_t now_ns, std::vector<Ticket>& tickets) {
+void TicketTable::submit(std::span<const PersistentAt> calls, std::int64_t now_ns, std::vector<Ticket>& tickets) {
   tickets.clear();
   const std::lock_guard lock(mutex_);
-  for (const RepeatedAt& call : calls) check_free(*call.repeated->entry);
+  for (const PersistentAt& call : calls) check_free(*call.repeated->entry);
   for (const auto& [repeated, address] : calls) tickets.push_back(queue(enter(*repeated, {address, address}, now_ns)));
 }
 
-Operation& TicketTable::begin(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns) {
+Operation& TicketTable::begin(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns) {
   const std::lock_guard lock(mutex_);
   Operation& operation = enter(repeated, memory, now_ns);
   operation.abandoned = true;
@@ -106,7 +106,7 @@ Ticket TicketTable::hand_over(Operation& operation) noexcept {
   return operation.ticket;
 }
 
-Operation& TicketTable::enter(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns) {
+Operation& TicketTable::enter(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns) {
   NameEntry& entry = *repeated.entry;
   if (entry.prepared != repeated.prepared && entry.operation == nullptr && !closed_) entry.prepared = repeated.prepared;
   return enter(entry, memory, now_ns);
@@ -168,7 +168,7 @@ void TicketTable::recycle(Operation& operation) {
 }
 
 void TicketTable::forget_unused() {
-  // Used elsewhere (an operation that is not released, the response cache, a plan): still alive.
+  // Used elsewhere (an operation that is not released, the response cache, a schedule): still alive.
   std::erase_if(entries_, [](const auto& item) {
     const NameEntry& entry = item.second;
     return entry.operation == nullptr && entry.keepers == 0 && entry.prepared.use_count() <= 1;

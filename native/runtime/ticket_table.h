@@ -64,15 +64,15 @@ class TicketTable {
   Ticket submit_again(const AllreduceCall& call, std::int64_t now_ns, std::size_t& bytes);
 
   /// Keeps what is known of a request at hand until it is dropped.
-  [[nodiscard]] RepeatedRequest keep(std::shared_ptr<const Prepared> prepared);
-  void drop(const RepeatedRequest& repeated) noexcept;
+  [[nodiscard]] PersistentRequest keep(std::shared_ptr<const Prepared> prepared);
+  void drop(const PersistentRequest& repeated) noexcept;
   /// As submit(), without a look-up.
-  Ticket submit(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns);
+  Ticket submit(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns);
   /// All or none of them, each with its own address for input and output; their tickets, in the same order.
-  void submit(std::span<const RepeatedAt> calls, std::int64_t now_ns, std::vector<Ticket>& tickets);
+  void submit(std::span<const PersistentAt> calls, std::int64_t now_ns, std::vector<Ticket>& tickets);
   /// The same for the driving thread, which sees to the operation itself: it is not queued, and when it is done it is
   /// released at once, unless it is handed over to its caller before.
-  [[nodiscard]] Operation& begin(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns);
+  [[nodiscard]] Operation& begin(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns);
   Ticket hand_over(Operation& operation) noexcept;
   /// What was submitted since the last call, in order. Valid until the next call. Driving thread.
   [[nodiscard]] std::span<const OperationPtr> take_submitted();
@@ -90,7 +90,7 @@ class TicketTable {
   /// Blocks until the operation is done or the deadline; returns for no reason now and then.
   static void sleep(Operation& operation, Deadline deadline);
   /// Blocks until the operation is done, false at the deadline. Asks nobody for it: what is held back for a caller
-  /// (caller_habit.h) stays so.
+  /// (overlap_policy.h) stays so.
   [[nodiscard]] static bool attend(Operation& operation, Deadline deadline);
   void release(Ticket ticket);
   /// release() if the operation is done and has not failed. Throws as find().
@@ -117,7 +117,7 @@ class TicketTable {
 
   void check_free(const NameEntry& entry) const;
   Operation& enter(NameEntry& entry, const Memory& memory, std::int64_t now_ns);
-  Operation& enter(const RepeatedRequest& repeated, const Memory& memory, std::int64_t now_ns);
+  Operation& enter(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns);
   Ticket queue(Operation& operation);
   [[nodiscard]] Operation& at(Ticket ticket);
   OperationPtr allocate();

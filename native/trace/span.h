@@ -67,12 +67,12 @@ struct Span {
   std::uint32_t name_id;   // Tracer::intern
   std::uint32_t batch_id;  // fused batch; 0 = none
   std::uint32_t step;
-  std::uint16_t epoch;  // version of the knobs
+  std::uint16_t knobs_version;  // version of the knobs
   Stage stage;
   std::uint8_t kind;  // span_kind() of the operation, 255 = none
   std::uint16_t process_set = 0;
   std::uint8_t dtype = kNoDType;    // wire value
-  std::uint8_t plan : 1 = 0;        // 1: a batch of a plan, agreed on without a message
+  std::uint8_t schedule : 1 = 0;    // 1: a batch of a schedule, agreed on without a message
   std::uint8_t wire : 7 = kNoWire;  // wire value of the dtype that travelled, where it was cast
   std::int32_t peer = -1;           // rank that was waited for, -1 = none; of a device's stages: its number
   static constexpr std::uint8_t kNoDType = 255;

@@ -9,16 +9,16 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "transport/announcement.h"
 #include "transport/fabric.h"
 #include "transport/link_table.h"
+#include "transport/liveness_hub.h"
 #include "transport/monitor.h"
+#include "transport/peer_info.h"
 #include "transport/ring_link.h"
 #include "transport/shared_waker.h"
 #include "transport/socket.h"
-#include "transport/star.h"
+#include "transport/tcp_bootstrap.h"
 #include "transport/tcp_link.h"
-#include "transport/tcp_meeting.h"
 
 namespace ringtune {
 namespace {
@@ -26,7 +26,7 @@ namespace {
 constexpr std::size_t kSegmentAddressBytes = 16;
 
 struct Peer {
-  Announcement announcement;
+  PeerInfo peer_info;
   std::shared_ptr<Bell> bell;  // set when its memory could be opened from here
   bool shares_memory = false;  // both sides could
   std::vector<bool> reached;   // by rank: whose memory it could open
@@ -66,18 +66,18 @@ class JobFabric final : public Fabric {
   void agree_on_memory(Deadline deadline);
   void check_choices() const;
   [[nodiscard]] const Peer& peer_at(int rank) const;
-  [[nodiscard]] Fd meet(const MeetingRequest& request);
-  [[nodiscard]] std::unique_ptr<Link> connect_shm(const MeetingRequest& request, Fd socket);
-  [[nodiscard]] DuplexSegment offer_segment(const MeetingRequest& request, int socket);
-  [[nodiscard]] DuplexSegment take_segment(const MeetingRequest& request, int socket);
+  [[nodiscard]] Fd meet(const BootstrapRequest& request);
+  [[nodiscard]] std::unique_ptr<Link> connect_shm(const BootstrapRequest& request, Fd socket);
+  [[nodiscard]] DuplexSegment offer_segment(const BootstrapRequest& request, int socket);
+  [[nodiscard]] DuplexSegment take_segment(const BootstrapRequest& request, int socket);
 
   FabricOptions options_;
   SharedWaker waker_;
-  std::optional<TcpMeeting> meeting_;
+  std::optional<TcpBootstrap> bootstrap_;
   std::vector<Peer> peers_;  // by rank; the own one without a bell
   LinkTable links_;
   std::mutex monitor_mutex_;  // guards the next two against leave() and wait_left() on other threads
-  std::vector<StarSocket> star_;
+  std::vector<LivenessSocket> liveness_hub_;
   std::unique_ptr<Monitor> monitor_;
 };
 
@@ -94,60 +94,60 @@ JobFabric::JobFabric(FabricOptions options, StoreClient* store, Deadline deadlin
     return;
   }
   Peer self;
-  self.announcement = describe_process();
-  self.announcement.host = options_.host;
+  self.peer_info = describe_process();
+  self.peer_info.host = options_.host;
   peers_.push_back(std::move(self));
 }
 
 void JobFabric::meet_all(StoreClient& store, Deadline deadline) {
-  Announcement own = describe_process();
+  PeerInfo own = describe_process();
   own.rank = options_.rank;
   own.host = options_.host;
   own.transport = options_.transport;
   own.sockets = options_.sockets_per_peer;
   own.waker = waker_.address();
   own.address = options_.bind_address.empty() ? store.local_address() : options_.bind_address;
-  meeting_.emplace(options_.job, options_.rank, own.address, waker_);
-  own.port = meeting_->port();
-  for (Announcement& announcement : exchange_announcements(options_, own, store, deadline)) {
+  bootstrap_.emplace(options_.job, options_.rank, own.address, waker_);
+  own.port = bootstrap_->port();
+  for (PeerInfo& peer_info : exchange_peer_infos(options_, own, store, deadline)) {
     // In place: GCC 12 at -O3 destroys a temporary Peer that was never built when the exchange throws.
-    peers_.emplace_back().announcement = std::move(announcement);
+    peers_.emplace_back().peer_info = std::move(peer_info);
   }
   open_bells();
   agree_on_memory(deadline);
   check_choices();
   std::vector<CoreSet> cores;
   for (const Peer& peer : peers_) {
-    if (peer.shares_memory || peer.announcement.rank == rank()) cores.push_back(peer.announcement.cores);
+    if (peer.shares_memory || peer.peer_info.rank == rank()) cores.push_back(peer.peer_info.cores);
   }
   waker_.set_spin_ns(default_spin_ns(cores));
 }
 
 void JobFabric::open_bells() {
-  const Announcement& own = peers_[static_cast<std::size_t>(rank())].announcement;
+  const PeerInfo& own = peers_[static_cast<std::size_t>(rank())].peer_info;
   for (Peer& peer : peers_) {
-    if (peer.announcement.rank == rank()) continue;
-    peer.why_not = why_not_shared(own, peer.announcement);
+    if (peer.peer_info.rank == rank()) continue;
+    peer.why_not = why_not_shared(own, peer.peer_info);
     if (peer.why_not.empty() &&
-        (own.transport == TransportChoice::kTcp || peer.announcement.transport == TransportChoice::kTcp)) {
+        (own.transport == TransportChoice::kTcp || peer.peer_info.transport == TransportChoice::kTcp)) {
       peer.why_not = "RINGTUNE_TRANSPORT=tcp was asked for";
     }
     if (!peer.why_not.empty()) continue;
     try {
-      peer.bell = std::make_shared<PeerBell>(peer.announcement.waker);
+      peer.bell = std::make_shared<PeerBell>(peer.peer_info.waker);
     } catch (const Error& error) {  // hidepid, a security module ...: the pair uses TCP then
       peer.why_not = error.what();
-      log(LogLevel::kWarning, "no shared memory with ", name_of(peer.announcement), ", TCP instead: ", error.what());
+      log(LogLevel::kWarning, "no shared memory with ", name_of(peer.peer_info), ", TCP instead: ", error.what());
     }
   }
 }
 
 // A pair shares memory only when both could open the other's: each rank gives the list of those that it reached.
 void JobFabric::agree_on_memory(Deadline deadline) {
-  std::vector<StarPeer> ranks;
+  std::vector<LivenessPeer> ranks;
   ByteWriter reached;
   for (const Peer& peer : peers_) {
-    const Announcement& at = peer.announcement;
+    const PeerInfo& at = peer.peer_info;
     ranks.push_back({.rank = at.rank, .name = name_of(at), .address = at.address, .port = at.port});
   }
   // As runs of ranks: the peers of a host are usually neighbours, and every rank gets the lists of all.
@@ -159,8 +159,8 @@ void JobFabric::agree_on_memory(Deadline deadline) {
     reached.i32(end);
     first = end;
   }
-  star_ = form_star(*meeting_, rank(), ranks, deadline);
-  const std::vector<Bytes> lists = star_exchange(star_, rank(), reached.bytes(), deadline);
+  liveness_hub_ = form_liveness_hub(*bootstrap_, rank(), ranks, deadline);
+  const std::vector<Bytes> lists = liveness_exchange(liveness_hub_, rank(), reached.bytes(), deadline);
   for (std::size_t index = 0; index < peers_.size() && index < lists.size(); ++index) {
     Peer& peer = peers_[index];
     ByteReader reader(lists[index]);
@@ -179,16 +179,16 @@ void JobFabric::agree_on_memory(Deadline deadline) {
 }
 
 void JobFabric::check_choices() const {
-  const Announcement& own = peers_[static_cast<std::size_t>(rank())].announcement;
+  const PeerInfo& own = peers_[static_cast<std::size_t>(rank())].peer_info;
   for (const Peer& peer : peers_) {
-    if (peer.announcement.rank == rank() || peer.shares_memory) continue;
-    const std::string name = name_of(peer.announcement);
+    if (peer.peer_info.rank == rank() || peer.shares_memory) continue;
+    const std::string name = name_of(peer.peer_info);
     if (own.transport == TransportChoice::kShm) {
       throw InvalidArgument("RINGTUNE_TRANSPORT=shm, but rank " + std::to_string(rank()) + " and " + name +
                             " cannot share memory: " + peer.why_not + ". Use RINGTUNE_TRANSPORT=auto");
     }
-    if (own.boot_id != peer.announcement.boot_id && is_loopback(peer.announcement.address)) {
-      throw InvalidArgument(name + " is on another machine but announced the address " + peer.announcement.address +
+    if (own.boot_id != peer.peer_info.boot_id && is_loopback(peer.peer_info.address)) {
+      throw InvalidArgument(name + " is on another machine but announced the address " + peer.peer_info.address +
                             ", which only that machine can reach: give the store's host by an address that all hosts "
                             "reach, or set RINGTUNE_INTERFACE_ADDRESS there");
     }
@@ -219,18 +219,18 @@ bool JobFabric::share_memory(int a, int b) const {
 
 std::vector<std::string> JobFabric::hosts() const {
   std::vector<std::string> names;
-  for (const Peer& peer : peers_) names.push_back(peer.announcement.host);
+  for (const Peer& peer : peers_) names.push_back(peer.peer_info.host);
   return names;
 }
 
 Link& JobFabric::connect(int rank, const std::string& channel, Deadline deadline) {
   const Peer& peer = peer_at(rank);
   links_.check_free(rank, channel);
-  const MeetingRequest request{.peer = rank,
-                               .peer_name = name_of(peer.announcement),
-                               .channel = channel,
-                               .deadline = deadline,
-                               .aborted = &links_.aborted()};
+  const BootstrapRequest request{.peer = rank,
+                                 .peer_name = name_of(peer.peer_info),
+                                 .channel = channel,
+                                 .deadline = deadline,
+                                 .aborted = &links_.aborted()};
   if (peer.shares_memory) return links_.add(channel, connect_shm(request, meet(request)));
   TcpLinkParts parts{.sockets = {},
                      .peer = rank,
@@ -238,10 +238,10 @@ Link& JobFabric::connect(int rank, const std::string& channel, Deadline deadline
                      .waker = &waker_,
                      .buffer_bytes = options_.tcp_buffer_bytes};
   // The fewer that one of the two wants; control messages are too small to share.
-  const int wanted = std::min(options_.sockets_per_peer, peer.announcement.sockets);
+  const int wanted = std::min(options_.sockets_per_peer, peer.peer_info.sockets);
   const int count = is_control_channel(channel) ? 1 : std::max(wanted, 1);
   for (int number = 0; number < count; ++number) {
-    MeetingRequest one = request;
+    BootstrapRequest one = request;
     if (number > 0) one.channel += "#" + std::to_string(number);
     parts.sockets.push_back(meet(one));
     control_congestion(parts.sockets.back().get(), options_.tcp_congestion);
@@ -250,14 +250,14 @@ Link& JobFabric::connect(int rank, const std::string& channel, Deadline deadline
 }
 
 // The higher rank dials: roles are fixed, so it does not matter who comes first.
-Fd JobFabric::meet(const MeetingRequest& request) {
-  if (options_.rank < request.peer) return meeting_->accept(request);
-  const Announcement& at = peer_at(request.peer).announcement;
-  return meeting_->dial(request, at.address, at.port);
+Fd JobFabric::meet(const BootstrapRequest& request) {
+  if (options_.rank < request.peer) return bootstrap_->accept(request);
+  const PeerInfo& at = peer_at(request.peer).peer_info;
+  return bootstrap_->dial(request, at.address, at.port);
 }
 
 // The socket only carries the address of the segment; it closes when both sides have mapped it.
-std::unique_ptr<Link> JobFabric::connect_shm(const MeetingRequest& request, Fd socket) {
+std::unique_ptr<Link> JobFabric::connect_shm(const BootstrapRequest& request, Fd socket) {
   const WatchScope scope(waker_, socket.get());
   const Peer& peer = peer_at(request.peer);
   const bool lower = options_.rank < request.peer;
@@ -272,7 +272,7 @@ std::unique_ptr<Link> JobFabric::connect_shm(const MeetingRequest& request, Fd s
                                                   .waker = &waker_});
 }
 
-DuplexSegment JobFabric::offer_segment(const MeetingRequest& request, int socket) {
+DuplexSegment JobFabric::offer_segment(const BootstrapRequest& request, int socket) {
   DuplexSegment segment = DuplexSegment::create(options_.shm_ring_bytes);
   ByteWriter address;
   address.i32(::getpid());
@@ -284,7 +284,7 @@ DuplexSegment JobFabric::offer_segment(const MeetingRequest& request, int socket
   return segment;
 }
 
-DuplexSegment JobFabric::take_segment(const MeetingRequest& request, int socket) {
+DuplexSegment JobFabric::take_segment(const BootstrapRequest& request, int socket) {
   std::array<std::byte, kSegmentAddressBytes> bytes;
   read_exactly(request, waker_, socket, bytes);
   ByteReader reader(bytes);
@@ -300,7 +300,7 @@ void JobFabric::start_monitor(PeerLostHandler handler) {
   const std::lock_guard lock(monitor_mutex_);
   RINGTUNE_CHECK(monitor_ == nullptr, "start_monitor() was called twice");
   if (size() > 1) {
-    monitor_ = std::make_unique<Monitor>(rank(), size(), std::move(star_), waker_, std::move(handler));
+    monitor_ = std::make_unique<Monitor>(rank(), size(), std::move(liveness_hub_), waker_, std::move(handler));
   }
 }
 

@@ -34,12 +34,12 @@ Bytes lost(int rank, const std::string& reason) {
 
 }  // namespace
 
-Monitor::Spoke::Spoke(StarSocket socket)
+Monitor::Spoke::Spoke(LivenessSocket socket)
     : peer(std::move(socket.peer)), fd(std::move(socket.fd)), in(kMaxMessageBytes) {}
 
-Monitor::Monitor(int rank, int size, std::vector<StarSocket> sockets, Waker& waker, PeerLostHandler handler)
+Monitor::Monitor(int rank, int size, std::vector<LivenessSocket> sockets, Waker& waker, PeerLostHandler handler)
     : rank_(rank), waker_(waker), handler_(std::move(handler)), reported_(static_cast<std::size_t>(size)) {
-  for (StarSocket& socket : sockets) spokes_.emplace_back(std::move(socket));
+  for (LivenessSocket& socket : sockets) spokes_.emplace_back(std::move(socket));
   thread_ = start_thread("rt-monitor", [this] { run(); });
 }
 

@@ -1,5 +1,5 @@
-// Liveness: a thread that only blocks in poll() on the sockets of the star. A socket that ends without a goodbye means
-// that its process died; rank 0 tells the others.
+// Liveness: a thread that only blocks in poll() on the sockets of the liveness hub. A socket that ends without a
+// goodbye means that its process died; rank 0 tells the others.
 #pragma once
 
 #include <mutex>
@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "transport/fabric.h"
-#include "transport/star.h"
+#include "transport/liveness_hub.h"
 #include "transport/thread.h"
 #include "transport/waker.h"
 #include "transport/wire.h"
@@ -22,7 +22,7 @@ class Monitor {
  public:
   /// `waker` (borrowed) is rung when a rank has left or is lost. Throws Error when there is no thread or descriptor
   /// left.
-  Monitor(int rank, int size, std::vector<StarSocket> sockets, Waker& waker, PeerLostHandler handler);
+  Monitor(int rank, int size, std::vector<LivenessSocket> sockets, Waker& waker, PeerLostHandler handler);
   ~Monitor();  // without leave() the others will report this rank as lost
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
@@ -36,8 +36,8 @@ class Monitor {
 
  private:
   struct Spoke {
-    explicit Spoke(StarSocket socket);
-    StarPeer peer;
+    explicit Spoke(LivenessSocket socket);
+    LivenessPeer peer;
     ParentOnlyFd fd;
     FrameAssembler in;
     bool present = true;  // neither left nor lost

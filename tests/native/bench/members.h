@@ -1,4 +1,4 @@
-// Processes that share an arena, for programs that time it.
+// Processes that share a shared-memory group, for programs that time it.
 #pragma once
 
 #include <sys/wait.h>
@@ -12,8 +12,8 @@
 #include <memory>
 #include <vector>
 
-#include "collective/arena_meeting.h"
 #include "collective/communicator.h"
+#include "collective/shm_bootstrap.h"
 #include "transport/fabric.h"
 #include "transport/store.h"
 
@@ -24,19 +24,19 @@ inline double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// As the environment says: SLOTS, SLOT_KIB, HANDS_OVER (0, 1) and DISTANCE (0 to 2, as CoreDistance).
-inline ArenaOptions arena_options() {
+/// As the environment says: SLOTS, SLOT_KIB, CHANGES_OWNER (0, 1) and DISTANCE (0 to 2, as CoreLatency).
+inline ShmGroupOptions shm_group_options() {
   const auto number = [](const char* text) { return std::strtoul(text, nullptr, 10); };
-  ArenaOptions options = default_arena();
+  ShmGroupOptions options = default_shm_group();
   if (const char* slots = std::getenv("SLOTS")) options.slots = number(slots);
   if (const char* slot = std::getenv("SLOT_KIB")) options.slot_bytes = number(slot) << 10;
-  if (const char* hands = std::getenv("HANDS_OVER")) options.hands_over = number(hands) != 0;
-  if (const char* distance = std::getenv("DISTANCE")) options.distance = static_cast<CoreDistance>(number(distance));
+  if (const char* hands = std::getenv("CHANGES_OWNER")) options.changes_owner = number(hands) != 0;
+  if (const char* distance = std::getenv("DISTANCE")) options.distance = static_cast<CoreLatency>(number(distance));
   return options;
 }
 
-/// One member's life: calls `run` with its arena.
-inline void live(int rank, int members, std::uint16_t port, const std::function<void(Arena&)>& run) {
+/// One member's life: calls `run` with its shared-memory group.
+inline void live(int rank, int members, std::uint16_t port, const std::function<void(ShmGroup&)>& run) {
   constexpr std::int64_t kWaitNs = 10'000'000'000;
   StoreClient store("127.0.0.1", port, Deadline::after(kWaitNs));
   FabricOptions options;
@@ -46,17 +46,17 @@ inline void live(int rank, int members, std::uint16_t port, const std::function<
   auto fabric = make_fabric(options, &store, Deadline::after(kWaitNs));
   const std::vector<int> ranks = all_ranks(members);
   const Group ring = connect_ring(*fabric, ranks, "bench", Deadline::after(kWaitNs));
-  const std::shared_ptr<Arena> arena = connect_arena(*fabric, ring, ranks, arena_options());
-  if (!arena) {
-    std::fprintf(stderr, "no arena\n");
+  const std::shared_ptr<ShmGroup> shm_group = connect_shm_group(*fabric, ring, ranks, shm_group_options());
+  if (!shm_group) {
+    std::fprintf(stderr, "no shm_group\n");
     std::_Exit(1);
   }
-  run(*arena);
+  run(*shm_group);
   fabric->leave();
 }
 
 /// A process for each member, to its end; returns the exit status of the program.
-inline int run_members(int members, const std::function<void(Arena&)>& run) {
+inline int run_members(int members, const std::function<void(ShmGroup&)>& run) {
   int port_pipe[2];
   if (::pipe(port_pipe) != 0) return 1;
   std::vector<pid_t> children;

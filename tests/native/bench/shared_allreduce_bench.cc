@@ -1,5 +1,5 @@
 // Times shared_allreduce between forked processes: shared_allreduce_bench [members] [float32|float16|...] [bytes ...]
-// SLOTS, SLOT_KIB, HANDS_OVER (0, 1) and DISTANCE (0 to 2, as CoreDistance) in the environment: the arena's options.
+// SLOTS, SLOT_KIB, CHANGES_OWNER (0, 1) and DISTANCE (0 to 2, as CoreLatency) in the environment: the group's options.
 // Not built by default: cmake --build build/native-tests --target ringtune_native_bench
 #include <algorithm>
 #include <cstdio>
@@ -35,16 +35,16 @@ void check(const std::byte* data, std::size_t bytes, DType dtype, int members) {
   }
 }
 
-void run_member(Arena& arena, DType dtype, const std::vector<std::size_t>& sizes) {
-  const int rank = arena.position();
-  const int members = arena.size();
+void run_member(ShmGroup& shm_group, DType dtype, const std::vector<std::size_t>& sizes) {
+  const int rank = shm_group.position();
+  const int members = shm_group.size();
   std::uint64_t token = 0;
   for (std::size_t bytes : sizes) {
     std::vector<std::byte> tensor(bytes + 64);
     std::vector<std::byte> copy(bytes + 64);
     std::memset(copy.data(), 1, copy.size());
     const Fragment fragment{tensor.data(), tensor.data(), bytes / size_of(dtype), 1.0, 1.0};
-    const auto call = [&] { (void)shared_allreduce(arena, {&fragment, 1}, {++token, dtype, ReduceOp::kSum}); };
+    const auto call = [&] { (void)shared_allreduce(shm_group, {&fragment, 1}, {++token, dtype, ReduceOp::kSum}); };
     const int calls =
         static_cast<int>(std::max<std::size_t>(3, std::min<std::size_t>(2000, (64u << 20) / (bytes + 4096))));
     std::vector<double> samples;
@@ -67,7 +67,7 @@ void run_member(Arena& arena, DType dtype, const std::vector<std::size_t>& sizes
       std::fflush(stdout);
     }
   }
-  if (rank == 0) std::printf("the members are: %s\n", std::string(name_of(arena.distance())).c_str());
+  if (rank == 0) std::printf("the members are: %s\n", std::string(name_of(shm_group.distance())).c_str());
 }
 
 }  // namespace
@@ -84,5 +84,5 @@ int main(int argc, char** argv) {
   for (int i = 0; i < kDTypeCount; ++i) {
     if (name_of(static_cast<DType>(i)) == dtype) kind = static_cast<DType>(i);
   }
-  return bench::run_members(members, [&](Arena& arena) { run_member(arena, kind, sizes); });
+  return bench::run_members(members, [&](ShmGroup& shm_group) { run_member(shm_group, kind, sizes); });
 }

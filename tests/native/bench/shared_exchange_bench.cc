@@ -1,6 +1,6 @@
 // Times gathers, exchanges and reduce-scatters in shared memory between forked processes:
 // shared_exchange_bench [members] [bytes of the largest tensor ...]
-// HANDS_OVER (0, 1) and DISTANCE (0 to 2, as CoreDistance) in the environment: the arena's options.
+// CHANGES_OWNER (0, 1) and DISTANCE (0 to 2, as CoreLatency) in the environment: the group's options.
 // Not built by default: cmake --build build/native-tests --target ringtune_native_bench
 #include <algorithm>
 #include <cstdio>
@@ -23,12 +23,12 @@ void run(SharedExchange& exchange, std::byte* output) {
 }
 
 /// Microseconds of a call, the median of bursts that begin together.
-double time_of(Arena& arena, std::size_t bytes, const std::function<void()>& call) {
+double time_of(ShmGroup& shm_group, std::size_t bytes, const std::function<void()>& call) {
   const std::size_t calls = std::clamp<std::size_t>((8 << 20) / (bytes + 4096), 4, 2000);
-  const std::vector<std::size_t> none(static_cast<std::size_t>(arena.size()));
+  const std::vector<std::size_t> none(static_cast<std::size_t>(shm_group.size()));
   std::vector<double> times;
   for (int burst = 0; burst < 15; ++burst) {
-    SharedGather together(arena, 7, none, nullptr);
+    SharedGather together(shm_group, 7, none, nullptr);
     run(together, nullptr);
     const std::int64_t begin_ns = now_ns();
     for (std::size_t i = 0; i < calls; ++i) call();
@@ -37,10 +37,10 @@ double time_of(Arena& arena, std::size_t bytes, const std::function<void()>& cal
   return bench::median(times);
 }
 
-void run_member(Arena& arena, const std::vector<std::size_t>& sizes) {
-  const int rank = arena.position();
+void run_member(ShmGroup& shm_group, const std::vector<std::size_t>& sizes) {
+  const int rank = shm_group.position();
   if (rank == 0) std::printf("%12s %12s %12s %12s %12s\n", "bytes", "broadcast", "allgather", "alltoall", "scatter");
-  const auto count = static_cast<std::size_t>(arena.size());
+  const auto count = static_cast<std::size_t>(shm_group.size());
   for (const std::size_t bytes : sizes) {
     const std::size_t part = bytes / count / 64 * 64;
     std::vector<std::byte> input(bytes, std::byte{1});
@@ -50,20 +50,20 @@ void run_member(Arena& arena, const std::vector<std::size_t>& sizes) {
     const std::vector<std::size_t> equal(count, part);
     const std::vector<std::size_t> floats(count, part / sizeof(float));
     std::vector<double> times;
-    times.push_back(time_of(arena, bytes, [&] {
-      SharedGather round(arena, 1, root, input.data());
+    times.push_back(time_of(shm_group, bytes, [&] {
+      SharedGather round(shm_group, 1, root, input.data());
       run(round, input.data());
     }));
-    times.push_back(time_of(arena, bytes, [&] {
-      SharedGather round(arena, 2, equal, input.data());
+    times.push_back(time_of(shm_group, bytes, [&] {
+      SharedGather round(shm_group, 2, equal, input.data());
       run(round, output.data());
     }));
-    times.push_back(time_of(arena, bytes, [&] {
-      SharedAlltoall round(arena, 3, equal, input.data());
+    times.push_back(time_of(shm_group, bytes, [&] {
+      SharedAlltoall round(shm_group, 3, equal, input.data());
       run(round, output.data());
     }));
-    times.push_back(time_of(arena, bytes, [&] {
-      SharedReducescatter round(arena, 4, {.parts = floats}, input.data());
+    times.push_back(time_of(shm_group, bytes, [&] {
+      SharedReducescatter round(shm_group, 4, {.parts = floats}, input.data());
       run(round, output.data());
     }));
     if (rank == 0) {
@@ -82,5 +82,5 @@ int main(int argc, char** argv) {
   std::vector<std::size_t> sizes;
   for (int i = 2; i < argc; ++i) sizes.push_back(std::strtoul(argv[i], nullptr, 10));
   if (sizes.empty()) sizes = {1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
-  return bench::run_members(members, [&](Arena& arena) { run_member(arena, sizes); });
+  return bench::run_members(members, [&](ShmGroup& shm_group) { run_member(shm_group, sizes); });
 }

@@ -7,9 +7,9 @@
 #include <tuple>
 #include <vector>
 
-#include "arenas.h"
 #include "collective/communicator.h"
 #include "collective/shared_allreduce.h"
+#include "shm_groups.h"
 
 namespace ringtune {
 namespace {
@@ -18,27 +18,27 @@ using testing::expect_reduced;
 using testing::on_threads;
 using testing::options_of;
 using testing::ring_of;
-using testing::run_arena;
+using testing::run_shm_group;
 
-constexpr std::array kDistances = {CoreDistance::kSameCore, CoreDistance::kSharedCache, CoreDistance::kApart};
+constexpr std::array kDistances = {CoreLatency::kSameCore, CoreLatency::kSharedCache, CoreLatency::kApart};
 
 // Where the members are decides how the slots are written, by whom, and where in them pieces lie; never what comes out.
-class SharedAllreduceDistances : public ::testing::TestWithParam<std::tuple<int, CoreDistance, bool, DType>> {};
+class SharedAllreduceDistances : public ::testing::TestWithParam<std::tuple<int, CoreLatency, bool, DType>> {};
 TEST_P(SharedAllreduceDistances, GiveTheSameResults) {
-  const auto [members, distance, hands_over, dtype] = GetParam();
-  ArenaOptions options = options_of(80 << 10, 2);
+  const auto [members, distance, changes_owner, dtype] = GetParam();
+  ShmGroupOptions options = options_of(80 << 10, 2);
   options.distance = distance;
-  options.hands_over = hands_over;
-  run_arena(members, options, [dtype = dtype, distance = distance](Arena& arena, Fabric&) {
+  options.changes_owner = changes_owner;
+  run_shm_group(members, options, [dtype = dtype, distance = distance](ShmGroup& shm_group, Fabric&) {
     // The same size often enough to come by all places of a slot; then sizes that overlap each other's places.
-    for (std::uint64_t round = 1; round <= 24; ++round) expect_reduced(arena, 5'000, dtype, ReduceOp::kSum, round);
-    EXPECT_EQ(arena.distance(), distance);
+    for (std::uint64_t round = 1; round <= 24; ++round) expect_reduced(shm_group, 5'000, dtype, ReduceOp::kSum, round);
+    EXPECT_EQ(shm_group.distance(), distance);
     std::mt19937 random(7);
     for (std::uint64_t round = 25; round <= 60; ++round) {
-      expect_reduced(arena, random() % 50'000 + 1, dtype, ReduceOp::kSum, round);
+      expect_reduced(shm_group, random() % 50'000 + 1, dtype, ReduceOp::kSum, round);
     }
     for (const std::size_t count : {65'536, 70'001, 300'001, 5'000'000}) {
-      expect_reduced(arena, count, dtype, ReduceOp::kMax, count);
+      expect_reduced(shm_group, count, dtype, ReduceOp::kMax, count);
     }
   });
 }
@@ -47,29 +47,29 @@ INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceDistances,
                                             ::testing::Values(DType::kFloat32, DType::kBfloat16, DType::kUint8)));
 
 TEST(SharedAllreduce, MembersThatMeasureDifferentDistancesDoWhatTheFirstOneSays) {
-  for (const CoreDistance first : kDistances) {
-    for (const CoreDistance second : kDistances) {
+  for (const CoreLatency first : kDistances) {
+    for (const CoreLatency second : kDistances) {
       const auto fabrics = make_inproc_fabrics(2, 64 << 10);
       on_threads(2, [&](int rank) {
-        ArenaOptions options = options_of(80 << 10, 2);
+        ShmGroupOptions options = options_of(80 << 10, 2);
         options.distance = rank == 0 ? first : second;
         Fabric& fabric = *fabrics[static_cast<std::size_t>(rank)];
-        const auto arena = connect_arena(fabric, ring_of(fabric), all_ranks(2), options);
+        const auto shm_group = connect_shm_group(fabric, ring_of(fabric), all_ranks(2), options);
         for (std::uint64_t round = 1; round <= 12; ++round) {
-          expect_reduced(*arena, 3'000 * round, DType::kFloat32, ReduceOp::kSum, round);
+          expect_reduced(*shm_group, 3'000 * round, DType::kFloat32, ReduceOp::kSum, round);
         }
-        EXPECT_EQ(arena->distance(), first);
+        EXPECT_EQ(shm_group->distance(), first);
       });
     }
   }
 }
 
-class SharedAllreduceFactors : public ::testing::TestWithParam<std::tuple<CoreDistance, bool>> {};
+class SharedAllreduceFactors : public ::testing::TestWithParam<std::tuple<CoreLatency, bool>> {};
 TEST_P(SharedAllreduceFactors, AndScalesAtEveryDistance) {
-  ArenaOptions options = options_of(64 << 10, 2);
+  ShmGroupOptions options = options_of(64 << 10, 2);
   options.distance = std::get<0>(GetParam());
-  options.hands_over = std::get<1>(GetParam());
-  run_arena(2, options, [](Arena& arena, Fabric&) {
+  options.changes_owner = std::get<1>(GetParam());
+  run_shm_group(2, options, [](ShmGroup& shm_group, Fabric&) {
     for (const std::size_t count : {2'003, 40'007, 900'001}) {
       for (std::uint64_t round = 1; round <= 8; ++round) {
         std::vector<float> small(1'001, 3.0F);
@@ -79,7 +79,7 @@ TEST_P(SharedAllreduceFactors, AndScalesAtEveryDistance) {
           auto* bytes = reinterpret_cast<std::byte*>(data->data());
           fragments.push_back({bytes, bytes, data->size(), data == &small ? 0.5 : 1.0, 2.0});
         }
-        ASSERT_TRUE(shared_allreduce(arena, fragments,
+        ASSERT_TRUE(shared_allreduce(shm_group, fragments,
                                      {round, DType::kFloat32, ReduceOp::kSum,
                                       round % 2 == 0 ? std::optional<DType>(DType::kBfloat16) : std::nullopt}));
         EXPECT_EQ(std::count(small.begin(), small.end(), 6.0F), 1'001);
@@ -96,17 +96,17 @@ class SharedAllreduceMeasures : public ::testing::TestWithParam<std::tuple<int, 
 TEST_P(SharedAllreduceMeasures, HowFarTheMembersAreTheSameForAllInEveryRound) {
   constexpr std::uint64_t kRounds = 300;
   const auto [members, spin_ns] = GetParam();
-  ArenaOptions options = options_of(64 << 10, 2);
+  ShmGroupOptions options = options_of(64 << 10, 2);
   options.spin_ns = spin_ns;
-  std::vector<std::array<CoreDistance, kRounds>> seen(static_cast<std::size_t>(members));
-  run_arena(members, options, [&seen](Arena& arena, Fabric&) {
+  std::vector<std::array<CoreLatency, kRounds>> seen(static_cast<std::size_t>(members));
+  run_shm_group(members, options, [&seen](ShmGroup& shm_group, Fabric&) {
     for (std::uint64_t round = 1; round <= kRounds; ++round) {
-      expect_reduced(arena, 4'000, DType::kFloat32, ReduceOp::kSum, round);
-      seen[static_cast<std::size_t>(arena.position())][round - 1] = arena.distance();
+      expect_reduced(shm_group, 4'000, DType::kFloat32, ReduceOp::kSum, round);
+      seen[static_cast<std::size_t>(shm_group.position())][round - 1] = shm_group.distance();
     }
   });
   for (const auto& member : seen) EXPECT_EQ(member, seen.front());
-  for (const CoreDistance distance : seen.front()) EXPECT_NE(name_of(distance), "unknown");
+  for (const CoreLatency distance : seen.front()) EXPECT_NE(name_of(distance), "unknown");
 }
 INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceMeasures,
                          ::testing::Combine(::testing::Values(2, 3, 4), ::testing::Values(0, 50'000)));

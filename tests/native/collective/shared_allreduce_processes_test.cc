@@ -1,4 +1,5 @@
-// The arena between real processes: sums over fork()ed ranks, and the death of one in the middle of its rounds.
+// The shared-memory group between real processes: sums over fork()ed ranks, and the death of one in the middle of its
+// rounds.
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -10,9 +11,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "collective/arena_meeting.h"
 #include "collective/communicator.h"
 #include "collective/shared_allreduce.h"
+#include "collective/shm_bootstrap.h"
 #include "transport/fabric.h"
 #include "transport/store.h"
 
@@ -43,14 +44,14 @@ std::set<std::string> shared_memory_names() {
     fabric->start_monitor([&](int, const std::string& reason) { fabric->abort(reason); });
     const std::vector<int> ranks = all_ranks(kMembers);
     const Group ring = connect_ring(*fabric, ranks, "test", deadline());
-    const std::shared_ptr<Arena> arena = connect_arena(*fabric, ring, ranks, default_arena());
-    if (!arena) ::_exit(2);
+    const std::shared_ptr<ShmGroup> shm_group = connect_shm_group(*fabric, ring, ranks, default_shm_group());
+    if (!shm_group) ::_exit(2);
     std::vector<std::int32_t> data(100'000);
     auto* bytes = reinterpret_cast<std::byte*>(data.data());
     const Fragment fragment{bytes, bytes, data.size()};
     for (std::uint64_t round = 0;; ++round) {
       data.assign(data.size(), rank + 1);
-      if (!shared_allreduce(*arena, {&fragment, 1}, {round, DType::kInt32, ReduceOp::kSum})) ::_exit(3);
+      if (!shared_allreduce(*shm_group, {&fragment, 1}, {round, DType::kInt32, ReduceOp::kSum})) ::_exit(3);
       if (data != std::vector<std::int32_t>(data.size(), 6)) ::_exit(4);
       if (round == 0 && ::write(running, "x", 1) != 1) ::_exit(5);
     }

@@ -7,12 +7,12 @@
 #include <random>
 #include <tuple>
 
-#include "arenas.h"
 #include "base/error.h"
-#include "collective/arena_meeting.h"
 #include "collective/communicator.h"
+#include "collective/shm_bootstrap.h"
 #include "numbers.h"
 #include "ranks.h"
+#include "shm_groups.h"
 
 namespace ringtune {
 namespace {
@@ -25,14 +25,14 @@ using testing::on_threads;
 using testing::options_of;
 using testing::reduced_of;
 using testing::ring_of;
-using testing::run_arena;
+using testing::run_shm_group;
 
 class SharedAllreduceTypes : public ::testing::TestWithParam<std::tuple<int, DType, ReduceOp>> {};
 TEST_P(SharedAllreduceTypes, IsExact) {
   const auto [members, dtype, op] = GetParam();
-  run_arena(members, options_of(1024, 2), [dtype = dtype, op = op](Arena& arena, Fabric&) {
-    expect_reduced(arena, 1003, dtype, op, 1);
-    expect_reduced(arena, 30'001, dtype, op, 2);
+  run_shm_group(members, options_of(1024, 2), [dtype = dtype, op = op](ShmGroup& shm_group, Fabric&) {
+    expect_reduced(shm_group, 1003, dtype, op, 1);
+    expect_reduced(shm_group, 30'001, dtype, op, 2);
   });
 }
 INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceTypes,
@@ -47,14 +47,14 @@ INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceTypes,
 class SharedAllreduceCasts : public ::testing::TestWithParam<std::tuple<int, DType, DType>> {};
 TEST_P(SharedAllreduceCasts, AreExactForSmallIntegers) {
   const auto [members, dtype, wire] = GetParam();
-  run_arena(members, options_of(1024, 2), [dtype = dtype, wire = wire](Arena& arena, Fabric&) {
+  run_shm_group(members, options_of(1024, 2), [dtype = dtype, wire = wire](ShmGroup& shm_group, Fabric&) {
     std::uint64_t token = 1;
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
       for (const std::size_t count : {0, 1, 1003, 30'001}) {
-        Buffer data = input_of(arena.position(), count, dtype, op);
+        Buffer data = input_of(shm_group.position(), count, dtype, op);
         const Fragment fragment{data.data(), data.data(), count};
-        ASSERT_TRUE(shared_allreduce(arena, {&fragment, 1}, {token++, dtype, op, wire}));
-        EXPECT_TRUE(data == reduced_of(arena.size(), count, dtype, op)) << count << " elements";
+        ASSERT_TRUE(shared_allreduce(shm_group, {&fragment, 1}, {token++, dtype, op, wire}));
+        EXPECT_TRUE(data == reduced_of(shm_group.size(), count, dtype, op)) << count << " elements";
       }
     }
   });
@@ -74,13 +74,13 @@ TEST_P(SharedAllreduceCast, RoundsContributionsAfterPrescaleAndSumsInFloat32) {
   const auto number = [](int rank, std::size_t i) {
     return 1.0F + static_cast<float>(i) * 1e-4F * static_cast<float>(rank + 1);
   };
-  run_arena(2, options_of(4096, 3), [&](Arena& arena, Fabric&) {
-    const auto rank = static_cast<std::size_t>(arena.position());
+  run_shm_group(2, options_of(4096, 3), [&](ShmGroup& shm_group, Fabric&) {
+    const auto rank = static_cast<std::size_t>(shm_group.position());
     std::vector<float> input(count);
-    for (std::size_t i = 0; i < count; ++i) input[i] = number(arena.position(), i);
+    for (std::size_t i = 0; i < count; ++i) input[i] = number(shm_group.position(), i);
     const Fragment fragment{reinterpret_cast<const std::byte*>(input.data()),
                             reinterpret_cast<std::byte*>(outputs[rank].data()), count, 0.3, 0.5};
-    ASSERT_TRUE(shared_allreduce(arena, {&fragment, 1}, {7, DType::kFloat32, ReduceOp::kSum, DType::kFloat16}));
+    ASSERT_TRUE(shared_allreduce(shm_group, {&fragment, 1}, {7, DType::kFloat32, ReduceOp::kSum, DType::kFloat16}));
   });
   for (std::size_t i = 0; i < count; ++i) {
     const auto a = static_cast<_Float16>(number(0, i) * 0.3F);
@@ -95,9 +95,9 @@ class SharedAllreduceSizes
     : public ::testing::TestWithParam<std::tuple<int, std::size_t, std::pair<std::size_t, std::size_t>>> {};
 TEST_P(SharedAllreduceSizes, IsExactInManyRounds) {
   const auto [members, count, slots] = GetParam();
-  run_arena(members, options_of(slots.first, slots.second), [count = count](Arena& arena, Fabric&) {
+  run_shm_group(members, options_of(slots.first, slots.second), [count = count](ShmGroup& shm_group, Fabric&) {
     for (std::uint64_t round = 1; round <= 5; ++round) {
-      expect_reduced(arena, count, DType::kFloat32, ReduceOp::kSum, round);
+      expect_reduced(shm_group, count, DType::kFloat32, ReduceOp::kSum, round);
     }
   });
 }
@@ -111,25 +111,25 @@ INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceSizes,
 class SharedAllreduceFragments : public ::testing::TestWithParam<int> {};
 TEST_P(SharedAllreduceFragments, KeepTheirOwnFactorsAndPlaces) {
   const std::vector<std::size_t> counts{5, 0, 1000, 1, 17, 0, 4096, 3};
-  run_arena(GetParam(), options_of(4096, 2), [&](Arena& arena, Fabric&) {
+  run_shm_group(GetParam(), options_of(4096, 2), [&](ShmGroup& shm_group, Fabric&) {
     std::vector<std::vector<float>> inputs;
     std::vector<std::vector<float>> outputs;
     std::vector<Fragment> fragments;
     for (std::size_t i = 0; i < counts.size(); ++i) {
-      inputs.emplace_back(counts[i] + 1, static_cast<float>(i + 1) * static_cast<float>(arena.position() + 1));
+      inputs.emplace_back(counts[i] + 1, static_cast<float>(i + 1) * static_cast<float>(shm_group.position() + 1));
       outputs.emplace_back(counts[i] + 2, -1.0F);
       fragments.push_back({reinterpret_cast<const std::byte*>(inputs.back().data()),
                            reinterpret_cast<std::byte*>(outputs.back().data()), counts[i], 2.0,
                            i % 2 == 0 ? 1.0 : 0.5});
     }
-    ASSERT_TRUE(shared_allreduce(arena, fragments, {9, DType::kFloat32, ReduceOp::kSum}));
-    const int n = arena.size();
+    ASSERT_TRUE(shared_allreduce(shm_group, fragments, {9, DType::kFloat32, ReduceOp::kSum}));
+    const int n = shm_group.size();
     for (std::size_t i = 0; i < counts.size(); ++i) {
       const float sum = static_cast<float>(i + 1) * static_cast<float>(n * (n + 1) / 2) * (i % 2 == 0 ? 2.0F : 1.0F);
       std::vector<float> expected(counts[i], sum);
       expected.insert(expected.end(), {-1.0F, -1.0F});
       EXPECT_EQ(outputs[i], expected) << "fragment " << i;
-      EXPECT_EQ(inputs[i].back(), static_cast<float>(i + 1) * static_cast<float>(arena.position() + 1));
+      EXPECT_EQ(inputs[i].back(), static_cast<float>(i + 1) * static_cast<float>(shm_group.position() + 1));
     }
   });
 }
@@ -141,7 +141,7 @@ class SharedAllreduceHalves : public ::testing::TestWithParam<std::tuple<int, bo
 TEST_P(SharedAllreduceHalves, KeepEveryFragmentsFactorsAndPlaces) {
   const auto [members, in_place, wire] = GetParam();
   const std::vector<std::size_t> counts{100'003, 1, 64, 70'001, 0, 255, 90'000};
-  run_arena(members, options_of(32 << 10, 3), [&, in_place = in_place, wire = wire](Arena& arena, Fabric&) {
+  run_shm_group(members, options_of(32 << 10, 3), [&, in_place = in_place, wire = wire](ShmGroup& shm_group, Fabric&) {
     std::vector<std::vector<float>> inputs;
     std::vector<std::vector<float>> outputs;
     std::vector<Fragment> fragments;
@@ -150,7 +150,7 @@ TEST_P(SharedAllreduceHalves, KeepEveryFragmentsFactorsAndPlaces) {
     };
     for (std::size_t k = 0; k < counts.size(); ++k) {
       inputs.emplace_back(counts[k] + 1, -3.0F);
-      for (std::size_t i = 0; i < counts[k]; ++i) inputs[k][i] = value(arena.position(), i);
+      for (std::size_t i = 0; i < counts[k]; ++i) inputs[k][i] = value(shm_group.position(), i);
       outputs.emplace_back(counts[k] + 1, -1.0F);
     }
     for (std::size_t k = 0; k < counts.size(); ++k) {
@@ -159,8 +159,8 @@ TEST_P(SharedAllreduceHalves, KeepEveryFragmentsFactorsAndPlaces) {
                            counts[k], k % 3 == 0 ? 1.0 : 2.0, k % 2 == 0 ? 1.0 : 0.5});
     }
     const std::vector<std::vector<float>> before = inputs;
-    ASSERT_TRUE(shared_allreduce(arena, fragments, {5, DType::kFloat32, ReduceOp::kSum, wire}));
-    const int n = arena.size();
+    ASSERT_TRUE(shared_allreduce(shm_group, fragments, {5, DType::kFloat32, ReduceOp::kSum, wire}));
+    const int n = shm_group.size();
     for (std::size_t k = 0; k < counts.size(); ++k) {
       const float factor = (k % 3 == 0 ? 1.0F : 2.0F) * (k % 2 == 0 ? 1.0F : 0.5F);
       std::vector<float> expected(counts[k] + 1, in_place ? -3.0F : -1.0F);
@@ -181,15 +181,15 @@ TEST(SharedAllreduce, IsBitwiseEqualOnAllMembersAndForAllPieces) {
   std::vector<std::vector<float>> results;
   for (const auto& [slot, slots] : {std::pair<std::size_t, std::size_t>{256, 2}, {4096, 3}, {128 << 10, 4}}) {
     std::vector<std::vector<float>> found(4);
-    run_arena(4, options_of(slot, slots), [&](Arena& arena, Fabric&) {
-      std::mt19937 random(static_cast<unsigned>(arena.position()));
+    run_shm_group(4, options_of(slot, slots), [&](ShmGroup& shm_group, Fabric&) {
+      std::mt19937 random(static_cast<unsigned>(shm_group.position()));
       std::uniform_real_distribution<float> numbers(-1e3F, 1e3F);
       std::vector<float> data(kCount);
       for (float& number : data) number = numbers(random);
       auto* bytes = reinterpret_cast<std::byte*>(data.data());
       const Fragment fragment{bytes, bytes, kCount};
-      ASSERT_TRUE(shared_allreduce(arena, {&fragment, 1}, {1, DType::kFloat32, ReduceOp::kSum}));
-      found[static_cast<std::size_t>(arena.position())] = data;
+      ASSERT_TRUE(shared_allreduce(shm_group, {&fragment, 1}, {1, DType::kFloat32, ReduceOp::kSum}));
+      found[static_cast<std::size_t>(shm_group.position())] = data;
     });
     results.insert(results.end(), found.begin(), found.end());
   }
@@ -201,46 +201,46 @@ TEST(SharedAllreduce, IsBitwiseEqualOnAllMembersAndForAllPieces) {
 class SharedAllreduceVotes : public ::testing::TestWithParam<std::tuple<int, bool>> {};
 TEST_P(SharedAllreduceVotes, OneVoteAgainstLeavesAllOutputsAlone) {
   const auto [members, declines] = GetParam();
-  run_arena(members, options_of(4096, 2), [members = members, declines = declines](Arena& arena, Fabric&) {
+  run_shm_group(members, options_of(4096, 2), [members = members, declines = declines](ShmGroup& shm_group, Fabric&) {
     for (int dissenter = 0; dissenter < members; ++dissenter) {
       std::vector<float> data(30'000, 1.0F);
       auto* bytes = reinterpret_cast<std::byte*>(data.data());
       const Fragment fragment{bytes, bytes, data.size()};
-      const bool dissents = arena.position() == dissenter;
+      const bool dissents = shm_group.position() == dissenter;
       if (dissents && declines) {
-        arena.decline_round();
+        shm_group.decline_round();
       } else {
         const std::uint64_t token = dissents ? 8 : 7;
-        EXPECT_FALSE(shared_allreduce(arena, {&fragment, 1}, {token, DType::kFloat32, ReduceOp::kSum}));
+        EXPECT_FALSE(shared_allreduce(shm_group, {&fragment, 1}, {token, DType::kFloat32, ReduceOp::kSum}));
       }
       EXPECT_EQ(std::count(data.begin(), data.end(), 1.0F), 30'000);
       // Everyone knows, and the next round is a round like any other.
-      expect_reduced(arena, 10'000, DType::kFloat32, ReduceOp::kSum, 100);
+      expect_reduced(shm_group, 10'000, DType::kFloat32, ReduceOp::kSum, 100);
     }
   });
 }
 INSTANTIATE_TEST_SUITE_P(All, SharedAllreduceVotes, ::testing::Combine(::testing::Values(2, 3, 5), ::testing::Bool()));
 
-// The arenas of all members, to be driven step by step from one thread: nothing in these tests may block.
-std::vector<std::shared_ptr<Arena>> arenas_of(const std::vector<std::unique_ptr<Fabric>>& fabrics,
-                                              const ArenaOptions& options) {
-  std::vector<std::shared_ptr<Arena>> arenas(fabrics.size());
+// The shm_groups of all members, to be driven step by step from one thread: nothing in these tests may block.
+std::vector<std::shared_ptr<ShmGroup>> shm_groups_of(const std::vector<std::unique_ptr<Fabric>>& fabrics,
+                                                     const ShmGroupOptions& options) {
+  std::vector<std::shared_ptr<ShmGroup>> shm_groups(fabrics.size());
   const int members = static_cast<int>(fabrics.size());
   on_threads(members, [&](int rank) {
     const auto at = static_cast<std::size_t>(rank);
-    arenas[at] = connect_arena(*fabrics[at], ring_of(*fabrics[at]), all_ranks(members), options);
+    shm_groups[at] = connect_shm_group(*fabrics[at], ring_of(*fabrics[at]), all_ranks(members), options);
   });
-  return arenas;
+  return shm_groups;
 }
 
 TEST(SharedAllreduce, DeclinesAheadLeaveTheVoteOfARoundThatAPeerHasNotYetRead) {
   const auto fabrics = make_inproc_fabrics(2);
-  const auto arenas = arenas_of(fabrics, options_of(4096, 2));
-  Arena& early = *arenas[0];
-  Arena& late = *arenas[1];
-  for (const auto& arena : arenas) {
-    arena->begin_round(7);
-    arena->publish(ArenaCounter::kPosted, 1);
+  const auto shm_groups = shm_groups_of(fabrics, options_of(4096, 2));
+  ShmGroup& early = *shm_groups[0];
+  ShmGroup& late = *shm_groups[1];
+  for (const auto& shm_group : shm_groups) {
+    shm_group->begin_round(7);
+    shm_group->publish(ShmCounter::kPosted, 1);
   }
   ASSERT_TRUE(early.agreed(Deadline::never()).value());
   early.decline_round();
@@ -249,56 +249,56 @@ TEST(SharedAllreduce, DeclinesAheadLeaveTheVoteOfARoundThatAPeerHasNotYetRead) {
       << "the early member has found this round agreed and written its outputs";
   for (int round = 0; round < 2; ++round) {
     late.begin_round(7);
-    late.publish(ArenaCounter::kPosted, 1);
+    late.publish(ShmCounter::kPosted, 1);
     EXPECT_FALSE(late.agreed(Deadline::never()).value());
   }
 }
 
 TEST(SharedAllreduce, AfterADeclineTheSlotsWaitForWhoeverStillReadsThem) {
   std::atomic<bool> early_waits{false};
-  ArenaOptions options = options_of(4096, 2);
+  ShmGroupOptions options = options_of(4096, 2);
   options.stall_ns = 1'000'000;
   options.on_stall = [&](const std::vector<int>& missing, std::int64_t) {
     if (missing == std::vector<int>{1}) early_waits = true;
   };
-  run_arena(2, options, [&](Arena& arena, Fabric&) {
-    arena.begin_round(7);
-    std::memset(arena.slot(arena.position(), 0), 1, 4096);
-    arena.publish(ArenaCounter::kPosted, 1);
-    ASSERT_TRUE(arena.agreed(Deadline::never()).value());
-    if (arena.position() == 0) {
-      arena.decline_round();
-      expect_reduced(arena, 1024, DType::kInt32, ReduceOp::kSum, 9);
+  run_shm_group(2, options, [&](ShmGroup& shm_group, Fabric&) {
+    shm_group.begin_round(7);
+    std::memset(shm_group.slot(shm_group.position(), 0), 1, 4096);
+    shm_group.publish(ShmCounter::kPosted, 1);
+    ASSERT_TRUE(shm_group.agreed(Deadline::never()).value());
+    if (shm_group.position() == 0) {
+      shm_group.decline_round();
+      expect_reduced(shm_group, 1024, DType::kInt32, ReduceOp::kSum, 9);
       return;
     }
     while (!early_waits) std::this_thread::yield();  // now the other has done all it can do without this member
-    const std::vector<std::byte> read(arena.slot(0, 0), arena.slot(0, 0) + 4096);
+    const std::vector<std::byte> read(shm_group.slot(0, 0), shm_group.slot(0, 0) + 4096);
     EXPECT_EQ(std::count(read.begin(), read.end(), std::byte{1}), 4096);
-    arena.begin_round(8);
-    arena.publish(ArenaCounter::kPosted, 1);
-    EXPECT_FALSE(arena.agreed(Deadline::never()).value());
-    expect_reduced(arena, 1024, DType::kInt32, ReduceOp::kSum, 9);
+    shm_group.begin_round(8);
+    shm_group.publish(ShmCounter::kPosted, 1);
+    EXPECT_FALSE(shm_group.agreed(Deadline::never()).value());
+    expect_reduced(shm_group, 1024, DType::kInt32, ReduceOp::kSum, 9);
   });
 }
 
 TEST(SharedAllreduce, EveryoneMayDecline) {
-  run_arena(3, options_of(4096, 2), [](Arena& arena, Fabric&) {
-    arena.decline_round();
-    expect_reduced(arena, 10'000, DType::kInt32, ReduceOp::kSum, 1);
+  run_shm_group(3, options_of(4096, 2), [](ShmGroup& shm_group, Fabric&) {
+    shm_group.decline_round();
+    expect_reduced(shm_group, 10'000, DType::kInt32, ReduceOp::kSum, 1);
   });
 }
 
 TEST(SharedAllreduce, AnAbortEndsTheWait) {
   std::atomic<int> caught{0};
-  run_arena(2, options_of(4096, 2), [&](Arena& arena, Fabric& fabric) {
-    expect_reduced(arena, 10, DType::kInt32, ReduceOp::kSum, 1);
-    if (arena.position() == 1) return;  // never comes again
+  run_shm_group(2, options_of(4096, 2), [&](ShmGroup& shm_group, Fabric& fabric) {
+    expect_reduced(shm_group, 10, DType::kInt32, ReduceOp::kSum, 1);
+    if (shm_group.position() == 1) return;  // never comes again
     std::thread other([&] { fabric.abort("rank 1 died"); });
     std::vector<float> data(30'000, 1.0F);
     auto* bytes = reinterpret_cast<std::byte*>(data.data());
     const Fragment fragment{bytes, bytes, data.size()};
     try {
-      (void)shared_allreduce(arena, {&fragment, 1}, {2, DType::kFloat32, ReduceOp::kSum});
+      (void)shared_allreduce(shm_group, {&fragment, 1}, {2, DType::kFloat32, ReduceOp::kSum});
     } catch (const PeerLost& error) {
       EXPECT_STREQ(error.what(), "rank 1 died");
       EXPECT_EQ(error.rank(), 1);
@@ -310,13 +310,13 @@ TEST(SharedAllreduce, AnAbortEndsTheWait) {
 }
 
 TEST(SharedAllreduce, TheIdleTimeoutNamesTheRank) {
-  ArenaOptions options = options_of(4096, 2);
+  ShmGroupOptions options = options_of(4096, 2);
   options.idle_timeout_ns = 20'000'000;
-  run_arena(2, options, [&](Arena& arena, Fabric&) {
-    if (arena.position() == 1) return;
+  run_shm_group(2, options, [&](ShmGroup& shm_group, Fabric&) {
+    if (shm_group.position() == 1) return;
     const Fragment nothing{};
     try {
-      (void)shared_allreduce(arena, {&nothing, 1}, {1, DType::kFloat32, ReduceOp::kSum});
+      (void)shared_allreduce(shm_group, {&nothing, 1}, {1, DType::kFloat32, ReduceOp::kSum});
       FAIL() << "no timeout";
     } catch (const Timeout& error) {
       EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos) << error.what();
@@ -329,7 +329,7 @@ TEST(SharedAllreduce, AStallIsReportedWithThoseWhoAreMissing) {
   std::mutex mutex;
   std::vector<int> named;
   std::atomic<bool> come{false};
-  ArenaOptions options = options_of(4096, 2);
+  ShmGroupOptions options = options_of(4096, 2);
   options.stall_ns = 5'000'000;
   options.on_stall = [&](const std::vector<int>& missing, std::int64_t waited_ns) {
     EXPECT_GE(waited_ns, 5'000'000);
@@ -339,17 +339,17 @@ TEST(SharedAllreduce, AStallIsReportedWithThoseWhoAreMissing) {
     }
     if (++reports == 2) come = true;
   };
-  run_arena(3, options, [&](Arena& arena, Fabric&) {
-    while (arena.position() == 2 && !come) std::this_thread::yield();
-    expect_reduced(arena, 100, DType::kInt32, ReduceOp::kSum, 1);
+  run_shm_group(3, options, [&](ShmGroup& shm_group, Fabric&) {
+    while (shm_group.position() == 2 && !come) std::this_thread::yield();
+    expect_reduced(shm_group, 100, DType::kInt32, ReduceOp::kSum, 1);
   });
   EXPECT_GE(reports, 2);
   EXPECT_EQ(named, (std::vector<int>{2}));
 }
 
-TEST(SharedAllreduce, AloneThereIsNoArena) {
+TEST(SharedAllreduce, AloneThereIsNoShmGroup) {
   const auto fabrics = make_inproc_fabrics(1);
-  EXPECT_EQ(connect_arena(*fabrics.front(), ring_of(*fabrics.front()), {0}, {}), nullptr);
+  EXPECT_EQ(connect_shm_group(*fabrics.front(), ring_of(*fabrics.front()), {0}, {}), nullptr);
 }
 
 }  // namespace

@@ -9,9 +9,9 @@
 #include <atomic>
 #include <thread>
 
-#include "arenas.h"
 #include "base/cores.h"
-#include "transport/core_spread.h"
+#include "shm_groups.h"
+#include "transport/affinity_balancer.h"
 
 namespace ringtune {
 namespace {
@@ -20,7 +20,7 @@ constexpr std::uint64_t kMostRounds = 500;
 
 using testing::expect_reduced;
 using testing::options_of;
-using testing::run_arena;
+using testing::run_shm_group;
 
 void bind_this_thread(std::initializer_list<int> cores) {
   cpu_set_t set;
@@ -57,23 +57,23 @@ TEST(SharedCore, MembersThatWaitForEachOtherOnOneCoreGoApart) {
   }
   if (cores.size() < 2) GTEST_SKIP() << "there is one core only";
   const Busy busy(cores[1]);
-  ArenaOptions options = options_of(1024, 2);
+  ShmGroupOptions options = options_of(1024, 2);
   options.spin_ns = 50'000;
   std::array<std::atomic<int>, 2> seen{};
-  run_arena(2, options, [&](Arena& arena, Fabric&) {
+  run_shm_group(2, options, [&](ShmGroup& shm_group, Fabric&) {
     bind_this_thread({cores[0]});
-    expect_reduced(arena, 10, DType::kFloat32, ReduceOp::kSum, 1);  // both are there
+    expect_reduced(shm_group, 10, DType::kFloat32, ReduceOp::kSum, 1);  // both are there
     bind_this_thread({cores[0], cores[1]});
     std::uint64_t token = 2;
     bool apart = false;
     // A round takes as long as a wait spins there. Left alone by the kernel they were so for more than a thousand.
     while (!apart && token < kMostRounds) {
-      const auto own = static_cast<std::size_t>(arena.position());
+      const auto own = static_cast<std::size_t>(shm_group.position());
       seen[own] = current_core();
-      expect_reduced(arena, 10, DType::kFloat32, ReduceOp::kSum, token++);
+      expect_reduced(shm_group, 10, DType::kFloat32, ReduceOp::kSum, token++);
       // The same on both: the other one writes again only when this one has been through the next round.
       apart = seen[0] != seen[1];
-      expect_reduced(arena, 10, DType::kFloat32, ReduceOp::kSum, token++);
+      expect_reduced(shm_group, 10, DType::kFloat32, ReduceOp::kSum, token++);
     }
     EXPECT_TRUE(apart) << "after " << token << " rounds";
   });

@@ -12,8 +12,8 @@
 #include <tuple>
 #include <vector>
 
-#include "arenas.h"
 #include "shared_exchanges.h"
+#include "shm_groups.h"
 
 namespace ringtune {
 namespace {
@@ -23,7 +23,7 @@ using testing::expect_exchanged;
 using testing::expect_gathered;
 using testing::expect_scattered;
 using testing::options_of;
-using testing::run_arena;
+using testing::run_shm_group;
 using testing::Sizes;
 using testing::split;
 using testing::sum_of;
@@ -32,8 +32,8 @@ using testing::Table;
 constexpr std::array<std::size_t, 9> kBytes = {0, 1, 64, 191, 1000, 1024, 1025, 3 * 1024, 100'001};
 
 struct Slots {
-  std::size_t bytes = ArenaOptions{}.slot_bytes;
-  std::size_t count = ArenaOptions{}.slots;
+  std::size_t bytes = ShmGroupOptions{}.slot_bytes;
+  std::size_t count = ShmGroupOptions{}.slots;
   friend void PrintTo(const Slots& slots, std::ostream* out) { *out << slots.count << " of " << slots.bytes; }
 };
 
@@ -43,22 +43,23 @@ class SharedExchanges : public ::testing::TestWithParam<std::tuple<int, Slots>> 
   static std::size_t count() { return static_cast<std::size_t>(members()); }
   static bool has_default_slots() { return std::get<1>(GetParam()).bytes == Slots{}.bytes; }
 
-  static void run(const std::function<void(Arena&)>& body) {
+  static void run(const std::function<void(ShmGroup&)>& body) {
     const Slots slots = std::get<1>(GetParam());
-    run_arena(members(), options_of(slots.bytes, slots.count), [&](Arena& arena, Fabric&) { body(arena); });
+    run_shm_group(members(), options_of(slots.bytes, slots.count),
+                  [&](ShmGroup& shm_group, Fabric&) { body(shm_group); });
   }
   static void expect_all_gathered(const std::vector<Sizes>& all) {
-    run([&](Arena& arena) {
+    run([&](ShmGroup& shm_group) {
       std::uint64_t token = 0;
       for (const Sizes& blocks : all) {
-        for (const bool in_place : {false, true}) expect_gathered(arena, {++token}, blocks, in_place);
+        for (const bool in_place : {false, true}) expect_gathered(shm_group, {++token}, blocks, in_place);
       }
     });
   }
   static void expect_all_exchanged(const std::vector<Table>& all) {
-    run([&](Arena& arena) {
+    run([&](ShmGroup& shm_group) {
       std::uint64_t token = 0;
-      for (const Table& table : all) expect_exchanged(arena, {++token}, table);
+      for (const Table& table : all) expect_exchanged(shm_group, {++token}, table);
     });
   }
   static Table nothing() { return Table(count(), Sizes(count(), 0)); }
@@ -152,9 +153,9 @@ TEST_P(SharedExchanges, ExchangeLittleBesidesALargeOwnShare) {
 }
 
 TEST_P(SharedExchanges, ScatterEvenAndUnevenParts) {
-  run([](Arena& arena) {
+  run([](ShmGroup& shm_group) {
     std::uint64_t token = 0;
-    const int members = arena.size();
+    const int members = shm_group.size();
     const auto count = static_cast<std::size_t>(members);
     std::vector<Sizes> all;
     for (const std::size_t rows :
@@ -171,8 +172,8 @@ TEST_P(SharedExchanges, ScatterEvenAndUnevenParts) {
     }
     for (const Sizes& parts : all) {
       for (const bool in_place : {false, true}) {
-        expect_scattered(arena, {++token}, parts, {.dtype = DType::kInt32}, in_place);
-        expect_scattered(arena, {++token}, parts, {.dtype = DType::kFloat32, .prescale = 2.0}, in_place);
+        expect_scattered(shm_group, {++token}, parts, {.dtype = DType::kInt32}, in_place);
+        expect_scattered(shm_group, {++token}, parts, {.dtype = DType::kFloat32, .prescale = 2.0}, in_place);
       }
     }
   });
@@ -180,7 +181,7 @@ TEST_P(SharedExchanges, ScatterEvenAndUnevenParts) {
 
 // Rounded sums differ with their order.
 TEST_P(SharedExchanges, ScatterSumsInTheOrderOfTheMembers) {
-  run([](Arena& arena) {
+  run([](ShmGroup& shm_group) {
     const auto numbers_of = [](int member, std::size_t elements) {
       std::mt19937 random(static_cast<unsigned>(member));
       std::uniform_real_distribution<float> numbers(-1e3F, 1e3F);
@@ -188,17 +189,17 @@ TEST_P(SharedExchanges, ScatterSumsInTheOrderOfTheMembers) {
       for (float& number : data) number = numbers(random);
       return data;
     };
-    const Sizes parts = split(20'011, arena.size());
-    const std::size_t own = parts[static_cast<std::size_t>(arena.position())];
-    const auto begin = std::accumulate(parts.begin(), parts.begin() + arena.position(), std::size_t{0});
+    const Sizes parts = split(20'011, shm_group.size());
+    const std::size_t own = parts[static_cast<std::size_t>(shm_group.position())];
+    const auto begin = std::accumulate(parts.begin(), parts.begin() + shm_group.position(), std::size_t{0});
     std::vector<float> sum = numbers_of(0, sum_of(parts));
-    for (int member = 1; member < arena.size(); ++member) {
+    for (int member = 1; member < shm_group.size(); ++member) {
       const std::vector<float> more = numbers_of(member, sum.size());
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += more[i];
     }
-    const std::vector<float> input = numbers_of(arena.position(), sum.size());
+    const std::vector<float> input = numbers_of(shm_group.position(), sum.size());
     std::vector<float> output(own);
-    SharedReducescatter scatter(arena, 1, {parts}, reinterpret_cast<const std::byte*>(input.data()));
+    SharedReducescatter scatter(shm_group, 1, {parts}, reinterpret_cast<const std::byte*>(input.data()));
     scatter.deliver_to(reinterpret_cast<std::byte*>(output.data()));
     ASSERT_TRUE(await_agreement(scatter));
     scatter.finish();
@@ -212,11 +213,11 @@ constexpr std::array kNumbers = {DType::kUint8,   DType::kInt8,     DType::kInt1
 class SharedScatterTypes : public ::testing::TestWithParam<std::tuple<int, DType>> {};
 TEST_P(SharedScatterTypes, AreExact) {
   const auto [members, dtype] = GetParam();
-  run_arena(members, options_of(1024, 2), [dtype = dtype](Arena& arena, Fabric&) {
+  run_shm_group(members, options_of(1024, 2), [dtype = dtype](ShmGroup& shm_group, Fabric&) {
     std::uint64_t token = 0;
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
       for (const std::size_t rows : {1, 1003, 9'001}) {
-        expect_scattered(arena, {++token}, split(rows, arena.size()), {.dtype = dtype, .op = op});
+        expect_scattered(shm_group, {++token}, split(rows, shm_group.size()), {.dtype = dtype, .op = op});
       }
     }
   });
@@ -231,12 +232,13 @@ INSTANTIATE_TEST_SUITE_P(All, SharedScatterFactors,
                          ::testing::Combine(::testing::Values(2, 3, 5), ::testing::ValuesIn(kNumbers)));
 TEST_P(SharedScatterFactors, ScaleBeforeAndAfter) {
   const auto [members, dtype] = GetParam();
-  run_arena(members, options_of(1024, 2), [dtype = dtype](Arena& arena, Fabric&) {
+  run_shm_group(members, options_of(1024, 2), [dtype = dtype](ShmGroup& shm_group, Fabric&) {
     std::uint64_t token = 0;
     for (const auto& [prescale, postscale] : {std::pair{2.0, 1.0}, {1.0, 2.0}, {2.0, 0.5}}) {
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax}) {
         for (const bool in_place : {false, true}) {
-          expect_scattered(arena, {++token}, split(3'001, arena.size()), {dtype, op, prescale, postscale}, in_place);
+          expect_scattered(shm_group, {++token}, split(3'001, shm_group.size()), {dtype, op, prescale, postscale},
+                           in_place);
         }
       }
     }
@@ -246,10 +248,11 @@ TEST_P(SharedScatterFactors, ScaleBeforeAndAfter) {
 class SharedScatterAverages : public ::testing::TestWithParam<std::tuple<int, DType>> {};
 TEST_P(SharedScatterAverages, AreExact) {
   const auto [members, dtype] = GetParam();
-  run_arena(members, options_of(1024, 2), [dtype = dtype](Arena& arena, Fabric&) {
+  run_shm_group(members, options_of(1024, 2), [dtype = dtype](ShmGroup& shm_group, Fabric&) {
     // Of halves and quarters too, and 4 times as much so that an integer comes out.
-    expect_scattered(arena, {1}, split(3'001, arena.size()), {dtype, ReduceOp::kSum, 4.0, 1.0 / arena.size()});
-    expect_scattered(arena, {2}, split(3'001, arena.size()), {dtype, ReduceOp::kSum, 0.25, 8.0});
+    expect_scattered(shm_group, {1}, split(3'001, shm_group.size()),
+                     {dtype, ReduceOp::kSum, 4.0, 1.0 / shm_group.size()});
+    expect_scattered(shm_group, {2}, split(3'001, shm_group.size()), {dtype, ReduceOp::kSum, 0.25, 8.0});
   });
 }
 INSTANTIATE_TEST_SUITE_P(All, SharedScatterAverages,

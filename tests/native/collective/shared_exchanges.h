@@ -33,7 +33,7 @@ inline Buffer random_bytes(std::size_t bytes, std::uint64_t seed) {
 }
 
 /// What a member gives to another one, or to all (0).
-inline Buffer gift_of(std::uint64_t token, std::size_t from, std::size_t to, std::size_t bytes) {
+inline Buffer send_layout_of(std::uint64_t token, std::size_t from, std::size_t to, std::size_t bytes) {
   return random_bytes(bytes, token << 16 | from << 8 | to);
 }
 
@@ -68,20 +68,20 @@ struct Turn {
 };
 
 /// `blocks`: bytes of each member's. In place: the own one lies in the output already.
-inline void expect_gathered(Arena& arena, Turn turn, const Sizes& blocks, bool in_place = false) {
-  const auto own = static_cast<std::size_t>(arena.position());
-  const auto place = std::accumulate(blocks.begin(), blocks.begin() + arena.position(), std::ptrdiff_t{0});
+inline void expect_gathered(ShmGroup& shm_group, Turn turn, const Sizes& blocks, bool in_place = false) {
+  const auto own = static_cast<std::size_t>(shm_group.position());
+  const auto place = std::accumulate(blocks.begin(), blocks.begin() + shm_group.position(), std::ptrdiff_t{0});
   Buffer all;
   all.reserve(sum_of(blocks));
   for (std::size_t member = 0; member < blocks.size(); ++member) {
-    append(all, gift_of(turn.token, member, 0, blocks[member]));
+    append(all, send_layout_of(turn.token, member, 0, blocks[member]));
   }
   const auto begin = all.begin() + place;
   const Buffer input(begin, begin + static_cast<std::ptrdiff_t>(blocks[own]));  // ends where its memory ends
   Buffer before = Output::blank(all.size());
   if (in_place) std::copy(input.begin(), input.end(), before.begin() + place);
   Output output(before);
-  SharedGather gather(arena, turn.token, blocks, in_place && !input.empty() ? output.data() + place : input.data());
+  SharedGather gather(shm_group, turn.token, blocks, in_place && !input.empty() ? output.data() + place : input.data());
   gather.deliver_to(output.data());
   ASSERT_EQ(await_agreement(gather), turn.runs);
   if (turn.runs) gather.finish();
@@ -89,20 +89,20 @@ inline void expect_gathered(Arena& arena, Turn turn, const Sizes& blocks, bool i
       << ::testing::PrintToString(blocks) << (in_place ? " in place" : "");
 }
 
-inline void expect_exchanged(Arena& arena, Turn turn, const Table& table) {
-  const auto own = static_cast<std::size_t>(arena.position());
+inline void expect_exchanged(ShmGroup& shm_group, Turn turn, const Table& table) {
+  const auto own = static_cast<std::size_t>(shm_group.position());
   Buffer input;
   Buffer all;
   Sizes received;
   for (std::size_t member = 0; member < table.size(); ++member) {
-    append(input, gift_of(turn.token, own, member, table[own][member]));
-    append(all, gift_of(turn.token, member, own, table[member][own]));
+    append(input, send_layout_of(turn.token, own, member, table[own][member]));
+    append(all, send_layout_of(turn.token, member, own, table[member][own]));
     received.push_back(table[member][own]);
   }
   const Buffer exact(input);  // ends where its memory ends
   const Buffer before = Output::blank(all.size());
   Output output(before);
-  SharedAlltoall exchange(arena, turn.token, table[own], exact.data());
+  SharedAlltoall exchange(shm_group, turn.token, table[own], exact.data());
   ASSERT_EQ(await_agreement(exchange), turn.runs);
   exchange.deliver_to(output.data());
   if (turn.runs) {
@@ -121,23 +121,23 @@ struct Reduction {
 
 /// `parts`: elements of each member's. Factors that leave small integers. In place: the output is the own part of the
 /// input.
-inline void expect_scattered(Arena& arena, Turn turn, const Sizes& parts, const Reduction& reduction,
+inline void expect_scattered(ShmGroup& shm_group, Turn turn, const Sizes& parts, const Reduction& reduction,
                              bool in_place = false) {
   const auto& [dtype, op, prescale, postscale] = reduction;
   const std::size_t element = size_of(dtype);
-  const auto own = static_cast<std::size_t>(arena.position());
-  const std::size_t first = std::accumulate(parts.begin(), parts.begin() + arena.position(), std::size_t{0});
+  const auto own = static_cast<std::size_t>(shm_group.position());
+  const std::size_t first = std::accumulate(parts.begin(), parts.begin() + shm_group.position(), std::size_t{0});
   Buffer reduced(parts[own] * element);
   for (std::size_t i = 0; i < parts[own]; ++i) {
-    const double number = reduced_number(arena.size(), first + i, dtype, op) * prescale * postscale;
+    const double number = reduced_number(shm_group.size(), first + i, dtype, op) * prescale * postscale;
     put_number(reduced.data() + i * element, dtype, static_cast<int>(number));
   }
   const auto place = static_cast<std::ptrdiff_t>(first * element);
-  const Buffer given = input_of(arena.position(), sum_of(parts), dtype, op);
+  const Buffer given = input_of(shm_group.position(), sum_of(parts), dtype, op);
   Buffer input(given);
   const Buffer before = Output::blank(reduced.size());
   Output output(before);
-  SharedReducescatter scatter(arena, turn.token, {parts, dtype, op, prescale, postscale}, input.data());
+  SharedReducescatter scatter(shm_group, turn.token, {parts, dtype, op, prescale, postscale}, input.data());
   scatter.deliver_to(in_place ? input.data() + place : output.data());
   ASSERT_EQ(await_agreement(scatter), turn.runs);
   if (turn.runs) scatter.finish();

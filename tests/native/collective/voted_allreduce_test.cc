@@ -22,7 +22,7 @@ using Hosts = std::vector<std::string>;
 constexpr std::int64_t kIdle = 20'000'000'000;
 
 /// A rank's tensor beside the buffer of the collective; counts what becomes of every byte.
-class Tensor final : public Stager {
+class Tensor final : public PackPipeline {
  public:
   Tensor(Buffer input, std::span<std::byte> buffer)
       : input_(std::move(input)), buffer_(buffer), brought_(input_.size()), taken_(input_.size()) {
@@ -93,9 +93,10 @@ class Rounds {
   /// Connects what rounds of that kind need.
   void connect(std::size_t bytes, Algorithm algorithm) {
     on_threads(static_cast<int>(size()), [&](int rank) {
-      Ballot ballot(0, rank, static_cast<int>(size()), false);
-      (void)allreducers_[static_cast<std::size_t>(rank)]->start(
-          {.data = {static_cast<std::byte*>(nullptr), bytes}, .options = {.algorithm = algorithm}, .ballot = &ballot});
+      AgreementHeader agreement(0, rank, static_cast<int>(size()), false);
+      (void)allreducers_[static_cast<std::size_t>(rank)]->start({.data = {static_cast<std::byte*>(nullptr), bytes},
+                                                                 .options = {.algorithm = algorithm},
+                                                                 .agreement = &agreement});
     });
   }
 
@@ -103,14 +104,14 @@ class Rounds {
   void run(std::size_t count, Algorithm algorithm, const std::vector<bool>& against, std::mt19937& random) {
     const std::uint64_t token = ++token_;
     std::vector<Buffer> data;
-    std::vector<Ballot> ballots;
+    std::vector<AgreementHeader> agreement_headers;
     std::vector<ActivityPtr> runs(size());
     std::vector<std::unique_ptr<Tensor>> tensors(size());
-    ballots.reserve(size());
+    agreement_headers.reserve(size());
     bool declined = false;
     for (std::size_t rank = 0; rank < size(); ++rank) {
       data.push_back(input_of(static_cast<int>(rank), count, DType::kFloat32, ReduceOp::kSum));
-      ballots.emplace_back(token, static_cast<int>(rank), static_cast<int>(size()), against[rank]);
+      agreement_headers.emplace_back(token, static_cast<int>(rank), static_cast<int>(size()), against[rank]);
       declined = declined || against[rank];
     }
     for (std::size_t rank = 0; rank < size(); ++rank) {
@@ -124,7 +125,7 @@ class Rounds {
         if (random() % 4 != 0) continue;
         runs[rank] = allreducers_[rank]->start({.data = data[rank],
                                                 .options = {.algorithm = algorithm, .ring = {.segment_bytes = 1024}},
-                                                .ballot = &ballots[rank],
+                                                .agreement = &agreement_headers[rank],
                                                 .stager = tensors[rank].get()});
       }
       if (runs[rank]->done()) continue;
@@ -133,9 +134,9 @@ class Rounds {
     }
     const Buffer expected = reduced_of(static_cast<int>(size()), count, DType::kFloat32, ReduceOp::kSum);
     for (std::size_t rank = 0; rank < size(); ++rank) {
-      ASSERT_EQ(ballots[rank].against(), declined) << "rank " << rank;
-      ASSERT_NE(ballots[rank].known_ns(), 0) << "rank " << rank << " has not heard of everybody";
-      ASSERT_TRUE(ballots[rank].missing().empty());
+      ASSERT_EQ(agreement_headers[rank].against(), declined) << "rank " << rank;
+      ASSERT_NE(agreement_headers[rank].known_ns(), 0) << "rank " << rank << " has not heard of everybody";
+      ASSERT_TRUE(agreement_headers[rank].missing().empty());
       ASSERT_TRUE(data[rank] == expected) << "rank " << rank << ", " << count << " elements";
       if (tensors[rank]) check(*tensors[rank], takes(algorithm, count * 4), declined, expected);
     }
@@ -204,11 +205,11 @@ INSTANTIATE_TEST_SUITE_P(Hosts, VotedOnLevels,
                                            std::tuple(Hosts{"a", "a", "b", "b", "c", "c"}, true),
                                            std::tuple(Hosts{"a", "a", "b", "c", "c", "c"}, false)));
 
-TEST(Ballot, NamesThePeerOfAnotherRound) {
-  const Ballot mine(7, 0, 2, false);
-  std::vector<std::byte> header(Ballot::kHeaderBytes);
+TEST(AgreementHeader, NamesThePeerOfAnotherRound) {
+  const AgreementHeader mine(7, 0, 2, false);
+  std::vector<std::byte> header(AgreementHeader::kHeaderBytes);
   mine.write(header);
-  Ballot other(8, 1, 2, false);
+  AgreementHeader other(8, 1, 2, false);
   try {
     other.fold(header, 0);
     FAIL() << "took the vote of another round";
@@ -217,16 +218,16 @@ TEST(Ballot, NamesThePeerOfAnotherRound) {
   }
 }
 
-TEST(Ballot, KnowsWhoIsMissingAlsoInLargeGroups) {
-  Ballot ballot(1, 2, 100, false);
-  EXPECT_EQ(ballot.known_ns(), 0);
-  std::vector<std::byte> header(Ballot::kHeaderBytes);
+TEST(AgreementHeader, KnowsWhoIsMissingAlsoInLargeGroups) {
+  AgreementHeader agreement(1, 2, 100, false);
+  EXPECT_EQ(agreement.known_ns(), 0);
+  std::vector<std::byte> header(AgreementHeader::kHeaderBytes);
   for (int position = 0; position < 99; ++position) {
-    Ballot(1, position, 100, position == 70).write(header);
-    ballot.fold(header, position);
+    AgreementHeader(1, position, 100, position == 70).write(header);
+    agreement.fold(header, position);
   }
-  EXPECT_TRUE(ballot.against());
-  EXPECT_NE(ballot.known_ns(), 0);
+  EXPECT_TRUE(agreement.against());
+  EXPECT_NE(agreement.known_ns(), 0);
 }
 
 }  // namespace

@@ -188,7 +188,7 @@ TEST(RequestDevice, TravelsAndCostsAHostTensorNothing) {
   };
   const std::size_t plain = bytes_of(request).size();
   request.place = 2;
-  request.way = Way::kNccl;
+  request.data_path = DataPath::kNccl;
   request.whole = {4, 5};
   Bytes bytes = bytes_of(request);
   EXPECT_EQ(bytes.size(), plain + 2 + 4 + 16);

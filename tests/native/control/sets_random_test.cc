@@ -1,5 +1,5 @@
-// Whole jobs with process sets that come and go, ranks that join and plans, all at random: nothing may hang, get lost
-// or run twice, and the members of a set see the same batches in the same order.
+// Whole jobs with process sets that come and go, ranks that join and schedules, all at random: nothing may hang, get
+// lost or run twice, and the members of a set see the same batches in the same order.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,9 +31,9 @@ class RandomSets {
     for (int phase = 0; phase < 6; ++phase) {
       if (pick(2) == 0) change_sets();
       if (pick(3) == 0) {
-        plan_epoch_with_join();
+        schedule_epoch_with_join();
       } else {
-        plan_steps();
+        schedule_steps();
       }
     }
   }
@@ -85,7 +85,7 @@ class RandomSets {
     knobs.fusion_bytes = pick(3) == 0 ? 64 : 1 << 20;
     knobs.cycle_time_ns = pick(3) == 0 ? 0 : 100'000;
     knobs.cache_capacity = pick(5) == 0 ? 3 : 100;
-    knobs.plan = pick(8) != 0;
+    knobs.schedule = pick(8) != 0;
     return knobs;
   }
 
@@ -114,8 +114,9 @@ class RandomSets {
     everywhere({What::kAddSet, made_++, {}, members});
   }
 
-  /// Repeated steps, of all ranks or of sets alone, with tensors of the same names; the same in each step or not.
-  void plan_steps() {
+  /// PersistentCollective steps, of all ranks or of sets alone, with tensors of the same names; the same in each step
+  /// or not.
+  void schedule_steps() {
     const int count = 6 + pick(8);
     const int tensors = live_.empty() ? 1 + pick(3) : pick(4);
     const bool changing = pick(3) == 0;
@@ -143,7 +144,7 @@ class RandomSets {
   }
 
   /// Ranks run out of steps at different times and join.
-  void plan_epoch_with_join() {
+  void schedule_epoch_with_join() {
     const int tensors = 1 + pick(3);
     for (Rank& rank : ranks_) {
       for (int step = 2 + pick(8); step > 0; --step) {
@@ -244,10 +245,10 @@ class RandomSets {
   int set_rounds_ = 0;
 };
 
-class RandomSetsAndPlans : public testing::TestWithParam<Rounds> {};
-INSTANTIATE_TEST_SUITE_P(Ways, RandomSetsAndPlans, testing::Values(Rounds::kMemory, Rounds::kLinks));
+class RandomSetsAndSchedules : public testing::TestWithParam<Rounds> {};
+INSTANTIATE_TEST_SUITE_P(DataPaths, RandomSetsAndSchedules, testing::Values(Rounds::kMemory, Rounds::kLinks));
 
-TEST_P(RandomSetsAndPlans, NeverHangNorRunATensorTwice) {
+TEST_P(RandomSetsAndSchedules, NeverHangNorRunATensorTwice) {
   int rounds = 0;
   int set_rounds = 0;
   for (std::uint32_t seed = 0; seed < testing_support::seeds(1500); ++seed) {
@@ -258,8 +259,8 @@ TEST_P(RandomSetsAndPlans, NeverHangNorRunATensorTwice) {
     rounds += job.rounds();
     set_rounds += job.set_rounds();
   }
-  EXPECT_GT(rounds, static_cast<int>(testing_support::seeds(1500))) << "plans were hardly followed";
-  EXPECT_GT(set_rounds, static_cast<int>(testing_support::seeds(1500))) << "plans with sets were hardly followed";
+  EXPECT_GT(rounds, static_cast<int>(testing_support::seeds(1500))) << "schedules were hardly followed";
+  EXPECT_GT(set_rounds, static_cast<int>(testing_support::seeds(1500))) << "schedules with sets were hardly followed";
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
 // A whole job's negotiation in one thread: the negotiators of all ranks, a hand-turned clock, and messages that are
 // delivered in order, at once or when a test says so.
 //
-// Rounds of plans are votes of the members of a process set. In shared memory a vote against one ends it at once for
-// those who wait in it, who hear nothing meanwhile unless there are several sets. Over links
-// (Rounds::kLinks) a round is over when every rank has voted; ranks hear each other meanwhile, a rank that declines
-// goes on at once, and whatever blocks in the runtime does here: a batch waits for all its members and for the end of
-// what this rank has declined, deaf to everything else.
+// Rounds of schedules are votes of the members of a process set. In shared memory a vote against one ends it at once
+// for those who wait in it, who hear nothing meanwhile unless there are several sets. Over links (Rounds::kLinks) a
+// round is over when every rank has voted; ranks hear each other meanwhile, a rank that declines goes on at once, and
+// whatever blocks in the runtime does here: a batch waits for all its members and for the end of what this rank has
+// declined, deaf to everything else.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -72,17 +72,17 @@ enum class Rounds { kMemory, kLinks };
 
 class Simulation {
  public:
-  explicit Simulation(int size, Knobs knobs = immediate(), StallLimits stall = {}, bool plans = false,
+  explicit Simulation(int size, Knobs knobs = immediate(), StallLimits stall = {}, bool schedules = false,
                       int fan_out = kDefaultFanOut)
-      : arena_(static_cast<std::size_t>(size)),
-        todo_(arena_.size()),
-        sets_(arena_.size()),
-        generations_(arena_.size()) {
+      : group_(static_cast<std::size_t>(size)),
+        todo_(group_.size()),
+        sets_(group_.size()),
+        generations_(group_.size()) {
     std::vector<int> all;
     for (int rank = 0; rank < size; ++rank) all.push_back(rank);
     for (int rank = 0; rank < size; ++rank) {
       sets_[static_cast<std::size_t>(rank)][0] = {0, all};
-      ranks_.emplace_back(NegotiatorOptions{rank, size, fan_out, knobs, stall, plans});
+      ranks_.emplace_back(NegotiatorOptions{rank, size, fan_out, knobs, stall, schedules});
       done_.emplace_back();
       wires_.emplace_back();
     }
@@ -112,7 +112,7 @@ class Simulation {
     bool against = false;
   };
 
-  /// One event loop turn of a rank: delivers what has arrived, ticks, collects actions. While a round of a plan is
+  /// One event loop turn of a rank: delivers what has arrived, ticks, collects actions. While a round of a schedule is
   /// posted in shared memory it only looks whether that can be resolved.
   void turn(int rank) {
     if (blocked(rank)) return;
@@ -147,11 +147,11 @@ class Simulation {
         ++messages;
         wires_[static_cast<std::size_t>(send->to)].emplace_back(rank, send->payload);
       } else if (const auto* round = std::get_if<RoundAction>(&action)) {
-        votes_of(rank, at(rank).plan_set()).push_back({round->token, false});
+        votes_of(rank, at(rank).schedule_set()).push_back({round->token, false});
       } else if (const auto* decline = std::get_if<DeclineAction>(&action)) {
         ASSERT_FALSE(decline->batch.empty()) << "who takes part must know how much is sent";
         votes_of(rank, decline->batch.front()->process_set).push_back({decline->token, true});
-      } else if (!std::holds_alternative<BeginPlanAction>(action)) {
+      } else if (!std::holds_alternative<BeginScheduleAction>(action)) {
         done_[static_cast<std::size_t>(rank)].push_back(std::move(action));
       }
     }
@@ -169,20 +169,20 @@ class Simulation {
     }
     if (rounds_ == Rounds::kMemory || std::holds_alternative<DeclineAction>(action)) return true;
     const auto* batch = std::get_if<ExecuteAction>(&action);
-    const auto* plan = std::get_if<BeginPlanAction>(&action);
-    if (batch == nullptr && plan == nullptr && !std::holds_alternative<RoundAction>(action)) return true;
+    const auto* schedule = std::get_if<BeginScheduleAction>(&action);
+    if (batch == nullptr && schedule == nullptr && !std::holds_alternative<RoundAction>(action)) return true;
     if (!drained(rank)) return false;
     if (batch != nullptr) return meet(rank, batch->process_set, {0, batch->batch_id});
-    if (plan == nullptr) return true;
-    return std::all_of(plan->batches.begin(), plan->batches.end(), [&](const auto& planned) {
-      return meet(rank, planned.front()->process_set, {1, plan->plan_id});
+    if (schedule == nullptr) return true;
+    return std::all_of(schedule->batches.begin(), schedule->batches.end(), [&](const auto& scheduled) {
+      return meet(rank, scheduled.front()->process_set, {1, schedule->schedule_id});
     });
   }
 
   /// Whether all members have come to the same place.
   bool meet(int rank, std::uint32_t set, std::pair<int, std::uint32_t> place) {
     const auto& [generation, members] = sets_[static_cast<std::size_t>(rank)][set];
-    std::set<int>& come = meetings_[{place, {set, generation}}];
+    std::set<int>& come = bootstraps_[{place, {set, generation}}];
     come.insert(rank);
     return come.size() == members.size();
   }
@@ -199,7 +199,7 @@ class Simulation {
 
   std::vector<Vote>& votes_of(int rank, std::uint32_t set) {
     const std::uint32_t generation = sets_[static_cast<std::size_t>(rank)][set].first;
-    return arena_[static_cast<std::size_t>(rank)][{set, generation}];
+    return group_[static_cast<std::size_t>(rank)][{set, generation}];
   }
 
   /// In the last round of this rank.
@@ -207,20 +207,20 @@ class Simulation {
     const auto& [generation, members] = sets_[static_cast<std::size_t>(rank)][set];
     const std::size_t rounds = votes_of(rank, set).size();
     return std::all_of(members.begin(), members.end(), [&, id = generation](int member) {
-      return arena_[static_cast<std::size_t>(member)][{set, id}].size() >= rounds;
+      return group_[static_cast<std::size_t>(member)][{set, id}].size() >= rounds;
     });
   }
 
   /// The round that the rank has posted: true when it is over, agreed or not.
   bool resolve(int rank) {
-    const std::uint32_t set = at(rank).plan_set();
+    const std::uint32_t set = at(rank).schedule_set();
     const auto& [generation, members] = sets_[static_cast<std::size_t>(rank)][set];
     if (votes_of(rank, set).empty() || !todo_[static_cast<std::size_t>(rank)].empty()) return false;
     const std::size_t round = votes_of(rank, set).size() - 1;
     const std::uint64_t mine = votes_of(rank, set).back().token;
     bool against = false;
     for (const int member : members) {
-      const auto& votes = arena_[static_cast<std::size_t>(member)][{set, generation}];
+      const auto& votes = group_[static_cast<std::size_t>(member)][{set, generation}];
       if (votes.size() <= round) continue;
       EXPECT_EQ(votes[round].token, mine) << "ranks in different rounds";
       against = against || votes[round].against;
@@ -259,8 +259,8 @@ class Simulation {
     for (auto& actions : done_) actions.clear();
   }
   [[nodiscard]] std::vector<Action> take(int rank) { return std::exchange(done_[static_cast<std::size_t>(rank)], {}); }
-  [[nodiscard]] bool in_plan() {
-    return std::all_of(ranks_.begin(), ranks_.end(), [](const Negotiator& rank) { return rank.in_plan(); });
+  [[nodiscard]] bool in_schedule() {
+    return std::all_of(ranks_.begin(), ranks_.end(), [](const Negotiator& rank) { return rank.in_schedule(); });
   }
   [[nodiscard]] Negotiator& at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }
@@ -278,12 +278,12 @@ class Simulation {
 
   Rounds rounds_ = Rounds::kMemory;
   using Which = std::pair<std::uint32_t, std::uint32_t>;   // set, and how often its number had been given
-  std::vector<std::map<Which, std::vector<Vote>>> arena_;  // by rank; rounds in order
+  std::vector<std::map<Which, std::vector<Vote>>> group_;  // by rank; rounds in order
   std::vector<std::deque<Action>> todo_;                   // by rank: behind an action that blocks
   std::vector<std::map<std::uint32_t, std::pair<std::uint32_t, std::vector<int>>>> sets_;  // as each rank knows them
   std::vector<std::map<std::uint32_t, std::uint32_t>> generations_;
-  // Who has come to a batch (0 and its number) or the begin of a plan (1 and its number).
-  std::map<std::pair<std::pair<int, std::uint32_t>, Which>, std::set<int>> meetings_;
+  // Who has come to a batch (0 and its number) or the begin of a schedule (1 and its number).
+  std::map<std::pair<std::pair<int, std::uint32_t>, Which>, std::set<int>> bootstraps_;
   std::vector<std::string> names_;  // by tag
   std::vector<Negotiator> ranks_;
   std::vector<std::vector<Action>> done_;

@@ -36,7 +36,7 @@ class RandomTree {
       ASSERT_NO_FATAL_FAILURE(finish());
       has_set_ = true;
     }
-    for (int epoch = 0; epoch < 2; ++epoch) {
+    for (int knobs_version = 0; knobs_version < 2; ++knobs_version) {
       for (int step = 0; step < 6; ++step) ASSERT_NO_FATAL_FAILURE(run_step());
       ASSERT_NO_FATAL_FAILURE(run_join());
     }

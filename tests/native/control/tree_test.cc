@@ -1,5 +1,5 @@
-// Announcements go up a tree and decisions down: how many messages that takes, and that whatever the ranks do ends as
-// it does in a star.
+// PeerInfos go up a tree and decisions down: how many messages that takes, and that whatever the ranks do ends as
+// it does in a liveness hub.
 #include "control/tree.h"
 
 #include <gtest/gtest.h>
@@ -262,12 +262,12 @@ TEST(Tree, ProposedKnobsReachAllBetweenTheSameBatches) {
   job.settle();
   Knobs knobs = Simulation::immediate();
   knobs.fusion_bytes = 7;
-  const std::uint32_t epoch = job.at(0).propose(knobs);
+  const std::uint32_t knobs_version = job.at(0).propose(knobs);
   job.submit_everywhere(allreduce("b"));
   job.settle();
   const std::vector<Action> reference = job.take(0);
   ASSERT_EQ(reference.size(), 3u);
-  EXPECT_EQ(std::get<ApplyKnobsAction>(reference[1]), (ApplyKnobsAction{epoch, knobs}));
+  EXPECT_EQ(std::get<ApplyKnobsAction>(reference[1]), (ApplyKnobsAction{knobs_version, knobs}));
   for (int rank = 1; rank < 15; ++rank) EXPECT_EQ(job.take(rank), reference) << rank;
 }
 

@@ -40,7 +40,7 @@ class RandomGradients {
   void run() {
     for (int step = 0; step < 12; ++step) {
       expected_.clear();
-      plan_step();
+      schedule_step();
       submit_in_any_order();
       job_.now_ns += 1'000'000;
       job_.settle();
@@ -59,8 +59,8 @@ class RandomGradients {
     return knobs;
   }
 
-  /// Most steps are alike on all ranks, so that numbers and plans are used.
-  void plan_step() {
+  /// Most steps are alike on all ranks, so that numbers and schedules are used.
+  void schedule_step() {
     programs_.assign(static_cast<std::size_t>(job_.size()), {});
     const int grouped = pick(4);
     const bool alike = pick(3) != 0;

@@ -37,7 +37,7 @@ class GradientThatAllHaveAlike : public testing::TestWithParam<std::tuple<Contri
 INSTANTIATE_TEST_SUITE_P(Ranks, GradientThatAllHaveAlike,
                          testing::Combine(testing::Values(kDense, kNone, kSparse), testing::Values(1, 2, 3, 5)));
 
-TEST_P(GradientThatAllHaveAlike, RunsByItsNumberAndInAPlan) {
+TEST_P(GradientThatAllHaveAlike, RunsByItsNumberAndInASchedule) {
   const auto [contribution, size] = GetParam();
   Simulation job(size, Simulation::immediate(), {}, true);
   std::uint64_t bytes = 0;
@@ -54,7 +54,7 @@ TEST_P(GradientThatAllHaveAlike, RunsByItsNumberAndInAPlan) {
     job.submit_everywhere(gradient(contribution, "a_rather_long_name_of_a_gradient"));
     job.settle();
   }
-  EXPECT_TRUE(job.in_plan());
+  EXPECT_TRUE(job.in_schedule());
   job.forget();
   const int before = job.messages;
   job.submit_everywhere(gradient(contribution, "a_rather_long_name_of_a_gradient"));
@@ -148,7 +148,7 @@ TEST_P(GradientThatRanksHaveUnlike, FailsOnAllOfThemAndRunsWhenAllSubmitItAlike)
   }
 }
 
-TEST_P(GradientThatRanksHaveUnlike, EndsAPlanThatItWasPartOf) {
+TEST_P(GradientThatRanksHaveUnlike, EndsAScheduleThatItWasPartOf) {
   const UnlikeCase& row = GetParam();
   Simulation job(static_cast<int>(row.by_rank.size()), Simulation::immediate(), {}, true);
   for (int step = 0; step < 5; ++step) {
@@ -156,7 +156,7 @@ TEST_P(GradientThatRanksHaveUnlike, EndsAPlanThatItWasPartOf) {
     job.submit_everywhere(allreduce("other"));
     job.settle();
   }
-  ASSERT_TRUE(job.in_plan());
+  ASSERT_TRUE(job.in_schedule());
   job.forget();
   submit(job, row.by_rank);
   job.submit_everywhere(allreduce("other"));

@@ -13,7 +13,7 @@
 #include "control/aggregator.h"
 #include "control/coordinator.h"
 #include "control/messages.h"
-#include "transport/announcement.h"
+#include "transport/peer_info.h"
 #include "transport/wire.h"
 
 namespace ringtune {
@@ -31,14 +31,14 @@ void read_message(ByteView bytes) {
   require(encode(decode(written)) == written, "a control message changes when it is written and read again");
 }
 
-void read_announcement(ByteView bytes) {
-  const Bytes written = encode(decode_announcement(bytes));
-  require(encode(decode_announcement(written)) == written, "an announcement changes when it is written and read again");
+void read_peer_info(ByteView bytes) {
+  const Bytes written = encode(decode_peer_info(bytes));
+  require(encode(decode_peer_info(written)) == written, "an announcement changes when it is written and read again");
 }
 
 /// A coordinator hears messages of three ranks: frames of {u8 rank, blob}.
 void negotiate(ByteView bytes) {
-  Coordinator coordinator({.size = 4, .fan_out = 3, .knobs = {}, .stall = {}, .plans = true});
+  Coordinator coordinator({.size = 4, .fan_out = 3, .knobs = {}, .stall = {}, .schedules = true});
   ByteReader in(bytes);
   std::vector<Action> actions;
   for (std::int64_t now_ns = 0; in.remaining() > 0; now_ns += 1'000'000'000) {
@@ -57,7 +57,7 @@ void negotiate(ByteView bytes) {
 void gather(ByteView bytes) {
   const TreePlace place{0, RankSet::range(1, 4), {{2, RankSet::one(2)}, {3, RankSet::one(3)}}};
   Aggregator aggregator(1, place);
-  Coordinator coordinator({.size = 4, .fan_out = 1, .knobs = {}, .stall = {}, .plans = true});
+  Coordinator coordinator({.size = 4, .fan_out = 1, .knobs = {}, .stall = {}, .schedules = true});
   ByteReader in(bytes);
   for (std::int64_t now_ns = 0; in.remaining() > 0; now_ns += Aggregator::kHoldNs / 3) {
     const int from = in.u8() % 4;
@@ -102,7 +102,7 @@ void cut_frames(ByteView bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using Reader = void (*)(ringtune::ByteView);
-  constexpr Reader kReaders[] = {ringtune::read_message, ringtune::negotiate, ringtune::read_announcement,
+  constexpr Reader kReaders[] = {ringtune::read_message, ringtune::negotiate, ringtune::read_peer_info,
                                  ringtune::cut_frames, ringtune::gather};
   if (size == 0) return 0;
   try {

@@ -82,7 +82,7 @@ TEST(MergeWriter, WritesEveryKindOfSpan) {
   SpanRecord whole = span(1'500, 2'500, Stage::kCommunicate, 3, 7);
   whole.bytes = 12;
   whole.step = 2;
-  whole.epoch = 4;
+  whole.knobs_version = 4;
   whole.tensor = whole.facts = 1;
   SpanRecord speed = span(4'000, 4'000, Stage::kCounter);
   speed.name = 1;

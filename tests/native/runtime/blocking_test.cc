@@ -152,7 +152,7 @@ TEST_P(BusyCoordinator, AnswersTheOtherRanks) {
     call.shape = shape;
     call.input = call.output = data.data();
     call.process_set = busy;
-    const RepeatedRequest repeated = runtime.keep(submission_of(call));
+    const PersistentRequest repeated = runtime.keep(submission_of(call));
     bool go_on = true;
     while (go_on) {
       // The ranks of the set stop in the same round.

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "device_job.h"
-#include "runtime/device_staging.h"
+#include "runtime/host_staged_path.h"
 #include "thrown.h"
 
 namespace ringtune {
@@ -127,7 +127,7 @@ void run_steps(DeviceJob& job, int steps) {
   });
 }
 
-TEST(Device, StepsThatRepeatThemselvesFollowAPlanAndPinNothingMore) {
+TEST(Device, StepsThatRepeatThemselvesFollowAScheduleAndPinNothingMore) {
   DeviceJob job(2, patient);
   run_steps(job, 2);
   const int pinned = FakeGpu::calls("cuMemHostAlloc");

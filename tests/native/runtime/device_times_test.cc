@@ -4,7 +4,7 @@
 
 #include "device_job.h"
 #include "device_part.h"
-#include "runtime/device_staging.h"
+#include "runtime/host_staged_path.h"
 #include "thrown.h"
 
 namespace ringtune {

@@ -41,7 +41,7 @@ void expect_end(HierarchyJob& job) {
 
 TEST(HierarchyFailures, WhereOneRankDoesNotConnectWithinItsHostAllOfThemStage) {
   HierarchyJob job(kTwoByTwo, [](RuntimeOptions& options) {
-    options.gpu_plane = GpuPlane::kAuto;
+    options.gpu_plane = GpuDataPath::kAuto;
     options.connect_timeout_ns = 4'000'000'000;
   });
   // Four calls in vain across hosts, and the first one within them.
@@ -81,7 +81,7 @@ TEST(HierarchyFailures, WhereItIsAskedForAndMissingTheSubmissionSaysWhy) {
 
 TEST(HierarchyFailures, ARankOfAnotherMindSendsAllOfThemThroughTheHost) {
   HierarchyJob job(kTwoByTwo, [](RuntimeOptions& options) {
-    options.gpu_plane = options.rank == 3 ? GpuPlane::kStaged : GpuPlane::kAuto;
+    options.gpu_plane = options.rank == 3 ? GpuDataPath::kStaged : GpuDataPath::kAuto;
     if (options.rank == 2) options.nccl_libraries = {"/no/such/libnccl.so.2"};
   });
   job.on_every_rank([&](int rank) {

@@ -144,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{DType::kFloat64, ReduceOp::kSum, 1.5, 1.5}, Case{DType::kFloat64, ReduceOp::kAverage}));
 
 TEST(Hierarchy, IsTakenWhereNcclDoesNotConnectAcrossHosts) {
-  HierarchyJob job(kTwoByTwo, [](RuntimeOptions& options) { options.gpu_plane = GpuPlane::kAuto; });
+  HierarchyJob job(kTwoByTwo, [](RuntimeOptions& options) { options.gpu_plane = GpuDataPath::kAuto; });
   part_hosts(4);
   job.on_every_rank([&](int rank) {
     DeviceArray<std::int32_t> tensor(job.device(rank), Ints(1000, 0));
@@ -161,13 +161,13 @@ TEST(Hierarchy, IsTakenWhereNcclDoesNotConnectAcrossHosts) {
 }
 
 TEST(Hierarchy, AcrossHostsGoesByNcclAloneWhereItConnects) {
-  HierarchyJob job(kTwoByTwo, [](RuntimeOptions& options) { options.gpu_plane = GpuPlane::kAuto; });
+  HierarchyJob job(kTwoByTwo, [](RuntimeOptions& options) { options.gpu_plane = GpuDataPath::kAuto; });
   run_steps(job, 3, 2);
   EXPECT_EQ(FakeNccl::calls("ncclReduceScatter"), 0);
   EXPECT_EQ(NcclJob::copies(), 0);
 }
 
-TEST(Hierarchy, StepsThatRepeatThemselvesFollowAPlanWithoutAControlMessage) {
+TEST(Hierarchy, StepsThatRepeatThemselvesFollowAScheduleWithoutAControlMessage) {
   HierarchyJob job(kTwoByTwo, patient);
   run_steps(job, 12, 15);
   const std::uint64_t messages = job[0].counters().control_messages;
@@ -312,11 +312,11 @@ TEST(Hierarchy, AllreducesGoOnWhenARankHasJoined) {
 }
 
 TEST(Hierarchy, RanksOfAHostThatShareAGpuStageOrSayWhy) {
-  for (const GpuPlane plane : {GpuPlane::kAuto, GpuPlane::kNcclHost}) {
+  for (const GpuDataPath plane : {GpuDataPath::kAuto, GpuDataPath::kNcclHost}) {
     HierarchyJob job({"a", "b", "a", "b"}, [&](RuntimeOptions& options) { options.gpu_plane = plane; }, 2);
     job.on_every_rank([&](int rank) {
       DeviceArray<std::int32_t> tensor(job.device(rank), Ints(10, rank + 1));
-      if (plane == GpuPlane::kAuto) {
+      if (plane == GpuDataPath::kAuto) {
         job.run(rank, job.of(rank, "t", tensor, tensor));
         EXPECT_EQ(tensor.values(job.stream(rank)), Ints(10, 10));
       } else {

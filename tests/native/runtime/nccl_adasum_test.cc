@@ -172,7 +172,7 @@ TEST(AdasumByNccl, WaitsInTheStreamForATensorThatIsNotThereYet) {
   });
 }
 
-TEST(AdasumByNccl, FollowsAPlanBesideAllreduces) {
+TEST(AdasumByNccl, FollowsAScheduleBesideAllreduces) {
   PackedJob job(2, patient);
   const auto steps = [&](int count) {
     job.on_every_rank([&](int rank) {

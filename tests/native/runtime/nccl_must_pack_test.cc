@@ -110,7 +110,7 @@ TEST(NcclMustPack, AnEmptyTensorIsAgreedOnLikeAnyOther) {
   });
 }
 
-TEST(NcclMustPack, StepsFollowAPlan) {
+TEST(NcclMustPack, StepsFollowASchedule) {
   PackedJob job(2, patient);
   const auto steps = [&](int count) {
     job.on_every_rank([&](int rank) {
@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, NcclMustPackInability,
                                                    }},
                                          Inability{"without a compiler where only NCCL is asked for",
                                                    [](RuntimeOptions& o) {
-                                                     o.gpu_plane = GpuPlane::kNccl;
+                                                     o.gpu_plane = GpuDataPath::kNccl;
                                                      if (o.rank == 2) o.gpu_kernels = no_compiler;
                                                    }},
                                          Inability{"that cannot load them", nullptr, "cuModuleLoadData"},

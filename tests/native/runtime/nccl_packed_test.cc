@@ -66,7 +66,7 @@ TEST(NcclPacked, ATensorAloneGoesAsItIsAndNeedsNoKernels) {
   EXPECT_EQ(FakeGpu::calls("cuModuleLoadData"), 0);
 }
 
-TEST(NcclPacked, StepsFollowAPlanAndWhatTheKernelsKnowOfABatchStaysOnTheGpu) {
+TEST(NcclPacked, StepsFollowAScheduleAndWhatTheKernelsKnowOfABatchStaysOnTheGpu) {
   PackedJob job(2, patient);
   run_steps(job, 25, 10);
   const std::uint64_t messages = job[0].counters().control_messages;

@@ -45,7 +45,7 @@ TEST(Nccl, SubmittingAndWaitingBlockNobodyThoughTheGpuIsBusy) {
   sum_while_busy(job);
 }
 
-TEST(Nccl, StepsThatRepeatThemselvesFollowAPlanWithoutAControlMessage) {
+TEST(Nccl, StepsThatRepeatThemselvesFollowAScheduleWithoutAControlMessage) {
   NcclJob job(2, patient);
   run_steps(job, 25, 10);
   const std::uint64_t messages = job[0].counters().control_messages;
@@ -112,7 +112,7 @@ TEST(Nccl, RanksWithoutNcclMakeTheOthersStageLargeTensorsInPartsToo) {
 
 TEST(Nccl, AGroupWhoseRanksGoDifferentWaysRunsStaged) {
   NcclJob job(2, [](RuntimeOptions& options) {
-    if (options.rank == 1) options.gpu_plane = GpuPlane::kStaged;
+    if (options.rank == 1) options.gpu_plane = GpuDataPath::kStaged;
   });
   job.on_every_rank([&](int rank) {
     DeviceArray<std::int32_t> first(job.device(rank), Ints(10, rank + 1));
@@ -170,13 +170,13 @@ TEST(Nccl, WhatItCannotCarryIsStaged) {
 }
 
 TEST(Nccl, StagedMeansStaged) {
-  NcclJob job(2, [](RuntimeOptions& options) { options.gpu_plane = GpuPlane::kStaged; });
+  NcclJob job(2, [](RuntimeOptions& options) { options.gpu_plane = GpuDataPath::kStaged; });
   run_steps(job, 25, 5);
   EXPECT_EQ(FakeNccl::calls("ncclCommInitRankConfig"), 0);
 }
 
 TEST(Nccl, WhereItIsAskedForAndCannotBeTheOperationSaysWhy) {
-  NcclJob job(2, 1, [](RuntimeOptions& options) { options.gpu_plane = GpuPlane::kNccl; });
+  NcclJob job(2, 1, [](RuntimeOptions& options) { options.gpu_plane = GpuDataPath::kNccl; });
   job.on_every_rank([&](int rank) {
     DeviceArray<std::int32_t> tensor(job.device(rank), Ints(10, 1));
     const Ticket ticket = job[rank].submit(job.of(rank, "t", tensor, tensor));
@@ -191,7 +191,7 @@ TEST(Nccl, WhereItIsAskedForAndCannotBeTheOperationSaysWhy) {
 
 TEST(Nccl, WhereItIsAskedForAndMissingTheSubmissionSaysWhy) {
   NcclJob job(2, [](RuntimeOptions& options) {
-    options.gpu_plane = GpuPlane::kNccl;
+    options.gpu_plane = GpuDataPath::kNccl;
     options.nccl_libraries = {"/no/such/libnccl.so.2"};
   });
   DeviceArray<std::int32_t> tensor(job.device(0), Ints(10, 1));

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "device_part.h"
 #include "nccl_job.h"
-#include "runtime/device_staging.h"
+#include "runtime/host_staged_path.h"
 #include "thrown.h"
 #include "warm_up.h"
 

@@ -7,7 +7,7 @@
 
 #include "device_part.h"
 #include "packed_job.h"
-#include "runtime/device_staging.h"
+#include "runtime/host_staged_path.h"
 
 namespace ringtune {
 namespace {
@@ -153,7 +153,7 @@ TEST_P(PackedTimes, ALaunchThatFailsLeavesNoSpansAndNothingHangs) {
   EXPECT_LE(part.spans["RING_ALLREDUCE"].size(), 1U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, PackedTimes, ::testing::Values(Carrier{"nccl", 2}, Carrier{"gpu-ring", 1}));
+INSTANTIATE_TEST_SUITE_P(DataPaths, PackedTimes, ::testing::Values(Carrier{"nccl", 2}, Carrier{"gpu-ring", 1}));
 
 TEST(RingTimes, WhatGoesInRoundsIsPackedOnceAndUnpackedOnceInTheTimeline) {
   constexpr std::size_t kCount = RingJob::kBufferBytes / 4 * 3 + 17;

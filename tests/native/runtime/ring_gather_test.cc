@@ -5,7 +5,7 @@
 #include "device_part.h"
 #include "gathered.h"
 #include "ring_job.h"
-#include "runtime/device_staging.h"
+#include "runtime/host_staged_path.h"
 
 namespace ringtune {
 namespace {

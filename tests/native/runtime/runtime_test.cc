@@ -125,7 +125,7 @@ TEST_P(RuntimeAtSize, KnobsChangeUnderLoadWithoutAWrongBit) {
       }
     }
     finish(job[rank], job[rank].submit(barrier_of("end")));
-    EXPECT_EQ(job[rank].epoch(), 60u);
+    EXPECT_EQ(job[rank].knobs_version(), 60u);
   });
 }
 

@@ -37,7 +37,7 @@ struct Tensor {
 void record_batch(Tracer& tracer, std::uint32_t batch, std::initializer_list<Tensor> tensors) {
   Span about{0, 2000, 0, 0, batch, 5, 1, Stage::kNegotiate, 0};
   about.dtype = 7;
-  about.plan = 1;
+  about.schedule = 1;
   BatchRecorder recorder(tracer);
   recorder.begin(about, 2600);
   for (const Tensor& tensor : tensors) {

@@ -7,7 +7,7 @@
 #include "fabrics.h"
 #include "transport/shared_waker.h"
 #include "transport/socket.h"
-#include "transport/tcp_meeting.h"
+#include "transport/tcp_bootstrap.h"
 
 namespace ringtune::testing {
 namespace {
@@ -27,13 +27,13 @@ std::unique_ptr<Fabric> meet(const StoreServer& server, int rank, int size, cons
   return make_fabric(options, client.get(), deadline);
 }
 
-struct Meeting {
+struct Bootstrap {
   StoreServer server{"127.0.0.1", 0};
   std::unique_ptr<StoreClient> clients[2];
   std::unique_ptr<Fabric> fabrics[2];
   std::string errors[2];
 
-  explicit Meeting(const Adjust& adjust) {
+  explicit Bootstrap(const Adjust& adjust) {
     std::thread other([&] { run(1, adjust); });
     run(0, adjust);
     other.join();
@@ -76,38 +76,38 @@ TEST_F(FabricTest, ATimeoutNamesTheMissingRanks) {
 }
 
 TEST_F(FabricTest, TheSameHostSharesMemory) {
-  const Meeting meeting([](FabricOptions&) {});
-  ASSERT_TRUE(meeting.fabrics[0] && meeting.fabrics[1]) << meeting.errors[0] << meeting.errors[1];
-  EXPECT_EQ(meeting.fabrics[0]->viable(1), "shm");
-  EXPECT_EQ(meeting.fabrics[1]->viable(0), "shm");
-  EXPECT_EQ(meeting.fabrics[0]->hosts(), (std::vector<std::string>{"test-host", "test-host"}));
+  const Bootstrap bootstrap([](FabricOptions&) {});
+  ASSERT_TRUE(bootstrap.fabrics[0] && bootstrap.fabrics[1]) << bootstrap.errors[0] << bootstrap.errors[1];
+  EXPECT_EQ(bootstrap.fabrics[0]->viable(1), "shm");
+  EXPECT_EQ(bootstrap.fabrics[1]->viable(0), "shm");
+  EXPECT_EQ(bootstrap.fabrics[0]->hosts(), (std::vector<std::string>{"test-host", "test-host"}));
 }
 
 TEST_F(FabricTest, DifferentHostsUseTcp) {
-  const Meeting meeting([](FabricOptions& options) { options.host = "host-" + std::to_string(options.rank); });
-  ASSERT_TRUE(meeting.fabrics[0] && meeting.fabrics[1]) << meeting.errors[0] << meeting.errors[1];
-  EXPECT_EQ(meeting.fabrics[0]->viable(1), "tcp");
-  EXPECT_EQ(meeting.fabrics[1]->viable(0), "tcp");
-  EXPECT_EQ(meeting.fabrics[1]->hosts(), (std::vector<std::string>{"host-0", "host-1"}));
+  const Bootstrap bootstrap([](FabricOptions& options) { options.host = "host-" + std::to_string(options.rank); });
+  ASSERT_TRUE(bootstrap.fabrics[0] && bootstrap.fabrics[1]) << bootstrap.errors[0] << bootstrap.errors[1];
+  EXPECT_EQ(bootstrap.fabrics[0]->viable(1), "tcp");
+  EXPECT_EQ(bootstrap.fabrics[1]->viable(0), "tcp");
+  EXPECT_EQ(bootstrap.fabrics[1]->hosts(), (std::vector<std::string>{"host-0", "host-1"}));
 }
 
 TEST_F(FabricTest, OneRankThatWantsTcpIsEnough) {
-  const Meeting meeting([](FabricOptions& options) {
+  const Bootstrap bootstrap([](FabricOptions& options) {
     if (options.rank == 1) options.transport = TransportChoice::kTcp;
   });
-  ASSERT_TRUE(meeting.fabrics[0] && meeting.fabrics[1]) << meeting.errors[0] << meeting.errors[1];
-  EXPECT_EQ(meeting.fabrics[0]->viable(1), "tcp");
-  EXPECT_EQ(meeting.fabrics[1]->viable(0), "tcp");
+  ASSERT_TRUE(bootstrap.fabrics[0] && bootstrap.fabrics[1]) << bootstrap.errors[0] << bootstrap.errors[1];
+  EXPECT_EQ(bootstrap.fabrics[0]->viable(1), "tcp");
+  EXPECT_EQ(bootstrap.fabrics[1]->viable(0), "tcp");
 }
 
 TEST_F(FabricTest, SharedMemoryAcrossHostsIsRefusedWithTheReason) {
-  const Meeting meeting([](FabricOptions& options) {
+  const Bootstrap bootstrap([](FabricOptions& options) {
     options.host = "host-" + std::to_string(options.rank);
     options.transport = TransportChoice::kShm;
   });
-  EXPECT_NE(meeting.errors[0].find("'host-0' and 'host-1'"), std::string::npos) << meeting.errors[0];
-  EXPECT_NE(meeting.errors[1].find("'host-1' and 'host-0'"), std::string::npos) << meeting.errors[1];
-  for (const std::string& error : meeting.errors) {
+  EXPECT_NE(bootstrap.errors[0].find("'host-0' and 'host-1'"), std::string::npos) << bootstrap.errors[0];
+  EXPECT_NE(bootstrap.errors[1].find("'host-1' and 'host-0'"), std::string::npos) << bootstrap.errors[1];
+  for (const std::string& error : bootstrap.errors) {
     EXPECT_NE(error.find("RINGTUNE_TRANSPORT=auto"), std::string::npos) << error;
   }
 }
@@ -131,9 +131,9 @@ TEST_F(FabricTest, JobsInOneStoreDoNotMeet) {
   EXPECT_EQ(fabrics[3]->hosts(), (std::vector<std::string>{"second", "second"}));
 }
 
-class MeetingTest : public LeakChecked {
+class BootstrapTest : public LeakChecked {
  protected:
-  [[nodiscard]] MeetingRequest request(int peer, const std::string& channel, Deadline deadline) const {
+  [[nodiscard]] BootstrapRequest request(int peer, const std::string& channel, Deadline deadline) const {
     return {.peer = peer,
             .peer_name = "rank " + std::to_string(peer),
             .channel = channel,
@@ -150,11 +150,11 @@ Fd raw_client(std::uint16_t port) {
   return std::move(attempt.fd);
 }
 
-TEST_F(MeetingTest, StrangersDoNotKeepRanksApart) {
+TEST_F(BootstrapTest, StrangersDoNotKeepRanksApart) {
   SharedWaker waker_a(WakerReach::kProcess, 0);
   SharedWaker waker_b(WakerReach::kProcess, 0);
-  TcpMeeting a("job", 0, "127.0.0.1", waker_a);
-  TcpMeeting b("job", 1, "127.0.0.1", waker_b);
+  TcpBootstrap a("job", 0, "127.0.0.1", waker_a);
+  TcpBootstrap b("job", 1, "127.0.0.1", waker_b);
   std::vector<Fd> strangers;
   for (const std::string& bytes : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\x03\0", 2), std::string(),
                                    std::string("\x08\0\0\0garbage!", 12), std::string(20'000, 'x')}) {
@@ -173,11 +173,11 @@ TEST_F(MeetingTest, StrangersDoNotKeepRanksApart) {
   EXPECT_LT(thread_cpu_ns() - before, 10'000'000);
 }
 
-TEST_F(MeetingTest, AnotherJobIsTurnedAwayAndTold) {
+TEST_F(BootstrapTest, AnotherJobIsTurnedAwayAndTold) {
   SharedWaker waker_a(WakerReach::kProcess, 0);
   SharedWaker waker_b(WakerReach::kProcess, 0);
-  TcpMeeting a("job-a", 0, "127.0.0.1", waker_a);
-  TcpMeeting b("job-b", 1, "127.0.0.1", waker_b);
+  TcpBootstrap a("job-a", 0, "127.0.0.1", waker_a);
+  TcpBootstrap b("job-b", 1, "127.0.0.1", waker_b);
   std::string refusal;
   std::thread other([&] {
     try {
@@ -193,25 +193,25 @@ TEST_F(MeetingTest, AnotherJobIsTurnedAwayAndTold) {
   EXPECT_NE(refusal.find("another job"), std::string::npos) << refusal;
 }
 
-TEST_F(MeetingTest, NobodyAtTheAddressIsALostPeer) {
+TEST_F(BootstrapTest, NobodyAtTheAddressIsALostPeer) {
   SharedWaker waker(WakerReach::kProcess, 0);
-  TcpMeeting meeting("job", 1, "127.0.0.1", waker);
+  TcpBootstrap bootstrap("job", 1, "127.0.0.1", waker);
   std::uint16_t free_port = 0;
   {
-    free_port = TcpMeeting("job", 0, "127.0.0.1", waker).port();
+    free_port = TcpBootstrap("job", 0, "127.0.0.1", waker).port();
   }
   const PeerLost error =
-      expect_throw<PeerLost>([&] { (void)meeting.dial(request(0, "c", seconds(20)), "127.0.0.1", free_port); });
+      expect_throw<PeerLost>([&] { (void)bootstrap.dial(request(0, "c", seconds(20)), "127.0.0.1", free_port); });
   EXPECT_EQ(error.rank(), 0);
   EXPECT_NE(std::string(error.what()).find("127.0.0.1:" + std::to_string(free_port)), std::string::npos);
 }
 
-TEST_F(MeetingTest, WorksOverIpv6) {
+TEST_F(BootstrapTest, WorksOverIpv6) {
   SharedWaker waker_a(WakerReach::kProcess, 0);
   SharedWaker waker_b(WakerReach::kProcess, 0);
   try {
-    TcpMeeting a("job", 0, "::1", waker_a);
-    TcpMeeting b("job", 1, "::1", waker_b);
+    TcpBootstrap a("job", 0, "::1", waker_a);
+    TcpBootstrap b("job", 1, "::1", waker_b);
     Fd dialled;
     std::thread other([&] { dialled = b.dial(request(0, "c", seconds(20)), "::1", a.port()); });
     EXPECT_TRUE(a.accept(request(1, "c", seconds(20))).valid());

@@ -38,7 +38,7 @@ struct Pipe {
   Fd write;
 };
 
-struct Plan {
+struct Schedule {
   int size = 3;
   TransportChoice transport = TransportChoice::kAuto;
   int forks_grandchild = -1;  // this rank leaves a process behind that inherits everything
@@ -47,8 +47,8 @@ struct Plan {
 /// The life of a rank in its own process. Never returns.
 class Child {
  public:
-  Child(const Plan& plan, int rank, int orders, int reports)
-      : plan_(plan), rank_(rank), orders_(orders), reports_(reports) {}
+  Child(const Schedule& schedule, int rank, int orders, int reports)
+      : schedule_(schedule), rank_(rank), orders_(orders), reports_(reports) {}
 
   [[noreturn]] void run() {
     try {
@@ -79,18 +79,18 @@ class Child {
     StoreClient store("127.0.0.1", port, seconds(20));
     FabricOptions options;
     options.rank = rank_;
-    options.size = plan_.size;
+    options.size = schedule_.size;
     options.host = "test-host";
-    options.transport = plan_.transport;
+    options.transport = schedule_.transport;
     const std::unique_ptr<Fabric> fabric = make_fabric(options, &store, seconds(20));
     fabric->start_monitor([&](int lost, const std::string& reason) {
       report(Event::kLost, lost);
       fabric->abort(reason);
     });
-    if (plan_.forks_grandchild == rank_) leave_grandchild();
+    if (schedule_.forks_grandchild == rank_) leave_grandchild();
     Link& link = fabric->connect(rank_ == 0 ? 1 : 0, "data-" + std::to_string(rank_ == 0 ? 1 : rank_), seconds(20));
     if (rank_ == 0) {
-      for (int peer = 2; peer < plan_.size; ++peer) {
+      for (int peer = 2; peer < schedule_.size; ++peer) {
         (void)fabric->connect(peer, "data-" + std::to_string(peer), seconds(20));
       }
     }
@@ -123,7 +123,7 @@ class Child {
     report(Event::kGrandchild, pid);
   }
 
-  const Plan& plan_;
+  const Schedule& schedule_;
   int rank_;
   int orders_;
   int reports_;
@@ -132,17 +132,17 @@ class Child {
 /// The processes of a job, and the store. Children are forked before the store's thread exists.
 class Job {
  public:
-  explicit Job(const Plan& plan) : plan_(plan), orders_(static_cast<std::size_t>(plan.size)) {
-    for (int rank = 0; rank < plan.size; ++rank) {
+  explicit Job(const Schedule& schedule) : schedule_(schedule), orders_(static_cast<std::size_t>(schedule.size)) {
+    for (int rank = 0; rank < schedule.size; ++rank) {
       const pid_t pid = ::fork();
       if (pid == 0) {
-        Child(plan_, rank, orders_[static_cast<std::size_t>(rank)].read.get(), reports_.write.get()).run();
+        Child(schedule_, rank, orders_[static_cast<std::size_t>(rank)].read.get(), reports_.write.get()).run();
       }
       pids_.push_back(pid);
     }
     server_ = std::make_unique<StoreServer>("127.0.0.1", std::uint16_t{0});
-    for (int rank = 0; rank < plan.size; ++rank) order(rank, server_->port());
-    for (int ready = 0; ready < plan.size;) {
+    for (int rank = 0; rank < schedule.size; ++rank) order(rank, server_->port());
+    for (int ready = 0; ready < schedule.size;) {
       const Report report = next(seconds(30));
       if (report.event == Event::kGrandchild) grandchild_ = report.value;
       if (report.event == Event::kReady) ++ready;
@@ -202,7 +202,7 @@ class Job {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
 
-  Plan plan_;
+  Schedule schedule_;
   std::vector<Pipe> orders_;
   Pipe reports_;
   std::vector<pid_t> pids_;
@@ -213,11 +213,11 @@ class Job {
 using MonitorTest = LeakChecked;
 
 /// Every survivor must report the victim once, and its blocked receiver must return, both within the bound.
-void expect_loss_everywhere(Job& job, const Plan& plan, int victim) {
+void expect_loss_everywhere(Job& job, const Schedule& schedule, int victim) {
   const std::int64_t killed_at = job.kill(victim);
-  std::vector<int> lost(static_cast<std::size_t>(plan.size));
-  std::vector<int> woken(static_cast<std::size_t>(plan.size));
-  for (int reports = 0; reports < 2 * (plan.size - 1); ++reports) {
+  std::vector<int> lost(static_cast<std::size_t>(schedule.size));
+  std::vector<int> woken(static_cast<std::size_t>(schedule.size));
+  for (int reports = 0; reports < 2 * (schedule.size - 1); ++reports) {
     const Report report = job.next(seconds(10));
     EXPECT_LT(report.at_ns - killed_at, kBoundNs) << "rank " << report.rank;
     if (report.event == Event::kLost) {
@@ -226,7 +226,7 @@ void expect_loss_everywhere(Job& job, const Plan& plan, int victim) {
     }
     if (report.event == Event::kReceiverWoken) ++woken[static_cast<std::size_t>(report.rank)];
   }
-  for (int rank = 0; rank < plan.size; ++rank) {
+  for (int rank = 0; rank < schedule.size; ++rank) {
     EXPECT_EQ(lost[static_cast<std::size_t>(rank)], rank == victim ? 0 : 1) << "rank " << rank;
     EXPECT_EQ(woken[static_cast<std::size_t>(rank)], rank == victim ? 0 : 1) << "rank " << rank;
   }
@@ -234,30 +234,30 @@ void expect_loss_everywhere(Job& job, const Plan& plan, int victim) {
 }
 
 TEST_F(MonitorTest, AKilledRankIsReportedEverywhereOverTcp) {
-  const Plan plan{.transport = TransportChoice::kTcp};
-  Job job(plan);
-  expect_loss_everywhere(job, plan, 1);
+  const Schedule schedule{.transport = TransportChoice::kTcp};
+  Job job(schedule);
+  expect_loss_everywhere(job, schedule, 1);
 }
 
 TEST_F(MonitorTest, AKilledRankIsReportedEverywhereOverSharedMemory) {
-  const Plan plan;
+  const Schedule schedule;
   for (const int victim : {0, 1, 2}) {
-    Job job(plan);
-    expect_loss_everywhere(job, plan, victim);
+    Job job(schedule);
+    expect_loss_everywhere(job, schedule, victim);
   }
 }
 
 TEST_F(MonitorTest, AKilledRankIsReportedThoughItsForkedWorkersLiveOn) {
   for (const int victim : {0, 1}) {
-    const Plan plan{.forks_grandchild = victim};
-    Job job(plan);
-    expect_loss_everywhere(job, plan, victim);
+    const Schedule schedule{.forks_grandchild = victim};
+    Job job(schedule);
+    expect_loss_everywhere(job, schedule, victim);
   }
 }
 
 TEST_F(MonitorTest, RanksThatLeaveAreNotLost) {
-  const Plan plan;
-  Job job(plan);
+  const Schedule schedule;
+  Job job(schedule);
   for (const int rank : {2, 1, 0}) {
     job.order(rank, 'l');
     if (rank != 0) {
@@ -276,8 +276,8 @@ TEST_F(MonitorTest, RanksThatLeaveAreNotLost) {
 }
 
 TEST_F(MonitorTest, RankZeroWaitsForTheOthersBeforeItGoes) {
-  const Plan plan{.size = 2};
-  Job job(plan);
+  const Schedule schedule{.size = 2};
+  Job job(schedule);
   job.order(0, 'l');  // leaves, then waits inside wait_left()
   job.order(1, 'l');
   EXPECT_EQ(job.finish(1), 0);

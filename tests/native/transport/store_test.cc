@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "fabrics.h"
-#include "transport/announcement.h"
+#include "transport/peer_info.h"
 #include "transport/socket.h"
 
 namespace ringtune::testing {
@@ -99,10 +99,10 @@ TEST_F(StoreTest, ARendezvousTakesTwoRequestsPerRank) {
       FabricOptions options;
       options.rank = rank;
       options.size = kRanks;
-      Announcement own;
+      PeerInfo own;
       own.rank = rank;
       own.host = "host" + std::to_string(rank % 3);
-      const std::vector<Announcement> all = exchange_announcements(options, own, client, seconds(20));
+      const std::vector<PeerInfo> all = exchange_peer_infos(options, own, client, seconds(20));
       ASSERT_EQ(all.size(), std::size_t{kRanks});
       for (int other = 0; other < kRanks; ++other) EXPECT_EQ(all[static_cast<std::size_t>(other)].rank, other);
     });

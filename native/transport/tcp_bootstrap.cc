@@ -1,0 +1,227 @@
+#include "transport/tcp_bootstrap.h"
+
+#include <poll.h>
+
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+#include "transport/socket.h"
+
+namespace ringtune {
+namespace {
+
+constexpr std::uint32_t kHelloMagic = 0x4c475452;  // "RTGL" on the wire
+constexpr std::uint32_t kWireVersion = 2;
+constexpr std::size_t kMaxHelloBytes = 4096;
+constexpr std::size_t kMaxStrangers = 256;
+
+enum class Verdict : std::uint32_t { kWelcome = 0, kWrongVersion = 1, kWrongJob = 2, kWrongRank = 3 };
+
+Bytes hello_frame(const std::string& job, int rank, const BootstrapRequest& request) {
+  ByteWriter hello;
+  hello.u32(kHelloMagic);
+  hello.u32(kWireVersion);
+  hello.string(job);
+  hello.i32(rank);
+  hello.i32(request.peer);
+  hello.string(request.channel);
+  Bytes frame;
+  append_frame(frame, hello.bytes());
+  if (frame.size() > kMaxHelloBytes) throw InvalidArgument("job and channel names exceed 4000 bytes");
+  return frame;
+}
+
+/// A fresh connection has room for these few bytes; if it broke, the reader finds out.
+void send_verdict(int fd, Verdict verdict) {
+  ByteWriter writer;
+  writer.u32(kHelloMagic);
+  writer.u32(kWireVersion);
+  writer.u32(static_cast<std::uint32_t>(verdict));
+  (void)write_some(fd, writer.bytes());
+}
+
+std::string refusal(Verdict verdict, std::uint32_t version, const std::string& job) {
+  switch (verdict) {
+    case Verdict::kWrongVersion:
+      return "it speaks wire version " + std::to_string(version) + ", this rank " + std::to_string(kWireVersion) +
+             ": install the same ringtune on all hosts";
+    case Verdict::kWrongJob:
+      return "it belongs to another job than '" + job + "'";
+    case Verdict::kWrongRank:
+      return "another rank listens there";
+    default:
+      return "it answered with verdict " + std::to_string(static_cast<std::uint32_t>(verdict));
+  }
+}
+
+}  // namespace
+
+void read_exactly(const BootstrapRequest& request, Waker& waker, int fd, std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const std::uint32_t ticket = waker.prepare();
+    const Transfer transfer = read_some(fd, bytes);
+    if (transfer.closed) {
+      throw PeerLost(request.peer, request.peer_name + " went away while channel '" + request.channel +
+                                       "' was being connected: " + describe(transfer));
+    }
+    bytes = bytes.subspan(transfer.bytes);
+    if (transfer.bytes > 0) continue;
+    request.aborted->check(request.peer);
+    if (request.deadline.expired()) {
+      throw Timeout(request.peer_name + " did not open channel '" + request.channel + "' in time");
+    }
+    waker.wait(ticket, request.deadline);
+  }
+}
+
+TcpBootstrap::TcpBootstrap(std::string job, int rank, const std::string& bind_address, Waker& waker)
+    : job_(std::move(job)), rank_(rank), waker_(waker), listener_(listen_tcp(bind_address, 0)) {}
+
+std::uint16_t TcpBootstrap::port() const { return local_port(listener_.get()); }
+
+Fd TcpBootstrap::accept(const BootstrapRequest& request) {
+  const WatchScope door(waker_, listener_.get());
+  while (true) {
+    const std::uint32_t ticket = waker_.prepare();
+    welcome_strangers();
+    Fd fd = take_match(request);
+    if (fd) {
+      for (Stranger& stranger : strangers_) waker_.unwatch(stranger.fd.get());
+      return fd;
+    }
+    try {
+      pause(request, ticket);
+    } catch (...) {
+      for (Stranger& stranger : strangers_) waker_.unwatch(stranger.fd.get());
+      throw;
+    }
+  }
+}
+
+void TcpBootstrap::pause(const BootstrapRequest& request, std::uint32_t ticket) const {
+  request.aborted->check(request.peer);
+  if (request.deadline.expired()) {
+    throw Timeout(request.peer_name + " did not open channel '" + request.channel + "' to rank " +
+                  std::to_string(rank_) + " in time");
+  }
+  waker_.wait(ticket, request.deadline);
+}
+
+void TcpBootstrap::welcome_strangers() {
+  while (std::optional<Fd> fd = accept_tcp(listener_.get())) {
+    if (strangers_.size() >= kMaxStrangers) strangers_.pop_front();  // closing it also ends its watch
+    strangers_.push_back({.fd = std::move(*fd), .in = FrameAssembler(kMaxHelloBytes)});
+  }
+  for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
+    waker_.watch(stranger->fd.get(), false);
+    const bool stays = hear(*stranger);
+    if (stays) {
+      ++stranger;
+      continue;
+    }
+    if (stranger->fd) waker_.unwatch(stranger->fd.get());
+    stranger = strangers_.erase(stranger);
+  }
+}
+
+/// True while the hello is incomplete. Never throws for what a stranger says: that is only logged.
+bool TcpBootstrap::hear(Stranger& stranger) {
+  try {
+    while (true) {
+      const Transfer transfer = read_some(stranger.fd.get(), stranger.in.space());
+      if (transfer.closed) return false;
+      stranger.in.filled(transfer.bytes);
+      if (const std::optional<ByteView> hello = stranger.in.next()) {
+        identify(stranger, *hello);
+        return false;
+      }
+      if (transfer.bytes == 0) return true;
+    }
+  } catch (const Protocol& error) {
+    warn_of_stranger(error.what());
+    return false;
+  }
+}
+
+void TcpBootstrap::identify(Stranger& stranger, ByteView hello) {
+  ByteReader reader(hello);
+  if (reader.u32() != kHelloMagic) throw Protocol("not a hello of ringtune");
+  const std::uint32_t version = reader.u32();
+  const auto refuse = [&](Verdict verdict, const std::string& why) {
+    send_verdict(stranger.fd.get(), verdict);
+    throw Protocol(why);
+  };
+  if (version != kWireVersion) refuse(Verdict::kWrongVersion, "wire version " + std::to_string(version));
+  const std::string job = reader.string();
+  const int from = reader.i32();
+  const int to = reader.i32();
+  std::string channel = reader.string();
+  reader.expect_end();
+  if (job != job_) refuse(Verdict::kWrongJob, "job '" + job + "' instead of '" + job_ + "'");
+  if (to != rank_) {
+    refuse(Verdict::kWrongRank, "rank " + std::to_string(from) + " looks for rank " + std::to_string(to) +
+                                    ", this is rank " + std::to_string(rank_));
+  }
+  waker_.unwatch(stranger.fd.get());
+  // A second hello for the same channel means that the dialler gave up on the first one: the newest counts.
+  waiting_[{from, std::move(channel)}] = std::move(stranger.fd);
+}
+
+Fd TcpBootstrap::take_match(const BootstrapRequest& request) {
+  const auto found = waiting_.find({request.peer, request.channel});
+  if (found == waiting_.end()) return Fd();
+  Fd fd = std::move(found->second);
+  waiting_.erase(found);
+  // The dialler says nothing before the verdict; anything readable is the end of a dialler that gave up.
+  if (poll_socket(fd.get(), POLLIN, Deadline::at(0))) return Fd();
+  send_verdict(fd.get(), Verdict::kWelcome);
+  return fd;
+}
+
+Fd TcpBootstrap::dial(const BootstrapRequest& request, const std::string& host, std::uint16_t port) {
+  const std::string where = endpoint_text(host, port);
+  ConnectAttempt attempt = start_connect(resolve(host, port).front());
+  if (attempt.error != 0) {
+    throw PeerLost(request.peer,
+                   "cannot reach " + request.peer_name + " at " + where + ": " + errno_text(attempt.error));
+  }
+  const WatchScope scope(waker_, attempt.fd.get());
+  finish_connect(request, attempt.fd.get(), where);
+  (void)write_some(attempt.fd.get(), hello_frame(job_, rank_, request));  // fits a fresh connection's buffer
+  read_verdict(request, attempt.fd.get(), where);
+  return std::move(attempt.fd);
+}
+
+void TcpBootstrap::finish_connect(const BootstrapRequest& request, int fd, const std::string& where) const {
+  while (true) {
+    const std::uint32_t ticket = waker_.prepare();
+    if (poll_socket(fd, POLLOUT, Deadline::at(0))) break;
+    request.aborted->check(request.peer);
+    if (request.deadline.expired()) {
+      throw Timeout("no answer from " + request.peer_name + " at " + where +
+                    ": does a firewall stand between, or should RINGTUNE_INTERFACE_ADDRESS name another interface?");
+    }
+    waker_.wait(ticket, request.deadline);
+  }
+  const int error = connect_error(fd);
+  if (error == 0) return;
+  throw PeerLost(request.peer, "cannot reach " + request.peer_name + " at " + where + ": " + errno_text(error) +
+                                   ". Its process has ended, or RINGTUNE_INTERFACE_ADDRESS should name another "
+                                   "interface");
+}
+
+void TcpBootstrap::read_verdict(const BootstrapRequest& request, int fd, const std::string& where) const {
+  std::array<std::byte, 12> bytes;
+  read_exactly(request, waker_, fd, bytes);
+  ByteReader reader(bytes);
+  const std::uint32_t magic = reader.u32();
+  const std::uint32_t version = reader.u32();
+  const auto verdict = static_cast<Verdict>(reader.u32());
+  if (magic != kHelloMagic) throw Protocol("what listens at " + where + " is not " + request.peer_name);
+  if (verdict != Verdict::kWelcome) {
+    throw Protocol(request.peer_name + " at " + where + " refused the connection: " + refusal(verdict, version, job_));
+  }
+}
+
+}  // namespace ringtune
