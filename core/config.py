@@ -17,7 +17,7 @@ from typing import Any
 
 from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.errors import ConfigError
-from ringtune.horovod_variables import FALSE, HOROVOD_SENSELESS, TRUE, reading
+from ringtune.horovod_variables import FALSE, HOROVOD_IGNORED, TRUE, reading
 from ringtune.interfaces import address_of
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.output_file import expanded
@@ -125,7 +125,7 @@ class Config:
             if text:
                 values[variable.field] = parse(variable, source, text)
                 given.add(variable.name)
-        sentences += _senseless(environ)
+        sentences += _ignored(environ)
         return cls(**values, given=frozenset(given), horovods=frozenset(horovods), warnings=tuple(sentences))
 
     @property
@@ -166,7 +166,7 @@ class Config:
 _said: set[str] = set()
 
 
-def unsaid(sentences: Sequence[str]) -> list[str]:
+def not_yet_warned(sentences: Sequence[str]) -> list[str]:
     """Return the sentences that this process has not been told of, once: a job may begin anew many times."""
     new = [sentence for sentence in sentences if sentence not in _said]
     _said.update(new)
@@ -284,10 +284,10 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
             raise ConfigError(f"{name}={environ[name]!r}: there is no such variable; {hint}")
 
 
-def _senseless(environ: Mapping[str, str]) -> tuple[str, ...]:
+def _ignored(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(
         f"{TWIN_PREFIX}{name}={environ[TWIN_PREFIX + name]} has no effect: {reason}"
-        for name, reason in HOROVOD_SENSELESS.items()
+        for name, reason in HOROVOD_IGNORED.items()
         if environ.get(TWIN_PREFIX + name, "").strip()
     )
 

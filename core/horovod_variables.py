@@ -106,7 +106,7 @@ HOROVOD_QUIET = frozenset(
 )  # fmt: skip
 """Horovod's variables that are accepted in silence."""
 
-HOROVOD_SENSELESS = {
+HOROVOD_IGNORED = {
     "CONTROLLER": "ringtune negotiates with its own controller",
     "CPU_OPERATIONS": "ringtune has one data plane of its own",
     "HIERARCHICAL_ALLGATHER": "the algorithm is chosen by the runtime",

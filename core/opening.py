@@ -18,7 +18,7 @@ from ringtune.errors import ConfigError, InvalidArgument
 from ringtune.gpu import nccl, ring
 from ringtune.placement import Placement
 from ringtune.rendezvous import Rendezvous
-from ringtune.session import Links, Session
+from ringtune.session import JobContext, Session
 from ringtune.variables import GPU_PLANES, LOG_LEVELS, OVERLAPS, TRANSPORTS
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ def open_session(config: Config | None = None) -> Session:
         with native.translated():
             store = native.load().StoreClient(*address, config.start_timeout_ns) if place.size > 1 else None
             run_folder = _agree_on_folder(config, place, store, job)
-            return Session(config, place, native.load().Runtime(options), Links(job, store, run_folder))
+            return Session(config, place, native.load().Runtime(options), JobContext(job, store, run_folder))
 
     try:
         opened = interruptible(meet) if place.size > 1 else meet()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ringtune import extensions, native, runfolder
-from ringtune.config import Config, unsaid
+from ringtune.config import Config, not_yet_warned
 from ringtune.errors import InvalidArgument, NotInitialized, RingtuneError
 from ringtune.knobs import Knobs
 from ringtune.meters.meters import Meters
@@ -43,7 +43,7 @@ class Session:
         config: Settings of this process.
         place: Where it stands in the job.
         runtime: The native runtime (or what behaves like it); owned.
-        links: How this job meets and where it writes.
+        context: How this job meets and where it writes.
 
     Attributes:
         run_folder: Folder the job writes into, None when it writes nothing.
@@ -52,12 +52,12 @@ class Session:
         job: Key of this session in the store, the same on all ranks.
     """
 
-    def __init__(self, config: Config, place: Placement, runtime: Any, links: Links) -> None:
+    def __init__(self, config: Config, place: Placement, runtime: Any, context: JobContext) -> None:
         self.config = config
         self.placement = place
         self.runtime = runtime
-        self.job = links.job
-        self.store = links.store
+        self.job = context.job
+        self.store = context.store
         self.run_folder: Path | None = None
         self.rank: int = place.rank
         self.size: int = place.size
@@ -68,7 +68,7 @@ class Session:
         self.homogeneous: bool = runtime.homogeneous
         self.hosts: list[str] = list(runtime.hosts)
         self.closed = False
-        self.planned_folder = links.run_folder
+        self.planned_folder = context.run_folder
         self._pid = os.getpid()
         self._error = native.error_class()
         self._extensions = extensions.ExtensionSet(place.rank)
@@ -303,7 +303,7 @@ class Session:
         """Start what the settings ask for: run folder, timeline, extensions."""
         config = self.config
         if self.rank == 0:
-            for sentence in unsaid(config.warnings):
+            for sentence in not_yet_warned(config.warnings):
                 warn(sentence)
         if config.run_dir is not None or config.autotune:
             try:
@@ -319,7 +319,7 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Links:
+class JobContext:
     """How a session meets its job and where it would write.
 
     Attributes:

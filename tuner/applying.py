@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from ringtune.output_file import is_stdout, write_output
+from ringtune.tuner.messages import environment, settled
 from ringtune.tuner.records import ResultRecord
-from ringtune.tuner.words import environment, settled
 
 
 def apply(result: ResultRecord, where: str) -> None:

@@ -16,10 +16,10 @@ from ringtune.errors import UsageError
 from ringtune.launch import LaunchOptions, launch
 from ringtune.launch.launcher import run_name
 from ringtune.tuner.applying import apply
+from ringtune.tuner.messages import sentence
 from ringtune.tuner.progress import Follower, LiveView, PlainView
 from ringtune.tuner.records import Record, ResultRecord, TrialRecord
 from ringtune.tuner.restarts.command import tune_by_restarts
-from ringtune.tuner.words import sentence
 
 _VARIABLES = {
     "max_trials": "RINGTUNE_AUTOTUNE_MAX_TRIALS",

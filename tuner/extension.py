@@ -21,6 +21,7 @@ from ringtune.tuner.advice import Advisor
 from ringtune.tuner.advisor import ProcessAdvisor
 from ringtune.tuner.fingerprint import JobDescription, cpu_model
 from ringtune.tuner.journal import Journal
+from ringtune.tuner.messages import sentence
 from ringtune.tuner.online import OnlineTuner
 from ringtune.tuner.options import OnlineOptions
 from ringtune.tuner.records import NoteRecord, Record, ResultRecord
@@ -29,7 +30,6 @@ from ringtune.tuner.space import Space, Surroundings
 from ringtune.tuner.study import StudyOptions, default_storage
 from ringtune.tuner.warmup import WarmupTrace
 from ringtune.tuner.wire import Setup
-from ringtune.tuner.words import sentence
 
 if TYPE_CHECKING:
     from ringtune.session import Session

@@ -27,6 +27,7 @@ from ringtune.stats import StepStats
 from ringtune.tuner.advice import Advisor, Stored, Workload
 from ringtune.tuner.confirm import Comparison, Verdict
 from ringtune.tuner.feed import Sample, StepFeed
+from ringtune.tuner.messages import describe, percent, spread
 from ringtune.tuner.meter import Meter, Steps
 from ringtune.tuner.options import OnlineOptions
 from ringtune.tuner.records import Record, ResultRecord
@@ -34,7 +35,6 @@ from ringtune.tuner.reporting import Ending, Reporter, Trial
 from ringtune.tuner.scoring import NO_GAIN, clearly_worse, log_spread
 from ringtune.tuner.search import WORSE_ALPHA, WORSE_MARGIN, Search
 from ringtune.tuner.space import Space
-from ringtune.tuner.words import describe, percent, spread
 
 Phase = Literal["warm-up", "check", "baseline", "search", "confirm", "done"]
 

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from ringtune.timeline.runs.growing_lines import GrowingLines
 from ringtune.tuner.journal import parse_line
+from ringtune.tuner.messages import SOURCES, milliseconds, percent, sentence, settled, spread
 from ringtune.tuner.records import Record, ResultRecord, StartRecord, TrialRecord, parse
-from ringtune.tuner.words import SOURCES, milliseconds, percent, sentence, settled, spread
 
 _POLL_S = 0.2
 _ROWS = 12

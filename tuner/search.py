@@ -13,13 +13,13 @@ from collections.abc import Generator
 from ringtune.knobs import Knobs
 from ringtune.tuner.advice import Advisor, Stored, Suggestion
 from ringtune.tuner.feed import Sample
+from ringtune.tuner.messages import percent
 from ringtune.tuner.meter import Meter, Steps
 from ringtune.tuner.options import OnlineOptions
 from ringtune.tuner.records import Source, TrialState
 from ringtune.tuner.reporting import Reporter, Trial
 from ringtune.tuner.scoring import clearly_worse, log_ratio
 from ringtune.tuner.space import Space, distinct
-from ringtune.tuner.words import percent
 
 # The test for "clearly worse" is made after every step, hence the small probability.
 WORSE_MARGIN, WORSE_ALPHA = 0.10, 0.005

@@ -18,8 +18,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ringtune.tuner.feed import Sample
+from ringtune.tuner.messages import amount, percent
 from ringtune.tuner.scoring import log_location, log_spread
-from ringtune.tuner.words import amount, percent
 
 _TRIMMED_VARIANCE = 1.2
 

@@ -90,7 +90,7 @@ def run_negotiation(request: NegotiationRequest, console: Console) -> dict[str, 
     }
     for ranks in request.ranks:
         with native.translated():
-            phases = module.rehearse_negotiation(ranks, request.tensors, request.cycles, fan_out)
+            phases = module.simulate_negotiation(ranks, request.tensors, request.cycles, fan_out)
         record["cases"].append({"ranks": ranks, "phases": phases})
     for phase in PHASES:
         console.print(negotiation_table(record, phase))

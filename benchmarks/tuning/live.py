@@ -32,10 +32,10 @@ from ringtune.errors import RingtuneError, UsageError
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.timeline.runs.growing_lines import GrowingLines
 from ringtune.tuner.journal import parse_line
+from ringtune.tuner.messages import describe, milliseconds, percent
 from ringtune.tuner.model.workload import Workload
 from ringtune.tuner.records import ResultRecord, parse
 from ringtune.tuner.scoring import Interval
-from ringtune.tuner.words import describe, milliseconds, percent
 
 CASES = ("2x1@1gbit", "4x1@1gbit", "2x1@10gbit", "4x1@10gbit")
 FUSION = (256 << 10, 2 << 20, 16 << 20, 128 << 20)

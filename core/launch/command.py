@@ -17,7 +17,7 @@ from ringtune.command_table import print_version
 from ringtune.config import Config
 from ringtune.errors import UsageError
 from ringtune.launch.config_file import settings_from_file
-from ringtune.launch.horovod_flags import warn_senseless, with_senseless
+from ringtune.launch.horovod_flags import warn_ignored, with_ignored
 from ringtune.launch.launcher import launch, run_name
 from ringtune.launch.options import ElasticOptions, LaunchOptions
 from ringtune.launch.settings import AT_LEAST_0, settings_from, with_settings
@@ -104,7 +104,7 @@ def _print_build(ctx: click.Context, parameter: click.Parameter, value: bool) ->
     help="Show what is built, and stop.",
 )
 @with_settings
-@with_senseless
+@with_ignored
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...")
 def run(command: tuple[str, ...], **values: Any) -> int:
     """Start COMMAND on several ranks and stay until all have ended.
@@ -130,7 +130,7 @@ def options_from(command: list[str], values: Mapping[str, Any]) -> LaunchOptions
         )
     if values["no_run_dir"] and values["tags"]:
         raise UsageError("--tag is written into the run folder, and --no-run-dir makes none")
-    warn_senseless(values)
+    warn_ignored(values)
     settings = settings_from_file(values["config_file"]) if values["config_file"] else {}
     settings |= settings_from(values)
     if values["as_horovod"]:

@@ -22,7 +22,7 @@ from typing import Any
 import click
 
 from ringtune.errors import UsageError
-from ringtune.launch.horovod_flags import SENSELESS
+from ringtune.launch.horovod_flags import IGNORED
 from ringtune.launch.settings import SETTINGS, settings_from
 
 _SETTINGS = {
@@ -44,7 +44,7 @@ _SETTINGS = {
     "logging.level": "RINGTUNE_LOG_LEVEL",
 }
 # Key -> the flag that says why.
-_SENSELESS = {
+_IGNORED = {
     "params.hierarchical_allgather": "hierarchical_allgather",
     "params.torus_allreduce": "torus_allreduce",
     "autotune.warmup_samples": "autotune_warmup_samples",
@@ -64,15 +64,15 @@ def settings_from_file(path: Path) -> dict[str, str]:
     Raises:
         UsageError: The file cannot be read, is no such YAML, or holds an unknown key or a bad value.
     """
-    reasons = {flag.parameter: flag.reason for flag in SENSELESS}
+    reasons = {flag.parameter: flag.reason for flag in IGNORED}
     found: dict[str, str] = {}
     for key, value in _entries(path):
         if key in _SETTINGS:
             found |= _setting(path, key, value)
-        elif key in _SENSELESS:
-            click.echo(f"ringtune run: {key} in {path} has no effect: {reasons[_SENSELESS[key]]}", err=True)
+        elif key in _IGNORED:
+            click.echo(f"ringtune run: {key} in {path} has no effect: {reasons[_IGNORED[key]]}", err=True)
         else:
-            near = difflib.get_close_matches(key, [*_SETTINGS, *_SENSELESS], n=1)
+            near = difflib.get_close_matches(key, [*_SETTINGS, *_IGNORED], n=1)
             raise UsageError(f"{path}: unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     return found
 

@@ -1,6 +1,6 @@
 """Descriptors of the launcher: how many a job takes, and what becomes of the limit of its process.
 
-The launcher holds for each rank three pipes, the warden's process, log files and what the rank's connections to the
+The launcher holds for each rank three pipes, the rank agent's process, log files and what the rank's connections to the
 store end in; a rank holds less. So a limit that lets the launcher through lets its ranks through.
 """
 
@@ -17,7 +17,7 @@ _STORE = 2
 _LOOP = 3
 """What waits for the ranks, and what wakens it."""
 _RANK = 4
-"""Three pipes and the process of a rank's warden."""
+"""Three pipes and the process of a rank's rank agent."""
 _STARTING = 8
 """The same while it is started, both ends of all pipes."""
 _CONNECTIONS = 2

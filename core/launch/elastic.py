@@ -1,6 +1,6 @@
 """The launcher of an elastic job: keeps it going while ranks fail and hosts come and go.
 
-`Roster` decides; this module asks the hosts' script, starts processes, reads and writes the store (see
+`Membership` decides; this module asks the hosts' script, starts processes, reads and writes the store (see
 `ringtune.elastic.keys`) and passes on what happened.
 """
 
@@ -23,13 +23,13 @@ from ringtune.elastic import keys
 from ringtune.elastic.results import HostUpdateResult
 from ringtune.errors import UsageError
 from ringtune.interfaces import loopback
-from ringtune.launch import remote, roster
+from ringtune.launch import membership, remote
 from ringtune.launch.discovery import Discovery
 from ringtune.launch.environment import Job, address_towards, for_other_host, worker_environment
 from ringtune.launch.hosts import Host, Slot, is_local
+from ringtune.launch.membership import Membership
 from ringtune.launch.options import ElasticOptions, LaunchOptions
 from ringtune.launch.rank import Order, RankProcess
-from ringtune.launch.roster import Roster
 from ringtune.launch.streams import Streams
 from ringtune.launch.supervisor import Failure, Outcome, Supervisor, how_ended
 
@@ -37,7 +37,7 @@ _LOOK_EVERY_S = 0.1
 _STORE_TIMEOUT_NS = 10_000_000_000
 
 
-def limits_of(options: LaunchOptions) -> roster.Limits:
+def limits_of(options: LaunchOptions) -> membership.Limits:
     """Return what an elastic job keeps to.
 
     Raises:
@@ -52,7 +52,7 @@ def limits_of(options: LaunchOptions) -> roster.Limits:
     if not 1 <= least <= start or (elastic.max_np is not None and elastic.max_np < start):
         most = "" if elastic.max_np is None else f" <= --max-np {elastic.max_np}"
         raise UsageError(f"--min-np {least}, -np {start}{most}: expected 1 <= --min-np <= -np <= --max-np")
-    return roster.Limits(
+    return membership.Limits(
         start, least, elastic.max_np, elastic.reset_limit, elastic.timeout_s, elastic.cooldown_s, elastic.script is None
     )
 
@@ -67,15 +67,15 @@ class ElasticSupervisor(Supervisor):
         options: The job.
     """
 
-    def __init__(self, job: Job, limits: roster.Limits, streams: Streams, options: LaunchOptions) -> None:
+    def __init__(self, job: Job, limits: membership.Limits, streams: Streams, options: LaunchOptions) -> None:
         super().__init__((), streams, options)
         self._job = job
-        self._roster = Roster(limits)
+        self._membership = Membership(limits)
         self._counts: dict[int, int] = {}
         self._started_workers: list[RankProcess] = []
         self._notices = 0
         self._news = 0
-        self._given_up: roster.GiveUp | None = None
+        self._given_up: membership.GiveUp | None = None
         with native.translated():
             self._store = native.load().StoreClient(loopback(), job.store_port, _STORE_TIMEOUT_NS)
         self._tell_notice(HostUpdateResult.no_update)
@@ -91,8 +91,8 @@ class ElasticSupervisor(Supervisor):
             if discovery is not None:
                 self._selector.register(discovery.wake_fd, selectors.EVENT_READ, (discovery, "hosts"))
                 discovery.start()
-            self._feed(functools.partial(self._roster.discovered, hosts))
-            while self._running or not (self._roster.over or self._interrupted_by):
+            self._feed(functools.partial(self._membership.discovered, hosts))
+            while self._running or not (self._membership.over or self._interrupted_by):
                 self._turn()
                 self._look()
         return self._outcome()
@@ -106,8 +106,8 @@ class ElasticSupervisor(Supervisor):
             for worker in list(self._running):
                 if self._said_ready(worker):
                     self._counts[worker] += 1
-                    self._feed(functools.partial(self._roster.ready, worker))
-        self._feed(self._roster.tick)
+                    self._feed(functools.partial(self._membership.ready, worker))
+        self._feed(self._membership.tick)
 
     def _said_ready(self, worker: int) -> bool:
         try:
@@ -118,29 +118,29 @@ class ElasticSupervisor(Supervisor):
 
     def _feed(self, event: Callable[[float], None]) -> None:
         event(time.monotonic())
-        for action in self._roster.take_actions():
+        for action in self._membership.take_actions():
             self._do(action)
 
-    def _do(self, action: roster.Action) -> None:
-        if isinstance(action, roster.Start):
+    def _do(self, action: membership.Action) -> None:
+        if isinstance(action, membership.Start):
             self._start(action)
-        elif isinstance(action, roster.Publish):
+        elif isinstance(action, membership.Publish):
             self._publish(action)
-        elif isinstance(action, roster.Dismiss):
+        elif isinstance(action, membership.Dismiss):
             self._place(action.worker, {"leave": action.reason})
-        elif isinstance(action, roster.Notify):
+        elif isinstance(action, membership.Notify):
             self._tell_notice(action.result)
-        elif isinstance(action, roster.Kill):
+        elif isinstance(action, membership.Kill):
             self._streams.say(f"worker {action.worker} does not come, ending it")
             self._running[action.worker].kill()
-        elif isinstance(action, roster.Say):
+        elif isinstance(action, membership.Say):
             self._streams.say(action.text)
         else:
             self._given_up = action
             self._streams.say(f"the job ends: {action.reason}")
             self._terminate_at = time.monotonic()
 
-    def _start(self, action: roster.Start) -> None:
+    def _start(self, action: membership.Start) -> None:
         if self._interrupted_by:
             return
         elastic, here = self._options.elastic, is_local(action.host)
@@ -153,13 +153,15 @@ class ElasticSupervisor(Supervisor):
             self._options.command,
             environ if here else for_other_host(environ),
             Path.cwd(),
-            self._roster.slots_of(action.host),
+            self._membership.slots_of(action.host),
             self._options.kill_grace_s,
         )
-        warden = remote.warden_command() if here else remote.remote_warden_command(action.host, self._options)
+        rank_agent = (
+            remote.rank_agent_command() if here else remote.remote_rank_agent_command(action.host, self._options)
+        )
         self._streams.open(action.worker)
         self._counts[action.worker] = 0
-        process = RankProcess(slot, warden, order)
+        process = RankProcess(slot, rank_agent, order)
         self._started_workers.append(process)
         self._add(process)
         if self._options.verbose:
@@ -169,14 +171,14 @@ class ElasticSupervisor(Supervisor):
         """Return the address by which a worker reaches the store, and by which its peers will reach the worker."""
         if not here:
             return address_towards(host)
-        others = [name for name in self._roster.hosts() if not is_local(name)]
+        others = [name for name in self._membership.hosts() if not is_local(name)]
         if others:
             return address_towards(others[0])
         # Hosts that a script names later must reach this worker as well.
         scripted = self._options.elastic is not None and self._options.elastic.script is not None
         return address_towards(socket.gethostname()) if scripted else loopback()
 
-    def _publish(self, action: roster.Publish) -> None:
+    def _publish(self, action: membership.Publish) -> None:
         self._streams.say(f"generation {action.generation}: {len(action.workers)} ranks")
         for rank, worker in enumerate(action.workers):
             place = {"generation": action.generation, "rank": rank, "size": len(action.workers)}
@@ -202,7 +204,7 @@ class ElasticSupervisor(Supervisor):
             if isinstance(answer, str):  # once it worked: the hosts known stay until it works again
                 self._streams.say(answer)
             else:
-                self._feed(functools.partial(self._roster.discovered, answer))
+                self._feed(functools.partial(self._membership.discovered, answer))
 
     def _timeout(self) -> float | None:
         return min(super()._timeout() or _LOOK_EVERY_S, _LOOK_EVERY_S)
@@ -213,12 +215,12 @@ class ElasticSupervisor(Supervisor):
             if not self._interrupted_by and self._given_up is None:
                 self._streams.say(f"worker {rank.rank} on {rank.slot.host} {how_ended(code)}")
         if not self._interrupted_by:
-            self._feed(functools.partial(self._roster.ended, rank.rank, code))
+            self._feed(functools.partial(self._membership.ended, rank.rank, code))
 
     def _outcome(self) -> Outcome:
         if self._interrupted_by:
             return Outcome(128 + self._interrupted_by, self._failure, self._interrupted_by)
-        failure = self._failure if self._given_up is not None or self._roster.failed_at_the_end else None
+        failure = self._failure if self._given_up is not None or self._membership.failed_at_the_end else None
         if self._given_up is not None:
             failure = failure or Failure(0, "the launcher", self._given_up.exit_code, time.monotonic() - self._started)
             return Outcome(self._given_up.exit_code, failure, 0)

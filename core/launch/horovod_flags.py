@@ -12,11 +12,11 @@ from typing import Any
 import click
 
 from ringtune.errors import UsageError
-from ringtune.horovod_variables import HOROVOD_SENSELESS
+from ringtune.horovod_variables import HOROVOD_IGNORED
 
 
 @dataclass(frozen=True)
-class Senseless:
+class Ignored:
     """A flag without effect.
 
     Attributes:
@@ -38,48 +38,48 @@ class Senseless:
 
 
 _OWN_RUNTIME = "ringtune has a launcher and a runtime of its own, which need neither MPI nor Gloo"
-SENSELESS = (
-    Senseless("--disable-cache", "disable_cache", "ringtune run keeps no cache of checks"),
-    Senseless("--gloo", "gloo", _OWN_RUNTIME),
-    Senseless("--mpi", "mpi", _OWN_RUNTIME),
-    Senseless("--mpi-args", "mpi_args", "MPI is not used", str),
-    Senseless("--binding-args", "binding_args", "MPI is not used; see --thread-affinity", str),
-    Senseless(
+IGNORED = (
+    Ignored("--disable-cache", "disable_cache", "ringtune run keeps no cache of checks"),
+    Ignored("--gloo", "gloo", _OWN_RUNTIME),
+    Ignored("--mpi", "mpi", _OWN_RUNTIME),
+    Ignored("--mpi-args", "mpi_args", "MPI is not used", str),
+    Ignored("--binding-args", "binding_args", "MPI is not used; see --thread-affinity", str),
+    Ignored(
         "--mpi-threads-disable/--no-mpi-threads-disable",
         "mpi_threads_disable",
-        HOROVOD_SENSELESS["MPI_THREADS_DISABLE"],
+        HOROVOD_IGNORED["MPI_THREADS_DISABLE"],
     ),
-    Senseless("--tcp", "tcp", "links between hosts are TCP; --transport tcp makes those within a host TCP too"),
-    Senseless(
+    Ignored("--tcp", "tcp", "links between hosts are TCP; --transport tcp makes those within a host TCP too"),
+    Ignored(
         "--hierarchical-allgather/--no-hierarchical-allgather",
         "hierarchical_allgather",
-        HOROVOD_SENSELESS["HIERARCHICAL_ALLGATHER"],
+        HOROVOD_IGNORED["HIERARCHICAL_ALLGATHER"],
     ),
-    Senseless("--torus-allreduce/--no-torus-allreduce", "torus_allreduce", HOROVOD_SENSELESS["TORUS_ALLREDUCE"]),
-    Senseless(
+    Ignored("--torus-allreduce/--no-torus-allreduce", "torus_allreduce", HOROVOD_IGNORED["TORUS_ALLREDUCE"]),
+    Ignored(
         "--autotune-warmup-samples",
         "autotune_warmup_samples",
         "use --autotune-warmup-steps, which counts steps",
         click.IntRange(min=0),
     ),
-    Senseless(
+    Ignored(
         "--autotune-gaussian-process-noise",
         "autotune_gaussian_process_noise",
-        HOROVOD_SENSELESS["AUTOTUNE_GAUSSIAN_PROCESS_NOISE"],
+        HOROVOD_IGNORED["AUTOTUNE_GAUSSIAN_PROCESS_NOISE"],
         click.FloatRange(0, 1),
     ),
-    Senseless(
+    Ignored(
         "--gloo-timeout-seconds",
         "gloo_timeout_seconds",
         "use --start-timeout, or RINGTUNE_IDLE_TIMEOUT for a collective that stands still",
         click.IntRange(min=0),
     ),
-    Senseless(
+    Ignored(
         "--log-with-timestamp/--log-without-timestamp",
         "log_with_timestamp",
         "ringtune's messages carry no time; --prefix-timestamp puts it before every line",
     ),
-    Senseless(
+    Ignored(
         "--log-hide-timestamp/--no-log-hide-timestamp",
         "log_hide_timestamp",
         "ringtune's messages carry no time; --prefix-timestamp puts it before every line",
@@ -87,15 +87,15 @@ SENSELESS = (
 )
 
 
-def with_senseless(command: Any) -> Any:
+def with_ignored(command: Any) -> Any:
     """Add the flags to a command, hidden from its help."""
-    for flag in reversed(SENSELESS):
+    for flag in reversed(IGNORED):
         extra = {"is_flag": True} if flag.type is None else {"type": flag.type}
         command = click.option(flag.flags, flag.parameter, default=None, hidden=True, **extra)(command)
     return click.option("--jsrun", is_flag=True, hidden=True)(command)
 
 
-def warn_senseless(values: Mapping[str, Any]) -> None:
+def warn_ignored(values: Mapping[str, Any]) -> None:
     """Say which of the given flags have no effect.
 
     Args:
@@ -108,6 +108,6 @@ def warn_senseless(values: Mapping[str, Any]) -> None:
         raise UsageError("give --gloo or --mpi, not both; ringtune needs neither")
     if values.get("jsrun"):
         raise UsageError("ringtune run does not start ranks with jsrun; start them with jsrun itself, or give -H")
-    for flag in SENSELESS:
+    for flag in IGNORED:
         if values.get(flag.parameter) is not None:
             click.echo(f"ringtune run: {flag.words} has no effect: {flag.reason}", err=True)

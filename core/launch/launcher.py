@@ -163,8 +163,8 @@ def _run(job: Job, slots: Sequence[Slot], local: frozenset[str], options: Launch
                 slot.local_size,
                 options.kill_grace_s,
             )
-            warden = remote.warden_command() if here else remote.remote_warden_command(slot.host, options)
-            ranks.append(RankProcess(slot, warden, order))
+            rank_agent = remote.rank_agent_command() if here else remote.remote_rank_agent_command(slot.host, options)
+            ranks.append(RankProcess(slot, rank_agent, order))
         outcome = Supervisor(ranks, streams, options).run()
     if outcome.failure is not None and not outcome.interrupted_by and len(slots) > 1:
         streams.say(f"the job failed: {outcome.failure}")

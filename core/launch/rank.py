@@ -1,4 +1,4 @@
-"""One rank as the launcher sees it: its warden's process, its two streams, its end."""
+"""One rank as the launcher sees it: its rank agent's process, its two streams, its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ringtune.launch.hosts import Slot
 
 @dataclass(frozen=True)
 class Order:
-    """What a warden is told: the first line it reads.
+    """What a rank agent is told: the first line it reads.
 
     Attributes:
         command: Program and arguments.
@@ -48,11 +48,11 @@ class Order:
 class RankProcess:
     """A started rank. Not thread-safe: belongs to the launcher's loop."""
 
-    def __init__(self, slot: Slot, warden: Sequence[str], order: Order) -> None:
+    def __init__(self, slot: Slot, rank_agent: Sequence[str], order: Order) -> None:
         self.slot = slot
         # A session of its own: Ctrl-C in the terminal reaches the launcher alone, which forwards it once.
         self._process = subprocess.Popen(
-            warden,
+            rank_agent,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -76,7 +76,7 @@ class RankProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the warden (or of ssh)."""
+        """Process id of the rank agent (or of ssh)."""
         return self._process.pid
 
     def exit_code(self) -> int | None:
@@ -89,13 +89,13 @@ class RankProcess:
         self._tell(f"signal {number}\n".encode())
 
     def kill(self) -> None:
-        """End the rank now; the warden sees the signal and, if it is stuck, the end of its input."""
+        """End the rank now; the rank agent sees the signal and, if it is stuck, the end of its input."""
         self.send_signal(signal.SIGKILL)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
-    def kill_warden(self) -> None:
+    def kill_rank_agent(self) -> None:
         """Last resort after `kill`: an ssh that hangs. The kernel then ends a local rank too."""
         self._process.kill()
 
@@ -110,7 +110,7 @@ class RankProcess:
 
     def _tell(self, data: bytes) -> None:
         assert self._process.stdin is not None
-        # A warden that is gone needs to hear nothing.
+        # A rank agent that is gone needs no signal.
         with contextlib.suppress(BrokenPipeError, ValueError):
             view = memoryview(data)
             while view:

@@ -1,4 +1,4 @@
-"""How the warden of a rank is reached: directly on this machine, through ssh on another."""
+"""How the rank agent of a rank is reached: directly on this machine, through ssh on another."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from ringtune.errors import RingtuneError
 from ringtune.launch.options import LaunchOptions
 
-WARDEN = Path(__file__).with_name("warden.py")
+RANK_AGENT = Path(__file__).with_name("rank_agent.py")
 _REACH_TIMEOUT_S = 20
 
 
-def warden_command() -> list[str]:
-    """Return the command of a warden on this machine: isolated from the user's Python settings, quick to start."""
-    return [sys.executable, "-I", "-S", str(WARDEN)]
+def rank_agent_command() -> list[str]:
+    """Return the command of a rank agent on this machine: isolated from the user's Python settings, quick to start."""
+    return [sys.executable, "-I", "-S", str(RANK_AGENT)]
 
 
 def ssh_command(host: str, options: LaunchOptions) -> list[str]:
@@ -35,9 +35,9 @@ def ssh_command(host: str, options: LaunchOptions) -> list[str]:
     return [*command, host]
 
 
-def remote_warden_command(host: str, options: LaunchOptions) -> list[str]:
-    """Return the command that starts a warden on another host; ringtune lies at the same path there."""
-    return [*ssh_command(host, options), f"exec {shlex.join(warden_command())}"]
+def remote_rank_agent_command(host: str, options: LaunchOptions) -> list[str]:
+    """Return the command that starts a rank agent on another host; ringtune lies at the same path there."""
+    return [*ssh_command(host, options), f"exec {shlex.join(rank_agent_command())}"]
 
 
 def require_reachable(hosts: Iterable[str], options: LaunchOptions) -> None:
@@ -56,7 +56,7 @@ def require_reachable(hosts: Iterable[str], options: LaunchOptions) -> None:
 
 
 def _problem_of(host: str, options: LaunchOptions) -> str:
-    probe = f"test -x {shlex.quote(sys.executable)} || exit 96; test -r {shlex.quote(str(WARDEN))} || exit 97"
+    probe = f"test -x {shlex.quote(sys.executable)} || exit 96; test -r {shlex.quote(str(RANK_AGENT))} || exit 97"
     try:
         result = subprocess.run(
             [*ssh_command(host, options), probe],
@@ -72,7 +72,7 @@ def _problem_of(host: str, options: LaunchOptions) -> str:
     if result.returncode == 0:
         return ""
     if result.returncode in (96, 97):
-        lacking = sys.executable if result.returncode == 96 else str(WARDEN)
+        lacking = sys.executable if result.returncode == 96 else str(RANK_AGENT)
         return f"host {host} has no {lacking}: install ringtune there at the same path, or share the folder"
     said = result.stderr.decode("utf-8", "replace").strip().splitlines()
     return f"host {host} cannot be reached by ssh: {said[-1] if said else f'ssh ended with {result.returncode}'}"

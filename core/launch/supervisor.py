@@ -25,7 +25,7 @@ from ringtune.launch.streams import Streams
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _FORWARDED = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCONT)
 _ABANDON_S = 3.0
-"""Time a warden may take after SIGKILL before it is killed itself (an ssh to a host that is gone)."""
+"""Time a rank agent may take after SIGKILL before it is killed itself (an ssh to a host that is gone)."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class Supervisor:
         if self._abandon_at is not None and now >= self._abandon_at:
             self._abandon_at = None
             for rank in self._running.values():
-                rank.kill_warden()
+                rank.kill_rank_agent()
 
     def _send(self, number: int) -> None:
         for rank in self._running.values():

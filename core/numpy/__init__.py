@@ -43,7 +43,7 @@ from ringtune.numpy.collectives import (
     reducescatter_async,
 )
 from ringtune.numpy.handles import poll, synchronize
-from ringtune.numpy.life import barrier, init, join, shutdown
+from ringtune.numpy.lifecycle import barrier, init, join, shutdown
 from ringtune.session import is_initialized
 
 __all__ = [

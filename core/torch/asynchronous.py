@@ -21,7 +21,7 @@ from ringtune.common.process_sets import (
     restart_counting,
 )
 from ringtune.errors import HorovodInternalError, InvalidArgument
-from ringtune.torch import handles, quick
+from ringtune.torch import fast_path, handles
 from ringtune.torch.arguments import Average, reduction, resolve_op
 from ringtune.torch.checked_calls import check_sparse, checked, checked_with
 from ringtune.torch.handles import Pending, Reduction, at_once, synchronize
@@ -59,7 +59,7 @@ def allreduce_async(
     return start_allreduce(tensor, name, how)
 
 
-@quick.submitting("allreduce_")
+@fast_path.submitting("allreduce_")
 @checked
 def allreduce_async_(
     tensor: torch.Tensor,
@@ -75,11 +75,11 @@ def allreduce_async_(
     handle = _start_allreduce(tensor, tensor, name, how)
     if average is None:
         given = None, None, None, op, prescale_factor, postscale_factor, process_set
-        handles.remember("allreduce_", (name, tensor), reduction_how(tensor, how), given, tensor)
+        handles.cache_call("allreduce_", (name, tensor), reduction_how(tensor, how), given, tensor)
     return handle
 
 
-@quick.blocking("allreduce_")
+@fast_path.blocking("allreduce_")
 @checked
 def allreduce_(
     tensor: torch.Tensor,
@@ -116,7 +116,7 @@ def grouped_allreduce_async(
     return start_group(tensors, name, how)
 
 
-@quick.submitting_group("grouped_allreduce_")
+@fast_path.submitting_group("grouped_allreduce_")
 @checked
 def grouped_allreduce_async_(
     tensors: Sequence[torch.Tensor],
@@ -134,7 +134,7 @@ def grouped_allreduce_async_(
         given = None, None, None, op, prescale_factor, postscale_factor, process_set
         base = handles.wire_name("grouped_allreduce", name, how.process_set)
         words = group_names(base, len(tensors)), [reduction_how(tensor, how) for tensor in tensors], given
-        quick.remember_group("grouped_allreduce_", (name, list(tensors)), words, base)
+        fast_path.cache_group("grouped_allreduce_", (name, list(tensors)), words, base)
     return handle
 
 
@@ -225,36 +225,36 @@ def broadcast_async_(
     return _start_broadcast(tensor, tensor, root_rank, (name, process_set))
 
 
-@quick.blocking("broadcast_")
+@fast_path.blocking("broadcast_")
 @checked
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """Broadcast in place and return the tensor; arguments as in `broadcast_async`."""
     result: torch.Tensor = at_once(_start_broadcast, tensor, tensor, root_rank, (name, process_set))
-    remember_broadcast("broadcast_", tensor, (root_rank, name, process_set), result)
+    cache_broadcast("broadcast_", tensor, (root_rank, name, process_set), result)
     return result
 
 
-def remember_broadcast(
+def cache_broadcast(
     family: str, tensor: torch.Tensor, given: tuple[int, str | None, ProcessSet], result: torch.Tensor
 ) -> None:
-    """Prepare the short path of a broadcast like the one that was given `(root_rank, name, process_set)`."""
+    """Prepare the fast path of a broadcast like the one that was given `(root_rank, name, process_set)`."""
     name, process_set = given[1:]
     root = operator.index(given[0])
     dtype = handles.DTYPES[tensor.dtype]
-    how = quick.How(quick.Kind.BROADCAST, root, dtype, process_set=number_of(process_set))
-    handles.remember(family, (name, tensor), how, (None, *given), result)
+    how = fast_path.CollectiveParams(fast_path.Kind.BROADCAST, root, dtype, process_set=number_of(process_set))
+    handles.cache_call(family, (name, tensor), how, (None, *given), result)
 
 
-@quick.blocking("barrier")
+@fast_path.blocking("barrier")
 @checked
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the set have come here."""
     number = number_of(process_set)
     at_once(_start_barrier, number)
-    how = quick.How(quick.Kind.BARRIER, 0, 0, process_set=number)
-    quick.remember("barrier", (None, None), (_barrier_name(number), how, (process_set,)))
+    how = fast_path.CollectiveParams(fast_path.Kind.BARRIER, 0, 0, process_set=number)
+    fast_path.cache_call("barrier", (None, None), (_barrier_name(number), how, (process_set,)))
 
 
 @checked
@@ -278,15 +278,17 @@ def join(device: int = -1) -> int:
     return last
 
 
-def reduction_how(tensor: torch.Tensor, how: Reduction) -> quick.How:
-    """Return what the short path is told of an allreduce."""
+def reduction_how(tensor: torch.Tensor, how: Reduction) -> fast_path.CollectiveParams:
+    """Return what the fast path is told of an allreduce."""
     dtype = handles.DTYPES[tensor.dtype]
-    return quick.How(quick.Kind.ALLREDUCE, 0, dtype, how.op, how.prescale, how.postscale, how.process_set, how.wire)
+    return fast_path.CollectiveParams(
+        fast_path.Kind.ALLREDUCE, 0, dtype, how.op, how.prescale, how.postscale, how.process_set, how.wire
+    )
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is one of torch's own classes."""
-    return type(tensor) in quick.PLAIN
+    return type(tensor) in fast_path.PLAIN
 
 
 def start_allreduce(tensor: torch.Tensor, name: str | None, how: Reduction) -> int:

@@ -13,7 +13,7 @@ import torch
 from torch.autograd import Function
 
 from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
-from ringtune.torch import exchanges, handles, quick
+from ringtune.torch import exchanges, fast_path, handles
 from ringtune.torch.arguments import Average, Sum
 from ringtune.torch.autograd import allgather, flows_back, grouped_allgather
 from ringtune.torch.checked_calls import checked
@@ -89,7 +89,7 @@ def _gradient_factor(op: int, factors: tuple[float, float], process_set: Process
     return factors[0] * factors[1] * ((process_set.size() or 1) if op == Sum else 1)
 
 
-@quick.blocking("alltoall")
+@fast_path.blocking("alltoall")
 @checked
 def alltoall(
     tensor: torch.Tensor,
@@ -118,13 +118,15 @@ def alltoall(
     else:
         output, received = at_once(exchanges.alltoall_async, tensor, splits, name, process_set)
         if splits is None:
-            how = quick.How(quick.Kind.ALLTOALL, 0, handles.DTYPES[tensor.dtype], process_set=number_of(process_set))
-            handles.remember("alltoall", (name, tensor), how, (None, None, None, process_set, None), output)
+            how = fast_path.CollectiveParams(
+                fast_path.Kind.ALLTOALL, 0, handles.DTYPES[tensor.dtype], process_set=number_of(process_set)
+            )
+            handles.cache_call("alltoall", (name, tensor), how, (None, None, None, process_set, None), output)
     output = handles.into(output, out)
     return output if splits is None else (output, received)
 
 
-@quick.blocking("reducescatter")
+@fast_path.blocking("reducescatter")
 @checked
 def reducescatter(
     tensor: torch.Tensor,
@@ -159,9 +161,9 @@ def reducescatter(
         if compression is Compression.none:
             scales = float(prescale_factor), float(postscale_factor)
             dtype, number = handles.DTYPES[tensor.dtype], number_of(process_set)
-            how = quick.How(quick.Kind.REDUCESCATTER, 0, dtype, op, *scales, number)
+            how = fast_path.CollectiveParams(fast_path.Kind.REDUCESCATTER, 0, dtype, op, *scales, number)
             given = None, None, compression, op, process_set, prescale_factor, postscale_factor, None
-            handles.remember("reducescatter", (name, tensor), how, given, reduced)
+            handles.cache_call("reducescatter", (name, tensor), how, given, reduced)
     return handles.into(compression.decompress(reduced, context), out)
 
 

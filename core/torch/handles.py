@@ -23,7 +23,7 @@ from ringtune.common.tickets import release_all as release_all
 from ringtune.common.tickets import wait_all as wait_all
 from ringtune.errors import InvalidArgument
 from ringtune.operations import Allreduce, Broadcast
-from ringtune.torch import devices, quick
+from ringtune.torch import devices, fast_path
 from ringtune.torch.memory_check import check_target, check_tensor, contents, is_own
 
 DTYPES: dict[torch.dtype, int] = {
@@ -48,7 +48,7 @@ REUSED_BYTES = 1 << 20
 
 def reset() -> None:
     """Forget all handles and start counting unnamed operations anew; all ranks do so at ``init``."""
-    quick.reset()
+    fast_path.reset()
     process_sets.unnamed.clear()
 
 
@@ -192,36 +192,44 @@ def _adopt(buffer: Any, shape: Sequence[int], dtype: torch.dtype) -> torch.Tenso
     return torch.frombuffer(buffer, dtype=dtype).resize_(tuple(shape))
 
 
-def maker_of(result: torch.Tensor, *, gathers: bool = False) -> quick.Maker:
-    """Return how results like this one are made, for the short path."""
+def result_factory_of(result: torch.Tensor, *, gathers: bool = False) -> fast_path.ResultFactory:
+    """Return how results like this one are made, for the fast path."""
     shape = tuple(result.shape)
     if result.nbytes >= REUSED_BYTES:
-        return quick.Maker(_large_like, (result.nbytes, shape, result.dtype), gathers, shape)
+        return fast_path.ResultFactory(_large_like, (result.nbytes, shape, result.dtype), gathers, shape)
     # No memory of its own: it stands for as long as calls are remembered.
     pattern = torch.empty((), dtype=result.dtype, device=result.device).expand(result.shape)
     # It would hand on its stride of 0 where a dimension is 1.
-    return quick.Maker(_contiguous_like if 1 in shape else torch.empty_like, pattern, gathers, shape)
+    return fast_path.ResultFactory(_contiguous_like if 1 in shape else torch.empty_like, pattern, gathers, shape)
 
 
-def remember(
-    family: str, called: tuple[str | None, torch.Tensor], how: quick.How, given: tuple[Any, ...], result: torch.Tensor
+def cache_call(
+    family: str,
+    called: tuple[str | None, torch.Tensor],
+    how: fast_path.CollectiveParams,
+    given: tuple[Any, ...],
+    result: torch.Tensor,
 ) -> None:
-    """Prepare the short path of a collective's next call, if its name and tensor are such that there is one.
+    """Prepare the fast path of a collective's next call, if its name and tensor are such that there is one.
 
     Args:
-        family: As given to the decorator of `ringtune.torch.quick`.
+        family: As given to the decorator of `ringtune.torch.fast_path`.
         called: The name as the caller gave it, and the tensor.
         how: What the runtime is told.
         given: The arguments as the caller wrote them, by position.
         result: Of this call; the tensor itself for a collective in place.
     """
     name, tensor = called
-    if not quick.takes(name, tensor) or result.numel() == 0:
+    if not fast_path.takes(name, tensor) or result.numel() == 0:
         return
-    maker = (
-        None if result is tensor else maker_of(result, gathers=how.kind in (quick.Kind.ALLGATHER, quick.Kind.ALLTOALL))
+    result_factory = (
+        None
+        if result is tensor
+        else result_factory_of(result, gathers=how.kind in (fast_path.Kind.ALLGATHER, fast_path.Kind.ALLTOALL))
     )
-    quick.remember(family, called, (wire_name(quick.NAMES[how.kind], name, how.process_set), how, given), maker)
+    fast_path.cache_call(
+        family, called, (wire_name(fast_path.NAMES[how.kind], name, how.process_set), how, given), result_factory
+    )
 
 
 def _large_like(what: tuple[int, tuple[int, ...], torch.dtype]) -> torch.Tensor:
@@ -257,7 +265,7 @@ def check_out(out: torch.Tensor | None, *, flows_back: bool) -> None:
 def register(pending: Pending) -> int:
     """Enter an operation into the table and return its handle."""
     handle = pending.tickets[0]
-    quick.pending[handle] = pending
+    fast_path.pending[handle] = pending
     return handle
 
 
@@ -272,7 +280,7 @@ def poll(handle: int) -> bool:
     return all(now.poll(ticket) for ticket in _tickets(handle, found))
 
 
-@quick.waiting
+@fast_path.waiting
 def synchronize(handle: int) -> Any:
     """Wait for an operation and return its result; Ctrl-C interrupts the wait.
 
@@ -286,7 +294,7 @@ def synchronize(handle: int) -> Any:
     pending = _find(handle, "synchronize: handle")
     started = _tickets(handle, pending)
     failure = wait_all(started)
-    del quick.pending[handle]
+    del fast_path.pending[handle]
     try:
         if failure is not None:
             raise failure
@@ -295,9 +303,9 @@ def synchronize(handle: int) -> Any:
         release_all(started)
 
 
-@quick.settling
+@fast_path.settling
 def settle_result(ticket: int, output: torch.Tensor | None, gathers: bool, given: bool) -> torch.Tensor | None:
-    """Return the result of a finished operation that the short path has begun.
+    """Return the result of a finished operation that the fast path has begun.
 
     Args:
         ticket: Of the operation.
@@ -325,7 +333,7 @@ def _tickets(handle: int, pending: Pending | torch.Tensor) -> list[int]:
 
 def _find(handle: int, what: str) -> Pending | torch.Tensor:
     check_handle(handle, what)
-    pending: Pending | torch.Tensor | None = quick.pending.get(handle)
+    pending: Pending | torch.Tensor | None = fast_path.pending.get(handle)
     if pending is None:
         raise InvalidArgument(f"Handle {handle} was not created or has been cleared.")
     return pending

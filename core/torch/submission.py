@@ -11,7 +11,7 @@ import torch
 from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
 from ringtune.errors import InvalidArgument
 from ringtune.session import require
-from ringtune.torch import devices, handles, quick
+from ringtune.torch import devices, fast_path, handles
 from ringtune.torch.arguments import Average
 from ringtune.torch.asynchronous import reduction_how
 from ringtune.torch.compression import Chosen, Compression, FeedbackCompressor, to_travel, wire_number
@@ -114,7 +114,7 @@ class Submission:
         if small is grad:
             if group_size == 0 and self.plain:
                 alike = reduction_how(grad, self.options.how._replace(wire=self.wire))
-                quick.remember_alike(slot.key, grad, slot.wire, alike)
+                fast_path.cache_persistent(slot.key, grad, slot.wire, alike)
             if grad.is_cpu:
                 return
         ticket = slot.ticket

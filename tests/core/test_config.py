@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ringtune.config import Config, unsaid
+from ringtune.config import Config, not_yet_warned
 from ringtune.errors import ConfigError
-from ringtune.horovod_variables import HOROVOD_QUIET, HOROVOD_SENSELESS
+from ringtune.horovod_variables import HOROVOD_IGNORED, HOROVOD_QUIET
 from ringtune.variables import VARIABLES, Variable
 
 Read = Callable[..., Config]
@@ -66,11 +66,9 @@ def test_the_table_and_the_class_have_the_same_fields() -> None:
     assert len({v.name for v in VARIABLES}) == len(VARIABLES)
 
 
-def test_no_horovod_name_is_both_honoured_and_senseless() -> None:
+def test_no_horovod_name_is_both_honoured_and_ignored() -> None:
     twins = {v.twin for v in VARIABLES if v.twin}
-    assert (
-        not twins & set(HOROVOD_SENSELESS) and not twins & HOROVOD_QUIET and not HOROVOD_QUIET & set(HOROVOD_SENSELESS)
-    )
+    assert not twins & set(HOROVOD_IGNORED) and not twins & HOROVOD_QUIET and not HOROVOD_QUIET & set(HOROVOD_IGNORED)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +101,8 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(config: Read) -> None:
         config(RINGTUNE_ZZZ=1)
 
 
-@pytest.mark.parametrize("name", sorted(HOROVOD_SENSELESS))
-def test_horovods_senseless_variables_warn(name: str, config: Read) -> None:
+@pytest.mark.parametrize("name", sorted(HOROVOD_IGNORED))
+def test_horovods_ignored_variables_warn(name: str, config: Read) -> None:
     (warning,) = config(**{f"HOROVOD_{name}": "1"}).warnings
     assert warning.startswith(f"HOROVOD_{name}=1 has no effect")
 
@@ -129,12 +127,12 @@ LOCAL_SIZE CROSS_RANK CROSS_SIZE LOG_LEVEL LOG_HIDE_TIME START_TIMEOUT ELASTIC_T
 @pytest.mark.parametrize("name", CONTRACT.split())
 def test_every_variable_of_horovod_is_honoured_or_answered(name: str) -> None:
     twins = {variable.twin for variable in VARIABLES}
-    assert [name in known for known in (twins, HOROVOD_SENSELESS, HOROVOD_QUIET)].count(True) == 1
+    assert [name in known for known in (twins, HOROVOD_IGNORED, HOROVOD_QUIET)].count(True) == 1
 
 
 def test_a_warning_is_given_once_however_often_a_job_begins() -> None:
-    assert unsaid(["one", "two"]) == ["one", "two"]
-    assert unsaid(["two", "three"]) == ["three"]
+    assert not_yet_warned(["one", "two"]) == ["one", "two"]
+    assert not_yet_warned(["two", "three"]) == ["three"]
 
 
 @pytest.mark.parametrize("text", ["1", "true", "YES", "on"])

@@ -232,7 +232,7 @@ def test_an_extension_that_cannot_be_loaded_is_reported(
     assert "extension 'gone' failed at opening" in capsys.readouterr().err
 
 
-def test_horovods_senseless_variables_warn_once(opened: Open, capsys: pytest.CaptureFixture[str]) -> None:
+def test_horovods_ignored_variables_warn_once(opened: Open, capsys: pytest.CaptureFixture[str]) -> None:
     opened(HOROVOD_HIERARCHICAL_ALLGATHER=1)
     session.shutdown()
     opened()

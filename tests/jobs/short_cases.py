@@ -1,4 +1,4 @@
-"""What ranks do in the tests of the short path: calls that repeat themselves, and all that is not quite alike."""
+"""What ranks do in the tests of the fast path: calls that repeat themselves, and all that is not quite alike."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Call = Callable[[], Any]
 def frames(call: Call) -> list[str]:
     """Return the names of the Python functions of ringtune that a call enters.
 
-    Without those of a wait that was longer than the short path's: on a loaded machine a peer may come so late.
+    Without those of a wait that was longer than the fast path's: on a loaded machine a peer may come so late.
     """
     entered: list[str] = []
     begin_ns = time.monotonic_ns()
@@ -130,7 +130,7 @@ UNLIKE = tuple(_UNLIKE)
 
 
 def still_alike(what: str) -> list[str]:
-    """Calls that only look different take the short path all the same."""
+    """Calls that only look different take the fast path all the same."""
     for _ in range(5):
         hvd.allreduce_(fill(torch.empty(4)), name=f"still.{what}", op=hvd.Sum, prescale_factor=0.5)
     tensor = torch.nn.Parameter(torch.empty(4)) if what == "parameter" else torch.empty(8)[4:]
@@ -155,7 +155,7 @@ def messages_of(calls: list[Call]) -> list[str]:
 
 
 def refused() -> list[str]:
-    """What no call may ask for is refused as by the function behind the short path; return the messages."""
+    """What no call may ask for is refused as by the function behind the fast path; return the messages."""
     tensor = torch.ones(4)
     for _ in range(5):
         hvd.allreduce_(tensor, name="refused", op=hvd.Sum)
@@ -304,7 +304,7 @@ def counted(folder: str) -> dict[str, Any]:
 
 
 def again_after_shutdown() -> list[str]:
-    """After shutdown nothing of the short path is left; after init it comes back."""
+    """After shutdown nothing of the fast path is left; after init it comes back."""
     found = []
     for _ in range(2):
         for _ in range(5):
@@ -321,7 +321,7 @@ def again_after_shutdown() -> list[str]:
 
 
 def sets_come_and_go() -> list[str]:
-    """A set that was removed is unknown to the short path; under a new number it works again."""
+    """A set that was removed is unknown to the fast path; under a new number it works again."""
     found = []
     members = hvd.ProcessSet(range(hvd.size() - 1)) if hvd.size() > 2 else hvd.ProcessSet([0])
     for _ in range(2):

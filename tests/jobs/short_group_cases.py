@@ -1,4 +1,4 @@
-"""What ranks do in the tests of the short path of groups: those that repeat themselves, and what is not quite alike."""
+"""What ranks do in the tests of the fast path of groups: those that repeat themselves, and what is not quite alike."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def unlike(what: str) -> list[str]:
 
 
 def refused() -> list[str]:
-    """What no call may ask for is refused as by the function behind the short path; return the messages."""
+    """What no call may ask for is refused as by the function behind the fast path; return the messages."""
     for _ in range(5):
         reduced(tensors(), "group.refused", op=hvd.Sum)
     group = tensors()
@@ -149,7 +149,7 @@ def disagree() -> str:
 
 
 def again_after_shutdown() -> list[str]:
-    """After shutdown nothing of the short path is left; after init it comes back."""
+    """After shutdown nothing of the fast path is left; after init it comes back."""
     found = []
     for _ in range(2):
         for _ in range(5):
@@ -167,7 +167,7 @@ def again_after_shutdown() -> list[str]:
 
 
 def sets_come_and_go() -> list[str]:
-    """A set that was removed is unknown to the short path; under a new number it works again."""
+    """A set that was removed is unknown to the fast path; under a new number it works again."""
     found = []
     members = hvd.ProcessSet(range(hvd.size() - 1))
     for _ in range(2):

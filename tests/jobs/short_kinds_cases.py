@@ -1,4 +1,4 @@
-"""What ranks do in the tests of the short path of every collective: repeated calls, and those not quite alike."""
+"""What ranks do in the tests of the fast path of every collective: repeated calls, and those not quite alike."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def repeated(kind: str, dtype: str) -> None:
 
 
 def odd_shapes(kind: str) -> None:
-    """Dimensions of one, of many, and of which not every rank gets a row, take the short path too."""
+    """Dimensions of one, of many, and of which not every rank gets a row, take the fast path too."""
     shapes = [(6, 1), (6, 1, 1, 2), (1, 6) if kind != "alltoall" else (12, 6), (6, 2, 1, 3, 1)]
     for shape in shapes:
         for number in range(4):
@@ -280,7 +280,7 @@ def own_compressor(kind: str) -> None:
 
 
 def mixed(kind: str) -> None:
-    """Ranks that take the short path, and others that start the same and wait for it, are alike to each other."""
+    """Ranks that take the fast path, and others that start the same and wait for it, are alike to each other."""
     start = getattr(hvd, "broadcast_async_" if kind == "broadcast_" else f"{kind}_async")
     for number in range(REPEATS):
         parts = parts_of(number, (6, 4))

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of the short path of every collective: waits that last, ranks that fail, sets, records."""
+"""What ranks do in the tests of the fast path of every collective: waits that last, ranks that fail, sets, records."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def in_flight_twice(kind: str) -> str:
 
 
 def again_after_shutdown() -> list[str]:
-    """After shutdown nothing of the short path is left; after init it comes back. Return what was raised."""
+    """After shutdown nothing of the fast path is left; after init it comes back. Return what was raised."""
     found = []
     for _ in range(2):
         for kind in (*CALLS, "barrier"):
@@ -219,7 +219,7 @@ def in_sets(kind: str) -> None:
 
 
 def barriers_in_sets() -> None:
-    """Repeated barriers of a set take the short path; only its members wait for one another."""
+    """Repeated barriers of a set take the fast path; only its members wait for one another."""
     members = hvd.add_process_set([0, 2])
     if members.included():
         for number in range(5):

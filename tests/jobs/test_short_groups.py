@@ -1,4 +1,4 @@
-"""The short path of repeated groups over real ranks: no Python on it, and nothing else when a group is not alike."""
+"""The fast path of repeated groups over real ranks: no Python on it, and nothing else when a group is not alike."""
 
 from __future__ import annotations
 

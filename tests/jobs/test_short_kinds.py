@@ -1,4 +1,4 @@
-"""The short path of every collective over real ranks: repeated calls enter no Python and are right; others are too."""
+"""The fast path of every collective over real ranks: repeated calls enter no Python and are right; others are too."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 
 def test_results_are_made_where_they_were() -> None:
     with torch.device("meta"):  # stands for a default device that is a GPU
-        maker = handles.maker_of(torch.ones(4, device="cpu"))
-    assert maker.function(maker.argument).device.type == "cpu"
+        result_factory = handles.result_factory_of(torch.ones(4, device="cpu"))
+    assert result_factory.function(result_factory.argument).device.type == "cpu"
 
 
 @SIZES
@@ -146,7 +146,7 @@ def test_a_late_rank_with_other_rows(job: GetJob, tmp_path: Path) -> None:
     job(2).run(waits.rows_while_late, folder=str(tmp_path))
 
 
-@pytest.mark.parametrize("after_s", [0.01, 0.3])  # before and after the short path has given the wait to Python
+@pytest.mark.parametrize("after_s", [0.01, 0.3])  # before and after the fast path has given the wait to Python
 @EVERY
 def test_an_interrupt_ends_the_wait_alone(kind: str, after_s: float, fresh: GetJob, tmp_path: Path) -> None:
     first, _ = fresh(2).run(waits.interrupted, kind=kind, after_s=after_s, folder=str(tmp_path))

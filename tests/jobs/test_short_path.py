@@ -1,4 +1,4 @@
-"""The short path of repeated calls over real ranks: no Python on it, and nothing different when a call is not alike."""
+"""The fast path of repeated calls over real ranks: no Python on it, and nothing different when a call is not alike."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ringtune.torch as hvd
-from ringtune.torch import asynchronous, quick
+from ringtune.torch import asynchronous, fast_path
 from tests.jobs import short_cases, short_kinds_cases, short_new_cases
 from tests.jobs.launching import LOST_WITHIN_S, STARVED_S, Job, variables
 
@@ -28,12 +28,12 @@ QUICK = [
 
 
 def test_this_torch_has_a_short_path() -> None:
-    assert quick.make_path() is not None
+    assert fast_path.make_path() is not None
 
 
 def test_an_older_torch_keeps_the_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(quick.torch.Tensor, "__dlpack_c_exchange_api__")
-    assert quick.make_path() is None
+    monkeypatch.delattr(fast_path.torch.Tensor, "__dlpack_c_exchange_api__")
+    assert fast_path.make_path() is None
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -115,10 +115,10 @@ def test_stuck_rank_is_killed_when_another_fails(jobs: Jobs, deafness: str) -> N
 
 def test_killed_launcher_leaves_nothing(jobs: Jobs) -> None:
     process, pids = start(jobs, 2, "time.sleep(300)")
-    wardens = [child.pid for child in psutil.Process(process.pid).children()]
+    rank_agents = [child.pid for child in psutil.Process(process.pid).children()]
     process.kill()
     process.wait()
-    wait_for(lambda: none_alive(pids + wardens))
+    wait_for(lambda: none_alive(pids + rank_agents))
 
 
 def test_killed_launcher_leaves_no_deaf_rank_and_no_daemon(jobs: Jobs) -> None:
@@ -139,7 +139,7 @@ def test_killed_launcher_leaves_no_deaf_rank_and_no_daemon(jobs: Jobs) -> None:
     wait_for(lambda: none_alive([*pids, int(file.read_text())]))
 
 
-def test_killed_warden_takes_its_rank_along(jobs: Jobs) -> None:
+def test_killed_rank_agent_takes_its_rank_along(jobs: Jobs) -> None:
     process, pids = start(jobs, 2, "time.sleep(300)")
     psutil.Process(pids[0]).parent().kill()
     process.communicate(timeout=HANG_S)

@@ -13,6 +13,7 @@ from ringtune.algorithms import parse_table
 from ringtune.errors import RingtuneError
 from ringtune.tuner.advice import Workload
 from ringtune.tuner.fingerprint import JobDescription
+from ringtune.tuner.messages import environment, sentence
 from ringtune.tuner.model.collectives import BUILT_IN
 from ringtune.tuner.records import FailedRecord, NoteRecord, Record, ResultRecord, StartRecord, TrialRecord, parse
 from ringtune.tuner.restarts.choices import (
@@ -25,7 +26,6 @@ from ringtune.tuner.restarts.choices import (
 )
 from ringtune.tuner.restarts.memory import StudyMemory
 from ringtune.tuner.restarts.session import Known, Leave, RestartOptions, RestartSession, Run
-from ringtune.tuner.words import environment, sentence
 
 SOCKETS, OVERLAP = Choice("RINGTUNE_SOCKETS_PER_PEER", ("4", "2")), Choice("RINGTUNE_OVERLAP", ("never",))
 FOUR: Setting = (("RINGTUNE_SOCKETS_PER_PEER", "4"),)

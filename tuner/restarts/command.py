@@ -24,6 +24,7 @@ from ringtune.meters.gpus import Gpus
 from ringtune.tuner.applying import apply
 from ringtune.tuner.fingerprint import JobDescription, cpu_model
 from ringtune.tuner.journal import Journal
+from ringtune.tuner.messages import sentence
 from ringtune.tuner.progress import LiveView, PlainView, View
 from ringtune.tuner.records import NoteRecord, Record, ResultRecord
 from ringtune.tuner.restarts.choices import Choice, Place, choices_for, may_carry, parse_choice
@@ -31,7 +32,6 @@ from ringtune.tuner.restarts.memory import StudyMemory
 from ringtune.tuner.restarts.runner import JobRunner, RunnerOptions
 from ringtune.tuner.restarts.session import RestartOptions, RestartSession, Runner
 from ringtune.tuner.study import default_storage
-from ringtune.tuner.words import sentence
 
 _INTERRUPTED = 130
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}

@@ -22,6 +22,7 @@ from typing import Protocol
 from ringtune.errors import RingtuneError
 from ringtune.knobs import DEFAULTS
 from ringtune.tuner.advice import Workload
+from ringtune.tuner.messages import spread, variables
 from ringtune.tuner.records import (
     Decision,
     FailedRecord,
@@ -35,7 +36,6 @@ from ringtune.tuner.records import (
 )
 from ringtune.tuner.restarts.choices import AS_IT_IS, Choice, Setting, neighbours
 from ringtune.tuner.scoring import NO_GAIN, Interval, clearly_worse, log_ratio, median_interval, paired_gain
-from ringtune.tuner.words import spread, variables
 
 LOOKS = (4, 6, 9)
 _ALPHA, _FUTILE_ALPHA = 0.05 / len(LOOKS), 0.1

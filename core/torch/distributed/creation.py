@@ -62,7 +62,7 @@ def _backends_asked_for(config: Any) -> dict[str, str]:
     """Return a group's backend by device, as ``cpu:ringtune,cuda:nccl`` says.
 
     Args:
-        config: torch's ``BackendConfig`` of the group, which it does not hand to a backend's maker: its own variable
+        config: torch's ``BackendConfig`` of the group, which it does not hand to a backend's creator: its own variable
             is looked at. None where torch keeps it elsewhere.
     """
     return dict(config.get_device_backend_map()) if hasattr(config, "get_device_backend_map") else {}

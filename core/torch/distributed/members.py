@@ -16,7 +16,7 @@ from ringtune.config import Config
 from ringtune.errors import RingtuneError
 from ringtune.opening import runtime_options
 from ringtune.rendezvous import Rendezvous
-from ringtune.session import Links, Session
+from ringtune.session import JobContext, Session
 
 _KEY = "ringtune/address"
 
@@ -95,7 +95,7 @@ def open_group(meeting: Meeting, name: str, place: tuple[int, int], limit_ns: in
     with native.translated():
         runtime = native.load().Runtime(options)
     runtime.set_compute_threads(torch.get_num_threads())
-    return Session(meeting.config, placed, runtime, Links(job, None, world.planned_folder))
+    return Session(meeting.config, placed, runtime, JobContext(job, None, world.planned_folder))
 
 
 def _limited(config: Config, limit_ns: int) -> Config:

@@ -17,8 +17,8 @@ from ringtune import native
 from ringtune.errors import RingtuneError, Timeout
 from ringtune.session import Session
 from ringtune.torch.distributed import streams
+from ringtune.torch.distributed.futures import Promise, asked_by_compression, completed, passes
 from ringtune.torch.distributed.profiling import OpenSpan, seen_by_profiler
-from ringtune.torch.distributed.promises import Promise, asked_by_compression, completed, passes
 
 _SLICE_NS = 100_000_000
 _ANSWER_NS = 300_000_000

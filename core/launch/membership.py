@@ -114,7 +114,7 @@ class _HostState:
 
 
 @dataclass
-class Roster:
+class Membership:
     """See the module. Times are seconds of one monotonic clock; ``take_actions`` after every event.
 
     Attributes:

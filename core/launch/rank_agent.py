@@ -1,8 +1,8 @@
-"""The warden: a small process between the launcher and one rank, on the rank's host.
+"""The rank agent: a small process between the launcher and one rank, on the rank's host.
 
 It starts the rank in a session of its own, passes signals on and ends everything the rank has started when the
-launcher is gone, whatever ended it: the launcher holds the other end of the warden's standard input, through ssh on
-another host, and its end is the news. Standard library only, run as a file (``python -I -S warden.py``), so that it
+launcher is gone, whatever ended it: the launcher holds the other end of the rank agent's standard input, through ssh on
+another host, and its end is the news. Standard library only, run as a file (``python -I -S rank_agent.py``), so that it
 starts in a hundredth of a second.
 
 Standard input: one line of JSON ``{"command", "environ", "cwd", "local_size", "grace_s"}``, then lines
@@ -45,7 +45,7 @@ def main() -> int:
         rank = _start(order, libc)
     except OSError as error:
         return _say_cannot_start(order, error)
-    # A signal meant for the warden is meant for the rank.
+    # A signal meant for the rank agent is meant for the rank.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, frame: _signal_group(rank, number))
     return _watch(rank, reader, wake, float(order["grace_s"]))
@@ -58,8 +58,8 @@ def _start(order: dict[str, Any], libc: ctypes.CDLL) -> subprocess.Popen[bytes]:
         environ["OMP_NUM_THREADS"] = str(max(1, cores // order["local_size"]))
 
     def before_exec() -> None:
-        # The warden has one thread, so running Python between fork and exec is safe. If the warden is killed, so is
-        # the rank.
+        # The rank agent has one thread, so running Python between fork and exec is safe. A killed agent takes its rank
+        # along.
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
     os.chdir(order["cwd"])

@@ -1,4 +1,4 @@
-"""The short path of calls that repeat themselves, and what is under way.
+"""The fast path of calls that repeat themselves, and what is under way.
 
 A collective that was called alike before (same name and arguments, a tensor of the same shape and dtype) goes to the
 runtime without a frame of Python: the decorators here put that path before a function, which takes whatever is unusual.
@@ -38,7 +38,7 @@ NAMES = ("allreduce", "allgather", "broadcast", "barrier", "alltoall", "reducesc
 """Of the kinds, on the wire."""
 
 
-class How(NamedTuple):
+class CollectiveParams(NamedTuple):
     """What the runtime is told of a collective: numbers, as it knows them.
 
     Attributes:
@@ -62,7 +62,7 @@ class How(NamedTuple):
     wire: int = -1
 
 
-class Maker(NamedTuple):
+class ResultFactory(NamedTuple):
     """How the results of a call that gives a new tensor are made.
 
     Attributes:
@@ -83,13 +83,13 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def make_path() -> Any:
-    """Return a short path for torch's tensors, None where torch's tensors cannot be looked at from C."""
+    """Return a fast path for torch's tensors, None where torch's tensors cannot be looked at from C."""
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if exchange is None:
         return None
     try:
         with torch.inference_mode(False):
-            return native.load().ShortPath(exchange, PLAIN, _examples(), WAIT_SLICE_NS)
+            return native.load().FastPath(exchange, PLAIN, _examples(), WAIT_SLICE_NS)
     except native.error_class():
         return None
 
@@ -112,31 +112,31 @@ _forms: dict[str, Any] = {}
 """By family: functions that take the same arguments and mean the same by them."""
 
 pending: dict[int, Any] = {} if _path is None else _path.pending
-"""What belongs to each handle; a tensor that is reduced in place by the short path stands for itself."""
+"""What belongs to each handle; a tensor that is reduced in place by the fast path stands for itself."""
 
 
 def blocking(family: str) -> Callable[[_Function], _Function]:
-    """Put the short path before a collective that waits."""
+    """Put the fast path before a collective that waits."""
     return _before(family, "now")
 
 
 def submitting(family: str) -> Callable[[_Function], _Function]:
-    """Put the short path before an allreduce in place that returns a handle."""
+    """Put the fast path before an allreduce in place that returns a handle."""
     return _before(family, "submit")
 
 
 def submitting_group(family: str) -> Callable[[_Function], _Function]:
-    """Put the short path before a group of allreduces in place that returns a handle."""
+    """Put the fast path before a group of allreduces in place that returns a handle."""
     return _before(family, "submit_group")
 
 
 def waiting(function: _Function) -> _Function:
-    """Put the short path before the function that waits for a handle."""
+    """Put the fast path before the function that waits for a handle."""
     return function if _path is None else _like(function, _path.synchronize(function))
 
 
 def settling(function: _Function) -> _Function:
-    """Let a function give the result of a call that the short path has begun and could not end.
+    """Let a function give the result of a call that the fast path has begun and could not end.
 
     It is given the ticket of the finished operation, the tensor that was to be the result, whether that is of a gather,
     and whether the caller has given it.
@@ -166,42 +166,42 @@ def takes(name: str | None, tensor: torch.Tensor) -> bool:
 
 
 def _runtime() -> Any:
-    """Return the runtime that calls are remembered for; None without a short path, and where a test put another one."""
+    """Return the runtime that calls are remembered for; None without a fast path, and where a test put another one."""
     now = Session.current()
     return now.runtime if _path is not None and now is not None and isinstance(now.runtime, _RUNTIME) else None
 
 
-def _is_slow(how: How) -> bool:
+def _is_slow(how: CollectiveParams) -> bool:
     return how.kind == Kind.ALLREDUCE and how.op == _ADASUM
 
 
-def remember(
+def cache_call(
     family: str,
     called: tuple[str | None, torch.Tensor | None],
-    words: tuple[str, How, tuple[Any, ...]],
-    maker: Maker | None = None,
+    words: tuple[str, CollectiveParams, tuple[Any, ...]],
+    result_factory: ResultFactory | None = None,
 ) -> None:
-    """Prepare the short path of the next call under this name.
+    """Prepare the fast path of the next call under this name.
 
     Args:
         family: As given to the decorator.
         called: The name as the caller gave it, None for a function that takes none; and the tensor, if there is one.
         words: Name on the wire; how; the arguments as the caller wrote them, by position (those of name and tensors do
             not matter).
-        maker: How results are made; none where the tensor is the result.
+        result_factory: CollectiveParams results are made; none where the tensor is the result.
     """
     runtime = _runtime()
     if runtime is not None and not _is_slow(words[1]):
-        _path.remember(_forms[family], *called, runtime, words, maker)
+        _path.cache_call(_forms[family], *called, runtime, words, result_factory)
 
 
-def remember_group(
+def cache_group(
     family: str,
     called: tuple[str, Sequence[torch.Tensor]],
-    words: tuple[list[str], list[How], tuple[Any, ...]],
+    words: tuple[list[str], list[CollectiveParams], tuple[Any, ...]],
     group: str,
 ) -> None:
-    """Prepare the short path of the next group under this name.
+    """Prepare the fast path of the next group under this name.
 
     Args:
         family: As given to the decorator.
@@ -211,33 +211,33 @@ def remember_group(
     """
     runtime = _runtime()
     if runtime is not None and not _is_slow(words[1][0]):
-        _path.remember_group(_forms[family], *called, runtime, *words, group)
+        _path.cache_group(_forms[family], *called, runtime, *words, group)
 
 
-def remember_alike(key: str, tensor: torch.Tensor, wire: str, how: How) -> None:
-    """Prepare `submit_alike` of tensors like this one.
+def cache_persistent(key: str, tensor: torch.Tensor, wire: str, how: CollectiveParams) -> None:
+    """Prepare `submit_persistent` of tensors like this one.
 
     Args:
         key: Stands for name and arguments of an allreduce in place.
         tensor: What was reduced under it.
         wire: Name on the wire.
-        how: How it is reduced.
+        how: CollectiveParams it is reduced.
     """
     runtime = _runtime()
     if runtime is not None and not _is_slow(how):
-        _path.remember_alike(key, tensor, runtime, wire, how)
+        _path.cache_persistent(key, tensor, runtime, wire, how)
 
 
-def _none_alike(key: str, tensor: torch.Tensor) -> int:
+def _no_persistent(key: str, tensor: torch.Tensor) -> int:
     del key, tensor
     return 0
 
 
-submit_alike: Callable[[str, torch.Tensor], int] = _none_alike if _path is None else _path.submit_alike
+submit_persistent: Callable[[str, torch.Tensor], int] = _no_persistent if _path is None else _path.submit_persistent
 """Submits a tensor under a key: its ticket, 0 when it is not like the one remembered. Raises as the runtime does."""
 
 
-def settle_alike(tickets: list[int], tensors: list[torch.Tensor]) -> Sequence[int]:
+def settle_persistent(tickets: list[int], tensors: list[torch.Tensor]) -> Sequence[int]:
     """Wait for allreduces in place and release those whose results are in the memory of their tensors.
 
     Args:
@@ -246,13 +246,13 @@ def settle_alike(tickets: list[int], tensors: list[torch.Tensor]) -> Sequence[in
 
     Returns:
         Positions of the others: they have failed, or the tensor has been given other memory meanwhile; or there is no
-        short path.
+        fast path.
     """
     runtime = _runtime()
     if runtime is None:
         return range(len(tickets))
     try:
-        left: list[int] = _path.settle_alike(runtime, tickets, tensors)
+        left: list[int] = _path.settle_persistent(runtime, tickets, tensors)
     except native.error_class():  # of a session that is over
         return range(len(tickets))
     return left
