@@ -83,7 +83,10 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
         """
         limit = None if timeout is None or timeout <= timedelta(0) else timeout.total_seconds()
         if not self._done and not self._settle(limit):
-            raise self._not_yet(limit)
+            missing = self._awaited()
+            if missing or not self._ready():
+                raise self._not_yet(limit, missing)
+            self._settle(None)  # the group's own time ended with this one: that error names the missing ranks
         if self._failure is not None:
             raise self._failure
         if self._arrival is not None:
@@ -174,8 +177,7 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
             self._resolve()
         return True
 
-    def _not_yet(self, limit_s: float | None) -> RingtuneError:
-        ranks = self._awaited()
+    def _not_yet(self, limit_s: float | None, ranks: Sequence[int]) -> RingtuneError:
         waits = f" and waits for rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}" if ranks else ""
         error = Timeout(f"{self.name} was not done within the {limit_s:g} s of wait(timeout){waits}; it goes on")
         return self.explain(error) if self.explain else error
