@@ -155,9 +155,12 @@ build/module-address.stamp: $(NATIVE_SOURCES) | $(STAMPS)/venv
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1)
 	@touch $@
 
+comma := ,
 SANITIZERS := address,undefined thread
+# What has several threads. control and fusion are machines that one thread drives, device computes.
+sanitized_folders = $(if $(filter thread,$(1)),-DRINGTUNE_TEST_FOLDERS="base;trace;merging;transport;collective;runtime")
 
-test-sanitize: build-sanitize ## Native tests under ASan+UBSan and TSan
+test-sanitize: build-sanitize ## Native tests under ASan+UBSan, and those with threads under TSan
 	@for sanitizers in $(SANITIZERS); do \
 	  folder=build/native-$${sanitizers%%,*}; echo "native tests: $$sanitizers"; \
 	  export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1; \
@@ -166,10 +169,9 @@ test-sanitize: build-sanitize ## Native tests under ASan+UBSan and TSan
 
 build-sanitize: $(STAMPS)/venv
 	@mkdir -p build
-	@for sanitizers in $(SANITIZERS); do \
-	  folder=build/native-$${sanitizers%%,*}; echo "building the native tests: $$sanitizers"; \
-	  $(call build_native,$$folder,-DRINGTUNE_SANITIZE=$$sanitizers -DCMAKE_BUILD_TYPE=RelWithDebInfo); \
-	done
+	@$(foreach sanitizers,$(SANITIZERS),echo "building the native tests: $(sanitizers)"; \
+	  $(call build_native,build/native-$(firstword $(subst $(comma), ,$(sanitizers))),-DRINGTUNE_SANITIZE=$(sanitizers) \
+	    -DCMAKE_BUILD_TYPE=RelWithDebInfo $(call sanitized_folders,$(sanitizers)));)
 
 # Without .venv: with what PYTHON has, so that a machine needs torch with CUDA and no package index.
 .PHONY: test-gpu bench-gpu

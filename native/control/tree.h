@@ -7,7 +7,7 @@
 
 namespace ringtune {
 
-/// Children of one rank at most. Up to kDefaultFanOut + 1 ranks form a liveness hub: nobody stands in between.
+/// Children of one rank at most. Up to kDefaultFanOut + 1 ranks form a star: nobody stands in between.
 inline constexpr int kDefaultFanOut = 8;
 
 struct TreeChild {

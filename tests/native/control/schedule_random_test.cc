@@ -159,7 +159,7 @@ TEST_P(RandomSchedules, NeverHangNorRunATensorTwice) {
   int rounds = 0;
   for (std::uint32_t seed = 0; seed < testing_support::seeds(3000); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    // Half of them in a liveness hub, half in trees.
+    // Half of them in a star, half in trees.
     const int fan_out = seed % 2 == 0 ? kDefaultFanOut : 1 + static_cast<int>(seed / 2 % 3);
     RandomJob job(seed, 2 + static_cast<int>(seed % 7), fan_out, GetParam());
     job.run();

@@ -1,5 +1,5 @@
 // PeerInfos go up a tree and decisions down: how many messages that takes, and that whatever the ranks do ends as
-// it does in a liveness hub.
+// it does in a star.
 #include "control/tree.h"
 
 #include <gtest/gtest.h>
