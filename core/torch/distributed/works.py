@@ -82,11 +82,11 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
             Timeout: It is not done in time; it goes on.
         """
         limit = None if timeout is None or timeout <= timedelta(0) else timeout.total_seconds()
-        if not self._done and not self._settle(limit):
-            missing = self._awaited()
-            if missing or not self._ready():
-                raise self._not_yet(limit, missing)
-            self._settle(None)  # the group's own time ended with this one: that error names the missing ranks
+        left = limit
+        while not self._done and not self._settle(left):
+            if (error := self._not_yet(limit)) is not None:
+                raise error
+            left = 0.0
         if self._failure is not None:
             raise self._failure
         if self._arrival is not None:
@@ -177,7 +177,14 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
             self._resolve()
         return True
 
-    def _not_yet(self, limit_s: float | None, ranks: Sequence[int]) -> RingtuneError:
+    def _not_yet(self, limit_s: float | None) -> RingtuneError | None:
+        """Return the error of a wait that was too short, None if what it waited for has ended since.
+
+        The time of the group may end with that of the wait, and its error names the missing ranks.
+        """
+        ranks = self._awaited()
+        if not ranks and self._session is not None and all(self._session.poll(ticket) for ticket in self._tickets):
+            return None
         waits = f" and waits for rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}" if ranks else ""
         error = Timeout(f"{self.name} was not done within the {limit_s:g} s of wait(timeout){waits}; it goes on")
         return self.explain(error) if self.explain else error
@@ -304,7 +311,7 @@ class Several(Work):
                 work._arrival.await_here()
         return True
 
-    def _not_yet(self, limit_s: float | None) -> RingtuneError:
+    def _not_yet(self, limit_s: float | None) -> RingtuneError | None:
         return next((work for work in self._works if not work._done), self._works[0])._not_yet(limit_s)
 
 
