@@ -37,7 +37,7 @@ class Coordinator {
 
   /// News of this rank itself or of a child in the tree. Throws Protocol when they contradict what was said before.
   void announced(int from, const WorkerNews& message, std::int64_t now_ns);
-  /// All ranks will switch between the same two batches. Returns the knobs_version of the change.
+  /// All ranks will switch between the same two batches. Returns the knobs version of the change.
   std::uint32_t propose(const Knobs& knobs);
   void tick(std::int64_t now_ns, std::vector<Action>& actions);
   /// What was decided since the last call, for every rank including this one.

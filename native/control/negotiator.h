@@ -43,7 +43,7 @@ class Negotiator {
   void peer_message(int from, ControlMessage message, std::size_t bytes, std::int64_t now_ns);
   void tick(std::int64_t now_ns);
   void leave() noexcept { worker_.leave(); }
-  /// Rank 0 only. Returns the knobs_version.
+  /// Rank 0 only. Returns the knobs version of the change.
   std::uint32_t propose(const Knobs& knobs);
 
   /// A RoundAction was given and is not done. Messages may be taken meanwhile; what they decide for this rank waits.

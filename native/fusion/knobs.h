@@ -1,4 +1,4 @@
-// The settings that may change while a job runs. Versioned: every change carries a new knobs_version, and all ranks
+// The settings that may change while a job runs. Versioned: every change carries a new number, and all ranks
 // switch between the same two batches.
 #pragma once
 

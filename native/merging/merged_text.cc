@@ -15,7 +15,7 @@ void append_member(std::string& out, std::string_view key, std::int64_t value) {
   append_integer(out, value);
 }
 
-/// Step, where it is known, and knobs_version: how the arguments end.
+/// Step, where it is known, and the version of the knobs: how the arguments end.
 void append_known(std::string& out, const SpanRecord& record) {
   if (record.step >= 0) {
     append_member(out, "\"step\":", record.step);

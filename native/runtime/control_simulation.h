@@ -11,7 +11,7 @@ namespace ringtune {
 struct SimulationOptions {
   int ranks = 2;
   int tensors = 32;  // in a cycle
-  int cycles = 10;   // measured; of new tensors, which all ranks cache_call, three at most
+  int cycles = 10;   // measured; of new tensors, which all ranks cache, three at most
   int fan_out = kDefaultFanOut;
 };
 

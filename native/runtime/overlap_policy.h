@@ -21,7 +21,7 @@ class OverlapPolicy {
  public:
   static constexpr std::int64_t kMarginNs = 20'000'000;
   static constexpr std::int64_t kLeastHoldOffNs = 2'000'000;
-  static constexpr std::int64_t kLongestNs = 10'000'000'000;  // a policy of longer steps is none
+  static constexpr std::int64_t kLongestNs = 10'000'000'000;  // longer steps are not held back
 
   /// Something is in flight in this pass, which begins with that if it is another one than before.
   void in_flight(std::uint64_t pass, std::int64_t now_ns) noexcept {

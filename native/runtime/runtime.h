@@ -158,7 +158,7 @@ class Runtime {
 
   [[nodiscard]] Knobs knobs() const;
   [[nodiscard]] std::uint32_t knobs_version() const noexcept;
-  /// Rank 0 only (InvalidArgument elsewhere). Returns the knobs_version that the change will carry on all ranks.
+  /// Rank 0 only (InvalidArgument elsewhere). Returns the version of the knobs that the change will carry on all ranks.
   std::uint32_t propose_knobs(const Knobs& knobs);
   /// Whether tensors on GPUs go by NCCL in any process set, so far.
   [[nodiscard]] bool uses_nccl() const;

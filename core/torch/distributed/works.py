@@ -183,7 +183,7 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
         The time of the group may end with that of the wait, and its error names the missing ranks.
         """
         ranks = self._awaited()
-        if not ranks and self._session is not None and all(self._session.poll(ticket) for ticket in self._tickets):
+        if not ranks and self._ready():
             return None
         waits = f" and waits for rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}" if ranks else ""
         error = Timeout(f"{self.name} was not done within the {limit_s:g} s of wait(timeout){waits}; it goes on")
