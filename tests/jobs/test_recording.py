@@ -44,7 +44,6 @@ def test_under_a_plan_the_late_rank_is_who_was_waited_for(size: int, fresh: GetJ
     found = list(blamed(trace, planned))
     assert len(found) > STEPS // 4
     assert {late for late, _ in found} >= {1}
-    # One that submitted and was then put aside is waited for as well: now and then, on a busy machine.
     assert sum(late == peer for late, peer in found) > 0.75 * len(found), found
     for rank in set(range(size)) - {1}:  # nearly every step costs the others the sleep
         (wait,) = (wait for wait in summarize(trace).peer_waits if (wait.rank, wait.peer) == (rank, 1))
@@ -53,7 +52,7 @@ def test_under_a_plan_the_late_rank_is_who_was_waited_for(size: int, fresh: GetJ
 
 
 def blamed(trace: Trace, batches: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """For each batch whose last rank came clearly after the others: that rank, and whom another one waited for.
+    """For each batch whose last rank came clearly after the others: that rank, and whom the others waited for.
 
     Who came last is taken from what all ranks recorded of their submits. With the sleep that is rank 1, but on a busy
     machine any rank can be later still.
@@ -66,7 +65,8 @@ def blamed(trace: Trace, batches: npt.NDArray[np.int64]) -> Iterator[tuple[int, 
         *_, before, last = sorted(came, key=lambda rank: came[rank])
         if came[last] - came[before] < LATE_NS / 2:
             continue
-        yield from ((last, int(peer)) for peer in peers[(waits.batch == batch) & (waits.duration_ns > LATE_NS / 4)])
+        long = (waits.batch == batch) & (waits.rank != last) & (waits.duration_ns > LATE_NS / 4)
+        yield from ((last, int(peer)) for peer in peers[long])
 
 
 def test_a_negotiated_late_rank_is_waited_for_in_negotiation(fresh: GetJob, tmp_path: Path) -> None:
