@@ -72,11 +72,11 @@ def test_tensors_of_other_sizes_are_let_go(group: Job) -> None:
 @pytest.mark.parametrize("kind", list(cases.CALLS))
 def test_memory_stays_in_a_long_job(kind: str, named: bool, recording: bool, fresh: GetJob, tmp_path: Path) -> None:
     job = _started(fresh, tmp_path, recording)
-    _stays(job, cases.growth, [kind], 40_000, named=named)
+    _stays(job, cases.growth, [kind], 20_000, named=named)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", list(cases.GROUP_CALLS))
 def test_memory_of_process_groups_stays_in_a_long_job(kind: str, group: Job) -> None:
-    _stays(group, cases.group_growth, [kind], 40_000)
+    _stays(group, cases.group_growth, [kind], 20_000)
