@@ -92,7 +92,7 @@ _MORE = {
 }
 _PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "HOSTNAME")
 PLACES: dict[str, tuple[str, ...]] = {
-    "ringtune": tuple(f"RINGTUNE_{name}" for name in (*_PLACE, "STORE", "JOB", "MASTER", "WORKER", "LAUNCHER")),
+    "ringtune": tuple(f"RINGTUNE_{name}" for name in (*_PLACE, "STORE", "JOB", "WORKER", "LAUNCHER")),
     "horovodrun": tuple(
         f"HOROVOD_{name}" for name in (*_PLACE, "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "ELASTIC")
     ),
