@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/futex.h"
 #include "base/log.h"
-#include "runtime/device_paths.h"
+#include "runtime/gpu/data_paths.h"
 #include "runtime/joined_contribution.h"
 
 namespace ringtune {

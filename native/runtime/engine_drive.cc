@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/log.h"
-#include "runtime/device_paths.h"
 #include "runtime/engine.h"
+#include "runtime/gpu/data_paths.h"
 
 namespace ringtune {
 namespace {

@@ -1,7 +1,7 @@
 // What the coordinator decides about the job itself: process sets, and that all have joined.
 #include "base/check.h"
-#include "runtime/device_paths.h"
 #include "runtime/engine.h"
+#include "runtime/gpu/data_paths.h"
 
 namespace ringtune {
 

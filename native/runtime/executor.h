@@ -115,21 +115,21 @@ class Executor {
   void copy_all(Stage stage, const BatchContext& context);
   void reduce(std::span<std::byte> data, std::span<const OperationPtr> batch, const BatchContext& context,
               BatchCopies* staged);
+  void adasum(std::span<const OperationPtr> batch, const BatchContext& context);
+  void reducescatter(std::span<const OperationPtr> batch, const BatchContext& context);
   // execute_schedule.cc
   void post_link_round(std::span<const OperationPtr> batch, const BatchContext& context, std::uint64_t token);
   [[nodiscard]] std::optional<bool> link_round_agreed();
   bool advance_link_round();
   std::int64_t finish_link_round(std::span<const OperationPtr> batch, const BatchContext& context);
-  // execute_device.cc
+  // gpu/execute.cc
   void launch(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns);
-  // execute_others.cc
+  // execute_move.cc
   void allgather(std::span<const OperationPtr> batch, const BatchContext& context);
+  void alltoall(std::span<const OperationPtr> batch, const BatchContext& context);
   void broadcast(std::span<const OperationPtr> batch, const BatchContext& context);
   void barrier(std::span<const OperationPtr> batch, const BatchContext& context);
-  // execute_exchanges.cc
-  void adasum(std::span<const OperationPtr> batch, const BatchContext& context);
-  void alltoall(std::span<const OperationPtr> batch, const BatchContext& context);
-  void reducescatter(std::span<const OperationPtr> batch, const BatchContext& context);
+  // executor.cc
   void record(Stage stage, const Operation& operation, const BatchContext& context, std::int64_t begin_ns);
   [[nodiscard]] Span batch_span(std::span<const OperationPtr> batch, const BatchContext& context);
   std::int64_t record_batch(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns,

@@ -12,7 +12,7 @@
 #include "collective/algorithm.h"
 #include "control/tree.h"
 #include "fusion/knobs.h"
-#include "runtime/device_paths.h"
+#include "runtime/gpu/data_paths.h"
 #include "runtime/operation.h"
 #include "runtime/overlap_policy.h"
 #include "runtime/statistics.h"

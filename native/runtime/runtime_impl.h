@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/home_process.h"
 #include "runtime/engine.h"
-#include "runtime/host_staged_path.h"
+#include "runtime/gpu/host_staged_path.h"
 #include "runtime/runtime.h"
 
 namespace ringtune {

@@ -1,0 +1,73 @@
+// When a batch that goes from GPU to GPU ran, by the GPU's own clock.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+
+#include "runtime/gpu/recorder.h"
+#include "runtime/operation.h"
+#include "trace/span.h"
+
+namespace ringtune {
+
+class DeviceLane;
+
+/// Of a batch that is being launched, with the times of its operations. Dropped unless finished. Needs the device's
+/// context; one thread.
+class BatchTimes {
+ public:
+  /// Nothing is timed without `about`, nor where none of the operations is: they were submitted before the recording
+  /// began.
+  BatchTimes(DeviceLane& lane, std::span<const OperationPtr> batch, const std::optional<Span>& about);
+  /// Of a batch whose tensors were timed before, on the first part of their way.
+  BatchTimes(DeviceLane& lane, const std::optional<Span>& about);
+  ~BatchTimes();
+  BatchTimes(const BatchTimes&) = delete;
+  BatchTimes& operator=(const BatchTimes&) = delete;
+
+  /// Times what is put into the stream until its end(): kCopyIn into a buffer, kCommunicate, kCopyOut.
+  [[nodiscard]] TimedCopy piece(Stage stage, CudaStreamHandle stream) const;
+  /// Copies that are part of it; null: nothing is to be timed.
+  [[nodiscard]] DeviceTimes::Copies* to_host() noexcept { return times_ == nullptr ? nullptr : &times_->to_host; }
+  [[nodiscard]] DeviceTimes::Copies* to_device() noexcept { return times_ == nullptr ? nullptr : &times_->to_device; }
+  /// All of it is in its stream; of the pieces exactly one was kCommunicate. `bus_factor`: what a link carries for each
+  /// byte of it; 0: not told.
+  void finish(std::size_t bytes, double bus_factor);
+
+ private:
+  DeviceLane& lane_;
+  DeviceTimes* times_ = nullptr;
+};
+
+/// The pieces of a batch that goes through a buffer in rounds: packing of the first one, unpacking of the last one, and
+/// what lies between.
+class RoundTimes {
+ public:
+  RoundTimes(const BatchTimes& times, CudaStreamHandle stream) : times_(times), stream_(stream) {}
+
+  /// What packs a round, and next what unpacks it. There is a round.
+  template <typename Act>
+  void pack(const Act& act) {
+    if (exchange_) return act();
+    TimedCopy timed = times_.piece(Stage::kCopyIn, stream_);
+    act();
+    timed.end();
+    exchange_.emplace(times_.piece(Stage::kCommunicate, stream_));
+  }
+  template <typename Act>
+  void unpack(bool last, const Act& act) {
+    if (!last) return act();
+    exchange_->end();
+    TimedCopy timed = times_.piece(Stage::kCopyOut, stream_);
+    act();
+    timed.end();
+  }
+
+ private:
+  const BatchTimes& times_;
+  CudaStreamHandle stream_;
+  std::optional<TimedCopy> exchange_;
+};
+
+}  // namespace ringtune

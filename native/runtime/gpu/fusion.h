@@ -1,0 +1,90 @@
+// Batches of several allreduces by NCCL: packed into a buffer on the GPU by ringtune's kernels, one call of NCCL for
+// all of them, and unpacked - where all members of the process set have the kernels and the memory. They tell one
+// another in front of the first such batch, and again when a buffer is to grow; where one has not, a batch stays what
+// it is without: a group of a call for each tensor. What NCCL could not carry so (DataPath::kNcclPacked: the kernels
+// cast it or scale its integers) is packed even alone, and goes another way then; so does Adasum, which has the buffer
+// to itself and is never more than a tensor.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "device/cuda.h"
+#include "device/cuda_module.h"
+#include "runtime/gpu/adasum.h"
+#include "runtime/gpu/kernel_cache.h"
+#include "runtime/gpu/packed_reduction.h"
+#include "runtime/operation.h"
+
+namespace ringtune {
+
+struct BatchContext;
+class DeviceLane;
+
+/// Driving thread.
+class DeviceFusion {
+ public:
+  /// Of a buffer, which grows with the batches. Those that are larger go through it in rounds, but for Adasum's.
+  static constexpr std::size_t kLeastBytes = 1 << 20;
+  static constexpr std::size_t kMostBytes = 128 << 20;
+
+  /// Borrows them.
+  explicit DeviceFusion(KernelCache& kernels) : kernels_(kernels) {}
+  DeviceFusion(const DeviceFusion&) = delete;
+  DeviceFusion& operator=(const DeviceFusion&) = delete;
+
+  /// Whether the batch, of a lane's device and its exchange stream of that number, is to be packed: the same on all
+  /// members. May block for seconds the first time. Throws DataPathRefused, on all of them, where what must be packed
+  /// is not; PeerLost, Timeout.
+  [[nodiscard]] bool prepare(std::span<const OperationPtr> batch, const BatchContext& context, const CudaDevice& device,
+                             std::size_t stream);
+  /// Puts one that is to be packed into that stream. `reduce`: the buffer's first elements, in place. The device's
+  /// context is current. Throws DeviceError, and what `reduce` does.
+  void launch(std::span<const OperationPtr> batch, const BatchContext& context, std::size_t stream,
+              const BatchTimes& times,
+              const std::function<void(std::byte* data, std::size_t count, DType dtype, ReduceOp op)>& reduce);
+  /// The same of one of Adasum.
+  void launch_adasum(const Operation& operation, const BatchContext& context, std::size_t stream,
+                     const BatchTimes& times, const AdasumCalls& calls);
+  void removed(std::uint32_t process_set);
+  /// When NCCL has finished, and before the lanes go: blocks until what it has in streams is done. Idempotent.
+  void close() noexcept;
+
+ private:
+  /// A stream of a GPU: what is put there one after the other shares a buffer.
+  using Channel = std::pair<const CudaDevice*, std::size_t>;
+  struct Buffer {
+    Buffer(const CudaDevice& device, DeviceKernels& kernels) : memory(device), reduction(device, kernels) {}
+    DeviceMemory memory;
+    PackedReduction reduction;
+    CudaStreamHandle stream = nullptr;  // once something was put there
+  };
+  /// Who has to agree: the members of a set, on a GPU of theirs, and a stream of it.
+  struct Circle {
+    std::uint32_t process_set;
+    std::uint8_t place;
+    std::size_t stream;
+    friend auto operator<=>(const Circle&, const Circle&) = default;
+  };
+  struct Agreement {
+    std::size_t bytes = 0;  // all members have as much
+    std::string refusal;    // by whom, and why
+  };
+
+  std::string reserve(const Channel& channel, std::size_t bytes);
+  Buffer& buffer_for(DeviceLane& lane, std::size_t stream);
+  void meet(const Circle& circle, Agreement& agreement, const BatchContext& context, std::string own_refusal,
+            std::size_t bytes);
+
+  KernelCache& kernels_;
+  std::map<Circle, Agreement> agreed_;
+  std::map<Channel, Buffer> buffers_;
+};
+
+}  // namespace ringtune

@@ -1,0 +1,306 @@
+// Tensors from GPU to GPU through whole runtimes, by ringtune's own ring: results, order, and when they go that way.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "ring_job.h"
+#include "runtime/gpu/device_operation.h"
+#include "thrown.h"
+
+namespace ringtune {
+namespace {
+
+using testing_support::DeviceArray;
+using testing_support::FakeGpu;
+using testing_support::FakeNccl;
+using testing_support::message_of;
+using testing_support::patient;
+using testing_support::RankBytes;
+using testing_support::RingJob;
+using testing_support::run_steps;
+using testing_support::sum_while_busy;
+
+using Ints = std::vector<std::int32_t>;
+using Floats = std::vector<float>;
+
+void without_nccl(RuntimeOptions& options) { options.nccl_libraries.clear(); }
+
+/// Rounds in which the kernels of every rank's program come late, on ranks with so many GPUs.
+void sum_rounds(RingJob& job, std::size_t count) {
+  job.on_every_rank([&](int rank) {
+    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(count, -1));
+    DeviceArray<std::int32_t> sum(job.device(rank), Ints(count, -1));
+    for (int round = 1; round <= 4; ++round) {
+      tensor.fill(job.stream(rank), round * (rank + 1));
+      job.run(rank, job.of(rank, "t", tensor, sum));
+      EXPECT_EQ(sum.values(job.stream(rank)), Ints(count, 6 * round)) << "rank " << rank;
+    }
+  });
+  EXPECT_EQ(RingJob::staged(), 0);
+  EXPECT_EQ(FakeNccl::calls("ncclAllReduce"), 0);
+}
+
+TEST(Ring, RanksThatShareAGpuWaitForTheKernelsBeforeAndThoseAfterWaitForThem) {
+  RingJob job(3);
+  sum_rounds(job, 1000);
+}
+
+TEST(Ring, RanksWithAGpuEachAndWithoutNccl) {
+  RingJob job(3, 3, without_nccl);
+  sum_rounds(job, 1000);
+  EXPECT_GT(FakeGpu::calls("cuCtxEnablePeerAccess"), 0);
+}
+
+TEST(Ring, ATensorThatIsLargerThanTheBufferGoesInParts) {
+  RingJob job(3);
+  sum_rounds(job, RingJob::kBufferBytes / 4 * 3 + 17);
+}
+
+TEST(Ring, WhereAllHaveAGpuNcclComesFirst) {
+  RingJob job(2, 2);
+  job.on_every_rank([&](int rank) {
+    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(10, rank + 1));
+    job.run(rank, job.of(rank, "t", tensor, tensor));
+    EXPECT_EQ(tensor.values(job.stream(rank)), Ints(10, 3));
+  });
+  EXPECT_EQ(FakeNccl::calls("ncclAllReduce"), 2);
+  EXPECT_EQ(FakeGpu::calls("cuModuleLoadData"), 0) << "no kernels are needed";
+}
+
+TEST(Ring, WhatNcclCannotCarryGoesByTheRing) {
+  RingJob job(2, 2);
+  job.on_every_rank([&](int rank) {
+    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(10, 0x0001'0001));
+    Submission halves = job.of(rank, "t", tensor, tensor);
+    halves.request.dtype = DType::kInt16;
+    halves.request.shape = {20};
+    job.run(rank, std::move(halves));
+    EXPECT_EQ(tensor.values(job.stream(rank)), Ints(10, 0x0002'0002));
+  });
+  EXPECT_EQ(FakeNccl::calls("ncclAllReduce"), 0);
+  EXPECT_EQ(RingJob::staged(), 0);
+}
+
+TEST(Ring, SubmittingAndWaitingBlockNobodyThoughTheGpuIsBusy) {
+  RingJob job(2);
+  sum_while_busy(job);
+}
+
+TEST(Ring, StepsThatRepeatThemselvesFollowAScheduleWithoutAControlMessage) {
+  RingJob job(2, patient);
+  run_steps(job, 20, 10);
+  const std::uint64_t messages = job[0].counters().control_messages;
+  const int launches = FakeGpu::calls("cuLaunchKernel");
+  run_steps(job, 20, 20);
+  EXPECT_LT(job[0].counters().control_messages - messages, 20U) << "a message for every step";
+  EXPECT_LT(FakeGpu::calls("cuLaunchKernel") - launches, 2 * 20 * 20) << "kernels for every tensor";
+  EXPECT_EQ(RingJob::staged(), 0);
+}
+
+TEST(Ring, ProcessSetsHaveRingsOfTheirOwn) {
+  RingJob job(3);
+  job.on_every_rank([&](int rank) {
+    const Ticket added = job[rank].add_process_set({0, 2});
+    ASSERT_TRUE(job[rank].wait(added, Deadline::after(20'000'000'000)));
+    const auto set = static_cast<std::uint32_t>(job[rank].operation(added)->number);
+    job[rank].release(added);
+    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(5, rank + 1));
+    job.run(rank, job.of(rank, "all", tensor, tensor));
+    if (rank != 1) {
+      Submission submission = job.of(rank, "some", tensor, tensor);
+      submission.request.process_set = set;
+      job.run(rank, std::move(submission));
+    }
+    EXPECT_EQ(tensor.values(job.stream(rank)), Ints(5, rank == 1 ? 6 : 12));
+    testing_support::finish(job[rank], job[rank].remove_process_set(set));
+    job.run(rank, job.of(rank, "all again", tensor, tensor));
+    EXPECT_EQ(tensor.values(job.stream(rank)), Ints(5, 30));
+  });
+  EXPECT_EQ(RingJob::staged(), 0);
+}
+
+TEST(Ring, AllreducesGoOnStagedWhenARankHasJoinedAndByTheRingAfterwards) {
+  RingJob job(2);
+  job.on_every_rank([&](int rank) {
+    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(10, rank + 1));
+    job.run(rank, job.of(rank, "t", tensor, tensor));
+    if (rank == 0) {
+      job.run(rank, job.of(rank, "t", tensor, tensor));
+      EXPECT_EQ(tensor.values(job.stream(rank)), Ints(10, 3));
+    }
+    testing_support::finish(job[rank], job[rank].join("join"));
+    const int before = RingJob::staged();
+    job.run(rank, job.of(rank, "t", tensor, tensor));
+    EXPECT_EQ(tensor.values(job.stream(rank)), Ints(10, 6));
+    EXPECT_EQ(RingJob::staged(), before);
+  });
+}
+
+/// What is told of ranks that cannot all go by the ring: all go the next way, and no operation is lost.
+struct Inability {
+  const char* what;
+  int gpus;
+  std::function<void(RuntimeOptions&)> adjust;
+  const char* failing = nullptr;  // a call of the driver that fails on one rank
+  bool staged = true;
+};
+void PrintTo(const Inability& one, std::ostream* out) { *out << one.what; }
+
+class RingInability : public testing::TestWithParam<Inability> {};
+
+TEST_P(RingInability, MakesAllRanksTakeTheNextWay) {
+  const Inability one = GetParam();
+  RingJob job(3, one.gpus, one.adjust);
+  if (one.failing != nullptr) FakeGpu::fail(one.failing, 1, 999);
+  constexpr std::size_t large = (8 << 20) / 4 + 10;  // two parts where it is staged
+  job.on_every_rank([&](int rank) {
+    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(large, 0));
+    DeviceArray<std::int32_t> other(job.device(rank), Ints(10, 0));
+    for (int round = 1; round <= 3; ++round) {
+      if (one.staged) {
+        tensor.fill(job.stream(rank), round * (rank + 1));
+        job.run(rank, job.of(rank, "t", tensor, tensor));
+        EXPECT_EQ(tensor.values(job.stream(rank)), Ints(large, 6 * round));
+      }
+      other.fill(job.stream(rank), round * (rank + 1));
+      job.run(rank, job.of(rank, "other", other, other));
+      EXPECT_EQ(other.values(job.stream(rank)), Ints(10, 6 * round));
+    }
+  });
+  if (one.staged) {
+    EXPECT_EQ(RingJob::staged(), 3 * 3 * 3);
+  } else {
+    EXPECT_EQ(RingJob::staged(), 0);
+  }
+}
+
+std::vector<std::byte> no_compiler(int /*capability*/) { throw DeviceError("kernels for GPUs need a compiler"); }
+
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, RingInability,
+    testing::Values(Inability{"one without kernels", 1,
+                              [](RuntimeOptions& o) {
+                                if (o.rank == 1) o.gpu_kernels = nullptr;
+                              }},
+                    Inability{"one without a compiler", 1,
+                              [](RuntimeOptions& o) {
+                                if (o.rank == 2) o.gpu_kernels = no_compiler;
+                              }},
+                    Inability{"one told to stage", 1,
+                              [](RuntimeOptions& o) {
+                                if (o.rank == 0) o.gpu_plane = GpuDataPath::kStaged;
+                              }},
+                    Inability{"one that cannot load the kernels", 1, nullptr, "cuModuleLoadData"},
+                    Inability{"one that cannot register words", 1, nullptr, "cuMemHostRegister_v2"},
+                    Inability{"one that cannot reach another GPU", 3, without_nccl, "cuCtxEnablePeerAccess"},
+                    // Not by NCCL, but by the ring.
+                    Inability{"one without NCCL", 3,
+                              [](RuntimeOptions& o) {
+                                if (o.rank == 1) o.nccl_libraries.clear();
+                              },
+                              nullptr, false},
+                    Inability{"one told to take the ring", 3,
+                              [](RuntimeOptions& o) {
+                                if (o.rank == 1) o.gpu_plane = GpuDataPath::kRing;
+                              },
+                              nullptr, false}),
+    [](const auto& each) {
+      std::string name = each.param.what;
+      std::replace(name.begin(), name.end(), ' ', '_');
+      return name;
+    });
+
+TEST(Ring, WhereItIsAskedForNcclIsLeftAlone) {
+  RingJob job(2, 2, [](RuntimeOptions& options) { options.gpu_plane = GpuDataPath::kRing; });
+  job.on_every_rank([&](int rank) {
+    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(10, rank + 1));
+    job.run(rank, job.of(rank, "t", tensor, tensor));
+    EXPECT_EQ(tensor.values(job.stream(rank)), Ints(10, 3));
+  });
+  EXPECT_EQ(FakeNccl::calls("ncclCommInitRankConfig"), 0);
+  EXPECT_EQ(RingJob::staged(), 0);
+}
+
+TEST(Ring, WhereItIsAskedForAndCannotBeTheOperationSaysWhy) {
+  RingJob job(2, [](RuntimeOptions& options) {
+    options.gpu_plane = GpuDataPath::kRing;
+    if (options.rank == 1) options.gpu_kernels = no_compiler;
+  });
+  job.on_every_rank([&](int rank) {
+    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(10, 1));
+    for (int i = 0; i < 2; ++i) {
+      const Ticket ticket = job[rank].submit(job.of(rank, "t", tensor, tensor));
+      EXPECT_EQ(message_of<DeviceError>([&] { job.join(rank, ticket); }),
+                "rank 1: kernels for GPUs need a compiler (RINGTUNE_GPU_PLANE=ring allows no other data path instead)");
+      job[rank].release(ticket);
+    }
+  });
+}
+
+TEST(Ring, WhereItIsAskedForAndThereAreNoKernelsTheSubmissionSaysWhy) {
+  RingJob job(2, [](RuntimeOptions& options) {
+    options.gpu_plane = GpuDataPath::kRing;
+    options.gpu_kernels = nullptr;
+  });
+  DeviceArray<std::int32_t> tensor(job.device(0), Ints(10, 1));
+  EXPECT_EQ(message_of<DeviceError>([&] { (void)job[0].submit(job.of(0, "t", tensor, tensor)); }),
+            "tensor 't' cannot go by ringtune's ring, which RINGTUNE_GPU_PLANE=ring asks for: there are no kernels for "
+            "its GPUs on this rank");
+}
+
+TEST(Ring, TensorsOfABatchHaveFactorsOfTheirOwn) {
+  RingJob job(2);
+  job.on_every_rank([&](int rank) {
+    constexpr int kTensors = 6;
+    std::vector<std::unique_ptr<DeviceArray<float>>> tensors;
+    std::vector<Ticket> tickets;
+    for (int i = 0; i < kTensors; ++i) {
+      tensors.push_back(std::make_unique<DeviceArray<float>>(job.device(rank), Floats(33, 1.0F)));
+      Submission submission = job.of(rank, "t" + std::to_string(i), *tensors.back(), *tensors.back());
+      submission.request.prescale = i < 3 ? 1.0 : 2.0;
+      submission.request.postscale = i % 2 == 0 ? 1.0 : 4.0;
+      submission.request.group = "group";
+      submission.request.group_size = kTensors;
+      tickets.push_back(job[rank].submit(std::move(submission)));
+    }
+    for (int i = 0; i < kTensors; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      job.join(rank, tickets[at]);
+      job[rank].release(tickets[at]);
+      const float factor = (i < 3 ? 1.0F : 2.0F) * (i % 2 == 0 ? 1.0F : 4.0F);
+      EXPECT_EQ(tensors[at]->values(job.stream(rank)), Floats(33, 2 * factor)) << "tensor " << i;
+    }
+  });
+}
+
+TEST(Ring, BroadcastGoesFromAnyRootInAnyDtypeAndInParts) {
+  RingJob job(3);
+  constexpr std::size_t kBytes = RingJob::kBufferBytes * 2 + 13;
+  job.on_every_rank([&](int rank) {
+    for (int root = 0; root < 3; ++root) {
+      const std::vector<std::byte> mine(kBytes, std::byte(rank + 1));
+      RankBytes input(job.device(rank), mine);
+      RankBytes output(job.device(rank), std::vector<std::byte>(kBytes));
+      Submission submission =
+          job.of(rank, "b" + std::to_string(root), input.data(), output.data(), DType::kBool, {kBytes});
+      submission.request.kind = CollectiveKind::kBroadcast;
+      submission.request.root = root;
+      job.run(rank, submission);
+      EXPECT_EQ(output.values(job.stream(rank)), std::vector<std::byte>(kBytes, std::byte(root + 1)));
+      EXPECT_EQ(input.values(job.stream(rank)), mine);
+    }
+  });
+  EXPECT_EQ(RingJob::staged(), 0);
+}
+
+TEST(Ring, AnEmptyTensorIsAgreedOnLikeAnyOther) {
+  RingJob job(2);
+  job.on_every_rank([&](int rank) {
+    DeviceArray<float> tensor(job.device(rank), {});
+    job.run(rank, job.of(rank, "t", tensor, tensor));
+  });
+}
+
+}  // namespace
+}  // namespace ringtune
