@@ -43,7 +43,7 @@ class RuntimeOptions:
     thread_affinity: int
     log_level: int
     cuda_driver: str
-    gpu_plane: int
+    gpu_data_path: int
     gpu_part_bytes: int
     nccl_libraries: list[str]
     def __init__(self) -> None: ...

@@ -218,8 +218,8 @@ void add_options(nb::module_& module) {
           [](RuntimeOptions& o, int value) { o.overlap = static_cast<Overlap>(value); })
       .def_rw("cuda_driver", &RuntimeOptions::cuda_driver)
       .def_prop_rw(
-          "gpu_plane", [](const RuntimeOptions& o) { return static_cast<int>(o.gpu_plane); },
-          [](RuntimeOptions& o, int value) { o.gpu_plane = static_cast<GpuDataPath>(value); })
+          "gpu_data_path", [](const RuntimeOptions& o) { return static_cast<int>(o.gpu_data_path); },
+          [](RuntimeOptions& o, int value) { o.gpu_data_path = static_cast<GpuDataPath>(value); })
       .def_rw("nccl_libraries", &RuntimeOptions::nccl_libraries)
       .def_rw("gpu_part_bytes", &RuntimeOptions::gpu_part_bytes)
       .def(

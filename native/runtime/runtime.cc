@@ -96,7 +96,7 @@ Submission decision_of(CollectiveKind kind, const std::string& name) {
 Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
     : options(given),
       store(made ? nullptr : connect_store(given, Deadline::after(given.connect_timeout_ns))),
-      routes({given.gpu_plane, given.nccl_libraries, given.gpu_kernels, given.ring_buffer_bytes,
+      routes({given.gpu_data_path, given.nccl_libraries, given.gpu_kernels, given.ring_buffer_bytes,
               given.connect_timeout_ns}),
       staging(given.cuda_driver, host_data_path(), routes) {
   set_log_level(static_cast<LogLevel>(given.log_level));

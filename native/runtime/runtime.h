@@ -46,11 +46,11 @@ struct RuntimeOptions {
   Overlap overlap = Overlap::kAuto;
   int log_level = 3;        // warning
   std::string cuda_driver;  // library that drives the GPUs; empty: the usual one. Opened when it is needed
-  GpuDataPath gpu_plane = GpuDataPath::kAuto;  // alike on all ranks
-  std::uint64_t gpu_part_bytes = 8 << 20;      // of a larger tensor that is staged; rank 0's counts
-  std::vector<std::string> nccl_libraries;     // where to look for NCCL (NcclLibrary::open); none: there is none
-  KernelsForGpu gpu_kernels;                   // none: there are no kernels
-  std::size_t ring_buffer_bytes = 32 << 20;    // of a process set on the GPU; larger tensors go in parts
+  GpuDataPath gpu_data_path = GpuDataPath::kAuto;  // alike on all ranks
+  std::uint64_t gpu_part_bytes = 8 << 20;          // of a larger tensor that is staged; rank 0's counts
+  std::vector<std::string> nccl_libraries;         // where to look for NCCL (NcclLibrary::open); none: there is none
+  KernelsForGpu gpu_kernels;                       // none: there are no kernels
+  std::size_t ring_buffer_bytes = 32 << 20;        // of a process set on the GPU; larger tensors go in parts
 };
 
 /// What is recorded, and where to.

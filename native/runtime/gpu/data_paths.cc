@@ -11,7 +11,7 @@ constexpr DataPath kDirectWays[] = {DataPath::kNccl, DataPath::kNcclPacked, Data
 
 std::string setting_of(GpuDataPath plane) {
   const char* const word = plane == GpuDataPath::kRing ? "ring" : plane == GpuDataPath::kNccl ? "nccl" : "nccl-host";
-  return std::string("RINGTUNE_GPU_PLANE=") + word;
+  return std::string("RINGTUNE_GPU_DATA_PATH=") + word;
 }
 
 DataPath data_path_of_batch(std::span<const OperationPtr> batch) { return batch.front()->request().data_path; }

@@ -41,7 +41,7 @@ void expect_end(HierarchyJob& job) {
 
 TEST(HierarchyFailures, WhereOneRankDoesNotConnectWithinItsHostAllOfThemStage) {
   HierarchyJob job(kTwoByTwo, [](RuntimeOptions& options) {
-    options.gpu_plane = GpuDataPath::kAuto;
+    options.gpu_data_path = GpuDataPath::kAuto;
     options.connect_timeout_ns = 4'000'000'000;
   });
   // Four calls in vain across hosts, and the first one within them.
@@ -65,7 +65,7 @@ TEST(HierarchyFailures, WhereItIsAskedForAllRanksSayWhoDidNotConnect) {
     DeviceArray<std::int32_t> tensor(job.device(rank), Ints(8, 1));
     const std::string message = message_of<DeviceError>([&] { job.run(rank, job.of(rank, "t", tensor, tensor)); });
     EXPECT_EQ(message.find("NCCL did not connect on rank "), 0U) << message;
-    EXPECT_NE(message.find("RINGTUNE_GPU_PLANE=nccl-host"), std::string::npos) << message;
+    EXPECT_NE(message.find("RINGTUNE_GPU_DATA_PATH=nccl-host"), std::string::npos) << message;
   });
 }
 
@@ -73,15 +73,16 @@ TEST(HierarchyFailures, WhereItIsAskedForAndMissingTheSubmissionSaysWhy) {
   HierarchyJob job(kTwoByTwo, [](RuntimeOptions& options) { options.nccl_libraries = {"/no/such/libnccl.so.2"}; });
   DeviceArray<std::int32_t> tensor(job.device(0), Ints(10, 1));
   const std::string message = message_of<DeviceError>([&] { (void)job[0].submit(job.of(0, "t", tensor, tensor)); });
-  EXPECT_EQ(message.find("tensor 't' cannot go by NCCL within hosts, which RINGTUNE_GPU_PLANE=nccl-host asks for: NCCL "
-                         "cannot be opened (/no/such/libnccl.so.2"),
-            0U)
+  EXPECT_EQ(
+      message.find("tensor 't' cannot go by NCCL within hosts, which RINGTUNE_GPU_DATA_PATH=nccl-host asks for: NCCL "
+                   "cannot be opened (/no/such/libnccl.so.2"),
+      0U)
       << message;
 }
 
 TEST(HierarchyFailures, ARankOfAnotherMindSendsAllOfThemThroughTheHost) {
   HierarchyJob job(kTwoByTwo, [](RuntimeOptions& options) {
-    options.gpu_plane = options.rank == 3 ? GpuDataPath::kStaged : GpuDataPath::kAuto;
+    options.gpu_data_path = options.rank == 3 ? GpuDataPath::kStaged : GpuDataPath::kAuto;
     if (options.rank == 2) options.nccl_libraries = {"/no/such/libnccl.so.2"};
   });
   job.on_every_rank([&](int rank) {

@@ -24,7 +24,7 @@ class HierarchyJob : private OnHosts, public NcclJob {
       : OnHosts(hosts),
         NcclJob(std::move(joined.fabrics), gpus > 0 ? gpus : static_cast<int>(hosts.size()),
                 [&](RuntimeOptions& options) {
-                  options.gpu_plane = GpuDataPath::kNcclHost;
+                  options.gpu_data_path = GpuDataPath::kNcclHost;
                   options.connect_timeout_ns = 20'000'000'000;
                   if (adjust) adjust(options);
                 }) {}

@@ -144,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{DType::kFloat64, ReduceOp::kSum, 1.5, 1.5}, Case{DType::kFloat64, ReduceOp::kAverage}));
 
 TEST(Hierarchy, IsTakenWhereNcclDoesNotConnectAcrossHosts) {
-  HierarchyJob job(kTwoByTwo, [](RuntimeOptions& options) { options.gpu_plane = GpuDataPath::kAuto; });
+  HierarchyJob job(kTwoByTwo, [](RuntimeOptions& options) { options.gpu_data_path = GpuDataPath::kAuto; });
   part_hosts(4);
   job.on_every_rank([&](int rank) {
     DeviceArray<std::int32_t> tensor(job.device(rank), Ints(1000, 0));
@@ -161,7 +161,7 @@ TEST(Hierarchy, IsTakenWhereNcclDoesNotConnectAcrossHosts) {
 }
 
 TEST(Hierarchy, AcrossHostsGoesByNcclAloneWhereItConnects) {
-  HierarchyJob job(kTwoByTwo, [](RuntimeOptions& options) { options.gpu_plane = GpuDataPath::kAuto; });
+  HierarchyJob job(kTwoByTwo, [](RuntimeOptions& options) { options.gpu_data_path = GpuDataPath::kAuto; });
   run_steps(job, 3, 2);
   EXPECT_EQ(FakeNccl::calls("ncclReduceScatter"), 0);
   EXPECT_EQ(NcclJob::copies(), 0);
@@ -313,7 +313,7 @@ TEST(Hierarchy, AllreducesGoOnWhenARankHasJoined) {
 
 TEST(Hierarchy, RanksOfAHostThatShareAGpuStageOrSayWhy) {
   for (const GpuDataPath plane : {GpuDataPath::kAuto, GpuDataPath::kNcclHost}) {
-    HierarchyJob job({"a", "b", "a", "b"}, [&](RuntimeOptions& options) { options.gpu_plane = plane; }, 2);
+    HierarchyJob job({"a", "b", "a", "b"}, [&](RuntimeOptions& options) { options.gpu_data_path = plane; }, 2);
     job.on_every_rank([&](int rank) {
       DeviceArray<std::int32_t> tensor(job.device(rank), Ints(10, rank + 1));
       if (plane == GpuDataPath::kAuto) {
@@ -323,7 +323,7 @@ TEST(Hierarchy, RanksOfAHostThatShareAGpuStageOrSayWhy) {
         const std::string message = message_of<DeviceError>([&] { job.run(rank, job.of(rank, "t", tensor, tensor)); });
         EXPECT_EQ(message.find("rank 0 and rank 2 share the GPU 0000:01:00.0 of a, which NCCL does not support"), 0U)
             << message;
-        EXPECT_NE(message.find("RINGTUNE_GPU_PLANE=nccl-host"), std::string::npos) << message;
+        EXPECT_NE(message.find("RINGTUNE_GPU_DATA_PATH=nccl-host"), std::string::npos) << message;
       }
     });
     EXPECT_EQ(FakeNccl::calls("ncclCommInitRankConfig"), 0);

@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, NcclMustPackInability,
                                                    }},
                                          Inability{"without a compiler where only NCCL is asked for",
                                                    [](RuntimeOptions& o) {
-                                                     o.gpu_plane = GpuDataPath::kNccl;
+                                                     o.gpu_data_path = GpuDataPath::kNccl;
                                                      if (o.rank == 2) o.gpu_kernels = no_compiler;
                                                    }},
                                          Inability{"that cannot load them", nullptr, "cuModuleLoadData"},

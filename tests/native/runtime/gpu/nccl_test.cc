@@ -112,7 +112,7 @@ TEST(Nccl, RanksWithoutNcclMakeTheOthersStageLargeTensorsInPartsToo) {
 
 TEST(Nccl, AGroupWhoseRanksGoDifferentWaysRunsStaged) {
   NcclJob job(2, [](RuntimeOptions& options) {
-    if (options.rank == 1) options.gpu_plane = GpuDataPath::kStaged;
+    if (options.rank == 1) options.gpu_data_path = GpuDataPath::kStaged;
   });
   job.on_every_rank([&](int rank) {
     DeviceArray<std::int32_t> first(job.device(rank), Ints(10, rank + 1));
@@ -170,13 +170,13 @@ TEST(Nccl, WhatItCannotCarryIsStaged) {
 }
 
 TEST(Nccl, StagedMeansStaged) {
-  NcclJob job(2, [](RuntimeOptions& options) { options.gpu_plane = GpuDataPath::kStaged; });
+  NcclJob job(2, [](RuntimeOptions& options) { options.gpu_data_path = GpuDataPath::kStaged; });
   run_steps(job, 25, 5);
   EXPECT_EQ(FakeNccl::calls("ncclCommInitRankConfig"), 0);
 }
 
 TEST(Nccl, WhereItIsAskedForAndCannotBeTheOperationSaysWhy) {
-  NcclJob job(2, 1, [](RuntimeOptions& options) { options.gpu_plane = GpuDataPath::kNccl; });
+  NcclJob job(2, 1, [](RuntimeOptions& options) { options.gpu_data_path = GpuDataPath::kNccl; });
   job.on_every_rank([&](int rank) {
     DeviceArray<std::int32_t> tensor(job.device(rank), Ints(10, 1));
     const Ticket ticket = job[rank].submit(job.of(rank, "t", tensor, tensor));
@@ -184,21 +184,22 @@ TEST(Nccl, WhereItIsAskedForAndCannotBeTheOperationSaysWhy) {
     EXPECT_EQ(message.find("rank 0 and rank 1 share the GPU 0000:01:00.0 of localhost, which NCCL does not support"),
               0U)
         << message;
-    EXPECT_NE(message.find("RINGTUNE_GPU_PLANE=nccl"), std::string::npos) << message;
+    EXPECT_NE(message.find("RINGTUNE_GPU_DATA_PATH=nccl"), std::string::npos) << message;
     job[rank].release(ticket);
   });
 }
 
 TEST(Nccl, WhereItIsAskedForAndMissingTheSubmissionSaysWhy) {
   NcclJob job(2, [](RuntimeOptions& options) {
-    options.gpu_plane = GpuDataPath::kNccl;
+    options.gpu_data_path = GpuDataPath::kNccl;
     options.nccl_libraries = {"/no/such/libnccl.so.2"};
   });
   DeviceArray<std::int32_t> tensor(job.device(0), Ints(10, 1));
   const std::string message = message_of<DeviceError>([&] { (void)job[0].submit(job.of(0, "t", tensor, tensor)); });
-  EXPECT_EQ(message.find("tensor 't' cannot go by NCCL, which RINGTUNE_GPU_PLANE=nccl asks for: NCCL cannot be opened "
-                         "(/no/such/libnccl.so.2"),
-            0U)
+  EXPECT_EQ(
+      message.find("tensor 't' cannot go by NCCL, which RINGTUNE_GPU_DATA_PATH=nccl asks for: NCCL cannot be opened "
+                   "(/no/such/libnccl.so.2"),
+      0U)
       << message;
 }
 

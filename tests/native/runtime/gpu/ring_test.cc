@@ -189,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(
                               }},
                     Inability{"one told to stage", 1,
                               [](RuntimeOptions& o) {
-                                if (o.rank == 0) o.gpu_plane = GpuDataPath::kStaged;
+                                if (o.rank == 0) o.gpu_data_path = GpuDataPath::kStaged;
                               }},
                     Inability{"one that cannot load the kernels", 1, nullptr, "cuModuleLoadData"},
                     Inability{"one that cannot register words", 1, nullptr, "cuMemHostRegister_v2"},
@@ -202,7 +202,7 @@ INSTANTIATE_TEST_SUITE_P(
                               nullptr, false},
                     Inability{"one told to take the ring", 3,
                               [](RuntimeOptions& o) {
-                                if (o.rank == 1) o.gpu_plane = GpuDataPath::kRing;
+                                if (o.rank == 1) o.gpu_data_path = GpuDataPath::kRing;
                               },
                               nullptr, false}),
     [](const auto& each) {
@@ -212,7 +212,7 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 TEST(Ring, WhereItIsAskedForNcclIsLeftAlone) {
-  RingJob job(2, 2, [](RuntimeOptions& options) { options.gpu_plane = GpuDataPath::kRing; });
+  RingJob job(2, 2, [](RuntimeOptions& options) { options.gpu_data_path = GpuDataPath::kRing; });
   job.on_every_rank([&](int rank) {
     DeviceArray<std::int32_t> tensor(job.device(rank), Ints(10, rank + 1));
     job.run(rank, job.of(rank, "t", tensor, tensor));
@@ -224,15 +224,16 @@ TEST(Ring, WhereItIsAskedForNcclIsLeftAlone) {
 
 TEST(Ring, WhereItIsAskedForAndCannotBeTheOperationSaysWhy) {
   RingJob job(2, [](RuntimeOptions& options) {
-    options.gpu_plane = GpuDataPath::kRing;
+    options.gpu_data_path = GpuDataPath::kRing;
     if (options.rank == 1) options.gpu_kernels = no_compiler;
   });
   job.on_every_rank([&](int rank) {
     DeviceArray<std::int32_t> tensor(job.device(rank), Ints(10, 1));
     for (int i = 0; i < 2; ++i) {
       const Ticket ticket = job[rank].submit(job.of(rank, "t", tensor, tensor));
-      EXPECT_EQ(message_of<DeviceError>([&] { job.join(rank, ticket); }),
-                "rank 1: kernels for GPUs need a compiler (RINGTUNE_GPU_PLANE=ring allows no other data path instead)");
+      EXPECT_EQ(
+          message_of<DeviceError>([&] { job.join(rank, ticket); }),
+          "rank 1: kernels for GPUs need a compiler (RINGTUNE_GPU_DATA_PATH=ring allows no other data path instead)");
       job[rank].release(ticket);
     }
   });
@@ -240,13 +241,14 @@ TEST(Ring, WhereItIsAskedForAndCannotBeTheOperationSaysWhy) {
 
 TEST(Ring, WhereItIsAskedForAndThereAreNoKernelsTheSubmissionSaysWhy) {
   RingJob job(2, [](RuntimeOptions& options) {
-    options.gpu_plane = GpuDataPath::kRing;
+    options.gpu_data_path = GpuDataPath::kRing;
     options.gpu_kernels = nullptr;
   });
   DeviceArray<std::int32_t> tensor(job.device(0), Ints(10, 1));
-  EXPECT_EQ(message_of<DeviceError>([&] { (void)job[0].submit(job.of(0, "t", tensor, tensor)); }),
-            "tensor 't' cannot go by ringtune's ring, which RINGTUNE_GPU_PLANE=ring asks for: there are no kernels for "
-            "its GPUs on this rank");
+  EXPECT_EQ(
+      message_of<DeviceError>([&] { (void)job[0].submit(job.of(0, "t", tensor, tensor)); }),
+      "tensor 't' cannot go by ringtune's ring, which RINGTUNE_GPU_DATA_PATH=ring asks for: there are no kernels for "
+      "its GPUs on this rank");
 }
 
 TEST(Ring, TensorsOfABatchHaveFactorsOfTheirOwn) {
