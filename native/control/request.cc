@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint8_t kOwnDType = 255;
 // Added to the kind:
-constexpr std::uint8_t kOnDevice = 128;  // place, way and whole follow at the end
+constexpr std::uint8_t kOnDevice = 128;  // place, data path and whole follow at the end
 constexpr std::uint8_t kHasNone = 64;
 constexpr std::uint8_t kHasSparse = 32;
 static_assert(static_cast<std::uint8_t>(kLastCollectiveKind) < kHasSparse);

@@ -16,7 +16,8 @@
 
 namespace ringtune {
 
-/// How the bytes of a tensor on a GPU travel. All ranks go the same way, or the coordinator tells them to take another.
+/// How the bytes of a tensor on a GPU travel. All ranks take the same path, or the coordinator tells them to take
+/// another.
 enum class DataPath : std::uint8_t {
   kStaged = 0,  // through the host; also: it is on the host anyway
   kNccl = 1,
@@ -101,9 +102,9 @@ struct Uneven {
 /// None when all ranks have the same of it.
 [[nodiscard]] std::optional<Uneven> find_uneven(std::span<const Variant> variants);
 
-/// Ranks that have sent the same, but by different ways.
+/// Ranks that have sent the same request, but with different data paths.
 struct Parting {
-  DataPath refused;     // the best of the ways that only some can go: NCCL, NCCL within hosts, the ring
+  DataPath refused;     // the best of the paths that only some can take: NCCL, NCCL within hosts, the ring
   std::string message;  // who goes which, and what to do
 };
 /// None when they agree.

@@ -80,7 +80,7 @@ Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& ticket
   (void)world_->shm_group();
   options_.negotiator.schedules = fabric.size() > 1;
   negotiator_ = Negotiator(options_.negotiator);
-  executor_ = std::make_unique<Executor>(counters, tracer, options.routes);
+  executor_ = std::make_unique<Executor>(counters, tracer, options.data_paths);
   executor_->set_knobs(knobs_);
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "ringtune-cycle");
@@ -162,7 +162,7 @@ void Engine::peer_lost(int rank, const std::string& reason) noexcept {
   }
   fabric_.abort(reason);  // wakes the cycle thread wherever it waits; it throws from the link and ends in stop()
   // What waits for the peer in streams does so for ever, and nobody may come by stop() soon.
-  if (options_.routes != nullptr) options_.routes->abort(std::make_exception_ptr(PeerLost(rank, reason)));
+  if (options_.data_paths != nullptr) options_.data_paths->abort(std::make_exception_ptr(PeerLost(rank, reason)));
 }
 
 void Engine::device_failed(const std::exception_ptr& error) noexcept {

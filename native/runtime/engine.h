@@ -36,7 +36,7 @@ struct EngineOptions {
   int thread_affinity = -1;
   AlgorithmTable algorithms;
   Overlap overlap = Overlap::kAuto;
-  DevicePaths* routes = nullptr;  // borrowed: carry what goes from GPU to GPU
+  DevicePaths* data_paths = nullptr;  // borrowed: carry what goes from GPU to GPU
 };
 
 /// Borrows the fabric, the tickets, the counters and the tracer. Public methods may be called from any thread.

@@ -300,7 +300,7 @@ void Engine::stop(std::exception_ptr error) noexcept {
     log(LogLevel::kDebug, "the runtime stops: ", reason);
     if (!known) fabric_.fail("rank " + std::to_string(fabric_.rank()) + what + reason);
     fabric_.abort(reason);
-    if (options_.routes != nullptr) options_.routes->abort(error);
+    if (options_.data_paths != nullptr) options_.data_paths->abort(error);
   }
   tickets_.close(error);
   ended_ = true;

@@ -11,7 +11,7 @@ void Engine::apply(const SetAction& action) {
   } else {
     drain();  // what was declined in the set goes over its links
     sets_->remove(action.id);
-    if (options_.routes != nullptr) options_.routes->removed(action.id);
+    if (options_.data_paths != nullptr) options_.data_paths->removed(action.id);
   }
   finish_decided(action.name, action.id);
 }

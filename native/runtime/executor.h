@@ -40,9 +40,9 @@ class DevicePaths;
 /// a batch that was to go from GPU to GPU and has not run.
 class Executor {
  public:
-  /// `routes`: carry what goes from GPU to GPU; null: nothing does.
-  Executor(Counters& counters, Tracer& tracer, DevicePaths* routes = nullptr)
-      : counters_(counters), tracer_(tracer), routes_(routes) {}
+  /// `data_paths`: carry what goes from GPU to GPU; null: nothing does.
+  Executor(Counters& counters, Tracer& tracer, DevicePaths* data_paths = nullptr)
+      : counters_(counters), tracer_(tracer), data_paths_(data_paths) {}
 
   void set_knobs(const Knobs& knobs) noexcept;
   /// Records the pieces of every batch from now on, or no longer. Any thread.
@@ -137,7 +137,7 @@ class Executor {
 
   Counters& counters_;
   Tracer& tracer_;
-  DevicePaths* routes_;
+  DevicePaths* data_paths_;
   Knobs knobs_;
   FusionBuffer buffer_;
   BatchCopies copies_;  // of the batch in the fusion buffer

@@ -23,7 +23,7 @@ using Ticket = std::uint64_t;
 /// An operation that was to go from GPU to GPU has not run: it is to be submitted again. All ranks are told.
 class DataPathRefused : public Error {
  public:
-  /// Nothing of its process set goes that way from now on.
+  /// Its process set does not take that data path from now on.
   DataPathRefused(const std::string& message, DataPath refused) : Error(message), refused_(refused) {}
   /// This one is to be staged.
   explicit DataPathRefused(const std::string& message) : Error(message) {}

@@ -65,7 +65,7 @@ void check_knobs(const Knobs& knobs) {
   }
 }
 
-EngineOptions engine_options(const RuntimeOptions& options, DevicePaths& routes) {
+EngineOptions engine_options(const RuntimeOptions& options, DevicePaths& data_paths) {
   EngineOptions engine;
   engine.negotiator.rank = options.rank;
   engine.negotiator.size = options.size;
@@ -77,7 +77,7 @@ EngineOptions engine_options(const RuntimeOptions& options, DevicePaths& routes)
   engine.algorithms = options.algorithms;
   engine.thread_affinity = options.thread_affinity;
   engine.overlap = options.overlap;
-  engine.routes = &routes;
+  engine.data_paths = &data_paths;
   return engine;
 }
 
@@ -96,9 +96,9 @@ Submission decision_of(CollectiveKind kind, const std::string& name) {
 Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
     : options(given),
       store(made ? nullptr : connect_store(given, Deadline::after(given.connect_timeout_ns))),
-      routes({given.gpu_data_path, given.nccl_libraries, given.gpu_kernels, given.ring_buffer_bytes,
-              given.connect_timeout_ns}),
-      staging(given.cuda_driver, host_data_path(), routes) {
+      data_paths({given.gpu_data_path, given.nccl_libraries, given.gpu_kernels, given.ring_buffer_bytes,
+                  given.connect_timeout_ns}),
+      staging(given.cuda_driver, host_data_path(), data_paths) {
   set_log_level(static_cast<LogLevel>(given.log_level));
   set_log_rank(given.rank);
   check_knobs(given.knobs);
@@ -107,8 +107,8 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
   hosts = fabric->hosts();
   topology = topology_of(hosts, given.rank);
   staging.use_parts(options.gpu_part_bytes);
-  routes.begin(hosts, given.rank, [this](const std::exception_ptr& error) { engine->device_failed(error); });
-  engine = std::make_unique<Engine>(engine_options(options, routes), *fabric, tickets, counters, tracer);
+  data_paths.begin(hosts, given.rank, [this](const std::exception_ptr& error) { engine->device_failed(error); });
+  engine = std::make_unique<Engine>(engine_options(options, data_paths), *fabric, tickets, counters, tracer);
   try {
     fabric->start_monitor([this](int rank, const std::string& reason) { engine->peer_lost(rank, reason); });
   } catch (...) {
@@ -350,7 +350,7 @@ void Runtime::stop_timeline() {
 
 Tracer& Runtime::tracer() noexcept { return impl_->tracer; }
 
-bool Runtime::uses_nccl() const { return own().routes.uses_nccl(); }
+bool Runtime::uses_nccl() const { return own().data_paths.uses_nccl(); }
 
 void Runtime::record_range(std::string_view name, std::int64_t begin_ns, std::int64_t end_ns) {
   Tracer& tracer = impl_->tracer;
@@ -366,7 +366,8 @@ void Runtime::shutdown(std::int64_t timeout_ns) {
   impl_->down = true;
   stop_timeline();
   impl_->engine->leave(Deadline::after(timeout_ns));
-  impl_->routes.close(Deadline::after(kSecondNs * 5));  // first: a copy to the host may wait for a stream that it ends
+  impl_->data_paths.close(
+      Deadline::after(kSecondNs * 5));  // first: a copy to the host may wait for a stream that it ends
   impl_->staging.close();
   ResultMemory::trim();
 }

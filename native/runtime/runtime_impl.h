@@ -22,7 +22,7 @@ class Runtime::Impl {
   Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made);
   ~Impl() {
     engine->leave(Deadline::after(0));
-    routes.close(Deadline::after(0));
+    data_paths.close(Deadline::after(0));
     staging.close();
   }
   Impl(const Impl&) = delete;
@@ -96,7 +96,7 @@ class Runtime::Impl {
   TicketTable tickets;
   Tracer tracer;
   std::shared_ptr<std::atomic<std::uint32_t>> next_timeline_file = std::make_shared<std::atomic<std::uint32_t>>(0);
-  DevicePaths routes;  // before those that use it
+  DevicePaths data_paths;  // before those that use it
   std::unique_ptr<Engine> engine;
   HostStagedPath staging;
   std::unique_ptr<Fabric> fabric;

@@ -15,12 +15,12 @@ constexpr std::size_t kLargestGathered = 64 << 10;  // bytes of a tensor
 
 CudaAddress address_of(const void* memory) { return reinterpret_cast<CudaAddress>(memory); }
 
-/// Whether it goes to all members as a whole: also where some would have nothing to combine.
+/// Whether the tensor goes to all members as a whole. That holds too where some member would get no element.
 bool is_gathered(const Operation& operation, int ranks) noexcept {
   return operation.prepared->bytes <= kLargestGathered || operation.prepared->count < static_cast<std::size_t>(ranks);
 }
 
-/// One tensor on its way.
+/// One tensor that is being reduced.
 class Adasum {
  public:
   Adasum(const Operation& operation, const AdasumPlace& place, const AdasumCalls& calls)
@@ -30,14 +30,14 @@ class Adasum {
         item_(size_of(dtype_)),
         bytes_(operation.prepared->bytes) {}
 
-  /// `to` is `from` or apart from it; nothing to do where that and the factor change nothing.
+  /// `to` is `from` or does not overlap it. Launches nothing where neither the move nor the factor changes a byte.
   void move(CudaAddress from, CudaAddress to, double factor) const {
     if (from == to && factor == 1.0) return;
     const ScaledMove move{{from, to, bytes_ / item_}, factor};
     place_.packer.move({&move, 1}, dtype_, dtype_, place_.stream);
   }
 
-  /// In place, in halves.
+  /// Reduces in place, by halves.
   void by_halves(CudaAddress data) const {
     const std::vector<AdasumLevel> levels = adasum_levels(bytes_, item_, place_.rank, place_.ranks);
     const auto part = [&](const ChunkRange& range) { return DeviceRange{data + range.begin, range.size}; };
@@ -60,7 +60,7 @@ class Adasum {
     }
   }
 
-  /// Whole: of `data`, and the result is the begin of the scratch.
+  /// Reduces `data` as a whole; the result is at the begin of the scratch memory.
   void by_gathering(CudaAddress data) const {
     const auto ranks = static_cast<std::size_t>(place_.ranks);
     const CudaAddress products = place_.scratch + fused_size(ranks * bytes_);

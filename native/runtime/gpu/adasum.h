@@ -1,6 +1,6 @@
-// Adasum of a tensor on a GPU: NCCL carries halves of it and the products of the members' parts, the kernels compute
-// both, and nothing of it comes to the host. Small tensors, for which every call costs more than its bytes, go to all
-// members as a whole, and each of them makes all of the tree.
+// Adasum of a tensor on a GPU. NCCL carries halves of the tensor and the dot products of the members' parts, kernels
+// compute both, and no byte comes to the host. A small tensor, for which a call costs more than its bytes, goes to all
+// members as a whole, and each of them computes the whole tree.
 #pragma once
 
 #include <cstddef>
@@ -12,21 +12,21 @@
 
 namespace ringtune {
 
-/// Of the device's memory.
+/// A range of the device's memory.
 struct DeviceRange {
   CudaAddress begin;
   std::size_t bytes;
 };
 
-/// What all members put into their streams together.
+/// Calls that all members put into their streams together.
 struct AdasumCalls {
-  /// With that member, of which both make the same call.
+  /// Exchanges ranges with that member, which makes the same call.
   std::function<void(int peer, const DeviceRange& sent, const DeviceRange& received)> swap;
-  /// As many bytes of each, one member's behind the other's; `own` may be where it comes to.
+  /// Gathers equally many bytes of each member, in their order. `own` may lie at its place in the result.
   std::function<void(const DeviceRange& own, CudaAddress all)> gather;
 };
 
-/// Where it happens.
+/// Where it is computed.
 struct AdasumPlace {
   DevicePacker& packer;
   CudaAddress scratch;  // adasum_scratch_bytes() of it, aligned to 256
@@ -38,8 +38,8 @@ struct AdasumPlace {
 /// The same on all members.
 [[nodiscard]] std::size_t adasum_scratch_bytes(const Operation& operation, int ranks);
 
-/// Bits are the same on all members, and others than the host's: products are added up in another order. Throws
-/// DeviceError, and what the calls do.
+/// Results have the same bits on all members, but not the host's bits, because products are added up in another order.
+/// Throws DeviceError, and what the calls throw.
 void put_adasum(const Operation& operation, const AdasumPlace& place, const AdasumCalls& calls,
                 const BatchTimes& times);
 

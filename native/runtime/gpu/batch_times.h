@@ -1,4 +1,4 @@
-// When a batch that goes from GPU to GPU ran, by the GPU's own clock.
+// When a batch that travels from GPU to GPU ran, by the GPU's own clock.
 #pragma once
 
 #include <cstddef>
@@ -13,26 +13,26 @@ namespace ringtune {
 
 class DeviceLane;
 
-/// Of a batch that is being launched, with the times of its operations. Dropped unless finished. Needs the device's
-/// context; one thread.
+/// The times of a batch that is being launched, with those of its operations. They are dropped unless finish() is
+/// called. Needs the device's context; one thread.
 class BatchTimes {
  public:
-  /// Nothing is timed without `about`, nor where none of the operations is: they were submitted before the recording
-  /// began.
+  /// Nothing is timed without `about`, nor where none of the operations is timed, because all were submitted before the
+  /// recording began.
   BatchTimes(DeviceLane& lane, std::span<const OperationPtr> batch, const std::optional<Span>& about);
-  /// Of a batch whose tensors were timed before, on the first part of their way.
+  /// For a batch whose tensors have got their times in the stage before.
   BatchTimes(DeviceLane& lane, const std::optional<Span>& about);
   ~BatchTimes();
   BatchTimes(const BatchTimes&) = delete;
   BatchTimes& operator=(const BatchTimes&) = delete;
 
-  /// Times what is put into the stream until its end(): kCopyIn into a buffer, kCommunicate, kCopyOut.
+  /// Times the work that is put into the stream until its end(): kCopyIn into a buffer, kCommunicate, kCopyOut.
   [[nodiscard]] TimedCopy piece(Stage stage, CudaStreamHandle stream) const;
-  /// Copies that are part of it; null: nothing is to be timed.
+  /// The batch's copies to the host and back; null where nothing is to be timed.
   [[nodiscard]] DeviceTimes::Copies* to_host() noexcept { return times_ == nullptr ? nullptr : &times_->to_host; }
   [[nodiscard]] DeviceTimes::Copies* to_device() noexcept { return times_ == nullptr ? nullptr : &times_->to_device; }
-  /// All of it is in its stream; of the pieces exactly one was kCommunicate. `bus_factor`: what a link carries for each
-  /// byte of it; 0: not told.
+  /// Call when all of the batch is in its stream; exactly one piece was kCommunicate. `bus_factor`: the bytes that a
+  /// link carries for each byte of the batch; 0 leaves it out.
   void finish(std::size_t bytes, double bus_factor);
 
  private:
@@ -41,12 +41,12 @@ class BatchTimes {
 };
 
 /// The pieces of a batch that goes through a buffer in rounds: packing of the first one, unpacking of the last one, and
-/// what lies between.
+/// the time between.
 class RoundTimes {
  public:
   RoundTimes(const BatchTimes& times, CudaStreamHandle stream) : times_(times), stream_(stream) {}
 
-  /// What packs a round, and next what unpacks it. There is a round.
+  /// Call pack() and then unpack() for each round, of which there is at least one.
   template <typename Act>
   void pack(const Act& act) {
     if (exchange_) return act();

@@ -6,11 +6,13 @@
 namespace ringtune {
 namespace {
 
-constexpr DataPath kDirectWays[] = {DataPath::kNccl, DataPath::kNcclPacked, DataPath::kHierarchical,
-                                    DataPath::kRing};  // the best first
+constexpr DataPath kDirectPaths[] = {DataPath::kNccl, DataPath::kNcclPacked, DataPath::kHierarchical,
+                                     DataPath::kRing};  // the best first
 
-std::string setting_of(GpuDataPath plane) {
-  const char* const word = plane == GpuDataPath::kRing ? "ring" : plane == GpuDataPath::kNccl ? "nccl" : "nccl-host";
+std::string text_of_setting(GpuDataPath setting) {
+  const char* const word = setting == GpuDataPath::kRing   ? "ring"
+                           : setting == GpuDataPath::kNccl ? "nccl"
+                                                           : "nccl-host";
   return std::string("RINGTUNE_GPU_DATA_PATH=") + word;
 }
 
@@ -19,7 +21,7 @@ DataPath data_path_of_batch(std::span<const OperationPtr> batch) { return batch.
 }  // namespace
 
 DevicePaths::DevicePaths(const DevicePathsOptions& options)
-    : plane_(options.plane),
+    : setting_(options.setting),
       kernels_(options.kernels),
       nccl_({options.nccl_libraries, options.timeout_ns, kernels_}),
       rings_({kernels_, options.ring_buffer_bytes, options.timeout_ns}) {}
@@ -37,32 +39,32 @@ HostSpread DevicePaths::spread_of(std::uint32_t process_set, std::span<const int
   if (!fresh) return known->second;
   std::vector<std::string> hosts;
   for (const int rank : members) hosts.push_back(hosts_.at(static_cast<std::size_t>(rank)));
-  const HostLayout layout = layout_of(hosts, 0);  // from everywhere the same of what matters here
+  const HostLayout layout = layout_of(hosts, 0);  // the same for any rank in what is asked of it here
   if (layout.hosts() < 2) return known->second;
   return known->second = layout.has_levels() && layout.homogeneous ? HostSpread::kLevels : HostSpread::kUnequal;
 }
 
-/// Where that way is one that may be gone: whether what is refused there is an error.
+/// Whether the setting makes it an error when this path, which it allows, is refused.
 bool DevicePaths::must_go(DataPath data_path) const noexcept {
   switch (data_path) {
     case DataPath::kNccl:
-      return plane_ == GpuDataPath::kNccl || plane_ == GpuDataPath::kNcclHost;
+      return setting_ == GpuDataPath::kNccl || setting_ == GpuDataPath::kNcclHost;
     case DataPath::kHierarchical:
-      return plane_ == GpuDataPath::kNcclHost;
+      return setting_ == GpuDataPath::kNcclHost;
     case DataPath::kNcclPacked:
       return false;  // NCCL alone could not carry it
     default:
-      return plane_ == GpuDataPath::kRing;
+      return setting_ == GpuDataPath::kRing;
   }
 }
 
 bool DevicePaths::may_go(DataPath data_path, const Request& request, HostSpread spread) const noexcept {
-  if (plane_ != GpuDataPath::kAuto && !must_go(data_path == DataPath::kNcclPacked ? DataPath::kNccl : data_path))
+  if (setting_ != GpuDataPath::kAuto && !must_go(data_path == DataPath::kNcclPacked ? DataPath::kNccl : data_path))
     return false;
   switch (data_path) {
     case DataPath::kNccl:
     case DataPath::kNcclPacked:
-      if (plane_ == GpuDataPath::kNcclHost && spread != HostSpread::kOneHost) return false;
+      if (setting_ == GpuDataPath::kNcclHost && spread != HostSpread::kOneHost) return false;
       return data_path == DataPath::kNccl ? nccl_carries(request) : nccl_carries_packed(request);
     case DataPath::kHierarchical:
       return hierarchy_carries(request) && spread == HostSpread::kLevels;
@@ -71,7 +73,7 @@ bool DevicePaths::may_go(DataPath data_path, const Request& request, HostSpread 
   }
 }
 
-/// Why it does not go that way; empty when it can, as far as this rank knows.
+/// Why the request cannot take that path; empty when it can, as far as this rank knows.
 std::string DevicePaths::refusal_of(DataPath data_path, const Request& request) {
   if (data_path == DataPath::kRing && request.place != 1)
     return "it is on another GPU than the first one that this process has used";
@@ -90,20 +92,21 @@ std::string DevicePaths::refusal_of(DataPath data_path, const Request& request) 
 }
 
 DataPath DevicePaths::data_path_of(const Request& request, HostSpread spread) {
-  for (const DataPath data_path : kDirectWays) {
+  for (const DataPath data_path : kDirectPaths) {
     if (!may_go(data_path, request, spread)) continue;
     const std::string why = refusal_of(data_path, request);
     if (why.empty()) return data_path;
     if (must_go(data_path)) {
       throw DeviceError("tensor '" + request.name + "' cannot go " + std::string(text_of(data_path)) + ", which " +
-                        setting_of(plane_) + " asks for: " + why);
+                        text_of_setting(setting_) + " asks for: " + why);
     }
   }
   return DataPath::kStaged;
 }
 
 void DevicePaths::refuse(DataPath data_path, std::uint32_t process_set, const std::string& why) {
-  if (must_go(data_path)) throw DeviceError(why + " (" + setting_of(plane_) + " allows no other data path instead)");
+  if (must_go(data_path))
+    throw DeviceError(why + " (" + text_of_setting(setting_) + " allows no other data path instead)");
   const std::lock_guard lock(mutex_);
   if (!refused_.emplace(std::pair(process_set, data_path), why).second) return;
   log(LogLevel::kInfo, "tensors on GPUs of process set ", process_set, " do not go ", text_of(data_path), ": ", why);
@@ -135,7 +138,7 @@ void DevicePaths::launch(std::span<const OperationPtr> batch, const BatchContext
 void DevicePaths::removed(std::uint32_t process_set) {
   {
     const std::lock_guard lock(mutex_);
-    for (const DataPath data_path : kDirectWays) refused_.erase({process_set, data_path});
+    for (const DataPath data_path : kDirectPaths) refused_.erase({process_set, data_path});
     spreads_.erase(process_set);
   }
   nccl_.removed(process_set);

@@ -1,11 +1,11 @@
-// Which way tensors on GPUs go: by NCCL where all ranks can, by NCCL within hosts where those of each host can, by
-// ringtune's own ring where NCCL cannot and the ranks are of one host, else through the host.
+// Which data path the tensors on GPUs take: NCCL where all ranks can, NCCL within hosts where those of each host can,
+// ringtune's own ring where NCCL cannot and the ranks are of one host, else the host-staged path.
 //
-// The way of an operation is the same on all its ranks. A rank announces an operation with the best way that it could
-// take itself (data_path_of); ranks that announce different ways are told by the coordinator that the better of them is
-// out, and submit again. What no single announcement can show, the members of a process set find out together, in front
-// of the first batch of theirs that is to go some way (prepare). Either way an operation that was refused has not run,
-// its process set does not go that way again (refuse), and it takes the next one, on all ranks.
+// An operation takes the same data path on all its ranks. A ready request names the best path that its rank could take
+// (data_path_of). Where the requests of the ranks differ, the coordinator refuses the better path, and the ranks submit
+// again. What no single request can show, the members of a process set find out together, in front of their first batch
+// on a path (prepare). In both cases the refused operation has not run, its process set does not take that path again
+// (refuse), and the operation takes the next path, on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -26,19 +26,19 @@
 namespace ringtune {
 
 enum class GpuDataPath : std::uint8_t {
-  kAuto = 0,      // the best way that all ranks can go
+  kAuto = 0,      // the best path that all ranks can take
   kNccl = 1,      // what NCCL can carry and is refused is an error
   kRing = 2,      // what the ring can carry and is refused is an error
   kStaged = 3,    // through the host
-  kNcclHost = 4,  // as kNccl, but within hosts only: what is to cross hosts goes as the ranks there can
+  kNcclHost = 4,  // as kNccl, but within hosts only; the links of the runtime cross hosts
 };
 
 struct DevicePathsOptions {
-  GpuDataPath plane = GpuDataPath::kAuto;
+  GpuDataPath setting = GpuDataPath::kAuto;
   std::vector<std::string> nccl_libraries;  // paths, the best first
   KernelsForGpu kernels;
   std::size_t ring_buffer_bytes = 0;
-  std::int64_t timeout_ns = 0;  // of connecting, and of what a way does on the host
+  std::int64_t timeout_ns = 0;  // of connecting, and of what a path does on the host
 };
 
 /// Opens nothing before the first tensor that could go from GPU to GPU. Thread-safe where said.
@@ -54,13 +54,14 @@ class DevicePaths {
   // Any thread.
   /// How the members of that set lie on hosts.
   [[nodiscard]] HostSpread spread_of(std::uint32_t process_set, std::span<const int> members);
-  /// How this rank would send it, of two members or more. Throws DeviceError where it must go a way that it cannot.
+  /// The path by which this rank would send it to its peers. Throws DeviceError where the setting demands a path that
+  /// this rank cannot take.
   [[nodiscard]] DataPath data_path_of(const Request& request, HostSpread spread);
-  /// Operations of that set do not go that way from now on. Throws DeviceError where they must.
+  /// Operations of that set do not take that path from now on. Throws DeviceError where the setting demands it.
   void refuse(DataPath data_path, std::uint32_t process_set, const std::string& why);
-  /// Throws what has ended that way, if something did.
+  /// Throws the error that has ended that path, if one has.
   void check(DataPath data_path);
-  /// The same, if it did before that event came.
+  /// The same, if the error came before that event.
   void check_arrival(DataPath data_path, const CudaEvent& copied);
   /// Ends what is in streams, with results that mean nothing; every later batch fails with `error`. Idempotent.
   void abort(const std::exception_ptr& error) noexcept;
@@ -68,11 +69,12 @@ class DevicePaths {
   /// Whether any set goes by NCCL.
   [[nodiscard]] bool uses_nccl() { return nccl_.connected(); }
 
-  // Driving thread. All operations of a batch go the same way; the members of its set come by in the same order.
-  /// NCCL's batches to come are dealt to so many streams of a GPU; all ranks switch between the same two batches.
+  // Driving thread. All operations of a batch take the same path; all members of a set call these for the same batches
+  // in the same order.
+  /// The next batches of NCCL are dealt to so many streams of a GPU; all ranks switch between the same two batches.
   void use_streams(std::size_t count) noexcept { nccl_.use_streams(count); }
-  /// Connects the set. Blocks the first time. Throws DataPathRefused, on all members, when they cannot go that way;
-  /// PeerLost.
+  /// Connects the set. Blocks the first time. Throws DataPathRefused, on all members, when one of them cannot take
+  /// the path; PeerLost.
   void prepare(std::span<const OperationPtr> batch, const BatchContext& context);
   /// Puts the batch into a stream. `about`: what the timeline says of it, once the GPU has told when it ran; none while
   /// nothing is recorded. Throws DeviceError, Timeout; what abort() was given.
@@ -88,14 +90,14 @@ class DevicePaths {
   [[nodiscard]] bool may_go(DataPath data_path, const Request& request, HostSpread spread) const noexcept;
   std::string refusal_of(DataPath data_path, const Request& request);
 
-  GpuDataPath plane_;
+  GpuDataPath setting_;
   std::vector<std::string> hosts_;
   KernelCache kernels_;
   NcclPath nccl_;
   PeerRingPath rings_;
   std::mutex mutex_;
-  std::map<std::pair<std::uint32_t, DataPath>, std::string> refused_;  // by process set: and why
-  std::map<std::uint32_t, HostSpread> spreads_;                        // likewise
+  std::map<std::pair<std::uint32_t, DataPath>, std::string> refused_;  // the reason, by process set and path
+  std::map<std::uint32_t, HostSpread> spreads_;                        // by process set
 };
 
 }  // namespace ringtune

@@ -1,7 +1,7 @@
-// A collective on a tensor in a GPU's memory. Direct: one operation of the runtime, which puts it into a stream from
-// GPU to GPU; where it goes so within hosts only, another one carries what the first has left in pinned memory across,
-// and puts the rest of the way into a stream. Staged: copied into pinned memory, carried by the runtime as one or
-// several operations on that memory, and copied back.
+// A collective on a tensor in a GPU's memory. A direct one is one operation of the runtime, which puts the transfer
+// from GPU to GPU into a stream. Where it is direct within hosts only, a second operation reduces across hosts what the
+// first has left in pinned memory, and puts the last stage into a stream. A staged one is copied into pinned memory,
+// carried by the runtime as one or several operations on that memory, and copied back.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ struct DeviceTimes;
 enum class HostSpread : std::uint8_t {
   kOneHost,
   kLevels,   // several hosts with equally many of them, two at least
-  kUnequal,  // any other way
+  kUnequal,  // any other layout
 };
 
 /// As much of a tensor as is copied, reduced and copied back at once: all of it, or some MiB of an allreduce, so that
@@ -44,8 +44,8 @@ struct DevicePart final : FinishListener {
   std::size_t returned = 0;      // bytes that are copied back
   PinnedBlock* block = nullptr;  // where they are on the host, before and after
   Operation* host = nullptr;     // when it is done
-  // Why it was to go its way again. Kept, since the engine lets go of it only when it goes on, and whoever is last
-  // destroys it.
+  // Why it was to be submitted again. Kept, since the engine drops its reference only when it goes on, and the owner of
+  // the last reference destroys it.
   std::exception_ptr told;
 };
 
@@ -78,10 +78,10 @@ struct DeviceOperation {
   /// reduced by so many bytes at once.
   void lay_out(std::size_t part_bytes);
 
-  /// Goes from GPU to GPU, all the way or within hosts.
+  /// Whether it travels from GPU to GPU, everywhere or within hosts.
   [[nodiscard]] bool direct() const noexcept { return data_path != DataPath::kStaged; }
   [[nodiscard]] bool done() const noexcept {
-    // Acquire: whoever sees it sees the result and the error as well.
+    // Acquire: a thread that sees it sees the result and the error as well.
     return state.load(std::memory_order_acquire) == Operation::kDone;
   }
 
@@ -103,8 +103,9 @@ struct DeviceOperation {
   // NCCL within hosts. Written by the engine's thread, while it has the operation.
   HostSpread spread = HostSpread::kOneHost;
   HostSlice slice;
-  MemoryBlock* scattered = nullptr;  // the slice on the device, before it crosses; on the host it is the part's block
-  bool crosses = false;              // that far it has come
+  MemoryBlock* scattered =
+      nullptr;           // the slice on the device before it crosses hosts; in host memory it is in the part's block
+  bool crosses = false;  // the slice is on the host, or on its way across hosts
 
   CudaEvent ready;               // in the caller's stream: the tensor is what is to be reduced
   CudaEvent copied;              // in the lane's: the result is in the tensor, or on the device where it is gathered
@@ -120,9 +121,9 @@ struct DeviceOperation {
   std::atomic<std::uint32_t> state{Operation::kPending};  // futex word
 };
 
-/// The one that an operation of the runtime which goes directly is about.
+/// The operation on a GPU's tensor behind a direct operation of the runtime.
 [[nodiscard]] inline DeviceOperation& device_operation_of(const Operation& operation) noexcept {
-  // Only tensors on GPUs go directly, and who listens to those is their part.
+  // Only tensors on GPUs are direct, and their listener is the part that was submitted.
   return *static_cast<DevicePart*>(operation.listener)->whole;
 }
 [[nodiscard]] inline DeviceLane& lane_of(const Operation& operation) noexcept {

@@ -14,7 +14,7 @@
 namespace ringtune {
 namespace {
 
-/// What a member tells the others: why it cannot; empty when it can.
+/// What a member tells the others: why it cannot pack, empty when it can.
 struct Card {
   std::array<char, 256> refusal{};
 };
@@ -22,7 +22,7 @@ struct Card {
 bool is_adasum(std::span<const OperationPtr> batch) { return batch.front()->request().op == ReduceOp::kAdasum; }
 
 std::size_t buffer_bytes(std::span<const OperationPtr> batch, int ranks) {
-  if (is_adasum(batch)) {  // of which no round could do a part: its factors are of the whole
+  if (is_adasum(batch)) {  // no round could do a part of it: the factors depend on the whole tensor
     return std::max(std::bit_ceil(adasum_scratch_bytes(*batch.front(), ranks)), DeviceFusion::kLeastBytes);
   }
   return std::clamp(std::bit_ceil(packed_bytes(batch)), DeviceFusion::kLeastBytes, DeviceFusion::kMostBytes);
@@ -45,7 +45,7 @@ bool DeviceFusion::prepare(std::span<const OperationPtr> batch, const BatchConte
   return agreement.refusal.empty();
 }
 
-/// Why there is no such buffer; empty when there is.
+/// Why the buffer cannot have that size; empty when it has.
 std::string DeviceFusion::reserve(const Channel& channel, std::size_t bytes) {
   const CudaDevice& device = *channel.first;
   try {
@@ -58,7 +58,7 @@ std::string DeviceFusion::reserve(const Channel& channel, std::size_t bytes) {
   }
 }
 
-/// All come to the same.
+/// All members come to the same agreement.
 void DeviceFusion::meet(const Circle& circle, Agreement& agreement, const BatchContext& context,
                         std::string own_refusal, std::size_t bytes) {
   Card card;
@@ -76,7 +76,7 @@ void DeviceFusion::meet(const Circle& circle, Agreement& agreement, const BatchC
       " are groups of a call for each tensor, they are not packed: ", refusal);
 }
 
-/// To be used in that stream now.
+/// The buffer of that stream, which is about to be used.
 DeviceFusion::Buffer& DeviceFusion::buffer_for(DeviceLane& lane, std::size_t stream) {
   Buffer& buffer = buffers_.at({&lane.device(), stream});
   buffer.stream = lane.exchange_stream(stream).handle();
@@ -87,15 +87,15 @@ void DeviceFusion::launch(
     std::span<const OperationPtr> batch, const BatchContext& context, std::size_t stream, const BatchTimes& times,
     const std::function<void(std::byte* data, std::size_t count, DType dtype, ReduceOp op)>& reduce) {
   Buffer& buffer = buffer_for(lane_of(*batch.front()), stream);
-  PackedWay data_path;
-  data_path.buffer = buffer.memory.address();
-  data_path.ranks = context.communicator.size();
-  data_path.bytes = buffer_bytes(batch, data_path.ranks);
-  data_path.stream = buffer.stream;
-  data_path.reduce = [&](std::size_t count, DType dtype, ReduceOp op) {
-    reduce(reinterpret_cast<std::byte*>(data_path.buffer), count, dtype, op);
+  PackedTarget target;
+  target.buffer = buffer.memory.address();
+  target.ranks = context.communicator.size();
+  target.bytes = buffer_bytes(batch, target.ranks);
+  target.stream = buffer.stream;
+  target.reduce = [&](std::size_t count, DType dtype, ReduceOp op) {
+    reduce(reinterpret_cast<std::byte*>(target.buffer), count, dtype, op);
   };
-  buffer.reduction.run(batch, data_path, times);
+  buffer.reduction.run(batch, target, times);
 }
 
 void DeviceFusion::launch_adasum(const Operation& operation, const BatchContext& context, std::size_t stream,
@@ -118,11 +118,11 @@ void DeviceFusion::close() noexcept {
     try {
       current.emplace(*channel.first);
       if (buffer.stream != nullptr) {
-        CudaEvent end(*channel.first);  // of what unpacks, behind NCCL's work
+        CudaEvent end(*channel.first);  // behind the unpacking, which follows NCCL's work
         end.record(buffer.stream);
         end.synchronize();
       }
-    } catch (const std::exception&) {  // the driver is gone, and nobody looks at the codes of its calls below
+    } catch (const std::exception&) {  // the driver has failed; the results of the calls below are ignored
     }
     buffers_.erase(buffers_.begin());
   }

@@ -1,9 +1,9 @@
-// Batches of several allreduces by NCCL: packed into a buffer on the GPU by ringtune's kernels, one call of NCCL for
-// all of them, and unpacked - where all members of the process set have the kernels and the memory. They tell one
-// another in front of the first such batch, and again when a buffer is to grow; where one has not, a batch stays what
-// it is without: a group of a call for each tensor. What NCCL could not carry so (DataPath::kNcclPacked: the kernels
-// cast it or scale its integers) is packed even alone, and goes another way then; so does Adasum, which has the buffer
-// to itself and is never more than a tensor.
+// Batches of several allreduces by NCCL: ringtune's kernels pack them into a buffer on the GPU, one call of NCCL
+// reduces it, and kernels unpack it. That needs the kernels and the memory on all members of the process set, which
+// tell one another in front of the first such batch, and again when a buffer is to grow. Without them a batch is a
+// group with one call for each tensor. What NCCL can only carry packed (DataPath::kNcclPacked: the kernels cast it or
+// scale its integers) is packed even alone, and takes the next data path without kernels. So does Adasum, whose batch
+// is one tensor that has the buffer to itself.
 #pragma once
 
 #include <compare>
@@ -30,7 +30,7 @@ class DeviceLane;
 /// Driving thread.
 class DeviceFusion {
  public:
-  /// Of a buffer, which grows with the batches. Those that are larger go through it in rounds, but for Adasum's.
+  /// Bounds of a buffer, which grows with the batches. Larger batches go through it in rounds, but for Adasum's.
   static constexpr std::size_t kLeastBytes = 1 << 20;
   static constexpr std::size_t kMostBytes = 128 << 20;
 
@@ -39,9 +39,9 @@ class DeviceFusion {
   DeviceFusion(const DeviceFusion&) = delete;
   DeviceFusion& operator=(const DeviceFusion&) = delete;
 
-  /// Whether the batch, of a lane's device and its exchange stream of that number, is to be packed: the same on all
-  /// members. May block for seconds the first time. Throws DataPathRefused, on all of them, where what must be packed
-  /// is not; PeerLost, Timeout.
+  /// Whether the batch, which goes into the device's exchange stream of that number, is to be packed; the answer is the
+  /// same on all members. May block for seconds the first time. Throws DataPathRefused, on all members, where a batch
+  /// that must be packed cannot be; PeerLost, Timeout.
   [[nodiscard]] bool prepare(std::span<const OperationPtr> batch, const BatchContext& context, const CudaDevice& device,
                              std::size_t stream);
   /// Puts one that is to be packed into that stream. `reduce`: the buffer's first elements, in place. The device's
@@ -49,23 +49,23 @@ class DeviceFusion {
   void launch(std::span<const OperationPtr> batch, const BatchContext& context, std::size_t stream,
               const BatchTimes& times,
               const std::function<void(std::byte* data, std::size_t count, DType dtype, ReduceOp op)>& reduce);
-  /// The same of one of Adasum.
+  /// The same for a batch of Adasum.
   void launch_adasum(const Operation& operation, const BatchContext& context, std::size_t stream,
                      const BatchTimes& times, const AdasumCalls& calls);
   void removed(std::uint32_t process_set);
-  /// When NCCL has finished, and before the lanes go: blocks until what it has in streams is done. Idempotent.
+  /// Call when NCCL has finished, and before the lanes go. Blocks until its work in streams is done. Idempotent.
   void close() noexcept;
 
  private:
-  /// A stream of a GPU: what is put there one after the other shares a buffer.
+  /// A stream of a GPU; its batches follow one another and share a buffer.
   using Channel = std::pair<const CudaDevice*, std::size_t>;
   struct Buffer {
     Buffer(const CudaDevice& device, DeviceKernels& kernels) : memory(device), reduction(device, kernels) {}
     DeviceMemory memory;
     PackedReduction reduction;
-    CudaStreamHandle stream = nullptr;  // once something was put there
+    CudaStreamHandle stream = nullptr;  // null until the first batch
   };
-  /// Who has to agree: the members of a set, on a GPU of theirs, and a stream of it.
+  /// Those who have to agree: the members of a set, on one of their GPUs, for one of its streams.
   struct Circle {
     std::uint32_t process_set;
     std::uint8_t place;

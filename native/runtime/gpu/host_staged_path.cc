@@ -16,8 +16,8 @@ constexpr std::size_t kMostLanes = 32;
 
 }  // namespace
 
-HostStagedPath::HostStagedPath(std::string driver, HostDataPath host, DevicePaths& routes)
-    : driver_path_(std::move(driver)), routes_(routes), shared_(std::move(host), routes) {}
+HostStagedPath::HostStagedPath(std::string driver, HostDataPath host, DevicePaths& data_paths)
+    : driver_path_(std::move(driver)), data_paths_(data_paths), shared_(std::move(host), data_paths) {}
 
 HostStagedPath::~HostStagedPath() { close(); }
 
@@ -53,9 +53,9 @@ Ticket HostStagedPath::submit(Submission submission, std::span<const int> member
     operation.what = std::move(submission);
     operation.prepared = std::make_shared<const Prepared>(operation.what.request);
     operation.shape = shape;
-    operation.spread = routes_.spread_of(operation.what.request.process_set, members);
+    operation.spread = data_paths_.spread_of(operation.what.request.process_set, members);
     operation.data_path =
-        members.size() < 2 ? DataPath::kStaged : routes_.data_path_of(operation.what.request, operation.spread);
+        members.size() < 2 ? DataPath::kStaged : data_paths_.data_path_of(operation.what.request, operation.spread);
     operation.lay_out(shared_.part_bytes);
     lane.begin(operation, place.stream);
   } catch (...) {
@@ -68,7 +68,7 @@ Ticket HostStagedPath::submit(Submission submission, std::span<const int> member
   return operation.ticket;
 }
 
-/// Null when there is none, or it was released.
+/// Null for a ticket that is none, or was released.
 DeviceOperation* HostStagedPath::look_up(Ticket ticket) noexcept {
   const auto lane = static_cast<std::size_t>((ticket & ~kMark) >> kLaneShift);
   const auto slot = static_cast<std::uint32_t>(ticket & ((Ticket{1} << kSlotBits) - 1));
@@ -100,7 +100,7 @@ bool HostStagedPath::attend(Ticket ticket, Deadline deadline) {
   lock.unlock();
   while (!operation.done() && !deadline.expired()) {
     std::uint32_t seen = Operation::kPending;
-    // Acquire on failure: it may be done. On success nothing is published but that somebody sleeps.
+    // Acquire on failure: the operation may be done. On success the only thing published is that a thread sleeps.
     if (operation.state.compare_exchange_strong(seen, Operation::kAwaited, std::memory_order_acquire) ||
         seen == Operation::kAwaited) {
       futex_wait(operation.state, Operation::kAwaited, deadline, FutexScope::kPrivate);
@@ -116,7 +116,7 @@ void HostStagedPath::join(Ticket ticket, CudaStreamHandle stream) {
   const std::lock_guard lock(shared_.mutex);
   const DeviceOperation& operation = at(ticket);
   const CudaDevice::Current current(operation.lane.device());
-  if (operation.direct()) routes_.check_arrival(operation.data_path, operation.copied);
+  if (operation.direct()) data_paths_.check_arrival(operation.data_path, operation.copied);
   operation.lane.join(operation, stream);
 }
 
@@ -126,7 +126,7 @@ void HostStagedPath::deliver(Ticket ticket, std::byte* memory, CudaStreamHandle 
   if (operation.gathered.empty() && operation.received == nullptr) return;
   const CudaDevice& device = operation.lane.device();
   const CudaDevice::Current current(device);
-  if (operation.direct()) routes_.check_arrival(operation.data_path, operation.copied);
+  if (operation.direct()) data_paths_.check_arrival(operation.data_path, operation.copied);
   device.check_owns(memory, "the result of tensor '" + operation.prepared->request.name + "'");
   operation.lane.deliver(operation, memory, stream);
 }

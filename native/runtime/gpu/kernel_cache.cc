@@ -23,7 +23,7 @@ void KernelCache::close() noexcept {
     std::optional<CudaDevice::Current> current;
     try {
       current.emplace(*device);
-    } catch (const std::exception&) {  // the driver is gone, and nobody looks at the codes of its calls below
+    } catch (const std::exception&) {  // the driver has failed; the results of the calls below are ignored
     }
     kernels.reset();
   }

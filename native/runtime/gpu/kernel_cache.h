@@ -1,4 +1,4 @@
-// ringtune's kernels on the GPUs that a process uses, loaded when somebody needs them.
+// ringtune's kernels on the GPUs that a process uses, loaded when they are needed first.
 #pragma once
 
 #include <cstddef>
@@ -17,20 +17,20 @@ namespace ringtune {
 /// DeviceError: what is missing, and what to do.
 using KernelsForGpu = std::function<std::vector<std::byte>(int capability)>;
 
-/// Driving thread, but for what is said.
+/// Driving thread, unless a method says otherwise.
 class KernelCache {
  public:
-  /// None: there are none.
+  /// An empty function means that this process has no kernels.
   explicit KernelCache(KernelsForGpu compile) : compile_(std::move(compile)) {}
   ~KernelCache() { close(); }
   KernelCache(const KernelCache&) = delete;
   KernelCache& operator=(const KernelCache&) = delete;
 
-  /// Any thread: why this rank has none, as far as can be told at once; empty where it may have.
+  /// Any thread. Why this rank has no kernels, as far as that is known without compiling; empty where it may have them.
   [[nodiscard]] std::string refusal() const;
   /// Of a lane's device, whose context is current. Blocks the first time. Throws DeviceError.
   [[nodiscard]] DeviceKernels& on(const CudaDevice& device);
-  /// When nothing uses them any more, and before the lanes go. Idempotent.
+  /// Call when no stream uses the kernels any more, and before the lanes go. Idempotent.
   void close() noexcept;
 
  private:

@@ -10,7 +10,7 @@
 namespace ringtune {
 namespace {
 
-/// What the call throws, or null.
+/// The exception that the call throws, or null.
 template <typename Call>
 std::exception_ptr failure_of(const Call& call) {
   try {
@@ -25,7 +25,7 @@ void fail(DeviceOperation& operation, const std::exception_ptr& error) {
   if (error && !operation.error) operation.error = error;
 }
 
-/// The runtime's operation for a slice: prescaled and summed up on this host, but for the last factor.
+/// The runtime's operation for a slice: NCCL has applied the first factor and the host's sum, the last factor remains.
 Submission crossing_of(const DeviceOperation& operation) {
   std::byte* const memory = operation.parts.front()->block->data;
   Submission submission{operation.prepared->request, memory, memory, {}};
@@ -86,7 +86,7 @@ DeviceLane::~DeviceLane() {
   try {
     const CudaDevice::Current current(device_);
     streams_.reset();
-  } catch (const std::exception&) {  // the driver is gone, and all of it with it
+  } catch (const std::exception&) {  // the driver has failed, and its objects are gone
     (void)streams_.release();
   }
 }
@@ -101,7 +101,7 @@ void DeviceLane::close() {
     news.notify_all();
     thread.join();
   };
-  end(input_ends_, input_news_, input_thread_);  // first: it hands on to the other
+  end(input_ends_, input_news_, input_thread_);  // first, because it hands operations on to the output thread
   end(output_ends_, output_news_, output_thread_);
 }
 
@@ -131,7 +131,7 @@ void DeviceLane::recycle(DeviceOperation& operation) {
   if (operation.received != nullptr) streams_->received.give_back(*std::exchange(operation.received, nullptr));
   operation.received_bytes = 0;
   end_crossing(operation);
-  // Relaxed: the next one to see it takes the lock first.
+  // Relaxed: the next thread that reads it has taken the lock.
   operation.state.store(Operation::kPending, std::memory_order_relaxed);
   free_.push_back(&operation);
 }
@@ -173,7 +173,7 @@ void DeviceLane::begin_staged(DeviceOperation& operation) {
       part.block->last_use.record(input.handle());
     }
   } catch (...) {
-    // What was begun goes on in this stream, and the blocks' next use is behind it.
+    // Copies that were begun go on in this stream, and the blocks' next use is behind them.
     give_back_blocks(operation, 0);
     throw;
   }
@@ -182,7 +182,7 @@ void DeviceLane::begin_staged(DeviceOperation& operation) {
   input_news_.notify_one();
 }
 
-/// Those of the parts from `first` on.
+/// Gives back the blocks of the parts from `first` on.
 void DeviceLane::give_back_blocks(const DeviceOperation& operation, std::size_t first) {
   for (std::size_t i = first; i < operation.part_count; ++i) {
     if (PinnedBlock* const block = std::exchange(operation.parts[i]->block, nullptr)) streams_->pool.give_back(*block);
@@ -190,7 +190,7 @@ void DeviceLane::give_back_blocks(const DeviceOperation& operation, std::size_t 
 }
 
 void DeviceLane::run_input() {
-  // Without it every call of the driver fails, and the operation that needed it is told.
+  // Without the context every call of the driver fails, and so does the operation that needed it.
   std::optional<CudaDevice::Current> current;
   (void)failure_of([&] { current.emplace(device_); });
   std::unique_lock lock(shared_.mutex);
@@ -203,7 +203,7 @@ void DeviceLane::run_input() {
   }
 }
 
-/// Hands its parts on as they come to the host. Lets go of the lock while it waits for one.
+/// Hands its parts on as they come to the host. Releases the lock while it waits for one.
 void DeviceLane::stage(DeviceOperation& operation, std::unique_lock<std::mutex>& lock) {
   for (std::size_t i = 0; i < operation.part_count; ++i) {
     const PinnedBlock& block = *operation.parts[i]->block;
@@ -212,7 +212,7 @@ void DeviceLane::stage(DeviceOperation& operation, std::unique_lock<std::mutex>&
     lock.unlock();
     const std::exception_ptr failure = failure_of([&] {
       block.last_use.synchronize();
-      if (crosses) shared_.routes.check(data_path);
+      if (crosses) shared_.data_paths.check(data_path);
     });
     lock.lock();
     fail(operation, failure);
@@ -226,7 +226,7 @@ void DeviceLane::stage(DeviceOperation& operation, std::unique_lock<std::mutex>&
   shared_.settle_haste();
 }
 
-/// Submits what is on the host: the first part, and when that has ended the others.
+/// Submits the parts that are on the host: the first one alone, and the others when it has ended.
 void DeviceLane::advance(DeviceOperation& operation) {
   const std::size_t may = operation.ended > 0 ? operation.staged : std::min<std::size_t>(operation.staged, 1);
   while (!operation.error && operation.submitted < may) submit_part(operation, operation.submitted);
@@ -250,7 +250,7 @@ void DeviceLane::part_finished(DevicePart& part, Operation& operation) noexcept 
   output_news_.notify_one();
 }
 
-/// Its result is in a stream, which needs no thread of ours.
+/// Its result is in a stream; no thread of the lane has to wait for it.
 void DeviceLane::arrived(DeviceOperation& operation, Operation& host) noexcept {
   operation.gathered_shape = std::move(host.gathered_shape);
   operation.splits = std::move(host.splits);
@@ -277,7 +277,7 @@ void DeviceLane::run_output() {
   }
 }
 
-/// Copies a part's result to the device. Lets go of the lock meanwhile.
+/// Copies a part's result to the device. Releases the lock meanwhile.
 void DeviceLane::bring_back(DevicePart& part, std::unique_lock<std::mutex>& lock) {
   DeviceOperation& operation = *part.whole;
   Operation& host = *part.host;
@@ -308,7 +308,7 @@ void DeviceLane::bring_back(DevicePart& part, std::unique_lock<std::mutex>& lock
   shared_.settle_haste();
 }
 
-/// Whether a part that has not run is under way again, another way perhaps.
+/// Whether a part that has not run was submitted again, perhaps by another data path.
 bool DeviceLane::goes_on(DevicePart& part, const std::exception_ptr& failure) {
   DeviceOperation& operation = *part.whole;
   try {
@@ -318,14 +318,14 @@ bool DeviceLane::goes_on(DevicePart& part, const std::exception_ptr& failure) {
     const std::exception_ptr refused = failure_of([&] {
       if (input_ends_) throw ShutDown("ringtune has been shut down on this rank; call init() again to go on");
       const Request& request = operation.prepared->request;
-      end_crossing(operation);                  // from the begin: nothing is written yet but memory of ours
-      const bool staged = !operation.direct();  // some other rank's way was refused
-      if (told.refused()) shared_.routes.refuse(*told.refused(), request.process_set, told.what());
+      end_crossing(operation);                  // from the begin: only memory of the lane was written
+      const bool staged = !operation.direct();  // another rank's data path was refused
+      if (told.refused()) shared_.data_paths.refuse(*told.refused(), request.process_set, told.what());
       if (!staged)
         operation.data_path =
-            told.refused() ? shared_.routes.data_path_of(request, operation.spread) : DataPath::kStaged;
+            told.refused() ? shared_.data_paths.data_path_of(request, operation.spread) : DataPath::kStaged;
       if (!staged && !operation.direct()) return stage_anew(operation);
-      shared_.host.submit(submission_of(operation, part.index), part);  // its bytes are as they were
+      shared_.host.submit(submission_of(operation, part.index), part);  // its bytes are unchanged
     });
     fail(operation, refused);
     return refused == nullptr;
@@ -334,7 +334,7 @@ bool DeviceLane::goes_on(DevicePart& part, const std::exception_ptr& failure) {
   }
 }
 
-/// From the begin: the event of the caller's stream still stands for what the tensor is to be.
+/// Stages it from the begin: the event in the caller's stream still says when the tensor is complete.
 void DeviceLane::stage_anew(DeviceOperation& operation) {
   operation.lay_out(shared_.part_bytes);
   begin_staged(operation);
@@ -348,7 +348,7 @@ void DeviceLane::end_if_over(DeviceOperation& operation) {
   give_back_blocks(operation, operation.submitted);
   fail(operation, failure_of([&] {
          operation.copied.record(streams_->output.handle());
-         // Whoever is told of a failure may free the tensor at once: no copy into it may be under way.
+         // A caller that sees a failure may free the tensor at once, so no copy into it may be under way.
          if (operation.error) operation.copied.synchronize();
        }));
   end(operation);
@@ -357,7 +357,7 @@ void DeviceLane::end_if_over(DeviceOperation& operation) {
 void DeviceLane::end(DeviceOperation& operation) noexcept {
   shared_.names.erase(key_of(operation.prepared->request));
   end_times(operation);
-  // Release: whoever sees kDone sees the result and the error as well.
+  // Release: a thread that sees kDone sees the result and the error as well.
   const std::uint32_t before = operation.state.exchange(Operation::kDone, std::memory_order_acq_rel);
   if (before == Operation::kAwaited) futex_wake(operation.state, kFutexWakeAll, FutexScope::kPrivate);
   if (operation.abandoned) recycle(operation);

@@ -1,22 +1,22 @@
-// The way of tensors between one GPU and the host: a stream and a thread for each direction.
+// A lane carries the tensors of one GPU to the host and back: a stream and a thread for each direction.
 //
 // Staged:
-//   submit: an event in the caller's stream; our first stream waits for it and copies into pinned memory
+//   submit: records an event in the caller's stream; the input stream waits for it and copies into pinned memory
 //   input thread: sleeps until a part is on the host, then gives it to the runtime
 //   engine: reduces it like any other tensor
-//   output thread: our second stream copies the result back; an event there says when the tensor holds it
+//   output thread: the output stream copies the result back; an event there says when the tensor holds it
 //
 // From GPU to GPU (data_paths.h):
-//   submit: an event in the caller's stream; the runtime is given the operation at once
+//   submit: records an event in the caller's stream and gives the runtime the operation at once
 //   engine: puts it into another stream, behind that event, when all ranks have announced it
-// If that is not to be after all, it goes another way then, at last staged.
+// An operation that is refused there takes the next data path, at last the staged one.
 //
 // By NCCL within hosts (nccl_within_hosts.cc):
-//   as that; behind NCCL's first stage our first stream copies the rank's slice into pinned memory
-//   input thread: sleeps until it is there, then gives it to the runtime as another operation
-//   engine: reduces it across hosts; our second stream copies it back, and NCCL's other stage comes behind that
+//   submit and engine: likewise; behind NCCL's first stage the input stream copies the rank's slice to pinned memory
+//   input thread: sleeps until the slice is there, then gives it to the runtime as another operation
+//   engine: reduces it across hosts; the output stream copies it back, and NCCL's second stage waits for that copy
 //
-// No stream of the caller waits before he asks for the result, no call of his blocks, and nothing waits for a device.
+// No stream of the caller waits before the program asks for the result, and no call of the program waits for a device.
 #pragma once
 
 #include <condition_variable>
@@ -38,7 +38,8 @@
 
 namespace ringtune {
 
-/// What carries operations on host memory. Called with the lock of the staging held: none may wait for a device.
+/// The runtime's functions for operations on host memory. They are called with the shared lock held, so none may wait
+/// for a device.
 struct HostDataPath {
   /// Throws as Runtime::submit. The listener is told when the operation is done.
   std::function<Ticket(Submission submission, FinishListener& listener)> submit;
@@ -52,18 +53,19 @@ struct HostDataPath {
 
 /// What the lanes of a runtime share, and its lock.
 struct HostStagedShared {
-  HostStagedShared(HostDataPath plane, DevicePaths& directly) : host(std::move(plane)), routes(directly) {}
+  HostStagedShared(HostDataPath host_path, DevicePaths& device_paths)
+      : host(std::move(host_path)), data_paths(device_paths) {}
   std::mutex mutex;
   HostDataPath host;
-  DevicePaths& routes;
+  DevicePaths& data_paths;
   std::size_t part_bytes = 8 << 20;  // of a larger tensor that is staged; all ranks have the same
   std::set<TensorKey> names;         // in flight
   int waiters = 0;                   // callers that block
   int unstaged = 0;                  // operations whose bytes are not all on the host
   bool hurried = false;
 
-  /// Tells the host plane to hurry while a caller waits and the GPUs have nothing more to add: not before, since those
-  /// that come belong to the same batches.
+  /// Tells the runtime that a caller waits, once the GPUs have nothing more to add: tensors that still come belong to
+  /// the same batches.
   void settle_haste();
 };
 
@@ -91,9 +93,9 @@ class DeviceLane {
   /// Memory on the device for what is gathered there, free for what the stream does from now on; null for no bytes.
   /// Driving thread, without the lock. Throws DeviceError.
   std::byte* receive(DeviceOperation& operation, std::size_t bytes, CudaStream& stream);
-  /// Copies what was gathered into memory of the caller's, in his stream. Throws DeviceError.
+  /// Copies what was gathered into the caller's memory, in the caller's stream. Throws DeviceError.
   void deliver(const DeviceOperation& operation, std::byte* memory, CudaStreamHandle stream);
-  // lane_slices.cc: on the way within hosts. Driving thread, with the context, without the lock. Throw
+  // lane_slices.cc: NCCL within hosts. Driving thread, with the context, without the lock. Throw
   // DeviceError.
   /// Memory for the operation's slice, on the host and on the device, where it is free for what the stream does from
   /// now on.
@@ -102,12 +104,12 @@ class DeviceLane {
   void slices_to_host(std::span<const OperationPtr> batch, CudaStream& stream, DeviceTimes::Copies* times);
   /// Copies them to where they belong in the results, and makes the stream wait for that.
   void slices_to_device(std::span<const OperationPtr> batch, CudaStream& stream, DeviceTimes::Copies* times);
-  /// What times a batch on this GPU; null where its driver tells no times.
+  /// Events that time a batch on this GPU; null where its driver tells no times.
   [[nodiscard]] DeviceTimes* time_batch(const Span& about);
 
   /// Any thread, without the lock.
   void part_finished(DevicePart& part, Operation& operation) noexcept;
-  /// What times this GPU; there is one where an operation is timed. Driving thread too, without the lock.
+  /// The recorder of this GPU; it exists where an operation is timed. Driving thread too, without the lock.
   [[nodiscard]] DeviceRecorder& recorder() noexcept { return *streams_->recorder; }
   /// Without the lock: blocks until the timeline holds the spans of what has ended, at most until then.
   void settle_times(Deadline deadline);

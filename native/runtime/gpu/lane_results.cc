@@ -1,4 +1,4 @@
-// Results on their way to the program's streams: a stream waits for one, and what was gathered is copied out.
+// Results reach the program's streams: a stream waits for one, and gathered bytes are copied into the program's memory.
 #include <algorithm>
 
 #include "runtime/gpu/lane.h"

@@ -1,4 +1,4 @@
-// The slices of tensors that go by NCCL within hosts, on their way through these across.
+// The slices of tensors that NCCL reduces within hosts: the runtime reduces them across hosts, in pinned memory.
 #include <utility>
 
 #include "runtime/gpu/lane.h"
@@ -61,7 +61,7 @@ void DeviceLane::slices_to_device(std::span<const OperationPtr> batch, CudaStrea
   stream.wait(device_operation_of(*batch.back()).parts.front()->block->last_use);
 }
 
-/// Its slice is on its way to the host: the input thread looks after it from here on.
+/// The copy of its slice to the host has begun: from here on the input thread takes care of it.
 void DeviceLane::begin_crossing(DeviceOperation& operation) {
   operation.crosses = true;
   operation.staged = operation.submitted = operation.ended = 0;
@@ -71,7 +71,7 @@ void DeviceLane::begin_crossing(DeviceOperation& operation) {
   input_news_.notify_one();
 }
 
-/// Its memory of ours is free behind what uses it last. Idempotent.
+/// Gives back the slice's memory, which is free behind the last operation that uses it. Idempotent.
 void DeviceLane::end_crossing(DeviceOperation& operation) {
   operation.crosses = false;
   if (MemoryBlock* const block = std::exchange(operation.scattered, nullptr)) {

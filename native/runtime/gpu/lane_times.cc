@@ -7,7 +7,7 @@
 
 namespace ringtune {
 
-/// Nothing but a branch while nothing is recorded.
+/// Costs one branch while nothing is recorded.
 DeviceTimes* DeviceLane::take_times(const Prepared& prepared, Stage stage) {
   if (!shared_.host.recorded) return nullptr;
   std::optional<Span> about = shared_.host.recorded(prepared);

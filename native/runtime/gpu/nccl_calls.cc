@@ -1,4 +1,4 @@
-// Batches as NCCL's calls.
+// The calls of NCCL for each kind of batch.
 #include <algorithm>
 #include <numeric>
 
@@ -14,7 +14,7 @@ namespace {
 // ncclRedOp_t
 constexpr int kAverage = 4;
 
-/// What to multiply with before the sum.
+/// The factor before the sum.
 double factor_of(const Request& request, int size) noexcept { return request.prescale * postscale_of(request, size); }
 
 int op_of(NcclCommunicator& communicator, const Request& request, int size) {
@@ -24,7 +24,7 @@ int op_of(NcclCommunicator& communicator, const Request& request, int size) {
   return factor == 1.0 ? nccl_op(request.op) : communicator.scaled_sum(request.dtype, factor);
 }
 
-/// A call of a group: what all of its kinds need.
+/// What every call of a group needs.
 struct Caller {
   const NcclFunctions& api;
   NcclHandle handle;
@@ -47,7 +47,7 @@ void put_broadcast(const Caller& caller, const Operation& operation) {
                             "ncclBroadcast");
 }
 
-/// Every member's rows in one call when all have equally many, else one call for each member.
+/// One call when all members get equally many rows, else one call for each member.
 void put_reducescatter(const Caller& caller, const Operation& operation, int op) {
   const Request& request = operation.request();
   const int dtype = nccl_dtype(request.dtype).value();
@@ -71,10 +71,10 @@ void put_reducescatter(const Caller& caller, const Operation& operation, int op)
   }
 }
 
-/// Every member's rows, in one call when all have equally many, else one call for each member.
+/// One call when all members have equally many rows, else one call for each member.
 void put_allgather(const Caller& caller, const Operation& operation, const MemberBytes& bytes, std::byte* received) {
   const std::vector<std::size_t>& each = bytes.received;
-  if (received == nullptr) return;  // nobody has rows
+  if (received == nullptr) return;  // no member has rows
   if (std::all_of(each.begin(), each.end(), [&](std::size_t one) { return one == each.front(); })) {
     caller.communicator.check(
         caller.api.all_gather(operation.input, received, each.front(), kNcclBytes, caller.handle, caller.stream),
@@ -95,7 +95,7 @@ void put_alltoall(const Caller& caller, const Operation& operation, const Member
   const std::byte* sent = operation.input;
   for (std::size_t member = 0; member < bytes.sent.size(); ++member) {
     const auto peer = static_cast<int>(member);
-    // Both sides know what is empty, and make no call for it.
+    // Both sides know that a share is empty, and make no call for it.
     if (const std::size_t count = bytes.sent[member]; count > 0) {
       caller.communicator.check(caller.api.send(sent, count, kNcclBytes, peer, caller.handle, caller.stream),
                                 "ncclSend");
@@ -116,7 +116,7 @@ bool nccl_carries(const Request& request) noexcept {
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kAllgather:
     case CollectiveKind::kAlltoall:
-      return true;  // bytes are bytes
+      return true;  // bytes of any dtype are moved
     case CollectiveKind::kAllreduce:
     case CollectiveKind::kReducescatter:
       break;
@@ -196,22 +196,21 @@ AdasumCalls NcclPath::adasum_calls(NcclCommunicator& communicator, const CudaStr
   };
 }
 
-/// One call for all of them, or one for each round of the buffer.
+/// One call for the batch, or one for each round of the buffer.
 void NcclPath::put_packed(NcclCommunicator& communicator, const CudaStream& stream, std::span<const OperationPtr> batch,
                           const BatchContext& context, const BatchTimes& times) {
   if (batch.front()->request().op == ReduceOp::kAdasum) {
-    return fusion_.launch_adasum(*batch.front(), context, route_.stream, times, adasum_calls(communicator, stream));
+    return fusion_.launch_adasum(*batch.front(), context, key_.stream, times, adasum_calls(communicator, stream));
   }
-  fusion_.launch(
-      batch, context, route_.stream, times, [&](std::byte* data, std::size_t count, DType dtype, ReduceOp op) {
-        communicator.group(
-            [&](const NcclFunctions& api, NcclHandle handle) {
-              communicator.check(
-                  api.all_reduce(data, data, count, nccl_dtype(dtype).value(), nccl_op(op), handle, stream.handle()),
-                  "ncclAllReduce");
-            },
-            patience());
-      });
+  fusion_.launch(batch, context, key_.stream, times, [&](std::byte* data, std::size_t count, DType dtype, ReduceOp op) {
+    communicator.group(
+        [&](const NcclFunctions& api, NcclHandle handle) {
+          communicator.check(
+              api.all_reduce(data, data, count, nccl_dtype(dtype).value(), nccl_op(op), handle, stream.handle()),
+              "ncclAllReduce");
+        },
+        patience());
+  });
 }
 
 }  // namespace ringtune

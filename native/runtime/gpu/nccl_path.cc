@@ -16,7 +16,7 @@
 namespace ringtune {
 namespace {
 
-constexpr std::chrono::milliseconds kLookInterval(20);  // at NCCL's errors while something is under way
+constexpr std::chrono::milliseconds kLookInterval(20);  // how often NCCL is asked for errors while work is in streams
 
 }  // namespace
 
@@ -62,7 +62,7 @@ HostLayout NcclPath::layout_of(const BatchContext& context) const {
   return ringtune::layout_of(hosts, context.communicator.rank());
 }
 
-/// `first`: of those that are to connect.
+/// `first`: whether this rank is the first of those that are to connect.
 NcclPath::Card NcclPath::own_card(const DeviceLane& lane, const BatchContext& context, bool first) {
   Card card;
   const Communicator& communicator = context.communicator;
@@ -74,7 +74,7 @@ NcclPath::Card NcclPath::own_card(const DeviceLane& lane, const BatchContext& co
   return card;
 }
 
-/// Why members cannot connect, by what they have told: only those of a host with one another, or all.
+/// Why members cannot connect, by their cards: all of them, or those of each host with one another.
 std::string NcclPath::find_refusal(const std::vector<Card>& cards, const Communicator& communicator,
                                    bool within_hosts) {
   for (std::size_t i = 0; i < cards.size(); ++i) {
@@ -93,7 +93,7 @@ std::string NcclPath::find_refusal(const std::vector<Card>& cards, const Communi
   return {};
 }
 
-/// The members tell one another what they have, and connect if that will do. All come to the same.
+/// The members tell one another what they have, and connect if that suffices. All reach the same decision.
 void NcclPath::meet(Set& set, const DeviceLane& lane, const BatchContext& context) {
   Communicator& communicator = context.communicator;
   set.rank = communicator.rank();
@@ -140,7 +140,7 @@ void NcclPath::connect(Set& set, const NcclUniqueId& id, const BatchContext& con
   if (set.communicator != nullptr) {
     set.communicator->abort();
     const std::lock_guard lock(mutex_);
-    std::erase(communicators_, set.communicator);  // nobody is to ask how it is
+    std::erase(communicators_, set.communicator);  // the watcher must not ask it for errors
     set.communicator.reset();
   }
   set.refusal = "NCCL did not connect on " +
@@ -148,15 +148,15 @@ void NcclPath::connect(Set& set, const NcclUniqueId& id, const BatchContext& con
                 (trouble.empty() ? "" : " (" + trouble + ")");
 }
 
-/// Of the next batch. Its number is that of the set's batches that have come by here, as on all members: numbers of
-/// rounds of a schedule are not, since a round that is declined counts only where it was posted.
-NcclPath::Route NcclPath::next_route(std::span<const OperationPtr> batch, const BatchContext& context) {
+/// The key for the next batch. Batches of a set are counted here, with the same count on all members. The numbers of a
+/// schedule's rounds would differ, since a declined round counts only where it was posted.
+NcclPath::CommunicatorKey NcclPath::next_key(std::span<const OperationPtr> batch, const BatchContext& context) {
   const Request& request = batch.front()->request();
   return {context.process_set, request.place, dealt_[context.process_set]++ % streams_,
           request.data_path == DataPath::kHierarchical || request.data_path == DataPath::kAcross};
 }
 
-/// With the lock, and the device's context.
+/// Needs the lock and the device's context.
 CudaEvent& NcclPath::last_in(const CudaDevice& device, std::size_t stream) {
   for (const std::unique_ptr<Tail>& tail : tails_) {
     if (tail->device == &device && tail->stream == stream) return tail->last;
@@ -164,7 +164,7 @@ CudaEvent& NcclPath::last_in(const CudaDevice& device, std::size_t stream) {
   return tails_.emplace_back(new Tail{&device, stream, CudaEvent(device)})->last;
 }
 
-/// Something that is to be watched.
+/// The stream has got work, which the watcher is to watch.
 void NcclPath::launched(DeviceLane& lane, std::size_t stream) {
   const std::lock_guard lock(mutex_);
   last_in(lane.device(), stream).record(lane.exchange_stream(stream).handle());
@@ -173,35 +173,35 @@ void NcclPath::launched(DeviceLane& lane, std::size_t stream) {
 
 void NcclPath::prepare(std::span<const OperationPtr> batch, const BatchContext& context) {
   check();
-  route_ = next_route(batch, context);
-  const auto [found, fresh] = sets_.try_emplace(route_);
+  key_ = next_key(batch, context);
+  const auto [found, fresh] = sets_.try_emplace(key_);
   Set& set = found->second;
   if (fresh) {
     const DeviceLane& lane = lane_of(*batch.front());
     const CudaDevice::Current current(lane.device());
-    route_.within_hosts ? meet_within_hosts(set, lane, context) : meet(set, lane, context);
+    key_.within_hosts ? meet_within_hosts(set, lane, context) : meet(set, lane, context);
     if (!watcher_.joinable()) watcher_ = start_thread("ringtune-nccl", [this] { watch(); });
   }
   if (!set.refusal.empty()) {
     throw DataPathRefused(set.refusal,
-                          route_.within_hosts ? DataPath::kHierarchical : batch.front()->request().data_path);
+                          key_.within_hosts ? DataPath::kHierarchical : batch.front()->request().data_path);
   }
-  packed_ = !route_.within_hosts && fusion_.prepare(batch, context, lane_of(*batch.front()).device(), route_.stream);
+  packed_ = !key_.within_hosts && fusion_.prepare(batch, context, lane_of(*batch.front()).device(), key_.stream);
 }
 
 void NcclPath::launch(std::span<const OperationPtr> batch, const BatchContext& context,
                       const std::optional<Span>& about) {
-  if (route_.within_hosts) {
+  if (key_.within_hosts) {
     return batch.front()->request().data_path == DataPath::kHierarchical ? scatter(batch, about) : gather(batch, about);
   }
   DeviceLane& lane = lane_of(*batch.front());
   const CudaDevice::Current current(lane.device());
-  const Route route = route_;  // as prepared
-  CudaStream& stream = lane.exchange_stream(route.stream);
+  const CommunicatorKey key = key_;  // as prepared
+  CudaStream& stream = lane.exchange_stream(key.stream);
   BatchTimes times(lane, batch, about);
   try {
     for (const OperationPtr operation : batch) stream.wait(device_operation_of(*operation).ready);
-    NcclCommunicator& communicator = *sets_.at(route).communicator;
+    NcclCommunicator& communicator = *sets_.at(key).communicator;
     if (packed_) {
       put_packed(communicator, stream, batch, context, times);
     } else {
@@ -214,9 +214,9 @@ void NcclPath::launch(std::span<const OperationPtr> batch, const BatchContext& c
       of.copied.record(stream.handle());
       if (of.received != nullptr) of.received->last_use.record(stream.handle());
     }
-    launched(lane, route.stream);
+    launched(lane, key.stream);
   } catch (const std::exception&) {
-    check();  // what ended it says more than how this call found out
+    check();  // the error that ended the path says more than the error of this call
     throw;
   }
   const CollectiveKind kind = batch.front()->request().kind;
@@ -232,7 +232,7 @@ void NcclPath::removed(std::uint32_t process_set) {
   const std::lock_guard lock(mutex_);
   dealt_.erase(process_set);
   fusion_.removed(process_set);
-  auto gone = sets_.lower_bound(Route{process_set, 0, 0, false});
+  auto gone = sets_.lower_bound(CommunicatorKey{process_set, 0, 0, false});
   while (gone != sets_.end() && gone->first.process_set == process_set) {
     if (gone->second.communicator != nullptr && gone->second.refusal.empty()) {
       std::erase(communicators_, gone->second.communicator);
@@ -254,7 +254,7 @@ void NcclPath::abort(const std::exception_ptr& error) noexcept {
   for (const std::shared_ptr<NcclCommunicator>& one : all) one->abort();
 }
 
-/// The watcher: sleeps while nothing is under way.
+/// The watcher's thread, which sleeps while no work is in streams.
 void NcclPath::watch() {
   std::unique_lock lock(mutex_);
   while (!ends_) {
@@ -278,11 +278,11 @@ void NcclPath::watch() {
   }
 }
 
-/// Whether something goes on in streams, and nothing is wrong.
+/// Whether work goes on in streams, without error.
 bool NcclPath::look_after(const std::vector<std::shared_ptr<NcclCommunicator>>& all) {
   try {
     for (const std::shared_ptr<NcclCommunicator>& one : all) (void)one->settled();
-    const std::lock_guard lock(mutex_);  // not launched anew between this look and its answer
+    const std::lock_guard lock(mutex_);  // no launch between this look and its answer
     return std::any_of(tails_.begin(), tails_.end(), [](const std::unique_ptr<Tail>& tail) {
       const CudaDevice::Current current(*tail->device);
       return !tail->last.reached();
@@ -291,7 +291,7 @@ bool NcclPath::look_after(const std::vector<std::shared_ptr<NcclCommunicator>>& 
     const std::exception_ptr error = std::current_exception();
     {
       const std::lock_guard lock(mutex_);
-      if (failure_ || ends_) return false;  // that is why
+      if (failure_ || ends_) return false;  // the errors that were seen are a consequence
     }
     abort(error);
     on_failure_(error);
@@ -321,7 +321,7 @@ void NcclPath::close(Deadline timeout) noexcept {
     try {
       const CudaDevice::Current current(*tail->device);
       tail.reset();
-    } catch (const std::exception&) {  // the driver is gone, and all of it with it
+    } catch (const std::exception&) {  // the driver has failed, and its objects are gone
       (void)tail.release();
     }
   }

@@ -1,13 +1,13 @@
-// Tensors from GPU to GPU, by NCCL: no byte of them comes to the host - or, where NCCL is to go within hosts only, a
-// share of an allreduce for each rank of a host, between two stages of NCCL's (nccl_within_hosts.cc). Which operations
-// go that way is decided in data_paths.h, but for what no single rank can tell - the same GPU twice, versions that
-// do not work together, a network that does not connect: the members of a process set find that out together, in front
-// of the first batch of theirs that NCCL is to carry (prepare).
+// The NCCL path: tensors travel from GPU to GPU, and no byte of them comes to the host. Where NCCL works within hosts
+// only, each rank of a host has a share of an allreduce in host memory between two stages of NCCL
+// (nccl_within_hosts.cc). data_paths.h decides which operations take this path. What no single rank can tell (the same
+// GPU twice, versions that do not work together, a network that does not connect) the members of a process set find out
+// together, in front of their first batch (prepare).
 //
-// The engine's order of batches is the same on all ranks, and so is the choice of a stream of a GPU for each of them;
-// each stream has communicators of its own: so NCCL's operations never wait for one another in a circle. Putting them
-// there is all that the host does: a stream waits for the kernels before, and the caller's stream for the result. A
-// thread of ours asks NCCL for errors meanwhile.
+// The engine's order of batches is the same on all ranks, and so is the stream that each batch gets. Each stream has
+// communicators of its own, so that operations of NCCL never wait for one another in a circle. The host only enqueues:
+// NCCL's stream waits for the kernels that make the tensor, and the caller's stream waits for the result. A thread of
+// the path asks NCCL for errors meanwhile.
 #pragma once
 
 #include <compare>
@@ -52,15 +52,15 @@ class NcclPath {
   NcclPath(const NcclPath&) = delete;
   NcclPath& operator=(const NcclPath&) = delete;
 
-  /// `hosts`: of all ranks. `on_failure` is called, on a thread of our own, when NCCL reports an error in a stream.
+  /// `hosts`: of all ranks. `on_failure` is called, on a thread of this path, when NCCL reports an error in a stream.
   void begin(std::vector<std::string> hosts, std::function<void(std::exception_ptr)> on_failure);
 
   // Any thread.
   /// Why this rank has no NCCL; empty where it has.
   [[nodiscard]] std::string refusal();
-  /// Throws what has ended the exchange, if something did: what is in streams means nothing then.
+  /// Throws the error that has ended the path, if one has: results in streams are undefined then.
   void check();
-  /// The same, if it did before that event came.
+  /// The same, if the error came before that event.
   void check_arrival(const CudaEvent& copied);
   /// Ends what is in streams, with results that mean nothing; every later batch fails with `error`. Idempotent.
   void abort(const std::exception_ptr& error) noexcept;
@@ -71,12 +71,12 @@ class NcclPath {
     return !communicators_.empty();
   }
 
-  // Driving thread. A batch is of operations that all ranks announced as going by NCCL; the members of its set come by
-  // in the same order.
-  /// Batches to come are dealt to so many streams of a GPU; all ranks switch between the same two batches.
+  // Driving thread. All ranks have announced the operations of a batch for NCCL; all members of a set call these for
+  // the same batches in the same order.
+  /// The next batches are dealt to so many streams of a GPU; all ranks switch between the same two batches.
   void use_streams(std::size_t count) noexcept { streams_ = count; }
-  /// Connects the set. Blocks the first time. Throws DataPathRefused, on all members, when they cannot go that way;
-  /// PeerLost.
+  /// Connects the set. Blocks the first time. Throws DataPathRefused, on all members, when one of them cannot take
+  /// the path; PeerLost.
   void prepare(std::span<const OperationPtr> batch, const BatchContext& context);
   /// Puts the batch into the stream. `about`: what the timeline says of it, once the GPU has told when it ran; none
   /// while nothing is recorded. Throws DeviceError, Timeout; what abort() was given.
@@ -88,15 +88,15 @@ class NcclPath {
   void close(Deadline timeout) noexcept;
 
  private:
-  /// What has a communicator of its own. All members have the same number of the GPU (find_parting).
-  struct Route {
+  /// Each key has a communicator of its own. All members give their GPU the same number (find_parting).
+  struct CommunicatorKey {
     std::uint32_t process_set = 0;
     std::uint8_t place = 0;
     std::size_t stream = 0;
     bool within_hosts = false;
-    friend auto operator<=>(const Route&, const Route&) = default;
+    friend auto operator<=>(const CommunicatorKey&, const CommunicatorKey&) = default;
   };
-  /// What its members have come to.
+  /// What its members have agreed on.
   struct Set {
     std::shared_ptr<NcclCommunicator> communicator;
     int rank = 0;         // there: among all members, or among those of this host
@@ -104,7 +104,7 @@ class NcclPath {
     std::string refusal;  // why there is none
   };
   struct Card;
-  /// A stream that something was launched into, and an event behind all of that.
+  /// A stream that has got work, and an event behind all of it.
   struct Tail {
     const CudaDevice* device;  // a lane's
     std::size_t stream;
@@ -120,7 +120,7 @@ class NcclPath {
   void meet(Set& set, const DeviceLane& lane, const BatchContext& context);
   void meet_within_hosts(Set& set, const DeviceLane& lane, const BatchContext& context);
   void connect(Set& set, const NcclUniqueId& id, const BatchContext& context);
-  Route next_route(std::span<const OperationPtr> batch, const BatchContext& context);
+  CommunicatorKey next_key(std::span<const OperationPtr> batch, const BatchContext& context);
   CudaEvent& last_in(const CudaDevice& device, std::size_t stream);
   void put_batch(NcclCommunicator& communicator, CudaStream& stream, std::span<const OperationPtr> batch,
                  const BatchContext& context);
@@ -140,10 +140,10 @@ class NcclPath {
   std::vector<std::string> hosts_;
   std::function<void(std::exception_ptr)> on_failure_;
   DeviceFusion fusion_;                         // driving thread, and close()
-  std::map<Route, Set> sets_;                   // likewise
+  std::map<CommunicatorKey, Set> sets_;         // likewise
   std::size_t streams_ = 1;                     // driving thread, as the next three
   std::map<std::uint32_t, std::size_t> dealt_;  // batches by process set
-  Route route_;                                 // of the batch that is prepared
+  CommunicatorKey key_;                         // of the batch that is prepared
   bool packed_ = false;                         // it is to be packed
 
   std::mutex mutex_;

@@ -1,9 +1,8 @@
-// NCCL within hosts, and the host's links across. An allreduce is two operations of the runtime. The first is NCCL's:
-// every rank of a host gets the sum of its slice there, and that is copied to the host. The second is agreed on when
-// all ranks have theirs in host memory: ranks of the same place on their hosts reduce it over their links, as any other
-// tensor, then it is copied back, and NCCL gathers the slices. All calls of NCCL are made by the engine, in the order
-// of the batches, which is the same on all ranks; nothing but the exchange across blocks it, as that of staged tensors
-// does.
+// NCCL within hosts, and the runtime's links across. An allreduce is two operations of the runtime. In the first NCCL
+// gives every rank of a host the sum of its slice on that host, which is copied to host memory. The second is agreed on
+// when all ranks have their slices there: ranks with the same place on their hosts reduce a slice over their links like
+// any other tensor, it is copied back, and NCCL gathers the slices. The engine makes all calls of NCCL, in the order of
+// the batches, which is the same on all ranks. Only the exchange across hosts blocks it, as with staged tensors.
 #include <exception>
 
 #include "runtime/executor.h"
@@ -25,8 +24,8 @@ std::size_t byte_sum(std::span<const OperationPtr> batch) {
 void NcclPath::scatter(std::span<const OperationPtr> batch, const std::optional<Span>& about) {
   DeviceLane& lane = lane_of(*batch.front());
   const CudaDevice::Current current(lane.device());
-  CudaStream& stream = lane.exchange_stream(route_.stream);
-  const Set& set = sets_.at(route_);
+  CudaStream& stream = lane.exchange_stream(key_.stream);
+  const Set& set = sets_.at(key_);
   BatchTimes times(lane, batch, about);
   try {
     for (const OperationPtr operation : batch) {
@@ -38,9 +37,9 @@ void NcclPath::scatter(std::span<const OperationPtr> batch, const std::optional<
     put_scatter(set, stream, batch);
     timed.end();
     lane.slices_to_host(batch, stream, times.to_host());
-    launched(lane, route_.stream);
+    launched(lane, key_.stream);
   } catch (const std::exception&) {
-    check();  // what ended it says more than how this call found out
+    check();  // the error that ended the path says more than the error of this call
     throw;
   }
   times.finish(byte_sum(batch), bus_factor(CollectiveKind::kReducescatter, set.size));
@@ -80,8 +79,8 @@ void NcclPath::put_scatter(const Set& set, CudaStream& stream, std::span<const O
 void NcclPath::gather(std::span<const OperationPtr> batch, const std::optional<Span>& about) {
   DeviceLane& lane = lane_of(*batch.front());
   const CudaDevice::Current current(lane.device());
-  CudaStream& stream = lane.exchange_stream(route_.stream);
-  const Set& set = sets_.at(route_);
+  CudaStream& stream = lane.exchange_stream(key_.stream);
+  const Set& set = sets_.at(key_);
   BatchTimes times(lane, about);
   try {
     lane.slices_to_device(batch, stream, times.to_device());
@@ -89,7 +88,7 @@ void NcclPath::gather(std::span<const OperationPtr> batch, const std::optional<S
     put_gather(set, stream, batch);
     timed.end();
     for (const OperationPtr operation : batch) device_operation_of(*operation).copied.record(stream.handle());
-    launched(lane, route_.stream);
+    launched(lane, key_.stream);
   } catch (const std::exception&) {
     check();  // as above
     throw;
@@ -117,7 +116,7 @@ void NcclPath::put_gather(const Set& set, CudaStream& stream, std::span<const Op
 bool hierarchy_carries(const Request& request) noexcept {
   if (request.kind != CollectiveKind::kAllreduce || request.op == ReduceOp::kAdasum) return false;
   if (request.wire || !nccl_dtype(request.dtype)) return false;
-  // NCCL has the factor before the sum, the host the one after it.
+  // NCCL applies the factor before the sum, the host the one after it.
   const bool sums = request.op == ReduceOp::kAverage || request.op == ReduceOp::kSum;
   return request.prescale == 1.0 || (sums && is_floating(request.dtype));
 }

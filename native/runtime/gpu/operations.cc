@@ -38,7 +38,7 @@ Ticket Runtime::Impl::submit(Submission submission, FinishListener* listener) {
   const std::size_t bytes = prepared->wire_bytes;
   const Ticket ticket =
       tickets.submit(std::move(prepared), {submission.input, submission.output, submission.splits, listener}, now_ns());
-  engine->submitted(bytes, listener == nullptr);  // nobody drives while he waits for a GPU
+  engine->submitted(bytes, listener == nullptr);  // no caller drives the engine while it waits for a GPU
   return ticket;
 }
 

@@ -12,7 +12,7 @@ namespace ringtune {
 std::vector<PackedRound> cut_rounds(std::span<const std::size_t> counts, std::size_t item_bytes, std::size_t capacity) {
   RINGTUNE_CHECK(capacity >= kFusionAlignment && capacity % kFusionAlignment == 0, "a buffer of ", capacity, " bytes");
   std::vector<PackedRound> rounds;
-  std::size_t free = 0;  // bytes of the last round, behind what is aligned
+  std::size_t free = 0;  // bytes of the last round that are left, behind the alignment
   for (std::size_t tensor = 0; tensor < counts.size(); ++tensor) {
     for (std::size_t begin = 0; begin < counts[tensor];) {
       if (free < item_bytes) {
@@ -65,7 +65,7 @@ void DevicePacker::dot_products(std::span<const DeviceMove> pairs, DType dtype, 
   kernels_.dot_products(table_of(pairs, {dtype, dtype, 0.0}), pairs, dtype, products, stream);
 }
 
-/// The one that was made of them, if it still stands: the kernels look at it again.
+/// The table that was made of these moves, if it is still kept; the kernels compare it with them.
 BatchTable& DevicePacker::table_of(std::span<const DeviceMove> moves, const DeviceCast& cast) {
   std::size_t hash = moves.size() + 31 * static_cast<std::size_t>(cast.from) + 67 * static_cast<std::size_t>(cast.to) +
                      std::hash<double>()(cast.factor);

@@ -1,4 +1,4 @@
-// Batches of tensors on a GPU, in and out of one buffer of bounded size, by the kernels.
+// Kernels move batches of tensors on a GPU into one buffer of bounded size and out of it.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace ringtune {
 
-/// As much of a tensor as is in the buffer at once.
+/// The elements of a tensor that are in the buffer in one round.
 struct PackedPart {
   std::size_t tensor;  // of the batch
   std::size_t begin;   // elements
@@ -22,21 +22,21 @@ struct PackedPart {
   friend bool operator==(const PackedPart&, const PackedPart&) = default;
 };
 
-/// What is in the buffer at once.
+/// The contents of the buffer in one round.
 struct PackedRound {
   std::vector<PackedPart> parts;
   std::size_t bytes = 0;
   friend bool operator==(const PackedRound&, const PackedRound&) = default;
 };
 
-/// Tensors of so many elements of `item_bytes` through a buffer of `capacity` bytes, a multiple of kFusionAlignment, as
-/// every part's begin is. No round is empty.
+/// Cuts tensors of so many elements of `item_bytes` into rounds through a buffer of `capacity` bytes. The capacity and
+/// every part's begin are multiples of kFusionAlignment. No round is empty.
 [[nodiscard]] std::vector<PackedRound> cut_rounds(std::span<const std::size_t> counts, std::size_t item_bytes,
                                                   std::size_t capacity);
 
-/// Members' blocks of so many bytes through a buffer of `capacity` bytes, of which each member has the same share: what
-/// of each is in the buffer at once, by member, one behind the other, those without bytes left out. Every part's begin
-/// in the buffer is a multiple of kFusionAlignment. No round is empty.
+/// Cuts members' blocks of so many bytes into rounds through a buffer of `capacity` bytes, of which each member has the
+/// same share. A round lists the parts by member, one behind the other, without the empty ones. Every part's begin in
+/// the buffer is a multiple of kFusionAlignment. No round is empty.
 [[nodiscard]] std::vector<std::vector<PackedPart>> cut_shares(std::span<const std::size_t> bytes, std::size_t capacity);
 
 /// One of the moves of a batch: to[i] = from[i] * factor.
@@ -45,20 +45,20 @@ struct ScaledMove {
   double factor = 1.0;
 };
 
-/// Launches moves and dot products; what the kernels need to know of those that come again stays on the device. Of one
-/// stream. As DeviceKernels, which it borrows as the device.
+/// Launches moves and dot products in one stream. Tables of batches that repeat stay on the device. Borrows device and
+/// kernels; threads and errors as DeviceKernels.
 class DevicePacker {
  public:
   DevicePacker(const CudaDevice& device, DeviceKernels& kernels) : device_(device), kernels_(kernels) {}
 
-  /// One launch for moves in a row that have the same factor: for a batch, as a rule. Throws DeviceError.
+  /// One launch for each run of moves with the same factor, which is usually the whole batch. Throws DeviceError.
   void move(std::span<const ScaledMove> moves, DType from, DType to, CudaStreamHandle stream);
   /// As DeviceKernels::dot_products().
   void dot_products(std::span<const DeviceMove> pairs, DType dtype, CudaAddress products, CudaStreamHandle stream);
   [[nodiscard]] DeviceKernels& kernels() const noexcept { return kernels_; }
 
  private:
-  static constexpr std::size_t kTables = 128;  // two of a batch: so many batches of a step as half of that
+  static constexpr std::size_t kTables = 128;  // a batch takes two, so half as many batches of a step are kept
 
   BatchTable& table_of(std::span<const DeviceMove> moves, const DeviceCast& cast);
 
@@ -67,7 +67,7 @@ class DevicePacker {
   std::unordered_map<std::size_t, std::size_t> places_;  // by hash
   std::array<std::unique_ptr<BatchTable>, kTables> tables_;
   std::array<std::size_t, kTables> hashes_{};
-  std::size_t next_ = 0;  // the one that is used anew
+  std::size_t next_ = 0;  // the table that is replaced next
   std::vector<DeviceMove> run_;
 };
 

@@ -23,14 +23,14 @@ namespace {
 
 const CudaDevice& device_of(const Operation& operation) { return device_operation_of(operation).lane.device(); }
 
-/// What a member says last: why it has not connected; empty when it has.
+/// A member's last message: why it has not connected, empty when it has.
 struct Outcome {
   std::array<char, 256> trouble{};
 };
 
 }  // namespace
 
-/// What a member tells the others first.
+/// A member's first message to the others.
 struct PeerRingPath::Card {
   std::array<char, 256> host{};
   std::uint64_t buffer_bytes = 0;
@@ -51,7 +51,7 @@ void PeerRingPath::check_arrival(const CudaEvent& copied) {
   if (failure_ && !copied.reached()) std::rethrow_exception(failure_);
 }
 
-/// How large all buffers are, or why there will be none.
+/// The size of all buffers, or why there will be no ring.
 std::size_t PeerRingPath::compare(const std::vector<Card>& cards, const BatchContext& context,
                                   std::string& refusal) const {
   refusal = first_complaint(cards, &Card::refusal, context.communicator);
@@ -65,7 +65,7 @@ std::size_t PeerRingPath::compare(const std::vector<Card>& cards, const BatchCon
   return bytes;
 }
 
-/// The members tell one another what they have, and connect if that will do. All come to the same.
+/// The members tell one another what they have, and connect if that suffices. All reach the same decision.
 void PeerRingPath::meet(Place& place, const CudaDevice& device, const BatchContext& context) {
   Communicator& communicator = context.communicator;
   Card card;
@@ -152,7 +152,7 @@ void PeerRingPath::launch(std::span<const OperationPtr> batch, const BatchContex
       if (of.received != nullptr) of.received->last_use.record(ring.stream().handle());
     }
   } catch (const std::exception&) {
-    rethrow_failure();  // what ended it says more than how this call found out
+    rethrow_failure();  // the error that ended the path says more than the error of this call
     throw;
   }
   const CollectiveKind kind = batch.front()->request().kind;
@@ -176,8 +176,8 @@ void PeerRingPath::removed(std::uint32_t process_set) {
   sets_.erase(gone);
 }
 
-/// Ends rings of sets that are gone: their streams run to the end first, and memory is given back, which waits for the
-/// whole device.
+/// Ends the rings of removed sets. Their streams run to the end first. The thread of its own is there because freeing
+/// memory waits for the whole device.
 void PeerRingPath::retire() {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -197,13 +197,13 @@ void PeerRingPath::abort(const std::exception_ptr& error) noexcept {
   for (const std::shared_ptr<DeviceRingSet>& ring : rings_) ring->abort();
 }
 
-/// Nobody but abort() has it then.
+/// Only abort() may still use the ring then.
 void PeerRingPath::finish(std::shared_ptr<DeviceRingSet> ring, Deadline patience) noexcept {
   std::optional<CudaDevice::Current> current;
   try {
     current.emplace(*device_);
     ring->finish(patience);
-  } catch (const std::exception& error) {  // the driver fails; so do its calls below, and nobody looks at their codes
+  } catch (const std::exception& error) {  // the driver fails; the results of its calls below are ignored
     log(LogLevel::kDebug, "a ring between GPUs ends in disorder: ", error.what());
   }
   {

@@ -1,10 +1,10 @@
-// Tensors from GPU to GPU by ringtune's own ring (collective/device_ring.h): for ranks of one host that have no NCCL,
-// or share a GPU, which NCCL refuses. Which operations go that way is decided in data_paths.h, but for what the
-// members of a process set find out together in front of their first batch (prepare): that all are on one host, have
-// the kernels and reach one another's memory.
+// The peer ring path: tensors travel from GPU to GPU by ringtune's own ring (collective/device_ring.h). It serves ranks
+// of one host that have no NCCL, or share a GPU, which NCCL refuses. data_paths.h decides which operations take it.
+// That all members of a process set are on one host, have the kernels and reach one another's memory, they find out
+// together in front of their first batch (prepare).
 //
-// A process set has a stream, a buffer and words of its own (ring_set.h). Putting work in is all that the host
-// does. The engine's order of batches is the same on all ranks, so rings never wait for one another in a circle.
+// A process set has a stream, a buffer and words of its own (ring_set.h). The host only enqueues. The engine's order of
+// batches is the same on all ranks, so rings never wait for one another in a circle.
 #pragma once
 
 #include <condition_variable>
@@ -54,8 +54,8 @@ class PeerRingPath {
   void abort(const std::exception_ptr& error) noexcept;
 
   // Driving thread.
-  /// Connects the set. Blocks the first time. Throws DataPathRefused, on all members, when they cannot go that way;
-  /// PeerLost.
+  /// Connects the set. Blocks the first time. Throws DataPathRefused, on all members, when one of them cannot take
+  /// the path; PeerLost.
   void prepare(std::span<const OperationPtr> batch, const BatchContext& context);
   /// Puts the batch into the set's stream. `about`: as NcclPath. Throws DeviceError; what abort() was given.
   void launch(std::span<const OperationPtr> batch, const BatchContext& context, const std::optional<Span>& about);
@@ -66,7 +66,7 @@ class PeerRingPath {
   void close(Deadline timeout) noexcept;
 
  private:
-  /// What a set's members have come to.
+  /// What a set's members have agreed on.
   struct Place {
     std::shared_ptr<DeviceRingSet> ring;
     std::string refusal;  // why there is none

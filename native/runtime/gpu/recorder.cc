@@ -146,7 +146,7 @@ void DeviceRecorder::put(Span span, Stage stage, std::int64_t begin_ns, std::int
   tracer_.record(span);
 }
 
-/// An operation's way to the host and back.
+/// An operation's copies to the host and back.
 void DeviceRecorder::write_staged(const DeviceTimes& times) {
   const std::int64_t ready_ns = when(times.ready);
   put(times.about, Stage::kWaitForData, std::min(from_ns_, ready_ns), ready_ns);
@@ -170,7 +170,7 @@ void DeviceRecorder::write_copies(const DeviceTimes& times) {
   put_all(Stage::kCopyToDevice, times.to_device);
 }
 
-/// A batch from GPU to GPU, with copies where it is the way within hosts; or a wait.
+/// A batch from GPU to GPU, with copies where NCCL works within hosts only; or a wait.
 void DeviceRecorder::write_whole(const DeviceTimes& times) {
   for (std::size_t i = 0; i < times.lasted.count; ++i) {
     const DeviceTimes::Copy& piece = *times.lasted.all[i];
@@ -193,7 +193,7 @@ void DeviceRecorder::write_speed(const DeviceTimes& times, std::int64_t begin_ns
   put(speed, Stage::kCounter, end_ns, end_ns);
 }
 
-/// What the tensors of a batch waited for before it began.
+/// The time that the tensors of a batch waited before it began.
 void DeviceRecorder::write_tensors(const DeviceTimes& batch, std::int64_t begin_ns) {
   for (const DeviceTimes* const tensor : batch.tensors) {
     Span about = tensor->about;

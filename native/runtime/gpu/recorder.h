@@ -1,6 +1,6 @@
-// What operations on a GPU's tensors leave in the timeline: when they waited for their data, when they were copied or
-// went from GPU to GPU, when the program's streams waited for them, by the GPU's own clock. Exists on a lane only once
-// something was recorded there; the rest of the runtime pays a branch.
+// Spans of operations on a GPU's tensors, by the GPU's own clock: when they waited for their data, when they were
+// copied or went from GPU to GPU, when the program's streams waited for them. A lane has a recorder only once something
+// was recorded there; the rest of the runtime pays a branch.
 #pragma once
 
 #include <condition_variable>
@@ -47,7 +47,7 @@ struct DeviceTimes {
   double bus_factor = 0;              // of a batch: what a link carries for each of its bytes
 };
 
-/// Around a copy, or something else, that is put into a stream. Not timed where there are no `copies`. Needs the
+/// Two events around a copy, or other work, that is put into a stream; none where there are no `copies`. Needs the
 /// device's context; throws DeviceError.
 class TimedCopy {
  public:
@@ -69,14 +69,14 @@ class DeviceRecorder {
   DeviceRecorder(const DeviceRecorder&) = delete;
   DeviceRecorder& operator=(const DeviceRecorder&) = delete;
 
-  /// Events for what begins now, to be given back. Null when the driver refuses: it goes on without them. Needs the
-  /// context.
+  /// Events for work that begins now, to be given back. Null when the driver refuses; the work goes on without them.
+  /// Needs the context.
   [[nodiscard]] DeviceTimes* take(const Span& about) noexcept;
-  /// All that was timed is in its streams: spans will be written.
+  /// Call when all timed work is in its streams; its spans will be written.
   void finished(DeviceTimes& times);
-  /// It failed: no spans.
+  /// Call when it has failed; no spans are written.
   void drop(DeviceTimes& times);
-  /// Blocks until the spans of all that has finished are written, at most until then.
+  /// Blocks until the spans of all finished work are written, at most until the deadline.
   void settle(Deadline deadline);
   void close();
 
@@ -108,7 +108,7 @@ class DeviceRecorder {
   std::deque<std::unique_ptr<DeviceTimes>> all_;
   std::vector<DeviceTimes*> free_;
   std::deque<DeviceTimes*> finished_;
-  bool settling_ = false;  // somebody wants to know how good the clock was
+  bool settling_ = false;  // settle() waits, which also writes how good the clock was
   bool ends_ = false;
   bool gave_up_ = false;
   std::thread thread_;

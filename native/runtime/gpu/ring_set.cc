@@ -20,13 +20,12 @@
 namespace ringtune {
 namespace {
 
-// What streams put in takes as long as they have segments: large enough that a launch is little beside one, small
-// enough that ranks work side by side.
+// A segment is large enough that its launch costs little beside it, and small enough that ranks work side by side.
 constexpr std::size_t kMostSegmentBytes = 4 << 20;
 constexpr std::size_t kSegments = 8;  // of a buffer, at least
 
-// The page of words: whose it is, then a line for each member. In it the word of the ring, and one that is not 0 once
-// the member's stream has ended.
+// The page of words begins with its owner's mark, and then has a cache line for each member. A line holds the word of
+// the ring, and one that is not 0 once the member's stream has ended.
 constexpr std::size_t kLineBytes = 64;
 constexpr std::size_t kEndedAt = 4;
 
@@ -76,7 +75,7 @@ RingOffer DeviceRingSet::offer() {
   return offer;
 }
 
-/// The page that the first member has made.
+/// Maps the page that the first member has made.
 void DeviceRingSet::open_words(const RingOffer& first) {
   if (words_.data() != nullptr) return;
   const std::size_t bytes = words_bytes(seat_.size);
@@ -149,17 +148,17 @@ void DeviceRingSet::reducescatter(OperationPtr operation, const BatchTimes& time
 }
 
 void DeviceRingSet::reduce(std::span<const OperationPtr> batch, const BatchTimes& times, std::optional<Elements> kept) {
-  PackedWay data_path;
-  data_path.buffer = buffer_.address();
-  data_path.bytes = seat_.buffer_bytes;
-  data_path.stream = stream_.handle();
-  data_path.ranks = seat_.size;
-  data_path.take = [this] { ring_->take_buffer(); };
-  data_path.reduce = [this](std::size_t count, DType dtype, ReduceOp op) { ring_->allreduce(count, dtype, op); };
-  reduction_.run(batch, data_path, times, kept);
+  PackedTarget target;
+  target.buffer = buffer_.address();
+  target.bytes = seat_.buffer_bytes;
+  target.stream = stream_.handle();
+  target.ranks = seat_.size;
+  target.take = [this] { ring_->take_buffer(); };
+  target.reduce = [this](std::size_t count, DType dtype, ReduceOp op) { ring_->allreduce(count, dtype, op); };
+  reduction_.run(batch, target, times, kept);
 }
 
-/// Every member gives as much in a round as all have room for.
+/// In a round every member gives its share of the buffer.
 void DeviceRingSet::allgather(const Operation& operation, std::span<const std::size_t> bytes, std::byte* gathered,
                               const BatchTimes& times) {
   const std::vector<std::vector<PackedPart>> rounds = cut_shares(bytes, seat_.buffer_bytes);

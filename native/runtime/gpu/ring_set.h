@@ -1,4 +1,4 @@
-// The ring of one process set: a stream, a buffer that the next member reads, a page of words that all share.
+// The ring of one process set: a stream, a buffer that the next member reads, and a page of words that all share.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@
 
 namespace ringtune {
 
-/// Which process a rank lives in: those of one process reach each other's memory as it is.
+/// The process that a rank lives in. Ranks of one process use each other's addresses as they are.
 struct ProcessMark {
   std::int32_t pid = 0;
   std::uint64_t number = 0;  // of this process alone, whatever host or container it is in
@@ -28,7 +28,7 @@ struct ProcessMark {
 };
 [[nodiscard]] ProcessMark own_process();
 
-/// What a member gives to the others. Sent as it is.
+/// What a member offers to the others; sent byte by byte as it lies in memory.
 struct RingOffer {
   ProcessMark process;
   std::int32_t device = 0;  // its number in that process
@@ -36,11 +36,11 @@ struct RingOffer {
   CudaIpcHandle memory{};   // for other processes, if `exported`
   std::uint8_t exported = 0;
   std::int32_t words = -1;             // of the first member: the descriptor of the page of words
-  std::array<char, 256> refusal{};     // why it has nothing to give; empty: it has
-  std::array<char, 256> unexported{};  // why it is not
+  std::array<char, 256> refusal{};     // why it offers nothing; empty where it does
+  std::array<char, 256> unexported{};  // why the buffer is not exported
 };
 
-/// One thread at a time but for what is said. The device's context is current.
+/// One thread at a time unless a method says otherwise. The device's context is current.
 class DeviceRingSet {
  public:
   struct Seat {
@@ -62,11 +62,11 @@ class DeviceRingSet {
   void all_connected() { words_fd_.reset(); }
 
   [[nodiscard]] CudaStream& stream() noexcept { return stream_; }
-  /// A batch of which all operations have the same kind, dtypes and reduction. The stream waits for their data already.
+  /// All operations of the batch have the same kind, dtypes and reduction. The stream waits for their data already.
   void allreduce(std::span<const OperationPtr> batch, const BatchTimes& times);
   void reducescatter(OperationPtr operation, const BatchTimes& times);
   void broadcast(const Operation& operation, int root);
-  /// Of all members' bytes, by position; own ones are the input. All of them come to `gathered`, one behind the other.
+  /// `bytes`: of all members, by position; this member's are the input. All come to `gathered`, one behind the other.
   void allgather(const Operation& operation, std::span<const std::size_t> bytes, std::byte* gathered,
                  const BatchTimes& times);
 

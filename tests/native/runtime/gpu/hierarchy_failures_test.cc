@@ -1,4 +1,4 @@
-// What goes wrong on the way within hosts and across: told on every rank, nothing hangs, nothing is left.
+// Failures of NCCL within hosts and links across: every rank is told, no rank hangs, nothing is left.
 #include <gtest/gtest.h>
 
 #include <thread>

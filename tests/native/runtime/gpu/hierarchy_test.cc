@@ -1,4 +1,4 @@
-// Allreduces by NCCL within hosts and over links across, on the fake NCCL: results, which way what goes, order.
+// Allreduces by NCCL within hosts and over links across, on the fake NCCL: results, data paths, order.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -312,11 +312,11 @@ TEST(Hierarchy, AllreducesGoOnWhenARankHasJoined) {
 }
 
 TEST(Hierarchy, RanksOfAHostThatShareAGpuStageOrSayWhy) {
-  for (const GpuDataPath plane : {GpuDataPath::kAuto, GpuDataPath::kNcclHost}) {
-    HierarchyJob job({"a", "b", "a", "b"}, [&](RuntimeOptions& options) { options.gpu_data_path = plane; }, 2);
+  for (const GpuDataPath setting : {GpuDataPath::kAuto, GpuDataPath::kNcclHost}) {
+    HierarchyJob job({"a", "b", "a", "b"}, [&](RuntimeOptions& options) { options.gpu_data_path = setting; }, 2);
     job.on_every_rank([&](int rank) {
       DeviceArray<std::int32_t> tensor(job.device(rank), Ints(10, rank + 1));
-      if (plane == GpuDataPath::kAuto) {
+      if (setting == GpuDataPath::kAuto) {
         job.run(rank, job.of(rank, "t", tensor, tensor));
         EXPECT_EQ(tensor.values(job.stream(rank)), Ints(10, 10));
       } else {

@@ -1,6 +1,6 @@
 // What NCCL can carry only packed - allreduces that travel as 16 bits, and of scaled integers - goes by it where all
-// members have the kernels, even a tensor alone, and another way where one has not; what needs no kernels stays with
-// NCCL.
+// members have the kernels, even a tensor alone, and another data path where one has not; what needs no kernels stays
+// with NCCL.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Tensors from GPU to GPU through whole runtimes, on the fake NCCL: results, order, and which way they go.
+// Tensors from GPU to GPU through whole runtimes, on the fake NCCL: results, order, and data paths.
 #include <gtest/gtest.h>
 
 #include <cmath>

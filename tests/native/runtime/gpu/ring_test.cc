@@ -1,4 +1,5 @@
-// Tensors from GPU to GPU through whole runtimes, by ringtune's own ring: results, order, and when they go that way.
+// Tensors from GPU to GPU through whole runtimes, by ringtune's own ring: results, order, and when the ring carries
+// them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -137,7 +138,7 @@ TEST(Ring, AllreducesGoOnStagedWhenARankHasJoinedAndByTheRingAfterwards) {
   });
 }
 
-/// What is told of ranks that cannot all go by the ring: all go the next way, and no operation is lost.
+/// Ranks that cannot all use the ring: all take the next data path, and no operation is lost.
 struct Inability {
   const char* what;
   int gpus;
