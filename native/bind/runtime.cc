@@ -281,13 +281,7 @@ void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
           nb::arg("rotate_bytes") = 0, nb::call_guard<nb::gil_scoped_release>())
       .def("stop_timeline", &Runtime::stop_timeline, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("recording", [](Runtime& self) { return self.tracer().recording(); })
-      .def("record_range", &Runtime::record_range, nb::arg("name"), nb::arg("begin_ns"), nb::arg("end_ns"))
-      .def(
-          "event",
-          [](Runtime& self, const std::string& name, const std::string& category, std::string args_json) {
-            if (self.tracer().recording()) self.tracer().event(name, category, now_ns(), std::move(args_json));
-          },
-          nb::arg("name"), nb::arg("category"), nb::arg("args_json"));
+      .def("record_range", &Runtime::record_range, nb::arg("name"), nb::arg("begin_ns"), nb::arg("end_ns"));
 }
 
 }  // namespace

@@ -27,7 +27,4 @@ struct ScheduleJob {
 [[nodiscard]] ActivityPtr start_schedule(Mesh& mesh, std::span<std::byte> data, Schedule schedule,
                                          const ScheduleJob& job);
 
-/// The same from begin to end. Blocks; throws PeerLost, Timeout (no byte moved for the mesh's idle timeout).
-void run_schedule(Mesh& mesh, std::span<std::byte> data, const Schedule& schedule, const ScheduleJob& job);
-
 }  // namespace ringtune

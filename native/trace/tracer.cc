@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "trace/json.h"
 #include "trace/name_table.h"
 #include "trace/thread_rings.h"
 #include "trace/writer.h"
@@ -82,9 +81,6 @@ void Tracer::record(std::span<const Span> spans) noexcept {
 }
 
 void Tracer::event(std::string_view name, std::string_view category, std::int64_t at_ns, std::string args_json) {
-  if (!is_json_object(args_json)) {
-    throw InvalidArgument("the arguments of event " + json_quote(name) + " are no JSON object: " + args_json);
-  }
   if (!recording_.load(std::memory_order_acquire)) return;
   impl_->writer.load(std::memory_order_acquire)
       ->push_event({std::string(name), std::string(category), at_ns, std::move(args_json)});
