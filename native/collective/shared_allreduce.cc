@@ -6,38 +6,11 @@
 #include "base/check.h"
 #include "device/cpu_kernels.h"
 #include "trace/piece_log.h"
+#include "transport/shm_thresholds.h"
 
 namespace ringtune {
 namespace {
 
-// Below this a second exchange costs more than to reduce everything everywhere.
-constexpr std::size_t kFlatBytes = 8 << 10;
-// A message is cut at least this often, so that the members work at the same time, but not below the smallest piece:
-// each piece costs a hand-over.
-constexpr std::size_t kLeastPieces = 2;
-constexpr std::size_t kSmallestPiece = 16 << 10;
-// Members that take turns on a core do not work at the same time anyway, and each hand-over is a switch between them.
-constexpr std::size_t kFlatBytesInTurns = 16 << 10;
-constexpr std::size_t kSmallestPieceInTurns = 128 << 10;
-// Of a message that leaves the caches anyway, the slots at least are to stay there.
-constexpr std::size_t kLargeMessage = 4 << 20;
-constexpr std::size_t kPieceOfLarge = 128 << 10;
-// Two members both reduce everything: a second hand-over costs more than to read the own half.
-constexpr std::size_t kLargeMessageOfTwo = 16 << 20;
-constexpr std::size_t kPieceOfTwo = 256 << 10;
-// But within one core, whose caches hold the other's data too, they reduce half each and copy the other half, where
-// pieces are large and memory is not what both wait for.
-constexpr std::size_t kLeastPartsInOneCore = 256 << 10;
-constexpr std::size_t kMostPartsInOneCore = 8 << 20;
-// Two members whose slots change hands: below, both reduce everything; from here on half each, and leave the sums where
-// they have just read. Larger pieces gain nothing, smaller ones cost hand-overs.
-constexpr std::size_t kLeastReturnedInPlace = 64 << 10;
-constexpr std::size_t kPieceHandedOver = 128 << 10;
-// Every second one from its end: what the same tensors' last message touched last is in the second-level cache still.
-constexpr std::size_t kMostBackwards = 16 << 20;
-// Past the caches, and asked for ahead, between members that share none: a smaller message is over sooner with what the
-// caches do. (Two of them have slots that change hands.)
-constexpr std::size_t kLeastStreamed = 4 << 10;
 constexpr std::size_t kPartAlignment = 64;  // parts of different members do not share cache lines
 constexpr int kMostMembers = 1024;
 
@@ -106,11 +79,13 @@ class SharedAllreduce final : public ShmRound {
     piece_ = piece_elements();
     pieces_ = (total_ + piece_ - 1) / piece_;
     const std::size_t bytes = total_ * element_;
-    backwards_ = use_ == SlotOwnership::kReturnedInPlace && bytes <= kMostBackwards && group_.round() % 2 == 1;
-    fetches_ = use_ == SlotOwnership::kReturnedInPlace && (packing_.several() || bytes > kMostBackwards);
+    backwards_ =
+        use_ == SlotOwnership::kReturnedInPlace && bytes <= kShmThresholds.most_backwards && group_.round() % 2 == 1;
+    fetches_ = use_ == SlotOwnership::kReturnedInPlace && (packing_.several() || bytes > kShmThresholds.most_backwards);
     group_.use_slots_for(std::min(piece_, total_) * element_, bytes, use_);
     group_.account_bytes(bytes);
-    streams_ = use_ == SlotOwnership::kOwn && group_.distance() == CoreLatency::kApart && kLeastStreamed <= bytes;
+    streams_ = use_ == SlotOwnership::kOwn && group_.distance() == CoreLatency::kApart &&
+               kShmThresholds.least_streamed <= bytes;
     pack_next();  // together with the vote
   }
 
@@ -118,27 +93,32 @@ class SharedAllreduce final : public ShmRound {
   [[nodiscard]] bool casts() const noexcept { return wire_ != round_.dtype; }
   [[nodiscard]] SlotOwnership slot_use() const noexcept {
     if (!group_.changes_owner()) return SlotOwnership::kOwn;
-    return total_ * element_ < kLeastReturnedInPlace || casts() ? SlotOwnership::kAlternating
-                                                                : SlotOwnership::kReturnedInPlace;
+    return total_ * element_ < kShmThresholds.least_returned_in_place || casts() ? SlotOwnership::kAlternating
+                                                                                 : SlotOwnership::kReturnedInPlace;
   }
   [[nodiscard]] bool reduces_in_parts() const noexcept {
     const std::size_t bytes = total_ * element_;
-    if (group_.size() > 2) return bytes > (group_.oversubscribed() ? kFlatBytesInTurns : kFlatBytes);
-    const bool pays = kLeastPartsInOneCore <= bytes && bytes <= kMostPartsInOneCore;
+    if (group_.size() > 2)
+      return bytes > (group_.oversubscribed() ? kShmThresholds.reduced_by_all_in_turns : kShmThresholds.reduced_by_all);
+    const bool pays =
+        kShmThresholds.least_halves_in_one_core <= bytes && bytes <= kShmThresholds.most_halves_in_one_core;
     return use_ == SlotOwnership::kOwn && in_one_core() && !casts() && pays;
   }
   [[nodiscard]] bool in_one_core() const noexcept { return group_.distance() == CoreLatency::kSameCore; }
   [[nodiscard]] std::size_t largest_piece() const noexcept {
     const std::size_t bytes = total_ * element_;
     const bool pair = group_.size() == 2;
-    if (pair && !in_one_core()) return bytes > kLargeMessageOfTwo ? kPieceOfLarge : kPieceOfTwo;
-    return bytes > kLargeMessage && !(pair && in_parts_) ? kPieceOfLarge : group_.slot_bytes();
+    if (pair && !in_one_core())
+      return bytes > kShmThresholds.large_message_of_two ? kShmThresholds.piece_of_large : kShmThresholds.piece_of_two;
+    return bytes > kShmThresholds.large_message && !(pair && in_parts_) ? kShmThresholds.piece_of_large
+                                                                        : group_.slot_bytes();
   }
   [[nodiscard]] std::size_t piece_elements() const noexcept {
-    if (use_ != SlotOwnership::kOwn) return std::min(kPieceHandedOver, group_.slot_bytes()) / element_;
+    if (use_ != SlotOwnership::kOwn) return std::min(kShmThresholds.piece_handed_over, group_.slot_bytes()) / element_;
     const std::size_t bytes = total_ * element_;
-    const std::size_t smallest = group_.oversubscribed() ? kSmallestPieceInTurns : kSmallestPiece;
-    std::size_t wanted = std::max((bytes + kLeastPieces - 1) / kLeastPieces, smallest);
+    const std::size_t smallest =
+        group_.oversubscribed() ? kShmThresholds.smallest_piece_in_turns : kShmThresholds.smallest_piece;
+    std::size_t wanted = std::max((bytes + kShmThresholds.least_pieces - 1) / kShmThresholds.least_pieces, smallest);
     wanted = (wanted + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
     return std::min({wanted, group_.slot_bytes(), largest_piece()}) / element_;
   }

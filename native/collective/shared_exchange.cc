@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "device/cpu_kernels.h"
 #include "trace/piece_log.h"
+#include "transport/shm_thresholds.h"
 
 namespace ringtune {
 namespace {
@@ -18,20 +19,8 @@ struct Cut {
   std::size_t least_pieces;
   std::size_t largest;
 };
-constexpr std::size_t kSmallestPiece = 16 << 10;
-// All give and then take, at the same time: smaller pieces would save no waiting.
-constexpr Cut kTogether{1, 256 << 10};
-// One gives while the others take, and hand-overs are all that they wait for.
-constexpr Cut kByOne{2, 512 << 10};
-// Past the caches, between members that share none: a smaller message is over sooner with what the caches do, and
-// larger ones of two members fill memory's own road.
-constexpr std::size_t kLeastStreamed = 4 << 10;
-constexpr std::size_t kMostStreamedOfTwo = 16 << 20;
-// Up to there slots that change hands are the quicker ones for them too.
-constexpr std::size_t kMostInTurnApart = 128 << 10;
-// An own share of this size has left the caches before anybody reads it: written past them at once it takes nobody's
-// place there, and is not fetched from memory to be overwritten.
-constexpr std::size_t kLeastPastCaches = 4 << 20;
+constexpr Cut kTogether{1, kShmThresholds.piece_given_together};
+constexpr Cut kByOne{kShmThresholds.least_pieces_given_by_one, kShmThresholds.piece_given_by_one};
 
 constexpr std::size_t aligned(std::size_t bytes) noexcept { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 constexpr std::size_t pieces_of(std::size_t bytes, std::size_t piece) noexcept { return (bytes + piece - 1) / piece; }
@@ -39,13 +28,15 @@ constexpr std::size_t pieces_of(std::size_t bytes, std::size_t piece) noexcept {
 /// Of a share of so many bytes that nobody else gets.
 void keep(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t share) {
   if (bytes == 0) return;
-  if (share >= kLeastPastCaches) return stream_convert_copy(to, DType::kUint8, from, DType::kUint8, bytes, 1.0);
+  if (share >= kShmThresholds.least_own_share_streamed)
+    return stream_convert_copy(to, DType::kUint8, from, DType::kUint8, bytes, 1.0);
   std::memcpy(to, from, bytes);
 }
 
 /// Bytes of a piece of a message of which that much goes through the slots of one member.
 std::size_t piece_for(std::size_t bytes, std::size_t room, const Cut& cut) noexcept {
-  const std::size_t wanted = aligned(std::max((bytes + cut.least_pieces - 1) / cut.least_pieces, kSmallestPiece));
+  const std::size_t wanted =
+      aligned(std::max((bytes + cut.least_pieces - 1) / cut.least_pieces, kShmThresholds.smallest_piece));
   return std::min({wanted, room, cut.largest});
 }
 
@@ -63,12 +54,13 @@ void SharedExchange::post(std::uint64_t token, const Layout& layout, const SendL
   own_pieces_ = send_layout.pieces;
   group_.begin_round(token);
   const bool apart = group_.distance() == CoreLatency::kApart;
-  const bool in_turn = layout.in_turn && (!apart || (layout.message > 0 && layout.message <= kMostInTurnApart));
+  const bool in_turn =
+      layout.in_turn && (!apart || (layout.message > 0 && layout.message <= kShmThresholds.most_alternating_apart));
   const SlotOwnership use = in_turn && group_.changes_owner() ? SlotOwnership::kAlternating : SlotOwnership::kOwn;
   group_.use_slots_for(layout.piece, layout.message, use);
   group_.account_bytes(std::max(layout.message, send_layout.bytes));
-  streams_ = apart && use == SlotOwnership::kOwn && kLeastStreamed <= send_layout.bytes &&
-             (group_.size() > 2 || send_layout.bytes <= kMostStreamedOfTwo);
+  streams_ = apart && use == SlotOwnership::kOwn && kShmThresholds.least_streamed <= send_layout.bytes &&
+             (group_.size() > 2 || send_layout.bytes <= kShmThresholds.most_streamed_of_two);
   fetches_ = apart || group_.changes_owner();
   if (own_pieces_ > 0) return pack_next();  // together with the vote
   group_.publish(ShmCounter::kPosted, 0);

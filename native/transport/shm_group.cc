@@ -11,15 +11,14 @@
 #include "base/sleep.h"
 #include "trace/piece_log.h"
 #include "transport/pause.h"
+#include "transport/shm_thresholds.h"
 
 namespace ringtune {
 namespace {
 
 constexpr std::int64_t kVoteSliceNs = 5'000'000;
-// It is measured once in so many rounds, or after so much data: cores move by time, and large messages take long.
+// The distance is measured once in so many rounds: cores move by time.
 constexpr std::uint64_t kRoundsOfDistance = 64;
-constexpr std::size_t kBytesOfDistance = 8 << 20;
-constexpr std::size_t kLeastTurns = 8 << 10;  // smaller pieces gain nothing
 constexpr std::size_t kPlaceAlignment = 64;
 constexpr std::size_t kSpareCores = 2;  // for a member
 constexpr int kYields = 64;             // before a rank that shares its core sleeps
@@ -96,7 +95,9 @@ void ShmGroup::keep_set() {
 void ShmGroup::turn_places(std::size_t piece) noexcept {
   if (size() != 2) return;
   const std::size_t place = (piece + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
-  if (place < kLeastTurns || place > options_.slot_bytes || distance_ != CoreLatency::kSharedCache) return;
+  if (place < kShmThresholds.least_piece_in_turn || place > options_.slot_bytes ||
+      distance_ != CoreLatency::kSharedCache)
+    return;
   place_ = round_ / 2 % (options_.slot_bytes / place) * place;  // each set of slots has every second round
 }
 
@@ -108,7 +109,7 @@ void ShmGroup::release_slots() noexcept {
 /// Two that take turns on cores are as if on the same one, where they mostly are.
 bool ShmGroup::measures_next() noexcept {
   if (options_.distance || size() == 1 || (size() == 2 && oversubscribed())) return false;
-  if (round_ % kRoundsOfDistance != 1 && moved_ < kBytesOfDistance) return false;
+  if (round_ % kRoundsOfDistance != 1 && moved_ < kShmThresholds.distance_measured_every) return false;
   moved_ = 0;
   return true;
 }
