@@ -20,7 +20,7 @@ class FragmentCursor {
   explicit FragmentCursor(std::span<const Fragment> fragments) : fragments_(fragments) {}
 
   [[nodiscard]] bool several() const noexcept { return fragments_.size() > 1; }
-  /// The next walk begins at this element of the stream, which it has. Quick where that is near.
+  /// The next walk begins at this element of the stream. Fast where the last walk ended near it.
   void seek(std::size_t element) {
     while (element < begin_) begin_ -= fragments_[--index_].count;
     while (element >= begin_ + fragments_[index_].count) begin_ += fragments_[index_++].count;
@@ -89,7 +89,7 @@ class SharedAllreduce final : public ShmRound {
     pack_next();  // together with the vote
   }
 
-  /// Then what is copied would be rounded twice.
+  /// Whether the tensors are cast in the slots. Sums that are copied out of them are then rounded twice.
   [[nodiscard]] bool casts() const noexcept { return wire_ != round_.dtype; }
   [[nodiscard]] SlotOwnership slot_use() const noexcept {
     if (!group_.changes_owner()) return SlotOwnership::kOwn;
@@ -135,7 +135,7 @@ class SharedAllreduce final : public ShmRound {
       if (pieces_ == 0) group_.publish(ShmCounter::kPosted, 0);
       return;
     }
-    // The slot is free when everyone is done with the piece that it held before; returned sums say so themselves.
+    // The slot is free when all members are done with its last piece; a returned sum says so by itself.
     if (packed_ >= group_.slots() && use_ != SlotOwnership::kReturnedInPlace)
       group_.wait_all(ShmCounter::kTaken, packed_ - group_.slots() + 1);
     const PieceTimer timer(Piece::kPack, elements_of(packed_) * element_);
@@ -149,7 +149,10 @@ class SharedAllreduce final : public ShmRound {
     group_.publish(ShmCounter::kPosted, ++packed_);
   }
 
-  enum class Pack : std::uint8_t { kAll, kChanged };  // kChanged: not what reduce() takes from the own tensor
+  enum class Pack : std::uint8_t {
+    kAll,
+    kChanged
+  };  // kChanged: without the elements that reduce() takes from the own tensor
   void pack(std::byte* slot, std::size_t begin, std::size_t end, Pack what) {
     packing_.walk(end - begin, [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
       if (what == Pack::kChanged && is_as_packed(fragment)) return;
@@ -159,7 +162,7 @@ class SharedAllreduce final : public ShmRound {
       (streams_ ? stream_convert_copy : convert_copy)(to, wire_, input, round_.dtype, count, fragment.prescale);
     });
   }
-  /// The own tensor holds the same bytes as the own slot would.
+  /// Whether the own tensor holds the same bytes as the own slot would.
   [[nodiscard]] bool is_as_packed(const Fragment& fragment) const noexcept {
     return fragment.prescale == 1.0 && !casts();
   }
@@ -177,7 +180,7 @@ class SharedAllreduce final : public ShmRound {
     reducing_.walk(count, [&](const Fragment& fragment, std::size_t first, std::size_t some, std::size_t at) {
       const std::size_t offset = (begin + at) * element_;
       for (std::size_t member = 0; member < size; ++member) inputs[member] = bases[member] + offset;
-      // Its cache line is needed for the output anyway.
+      // The tensor's cache line is needed for the output anyway.
       if (is_as_packed(fragment)) {
         inputs[static_cast<std::size_t>(group_.position())] = fragment.input + first * tensor_element_;
       }
@@ -199,7 +202,7 @@ class SharedAllreduce final : public ShmRound {
     }
   }
 
-  /// Only what somebody will wait for: a small message is over with the one number that it posts.
+  /// Publishes only the numbers that a member will wait for; a small message posts one number in all.
   void publish_taken(std::size_t piece) {
     if (use_ == SlotOwnership::kReturnedInPlace) return;
     if (piece + group_.slots() < pieces_) group_.publish(ShmCounter::kTaken, piece + 1);
@@ -242,8 +245,8 @@ class SharedAllreduce final : public ShmRound {
                             round_.op, fragment.postscale);
              });
     } else {
-      // The processor's copy does not first fetch the lines that it writes, which the others have read; a reduction
-      // would.
+      // A copy by the processor's string instructions does not fetch the lines that it overwrites, which the others
+      // have read; a reduction would.
       reduce(piece, begin, end - begin,
              [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t, Inputs inputs) {
                reduce_many(fragment.output + first * element_, inputs, count, wire_, round_.op, fragment.postscale);
@@ -272,7 +275,7 @@ class SharedAllreduce final : public ShmRound {
       const std::byte* const slot = slot_of_sums(member, piece);
       spreading_.walk(part_begin(piece, member + 1) - begin,
                       [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
-                        if (member == group_.position() && !casts()) return;  // it is there
+                        if (member == group_.position() && !casts()) return;  // it is in the output already
                         std::byte* const output = fragment.output + first * tensor_element_;
                         const std::byte* const sums = slot + (begin + at) * element_;
                         if (from_afar) return fetch_copy(output, sums, count * element_);
@@ -293,8 +296,9 @@ class SharedAllreduce final : public ShmRound {
   std::size_t total_ = 0;
   SlotOwnership use_ = SlotOwnership::kOwn;
   bool in_parts_ = false;
-  bool streams_ = false;    // slots are written past the caches
-  bool fetches_ = false;    // what is packed comes from afar: it is large, or one batch of a step of many
+  bool streams_ = false;  // slots are written past the caches
+  bool fetches_ =
+      false;  // tensors are prefetched while they are packed: they are large, or one batch of many in a step
   bool backwards_ = false;  // the last piece of the stream comes first
   std::size_t piece_ = 1;
   std::size_t pieces_ = 0;

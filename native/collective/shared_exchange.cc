@@ -13,7 +13,7 @@
 namespace ringtune {
 namespace {
 
-constexpr std::size_t kAlignment = 64;  // of what different members read
+constexpr std::size_t kAlignment = 64;  // shares of different members lie in different cache lines
 /// How a message is cut into pieces, each of which costs a hand-over.
 struct Cut {
   std::size_t least_pieces;
@@ -25,7 +25,7 @@ constexpr Cut kByOne{kShmThresholds.least_pieces_given_by_one, kShmThresholds.pi
 constexpr std::size_t aligned(std::size_t bytes) noexcept { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 constexpr std::size_t pieces_of(std::size_t bytes, std::size_t piece) noexcept { return (bytes + piece - 1) / piece; }
 
-/// Of a share of so many bytes that nobody else gets.
+/// Copies bytes of the own share, which is `share` bytes large, to its place in the output.
 void keep(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t share) {
   if (bytes == 0) return;
   if (share >= kShmThresholds.least_own_share_streamed)
@@ -33,14 +33,14 @@ void keep(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t s
   std::memcpy(to, from, bytes);
 }
 
-/// Bytes of a piece of a message of which that much goes through the slots of one member.
+/// Bytes of a piece, for a message of which so many bytes go through the slots of one member.
 std::size_t piece_for(std::size_t bytes, std::size_t room, const Cut& cut) noexcept {
   const std::size_t wanted =
       aligned(std::max((bytes + cut.least_pieces - 1) / cut.least_pieces, kShmThresholds.smallest_piece));
   return std::min({wanted, room, cut.largest});
 }
 
-/// The same where a piece has so many shares, for members of whom one gets that much in all.
+/// Bytes of a share in a piece, where a piece has so many shares and a member gets at most so many bytes in all.
 std::size_t unit_for(std::size_t bytes, std::size_t room, std::size_t shares) noexcept {
   const std::size_t most = room / shares / kAlignment * kAlignment;
   RINGTUNE_CHECK(most > 0, "slots of ", room, " bytes have no room for ", shares, " shares");
@@ -67,7 +67,7 @@ void SharedExchange::post(std::uint64_t token, const Layout& layout, const SendL
 }
 
 void SharedExchange::pack_next() {
-  // The slot is free when everyone is done with the piece that it held before.
+  // The slot is free when all members are done with its last piece.
   if (packed_ >= group_.slots()) group_.wait_all(ShmCounter::kTaken, packed_ - group_.slots() + 1);
   pack(packed_, group_.slot(group_.position(), packed_));
   group_.publish(ShmCounter::kPosted, ++packed_);
@@ -78,7 +78,7 @@ void SharedExchange::finish() {
   for (std::size_t piece = 0; piece < pieces_; ++piece) {
     if (packed_ < own_pieces_) pack_next();
     take(piece);
-    // Only what somebody will wait for.
+    // Only the numbers that a member will wait for.
     if (piece + group_.slots() < pieces_) group_.publish(ShmCounter::kTaken, piece + 1);
   }
   group_.release_slots();
@@ -146,14 +146,14 @@ SharedAlltoall::SharedAlltoall(ShmGroup& shm_group, std::uint64_t token, std::ve
     if (member != own()) most = std::max(most, sent_[member]);
   }
   unit_ = unit_for(most, shm_group.slot_bytes() - table_bytes(), members() - 1);
-  // What others give is not known yet, so none of the turns at places and sets that all must take alike.
+  // The amounts of others are not known yet, so slots neither alternate nor keep their set, on which all must agree.
   const std::size_t bytes = std::accumulate(sent_.begin(), sent_.end(), std::size_t{0}) - sent_[own()];
   post(token, {shm_group.slot_bytes(), 0, true}, {given(unit_, own(), sent_).pieces, bytes});
 }
 
 std::size_t SharedAlltoall::table_bytes() const noexcept { return aligned((members() + 1) * sizeof(std::uint64_t)); }
 
-/// At least one piece, for the table.
+/// There is at least one piece, which holds the table.
 SharedAlltoall::Given SharedAlltoall::given(std::size_t unit, std::size_t member,
                                             std::span<const std::size_t> bytes) const noexcept {
   std::size_t pieces = 1;
@@ -219,7 +219,7 @@ void SharedAlltoall::take(std::size_t piece) {
       from_slot(place + begin, slot + table_bytes() + share_of(member, own()) * unit, bytes);
       continue;
     }
-    // The own share may be larger than all that is given to others: its rest goes with the last piece.
+    // The own share may be larger than those for others; the last piece takes the rest of it.
     if (piece + 1 == pieces) bytes = received_[member] - begin;
     if (piece >= pieces || bytes == 0) continue;
     const std::byte* const from =

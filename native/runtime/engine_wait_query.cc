@@ -1,4 +1,4 @@
-// Which ranks an operation waits for: asked by its caller, answered by the round of a schedule or by rank 0.
+// Wait queries: a caller asks which ranks an operation waits for; the round of a schedule or rank 0 answers.
 #include <algorithm>
 #include <limits>
 
@@ -10,8 +10,8 @@
 namespace ringtune {
 
 std::vector<int> Engine::awaited(const Request& request, Deadline deadline) {
-  // Ranks in the middle of the tree hold what only some below them have announced. What has been announced by now is
-  // known to rank 0 when each level has held it for its time.
+  // Ranks in the middle of the tree hold back requests that only some ranks below have sent. Rank 0 knows the requests
+  // sent by now once each level's hold time is over.
   const int levels = tree_levels(fabric_.size(), options_.negotiator.fan_out);
   const Deadline told = earlier(Deadline::after(levels * Aggregator::kHoldNs), deadline);
   while (!told.expired())
@@ -40,7 +40,7 @@ std::vector<int> Engine::awaited(const Request& request, Deadline deadline) {
   }
 }
 
-/// What this rank can answer itself it does; the rest goes to rank 0.
+/// Answers the queries that this rank can answer itself; the others go to rank 0.
 void Engine::answer_questions() {
   std::vector<WaitQuery> questions;
   {
@@ -73,7 +73,7 @@ void Engine::answered(std::uint32_t number, std::vector<int> missing) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = answers_.find(number);
-    if (found == answers_.end()) return;  // nobody waits for it any more
+    if (found == answers_.end()) return;  // no caller waits for it any more
     found->second = std::move(missing);
   }
   answer_count_.fetch_add(1, std::memory_order_release);

@@ -104,7 +104,7 @@ void Executor::broadcast(std::span<const OperationPtr> batch, const BatchContext
 
 void Executor::barrier(std::span<const OperationPtr> batch, const BatchContext& context) {
   const std::int64_t begin_ns = now_ns();
-  if (!context.schedule) ring_barrier(context.communicator.ring());  // in a schedule all have voted: they are here
+  if (!context.schedule) ring_barrier(context.communicator.ring());  // in a schedule all ranks have voted already
   record_batch(batch, context, begin_ns, 0);
 }
 

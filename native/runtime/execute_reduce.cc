@@ -26,7 +26,7 @@ bool worth_staging(std::size_t bytes, const Communicator& communicator) noexcept
 
 }  // namespace
 
-/// The slices of tensors that go by NCCL within hosts, which are in host memory between the two stages there.
+/// Slices of tensors on the path of NCCL within hosts, which lie in host memory between the two stages of NCCL.
 void Executor::allreduce_across(std::span<const OperationPtr> batch, const BatchContext& context) {
   batch.size() == 1 ? allreduce_one(batch, context) : allreduce_fused(batch, context);
 }

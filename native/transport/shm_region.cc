@@ -21,7 +21,7 @@ std::size_t least_kept() noexcept {
                                                                         : kShmThresholds.least_in_one_set;
 }
 
-// Two threads of one of AMD's cores have been measured with slots that do not change hands alone.
+// On two threads of one of AMD's cores only slots that do not change hands have been measured.
 bool changes_owner_in_one_core() noexcept {
 #if defined(__x86_64__)
   return !__builtin_cpu_is("amd");
