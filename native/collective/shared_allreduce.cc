@@ -245,8 +245,7 @@ class SharedAllreduce final : public ShmRound {
                             round_.op, fragment.postscale);
              });
     } else {
-      // A copy by the processor's string instructions does not fetch the lines that it overwrites, which the others
-      // have read; a reduction would.
+      // A long copy does not fetch the lines that it overwrites, which the others have read; a reduction would.
       reduce(piece, begin, end - begin,
              [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t, Inputs inputs) {
                reduce_many(fragment.output + first * element_, inputs, count, wire_, round_.op, fragment.postscale);

@@ -14,7 +14,6 @@ namespace ringtune {
 namespace {
 
 using testing_support::DeviceArray;
-using testing_support::FakeGpu;
 using testing_support::FakeNccl;
 using testing_support::message_of;
 using testing_support::NcclJob;
@@ -22,7 +21,6 @@ using testing_support::warm_up;
 
 using Ints = std::vector<std::int32_t>;
 
-/// An allreduce of each rank's own, so that all is connected.
 /// The next operations of a rank: some may go through before one is refused.
 void go_on(NcclJob& job, int rank) {
   for (int i = 0; i < 1000; ++i) {
@@ -120,46 +118,6 @@ TEST_P(NcclFault, IsToldOrGoneAroundOnAllRanks) {
 INSTANTIATE_TEST_SUITE_P(Calls, NcclFault,
                          testing::Values(Fault{"ncclCommInitRankConfig", true}, Fault{"ncclAllReduce", false},
                                          Fault{"ncclGroupEnd", false}));
-
-TEST(NcclFailures, ShuttingDownWaitsForWhatIsInStreams) {
-  NcclJob job(2);
-  std::vector<std::unique_ptr<DeviceArray<std::int32_t>>> tensors;
-  for (int rank = 0; rank < 2; ++rank) {
-    tensors.push_back(std::make_unique<DeviceArray<std::int32_t>>(job.device(rank), Ints(8, 0)));
-  }
-  job.on_every_rank([&](int rank) {
-    DeviceArray<std::int32_t>& tensor = *tensors[static_cast<std::size_t>(rank)];
-    tensor.fill(job.stream(rank), rank + 1);
-    const Ticket ticket = job[rank].submit(job.of(rank, "t", tensor, tensor));
-    ASSERT_TRUE(job[rank].wait(ticket, Deadline::after(20'000'000'000)));
-    job[rank].release(ticket);
-    job[rank].shutdown(5'000'000'000);
-  });
-  EXPECT_EQ(FakeNccl::aborted(), 0);
-  EXPECT_EQ(FakeNccl::calls("ncclCommDestroy"), 2);
-  for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(tensors[static_cast<std::size_t>(rank)]->values(job.stream(rank)), Ints(8, 3));
-  }
-}
-
-TEST(NcclFailures, APeerThatLeavesFailsWhatWaitsForIt) {
-  NcclJob job(2);
-  warm_up(job);
-  DeviceArray<std::int32_t> tensor(job.device(0), Ints(4, 1));
-  const Ticket ticket = job[0].submit(job.of(0, "t", tensor, tensor));
-  job[1].shutdown(0);
-  EXPECT_THROW(job.join(0, ticket), ShutDown);
-  job[0].release(ticket);
-}
-
-TEST(NcclFailures, NothingIsLeftOfAJob) {
-  FakeGpu gpu;
-  {
-    NcclJob job(2);
-    warm_up(job);
-  }
-  EXPECT_EQ(FakeGpu::alive(), 0);
-}
 
 }  // namespace
 }  // namespace ringtune

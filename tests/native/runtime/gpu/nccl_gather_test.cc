@@ -23,41 +23,6 @@ using testing_support::RankBytes;
 using Ints = std::vector<std::int32_t>;
 using Rows = std::vector<std::int64_t>;
 
-TEST(NcclGather, AllgatherOfEqualRowsIsOneCallBehindTheKernelsBeforeIt) {
-  NcclJob job(3);
-  job.on_every_rank([&](int rank) {
-    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(4, -1));
-    for (int round = 1; round <= 4; ++round) {
-      tensor.fill(job.stream(rank), 10 * round + rank);
-      const Ticket ticket = job[rank].submit(gather_of(job, rank, "t", tensor, {2, 2}));
-      Ints expected;
-      for (int one = 0; one < 3; ++one) expected.insert(expected.end(), 4, 10 * round + one);
-      EXPECT_EQ(delivered(job, rank, ticket), expected);
-    }
-  });
-  EXPECT_EQ(FakeNccl::calls("ncclAllGather"), 12);
-  EXPECT_EQ(NcclJob::copies(), 0);
-}
-
-TEST(NcclGather, RowsMayDifferAndBeNone) {
-  NcclJob job(3);
-  job.on_every_rank([&](int rank) {
-    const std::size_t rows = rank == 0 ? 3 : rank == 1 ? 0 : 1;
-    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(2 * rows, 0));
-    for (int round = 1; round <= 3; ++round) {
-      tensor.fill(job.stream(rank), round + rank);
-      const Ticket ticket = job[rank].submit(gather_of(job, rank, "t", tensor, {static_cast<std::int64_t>(rows), 2}));
-      ASSERT_TRUE(job[rank].wait(ticket, Deadline::after(20'000'000'000)));
-      EXPECT_EQ(job[rank].gathered_on_device(ticket).shape, (Rows{4, 2}));
-      EXPECT_EQ(delivered(job, rank, ticket), (Ints{round, round, round, round, round, round, round + 2, round + 2}));
-    }
-    DeviceArray<std::int32_t> empty(job.device(rank), {});
-    const Ticket ticket = job[rank].submit(gather_of(job, rank, "nothing", empty, {0, 2}));
-    EXPECT_EQ(delivered(job, rank, ticket), Ints());
-  });
-  EXPECT_EQ(NcclJob::copies(), 0);
-}
-
 TEST(NcclGather, AlltoallDealsOutRowsByNumbersThatOnlyTheSendersKnow) {
   constexpr int kRanks = 3;
   NcclJob job(kRanks);
@@ -156,22 +121,6 @@ TEST(NcclGather, ARankWithoutNcclMakesTheOthersStage) {
     EXPECT_EQ(delivered(job, rank, job[rank].submit(std::move(submission))), rank == 0 ? (Ints{0, 1}) : (Ints{1, 2}));
   });
   EXPECT_EQ(FakeNccl::calls("ncclAllGather") + FakeNccl::calls("ncclSend"), 0);
-}
-
-TEST(NcclGather, InAProcessSetOnlyItsMembersTakePart) {
-  NcclJob job(3);
-  job.on_every_rank([&](int rank) {
-    const Ticket added = job[rank].add_process_set({0, 2});
-    ASSERT_TRUE(job[rank].wait(added, Deadline::after(20'000'000'000)));
-    const auto set = static_cast<std::uint32_t>(job[rank].operation(added)->number);
-    job[rank].release(added);
-    if (rank == 1) return;
-    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(static_cast<std::size_t>(rank + 1), rank));
-    Submission submission = gather_of(job, rank, "t", tensor, {rank + 1});
-    submission.request.process_set = set;
-    EXPECT_EQ(delivered(job, rank, job[rank].submit(std::move(submission))), (Ints{0, 2, 2, 2}));
-  });
-  EXPECT_EQ(NcclJob::copies(), 0);
 }
 
 TEST(NcclGather, DeviceMemoryThatCannotBeHadEndsTheJobAndSaysSo) {

@@ -6,79 +6,19 @@
 #include "base/error.h"
 #include "device/elements.h"
 #include "nccl_job.h"
-#include "runtime/gpu/device_operation.h"
 #include "thrown.h"
 
 namespace ringtune {
 namespace {
 
 using testing_support::DeviceArray;
-using testing_support::FakeGpu;
 using testing_support::FakeNccl;
 using testing_support::message_of;
 using testing_support::NcclJob;
-using testing_support::patient;
 using testing_support::RankBytes;
-using testing_support::run_steps;
-using testing_support::sum_while_busy;
 
 using Ints = std::vector<std::int32_t>;
 using Floats = std::vector<float>;
-
-TEST(Nccl, AllreduceWaitsForTheKernelsBeforeItAndTheOnesAfterWaitForIt) {
-  NcclJob job(3);
-  job.on_every_rank([&](int rank) {
-    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(1000, -1));
-    DeviceArray<std::int32_t> sum(job.device(rank), Ints(1000, -1));
-    for (int round = 1; round <= 5; ++round) {
-      tensor.fill(job.stream(rank), round * (rank + 1));
-      job.run(rank, job.of(rank, "t", tensor, sum));
-      EXPECT_EQ(sum.values(job.stream(rank)), Ints(1000, 6 * round));
-    }
-  });
-  EXPECT_EQ(NcclJob::copies(), 0);
-  EXPECT_EQ(FakeNccl::calls("ncclCommInitRankConfig"), 3);
-}
-
-TEST(Nccl, SubmittingAndWaitingBlockNobodyThoughTheGpuIsBusy) {
-  NcclJob job(2);
-  sum_while_busy(job);
-}
-
-TEST(Nccl, StepsThatRepeatThemselvesFollowAScheduleWithoutAControlMessage) {
-  NcclJob job(2, patient);
-  run_steps(job, 25, 10);
-  const std::uint64_t messages = job[0].counters().control_messages;
-  const int groups = FakeNccl::calls("ncclGroupStart");
-  run_steps(job, 25, 30);
-  EXPECT_LT(job[0].counters().control_messages - messages, 30U) << "a message for every step";
-  EXPECT_LT(FakeNccl::calls("ncclGroupStart") - groups, 2 * 30 * 25) << "a group for every tensor";
-  EXPECT_EQ(NcclJob::copies(), 0);
-}
-
-TEST(Nccl, AProcessSetHasACommunicatorOfItsOwn) {
-  NcclJob job(3);
-  job.on_every_rank([&](int rank) {
-    const Ticket added = job[rank].add_process_set({0, 2});
-    ASSERT_TRUE(job[rank].wait(added, Deadline::after(20'000'000'000)));
-    const auto set = static_cast<std::uint32_t>(job[rank].operation(added)->number);
-    job[rank].release(added);
-    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(5, rank + 1));
-    job.run(rank, job.of(rank, "all", tensor, tensor));
-    if (rank != 1) {
-      Submission submission = job.of(rank, "some", tensor, tensor);
-      submission.request.process_set = set;
-      job.run(rank, std::move(submission));
-    }
-    EXPECT_EQ(tensor.values(job.stream(rank)), Ints(5, rank == 1 ? 6 : 12));
-    testing_support::finish(job[rank], job[rank].remove_process_set(set));
-    job.run(rank, job.of(rank, "all again", tensor, tensor));
-    EXPECT_EQ(tensor.values(job.stream(rank)), Ints(5, 30));
-  });
-  EXPECT_EQ(FakeNccl::calls("ncclCommInitRankConfig"), 5);
-  job.end();
-  EXPECT_EQ(FakeNccl::calls("ncclCommDestroy"), 5);
-}
 
 TEST(Nccl, RanksThatShareAGpuStageAndSaySoOnce) {
   NcclJob job(2, 1);
@@ -133,23 +73,6 @@ TEST(Nccl, AGroupWhoseRanksGoDifferentWaysRunsStaged) {
   });
 }
 
-TEST(Nccl, AllreducesGoOnWhenARankHasJoinedAndByNcclAgainAfterwards) {
-  NcclJob job(2);
-  job.on_every_rank([&](int rank) {
-    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(10, rank + 1));
-    job.run(rank, job.of(rank, "t", tensor, tensor));
-    if (rank == 0) {
-      job.run(rank, job.of(rank, "t", tensor, tensor));
-      EXPECT_EQ(tensor.values(job.stream(rank)), Ints(10, 3));
-    }
-    testing_support::finish(job[rank], job[rank].join("join"));
-    const int before = FakeNccl::calls("ncclAllReduce");
-    job.run(rank, job.of(rank, "t", tensor, tensor));
-    EXPECT_EQ(tensor.values(job.stream(rank)), Ints(10, 6));
-    EXPECT_GT(FakeNccl::calls("ncclAllReduce"), before);
-  });
-}
-
 TEST(Nccl, WhatItCannotCarryIsStaged) {
   NcclJob job(2);
   job.on_every_rank([&](int rank) {
@@ -167,12 +90,6 @@ TEST(Nccl, WhatItCannotCarryIsStaged) {
     EXPECT_EQ(floats.values(job.stream(rank)), Floats(10, 6.0F));
   });
   EXPECT_EQ(FakeNccl::calls("ncclAllReduce"), 2);
-}
-
-TEST(Nccl, StagedMeansStaged) {
-  NcclJob job(2, [](RuntimeOptions& options) { options.gpu_data_path = GpuDataPath::kStaged; });
-  run_steps(job, 25, 5);
-  EXPECT_EQ(FakeNccl::calls("ncclCommInitRankConfig"), 0);
 }
 
 TEST(Nccl, WhereItIsAskedForAndCannotBeTheOperationSaysWhy) {
@@ -289,24 +206,6 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{DType::kFloat32, ReduceOp::kMax}, Case{DType::kFloat32, ReduceOp::kProduct},
                     Case{DType::kFloat64, ReduceOp::kSum, 1.5, 1.5}, Case{DType::kFloat64, ReduceOp::kAverage}));
 
-TEST(Nccl, BroadcastGoesFromAnyRootInAnyDtype) {
-  NcclJob job(3);
-  job.on_every_rank([&](int rank) {
-    for (int root = 0; root < 3; ++root) {
-      const std::vector<std::byte> mine(13, std::byte(rank + 1));
-      RankBytes input(job.device(rank), mine);
-      RankBytes output(job.device(rank), std::vector<std::byte>(13));
-      Submission submission = job.of(rank, "b" + std::to_string(root), input.data(), output.data(), DType::kBool, {13});
-      submission.request.kind = CollectiveKind::kBroadcast;
-      submission.request.root = root;
-      job.run(rank, submission);
-      EXPECT_EQ(output.values(job.stream(rank)), std::vector<std::byte>(13, std::byte(root + 1)));
-      EXPECT_EQ(input.values(job.stream(rank)), mine);
-    }
-  });
-  EXPECT_EQ(NcclJob::copies(), 0);
-}
-
 TEST(Nccl, RowsOfEqualPartsGoInOneCall) {
   NcclJob job(2);
   job.on_every_rank([&](int rank) {
@@ -319,14 +218,6 @@ TEST(Nccl, RowsOfEqualPartsGoInOneCall) {
   });
   EXPECT_EQ(FakeNccl::calls("ncclReduceScatter"), 2);
   EXPECT_EQ(FakeNccl::calls("ncclReduce"), 0);
-}
-
-TEST(Nccl, AnEmptyTensorIsAgreedOnLikeAnyOther) {
-  NcclJob job(2);
-  job.on_every_rank([&](int rank) {
-    DeviceArray<float> tensor(job.device(rank), {});
-    job.run(rank, job.of(rank, "t", tensor, tensor));
-  });
 }
 
 }  // namespace

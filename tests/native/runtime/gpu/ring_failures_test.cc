@@ -18,7 +18,6 @@ using testing_support::warm_up;
 
 using Ints = std::vector<std::int32_t>;
 
-/// An allreduce of each rank's own, so that all is connected.
 using Tensor = DeviceArray<std::int32_t>;
 
 /// A tensor of each rank, which lives as long as streams may write into it.
@@ -86,35 +85,6 @@ TEST(RingFailures, WhoWaitsForAResultThatNeverComesIsTold) {
   FakeGpu::release(job.stream(1));
   job.end();  // what is in streams writes to the tensors
   for (int rank = 0; rank < 2; ++rank) (void)tensors[static_cast<std::size_t>(rank)]->values(job.stream(rank));
-}
-
-TEST(RingFailures, ShuttingDownWaitsForWhatIsInStreams) {
-  RingJob job(2);
-  std::vector<std::unique_ptr<DeviceArray<std::int32_t>>> tensors;
-  for (int rank = 0; rank < 2; ++rank) {
-    tensors.push_back(std::make_unique<DeviceArray<std::int32_t>>(job.device(rank), Ints(8000, 0)));
-  }
-  job.on_every_rank([&](int rank) {
-    DeviceArray<std::int32_t>& tensor = *tensors[static_cast<std::size_t>(rank)];
-    tensor.fill(job.stream(rank), rank + 1);
-    const Ticket ticket = job[rank].submit(job.of(rank, "t", tensor, tensor));
-    ASSERT_TRUE(job[rank].wait(ticket, Deadline::after(20'000'000'000)));
-    job[rank].release(ticket);
-    job[rank].shutdown(5'000'000'000);
-  });
-  for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(tensors[static_cast<std::size_t>(rank)]->values(job.stream(rank)), Ints(8000, 3));
-  }
-}
-
-TEST(RingFailures, APeerThatLeavesFailsWhatWaitsForIt) {
-  RingJob job(2);
-  warm_up(job);
-  DeviceArray<std::int32_t> tensor(job.device(0), Ints(4, 1));
-  const Ticket ticket = job[0].submit(job.of(0, "t", tensor, tensor));
-  job[1].shutdown(0);
-  EXPECT_THROW(job.join(0, ticket), ShutDown);
-  job[0].release(ticket);
 }
 
 TEST(RingFailures, NothingIsLeftOfAJobNorOfAProcessSet) {

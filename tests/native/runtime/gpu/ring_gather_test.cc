@@ -13,53 +13,11 @@ namespace {
 using testing_support::delivered;
 using testing_support::DeviceArray;
 using testing_support::FakeGpu;
-using testing_support::FakeNccl;
 using testing_support::gather_of;
 using testing_support::Part;
 using testing_support::RingJob;
 
 using Ints = std::vector<std::int32_t>;
-using Rows = std::vector<std::int64_t>;
-
-TEST(RingGather, RowsOfRanksThatShareAGpuComeBehindTheKernelsBeforeThem) {
-  RingJob job(3);
-  job.on_every_rank([&](int rank) {
-    DeviceArray<std::int32_t> tensor(job.device(rank), Ints(4, -1));
-    for (int round = 1; round <= 4; ++round) {
-      tensor.fill(job.stream(rank), 10 * round + rank);
-      const Ticket ticket = job[rank].submit(gather_of(job, rank, "t", tensor, {2, 2}));
-      Ints expected;
-      for (int one = 0; one < 3; ++one) expected.insert(expected.end(), 4, 10 * round + one);
-      EXPECT_EQ(delivered(job, rank, ticket), expected);
-    }
-  });
-  EXPECT_EQ(RingJob::staged(), 0);
-  EXPECT_EQ(FakeNccl::calls("ncclAllGather"), 0);
-}
-
-TEST(RingGather, RowsMayDifferBeNoneAndBeMoreThanTheBufferHolds) {
-  RingJob job(3);
-  job.on_every_rank([&](int rank) {
-    // 16 KiB for three: rank 0 gives in four rounds, rank 2 in one, rank 1 never.
-    const std::size_t rows = rank == 0 ? 2'501 : rank == 1 ? 0 : 7;
-    Ints mine(2 * rows);
-    for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = static_cast<std::int32_t>(i) + 10'000 * rank;
-    DeviceArray<std::int32_t> tensor(job.device(rank), mine);
-    Ints expected;
-    for (int i = 0; i < 2 * 2'501; ++i) expected.push_back(i);
-    for (int i = 0; i < 2 * 7; ++i) expected.push_back(i + 20'000);
-    for (int round = 0; round < 2; ++round) {
-      const Ticket ticket = job[rank].submit(gather_of(job, rank, "t", tensor, {static_cast<std::int64_t>(rows), 2}));
-      ASSERT_TRUE(job[rank].wait(ticket, Deadline::after(20'000'000'000)));
-      EXPECT_EQ(job[rank].gathered_on_device(ticket).shape, (Rows{2'508, 2}));
-      EXPECT_EQ(delivered(job, rank, ticket), expected);
-    }
-    EXPECT_EQ(tensor.values(job.stream(rank)), mine);
-    DeviceArray<std::int32_t> empty(job.device(rank), {});
-    EXPECT_EQ(delivered(job, rank, job[rank].submit(gather_of(job, rank, "nothing", empty, {0, 2}))), Ints());
-  });
-  EXPECT_EQ(RingJob::staged(), 0);
-}
 
 TEST(RingGather, OthersAreReducedBetweenGathersInAnyOrder) {
   RingJob job(2, 2, [](RuntimeOptions& options) { options.nccl_libraries.clear(); });
@@ -75,23 +33,6 @@ TEST(RingGather, OthersAreReducedBetweenGathersInAnyOrder) {
       job[rank].release(summed);
       EXPECT_EQ(delivered(job, rank, gathered), (Ints{round, round, round, 2 * round, 2 * round, 2 * round}));
       EXPECT_EQ(sum.values(job.stream(rank)), Ints(5'000, 2 * round + 1));
-    }
-  });
-  EXPECT_EQ(RingJob::staged(), 0);
-}
-
-TEST(RingGather, ProcessSetsGatherOverTheirMembersAlone) {
-  RingJob job(3);
-  job.on_every_rank([&](int rank) {
-    const Ticket added = job[rank].add_process_set({0, 2});
-    ASSERT_TRUE(job[rank].wait(added, Deadline::after(20'000'000'000)));
-    const auto set = static_cast<std::uint32_t>(job[rank].operation(added)->number);
-    job[rank].release(added);
-    if (rank != 1) {
-      DeviceArray<std::int32_t> tensor(job.device(rank), Ints(2, rank));
-      Submission submission = gather_of(job, rank, "some", tensor, {2});
-      submission.request.process_set = set;
-      EXPECT_EQ(delivered(job, rank, job[rank].submit(std::move(submission))), (Ints{0, 0, 2, 2}));
     }
   });
   EXPECT_EQ(RingJob::staged(), 0);

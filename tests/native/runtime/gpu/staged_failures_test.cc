@@ -109,15 +109,6 @@ INSTANTIATE_TEST_SUITE_P(Calls, DeviceFault,
                                          Fault{"cuEventSynchronize", 0, false}, Fault{"cuMemcpyHtoDAsync_v2", 0, false},
                                          Fault{"cuEventRecord", 2, false}, Fault{"cuEventRecord", 3, false}));
 
-TEST(DeviceFailures, APeerThatLeavesFailsWhatWaitsForIt) {
-  DeviceJob job(2);
-  DeviceArray<float> tensor(job.device(), Floats(4, 1.0F));
-  const Ticket ticket = job[0].submit(job.of(0, "t", tensor, tensor));
-  job[1].shutdown(0);
-  EXPECT_THROW(job.join(0, ticket), ShutDown);
-  job[0].release(ticket);
-}
-
 TEST(DeviceFailures, ShuttingDownEndsWhatIsInFlight) {
   DeviceJob job(2);
   DeviceArray<float> tensor(job.device(), Floats(4, 1.0F));
@@ -143,17 +134,6 @@ TEST(DeviceFailures, ATensorMayGoWhenItsFailureWasTold) {
   DeviceArray<float> next(job.device(), Floats(4, 3.0F));
   EXPECT_EQ(job.result(0, job[0].submit(job.of(0, "u", next, next)), next), Floats(4, 3.0F))
       << "a copy into freed memory breaks the context";
-}
-
-TEST(DeviceFailures, NothingIsLeftOfAJob) {
-  {
-    DeviceJob job(2);
-    job.on_every_rank([&](int rank) {
-      DeviceArray<float> tensor(job.device(), Floats(4, 1.0F));
-      EXPECT_EQ(job.result(rank, job[rank].submit(job.of(rank, "t", tensor, tensor)), tensor), Floats(4, 2.0F));
-    });
-  }
-  EXPECT_EQ(FakeGpu::alive(), 0);
 }
 
 }  // namespace
