@@ -41,7 +41,7 @@ struct Exchange {
   void* stream;
 };
 
-/// Lets go of the interpreter's lock: at once, or when the thread goes to sleep.
+/// Releases the interpreter's lock: at once, or when the thread goes to sleep.
 class LockOutOfSleep final : SleepObserver {
  public:
   explicit LockOutOfSleep(bool at_once) noexcept {
@@ -93,7 +93,7 @@ bool FastPath::takes(PyObject* tensor) const noexcept {
 }
 
 std::optional<nb::dlpack::dltensor> FastPath::view(PyObject* tensor) const noexcept {
-  // Negated, sparse, traced, shrunk ...: the Python function resolves it, or says so in its own words.
+  // Negated, sparse, traced, shrunk ...: the Python function resolves it, or raises its own error.
   if (!takes(tensor) || !memory_.is_plain(tensor)) return std::nullopt;
   nb::dlpack::dltensor found{};
   if (exchange_(tensor, &found) != 0) {
@@ -139,7 +139,7 @@ std::vector<std::size_t> FastPath::settle_persistent(Runtime& runtime, const std
         const LockOutOfSleep lock(true);
         (void)runtime.wait(ticket, Deadline::after(slice_ns_));
       } catch (const Error&) {
-        break;  // whoever waits for what is left meets it again
+        break;  // the next wait for the operations that are left throws it again
       }
       if (PyErr_CheckSignals() != 0) nb::raise_python_error();
     }
@@ -287,7 +287,7 @@ PyObject* FastPath::wait(const nb::object& handle) {
     PyObject* const result = synchronize(handle.ptr());
     if (result != nullptr || PyErr_Occurred() != nullptr) return result;
   } catch (const Error&) {
-    // The handle was cleared meanwhile: the function says so.
+    // The handle was cleared meanwhile: the function raises that.
   }
   return PyObject_CallOneArg(waiter_.ptr(), handle.ptr());
 }

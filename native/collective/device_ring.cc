@@ -31,7 +31,7 @@ class DeviceRing::Overtaking {
           }
           while (!over_) {
             began_ = true;
-            // Release: whoever goes on by it sees what the host did before.
+            // Release: a stream that goes on by it sees the host's writes before.
             first.host->store(value, std::memory_order_release);
             second.host->store(value, std::memory_order_release);
             news_.wait_for(lock, std::chrono::milliseconds(1));

@@ -81,7 +81,7 @@ void Aggregator::add_numbered(std::uint32_t id, const RankSet& ranks, std::uint6
   const TensorKey& key = numbers_.at(id).key;
   Entry* entry = count_in(key, ranks, seen, now_ns);
   if (entry == nullptr) return;
-  // A new number is told together with the batch that every user of an old one has taken part in.
+  // A new number comes with the batch that every user of an old one has taken part in.
   if (entry->number != id && !entry->by_number.empty()) {
     throw Protocol("tensor '" + key.name + "' was announced by two cache numbers");
   }
@@ -266,14 +266,14 @@ void Aggregator::write(const TensorKey& key, Entry& entry, WorkerNews& news) con
   entry.held = entry.going = false;
 }
 
-/// Whatever is held is told now: somebody waits for it, or it has been held long enough.
+/// Whether everything that is held is sent now, because a rank waits for it or it has been held long enough.
 bool Aggregator::all_goes(std::int64_t now_ns) const {
   if (!joins_.empty() || left_schedule_ != 0 || now_ns >= hold_ends_ns()) return true;
   if (leaving_.empty()) return false;
   return left_.contains(0) || leaving_.count() == below_.count() - left_.intersection(below_).count();
 }
 
-/// That a caller has begun to wait is told alone only when there is nothing held that will take it along soon.
+/// Whether the news that a caller has begun to wait is sent alone: only when no held news will carry it soon.
 bool Aggregator::wait_goes() const noexcept {
   return !told_waiting_ && held_.empty() && !entries_.empty() && anyone_waits();
 }
@@ -311,7 +311,7 @@ void Aggregator::acknowledge() {
 }
 
 std::uint64_t Aggregator::acknowledged_below() const {
-  std::uint64_t by_all = seen_;  // this rank hears decisions together with its worker
+  std::uint64_t by_all = seen_;  // this rank gets decisions together with its worker
   for (const auto& [rank, child] : children_) {
     if (rank != rank_ && !left_.includes(child.ranks)) by_all = std::min(by_all, child.acknowledged);
   }

@@ -284,8 +284,8 @@ void Coordinator::fail(const Request& request, FailureKind kind, const std::stri
   if (group.failed >= request.group_size) groups_.erase(name);
 }
 
-/// Fails a tensor that some ranks have not announced, and what waits for it. The others are told again when they do, so
-/// nothing is remembered.
+/// Fails a tensor that some ranks have not announced, and what waits for it. Those ranks get the failure when they
+/// announce it, so nothing is remembered.
 void Coordinator::doom(const Request& request, FailureKind kind, const std::string& message) {
   items_.push_back(FailureDecision{kind, request.name, message, request.process_set});
   learner_.disturbed();

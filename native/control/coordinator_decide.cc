@@ -141,7 +141,7 @@ void Coordinator::resettle(std::int64_t now_ns) {
 }
 
 void Coordinator::ranks_left(const RankSet& ranks, std::int64_t now_ns) {
-  schedule_ready();                       // the leavers still take part in what comes before their LeftDecision
+  schedule_ready();                       // the leavers still take part in all that precedes their LeftDecision
   if (schedule_id_ != 0) end_schedule();  // of sets without them: nobody may be in it when rank 0 goes
   left_.insert(ranks);
   for (const int rank : ranks.ranks()) items_.push_back(LeftDecision{rank});

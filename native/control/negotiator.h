@@ -72,7 +72,7 @@ class Negotiator {
 
   /// No batch that needs this rank will come any more.
   [[nodiscard]] bool has_left() const noexcept { return worker_.has_left(); }
-  /// This rank takes part in nothing any more, and no other rank needs it to be heard.
+  /// This rank takes part in nothing any more, and no other rank needs it to pass on messages.
   [[nodiscard]] bool free_to_go() const noexcept;
   [[nodiscard]] std::size_t bundle_room() const noexcept { return worker_.bundle_room(); }
   [[nodiscard]] std::size_t pending() const noexcept { return worker_.pending(); }

@@ -29,8 +29,8 @@ enum class DataPath : std::uint8_t {
 inline constexpr DataPath kLastDataPath = DataPath::kNcclPacked;
 [[nodiscard]] std::string_view text_of(DataPath data_path) noexcept;  // "by NCCL"
 
-/// What a rank has of a gradient. A rank without a dense one submits an empty allreduce under its name that says so.
-/// Ranks that say the same run it; otherwise it fails on all of them with SomeAbsent or SomeSparse, which tells them
+/// The kind of gradient that a rank has. A rank without a dense one submits an empty allreduce under its name with this
+/// kind. Ranks with the same kind run it; otherwise it fails on all of them with SomeAbsent or SomeSparse, which says
 /// how to submit it again.
 enum class Contribution : std::uint8_t { kDense = 0, kNone = 1, kSparse = 2 };
 

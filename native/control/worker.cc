@@ -198,7 +198,7 @@ void Worker::finish(const TensorKey& key) {
 void Worker::apply(const FailureDecision& failure, std::vector<Action>& actions) {
   const TensorKey key{failure.process_set, failure.name};
   const auto pending = pending_.find(key);
-  if (pending == pending_.end()) return;  // this rank had not come to it yet; it will be told again when it does
+  if (pending == pending_.end()) return;  // this rank has not announced it yet, and gets the failure again when it does
   if (!pending->second.announced) {
     bundle_bytes_ -= std::min(bundle_bytes_, wire_byte_count(*pending->second.request));
     bundle_.erase(std::find(bundle_.begin(), bundle_.end(), key));

@@ -50,7 +50,7 @@ void Worker::enter_schedule(const ScheduleDecision& decision, std::int64_t now_n
   next_stall_ns_ = kNever;
   if (part) schedule_.begin(decision.schedule_id, batches, now_ns, std::move(rows));
   schedule_unfit_ = !part;
-  told_leaving_ = false;  // an announcement that the coordinator has not heard yet is void
+  told_leaving_ = false;  // news that the coordinator has not got yet are void
   for (Pending& pending : waiting) {
     if (schedule_unfit_ || !schedule_.take(pending.request, pending.tag, pending.since_ns)) {
       schedule_unfit_ = true;

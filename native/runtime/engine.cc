@@ -194,9 +194,10 @@ bool Engine::cycle(bool hold_back) {
     leaving_ = true;
     negotiator_.leave();
   }
-  // While a round is posted this rank begins nothing. In shared memory of all ranks it need not hear anything either,
-  // else it must: that is how ranks which have not come learn that another one has declined (schedule_follower.h).
-  // What a full link has not taken goes on all the same: the round may need a rank below that waits for it.
+  // While a round is posted this rank begins nothing. In shared memory of all ranks it need not receive messages
+  // either. Elsewhere it must pass them on: so ranks that have not come learn that another one has declined
+  // (schedule_follower.h). Bytes that a full link has not taken are sent all the same, since the round may need a rank
+  // below that waits for them.
   if (asks_.exchange(false, std::memory_order_acquire)) answer_questions();
   if (negotiator_.round_posted() && control_) control_->flush();
   if (negotiator_.round_posted() && !resume_round(Deadline::at(0)) && !hears_in_round()) return false;

@@ -1,6 +1,6 @@
-// The engine of a rank: one loop that negotiates, schedules and executes. Whoever holds the drive mutex turns it: a
-// caller that waits for its operation, so that a blocking call wakes no other thread, and else the cycle thread, which
-// sleeps when there is nothing to do.
+// The engine of a rank: one loop that negotiates, schedules and executes. The thread that holds the drive mutex turns
+// it: a caller that waits for its operation, so that a blocking call wakes no other thread, and else the cycle thread,
+// which sleeps when there is nothing to do.
 #pragma once
 
 #include <atomic>

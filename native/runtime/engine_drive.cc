@@ -74,7 +74,7 @@ void Engine::stop_driving() noexcept {
   if (parked_.load() == Parked::kMustRun) call();
 }
 
-/// Wakes whoever sleeps in the engine: the cycle thread, or a caller that drives.
+/// Wakes the thread that sleeps in the engine: the cycle thread, or a caller that drives.
 void Engine::nudge() noexcept {
   fabric_.waker().notify();
   call();
@@ -168,7 +168,7 @@ std::int64_t Engine::run_alone(const PersistentRequest& repeated, const Memory& 
   try {
     return run_inline(operation, ticket);
   } catch (...) {
-    // The operation fails with all others and is gone then: its caller submits it again and is told why.
+    // The operation fails with all others and is gone then: its caller submits it again and gets the error.
     stop(std::current_exception());
     return 0;
   }
@@ -290,7 +290,7 @@ void Engine::stop(std::exception_ptr error) noexcept {
   } catch (const ShutDown&) {
     clean = true;
   } catch (const PeerLost& caught) {
-    // A link broke, and perhaps nothing else did: no other rank would ever hear of it, and all would wait for this one.
+    // Perhaps only a link broke. The other ranks would not notice that by themselves, and all would wait for this one.
     what = " has lost a peer: ";
     reason = caught.what();
   } catch (const std::exception& caught) {

@@ -169,11 +169,11 @@ struct MemberBytes {
   std::vector<std::size_t> received;
   [[nodiscard]] std::size_t all_received() const noexcept;
 };
-/// Of an allgather, whose operation is told the shape of the result.
+/// The bytes of an allgather. Sets the shape of the operation's result.
 [[nodiscard]] MemberBytes agree_on_allgather(Operation& operation, const BatchContext& context);
-/// Of an alltoall, whose operation is told the shape of the result and the rows from each member. How many rows come is
-/// known to the senders only: counts go ahead of the rows, so that a tensor whose splits change with every call is
-/// negotiated by its number all the same. Blocks; throws as the collectives.
+/// The bytes of an alltoall. Sets the shape of the operation's result and the rows from each member. Only the senders
+/// know how many rows come, so counts are exchanged ahead of the rows; a tensor whose splits change with every call can
+/// still be negotiated by its number. Blocks; throws as the collectives.
 [[nodiscard]] MemberBytes agree_on_alltoall(Operation& operation, const BatchContext& context);
 
 /// What a link carries for each byte of the result, as nccl-tests count (doc/PERFORMANCE.md there).

@@ -41,7 +41,7 @@ class OverlapPolicy {
   /// Somebody else needs the pass to go ahead.
   void hurry() noexcept { hurried_ = true; }
   [[nodiscard]] std::uint64_t pass() const noexcept { return pass_; }
-  /// How long the others of a round are waited for before they are told: they come in a moment, as a rule.
+  /// How long this rank waits in a round before it tells the others that it is held up: they usually come in a moment.
   [[nodiscard]] std::int64_t hold_off_ns() const noexcept { return std::max(kLeastHoldOffNs, usual_ns_ / 8); }
   /// Until when to hold the pass back; 0 = not at all.
   [[nodiscard]] std::int64_t until_ns() const noexcept {

@@ -1,5 +1,5 @@
-// The runtime of one rank: callers submit operations and wait for tickets; whoever drives - a caller that waits, else
-// the cycle thread in the background - negotiates, schedules and executes. Any number of runtimes may live in one
+// The runtime of one rank: callers submit operations and wait for tickets. A caller that waits drives the engine, else
+// the cycle thread in the background; it negotiates, schedules and executes. Any number of runtimes may live in one
 // process.
 #pragma once
 

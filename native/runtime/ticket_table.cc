@@ -193,7 +193,7 @@ bool TicketTable::finish_one(Operation& operation, std::exception_ptr error) {
   operation.entry->operation = nullptr;
   operation.entry = nullptr;
   operation.error = std::move(error);
-  // Release: whoever sees kDone sees the result and the error as well.
+  // Release: a thread that sees kDone sees the result and the error as well.
   const bool awaited = operation.state.exchange(Operation::kDone, std::memory_order_acq_rel) == Operation::kAwaited;
   if (operation.abandoned) recycle(operation);
   return awaited;

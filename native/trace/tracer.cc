@@ -41,7 +41,7 @@ void Tracer::start(std::unique_ptr<Sink> sink) {
   const std::lock_guard lock(impl_->control);
   if (recording()) throw InvalidArgument("the timeline is already being recorded; stop it before starting another");
   impl_->writers.push_back(std::make_unique<TraceWriter>(std::move(sink), &impl_->rings, &impl_->names));
-  // release: whoever reads the pointer sees the writer behind it.
+  // Release: a thread that reads the pointer sees the writer behind it.
   impl_->writer.store(impl_->writers.back().get(), std::memory_order_release);
   recording_.store(true, std::memory_order_release);
 }

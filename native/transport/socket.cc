@@ -191,7 +191,7 @@ int connect_error(int fd) noexcept {
   socklen_t length = sizeof(code);
   if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &length) != 0) return errno;
   if (code == 0 && met_itself(fd)) {
-    // Nobody listens there. Without lingering, or the port would stay taken for whoever is to listen.
+    // No process listens there. It closes without lingering, or the port would stay taken for the one that will listen.
     const linger at_once{.l_onoff = 1, .l_linger = 0};
     (void)::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
     return ECONNREFUSED;
