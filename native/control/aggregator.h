@@ -54,7 +54,7 @@ class Aggregator {
  private:
   /// A tensor that some ranks below have announced and that is not decided.
   struct Entry {
-    RankSet heard;                 // the ranks that have announced it
+    RankSet announced_by;          // the ranks that have announced it
     std::vector<Variant> in_full;  // not sent to the parent yet ...
     RankSet by_number;             // ... nor this, by `number`
     std::uint32_t number = TensorRef::kUncached;
@@ -108,17 +108,17 @@ class Aggregator {
   std::vector<Variant> joins_;  // not told yet
   RankSet joined_;
   RankSet leaving_;       // not told yet
-  RankSet told_leaving_;  // told, and perhaps not decided
+  RankSet sent_leaving_;  // told, and perhaps not decided
   std::int64_t leaving_since_ns_ = 0;
   RankSet left_;
   std::map<std::uint32_t, StepTally> steps_;
   std::uint32_t left_schedule_ = 0;  // not told yet
-  std::uint32_t told_schedule_ = 0;
+  std::uint32_t sent_schedule_ = 0;
   std::uint64_t schedule_rounds_ = 0;
   std::uint64_t schedule_sequence_ = 0;  // of the decisions that began the last schedule
   std::uint64_t seen_ = 0;
   std::uint64_t acknowledged_ = 0;  // told last
-  bool told_waiting_ = false;
+  bool sent_waiting_ = false;
 };
 
 }  // namespace ringtune

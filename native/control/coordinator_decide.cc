@@ -13,8 +13,8 @@ namespace ringtune {
 TensorRef Coordinator::reference(const Ready& ready) {
   ResponseCache::Slot* slot = cache_.find(ready.cache_id);
   if (slot == nullptr || slot->evicted_in != 0) return {TensorRef::kUncached, ready.request->name};
-  if (slot->told) return {ready.cache_id, ""};
-  slot->told = true;
+  if (slot->known) return {ready.cache_id, ""};
+  slot->known = true;
   return {ready.cache_id, ready.request->name};
 }
 

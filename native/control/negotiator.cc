@@ -70,7 +70,7 @@ void Negotiator::exchange(std::int64_t now_ns) {
 
 /// The worker's news go to the coordinator or the aggregator of this rank, else to the parent.
 bool Negotiator::announce(std::int64_t now_ns) {
-  const std::optional<WorkerNews> own = worker_.take_peer_info(now_ns);
+  const std::optional<WorkerNews> own = worker_.take_news(now_ns);
   if (coordinator_) {
     if (own) coordinator_->announced(0, *own, now_ns);
     return own.has_value();

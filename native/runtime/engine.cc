@@ -125,7 +125,7 @@ void Engine::step_ended(const StepReport& report, bool told) {
   if (!told) return;
   const std::lock_guard lock(mutex_);
   reports_.push_back(report);
-  mail_.store(true, std::memory_order_release);  // travels with the next announcement: no nudge
+  mail_.store(true, std::memory_order_release);  // travels with the next ready requests: no nudge
 }
 
 StepReport Engine::world_step() const {
@@ -200,7 +200,7 @@ bool Engine::cycle(bool hold_back) {
   // below that waits for them.
   if (asks_.exchange(false, std::memory_order_acquire)) answer_questions();
   if (negotiator_.round_posted() && control_) control_->flush();
-  if (negotiator_.round_posted() && !resume_round(Deadline::at(0)) && !hears_in_round()) return false;
+  if (negotiator_.round_posted() && !resume_round(Deadline::at(0)) && !receives_in_round()) return false;
   const bool moved = executor_->advance_declined();
   if (mail_.exchange(false, std::memory_order_acquire)) take_mail();
   if (!hold_back) take_submitted();

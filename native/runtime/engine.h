@@ -100,7 +100,7 @@ class Engine {
   void record_pieces(bool on) noexcept { executor_->record_pieces(on); }
 
   /// The ranks that an operation waits for, as far as rank 0 or the round of a schedule knows; none when that is not
-  /// known at the deadline. Blocks, first for as long as peer_infos of other ranks may be held back on their way.
+  /// known at the deadline. Blocks, first for as long as ready requests of other ranks may be held back on their way.
   [[nodiscard]] std::vector<int> awaited(const Request& request, Deadline deadline);
 
   /// A peer died (monitor thread): everything in flight fails.
@@ -145,8 +145,8 @@ class Engine {
   void finish(std::span<const OperationPtr> batch, const BatchContext& context);
   void finish_refused(std::span<const OperationPtr> batch);
   [[nodiscard]] Communicator& schedule_communicator() const { return sets_->communicator(negotiator_.schedule_set()); }
-  [[nodiscard]] bool hears_in_round() const noexcept {
-    return executor_->round_on_links() || negotiator_.hears_in_rounds();
+  [[nodiscard]] bool receives_in_round() const noexcept {
+    return executor_->round_on_links() || negotiator_.receives_in_rounds();
   }
   [[nodiscard]] BatchContext round_context() const;
   void post_round(const RoundAction& action, std::int64_t now_ns);

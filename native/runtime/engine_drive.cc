@@ -11,9 +11,9 @@
 namespace ringtune {
 namespace {
 
-constexpr std::int64_t kRoundSliceNs = 20'000'000;   // how long a wish to leave may go unheard in a round
-constexpr std::int64_t kHearingSliceNs = 5'000'000;  // or a message of another process set
-constexpr std::int64_t kHoldOffNs = 1'000'000;       // news that come to no caller wait so long, at most
+constexpr std::int64_t kRoundSliceNs = 20'000'000;     // how long a wish to leave may go unnoticed in a round
+constexpr std::int64_t kReceivingSliceNs = 5'000'000;  // or a message of another process set
+constexpr std::int64_t kHoldOffNs = 1'000'000;         // news that come to no caller wait so long, at most
 constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;
 
 /// Cores that this rank shares with `neighbours` ranks, for each of them.
@@ -248,17 +248,17 @@ bool Engine::turn() noexcept {
 
 bool Engine::waits_in_shm_group() const noexcept { return negotiator_.round_posted() && !executor_->round_on_links(); }
 
-/// Waits for news, holding the drive mutex: of the other ranks in a round in shared memory, or of anybody.
+/// Waits for news with the drive mutex held: of the other ranks in a round in shared memory, or of any rank.
 void Engine::rest(std::uint32_t waker_ticket, Deadline deadline) {
   if (waits_in_shm_group()) {
     const std::int64_t hold_off_end_ns = round_since_ns_ + overlap_policy_.hold_off_ns();
     const std::int64_t now = now_ns();
-    const Deadline slice = Deadline::after(hears_in_round() ? kHearingSliceNs : kRoundSliceNs);
+    const Deadline slice = Deadline::after(receives_in_round() ? kReceivingSliceNs : kRoundSliceNs);
     if (resume_round(
             earlier(deadline, now < hold_off_end_ns ? earlier(slice, Deadline::at(hold_off_end_ns)) : slice))) {
       return;
     }
-    // Who holds the batch back is to go on: this rank has nothing else to do.
+    // Wakes the ranks that hold the batch back: this rank has nothing else to do.
     if (now_ns() >= hold_off_end_ns) {
       for (const int rank : executor_->absent_in_round(schedule_communicator())) fabric_.ring(rank);
     }

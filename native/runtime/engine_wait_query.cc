@@ -13,9 +13,9 @@ std::vector<int> Engine::awaited(const Request& request, Deadline deadline) {
   // Ranks in the middle of the tree hold back requests that only some ranks below have sent. Rank 0 knows the requests
   // sent by now once each level's hold time is over.
   const int levels = tree_levels(fabric_.size(), options_.negotiator.fan_out);
-  const Deadline told = earlier(Deadline::after(levels * Aggregator::kHoldNs), deadline);
-  while (!told.expired())
-    futex_wait(answer_count_, answer_count_.load(std::memory_order_acquire), told, FutexScope::kPrivate);
+  const Deadline known = earlier(Deadline::after(levels * Aggregator::kHoldNs), deadline);
+  while (!known.expired())
+    futex_wait(answer_count_, answer_count_.load(std::memory_order_acquire), known, FutexScope::kPrivate);
   std::uint32_t number = 0;
   {
     const std::lock_guard lock(mutex_);

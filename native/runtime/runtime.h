@@ -41,7 +41,7 @@ struct RuntimeOptions {
   Knobs knobs;
   std::int64_t stall_warning_ns = 60'000'000'000;
   std::int64_t stall_shutdown_ns = 0;
-  int control_fan_out = kDefaultFanOut;  // of the announcement tree (control/tree.h), alike on all ranks
+  int control_fan_out = kDefaultFanOut;  // of the tree of ready requests (control/tree.h), alike on all ranks
   int thread_affinity = -1;              // core of the cycle thread
   Overlap overlap = Overlap::kAuto;
   int log_level = 3;        // warning

@@ -46,7 +46,7 @@ struct DevicePart final : FinishListener {
   Operation* host = nullptr;     // when it is done
   // Why it was to be submitted again. Kept, since the engine drops its reference only when it goes on, and the owner of
   // the last reference destroys it.
-  std::exception_ptr told;
+  std::exception_ptr refusal;
 };
 
 /// How much of a tensor is copied to the host and back.

@@ -67,11 +67,11 @@ void DeviceFusion::meet(const Circle& circle, Agreement& agreement, const BatchC
   agreement.bytes = bytes;
   const std::string refusal = first_complaint(cards, &Card::refusal, context.communicator);
   if (refusal.empty()) return;
-  const bool told = std::any_of(agreed_.begin(), agreed_.end(), [&](const auto& each) {
+  const bool logged = std::any_of(agreed_.begin(), agreed_.end(), [&](const auto& each) {
     return each.first.process_set == circle.process_set && !each.second.refusal.empty();
   });
   agreement.refusal = refusal;
-  if (told) return;
+  if (logged) return;
   log(LogLevel::kInfo, "batches by NCCL of process set ", circle.process_set,
       " are groups of a call for each tensor, they are not packed: ", refusal);
 }

@@ -313,17 +313,17 @@ bool DeviceLane::goes_on(DevicePart& part, const std::exception_ptr& failure) {
   DeviceOperation& operation = *part.whole;
   try {
     std::rethrow_exception(failure);
-  } catch (const DataPathRefused& told) {
-    part.told = failure;
+  } catch (const DataPathRefused& refusal) {
+    part.refusal = failure;
     const std::exception_ptr refused = failure_of([&] {
       if (input_ends_) throw ShutDown("ringtune has been shut down on this rank; call init() again to go on");
       const Request& request = operation.prepared->request;
       end_crossing(operation);                  // from the begin: only memory of the lane was written
       const bool staged = !operation.direct();  // another rank's data path was refused
-      if (told.refused()) shared_.data_paths.refuse(*told.refused(), request.process_set, told.what());
+      if (refusal.refused()) shared_.data_paths.refuse(*refusal.refused(), request.process_set, refusal.what());
       if (!staged)
         operation.data_path =
-            told.refused() ? shared_.data_paths.data_path_of(request, operation.spread) : DataPath::kStaged;
+            refusal.refused() ? shared_.data_paths.data_path_of(request, operation.spread) : DataPath::kStaged;
       if (!staged && !operation.direct()) return stage_anew(operation);
       shared_.host.submit(submission_of(operation, part.index), part);  // its bytes are unchanged
     });

@@ -92,7 +92,7 @@ void DeviceRecorder::run() {
   while (true) {
     news_.wait(lock, [&] { return ends_ || settling_ || !finished_.empty(); });
     if (finished_.empty() && settling_) {
-      tell_clock();
+      record_clock();
       settling_ = false;
       idle_.notify_all();
     }
@@ -134,7 +134,7 @@ void DeviceRecorder::write(DeviceTimes& times) {
   until_ns_ = now_ns();
   if (clock_->wants_anchor()) {
     clock_->anchor();
-    tell_clock();
+    record_clock();
   }
   whole ? write_whole(times) : write_staged(times);
 }
@@ -210,7 +210,7 @@ std::int64_t DeviceRecorder::when(const CudaEvent& event) {
   return moment.ns;
 }
 
-void DeviceRecorder::tell_clock() {
+void DeviceRecorder::record_clock() {
   if (clock_ == nullptr || !clock_->has_anchor()) return;
   const ClockAnchor& anchor = clock_->last();
   const std::int64_t error_ns = std::max(worst_ns_, anchor.error_ns + kEventResolutionNs);

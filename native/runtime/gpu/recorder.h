@@ -91,7 +91,7 @@ class DeviceRecorder {
   void put(Span span, Stage stage, std::int64_t begin_ns, std::int64_t end_ns);
   void give_back(DeviceTimes& times);
   [[nodiscard]] std::int64_t when(const CudaEvent& event);
-  void tell_clock();
+  void record_clock();
   void give_up(const std::exception_ptr& why) noexcept;
 
   Tracer& tracer_;
