@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "device_job.h"
+#include "staged_job.h"
 #include "thrown.h"
 
 namespace ringtune {
@@ -15,7 +15,7 @@ using testing_support::message_of;
 
 using Floats = std::vector<float>;
 
-TEST(DeviceFailures, ADriverThatIsMissingIsSaidWhenATensorNeedsIt) {
+TEST(HostStagedFailures, ADriverThatIsMissingIsSaidWhenATensorNeedsIt) {
   DeviceJob job(1, [](RuntimeOptions& options) { options.cuda_driver = "libno-such-driver.so"; });
   DeviceArray<float> tensor(job.device(), Floats(4, 1.0F));
   const std::string message = message_of<DeviceError>([&] { (void)job[0].submit(job.of(0, "t", tensor, tensor)); });
@@ -24,7 +24,7 @@ TEST(DeviceFailures, ADriverThatIsMissingIsSaidWhenATensorNeedsIt) {
   testing_support::finish(job[0], job[0].submit(testing_support::allreduce_of("t", host)));
 }
 
-TEST(DeviceFailures, WhatOneRankCanRefuseIsRefusedAtOnce) {
+TEST(HostStagedFailures, WhatOneRankCanRefuseIsRefusedAtOnce) {
   DeviceJob job(1);
   DeviceArray<float> tensor(job.device(), Floats(4, 1.0F));
   Floats host(4, 1.0F);
@@ -45,7 +45,7 @@ TEST(DeviceFailures, WhatOneRankCanRefuseIsRefusedAtOnce) {
   EXPECT_EQ(job.result(0, job[0].submit(job.of(0, "t", tensor, tensor)), tensor), Floats(4, 1.0F));
 }
 
-TEST(DeviceFailures, ANameInFlightIsRefusedUntilItsOperationIsDone) {
+TEST(HostStagedFailures, ANameInFlightIsRefusedUntilItsOperationIsDone) {
   DeviceJob job(1);
   DeviceArray<float> tensor(job.device(), Floats(4, 1.0F));
   FakeGpu::hold(job.stream(0));
@@ -60,7 +60,7 @@ TEST(DeviceFailures, ANameInFlightIsRefusedUntilItsOperationIsDone) {
   EXPECT_EQ(job.result(0, job[0].submit(job.of(0, "t", tensor, tensor)), tensor), Floats(4, 1.0F));
 }
 
-TEST(DeviceFailures, AnOperationThatNobodyWaitsForEndsAllTheSame) {
+TEST(HostStagedFailures, AnOperationThatNobodyWaitsForEndsAllTheSame) {
   DeviceJob job(1);
   DeviceArray<float> tensor(job.device(), Floats(4, 1.0F));
   for (int i = 0; i < 50; ++i) {
@@ -78,9 +78,9 @@ struct Fault {
 };
 void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.call << " " << fault.index; }
 
-class DeviceFault : public testing::TestWithParam<Fault> {};
+class HostStagedFault : public testing::TestWithParam<Fault> {};
 
-TEST_P(DeviceFault, IsTheOperationsAndNotTheJobs) {
+TEST_P(HostStagedFault, IsTheOperationsAndNotTheJobs) {
   const Fault fault = GetParam();
   DeviceJob job(1);
   DeviceArray<float> tensor(job.device(), Floats(4, 1.0F));
@@ -102,14 +102,14 @@ TEST_P(DeviceFault, IsTheOperationsAndNotTheJobs) {
   EXPECT_EQ(job.result(0, job[0].submit(job.of(0, "t", tensor, other)), other), Floats(4, 5.0F));
 }
 
-INSTANTIATE_TEST_SUITE_P(Calls, DeviceFault,
+INSTANTIATE_TEST_SUITE_P(Calls, HostStagedFault,
                          testing::Values(Fault{"cuStreamIsCapturing", 0, true}, Fault{"cuEventRecord", 0, true},
                                          Fault{"cuStreamWaitEvent", 0, true}, Fault{"cuStreamWaitEvent", 1, true},
                                          Fault{"cuMemcpyDtoHAsync_v2", 0, true}, Fault{"cuEventRecord", 1, true},
                                          Fault{"cuEventSynchronize", 0, false}, Fault{"cuMemcpyHtoDAsync_v2", 0, false},
                                          Fault{"cuEventRecord", 2, false}, Fault{"cuEventRecord", 3, false}));
 
-TEST(DeviceFailures, ShuttingDownEndsWhatIsInFlight) {
+TEST(HostStagedFailures, ShuttingDownEndsWhatIsInFlight) {
   DeviceJob job(2);
   DeviceArray<float> tensor(job.device(), Floats(4, 1.0F));
   FakeGpu::hold(job.stream(0));
@@ -122,7 +122,7 @@ TEST(DeviceFailures, ShuttingDownEndsWhatIsInFlight) {
   EXPECT_THROW((void)job[0].submit(job.of(0, "t", tensor, tensor)), ShutDown);
 }
 
-TEST(DeviceFailures, ATensorMayGoWhenItsFailureWasTold) {
+TEST(HostStagedFailures, ATensorMayGoWhenItsFailureWasTold) {
   DeviceJob job(1);
   DeviceArray<float> tensor(job.device(), Floats(4, 1.0F));
   FakeGpu::fail("cuEventRecord", 2, 700);  // behind the copy back, which is under way

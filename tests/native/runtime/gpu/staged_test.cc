@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "device_job.h"
 #include "runtime/gpu/host_staged_path.h"
+#include "staged_job.h"
 #include "thrown.h"
 
 namespace ringtune {
@@ -21,7 +21,7 @@ using testing_support::patient;
 using Ints = std::vector<std::int32_t>;
 using Floats = std::vector<float>;
 
-TEST(Device, AllreduceInPlaceScalesAndAverages) {
+TEST(HostStaged, AllreduceInPlaceScalesAndAverages) {
   DeviceJob job(2);
   job.on_every_rank([&](int rank) {
     DeviceArray<float> tensor(job.device(), Floats(77, 0.0F));
@@ -34,7 +34,7 @@ TEST(Device, AllreduceInPlaceScalesAndAverages) {
   });
 }
 
-TEST(Device, ARankAloneCopiesNothingThatIsItsOwnResult) {
+TEST(HostStaged, ARankAloneCopiesNothingThatIsItsOwnResult) {
   DeviceJob job(1);
   DeviceArray<float> tensor(job.device(), Floats(10, 1.5F));
   tensor.fill(job.stream(0), 2.5F);
@@ -47,7 +47,7 @@ TEST(Device, ARankAloneCopiesNothingThatIsItsOwnResult) {
   EXPECT_EQ(job.result(0, job[0].submit(std::move(scaled)), tensor), Floats(10, 5.0F));
 }
 
-TEST(Device, ATensorMayTravelAsSixteenBits) {
+TEST(HostStaged, ATensorMayTravelAsSixteenBits) {
   DeviceJob job(2);
   job.on_every_rank([&](int rank) {
     DeviceArray<float> tensor(job.device(), Floats(10, 1.5F));
@@ -57,7 +57,7 @@ TEST(Device, ATensorMayTravelAsSixteenBits) {
   });
 }
 
-TEST(Device, SubmittingBlocksNobodyThoughTheGpuIsBusy) {
+TEST(HostStaged, SubmittingBlocksNobodyThoughTheGpuIsBusy) {
   DeviceJob job(2);
   std::vector<std::unique_ptr<DeviceArray<std::int32_t>>> tensors;
   for (int rank = 0; rank < 2; ++rank) {
@@ -105,7 +105,7 @@ void run_steps(DeviceJob& job, int steps) {
   });
 }
 
-TEST(Device, StepsThatRepeatThemselvesFollowAScheduleAndPinNothingMore) {
+TEST(HostStaged, StepsThatRepeatThemselvesFollowAScheduleAndPinNothingMore) {
   DeviceJob job(2, patient);
   run_steps(job, 2);
   const int pinned = FakeGpu::calls("cuMemHostAlloc");
@@ -115,7 +115,7 @@ TEST(Device, StepsThatRepeatThemselvesFollowAScheduleAndPinNothingMore) {
   EXPECT_LT(job[0].counters().control_messages - messages, 30U * 25U) << "a message for every tensor";
 }
 
-TEST(Device, PinnedMemoryIsNotUsedAgainBeforeItWasCopiedBack) {
+TEST(HostStaged, PinnedMemoryIsNotUsedAgainBeforeItWasCopiedBack) {
   DeviceJob job(1);
   DeviceArray<float> first(job.device(), Floats(10, 1.0F));
   DeviceArray<float> second(job.device(), Floats(10, 5.0F));
@@ -130,7 +130,7 @@ TEST(Device, PinnedMemoryIsNotUsedAgainBeforeItWasCopiedBack) {
   EXPECT_EQ(second.values(job.stream(0)), Floats(10, 10.0F));
 }
 
-TEST(Device, AGpuThatDoesEverythingAtOnceGivesTheSame) {
+TEST(HostStaged, AGpuThatDoesEverythingAtOnceGivesTheSame) {
   DeviceJob job(2);
   FakeGpu::set_eager();
   run_steps(job, 5);
@@ -140,7 +140,7 @@ constexpr std::size_t kPart = (8 << 20) / sizeof(std::int32_t);  // as gpu_part_
 constexpr std::size_t kParts = 3;
 constexpr std::size_t kLarge = (kParts - 1) * kPart + 1000;
 
-TEST(Device, ALargeTensorGoesInParts) {
+TEST(HostStaged, ALargeTensorGoesInParts) {
   DeviceJob job(2);
   job.on_every_rank([&](int rank) {
     Ints numbers(kLarge);
@@ -156,7 +156,7 @@ TEST(Device, ALargeTensorGoesInParts) {
   });
 }
 
-TEST(Device, PartsAreAsLargeAsTheJobSays) {
+TEST(HostStaged, PartsAreAsLargeAsTheJobSays) {
   DeviceJob job(2, [](RuntimeOptions& options) { options.gpu_part_bytes = 4096; });
   job.on_every_rank([&](int rank) {
     DeviceArray<std::int32_t> tensor(job.device(), Ints(3000, rank + 1));
@@ -165,7 +165,7 @@ TEST(Device, PartsAreAsLargeAsTheJobSays) {
   });
 }
 
-TEST(Device, RanksThatDifferInALargeTensorAreToldOfTheWholeAndGoOn) {
+TEST(HostStaged, RanksThatDifferInALargeTensorAreToldOfTheWholeAndGoOn) {
   DeviceJob job(2);
   job.on_every_rank([&](int rank) {
     const std::size_t size = rank == 0 ? kLarge : kPart + 1;
@@ -182,7 +182,7 @@ TEST(Device, RanksThatDifferInALargeTensorAreToldOfTheWholeAndGoOn) {
   });
 }
 
-TEST(Device, OneRankOnTheCpuIsAMismatchOnAll) {
+TEST(HostStaged, OneRankOnTheCpuIsAMismatchOnAll) {
   DeviceJob job(2);
   job.on_every_rank([&](int rank) {
     DeviceArray<float> tensor(job.device(), Floats(3, 1.0F));
@@ -197,7 +197,7 @@ TEST(Device, OneRankOnTheCpuIsAMismatchOnAll) {
   });
 }
 
-TEST(Device, TheSameNameMayBeOnTheCpuNext) {
+TEST(HostStaged, TheSameNameMayBeOnTheCpuNext) {
   DeviceJob job(2);
   job.on_every_rank([&](int rank) {
     for (int round = 0; round < 6; ++round) {
@@ -210,7 +210,7 @@ TEST(Device, TheSameNameMayBeOnTheCpuNext) {
   });
 }
 
-TEST(Device, AGroupRunsWhenAllOfItIsThere) {
+TEST(HostStaged, AGroupRunsWhenAllOfItIsThere) {
   DeviceJob job(2);
   job.on_every_rank([&](int rank) {
     std::vector<std::unique_ptr<DeviceArray<float>>> tensors;
@@ -231,7 +231,7 @@ TEST(Device, AGroupRunsWhenAllOfItIsThere) {
   });
 }
 
-TEST(Device, BroadcastBringsTheRootsTensorAndSendsNoOthers) {
+TEST(HostStaged, BroadcastBringsTheRootsTensorAndSendsNoOthers) {
   DeviceJob job(3);
   job.on_every_rank([&](int rank) {
     DeviceArray<std::int32_t> tensor(job.device(), Ints(9, -1));
@@ -255,7 +255,7 @@ Ints delivered(DeviceJob& job, int rank, Ticket ticket) {
   return result.values(job.stream(rank));
 }
 
-TEST(Device, AllgatherJoinsRowsOfAllRanks) {
+TEST(HostStaged, AllgatherJoinsRowsOfAllRanks) {
   DeviceJob job(3);
   job.on_every_rank([&](int rank) {
     for (int round = 0; round < 2; ++round) {
@@ -270,7 +270,7 @@ TEST(Device, AllgatherJoinsRowsOfAllRanks) {
   });
 }
 
-TEST(Device, AlltoallDealsOutRows) {
+TEST(HostStaged, AlltoallDealsOutRows) {
   DeviceJob job(2);
   job.on_every_rank([&](int rank) {
     DeviceArray<std::int32_t> rows(job.device(), Ints{10 * rank, 10 * rank + 1, 10 * rank + 2});
@@ -285,7 +285,7 @@ TEST(Device, AlltoallDealsOutRows) {
   });
 }
 
-TEST(Device, ReducescatterGivesEveryRankItsRows) {
+TEST(HostStaged, ReducescatterGivesEveryRankItsRows) {
   DeviceJob job(2);
   job.on_every_rank([&](int rank) {
     DeviceArray<std::int32_t> rows(job.device(), Ints{1, 2, 3 + rank});
@@ -296,7 +296,7 @@ TEST(Device, ReducescatterGivesEveryRankItsRows) {
   });
 }
 
-TEST(Device, AdasumOfOrthogonalTensorsIsTheirSum) {
+TEST(HostStaged, AdasumOfOrthogonalTensorsIsTheirSum) {
   DeviceJob job(2);
   job.on_every_rank([&](int rank) {
     DeviceArray<float> tensor(job.device(), rank == 0 ? Floats{3, 0} : Floats{0, 4});
@@ -306,7 +306,7 @@ TEST(Device, AdasumOfOrthogonalTensorsIsTheirSum) {
   });
 }
 
-TEST(Device, TensorsOfTwoGpusDoNotShareABatch) {
+TEST(HostStaged, TensorsOfTwoGpusDoNotShareABatch) {
   DeviceJob job(2);
   const CudaDevice second(FakeGpu::driver(), 1);
   job.on_every_rank([&](int rank) {

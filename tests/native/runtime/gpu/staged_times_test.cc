@@ -2,9 +2,9 @@
 // host's.
 #include <gtest/gtest.h>
 
-#include "device_job.h"
 #include "device_part.h"
 #include "runtime/gpu/host_staged_path.h"
+#include "staged_job.h"
 #include "thrown.h"
 
 namespace ringtune {
@@ -23,7 +23,7 @@ constexpr std::size_t kPartBytes = 8 << 20;  // the default of gpu_part_bytes
 constexpr std::array kDeviceNames{"WAIT_FOR_DATA", "DEVICE_QUEUE", "MEMCPY_IN_HOST_BUFFER", "MEMCPY_OUT_HOST_BUFFER",
                                   "DEVICE_WAIT"};
 
-TEST(DeviceTimes, SayWhenAnOperationWaitedForItsDataAndWasCopied) {
+TEST(HostStagedTimes, SayWhenAnOperationWaitedForItsDataAndWasCopied) {
   const ringtune::testing::TemporaryFile file;
   DeviceJob job(1);
   FakeGpu::set_clock_drift(70'000);
@@ -65,7 +65,7 @@ TEST(DeviceTimes, SayWhenAnOperationWaitedForItsDataAndWasCopied) {
   EXPECT_GE(out.begin_ns + part.error_ns, reduced.begin_ns);
 }
 
-TEST(DeviceTimes, ALargeTensorHasACopyAPart) {
+TEST(HostStagedTimes, ALargeTensorHasACopyAPart) {
   constexpr std::size_t kLarge = 2 * kPartBytes / sizeof(std::int32_t) + 1000;
   const ringtune::testing::TemporaryFile file;
   DeviceJob job(2);
@@ -86,7 +86,7 @@ TEST(DeviceTimes, ALargeTensorHasACopyAPart) {
   }
 }
 
-TEST(DeviceTimes, ManyOperationsUseTheirEventsAgain) {
+TEST(HostStagedTimes, ManyOperationsUseTheirEventsAgain) {
   const ringtune::testing::TemporaryFile file;
   DeviceJob job(1);
   job[0].start_timeline({.path = file.path()});
@@ -110,7 +110,7 @@ TEST(DeviceTimes, ManyOperationsUseTheirEventsAgain) {
   EXPECT_EQ(first.spans["MEMCPY_IN_HOST_BUFFER"].size(), 5U);
 }
 
-TEST(DeviceTimes, NothingIsTimedWhileNothingIsRecorded) {
+TEST(HostStagedTimes, NothingIsTimedWhileNothingIsRecorded) {
   DeviceJob job(1);
   DeviceArray<std::int32_t> tensor(job.device(), Ints(10, 1));
   Submission submission = job.of(0, "t", tensor, tensor);
@@ -119,7 +119,7 @@ TEST(DeviceTimes, NothingIsTimedWhileNothingIsRecorded) {
   EXPECT_EQ(FakeGpu::calls("cuEventElapsedTime"), 0);
 }
 
-TEST(DeviceTimes, ADriverThatTellsNoTimesCostsTheSpansNotTheResult) {
+TEST(HostStagedTimes, ADriverThatTellsNoTimesCostsTheSpansNotTheResult) {
   const ringtune::testing::TemporaryFile file;
   DeviceJob job(1);
   job[0].start_timeline({.path = file.path()});
@@ -136,7 +136,7 @@ TEST(DeviceTimes, ADriverThatTellsNoTimesCostsTheSpansNotTheResult) {
   EXPECT_EQ(part.spans["WAIT_FOR_DATA"].size(), 0U);
 }
 
-TEST(DeviceTimes, AFailedOperationLeavesNoSpansAndTheNextDoes) {
+TEST(HostStagedTimes, AFailedOperationLeavesNoSpansAndTheNextDoes) {
   const ringtune::testing::TemporaryFile file;
   DeviceJob job(1);
   job[0].start_timeline({.path = file.path()});
