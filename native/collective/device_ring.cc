@@ -124,12 +124,12 @@ void DeviceRing::abort() noexcept {
   }
 }
 
-bool DeviceRing::finish(Deadline patience) {
+bool DeviceRing::finish(Deadline deadline) {
   const std::uint32_t beyond = count_ + kFarAhead;
   CudaEvent end(device_);
   bool aborted = false;
   {
-    Overtaking late(place_.previous_done, place_.next_done, beyond, patience);
+    Overtaking late(place_.previous_done, place_.next_done, beyond, deadline);
     if (place_.size > 1) wait_for_word(device_, stream_, place_.next_done, count_);
     end.record(stream_);
     end.synchronize();

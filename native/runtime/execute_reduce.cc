@@ -94,7 +94,7 @@ void Executor::reduce(std::span<std::byte> data, std::span<const OperationPtr> b
                          .dtype = wire_dtype(request),
                          .op = op,
                          .options = {.algorithm = algorithm, .ring = {.segment_bytes = knobs_.segment_bytes}},
-                         .stager = staged};
+                         .pipeline = staged};
   across ? allreducer.run_across(job) : allreducer.run(job);
   if (staged != nullptr) staged->stage_out_rest();
   record_batch(batch, context, begin_ns, data.size(), algorithm);

@@ -98,7 +98,7 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
       store(made ? nullptr : connect_store(given, Deadline::after(given.connect_timeout_ns))),
       data_paths({given.gpu_data_path, given.nccl_libraries, given.gpu_kernels, given.ring_buffer_bytes,
                   given.connect_timeout_ns}),
-      staging(given.cuda_driver, host_data_path(), data_paths) {
+      host_staged(given.cuda_driver, host_data_path(), data_paths) {
   set_log_level(static_cast<LogLevel>(given.log_level));
   set_log_rank(given.rank);
   check_knobs(given.knobs);
@@ -106,7 +106,7 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
   fabric = made ? std::move(made) : connect_fabric(given, store.get(), Deadline::after(given.connect_timeout_ns));
   hosts = fabric->hosts();
   topology = topology_of(hosts, given.rank);
-  staging.use_parts(options.gpu_part_bytes);
+  host_staged.use_parts(options.gpu_part_bytes);
   data_paths.begin(hosts, given.rank, [this](const std::exception_ptr& error) { engine->device_failed(error); });
   engine = std::make_unique<Engine>(engine_options(options, data_paths), *fabric, tickets, counters, tracer);
   try {
@@ -234,7 +234,7 @@ Ticket Runtime::join(const std::string& name) { return submit(decision_of(Collec
 std::map<std::uint32_t, std::vector<int>> Runtime::process_sets() const { return own().engine->process_sets().all(); }
 
 bool Runtime::poll(Ticket ticket) {
-  if (HostStagedPath::owns(ticket)) return own().staging.poll(ticket);
+  if (HostStagedPath::owns(ticket)) return own().host_staged.poll(ticket);
   return impl_->engine->asked_for(*own().tickets.find(ticket)).done();
 }
 
@@ -246,7 +246,7 @@ void Runtime::end_blocking() noexcept { impl_->engine->end_blocking(); }
 bool Runtime::wait(Ticket ticket, Deadline deadline) {
   if (HostStagedPath::owns(ticket)) {
     if (!own().wait_on_device(ticket, deadline)) return false;
-    if (const std::exception_ptr error = impl_->staging.find(ticket).error) std::rethrow_exception(error);
+    if (const std::exception_ptr error = impl_->host_staged.find(ticket).error) std::rethrow_exception(error);
     return true;
   }
   Operation& operation = *own().tickets.find(ticket);
@@ -273,7 +273,7 @@ std::optional<Ticket> Runtime::release_if_done(std::span<const Ticket> tickets) 
 void Runtime::release(Ticket ticket) {
   if (!impl_->home.here()) return;
   if (HostStagedPath::owns(ticket)) {
-    impl_->staging.release(ticket);
+    impl_->host_staged.release(ticket);
   } else {
     impl_->tickets.release(ticket);
   }
@@ -344,7 +344,7 @@ void Runtime::stop_timeline() {
   // A last look at rank 0's clock, so that drift can be interpolated. Bounded: rank 0 may have ended.
   const std::uint32_t look = impl_->engine->look_at_clock();
   impl_->engine->wait_for_look(look, Deadline::after(kSecondNs / 4));
-  impl_->staging.settle_times(Deadline::after(kSecondNs));
+  impl_->host_staged.settle_times(Deadline::after(kSecondNs));
   impl_->tracer.stop();
 }
 
@@ -368,7 +368,7 @@ void Runtime::shutdown(std::int64_t timeout_ns) {
   impl_->engine->leave(Deadline::after(timeout_ns));
   impl_->data_paths.close(
       Deadline::after(kSecondNs * 5));  // first: a copy to the host may wait for a stream that it ends
-  impl_->staging.close();
+  impl_->host_staged.close();
   ResultMemory::trim();
 }
 

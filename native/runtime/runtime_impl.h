@@ -23,7 +23,7 @@ class Runtime::Impl {
   ~Impl() {
     engine->leave(Deadline::after(0));
     data_paths.close(Deadline::after(0));
-    staging.close();
+    host_staged.close();
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -98,7 +98,7 @@ class Runtime::Impl {
   std::shared_ptr<std::atomic<std::uint32_t>> next_timeline_file = std::make_shared<std::atomic<std::uint32_t>>(0);
   DevicePaths data_paths;  // before those that use it
   std::unique_ptr<Engine> engine;
-  HostStagedPath staging;
+  HostStagedPath host_staged;
   std::unique_ptr<Fabric> fabric;
   std::vector<std::string> hosts;
   Topology topology;

@@ -49,16 +49,16 @@ class RoundTimes {
   /// Call pack() and then unpack() for each round, of which there is at least one.
   template <typename Act>
   void pack(const Act& act) {
-    if (exchange_) return act();
+    if (communicate_) return act();
     TimedCopy timed = times_.piece(Stage::kCopyIn, stream_);
     act();
     timed.end();
-    exchange_.emplace(times_.piece(Stage::kCommunicate, stream_));
+    communicate_.emplace(times_.piece(Stage::kCommunicate, stream_));
   }
   template <typename Act>
   void unpack(bool last, const Act& act) {
     if (!last) return act();
-    exchange_->end();
+    communicate_->end();
     TimedCopy timed = times_.piece(Stage::kCopyOut, stream_);
     act();
     timed.end();
@@ -67,7 +67,7 @@ class RoundTimes {
  private:
   const BatchTimes& times_;
   CudaStreamHandle stream_;
-  std::optional<TimedCopy> exchange_;
+  std::optional<TimedCopy> communicate_;
 };
 
 }  // namespace ringtune

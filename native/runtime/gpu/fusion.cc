@@ -35,11 +35,11 @@ bool DeviceFusion::prepare(std::span<const OperationPtr> batch, const BatchConte
   const Request& first = batch.front()->request();
   const bool must = first.data_path == DataPath::kNcclPacked;
   if (first.kind != CollectiveKind::kAllreduce || (batch.size() < 2 && !must)) return false;
-  const Circle circle{context.process_set, first.place, stream};
-  Agreement& agreement = agreed_[circle];
+  const AgreementKey key{context.process_set, first.place, stream};
+  Agreement& agreement = agreed_[key];
   const std::size_t bytes = buffer_bytes(batch, context.communicator.size());
   if (agreement.refusal.empty() && agreement.bytes < bytes) {
-    meet(circle, agreement, context, reserve({&device, stream}, bytes), bytes);
+    agree(key, agreement, context, reserve({&device, stream}, bytes), bytes);
   }
   if (must && !agreement.refusal.empty()) throw DataPathRefused(agreement.refusal, first.data_path);
   return agreement.refusal.empty();
@@ -59,8 +59,8 @@ std::string DeviceFusion::reserve(const Channel& channel, std::size_t bytes) {
 }
 
 /// All members come to the same agreement.
-void DeviceFusion::meet(const Circle& circle, Agreement& agreement, const BatchContext& context,
-                        std::string own_refusal, std::size_t bytes) {
+void DeviceFusion::agree(const AgreementKey& key, Agreement& agreement, const BatchContext& context,
+                         std::string own_refusal, std::size_t bytes) {
   Card card;
   write(card.refusal, own_refusal);
   const std::vector<Card> cards = gather(card, context.communicator);
@@ -68,18 +68,18 @@ void DeviceFusion::meet(const Circle& circle, Agreement& agreement, const BatchC
   const std::string refusal = first_complaint(cards, &Card::refusal, context.communicator);
   if (refusal.empty()) return;
   const bool logged = std::any_of(agreed_.begin(), agreed_.end(), [&](const auto& each) {
-    return each.first.process_set == circle.process_set && !each.second.refusal.empty();
+    return each.first.process_set == key.process_set && !each.second.refusal.empty();
   });
   agreement.refusal = refusal;
   if (logged) return;
-  log(LogLevel::kInfo, "batches by NCCL of process set ", circle.process_set,
+  log(LogLevel::kInfo, "batches by NCCL of process set ", key.process_set,
       " are groups of a call for each tensor, they are not packed: ", refusal);
 }
 
 /// The buffer of that stream, which is about to be used.
 DeviceFusion::Buffer& DeviceFusion::buffer_for(DeviceLane& lane, std::size_t stream) {
   Buffer& buffer = buffers_.at({&lane.device(), stream});
-  buffer.stream = lane.exchange_stream(stream).handle();
+  buffer.stream = lane.transfer_stream(stream).handle();
   return buffer;
 }
 

@@ -39,7 +39,7 @@ class DeviceFusion {
   DeviceFusion(const DeviceFusion&) = delete;
   DeviceFusion& operator=(const DeviceFusion&) = delete;
 
-  /// Whether the batch, which goes into the device's exchange stream of that number, is to be packed; the answer is the
+  /// Whether the batch, which goes into the device's transfer stream of that number, is to be packed; the answer is the
   /// same on all members. May block for seconds the first time. Throws DataPathRefused, on all members, where a batch
   /// that must be packed cannot be; PeerLost, Timeout.
   [[nodiscard]] bool prepare(std::span<const OperationPtr> batch, const BatchContext& context, const CudaDevice& device,
@@ -66,11 +66,11 @@ class DeviceFusion {
     CudaStreamHandle stream = nullptr;  // null until the first batch
   };
   /// Those who have to agree: the members of a set, on one of their GPUs, for one of its streams.
-  struct Circle {
+  struct AgreementKey {
     std::uint32_t process_set;
     std::uint8_t place;
     std::size_t stream;
-    friend auto operator<=>(const Circle&, const Circle&) = default;
+    friend auto operator<=>(const AgreementKey&, const AgreementKey&) = default;
   };
   struct Agreement {
     std::size_t bytes = 0;  // all members have as much
@@ -79,11 +79,11 @@ class DeviceFusion {
 
   std::string reserve(const Channel& channel, std::size_t bytes);
   Buffer& buffer_for(DeviceLane& lane, std::size_t stream);
-  void meet(const Circle& circle, Agreement& agreement, const BatchContext& context, std::string own_refusal,
-            std::size_t bytes);
+  void agree(const AgreementKey& key, Agreement& agreement, const BatchContext& context, std::string own_refusal,
+             std::size_t bytes);
 
   KernelCache& kernels_;
-  std::map<Circle, Agreement> agreed_;
+  std::map<AgreementKey, Agreement> agreed_;
   std::map<Channel, Buffer> buffers_;
 };
 

@@ -105,8 +105,8 @@ void DeviceLane::close() {
   end(output_ends_, output_news_, output_thread_);
 }
 
-CudaStream& DeviceLane::exchange_stream(std::size_t index) {
-  std::vector<std::unique_ptr<CudaStream>>& streams = streams_->exchange;
+CudaStream& DeviceLane::transfer_stream(std::size_t index) {
+  std::vector<std::unique_ptr<CudaStream>>& streams = streams_->transfer;
   while (streams.size() <= index) streams.push_back(std::make_unique<CudaStream>(device_));
   return *streams[index];
 }

@@ -85,7 +85,7 @@ class DeviceLane {
   [[nodiscard]] DeviceOperation* at(std::uint32_t slot);
   /// What is put into one of them runs in the order in which the ranks agreed on it. Driving thread, with the context,
   /// without the lock. Throws DeviceError.
-  [[nodiscard]] CudaStream& exchange_stream(std::size_t index);
+  [[nodiscard]] CudaStream& transfer_stream(std::size_t index);
   /// Begins behind what is in the caller's stream, and so on to the end. Throws DeviceError, and as the host's submit.
   void begin(DeviceOperation& operation, CudaStreamHandle stream);
   /// What the stream does from now on finds the result of a finished operation. Throws DeviceError.
@@ -146,7 +146,7 @@ class DeviceLane {
     DevicePool received;
     CudaStream input;
     CudaStream output;
-    std::vector<std::unique_ptr<CudaStream>> exchange;  // driving thread
+    std::vector<std::unique_ptr<CudaStream>> transfer;  // driving thread
     std::deque<DeviceOperation> operations;
     std::unique_ptr<DeviceRecorder> recorder;  // null until something is recorded; set with the lock
   };

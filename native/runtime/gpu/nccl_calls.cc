@@ -142,7 +142,7 @@ void NcclPath::put_batch(NcclCommunicator& communicator, CudaStream& stream, std
           const Caller caller{api, handle, communicator, stream.handle(), context};
           for (std::size_t i = 0; i < batch.size(); ++i) put(caller, i);
         },
-        patience());
+        call_deadline());
   };
   if (kind == CollectiveKind::kBroadcast) {
     return call([&](const Caller& caller, std::size_t i) { put_broadcast(caller, *batch[i]); });
@@ -181,7 +181,7 @@ AdasumCalls NcclPath::adasum_calls(NcclCommunicator& communicator, const CudaStr
                       api.recv(bytes_at(received.begin), received.bytes, kNcclBytes, peer, handle, stream.handle()),
                       "ncclRecv");
                 },
-                patience());
+                call_deadline());
           },
       .gather =
           [&, bytes_at](const DeviceRange& own, CudaAddress all) {
@@ -191,7 +191,7 @@ AdasumCalls NcclPath::adasum_calls(NcclCommunicator& communicator, const CudaStr
                                                     stream.handle()),
                                      "ncclAllGather");
                 },
-                patience());
+                call_deadline());
           },
   };
 }
@@ -209,7 +209,7 @@ void NcclPath::put_packed(NcclCommunicator& communicator, const CudaStream& stre
               api.all_reduce(data, data, count, nccl_dtype(dtype).value(), nccl_op(op), handle, stream.handle()),
               "ncclAllReduce");
         },
-        patience());
+        call_deadline());
   });
 }
 

@@ -94,7 +94,7 @@ std::string NcclPath::find_refusal(const std::vector<Card>& cards, const Communi
 }
 
 /// The members tell one another what they have, and connect if that suffices. All reach the same decision.
-void NcclPath::meet(Set& set, const DeviceLane& lane, const BatchContext& context) {
+void NcclPath::handshake(Set& set, const DeviceLane& lane, const BatchContext& context) {
   Communicator& communicator = context.communicator;
   set.rank = communicator.rank();
   set.size = communicator.size();
@@ -104,7 +104,7 @@ void NcclPath::meet(Set& set, const DeviceLane& lane, const BatchContext& contex
 }
 
 /// The same for connections of each host's members alone: where one host has none, no host uses them.
-void NcclPath::meet_within_hosts(Set& set, const DeviceLane& lane, const BatchContext& context) {
+void NcclPath::handshake_within_hosts(Set& set, const DeviceLane& lane, const BatchContext& context) {
   Communicator& communicator = context.communicator;
   const HostLayout layout = layout_of(context);
   RINGTUNE_CHECK(layout.has_levels() && layout.homogeneous,
@@ -127,7 +127,7 @@ void NcclPath::connect(Set& set, const NcclUniqueId& id, const BatchContext& con
       if (failure_) std::rethrow_exception(failure_);
       communicators_.push_back(set.communicator);
     }
-    set.communicator->settle(patience());
+    set.communicator->settle(call_deadline());
   } catch (const std::exception& error) {
     check();
     trouble = error.what();
@@ -167,7 +167,7 @@ CudaEvent& NcclPath::last_in(const CudaDevice& device, std::size_t stream) {
 /// The stream has got work, which the watcher is to watch.
 void NcclPath::launched(DeviceLane& lane, std::size_t stream) {
   const std::lock_guard lock(mutex_);
-  last_in(lane.device(), stream).record(lane.exchange_stream(stream).handle());
+  last_in(lane.device(), stream).record(lane.transfer_stream(stream).handle());
   if (!std::exchange(busy_, true)) news_.notify_all();
 }
 
@@ -179,7 +179,7 @@ void NcclPath::prepare(std::span<const OperationPtr> batch, const BatchContext& 
   if (fresh) {
     const DeviceLane& lane = lane_of(*batch.front());
     const CudaDevice::Current current(lane.device());
-    key_.within_hosts ? meet_within_hosts(set, lane, context) : meet(set, lane, context);
+    key_.within_hosts ? handshake_within_hosts(set, lane, context) : handshake(set, lane, context);
     if (!watcher_.joinable()) watcher_ = start_thread("ringtune-nccl", [this] { watch(); });
   }
   if (!set.refusal.empty()) {
@@ -197,7 +197,7 @@ void NcclPath::launch(std::span<const OperationPtr> batch, const BatchContext& c
   DeviceLane& lane = lane_of(*batch.front());
   const CudaDevice::Current current(lane.device());
   const CommunicatorKey key = key_;  // as prepared
-  CudaStream& stream = lane.exchange_stream(key.stream);
+  CudaStream& stream = lane.transfer_stream(key.stream);
   BatchTimes times(lane, batch, about);
   try {
     for (const OperationPtr operation : batch) stream.wait(device_operation_of(*operation).ready);
@@ -261,7 +261,7 @@ void NcclPath::watch() {
     std::vector<std::shared_ptr<NcclCommunicator>> gone = std::exchange(retired_, {});
     if (!gone.empty()) {
       lock.unlock();
-      for (const std::shared_ptr<NcclCommunicator>& one : gone) one->finish(patience());
+      for (const std::shared_ptr<NcclCommunicator>& one : gone) one->finish(call_deadline());
       lock.lock();
       continue;
     }

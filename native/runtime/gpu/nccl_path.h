@@ -112,13 +112,13 @@ class NcclPath {
   };
 
   const NcclLibrary& library() { return NcclLibrary::open(options_.nccl_libraries); }
-  [[nodiscard]] Deadline patience() const { return Deadline::after(options_.timeout_ns); }
+  [[nodiscard]] Deadline call_deadline() const { return Deadline::after(options_.timeout_ns); }
   Card own_card(const DeviceLane& lane, const BatchContext& context, bool first);
   [[nodiscard]] static std::string find_refusal(const std::vector<Card>& cards, const Communicator& communicator,
                                                 bool within_hosts);
   [[nodiscard]] HostLayout layout_of(const BatchContext& context) const;
-  void meet(Set& set, const DeviceLane& lane, const BatchContext& context);
-  void meet_within_hosts(Set& set, const DeviceLane& lane, const BatchContext& context);
+  void handshake(Set& set, const DeviceLane& lane, const BatchContext& context);
+  void handshake_within_hosts(Set& set, const DeviceLane& lane, const BatchContext& context);
   void connect(Set& set, const NcclUniqueId& id, const BatchContext& context);
   CommunicatorKey next_key(std::span<const OperationPtr> batch, const BatchContext& context);
   CudaEvent& last_in(const CudaDevice& device, std::size_t stream);

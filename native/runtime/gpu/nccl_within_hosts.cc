@@ -24,7 +24,7 @@ std::size_t byte_sum(std::span<const OperationPtr> batch) {
 void NcclPath::scatter(std::span<const OperationPtr> batch, const std::optional<Span>& about) {
   DeviceLane& lane = lane_of(*batch.front());
   const CudaDevice::Current current(lane.device());
-  CudaStream& stream = lane.exchange_stream(key_.stream);
+  CudaStream& stream = lane.transfer_stream(key_.stream);
   const Set& set = sets_.at(key_);
   BatchTimes times(lane, batch, about);
   try {
@@ -73,13 +73,13 @@ void NcclPath::put_scatter(const Set& set, CudaStream& stream, std::span<const O
           }
         }
       },
-      patience());
+      call_deadline());
 }
 
 void NcclPath::gather(std::span<const OperationPtr> batch, const std::optional<Span>& about) {
   DeviceLane& lane = lane_of(*batch.front());
   const CudaDevice::Current current(lane.device());
-  CudaStream& stream = lane.exchange_stream(key_.stream);
+  CudaStream& stream = lane.transfer_stream(key_.stream);
   const Set& set = sets_.at(key_);
   BatchTimes times(lane, about);
   try {
@@ -110,7 +110,7 @@ void NcclPath::put_gather(const Set& set, CudaStream& stream, std::span<const Op
                              "ncclAllGather");
         }
       },
-      patience());
+      call_deadline());
 }
 
 bool hierarchy_carries(const Request& request) noexcept {

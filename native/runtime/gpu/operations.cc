@@ -44,28 +44,28 @@ Ticket Runtime::Impl::submit(Submission submission, FinishListener* listener) {
 
 Ticket Runtime::Impl::submit_on_device(Submission submission) {
   const ProcessSetTable::Members members = members_of(submission.request.process_set);
-  return staging.submit(std::move(submission), *members, options.rank);
+  return host_staged.submit(std::move(submission), *members, options.rank);
 }
 
 bool Runtime::Impl::wait_on_device(Ticket ticket, Deadline deadline) {
-  DeviceOperation& operation = staging.find(ticket);
+  DeviceOperation& operation = host_staged.find(ticket);
   if (operation.done()) return true;
   const std::shared_ptr<const Prepared> prepared = operation.prepared;
   const std::int64_t begin_ns = now_ns();
-  const bool done = staging.attend(ticket, deadline);
+  const bool done = host_staged.attend(ticket, deadline);
   record_wait(*prepared, begin_ns, now_ns());
   return done;
 }
 
 bool Runtime::attend(Ticket ticket, Deadline deadline) {
-  if (HostStagedPath::owns(ticket)) return own().staging.attend(ticket, deadline);
+  if (HostStagedPath::owns(ticket)) return own().host_staged.attend(ticket, deadline);
   return TicketTable::attend(*operation(ticket), deadline);
 }
 
-void Runtime::join_stream(Ticket ticket, CudaStreamHandle stream) { own().staging.join(ticket, stream); }
+void Runtime::join_stream(Ticket ticket, CudaStreamHandle stream) { own().host_staged.join(ticket, stream); }
 
 GatheredOnDevice Runtime::gathered_on_device(Ticket ticket) {
-  const DeviceOperation& operation = own().staging.find(ticket);
+  const DeviceOperation& operation = own().host_staged.find(ticket);
   const CollectiveKind kind = operation.prepared->request.kind;
   if ((kind != CollectiveKind::kAllgather && kind != CollectiveKind::kAlltoall) || !operation.done()) {
     throw InvalidArgument("ticket " + std::to_string(ticket) + " is no finished allgather or alltoall");
@@ -74,7 +74,7 @@ GatheredOnDevice Runtime::gathered_on_device(Ticket ticket) {
 }
 
 void Runtime::deliver(Ticket ticket, void* memory, CudaStreamHandle stream) {
-  own().staging.deliver(ticket, static_cast<std::byte*>(memory), stream);
+  own().host_staged.deliver(ticket, static_cast<std::byte*>(memory), stream);
 }
 
 }  // namespace ringtune

@@ -66,7 +66,7 @@ std::size_t PeerRingPath::compare(const std::vector<Card>& cards, const BatchCon
 }
 
 /// The members tell one another what they have, and connect if that suffices. All reach the same decision.
-void PeerRingPath::meet(Place& place, const CudaDevice& device, const BatchContext& context) {
+void PeerRingPath::handshake(Place& place, const CudaDevice& device, const BatchContext& context) {
   Communicator& communicator = context.communicator;
   Card card;
   write(card.host, host_);
@@ -108,7 +108,7 @@ void PeerRingPath::prepare(std::span<const OperationPtr> batch, const BatchConte
   if (fresh) {
     const CudaDevice& device = device_of(*batch.front());
     const CudaDevice::Current current(device);
-    meet(place, device, context);
+    handshake(place, device, context);
     const std::lock_guard lock(mutex_);
     if (place.ring != nullptr) rings_.push_back(place.ring);
   }
@@ -198,11 +198,11 @@ void PeerRingPath::abort(const std::exception_ptr& error) noexcept {
 }
 
 /// Only abort() may still use the ring then.
-void PeerRingPath::finish(std::shared_ptr<DeviceRingSet> ring, Deadline patience) noexcept {
+void PeerRingPath::finish(std::shared_ptr<DeviceRingSet> ring, Deadline deadline) noexcept {
   std::optional<CudaDevice::Current> current;
   try {
     current.emplace(*device_);
-    ring->finish(patience);
+    ring->finish(deadline);
   } catch (const std::exception& error) {  // the driver fails; the results of its calls below are ignored
     log(LogLevel::kDebug, "a ring between GPUs ends in disorder: ", error.what());
   }

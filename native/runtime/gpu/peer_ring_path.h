@@ -73,13 +73,13 @@ class PeerRingPath {
   };
   struct Card;
 
-  void meet(Place& place, const CudaDevice& device, const BatchContext& context);
+  void handshake(Place& place, const CudaDevice& device, const BatchContext& context);
   std::size_t compare(const std::vector<Card>& cards, const BatchContext& context, std::string& refusal) const;
   static void put_batch(DeviceRingSet& ring, std::span<const OperationPtr> batch, const BatchContext& context,
                         const BatchTimes& times);
   void rethrow_failure();
   void retire();
-  void finish(std::shared_ptr<DeviceRingSet> ring, Deadline patience) noexcept;
+  void finish(std::shared_ptr<DeviceRingSet> ring, Deadline deadline) noexcept;
 
   PeerRingPathOptions options_;
   std::string host_;

@@ -114,18 +114,18 @@ std::atomic<std::uint32_t>& DeviceRingSet::ended_word(int position) const {
   return *reinterpret_cast<std::atomic<std::uint32_t>*>(words_.data() + line + kEndedAt);
 }
 
-void DeviceRingSet::finish(Deadline patience) {
+void DeviceRingSet::finish(Deadline deadline) {
   bool aborted = true;
   std::exception_ptr failure;
   try {
-    aborted = ring_->finish(patience);
+    aborted = ring_->finish(deadline);
   } catch (const DeviceError&) {
     failure = std::current_exception();
   }
   // Release, acquire: what the stream has read was read before the memory goes.
   ended_word(seat_.rank).store(1, std::memory_order_release);
   const std::atomic<std::uint32_t>& next = ended_word((seat_.rank + 1) % seat_.size);
-  while (aborted && next.load(std::memory_order_acquire) == 0 && !patience.expired()) {
+  while (aborted && next.load(std::memory_order_acquire) == 0 && !deadline.expired()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   if (failure) std::rethrow_exception(failure);

@@ -73,7 +73,7 @@ class DeviceRingSet {
   /// As DeviceRing: any thread, does not block.
   void abort() noexcept { ring_->abort(); }
   /// Blocks until the stream has run to its end and nobody reads the buffer, at most until then.
-  void finish(Deadline patience);
+  void finish(Deadline deadline);
 
  private:
   void reduce(std::span<const OperationPtr> batch, const BatchTimes& times, std::optional<Elements> kept);
