@@ -76,7 +76,8 @@ class Engine {
   /// has not. Then `ticket` is its operation's, which goes on or holds its result, or 0: it could not even begin.
   /// Blocks no longer than a wait of the shared-memory group spins until all ranks have come. Throws as
   /// TicketTable::submit.
-  std::int64_t run_alone(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns, Ticket& ticket);
+  std::int64_t run_alone(const PersistentRequest& persistent, const Memory& memory, std::int64_t now_ns,
+                         Ticket& ticket);
 
   std::uint32_t propose(const Knobs& knobs);
   [[nodiscard]] Knobs knobs() const;
@@ -127,7 +128,7 @@ class Engine {
   void call() noexcept;
   void park(const Seen& seen) noexcept;
   void drive(Operation& operation, Deadline deadline) noexcept;
-  [[nodiscard]] bool expects_alone(const PersistentRequest& repeated) const noexcept;
+  [[nodiscard]] bool expects_alone(const PersistentRequest& persistent) const noexcept;
   std::int64_t run_inline(Operation& operation, Ticket& ticket);
   bool try_drive() noexcept;
   void stop_driving() noexcept;

@@ -158,13 +158,13 @@ void Engine::drive(Operation& operation, Deadline deadline) noexcept {
   }
 }
 
-std::int64_t Engine::run_alone(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns,
+std::int64_t Engine::run_alone(const PersistentRequest& persistent, const Memory& memory, std::int64_t now_ns,
                                Ticket& ticket) {
   if (!try_drive()) return 0;
   const auto stop_at_the_end = [](Engine* engine) { engine->stop_driving(); };
   const std::unique_ptr<Engine, decltype(stop_at_the_end)> driving(this, stop_at_the_end);
-  if (!expects_alone(repeated)) return 0;
-  Operation& operation = tickets_.begin(repeated, memory, now_ns);
+  if (!expects_alone(persistent)) return 0;
+  Operation& operation = tickets_.begin(persistent, memory, now_ns);
   try {
     return run_inline(operation, ticket);
   } catch (...) {
@@ -175,10 +175,10 @@ std::int64_t Engine::run_alone(const PersistentRequest& repeated, const Memory& 
 }
 
 /// Nothing but this is to be done. Relaxed: what other threads hand in at this moment has its turn afterwards.
-bool Engine::expects_alone(const PersistentRequest& repeated) const noexcept {
+bool Engine::expects_alone(const PersistentRequest& persistent) const noexcept {
   return !ended_ && !leaving_ && !leave_requested_.load(std::memory_order_relaxed) &&
          !mail_.load(std::memory_order_relaxed) && tickets_.open() == 0 &&
-         negotiator_.expects_alone(repeated.prepared->request);
+         negotiator_.expects_alone(persistent.prepared->request);
 }
 
 /// When it ended; 0 and the ticket when it goes on, in the round that is posted now or without the schedule, or when

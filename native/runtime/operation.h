@@ -82,7 +82,7 @@ struct PersistentRequest {
 };
 
 struct PersistentAt {
-  const PersistentRequest* repeated;
+  const PersistentRequest* persistent;
   void* address;  // of input and output
 };
 

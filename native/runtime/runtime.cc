@@ -177,35 +177,35 @@ PersistentRequest Runtime::keep(Submission submission) {
   return impl_->tickets.keep(std::move(prepared));
 }
 
-void Runtime::drop(const PersistentRequest& repeated) noexcept {
-  if (impl_->home.here()) impl_->tickets.drop(repeated);
+void Runtime::drop(const PersistentRequest& persistent) noexcept {
+  if (impl_->home.here()) impl_->tickets.drop(persistent);
 }
 
-Ticket Runtime::submit(const PersistentRequest& repeated, const void* input, void* output) {
-  own().check_set(repeated);
-  const Ticket ticket = impl_->tickets.submit(repeated, {input, output}, now_ns());
-  impl_->engine->submitted(repeated.prepared->wire_bytes);
+Ticket Runtime::submit(const PersistentRequest& persistent, const void* input, void* output) {
+  own().check_set(persistent);
+  const Ticket ticket = impl_->tickets.submit(persistent, {input, output}, now_ns());
+  impl_->engine->submitted(persistent.prepared->wire_bytes);
   return ticket;
 }
 
 void Runtime::submit(std::span<const PersistentAt> calls, std::vector<Ticket>& tickets) {
-  own().check_set(*calls.front().repeated);
+  own().check_set(*calls.front().persistent);
   impl_->tickets.submit(calls, now_ns(), tickets);
   std::size_t bytes = 0;
-  for (const PersistentAt& call : calls) bytes += call.repeated->prepared->wire_bytes;
+  for (const PersistentAt& call : calls) bytes += call.persistent->prepared->wire_bytes;
   impl_->engine->submitted(bytes);
 }
 
-Ticket Runtime::run_now(const PersistentRequest& repeated, const Memory& memory, std::int64_t timeout_ns) {
-  own().check_set(repeated);
+Ticket Runtime::run_now(const PersistentRequest& persistent, const Memory& memory, std::int64_t timeout_ns) {
+  own().check_set(persistent);
   const std::int64_t begin_ns = now_ns();
   Ticket ticket = 0;
-  if (const std::int64_t end_ns = impl_->engine->run_alone(repeated, memory, begin_ns, ticket)) {
-    impl_->record_wait(*repeated.prepared, begin_ns, end_ns);
+  if (const std::int64_t end_ns = impl_->engine->run_alone(persistent, memory, begin_ns, ticket)) {
+    impl_->record_wait(*persistent.prepared, begin_ns, end_ns);
     return 0;
   }
   // Nobody is woken: this thread drives.
-  if (ticket == 0) ticket = impl_->tickets.submit(repeated, memory, begin_ns);
+  if (ticket == 0) ticket = impl_->tickets.submit(persistent, memory, begin_ns);
   return finish(ticket, Deadline::at(begin_ns + timeout_ns)) == Finish::kDone ? 0 : ticket;
 }
 

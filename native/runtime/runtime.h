@@ -108,15 +108,15 @@ class Runtime {
   /// What is known of a collective on host memory that will be repeated: addresses and splits do not count. Throws as
   /// submit. To be dropped before the runtime ends.
   [[nodiscard]] PersistentRequest keep(Submission submission);
-  void drop(const PersistentRequest& repeated) noexcept;
+  void drop(const PersistentRequest& persistent) noexcept;
   /// As submit, with other addresses (not null unless the tensor is empty).
-  Ticket submit(const PersistentRequest& repeated, const void* input, void* output);
+  Ticket submit(const PersistentRequest& persistent, const void* input, void* output);
   /// All or none of them, of one process set.
   void submit(std::span<const PersistentAt> calls, std::vector<Ticket>& tickets);
   /// The same from begin to end on the calling thread, which drives the runtime itself: 0 when it is done. The ticket
   /// of an operation that goes on at the timeout, has failed, or whose result is not at `memory.output`. Blocks; throws
   /// as submit.
-  Ticket run_now(const PersistentRequest& repeated, const Memory& memory, std::int64_t timeout_ns);
+  Ticket run_now(const PersistentRequest& persistent, const Memory& memory, std::int64_t timeout_ns);
   /// All ranks ask for the same; its operation's `number` is the set's. Throws as submit.
   Ticket add_process_set(const std::vector<int>& members);
   Ticket remove_process_set(std::uint32_t id);

@@ -64,8 +64,8 @@ class Runtime::Impl {
   [[nodiscard]] std::optional<Span> recorded_now(const Prepared& prepared);
 
   /// A set may have been removed since the request was prepared.
-  void check_set(const PersistentRequest& repeated) const {
-    if (const std::uint32_t set = repeated.prepared->request.process_set) (void)members_of(set);
+  void check_set(const PersistentRequest& persistent) const {
+    if (const std::uint32_t set = persistent.prepared->request.process_set) (void)members_of(set);
   }
 
   /// Blocks until the operation is done; false at the deadline. Does not rethrow its error.
