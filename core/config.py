@@ -1,8 +1,9 @@
 """Configuration: the environment, read once when a session opens.
 
-``RINGTUNE_*`` wins over its ``HOROVOD_*`` twin; an empty value counts as unset. A value of ``RINGTUNE_*`` that cannot
-be understood is a `ConfigError` that names the variable, the value and what was expected; nothing is guessed. Values
-of ``HOROVOD_*`` are read as Horovod reads them (`ringtune.horovod_variables`).
+``RINGTUNE_*`` wins over its ``HOROVOD_*`` twin, and a variable's name of today over its former one; an empty value
+counts as unset. A value of ``RINGTUNE_*`` that cannot be understood is a `ConfigError` that names the variable, the
+value and what was expected; nothing is guessed. Values of ``HOROVOD_*`` are read as Horovod reads them
+(`ringtune.horovod_variables`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,16 @@ from ringtune.horovod_variables import FALSE, HOROVOD_IGNORED, TRUE, reading
 from ringtune.interfaces import address_of
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.output_file import expanded
-from ringtune.variables import CASTS, DETAILS, PREFIX, TWIN_PREFIX, VARIABLES, Variable
+from ringtune.variables import (
+    CASTS,
+    DETAILS,
+    FORMER_NAMES,
+    PREFIX,
+    TWIN_PREFIX,
+    VARIABLES,
+    Variable,
+    current_name,
+)
 
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
 
@@ -70,7 +80,7 @@ class Config:
     overlap: str = "auto"
     cuda_driver: str = ""
     nccl_library: str = ""
-    gpu_plane: str = "auto"
+    gpu_data_path: str = "auto"
     gpu_part_bytes: int = 8 << 20
     compression: str = CASTS[0]
     bucket_cap_mb: int | None = None
@@ -234,6 +244,7 @@ def parse_steps(source: str, text: str) -> tuple[tuple[int, int], ...]:
 def _lookup(variable: Variable, environ: Mapping[str, str]) -> tuple[str, str]:
     """Return name and text of what is set, empty when nothing is."""
     names = [PREFIX + variable.name]
+    names += [PREFIX + former for former, name in FORMER_NAMES.items() if name == variable.name]
     if variable.twin is not None:
         names.append(TWIN_PREFIX + variable.twin)
     for name in names:
@@ -277,7 +288,7 @@ def _parse_cores(source: str, text: str) -> tuple[int, ...]:
 def _refuse_unknown(environ: Mapping[str, str]) -> None:
     known = [PREFIX + variable.name for variable in VARIABLES]
     for name in sorted(environ):
-        if name.startswith(PREFIX) and name not in known:
+        if name.startswith(PREFIX) and current_name(name) not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else "the README lists the known ones"
             raise ConfigError(f"{name}={environ[name]!r}: there is no such variable; {hint}")

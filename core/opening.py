@@ -19,7 +19,7 @@ from ringtune.gpu import nccl, ring
 from ringtune.placement import Placement
 from ringtune.rendezvous import Rendezvous
 from ringtune.session import JobContext, Session
-from ringtune.variables import GPU_PLANES, LOG_LEVELS, OVERLAPS, TRANSPORTS
+from ringtune.variables import GPU_DATA_PATHS, LOG_LEVELS, OVERLAPS, TRANSPORTS
 
 T = TypeVar("T")
 
@@ -128,7 +128,7 @@ def runtime_options(config: Config, place: Placement, address: tuple[str, int], 
     options.stall_shutdown_ns = 0 if config.stall_check_disable else config.stall_shutdown_ns
     options.thread_affinity = _core_of(config, place)
     options.cuda_driver = config.cuda_driver
-    options.gpu_plane, options.gpu_part_bytes = GPU_PLANES.index(config.gpu_plane), config.gpu_part_bytes
+    options.gpu_data_path, options.gpu_part_bytes = GPU_DATA_PATHS.index(config.gpu_data_path), config.gpu_part_bytes
     options.nccl_libraries = nccl.libraries(config)
     if (kernels := ring.kernels(config)) is not None:
         options.set_gpu_kernels(kernels)

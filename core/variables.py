@@ -17,7 +17,7 @@ LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 DETAILS = ("normal", "full")
 TRANSPORTS = ("auto", "shm", "tcp")
 OVERLAPS = ("auto", "always", "never")
-GPU_PLANES = ("auto", "nccl", "ring", "staged", "nccl-host")
+GPU_DATA_PATHS = ("auto", "nccl", "ring", "staged", "nccl-host")
 CASTS = ("none", "fp16", "bf16")
 
 
@@ -49,6 +49,16 @@ class Variable:
     low: float | None = None
     factor: int = 1
     choices: tuple[str, ...] = ()
+
+
+FORMER_NAMES = {"GPU_PLANE": "GPU_DATA_PATH"}
+"""Names that variables had earlier, without ``RINGTUNE_``, and their names today. Both are read."""
+
+
+def current_name(name: str) -> str:
+    """Return today's name of a variable, with its prefix; any other name as it is."""
+    former = FORMER_NAMES.get(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else None
+    return PREFIX + former if former else name
 
 
 _S = 1_000_000_000
@@ -313,7 +323,9 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("CUDA_DRIVER", "cuda_driver", "str", "", "library", "Drives the GPUs, instead of libcuda.so.1."),
     Variable("NCCL_LIBRARY", "nccl_library", "str", "", "library", "NCCL, instead of the wheels' or the system's."),
     Variable("GPU_PART_BYTES", "gpu_part_bytes", "int", 8 << 20, "bytes", "Parts of what is staged.", None, 1),
-    Variable("GPU_PLANE", "gpu_plane", "choice", "auto", "", "How tensors on GPUs travel.", choices=GPU_PLANES),
+    Variable(
+        "GPU_DATA_PATH", "gpu_data_path", "choice", "auto", "", "How tensors on GPUs travel.", choices=GPU_DATA_PATHS
+    ),
     # Stall check.
     Variable(
         "STALL_CHECK_DISABLE",

@@ -17,7 +17,7 @@ def kernels(config: Config) -> Callable[[int], bytes] | None:
     Returns:
         None where the runtime is to do without: beside another driver than NVIDIA's, unless the ring is asked for.
     """
-    if config.gpu_plane == "staged" or (config.cuda_driver and config.gpu_plane != "ring"):
+    if config.gpu_data_path == "staged" or (config.cuda_driver and config.gpu_data_path != "ring"):
         return None
     return _cubin_for
 

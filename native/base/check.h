@@ -46,8 +46,6 @@ std::string operands(const char* expression, const A& a, const B& b) {
   } while (false)
 
 #define RINGTUNE_CHECK_EQ(a, b, ...) RINGTUNE_CHECK_OP_(a, ==, b __VA_OPT__(, ) __VA_ARGS__)
-#define RINGTUNE_CHECK_NE(a, b, ...) RINGTUNE_CHECK_OP_(a, !=, b __VA_OPT__(, ) __VA_ARGS__)
 #define RINGTUNE_CHECK_LT(a, b, ...) RINGTUNE_CHECK_OP_(a, <, b __VA_OPT__(, ) __VA_ARGS__)
 #define RINGTUNE_CHECK_LE(a, b, ...) RINGTUNE_CHECK_OP_(a, <=, b __VA_OPT__(, ) __VA_ARGS__)
-#define RINGTUNE_CHECK_GT(a, b, ...) RINGTUNE_CHECK_OP_(a, >, b __VA_OPT__(, ) __VA_ARGS__)
 #define RINGTUNE_CHECK_GE(a, b, ...) RINGTUNE_CHECK_OP_(a, >=, b __VA_OPT__(, ) __VA_ARGS__)

@@ -20,9 +20,9 @@ using CoreSet = std::bitset<CPU_SETSIZE>;
 void write_cores(ByteWriter& out, const CoreSet& cores);
 [[nodiscard]] CoreSet read_cores(ByteReader& in);  // throws Protocol
 
-/// Whether so many threads, each of which may use the cores of its set, all find one of their own at the same time. For
-/// sets that are apart from each other or within one another, as launchers make them; others may be told so too soon.
-/// False where a set is empty.
+/// Whether so many threads, each of which may use the cores of its set, can all have a core of their own at the same
+/// time. Exact for sets that are disjoint or nested, as launchers make them; for others it may be true too soon. False
+/// where a set is empty.
 [[nodiscard]] bool run_at_once(std::span<const CoreSet> threads) noexcept;
 
 }  // namespace ringtune

@@ -13,7 +13,7 @@ class SleepObserver {
   ~SleepObserver() = default;
 };
 
-/// Who is told about this thread's next sleep; null = nobody. Borrowed. Any thread, for itself; does not block.
+/// Sets the observer of this thread's next sleep; null = none. Borrowed. Any thread, for itself; does not block.
 void observe_sleep(SleepObserver* observer) noexcept;
 
 /// Every wait of the runtime calls this before it blocks or yields. May block as the observer does.

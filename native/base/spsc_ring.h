@@ -45,7 +45,7 @@ class SpscRing {
       if (tail + values.size() - cached_head_ > mask_ + 1) return false;
     }
     for (std::size_t i = 0; i < values.size(); ++i) slots_[(tail + i) & mask_] = values[i];
-    // release: whoever sees the new tail sees the slots.
+    // Release: a thread that sees the new tail sees the slots.
     tail_.store(tail + values.size(), publish);
     return true;
   }

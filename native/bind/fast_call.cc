@@ -46,7 +46,7 @@ PyObject* call_with(PyObject* object, PyObject* const* args, std::size_t flagged
   return PyObject_Vectorcall(self.function, args, flagged, keywords);
 }
 
-/// One of the path's ways, for a call with arguments.
+/// One method of the fast path, for a call with arguments.
 using DataPath = PyObject* (FastPath::*)(const CallSignature&, const Arguments&);
 template <DataPath data_path>
 PyObject* call(PyObject* object, PyObject* const* args, std::size_t flagged, PyObject* keywords) {

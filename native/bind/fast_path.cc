@@ -41,7 +41,7 @@ struct Exchange {
   void* stream;
 };
 
-/// Lets go of the interpreter's lock: at once, or when the thread goes to sleep.
+/// Releases the interpreter's lock: at once, or when the thread goes to sleep.
 class LockOutOfSleep final : SleepObserver {
  public:
   explicit LockOutOfSleep(bool at_once) noexcept {
@@ -93,7 +93,7 @@ bool FastPath::takes(PyObject* tensor) const noexcept {
 }
 
 std::optional<nb::dlpack::dltensor> FastPath::view(PyObject* tensor) const noexcept {
-  // Negated, sparse, traced, shrunk ...: the Python function resolves it, or says so in its own words.
+  // Negated, sparse, traced, shrunk ...: the Python function resolves it, or raises its own error.
   if (!takes(tensor) || !memory_.is_plain(tensor)) return std::nullopt;
   nb::dlpack::dltensor found{};
   if (exchange_(tensor, &found) != 0) {
@@ -114,20 +114,20 @@ std::unique_ptr<PersistentCollective> FastPath::make(const nb::object& tensor, c
 
 void FastPath::cache_persistent(const nb::str& key, const nb::object& tensor, const nb::object& runtime,
                                 const std::string& wire, const PersistentCollective::CollectiveParams& how) {
-  std::unique_ptr<PersistentCollective> repeated = make(tensor, runtime, wire, how, nb::tuple());
-  if (repeated == nullptr) return;
+  std::unique_ptr<PersistentCollective> persistent = make(tensor, runtime, wire, how, nb::tuple());
+  if (persistent == nullptr) return;
   if (persistent_.size() >= most_repeated(runtime) && !persistent_.contains(key)) persistent_.clear();
-  persistent_[key] = nb::cast(std::move(repeated));
+  persistent_[key] = nb::cast(std::move(persistent));
 }
 
 Ticket FastPath::submit_persistent(const nb::str& key, nb::handle tensor) const {
   const nb::object entry = nb::borrow(PyDict_GetItemWithError(persistent_.ptr(), key.ptr()));
   if (!entry.is_valid()) return 0;
   const std::optional<nb::dlpack::dltensor> found = view(tensor.ptr());
-  const auto& repeated = *nb::inst_ptr<PersistentCollective>(entry);
-  if (!found || !repeated.fits(*found)) return 0;
-  repeated.notice();
-  return repeated.submit(address_of(*found));
+  const auto& persistent = *nb::inst_ptr<PersistentCollective>(entry);
+  if (!found || !persistent.fits(*found)) return 0;
+  persistent.notice();
+  return persistent.submit(address_of(*found));
 }
 
 std::vector<std::size_t> FastPath::settle_persistent(Runtime& runtime, const std::vector<Ticket>& tickets,
@@ -139,7 +139,7 @@ std::vector<std::size_t> FastPath::settle_persistent(Runtime& runtime, const std
         const LockOutOfSleep lock(true);
         (void)runtime.wait(ticket, Deadline::after(slice_ns_));
       } catch (const Error&) {
-        break;  // whoever waits for what is left meets it again
+        break;  // the next wait for the operations that are left throws it again
       }
       if (PyErr_CheckSignals() != 0) nb::raise_python_error();
     }
@@ -156,16 +156,16 @@ std::vector<std::size_t> FastPath::settle_persistent(Runtime& runtime, const std
 void FastPath::cache_call(CallSignature& form, const nb::object& name, const nb::object& tensor,
                           const nb::object& runtime, const CallDetails& words, const nb::object& result_factory) {
   const auto& [wire, how, given] = words;
-  std::unique_ptr<PersistentCollective> repeated =
+  std::unique_ptr<PersistentCollective> persistent =
       tensor.is_none() ? std::make_unique<PersistentCollective>(runtime, wire, nullptr, how, given)
                        : make(tensor, runtime, wire, how, given);
-  if (repeated == nullptr) return;
+  if (persistent == nullptr) return;
   if (!result_factory.is_none()) {
     const nb::tuple parts(result_factory);
-    repeated->set_result_factory({nb::object(parts[0]), nb::object(parts[1]), nb::cast<bool>(parts[2]),
-                                  nb::cast<std::vector<std::int64_t>>(parts[3])});
+    persistent->set_result_factory({nb::object(parts[0]), nb::object(parts[1]), nb::cast<bool>(parts[2]),
+                                    nb::cast<std::vector<std::int64_t>>(parts[3])});
   }
-  form.cache_call(name, nb::cast(std::move(repeated)), most_repeated(runtime));
+  form.cache_call(name, nb::cast(std::move(persistent)), most_repeated(runtime));
 }
 
 void FastPath::cache_group(CallSignature& form, const nb::str& name, const nb::sequence& tensors,
@@ -198,13 +198,13 @@ std::size_t FastPath::size() const {
 std::optional<FastPath::Found> FastPath::find(const CallSignature& form, const Arguments& arguments) const noexcept {
   nb::object entry = form.known(arguments);
   if (!entry.is_valid()) return std::nullopt;
-  auto* const repeated = nb::inst_ptr<PersistentCollective>(entry);
-  if (!repeated->fits(form, arguments)) return std::nullopt;
+  auto* const persistent = nb::inst_ptr<PersistentCollective>(entry);
+  if (!persistent->fits(form, arguments)) return std::nullopt;
   PyObject* const given = form.tensor(arguments);
-  if (given == nullptr) return Found{std::move(entry), repeated, nullptr};
+  if (given == nullptr) return Found{std::move(entry), persistent, nullptr};
   const std::optional<nb::dlpack::dltensor> tensor = view(given);
-  if (!tensor || !repeated->fits(*tensor)) return std::nullopt;
-  return Found{std::move(entry), repeated, address_of(*tensor)};
+  if (!tensor || !persistent->fits(*tensor)) return std::nullopt;
+  return Found{std::move(entry), persistent, address_of(*tensor)};
 }
 
 /// Whatever does not say no counts as yes.
@@ -217,14 +217,14 @@ bool FastPath::wants_gradient(PyObject* tensor) const noexcept {
 /// Where the result goes. Nothing when a gradient may flow through, which needs the function.
 std::optional<FastPath::Result> FastPath::result_of(const Found& found, PyObject* tensor, PyObject* out) const {
   Result result{nb::borrow(tensor != nullptr ? tensor : Py_None), {found.address, found.address}};
-  if (!found.repeated->result_factory()) return result;
-  const ResultFactory& result_factory = *found.repeated->result_factory();
+  if (!found.persistent->result_factory()) return result;
+  const ResultFactory& result_factory = *found.persistent->result_factory();
   if (wants_gradient(tensor)) return std::nullopt;
   if (out != nullptr && out != Py_None) return result_in(found, out);
   result.tensor = nb::steal(PyObject_CallOneArg(result_factory.function.ptr(), result_factory.argument.ptr()));
   if (!result.tensor.is_valid()) nb::raise_python_error();
   const std::optional<nb::dlpack::dltensor> made = view(result.tensor.ptr());
-  if (!made || !found.repeated->fits_result(*made)) return std::nullopt;  // another device is torch's default now
+  if (!made || !found.persistent->fits_result(*made)) return std::nullopt;  // another device is torch's default now
   result.memory.output = address_of(*made);
   if (result_factory.gathers) result.memory.room = bytes_of(*made);
   return result;
@@ -232,21 +232,21 @@ std::optional<FastPath::Result> FastPath::result_of(const Found& found, PyObject
 
 /// The same in a tensor of the caller's. Nothing when it is not what the result is like, or overlaps what is sent.
 std::optional<FastPath::Result> FastPath::result_in(const Found& found, PyObject* out) const {
-  const PersistentCollective& repeated = *found.repeated;
+  const PersistentCollective& persistent = *found.persistent;
   if (wants_gradient(out)) return std::nullopt;
   const std::optional<nb::dlpack::dltensor> given = view(out);
-  if (!given || !repeated.fits_result(*given)) return std::nullopt;
+  if (!given || !persistent.fits_result(*given)) return std::nullopt;
   const auto* const sent = static_cast<const std::byte*>(found.address);
   std::byte* const to = address_of(*given);
   const std::size_t bytes = bytes_of(*given);
-  if (std::less<>()(sent, to + bytes) && std::less<>()(to, sent + repeated.bytes())) return std::nullopt;
+  if (std::less<>()(sent, to + bytes) && std::less<>()(to, sent + persistent.bytes())) return std::nullopt;
   return Result{
-      nb::borrow(out), {found.address, to, {}, nullptr, repeated.result_factory()->gathers ? bytes : 0}, true};
+      nb::borrow(out), {found.address, to, {}, nullptr, persistent.result_factory()->gathers ? bytes : 0}, true};
 }
 
 /// The handle of what was submitted; of an allreduce in place the tensor itself stands for that.
-nb::object FastPath::enter(const PersistentCollective& repeated, Ticket ticket, PyObject* what) {
-  if (!runtime_.is(repeated.runtime())) runtime_ = repeated.runtime();
+nb::object FastPath::enter(const PersistentCollective& persistent, Ticket ticket, PyObject* what) {
+  if (!runtime_.is(persistent.runtime())) runtime_ = persistent.runtime();
   nb::object handle = nb::steal(PyLong_FromUnsignedLongLong(ticket));
   if (!handle.is_valid() || PyDict_SetItem(pending_.ptr(), handle.ptr(), what) != 0) nb::raise_python_error();
   return handle;
@@ -255,28 +255,28 @@ nb::object FastPath::enter(const PersistentCollective& repeated, Ticket ticket, 
 PyObject* FastPath::now(const CallSignature& form, const Arguments& arguments) {
   const std::optional<Found> found = find(form, arguments);
   if (!found) return nullptr;
-  const PersistentCollective& repeated = *found->repeated;
+  const PersistentCollective& persistent = *found->persistent;
   PyObject* const tensor = form.tensor(arguments);
   const std::optional<Result> result = result_of(*found, tensor, form.out(arguments));
   if (!result) return nullptr;
   Ticket ticket = 0;
-  repeated.notice();
+  persistent.notice();
   {
-    const LockOutOfSleep lock(std::max(repeated.bytes(), result->memory.room) > kHeldBytes);
-    ticket = repeated.native().run_now(repeated.request(), result->memory, slice_ns_);
+    const LockOutOfSleep lock(std::max(persistent.bytes(), result->memory.room) > kHeldBytes);
+    ticket = persistent.native().run_now(persistent.request(), result->memory, slice_ns_);
   }
-  repeated.native().steps().waited();
+  persistent.native().steps().waited();
   if (ticket == 0) return nb::object(result->tensor).release().ptr();
   // Entered before anything of Python runs, where an interrupt may end the call: the memory is in use.
-  const bool in_place = tensor != nullptr && !repeated.result_factory();
-  const nb::object handle = in_place ? enter(repeated, ticket, tensor)
-                                     : enter(repeated, ticket, pending_of(repeated, ticket, *result, tensor).ptr());
+  const bool in_place = tensor != nullptr && !persistent.result_factory();
+  const nb::object handle = in_place ? enter(persistent, ticket, tensor)
+                                     : enter(persistent, ticket, pending_of(persistent, ticket, *result, tensor).ptr());
   return wait(handle);
 }
 
-nb::object FastPath::pending_of(const PersistentCollective& repeated, Ticket ticket, const Result& result,
+nb::object FastPath::pending_of(const PersistentCollective& persistent, Ticket ticket, const Result& result,
                                 PyObject* tensor) const {
-  const bool gathers = repeated.result_factory() && repeated.result_factory()->gathers;
+  const bool gathers = persistent.result_factory() && persistent.result_factory()->gathers;
   const nb::object sent = nb::borrow(tensor != nullptr ? tensor : Py_None);
   return nb::cast(PendingResult{ticket, result.tensor, sent, gathers, result.given, settler_});
 }
@@ -287,7 +287,7 @@ PyObject* FastPath::wait(const nb::object& handle) {
     PyObject* const result = synchronize(handle.ptr());
     if (result != nullptr || PyErr_Occurred() != nullptr) return result;
   } catch (const Error&) {
-    // The handle was cleared meanwhile: the function says so.
+    // The handle was cleared meanwhile: the function raises that.
   }
   return PyObject_CallOneArg(waiter_.ptr(), handle.ptr());
 }
@@ -295,9 +295,9 @@ PyObject* FastPath::wait(const nb::object& handle) {
 PyObject* FastPath::submit(const CallSignature& form, const Arguments& arguments) {
   const std::optional<Found> found = find(form, arguments);
   if (!found) return nullptr;
-  found->repeated->notice();
-  const Ticket ticket = found->repeated->submit(found->address);
-  return enter(*found->repeated, ticket, form.tensor(arguments)).release().ptr();
+  found->persistent->notice();
+  const Ticket ticket = found->persistent->submit(found->address);
+  return enter(*found->persistent, ticket, form.tensor(arguments)).release().ptr();
 }
 
 /// Nothing when the tensors are not like those of the group.

@@ -70,7 +70,7 @@ class FastPath {
  private:
   struct Found {
     nanobind::object entry;
-    PersistentCollective* repeated;
+    PersistentCollective* persistent;
     void* address;
   };
   struct Result {
@@ -91,9 +91,9 @@ class FastPath {
   [[nodiscard]] std::optional<Result> result_of(const Found& found, PyObject* tensor, PyObject* out) const;
   [[nodiscard]] bool wants_gradient(PyObject* tensor) const noexcept;
   [[nodiscard]] std::optional<Result> result_in(const Found& found, PyObject* out) const;
-  nanobind::object enter(const PersistentCollective& repeated, Ticket ticket, PyObject* what);
+  nanobind::object enter(const PersistentCollective& persistent, Ticket ticket, PyObject* what);
   PyObject* wait(const nanobind::object& handle);
-  [[nodiscard]] nanobind::object pending_of(const PersistentCollective& repeated, Ticket ticket, const Result& result,
+  [[nodiscard]] nanobind::object pending_of(const PersistentCollective& persistent, Ticket ticket, const Result& result,
                                             PyObject* tensor) const;
 
   int (*exchange_)(void*, nanobind::dlpack::dltensor*) = nullptr;

@@ -4,7 +4,6 @@
 #include <map>
 #include <string>
 
-#include "base/clock.h"
 #include "bind/bind.h"
 #include "device/cpu_kernels.h"
 
@@ -43,6 +42,5 @@ NB_MODULE(_native, module) {
   ringtune::bind::add_cuda(module);
   ringtune::bind::add_gpu_kernels(module);
   ringtune::bind::add_fast_path(module);
-  module.def("now_ns", &ringtune::now_ns, "CLOCK_MONOTONIC in nanoseconds: the clock of all spans and statistics.");
   module.def("build_info", &build_info, "What was built: version, instruction set in use, compiler.");
 }

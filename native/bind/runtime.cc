@@ -218,8 +218,8 @@ void add_options(nb::module_& module) {
           [](RuntimeOptions& o, int value) { o.overlap = static_cast<Overlap>(value); })
       .def_rw("cuda_driver", &RuntimeOptions::cuda_driver)
       .def_prop_rw(
-          "gpu_plane", [](const RuntimeOptions& o) { return static_cast<int>(o.gpu_plane); },
-          [](RuntimeOptions& o, int value) { o.gpu_plane = static_cast<GpuDataPath>(value); })
+          "gpu_data_path", [](const RuntimeOptions& o) { return static_cast<int>(o.gpu_data_path); },
+          [](RuntimeOptions& o, int value) { o.gpu_data_path = static_cast<GpuDataPath>(value); })
       .def_rw("nccl_libraries", &RuntimeOptions::nccl_libraries)
       .def_rw("gpu_part_bytes", &RuntimeOptions::gpu_part_bytes)
       .def(
@@ -281,13 +281,7 @@ void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
           nb::arg("rotate_bytes") = 0, nb::call_guard<nb::gil_scoped_release>())
       .def("stop_timeline", &Runtime::stop_timeline, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("recording", [](Runtime& self) { return self.tracer().recording(); })
-      .def("record_range", &Runtime::record_range, nb::arg("name"), nb::arg("begin_ns"), nb::arg("end_ns"))
-      .def(
-          "event",
-          [](Runtime& self, const std::string& name, const std::string& category, std::string args_json) {
-            if (self.tracer().recording()) self.tracer().event(name, category, now_ns(), std::move(args_json));
-          },
-          nb::arg("name"), nb::arg("category"), nb::arg("args_json"));
+      .def("record_range", &Runtime::record_range, nb::arg("name"), nb::arg("begin_ns"), nb::arg("end_ns"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Whether the memory of one of torch's tensors holds its values. No header of torch's says so from C: the exchange of
-// DLPack tells address and shape alone, also of a lazily negated view or of a storage that has been shrunk.
+// Whether the memory of one of torch's tensors holds its values. torch has no C header for that: the DLPack exchange
+// gives address and shape alone, also of a lazily negated view or of a storage that has been shrunk.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,6 +1,6 @@
 // A vote that travels with a collective: every message carries, in front of its bytes, what its sender knows of the
-// votes. In an allreduce the result of each rank depends on the bytes of every rank, so when it is done every rank has
-// heard of every vote, whatever the algorithm, and all come to the same answer without a message more.
+// votes. In an allreduce the result of each rank depends on the bytes of every rank. So when it is done every rank
+// knows every vote, whatever the algorithm, and all come to the same answer without a further message.
 #pragma once
 
 #include <cstddef>
@@ -16,17 +16,17 @@ namespace ringtune {
 class AgreementHeader {
  public:
   static constexpr std::size_t kHeaderBytes = 16;
-  /// So many bytes of a message go out together with its header, in one system call; and are looked for with it.
+  /// So many bytes of a message are sent together with its header, in one system call, and received with it.
   static constexpr std::size_t kStagedBytes = 8 << 10;
 
-  /// `token` (below 2^63): the round. `position` in a group of `size`: who votes here.
+  /// `token` (below 2^63): the round. `position` of this rank in a group of `size`.
   AgreementHeader(std::uint64_t token, int position, int size, bool against);
 
-  /// True when somebody that was heard of is against.
+  /// True when a rank whose vote is known here is against.
   [[nodiscard]] bool against() const noexcept { return against_; }
   /// When all votes were known here; 0 before. In groups of more than 64 some votes stand for several.
   [[nodiscard]] std::int64_t known_ns() const noexcept { return known_ns_; }
-  /// Positions that nothing has been heard of.
+  /// Positions whose votes are not known here.
   [[nodiscard]] std::vector<int> missing() const;
 
   void write(std::span<std::byte> header) const noexcept;

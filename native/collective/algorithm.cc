@@ -1,6 +1,5 @@
 #include "collective/algorithm.h"
 
-#include <string>
 #include <utility>
 
 #include "base/check.h"
@@ -29,15 +28,6 @@ std::string_view name_of(Algorithm algorithm) {
   const std::string_view name = algorithm_name(static_cast<std::uint8_t>(algorithm));
   RINGTUNE_CHECK(!name.empty(), "no algorithm of number ", static_cast<int>(algorithm));
   return name;
-}
-
-Algorithm algorithm_named(std::string_view name) {
-  std::string known;
-  for (std::uint8_t number = 0; number < kAlgorithmCount; ++number) {
-    if (algorithm_name(number) == name) return static_cast<Algorithm>(number);
-    known += (number > 0 ? ", " : "") + std::string(algorithm_name(number));
-  }
-  throw InvalidArgument("no algorithm '" + std::string(name) + "': expected one of " + known);
 }
 
 AlgorithmTable::AlgorithmTable() : rules_(built_in()) {}

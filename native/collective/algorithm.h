@@ -22,8 +22,6 @@ enum class Algorithm : std::uint8_t {
 };
 inline constexpr int kAlgorithmCount = 7;
 [[nodiscard]] std::string_view name_of(Algorithm algorithm);
-/// Throws InvalidArgument that lists the names.
-[[nodiscard]] Algorithm algorithm_named(std::string_view name);
 
 /// What the ranks of a group are joined by: shared memory throughout, or a network between some of them.
 enum class LinkClass : std::uint8_t { kMemory = 0, kNetwork = 1 };

@@ -109,9 +109,9 @@ ActivityPtr start_allreduce(const Paths& paths, const AllreduceJob& job) {
                                               .op = job.op,
                                               .options = job.options.ring,
                                               .agreement = job.agreement,
-                                              .stager = job.stager});
+                                              .pipeline = job.pipeline});
   }
-  if (job.stager != nullptr) job.stager->stage_in({0, job.data.size()});
+  if (job.pipeline != nullptr) job.pipeline->stage_in({0, job.data.size()});
   // Without a byte only this one passes every vote on to everybody.
   if (job.data.empty()) algorithm = Algorithm::kRecursiveDoubling;
   Mesh& mesh = *paths.mesh;

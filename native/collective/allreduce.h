@@ -32,12 +32,12 @@ struct AllreduceJob {
   ReduceOp op = ReduceOp::kSum;
   AllreduceOptions options = {};
   AgreementHeader* agreement = nullptr;  // travels with it: when it is done every rank knows all votes; borrowed
-  PackPipeline* stager = nullptr;  // brings the data, and takes results as they come; borrowed. Null: the data is there
+  PackPipeline* pipeline = nullptr;  // brings the data and takes results as they come; borrowed. Null: data is there
 };
 
-/// To be advanced; `data` is not touched before that, but for a stager, which all but the ring ask for everything here.
-/// Bitwise equal on all ranks. Ranks of a group name the same algorithm. Connects what is not connected: blocks, and
-/// throws what Mesh::prepare throws. With an agreement header also empty data is sent round.
+/// To be advanced; `data` is not touched before that, but for a pipeline, which all but the ring ask for everything
+/// here. Bitwise equal on all ranks. Ranks of a group name the same algorithm. Connects what is not connected: blocks,
+/// and throws what Mesh::prepare throws. With an agreement header also empty data is sent round.
 [[nodiscard]] ActivityPtr start_allreduce(const Paths& paths, const AllreduceJob& job);
 
 /// The same from begin to end. Blocks; throws PeerLost, Timeout.

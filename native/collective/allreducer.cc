@@ -127,7 +127,7 @@ ActivityPtr Allreducer::start_leaders(const AllreduceJob& job) {
   const Schedule tree = binomial_tree(local_->rank(), local_->size(), job.data.size());
   const auto split = tree.begin() + static_cast<std::ptrdiff_t>(tree.size() / 2);
   std::vector<ActivityPtr> parts;
-  if (job.stager != nullptr) job.stager->stage_in({0, job.data.size()});
+  if (job.pipeline != nullptr) job.pipeline->stage_in({0, job.data.size()});
   parts.push_back(start_schedule(*local_, job.data, Schedule(tree.begin(), split), part));
   if (leaders_) parts.push_back(start_across(*leaders_, job));
   parts.push_back(start_schedule(*local_, job.data, Schedule(split, tree.end()), part));
@@ -190,10 +190,11 @@ Allreducer::Block Allreducer::start_block(const Group& group, const AllreduceJob
       transfer->decided = job.agreement;
     }
   }
-  scatter.packer = job.stager;
-  gather.unpacker = job.stager;
+  scatter.packer = job.pipeline;
+  gather.unpacker = job.pipeline;
   ActivityPtr take;
-  if (job.stager != nullptr) take = std::make_unique<Unpacking>(*job.stager, own, scatter.segment_bytes, job.agreement);
+  if (job.pipeline != nullptr)
+    take = std::make_unique<Unpacking>(*job.pipeline, own, scatter.segment_bytes, job.agreement);
   AllreduceJob slice = job;
   slice.data = job.data.subspan(own.begin, own.size);
   if (!votes) slice.agreement = nullptr;
@@ -204,7 +205,7 @@ Allreducer::Block Allreducer::start_block(const Group& group, const AllreduceJob
 void Allreducer::run_across(const AllreduceJob& job) {
   RINGTUNE_CHECK(has_slices(), "nothing crosses hosts slice by slice: they hold unequal numbers of ranks");
   if (job.data.empty()) return;
-  if (job.stager != nullptr) job.stager->stage_in({0, job.data.size()});
+  if (job.pipeline != nullptr) job.pipeline->stage_in({0, job.data.size()});
   finish(*start_across(*cross_, job), mesh_.waker(), mesh_.idle_timeout_ns());
 }
 
@@ -220,7 +221,7 @@ ActivityPtr Allreducer::start_across(Mesh& mesh, AllreduceJob job) {
   const Algorithm algorithm = across(mesh.size(), job.data.size());
   const Group group = algorithm == Algorithm::kRing ? ring_of(mesh) : Group{};
   job.options.algorithm = algorithm;
-  job.stager = nullptr;  // it is there
+  job.pipeline = nullptr;  // it is there
   return start_allreduce({.ring = &group, .mesh = &mesh}, job);
 }
 

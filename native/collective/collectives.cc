@@ -35,8 +35,8 @@ ActivityPtr start_ring_allreduce(const Group& group, const RingJob& job) {
                           .arrival = {.dtype = job.dtype, .op = job.op},
                           .segment_bytes = segment_of(job.options),
                           .agreement = job.agreement,
-                          .packer = job.stager,
-                          .unpacker = job.stager};
+                          .packer = job.pipeline,
+                          .unpacker = job.pipeline};
   for (const RingStep& step : ring_steps(group.rank, group.size)) {
     transfer.send.push_back(chunks[static_cast<std::size_t>(step.send_chunk)]);
     transfer.recv.push_back(chunks[static_cast<std::size_t>(step.recv_chunk)]);

@@ -33,7 +33,7 @@ struct RingJob {
   ReduceOp op = ReduceOp::kSum;
   RingOptions options = {};
   AgreementHeader* agreement = nullptr;  // travels with it
-  PackPipeline* stager = nullptr;        // brings the data and takes the results; null: the data is there and stays
+  PackPipeline* pipeline = nullptr;      // brings the data and takes the results; null: the data is there and stays
 };
 /// The same, to be advanced; the group is larger than 1. Never blocks.
 [[nodiscard]] ActivityPtr start_ring_allreduce(const Group& group, const RingJob& job);

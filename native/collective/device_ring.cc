@@ -31,7 +31,7 @@ class DeviceRing::Overtaking {
           }
           while (!over_) {
             began_ = true;
-            // Release: whoever goes on by it sees what the host did before.
+            // Release: a stream that goes on by it sees the host's writes before.
             first.host->store(value, std::memory_order_release);
             second.host->store(value, std::memory_order_release);
             news_.wait_for(lock, std::chrono::milliseconds(1));
@@ -124,12 +124,12 @@ void DeviceRing::abort() noexcept {
   }
 }
 
-bool DeviceRing::finish(Deadline patience) {
+bool DeviceRing::finish(Deadline deadline) {
   const std::uint32_t beyond = count_ + kFarAhead;
   CudaEvent end(device_);
   bool aborted = false;
   {
-    Overtaking late(place_.previous_done, place_.next_done, beyond, patience);
+    Overtaking late(place_.previous_done, place_.next_done, beyond, deadline);
     if (place_.size > 1) wait_for_word(device_, stream_, place_.next_done, count_);
     end.record(stream_);
     end.synchronize();

@@ -59,7 +59,7 @@ class DeviceRing {
   void abort() noexcept;
   /// The ring is not used any more: blocks until the stream has run to its end and the next rank has read the buffer;
   /// aborts at the deadline. Whether it was aborted: then the next rank's stream may still read the buffer.
-  bool finish(Deadline patience);
+  bool finish(Deadline deadline);
 
  private:
   class Overtaking;

@@ -215,8 +215,4 @@ ActivityPtr start_schedule(Mesh& mesh, std::span<std::byte> data, Schedule sched
   return std::make_unique<ScheduleRun>(mesh, data, std::move(schedule), job);
 }
 
-void run_schedule(Mesh& mesh, std::span<std::byte> data, const Schedule& schedule, const ScheduleJob& job) {
-  finish(*start_schedule(mesh, data, schedule, job), mesh.waker(), mesh.idle_timeout_ns());
-}
-
 }  // namespace ringtune

@@ -17,17 +17,14 @@ struct ScheduleJob {
   std::string_view what;  // "recursive-doubling allreduce", for messages
   DType dtype = DType::kUint8;
   ReduceOp op = ReduceOp::kSum;
-  AgreementHeader* agreement =
-      nullptr;  // if there is one it is in front of every message, also of an empty one; borrowed
+  // Borrowed; stands in front of every message, also of an empty one. Null: there is none.
+  AgreementHeader* agreement = nullptr;
 };
 
-/// Every rank of the mesh runs its own schedule of the same algorithm over equally many bytes; in place. Received bytes
-/// are reduced out of the link's buffer or received straight to their place. Connects what is not connected: blocks,
-/// and throws what Mesh::prepare throws.
+/// Every rank of the mesh runs its own schedule of the same algorithm over equally many bytes, in place. Received bytes
+/// are reduced out of the link's buffer or received straight to their place. Connects missing links; blocks and throws
+/// as Mesh::prepare.
 [[nodiscard]] ActivityPtr start_schedule(Mesh& mesh, std::span<std::byte> data, Schedule schedule,
                                          const ScheduleJob& job);
-
-/// The same from begin to end. Blocks; throws PeerLost, Timeout (no byte moved for the mesh's idle timeout).
-void run_schedule(Mesh& mesh, std::span<std::byte> data, const Schedule& schedule, const ScheduleJob& job);
 
 }  // namespace ringtune

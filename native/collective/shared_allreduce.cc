@@ -6,38 +6,11 @@
 #include "base/check.h"
 #include "device/cpu_kernels.h"
 #include "trace/piece_log.h"
+#include "transport/shm_thresholds.h"
 
 namespace ringtune {
 namespace {
 
-// Below this a second exchange costs more than to reduce everything everywhere.
-constexpr std::size_t kFlatBytes = 8 << 10;
-// A message is cut at least this often, so that the members work at the same time, but not below the smallest piece:
-// each piece costs a hand-over.
-constexpr std::size_t kLeastPieces = 2;
-constexpr std::size_t kSmallestPiece = 16 << 10;
-// Members that take turns on a core do not work at the same time anyway, and each hand-over is a switch between them.
-constexpr std::size_t kFlatBytesInTurns = 16 << 10;
-constexpr std::size_t kSmallestPieceInTurns = 128 << 10;
-// Of a message that leaves the caches anyway, the slots at least are to stay there.
-constexpr std::size_t kLargeMessage = 4 << 20;
-constexpr std::size_t kPieceOfLarge = 128 << 10;
-// Two members both reduce everything: a second hand-over costs more than to read the own half.
-constexpr std::size_t kLargeMessageOfTwo = 16 << 20;
-constexpr std::size_t kPieceOfTwo = 256 << 10;
-// But within one core, whose caches hold the other's data too, they reduce half each and copy the other half, where
-// pieces are large and memory is not what both wait for.
-constexpr std::size_t kLeastPartsInOneCore = 256 << 10;
-constexpr std::size_t kMostPartsInOneCore = 8 << 20;
-// Two members whose slots change hands: below, both reduce everything; from here on half each, and leave the sums where
-// they have just read. Larger pieces gain nothing, smaller ones cost hand-overs.
-constexpr std::size_t kLeastReturnedInPlace = 64 << 10;
-constexpr std::size_t kPieceHandedOver = 128 << 10;
-// Every second one from its end: what the same tensors' last message touched last is in the second-level cache still.
-constexpr std::size_t kMostBackwards = 16 << 20;
-// Past the caches, and asked for ahead, between members that share none: a smaller message is over sooner with what the
-// caches do. (Two of them have slots that change hands.)
-constexpr std::size_t kLeastStreamed = 4 << 10;
 constexpr std::size_t kPartAlignment = 64;  // parts of different members do not share cache lines
 constexpr int kMostMembers = 1024;
 
@@ -47,7 +20,7 @@ class FragmentCursor {
   explicit FragmentCursor(std::span<const Fragment> fragments) : fragments_(fragments) {}
 
   [[nodiscard]] bool several() const noexcept { return fragments_.size() > 1; }
-  /// The next walk begins at this element of the stream, which it has. Quick where that is near.
+  /// The next walk begins at this element of the stream. Fast where the last walk ended near it.
   void seek(std::size_t element) {
     while (element < begin_) begin_ -= fragments_[--index_].count;
     while (element >= begin_ + fragments_[index_].count) begin_ += fragments_[index_++].count;
@@ -106,39 +79,46 @@ class SharedAllreduce final : public ShmRound {
     piece_ = piece_elements();
     pieces_ = (total_ + piece_ - 1) / piece_;
     const std::size_t bytes = total_ * element_;
-    backwards_ = use_ == SlotOwnership::kReturnedInPlace && bytes <= kMostBackwards && group_.round() % 2 == 1;
-    fetches_ = use_ == SlotOwnership::kReturnedInPlace && (packing_.several() || bytes > kMostBackwards);
+    backwards_ =
+        use_ == SlotOwnership::kReturnedInPlace && bytes <= kShmThresholds.most_backwards && group_.round() % 2 == 1;
+    fetches_ = use_ == SlotOwnership::kReturnedInPlace && (packing_.several() || bytes > kShmThresholds.most_backwards);
     group_.use_slots_for(std::min(piece_, total_) * element_, bytes, use_);
     group_.account_bytes(bytes);
-    streams_ = use_ == SlotOwnership::kOwn && group_.distance() == CoreLatency::kApart && kLeastStreamed <= bytes;
+    streams_ = use_ == SlotOwnership::kOwn && group_.distance() == CoreLatency::kApart &&
+               kShmThresholds.least_streamed <= bytes;
     pack_next();  // together with the vote
   }
 
-  /// Then what is copied would be rounded twice.
+  /// Whether the tensors are cast in the slots. Sums that are copied out of them are then rounded twice.
   [[nodiscard]] bool casts() const noexcept { return wire_ != round_.dtype; }
   [[nodiscard]] SlotOwnership slot_use() const noexcept {
     if (!group_.changes_owner()) return SlotOwnership::kOwn;
-    return total_ * element_ < kLeastReturnedInPlace || casts() ? SlotOwnership::kAlternating
-                                                                : SlotOwnership::kReturnedInPlace;
+    return total_ * element_ < kShmThresholds.least_returned_in_place || casts() ? SlotOwnership::kAlternating
+                                                                                 : SlotOwnership::kReturnedInPlace;
   }
   [[nodiscard]] bool reduces_in_parts() const noexcept {
     const std::size_t bytes = total_ * element_;
-    if (group_.size() > 2) return bytes > (group_.oversubscribed() ? kFlatBytesInTurns : kFlatBytes);
-    const bool pays = kLeastPartsInOneCore <= bytes && bytes <= kMostPartsInOneCore;
+    if (group_.size() > 2)
+      return bytes > (group_.oversubscribed() ? kShmThresholds.reduced_by_all_in_turns : kShmThresholds.reduced_by_all);
+    const bool pays =
+        kShmThresholds.least_halves_in_one_core <= bytes && bytes <= kShmThresholds.most_halves_in_one_core;
     return use_ == SlotOwnership::kOwn && in_one_core() && !casts() && pays;
   }
   [[nodiscard]] bool in_one_core() const noexcept { return group_.distance() == CoreLatency::kSameCore; }
   [[nodiscard]] std::size_t largest_piece() const noexcept {
     const std::size_t bytes = total_ * element_;
     const bool pair = group_.size() == 2;
-    if (pair && !in_one_core()) return bytes > kLargeMessageOfTwo ? kPieceOfLarge : kPieceOfTwo;
-    return bytes > kLargeMessage && !(pair && in_parts_) ? kPieceOfLarge : group_.slot_bytes();
+    if (pair && !in_one_core())
+      return bytes > kShmThresholds.large_message_of_two ? kShmThresholds.piece_of_large : kShmThresholds.piece_of_two;
+    return bytes > kShmThresholds.large_message && !(pair && in_parts_) ? kShmThresholds.piece_of_large
+                                                                        : group_.slot_bytes();
   }
   [[nodiscard]] std::size_t piece_elements() const noexcept {
-    if (use_ != SlotOwnership::kOwn) return std::min(kPieceHandedOver, group_.slot_bytes()) / element_;
+    if (use_ != SlotOwnership::kOwn) return std::min(kShmThresholds.piece_handed_over, group_.slot_bytes()) / element_;
     const std::size_t bytes = total_ * element_;
-    const std::size_t smallest = group_.oversubscribed() ? kSmallestPieceInTurns : kSmallestPiece;
-    std::size_t wanted = std::max((bytes + kLeastPieces - 1) / kLeastPieces, smallest);
+    const std::size_t smallest =
+        group_.oversubscribed() ? kShmThresholds.smallest_piece_in_turns : kShmThresholds.smallest_piece;
+    std::size_t wanted = std::max((bytes + kShmThresholds.least_pieces - 1) / kShmThresholds.least_pieces, smallest);
     wanted = (wanted + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
     return std::min({wanted, group_.slot_bytes(), largest_piece()}) / element_;
   }
@@ -155,7 +135,7 @@ class SharedAllreduce final : public ShmRound {
       if (pieces_ == 0) group_.publish(ShmCounter::kPosted, 0);
       return;
     }
-    // The slot is free when everyone is done with the piece that it held before; returned sums say so themselves.
+    // The slot is free when all members are done with its last piece; a returned sum says so by itself.
     if (packed_ >= group_.slots() && use_ != SlotOwnership::kReturnedInPlace)
       group_.wait_all(ShmCounter::kTaken, packed_ - group_.slots() + 1);
     const PieceTimer timer(Piece::kPack, elements_of(packed_) * element_);
@@ -169,7 +149,10 @@ class SharedAllreduce final : public ShmRound {
     group_.publish(ShmCounter::kPosted, ++packed_);
   }
 
-  enum class Pack : std::uint8_t { kAll, kChanged };  // kChanged: not what reduce() takes from the own tensor
+  enum class Pack : std::uint8_t {
+    kAll,
+    kChanged
+  };  // kChanged: without the elements that reduce() takes from the own tensor
   void pack(std::byte* slot, std::size_t begin, std::size_t end, Pack what) {
     packing_.walk(end - begin, [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
       if (what == Pack::kChanged && is_as_packed(fragment)) return;
@@ -179,7 +162,7 @@ class SharedAllreduce final : public ShmRound {
       (streams_ ? stream_convert_copy : convert_copy)(to, wire_, input, round_.dtype, count, fragment.prescale);
     });
   }
-  /// The own tensor holds the same bytes as the own slot would.
+  /// Whether the own tensor holds the same bytes as the own slot would.
   [[nodiscard]] bool is_as_packed(const Fragment& fragment) const noexcept {
     return fragment.prescale == 1.0 && !casts();
   }
@@ -197,7 +180,7 @@ class SharedAllreduce final : public ShmRound {
     reducing_.walk(count, [&](const Fragment& fragment, std::size_t first, std::size_t some, std::size_t at) {
       const std::size_t offset = (begin + at) * element_;
       for (std::size_t member = 0; member < size; ++member) inputs[member] = bases[member] + offset;
-      // Its cache line is needed for the output anyway.
+      // The tensor's cache line is needed for the output anyway.
       if (is_as_packed(fragment)) {
         inputs[static_cast<std::size_t>(group_.position())] = fragment.input + first * tensor_element_;
       }
@@ -219,7 +202,7 @@ class SharedAllreduce final : public ShmRound {
     }
   }
 
-  /// Only what somebody will wait for: a small message is over with the one number that it posts.
+  /// Publishes only the numbers that a member will wait for; a small message posts one number in all.
   void publish_taken(std::size_t piece) {
     if (use_ == SlotOwnership::kReturnedInPlace) return;
     if (piece + group_.slots() < pieces_) group_.publish(ShmCounter::kTaken, piece + 1);
@@ -262,8 +245,7 @@ class SharedAllreduce final : public ShmRound {
                             round_.op, fragment.postscale);
              });
     } else {
-      // The processor's copy does not first fetch the lines that it writes, which the others have read; a reduction
-      // would.
+      // A long copy does not fetch the lines that it overwrites, which the others have read; a reduction would.
       reduce(piece, begin, end - begin,
              [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t, Inputs inputs) {
                reduce_many(fragment.output + first * element_, inputs, count, wire_, round_.op, fragment.postscale);
@@ -292,7 +274,7 @@ class SharedAllreduce final : public ShmRound {
       const std::byte* const slot = slot_of_sums(member, piece);
       spreading_.walk(part_begin(piece, member + 1) - begin,
                       [&](const Fragment& fragment, std::size_t first, std::size_t count, std::size_t at) {
-                        if (member == group_.position() && !casts()) return;  // it is there
+                        if (member == group_.position() && !casts()) return;  // it is in the output already
                         std::byte* const output = fragment.output + first * tensor_element_;
                         const std::byte* const sums = slot + (begin + at) * element_;
                         if (from_afar) return fetch_copy(output, sums, count * element_);
@@ -313,8 +295,9 @@ class SharedAllreduce final : public ShmRound {
   std::size_t total_ = 0;
   SlotOwnership use_ = SlotOwnership::kOwn;
   bool in_parts_ = false;
-  bool streams_ = false;    // slots are written past the caches
-  bool fetches_ = false;    // what is packed comes from afar: it is large, or one batch of a step of many
+  bool streams_ = false;  // slots are written past the caches
+  bool fetches_ =
+      false;  // tensors are prefetched while they are packed: they are large, or one batch of many in a step
   bool backwards_ = false;  // the last piece of the stream comes first
   std::size_t piece_ = 1;
   std::size_t pieces_ = 0;

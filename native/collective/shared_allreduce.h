@@ -33,7 +33,7 @@ struct Fragment {
 };
 
 struct SharedRound {
-  std::uint64_t token = 0;  // what this member believes the round to be; any value but ShmGroup::kDeclined
+  std::uint64_t token = 0;  // identifies the round for this member; any value but ShmGroup::kDeclined
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   std::optional<DType> wire = {};  // in the slots: float16 or bfloat16 for another floating dtype; empty = as it is

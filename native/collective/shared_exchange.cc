@@ -8,48 +8,39 @@
 #include "base/check.h"
 #include "device/cpu_kernels.h"
 #include "trace/piece_log.h"
+#include "transport/shm_thresholds.h"
 
 namespace ringtune {
 namespace {
 
-constexpr std::size_t kAlignment = 64;  // of what different members read
+constexpr std::size_t kAlignment = 64;  // shares of different members lie in different cache lines
 /// How a message is cut into pieces, each of which costs a hand-over.
 struct Cut {
   std::size_t least_pieces;
   std::size_t largest;
 };
-constexpr std::size_t kSmallestPiece = 16 << 10;
-// All give and then take, at the same time: smaller pieces would save no waiting.
-constexpr Cut kTogether{1, 256 << 10};
-// One gives while the others take, and hand-overs are all that they wait for.
-constexpr Cut kByOne{2, 512 << 10};
-// Past the caches, between members that share none: a smaller message is over sooner with what the caches do, and
-// larger ones of two members fill memory's own road.
-constexpr std::size_t kLeastStreamed = 4 << 10;
-constexpr std::size_t kMostStreamedOfTwo = 16 << 20;
-// Up to there slots that change hands are the quicker ones for them too.
-constexpr std::size_t kMostInTurnApart = 128 << 10;
-// An own share of this size has left the caches before anybody reads it: written past them at once it takes nobody's
-// place there, and is not fetched from memory to be overwritten.
-constexpr std::size_t kLeastPastCaches = 4 << 20;
+constexpr Cut kTogether{1, kShmThresholds.piece_given_together};
+constexpr Cut kByOne{kShmThresholds.least_pieces_given_by_one, kShmThresholds.piece_given_by_one};
 
 constexpr std::size_t aligned(std::size_t bytes) noexcept { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 constexpr std::size_t pieces_of(std::size_t bytes, std::size_t piece) noexcept { return (bytes + piece - 1) / piece; }
 
-/// Of a share of so many bytes that nobody else gets.
+/// Copies bytes of the own share, which is `share` bytes large, to its place in the output.
 void keep(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t share) {
   if (bytes == 0) return;
-  if (share >= kLeastPastCaches) return stream_convert_copy(to, DType::kUint8, from, DType::kUint8, bytes, 1.0);
+  if (share >= kShmThresholds.least_own_share_streamed)
+    return stream_convert_copy(to, DType::kUint8, from, DType::kUint8, bytes, 1.0);
   std::memcpy(to, from, bytes);
 }
 
-/// Bytes of a piece of a message of which that much goes through the slots of one member.
+/// Bytes of a piece, for a message of which so many bytes go through the slots of one member.
 std::size_t piece_for(std::size_t bytes, std::size_t room, const Cut& cut) noexcept {
-  const std::size_t wanted = aligned(std::max((bytes + cut.least_pieces - 1) / cut.least_pieces, kSmallestPiece));
+  const std::size_t wanted =
+      aligned(std::max((bytes + cut.least_pieces - 1) / cut.least_pieces, kShmThresholds.smallest_piece));
   return std::min({wanted, room, cut.largest});
 }
 
-/// The same where a piece has so many shares, for members of whom one gets that much in all.
+/// Bytes of a share in a piece, where a piece has so many shares and a member gets at most so many bytes in all.
 std::size_t unit_for(std::size_t bytes, std::size_t room, std::size_t shares) noexcept {
   const std::size_t most = room / shares / kAlignment * kAlignment;
   RINGTUNE_CHECK(most > 0, "slots of ", room, " bytes have no room for ", shares, " shares");
@@ -63,19 +54,20 @@ void SharedExchange::post(std::uint64_t token, const Layout& layout, const SendL
   own_pieces_ = send_layout.pieces;
   group_.begin_round(token);
   const bool apart = group_.distance() == CoreLatency::kApart;
-  const bool in_turn = layout.in_turn && (!apart || (layout.message > 0 && layout.message <= kMostInTurnApart));
+  const bool in_turn =
+      layout.in_turn && (!apart || (layout.message > 0 && layout.message <= kShmThresholds.most_alternating_apart));
   const SlotOwnership use = in_turn && group_.changes_owner() ? SlotOwnership::kAlternating : SlotOwnership::kOwn;
   group_.use_slots_for(layout.piece, layout.message, use);
   group_.account_bytes(std::max(layout.message, send_layout.bytes));
-  streams_ = apart && use == SlotOwnership::kOwn && kLeastStreamed <= send_layout.bytes &&
-             (group_.size() > 2 || send_layout.bytes <= kMostStreamedOfTwo);
+  streams_ = apart && use == SlotOwnership::kOwn && kShmThresholds.least_streamed <= send_layout.bytes &&
+             (group_.size() > 2 || send_layout.bytes <= kShmThresholds.most_streamed_of_two);
   fetches_ = apart || group_.changes_owner();
   if (own_pieces_ > 0) return pack_next();  // together with the vote
   group_.publish(ShmCounter::kPosted, 0);
 }
 
 void SharedExchange::pack_next() {
-  // The slot is free when everyone is done with the piece that it held before.
+  // The slot is free when all members are done with its last piece.
   if (packed_ >= group_.slots()) group_.wait_all(ShmCounter::kTaken, packed_ - group_.slots() + 1);
   pack(packed_, group_.slot(group_.position(), packed_));
   group_.publish(ShmCounter::kPosted, ++packed_);
@@ -86,7 +78,7 @@ void SharedExchange::finish() {
   for (std::size_t piece = 0; piece < pieces_; ++piece) {
     if (packed_ < own_pieces_) pack_next();
     take(piece);
-    // Only what somebody will wait for.
+    // Only the numbers that a member will wait for.
     if (piece + group_.slots() < pieces_) group_.publish(ShmCounter::kTaken, piece + 1);
   }
   group_.release_slots();
@@ -154,14 +146,14 @@ SharedAlltoall::SharedAlltoall(ShmGroup& shm_group, std::uint64_t token, std::ve
     if (member != own()) most = std::max(most, sent_[member]);
   }
   unit_ = unit_for(most, shm_group.slot_bytes() - table_bytes(), members() - 1);
-  // What others give is not known yet, so none of the turns at places and sets that all must take alike.
+  // The amounts of others are not known yet, so slots neither alternate nor keep their set, on which all must agree.
   const std::size_t bytes = std::accumulate(sent_.begin(), sent_.end(), std::size_t{0}) - sent_[own()];
   post(token, {shm_group.slot_bytes(), 0, true}, {given(unit_, own(), sent_).pieces, bytes});
 }
 
 std::size_t SharedAlltoall::table_bytes() const noexcept { return aligned((members() + 1) * sizeof(std::uint64_t)); }
 
-/// At least one piece, for the table.
+/// There is at least one piece, which holds the table.
 SharedAlltoall::Given SharedAlltoall::given(std::size_t unit, std::size_t member,
                                             std::span<const std::size_t> bytes) const noexcept {
   std::size_t pieces = 1;
@@ -227,7 +219,7 @@ void SharedAlltoall::take(std::size_t piece) {
       from_slot(place + begin, slot + table_bytes() + share_of(member, own()) * unit, bytes);
       continue;
     }
-    // The own share may be larger than all that is given to others: its rest goes with the last piece.
+    // The own share may be larger than those for others; the last piece takes the rest of it.
     if (piece + 1 == pieces) bytes = received_[member] - begin;
     if (piece >= pieces || bytes == 0) continue;
     const std::byte* const from =

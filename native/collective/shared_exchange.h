@@ -1,10 +1,10 @@
-// Collectives through shared memory of which each member gets something of its own: gathered blocks (a broadcast is a
-// block of one member), exchanged rows, its part of a sum.
+// Collectives through shared memory that give each member a result of its own: gathered blocks (a broadcast is a block
+// of one member), exchanged rows, its part of a sum.
 //
-// Every member packs what it gives into its slots, piece by piece and one ahead, and takes from the slots of the others
-// what it is to get; its own share goes straight from the input to the output. What goes through the slots stays in the
-// second-level caches, so memory sees one pass over the input and one over the output. Members need not give equally
-// much: who has no more pieces goes on taking.
+// Every member packs its data into its slots, piece by piece and one ahead, and takes its result from the slots of the
+// others; its own share goes straight from the input to the output. Slots stay in the second-level caches, so memory
+// sees one pass over the input and one over the output. Members may give different amounts: a member without further
+// pieces goes on taking.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,10 @@
 
 namespace ringtune {
 
-/// What all of them do: the walk over the pieces.
+/// The walk over the pieces, which all of them share.
 class SharedExchange : public ShmRound {
  public:
-  /// Before finish().
+  /// Call before finish().
   void deliver_to(std::byte* output) noexcept { output_ = output; }
   void finish() final;
 
@@ -30,8 +30,8 @@ class SharedExchange : public ShmRound {
   /// How a round goes through the slots: the same for all members.
   struct Layout {
     std::size_t piece = 0;    // bytes of a slot in use
-    std::size_t message = 0;  // what the member that gives most puts into them in all; 0: not known to all
-    bool in_turn = false;     // all give about equally much: of two, each writes where it has read last
+    std::size_t message = 0;  // bytes of the member that gives most; 0: not known to all
+    bool in_turn = false;     // all give about equally much, so that slots of two members may alternate
   };
   /// What this member puts into its slots.
   struct SendLayout {
@@ -42,15 +42,15 @@ class SharedExchange : public ShmRound {
   /// After agreement: how many pieces the member that gives most has.
   virtual std::size_t learn_pieces() = 0;
   virtual void pack(std::size_t piece, std::byte* slot) = 0;
-  /// Everything that is to be had of all members' pieces of this number, the own one too.
+  /// Takes this member's share of all members' pieces of that number, including its own.
   virtual void take(std::size_t piece) = 0;
 
   /// Blocks until that piece is there.
   [[nodiscard]] const std::byte* posted(int member, std::size_t piece);
   void to_slot(std::byte* slot, const std::byte* from, std::size_t bytes) const;
   void from_slot(std::byte* to, const std::byte* slot, std::size_t bytes) const;
-  /// Which share of a slot is whose, by what is written for others: so of two each writes where it has read, and the
-  /// own share, which few need, comes last.
+  /// The place of a receiver's share in a giver's slot. Shares for others come first, so that of two members each
+  /// writes where it has read; the giver's own share, which few collectives need, comes last.
   [[nodiscard]] std::size_t share_of(std::size_t giver, std::size_t receiver) const noexcept {
     return (receiver + members() - giver - 1) % members();
   }
@@ -67,14 +67,14 @@ class SharedExchange : public ShmRound {
   std::size_t pieces_ = 0;
   std::size_t packed_ = 0;
   bool streams_ = false;  // slots are written past the caches
-  bool fetches_ = false;  // and read from another core's
+  bool fetches_ = false;  // and others' slots are prefetched
 };
 
 /// Every member gets the blocks of all, in order.
 class SharedGather final : public SharedExchange {
  public:
-  /// `blocks`: bytes of each member's, the same on all; `input`: the own one.
-  /// It may lie in its place in the output already.
+  /// `blocks`: bytes of each member's block, the same on all; `input`: the own one, which may lie at its place in the
+  /// output.
   SharedGather(ShmGroup& shm_group, std::uint64_t token, std::vector<std::size_t> blocks, const std::byte* input);
 
  private:
@@ -90,8 +90,8 @@ class SharedGather final : public SharedExchange {
   std::size_t pieces_ = 0;
 };
 
-/// Every member gets from each what that has for it. How much that is is known to who gives it alone: the first piece
-/// of each begins with a table of it.
+/// Every member gets rows from each member. Only the giver knows how many, so the first piece of each giver begins with
+/// a table of its bytes.
 class SharedAlltoall final : public SharedExchange {
  public:
   /// `sent`: bytes for each member, which follow one another in `input`. The output overlaps none of it.
@@ -104,7 +104,7 @@ class SharedAlltoall final : public SharedExchange {
   void pack(std::size_t piece, std::byte* slot) override;
   void take(std::size_t piece) override;
 
-  /// Of one member: bytes for each receiver in a piece, and how many pieces it gives.
+  /// One member's bytes for each receiver in a piece, and how many pieces it gives.
   struct Given {
     std::size_t unit = 0;
     std::size_t pieces = 0;
@@ -119,7 +119,7 @@ class SharedAlltoall final : public SharedExchange {
   std::vector<Given> given_;           // by member
 };
 
-/// What every member gives to a reduce-scatter.
+/// The input of a reducescatter.
 struct Scatter {
   std::vector<std::size_t> parts;  // elements that each member gets, the same on all
   DType dtype = DType::kFloat32;
@@ -128,17 +128,17 @@ struct Scatter {
   double postscale = 1.0;
 };
 
-/// Every member gets its part of what all give, reduced in the order of the members.
+/// Every member gets its part of the sum, reduced in the order of the members.
 class SharedReducescatter final : public SharedExchange {
  public:
-  /// `input`: the parts for all members, in order. The output is of the own one.
+  /// `input`: the parts for all members, in order. The output has the size of the own part.
   SharedReducescatter(ShmGroup& shm_group, std::uint64_t token, Scatter scatter, const std::byte* input);
 
  private:
   std::size_t learn_pieces() override { return pieces_; }
   void pack(std::size_t piece, std::byte* slot) override;
   void take(std::size_t piece) override;
-  /// The own tensor holds the same bytes as the own slot would.
+  /// Whether the own tensor holds the same bytes as the own slot would.
   [[nodiscard]] bool is_as_packed() const noexcept { return scatter_.prescale == 1.0; }
   /// Elements of a member's part in a piece.
   [[nodiscard]] std::size_t elements_of(std::size_t member, std::size_t piece) const noexcept;

@@ -8,8 +8,8 @@
 
 namespace ringtune {
 
-/// Posted when it is made, with the first piece, which blocks no longer than it takes to pack that. Borrows the
-/// shared-memory group and what it was given.
+/// The constructor posts the round with its first piece, and blocks no longer than packing that piece takes. Borrows
+/// the shared-memory group and its arguments.
 class ShmRound {
  public:
   virtual ~ShmRound() = default;

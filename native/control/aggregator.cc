@@ -63,8 +63,8 @@ void Aggregator::take_over(int from, const WorkerNews& news, std::int64_t now_ns
     if (leaving_.empty()) leaving_since_ns_ = now_ns;
     leaving_.insert(spoken_for(from, own, news.leaving).without(left_));
   }
-  if (news.left_schedule > told_schedule_) {  // one report will do
-    left_schedule_ = told_schedule_ = news.left_schedule;
+  if (news.left_schedule > sent_schedule_) {  // one report will do
+    left_schedule_ = sent_schedule_ = news.left_schedule;
     schedule_rounds_ = news.schedule_rounds;
   }
 }
@@ -81,7 +81,7 @@ void Aggregator::add_numbered(std::uint32_t id, const RankSet& ranks, std::uint6
   const TensorKey& key = numbers_.at(id).key;
   Entry* entry = count_in(key, ranks, seen, now_ns);
   if (entry == nullptr) return;
-  // A new number is told together with the batch that every user of an old one has taken part in.
+  // A new number comes with the batch that every user of an old one has taken part in.
   if (entry->number != id && !entry->by_number.empty()) {
     throw Protocol("tensor '" + key.name + "' was announced by two cache numbers");
   }
@@ -106,11 +106,11 @@ Aggregator::Entry* Aggregator::count_in(const TensorKey& key, const RankSet& ran
   if (failed != failed_.end() && seen < failed->second) return nullptr;
   auto& item = *entries_.try_emplace(key).first;
   Entry& entry = item.second;
-  if (entry.heard.intersects(ranks)) {
-    throw Protocol("rank " + std::to_string(entry.heard.intersection(ranks).first()) + " announced tensor '" +
+  if (entry.announced_by.intersects(ranks)) {
+    throw Protocol("rank " + std::to_string(entry.announced_by.intersection(ranks).first()) + " announced tensor '" +
                    key.name + "' twice");
   }
-  entry.heard.insert(ranks);
+  entry.announced_by.insert(ranks);
   if (!entry.held) {
     entry.held = true;
     entry.held_since_ns = now_ns;
@@ -125,11 +125,11 @@ Aggregator::Entry* Aggregator::count_in(const TensorKey& key, const RankSet& ran
 bool Aggregator::goes(const TensorKey& key, const Entry& entry) const {
   const auto members = members_.find(key.process_set);
   if (members == members_.end()) return true;  // the set is gone: the coordinator will fail the tensor
-  const int missing = members->second->count() - entry.heard.count();
+  const int missing = members->second->count() - entry.announced_by.count();
   if (missing <= 0) return true;
   if (!left_.empty() && key.process_set == ProcessSets::kGlobal) return true;  // and here
   if (joined_.empty() && left_.empty()) return false;
-  return entry.heard.includes(members->second->without(joined_).without(left_));
+  return entry.announced_by.includes(members->second->without(joined_).without(left_));
 }
 
 void Aggregator::decided(const Decisions& decisions) {
@@ -207,7 +207,7 @@ void Aggregator::begin_schedule() {
   some_go_ = false;
   joins_.clear();
   joined_ = {};
-  leaving_ = told_leaving_ = {};
+  leaving_ = sent_leaving_ = {};
   left_schedule_ = 0;
 }
 
@@ -223,7 +223,7 @@ std::optional<WorkerNews> Aggregator::take(std::int64_t now_ns) {
   if (!all && !some_go_ && !wait_goes()) return std::nullopt;
   WorkerNews news;
   news.seen = seen_;
-  news.waiting = told_waiting_ = anyone_waits();
+  news.waiting = sent_waiting_ = anyone_waits();
   std::vector<Entries::value_type*> kept;
   for (Entries::value_type* item : held_) {
     if (all || item->second.going) {
@@ -237,7 +237,7 @@ std::optional<WorkerNews> Aggregator::take(std::int64_t now_ns) {
   if (all) {
     for (const Variant& join : joins_) news.requests.push_back(join);
     joins_.clear();
-    told_leaving_.insert(leaving_);
+    sent_leaving_.insert(leaving_);
     news.leaving = std::exchange(leaving_, {});
   }
   for (const auto& [step, tally] : steps_) news.steps.push_back(tally);
@@ -266,16 +266,16 @@ void Aggregator::write(const TensorKey& key, Entry& entry, WorkerNews& news) con
   entry.held = entry.going = false;
 }
 
-/// Whatever is held is told now: somebody waits for it, or it has been held long enough.
+/// Whether everything that is held is sent now, because a rank waits for it or it has been held long enough.
 bool Aggregator::all_goes(std::int64_t now_ns) const {
   if (!joins_.empty() || left_schedule_ != 0 || now_ns >= hold_ends_ns()) return true;
   if (leaving_.empty()) return false;
   return left_.contains(0) || leaving_.count() == below_.count() - left_.intersection(below_).count();
 }
 
-/// That a caller has begun to wait is told alone only when there is nothing held that will take it along soon.
+/// Whether the news that a caller has begun to wait is sent alone: only when no held news will carry it soon.
 bool Aggregator::wait_goes() const noexcept {
-  return !told_waiting_ && held_.empty() && !entries_.empty() && anyone_waits();
+  return !sent_waiting_ && held_.empty() && !entries_.empty() && anyone_waits();
 }
 
 bool Aggregator::anyone_waits() const noexcept {
@@ -311,7 +311,7 @@ void Aggregator::acknowledge() {
 }
 
 std::uint64_t Aggregator::acknowledged_below() const {
-  std::uint64_t by_all = seen_;  // this rank hears decisions together with its worker
+  std::uint64_t by_all = seen_;  // this rank gets decisions together with its worker
   for (const auto& [rank, child] : children_) {
     if (rank != rank_ && !left_.includes(child.ranks)) by_all = std::min(by_all, child.acknowledged);
   }
@@ -320,14 +320,14 @@ std::uint64_t Aggregator::acknowledged_below() const {
 
 bool Aggregator::free_to_go() const noexcept {
   // Rank 0 decides nothing any more after its own departure, but still counts who has left.
-  return left_.includes(below_) || (left_.contains(0) && told_leaving_.includes(below_.without(left_)));
+  return left_.includes(below_) || (left_.contains(0) && sent_leaving_.includes(below_.without(left_)));
 }
 
 void Aggregator::validate_state() const {
   std::size_t held = 0;
   for (const auto& [key, entry] : entries_) {
     held += entry.held ? 1 : 0;
-    RINGTUNE_CHECK(below_.includes(entry.heard), "'", key.name, "' was announced by ranks that are not below");
+    RINGTUNE_CHECK(below_.includes(entry.announced_by), "'", key.name, "' was announced by ranks that are not below");
     RINGTUNE_CHECK(entry.held || (entry.by_number.empty() && entry.in_full.empty()), "'", key.name, "' is lost");
     RINGTUNE_CHECK(entry.by_number.empty() || numbers_.contains(entry.number), "'", key.name, "' has no number");
   }

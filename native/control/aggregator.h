@@ -1,11 +1,11 @@
-// The middle of the announcement tree: a rank that others have as their parent. It hears its own worker and its
-// children, holds a tensor until all members below it have announced it, and tells its parent once for all of them, so
-// that the coordinator hears as many messages as it has children, however many ranks there are.
+// The middle of the tree of ready requests: a rank that others have as their parent. It collects the requests of its
+// own worker and of its children, holds a tensor until all members below it have announced it, and sends its parent one
+// message for all of them. So the coordinator gets as many messages as it has children, however many ranks there are.
 //
-// Holding costs no time: a tensor can only be decided when all have announced it. What somebody waits for all the same
-// (a stall report, a leaver, a join) goes on at once or after kHoldNs with all that is held then.
+// Holding costs no time: a tensor can only be decided when all have announced it. News that other ranks wait for (a
+// stall report, a leaver, a join) are sent at once or after kHoldNs, with everything that is held then.
 //
-// Decisions pass here on their way down, so whatever came from below before one of them was said without knowing it:
+// Decisions pass here on their way down, so news that came from below before a decision was sent without knowing it:
 //   - a failed tensor: the ranks fail what they have announced when they see the decision, so it is not passed on;
 //   - the begin of a schedule: what was announced belongs to the schedule, as in Coordinator::announced;
 //   - an evicted number stays known until all ranks below have processed the eviction.
@@ -35,27 +35,27 @@ class Aggregator {
 
   /// News of this rank itself or of a child. Throws Protocol when they contradict what was said before.
   void announced(int from, const WorkerNews& news, std::int64_t now_ns);
-  /// Decisions on their way down. Call before the own worker hears them.
+  /// Decisions on their way down. Call before the own worker gets them.
   void decided(const Decisions& decisions);
-  /// What the parent is to be told, when it is time to.
+  /// News for the parent, when they are due.
   [[nodiscard]] std::optional<WorkerNews> take(std::int64_t now_ns);
-  /// When take() will have something to say without a further event; kNever when never.
+  /// When take() will have news without a further event; kNever when never.
   [[nodiscard]] std::int64_t next_wake_ns() const noexcept;
-  /// All ranks below have left, or have said so after rank 0 has: nobody needs this one any more.
+  /// All ranks below have left, or have announced that after rank 0 has: no rank needs this one any more.
   [[nodiscard]] bool free_to_go() const noexcept;
   /// Throws InvariantError when the tables contradict each other (tests).
   void validate_state() const;
 
-  /// How long the parent may not hear of a tensor that only some ranks below have announced: short beside the times of
-  /// stall reports, long beside the differences between ranks that compute alike.
+  /// How long a tensor that only some ranks below have announced is held back from the parent: short beside the times
+  /// of stall reports, long beside the differences between ranks that compute alike.
   static constexpr std::int64_t kHoldNs = 50'000'000;
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
  private:
   /// A tensor that some ranks below have announced and that is not decided.
   struct Entry {
-    RankSet heard;                 // who has announced it
-    std::vector<Variant> in_full;  // not told to the parent yet ...
+    RankSet announced_by;          // the ranks that have announced it
+    std::vector<Variant> in_full;  // not sent to the parent yet ...
     RankSet by_number;             // ... nor this, by `number`
     std::uint32_t number = TensorRef::kUncached;
     std::int64_t held_since_ns = 0;
@@ -108,17 +108,17 @@ class Aggregator {
   std::vector<Variant> joins_;  // not told yet
   RankSet joined_;
   RankSet leaving_;       // not told yet
-  RankSet told_leaving_;  // told, and perhaps not decided
+  RankSet sent_leaving_;  // told, and perhaps not decided
   std::int64_t leaving_since_ns_ = 0;
   RankSet left_;
   std::map<std::uint32_t, StepTally> steps_;
   std::uint32_t left_schedule_ = 0;  // not told yet
-  std::uint32_t told_schedule_ = 0;
+  std::uint32_t sent_schedule_ = 0;
   std::uint64_t schedule_rounds_ = 0;
   std::uint64_t schedule_sequence_ = 0;  // of the decisions that began the last schedule
   std::uint64_t seen_ = 0;
   std::uint64_t acknowledged_ = 0;  // told last
-  bool told_waiting_ = false;
+  bool sent_waiting_ = false;
 };
 
 }  // namespace ringtune

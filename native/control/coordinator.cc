@@ -23,7 +23,7 @@ std::vector<std::int64_t> rows_of(const std::vector<Variant>& variants, const Ra
   return rows;
 }
 
-/// Of tensors whose ranks have to do without the way that some of them would go.
+/// Error of tensors whose ranks have to do without the data path that some of them would take.
 FailureKind failure_without(DataPath data_path) noexcept {
   switch (data_path) {
     case DataPath::kNccl:
@@ -260,7 +260,8 @@ void Coordinator::enqueue(Ready ready) {
   groups_.erase(name);
 }
 
-/// Has a tensor that all have announced submitted again, to go another way on all. Its group waits for that.
+/// Has a tensor that all ranks have announced submitted again, to take another data path on all. Its group waits for
+/// that.
 void Coordinator::part(const Request& request, FailureKind kind, const std::string& message) {
   items_.push_back(FailureDecision{kind, request.name, message, request.process_set});
   learner_.disturbed();
@@ -283,8 +284,8 @@ void Coordinator::fail(const Request& request, FailureKind kind, const std::stri
   if (group.failed >= request.group_size) groups_.erase(name);
 }
 
-/// Fails a tensor that some ranks have not announced, and what waits for it. The others are told again when they do, so
-/// nothing is remembered.
+/// Fails a tensor that some ranks have not announced, and what waits for it. Those ranks get the failure when they
+/// announce it, so nothing is remembered.
 void Coordinator::doom(const Request& request, FailureKind kind, const std::string& message) {
   items_.push_back(FailureDecision{kind, request.name, message, request.process_set});
   learner_.disturbed();

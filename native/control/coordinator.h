@@ -1,6 +1,6 @@
-// The deciding side of the negotiation, on rank 0: counts peer_infos, compares them, schedules batches, numbers tensors
-// for the response cache, keeps the process sets, watches for stalls. A pure machine: no clock, socket or thread
-// inside; one thread drives it.
+// The deciding side of the negotiation, on rank 0: counts ready requests, compares them, schedules batches, numbers
+// tensors for the response cache, keeps the process sets, watches for stalls. A pure machine: no clock, socket or
+// thread inside; one thread drives it.
 #pragma once
 
 #include <cstdint>

@@ -13,8 +13,8 @@ namespace ringtune {
 TensorRef Coordinator::reference(const Ready& ready) {
   ResponseCache::Slot* slot = cache_.find(ready.cache_id);
   if (slot == nullptr || slot->evicted_in != 0) return {TensorRef::kUncached, ready.request->name};
-  if (slot->told) return {ready.cache_id, ""};
-  slot->told = true;
+  if (slot->known) return {ready.cache_id, ""};
+  slot->known = true;
   return {ready.cache_id, ready.request->name};
 }
 
@@ -141,7 +141,7 @@ void Coordinator::resettle(std::int64_t now_ns) {
 }
 
 void Coordinator::ranks_left(const RankSet& ranks, std::int64_t now_ns) {
-  schedule_ready();                       // the leavers still take part in what comes before their LeftDecision
+  schedule_ready();                       // the leavers still take part in all that precedes their LeftDecision
   if (schedule_id_ != 0) end_schedule();  // of sets without them: nobody may be in it when rank 0 goes
   left_.insert(ranks);
   for (const int rank : ranks.ranks()) items_.push_back(LeftDecision{rank});

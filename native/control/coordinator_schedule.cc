@@ -47,7 +47,7 @@ void Coordinator::begin_schedule(const std::vector<std::vector<std::uint32_t>>& 
     ScheduledBatch& one = scheduled.emplace_back();
     for (const std::uint32_t id : batch) {
       const ResponseCache::Slot* slot = cache_.find(id);
-      if (slot == nullptr || slot->evicted_in != 0 || !slot->told) return;
+      if (slot == nullptr || slot->evicted_in != 0 || !slot->known) return;
       one.process_set = slot->key.process_set;
       one.cache_ids.push_back(id);
     }

@@ -89,7 +89,7 @@ void write(ByteWriter& out, const WorkerNews& message) {
   out.u64(message.schedule_rounds);
 }
 
-WorkerNews read_peer_info(ByteReader& in) {
+WorkerNews read_news(ByteReader& in) {
   WorkerNews message;
   message.seen = in.u64();
   message.acknowledged = in.u64();
@@ -261,7 +261,7 @@ Bytes encode(const ControlMessage& message) {
   ByteWriter out;
   out.u8(static_cast<std::uint8_t>(message.index()));
   std::visit(Overloaded{
-                 [&](const WorkerNews& announcement) { write(out, announcement); },
+                 [&](const WorkerNews& news) { write(out, news); },
                  [&](const Decisions& decisions) {
                    out.u64(decisions.sequence);
                    write_list(out, decisions.items, [&](const Decision& item) { write_decision(out, item); });
@@ -289,7 +289,7 @@ ControlMessage decode(ByteView bytes) {
   const std::uint8_t type = in.u8();
   ControlMessage message;
   if (type == 0) {
-    message = read_peer_info(in);
+    message = read_news(in);
   } else if (type == 1) {
     Decisions decisions;
     decisions.sequence = in.u64();

@@ -77,9 +77,9 @@ enum class FailureKind : std::uint8_t {
   kSomeAbsent = 3,  // with neutral elements where there is no gradient
   kSomeSparse = 4,  // as rows
   // It has not run, and the runtime is to submit it again:
-  kNotByNccl = 5,       // another way, as those to come, since ranks go different ways (find_parting)
-  kStageOnce = 6,       // staged, this one alone
-  kNotByRing = 7,       // as the first
+  kNotByNccl = 5,  // another data path, as the set's next ones, since ranks have named different ones (find_parting)
+  kStageOnce = 6,  // staged, this one alone
+  kNotByRing = 7,  // as the first
   kNotWithinHosts = 8,  // by NCCL there: as the first
   kNotPacked = 9,       // by NCCL so: as the first
 };

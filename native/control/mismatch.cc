@@ -136,9 +136,10 @@ std::optional<Parting> find_parting(std::span<const Variant> variants) {
   } else if (goes(DataPath::kHierarchical) || goes(DataPath::kAcross)) {
     refused = DataPath::kHierarchical;
   }
-  text += refused == DataPath::kRing
-              ? ". The ring needs all of them: the same RINGTUNE_GPU_PLANE, and NVRTC for its kernels on every rank."
-              : ". NCCL needs all of them: the same RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank.";
+  text +=
+      refused == DataPath::kRing
+          ? ". The ring needs all of them: the same RINGTUNE_GPU_DATA_PATH, and NVRTC for its kernels on every rank."
+          : ". NCCL needs all of them: the same RINGTUNE_GPU_DATA_PATH, NCCL on every host, and a GPU for each rank.";
   if (refused == DataPath::kNcclPacked)
     text += " What is packed also needs NVRTC for ringtune's kernels on every rank.";
   if (several) text += " Ranks with several GPUs must come to use them in the same order.";

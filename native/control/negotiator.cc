@@ -50,7 +50,7 @@ void Negotiator::tick(std::int64_t now_ns) {
   worker_.tick(now_ns, actions_);
   if (coordinator_) coordinator_->tick(now_ns, actions_);
   exchange(now_ns);
-  // A round that is posted hears no decisions: it comes after them.
+  // A round that is posted comes after all decisions so far.
   const bool followed = in_schedule();
   worker_.follow_schedule(now_ns, actions_);
   if (followed && !in_schedule()) exchange(now_ns);
@@ -68,9 +68,9 @@ void Negotiator::exchange(std::int64_t now_ns) {
   }
 }
 
-/// What the worker has to say goes to whoever listens on this rank, else to the parent.
+/// The worker's news go to the coordinator or the aggregator of this rank, else to the parent.
 bool Negotiator::announce(std::int64_t now_ns) {
-  const std::optional<WorkerNews> own = worker_.take_peer_info(now_ns);
+  const std::optional<WorkerNews> own = worker_.take_news(now_ns);
   if (coordinator_) {
     if (own) coordinator_->announced(0, *own, now_ns);
     return own.has_value();

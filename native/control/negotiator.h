@@ -55,7 +55,7 @@ class Negotiator {
   /// The process set of the schedule's next batch, which may be posted; in a schedule.
   [[nodiscard]] std::uint32_t schedule_set() const noexcept { return worker_.schedule().process_set(); }
   /// While a round is posted, messages must be taken (schedule_follower.h).
-  [[nodiscard]] bool hears_in_rounds() const noexcept { return worker_.hears_in_rounds(); }
+  [[nodiscard]] bool receives_in_rounds() const noexcept { return worker_.receives_in_rounds(); }
   /// Which round of the schedule's batches is under way; in a schedule. Never the same in another schedule.
   [[nodiscard]] std::uint64_t schedule_pass() const noexcept { return worker_.schedule().pass(); }
   /// Whether a tensor that is ready now would be the schedule's whole next batch, with nothing else in hand; then
@@ -72,7 +72,7 @@ class Negotiator {
 
   /// No batch that needs this rank will come any more.
   [[nodiscard]] bool has_left() const noexcept { return worker_.has_left(); }
-  /// This rank takes part in nothing any more, and no other rank needs it to be heard.
+  /// This rank takes part in nothing any more, and no other rank needs it to pass on messages.
   [[nodiscard]] bool free_to_go() const noexcept;
   [[nodiscard]] std::size_t bundle_room() const noexcept { return worker_.bundle_room(); }
   [[nodiscard]] std::size_t pending() const noexcept { return worker_.pending(); }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint8_t kOwnDType = 255;
 // Added to the kind:
-constexpr std::uint8_t kOnDevice = 128;  // place, way and whole follow at the end
+constexpr std::uint8_t kOnDevice = 128;  // place, data path and whole follow at the end
 constexpr std::uint8_t kHasNone = 64;
 constexpr std::uint8_t kHasSparse = 32;
 static_assert(static_cast<std::uint8_t>(kLastCollectiveKind) < kHasSparse);
@@ -147,9 +147,9 @@ void read_device(ByteReader& in, Request& request) {
   for (std::uint32_t i = 0; i < dimensions; ++i) request.whole.push_back(read_extent(in, request));
 }
 
-Contribution read_contribution(std::uint8_t told, const Request& request) {
-  const bool none = (told & kHasNone) != 0;
-  const bool sparse = (told & kHasSparse) != 0;
+Contribution read_contribution(std::uint8_t head, const Request& request) {
+  const bool none = (head & kHasNone) != 0;
+  const bool sparse = (head & kHasSparse) != 0;
   if (none && sparse) throw Protocol("a peer announced tensor '" + request.name + "' as missing and as sparse");
   if (none) return Contribution::kNone;
   return sparse ? Contribution::kSparse : Contribution::kDense;
@@ -168,14 +168,14 @@ std::int32_t read_member(ByteReader& in, const Request& request) {
 Request read_request(ByteReader& in) {
   Request request;
   request.name = in.string();
-  const std::uint8_t told = in.u8();
-  const auto kind = static_cast<std::uint8_t>(told & ~(kOnDevice | kHasNone | kHasSparse));
+  const std::uint8_t head = in.u8();
+  const auto kind = static_cast<std::uint8_t>(head & ~(kOnDevice | kHasNone | kHasSparse));
   if (kind > static_cast<std::uint8_t>(kLastCollectiveKind)) {
     throw Protocol("a peer announced tensor '" + request.name + "' with the unknown collective " +
                    std::to_string(kind));
   }
   request.kind = static_cast<CollectiveKind>(kind);
-  request.contribution = read_contribution(told, request);
+  request.contribution = read_contribution(head, request);
   request.dtype = dtype_from_wire(in.u8());
   request.op = reduce_op_from_wire(in.u8());
   request.root = in.i32();
@@ -192,7 +192,7 @@ Request read_request(ByteReader& in) {
   request.wire = read_wire_dtype(in, request);
   request.timeout_ns = in.i64();
   if (request.timeout_ns < 0) throw Protocol("a peer announced tensor '" + request.name + "' with a negative timeout");
-  if ((told & kOnDevice) != 0) read_device(in, request);
+  if ((head & kOnDevice) != 0) read_device(in, request);
   if (request.contribution != Contribution::kDense &&
       (request.kind != CollectiveKind::kAllreduce || element_count(request) != 0)) {
     throw Protocol("a peer announced tensor '" + request.name + "' as a missing gradient that has elements");

@@ -16,7 +16,8 @@
 
 namespace ringtune {
 
-/// How the bytes of a tensor on a GPU travel. All ranks go the same way, or the coordinator tells them to take another.
+/// How the bytes of a tensor on a GPU travel. All ranks take the same path, or the coordinator tells them to take
+/// another.
 enum class DataPath : std::uint8_t {
   kStaged = 0,  // through the host; also: it is on the host anyway
   kNccl = 1,
@@ -28,8 +29,8 @@ enum class DataPath : std::uint8_t {
 inline constexpr DataPath kLastDataPath = DataPath::kNcclPacked;
 [[nodiscard]] std::string_view text_of(DataPath data_path) noexcept;  // "by NCCL"
 
-/// What a rank has of a gradient. A rank without a dense one submits an empty allreduce under its name that says so.
-/// Ranks that say the same run it; otherwise it fails on all of them with SomeAbsent or SomeSparse, which tells them
+/// The kind of gradient that a rank has. A rank without a dense one submits an empty allreduce under its name with this
+/// kind. Ranks with the same kind run it; otherwise it fails on all of them with SomeAbsent or SomeSparse, which says
 /// how to submit it again.
 enum class Contribution : std::uint8_t { kDense = 0, kNone = 1, kSparse = 2 };
 
@@ -101,9 +102,9 @@ struct Uneven {
 /// None when all ranks have the same of it.
 [[nodiscard]] std::optional<Uneven> find_uneven(std::span<const Variant> variants);
 
-/// Ranks that have sent the same, but by different ways.
+/// Ranks that have sent the same request, but with different data paths.
 struct Parting {
-  DataPath refused;     // the best of the ways that only some can go: NCCL, NCCL within hosts, the ring
+  DataPath refused;     // the best of the paths that only some can take: NCCL, NCCL within hosts, the ring
   std::string message;  // who goes which, and what to do
 };
 /// None when they agree.

@@ -23,7 +23,7 @@ class ResponseCache {
     RankSet ranks;                  // all of the variants'
     std::vector<std::int64_t> rows;
     std::uint64_t evicted_in = 0;  // sequence of the decisions that evicted it; 0 = live
-    bool told = false;             // the ranks know the number
+    bool known = false;            // the ranks know the number
     bool set_removed = false;      // its process set is gone, though some rank may still use the number
     std::list<std::uint32_t>::iterator use;
   };

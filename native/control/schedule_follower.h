@@ -1,31 +1,31 @@
-// A rank that follows a schedule: batches of known tensors that run in a fixed order without a word to the coordinator.
+// A rank that follows a schedule: batches of known tensors that run in a fixed order without a message to the
+// coordinator.
 //
 // Every batch is one agreed round: its token names the schedule and the position. That is all the agreement there is,
 // and it suffices, because
 //   - all ranks enter the schedule at the same place of the stream of decisions, at position 0. A rank runs the batches
-//   of
-//     the process sets of which it is a member, in the schedule's order, and counts the others; one that is in none of
-//     them does not enter. What follows holds within each set;
+//     of the process sets of which it is a member, in the schedule's order, and counts the others; one that is in none
+//     of them does not enter. What follows holds within each set;
 //   - a round is run by all ranks or by none: one rank that declines makes it fail for all, and no output has been
-//     written then (in shared memory: transport/shared-memory group.h; over links: collective/agreement header.h,
+//     written then (in shared memory: transport/shm_group.h; over links: collective/agreement_header.h,
 //     runtime/link_round.h);
-//   - a rank leaves only at a round: it declines the next one that it has not posted, or sees that one fail. Whoever
-//     declines at position k has run all rounds before k, so all others have posted those; nobody can run k, and so
-//     nobody can leave later. Whoever left earlier would have made an earlier round fail. The position of the exit is
-//     thus the same on all ranks, whatever the reasons and however many ranks decline;
+//   - a rank leaves only at a round: it declines the next one that it has not posted, or sees that one fail. A rank
+//   that
+//     declines at position k has run all rounds before k, so all others have posted those; no rank can run k, and so
+//     none can leave later. A rank that had left earlier would have made an earlier round fail. The position of the
+//     exit is thus the same on all ranks, whatever the reasons and however many ranks decline;
 //   - a rank leaves all sets of the schedule at once: it declines the next round of each of them. Other sets may have
-//   come
-//     further or less far then, which is no matter: a tensor has run on all members of its set or on none. Nobody waits
-//     in a circle: whoever waits in a round waits for ranks that are at an earlier batch of the same order;
-//   - a round that is posted comes to its end. In shared memory by the first vote against it, over links when all have
-//     voted. A rank that leaves tells the coordinator at once, and over links, or in shared memory when there are
-//     several process sets, a rank that waits in a round goes on hearing and passing on messages; so the coordinator's
-//     PlanEndDecision reaches those that are idle inside the schedule and have not posted, and they decline;
-//   - a rank that has waited long in a round of one set, and has more in hand, asks the coordinator for that end: the
-//   rank
-//     that it waits for may wait for the rest, by other means than the runtime's and so with nothing to show for it;
-//   - what is decided for a rank while it waits in a round has its turn when that is over: it can only follow the vote
-//     of a rank that has left at this round, and is about nothing that this rank has announced since.
+//     come further or less far then, which does not matter: a tensor has run on all members of its set or on none.
+//     Ranks never wait in a circle: a rank in a round waits for ranks that are at an earlier batch of the same order;
+//   - a round that is posted comes to its end: in shared memory by the first vote against it, over links when all have
+//     voted. A rank that leaves tells the coordinator at once. Over links, or in shared memory when there are several
+//     process sets, a rank that waits in a round goes on receiving and passing on messages; so the coordinator's
+//     decision to end the schedule reaches ranks that are idle inside it and have not posted, and they decline;
+//   - a rank that has waited long in a round of one set, and has more work, asks the coordinator for that end: the rank
+//     that it waits for may itself wait for that work by means other than the runtime's, which nothing shows;
+//   - decisions that reach a rank while it waits in a round are handled when that is over: they can only follow the
+//   vote
+//     of a rank that has left at this round, and concern nothing that this rank has announced since.
 // What was ready at the exit is announced as usual; the coordinator ignores tensors announced before their rank had
 // seen the schedule, since those were taken over into it.
 #pragma once

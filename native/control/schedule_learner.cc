@@ -14,7 +14,7 @@ namespace {
 constexpr int kMostFailures = 6;       // the rounds wanted double with each: 3 << 6 = 192
 constexpr std::uint64_t kLasting = 4;  // rounds after which a schedule has served
 constexpr std::size_t kRecordsKept = 1024;
-constexpr int kGapFactor = 2;  // of the cycle time: peer_infos come in bundles of one cycle time
+constexpr int kGapFactor = 2;  // of the cycle time: ready requests come in bundles of one cycle time
 
 /// Spreads numbers, so that the sum over a set names it.
 constexpr std::uint64_t mixed(std::uint64_t value) noexcept {

@@ -1,4 +1,4 @@
-// The shape of the tree along which peer_infos go up and decisions come down. Every rank computes its own place.
+// The shape of the tree along which ready requests go up and decisions come down. Every rank computes its own place.
 #pragma once
 
 #include <vector>

@@ -38,7 +38,7 @@ void Worker::ready(SharedRequest request, Tag tag, std::int64_t now_ns, std::vec
 
 void Worker::enqueue(SharedRequest request, Tag tag, std::int64_t now_ns) {
   if (pending_.empty()) {
-    last_heard_ns_ = now_ns;
+    last_message_ns_ = now_ns;
     if (stall_warning_ns_ > 0) next_stall_ns_ = now_ns + 2 * stall_warning_ns_;
   }
   if (request->timeout_ns > 0 && rank_ != 0) {
@@ -54,7 +54,7 @@ void Worker::enqueue(SharedRequest request, Tag tag, std::int64_t now_ns) {
 
 void Worker::set_waiting(bool waiting) noexcept {
   if (!waiting) {
-    told_waiting_ = false;
+    sent_waiting_ = false;
     waiting_since_ns_ = kNever;
   }
   waiting_ = waiting;
@@ -71,15 +71,15 @@ bool Worker::bundle_due(std::int64_t now_ns) const noexcept {
   return waiting_ || bundle_bytes_ >= knobs_.fusion_bytes || now_ns >= bundle_since_ns_ + knobs_.cycle_time_ns;
 }
 
-std::optional<WorkerNews> Worker::take_peer_info(std::int64_t now_ns) {
+std::optional<WorkerNews> Worker::take_news(std::int64_t now_ns) {
   if (schedule_.active()) {
     if (now_ns >= hold_off_end_ns()) return wish_for_the_end();
     return !round_posted_ && owes_acknowledgement() ? std::optional(acknowledgement()) : std::nullopt;
   }
-  if (coordinator_left_ && !(leaving_ && !told_leaving_)) return std::nullopt;
-  const bool tell_waiting = waiting_ && !told_waiting_ && !pending_.empty();
-  const bool tell_leaving = leaving_ && !told_leaving_;
-  if (!bundle_due(now_ns) && !tell_waiting && !tell_leaving && left_schedule_ == 0) {
+  if (coordinator_left_ && !(leaving_ && !sent_leaving_)) return std::nullopt;
+  const bool sends_waiting = waiting_ && !sent_waiting_ && !pending_.empty();
+  const bool sends_leaving = leaving_ && !sent_leaving_;
+  if (!bundle_due(now_ns) && !sends_waiting && !sends_leaving && left_schedule_ == 0) {
     return owes_acknowledgement() ? std::optional(acknowledgement()) : std::nullopt;
   }
   WorkerNews message = acknowledgement();
@@ -101,15 +101,15 @@ std::optional<WorkerNews> Worker::take_peer_info(std::int64_t now_ns) {
   }
   message.left_schedule = std::exchange(left_schedule_, 0);
   message.schedule_rounds = schedule_rounds_;
-  told_leaving_ = leaving_;
+  sent_leaving_ = leaving_;
   return message;
 }
 
 /// News that are none but for what this rank has seen.
 WorkerNews Worker::acknowledgement() {
   WorkerNews message;
-  message.seen = message.acknowledged = told_seen_ = seen_;
-  message.waiting = told_waiting_ = waiting_;
+  message.seen = message.acknowledged = sent_seen_ = seen_;
+  message.waiting = sent_waiting_ = waiting_;
   return message;
 }
 
@@ -120,7 +120,7 @@ void Worker::decided(const Decisions& decisions, std::int64_t now_ns, std::vecto
   }
   RINGTUNE_CHECK_EQ(decisions.sequence, seen_ + 1, "decisions must arrive in order");
   seen_ = decisions.sequence;
-  last_heard_ns_ = now_ns;
+  last_message_ns_ = now_ns;
   for (const Decision& decision : decisions.items) {
     if (const auto* batch = std::get_if<BatchDecision>(&decision)) {
       apply(*batch, actions);
@@ -198,7 +198,7 @@ void Worker::finish(const TensorKey& key) {
 void Worker::apply(const FailureDecision& failure, std::vector<Action>& actions) {
   const TensorKey key{failure.process_set, failure.name};
   const auto pending = pending_.find(key);
-  if (pending == pending_.end()) return;  // this rank had not come to it yet; it will be told again when it does
+  if (pending == pending_.end()) return;  // this rank has not announced it yet, and gets the failure again when it does
   if (!pending->second.announced) {
     bundle_bytes_ -= std::min(bundle_bytes_, wire_byte_count(*pending->second.request));
     bundle_.erase(std::find(bundle_.begin(), bundle_.end(), key));
@@ -269,7 +269,7 @@ void Worker::find_overdue(std::int64_t now_ns, std::vector<Action>& actions) {
   for (const auto& [key, pending] : pending_) {
     const Request& request = *pending.request;
     if (request.timeout_ns == 0) continue;
-    const std::int64_t since_ns = std::max(pending.since_ns, last_heard_ns_);
+    const std::int64_t since_ns = std::max(pending.since_ns, last_message_ns_);
     const std::int64_t due_ns = since_ns + request.timeout_ns + kSilenceNs;
     if (now_ns >= due_ns) {
       actions.push_back(AbortAction{overdue_message(request, now_ns - since_ns, std::vector{0}), false});
@@ -282,8 +282,8 @@ void Worker::find_overdue(std::int64_t now_ns, std::vector<Action>& actions) {
 void Worker::tick(std::int64_t now_ns, std::vector<Action>& actions) {
   if (now_ns >= next_overdue_ns_) find_overdue(now_ns, actions);
   if (now_ns < next_stall_ns_) return;
-  next_stall_ns_ = std::max(last_heard_ns_, now_ns) + 2 * stall_warning_ns_;
-  if (now_ns - last_heard_ns_ < 2 * stall_warning_ns_) return;  // the coordinator is alive and warns by itself
+  next_stall_ns_ = std::max(last_message_ns_, now_ns) + 2 * stall_warning_ns_;
+  if (now_ns - last_message_ns_ < 2 * stall_warning_ns_) return;  // the coordinator is alive and warns by itself
   const Pending* oldest = nullptr;
   for (const auto& [key, pending] : pending_) {
     if (pending.request->kind == CollectiveKind::kJoin) continue;  // waits as long as others have data
@@ -301,7 +301,7 @@ std::int64_t Worker::next_wake_ns() const noexcept {
     return schedule_limit_ns();
   }
   if (left_schedule_ != 0 || (owes_acknowledgement() && !coordinator_left_)) return 0;
-  if ((leaving_ && !told_leaving_) || (waiting_ && !told_waiting_ && !pending_.empty())) return 0;
+  if ((leaving_ && !sent_leaving_) || (waiting_ && !sent_waiting_ && !pending_.empty())) return 0;
   const std::int64_t look_ns = std::min(next_stall_ns_, next_overdue_ns_);
   if (bundle_.empty()) return look_ns;
   if (waiting_ || bundle_bytes_ >= knobs_.fusion_bytes) return 0;

@@ -32,7 +32,7 @@ class Worker {
   /// The schedule, if one is followed. What is decided between a RoundAction and round_done has its turn after that.
   [[nodiscard]] const ScheduleFollower& schedule() const noexcept { return schedule_; }
   [[nodiscard]] bool round_posted() const noexcept { return round_posted_; }
-  [[nodiscard]] bool hears_in_rounds() const noexcept { return schedule_.active() && sets_.several(); }
+  [[nodiscard]] bool receives_in_rounds() const noexcept { return schedule_.active() && sets_.several(); }
   void round_done(bool agreed, std::int64_t now_ns, std::vector<Action>& actions);
   /// Posts the next batch of the schedule, or leaves the schedule, when it is time. Last thing before the actions are
   /// taken.
@@ -44,15 +44,15 @@ class Worker {
   /// That tensor is ready, and its batch posted.
   [[nodiscard]] RoundAction run_inline(const SharedRequest& request, Tag tag, std::int64_t now_ns);
   /// The coordinator has confirmed: no batch that needs this rank will come any more.
-  [[nodiscard]] bool has_left() const noexcept { return left_ || (coordinator_left_ && told_leaving_); }
+  [[nodiscard]] bool has_left() const noexcept { return left_ || (coordinator_left_ && sent_leaving_); }
 
-  /// The next announcement when one is due at `now_ns`.
-  [[nodiscard]] std::optional<WorkerNews> take_peer_info(std::int64_t now_ns);
+  /// The next news for rank 0, when they are due at `now_ns`.
+  [[nodiscard]] std::optional<WorkerNews> take_news(std::int64_t now_ns);
   void decided(const Decisions& decisions, std::int64_t now_ns, std::vector<Action>& actions);
   /// Warns of a coordinator that has been silent while tensors wait.
   void tick(std::int64_t now_ns, std::vector<Action>& actions);
 
-  /// When take_peer_info or tick will have something to do without a further event; kNever when never.
+  /// When take_news or tick will have something to do without a further event; kNever when never.
   [[nodiscard]] std::int64_t next_wake_ns() const noexcept;
   [[nodiscard]] std::size_t pending() const noexcept { return pending_.size(); }
   /// Bytes that a held-back bundle can still take before it leaves; 0 when none is held back.
@@ -90,7 +90,7 @@ class Worker {
   [[nodiscard]] WorkerNews wish_for_the_end();
   [[nodiscard]] WorkerNews acknowledgement();
   /// Whether the coordinator keeps much only because it does not know what this rank has seen.
-  [[nodiscard]] bool owes_acknowledgement() const noexcept { return seen_ - told_seen_ >= kMostUnacknowledged; }
+  [[nodiscard]] bool owes_acknowledgement() const noexcept { return seen_ - sent_seen_ >= kMostUnacknowledged; }
   RoundAction next_round(std::int64_t now_ns) noexcept;
   [[nodiscard]] bool bundle_due(std::int64_t now_ns) const noexcept;
   void apply(const BatchDecision& batch, std::vector<Action>& actions);
@@ -119,7 +119,7 @@ class Worker {
   std::unordered_map<std::uint32_t, TensorKey> keys_by_id_;
   static constexpr std::uint64_t kMostUnacknowledged = 1024;
   std::uint64_t seen_ = 0;
-  std::uint64_t told_seen_ = 0;  // to the coordinator
+  std::uint64_t sent_seen_ = 0;  // to the coordinator
   std::uint64_t order_ = 0;
   ScheduleFollower schedule_;
   bool round_posted_ = false;
@@ -131,13 +131,13 @@ class Worker {
   std::uint64_t schedule_rounds_ = 0;  // of the schedule that was left
   std::uint32_t next_round_id_ = 1;
   std::int64_t waiting_since_ns_ = kNever;
-  std::int64_t last_heard_ns_ = 0;
+  std::int64_t last_message_ns_ = 0;
   std::int64_t next_stall_ns_ = kNever;
   std::int64_t next_overdue_ns_ = kNever;  // when a tensor may have outlived its timeout, and rank 0 said nothing
   bool waiting_ = false;
-  bool told_waiting_ = false;
+  bool sent_waiting_ = false;
   bool leaving_ = false;
-  bool told_leaving_ = false;
+  bool sent_leaving_ = false;
   bool left_ = false;
   bool coordinator_left_ = false;
 };

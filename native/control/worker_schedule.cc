@@ -50,7 +50,7 @@ void Worker::enter_schedule(const ScheduleDecision& decision, std::int64_t now_n
   next_stall_ns_ = kNever;
   if (part) schedule_.begin(decision.schedule_id, batches, now_ns, std::move(rows));
   schedule_unfit_ = !part;
-  told_leaving_ = false;  // an announcement that the coordinator has not heard yet is void
+  sent_leaving_ = false;  // news that the coordinator has not got yet are void
   for (Pending& pending : waiting) {
     if (schedule_unfit_ || !schedule_.take(pending.request, pending.tag, pending.since_ns)) {
       schedule_unfit_ = true;
@@ -114,7 +114,7 @@ std::int64_t Worker::schedule_limit_ns() const noexcept {
 /// When a rank that waits in a round asks for the end of the schedule.
 std::int64_t Worker::hold_off_end_ns() const noexcept {
   const bool more = schedule_unfit_ || schedule_.pending() > schedule_.batch().size();
-  const bool may_ask = round_posted_ && hears_in_rounds() && wished_ended_ != schedule_.id();
+  const bool may_ask = round_posted_ && receives_in_rounds() && wished_ended_ != schedule_.id();
   return may_ask && more ? round_since_ns_ + kHoldOffNs : kNever;
 }
 

@@ -58,9 +58,9 @@ class CudaDevice {
 
 /// What an event is for.
 enum class CudaEventUse {
-  kOrder,  // without a time; who waits for it on the host sleeps
-  kTimed,  // knows when it was reached; who waits for it on the host sleeps
-  kClock,  // knows when it was reached; who waits for it on the host does not sleep, unless the context says so
+  kOrder,  // without a time; a thread that waits for it sleeps
+  kTimed,  // knows when it was reached; a thread that waits for it sleeps
+  kClock,  // knows when it was reached; a thread that waits for it spins, unless the context is set to sleep
 };
 
 class CudaEvent {
@@ -76,7 +76,7 @@ class CudaEvent {
   void synchronize() const;
   /// Whether synchronize() would return at once.
   [[nodiscard]] bool reached() const;
-  /// From one event to this one, both with a time and reached: the difference is told as a float of milliseconds.
+  /// From one event to this one, both timed and reached. The driver's resolution is a float of milliseconds.
   [[nodiscard]] double elapsed_ns_since(const CudaEvent& begin) const;
 
  private:

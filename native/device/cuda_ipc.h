@@ -33,8 +33,8 @@ class PeerMemory {
   CudaAddress address_ = 0;
 };
 
-/// A word of the host's memory that streams wait for and write. Counts up and may wrap around: which of two values is
-/// ahead is told by the sign of their difference.
+/// A word of the host's memory that streams wait for and write. Counts up and may wrap around: the sign of their
+/// difference says which of two values is ahead.
 struct StreamWord {
   std::atomic<std::uint32_t>* host;
   CudaAddress device;

@@ -96,7 +96,7 @@ std::size_t RecordMerge::next(std::span<PlacedRecord> out) {
   return out.size();
 }
 
-/// Opens the runs that begin before what comes next does: few at a time, as long as parts were written in time's order.
+/// Opens the runs that begin before the next record; few are open at a time where parts were written in order of time.
 void RecordMerge::open_runs() {
   while (!runs_.empty() && (heap_.empty() || runs_.back().first_ns <= heap_.front()->record().begin_ns)) {
     heap_.insert(heap_.begin(), std::make_unique<Cursor>(records_fd_, runs_.back(), parts_));

@@ -44,7 +44,7 @@ class RecordMerge {
 
  private:
   class Cursor;
-  using Track = std::vector<std::int64_t>;  // ends of the spans that enclose what comes next, the innermost last
+  using Track = std::vector<std::int64_t>;  // ends of the spans that enclose the next one, the innermost last
 
   void open_runs();
   void sink(std::size_t at);

@@ -1,4 +1,4 @@
-// What the members of a process set tell one another over their host links before they take a way between GPUs.
+// What the members of a process set tell one another over their host links before they take a data path of GPUs.
 #pragma once
 
 #include <algorithm>

@@ -62,7 +62,7 @@ std::vector<Received> ControlPlane::receive() {
   return messages;
 }
 
-/// Whoever has said that it leaves, or is told that it is free to, may close its link.
+/// A rank that has announced its departure, or is free to leave by a decision, may close its link.
 void ControlPlane::note_departures(Peer& source, const ControlMessage& message) {
   const int from = source.link->peer();
   if (const auto* news = std::get_if<WorkerNews>(&message)) {

@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/futex.h"
 #include "base/log.h"
-#include "runtime/device_paths.h"
+#include "runtime/gpu/data_paths.h"
 #include "runtime/joined_contribution.h"
 
 namespace ringtune {
@@ -80,7 +80,7 @@ Engine::Engine(const EngineOptions& options, Fabric& fabric, TicketTable& ticket
   (void)world_->shm_group();
   options_.negotiator.schedules = fabric.size() > 1;
   negotiator_ = Negotiator(options_.negotiator);
-  executor_ = std::make_unique<Executor>(counters, tracer, options.routes);
+  executor_ = std::make_unique<Executor>(counters, tracer, options.data_paths);
   executor_->set_knobs(knobs_);
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "ringtune-cycle");
@@ -125,7 +125,7 @@ void Engine::step_ended(const StepReport& report, bool told) {
   if (!told) return;
   const std::lock_guard lock(mutex_);
   reports_.push_back(report);
-  mail_.store(true, std::memory_order_release);  // travels with the next announcement: no nudge
+  mail_.store(true, std::memory_order_release);  // travels with the next ready requests: no nudge
 }
 
 StepReport Engine::world_step() const {
@@ -162,7 +162,7 @@ void Engine::peer_lost(int rank, const std::string& reason) noexcept {
   }
   fabric_.abort(reason);  // wakes the cycle thread wherever it waits; it throws from the link and ends in stop()
   // What waits for the peer in streams does so for ever, and nobody may come by stop() soon.
-  if (options_.routes != nullptr) options_.routes->abort(std::make_exception_ptr(PeerLost(rank, reason)));
+  if (options_.data_paths != nullptr) options_.data_paths->abort(std::make_exception_ptr(PeerLost(rank, reason)));
 }
 
 void Engine::device_failed(const std::exception_ptr& error) noexcept {
@@ -194,12 +194,13 @@ bool Engine::cycle(bool hold_back) {
     leaving_ = true;
     negotiator_.leave();
   }
-  // While a round is posted this rank begins nothing. In shared memory of all ranks it need not hear anything either,
-  // else it must: that is how ranks which have not come learn that another one has declined (schedule_follower.h).
-  // What a full link has not taken goes on all the same: the round may need a rank below that waits for it.
+  // While a round is posted this rank begins nothing. In shared memory of all ranks it need not receive messages
+  // either. Elsewhere it must pass them on: so ranks that have not come learn that another one has declined
+  // (schedule_follower.h). Bytes that a full link has not taken are sent all the same, since the round may need a rank
+  // below that waits for them.
   if (asks_.exchange(false, std::memory_order_acquire)) answer_questions();
   if (negotiator_.round_posted() && control_) control_->flush();
-  if (negotiator_.round_posted() && !resume_round(Deadline::at(0)) && !hears_in_round()) return false;
+  if (negotiator_.round_posted() && !resume_round(Deadline::at(0)) && !receives_in_round()) return false;
   const bool moved = executor_->advance_declined();
   if (mail_.exchange(false, std::memory_order_acquire)) take_mail();
   if (!hold_back) take_submitted();

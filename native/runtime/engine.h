@@ -1,6 +1,6 @@
-// The engine of a rank: one loop that negotiates, schedules and executes. Whoever holds the drive mutex turns it: a
-// caller that waits for its operation, so that a blocking call wakes no other thread, and else the cycle thread, which
-// sleeps when there is nothing to do.
+// The engine of a rank: one loop that negotiates, schedules and executes. The thread that holds the drive mutex turns
+// it: a caller that waits for its operation, so that a blocking call wakes no other thread, and else the cycle thread,
+// which sleeps when there is nothing to do.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ struct EngineOptions {
   int thread_affinity = -1;
   AlgorithmTable algorithms;
   Overlap overlap = Overlap::kAuto;
-  DevicePaths* routes = nullptr;  // borrowed: carry what goes from GPU to GPU
+  DevicePaths* data_paths = nullptr;  // borrowed: carry what goes from GPU to GPU
 };
 
 /// Borrows the fabric, the tickets, the counters and the tracer. Public methods may be called from any thread.
@@ -76,7 +76,8 @@ class Engine {
   /// has not. Then `ticket` is its operation's, which goes on or holds its result, or 0: it could not even begin.
   /// Blocks no longer than a wait of the shared-memory group spins until all ranks have come. Throws as
   /// TicketTable::submit.
-  std::int64_t run_alone(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns, Ticket& ticket);
+  std::int64_t run_alone(const PersistentRequest& persistent, const Memory& memory, std::int64_t now_ns,
+                         Ticket& ticket);
 
   std::uint32_t propose(const Knobs& knobs);
   [[nodiscard]] Knobs knobs() const;
@@ -100,7 +101,7 @@ class Engine {
   void record_pieces(bool on) noexcept { executor_->record_pieces(on); }
 
   /// The ranks that an operation waits for, as far as rank 0 or the round of a schedule knows; none when that is not
-  /// known at the deadline. Blocks, first for as long as peer_infos of other ranks may be held back on their way.
+  /// known at the deadline. Blocks, first for as long as ready requests of other ranks may be held back on their way.
   [[nodiscard]] std::vector<int> awaited(const Request& request, Deadline deadline);
 
   /// A peer died (monitor thread): everything in flight fails.
@@ -127,7 +128,7 @@ class Engine {
   void call() noexcept;
   void park(const Seen& seen) noexcept;
   void drive(Operation& operation, Deadline deadline) noexcept;
-  [[nodiscard]] bool expects_alone(const PersistentRequest& repeated) const noexcept;
+  [[nodiscard]] bool expects_alone(const PersistentRequest& persistent) const noexcept;
   std::int64_t run_inline(Operation& operation, Ticket& ticket);
   bool try_drive() noexcept;
   void stop_driving() noexcept;
@@ -145,8 +146,8 @@ class Engine {
   void finish(std::span<const OperationPtr> batch, const BatchContext& context);
   void finish_refused(std::span<const OperationPtr> batch);
   [[nodiscard]] Communicator& schedule_communicator() const { return sets_->communicator(negotiator_.schedule_set()); }
-  [[nodiscard]] bool hears_in_round() const noexcept {
-    return executor_->round_on_links() || negotiator_.hears_in_rounds();
+  [[nodiscard]] bool receives_in_round() const noexcept {
+    return executor_->round_on_links() || negotiator_.receives_in_rounds();
   }
   [[nodiscard]] BatchContext round_context() const;
   void post_round(const RoundAction& action, std::int64_t now_ns);

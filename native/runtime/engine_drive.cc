@@ -5,15 +5,15 @@
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/log.h"
-#include "runtime/device_paths.h"
 #include "runtime/engine.h"
+#include "runtime/gpu/data_paths.h"
 
 namespace ringtune {
 namespace {
 
-constexpr std::int64_t kRoundSliceNs = 20'000'000;   // how long a wish to leave may go unheard in a round
-constexpr std::int64_t kHearingSliceNs = 5'000'000;  // or a message of another process set
-constexpr std::int64_t kHoldOffNs = 1'000'000;       // news that come to no caller wait so long, at most
+constexpr std::int64_t kRoundSliceNs = 20'000'000;     // how long a wish to leave may go unnoticed in a round
+constexpr std::int64_t kReceivingSliceNs = 5'000'000;  // or a message of another process set
+constexpr std::int64_t kHoldOffNs = 1'000'000;         // news that come to no caller wait so long, at most
 constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;
 
 /// Cores that this rank shares with `neighbours` ranks, for each of them.
@@ -74,7 +74,7 @@ void Engine::stop_driving() noexcept {
   if (parked_.load() == Parked::kMustRun) call();
 }
 
-/// Wakes whoever sleeps in the engine: the cycle thread, or a caller that drives.
+/// Wakes the thread that sleeps in the engine: the cycle thread, or a caller that drives.
 void Engine::nudge() noexcept {
   fabric_.waker().notify();
   call();
@@ -158,27 +158,27 @@ void Engine::drive(Operation& operation, Deadline deadline) noexcept {
   }
 }
 
-std::int64_t Engine::run_alone(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns,
+std::int64_t Engine::run_alone(const PersistentRequest& persistent, const Memory& memory, std::int64_t now_ns,
                                Ticket& ticket) {
   if (!try_drive()) return 0;
   const auto stop_at_the_end = [](Engine* engine) { engine->stop_driving(); };
   const std::unique_ptr<Engine, decltype(stop_at_the_end)> driving(this, stop_at_the_end);
-  if (!expects_alone(repeated)) return 0;
-  Operation& operation = tickets_.begin(repeated, memory, now_ns);
+  if (!expects_alone(persistent)) return 0;
+  Operation& operation = tickets_.begin(persistent, memory, now_ns);
   try {
     return run_inline(operation, ticket);
   } catch (...) {
-    // The operation fails with all others and is gone then: its caller submits it again and is told why.
+    // The operation fails with all others and is gone then: its caller submits it again and gets the error.
     stop(std::current_exception());
     return 0;
   }
 }
 
 /// Nothing but this is to be done. Relaxed: what other threads hand in at this moment has its turn afterwards.
-bool Engine::expects_alone(const PersistentRequest& repeated) const noexcept {
+bool Engine::expects_alone(const PersistentRequest& persistent) const noexcept {
   return !ended_ && !leaving_ && !leave_requested_.load(std::memory_order_relaxed) &&
          !mail_.load(std::memory_order_relaxed) && tickets_.open() == 0 &&
-         negotiator_.expects_alone(repeated.prepared->request);
+         negotiator_.expects_alone(persistent.prepared->request);
 }
 
 /// When it ended; 0 and the ticket when it goes on, in the round that is posted now or without the schedule, or when
@@ -248,17 +248,17 @@ bool Engine::turn() noexcept {
 
 bool Engine::waits_in_shm_group() const noexcept { return negotiator_.round_posted() && !executor_->round_on_links(); }
 
-/// Waits for news, holding the drive mutex: of the other ranks in a round in shared memory, or of anybody.
+/// Waits for news with the drive mutex held: of the other ranks in a round in shared memory, or of any rank.
 void Engine::rest(std::uint32_t waker_ticket, Deadline deadline) {
   if (waits_in_shm_group()) {
     const std::int64_t hold_off_end_ns = round_since_ns_ + overlap_policy_.hold_off_ns();
     const std::int64_t now = now_ns();
-    const Deadline slice = Deadline::after(hears_in_round() ? kHearingSliceNs : kRoundSliceNs);
+    const Deadline slice = Deadline::after(receives_in_round() ? kReceivingSliceNs : kRoundSliceNs);
     if (resume_round(
             earlier(deadline, now < hold_off_end_ns ? earlier(slice, Deadline::at(hold_off_end_ns)) : slice))) {
       return;
     }
-    // Who holds the batch back is to go on: this rank has nothing else to do.
+    // Wakes the ranks that hold the batch back: this rank has nothing else to do.
     if (now_ns() >= hold_off_end_ns) {
       for (const int rank : executor_->absent_in_round(schedule_communicator())) fabric_.ring(rank);
     }
@@ -290,7 +290,7 @@ void Engine::stop(std::exception_ptr error) noexcept {
   } catch (const ShutDown&) {
     clean = true;
   } catch (const PeerLost& caught) {
-    // A link broke, and perhaps nothing else did: no other rank would ever hear of it, and all would wait for this one.
+    // Perhaps only a link broke. The other ranks would not notice that by themselves, and all would wait for this one.
     what = " has lost a peer: ";
     reason = caught.what();
   } catch (const std::exception& caught) {
@@ -300,7 +300,7 @@ void Engine::stop(std::exception_ptr error) noexcept {
     log(LogLevel::kDebug, "the runtime stops: ", reason);
     if (!known) fabric_.fail("rank " + std::to_string(fabric_.rank()) + what + reason);
     fabric_.abort(reason);
-    if (options_.routes != nullptr) options_.routes->abort(error);
+    if (options_.data_paths != nullptr) options_.data_paths->abort(error);
   }
   tickets_.close(error);
   ended_ = true;

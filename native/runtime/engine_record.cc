@@ -36,7 +36,7 @@ void Engine::record_knobs() const {
   if (tracer_.recording()) tracer_.event("KNOBS", "knobs", now_ns(), json_object(knobs(), knobs_version()));
 }
 
-/// Tells whoever waits for these operations.
+/// Wakes the threads that wait for these operations.
 void Engine::finish(std::span<const OperationPtr> batch, const BatchContext& context) {
   const bool recording = tracer_.recording();
   const std::int64_t begin_ns = recording ? now_ns() : 0;

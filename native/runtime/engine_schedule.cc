@@ -88,8 +88,7 @@ Deadline Engine::round_deadline() const noexcept {
 }
 
 /// Ends the part of this rank in a round that it has declined, before anything else goes over the links. Blocks, but
-/// not for long: whoever is told to go on here knows that all ranks concerned have left the schedule or are in that
-/// round.
+/// not for long: all ranks of the round have left the schedule or are in that round by now.
 void Engine::drain() {
   if (executor_->drained()) return;
   advance_until(

@@ -1,7 +1,7 @@
 // What the coordinator decides about the job itself: process sets, and that all have joined.
 #include "base/check.h"
-#include "runtime/device_paths.h"
 #include "runtime/engine.h"
+#include "runtime/gpu/data_paths.h"
 
 namespace ringtune {
 
@@ -11,7 +11,7 @@ void Engine::apply(const SetAction& action) {
   } else {
     drain();  // what was declined in the set goes over its links
     sets_->remove(action.id);
-    if (options_.routes != nullptr) options_.routes->removed(action.id);
+    if (options_.data_paths != nullptr) options_.data_paths->removed(action.id);
   }
   finish_decided(action.name, action.id);
 }

@@ -1,5 +1,9 @@
-// Allreduce of a batch over links.
+// Reductions of a batch over links: allreduce, Adasum and reducescatter.
+#include <numeric>
+
 #include "base/clock.h"
+#include "collective/adasum.h"
+#include "collective/reducescatter.h"
 #include "device/cpu_kernels.h"
 #include "fusion/plan.h"
 #include "runtime/executor.h"
@@ -22,7 +26,7 @@ bool worth_staging(std::size_t bytes, const Communicator& communicator) noexcept
 
 }  // namespace
 
-/// The slices of tensors that go by NCCL within hosts, which are in host memory between the two stages there.
+/// Slices of tensors on the path of NCCL within hosts, which lie in host memory between the two stages of NCCL.
 void Executor::allreduce_across(std::span<const OperationPtr> batch, const BatchContext& context) {
   batch.size() == 1 ? allreduce_one(batch, context) : allreduce_fused(batch, context);
 }
@@ -90,10 +94,48 @@ void Executor::reduce(std::span<std::byte> data, std::span<const OperationPtr> b
                          .dtype = wire_dtype(request),
                          .op = op,
                          .options = {.algorithm = algorithm, .ring = {.segment_bytes = knobs_.segment_bytes}},
-                         .stager = staged};
+                         .pipeline = staged};
   across ? allreducer.run_across(job) : allreducer.run(job);
   if (staged != nullptr) staged->stage_out_rest();
   record_batch(batch, context, begin_ns, data.size(), algorithm);
+}
+
+void Executor::adasum(std::span<const OperationPtr> batch, const BatchContext& context) {
+  Operation& operation = *batch.front();
+  const Request& request = operation.request();
+  const Prepared& prepared = *operation.prepared;
+  const std::int64_t copy_ns = now_ns();
+  scale_copy(operation.output, operation.input, prepared.count, request.dtype, request.prescale);
+  record(Stage::kCopyIn, operation, context, copy_ns);
+  const std::int64_t begin_ns = now_ns();
+  adasum_allreduce(context.communicator.mesh(), {operation.output, prepared.bytes}, request.dtype);
+  record_batch(batch, context, begin_ns, prepared.bytes);
+  if (request.postscale == 1.0) return;
+  const std::int64_t out_ns = now_ns();
+  scale_copy(operation.output, operation.output, prepared.count, request.dtype, request.postscale);
+  record(Stage::kCopyOut, operation, context, out_ns);
+}
+
+void Executor::reducescatter(std::span<const OperationPtr> batch, const BatchContext& context) {
+  Operation& operation = *batch.front();
+  const Request& request = operation.request();
+  Communicator& communicator = context.communicator;
+  const auto own = static_cast<std::size_t>(communicator.rank());
+  const std::vector<std::size_t> chunks =
+      bytes_of_rows(cut_rows(request.shape.front(), communicator.size()), row_bytes_of(request));
+  const std::int64_t copy_ns = now_ns();
+  const std::span<std::byte> buffer = buffer_.take(operation.prepared->bytes).first(operation.prepared->bytes);
+  scale_copy(buffer.data(), operation.input, operation.prepared->count, request.dtype, request.prescale);
+  record(Stage::kCopyIn, operation, context, copy_ns);
+  const std::int64_t begin_ns = now_ns();
+  const ReduceOp op = wire_op(request.op);
+  ring_reducescatter(communicator.ring(), buffer, chunks, request.dtype, op, {.segment_bytes = knobs_.segment_bytes});
+  record_batch(batch, context, begin_ns, buffer.size());
+  const std::int64_t out_ns = now_ns();
+  const std::size_t begin = std::accumulate(chunks.begin(), chunks.begin() + communicator.rank(), std::size_t{0});
+  scale_copy(operation.output, buffer.data() + begin, chunks[own] / size_of(request.dtype), request.dtype,
+             postscale_of(request, communicator.size()));
+  record(Stage::kCopyOut, operation, context, out_ns);
 }
 
 }  // namespace ringtune

@@ -40,9 +40,9 @@ class DevicePaths;
 /// a batch that was to go from GPU to GPU and has not run.
 class Executor {
  public:
-  /// `routes`: carry what goes from GPU to GPU; null: nothing does.
-  Executor(Counters& counters, Tracer& tracer, DevicePaths* routes = nullptr)
-      : counters_(counters), tracer_(tracer), routes_(routes) {}
+  /// `data_paths`: carry what goes from GPU to GPU; null: nothing does.
+  Executor(Counters& counters, Tracer& tracer, DevicePaths* data_paths = nullptr)
+      : counters_(counters), tracer_(tracer), data_paths_(data_paths) {}
 
   void set_knobs(const Knobs& knobs) noexcept;
   /// Records the pieces of every batch from now on, or no longer. Any thread.
@@ -115,21 +115,21 @@ class Executor {
   void copy_all(Stage stage, const BatchContext& context);
   void reduce(std::span<std::byte> data, std::span<const OperationPtr> batch, const BatchContext& context,
               BatchCopies* staged);
+  void adasum(std::span<const OperationPtr> batch, const BatchContext& context);
+  void reducescatter(std::span<const OperationPtr> batch, const BatchContext& context);
   // execute_schedule.cc
   void post_link_round(std::span<const OperationPtr> batch, const BatchContext& context, std::uint64_t token);
   [[nodiscard]] std::optional<bool> link_round_agreed();
   bool advance_link_round();
   std::int64_t finish_link_round(std::span<const OperationPtr> batch, const BatchContext& context);
-  // execute_device.cc
+  // gpu/execute.cc
   void launch(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns);
-  // execute_others.cc
+  // execute_move.cc
   void allgather(std::span<const OperationPtr> batch, const BatchContext& context);
+  void alltoall(std::span<const OperationPtr> batch, const BatchContext& context);
   void broadcast(std::span<const OperationPtr> batch, const BatchContext& context);
   void barrier(std::span<const OperationPtr> batch, const BatchContext& context);
-  // execute_exchanges.cc
-  void adasum(std::span<const OperationPtr> batch, const BatchContext& context);
-  void alltoall(std::span<const OperationPtr> batch, const BatchContext& context);
-  void reducescatter(std::span<const OperationPtr> batch, const BatchContext& context);
+  // executor.cc
   void record(Stage stage, const Operation& operation, const BatchContext& context, std::int64_t begin_ns);
   [[nodiscard]] Span batch_span(std::span<const OperationPtr> batch, const BatchContext& context);
   std::int64_t record_batch(std::span<const OperationPtr> batch, const BatchContext& context, std::int64_t begin_ns,
@@ -137,7 +137,7 @@ class Executor {
 
   Counters& counters_;
   Tracer& tracer_;
-  DevicePaths* routes_;
+  DevicePaths* data_paths_;
   Knobs knobs_;
   FusionBuffer buffer_;
   BatchCopies copies_;  // of the batch in the fusion buffer
@@ -169,11 +169,11 @@ struct MemberBytes {
   std::vector<std::size_t> received;
   [[nodiscard]] std::size_t all_received() const noexcept;
 };
-/// Of an allgather, whose operation is told the shape of the result.
+/// The bytes of an allgather. Sets the shape of the operation's result.
 [[nodiscard]] MemberBytes agree_on_allgather(Operation& operation, const BatchContext& context);
-/// Of an alltoall, whose operation is told the shape of the result and the rows from each member. How many rows come is
-/// known to the senders only: counts go ahead of the rows, so that a tensor whose splits change with every call is
-/// negotiated by its number all the same. Blocks; throws as the collectives.
+/// The bytes of an alltoall. Sets the shape of the operation's result and the rows from each member. Only the senders
+/// know how many rows come, so counts are exchanged ahead of the rows; a tensor whose splits change with every call can
+/// still be negotiated by its number. Blocks; throws as the collectives.
 [[nodiscard]] MemberBytes agree_on_alltoall(Operation& operation, const BatchContext& context);
 
 /// What a link carries for each byte of the result, as nccl-tests count (doc/PERFORMANCE.md there).

@@ -38,7 +38,7 @@ LinkRound::LinkRound(Communicator& communicator, const BatchShape& shape, const 
                            .op = shape.op,
                            .options = {.algorithm = algorithm_, .ring = {.segment_bytes = knobs.segment_bytes}},
                            .agreement = agreement_.get(),
-                           .stager = data.stager});
+                           .pipeline = data.pipeline});
 }
 
 bool LinkRound::advance() {

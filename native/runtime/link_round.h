@@ -37,14 +37,14 @@ struct RoundVote {
 /// What this rank contributes, then the result; unused when the votes go first.
 struct RoundData {
   std::byte* bytes = nullptr;
-  PackPipeline* stager = nullptr;  // brings them and takes the results as they come; null: they are there and stay
+  PackPipeline* pipeline = nullptr;  // brings them and takes the results as they come; null: they are there and stay
 };
 
 /// Borrows the communicator and the data. One thread at a time.
 class LinkRound {
  public:
   /// Connects what is not connected yet: blocks then, and throws as Communicator::allreducer(). The data is not looked
-  /// at before advance(), but for a stager that is asked for it here.
+  /// at before advance(), but for a pipeline that is asked for it here.
   LinkRound(Communicator& communicator, const BatchShape& shape, const RoundVote& vote, const Knobs& knobs,
             const RoundData& data);
 

@@ -20,10 +20,10 @@ namespace ringtune {
 
 using Ticket = std::uint64_t;
 
-/// An operation that was to go from GPU to GPU has not run: it is to be submitted again. All ranks are told.
+/// An operation that was to go from GPU to GPU has not run, on any rank, and must be submitted again.
 class DataPathRefused : public Error {
  public:
-  /// Nothing of its process set goes that way from now on.
+  /// Its process set does not take that data path from now on.
   DataPathRefused(const std::string& message, DataPath refused) : Error(message), refused_(refused) {}
   /// This one is to be staged.
   explicit DataPathRefused(const std::string& message) : Error(message) {}
@@ -48,7 +48,7 @@ struct Prepared {
 };
 
 [[nodiscard]] inline std::uint32_t trace_name(Tracer& tracer, const Prepared& prepared) {
-  // Relaxed: whoever finds no number asks the tracer, which gives everybody the same.
+  // Relaxed: a thread that finds no number asks the tracer, which gives all threads the same.
   std::uint32_t id = prepared.trace_name.load(std::memory_order_relaxed);
   if (id == 0 || id < tracer.oldest_name()) {
     prepared.trace_name.store(id = tracer.intern(prepared.request.name), std::memory_order_relaxed);
@@ -82,7 +82,7 @@ struct PersistentRequest {
 };
 
 struct PersistentAt {
-  const PersistentRequest* repeated;
+  const PersistentRequest* persistent;
   void* address;  // of input and output
 };
 
@@ -94,7 +94,7 @@ struct Operation {
   static constexpr std::uint32_t kDone = 2;
 
   [[nodiscard]] const Request& request() const noexcept { return prepared->request; }
-  // Acquire: whoever sees `done` sees the result and the error as well.
+  // Acquire: a thread that sees `done` sees the result and the error as well.
   [[nodiscard]] bool done() const noexcept { return state.load(std::memory_order_acquire) == kDone; }
   /// Memory for what is gathered: the caller's if that is as large, else of our own.
   [[nodiscard]] std::span<std::byte> place_gathered(std::size_t bytes) {

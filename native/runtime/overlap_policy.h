@@ -38,10 +38,10 @@ class OverlapPolicy {
     const std::int64_t taken_ns = when_ns - since_ns_;
     usual_ns_ = taken_ns <= kLongestNs ? taken_ns : kNone;
   }
-  /// Somebody else needs the pass to go ahead.
+  /// Another rank needs the pass to go ahead.
   void hurry() noexcept { hurried_ = true; }
   [[nodiscard]] std::uint64_t pass() const noexcept { return pass_; }
-  /// How long the others of a round are waited for before they are told: they come in a moment, as a rule.
+  /// How long this rank waits in a round before it wakes the ranks that are missing: they usually come in a moment.
   [[nodiscard]] std::int64_t hold_off_ns() const noexcept { return std::max(kLeastHoldOffNs, usual_ns_ / 8); }
   /// Until when to hold the pass back; 0 = not at all.
   [[nodiscard]] std::int64_t until_ns() const noexcept {

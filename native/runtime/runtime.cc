@@ -65,7 +65,7 @@ void check_knobs(const Knobs& knobs) {
   }
 }
 
-EngineOptions engine_options(const RuntimeOptions& options, DevicePaths& routes) {
+EngineOptions engine_options(const RuntimeOptions& options, DevicePaths& data_paths) {
   EngineOptions engine;
   engine.negotiator.rank = options.rank;
   engine.negotiator.size = options.size;
@@ -77,7 +77,7 @@ EngineOptions engine_options(const RuntimeOptions& options, DevicePaths& routes)
   engine.algorithms = options.algorithms;
   engine.thread_affinity = options.thread_affinity;
   engine.overlap = options.overlap;
-  engine.routes = &routes;
+  engine.data_paths = &data_paths;
   return engine;
 }
 
@@ -96,9 +96,9 @@ Submission decision_of(CollectiveKind kind, const std::string& name) {
 Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
     : options(given),
       store(made ? nullptr : connect_store(given, Deadline::after(given.connect_timeout_ns))),
-      routes({given.gpu_plane, given.nccl_libraries, given.gpu_kernels, given.ring_buffer_bytes,
-              given.connect_timeout_ns}),
-      staging(given.cuda_driver, host_data_path(), routes) {
+      data_paths({given.gpu_data_path, given.nccl_libraries, given.gpu_kernels, given.ring_buffer_bytes,
+                  given.connect_timeout_ns}),
+      host_staged(given.cuda_driver, host_data_path(), data_paths) {
   set_log_level(static_cast<LogLevel>(given.log_level));
   set_log_rank(given.rank);
   check_knobs(given.knobs);
@@ -106,9 +106,9 @@ Runtime::Impl::Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made)
   fabric = made ? std::move(made) : connect_fabric(given, store.get(), Deadline::after(given.connect_timeout_ns));
   hosts = fabric->hosts();
   topology = topology_of(hosts, given.rank);
-  staging.use_parts(options.gpu_part_bytes);
-  routes.begin(hosts, given.rank, [this](const std::exception_ptr& error) { engine->device_failed(error); });
-  engine = std::make_unique<Engine>(engine_options(options, routes), *fabric, tickets, counters, tracer);
+  host_staged.use_parts(options.gpu_part_bytes);
+  data_paths.begin(hosts, given.rank, [this](const std::exception_ptr& error) { engine->device_failed(error); });
+  engine = std::make_unique<Engine>(engine_options(options, data_paths), *fabric, tickets, counters, tracer);
   try {
     fabric->start_monitor([this](int rank, const std::string& reason) { engine->peer_lost(rank, reason); });
   } catch (...) {
@@ -177,35 +177,35 @@ PersistentRequest Runtime::keep(Submission submission) {
   return impl_->tickets.keep(std::move(prepared));
 }
 
-void Runtime::drop(const PersistentRequest& repeated) noexcept {
-  if (impl_->home.here()) impl_->tickets.drop(repeated);
+void Runtime::drop(const PersistentRequest& persistent) noexcept {
+  if (impl_->home.here()) impl_->tickets.drop(persistent);
 }
 
-Ticket Runtime::submit(const PersistentRequest& repeated, const void* input, void* output) {
-  own().check_set(repeated);
-  const Ticket ticket = impl_->tickets.submit(repeated, {input, output}, now_ns());
-  impl_->engine->submitted(repeated.prepared->wire_bytes);
+Ticket Runtime::submit(const PersistentRequest& persistent, const void* input, void* output) {
+  own().check_set(persistent);
+  const Ticket ticket = impl_->tickets.submit(persistent, {input, output}, now_ns());
+  impl_->engine->submitted(persistent.prepared->wire_bytes);
   return ticket;
 }
 
 void Runtime::submit(std::span<const PersistentAt> calls, std::vector<Ticket>& tickets) {
-  own().check_set(*calls.front().repeated);
+  own().check_set(*calls.front().persistent);
   impl_->tickets.submit(calls, now_ns(), tickets);
   std::size_t bytes = 0;
-  for (const PersistentAt& call : calls) bytes += call.repeated->prepared->wire_bytes;
+  for (const PersistentAt& call : calls) bytes += call.persistent->prepared->wire_bytes;
   impl_->engine->submitted(bytes);
 }
 
-Ticket Runtime::run_now(const PersistentRequest& repeated, const Memory& memory, std::int64_t timeout_ns) {
-  own().check_set(repeated);
+Ticket Runtime::run_now(const PersistentRequest& persistent, const Memory& memory, std::int64_t timeout_ns) {
+  own().check_set(persistent);
   const std::int64_t begin_ns = now_ns();
   Ticket ticket = 0;
-  if (const std::int64_t end_ns = impl_->engine->run_alone(repeated, memory, begin_ns, ticket)) {
-    impl_->record_wait(*repeated.prepared, begin_ns, end_ns);
+  if (const std::int64_t end_ns = impl_->engine->run_alone(persistent, memory, begin_ns, ticket)) {
+    impl_->record_wait(*persistent.prepared, begin_ns, end_ns);
     return 0;
   }
   // Nobody is woken: this thread drives.
-  if (ticket == 0) ticket = impl_->tickets.submit(repeated, memory, begin_ns);
+  if (ticket == 0) ticket = impl_->tickets.submit(persistent, memory, begin_ns);
   return finish(ticket, Deadline::at(begin_ns + timeout_ns)) == Finish::kDone ? 0 : ticket;
 }
 
@@ -234,7 +234,7 @@ Ticket Runtime::join(const std::string& name) { return submit(decision_of(Collec
 std::map<std::uint32_t, std::vector<int>> Runtime::process_sets() const { return own().engine->process_sets().all(); }
 
 bool Runtime::poll(Ticket ticket) {
-  if (HostStagedPath::owns(ticket)) return own().staging.poll(ticket);
+  if (HostStagedPath::owns(ticket)) return own().host_staged.poll(ticket);
   return impl_->engine->asked_for(*own().tickets.find(ticket)).done();
 }
 
@@ -246,7 +246,7 @@ void Runtime::end_blocking() noexcept { impl_->engine->end_blocking(); }
 bool Runtime::wait(Ticket ticket, Deadline deadline) {
   if (HostStagedPath::owns(ticket)) {
     if (!own().wait_on_device(ticket, deadline)) return false;
-    if (const std::exception_ptr error = impl_->staging.find(ticket).error) std::rethrow_exception(error);
+    if (const std::exception_ptr error = impl_->host_staged.find(ticket).error) std::rethrow_exception(error);
     return true;
   }
   Operation& operation = *own().tickets.find(ticket);
@@ -273,7 +273,7 @@ std::optional<Ticket> Runtime::release_if_done(std::span<const Ticket> tickets) 
 void Runtime::release(Ticket ticket) {
   if (!impl_->home.here()) return;
   if (HostStagedPath::owns(ticket)) {
-    impl_->staging.release(ticket);
+    impl_->host_staged.release(ticket);
   } else {
     impl_->tickets.release(ticket);
   }
@@ -344,13 +344,13 @@ void Runtime::stop_timeline() {
   // A last look at rank 0's clock, so that drift can be interpolated. Bounded: rank 0 may have ended.
   const std::uint32_t look = impl_->engine->look_at_clock();
   impl_->engine->wait_for_look(look, Deadline::after(kSecondNs / 4));
-  impl_->staging.settle_times(Deadline::after(kSecondNs));
+  impl_->host_staged.settle_times(Deadline::after(kSecondNs));
   impl_->tracer.stop();
 }
 
 Tracer& Runtime::tracer() noexcept { return impl_->tracer; }
 
-bool Runtime::uses_nccl() const { return own().routes.uses_nccl(); }
+bool Runtime::uses_nccl() const { return own().data_paths.uses_nccl(); }
 
 void Runtime::record_range(std::string_view name, std::int64_t begin_ns, std::int64_t end_ns) {
   Tracer& tracer = impl_->tracer;
@@ -366,8 +366,9 @@ void Runtime::shutdown(std::int64_t timeout_ns) {
   impl_->down = true;
   stop_timeline();
   impl_->engine->leave(Deadline::after(timeout_ns));
-  impl_->routes.close(Deadline::after(kSecondNs * 5));  // first: a copy to the host may wait for a stream that it ends
-  impl_->staging.close();
+  impl_->data_paths.close(
+      Deadline::after(kSecondNs * 5));  // first: a copy to the host may wait for a stream that it ends
+  impl_->host_staged.close();
   ResultMemory::trim();
 }
 

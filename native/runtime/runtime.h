@@ -1,5 +1,5 @@
-// The runtime of one rank: callers submit operations and wait for tickets; whoever drives - a caller that waits, else
-// the cycle thread in the background - negotiates, schedules and executes. Any number of runtimes may live in one
+// The runtime of one rank: callers submit operations and wait for tickets. A caller that waits drives the engine, else
+// the cycle thread in the background; it negotiates, schedules and executes. Any number of runtimes may live in one
 // process.
 #pragma once
 
@@ -12,7 +12,7 @@
 #include "collective/algorithm.h"
 #include "control/tree.h"
 #include "fusion/knobs.h"
-#include "runtime/device_paths.h"
+#include "runtime/gpu/data_paths.h"
 #include "runtime/operation.h"
 #include "runtime/overlap_policy.h"
 #include "runtime/statistics.h"
@@ -41,16 +41,16 @@ struct RuntimeOptions {
   Knobs knobs;
   std::int64_t stall_warning_ns = 60'000'000'000;
   std::int64_t stall_shutdown_ns = 0;
-  int control_fan_out = kDefaultFanOut;  // of the announcement tree (control/tree.h), alike on all ranks
+  int control_fan_out = kDefaultFanOut;  // of the tree of ready requests (control/tree.h), alike on all ranks
   int thread_affinity = -1;              // core of the cycle thread
   Overlap overlap = Overlap::kAuto;
   int log_level = 3;        // warning
   std::string cuda_driver;  // library that drives the GPUs; empty: the usual one. Opened when it is needed
-  GpuDataPath gpu_plane = GpuDataPath::kAuto;  // alike on all ranks
-  std::uint64_t gpu_part_bytes = 8 << 20;      // of a larger tensor that is staged; rank 0's counts
-  std::vector<std::string> nccl_libraries;     // where to look for NCCL (NcclLibrary::open); none: there is none
-  KernelsForGpu gpu_kernels;                   // none: there are no kernels
-  std::size_t ring_buffer_bytes = 32 << 20;    // of a process set on the GPU; larger tensors go in parts
+  GpuDataPath gpu_data_path = GpuDataPath::kAuto;  // alike on all ranks
+  std::uint64_t gpu_part_bytes = 8 << 20;          // of a larger tensor that is staged; rank 0's counts
+  std::vector<std::string> nccl_libraries;         // where to look for NCCL (NcclLibrary::open); none: there is none
+  KernelsForGpu gpu_kernels;                       // none: there are no kernels
+  std::size_t ring_buffer_bytes = 32 << 20;        // of a process set on the GPU; larger tensors go in parts
 };
 
 /// What is recorded, and where to.
@@ -108,15 +108,15 @@ class Runtime {
   /// What is known of a collective on host memory that will be repeated: addresses and splits do not count. Throws as
   /// submit. To be dropped before the runtime ends.
   [[nodiscard]] PersistentRequest keep(Submission submission);
-  void drop(const PersistentRequest& repeated) noexcept;
+  void drop(const PersistentRequest& persistent) noexcept;
   /// As submit, with other addresses (not null unless the tensor is empty).
-  Ticket submit(const PersistentRequest& repeated, const void* input, void* output);
+  Ticket submit(const PersistentRequest& persistent, const void* input, void* output);
   /// All or none of them, of one process set.
   void submit(std::span<const PersistentAt> calls, std::vector<Ticket>& tickets);
   /// The same from begin to end on the calling thread, which drives the runtime itself: 0 when it is done. The ticket
   /// of an operation that goes on at the timeout, has failed, or whose result is not at `memory.output`. Blocks; throws
   /// as submit.
-  Ticket run_now(const PersistentRequest& repeated, const Memory& memory, std::int64_t timeout_ns);
+  Ticket run_now(const PersistentRequest& persistent, const Memory& memory, std::int64_t timeout_ns);
   /// All ranks ask for the same; its operation's `number` is the set's. Throws as submit.
   Ticket add_process_set(const std::vector<int>& members);
   Ticket remove_process_set(std::uint32_t id);

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/home_process.h"
 #include "runtime/engine.h"
-#include "runtime/host_staged_path.h"
+#include "runtime/gpu/host_staged_path.h"
 #include "runtime/runtime.h"
 
 namespace ringtune {
@@ -22,8 +22,8 @@ class Runtime::Impl {
   Impl(const RuntimeOptions& given, std::unique_ptr<Fabric> made);
   ~Impl() {
     engine->leave(Deadline::after(0));
-    routes.close(Deadline::after(0));
-    staging.close();
+    data_paths.close(Deadline::after(0));
+    host_staged.close();
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -64,8 +64,8 @@ class Runtime::Impl {
   [[nodiscard]] std::optional<Span> recorded_now(const Prepared& prepared);
 
   /// A set may have been removed since the request was prepared.
-  void check_set(const PersistentRequest& repeated) const {
-    if (const std::uint32_t set = repeated.prepared->request.process_set) (void)members_of(set);
+  void check_set(const PersistentRequest& persistent) const {
+    if (const std::uint32_t set = persistent.prepared->request.process_set) (void)members_of(set);
   }
 
   /// Blocks until the operation is done; false at the deadline. Does not rethrow its error.
@@ -96,9 +96,9 @@ class Runtime::Impl {
   TicketTable tickets;
   Tracer tracer;
   std::shared_ptr<std::atomic<std::uint32_t>> next_timeline_file = std::make_shared<std::atomic<std::uint32_t>>(0);
-  DevicePaths routes;  // before those that use it
+  DevicePaths data_paths;  // before those that use it
   std::unique_ptr<Engine> engine;
-  HostStagedPath staging;
+  HostStagedPath host_staged;
   std::unique_ptr<Fabric> fabric;
   std::vector<std::string> hosts;
   Topology topology;

@@ -76,26 +76,27 @@ PersistentRequest TicketTable::keep(std::shared_ptr<const Prepared> prepared) {
   return {std::move(prepared), &entry};
 }
 
-void TicketTable::drop(const PersistentRequest& repeated) noexcept {
+void TicketTable::drop(const PersistentRequest& persistent) noexcept {
   const std::lock_guard lock(mutex_);
-  --repeated.entry->keepers;
+  --persistent.entry->keepers;
 }
 
-Ticket TicketTable::submit(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns) {
+Ticket TicketTable::submit(const PersistentRequest& persistent, const Memory& memory, std::int64_t now_ns) {
   const std::lock_guard lock(mutex_);
-  return queue(enter(repeated, memory, now_ns));
+  return queue(enter(persistent, memory, now_ns));
 }
 
 void TicketTable::submit(std::span<const PersistentAt> calls, std::int64_t now_ns, std::vector<Ticket>& tickets) {
   tickets.clear();
   const std::lock_guard lock(mutex_);
-  for (const PersistentAt& call : calls) check_free(*call.repeated->entry);
-  for (const auto& [repeated, address] : calls) tickets.push_back(queue(enter(*repeated, {address, address}, now_ns)));
+  for (const PersistentAt& call : calls) check_free(*call.persistent->entry);
+  for (const auto& [persistent, address] : calls)
+    tickets.push_back(queue(enter(*persistent, {address, address}, now_ns)));
 }
 
-Operation& TicketTable::begin(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns) {
+Operation& TicketTable::begin(const PersistentRequest& persistent, const Memory& memory, std::int64_t now_ns) {
   const std::lock_guard lock(mutex_);
-  Operation& operation = enter(repeated, memory, now_ns);
+  Operation& operation = enter(persistent, memory, now_ns);
   operation.abandoned = true;
   return operation;
 }
@@ -106,9 +107,10 @@ Ticket TicketTable::hand_over(Operation& operation) noexcept {
   return operation.ticket;
 }
 
-Operation& TicketTable::enter(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns) {
-  NameEntry& entry = *repeated.entry;
-  if (entry.prepared != repeated.prepared && entry.operation == nullptr && !closed_) entry.prepared = repeated.prepared;
+Operation& TicketTable::enter(const PersistentRequest& persistent, const Memory& memory, std::int64_t now_ns) {
+  NameEntry& entry = *persistent.entry;
+  if (entry.prepared != persistent.prepared && entry.operation == nullptr && !closed_)
+    entry.prepared = persistent.prepared;
   return enter(entry, memory, now_ns);
 }
 
@@ -193,7 +195,7 @@ bool TicketTable::finish_one(Operation& operation, std::exception_ptr error) {
   operation.entry->operation = nullptr;
   operation.entry = nullptr;
   operation.error = std::move(error);
-  // Release: whoever sees kDone sees the result and the error as well.
+  // Release: a thread that sees kDone sees the result and the error as well.
   const bool awaited = operation.state.exchange(Operation::kDone, std::memory_order_acq_rel) == Operation::kAwaited;
   if (operation.abandoned) recycle(operation);
   return awaited;

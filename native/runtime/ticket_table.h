@@ -65,14 +65,14 @@ class TicketTable {
 
   /// Keeps what is known of a request at hand until it is dropped.
   [[nodiscard]] PersistentRequest keep(std::shared_ptr<const Prepared> prepared);
-  void drop(const PersistentRequest& repeated) noexcept;
+  void drop(const PersistentRequest& persistent) noexcept;
   /// As submit(), without a look-up.
-  Ticket submit(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns);
+  Ticket submit(const PersistentRequest& persistent, const Memory& memory, std::int64_t now_ns);
   /// All or none of them, each with its own address for input and output; their tickets, in the same order.
   void submit(std::span<const PersistentAt> calls, std::int64_t now_ns, std::vector<Ticket>& tickets);
   /// The same for the driving thread, which sees to the operation itself: it is not queued, and when it is done it is
   /// released at once, unless it is handed over to its caller before.
-  [[nodiscard]] Operation& begin(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns);
+  [[nodiscard]] Operation& begin(const PersistentRequest& persistent, const Memory& memory, std::int64_t now_ns);
   Ticket hand_over(Operation& operation) noexcept;
   /// What was submitted since the last call, in order. Valid until the next call. Driving thread.
   [[nodiscard]] std::span<const OperationPtr> take_submitted();
@@ -117,7 +117,7 @@ class TicketTable {
 
   void check_free(const NameEntry& entry) const;
   Operation& enter(NameEntry& entry, const Memory& memory, std::int64_t now_ns);
-  Operation& enter(const PersistentRequest& repeated, const Memory& memory, std::int64_t now_ns);
+  Operation& enter(const PersistentRequest& persistent, const Memory& memory, std::int64_t now_ns);
   Ticket queue(Operation& operation);
   [[nodiscard]] Operation& at(Ticket ticket);
   OperationPtr allocate();

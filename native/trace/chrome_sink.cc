@@ -77,7 +77,7 @@ class ChromeSink : public Sink {
   void end_batch() {
     const TensorList& list = batch_.list();
     if (list.number >= numbers_.size()) numbers_.resize(list.number + 1);
-    if (numbers_[list.number] == 0) tell_list(list);
+    if (numbers_[list.number] == 0) write_list(list);
     batch_.append(file_->begin_element(), header_.rank, numbers_[list.number]);
     const std::uint64_t spans = batch_.spans();
     batch_.clear();
@@ -85,7 +85,7 @@ class ChromeSink : public Sink {
   }
 
   /// Gives the list a number that no other has had in this recording.
-  void tell_list(const TensorList& list) {
+  void write_list(const TensorList& list) {
     std::vector<std::string> names;
     for (const std::uint32_t name : list.names) names.push_back(names_.of(name, *name_of_));
     numbers_[list.number] = next_number_++;

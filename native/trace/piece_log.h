@@ -70,7 +70,7 @@ class PieceTimer {
   std::int64_t begin_ns_ = 0;
 };
 
-/// Records its own lifetime as a wait for a rank; -1: for whoever comes.
+/// Records its own lifetime as a wait for a rank; -1: for any rank.
 class WaitTimer {
  public:
   explicit WaitTimer(int rank = -1) noexcept : log_(PieceLog::current()), rank_(rank) {

@@ -20,7 +20,7 @@ enum class Stage : std::uint8_t {
   // 9 and 10 belong to traces of other tools.
   kAwait = 11,     // ready for a batch or for its data, and nothing to do until rank `peer` comes
   kPiece = 12,     // at full detail: one piece of a batch; its kind is a Piece
-  kCallback = 13,  // a batch is done -> whoever waits for its operations has been told
+  kCallback = 13,  // a batch is done -> the threads that wait for its operations are woken
   kCounter = 14,   // a Count at one moment: of bytes and `batch_id` operations, or of bytes a second
   // By the clock of the GPU `peer`, brought to the host's:
   kWaitForData = 15,   // submitted -> the GPU has made the tensor what is to be reduced

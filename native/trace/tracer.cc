@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "trace/json.h"
 #include "trace/name_table.h"
 #include "trace/thread_rings.h"
 #include "trace/writer.h"
@@ -42,7 +41,7 @@ void Tracer::start(std::unique_ptr<Sink> sink) {
   const std::lock_guard lock(impl_->control);
   if (recording()) throw InvalidArgument("the timeline is already being recorded; stop it before starting another");
   impl_->writers.push_back(std::make_unique<TraceWriter>(std::move(sink), &impl_->rings, &impl_->names));
-  // release: whoever reads the pointer sees the writer behind it.
+  // Release: a thread that reads the pointer sees the writer behind it.
   impl_->writer.store(impl_->writers.back().get(), std::memory_order_release);
   recording_.store(true, std::memory_order_release);
 }
@@ -82,9 +81,6 @@ void Tracer::record(std::span<const Span> spans) noexcept {
 }
 
 void Tracer::event(std::string_view name, std::string_view category, std::int64_t at_ns, std::string args_json) {
-  if (!is_json_object(args_json)) {
-    throw InvalidArgument("the arguments of event " + json_quote(name) + " are no JSON object: " + args_json);
-  }
   if (!recording_.load(std::memory_order_acquire)) return;
   impl_->writer.load(std::memory_order_acquire)
       ->push_event({std::string(name), std::string(category), at_ns, std::move(args_json)});

@@ -44,8 +44,8 @@ class Tracer {
   void record(std::span<const Span> spans) noexcept;
   /// For BatchRecorder, which records the tensors of a batch.
   [[nodiscard]] TensorLists& tensor_lists() noexcept;
-  /// A rare event with free arguments (knob change, stall, error, clock sample): `args_json` is a JSON object, else
-  /// InvalidArgument. Allocates and takes a lock. No-op when not recording.
+  /// A rare event with free arguments (knob change, stall, error, clock sample); `args_json` must be a JSON object.
+  /// Allocates and takes a lock. No-op when not recording.
   void event(std::string_view name, std::string_view category, std::int64_t at_ns, std::string args_json);
 
   /// Of the recording that runs or ended last. recorded = spans that the sink has written.

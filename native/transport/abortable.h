@@ -8,7 +8,7 @@ namespace ringtune {
 class Abortable {
  public:
   virtual ~Abortable() = default;
-  /// Any thread; never blocks. Whoever waits, now or later, throws PeerLost with the reason.
+  /// Any thread; never blocks. Every wait, now or later, throws PeerLost with the reason.
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 

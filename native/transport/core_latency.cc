@@ -7,9 +7,8 @@
 namespace ringtune {
 namespace {
 
-// Between them lie what virtual cores of an AMD EPYC gave, which move: 1.4, 4 to 6 and 15 to 21 ns. Its third-level
-// cache is that of a few cores. Others have one for all cores of a socket, and take longer through it: an Intel Xeon 6
-// to 9 ns, now and then 16.
+// Virtual cores of an AMD EPYC, which move, took 1.4, 4 to 6 and 15 to 21 ns; a few cores share its third-level cache.
+// An Intel Xeon, whose third-level cache serves all cores of a socket, took 6 to 9 ns, now and then 16.
 constexpr double kSameCoreNs = 2;
 constexpr double kApartNs = 11;
 constexpr double kSocketsApartNs = 25;
@@ -42,15 +41,15 @@ CoreLatency distance_of(double ns_per_line, double least_ns_apart) noexcept {
 }
 
 void read_lines(const DistanceLines& lines) noexcept {
-  // relaxed: it is the reading that counts.
+  // Relaxed: the values do not matter.
   for (const DistanceLines::Line& line : lines.lines) (void)line.value.load(std::memory_order_relaxed);
 }
 
 void DistanceMeter::time(DistanceLines& own) noexcept {
   const std::int64_t begin_ns = now_ns();
   for (DistanceLines::Line& line : own.lines) line.value.store(measured_ + 1, std::memory_order_relaxed);
-  // Sequentially consistent, so over when all are written and not when all are queued. (A fence says the same, but the
-  // thread sanitizer knows none.)
+  // Sequentially consistent, so that the time ends when all lines are written and not when they are queued. (A fence
+  // would do, but the thread sanitizer knows none.)
   own.lines.back().value.store(measured_ + 1, std::memory_order_seq_cst);
   add(static_cast<double>(now_ns() - begin_ns) / DistanceLines::kLines);
 }

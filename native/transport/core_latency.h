@@ -1,8 +1,7 @@
-// How far apart two cores are, as what one writes for the other feels it. A line of memory that the other core has read
-// must come back before it can be written again, and what that takes differs by more than ten times: nothing between
-// the two threads of one core, some nanoseconds within one cache, tens of them between caches (dies, sockets). Where a
-// process runs changes while it runs, so it is measured again and again: the time of writing lines that the other one
-// has just read.
+// Core-to-core latency. A line of memory that another core has read must come back before it can be written again. That
+// takes nothing between the two threads of one core, some nanoseconds within one cache, and tens of nanoseconds between
+// caches (dies, sockets). A process changes cores while it runs, so the time of writing lines that the other core has
+// just read is measured again and again.
 #pragma once
 
 #include <array>
@@ -15,17 +14,17 @@ namespace ringtune {
 
 enum class CoreLatency : std::uint8_t {
   kSameCore,     // first and second-level caches are shared: memory in use stays there
-  kSharedCache,  // some cache is shared: lines that the other core has let go of come from there
-  kApart,        // none is: only what was written past the caches is read without waiting for its writer
+  kSharedCache,  // some cache is shared: it holds the lines that the other core's own caches have evicted
+  kApart,        // no cache is shared: only lines that were written past the caches are read without their writer
 };
 [[nodiscard]] std::string_view name_of(CoreLatency distance) noexcept;
 
-/// From how many nanoseconds on two cores of this processor share no cache.
+/// The latency, in nanoseconds, from which on two cores of this processor count as sharing no cache.
 [[nodiscard]] double least_ns_apart() noexcept;
 /// The distance at which writing a line that the other core has read takes so many nanoseconds.
 [[nodiscard]] CoreLatency distance_of(double ns_per_line, double least_ns_apart) noexcept;
 
-/// Lines of one member that the others read, in memory of all. The writer's.
+/// Lines in memory of all members, which one member writes and the others read.
 struct DistanceLines {
   static constexpr std::size_t kLines = 64;
   struct alignas(64) Line {
@@ -34,11 +33,11 @@ struct DistanceLines {
   std::array<Line, kLines> lines;
 };
 
-/// Reads them, so that the writer's next time() is that of lines which this core has.
+/// Reads them, so that the writer's next time() measures lines which this core has.
 void read_lines(const DistanceLines& lines) noexcept;
 
-/// One member's idea of the distance: what most of the last measurements say, so that none that an interrupt fell into
-/// decides. One thread at a time.
+/// One member's estimate of the distance: the majority of the last measurements, so that an interrupt in one of them
+/// does not decide. One thread at a time.
 class DistanceMeter {
  public:
   /// Writes the own lines, which the others have read since the last call, and takes the time. Does not block.

@@ -34,9 +34,9 @@ class Link {
     const std::span<const std::byte> all = peek();
     return all.first(std::min(wanted, all.size()));
   }
-  /// Takes the next bytes out of the stream into `into`; returns how many lie there, in order. What comes next must be
-  /// received into the rest of the same span until that is full: on a link of several sockets later parts of it may
-  /// hold bytes already.
+  /// Takes the next bytes out of the stream into `into`; returns how many lie there, in order. The next bytes
+  /// must be received into the rest of the same span until that is full: on a link of several sockets later parts of it
+  /// may hold bytes already.
   virtual std::size_t try_receive(std::span<std::byte> into) {
     const std::span<const std::byte> view = peek_some(into.size());
     if (!view.empty()) std::memcpy(into.data(), view.data(), view.size());

@@ -11,7 +11,7 @@ void AbortState::give(const std::string& reason) noexcept {
     reason_ = reason;
   } catch (...) {  // out of memory: abort without words rather than not at all
   }
-  // release: whoever sees the flag reads the complete reason, which never changes again (so without the mutex).
+  // Release: a thread that sees the flag reads the complete reason, which never changes again (so without the mutex).
   given_.store(true, std::memory_order_release);
 }
 

@@ -95,7 +95,7 @@ void Monitor::handle(Spoke& spoke, ByteView frame) {
   if (kind == Message::kGoodbye) return gone(spoke);
   if (kind != Message::kLost) throw Protocol("unknown message");
   const int rank = reader.i32();
-  if (rank == spoke.peer.rank) return lose(spoke, reader.string());  // it says so itself
+  if (rank == spoke.peer.rank) return lose(spoke, reader.string());  // the rank reports its own end
   report(rank, reader.string());
 }
 

@@ -118,7 +118,7 @@ std::vector<PeerInfo> exchange_peer_infos(const FabricOptions& options, const Pe
   for (int rank = 0; rank < options.size; ++rank) keys.push_back(store_key(options.job, rank));
   std::vector<PeerInfo> all;
   std::vector<int> missing;
-  // One request for all: the store hears as many as there are ranks, not pairs of ranks.
+  // One request for all: the store gets as many requests as there are ranks, not pairs of ranks.
   for (const std::optional<Bytes>& found : store.get_all(keys, deadline)) {
     const int rank = static_cast<int>(all.size() + missing.size());
     if (!found) {

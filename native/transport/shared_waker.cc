@@ -80,7 +80,7 @@ int wait_events(int epoll, std::span<epoll_event> events, Deadline deadline) {
 std::int64_t default_spin_ns(std::span<const CoreSet> ranks) noexcept { return run_at_once(ranks) ? kSpinNs : 0; }
 
 void WakerWord::ring(int doorbell) noexcept {
-  // release: what the notifier wrote before (data, head and tail of a ring) is visible to whoever sees the new counter.
+  // Release: the notifier's writes (data, head and tail of a ring) are visible to a thread that sees the new counter.
   // No acquire on success: the notifier reads nothing that a sleeper published.
   std::uint32_t old = value.load(std::memory_order_relaxed);
   while (!value.compare_exchange_weak(old, (old & ~kSleepers) + kTick, std::memory_order_release,

@@ -31,7 +31,7 @@ struct alignas(64) WakerWord {
 
   std::atomic<std::uint32_t> value{0};
 
-  /// Advances the counter and wakes whoever sleeps; `doorbell` is the write end of the sleeper's pipe. Never blocks.
+  /// Advances the counter and wakes a sleeping thread; `doorbell` is the write end of the sleeper's pipe. Never blocks.
   void ring(int doorbell) noexcept;
 };
 

@@ -11,18 +11,17 @@
 #include "base/sleep.h"
 #include "trace/piece_log.h"
 #include "transport/pause.h"
+#include "transport/shm_thresholds.h"
 
 namespace ringtune {
 namespace {
 
 constexpr std::int64_t kVoteSliceNs = 5'000'000;
-// It is measured once in so many rounds, or after so much data: cores move by time, and large messages take long.
+// The distance is measured once in so many rounds, since a virtual machine's cores move as time passes.
 constexpr std::uint64_t kRoundsOfDistance = 64;
-constexpr std::size_t kBytesOfDistance = 8 << 20;
-constexpr std::size_t kLeastTurns = 8 << 10;  // smaller pieces gain nothing
 constexpr std::size_t kPlaceAlignment = 64;
 constexpr std::size_t kSpareCores = 2;  // for a member
-constexpr int kYields = 64;             // before a rank that shares its core sleeps
+constexpr int kYields = 64;             // of a rank that shares its core, before it sleeps
 
 // 40 bits of rounds last for 12 days of one round in a microsecond; 24 bits of pieces for 64 GiB of the smallest ones.
 constexpr int kCountBits = 24;
@@ -67,8 +66,8 @@ void ShmGroup::use_slots_for(std::size_t piece, std::size_t message, SlotOwnersh
   if (use == SlotOwnership::kReturnedInPlace) {
     pieces_ = (message + piece - 1) / piece;
     if (agreed_.use == use && round_ == agreed_.round + 1) {
-      // On around the same slots. Not in the one of the last piece: a line is written faster when both cores' first
-      // caches have let go of it.
+      // The round goes on around the same slots, but not in that of the last piece: a line is written faster when both
+      // cores' first-level caches have evicted it.
       turn_ = agreed_.turn;
       first_ = agreed_.next;
     }
@@ -82,7 +81,8 @@ void ShmGroup::use_slots_for(std::size_t piece, std::size_t message, SlotOwnersh
   }
 }
 
-/// Large messages one after the other stay in one set: what both fill leaves the tensors less of the caches.
+/// Large messages one after the other stay in one set of slots, because two sets would leave the tensors less of the
+/// caches.
 void ShmGroup::keep_set() {
   if (!agreed_.keeps_set || round_ != agreed_.round + 1) return;
   for (int member = 0; member < size(); ++member) {
@@ -91,12 +91,14 @@ void ShmGroup::keep_set() {
   turn_ = agreed_.turn;
 }
 
-/// Two members on cores that share a cache take turns at the places of a slot: a line that the other core has just read
-/// is written faster once that core's own cache has let go of it.
+/// Two members on cores that share a cache use the places of a slot in turn: a line that the other core has just read
+/// is written faster once that core's own cache has evicted it.
 void ShmGroup::turn_places(std::size_t piece) noexcept {
   if (size() != 2) return;
   const std::size_t place = (piece + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
-  if (place < kLeastTurns || place > options_.slot_bytes || distance_ != CoreLatency::kSharedCache) return;
+  if (place < kShmThresholds.least_piece_in_turn || place > options_.slot_bytes ||
+      distance_ != CoreLatency::kSharedCache)
+    return;
   place_ = round_ / 2 % (options_.slot_bytes / place) * place;  // each set of slots has every second round
 }
 
@@ -104,11 +106,11 @@ void ShmGroup::release_slots() noexcept {
   if (keeps_set_) publish(ShmCounter::kTaken, kEverything);
 }
 
-/// By the first member, for all: how long it takes to write what all others have read is the distance to the furthest.
-/// Two that take turns on cores are as if on the same one, where they mostly are.
+/// The first member measures for all: the time to write lines that all others have read is the distance to the furthest
+/// one. Two members that take turns on cores count as on one core, where they mostly are.
 bool ShmGroup::measures_next() noexcept {
   if (options_.distance || size() == 1 || (size() == 2 && oversubscribed())) return false;
-  if (round_ % kRoundsOfDistance != 1 && moved_ < kBytesOfDistance) return false;
+  if (round_ % kRoundsOfDistance != 1 && moved_ < kShmThresholds.distance_measured_every) return false;
   moved_ = 0;
   return true;
 }
@@ -151,9 +153,9 @@ void ShmGroup::note_core() noexcept {
   if (own.load(std::memory_order_relaxed) != core) own.store(core, std::memory_order_relaxed);
 }
 
-/// This member goes to another core if that makes them even: of members that take turns on cores, and of others that
-/// wait for so long that they sleep. Those may have got onto one core, when something else wanted the other, and each
-/// wakes the other one there: the kernel leaves them so, and every call takes as long as a wait spins.
+/// Moves this member to another core if that makes the members even. It applies to members that take turns on cores,
+/// and to members whose waits last until they sleep: something else may have pushed them onto one core, where each
+/// wakes the other. The kernel leaves them so, and every call takes as long as a wait spins.
 void ShmGroup::spread_out() {
   note_core();
   const std::int64_t now = now_ns();
@@ -176,8 +178,8 @@ void ShmGroup::begin_round(std::uint64_t token) {
   keeps_set_ = false;
   // Counted from the last round whose slots anybody read, so that all members are in the same slots.
   turn_ = agreed_.turn + (round_ - agreed_.round);
-  // What the first member said with the round before, which all have posted. relaxed: after the acquire of its counter;
-  // it writes there again only when this one has posted more rounds.
+  // The first member's notice of the round before, which all have posted. Relaxed: it is read after the acquire of that
+  // member's counter, and overwritten only when this member has posted more rounds.
   const DistanceNotice notice = round_ > 1 ? notice_in(round_ - 1).load(std::memory_order_relaxed) : DistanceNotice{};
   distance_ = notice.distance;
   measured_ = notice.measured;
@@ -191,13 +193,13 @@ void ShmGroup::decline_round() {
 
 /// Whether some member has posted this round with another token than this one.
 bool ShmGroup::anyone_against() const noexcept {
-  // relaxed: the own one.
+  // Relaxed: this member wrote it.
   const std::uint64_t own = token_of(position_).load(std::memory_order_relaxed);
   for (int member = 0; member < size(); ++member) {
     if (member == position_) continue;
     const bool posted = counter_of(member, ShmCounter::kPosted).load(std::memory_order_acquire) >= value_of(round_, 0);
-    // relaxed: after the acquire of the counter. It is the token of this round: the member writes there again only when
-    // this one has posted the next.
+    // Relaxed: it is read after the acquire of the counter. It is the token of this round, since the member overwrites
+    // it only when this one has posted the next round.
     if (posted && token_of(member).load(std::memory_order_relaxed) != own) return true;
   }
   return false;
@@ -231,15 +233,15 @@ std::optional<bool> ShmGroup::agreed(Deadline deadline) {
     if (word.load(std::memory_order_acquire) >= value) continue;
     awaited_rank_ = ranks_[static_cast<std::size_t>(member)];
     if (spin(word, value)) continue;
-    // A sleeper is woken by the member that it waits for; the vote of another may decide earlier, so with more than two
-    // members it looks now and then.
+    // The member that a sleeper waits for wakes it. The vote of another member may decide earlier, so with more than
+    // two members the sleeper looks now and then.
     while (!anyone_against()) {
       const bool many = size() > 2 && !deadline.is_never();
       const Deadline slice = many ? earlier(deadline, Deadline::after(kVoteSliceNs)) : deadline;
       if (sleep_for(member, ShmCounter::kPosted, value, slice)) break;
       if (deadline.expired() && !anyone_against()) return std::nullopt;
     }
-    if (anyone_against()) return false;  // nobody will write an output
+    if (anyone_against()) return false;  // no member will write an output
   }
   if (anyone_against()) return false;
   settled_ = round_;
@@ -255,7 +257,7 @@ std::optional<bool> ShmGroup::agreed(Deadline deadline) {
 void ShmGroup::publish(ShmCounter counter, std::size_t count) noexcept {
   const std::uint64_t value = value_of(round_, count);
   // Sequentially consistent: ordered before the look at the peers' `sleeps`, as their store of it is ordered before
-  // their last look at the counter. Either we see that one sleeps, or it sees the new value.
+  // their last look at the counter. Either this member sees that a peer sleeps, or the peer sees the new value.
   counter_of(position_, counter).store(value, std::memory_order_seq_cst);
   const std::uint32_t mark = sleep_mark(position_, counter);
   for (int member = 0; member < size(); ++member) {
@@ -282,7 +284,7 @@ void ShmGroup::wait_all(ShmCounter counter, std::size_t count) {
 
 void ShmGroup::wait_for(int member, ShmCounter counter, std::uint64_t value) {
   const std::atomic<std::uint64_t>& word = counter_of(member, counter);
-  // acquire: whoever sees the number sees the data that it counts.
+  // Acquire: a member that sees the number sees the data that it counts.
   if (word.load(std::memory_order_acquire) >= value) [[likely]]
     return;
   const WaitTimer timer(ranks_[static_cast<std::size_t>(member)]);
@@ -307,7 +309,7 @@ bool ShmGroup::spin(const std::atomic<std::uint64_t>& counter, std::uint64_t val
       pause_cpu();
     }
   } while (now_ns() < until_ns);
-  // Where there are cores to spare the kernel wakes nobody on a busy one.
+  // Where there are cores to spare the kernel wakes no thread on a busy one.
   if (usable_cores().count() > kSpareCores * regions_.size()) return false;
   spread_out();
   return counter.load(std::memory_order_acquire) >= value;

@@ -1,15 +1,15 @@
 // Shared memory of the ranks of one group on one host. Every member owns one region, which it writes and all map.
 //
 // Collectives run in *rounds*. In a round every member posts a token (what it believes the round to be) and numbers of
-// *pieces*: data that it has put into its slots, and data of its peers that it has taken. All waiting is for such a
-// number of a peer to grow. Numbers only ever grow: round << 24 | count.
+// *pieces*: data that it has put into its slots, and data of its peers that it has taken. Every wait is for such a
+// number of a peer to grow, and numbers only grow: round << 24 | count.
 //
-// How far a member may be ahead: whoever has posted round r is through with round r - 1. Slots come in two sets that
-// rounds use in turn, so a member takes part in round r + 1 only when all have posted r; votes against a round touch
-// no slot and may run kShmTokens - 1 rounds ahead. A large message after a large one stays in that one's set, and
-// begins when all are through with it.
+// A member that has posted round r is through with round r - 1, which bounds how far ahead a member may be. Slots come
+// in two sets that rounds use in turn, so a member takes part in round r + 1 only when all have posted r; votes against
+// a round touch no slot and may run kShmTokens - 1 rounds ahead. A large message after a large one stays in the same
+// set, and begins when all are through with the former.
 //
-// Who writes a slot is a matter of speed alone (SlotOwnership): a core writes fastest what it has read last.
+// The owner of a slot (SlotOwnership) matters for speed alone: a core writes fastest the lines that it has read last.
 #pragma once
 
 #include <atomic>
@@ -33,21 +33,21 @@ namespace ringtune {
 /// Who writes the slots of a round.
 enum class SlotOwnership : std::uint8_t {
   kOwn,              // each member its own; the others read them
-  kAlternating,      // of two: the one that has read it last
-  kReturnedInPlace,  // of two: each its own; the other one reads it and leaves there what its owner reads in the end
+  kAlternating,      // of two members: the one that has read the slot last
+  kReturnedInPlace,  // of two members: each its own; the other one reads it and leaves its owner's result there
 };
 
 struct ShmGroupOptions {
   std::size_t slot_bytes = 512 << 10;
   std::size_t slots = 4;  // of each of the two sets
-  // How long a wait looks before it sleeps; 0: members take turns on cores. The same on all members.
+  // How long a wait spins before it sleeps; 0: members take turns on cores. The same on all members.
   std::int64_t spin_ns = 0;
   static constexpr std::int64_t kAsCoresAllow = -1;  // decided when the members meet
   std::int64_t idle_timeout_ns = 0;                  // a wait that lasts longer throws Timeout; 0 = never
   std::int64_t stall_ns = 0;  // a wait that lasts longer calls on_stall, again and again; 0 = never
   std::function<void(const std::vector<int>& missing, std::int64_t waited_ns)> on_stall;  // positions in the group
-  std::optional<CoreLatency> distance;                                                    // not measured, but this
-  std::optional<bool> changes_owner;  // not as processor and distance are, but this; the same on all members
+  std::optional<CoreLatency> distance;                                                    // instead of the measured one
+  std::optional<bool> changes_owner;  // instead of what processor and distance say; the same on all members
 };
 
 /// Owns the regions' mappings. One thread at a time, except abort(). Waiting methods block; they throw PeerLost after
@@ -67,19 +67,19 @@ class ShmGroup final : public Abortable {
   [[nodiscard]] bool oversubscribed() const noexcept { return options_.spin_ns == 0; }
   /// Slot that a member writes for a piece of this round.
   [[nodiscard]] std::byte* slot(int member, std::size_t piece) const noexcept;
-  /// Whether slots that the members write in turn or return are of use in this round; the same for all members.
+  /// Whether slots may change hands in this round; the same for all members.
   [[nodiscard]] bool changes_owner() const noexcept;
-  /// After begin_round(): slots as slot() gives them have room for pieces of so many bytes from now on in this round,
-  /// of a message of so many; the same for all members. May move them, and blocks until all are through with what those
-  /// slots held. Whoever calls it calls release_slots() after the last piece. With kReturnedInPlace, a member that has
-  /// read what was left in its slot is the last one to have touched it: it need not wait before it writes there again.
+  /// After begin_round(): makes room in the slots of this round for pieces of so many bytes, of a message of so many;
+  /// the same for all members. May choose other slots, and blocks until all members are through with their old
+  /// contents. Needs release_slots() after the last piece. With kReturnedInPlace, a member that has read the result in
+  /// its slot is the last one to have touched it, and need not wait before it writes there again.
   void use_slots_for(std::size_t piece, std::size_t message, SlotOwnership use);
-  /// After begin_round(): so much data goes through the slots in this round, as far as this member knows.
+  /// After begin_round(): the bytes that go through the slots in this round, as far as this member knows.
   void account_bytes(std::size_t bytes) noexcept { moved_ += bytes; }
   /// This member needs nothing any more from the slots of this round.
   void release_slots() noexcept;
-  /// How far the first member is from the furthest: the same for all of them, in this round. Two that share cores: as
-  /// if they were the same core.
+  /// The distance from the first member to the furthest one; the same for all members in this round. Two members that
+  /// take turns on cores count as on the same core.
   [[nodiscard]] CoreLatency distance() const noexcept { return distance_; }
 
   /// Begins a round with this token; the others see nothing before publish(kPosted, ...). Blocks only after a round
@@ -95,13 +95,13 @@ class ShmGroup final : public Abortable {
   [[nodiscard]] std::vector<int> absent() const;
   /// Between rounds: whether a member has posted the next one, and so waits for this one.
   [[nodiscard]] bool awaited() const noexcept;
-  /// The rank that this one had to wait for last before the round was agreed on; -1 when all had come before. Who comes
-  /// last is waited for last.
+  /// The rank that this one had to wait for last before the round was agreed on, which is the one that came last; -1
+  /// when all had come before.
   [[nodiscard]] int awaited_rank() const noexcept { return awaited_rank_; }
   /// Sets the own counter to `count` pieces of this round and wakes members that wait for it.
   void publish(ShmCounter counter, std::size_t count) noexcept;
-  /// Blocks until the member's counter has `count` pieces in this round, or it is in a later one. So everything that a
-  /// peer may wait for must be published before the round is left.
+  /// Blocks until the member's counter has `count` pieces in this round, or it is in a later one. So a member must
+  /// publish everything that a peer may wait for before it leaves the round.
   void wait(int member, ShmCounter counter, std::size_t count);
   void wait_all(ShmCounter counter, std::size_t count);
 

@@ -8,22 +8,20 @@
 #include <utility>
 
 #include "base/error.h"
+#include "transport/shm_thresholds.h"
 
 namespace ringtune {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x72696e676172656eull;  // "ringaren"
-// A message that goes around its slots often enough to stay in one set; smaller ones take turns at places, which gains
-// nothing where a second-level cache does not let go of them in time.
-constexpr std::size_t kLeastKept = (2 << 20) + 1;
-constexpr std::size_t kLeastKeptByLargeCaches = 1 << 20;
-constexpr long kLargeCache = 2 << 20;
 
+/// From how many bytes on messages that follow one another stay in one set of slots.
 std::size_t least_kept() noexcept {
-  return ::sysconf(_SC_LEVEL2_CACHE_SIZE) >= kLargeCache ? kLeastKeptByLargeCaches : kLeastKept;
+  return ::sysconf(_SC_LEVEL2_CACHE_SIZE) >= kShmThresholds.large_cache ? kShmThresholds.least_in_one_set_of_large_cache
+                                                                        : kShmThresholds.least_in_one_set;
 }
 
-// Two threads of one of AMD's cores have been measured with slots that do not change hands alone.
+// On two threads of one of AMD's cores only slots that do not change hands have been measured.
 bool changes_owner_in_one_core() noexcept {
 #if defined(__x86_64__)
   return !__builtin_cpu_is("amd");

@@ -1,5 +1,5 @@
-// The memory that one member of a shared-memory group owns and all map: a page of words that its peers wait for, one
-// that tells how far they are, then the slots.
+// The memory that one member of a shared-memory group owns and all map: a page of words that its peers wait for, a page
+// of lines to measure their distance, then the slots.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ enum class ShmCounter : std::uint8_t {
 inline constexpr std::size_t kShmCounters = 3;
 inline constexpr std::uint64_t kShmTokens = 4;  // votes of as many rounds can be read at a time
 
-/// What the first member says with a round about the next one.
+/// The first member's notice, posted with a round, about the next one.
 struct DistanceNotice {
   CoreLatency distance = CoreLatency::kSameCore;
   bool measured = false;  // the others read its lines before they post that round; when all have, it writes them
@@ -33,7 +33,7 @@ class ShmRegion {
  public:
   /// Throws Error when there is no memory.
   static ShmRegion create(std::size_t slot_bytes, std::size_t slots);
-  /// Maps what process `pid` created as its descriptor `fd`. Throws Error when that is gone or not the one of `token`.
+  /// Maps the region that process `pid` has as its descriptor `fd`. Throws Error when it is gone or has another token.
   static ShmRegion attach(int pid, int fd, std::uint64_t token);
 
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
@@ -53,20 +53,21 @@ class ShmRegion {
     // The first member's count: all must be in the same slots.
     std::uint64_t least_kept = 0;
     std::uint64_t changes_owner_in_one_core = 0;
-    // One line: token and notice of a round are written before its counter, and read after it.
+    // One cache line: token and notice of a round are written before its counter, and read after it.
     struct alignas(64) {
       std::atomic<std::uint64_t> posted{0};
       std::array<std::atomic<std::uint64_t>, kShmTokens> tokens{};
       std::array<std::atomic<DistanceNotice>, kShmTokens> notices{};
     } round;
     std::array<CounterLine, kShmCounters - 1> counters;
-    // Only this rank's thread sleeps here; peers look whether it does, and for what they have just published.
+    // Only this rank's thread sleeps here. Peers look whether it sleeps, and whether it waits for their last
+    // publication.
     struct alignas(64) {
       std::atomic<std::uint32_t> sleeps{0};
       std::atomic<std::uint32_t> bell{0};
       std::atomic<std::uint64_t> value{0};
     } waiter;
-    // Where the member runs.
+    // The core on which the member runs.
     struct alignas(64) {
       std::atomic<std::int32_t> core{-1};
     } place;

@@ -28,10 +28,10 @@ void set_option(int fd, int level, int option, int value) noexcept {
   (void)::setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-SocketAddress name_of_end(int fd, int (*query)(int, sockaddr*, socklen_t*)) {
+SocketAddress own_address(int fd) {
   SocketAddress address;
   address.length = sizeof(address.storage);
-  if (query(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) {
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) {
     throw_errno("cannot read the address of a socket");
   }
   return address;
@@ -134,7 +134,7 @@ Fd listen_tcp(const std::string& host, std::uint16_t port) {
 }
 
 std::uint16_t local_port(int fd) {
-  const SocketAddress address = name_of_end(fd, &::getsockname);
+  const SocketAddress address = own_address(fd);
   if (is_local(address)) return port_of_local(address);
   if (address.storage.ss_family == AF_INET6) {
     return ntohs(reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_port);
@@ -142,8 +142,7 @@ std::uint16_t local_port(int fd) {
   return ntohs(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_port);
 }
 
-std::string local_host(int fd) { return numeric_host(name_of_end(fd, &::getsockname)); }
-std::string remote_host(int fd) { return numeric_host(name_of_end(fd, &::getpeername)); }
+std::string local_host(int fd) { return numeric_host(own_address(fd)); }
 
 std::optional<Fd> accept_tcp(int listener) {
   while (true) {
@@ -192,7 +191,7 @@ int connect_error(int fd) noexcept {
   socklen_t length = sizeof(code);
   if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &length) != 0) return errno;
   if (code == 0 && met_itself(fd)) {
-    // Nobody listens there. Without lingering, or the port would stay taken for whoever is to listen.
+    // No process listens there. It closes without lingering, or the port would stay taken for the one that will listen.
     const linger at_once{.l_onoff = 1, .l_linger = 0};
     (void)::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
     return ECONNREFUSED;

@@ -36,9 +36,8 @@ struct SocketAddress {
 /// A non-blocking listening socket; port 0 = any. Throws Error with address and reason.
 [[nodiscard]] Fd listen_tcp(const std::string& host, std::uint16_t port);
 [[nodiscard]] std::uint16_t local_port(int fd);
-/// Numeric address of this or the other end. Throws Error.
+/// Numeric address of this end. Throws Error.
 [[nodiscard]] std::string local_host(int fd);
-[[nodiscard]] std::string remote_host(int fd);
 
 /// The next waiting connection, non-blocking, with TCP_NODELAY; empty when none waits. Throws Error only for faults of
 /// the listening socket itself (not for a client that went away).

@@ -24,7 +24,7 @@ class StoreServer {
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
   [[nodiscard]] std::uint16_t port() const noexcept;
-  /// How many requests it has heard. Any thread.
+  /// How many requests it has got. Any thread.
   [[nodiscard]] std::uint64_t requests() const noexcept;
 
  private:

@@ -189,7 +189,7 @@ void Service::get(WaitingGet get) {
   waiting.push_back(std::move(get));
 }
 
-/// Only queues; whoever handles a request of the connection flushes, or poll() says so.
+/// Only queues. The handler of the connection's request flushes, or the loop when poll() finds it writable.
 void Service::answer(const WaitingGet& get, StoreStatus status) {
   Connection& connection = connections_.at(get.connection);
   if (!get.all) {
@@ -246,7 +246,7 @@ void Service::put(const std::string& key, Bytes value) {
   if (waiting == waiting_.end()) return;
   std::vector<WaitingGet> gets = std::move(waiting->second);
   waiting_.erase(waiting);
-  // Only queued here and sent when poll() says so: a client that breaks now cannot disturb the one that sets.
+  // Queued here and sent when poll() finds it writable: a client that breaks now cannot disturb the one that sets.
   for (WaitingGet& one : gets) get(std::move(one));
 }
 

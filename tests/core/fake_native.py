@@ -301,7 +301,6 @@ def module() -> Any:
         RuntimeOptions=RuntimeOptions,
         StoreServer=FakeStore,
         StoreClient=FakeStore,
-        now_ns=time.monotonic_ns,
         build_info=lambda: {"version": "fake", "nccl": ""},
     )
 

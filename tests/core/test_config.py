@@ -9,7 +9,7 @@ import pytest
 from ringtune.config import Config, not_yet_warned
 from ringtune.errors import ConfigError
 from ringtune.horovod_variables import HOROVOD_IGNORED, HOROVOD_QUIET
-from ringtune.variables import VARIABLES, Variable
+from ringtune.variables import FORMER_NAMES, VARIABLES, Variable
 
 Read = Callable[..., Config]
 IDS = [variable.name for variable in VARIABLES]
@@ -53,6 +53,17 @@ def test_ringtune_wins_over_the_twin(variable: Variable, config: Read) -> None:
     text, value = example(variable)
     both = config(**{f"RINGTUNE_{variable.name}": text, f"HOROVOD_{variable.twin}": "?"})
     assert getattr(both, variable.field) == value
+
+
+@pytest.mark.parametrize("former", FORMER_NAMES)
+def test_a_former_name_sets_the_same_field_unless_todays_does(former: str, config: Read) -> None:
+    variable = next(one for one in VARIABLES if one.name == FORMER_NAMES[former])
+    text, value = example(variable)
+    found = config(**{f"RINGTUNE_{former}": text})
+    assert (getattr(found, variable.field), found.given) == (value, {variable.name})
+    assert getattr(config(**{f"RINGTUNE_{former}": "?", f"RINGTUNE_{variable.name}": text}), variable.field) == value
+    with pytest.raises(ConfigError, match=f"RINGTUNE_{former}='[?]': expected"):
+        config(**{f"RINGTUNE_{former}": "?"})
 
 
 @pytest.mark.parametrize("variable", VARIABLES, ids=IDS)

@@ -39,8 +39,8 @@ def test_another_driver_is_not_mixed_with_nvidias_nccl(wheel: Path) -> None:
     assert nccl.libraries(Config.from_environ(both)) == ["libmine.so"]
 
 
-def test_the_way_of_tensors_is_one_of_five_words() -> None:
+def test_the_data_path_of_tensors_is_one_of_five_words() -> None:
     for word in ("auto", "nccl", "ring", "staged", "nccl-host"):
-        assert Config.from_environ({"RINGTUNE_GPU_PLANE": word}).gpu_plane == word
-    with pytest.raises(ConfigError, match="RINGTUNE_GPU_PLANE"):
-        Config.from_environ({"RINGTUNE_GPU_PLANE": "mpi"})
+        assert Config.from_environ({"RINGTUNE_GPU_DATA_PATH": word}).gpu_data_path == word
+    with pytest.raises(ConfigError, match="RINGTUNE_GPU_DATA_PATH"):
+        Config.from_environ({"RINGTUNE_GPU_DATA_PATH": "mpi"})

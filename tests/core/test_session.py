@@ -294,7 +294,7 @@ def test_options_carry_the_settings(fake: None) -> None:
     assert (options.transport, options.thread_affinity, options.log_level) == (2, 5, 1)
     assert options.stall_warning_ns == 2_500_000_000
     assert callable(options.gpu_kernels), "compiled when they are asked for"
-    config = Config.from_environ({"RINGTUNE_GPU_PLANE": "staged"})
+    config = Config.from_environ({"RINGTUNE_GPU_DATA_PATH": "staged"})
     assert not hasattr(runtime_options(config, place, ("s", 9), "j.1"), "gpu_kernels")
 
 

@@ -150,7 +150,7 @@ def test_native_includes_run_down(folder: str) -> None:
     below = NATIVE[: NATIVE.index(folder) + 1]
     wrong = [
         f"{path.relative_to(ROOT)} includes {target}/"
-        for path in sorted((ROOT / "native" / folder).iterdir())
+        for path in sorted((ROOT / "native" / folder).rglob("*"))
         if path.suffix in (".h", ".cc", ".cu")
         for target in _INCLUDE.findall(path.read_text(encoding="utf-8"))
         if target not in below

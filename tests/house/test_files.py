@@ -76,3 +76,9 @@ def test_benchmarks_lie_in_their_packages() -> None:
     """On top of `benchmarks/` is what belongs to all: a new benchmark goes into a package, its workers beside it."""
     top = {path.name for path in FILES if path.parent == ROOT / "benchmarks" and path.suffix == ".py"}
     assert top == {"__init__.py", "cli.py", "demo.py", "walk.py"}
+
+
+def test_what_is_about_gpus_lies_in_its_folder() -> None:
+    """On top of `native/runtime` is what every operation takes part in; a data path of GPUs goes into `gpu/`."""
+    top = {path.name for path in FILES if path.parent == ROOT / "native" / "runtime"}
+    assert not {name for name in top if name.startswith(("device_", "nccl_", "peer_ring", "host_staged", "kernel_"))}

@@ -48,13 +48,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_tensors_go_from_gpu_to_gpu(size: int, fresh: Fresh, driver: str, cache: str) -> None:
-    job = fresh(size, cuda_driver=driver, gpu_plane="ring")
+    job = fresh(size, cuda_driver=driver, gpu_data_path="ring")
     job.run(cases.kept, folder=cache)
     assert job.run(cases.sums) == [[0, 1]] * size
 
 
 def test_a_rank_that_is_killed_leaves_no_stream_waiting(fresh: Fresh, driver: str, cache: str) -> None:
-    job = fresh(2, cuda_driver=driver, gpu_plane="ring")
+    job = fresh(2, cuda_driver=driver, gpu_data_path="ring")
     job.run(cases.kept, folder=cache)
     said, gone = job.attempt(cases.loses_one)
     assert gone is None or isinstance(gone, Failure)
@@ -69,7 +69,7 @@ def test_ringtune_run_starts_ranks_that_share_a_gpu(driver: str, cache: str, tmp
         "hvd.init()\n"
         "print('came to the host and loaded', ring_cases.sums())\n"
     )
-    environ = {**os.environ, "RINGTUNE_CUDA_DRIVER": driver, "RINGTUNE_GPU_PLANE": "ring"}
+    environ = {**os.environ, "RINGTUNE_CUDA_DRIVER": driver, "RINGTUNE_GPU_DATA_PATH": "ring"}
     environ["PYTHONPATH"] = str(fake_cuda.ROOT)
     command = [str(Path(sys.executable).with_name("ringtune")), "run", "-np", "2", sys.executable, str(script)]
     done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120)
@@ -78,18 +78,18 @@ def test_ringtune_run_starts_ranks_that_share_a_gpu(driver: str, cache: str, tmp
 
 
 def test_without_a_compiler_the_ring_that_is_asked_for_says_what_to_install(fresh: Fresh, driver: str) -> None:
-    failed = fresh(2, cuda_driver=driver, gpu_plane="ring").attempt(cases.without_compiler)
+    failed = fresh(2, cuda_driver=driver, gpu_data_path="ring").attempt(cases.without_compiler)
     assert all("pip install nvidia-cuda-nvrtc-cu12" in failure.message for failure in failed)
-    assert all("RINGTUNE_GPU_PLANE=ring" in failure.message for failure in failed)
+    assert all("RINGTUNE_GPU_DATA_PATH=ring" in failure.message for failure in failed)
 
 
 @pytest.mark.parametrize(
     ("settings", "given"),
     [
         ({}, True),
-        ({"GPU_PLANE": "ring", "CUDA_DRIVER": "libfake.so"}, True),
+        ({"GPU_DATA_PATH": "ring", "CUDA_DRIVER": "libfake.so"}, True),
         ({"CUDA_DRIVER": "libfake.so"}, False),
-        ({"GPU_PLANE": "staged"}, False),
+        ({"GPU_DATA_PATH": "staged"}, False),
     ],
 )
 def test_kernels_are_given_where_they_can_be_used(settings: dict[str, str], given: bool) -> None:

@@ -9,7 +9,7 @@ from ringtune.tuner.restarts.choices import CHOICES, Choice, Place, choices_for,
 
 NETWORK = {"RINGTUNE_SOCKETS_PER_PEER", "RINGTUNE_ALGORITHM_TABLE"}
 NCCL = {one.variable for one in CHOICES if one.variable.startswith("NCCL_")} | {
-    "RINGTUNE_GPU_PLANE",
+    "RINGTUNE_GPU_DATA_PATH",
     "RINGTUNE_GPU_PART_BYTES",
 }
 
@@ -51,8 +51,10 @@ def test_nccl_may_carry_tensors_where_it_is_built_in_or_there_are_gpus(
     ],
 )
 def test_ringtunes_own_ring_is_tried_between_gpus_of_one_host(place: Place, ways: list[tuple[str, ...]]) -> None:
-    assert [one.values for one in choices_for(place, given=()) if one.variable == "RINGTUNE_GPU_PLANE"] == ways
-    assert "RINGTUNE_GPU_PLANE" not in {one.variable for one in choices_for(place, given={"RINGTUNE_GPU_PLANE"})}
+    assert [one.values for one in choices_for(place, given=()) if one.variable == "RINGTUNE_GPU_DATA_PATH"] == ways
+    assert "RINGTUNE_GPU_DATA_PATH" not in {
+        one.variable for one in choices_for(place, given={"RINGTUNE_GPU_DATA_PATH"})
+    }
 
 
 def test_nccl_has_its_algorithm_protocol_and_channels_tried() -> None:
@@ -87,6 +89,7 @@ def test_names_in_capitals_are_the_scripts_affair(name: str) -> None:
 def test_what_the_user_sets_is_left_alone_and_what_he_names_comes_first() -> None:
     own = parse_choice("OMP_NUM_THREADS=1, 2,1")
     assert own == Choice("OMP_NUM_THREADS", ("1", "2"))
+    assert parse_choice("RINGTUNE_GPU_PLANE=ring").variable == "RINGTUNE_GPU_DATA_PATH"  # a former name
     chosen = choices_for(Place(2, 2), {"RINGTUNE_SOCKETS_PER_PEER"}, [own])
     assert [one.variable for one in chosen] == [
         "OMP_NUM_THREADS", "RINGTUNE_ALGORITHM_TABLE", "RINGTUNE_HIERARCHICAL_ALLREDUCE", "RINGTUNE_OVERLAP",

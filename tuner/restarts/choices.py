@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringtune.errors import UsageError
-from ringtune.variables import PREFIX, VARIABLES
+from ringtune.variables import PREFIX, VARIABLES, current_name
 
 Setting = tuple[tuple[str, str], ...]
 """Variables with their values, by name; empty: the command as it is."""
@@ -71,8 +71,8 @@ CHOICES = (
     Choice("NCCL_PROTO", ("Simple", "LL"), _nccl),  # never LL128: where it is not the default it may corrupt data
     Choice("NCCL_MIN_NCHANNELS", ("8", "16"), _nccl),
     # Two that never fit the same place: ringtune's own ring is of several GPUs, or ranks that share one, of one host.
-    Choice("RINGTUNE_GPU_PLANE", ("ring", "staged"), lambda place: _nccl(place) and _ring(place)),
-    Choice("RINGTUNE_GPU_PLANE", ("staged",), lambda place: _nccl(place) and not _ring(place)),
+    Choice("RINGTUNE_GPU_DATA_PATH", ("ring", "staged"), lambda place: _nccl(place) and _ring(place)),
+    Choice("RINGTUNE_GPU_DATA_PATH", ("staged",), lambda place: _nccl(place) and not _ring(place)),
     Choice("RINGTUNE_GPU_PART_BYTES", ("4194304", "33554432"), _nccl),
     Choice("NCCL_BUFFSIZE", ("8388608", "2097152"), _nccl),
     Choice("NCCL_NSOCKS_PERTHREAD", ("4",), lambda place: _nccl(place) and _network(place)),
@@ -117,7 +117,7 @@ def parse_choice(text: str) -> Choice:
         UsageError: It is none, or its name is no variable's.
     """
     name, _, values = text.partition("=")
-    name = name.strip()
+    name = current_name(name.strip())
     words = tuple(dict.fromkeys(word.strip() for word in values.split(",") if word.strip()))
     if not name.isidentifier() or not words:
         raise UsageError(f"--try {text}: expected NAME=VALUE,VALUE,... for example OMP_NUM_THREADS=1,2")

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string_view>
+
 #include "base/error.h"
 
 namespace ringtune {
@@ -35,12 +38,10 @@ TEST(AlgorithmTable, RefusesWhatItDoesNotKnow) {
   EXPECT_THROW(AlgorithmTable({{LinkClass::kNetwork, 0, 0, kTable}}), InvalidArgument);
 }
 
-TEST(Algorithms, HaveNames) {
-  for (int i = 0; i < kAlgorithmCount; ++i) {
-    const auto algorithm = static_cast<Algorithm>(i);
-    EXPECT_EQ(algorithm_named(name_of(algorithm)), algorithm);
-  }
-  EXPECT_THROW((void)algorithm_named("star"), InvalidArgument);
+TEST(Algorithms, HaveNamesOfTheirOwn) {
+  std::set<std::string_view> names;
+  for (int i = 0; i < kAlgorithmCount; ++i) names.insert(name_of(static_cast<Algorithm>(i)));
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(kAlgorithmCount));
 }
 
 }  // namespace

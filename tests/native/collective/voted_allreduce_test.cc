@@ -126,7 +126,7 @@ class Rounds {
         runs[rank] = allreducers_[rank]->start({.data = data[rank],
                                                 .options = {.algorithm = algorithm, .ring = {.segment_bytes = 1024}},
                                                 .agreement = &agreement_headers[rank],
-                                                .stager = tensors[rank].get()});
+                                                .pipeline = tensors[rank].get()});
       }
       if (runs[rank]->done()) continue;
       (void)runs[rank]->advance();

@@ -49,7 +49,7 @@ TEST(DataPath, RanksThatPartAreNamedAndAreNoMismatch) {
   EXPECT_EQ(
       parting->message,
       "tensor 't' would go by NCCL on ranks 0-2, and through the host on rank 3. NCCL needs all of them: the same "
-      "RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank.");
+      "RINGTUNE_GPU_DATA_PATH, NCCL on every host, and a GPU for each rank.");
   variants.clear();
   add_variant(variants, std::make_shared<const Request>(on_gpu(DataPath::kHierarchical)), RankSet::range(0, 2));
   add_variant(variants, std::make_shared<const Request>(on_gpu(DataPath::kRing)), RankSet::one(2));
@@ -69,7 +69,7 @@ TEST(DataPath, RanksThatPartAreNamedAndAreNoMismatch) {
   EXPECT_EQ(
       parting->message,
       "tensor 't' would go by ringtune's ring on ranks 0, 1, and through the host on rank 2. The ring needs all of "
-      "them: the same RINGTUNE_GPU_PLANE, and NVRTC for its kernels on every rank.");
+      "them: the same RINGTUNE_GPU_DATA_PATH, and NVRTC for its kernels on every rank.");
 }
 
 TEST(DataPath, PackedByNcclIsAWayOfItsOwnBetweenNcclAndTheOthers) {
@@ -80,10 +80,11 @@ TEST(DataPath, PackedByNcclIsAWayOfItsOwnBetweenNcclAndTheOthers) {
     const std::optional<Parting> parting = find_parting(variants);
     ASSERT_TRUE(parting.has_value());
     EXPECT_EQ(parting->refused, DataPath::kNcclPacked);
-    EXPECT_EQ(parting->message,
-              "tensor 't' would go packed by NCCL on rank 0, and " + std::string(text_of(other)) +
-                  " on rank 1. NCCL needs all of them: the same RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for "
-                  "each rank. What is packed also needs NVRTC for ringtune's kernels on every rank.");
+    EXPECT_EQ(
+        parting->message,
+        "tensor 't' would go packed by NCCL on rank 0, and " + std::string(text_of(other)) +
+            " on rank 1. NCCL needs all of them: the same RINGTUNE_GPU_DATA_PATH, NCCL on every host, and a GPU for "
+            "each rank. What is packed also needs NVRTC for ringtune's kernels on every rank.");
   }
 }
 
@@ -100,7 +101,7 @@ TEST(DataPath, RanksThatUseTheirGpusInAnotherOrderPart) {
   EXPECT_EQ(
       parting->message,
       "tensor 't' would go by NCCL on rank 0, and by NCCL from GPU number 2 of those used on rank 1. NCCL needs all "
-      "of them: the same RINGTUNE_GPU_PLANE, NCCL on every host, and a GPU for each rank. Ranks with several GPUs "
+      "of them: the same RINGTUNE_GPU_DATA_PATH, NCCL on every host, and a GPU for each rank. Ranks with several GPUs "
       "must come to use them in the same order.");
   for (Variant& variant : variants) {
     Request staged = *variant.request;

@@ -116,7 +116,8 @@ class Simulation {
   /// posted in shared memory it only looks whether that can be resolved.
   void turn(int rank) {
     if (blocked(rank)) return;
-    if (at(rank).round_posted() && !resolve(rank) && rounds_ == Rounds::kMemory && !at(rank).hears_in_rounds()) return;
+    if (at(rank).round_posted() && !resolve(rank) && rounds_ == Rounds::kMemory && !at(rank).receives_in_rounds())
+      return;
     auto& inbox = wires_[static_cast<std::size_t>(rank)];
     while (!inbox.empty()) {
       auto [from, payload] = std::move(inbox.front());

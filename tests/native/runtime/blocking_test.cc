@@ -152,21 +152,21 @@ TEST_P(BusyCoordinator, AnswersTheOtherRanks) {
     call.shape = shape;
     call.input = call.output = data.data();
     call.process_set = busy;
-    const PersistentRequest repeated = runtime.keep(submission_of(call));
+    const PersistentRequest persistent = runtime.keep(submission_of(call));
     bool go_on = true;
     while (go_on) {
       // The ranks of the set stop in the same round.
       data[0] = rank == 0 && !served ? 1.0f : 0.0f;
       if (GetParam()) {
-        ASSERT_EQ(runtime.run_now(repeated, {data.data(), data.data()}, 20 * kSecondNs), 0u);
+        ASSERT_EQ(runtime.run_now(persistent, {data.data(), data.data()}, 20 * kSecondNs), 0u);
       } else {
         const Blocking blocking(runtime);
-        ASSERT_EQ(runtime.finish(runtime.submit(repeated, data.data(), data.data()), Deadline::after(20 * kSecondNs)),
+        ASSERT_EQ(runtime.finish(runtime.submit(persistent, data.data(), data.data()), Deadline::after(20 * kSecondNs)),
                   Finish::kDone);
       }
       go_on = data[0] > 0;
     }
-    runtime.drop(repeated);
+    runtime.drop(persistent);
   });
   EXPECT_TRUE(served);
 }

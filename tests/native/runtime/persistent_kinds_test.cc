@@ -33,16 +33,16 @@ class PersistentKinds : public testing::TestWithParam<int> {
       Rank own;
       prepare(own, rank, 0);
       own.output = expected(rank, 0);
-      const PersistentRequest repeated = job[rank].keep(describe(own));
+      const PersistentRequest persistent = job[rank].keep(describe(own));
       for (int round = 0; round < 40; ++round) {
         prepare(own, rank, round);
         std::fill(own.output.begin(), own.output.end(), -1);
         const Memory memory{own.input.data(), own.output.data(), {}, nullptr, gathers ? bytes_of(own.output) : 0};
-        ASSERT_EQ(job[rank].run_now(repeated, memory, 10 * kSecondNs), 0u) << round;
+        ASSERT_EQ(job[rank].run_now(persistent, memory, 10 * kSecondNs), 0u) << round;
         ASSERT_EQ(own.output, expected(rank, round)) << round;
       }
       EXPECT_EQ(job[rank].open_operations(), 0u);
-      job[rank].drop(repeated);
+      job[rank].drop(persistent);
     });
   }
 };
@@ -107,13 +107,13 @@ TEST_P(PersistentKinds, Barrier) {
   Job job(GetParam());
   std::atomic<int> come{0};
   job.on_every_rank([&](int rank) {
-    const PersistentRequest repeated = job[rank].keep(barrier_of("barrier"));
+    const PersistentRequest persistent = job[rank].keep(barrier_of("barrier"));
     for (int round = 0; round < 40; ++round) {
       ++come;
-      ASSERT_EQ(job[rank].run_now(repeated, {}, 10 * kSecondNs), 0u);
+      ASSERT_EQ(job[rank].run_now(persistent, {}, 10 * kSecondNs), 0u);
       EXPECT_GE(come.load(), (round + 1) * job.size());
     }
-    job[rank].drop(repeated);
+    job[rank].drop(persistent);
   });
 }
 
@@ -122,10 +122,10 @@ TEST(PersistentKind, AResultOfAnotherSizeStaysWithItsOperation) {
   job.on_every_rank([&](int rank) {
     Numbers input(3, rank);
     Numbers output(7, -1);  // 6 come
-    const PersistentRequest repeated = job[rank].keep(submission_of(CollectiveKind::kAllgather, input, nullptr));
+    const PersistentRequest persistent = job[rank].keep(submission_of(CollectiveKind::kAllgather, input, nullptr));
     for (int round = 0; round < 20; ++round) {  // negotiated, then in a schedule
       const Memory memory{input.data(), output.data(), {}, nullptr, bytes_of(output)};
-      const Ticket ticket = job[rank].run_now(repeated, memory, 10 * kSecondNs);
+      const Ticket ticket = job[rank].run_now(persistent, memory, 10 * kSecondNs);
       ASSERT_NE(ticket, 0u) << round;
       EXPECT_EQ(job[rank].finish(ticket, Deadline::never()), Finish::kHeld);
       EXPECT_EQ(numbers_in(job[rank].operation(ticket)->gathered), (Numbers{0, 0, 0, 1, 1, 1}));
@@ -133,7 +133,7 @@ TEST(PersistentKind, AResultOfAnotherSizeStaysWithItsOperation) {
       EXPECT_EQ(output, Numbers(7, -1));
       job[rank].release(ticket);
     }
-    job[rank].drop(repeated);
+    job[rank].drop(persistent);
   });
 }
 
@@ -145,15 +145,15 @@ TEST(PersistentKind, OnlyAResultThatFitsIsWritten) {
       const bool fits = round % 20 < 17;
       const Numbers input(rank == 0 || fits ? 2 : 3, 10 * round + rank);
       Numbers output(4, -1);
-      const PersistentRequest repeated = job[rank].keep(submission_of(CollectiveKind::kAllgather, input, nullptr));
+      const PersistentRequest persistent = job[rank].keep(submission_of(CollectiveKind::kAllgather, input, nullptr));
       const Memory memory{input.data(), output.data(), {}, nullptr, bytes_of(output)};
-      const Ticket ticket = job[rank].run_now(repeated, memory, 10 * kSecondNs);
+      const Ticket ticket = job[rank].run_now(persistent, memory, 10 * kSecondNs);
       Numbers expected(2, 10 * round);
       expected.insert(expected.end(), fits ? 2 : 3, 10 * round + 1);
       ASSERT_EQ(ticket == 0, fits) << round;
       ASSERT_EQ(fits ? output : numbers_in(job[rank].operation(ticket)->gathered), expected) << round;
       if (!fits) job[rank].release(ticket);
-      job[rank].drop(repeated);
+      job[rank].drop(persistent);
     }
   });
 }

@@ -41,14 +41,14 @@ TEST_P(PersistentAtSize, SumsExactlyBlockingAndNot) {
     Runtime& runtime = job[rank];
     std::vector<float> data(33);
     const std::array<std::int64_t, 1> shape{33};
-    const PersistentRequest repeated = runtime.keep(submission_of(call_of("x", shape, data)));
+    const PersistentRequest persistent = runtime.keep(submission_of(call_of("x", shape, data)));
     for (int round = 0; round < 60; ++round) {
       std::fill(data.begin(), data.end(), static_cast<float>(rank + round));
       Ticket ticket = 0;
       if (round % 3 == 2) {
-        ticket = runtime.submit(repeated, data.data(), data.data());
+        ticket = runtime.submit(persistent, data.data(), data.data());
       } else {
-        ticket = runtime.run_now(repeated, {data.data(), data.data()}, 10 * kSecondNs);
+        ticket = runtime.run_now(persistent, {data.data(), data.data()}, 10 * kSecondNs);
         ASSERT_EQ(ticket, 0u);
       }
       if (ticket != 0) {
@@ -57,7 +57,7 @@ TEST_P(PersistentAtSize, SumsExactlyBlockingAndNot) {
       const auto expected = static_cast<float>(job.size() * round + job.size() * (job.size() - 1) / 2);
       ASSERT_EQ(data, std::vector<float>(33, expected)) << round;
     }
-    runtime.drop(repeated);
+    runtime.drop(persistent);
   });
 }
 
@@ -66,21 +66,21 @@ TEST(PersistentCollective, AtTheDeadlineTheOperationGoesOn) {
   std::vector<float> data(4, 1.0f);
   std::vector<float> other(4, 2.0f);
   const std::array<std::int64_t, 1> shape{4};
-  std::array<PersistentRequest, 2> repeated;
+  std::array<PersistentRequest, 2> persistent;
   job.on_every_rank([&](int rank) {
     std::vector<float>& own = rank == 0 ? data : other;
-    repeated[static_cast<std::size_t>(rank)] = job[rank].keep(submission_of(call_of("x", shape, own)));
+    persistent[static_cast<std::size_t>(rank)] = job[rank].keep(submission_of(call_of("x", shape, own)));
     for (int i = 0; i < 20; ++i) {
-      ASSERT_EQ(job[rank].run_now(repeated[static_cast<std::size_t>(rank)], {own.data(), own.data()}, 10 * kSecondNs),
+      ASSERT_EQ(job[rank].run_now(persistent[static_cast<std::size_t>(rank)], {own.data(), own.data()}, 10 * kSecondNs),
                 0u);
     }
     std::fill(own.begin(), own.end(), static_cast<float>(rank + 1));
   });
-  const Ticket ticket = job[0].run_now(repeated[0], {data.data(), data.data()}, 1'000'000);
+  const Ticket ticket = job[0].run_now(persistent[0], {data.data(), data.data()}, 1'000'000);
   ASSERT_NE(ticket, 0u);
   EXPECT_FALSE(job[0].release_if_done(ticket));
-  EXPECT_THROW((void)job[0].submit(repeated[0], data.data(), data.data()), InvalidArgument) << "it is in flight";
-  EXPECT_EQ(job[1].run_now(repeated[1], {other.data(), other.data()}, 10 * kSecondNs), 0u);
+  EXPECT_THROW((void)job[0].submit(persistent[0], data.data(), data.data()), InvalidArgument) << "it is in flight";
+  EXPECT_EQ(job[1].run_now(persistent[1], {other.data(), other.data()}, 10 * kSecondNs), 0u);
   EXPECT_EQ(job[0].finish(ticket, Deadline::after(10 * kSecondNs)), Finish::kDone);
   EXPECT_THROW((void)job[0].finish(ticket, Deadline::after(0)), InvalidArgument) << "released";
   EXPECT_EQ(data, std::vector<float>(4, 3.0f));
@@ -94,8 +94,8 @@ TEST(PersistentCollective, WhatFailsStaysUntilItsErrorIsAskedFor) {
     const std::array<std::int64_t, 1> shape{4};
     AllreduceCall call = call_of("x", shape, data);
     if (rank == 1) call.op = ReduceOp::kMax;
-    const PersistentRequest repeated = job[rank].keep(submission_of(call));
-    const Ticket ticket = job[rank].run_now(repeated, {data.data(), data.data()}, 10 * kSecondNs);
+    const PersistentRequest persistent = job[rank].keep(submission_of(call));
+    const Ticket ticket = job[rank].run_now(persistent, {data.data(), data.data()}, 10 * kSecondNs);
     ASSERT_NE(ticket, 0u);
     EXPECT_EQ(job[rank].finish(ticket, Deadline::never()), Finish::kFailed);
     EXPECT_THROW((void)job[rank].wait(ticket, Deadline::never()), Mismatch);

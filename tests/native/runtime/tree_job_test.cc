@@ -1,4 +1,4 @@
-// Runtimes whose peer_infos go through other ranks.
+// Runtimes whose ready requests go through other ranks.
 #include <gtest/gtest.h>
 
 #include <algorithm>

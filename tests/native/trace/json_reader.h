@@ -1,4 +1,4 @@
-// A JSON reader for the tests: just enough to check whole files and look at events.
+// Reads trace files in the tests: just enough to check whole files and look at events.
 #pragma once
 
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "trace/json.h"
+#include "trace/json_checker.h"
 
 namespace ringtune::testing {
 
@@ -19,9 +19,6 @@ inline std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
-
-/// True when the text is one JSON array.
-inline bool is_json_array(const std::string& text) { return is_json_object("{\"array\":" + text + "}"); }
 
 /// The elements of an array file, one line each, without the separating comma.
 inline std::vector<std::string> events_of(const std::string& text) {

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include "trace/json_checker.h"
 #include "trace/sink.h"
 
 namespace ringtune {
 namespace {
+
+using testing::is_json_object;
 
 TEST(TraceJson, QuotesWhatJsonForbids) {
   EXPECT_EQ(json_quote("a\"b\\c\n\r\t\x01\x7f"), "\"a\\\"b\\\\c\\n\\r\\t\\u0001\\u007f\"");
