@@ -76,3 +76,10 @@ def test_benchmarks_lie_in_their_packages() -> None:
     """On top of `benchmarks/` is what belongs to all: a new benchmark goes into a package, its workers beside it."""
     top = {path.name for path in FILES if path.parent == ROOT / "benchmarks" and path.suffix == ".py"}
     assert top == {"__init__.py", "cli.py", "demo.py", "walk.py"}
+
+
+def test_what_runs_in_ranks_lies_apart_from_what_starts_them() -> None:
+    """A function that a rank runs goes into `tests/jobs/cases/`."""
+    top = {path.name for path in FILES if path.parent == ROOT / "tests" / "jobs"}
+    assert {name for name in top if not name.startswith("test_")} == {"conftest.py", "launching.py"}
+    assert not {path.name for path in FILES if path.parent.name == "cases" and path.name.endswith("_cases.py")}

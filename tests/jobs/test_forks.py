@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import fork_cases
+from tests.jobs.cases import fork as fork_cases
 from tests.jobs.launching import Job, variables
 
 GetJob = Callable[..., Job]

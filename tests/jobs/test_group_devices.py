@@ -8,8 +8,8 @@ import pytest
 
 from tests import fake_cuda
 from tests.conftest import find_tool
-from tests.jobs import group_cases
-from tests.jobs import group_device_cases as cases
+from tests.jobs.cases import group as group_cases
+from tests.jobs.cases import group_device as cases
 from tests.jobs.launching import Job
 
 SIZES = [2, 3]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import namespace_cases
+from tests.jobs.cases import namespace as namespace_cases
 from tests.jobs.launching import LOST_WITHIN_S, TIMEOUT_S, Job, Rank
 from tests.namespaces import machines
 

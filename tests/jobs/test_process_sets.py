@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 import ringtune.torch as hvd
-from tests.jobs import error_cases
-from tests.jobs import set_cases as cases
+from tests.jobs.cases import error as error_cases
+from tests.jobs.cases import set as cases
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]

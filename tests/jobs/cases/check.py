@@ -10,7 +10,7 @@ import torch
 
 import ringtune.torch as hvd
 from ringtune.errors import Mismatch
-from tests.jobs.training import make_network
+from tests.jobs.cases.training import make_network
 
 
 def spoilt(step_spoilt: int) -> list[str]:

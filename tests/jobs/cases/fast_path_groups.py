@@ -9,7 +9,7 @@ import torch
 
 import ringtune.torch as hvd
 from ringtune.errors import InvalidArgument, Mismatch, RingtuneError
-from tests.jobs.short_cases import Subclass, fill, frames, messages_of, total
+from tests.jobs.cases.fast_path import Subclass, fill, frames, messages_of, total
 
 _KINDS = ((3, 5), torch.float32), ((4,), torch.int64), ((2, 2), torch.float32), ((), torch.float64)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.jobs.group_cases import keep_world, mine
+from tests.jobs.cases.group import keep_world, mine
 
 _gloo: list[Any] = []
 
@@ -110,7 +110,7 @@ def mixed(backend: str, elsewhere: str, store: str) -> dict[str, Any]:
     dist.init_process_group(backend, store=dist.FileStore(store, size), rank=rank, world_size=size)
     found: dict[str, Any] = {"devices": [str(device) for device in dist.group.WORLD._device_types]}  # type: ignore[union-attr]
     group = dist.new_group(list(range(size)), backend=backend)
-    _gloo.extend((dist.group.WORLD, group))  # they may have one of Gloo's (see group_cases)
+    _gloo.extend((dist.group.WORLD, group))  # they may have one of Gloo's (see group.py)
     for name, where in (("world", None), ("group", group)):
         tensor = mine(3)
         dist.all_reduce(tensor, group=where)

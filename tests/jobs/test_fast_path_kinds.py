@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ringtune.torch import handles
-from tests.jobs import short_kinds_cases as cases
-from tests.jobs import short_kinds_wait_cases as waits
+from tests.jobs.cases import fast_path_kinds as cases
+from tests.jobs.cases import fast_path_waits as waits
 from tests.jobs.launching import LOST_WITHIN_S, STARVED_S, Job, variables
 
 GetJob = Callable[..., Job]

@@ -12,7 +12,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 import ringtune.numpy as arrays
 import ringtune.torch as hvd
 from ringtune.errors import InvalidArgument
-from tests.jobs.misuse import WRONG, calls, right
+from tests.jobs.cases.misuse import WRONG, calls, right
 
 Make = Callable[[], torch.Tensor]
 _COUNT = 6

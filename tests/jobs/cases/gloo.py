@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
-from tests.jobs.gloo_layer_cases import LAYERS
-from tests.jobs.gloo_setting import Call, Setting, ranks, sparse
+from tests.jobs.cases.gloo_layer import LAYERS
+from tests.jobs.cases.gloo_setting import Call, Setting, ranks, sparse
 
 _groups: list[Any] = []
 

@@ -11,7 +11,7 @@ import torch
 
 import ringtune.torch as hvd
 from ringtune.session import Session
-from tests.jobs.training import make_network
+from tests.jobs.cases.training import make_network
 
 Case = Callable[[], Any]
 

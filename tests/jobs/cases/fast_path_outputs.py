@@ -8,7 +8,7 @@ import torch
 
 import ringtune.torch as hvd
 from ringtune.torch.handles import at_once
-from tests.jobs.short_cases import Subclass, fill, frames, total
+from tests.jobs.cases.fast_path import Subclass, fill, frames, total
 
 NEW = {
     "small": lambda: torch.empty(3, 5),

@@ -12,7 +12,9 @@ import pytest
 
 import ringtune.torch as hvd
 from ringtune.torch import asynchronous, fast_path
-from tests.jobs import short_cases, short_kinds_cases, short_new_cases
+from tests.jobs.cases import fast_path as fast_path_cases
+from tests.jobs.cases import fast_path_kinds as fast_path_kinds_cases
+from tests.jobs.cases import fast_path_outputs as fast_path_outputs_cases
 from tests.jobs.launching import LOST_WITHIN_S, STARVED_S, Job, variables
 
 GetJob = Callable[..., Job]
@@ -22,7 +24,7 @@ QUICK = [
     "allreduce_async_",
     "grouped_allreduce_async_",
     "synchronize",
-    *short_kinds_cases.CALLS,
+    *fast_path_kinds_cases.CALLS,
     "barrier",
 ]
 
@@ -60,40 +62,40 @@ def test_as_a_class_attribute_it_is_a_method() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3], scope="module")
 @pytest.mark.parametrize("form", ["blocking", "asynchronous", "positional"])
 def test_repeated_calls_enter_no_python(form: str, size: int, job: GetJob) -> None:
-    job(size).run(short_cases.alike, form=form)
+    job(size).run(fast_path_cases.alike, form=form)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3], scope="module")
-@pytest.mark.parametrize("what", list(short_new_cases.NEW))
+@pytest.mark.parametrize("what", list(fast_path_outputs_cases.NEW))
 def test_tensors_are_reduced_into_new_ones(what: str, size: int, job: GetJob) -> None:
-    for entered in job(size).run(short_new_cases.into_new, what=what):
-        assert (entered == []) == (what in short_new_cases.SHORT), entered
-        assert ("start_allreduce" in entered) == (what in short_new_cases.LONG), entered  # others: by a copy
+    for entered in job(size).run(fast_path_outputs_cases.into_new, what=what):
+        assert (entered == []) == (what in fast_path_outputs_cases.SHORT), entered
+        assert ("start_allreduce" in entered) == (what in fast_path_outputs_cases.LONG), entered  # others: by a copy
 
 
 @pytest.mark.parametrize("size", [1, 2, 3], scope="module")
-@pytest.mark.parametrize("what", list(short_new_cases.KEPT))
+@pytest.mark.parametrize("what", list(fast_path_outputs_cases.KEPT))
 def test_large_results_that_are_held_stay_as_they_are(what: str, size: int, job: GetJob) -> None:
-    job(size).run(short_new_cases.kept, what=what)
+    job(size).run(fast_path_outputs_cases.kept, what=what)
 
 
 def test_a_caller_that_is_interrupted_before_it_waits_holds_nobody_up(job: GetJob) -> None:
-    job(2).run(short_new_cases.stopped_before_the_wait, name="stopped")
+    job(2).run(fast_path_outputs_cases.stopped_before_the_wait, name="stopped")
 
 
-@pytest.mark.parametrize("what", short_cases.UNLIKE)
+@pytest.mark.parametrize("what", fast_path_cases.UNLIKE)
 def test_a_call_that_differs_goes_the_long_way(what: str, job: GetJob) -> None:
-    for entered in job(2).run(short_cases.unlike, what=what):
+    for entered in job(2).run(fast_path_cases.unlike, what=what):
         assert "allreduce_" in entered
 
 
 @pytest.mark.parametrize("what", ["parameter", "part of a storage"])
 def test_a_call_that_only_looks_different_does_not(what: str, job: GetJob) -> None:
-    assert job(2).run(short_cases.still_alike, what=what) == [[], []]
+    assert job(2).run(fast_path_cases.still_alike, what=what) == [[], []]
 
 
 def test_what_is_refused_is_refused_in_the_same_words(job: GetJob) -> None:
-    for messages in job(2).run(short_cases.refused):
+    for messages in job(2).run(fast_path_cases.refused):
         for message, expected in zip(
             messages,
             [
@@ -113,32 +115,32 @@ def test_what_is_refused_is_refused_in_the_same_words(job: GetJob) -> None:
 
 
 def test_a_name_in_flight_is_refused(job: GetJob) -> None:
-    first, second = job(2).run(short_cases.in_flight_twice)
+    first, second = job(2).run(fast_path_cases.in_flight_twice)
     assert [message.split(":")[0] for message in first] == ["Duplicate tensor name 'allreduce.twice'"] * 2
     assert second == []
 
 
 def test_ranks_that_disagree_are_told(job: GetJob) -> None:
-    first, second = job(2).run(short_cases.disagree)
+    first, second = job(2).run(fast_path_cases.disagree)
     assert first == second
     assert "allreduce.disagree" in first
 
 
 @FORMS
 def test_other_threads_run_while_a_rank_waits(form: str, job: GetJob, tmp_path: Path) -> None:
-    assert job(2).run(short_cases.threads_run_meanwhile, form=form, folder=str(tmp_path))[0] > 20
+    assert job(2).run(fast_path_cases.threads_run_meanwhile, form=form, folder=str(tmp_path))[0] > 20
 
 
 @FORMS
 def test_an_interrupt_ends_the_wait_alone(form: str, fresh: GetJob, tmp_path: Path) -> None:
-    first, second = fresh(2).run(short_cases.interrupted, form=form, folder=str(tmp_path))
+    first, second = fresh(2).run(fast_path_cases.interrupted, form=form, folder=str(tmp_path))
     assert first["kind"] == "KeyboardInterrupt"
     assert first["after_s"] < 0.7 + STARVED_S
     assert first["result"] == second["result"] == [2.0] * 4
 
 
 def test_every_call_is_counted_and_recorded(job: GetJob, tmp_path: Path) -> None:
-    for found in job(2).run(short_cases.counted, folder=str(tmp_path)):
+    for found in job(2).run(fast_path_cases.counted, folder=str(tmp_path)):
         assert (found["collectives"], found["bytes"]) == (50, 50 * 32)
         assert min(found["communicate_ns"], found["negotiate_ns"], found["wait_ns"]) > 0
         events = json.loads(Path(found["timeline"]).read_text(encoding="utf-8"))
@@ -148,17 +150,17 @@ def test_every_call_is_counted_and_recorded(job: GetJob, tmp_path: Path) -> None
 
 
 def test_shutdown_and_init(fresh: GetJob) -> None:
-    assert fresh(2).run(short_cases.again_after_shutdown) == [["NotInitialized"] * 4] * 2
+    assert fresh(2).run(fast_path_cases.again_after_shutdown) == [["NotInitialized"] * 4] * 2
 
 
 def test_process_sets_that_come_and_go(fresh: GetJob) -> None:
     environ = variables(3) | {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
-    assert fresh(3, environ=environ).run(short_cases.sets_come_and_go) == [["TypeError"] * 4] * 3
+    assert fresh(3, environ=environ).run(fast_path_cases.sets_come_and_go) == [["TypeError"] * 4] * 3
 
 
 @pytest.mark.parametrize(("victim", "form"), [(0, "blocking"), (1, "blocking"), (1, "grouped")])
 def test_a_killed_rank_is_known_in_two_seconds(victim: int, form: str, fresh: GetJob) -> None:
-    found = fresh(2).attempt(short_cases.killed, victim=victim, form=form)
+    found = fresh(2).attempt(fast_path_cases.killed, victim=victim, form=form)
     (report,) = found[1 - victim]
     assert report["kind"] == "PeerLost"
     assert report["after_s"] < LOST_WITHIN_S
@@ -166,11 +168,11 @@ def test_a_killed_rank_is_known_in_two_seconds(victim: int, form: str, fresh: Ge
 
 @FORMS
 def test_threads_share_it(form: str, job: GetJob) -> None:
-    assert job(2).run(short_cases.many_threads, form=form) == [3, 3]
+    assert job(2).run(fast_path_cases.many_threads, form=form) == [3, 3]
 
 
 def test_gradients_take_it_from_the_second_step_on(job: GetJob) -> None:
-    for steps in job(2).run(short_cases.gradients):
+    for steps in job(2).run(fast_path_cases.gradients):
         assert steps[0].count("_submit") == 2
         for number in (4, 5):  # not contiguous
             assert steps[number].count("_start_dense") == 1

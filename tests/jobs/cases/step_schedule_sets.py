@@ -12,7 +12,7 @@ from ringtune import session
 from ringtune.common import process_sets
 from ringtune.common.process_sets import ProcessSet, global_process_set
 from ringtune.knobs import Knobs
-from tests.jobs.plan_cases import until_silent
+from tests.jobs.cases.step_schedule import until_silent
 
 Sets = list[ProcessSet]
 

@@ -10,9 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ringtune.torch as hvd
 from ringtune.errors import Mismatch
-from tests.jobs.compression_cases import COMPRESSIONS, SHAPES, Given, integers
-from tests.jobs.group_cases import open_group
-from tests.jobs.training import make_network
+from tests.jobs.cases.compression import COMPRESSIONS, SHAPES, Given, integers
+from tests.jobs.cases.group import open_group
+from tests.jobs.cases.training import make_network
 
 
 def hooked(compression: str, store: str) -> tuple[list[float], list[float]]:

@@ -13,7 +13,7 @@ import ringtune.torch as hvd
 from ringtune import session
 from ringtune.errors import RingtuneError
 from ringtune.knobs import Knobs
-from tests.jobs.cases import contribution, digest, expectation
+from tests.jobs.cases.common import contribution, digest, expectation
 
 
 def make_network() -> torch.nn.Module:

@@ -10,7 +10,7 @@ import torch
 
 import ringtune.torch as hvd
 from ringtune.session import require
-from tests.jobs.uneven_cases import EXACT
+from tests.jobs.cases.uneven import EXACT
 
 EXPECTED = {"Average": 5 / 3, "Sum": 5.0, "Min": 2.0, "Max": 3.0, "Product": 6.0}
 

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import ringtune.torch as hvd
 import ringtune.torch.distributed as ringtune_distributed
 from ringtune import session
-from tests.jobs.training import joined_losses, make_network
+from tests.jobs.cases.training import joined_losses, make_network
 
 ranks = range
 

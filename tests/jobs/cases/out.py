@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import ringtune.torch as hvd
-from tests.jobs.short_cases import fill, frames, messages_of, total
+from tests.jobs.cases.fast_path import fill, frames, messages_of, total
 
 Call = Callable[..., Any]
 

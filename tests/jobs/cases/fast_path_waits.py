@@ -15,8 +15,8 @@ import torch
 import ringtune.torch as hvd
 from ringtune import session
 from ringtune.errors import InvalidArgument, Mismatch, RingtuneError
-from tests.jobs.short_cases import _wait_for, frames
-from tests.jobs.short_kinds_cases import CALLS, REPEATS, call_usual, expect, expected, given, parts_of, usual
+from tests.jobs.cases.fast_path import _wait_for, frames
+from tests.jobs.cases.fast_path_kinds import CALLS, REPEATS, call_usual, expect, expected, given, parts_of, usual
 
 SHAPE = (6, 400)
 _OF_SETS = ["process_set_id"]

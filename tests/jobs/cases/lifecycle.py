@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.jobs.group_cases import open_group
+from tests.jobs.cases.group import open_group
 
 ranks = range
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import ringtune.torch as hvd
-from tests.jobs.cases import contribution, digest, expectation
+from tests.jobs.cases.common import contribution, digest, expectation
 
 
 def alltoall(dtype: str, splits: list[list[int]] | None, extra: int, width: int, process_set: Any = None) -> list[int]:

@@ -10,7 +10,7 @@ import torch
 import ringtune.numpy as numpy_hvd
 import ringtune.torch as hvd
 from ringtune import session
-from tests.jobs import plan_cases
+from tests.jobs.cases import step_schedule as step_schedule_cases
 
 # Longer than a busy machine keeps a rank from its processor: a rank that submitted and got none is waited for too.
 LATE_S = 0.02
@@ -21,7 +21,7 @@ def steps_with_a_late_rank(steps: int, late: int) -> None:
     for number in range(steps):
         if hvd.rank() == late:
             time.sleep(LATE_S)
-        plan_cases.step(number, 5)
+        step_schedule_cases.step(number, 5)
         session.require().end_step()
 
 
@@ -32,7 +32,7 @@ def recordings(count: int, steps: int) -> None:
             if recording:
                 hvd.start_timeline(str(session.require().planned_folder / "trace.json"))
             for number in range(steps):
-                plan_cases.step(number, 3)
+                step_schedule_cases.step(number, 3)
                 session.require().end_step()
             if recording:
                 hvd.stop_timeline()

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.jobs.gloo_setting import Call, Setting, ranks, sparse
+from tests.jobs.cases.gloo_setting import Call, Setting, ranks, sparse
 
 
 def _objects(at: Setting) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import ringtune.torch as hvd
-from tests.jobs.short_cases import Subclass, frames
+from tests.jobs.cases.fast_path import Subclass, frames
 
 CALLS: dict[str, Callable[..., Any]] = {
     "allreduce": hvd.allreduce,

@@ -10,7 +10,7 @@ import torch
 import ringtune.numpy as np_hvd
 import ringtune.torch as hvd
 from ringtune.errors import InvalidArgument, Mismatch
-from tests.jobs import cases
+from tests.jobs.cases import common
 
 
 def every_reduction(dtype: str, op: str, count: int) -> float:
@@ -168,4 +168,4 @@ def digest_of_large(count: int) -> str:
     hvd.allreduce_(tensor, op=hvd.Sum, name="large")
     wanted = (torch.arange(count, device="cuda") % 97).float() * hvd.size() + sum(range(hvd.size()))
     assert torch.equal(tensor, wanted)
-    return cases.digest(tensor.cpu())
+    return common.digest(tensor.cpu())

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.jobs.training import joined_losses, make_network
+from tests.jobs.cases.training import joined_losses, make_network
 
 _gloo: list[Any] = []
 

@@ -11,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ringtune.torch as hvd
 import ringtune.torch.distributed as ringtune_distributed
-from tests.jobs.group_cases import open_group
-from tests.jobs.training import joined_losses, make_network
+from tests.jobs.cases.group import open_group
+from tests.jobs.cases.training import joined_losses, make_network
 
 
 def mine(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.jobs import short_group_cases as cases
+from tests.jobs.cases import fast_path_groups as cases
 from tests.jobs.launching import Job, variables
 
 GetJob = Callable[..., Job]

@@ -12,7 +12,8 @@ import torch
 import ringtune.torch as hvd
 from ringtune.errors import RingtuneError
 from ringtune.session import Session
-from tests.jobs import cases, plan_cases
+from tests.jobs.cases import common
+from tests.jobs.cases import step_schedule as step_schedule_cases
 
 COUNTS = (0, 1, 1001, (1 << 18) + 3)  # the last: 1 MiB and 3 elements of float32
 DTYPES = ("float32", "bfloat16", "int64", "uint8")
@@ -29,7 +30,7 @@ def enter(space: str) -> None:
 
 def _join(space: str, environ: dict[str, str]) -> None:
     enter(space)
-    cases.open_session({"RINGTUNE_START_TIMEOUT": "120", **environ})
+    common.open_session({"RINGTUNE_START_TIMEOUT": "120", **environ})
 
 
 def reduce_in(space: str, environ: dict[str, str]) -> dict[str, Any]:
@@ -39,16 +40,16 @@ def reduce_in(space: str, environ: dict[str, str]) -> dict[str, Any]:
     assert session is not None
     transports = sorted(set(session.runtime.transports) - {"self"})
     digests = [
-        cases.allreduce(dtype=dtype, count=count, op=op)
+        common.allreduce(dtype=dtype, count=count, op=op)
         for dtype in DTYPES
         for count in COUNTS
         for op in (hvd.Sum, hvd.Average, hvd.Max)
     ]
-    digests.append(cases.broadcast(dtype="float32", count=1001, root=hvd.size() - 1))
-    digests.append(cases.allgather(dtype="float32", rows=[0, 3, 1, 2, 7], width=3))
-    windows = plan_cases.steady(tensors=5)
+    digests.append(common.broadcast(dtype="float32", count=1001, root=hvd.size() - 1))
+    digests.append(common.allgather(dtype="float32", rows=[0, 3, 1, 2, 7], width=3))
+    windows = step_schedule_cases.steady(tensors=5)
     found = {"size": hvd.size(), "rank": hvd.rank(), "transports": transports, "digests": digests, "windows": windows}
-    cases.close_session()
+    common.close_session()
     return found
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ringtune.torch.distributed import ddp_hook, streams
 from ringtune.torch.distributed.works import Work
 from tests.fake_torch import OnGpu, Stream, cuda, to_cpu, to_gpu
-from tests.jobs.group_cases import open_group
+from tests.jobs.cases.group import open_group
 
 SECONDS = 60.0
 

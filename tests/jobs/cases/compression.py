@@ -9,8 +9,8 @@ import torch
 
 import ringtune.torch as hvd
 from ringtune.errors import HorovodInternalError
-from tests.jobs.cases import contribution, digest, expectation
-from tests.jobs.plan_cases import until_silent
+from tests.jobs.cases.common import contribution, digest, expectation
+from tests.jobs.cases.step_schedule import until_silent
 
 COMPRESSIONS: dict[str, Any] = {
     "none": hvd.Compression.none,
