@@ -2,7 +2,7 @@
 
 ``RINGTUNE_*`` wins over its ``HOROVOD_*`` twin; an empty value counts as unset. A value of ``RINGTUNE_*`` that cannot
 be understood is a `ConfigError` that names the variable, the value and what was expected; nothing is guessed. Values
-of ``HOROVOD_*`` are read as Horovod reads them (`ringtune.horovod_variables`).
+of ``HOROVOD_*`` are read as Horovod reads them (`ringtune.alias.horovod_variables`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ringtune.algorithms import ALGORITHMS, SWITCH
+from ringtune.alias.horovod_variables import FALSE, HOROVOD_IGNORED, TRUE, reading
+from ringtune.bootstrap.interfaces import address_of
 from ringtune.errors import ConfigError
-from ringtune.horovod_variables import FALSE, HOROVOD_IGNORED, TRUE, reading
-from ringtune.interfaces import address_of
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.output_file import expanded
 from ringtune.variables import CASTS, DETAILS, PREFIX, TWIN_PREFIX, VARIABLES, Variable

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ringtune import extensions, native, runfolder
+from ringtune.bootstrap.placement import Placement
 from ringtune.config import Config, not_yet_warned
 from ringtune.errors import InvalidArgument, NotInitialized, RingtuneError
 from ringtune.knobs import Knobs
 from ringtune.meters.meters import Meters
 from ringtune.operations import Allreduce, Broadcast, Range
-from ringtune.placement import Placement
 from ringtune.recording import Recording
 from ringtune.stats import StepStats
 from ringtune.step_marks import StepMarks
@@ -86,7 +86,7 @@ class Session:
             ConfigError: The environment makes no sense; the message says which variable.
             Timeout: Not all ranks came; the message names the missing ones.
         """
-        from ringtune.opening import open_session
+        from ringtune.bootstrap.opening import open_session
 
         return open_session(config)
 

@@ -19,10 +19,10 @@ from typing import Any
 import orjson
 
 from ringtune import native
+from ringtune.bootstrap.interfaces import loopback
 from ringtune.elastic import keys
 from ringtune.elastic.results import HostUpdateResult
 from ringtune.errors import UsageError
-from ringtune.interfaces import loopback
 from ringtune.launch import membership, remote
 from ringtune.launch.discovery import Discovery
 from ringtune.launch.environment import Job, address_towards, for_other_host, worker_environment

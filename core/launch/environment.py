@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtune import interfaces, rank_process
+from ringtune.bootstrap import interfaces, rank_process
 from ringtune.launch.hosts import Slot
 
 # What belongs to the launcher's host or shell and would be wrong on another one.

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ringtune import native, runfolder
+from ringtune.bootstrap.interfaces import any_address, loopback
 from ringtune.config import Config
 from ringtune.errors import RingtuneError, UsageError
-from ringtune.interfaces import any_address, loopback
 from ringtune.launch import after_run, descriptors, elastic, remote
 from ringtune.launch.discovery import Discovery
 from ringtune.launch.environment import Job, address_towards, cores, for_other_host, meeting_place, rank_environment

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ringtune.horovod_variables import reading
+from ringtune.alias.horovod_variables import reading
 from ringtune.output_file import expanded
 from ringtune.variables import DETAILS, LOG_LEVELS, TRANSPORTS, VARIABLES
 

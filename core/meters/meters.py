@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringtune.errors import RingtuneError
+from ringtune.meters.step_log import StepLog
 from ringtune.stats import StepStats
-from ringtune.step_log import StepLog
 
 if TYPE_CHECKING:
     from ringtune.meters.durations import Durations

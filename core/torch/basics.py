@@ -10,7 +10,8 @@ import torch
 
 from ringtune import session
 from ringtune.common import process_sets as sets
-from ringtune.common.places import (
+from ringtune.common.process_sets import ProcessSet
+from ringtune.common.rank_info import (
     cross_rank,
     cross_size,
     is_homogeneous,
@@ -21,7 +22,6 @@ from ringtune.common.places import (
     start_timeline,
     stop_timeline,
 )
-from ringtune.common.process_sets import ProcessSet
 from ringtune.errors import InitializationFailed, InvalidArgument, NotSupported, RingtuneError, RuntimeFailure
 from ringtune.session import Session, is_initialized, require
 from ringtune.torch import handles

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ringtune.alias.horovod_variables import HOROVOD_IGNORED, HOROVOD_QUIET
 from ringtune.config import Config, not_yet_warned
 from ringtune.errors import ConfigError
-from ringtune.horovod_variables import HOROVOD_IGNORED, HOROVOD_QUIET
 from ringtune.variables import VARIABLES, Variable
 
 Read = Callable[..., Config]

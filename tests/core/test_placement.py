@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from ringtune import placement
+from ringtune.bootstrap import placement
+from ringtune.bootstrap.placement import Placement
 from ringtune.config import Config
 from ringtune.errors import ConfigError
-from ringtune.placement import Placement
 
 
 def detect(**environ: Any) -> Placement:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringtune import placement, rank_process
-from ringtune.address_file import start_time
+from ringtune.bootstrap import placement, rank_process
+from ringtune.bootstrap.address_file import start_time
+from ringtune.bootstrap.placement import PLACES, Placement
+from ringtune.bootstrap.rank_process import VARIABLE, own_environment
 from ringtune.config import Config
-from ringtune.placement import PLACES, Placement
-from ringtune.rank_process import VARIABLE, own_environment
 
 LAUNCHED = {
     "ringtune": {"RINGTUNE_RANK": "1", "RINGTUNE_SIZE": "2", "RINGTUNE_STORE": "h:1", "RINGTUNE_JOB": "j"},

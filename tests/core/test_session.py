@@ -11,11 +11,11 @@ import pytest
 
 import ringtune
 from ringtune import extensions, layout, native, session
+from ringtune.bootstrap.opening import runtime_options
+from ringtune.bootstrap.placement import Placement
 from ringtune.config import Config
 from ringtune.errors import ConfigError, InvalidArgument, NotInitialized, RingtuneError, TraceIoError
 from ringtune.knobs import Knobs
-from ringtune.opening import runtime_options
-from ringtune.placement import Placement
 from ringtune.session import Session
 from ringtune.stats import StepStats
 

@@ -12,10 +12,10 @@ import torch
 
 from ringtune import native
 from ringtune import session as sessions
+from ringtune.bootstrap.opening import runtime_options
+from ringtune.bootstrap.rendezvous import Rendezvous
 from ringtune.config import Config
 from ringtune.errors import RingtuneError
-from ringtune.opening import runtime_options
-from ringtune.rendezvous import Rendezvous
 from ringtune.session import JobContext, Session
 
 _KEY = "ringtune/address"

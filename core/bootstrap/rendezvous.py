@@ -24,12 +24,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ringtune import address_file, native
+from ringtune import native
+from ringtune.bootstrap import address_file
+from ringtune.bootstrap.deadline import Deadline
+from ringtune.bootstrap.interfaces import LOCAL, address_towards, any_address, loopback
+from ringtune.bootstrap.placement import Placement
 from ringtune.config import Config, parse_address
-from ringtune.deadline import Deadline
 from ringtune.errors import ConfigError, RingtuneError, Timeout
-from ringtune.interfaces import LOCAL, address_towards, any_address, loopback
-from ringtune.placement import Placement
 
 Address = tuple[str, int]
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtune.deadline import Deadline
+from ringtune.bootstrap.deadline import Deadline
+from ringtune.bootstrap.placement import Placement
 from ringtune.errors import RingtuneError, Timeout
-from ringtune.placement import Placement
 
 _STARTERS = ("mpirun", "mpiexec", "orterun", "prterun", "orted", "prted", "hydra_pmi_proxy", "slurmstepd", "horovodrun")
 

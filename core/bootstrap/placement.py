@@ -1,6 +1,6 @@
 """Placement: where this process stands in its job, found from the variables its launcher left.
 
-Pure: a dictionary in, a `Placement` out. How the ranks then find each other is `ringtune.rendezvous`.
+Pure: a dictionary in, a `Placement` out. How the ranks then find each other is `ringtune.bootstrap.rendezvous`.
 """
 
 from __future__ import annotations

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import socket
-import struct
 
 from ringtune.errors import ConfigError
-
-# Asks the kernel for the IPv4 address of an interface (netdevice(7)).
-_SIOCGIFADDR = 0x8915
-_NAME_BYTES = 15
-
 
 LOCAL = "@local"
 """In place of a host: Unix sockets, which need no network at all (see ``native/transport/socket.h``)."""
@@ -70,21 +63,23 @@ def address_of(names: str) -> str:
     Raises:
         ConfigError: None of them has; the message lists those that do.
     """
-    words = [word.strip() for word in names.split(",") if word.strip()]
-    for word in words:
-        if (address := _address(word)) is not None:
-            return address
-    here = ", ".join(name for _, name in socket.if_nameindex() if _address(name) is not None)
+    wanted = [word for part in names.split(",") if (word := part.strip())]
+    addresses = _addresses()
+    for name in wanted:
+        if name in addresses:
+            return addresses[name]
+    here = ", ".join(addresses)
     raise ConfigError(
         f"RINGTUNE_INTERFACE={names!r}: this host has no such network interface with an IPv4 address; it has {here}"
     )
 
 
-def _address(name: str) -> str | None:
-    request = struct.pack("256s", name.encode()[:_NAME_BYTES])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        try:
-            answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)
-        except OSError:
-            return None  # no such interface, or it has no IPv4 address
-    return socket.inet_ntoa(answer[20:24])
+def _addresses() -> dict[str, str]:
+    """Return the first IPv4 address of every interface that has one."""
+    import psutil  # imported here because every process reads its settings and few name an interface
+
+    return {
+        name: addresses[0]
+        for name, found in psutil.net_if_addrs().items()
+        if (addresses := [one.address for one in found if one.family == socket.AF_INET])
+    }

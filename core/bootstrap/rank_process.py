@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from ringtune import native
-from ringtune.address_file import start_time
-from ringtune.placement import PLACES, Placement
+from ringtune.bootstrap.address_file import start_time
+from ringtune.bootstrap.placement import PLACES, Placement
 
 VARIABLE = "_RINGTUNE_RANK_PROCESS"
 """Holds the claim. Without ``RINGTUNE_`` in front: it is no setting."""

@@ -10,14 +10,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ringtune import native, placement, rank_process, runfolder, session
+from ringtune import native, runfolder, session
 from ringtune.algorithms import load_table
+from ringtune.bootstrap import placement, rank_process
+from ringtune.bootstrap.placement import Placement
+from ringtune.bootstrap.rendezvous import Rendezvous
 from ringtune.config import Config
 from ringtune.elastic import membership
 from ringtune.errors import ConfigError, InvalidArgument
 from ringtune.gpu import nccl, ring
-from ringtune.placement import Placement
-from ringtune.rendezvous import Rendezvous
 from ringtune.session import JobContext, Session
 from ringtune.variables import GPU_PLANES, LOG_LEVELS, OVERLAPS, TRANSPORTS
 
