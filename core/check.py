@@ -97,8 +97,8 @@ def _gpu_findings() -> list[Finding]:
     version = driver.detail.removeprefix(_FOR_CUDA) if driver.available else ""
     nccl, nvrtc, cupy = wheels.find_nccl(), wheels.find_nvrtc(), wheels.find_cupy()
     lacks = {
-        "NCCL": "ranks with a GPU of their own exchange by ringtune's ring on one host, and through the host else",
-        "NVRTC": "ranks that share a GPU, or have no NCCL, exchange through the host",
+        "NCCL": "ranks with a GPU of their own communicate by ringtune's ring on one host, and through the host else",
+        "NVRTC": "ranks that share a GPU, or have no NCCL, communicate through the host",
         "CuPy": "there are no arrays on GPUs but those of torch",
     }
     found = [driver, gpus]

@@ -41,7 +41,7 @@ class Session:
 
     Args:
         config: Settings of this process.
-        place: Where it stands in the job.
+        placement: Its rank, host and launcher.
         runtime: The native runtime (or what behaves like it); owned.
         context: How this job meets and where it writes.
 
@@ -52,15 +52,15 @@ class Session:
         job: Key of this session in the store, the same on all ranks.
     """
 
-    def __init__(self, config: Config, place: Placement, runtime: Any, context: JobContext) -> None:
+    def __init__(self, config: Config, placement: Placement, runtime: Any, context: JobContext) -> None:
         self.config = config
-        self.placement = place
+        self.placement = placement
         self.runtime = runtime
         self.job = context.job
         self.store = context.store
         self.run_folder: Path | None = None
-        self.rank: int = place.rank
-        self.size: int = place.size
+        self.rank: int = placement.rank
+        self.size: int = placement.size
         self.local_rank: int = runtime.local_rank
         self.local_size: int = runtime.local_size
         self.cross_rank: int = runtime.cross_rank
@@ -71,13 +71,13 @@ class Session:
         self.planned_folder = context.run_folder
         self._pid = os.getpid()
         self._error = native.error_class()
-        self._extensions = extensions.ExtensionSet(place.rank)
+        self._extensions = extensions.ExtensionSet(placement.rank)
         self._meters, self._recording = Meters(self), Recording(self)
         self._steps = StepMarks(runtime, self._step_ended)
 
     @staticmethod
     def open(config: Config | None = None) -> Session:
-        """Find this process's place, meet the other ranks and make the session current.
+        """Find this process's rank, meet the other ranks and make the session current.
 
         Args:
             config: Settings; default: those of the environment.
@@ -130,7 +130,7 @@ class Session:
             raise native.translate(error) from None
 
     def submit_allgather(self, name: str, address: int, shape: Sequence[int], *rest: int, timeout_ns: int = 0) -> int:
-        """Start an allgather along the first dimension; `rest`: dtype, process set, and `Allreduce.place`."""
+        """Start an allgather along the first dimension; `rest`: dtype, process set, and `Allreduce.device`."""
         try:
             return int(self.runtime.allgather(name, address, shape, *rest, timeout_ns=timeout_ns))
         except self._error as error:

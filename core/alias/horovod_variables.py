@@ -21,7 +21,7 @@ _DECIMAL = re.compile(r"[ \t\n\v\f\r]*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][
 _MOST = {"cache_capacity": 2**31 - 1, **HIGHEST}
 _MOST_CORE = 1023
 # A rank that is made of nothing would be somebody else's.
-_PLACES = frozenset({"RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"})
+_RANK_INFO = frozenset({"RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"})
 
 
 def reading(variable: Variable, text: str) -> tuple[str | None, str]:
@@ -51,7 +51,7 @@ def reading(variable: Variable, text: str) -> tuple[str | None, str]:
 
 def _number(variable: Variable, text: str) -> tuple[str | None, str]:
     pattern = _WHOLE if variable.kind == "int" else _DECIMAL
-    if variable.twin in _PLACES:
+    if variable.twin in _RANK_INFO:
         found = pattern.match(text)
         return (found[1] if found else text), ""
     value = _leading(pattern, text)

@@ -29,14 +29,16 @@ class AddressFile:
     path: Path
 
     @classmethod
-    def for_job(cls, place: Placement, environ: Mapping[str, str]) -> AddressFile:
+    def for_job(cls, placement: Placement, environ: Mapping[str, str]) -> AddressFile:
         """Return the job's file.
 
         The name is made of what all ranks share and no other job does: the launcher's name for the job, the
         address of Horovod's rendezvous, and the process that started the ranks with its start time.
         """
         horovod = f"{environ.get('HOROVOD_GLOO_RENDEZVOUS_ADDR', '')}:{environ.get('HOROVOD_GLOO_RENDEZVOUS_PORT', '')}"
-        job = "|".join([place.launcher, str(place.size), place.job, horovod, starter() if horovod == ":" else ""])
+        job = "|".join(
+            [placement.launcher, str(placement.size), placement.job, horovod, starter() if horovod == ":" else ""]
+        )
         name = hashlib.sha256(job.encode()).hexdigest()[:24]
         return cls(private_folder() / f"store-{name}.json")
 

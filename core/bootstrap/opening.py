@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from ringtune import native, runfolder, session
 from ringtune.algorithms import load_table
-from ringtune.bootstrap import placement, rank_process
-from ringtune.bootstrap.placement import Placement
+from ringtune.bootstrap import rank_process
+from ringtune.bootstrap.placement import Placement, detect
 from ringtune.bootstrap.rendezvous import Rendezvous
 from ringtune.config import Config
 from ringtune.elastic import membership
@@ -35,23 +35,23 @@ def open_session(config: Config | None = None) -> Session:
     if config is None:
         environ = rank_process.own_environment(environ)
         config = Config.from_environ(environ)
-    place = _find_place(config, environ)
-    address = _rendezvous.find(place, config, environ) if place.size > 1 else ("", 0)
-    job = _rendezvous.job_key(place, address)
-    options = runtime_options(config, place, address, job)
+    placement = _find_placement(config, environ)
+    address = _rendezvous.find(placement, config, environ) if placement.size > 1 else ("", 0)
+    job = _rendezvous.job_key(placement, address)
+    options = runtime_options(config, placement, address, job)
 
     def meet() -> Session:
         with native.translated():
-            store = native.load().StoreClient(*address, config.start_timeout_ns) if place.size > 1 else None
-            run_folder = _agree_on_folder(config, place, store, job)
-            return Session(config, place, native.load().Runtime(options), JobContext(job, store, run_folder))
+            store = native.load().StoreClient(*address, config.start_timeout_ns) if placement.size > 1 else None
+            run_folder = _agree_on_folder(config, placement, store, job)
+            return Session(config, placement, native.load().Runtime(options), JobContext(job, store, run_folder))
 
     try:
-        opened = interruptible(meet) if place.size > 1 else meet()
+        opened = interruptible(meet) if placement.size > 1 else meet()
     finally:
         _rendezvous.met()
     session.state.current = opened
-    rank_process.publish(place, address, job)
+    rank_process.publish(placement, address, job)
     try:
         opened.begin()
     except BaseException:
@@ -62,12 +62,12 @@ def open_session(config: Config | None = None) -> Session:
     return opened
 
 
-def _find_place(config: Config, environ: Mapping[str, str]) -> Placement:
+def _find_placement(config: Config, environ: Mapping[str, str]) -> Placement:
     """Return where this process stands; a worker of an elastic job asks its launcher, and may wait there."""
     if config.worker is None:
-        return placement.detect(config, environ)
+        return detect(config, environ)
     member = membership.join(config)
-    found = interruptible(lambda: member.next_place(config.elastic_timeout_ns))
+    found = interruptible(lambda: member.next_assignment(config.elastic_timeout_ns))
     return Placement(
         rank=found.rank,
         size=found.size,
@@ -104,14 +104,14 @@ def interruptible(call: Callable[[], T]) -> T:
     return done[0]
 
 
-def runtime_options(config: Config, place: Placement, address: tuple[str, int], job: str) -> Any:
+def runtime_options(config: Config, placement: Placement, address: tuple[str, int], job: str) -> Any:
     """Translate settings and placement into the native runtime's options.
 
     Raises:
         ConfigError: ``RINGTUNE_THREAD_AFFINITY`` names fewer cores than there are ranks on this host.
     """
     options = native.load().RuntimeOptions()
-    options.rank, options.size, options.host = place.rank, place.size, place.host
+    options.rank, options.size, options.host = placement.rank, placement.size, placement.host
     options.store_host, options.store_port = address
     options.job = job
     options.bind_address = config.own_address or ""
@@ -127,7 +127,7 @@ def runtime_options(config: Config, place: Placement, address: tuple[str, int], 
         options.algorithm_rules = load_table(config.algorithm_table)
     options.stall_warning_ns = 0 if config.stall_check_disable else config.stall_warning_ns
     options.stall_shutdown_ns = 0 if config.stall_check_disable else config.stall_shutdown_ns
-    options.thread_affinity = _core_of(config, place)
+    options.thread_affinity = _core_of(config, placement)
     options.cuda_driver = config.cuda_driver
     options.gpu_plane, options.gpu_part_bytes = GPU_PLANES.index(config.gpu_plane), config.gpu_part_bytes
     options.nccl_libraries = nccl.libraries(config)
@@ -137,13 +137,13 @@ def runtime_options(config: Config, place: Placement, address: tuple[str, int], 
     return options
 
 
-def _core_of(config: Config, place: Placement) -> int:
+def _core_of(config: Config, placement: Placement) -> int:
     if not config.thread_affinity:
         return -1
-    local_rank = place.rank if place.local_rank is None else place.local_rank
+    local_rank = placement.rank if placement.local_rank is None else placement.local_rank
     cores = len(config.thread_affinity)
-    if "THREAD_AFFINITY" in config.horovods and cores < (place.local_size or local_rank + 1):
-        if place.rank == 0 or place.local_size is None:
+    if "THREAD_AFFINITY" in config.horovods and cores < (placement.local_size or local_rank + 1):
+        if placement.rank == 0 or placement.local_size is None:
             session.warn(
                 f"HOROVOD_THREAD_AFFINITY has no effect: it names {cores} cores, not one for each rank of a host"
             )
@@ -156,12 +156,12 @@ def _core_of(config: Config, place: Placement) -> int:
     return config.thread_affinity[local_rank]
 
 
-def _agree_on_folder(config: Config, place: Placement, store: Any, job: str) -> Path:
+def _agree_on_folder(config: Config, placement: Placement, store: Any, job: str) -> Path:
     """Return the run folder's path; rank 0 chooses it and tells the others through the store."""
     if config.run_dir is not None:
         return config.run_dir.absolute()
     key = f"{job}/run_folder"
-    if place.rank == 0:
+    if placement.rank == 0:
         folder = runfolder.planned_folder(runfolder.script_name())
         if store is not None:
             store.set(key, str(folder).encode())

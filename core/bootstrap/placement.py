@@ -49,7 +49,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class _Launcher:
-    """Names of the variables by which a launcher tells a process its place; later names are alternatives."""
+    """Names of the variables by which a launcher tells a process its rank; later names are alternatives."""
 
     name: str
     rank: tuple[str, ...]
@@ -90,22 +90,22 @@ _MORE = {
     "torchrun": ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR", "MASTER_PORT"),
     "slurm": ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS"),
 }
-_PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "HOSTNAME")
-PLACES: dict[str, tuple[str, ...]] = {
-    "ringtune": tuple(f"RINGTUNE_{name}" for name in (*_PLACE, "STORE", "JOB", "MASTER", "WORKER", "LAUNCHER")),
+_RANK_INFO = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "HOSTNAME")
+LAUNCHER_VARIABLES: dict[str, tuple[str, ...]] = {
+    "ringtune": tuple(f"RINGTUNE_{name}" for name in (*_RANK_INFO, "STORE", "JOB", "MASTER", "WORKER", "LAUNCHER")),
     "horovodrun": tuple(
-        f"HOROVOD_{name}" for name in (*_PLACE, "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "ELASTIC")
+        f"HOROVOD_{name}" for name in (*_RANK_INFO, "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "ELASTIC")
     ),
     **{
         row.name: (*row.rank, *row.size, *row.local_rank, *row.local_size, *row.job, *_MORE.get(row.name, ()))
         for row in _LAUNCHERS
     },
 }
-"""The variables by which each launcher tells a process its place, and where it meets the others."""
+"""The variables by which each launcher tells a process its rank, and where the ranks meet."""
 
 
 def detect(config: Config, environ: Mapping[str, str] | None = None) -> Placement:
-    """Find this process's place: ringtune's own variables, then each launcher known, else a job of one.
+    """Find this process's placement from ringtune's own variables, then from each known launcher's, else a job of one.
 
     Args:
         config: Settings already read (``RINGTUNE_RANK`` and its relatives).
@@ -119,7 +119,7 @@ def detect(config: Config, environ: Mapping[str, str] | None = None) -> Placemen
     if config.rank is not None or config.size is not None:
         found = _from_config(config, environ)
     else:
-        found = next((place for place in (_read(row, environ) for row in _LAUNCHERS) if place is not None), Placement())
+        found = next((read for row in _LAUNCHERS if (read := _read(row, environ)) is not None), Placement())
     store = config.store if config.store is not None else _master(environ) if found.size > 1 else None
     placement = Placement(
         rank=found.rank,
@@ -218,15 +218,16 @@ def _half_a_pair(there: str, missing: str) -> ConfigError:
     return ConfigError(f"{there} is set but {missing} is not: set both, or neither for a job of one rank")
 
 
-def _check(place: Placement) -> None:
-    if place.size < 1 or place.rank >= place.size:
+def _check(placement: Placement) -> None:
+    if placement.size < 1 or placement.rank >= placement.size:
         raise ConfigError(
-            f"this process is rank {place.rank} of {place.size} (from {place.launcher}): expected 0 <= rank < size"
+            f"this process is rank {placement.rank} of {placement.size} (from {placement.launcher}): "
+            "expected 0 <= rank < size"
         )
-    if place.local_size is not None and not 1 <= place.local_size <= place.size:
+    if placement.local_size is not None and not 1 <= placement.local_size <= placement.size:
         raise ConfigError(
-            f"local size {place.local_size} (from {place.launcher}): expected 1 to {place.size}, the size"
+            f"local size {placement.local_size} (from {placement.launcher}): expected 1 to {placement.size}, the size"
         )
-    if place.local_rank is not None and place.local_rank >= (place.local_size or place.size):
-        bound = place.local_size or place.size
-        raise ConfigError(f"local rank {place.local_rank} (from {place.launcher}): expected less than {bound}")
+    if placement.local_rank is not None and placement.local_rank >= (placement.local_size or placement.size):
+        bound = placement.local_size or placement.size
+        raise ConfigError(f"local rank {placement.local_rank} (from {placement.launcher}): expected less than {bound}")

@@ -1,9 +1,9 @@
-"""Which process is the rank: children inherit the variables that name its place in the job, but not the place.
+"""Which process is the rank: children inherit the variables that name a rank, but they are not that rank.
 
 A process that opens a session leaves a claim in its environment: who it is, and a checksum of each launcher's
 variables. A process that finds the claim of another one was started by it, however indirectly. Variables that are as
 the claim says were inherited and are left out; those that differ come from a launcher in between (`ringtune run`,
-torchrun, mpirun, a script that deals out ranks) and count. A process without a place of its own is a job of one, as
+torchrun, mpirun, a script that deals out ranks) and count. A process without a rank of its own is a job of one, as
 scripts need it: a spawned DataLoader worker imports the script, ``init()`` included, and an evaluation in a sub-process
 calls ``init()`` as the training does.
 """
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 
 from ringtune import native
 from ringtune.bootstrap.address_file import start_time
-from ringtune.bootstrap.placement import PLACES, Placement
+from ringtune.bootstrap.placement import LAUNCHER_VARIABLES, Placement
 
 VARIABLE = "_RINGTUNE_RANK_PROCESS"
 """Holds the claim. Without ``RINGTUNE_`` in front: it is no setting."""
@@ -31,7 +31,7 @@ _OUTPUTS = tuple(
     for name in ("RUN_DIR", "TIMELINE", "METRICS_PORT", "AUTOTUNE", "AUTOTUNE_LOG", "AUTOTUNE_STUDY")
     for prefix in ("RINGTUNE", "HOROVOD")
 )
-_GROUPS: dict[str, tuple[str, ...]] = {**PLACES, **{name: (name,) for name in _OUTPUTS}}
+_GROUPS: dict[str, tuple[str, ...]] = {**LAUNCHER_VARIABLES, **{name: (name,) for name in _OUTPUTS}}
 _TELL_TIMEOUT_NS = 2_000_000_000
 
 
@@ -62,11 +62,11 @@ class Claim:
         return self.pid == os.getpid() and self.started == start_time(self.pid)
 
 
-def publish(place: Placement, address: tuple[str, int], job: str) -> None:
+def publish(placement: Placement, address: tuple[str, int], job: str) -> None:
     """Leave this process's claim where its children find it."""
     pid = os.getpid()
-    store = address if place.size > 1 else None
-    claim = Claim(pid, start_time(pid), place.rank, place.size, store, job, _sums(os.environ))
+    store = address if placement.size > 1 else None
+    claim = Claim(pid, start_time(pid), placement.rank, placement.size, store, job, _sums(os.environ))
     os.environ[VARIABLE] = json.dumps(asdict(claim), separators=(",", ":"))
 
 
@@ -79,7 +79,7 @@ def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
         name for group, names in _GROUPS.items() if _is_inherited(claim, group, names, environ) for name in names
     }
     own = {name: value for name, value in environ.items() if name not in inherited}
-    if claim.size > 1 and not any(name in own for names in PLACES.values() for name in names):
+    if claim.size > 1 and not any(name in own for names in LAUNCHER_VARIABLES.values() for name in names):
         _tell(claim)
     return own
 
@@ -87,9 +87,9 @@ def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def _is_inherited(claim: Claim, group: str, names: tuple[str, ...], environ: Mapping[str, str]) -> bool:
     if claim.sums.get(group) == _sum(names, environ):
         return True
-    # Scripts export their own place for torch.distributed when they have joined: still the rank's.
-    place = (environ.get("RANK"), environ.get("WORLD_SIZE"))
-    exported = place in ((str(claim.rank), str(claim.size)), (None, None))
+    # Scripts export their own rank for torch.distributed after init(): these variables are still the rank's.
+    there = (environ.get("RANK"), environ.get("WORLD_SIZE"))
+    exported = there in ((str(claim.rank), str(claim.size)), (None, None))
     return exported and group == _TORCH and "TORCHELASTIC_RUN_ID" not in environ
 
 
@@ -125,7 +125,7 @@ def _tell(claim: Claim) -> None:
         print(
             f"ringtune warning: init() in process {os.getpid()}, which rank {claim.rank} started (a DataLoader worker, "
             f"a sub-process): it is none of the job's {claim.size} ranks and becomes a job of its own, rank 0 of 1. "
-            f"To give it the rank's place, remove {VARIABLE} from its environment. This is said once a job.",
+            f"To give it the rank's number, remove {VARIABLE} from its environment. This is said once a job.",
             file=sys.stderr,
             flush=True,
         )

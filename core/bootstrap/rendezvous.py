@@ -53,7 +53,7 @@ class Rendezvous:
         """Return the store's address. One that had to be found is remembered; a given one is read each time.
 
         Args:
-            placement: This process's place in the job.
+            placement: This process's rank and host.
             config: Settings; ``start_timeout_ns`` bounds all waiting.
             environ: Environment; default: the process's.
 
@@ -87,23 +87,23 @@ class Rendezvous:
             self.generations[address] = generation
         return f"{placement.job or 'job'}.{generation}"
 
-    def _find(self, place: Placement, config: Config, environ: Mapping[str, str]) -> Address:
+    def _find(self, placement: Placement, config: Config, environ: Mapping[str, str]) -> Address:
         deadline = Deadline.after_ns(config.start_timeout_ns)
-        if place.launcher == "torchrun":
-            return self._through_torch(place, config, environ, deadline)
-        if place.launcher == "slurm" and place.several_hosts:
+        if placement.launcher == "torchrun":
+            return self._through_torch(placement, config, environ, deadline)
+        if placement.launcher == "slurm" and placement.several_hosts:
             address = slurm_address(environ)
-            if place.rank == 0:
+            if placement.rank == 0:
                 self._serve_at(address)
             return address
-        if place.several_hosts:
-            return self._through_mpi(place, config)
-        if place.launcher == "ringtune":
+        if placement.several_hosts:
+            return self._through_mpi(placement, config)
+        if placement.launcher == "ringtune":
             raise ConfigError(
                 "RINGTUNE_RANK and RINGTUNE_SIZE are set but RINGTUNE_STORE is not: set it on all ranks to host:port "
                 "of a free port on rank 0's host, or start the job with `ringtune run`"
             )
-        return self._through_file(place, environ, deadline)
+        return self._through_file(placement, environ, deadline)
 
     def _serve_at(self, address: Address) -> None:
         """Serve the store at a given address unless that is another host's or taken: then it is served there."""
@@ -132,52 +132,52 @@ class Rendezvous:
         self._kept.append(thing)
 
     def _through_torch(
-        self, place: Placement, config: Config, environ: Mapping[str, str], deadline: Deadline
+        self, placement: Placement, config: Config, environ: Mapping[str, str], deadline: Deadline
     ) -> Address:
-        store = open_torch_store(place, environ, deadline)
+        store = open_torch_store(placement, environ, deadline)
         self._keep(store)
-        key = f"ringtune/store/{place.job or 'job'}"
-        if place.rank == 0:
-            host, port = self.serve(config, environ["MASTER_ADDR"], several_hosts=place.several_hosts)
+        key = f"ringtune/store/{placement.job or 'job'}"
+        if placement.rank == 0:
+            host, port = self.serve(config, environ["MASTER_ADDR"], several_hosts=placement.several_hosts)
             store.set(key, f"[{host}]:{port}")
             return host, port
         while not store.check([key]):
             if deadline.passed:
                 raise Timeout(
-                    f"rank {place.rank}: rank 0 did not publish ringtune's store under torchrun within "
+                    f"rank {placement.rank}: rank 0 did not publish ringtune's store under torchrun within "
                     f"{config.start_timeout_ns / 1e9:g} s: did all ranks call init()? (RINGTUNE_START_TIMEOUT)"
                 )
             deadline.pause(0.02)
         return parse_address("address published by rank 0", store.get(key).decode())
 
-    def _through_file(self, place: Placement, environ: Mapping[str, str], deadline: Deadline) -> Address:
-        self._file = address_file.AddressFile.for_job(place, environ)
-        if place.rank == 0:
+    def _through_file(self, placement: Placement, environ: Mapping[str, str], deadline: Deadline) -> Address:
+        self._file = address_file.AddressFile.for_job(placement, environ)
+        if placement.rank == 0:
             with native.translated():
                 server = native.load().StoreServer(loopback(), 0)
             self._keep(server)
             self._file.publish(loopback(), server.port)
             return loopback(), server.port
-        return self._file.wait(place.rank, deadline)
+        return self._file.wait(placement.rank, deadline)
 
-    def _through_mpi(self, place: Placement, config: Config) -> Address:
+    def _through_mpi(self, placement: Placement, config: Config) -> Address:
         try:
             from mpi4py import MPI
         except ImportError:
             raise ConfigError(
-                f"this job of {place.size} ranks (from {place.launcher}) spans several hosts and nothing says where "
-                "its ranks meet: set RINGTUNE_STORE=host:port on all ranks (a free port on rank 0's host, for example "
-                "`mpirun -x RINGTUNE_STORE=node1:29400 ...`), or MASTER_ADDR and MASTER_PORT, or install mpi4py, "
+                f"this job of {placement.size} ranks (from {placement.launcher}) spans several hosts and nothing says "
+                "where its ranks meet: set RINGTUNE_STORE=host:port on all ranks (a free port on rank 0's host, for "
+                "example `mpirun -x RINGTUNE_STORE=node1:29400 ...`), or MASTER_ADDR and MASTER_PORT, or install mpi4py, "
                 "or start the job with `ringtune run -H ...`"
             ) from None
         address: Address | None = None
-        if place.rank == 0:
-            address = self.serve(config, socket.gethostname(), several_hosts=place.several_hosts)
+        if placement.rank == 0:
+            address = self.serve(config, socket.gethostname(), several_hosts=placement.several_hosts)
         found: Address = MPI.COMM_WORLD.bcast(address, root=0)
         return found
 
 
-def open_torch_store(place: Placement, environ: Mapping[str, str], deadline: Deadline) -> Any:
+def open_torch_store(placement: Placement, environ: Mapping[str, str], deadline: Deadline) -> Any:
     """Connect to torchrun's store, or be its server on rank 0 where the agent does not serve it.
 
     Raises:
@@ -198,7 +198,7 @@ def open_torch_store(place: Placement, environ: Mapping[str, str], deadline: Dea
             address[0],
             address[1],
             world_size=None,
-            is_master=place.rank == 0 and not agent_serves,
+            is_master=placement.rank == 0 and not agent_serves,
             timeout=deadline.left,
             wait_for_workers=False,
             multi_tenant=True,

@@ -62,7 +62,7 @@ def check_adasum(process_set: ProcessSet) -> None:
         raise NotSupported("Running Adasum with non-power of 2 ranks is not supported yet.")
 
 
-def reduction(
+def make_reduction(
     average: bool | None, op: int | None, factors: tuple[float, float], process_set: ProcessSet, wire: int = -1
 ) -> Reduction:
     """Return how to combine, from the arguments of an allreduce.

@@ -11,7 +11,7 @@ from typing import Any
 from ringtune import native, session
 from ringtune.errors import InvalidArgument
 
-Place = tuple[()] | tuple[int, int]
+Device = tuple[()] | tuple[int, int]
 """Number of the GPU and its stream (a CUstream as a number); empty for memory of the host."""
 
 _LEGACY_DEFAULT = 1  # the stream that all of CUDA's ordinary streams wait for
@@ -49,7 +49,7 @@ def is_read_only(array: Any) -> bool:
     return bool(array.__cuda_array_interface__["data"][1])
 
 
-def place_of(array: Any) -> Place:
+def device_of(array: Any) -> Device:
     """Return on which GPU and in which stream the array is.
 
     Raises:

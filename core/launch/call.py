@@ -122,7 +122,7 @@ def _failure(config: Config, what: str) -> CallFailure:
 
 
 def _raised(config: Config, error: BaseException) -> CallFailure:
-    place = _failure(config, "raised " + "".join(traceback.format_exception_only(error)).strip())
+    failure = _failure(config, "raised " + "".join(traceback.format_exception_only(error)).strip())
     # The first frame is this module's.
     frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
     trace = "".join(traceback.format_exception(type(error), error, frames))
@@ -130,15 +130,15 @@ def _raised(config: Config, error: BaseException) -> CallFailure:
         pickled = cloudpickle.dumps(error)
     except Exception:  # whatever the object's own methods raise
         pickled = None
-    return CallFailure(place.rank, place.host, place.what, trace, pickled, isinstance(error, RuntimeFailure))
+    return CallFailure(failure.rank, failure.host, failure.what, trace, pickled, isinstance(error, RuntimeFailure))
 
 
 def _rank(config: Config) -> int:
     from ringtune.elastic import membership
 
     member = membership.current()
-    if member is not None and member.place is not None:
-        return member.place.rank
+    if member is not None and member.assignment is not None:
+        return member.assignment.rank
     return config.rank or 0
 
 

@@ -127,7 +127,7 @@ class ElasticSupervisor(Supervisor):
         elif isinstance(action, membership.Publish):
             self._publish(action)
         elif isinstance(action, membership.Dismiss):
-            self._place(action.worker, {"leave": action.reason})
+            self._assign(action.worker, {"leave": action.reason})
         elif isinstance(action, membership.Notify):
             self._tell_notice(action.result)
         elif isinstance(action, membership.Kill):
@@ -181,12 +181,12 @@ class ElasticSupervisor(Supervisor):
     def _publish(self, action: membership.Publish) -> None:
         self._streams.say(f"generation {action.generation}: {len(action.workers)} ranks")
         for rank, worker in enumerate(action.workers):
-            place = {"generation": action.generation, "rank": rank, "size": len(action.workers)}
-            self._place(worker, place)
+            assignment = {"generation": action.generation, "rank": rank, "size": len(action.workers)}
+            self._assign(worker, assignment)
 
-    def _place(self, worker: int, value: Mapping[str, Any]) -> None:
+    def _assign(self, worker: int, value: Mapping[str, Any]) -> None:
         with native.translated():
-            self._store.set(keys.place(self._job.name, worker, self._counts[worker]), orjson.dumps(value))
+            self._store.set(keys.assignment(self._job.name, worker, self._counts[worker]), orjson.dumps(value))
 
     def _tell_notice(self, result: HostUpdateResult) -> None:
         with native.translated():

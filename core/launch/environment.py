@@ -18,8 +18,8 @@ _NOT_FOR_OTHER_HOSTS = re.compile(
     r"^(HOSTNAME|HOST|PWD|OLDPWD|SHLVL|_|TERM_.*|SSH_.*|DISPLAY|XAUTHORITY|XDG_.*|DBUS_.*|WINDOWID|TMUX.*|STY|"
     r"TMPDIR|BASH_FUNC_.*)$"
 )
-# Places that another launcher gave this process; a rank must not take them for its own.
-_FOREIGN_PLACE = re.compile(
+# Rendezvous variables of another launcher; a rank must not take them for its own.
+_FOREIGN_RENDEZVOUS = re.compile(
     rf"^({rank_process.VARIABLE}|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|TORCHELASTIC_RUN_ID|"
     r"PMI_RANK|PMI_SIZE|RINGTUNE_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|WORKER|MASTER)|OMPI_COMM_WORLD_.*|SLURM_PROCID|"
     r"SLURM_LOCALID|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME))$"
@@ -48,7 +48,7 @@ class Job:
 def rank_environment(
     job: Job, slot: Slot, store_host: str, base: Mapping[str, str], settings: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of one rank: `base`, then `settings`, then the rank's place in the job.
+    """Return the variables of one rank: `base`, then `settings`, then those that name the rank.
 
     Args:
         job: What all ranks share.
@@ -57,15 +57,15 @@ def rank_environment(
         base: The user's environment.
         settings: What the command line asked for.
     """
-    place = {
+    own = {
         "RINGTUNE_RANK": str(slot.rank),
         "RINGTUNE_SIZE": str(job.size),
         "RINGTUNE_LOCAL_RANK": str(slot.local_rank),
         "RINGTUNE_LOCAL_SIZE": str(slot.local_size),
     }
     if job.master is not None:
-        place["RINGTUNE_MASTER"] = _address(*job.master)
-    return _environment(job, slot, store_host, base, {**settings, **place})
+        own["RINGTUNE_MASTER"] = _address(*job.master)
+    return _environment(job, slot, store_host, base, {**settings, **own})
 
 
 def worker_environment(
@@ -80,14 +80,14 @@ def worker_environment(
         base: The user's environment.
         settings: What the command line asked for.
     """
-    place = {"RINGTUNE_WORKER": str(slot.rank), "HOROVOD_ELASTIC": "1"}
-    return _environment(job, slot, store_host, base, {**settings, **place})
+    own = {"RINGTUNE_WORKER": str(slot.rank), "HOROVOD_ELASTIC": "1"}
+    return _environment(job, slot, store_host, base, {**settings, **own})
 
 
 def _environment(
     job: Job, slot: Slot, store_host: str, base: Mapping[str, str], more: Mapping[str, str]
 ) -> dict[str, str]:
-    environ = {name: value for name, value in base.items() if not _FOREIGN_PLACE.match(name)}
+    environ = {name: value for name, value in base.items() if not _FOREIGN_RENDEZVOUS.match(name)}
     environ.update(more)
     environ.update(
         {

@@ -126,8 +126,8 @@ def require_command(command: Sequence[str], path: str | None) -> None:
         raise UsageError(f"{program} is a folder, not a program")
     if file.is_file():
         raise UsageError(f"{program} is not executable (chmod +x {program})")
-    place = "there is no such file" if "/" in program else "it is not on PATH"
-    raise UsageError(f"cannot run {program!r}: {place}")
+    reason = "there is no such file" if "/" in program else "it is not on PATH"
+    raise UsageError(f"cannot run {program!r}: {reason}")
 
 
 def open_store(host: str) -> Any:

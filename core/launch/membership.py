@@ -50,7 +50,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Publish:
-    """Tell workers their places: ranks in this order."""
+    """Tell workers their ranks: the order of the list."""
 
     generation: int
     workers: tuple[int, ...]
@@ -172,7 +172,7 @@ class Membership:
         self._settle(now)
 
     def ready(self, worker: int, now: float) -> None:
-        """A worker waits for its place."""
+        """A worker waits for its rank."""
         self._workers[worker].ready = True
         if not self._finishing:
             self._begin_forming(now)
@@ -198,7 +198,7 @@ class Membership:
     def _failed(self, worker: int, gone: _Worker, exit_code: int, now: float) -> None:
         self._first_failure = self._first_failure or exit_code
         host = self._hosts[gone.host]
-        # A worker that never got a place has failed by itself: nothing was settled.
+        # A worker that never got a rank has failed by itself; no generation has to change.
         if gone.placed and now - self._formed_at > _SETTLED_S:
             host.strikes = 0
         host.strikes += 1

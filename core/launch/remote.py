@@ -41,7 +41,7 @@ def remote_rank_agent_command(host: str, options: LaunchOptions) -> list[str]:
 
 
 def require_reachable(hosts: Iterable[str], options: LaunchOptions) -> None:
-    """Check that every host can be reached and has the same Python and ringtune at the same place.
+    """Check that every host can be reached and has the same Python and ringtune at the same path.
 
     Raises:
         RingtuneError: A host cannot be reached, or lacks the interpreter or the package.

@@ -162,9 +162,9 @@ def _cause(call: Call) -> BaseException | None:
 def _failed(call: Call, outcome: Outcome) -> RankFailed:
     failure, ended = _first_failure(call), outcome.failure
     if failure is not None:
-        place = f"rank {failure.rank} on {failure.host}"
-        trace = f"\n\nOn {place}: {failure.trace}" if failure.trace else ""
-        error = RankFailed(f"ringtune.run: {place} {failure.what}{trace}")
+        origin = f"rank {failure.rank} on {failure.host}"
+        trace = f"\n\nOn {origin}: {failure.trace}" if failure.trace else ""
+        error = RankFailed(f"ringtune.run: {origin} {failure.what}{trace}")
         error.rank, error.host, error.traceback = failure.rank, failure.host, failure.trace
     elif ended is not None:
         error = RankFailed(f"ringtune.run: {ended}; the ranks' output says why")

@@ -60,8 +60,8 @@ def _sample(name: str, scale: float = 1) -> Callable[[RankState], Iterable[Label
     return _one(lambda state: state.sample[name] * scale)
 
 
-def _traffic(place: int) -> Callable[[RankState], Iterable[Labelled]]:
-    return lambda state: [((kind,), values[place]) for kind, values in sorted(state.traffic.items())]
+def _traffic(index: int) -> Callable[[RankState], Iterable[Labelled]]:
+    return lambda state: [((kind,), values[index]) for kind, values in sorted(state.traffic.items())]
 
 
 def _gpu(name: str, scale: float = 1) -> Callable[[RankState], Iterable[Labelled]]:
@@ -169,7 +169,7 @@ CATALOGUE = (
         "ringtune_algorithm",
         "gauge",
         "job",
-        "Algorithm of allreduce: its place in the list of `RINGTUNE_ALGORITHM`, from 0.",
+        "Algorithm of allreduce: its index in the list of `RINGTUNE_ALGORITHM`, from 0.",
         _knob("algorithm"),
     ),
     Metric(

@@ -45,10 +45,10 @@ class Meters:
         if config.metrics_port is None:
             return
         from ringtune.meters.durations import Durations
-        from ringtune.meters.exchange import Announcer
+        from ringtune.meters.publisher import Publisher
 
         self._durations = Durations()
-        announcer = Announcer(session, self._durations, self._warn)
+        announcer = Publisher(session, self._durations, self._warn)
         if session.rank == 0:
             from ringtune.meters.exporter import Exporter
 

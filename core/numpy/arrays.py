@@ -129,9 +129,9 @@ def address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def place_of(array: Array) -> on_gpu.Place:
+def device_of(array: Array) -> on_gpu.Device:
     """Return on which GPU and in which stream an array is; empty for memory of the host."""
-    return on_gpu.place_of(array) if _is_foreign(array) else ()
+    return on_gpu.device_of(array) if _is_foreign(array) else ()
 
 
 def join(ticket: int, array: Array) -> None:

@@ -102,7 +102,7 @@ class FeedbackCompressor(Compressor):
         raise InvalidArgument("this compression cannot decompress a tensor by itself; give it to DistributedOptimizer")
 
     @abstractmethod
-    def attach(self, parameters: Sequence[Named], how: Reduction, process_set: ProcessSet) -> Feedback:
+    def attach(self, parameters: Sequence[Named], reduction: Reduction, process_set: ProcessSet) -> Feedback:
         """Return new state for the gradients of these parameters."""
 
 
@@ -137,10 +137,10 @@ class PowerSGDCompressor(FeedbackCompressor):
         if not self.min_compression_rate > 0:
             raise InvalidArgument(f"powersgd: min_compression_rate={self.min_compression_rate}, expected more than 0")
 
-    def attach(self, parameters: Sequence[Named], how: Reduction, process_set: ProcessSet) -> Feedback:
+    def attach(self, parameters: Sequence[Named], reduction: Reduction, process_set: ProcessSet) -> Feedback:
         from ringtune.torch.powersgd import PowerSGD
 
-        return PowerSGD(self, parameters, how, process_set)
+        return PowerSGD(self, parameters, reduction, process_set)
 
 
 @dataclass(frozen=True)
@@ -164,10 +164,10 @@ class TopKCompressor(FeedbackCompressor):
         if self.min_elements < 1:
             raise InvalidArgument(f"topk: min_elements={self.min_elements}, expected at least 1")
 
-    def attach(self, parameters: Sequence[Named], how: Reduction, process_set: ProcessSet) -> Feedback:
+    def attach(self, parameters: Sequence[Named], reduction: Reduction, process_set: ProcessSet) -> Feedback:
         from ringtune.torch.topk import TopK
 
-        return TopK(self, parameters, how, process_set)
+        return TopK(self, parameters, reduction, process_set)
 
 
 class Compression:

@@ -15,11 +15,11 @@ import torch
 
 from ringtune import native, session
 
-Place = tuple[()] | tuple[int, int]
+Device = tuple[()] | tuple[int, int]
 """Number of the GPU and the stream (a CUstream as a number) in which a tensor becomes what it is; empty on the CPU."""
 
 
-def place_of(tensor: torch.Tensor) -> Place:
+def device_of(tensor: torch.Tensor) -> Device:
     """Return where a tensor is, for the runtime."""
     if tensor.is_cpu:
         return ()

@@ -98,17 +98,17 @@ def _examples() -> list[tuple[Any, ...]]:
     """Return tensors of which it is known what their memory is; the first is plain."""
     tensors = torch.zeros(1031), torch._neg_view(torch.zeros(333)[5:]), torch.zeros(3, 77, dtype=torch.uint8).t()
     return [
-        (one, one._cdata, torch._C._dispatch_keys(one).raw_repr(), *_place(one.untyped_storage())) for one in tensors
+        (one, one._cdata, torch._C._dispatch_keys(one).raw_repr(), *_memory(one.untyped_storage())) for one in tensors
     ]
 
 
-def _place(storage: Any) -> tuple[int, int, int]:
+def _memory(storage: Any) -> tuple[int, int, int]:
     return storage._cdata, storage.nbytes(), storage.data_ptr()
 
 
 _path = make_path()
 _RUNTIME: type = native.load().Runtime
-_forms: dict[str, Any] = {}
+_signatures: dict[str, Any] = {}
 """By family: functions that take the same arguments and mean the same by them."""
 
 pending: dict[int, Any] = {} if _path is None else _path.pending
@@ -150,12 +150,12 @@ def _before(family: str, way: str) -> Callable[[_Function], _Function]:
     def decorate(function: _Function) -> _Function:
         if _path is None:
             return function
-        if family not in _forms:
+        if family not in _signatures:
             parameters = inspect.signature(function).parameters
             defaults = tuple(None if one.default is one.empty else one.default for one in parameters.values())
             positional = sum(one.kind is not one.KEYWORD_ONLY for one in parameters.values())
-            _forms[family] = _path.form(tuple(parameters), defaults, positional)
-        return _like(function, getattr(_path, way)(_forms[family], function))
+            _signatures[family] = _path.form(tuple(parameters), defaults, positional)
+        return _like(function, getattr(_path, way)(_signatures[family], function))
 
     return decorate
 
@@ -171,8 +171,8 @@ def _runtime() -> Any:
     return now.runtime if _path is not None and now is not None and isinstance(now.runtime, _RUNTIME) else None
 
 
-def _is_slow(how: CollectiveParams) -> bool:
-    return how.kind == Kind.ALLREDUCE and how.op == _ADASUM
+def _is_slow(params: CollectiveParams) -> bool:
+    return params.kind == Kind.ALLREDUCE and params.op == _ADASUM
 
 
 def cache_call(
@@ -192,7 +192,7 @@ def cache_call(
     """
     runtime = _runtime()
     if runtime is not None and not _is_slow(words[1]):
-        _path.cache_call(_forms[family], *called, runtime, words, result_factory)
+        _path.cache_call(_signatures[family], *called, runtime, words, result_factory)
 
 
 def cache_group(
@@ -211,21 +211,21 @@ def cache_group(
     """
     runtime = _runtime()
     if runtime is not None and not _is_slow(words[1][0]):
-        _path.cache_group(_forms[family], *called, runtime, *words, group)
+        _path.cache_group(_signatures[family], *called, runtime, *words, group)
 
 
-def cache_persistent(key: str, tensor: torch.Tensor, wire: str, how: CollectiveParams) -> None:
+def cache_persistent(key: str, tensor: torch.Tensor, wire: str, params: CollectiveParams) -> None:
     """Prepare `submit_persistent` of tensors like this one.
 
     Args:
         key: Stands for name and arguments of an allreduce in place.
         tensor: What was reduced under it.
         wire: Name on the wire.
-        how: CollectiveParams it is reduced.
+        params: Parameters of the reduction.
     """
     runtime = _runtime()
-    if runtime is not None and not _is_slow(how):
-        _path.cache_persistent(key, tensor, runtime, wire, how)
+    if runtime is not None and not _is_slow(params):
+        _path.cache_persistent(key, tensor, runtime, wire, params)
 
 
 def _no_persistent(key: str, tensor: torch.Tensor) -> int:

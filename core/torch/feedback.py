@@ -54,19 +54,21 @@ class Feedback(ABC):
     Args:
         settings: The compressor: equal on all ranks.
         parameters: All parameters, in the same order on all ranks.
-        how: Operation and factors of the reduction.
+        reduction: Operation and factors of the reduction.
         process_set: The ranks that take part.
 
     Raises:
         InvalidArgument: The operation is neither ``Average`` nor ``Sum``.
     """
 
-    def __init__(self, settings: Any, parameters: Sequence[Named], how: Reduction, process_set: ProcessSet) -> None:
-        if how.op not in (Average, Sum):
+    def __init__(
+        self, settings: Any, parameters: Sequence[Named], reduction: Reduction, process_set: ProcessSet
+    ) -> None:
+        if reduction.op not in (Average, Sum):
             raise InvalidArgument(f"{settings}: only the operations Average and Sum can be compressed like this")
-        self.how, self.process_set = how, process_set
+        self.reduction, self.process_set = reduction, process_set
         self.iteration = 0
-        self._settings = repr((settings, how, [(one.name, tuple(one.param.shape)) for one in parameters]))
+        self._settings = repr((settings, reduction, [(one.name, tuple(one.param.shape)) for one in parameters]))
         self._wires = [one.wire for one in parameters]
         self._shapes = {one.name: one.param.shape for one in parameters}
         self._identity = uuid.uuid4().hex
@@ -201,10 +203,10 @@ class Feedback(ABC):
         """
         own = torch.tensor([[digest(self._settings.encode()), self.iteration, self.shared_digest()]])
         try:
-            everyone = _gather(own, self._wires[0], self.how.process_set)
+            everyone = _gather(own, self._wires[0], self.reduction.process_set)
         except Mismatch as error:
             for wire in self._wires[1:]:  # what such a rank sends else must not wait for ever either
-                _fails(wire, self.how.process_set)
+                _fails(wire, self.reduction.process_set)
             return error
         except RingtuneError as error:
             return error

@@ -151,7 +151,7 @@ def _sketch(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def _build(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """Return the value with new tensors in the places of its placeholders, collected in the same order."""
+    """Return the value with new tensors instead of its placeholders, collected in the same order."""
     if isinstance(value, _Placeholder):
         tensors.append(torch.empty(value.shape, dtype=value.dtype, device=value.kind))
         return tensors[-1]

@@ -339,8 +339,8 @@ def _trains_together(process_set: ProcessSet) -> bool:
 
 
 def _reducer_of(named: Named, wishes: _Wishes) -> Reducer:
-    how = reduction_of(wishes.op, wishes.predivide, wishes.process_set)
-    options = ReducerOptions(how, wishes.compression, wishes.sparse_as_dense, wishes.passes, wishes.process_set)
+    reduction = reduction_of(wishes.op, wishes.predivide, wishes.process_set)
+    options = ReducerOptions(reduction, wishes.compression, wishes.sparse_as_dense, wishes.passes, wishes.process_set)
     return Reducer(named, members_of(wishes.groups, named), options)
 
 

@@ -81,12 +81,12 @@ class Reducer:
         base = self.slots[0].unique if self.slots else ""
         self.groups = [
             Group(
-                handles.wire_name("allreduce", f"group.{index}.{base}", options.how.process_set),
+                handles.wire_name("allreduce", f"group.{index}.{base}", options.reduction.process_set),
                 [by_param[param] for param in members],
             )
             for index, members in enumerate([] if self.feedback else groups)  # what is compressed travels alone
         ]
-        self._unused = Unused(f"unused.{base}", options.how, self.wire, options.process_set)
+        self._unused = Unused(f"unused.{base}", options.reduction, self.wire, options.process_set)
         self._watch()
 
     @property

@@ -95,7 +95,7 @@ class Slot:
         self.param = param
         self.name = name
         self.unique = unique
-        self.wire = handles.wire_name("allreduce", unique, options.how.process_set)
+        self.wire = handles.wire_name("allreduce", unique, options.reduction.process_set)
         self.reducer = reducer
         self.standing = Standing.EXPECTED
         self.streak = 0

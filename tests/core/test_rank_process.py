@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ringtune.bootstrap import placement, rank_process
 from ringtune.bootstrap.address_file import start_time
-from ringtune.bootstrap.placement import PLACES, Placement
+from ringtune.bootstrap.placement import LAUNCHER_VARIABLES, Placement
 from ringtune.bootstrap.rank_process import VARIABLE, own_environment
 from ringtune.config import Config
 
@@ -110,5 +110,5 @@ def test_a_session_leaves_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_launchers_variables_are_in_the_table() -> None:
-    named = {name for names in PLACES.values() for name in names}
+    named = {name for names in LAUNCHER_VARIABLES.values() for name in names}
     assert not {name for variables in LAUNCHED.values() for name in variables} - named

@@ -5,7 +5,7 @@ from pathlib import Path
 from ringtune.launch.environment import Job, address_towards, for_other_host, meeting_place, rank_environment
 from ringtune.launch.hosts import Slot
 from ringtune.launch.launcher import run_name
-from ringtune.torch.distributed.place import complete
+from ringtune.torch.distributed.rendezvous_environment import complete
 
 JOB = Job("job1", 4, 4711, Path("/runs/a"))
 

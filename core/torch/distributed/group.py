@@ -15,10 +15,10 @@ import torch
 from ringtune.errors import InvalidArgument
 from ringtune.session import Session
 from ringtune.torch.distributed.blocking import may_block
-from ringtune.torch.distributed.exchanges import deal, joined, rows
 from ringtune.torch.distributed.members import Meeting
 from ringtune.torch.distributed.memory import contents, reduced, source, sources, target, targets
 from ringtune.torch.distributed.messages import Messages
+from ringtune.torch.distributed.redistribution import deal, joined, rows
 from ringtune.torch.distributed.submitting import Submitting, Tensors
 from ringtune.torch.distributed.works import Work, copy, then
 from ringtune.torch.memory_check import is_own
@@ -153,12 +153,12 @@ class ProcessGroupRingtune(Submitting):
     @may_block
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         """Give every rank the tensors of all."""
-        places = [targets(row, "all_gather") for row in outputs]
-        return self._gather(sources(inputs, "all_gather"), places)
+        checked = [targets(row, "all_gather") for row in outputs]
+        return self._gather(sources(inputs, "all_gather"), checked)
 
     @may_block
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
-        """Give every rank the tensors of all; an output's place is its rank, then its input's."""
+        """Give every rank the tensors of all; an output's index is its rank, then its input's."""
         return self.allgather([list(row) for row in zip(*outputs, strict=True)], inputs, opts)
 
     @may_block
@@ -169,8 +169,8 @@ class ProcessGroupRingtune(Submitting):
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Concatenate the ranks' tensors, for several tensors."""
         whole = targets(outputs, "all_gather_single")
-        places = [list(rows(output, self.size())) for output in whole]
-        return self._gather(sources(inputs, "all_gather_single"), places, whole=whole)
+        parts = [list(rows(output, self.size())) for output in whole]
+        return self._gather(sources(inputs, "all_gather_single"), parts, whole=whole)
 
     @may_block
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
@@ -180,9 +180,9 @@ class ProcessGroupRingtune(Submitting):
         counts = [sent.numel() if here else 0] * self.size()
         sizes = [sent.numel() if rank == opts.rootRank else 0 for rank in range(self.size())]
         received = sent.new_empty(sum(counts))
-        places = targets(outputs[0], "gather") if here else []
-        work = self._exchange(received, sent, counts, sizes)
-        return then(work, places, lambda: deal(received, places))
+        checked = targets(outputs[0], "gather") if here else []
+        work = self._alltoall(received, sent, counts, sizes)
+        return then(work, checked, lambda: deal(received, checked))
 
     @may_block
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
@@ -193,7 +193,7 @@ class ProcessGroupRingtune(Submitting):
         received = output.new_empty(each)
         sent = joined(sources(inputs[0], "scatter")) if here else received[:0]
         counts = [each if rank == opts.rootRank else 0 for rank in range(self.size())]
-        work = self._exchange(received, sent, counts, [each if here else 0] * self.size())
+        work = self._alltoall(received, sent, counts, [each if here else 0] * self.size())
         return then(work, [output], lambda: deal(received, [output]))
 
     @may_block
@@ -233,13 +233,13 @@ class ProcessGroupRingtune(Submitting):
     @may_block
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Send tensor i to rank i and receive one from each."""
-        places = targets(outputs, "all_to_all")
+        checked = targets(outputs, "all_to_all")
         sizes = [tensor.numel() for tensor in inputs]
-        counts = [tensor.numel() for tensor in places]
+        counts = [tensor.numel() for tensor in checked]
         sent = joined(sources(inputs, "all_to_all"))
         received = sent.new_empty(sum(counts))
-        work = self._exchange(received, sent, counts, sizes)
-        return then(work, places, lambda: deal(received, places))
+        work = self._alltoall(received, sent, counts, sizes)
+        return then(work, checked, lambda: deal(received, checked))
 
     @may_block
     def all_to_all_single(
@@ -260,7 +260,7 @@ class ProcessGroupRingtune(Submitting):
         if sum(to) > input.numel() or sum(back) > output.numel():
             raise InvalidArgument(f"all_to_all: splits {input_splits}, {output_splits} are larger than the tensors")
         received = output.detach() if is_own(output) else output.new_empty(output.shape)
-        work = self._exchange(received.view(-1), sent.view(-1), back, to)
+        work = self._alltoall(received.view(-1), sent.view(-1), back, to)
         return then(work, [output], None if is_own(output) else lambda: copy(output, received))
 
     @may_block

@@ -12,7 +12,7 @@ import torch
 from ringtune.errors import InvalidArgument, RingtuneError, Timeout
 from ringtune.operations import Broadcast
 from ringtune.session import Session
-from ringtune.torch.devices import place_of
+from ringtune.torch.devices import device_of
 from ringtune.torch.distributed.members import Meeting, open_group
 from ringtune.torch.distributed.memory import as_numbers, contents, source, target
 from ringtune.torch.distributed.works import Delivery, Work, copy, then
@@ -57,7 +57,7 @@ class Pair:
             submitted: Called with session and ticket, or with None and the failure, from any thread.
         """
         from_low = sends == self._low
-        number, place = dtype_number(tensor), place_of(tensor)
+        number, device = dtype_number(tensor), device_of(tensor)
 
         def submit(session: Session) -> None:
             count = self._counts.get((from_low, tag), 0)
@@ -66,7 +66,7 @@ class Pair:
             address = tensor.data_ptr()
             root, shape = 0 if from_low else 1, tuple(tensor.shape)
             ticket = session.submit_broadcast(
-                Broadcast(name, address, address, shape, number, root, place=place, timeout_ns=limit_ns)
+                Broadcast(name, address, address, shape, number, root, device=device, timeout_ns=limit_ns)
             )
             submitted(session, ticket)
 

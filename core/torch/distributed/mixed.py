@@ -66,7 +66,7 @@ def open_beside(options: Any, others: Mapping[str, str], timeout: timedelta) -> 
     )
     # torch sets it for NCCL alone, and warns of its lack.
     group._set_default_backend(_c10d.Backend.backend_type_map[next(iter(others.values()))])
-    _c10d._world.pg_group_ranks[group] = {rank: place for place, rank in enumerate(ranks or range(options.group_size))}
+    _c10d._world.pg_group_ranks[group] = {rank: index for index, rank in enumerate(ranks or range(options.group_size))}
     return group
 
 

@@ -1,4 +1,4 @@
-"""Operations of a process group that give the ranks different parts: exchange of parts, reduction of parts.
+"""Operations of a process group that give the ranks different parts: alltoall and reduce-scatter.
 
 Each holds the buffers that the runtime reads and writes; `submit` starts it under a name, `finish` moves the result to
 where it belongs when its ticket is done.
@@ -34,7 +34,7 @@ def take_row(session: Session, ticket: int, sent: torch.Tensor, dtype: torch.dty
     return torch.empty(0, dtype=torch.uint8) if 0 in shape else torch.frombuffer(buffer, dtype=torch.uint8)
 
 
-class Exchange:
+class Alltoall:
     """Sends parts of a flat tensor to all ranks and receives theirs, as bytes: any dtype will do.
 
     Args:
@@ -64,10 +64,10 @@ class Exchange:
         """Start it and return its ticket."""
         item = self._sent.element_size()
         shape = (sum(self._sizes), item)
-        place = devices.place_of(self._sent)
+        device = devices.device_of(self._sent)
         with native.translated():
             self._ticket = self._session.runtime.alltoall(
-                name, self._sent.data_ptr(), shape, _BYTES, self._sizes, 0, *place, timeout_ns=timeout_ns
+                name, self._sent.data_ptr(), shape, _BYTES, self._sizes, 0, *device, timeout_ns=timeout_ns
             )
         return self._ticket
 
@@ -91,7 +91,7 @@ class Exchange:
             copy(self._received[: sum(came)], row.view(self._received.dtype))
 
 
-class PartReduction:
+class ReduceScatter:
     """Reduces a flat tensor of equal parts, one for each rank; each rank keeps its own.
 
     Args:
@@ -119,10 +119,10 @@ class PartReduction:
 
     def submit(self, timeout_ns: int, name: str) -> int:
         """Start it and return its ticket."""
-        flat, part, place = self._flat, self._part, devices.place_of(self._flat)
+        flat, part, device = self._flat, self._part, devices.device_of(self._flat)
         what = name, flat.data_ptr(), part.data_ptr(), tuple(flat.shape), self.dtype, self._op
         with native.translated():
-            ticket: int = self._session.runtime.reducescatter(*what, *_AS_IT_IS, *place, timeout_ns=timeout_ns)
+            ticket: int = self._session.runtime.reducescatter(*what, *_AS_IT_IS, *device, timeout_ns=timeout_ns)
         return ticket
 
     def finish(self) -> None:

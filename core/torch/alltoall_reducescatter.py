@@ -48,7 +48,7 @@ def alltoall_async(
     with native.translated():
         ticket = session.require().runtime.alltoall(
             handles.wire_name("alltoall", name, number), source.data_ptr(), tuple(tensor.shape), dtype, counts, number,
-            *devices.place_of(source),
+            *devices.device_of(source),
         )  # fmt: skip
 
     def finish() -> tuple[torch.Tensor, torch.Tensor]:
@@ -89,10 +89,10 @@ def reducescatter_async(
         InvalidArgument: The tensor is a scalar.
         HorovodInternalError: Another operation.
     """
-    how = _reduction(op, (prescale_factor, postscale_factor), process_set)
+    reduction = _reduction(op, (prescale_factor, postscale_factor), process_set)
     handles.dtype_number(tensor)
-    wire = handles.wire_name("reducescatter", name, how.process_set)
-    ticket, kept = _start_reducescatter(tensor, wire, (how, process_set), ("", 0))
+    wire = handles.wire_name("reducescatter", name, reduction.process_set)
+    ticket, kept = _start_reducescatter(tensor, wire, reduction, process_set, ("", 0))
     return handles.register(Pending([ticket], lambda: _settle(ticket, kept), kept))
 
 
@@ -110,16 +110,16 @@ def grouped_reducescatter_async(
     Returns:
         One handle; `synchronize` returns the list of results.
     """
-    how = _reduction(op, (prescale_factor, postscale_factor), process_set)
+    reduction = _reduction(op, (prescale_factor, postscale_factor), process_set)
     if not tensors:
         raise InvalidArgument("grouped_reducescatter: got no tensors, expected at least one")
     for tensor in tensors:  # a group that is submitted in part would never run
         handles.dtype_number(tensor)
         _check_rows(tensor, "grouped_reducescatter")
-    base = handles.wire_name("grouped_reducescatter", name, how.process_set)
+    base = handles.wire_name("grouped_reducescatter", name, reduction.process_set)
     count = len(tensors)
     started = [
-        _start_reducescatter(tensor, wire, (how, process_set), (base, count))
+        _start_reducescatter(tensor, wire, reduction, process_set, (base, count))
         for wire, tensor in zip(group_names(base, count), tensors, strict=True)
     ]
     keep = [kept for _, kept in started]
@@ -147,11 +147,10 @@ def _check_rows(tensor: torch.Tensor, what: str) -> None:
 
 
 def _start_reducescatter(
-    tensor: torch.Tensor, wire: str, how: tuple[Reduction, ProcessSet], group: tuple[str, int]
+    tensor: torch.Tensor, wire: str, reduction: Reduction, process_set: ProcessSet, group: tuple[str, int]
 ) -> tuple[int, list[Any]]:
     """Submit a reducescatter; returns its ticket, and input and output, which must be kept."""
     _check_rows(tensor, "reducescatter")
-    reduction, process_set = how
     source = contents(tensor)
     output = handles.new_result(tensor, (own_rows(tensor.shape[0], process_set), *tensor.shape[1:]))
     with native.translated():
@@ -161,12 +160,10 @@ def _start_reducescatter(
             output.data_ptr(),
             tuple(tensor.shape),
             handles.dtype_number(tensor),
-            reduction.op,
-            reduction.prescale,
-            reduction.postscale,
+            *reduction[:3],
             *group,
             reduction.process_set,
-            *devices.place_of(source),
+            *devices.device_of(source),
         )
     return ticket, [source, output]
 

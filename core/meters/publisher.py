@@ -25,7 +25,7 @@ def _key(session: Session, rank: int) -> str:
     return f"{session.job}/metrics/{rank}"
 
 
-class Announcer:
+class Publisher:
     """A sink of samples that puts this rank's state into the store; rank 0 keeps it.
 
     Args:

@@ -13,12 +13,12 @@ import torch
 from torch.autograd import Function
 
 from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
-from ringtune.torch import exchanges, fast_path, handles
+from ringtune.torch import alltoall_reducescatter, fast_path, handles
+from ringtune.torch.alltoall_reducescatter import Splits
 from ringtune.torch.arguments import Average, Sum
 from ringtune.torch.autograd import allgather, flows_back, grouped_allgather
 from ringtune.torch.checked_calls import checked
 from ringtune.torch.compression import Chosen, Compression
-from ringtune.torch.exchanges import Splits
 from ringtune.torch.handles import at_once
 
 
@@ -29,8 +29,8 @@ class HorovodAlltoall(Function):
     def forward(
         ctx: Any, tensor: torch.Tensor, splits: Splits | None, name: str | None, process_set: ProcessSet
     ) -> Any:
-        """Exchange rows; returns them and how many came from each rank."""
-        output, received = at_once(exchanges.alltoall_async, tensor, splits, name, process_set)
+        """Send rows to all ranks; returns those received and how many came from each rank."""
+        output, received = at_once(alltoall_reducescatter.alltoall_async, tensor, splits, name, process_set)
         ctx.rows, ctx.process_set, ctx.received = tensor.shape[0], process_set, received.tolist()
         ctx.mark_non_differentiable(received)
         return output, received
@@ -54,7 +54,7 @@ class HorovodReducescatter(Function):
     ) -> Any:
         """Reduce and keep the own rows."""
         ctx.factor, ctx.process_set = _gradient_factor(op, factors, process_set), process_set
-        return at_once(exchanges.reducescatter_async, tensor, name, op, process_set, *factors)
+        return at_once(alltoall_reducescatter.reducescatter_async, tensor, name, op, process_set, *factors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -76,7 +76,9 @@ class HorovodGroupedReducescatter(Function):
     ) -> Any:
         """Reduce and keep the own rows of each."""
         ctx.factor, ctx.process_set = _gradient_factor(op, factors, process_set), process_set
-        return tuple(at_once(exchanges.grouped_reducescatter_async, tensors, name, op, process_set, *factors))
+        return tuple(
+            at_once(alltoall_reducescatter.grouped_reducescatter_async, tensors, name, op, process_set, *factors)
+        )
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -116,12 +118,12 @@ def alltoall(
     if flows_back(tensor):
         output, received = HorovodAlltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
     else:
-        output, received = at_once(exchanges.alltoall_async, tensor, splits, name, process_set)
+        output, received = at_once(alltoall_reducescatter.alltoall_async, tensor, splits, name, process_set)
         if splits is None:
-            how = fast_path.CollectiveParams(
+            params = fast_path.CollectiveParams(
                 fast_path.Kind.ALLTOALL, 0, handles.DTYPES[tensor.dtype], process_set=number_of(process_set)
             )
-            handles.cache_call("alltoall", (name, tensor), how, (None, None, None, process_set, None), output)
+            handles.cache_call("alltoall", (name, tensor), params, (None, None, None, process_set, None), output)
     output = handles.into(output, out)
     return output if splits is None else (output, received)
 
@@ -157,13 +159,13 @@ def reducescatter(
     if flows_back(small):
         reduced = HorovodReducescatter.apply(small, name, op, factors, process_set)  # type: ignore[no-untyped-call]
     else:
-        reduced = at_once(exchanges.reducescatter_async, small, name, op, process_set, *factors)
+        reduced = at_once(alltoall_reducescatter.reducescatter_async, small, name, op, process_set, *factors)
         if compression is Compression.none:
             scales = float(prescale_factor), float(postscale_factor)
             dtype, number = handles.DTYPES[tensor.dtype], number_of(process_set)
-            how = fast_path.CollectiveParams(fast_path.Kind.REDUCESCATTER, 0, dtype, op, *scales, number)
+            params = fast_path.CollectiveParams(fast_path.Kind.REDUCESCATTER, 0, dtype, op, *scales, number)
             given = None, None, compression, op, process_set, prescale_factor, postscale_factor, None
-            handles.cache_call("reducescatter", (name, tensor), how, given, reduced)
+            handles.cache_call("reducescatter", (name, tensor), params, given, reduced)
     return handles.into(compression.decompress(reduced, context), out)
 
 
