@@ -165,9 +165,10 @@ class Rendezvous:
             from mpi4py import MPI
         except ImportError:
             raise ConfigError(
-                f"this job of {placement.size} ranks (from {placement.launcher}) spans several hosts and nothing says "
-                "where its ranks meet: set RINGTUNE_STORE=host:port on all ranks (a free port on rank 0's host, for "
-                "example `mpirun -x RINGTUNE_STORE=node1:29400 ...`), or MASTER_ADDR and MASTER_PORT, or install mpi4py, "
+                f"this job of {placement.size} ranks (from {placement.launcher}) "
+                "spans several hosts and nothing says where "
+                "its ranks meet: set RINGTUNE_STORE=host:port on all ranks (a free port on rank 0's host, for example "
+                "`mpirun -x RINGTUNE_STORE=node1:29400 ...`), or MASTER_ADDR and MASTER_PORT, or install mpi4py, "
                 "or start the job with `ringtune run -H ...`"
             ) from None
         address: Address | None = None
