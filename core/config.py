@@ -32,7 +32,7 @@ class Config:
 
     Attributes:
         given: Names (without prefix) of the variables that were set, under either prefix.
-        horovods: Those of them that were set under Horovod's name: no reason to end a job.
+        horovods: Those of them that were set under Horovod's name; their values never end a job.
         warnings: Sentences about Horovod's variables that have no effect here; printed once by rank 0.
     """
 
@@ -167,7 +167,7 @@ _said: set[str] = set()
 
 
 def not_yet_warned(sentences: Sequence[str]) -> list[str]:
-    """Return the sentences that this process has not been told of, once: a job may begin anew many times."""
+    """Return the warnings that this process has not printed yet: a job may begin anew many times."""
     new = [sentence for sentence in sentences if sentence not in _said]
     _said.update(new)
     return new

@@ -15,8 +15,8 @@ class Allreduce(NamedTuple):
     """An allreduce to submit: addresses of contiguous memory, numbers as in ``native/base/dtype.h``.
 
     A floating tensor travels as the dtype ``wire``, -1: as it is. ``device``: number of the GPU whose memory it is,
-    and the stream that writes it; empty for host memory. ``timeout_ns``: how long it may wait for ranks
-    that do not come, 0: as the settings say; then the job ends.
+    and the stream that writes it; empty for host memory. ``timeout_ns``: how long it may wait for missing ranks before
+    the job ends; 0: as the settings say.
     """
 
     name: str

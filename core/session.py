@@ -83,7 +83,7 @@ class Session:
             config: Settings; default: those of the environment.
 
         Raises:
-            ConfigError: The environment makes no sense; the message says which variable.
+            ConfigError: A variable of the environment is invalid; the message names it.
             Timeout: Not all ranks came; the message names the missing ones.
         """
         from ringtune.bootstrap.opening import open_session
@@ -121,7 +121,7 @@ class Session:
         """Start an allreduce; the buffers must stay alive until its ticket is done.
 
         Raises:
-            InvalidArgument: The name is in flight already, or the operation makes no sense on this rank.
+            InvalidArgument: The name is in flight already, or the operation is invalid on this rank.
             ShutDown: The runtime has been shut down.
         """
         try:
@@ -206,7 +206,7 @@ class Session:
         self._extensions.on_step(stats)
 
     def propose_knobs(self, knobs: Knobs) -> int:
-        """Ask for another setting; all ranks take it at one cycle with nothing in flight.
+        """Propose another setting; all ranks apply it at the same cycle with nothing in flight.
 
         Returns:
             The epoch the setting will carry.
@@ -290,7 +290,7 @@ class Session:
         for leave in (self._recording.close, lambda: self.runtime.shutdown(_LEAVE_TIMEOUT_NS)):
             try:
                 leave()
-            except (RingtuneError, self._error) as error:  # nothing is left to do about it but to say so
+            except (RingtuneError, self._error) as error:  # the session is closing, so a warning is all that is left
                 warn(f"[rank {self.rank}] while leaving the job: {error}")
         self._extensions.after_close()
         if self.run_folder is not None and self.rank == 0 and not self.config.launcher:
@@ -311,7 +311,7 @@ class Session:
             except RingtuneError as error:
                 if config.run_dir is not None and not config.launcher:
                     raise
-                # Nobody has asked for it, or the launcher could write there: training goes on, whatever the disk does.
+                # The user asked for no folder, or the launcher could write there: training goes on without it.
                 warn(f"[rank {self.rank}] the job goes on without a run folder: {error}")
         self._meters.begin()
         self._recording.begin()
@@ -351,7 +351,7 @@ def init(config: Config | None = None) -> Session:
     """Open the session of this process, or return the one that is open.
 
     Raises:
-        ConfigError: The environment makes no sense.
+        ConfigError: A variable of the environment is invalid.
         Timeout: Not all ranks came.
         InvalidArgument: This process was forked from one that is in a job.
     """
@@ -389,12 +389,12 @@ def require() -> Session:
 
 
 def exit_code() -> int | None:
-    """Return the process's exit code as far as it shows while the session closes: None unless it fails."""
+    """Return the process's exit code as far as it is known while the session closes: None unless it fails."""
     if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
         return 130
     return 1 if hasattr(sys, "last_value") else None
 
 
 def warn(sentence: str) -> None:
-    """Say something that does not end the job."""
+    """Print a warning."""
     print(f"ringtune warning: {sentence}", file=sys.stderr, flush=True)

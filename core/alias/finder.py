@@ -37,7 +37,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def exec_module(self, module: ModuleType) -> None:
-        # importlib takes what stands in sys.modules afterwards: the very module, not a copy.
+        # importlib returns the entry of sys.modules, so both names give the same module.
         real = _real_name(module.__name__)
         assert real is not None
         sys.modules[module.__name__] = importlib.import_module(real)

@@ -1,8 +1,8 @@
 """Horovod's variables: the values that its runtime takes, and the variables that ringtune has no twin of.
 
 A variable of Horovod never ends a job that ran with Horovod. Its runtime reads whole numbers with C's ``strtol`` and
-others with ``strtod``: what stands behind the number is ignored, and what is no number is 0. Where ringtune cannot do
-what the value says, a sentence tells what it does instead.
+others with ``strtod``: text behind the number is ignored, and text without a number counts as 0. Where ringtune cannot
+do what the value says, a warning says what it does instead.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _WHOLE = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 _DECIMAL = re.compile(r"[ \t\n\v\f\r]*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 _MOST = {"cache_capacity": 2**31 - 1, **HIGHEST}
 _MOST_CORE = 1023
-# A rank that is made of nothing would be somebody else's.
+# A rank of 0 made of text without a number would be another process's rank: such text is an error.
 _RANK_INFO = frozenset({"RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"})
 
 
 def reading(variable: Variable, text: str) -> tuple[str | None, str]:
-    """Return what Horovod makes of a value, as text that is one of this variable's, and why if it is not plain.
+    """Return what Horovod makes of a value, as text that this variable takes, and a warning where the two differ.
 
     Args:
         variable: Row of the table; one that has a twin.
         text: The value in the environment, not empty.
 
     Returns:
-        The text, None where the default is kept; and what is to be said of it, empty if nothing is.
+        The text, None where the default is kept; and the warning, empty where there is none.
     """
     word = text.strip().lower()
     if variable.kind in ("int", "float"):
@@ -57,7 +57,7 @@ def _number(variable: Variable, text: str) -> tuple[str | None, str]:
     value = _leading(pattern, text)
     low = variable.low if variable.low is not None else -math.inf
     most = _MOST.get(variable.field, 2**62 // variable.factor)
-    if value < low and low != int(low):  # such a bound says that it must be some time
+    if value < low and low != int(low):  # a fractional bound means that the time must not be 0
         return None, f"has no effect: expected {_bound(variable)}"
     taken = min(max(value, low), most)
     plain = int(taken) if variable.kind == "int" else taken
@@ -123,4 +123,4 @@ HOROVOD_IGNORED = {
     "CCL_CACHE": "oneCCL is not used",
     "GLOO_TIMEOUT_SECONDS": "set RINGTUNE_START_TIMEOUT or RINGTUNE_IDLE_TIMEOUT",
 }
-"""Horovod's variables that make no sense here: a warning says so once."""
+"""Horovod's variables without a meaning here; a warning says so once."""

@@ -1,4 +1,4 @@
-"""A file by which the ranks of one host find their store when their launcher gives them only numbers.
+"""The file through which ranks of one host find their store when the launcher gives them only rank numbers.
 
 It lies in a folder of the temporary directory that only this user can enter, named after the job, and is written
 in one piece. Rank 0 removes it when all ranks have met.
@@ -50,7 +50,7 @@ class AddressFile:
         os.replace(part, self.path)
 
     def read(self) -> tuple[str, int] | None:
-        """Return the published address, or None while there is none by a living process."""
+        """Return the published address, or None while no living process has published one."""
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
             alive = start_time(int(found["pid"])) == found["started"]
@@ -88,7 +88,7 @@ def private_folder() -> Path:
     """Return a folder of the temporary directory that belongs to this user alone (mode 0700).
 
     Raises:
-        RingtuneError: Somebody else made it, or others may enter it.
+        RingtuneError: Another user made it, or other users may enter it.
     """
     folder = Path(tempfile.gettempdir()) / f"ringtune-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -19,7 +19,7 @@ class Deadline:
 
     @classmethod
     def after_ns(cls, duration_ns: int) -> Deadline:
-        """Return the deadline that lies so many nanoseconds ahead."""
+        """Return the deadline so many nanoseconds from now."""
         return cls(time.monotonic_ns() + duration_ns)
 
     @property

@@ -8,7 +8,7 @@ import socket
 from ringtune.errors import ConfigError
 
 LOCAL = "@local"
-"""In place of a host: Unix sockets, which need no network at all (see ``native/transport/socket.h``)."""
+"""Stands for a host: Unix sockets, which need no network at all (see ``native/transport/socket.h``)."""
 _ANY = {"127.0.0.1": "0.0.0.0", "::1": "::", LOCAL: LOCAL}
 
 

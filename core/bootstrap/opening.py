@@ -63,7 +63,7 @@ def open_session(config: Config | None = None) -> Session:
 
 
 def _find_placement(config: Config, environ: Mapping[str, str]) -> Placement:
-    """Return where this process stands; a worker of an elastic job asks its launcher, and may wait there."""
+    """Return this process's placement; a worker of an elastic job asks its launcher for it, and may wait."""
     if config.worker is None:
         return detect(config, environ)
     member = membership.join(config)
@@ -82,7 +82,7 @@ def _find_placement(config: Config, environ: Mapping[str, str]) -> Placement:
 
 
 def interruptible(call: Callable[[], T]) -> T:
-    """Return what the call returns; Ctrl-C is answered although it blocks outside Python.
+    """Return the result of the call; Ctrl-C interrupts the wait although the call blocks outside Python.
 
     An interrupted call is left to its thread, which ends with the process or at the call's own deadline.
     """

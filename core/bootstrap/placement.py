@@ -1,6 +1,6 @@
-"""Placement: where this process stands in its job, found from the variables its launcher left.
+"""Placement: rank, host and job of this process, found in the variables of its launcher.
 
-Pure: a dictionary in, a `Placement` out. How the ranks then find each other is `ringtune.bootstrap.rendezvous`.
+A pure function of the environment. `ringtune.bootstrap.rendezvous` then brings the ranks together.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ringtune.errors import ConfigError
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a process stands.
+    """Rank, host and job of a process.
 
     Attributes:
         rank: Rank in the job, from 0.
@@ -108,7 +108,7 @@ def detect(config: Config, environ: Mapping[str, str] | None = None) -> Placemen
     """Find this process's placement from ringtune's own variables, then from each known launcher's, else a job of one.
 
     Args:
-        config: Settings already read (``RINGTUNE_RANK`` and its relatives).
+        config: Settings already read (``RINGTUNE_RANK`` and so on).
         environ: Environment to look in; default: the process's.
 
     Raises:

@@ -1,11 +1,10 @@
 """Which process is the rank: children inherit the variables that name a rank, but they are not that rank.
 
-A process that opens a session leaves a claim in its environment: who it is, and a checksum of each launcher's
-variables. A process that finds the claim of another one was started by it, however indirectly. Variables that are as
-the claim says were inherited and are left out; those that differ come from a launcher in between (`ringtune run`,
-torchrun, mpirun, a script that deals out ranks) and count. A process without a rank of its own is a job of one, as
-scripts need it: a spawned DataLoader worker imports the script, ``init()`` included, and an evaluation in a sub-process
-calls ``init()`` as the training does.
+A process that opens a session leaves a claim in its environment: its rank, and a checksum of each launcher's variables.
+A process that finds another one's claim descends from it. Variables with the checksum of the claim were inherited and
+are left out; others come from a launcher in between (`ringtune run`, torchrun, mpirun, a script that sets ranks) and
+count. A process without a rank of its own is a job of one, as scripts need it: a spawned DataLoader worker imports the
+script, ``init()`` included, and an evaluation in a sub-process calls ``init()`` as the training does.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from ringtune.bootstrap.address_file import start_time
 from ringtune.bootstrap.placement import LAUNCHER_VARIABLES, Placement
 
 VARIABLE = "_RINGTUNE_RANK_PROCESS"
-"""Holds the claim. Without ``RINGTUNE_`` in front: it is no setting."""
+"""Variable that holds the claim. It does not begin with ``RINGTUNE_``, since it is no setting."""
 
 _TORCH = "torchrun"
-# What a job writes or serves belongs to its rank too; each of these counts by itself.
+# Outputs of a job belong to its rank too; each of these variables has a checksum of its own.
 _OUTPUTS = tuple(
     f"{prefix}_{name}"
     for name in ("RUN_DIR", "TIMELINE", "METRICS_PORT", "AUTOTUNE", "AUTOTUNE_LOG", "AUTOTUNE_STUDY")
@@ -37,11 +36,11 @@ _TELL_TIMEOUT_NS = 2_000_000_000
 
 @dataclass(frozen=True)
 class Claim:
-    """What a rank says of itself to the processes that it starts.
+    """What a rank tells the processes that it starts.
 
     Attributes:
         pid: Its process.
-        started: When that was started, so that another process of the number is not taken for it.
+        started: When that was started, since process ids are used again.
         rank: Its rank.
         size: Ranks of its job.
         store: Address of the job's store; None for a job of one.
@@ -63,7 +62,7 @@ class Claim:
 
 
 def publish(placement: Placement, address: tuple[str, int], job: str) -> None:
-    """Leave this process's claim where its children find it."""
+    """Put this process's claim into the environment that its children inherit."""
     pid = os.getpid()
     store = address if placement.size > 1 else None
     claim = Claim(pid, start_time(pid), placement.rank, placement.size, store, job, _sums(os.environ))
@@ -113,14 +112,14 @@ def _read(environ: Mapping[str, str]) -> Claim | None:
 
 
 def _tell(claim: Claim) -> None:
-    """Say what becomes of this process, once a job: workers may be many, and new ones in every epoch."""
+    """Warn once a job that this process is no rank: there may be many workers, and new ones in every epoch."""
     assert claim.store is not None
     try:
         with native.translated():
             store = native.load().StoreClient(*claim.store, _TELL_TIMEOUT_NS)
             count = store.add(f"{claim.job}/no_rank", 1)
     except native.error_class():
-        count = 1  # nobody is left who could count
+        count = 1  # the job has ended, and its counter with it
     if count == 1:
         print(
             f"ringtune warning: init() in process {os.getpid()}, which rank {claim.rank} started (a DataLoader worker, "

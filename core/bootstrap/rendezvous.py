@@ -70,7 +70,7 @@ class Rendezvous:
         return self.address
 
     def met(self) -> None:
-        """All ranks have met: remove what was left lying for them."""
+        """Remove the address file: all ranks have met."""
         if self._file is not None:
             self._file.remove()
             self._file = None
@@ -78,8 +78,8 @@ class Rendezvous:
     def job_key(self, placement: Placement, address: Address) -> str:
         """Return the next key ``<job>.<generation>`` at a store, the same on all ranks of the job.
 
-        Counted per store: a process may have been in other jobs before, which its peers were not in. In an elastic
-        job the launcher counts, since its ranks have not been there equally long.
+        The count is per store, since a process may have been in other jobs than its peers. In an elastic job the
+        launcher counts, since ranks join at different times.
         """
         generation = placement.generation
         if generation is None:
@@ -106,7 +106,7 @@ class Rendezvous:
         return self._through_file(placement, environ, deadline)
 
     def _serve_at(self, address: Address) -> None:
-        """Serve the store at a given address unless that is another host's or taken: then it is served there."""
+        """Serve the store at a given address, unless that is another host's or a server listens there already."""
         try:
             self._keep(native.load().StoreServer(bind_host(address[0]), address[1]))
         except native.error_class():
@@ -119,7 +119,7 @@ class Rendezvous:
 
         Args:
             config: Settings; ``own_address`` is the address if it is given.
-            reach: A host in whose direction the other ranks are.
+            reach: A host on the way to the other ranks, by which this host's own address is chosen.
             several_hosts: Whether any are on other hosts.
         """
         here = loopback() if not several_hosts else config.own_address or _own_address(reach)

@@ -1,4 +1,4 @@
-"""Where this process stands in its job, and the recording of its timeline; the same for every front end."""
+"""Rank and size of this process in its job, and its timeline; the same for every front end."""
 
 from __future__ import annotations
 

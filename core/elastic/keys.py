@@ -1,4 +1,4 @@
-"""How the launcher of an elastic job and its workers talk: keys in the job's rendezvous store.
+"""Keys of the rendezvous store by which the launcher of an elastic job and its workers communicate.
 
 A *worker* is one process, a *generation* one set of ranks. Each worker counts how often it has joined (1, 2, ...).
 

@@ -16,7 +16,7 @@ from ringtune.elastic.results import HostUpdateResult
 from ringtune.errors import ConfigError, Timeout
 
 _LOOK_EVERY_S = 0.5
-"""Least time between two looks for news: commits may come many times a second."""
+"""Shortest time between two reads of the notice: commits may come many times a second."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Membership:
             print(f"ringtune: worker {self._worker} leaves the job: {answer['leave']}", file=sys.stderr, flush=True)
             raise SystemExit(0)
         self._assignment = Assignment(answer["generation"], answer["rank"], answer["size"])
-        # News that came before this generation was formed have been acted on.
+        # The launcher has formed this generation with all earlier notices in mind.
         self._seen = self._latest().number
         return self._assignment
 

@@ -38,7 +38,7 @@ _STORE_TIMEOUT_NS = 10_000_000_000
 
 
 def limits_of(options: LaunchOptions) -> membership.Limits:
-    """Return what an elastic job keeps to.
+    """Return the limits of an elastic job.
 
     Raises:
         UsageError: Numbers of ranks that contradict each other.
@@ -62,7 +62,7 @@ class ElasticSupervisor(Supervisor):
 
     Args:
         job: What its workers share.
-        limits: What it keeps to.
+        limits: Limits of the job.
         streams: Where output goes.
         options: The job.
     """
@@ -98,7 +98,7 @@ class ElasticSupervisor(Supervisor):
         return self._outcome()
 
     def _look(self) -> None:
-        """Read what the workers have said, and let time pass."""
+        """Pass the workers' messages and the time to the membership."""
         with native.translated():
             news = self._store.add(keys.news(self._job.name), 0)
         if news != self._news:
@@ -201,7 +201,7 @@ class ElasticSupervisor(Supervisor):
             super()._handle(source, kind)
             return
         while (answer := source.take()) is not None:
-            if isinstance(answer, str):  # once it worked: the hosts known stay until it works again
+            if isinstance(answer, str):  # after a first success the known hosts stay until the script works again
                 self._streams.say(answer)
             else:
                 self._feed(functools.partial(self._membership.discovered, answer))

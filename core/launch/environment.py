@@ -95,7 +95,7 @@ def _environment(
             "RINGTUNE_STORE": _address(store_host, job.store_port),
             "RINGTUNE_JOB": job.name,
             "RINGTUNE_LAUNCHER": "1",
-            # Without it a rank's lines arrive in blocks, long after the event they tell of.
+            # Buffered lines would arrive in blocks, long after the event that they report.
             "PYTHONUNBUFFERED": "1",
         }
     )
@@ -110,7 +110,7 @@ def _address(host: str, port: int) -> str:
 
 
 def for_other_host(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what belongs to this host or to the shell the user sits at."""
+    """Return the environment without what belongs to this host or to the user's shell."""
     return {name: value for name, value in environ.items() if not _NOT_FOR_OTHER_HOSTS.match(name)}
 
 
@@ -130,7 +130,7 @@ def meeting_place(host: str, local: bool, others: Sequence[str]) -> tuple[str, i
         local: Whether that is this machine.
         others: Other hosts of the job.
     """
-    # Below the ports that the kernel deals out: one of those may be another socket's before rank 0 opens it.
+    # The kernel's ephemeral ports are avoided: another socket could take one before rank 0 opens it.
     port = 20_000 + secrets.randbelow(10_000)
     if not local:
         return host.rpartition("@")[2], port
@@ -140,7 +140,7 @@ def meeting_place(host: str, local: bool, others: Sequence[str]) -> tuple[str, i
 
 
 def _loopback_by_tcp() -> str:
-    """Return the loopback's address; what meets there (`torch.distributed`'s own store) knows TCP alone."""
+    """Return the loopback address; `torch.distributed`'s own store, which listens there, supports TCP only."""
     found = interfaces.loopback()
     return "127.0.0.1" if found == interfaces.LOCAL else found
 

@@ -209,7 +209,7 @@ def _say_plan(slots: Sequence[Slot], local: frozenset[str], options: LaunchOptio
 def _begin_run(
     options: LaunchOptions, slots: Sequence[Slot], config: Config
 ) -> tuple[LaunchOptions, RingtuneError | None]:
-    """Make the run folder; where it cannot be and nobody has asked for it, return options without, and why.
+    """Make the run folder; where that fails and the user did not ask for one, return options without, and why.
 
     Raises:
         RingtuneError: It cannot be written, and something that was asked for belongs there.
@@ -227,7 +227,7 @@ def _begin_run(
 
 @contextlib.contextmanager
 def _finishing(run: Path | None) -> Iterator[Callable[[int, OnSay], None]]:
-    """Give a function that writes how the run ended; a run that fails before it is called ends as failed."""
+    """Yield a function that writes how the run ended; a run that fails before it is called ends as failed."""
     codes: list[int] = []
 
     def ended(code: int, say: OnSay) -> None:
@@ -242,7 +242,7 @@ def _finishing(run: Path | None) -> Iterator[Callable[[int, OnSay], None]]:
         yield ended
     except BaseException:
         if not codes and run is not None:
-            # The folder may be why the job has failed; the error that is on its way says more than a second one.
+            # The folder may be the cause of the failure; the first error says more than a second one.
             with contextlib.suppress(RingtuneError):
                 runfolder.finish(run, 1)
         raise

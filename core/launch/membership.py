@@ -19,7 +19,7 @@ _SETTLED_S = 30.0
 
 @dataclass(frozen=True)
 class Limits:
-    """What an elastic job keeps to.
+    """Limits of an elastic job.
 
     Attributes:
         start_np: Least ranks of the first generation.
@@ -73,14 +73,14 @@ class Notify:
 
 @dataclass(frozen=True)
 class Kill:
-    """End a worker that does not come."""
+    """End a worker that did not become ready in time."""
 
     worker: int
 
 
 @dataclass(frozen=True)
 class Say:
-    """Words for the user."""
+    """A message for the user."""
 
     text: str
 
@@ -118,9 +118,9 @@ class Membership:
     """See the module. Times are seconds of one monotonic clock; ``take_actions`` after every event.
 
     Attributes:
-        limits: What the job keeps to.
+        limits: Limits of the job.
         generation: Number of the latest generation, 0 before the first.
-        over: No worker will be started or placed any more.
+        over: No worker is started or gets a rank any more.
         failed_at_the_end: A worker failed after another had finished.
     """
 

@@ -18,7 +18,7 @@ from typing import TextIO
 from ringtune import standard_streams
 
 OPEN_LINE_DELAY_S = 0.25
-"""How long an unfinished line is held back in the hope of its end."""
+"""How long an unfinished line is held back to be completed."""
 OPEN_LINE_BYTES = 1 << 16
 """Size from which an unfinished line is passed on at once."""
 
@@ -92,12 +92,12 @@ class Console:
             self._open[sink] = source
 
     def say(self, text: str) -> None:
-        """Print the launcher's own words on standard error."""
+        """Print a message of the launcher on standard error."""
         self.close_line("stderr")
         self._write("stderr", f"ringtune: {text}\n".encode())
 
     def close_line(self, stream: str) -> None:
-        """End the line that stands open where `stream` goes."""
+        """End the unfinished line of the sink that `stream` goes to."""
         if self._open.pop(self._sink[stream], None) is not None:
             self._write(stream, b"\n")
 
@@ -125,7 +125,7 @@ class Console:
         except BrokenPipeError:
             raise
         except OSError as error:
-            # The job is worth more than its output: it goes on with what can still be written.
+            # The job matters more than its output: it goes on with the streams that can still be written.
             standard_streams.silence(target)
             if stream == "stdout":
                 self.say(f"warning: {stream} cannot be written any more ({error.strerror}), the job goes on")

@@ -24,7 +24,7 @@ def rank_agent_command() -> list[str]:
 def ssh_command(host: str, options: LaunchOptions) -> list[str]:
     """Return ``ssh ... host`` without the remote command.
 
-    Never asks anything (the ranks' output would hide the question) and notices a host that went away.
+    It never prompts, since the ranks' output would hide the question, and notices a host that went away.
     """
     command = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
     command += ["-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3"]

@@ -109,7 +109,7 @@ def run(
 def _payload(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bytes:
     try:
         payload: bytes = cloudpickle.dumps((func, tuple(args), dict(kwargs or {})))
-    except Exception as error:  # whatever the objects' own methods raise
+    except Exception as error:  # the objects' own methods may raise anything
         raise InvalidArgument(f"run(): the function or its arguments cannot be pickled: {error}") from error
     return payload
 
@@ -134,7 +134,7 @@ def _results(call: Call, least: int | None) -> list[Any]:
 def _result(rank: int, text: bytes) -> Any:
     try:
         return cloudpickle.loads(text)
-    except Exception as error:  # whatever the object's own methods raise
+    except Exception as error:  # the object's own methods may raise anything
         raise RingtuneError(f"ringtune.run: the result of rank {rank} cannot be unpickled here: {error}") from error
 
 
@@ -154,7 +154,7 @@ def _cause(call: Call) -> BaseException | None:
         return None
     try:
         error = cloudpickle.loads(failure.error)
-    except Exception:  # its class does not take back what it gave away: the text tells all
+    except Exception:  # the exception's class cannot be rebuilt from its pickle; its text is in the message
         return None
     return error if isinstance(error, BaseException) else None
 

@@ -24,8 +24,8 @@ class Metric:
     Attributes:
         name: Its name as Prometheus shows it.
         kind: ``counter``, ``gauge`` or ``histogram``.
-        scope: What its first label is: each ``rank``, each ``host`` (its first rank speaks), or the ``job`` (rank 0
-            speaks, without that label).
+        scope: What its first label is: each ``rank``, each ``host`` (its first rank reports), or the ``job`` (rank
+            0 reports, without that label).
         meaning: One sentence.
         values: Labels and values of one rank's state; of the histogram none.
         labels: Names of the labels behind the first one.
@@ -199,7 +199,7 @@ CATALOGUE = (
         "ringtune_rank_observed_timestamp_seconds",
         "gauge",
         "rank",
-        "When the rank last said how it is, seconds since 1970: one that is stuck or dead stays behind.",
+        "When the rank last reported, seconds since 1970: the value of a stuck or dead rank stays behind.",
         _sample("unix_ns", _S),
     ),
     Metric("ringtune_machine_cores", "gauge", "host", "Cores of the machine.", _sample("machine_cores")),
@@ -261,7 +261,7 @@ CATALOGUE = (
 
 
 def speaks(metric: Metric, state: RankState) -> bool:
-    """Whether a metric takes the word of that rank."""
+    """Whether that rank reports the metric."""
     return metric.scope == "rank" or (state.local_rank == 0 if metric.scope == "host" else state.rank == 0)
 
 

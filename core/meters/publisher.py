@@ -1,4 +1,4 @@
-"""The states of all ranks come to rank 0 through the rendezvous store, over connections that are there anyway."""
+"""Publishes the states of all ranks to rank 0 through the rendezvous store, over connections that exist anyway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_MESSAGES = 64
 """Messages that all ranks together send to the store for each sample; more ranks send less often."""
 
 _FETCH_TIMEOUT_NS = 200_000_000
-"""How long a look at the others waits for a rank that has said nothing yet."""
+"""How long a read waits for the state of a rank that has not published one yet."""
 
 
 def _key(session: Session, rank: int) -> str:
@@ -38,14 +38,14 @@ class Publisher:
         self._session = session
         self._durations = durations
         self._every = 1 + (session.size - 1) // MOST_MESSAGES
-        self._turn = session.rank  # so that not all ranks speak at once
+        self._turn = session.rank  # spreads the ranks' messages over time
         self._latest: Sample | None = None
         self._first = threading.Event()
         self._report = report
         self._others_are_there = True
 
     def append(self, sample: Sample) -> None:
-        """Take a sample and say how this rank is, if it is its turn.
+        """Take a sample and publish this rank's state if it is its turn.
 
         Raises:
             RingtuneError: The store is gone.
@@ -66,7 +66,7 @@ class Publisher:
         """Nothing is held."""
 
     def all_ranks(self) -> list[RankState]:
-        """Return this rank's state and what the others said last; those out of reach are missing. Any thread."""
+        """Return this rank's state and the last of the others; unreachable ranks are missing. Any thread."""
         session = self._session
         self._first.wait(1)
         if self._latest is None:

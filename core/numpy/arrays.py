@@ -36,8 +36,8 @@ class Buffers:
     Attributes:
         number: Number of the dtype.
         source: What this rank contributes.
-        target: Where the result comes.
-        output: Where it belongs: the target itself, or an array that it is copied into at the end.
+        target: Receives the result.
+        output: The caller's array: the target itself, or an array that the result is copied into.
     """
 
     number: int
@@ -135,7 +135,7 @@ def device_of(array: Array) -> on_gpu.Device:
 
 
 def join(ticket: int, array: Array) -> None:
-    """Make what an array's library does from now on find the result of a finished operation in it."""
+    """Make later work of an array's library see the result of a finished operation in it."""
     if _is_foreign(array):
         on_gpu.join(ticket, array)
 

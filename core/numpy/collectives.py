@@ -66,7 +66,7 @@ def allreduce_async(
         Handle for `synchronize`, which returns the result.
 
     Raises:
-        InvalidArgument: The operation makes no sense on this rank, or its name is in flight.
+        InvalidArgument: The operation is invalid on this rank, or its name is in flight.
         NotInitialized: Before ``init()``.
     """
     reduction = make_reduction(average, op, (prescale_factor, postscale_factor), process_set)
@@ -158,7 +158,7 @@ def allgather_async(array: Array, name: str | None = None, process_set: ProcessS
         Handle for `synchronize`, which returns the joined array.
 
     Raises:
-        InvalidArgument: The operation makes no sense on this rank, or its name is in flight.
+        InvalidArgument: The operation is invalid on this rank, or its name is in flight.
         HorovodInternalError: The array has no dimension.
     """
     number, dtype = number_of(process_set), number_of_dtype(array, "allgather")
@@ -190,7 +190,7 @@ def broadcast_async(
         process_set: The ranks that take part.
 
     Raises:
-        InvalidArgument: The root is not in the set, or the operation makes no sense on this rank.
+        InvalidArgument: The root is not in the set, or the operation is invalid on this rank.
     """
     return _start_broadcast(out_of_place(array, "broadcast"), root_rank, name, process_set)
 
@@ -289,7 +289,7 @@ def reducescatter_async(
         postscale_factor: Multiplies the result.
 
     Raises:
-        InvalidArgument: The array has no dimension, or the operation makes no sense on this rank.
+        InvalidArgument: The array has no dimension, or the operation is invalid on this rank.
         HorovodInternalError: Another operation.
     """
     if resolve_op(None, op) not in (Average, Sum):

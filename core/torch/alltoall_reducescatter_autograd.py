@@ -23,7 +23,7 @@ from ringtune.torch.handles import at_once
 
 
 class HorovodAlltoall(Function):
-    """Alltoall whose gradient goes the way back."""
+    """Alltoall whose gradient is the reverse alltoall."""
 
     @staticmethod
     def forward(

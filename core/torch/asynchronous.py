@@ -52,7 +52,7 @@ def allreduce_async(
         Handle for `synchronize`, which returns the result.
 
     Raises:
-        InvalidArgument: The operation makes no sense on this rank, or its name is in flight.
+        InvalidArgument: The operation is invalid on this rank, or its name is in flight.
         NotInitialized: Before ``init()``.
     """
     reduction = make_reduction(average, op, (prescale_factor, postscale_factor), process_set)
@@ -250,7 +250,7 @@ def cache_broadcast(
 @fast_path.blocking("barrier")
 @checked
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until all ranks of the set have come here."""
+    """Wait until all ranks of the set have reached this point."""
     number = number_of(process_set)
     at_once(_start_barrier, number)
     params = fast_path.CollectiveParams(fast_path.Kind.BARRIER, 0, 0, process_set=number)
@@ -259,7 +259,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 @checked
 def join(device: int = -1) -> int:
-    """Wait until all ranks have come here; meanwhile contribute neutral elements to what the others reduce.
+    """Wait until all ranks have reached this point; meanwhile contribute neutral elements to what the others reduce.
 
     Unnamed operations are counted anew afterwards, so that a rank that ran fewer of them is in step again.
 
@@ -279,7 +279,7 @@ def join(device: int = -1) -> int:
 
 
 def collective_params(tensor: torch.Tensor, reduction: Reduction) -> fast_path.CollectiveParams:
-    """Return what the fast path is told of an allreduce."""
+    """Return the parameters of an allreduce for the fast path."""
     dtype = handles.DTYPES[tensor.dtype]
     return fast_path.CollectiveParams(fast_path.Kind.ALLREDUCE, 0, dtype, *reduction)
 
@@ -301,7 +301,7 @@ def start_group(tensors: Sequence[torch.Tensor], name: str | None, reduction: Re
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
     """Return contiguous memory for a result."""
-    handles.dtype_number(tensor)  # refuses sparse and other odd ones
+    handles.dtype_number(tensor)  # raises for sparse and other unsupported layouts
     if is_plain(tensor) and tensor.nbytes < handles.REUSED_BYTES:
         return torch.empty_like(tensor, memory_format=torch.contiguous_format)
     return handles.new_result(tensor, tensor.shape)

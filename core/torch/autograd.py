@@ -124,7 +124,7 @@ def _is_small(tensor: torch.Tensor) -> bool:
 
 
 def flows_back(*tensors: torch.Tensor) -> bool:
-    """Return whether a gradient may flow through; where none does, autograd's part would take longer than the rest."""
+    """Return whether a gradient may flow through; else autograd is left out, which costs more than the collective."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
@@ -153,7 +153,7 @@ def allreduce(
         process_set: The ranks that take part.
 
     Raises:
-        InvalidArgument: The operation makes no sense on this rank.
+        InvalidArgument: The operation is invalid on this rank.
         RuntimeFailure: It failed on all ranks; the message names it.
     """
     given = None, average, None, compression, op, prescale_factor, postscale_factor, process_set
@@ -162,12 +162,12 @@ def allreduce(
     reduction = (op, (prescale_factor, postscale_factor), process_set, wire)
     if flows_back(small):
         reduced = HorovodAllreduce.apply(small, name, *reduction)  # type: ignore[no-untyped-call]
-    elif name is not None and wire == -1 and _is_small(small):  # a copy costs less than the way of new tensors
+    elif name is not None and wire == -1 and _is_small(small):  # a copy is cheaper than the path with a new result
         copy = small.clone(memory_format=torch.contiguous_format)
         reduced = asynchronous.allreduce_(copy, None, name, op, prescale_factor, postscale_factor, process_set)
     else:
         reduced = at_once(asynchronous.start_allreduce, small, name, make_reduction(None, *reduction))
-    as_it_is = wire != -1 or compression is Compression.none  # nothing is done to it here
+    as_it_is = wire != -1 or compression is Compression.none  # Python neither compresses nor decompresses it
     if as_it_is and not reduced.requires_grad:
         numbers = asynchronous.collective_params(small, make_reduction(None, *reduction))
         handles.cache_call("allreduce", (name, small), numbers, given, reduced)

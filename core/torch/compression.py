@@ -79,14 +79,14 @@ class BF16Compressor(_CastCompressor):
 
 
 class FeedbackCompressor(Compressor):
-    """A compressor that remembers, for every parameter, what it has not sent: for `DistributedOptimizer` only.
+    """A compressor with error feedback, which keeps the unsent rest of every gradient: for `DistributedOptimizer` only.
 
-    Equal ones on all ranks; one may serve several optimizers, since it holds settings only.
+    All ranks use equal ones; one may serve several optimizers, since it holds settings only.
     """
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype | None]:
-        """Refuse: there is nothing to remember it by.
+        """Refuse: error feedback needs the state of a parameter.
 
         Raises:
             InvalidArgument: Always.
@@ -185,7 +185,7 @@ Chosen = type[Compressor] | Compressor
 
 
 def resolve_compression(compression: Chosen) -> Chosen:
-    """Return the compressor to use: one with a memory that was not called is called.
+    """Return the compressor to use; a class with error feedback is called without arguments.
 
     Raises:
         InvalidArgument: It is no compressor.
@@ -207,11 +207,11 @@ def wished(name: str) -> Chosen:
 
 
 _CASTS: dict[type[Compressor], torch.dtype] = {FP16Compressor: torch.float16, BF16Compressor: torch.bfloat16}
-"""Not what is derived from them: that may compress in a way of its own."""
+"""Exact classes only: a subclass may compress in another way."""
 
 
 class Travelling(NamedTuple):
-    """A tensor on its way.
+    """A tensor in flight.
 
     Attributes:
         tensor: What is submitted.

@@ -1,9 +1,9 @@
-"""The fast path of calls that repeat themselves, and what is under way.
+"""The fast path of repeated calls, and the pending handles.
 
-A collective that was called alike before (same name and arguments, a tensor of the same shape and dtype) goes to the
-runtime without a frame of Python: the decorators here put that path before a function, which takes whatever is unusual.
-It needs a torch whose tensors can be looked at from C (``__dlpack_c_exchange_api__``, torch 2.10); with an older one
-the functions stay as they are.
+A collective that repeats an earlier call (same name and arguments, a tensor of the same shape and dtype) goes to the
+runtime without a frame of Python: the decorators here put that path before a function, which handles all other calls.
+It needs a torch whose tensors can be read from C (``__dlpack_c_exchange_api__``, torch 2.10); with an older one the
+functions stay as they are.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Kind:
 
 
 NAMES = ("allreduce", "allgather", "broadcast", "barrier", "alltoall", "reducescatter")
-"""Of the kinds, on the wire."""
+"""Names of the kinds on the wire."""
 
 
 class CollectiveParams(NamedTuple):
-    """What the runtime is told of a collective: numbers, as it knows them.
+    """Parameters of a collective, as the runtime's numbers.
 
     Attributes:
         kind: Which collective (`Kind`).
@@ -63,7 +63,7 @@ class CollectiveParams(NamedTuple):
 
 
 class ResultFactory(NamedTuple):
-    """How the results of a call that gives a new tensor are made.
+    """Makes the results of a call that returns a new tensor.
 
     Attributes:
         function: Makes one.
@@ -79,11 +79,11 @@ class ResultFactory(NamedTuple):
 
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Torch's own classes of tensors: what a subclass makes of an operation is its own affair."""
+"""Torch's own classes of tensors: a subclass may override operations."""
 
 
 def make_path() -> Any:
-    """Return a fast path for torch's tensors, None where torch's tensors cannot be looked at from C."""
+    """Return a fast path for torch's tensors, None where they cannot be read from C."""
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if exchange is None:
         return None
@@ -95,7 +95,7 @@ def make_path() -> Any:
 
 
 def _examples() -> list[tuple[Any, ...]]:
-    """Return tensors of which it is known what their memory is; the first is plain."""
+    """Return sample tensors with address and size of their storage; the first is plain."""
     tensors = torch.zeros(1031), torch._neg_view(torch.zeros(333)[5:]), torch.zeros(3, 77, dtype=torch.uint8).t()
     return [
         (one, one._cdata, torch._C._dispatch_keys(one).raw_repr(), *_memory(one.untyped_storage())) for one in tensors
@@ -109,7 +109,7 @@ def _memory(storage: Any) -> tuple[int, int, int]:
 _path = make_path()
 _RUNTIME: type = native.load().Runtime
 _signatures: dict[str, Any] = {}
-"""By family: functions that take the same arguments and mean the same by them."""
+"""Call signatures by family: functions of one family have the same arguments with the same meaning."""
 
 pending: dict[int, Any] = {} if _path is None else _path.pending
 """What belongs to each handle; a tensor that is reduced in place by the fast path stands for itself."""
@@ -136,7 +136,7 @@ def waiting(function: _Function) -> _Function:
 
 
 def settling(function: _Function) -> _Function:
-    """Let a function give the result of a call that the fast path has begun and could not end.
+    """Make a function return the result of a call that the fast path has begun and could not end.
 
     It is given the ticket of the finished operation, the tensor that was to be the result, whether that is of a gather,
     and whether the caller has given it.
@@ -161,12 +161,12 @@ def _before(family: str, way: str) -> Callable[[_Function], _Function]:
 
 
 def takes(name: str | None, tensor: torch.Tensor) -> bool:
-    """Return whether calls of this name with tensors like this one may be remembered: others always go the long way."""
+    """Return whether calls of this name with tensors like this one may be cached: others always take the slow path."""
     return _path is not None and type(name) is str and type(tensor) in PLAIN and tensor.is_cpu
 
 
 def _runtime() -> Any:
-    """Return the runtime that calls are remembered for; None without a fast path, and where a test put another one."""
+    """Return the runtime that calls are cached for; None without a fast path, and where a test has replaced it."""
     now = Session.current()
     return now.runtime if _path is not None and now is not None and isinstance(now.runtime, _RUNTIME) else None
 
@@ -186,9 +186,9 @@ def cache_call(
     Args:
         family: As given to the decorator.
         called: The name as the caller gave it, None for a function that takes none; and the tensor, if there is one.
-        words: Name on the wire; how; the arguments as the caller wrote them, by position (those of name and tensors do
-            not matter).
-        result_factory: CollectiveParams results are made; none where the tensor is the result.
+        words: Name on the wire; parameters; the arguments as the caller wrote them, by position (those of name and
+            tensors do not matter).
+        result_factory: Makes the results; none where the tensor is the result.
     """
     runtime = _runtime()
     if runtime is not None and not _is_slow(words[1]):
@@ -206,7 +206,7 @@ def cache_group(
     Args:
         family: As given to the decorator.
         called: The name as the caller gave it, and what is reduced in place.
-        words: Names on the wire and how, both by tensor; the arguments as the caller wrote them, by position.
+        words: Names on the wire and parameters, both by tensor; the arguments as the caller wrote them, by position.
         group: Name of the group on the wire.
     """
     runtime = _runtime()
@@ -259,7 +259,7 @@ def settle_persistent(tickets: list[int], tensors: list[torch.Tensor]) -> Sequen
 
 
 def reset() -> None:
-    """Forget what was called, and what is under way."""
+    """Forget cached calls and pending handles."""
     if _path is None:
         pending.clear()
     else:

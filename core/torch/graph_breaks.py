@@ -1,7 +1,7 @@
 """Compiled code calls this front end as Python would: no compiler looks inside.
 
 A compiler that traced what these functions do would run them with fake tensors, and the runtime has nothing to do with
-those. So a call falls out of the graph, and what it calls is not compiled either: also where torch calls by itself, as
+those. So a call breaks the graph, and what it calls is not compiled either: also where torch calls by itself, as
 it does hooks. The marks are on functions and on their code; calls that go by the fast path do not meet them.
 """
 

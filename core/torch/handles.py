@@ -43,7 +43,7 @@ DTYPES: dict[torch.dtype, int] = {
 _contiguous_like = functools.partial(torch.empty_like, memory_format=torch.contiguous_format)
 
 REUSED_BYTES = 1 << 20
-"""Results from this size on lie in memory that is used again."""
+"""Results of this size and more lie in memory that is reused."""
 
 
 def reset() -> None:
@@ -197,9 +197,9 @@ def result_factory_of(result: torch.Tensor, *, gathers: bool = False) -> fast_pa
     shape = tuple(result.shape)
     if result.nbytes >= REUSED_BYTES:
         return fast_path.ResultFactory(_large_like, (result.nbytes, shape, result.dtype), gathers, shape)
-    # No memory of its own: it stands for as long as calls are remembered.
+    # The sample owns no memory, since it lives as long as cached calls.
     pattern = torch.empty((), dtype=result.dtype, device=result.device).expand(result.shape)
-    # It would hand on its stride of 0 where a dimension is 1.
+    # An expanded sample would pass on its stride of 0 where a dimension is 1.
     return fast_path.ResultFactory(_contiguous_like if 1 in shape else torch.empty_like, pattern, gathers, shape)
 
 
@@ -210,7 +210,7 @@ def cache_call(
     given: tuple[Any, ...],
     result: torch.Tensor,
 ) -> None:
-    """Prepare the fast path of a collective's next call, if its name and tensor are such that there is one.
+    """Prepare the fast path of a collective's next call, if its name and tensor qualify.
 
     Args:
         family: As given to the decorator of `ringtune.torch.fast_path`.

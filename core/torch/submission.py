@@ -1,6 +1,4 @@
-"""How one gradient reaches the runtime: as it lies in memory, compressed, with a flag, as rows, or as a word that it is
-not there.
-"""
+"""How one gradient reaches the runtime: as it lies in memory, compressed, with a flag, as rows, or as missing."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ class Submission:
     Attributes:
         wire: Number of the dtype that the runtime lets them travel as, -1 for their own.
         plain: Whether they travel as they lie in memory, the runtime's casts apart.
-        feedback: State of a compressor with a memory, if there is one.
+        feedback: State of a compressor with error feedback, if there is one.
     """
 
     def __init__(self, options: ReducerOptions) -> None:
@@ -60,19 +58,19 @@ class Submission:
         self.wire = wire_number(options.compression, options.reduction.op)
         self.plain = options.compression is Compression.none or self.wire != -1
         self.feedback: Feedback | None = None
-        # What a compressor with a memory does not take travels as it is.
+        # What a compressor with error feedback does not take travels as it is.
         remembers = isinstance(options.compression, FeedbackCompressor)
         self._compression: Chosen = Compression.none if remembers else options.compression
         self._flags = Flags(options.reduction.op)
 
     def attach(self, slots: list[Slot]) -> None:
-        """Give a compressor with a memory its parameters."""
+        """Give a compressor with error feedback its parameters."""
         compression, options = self.options.compression, self.options
         if isinstance(compression, FeedbackCompressor):
             self.feedback = compression.attach(slots, options.reduction, options.process_set)
 
     def start(self, slot: Slot, grad: torch.Tensor | None, group: str, group_size: int) -> None:
-        """Start a gradient that has changed since it was remembered, that is no plain one, or that is not there."""
+        """Start a gradient that has changed since it was cached, that is no plain one, or that is missing."""
         if grad is not None and grad.requires_grad:
             raise InvalidArgument(
                 f"the gradient of '{slot.name}' has a graph of its own (create_graph=True): it cannot be reduced; call "
@@ -126,7 +124,7 @@ class Submission:
         slot.finish = finish
 
     def _start_flagged(self, slot: Slot, grad: torch.Tensor | None, group: str, group_size: int) -> None:
-        """Start a gradient that some ranks may not have: neutral elements in its place, and a flag behind it."""
+        """Start a gradient that some ranks may not have: neutral elements instead of it, and a flag behind them."""
         dense = self._flags.neutral(slot.param) if grad is None else grad.to_dense() if grad.is_sparse else grad
         travelling = to_travel(dense, self._compression, self.options.reduction.op)
         shape, small = travelling.tensor.shape, self._flags.attach(travelling.tensor, grad is not None)

@@ -34,8 +34,8 @@ class _Vector:
 
     Attributes:
         residual: As long as the gradient, flat.
-        places: int32, indices of this rank's elements; part of the bucket's payload.
-        values: float32, what stands there; part of the bucket's payload.
+        indices: int32, indices of this rank's elements; part of the bucket's payload.
+        values: float32, these elements; part of the bucket's payload.
         length: Of its part of the payload.
     """
 

@@ -33,7 +33,7 @@ class Flags:
         self._has, self._has_not = (0.0, 1.0) if op in (Min, Product) else (1.0, 0.0)
 
     def neutral(self, param: torch.Tensor) -> torch.Tensor:
-        """Return what changes nothing, in the shape of a parameter."""
+        """Return neutral elements in the shape of a parameter."""
         return torch.full(param.shape, _NEUTRAL.get(self._op, 0.0), dtype=param.dtype, device=param.device)
 
     def attach(self, tensor: torch.Tensor, has: bool) -> torch.Tensor:

@@ -34,7 +34,7 @@ class ProcessGroupRingtune(Submitting):
         session: Session of exactly these ranks.
         meeting: Where its ranks meet, for sends.
         name: Name of the group.
-        timeout: How long an operation may wait for ranks that do not come.
+        timeout: How long an operation may wait for missing ranks.
 
     Attributes:
         serves: Kinds of devices that the group was asked to serve.
@@ -91,7 +91,7 @@ class ProcessGroupRingtune(Submitting):
         return [torch.device(kind) for kind in self.serves]
 
     def _get_backend(self, device: torch.device) -> Any:
-        """Return who serves a device; torch has a backend within a group where ringtune is both."""
+        """Return the backend of a device; torch has a backend within a group where ringtune is both."""
         return self
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
@@ -103,7 +103,7 @@ class ProcessGroupRingtune(Submitting):
         return self.store
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set how long operations to come may wait for ranks that do not come."""
+        """Set how long operations to come may wait for missing ranks."""
         self._timeout, self._timeout_ns = timeout, max(1, int(timeout.total_seconds() * 1e9))
         self._messages.timeout_ns = self._timeout_ns
 
@@ -117,7 +117,7 @@ class ProcessGroupRingtune(Submitting):
     def shutdown(self) -> None:
         """Leave the group."""
         self._messages.close()
-        self._under_way.clear()  # works know their group: what is left of it must not wait for Python's collector
+        self._under_way.clear()  # works refer to their group: the cycle must not wait for Python's garbage collector
         if self._name != WORLD or self._meeting.owns_session:
             self._session.close()
 
@@ -203,7 +203,7 @@ class ProcessGroupRingtune(Submitting):
         flat = [joined(sources(row, "reduce_scatter")) for row in inputs]
         if all(tensor.numel() == row[0].numel() for row in inputs for tensor in row):
             return self._reduce_rows(outputs, flat, opts)
-        # The runtime cuts evenly: lists of another kind are reduced as a whole.
+        # The runtime splits evenly: lists of unequal tensors are reduced as a whole.
         own = self.rank()
         begins = [sum(tensor.numel() for tensor in row[:own]) for row in inputs]
 
@@ -265,11 +265,11 @@ class ProcessGroupRingtune(Submitting):
 
     @may_block
     def barrier(self, opts: Any = None) -> Work:
-        """Wait until all ranks have come here."""
+        """Wait until all ranks have reached this point."""
         return self._submit("barrier", [], lambda name: self._session.submit_barrier(name, 0, self._timeout_ns))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """Wait until all ranks have come here, at most so long.
+        """Wait until all ranks have reached this point, at most so long.
 
         Raises:
             Timeout: It names all ranks that are missing, whatever `wait_all_ranks` says.

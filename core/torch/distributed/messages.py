@@ -79,7 +79,7 @@ class Pair:
                 submit(self._session)
 
     def close(self) -> None:
-        """Leave; the peer need not come."""
+        """Close; the peer need not take part."""
         with self._lock:
             if self._session is not None:
                 self._session.close()
@@ -118,7 +118,7 @@ class Messages:
         self.timeout_ns = timeout_ns
         self._lock = threading.Lock()
         self._pairs: dict[int, Pair] = {}
-        # Receives that were begun for whoever sends first, and that another rank has been quicker than.
+        # Receives posted for any source, whose message came from another rank first.
         self._posted: dict[tuple[int, int], Delivery] = {}
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int) -> Work:
@@ -173,7 +173,7 @@ class Messages:
             return True
 
     def close(self) -> None:
-        """Leave; the peers need not come."""
+        """Close; the peers need not take part."""
         with self._lock:
             pairs = list(self._pairs.values())
             self._pairs.clear()
@@ -227,7 +227,7 @@ class AnyDelivery(Work):
         messages.posted(tensor, tag)
 
     def _source_rank(self) -> int:
-        """Return who has sent it."""
+        """Return the rank that has sent it."""
         return self._source
 
     source_rank = _source_rank

@@ -1,8 +1,8 @@
 """How the collectives of a process group reach the runtime.
 
 Operations of a group are matched by their order, as torch demands; the runtime knows them by name. Names repeat (kind,
-size and a number modulo a few), so that a training loop looks the same to it in every step: that is what its cache and
-its plan live on. An operation whose name is still under way waits for the earlier one.
+size and a number modulo a few), so that a training loop looks the same in every step, which response cache and step
+schedules rely on. An operation whose name is still under way waits for the earlier one.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _Base: Any = dist.ProcessGroup
 
 
 class Submitting(_Base):  # type: ignore[misc]
-    """A group's way to the runtime. Tensors that are given to its methods have been checked (`memory`).
+    """Submits the operations of a group. Tensors that are given to its methods have been checked (`memory`).
 
     Args:
         session: Session of exactly the group's ranks.
         name: Name of the group.
-        timeout: How long an operation may wait for ranks that do not come.
+        timeout: How long an operation may wait for missing ranks.
 
     Attributes:
         members: Ranks in the world of the group's ranks; empty: the same.
@@ -175,7 +175,7 @@ class Submitting(_Base):  # type: ignore[misc]
         return then(works[0], shown, None) if len(works) == 1 else Several(works, shown)
 
     def _gather_one(self, tensor: torch.Tensor, outputs: list[torch.Tensor]) -> Work:
-        # The ranks' tensors may differ in size: what all of them know is how much comes together.
+        # The ranks' tensors may differ in size; only the total is known to all of them.
         base = f"allgather.{tensor.dtype}.{sum(one.numel() for one in outputs)}"
         return self._gather_rows(base, tensor, lambda row: deal(row, outputs) if row.numel() else None)
 
@@ -231,7 +231,7 @@ class Submitting(_Base):  # type: ignore[misc]
 
 
 def _like(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Return what has travelled as other elements as what it is."""
+    """Return memory that travelled as another dtype as the tensor's own."""
     if flat.dtype == tensor.dtype:
         return flat
     return torch.view_as_complex(flat) if flat.is_floating_point() else flat.view(tensor.dtype).view(tensor.shape)
