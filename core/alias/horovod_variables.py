@@ -98,14 +98,6 @@ def _cores(text: str) -> tuple[str | None, str]:
     return ",".join(str(core) for core in cores), ""
 
 
-HOROVOD_QUIET = frozenset(
-    # Slots and addresses that Horovod's own launchers set for every worker: harmless here.
-    {
-        "CROSS_RANK", "CROSS_SIZE", "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "LOG_HIDE_TIME", "ELASTIC",
-    }
-)  # fmt: skip
-"""Horovod's variables that are accepted in silence."""
-
 HOROVOD_IGNORED = {
     "CONTROLLER": "ringtune negotiates with its own controller",
     "CPU_OPERATIONS": "ringtune has one data plane of its own",
