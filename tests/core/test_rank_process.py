@@ -31,13 +31,20 @@ LAUNCHED = {
 }  # fmt: skip
 OTHER = {"PATH": "/bin", "RINGTUNE_CYCLE_TIME": "2", "HOROVOD_LOG_LEVEL": "info"}
 OUTPUTS = {"RINGTUNE_RUN_DIR": "/run", "HOROVOD_TIMELINE": "t.json", "RINGTUNE_METRICS_PORT": "1"}
-places = st.sampled_from(sorted(LAUNCHED))
+launchers = st.sampled_from(sorted(LAUNCHED))
 
 
-def claimed(environ: Mapping[str, str], *, own: bool = False, place: tuple[int, int] = (1, 1)) -> dict[str, str]:
+def claimed(
+    environ: Mapping[str, str], *, own: bool = False, rank_and_size: tuple[int, int] = (1, 1)
+) -> dict[str, str]:
     """Return the environment as the children of a rank inherit it."""
     claim = rank_process.Claim(
-        os.getpid() if own else os.getppid(), start_time(os.getpid()), *place, None, "j.1", rank_process._sums(environ)
+        os.getpid() if own else os.getppid(),
+        start_time(os.getpid()),
+        *rank_and_size,
+        None,
+        "j.1",
+        rank_process._sums(environ),
     )
     return {**environ, VARIABLE: json.dumps(claim.__dict__)}
 
@@ -65,7 +72,7 @@ def test_what_is_no_claim_is_none(text: str) -> None:
     assert own_environment(environ) == environ
 
 
-@given(outer=places, inner=places, rank=st.integers(0, 2), more=st.integers(0, 3))
+@given(outer=launchers, inner=launchers, rank=st.integers(0, 2), more=st.integers(0, 3))
 def test_a_launcher_inside_a_rank_deals_out_places(outer: str, inner: str, rank: int, more: int) -> None:
     if inner == "elastic":
         return
@@ -82,14 +89,14 @@ def test_a_launcher_inside_a_rank_deals_out_places(outer: str, inner: str, rank:
 
 
 def test_torchrun_of_as_many_ranks_inside_a_rank_is_a_job_of_its_own() -> None:
-    environ = claimed(LAUNCHED["ringtune"], place=(1, 1))
+    environ = claimed(LAUNCHED["ringtune"], rank_and_size=(1, 1))
     assert size_of({**environ, **LAUNCHED["torchrun"]}) == 2
 
 
 def test_what_a_rank_exports_for_torch_after_init_is_still_its_own_place() -> None:
     exported = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "h", "MASTER_PORT": "9"}
-    assert size_of({**claimed(LAUNCHED["ringtune"], place=(0, 1)), **exported}) == 1
-    assert "RANK" not in own_environment({**claimed(LAUNCHED["ringtune"], place=(0, 1)), **exported})
+    assert size_of({**claimed(LAUNCHED["ringtune"], rank_and_size=(0, 1)), **exported}) == 1
+    assert "RANK" not in own_environment({**claimed(LAUNCHED["ringtune"], rank_and_size=(0, 1)), **exported})
 
 
 def test_outputs_that_a_launcher_in_between_names_count() -> None:

@@ -96,13 +96,13 @@ def test_the_delta_optimizer(size: int, transport: str, job: GetJob) -> None:
 
 @EVERYWHERE
 def test_gradient_of_alltoall(size: int, transport: str, job: GetJob) -> None:
-    found = job(size, transport).run(cases.exchange_gradient, what="alltoall")
+    found = job(size, transport).run(cases.gradient_of, what="alltoall")
     assert found == [[float(rank + 1) for rank in range(size)]] * size
 
 
 @EVERYWHERE
 def test_gradient_of_alltoall_with_rows_that_stay(size: int, transport: str, job: GetJob) -> None:
-    found = job(size, transport).run(cases.exchange_gradient, what="alltoall with splits")
+    found = job(size, transport).run(cases.gradient_of, what="alltoall with splits")
     assert found == [[float(rank + 1) if rank < size - 1 else 0.0 for rank in range(size)]] * size
 
 
@@ -112,7 +112,7 @@ def test_gradient_of_alltoall_with_rows_that_stay(size: int, transport: str, job
 )
 def test_gradient_of_reducescatter(what: str, factor: float | None, size: int, transport: str, job: GetJob) -> None:
     times = (size if factor is None else factor) * (3 if what.startswith("grouped") else 1)
-    found = job(size, transport).run(cases.exchange_gradient, what=what)
+    found = job(size, transport).run(cases.gradient_of, what=what)
     assert found == [[times * (rank + 1) for rank in range(size)]] * size
 
 

@@ -31,7 +31,7 @@ def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize(
     "case",
-    [cases.reductions, cases.exchanges, cases.streams_of_the_program, cases.futures, cases.points, cases.subgroup],
+    [cases.reductions, cases.moves, cases.streams_of_the_program, cases.futures, cases.points, cases.subgroup],
     ids=lambda case: case.__name__,
 )
 def test_on_tensors_of_a_gpu(group: Job, case: Callable[[], None]) -> None:

@@ -100,8 +100,8 @@ def adasum_gradients_step(steps: int) -> tuple[str, list[float]]:
     return digest(weight.detach()), [*weight.tolist(), *bias.tolist()]
 
 
-def exchange_gradient(what: str) -> list[float]:
-    """Return the gradient of an exchange's weighted sum; the weights are rank + 1."""
+def gradient_of(what: str) -> list[float]:
+    """Return the gradient of a collective's weighted sum; the weights are rank + 1."""
     size, weight = hvd.size(), float(hvd.rank() + 1)
     tensor = torch.ones(size, requires_grad=True)
     if what == "alltoall":
@@ -122,7 +122,7 @@ def exchange_gradient(what: str) -> list[float]:
 
 
 def strided() -> tuple[list[float], list[float]]:
-    """Exchange every second element of a tensor."""
+    """Call alltoall with every second element of a tensor."""
     tensor = torch.arange(2 * hvd.size(), dtype=torch.float32)[::2]
     assert not tensor.is_contiguous() or hvd.size() == 1
     return hvd.alltoall(tensor).tolist(), hvd.reducescatter(tensor, op=hvd.Sum).tolist()

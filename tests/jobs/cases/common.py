@@ -46,11 +46,11 @@ def digest(tensor: torch.Tensor) -> str:
 
 
 def contribution(rank: int, count: int, dtype: torch.dtype, op: int) -> torch.Tensor:
-    """Return what a rank contributes: small integers that depend on rank and place."""
-    place = torch.arange(count, dtype=torch.int64)
+    """Return what a rank contributes: small integers that depend on rank and index."""
+    index = torch.arange(count, dtype=torch.int64)
     if op == hvd.Product:
-        return ((place + rank) % 2 + 1).to(dtype)
-    return (place % 7 + 2 * rank).to(dtype)
+        return ((index + rank) % 2 + 1).to(dtype)
+    return (index % 7 + 2 * rank).to(dtype)
 
 
 def expectation(size: int, count: int, dtype: torch.dtype, op: int) -> torch.Tensor:

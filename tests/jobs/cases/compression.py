@@ -175,9 +175,9 @@ def chosen(steps: int) -> bool:
         for rank in range(hvd.size()):
             generator = torch.Generator().manual_seed(7 * step + rank)
             residuals[rank] += torch.randn(100, generator=generator)
-            places = residuals[rank].abs().topk(10).indices
-            expected[places] += residuals[rank][places] * torch.tensor(1 / hvd.size(), dtype=torch.float32)
-            residuals[rank][places] = 0
+            indices = residuals[rank].abs().topk(10).indices
+            expected[indices] += residuals[rank][indices] * torch.tensor(1 / hvd.size(), dtype=torch.float32)
+            residuals[rank][indices] = 0
         generator = torch.Generator().manual_seed(7 * step + hvd.rank())
         (result,) = given.reduce([torch.randn(100, generator=generator)])
         assert torch.equal(result, expected) and torch.equal(given.residuals()[0], residuals[hvd.rank()])

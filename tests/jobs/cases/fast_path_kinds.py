@@ -36,8 +36,8 @@ def usual(kind: str) -> dict[str, Any]:
 
 def given(rank: int, number: int, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Return what a rank gives to a call: small integers, so that sums are exact in every dtype."""
-    place, count = torch.arange(1010), torch.Size(shape).numel()  # a multiple of 2 and 5: it can be repeated
-    values = (place + rank + number) % 2 if dtype is torch.bool else place % 5 + 2 * rank + number % 7
+    index, count = torch.arange(1010), torch.Size(shape).numel()  # a multiple of 2 and 5: it can be repeated
+    values = (index + rank + number) % 2 if dtype is torch.bool else index % 5 + 2 * rank + number % 7
     return values.to(dtype).repeat(count // 1010 + 1)[:count].clone().reshape(tuple(shape))
 
 
@@ -46,14 +46,14 @@ def parts_of(number: int, shape: Sequence[int], dtype: torch.dtype = torch.float
     return [given(rank, number, shape, dtype) for rank in range(hvd.size())]
 
 
-def rows_from(parts: Sequence[torch.Tensor], place: int, splits: Sequence[Sequence[int]] | None = None) -> torch.Tensor:
-    """Return what the member at a place gets of an alltoall; `splits`: of each member."""
+def rows_from(parts: Sequence[torch.Tensor], index: int, splits: Sequence[Sequence[int]] | None = None) -> torch.Tensor:
+    """Return what the member at an index gets of an alltoall; `splits`: of each member."""
     size = len(parts)
     found = []
     for member, part in enumerate(parts):
         rows = [part.shape[0] // size] * size if splits is None else list(splits[member])
-        begin = sum(rows[:place])
-        found.append(part[begin : begin + rows[place]])
+        begin = sum(rows[:index])
+        found.append(part[begin : begin + rows[index]])
     return torch.cat(found)
 
 
@@ -68,8 +68,8 @@ def reduced(parts: Sequence[torch.Tensor], how: dict[str, Any]) -> torch.Tensor:
     return summed / size if how.get("op", hvd.Average) == hvd.Average else summed
 
 
-def expected(kind: str, parts: Sequence[torch.Tensor], place: int, how: dict[str, Any]) -> torch.Tensor:
-    """Return what the member at a place gets; parts in order of the members, a root counted among them."""
+def expected(kind: str, parts: Sequence[torch.Tensor], index: int, how: dict[str, Any]) -> torch.Tensor:
+    """Return what the member at an index gets; parts in order of the members, a root counted among them."""
     size = len(parts)
     if kind.startswith("broadcast"):
         root: int = how["root_rank"]
@@ -77,12 +77,12 @@ def expected(kind: str, parts: Sequence[torch.Tensor], place: int, how: dict[str
     if kind == "allgather":
         return torch.cat(list(parts))
     if kind == "alltoall":
-        return rows_from(parts, place)
+        return rows_from(parts, index)
     whole = reduced(parts, how)
     if kind == "allreduce":
         return whole
     rows = [whole.shape[0] // size + (member < whole.shape[0] % size) for member in range(size)]
-    return whole[sum(rows[:place]) : sum(rows[: place + 1])]
+    return whole[sum(rows[:index]) : sum(rows[: index + 1])]
 
 
 def expect(result: torch.Tensor, want: torch.Tensor) -> None:
@@ -207,7 +207,7 @@ def splits_differ() -> None:
 
 
 def peer_splits() -> list[list[str]]:
-    """Rank 0 exchanges without splits; the others send it other numbers of rows each time. Return what it entered."""
+    """Rank 0 calls alltoall without splits; others send it other numbers of rows each time. Return what it entered."""
     name, size, rank = "peer.splits", hvd.size(), hvd.rank()
     found, even = [], [6 // size] * size
     for number, rows in enumerate([6 // size, 6 // size, 1, 0, 5, 6 // size, 2, 2, 0, 0, 6, 3]):

@@ -209,11 +209,11 @@ def in_sets(kind: str) -> None:
             call_usual(kind, f"set.{kind}", number)
         if not members.included():
             continue
-        parts, place = [given(rank, number, (6, 4)) for rank in (0, 2)], hvd.rank() // 2
+        parts, index = [given(rank, number, (6, 4)) for rank in (0, 2)], hvd.rank() // 2
         results: list[Any] = []
-        tensor = parts[place].clone()
+        tensor = parts[index].clone()
         entered = frames(lambda t=tensor, r=results: r.append(CALLS[kind](t, name=f"set.{kind}", **how)))  # type: ignore[misc]
-        expect(results[0], expected(kind, parts, place, how | {"root_rank": 1}))  # the root's place in the set
+        expect(results[0], expected(kind, parts, index, how | {"root_rank": 1}))  # the root's index in the set
         assert (entered == _OF_SETS) == (number % 4 != 0), (number, entered)
     hvd.remove_process_set(members)
 

@@ -67,10 +67,10 @@ def forked_calls() -> tuple[dict[str, list[str]], list[int], float]:
             os._exit(0)
     os.close(write)
     with open(read, "rb") as pipe:
-        answer, place = json.loads(pipe.read())
+        answer, rank_and_size = json.loads(pipe.read())
     os.waitpid(child, 0)
     assert float(hvd.synchronize(pending)) == hvd.size()
-    return answer, place, float(hvd.allreduce(torch.ones(1), name="afterwards", op=hvd.Sum))
+    return answer, rank_and_size, float(hvd.allreduce(torch.ones(1), name="afterwards", op=hvd.Sum))
 
 
 def _tried(cases: dict[str, Case]) -> dict[str, list[str]]:

@@ -87,21 +87,21 @@ def _broadcast(at: Setting) -> Any:
 
 
 def _all_gather(at: Setting) -> Any:
-    places = at.blanks(2, 2)
-    dist.all_gather(places, at.numbers(2, 2), group=at.group)
-    return places
+    outputs = at.blanks(2, 2)
+    dist.all_gather(outputs, at.numbers(2, 2), group=at.group)
+    return outputs
 
 
 def _all_gather_uneven(at: Setting) -> Any:
-    places = [at.blank(rank + 1) for rank in ranks(at.size)]
-    dist.all_gather(places, at.numbers(at.rank + 1), group=at.group)
-    return places
+    outputs = [at.blank(rank + 1) for rank in ranks(at.size)]
+    dist.all_gather(outputs, at.numbers(at.rank + 1), group=at.group)
+    return outputs
 
 
 def _all_gather_coalesced(at: Setting) -> Any:
-    places = [[at.blank(3), at.blank(2, 2)] for _ in ranks(at.size)]
-    dist.all_gather_coalesced(places, [at.numbers(3), at.numbers(2, 2)], group=at.group)
-    return places
+    outputs = [[at.blank(3), at.blank(2, 2)] for _ in ranks(at.size)]
+    dist.all_gather_coalesced(outputs, [at.numbers(3), at.numbers(2, 2)], group=at.group)
+    return outputs
 
 
 def _all_gather_into(at: Setting, *shape: int) -> Any:
@@ -113,9 +113,9 @@ def _all_gather_into(at: Setting, *shape: int) -> Any:
 def _gather(at: Setting) -> Any:
     found = []
     for root in ranks(at.size):
-        places = at.blanks(4) if at.rank == root else None
-        dist.gather(at.numbers(4), places, root, group=at.group)
-        found.append(places)
+        outputs = at.blanks(4) if at.rank == root else None
+        dist.gather(at.numbers(4), outputs, root, group=at.group)
+        found.append(outputs)
     return found
 
 
@@ -130,9 +130,9 @@ def _scatter(at: Setting) -> Any:
 
 
 def _all_to_all(at: Setting) -> Any:
-    places = [at.blank(at.rank + 1) for _ in ranks(at.size)]
-    dist.all_to_all(places, [at.numbers(i + 1) for i in ranks(at.size)], group=at.group)
-    return places
+    outputs = [at.blank(at.rank + 1) for _ in ranks(at.size)]
+    dist.all_to_all(outputs, [at.numbers(i + 1) for i in ranks(at.size)], group=at.group)
+    return outputs
 
 
 def _all_to_all_single(at: Setting) -> Any:
@@ -149,34 +149,34 @@ def _all_to_all_splits(at: Setting) -> Any:
 
 
 def _passed(at: Setting) -> Any:
-    places = at.blanks(3)
+    outputs = at.blanks(3)
     sends = [dist.isend(at.numbers(3, more=tag), at.following, at.group, tag) for tag in ranks(at.size)]
-    receives = [dist.irecv(places[tag], at.preceding, at.group, tag) for tag in reversed(ranks(at.size))]
+    receives = [dist.irecv(outputs[tag], at.preceding, at.group, tag) for tag in reversed(ranks(at.size))]
     for work in (*receives, *sends):
         assert work is not None and work.wait()
-    return places
+    return outputs
 
 
 def _by_group_rank(at: Setting) -> Any:
-    place = at.blank(3)
+    output = at.blank(3)
     if at.rank == 0:
         dist.send(at.numbers(3), group=at.group, group_dst=1)
     elif at.rank == 1:
-        assert dist.recv(place, group=at.group, group_src=0) == 0
-    return place
+        assert dist.recv(output, group=at.group, group_src=0) == 0
+    return output
 
 
 def _batch(at: Setting) -> Any:
-    place, other = at.blank(3), at.blank(2)
+    output, other = at.blank(3), at.blank(2)
     given = [
         dist.P2POp(dist.isend, at.numbers(3), at.following, at.group),
         dist.P2POp(dist.isend, at.numbers(2), at.following, at.group, 5),
         dist.P2POp(dist.irecv, other, at.preceding, at.group, 5),
-        dist.P2POp(dist.irecv, place, at.preceding, at.group),
+        dist.P2POp(dist.irecv, output, at.preceding, at.group),
     ]
     for work in dist.batch_isend_irecv(given):
         work.wait()
-    return place, other
+    return output, other
 
 
 def _sparse_all_reduce(at: Setting) -> Any:

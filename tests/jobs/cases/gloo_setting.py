@@ -27,7 +27,7 @@ class Setting:
         self.op: Any = getattr(dist.ReduceOp, op)
 
     def numbers(self, *shape: int, more: int = 0) -> torch.Tensor:
-        """Return numbers that differ by rank and by place."""
+        """Return numbers that differ by rank and by index."""
         count = int(torch.Size(shape).numel())
         found = (torch.arange(count) * 3 + self.rank + more) % 7 + (0 if self.dtype == torch.bool else 1)
         if self.dtype.is_complex:

@@ -21,7 +21,7 @@ from tests.jobs.cases.training import joined_losses, make_network
 ranks = range
 
 # Groups of Gloo's, until the process ends: their destructor waits with the GIL held for a thread that may want the GIL
-# to let go of the last exchange (torch 2.13).
+# to let go of the last collective (torch 2.13).
 _kept: list[Any] = []
 
 

@@ -71,23 +71,23 @@ def reductions() -> None:
     same(own, torch.full((1 + rank,), float(sum(range(1, size + 1)))))
 
 
-def exchanges() -> None:
+def moves() -> None:
     """Broadcast, gathering and scattering of all kinds."""
     rank, size = dist.get_rank(), dist.get_world_size()
     tensor = mine(5)
     dist.broadcast(tensor, 1)
     same(tensor, theirs(5)[1])
-    places = [to_gpu(torch.zeros(4)) for _ in range(size)]
-    dist.all_gather(places, mine(4))
-    for place, wanted in zip(places, theirs(4), strict=True):
-        same(place, wanted)
+    outputs = [to_gpu(torch.zeros(4)) for _ in range(size)]
+    dist.all_gather(outputs, mine(4))
+    for output, wanted in zip(outputs, theirs(4), strict=True):
+        same(output, wanted)
     joined = to_gpu(torch.zeros(4 * size, dtype=torch.int32))
     dist.all_gather_into_tensor(joined, mine(4, torch.int32))
     same(joined, torch.cat(theirs(4, torch.int32)))
-    places = [to_gpu(torch.zeros(3)) for _ in range(size)] if rank == 1 else []
-    dist.gather(mine(3), places or None, dst=1)
-    for place, wanted in zip(places, theirs(3) if places else [], strict=True):
-        same(place, wanted)
+    outputs = [to_gpu(torch.zeros(3)) for _ in range(size)] if rank == 1 else []
+    dist.gather(mine(3), outputs or None, dst=1)
+    for output, wanted in zip(outputs, theirs(3) if outputs else [], strict=True):
+        same(output, wanted)
     cut = [to_gpu(torch.full((2,), 7.0 * part)) for part in range(size)] if rank == 0 else None
     own = to_gpu(torch.zeros(2))
     dist.scatter(own, cut, src=0)

@@ -44,9 +44,9 @@ def collectives(store: str) -> list[str]:
     joined = torch.zeros(4 * size, device="cuda")
     dist.all_gather_into_tensor(joined, mine(4))
     same(joined, every(4).view(-1))
-    places = [torch.zeros(4, device="cuda") for _ in range(size)]
-    dist.all_gather(places, mine(4))
-    same(torch.stack(places), every(4))
+    outputs = [torch.zeros(4, device="cuda") for _ in range(size)]
+    dist.all_gather(outputs, mine(4))
+    same(torch.stack(outputs), every(4))
     own = torch.zeros(3, device="cuda")
     dist.reduce_scatter_tensor(own, mine(3 * size))
     same(own, every(3 * size).sum(0)[3 * rank : 3 * rank + 3])

@@ -19,7 +19,7 @@ _COUNT = 6
 
 
 def _mine() -> torch.Tensor:
-    """Return other values on every rank, and other ones at each place."""
+    """Return other values on every rank, and other ones at each index."""
     return torch.arange(_COUNT, dtype=torch.float32) + 10 * hvd.rank() + 1
 
 

@@ -61,9 +61,9 @@ def _scatter(group: Any, dtype: str, strided: bool) -> list[Any]:
 
 def _gather(group: Any, dtype: str, strided: bool) -> list[Any]:
     root = dist.get_world_size() - 1
-    places = [_zeros(4, dtype, strided) for _ in range(dist.get_world_size())]
-    dist.gather(_numbers(4, dtype, strided), places if dist.get_rank() == root else None, dst=root, group=group)
-    return [place.tolist() for place in places]
+    outputs = [_zeros(4, dtype, strided) for _ in range(dist.get_world_size())]
+    dist.gather(_numbers(4, dtype, strided), outputs if dist.get_rank() == root else None, dst=root, group=group)
+    return [output.tolist() for output in outputs]
 
 
 def _all_to_all_single(group: Any, dtype: str, strided: bool) -> list[Any]:
@@ -164,7 +164,7 @@ def uneven_reduce_scatter() -> list[float]:
 
 
 def nothing_at_all() -> list[list[int]]:
-    """Exchange and scatter tensors without elements."""
+    """Call all_to_all and scatter with tensors without elements."""
     size = dist.get_world_size()
     rows = torch.zeros(0, 3)
     dist.all_to_all_single(rows, torch.zeros(0, 3), [0] * size, [0] * size)

@@ -25,10 +25,10 @@ def control_traffic() -> tuple[int, int]:
 def step(number: int, tensors: int, count: int = 1000, skip: int = -1, order: list[int] | None = None) -> None:
     """One step: reduce tensors asynchronously; every element is checked."""
     rank, size = hvd.rank(), hvd.size()
-    places = [i for i in (order or list(range(tensors))) if i != skip]
-    data = {i: torch.full((count + i,), float(rank + i + number)) for i in places}
-    handles = {i: hvd.allreduce_async_(data[i], name=f"plan.{i}", op=hvd.Sum) for i in places}
-    for i in sorted(places):
+    indices = [i for i in (order or list(range(tensors))) if i != skip]
+    data = {i: torch.full((count + i,), float(rank + i + number)) for i in indices}
+    handles = {i: hvd.allreduce_async_(data[i], name=f"plan.{i}", op=hvd.Sum) for i in indices}
+    for i in sorted(indices):
         hvd.synchronize(handles[i])
         expected = size * (i + number) + size * (size - 1) // 2
         assert torch.equal(data[i], torch.full((count + i,), float(expected))), (number, i)

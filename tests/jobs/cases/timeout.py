@@ -91,7 +91,7 @@ def _coalesced(group: Any) -> None:
             dist.all_reduce(_tensor(), group=group)
 
 
-def _exchange(group: Any) -> None:
+def _batched_p2p(group: Any) -> None:
     peer = 1 - dist.get_rank()
     gives, takes = dist.P2POp(dist.isend, _tensor(), peer, group), dist.P2POp(dist.irecv, _tensor(), peer, group)
     for work in dist.batch_isend_irecv([gives, takes]):
@@ -128,7 +128,7 @@ CALLS: dict[str, Callable[[Any], Step]] = {
     "gathered objects": lambda group: lambda: dist.all_gather_object([None] * 2, "x", group=group),
     "objects": lambda group: lambda: dist.broadcast_object_list([None], 0, group=group),
     "functional": lambda group: lambda: functional.all_reduce(_tensor(), "sum", group) + 1,
-    "exchange": lambda group: lambda: _exchange(group),
+    "batched sends": lambda group: lambda: _batched_p2p(group),
     "ddp": _ddp,
     "ddp with sparse gradients": _sparse,
     "built-in hook": _built_in,

@@ -190,7 +190,7 @@ def share_optimizer_state(kind: str, wrapped: bool, options: dict[str, Any]) -> 
 
 
 def sparse() -> list[list[float]]:
-    """Reduce a sparse tensor whose places differ by rank."""
+    """Reduce a sparse tensor whose indices differ by rank."""
     tensor = torch.sparse_coo_tensor([[hvd.rank(), 4]], torch.ones(2, 2), (5, 2), check_invariants=True)
     found: list[list[float]] = hvd.sparse_allreduce_async(tensor, "sparse", hvd.Sum)().to_dense().tolist()
     return found

@@ -96,8 +96,8 @@ class Training:
                 continue
             weight = float((step * 5 + number * 3 + rank * 7 + index) % 9 - 4)
             if index == DENSE:
-                places = torch.tensor([(step + rank) % ROWS, rank % ROWS, rank % ROWS])
-                term = (embedding(places, param, sparse=True) * weight).sum()
+                indices = torch.tensor([(step + rank) % ROWS, rank % ROWS, rank % ROWS])
+                term = (embedding(indices, param, sparse=True) * weight).sum()
             else:  # twice, as a shared layer is
                 term = (param * weight).sum() + (param * (param.detach() + 1.0)).sum()
             total = term if total is None else total + term
