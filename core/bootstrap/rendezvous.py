@@ -3,7 +3,7 @@
 The store (`_native.StoreServer`) is a small key-value server; once every rank knows its address the native runtime
 does the rest. Where the address comes from depends on who started the processes:
 
-* ``RINGTUNE_STORE``: given. `ringtune run` serves it; otherwise rank 0 does unless somebody listens there already.
+* ``RINGTUNE_STORE``: given. `ringtune run` serves it; otherwise rank 0 does, unless a server listens there.
 * ``MASTER_ADDR`` and ``MASTER_PORT`` without torchrun: rank 0 serves it there.
 * torchrun: rank 0 serves it on a free port and publishes the address in torch's own store.
 * mpirun, srun, horovodrun on one host: rank 0 publishes it in a file only this user can read.
@@ -111,7 +111,7 @@ class Rendezvous:
             self._keep(native.load().StoreServer(bind_host(address[0]), address[1]))
         except native.error_class():
             # Rank 0 need not be on the store's host, and a test or a scheduler may serve it; the client's
-            # connection, bounded by the start timeout, tells whether somebody does.
+            # connection, bounded by the start timeout, shows whether a server is there.
             return
 
     def serve(self, config: Config, reach: str, *, several_hosts: bool) -> Address:

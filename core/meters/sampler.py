@@ -42,7 +42,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="ringtune-sampler", daemon=True)
 
     def add(self, sink: Sink) -> None:
-        """Give the samples to one more sink. The first sample is taken by the thread, so that nobody waits for it."""
+        """Give the samples to one more sink. The thread takes the first sample, so that no caller waits for it."""
         self._sinks.append(sink)
         if self._thread.ident is None:
             self._thread.start()

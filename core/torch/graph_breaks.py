@@ -63,7 +63,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 @functools.cache
 def _skip() -> Callable[[CodeType], None] | None:
-    """Return what tells torch's frame evaluation to leave code and all that it calls alone; None in an older torch."""
+    """Return the mark by which torch's frame evaluation skips code and all that it calls; None in an older torch."""
     frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     action, strategy = getattr(frames, "_FrameAction", None), getattr(frames, "_FrameExecStrategy", None)
     if frames is None or action is None or strategy is None:

@@ -215,7 +215,7 @@ def cache_call(
     Args:
         family: As given to the decorator of `ringtune.torch.fast_path`.
         called: The name as the caller gave it, and the tensor.
-        params: What the runtime is told.
+        params: Parameters of the collective.
         given: The arguments as the caller wrote them, by position.
         result: Of this call; the tensor itself for a collective in place.
     """

@@ -60,7 +60,7 @@ class _Failed:
 class Promise(_Future):  # type: ignore[misc]
     """A future whose `wait` helps the runtime, on the thread that waits.
 
-    One that a backward pass has started keeps callbacks back until the pass is over, or somebody waits: they may start
+    One that a backward pass has started keeps callbacks back until the pass is over or a thread waits: they may start
     further collectives, as PowerSGD's do, and those must come in the same order on all ranks, however fast each is.
 
     Args:
@@ -83,7 +83,7 @@ class Promise(_Future):  # type: ignore[misc]
         return super().wait()
 
     def set_exception(self, error: BaseException) -> None:
-        """Complete it by a failure, which `wait`, `value` and whoever looks at the value in C++ raise."""
+        """Complete it by a failure, which `wait`, `value` and any use of the value in C++ raise."""
 
         def unwrap(_: Any) -> None:
             raise error

@@ -28,7 +28,7 @@ Submitted = Callable[[Session | None, Any], None]
 class Pair:
     """Sends to and receives from one peer: a session of two, in which a send is a broadcast.
 
-    Opened by a thread, because the two ranks need not come here at the same time; operations are submitted in the
+    Opened by a thread, because the two ranks need not get here at the same time; operations are submitted in the
     order in which they were asked for.
 
     Args:
@@ -165,7 +165,7 @@ class Messages:
         return found
 
     def take(self, peer: int, tag: int, work: Delivery) -> bool:
-        """Take a receive that `posted` has returned; False when somebody else has."""
+        """Take a receive that `posted` has returned; False when another receive has taken it."""
         with self._lock:
             if self._posted.get((peer, tag)) is not work:
                 return False

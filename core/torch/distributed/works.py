@@ -39,7 +39,7 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
         keep: Buffers the runtime reads or writes, one or several.
 
     Attributes:
-        comes_after_backward: The end of a backward pass settles it, if nobody does before.
+        comes_after_backward: The end of a backward pass settles it at the latest.
         name: Of the operation.
         kind: What the profiler of PyTorch calls it; empty for a work made of others, which are profiled themselves.
         explain: Returns a failure of the runtime with what the runtime does not know of the operation.
@@ -277,7 +277,7 @@ class _Completer:
                     work.attend()
                 work.settle()
             except BaseException as error:
-                # The future carries the failure to whoever waits for it.
+                # The future carries the failure to its waiters.
                 if not work._done:
                     work._future.set_exception(error)
 
