@@ -1,6 +1,6 @@
 """Placement: rank, host and job of this process, found in the variables of its launcher.
 
-A pure function of the environment. `ringtune.bootstrap.rendezvous` then brings the ranks together.
+Everything here is a pure function of the environment. `ringtune.bootstrap.rendezvous` then brings the ranks together.
 """
 
 from __future__ import annotations
