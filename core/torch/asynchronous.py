@@ -133,8 +133,8 @@ def grouped_allreduce_async_(
     if type(name) is str and average is None:
         given = None, None, None, op, prescale_factor, postscale_factor, process_set
         base = handles.wire_name("grouped_allreduce", name, reduction.process_set)
-        words = group_names(base, len(tensors)), [collective_params(tensor, reduction) for tensor in tensors], given
-        fast_path.cache_group("grouped_allreduce_", (name, list(tensors)), words, base)
+        call = group_names(base, len(tensors)), [collective_params(tensor, reduction) for tensor in tensors], given
+        fast_path.cache_group("grouped_allreduce_", (name, list(tensors)), call, base)
     return handle
 
 

@@ -178,7 +178,7 @@ def _is_slow(params: CollectiveParams) -> bool:
 def cache_call(
     family: str,
     called: tuple[str | None, torch.Tensor | None],
-    words: tuple[str, CollectiveParams, tuple[Any, ...]],
+    call: tuple[str, CollectiveParams, tuple[Any, ...]],
     result_factory: ResultFactory | None = None,
 ) -> None:
     """Prepare the fast path of the next call under this name.
@@ -186,19 +186,19 @@ def cache_call(
     Args:
         family: As given to the decorator.
         called: The name as the caller gave it, None for a function that takes none; and the tensor, if there is one.
-        words: Name on the wire; parameters; the arguments as the caller wrote them, by position (those of name and
+        call: Name on the wire; parameters; the arguments as the caller wrote them, by position (those of name and
             tensors do not matter).
         result_factory: Makes the results; none where the tensor is the result.
     """
     runtime = _runtime()
-    if runtime is not None and not _is_slow(words[1]):
-        _path.cache_call(_signatures[family], *called, runtime, words, result_factory)
+    if runtime is not None and not _is_slow(call[1]):
+        _path.cache_call(_signatures[family], *called, runtime, call, result_factory)
 
 
 def cache_group(
     family: str,
     called: tuple[str, Sequence[torch.Tensor]],
-    words: tuple[list[str], list[CollectiveParams], tuple[Any, ...]],
+    call: tuple[list[str], list[CollectiveParams], tuple[Any, ...]],
     group: str,
 ) -> None:
     """Prepare the fast path of the next group under this name.
@@ -206,12 +206,12 @@ def cache_group(
     Args:
         family: As given to the decorator.
         called: The name as the caller gave it, and what is reduced in place.
-        words: Names on the wire and parameters, both by tensor; the arguments as the caller wrote them, by position.
+        call: Names on the wire and parameters, both by tensor; the arguments as the caller wrote them, by position.
         group: Name of the group on the wire.
     """
     runtime = _runtime()
-    if runtime is not None and not _is_slow(words[1][0]):
-        _path.cache_group(_signatures[family], *called, runtime, *words, group)
+    if runtime is not None and not _is_slow(call[1][0]):
+        _path.cache_group(_signatures[family], *called, runtime, *call, group)
 
 
 def cache_persistent(key: str, tensor: torch.Tensor, wire: str, params: CollectiveParams) -> None:
