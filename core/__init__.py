@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ringtune.config import Config
     from ringtune.errors import RingtuneError
     from ringtune.knobs import Knobs
-    from ringtune.run_function import run
+    from ringtune.launch.run_function import run
     from ringtune.session import Session, init, is_initialized, range, shutdown
     from ringtune.stats import StepStats
 
@@ -42,7 +42,7 @@ _HOMES = {
     "init": "ringtune.session",
     "is_initialized": "ringtune.session",
     "range": "ringtune.session",
-    "run": "ringtune.run_function",
+    "run": "ringtune.launch.run_function",
     "shutdown": "ringtune.session",
 }
 

@@ -1,6 +1,6 @@
 """The algorithms of an allreduce between ranks that share no memory, and tables that choose one.
 
-A table is a list of rules; the first one that fits counts, without one it is the ring. As a file it is JSON:
+A table is a list of rules; the first one that fits counts, else the ring is taken. As a file it is JSON:
 
     {"format": 1, "rules": [{"links": "network", "max_ranks": 2, "max_bytes": 65536, "algorithm": "flat"}]}
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from ringtune.errors import ConfigError
 
 ALGORITHMS = ("table", "ring", "flat", "recursive-doubling", "halving-doubling", "tree", "hierarchical")
-"""Names by native number; the first one means: as the table says."""
+"""Names by native number; the first one stands for the table's choice."""
 
 SWITCH = ("auto", "on", "off")
 LINKS = ("memory", "network")
@@ -29,7 +29,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Rule:
-    """A row: which algorithm up to so many ranks and bytes (0 = no limit) on links of a class."""
+    """A row: the algorithm for at most so many ranks and bytes (0 = no limit) on links of a class."""
 
     links: str
     max_ranks: int

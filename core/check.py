@@ -1,7 +1,7 @@
-"""``ringtune check``: what is built and available on this machine, and what will be missed.
+"""``ringtune check``: what is built and available on this machine, and what is missing.
 
 Nothing here imports torch or a GPU library: versions come from package metadata and libraries are looked for by name,
-so the answer takes a fraction of a second and is there even when an import would crash.
+so the command takes a fraction of a second and works even where an import would crash.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _FOR_CUDA = "for CUDA "
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the answer.
+    """One line of the report.
 
     Attributes:
         name: What was looked for.
         available: Whether it is there.
         detail: Version, path or number; when it is missing, what brings it.
-        warning: A sentence if something about it will be missed, else empty.
+        warning: A sentence where its absence costs something, else empty.
     """
 
     name: str
@@ -92,14 +92,14 @@ def _package(name: str, extra: str) -> Finding:
 
 
 def _gpu_findings() -> list[Finding]:
-    """Driver, GPUs, and what makes tensors on them quick; warnings only where there are GPUs."""
+    """Driver, GPUs and the libraries for tensors on them; warnings only where there are GPUs."""
     driver, gpus = _gpus()
     version = driver.detail.removeprefix(_FOR_CUDA) if driver.available else ""
     nccl, nvrtc, cupy = wheels.find_nccl(), wheels.find_nvrtc(), wheels.find_cupy()
     lacks = {
-        "NCCL": "ranks with a GPU of their own exchange by ringtune's ring on one host, and through the host else",
-        "NVRTC": "ranks that share a GPU, or have no NCCL, exchange through the host",
-        "CuPy": "there are no arrays on GPUs but those of torch",
+        "NCCL": "ranks with a GPU of their own communicate by ringtune's ring on one host, and through the host else",
+        "NVRTC": "ranks that share a GPU, or have no NCCL, communicate through the host",
+        "CuPy": "torch is the only library with arrays on GPUs",
     }
     found = [driver, gpus]
     for name, library in (("NCCL", nccl), ("NVRTC", nvrtc), ("CuPy", cupy)):
@@ -192,7 +192,7 @@ def crowding(ranks: int, threads: int, cores: int) -> str:
         threads: Compute threads of each, that is ``OMP_NUM_THREADS``; 0 if it is not set.
         cores: Cores that they may use.
     """
-    # `ringtune run` gives each rank its share when nobody has said otherwise.
+    # `ringtune run` gives each rank its share of the cores where OMP_NUM_THREADS is not set.
     each = threads or max(1, cores // ranks)
     if ranks * each <= cores:
         return ""
@@ -207,7 +207,7 @@ def _version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        # Found on the path without metadata, as packages of a distribution sometimes are.
+        # A distribution's packages sometimes lie on the path without metadata.
         return "unknown version" if package.isidentifier() and util.find_spec(package) else ""
 
 

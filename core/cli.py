@@ -1,7 +1,7 @@
 """The command ``ringtune``: a table of commands, loaded when they are used.
 
-This table is the one place in core that knows the layers above it, as strings. Rooms raise `RingtuneError` (or
-`UsageError`); `main` is the only place that turns them into a message and an exit code.
+No other module of core knows the layers above it, here as strings. Rooms raise `RingtuneError` (or `UsageError`);
+`main` alone turns them into a message and an exit code.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NETWORK = Entry("ringtune.tuner.preflight_cli", "Behind `ringtune check --netwo
 
 
 def check_network(**wanted: Any) -> None:
-    """What `ringtune check --network` does; it stands in a layer above.
+    """Run `ringtune check --network`, which lies in a layer above.
 
     Raises:
         RingtuneError: What it needs is not installed, or the ranks failed.
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     standard_streams.make_fit()
     code = _run(arguments)
-    # What was printed may not have been written yet: a full device or a reader that has gone shows here at last.
+    # Output may still be buffered: a full device or a reader that has gone shows only here.
     if (error := standard_streams.flush()) is not None and code == 0:
         code = EXIT_BROKEN_PIPE if isinstance(error, BrokenPipeError) else _report(error)
     return code
@@ -92,7 +92,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except ReaderGone:
-        # `ringtune timeline summary F | head`: the reader has had enough.
+        # The reader has closed the pipe, as in `ringtune timeline summary F | head`.
         return EXIT_BROKEN_PIPE
     except click.ClickException as error:
         error.show()
@@ -111,7 +111,7 @@ def _report(error: Exception) -> int:
     if os.environ.get("RINGTUNE_TRACEBACK", "").strip() not in ("", "0"):
         traceback.print_exception(type(error), error, error.__traceback__)
     said = _in_words(error) if isinstance(error, OSError) else str(error)
-    with suppress(OSError):  # nobody can be told when standard error cannot be written
+    with suppress(OSError):  # standard error cannot be written, so the message is lost
         click.secho(f"ringtune: {said}", fg="red", err=True)
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
 

@@ -45,7 +45,7 @@ class Entry:
 
 
 class ReaderGone(Exception):
-    """Nobody reads our output any more. Click would turn a BrokenPipeError into exit code 1 by itself."""
+    """The reader of the output has gone. Click would turn a BrokenPipeError into exit code 1 by itself."""
 
 
 class LazyGroup(click.Group):
@@ -91,7 +91,7 @@ class LazyGroup(click.Group):
         except BrokenPipeError as error:
             raise ReaderGone from error
         except SystemExit as error:
-            if isinstance(error.__context__, BrokenPipeError):  # rich's way to end
+            if isinstance(error.__context__, BrokenPipeError):  # rich exits when its output is closed
                 raise ReaderGone from error
             raise
 

@@ -3,7 +3,7 @@
 ``RINGTUNE_*`` wins over its ``HOROVOD_*`` twin, and a variable's name of today over its former one; an empty value
 counts as unset. A value of ``RINGTUNE_*`` that cannot be understood is a `ConfigError` that names the variable, the
 value and what was expected; nothing is guessed. Values of ``HOROVOD_*`` are read as Horovod reads them
-(`ringtune.horovod_variables`).
+(`ringtune.alias.horovod_variables`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ringtune.algorithms import ALGORITHMS, SWITCH
+from ringtune.alias.horovod_variables import FALSE, HOROVOD_IGNORED, TRUE, reading
+from ringtune.bootstrap.interfaces import address_of
 from ringtune.errors import ConfigError
-from ringtune.horovod_variables import FALSE, HOROVOD_IGNORED, TRUE, reading
-from ringtune.interfaces import address_of
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.output_file import expanded
 from ringtune.variables import (
@@ -42,7 +42,7 @@ class Config:
 
     Attributes:
         given: Names (without prefix) of the variables that were set, under either prefix.
-        horovods: Those of them that were set under Horovod's name: no reason to end a job.
+        horovods: Those of them that were set under Horovod's name; their values never end a job.
         warnings: Sentences about Horovod's variables that have no effect here; printed once by rank 0.
     """
 
@@ -176,7 +176,7 @@ _said: set[str] = set()
 
 
 def not_yet_warned(sentences: Sequence[str]) -> list[str]:
-    """Return the sentences that this process has not been told of, once: a job may begin anew many times."""
+    """Return the warnings that this process has not printed yet: a job may begin anew many times."""
     new = [sentence for sentence in sentences if sentence not in _said]
     _said.update(new)
     return new

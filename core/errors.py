@@ -36,7 +36,7 @@ class SomeSparse(Mismatch):
 
 
 class Protocol(RuntimeFailure):
-    """A peer sent something that is not understood (another version, a stray connection)."""
+    """A peer sent bytes that do not follow the protocol (another version, a stray connection)."""
 
 
 class ShutDown(RuntimeFailure):
@@ -64,11 +64,11 @@ class TraceIoError(RingtuneError):
 
 
 class ConfigError(RingtuneError, ValueError):
-    """A variable of the environment has a value that makes no sense; the message names both."""
+    """A variable of the environment has an invalid value; the message names both."""
 
 
 class InvalidArgument(RingtuneError, ValueError):
-    """An argument makes no sense on this rank alone (duplicate name, wrong dtype, bad root ...)."""
+    """An argument is invalid on this rank alone (duplicate name, wrong dtype, bad root ...)."""
 
 
 class NotSupported(RingtuneError, NotImplementedError):

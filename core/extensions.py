@@ -1,4 +1,4 @@
-"""Session extensions: what must run inside a training process but lives in a room above.
+"""Session extensions: code of an upper layer that runs inside the training process.
 
 The timeline's merge and the online tuner register a factory in the entry-point group ``ringtune.session``; core
 finds them when a session opens, so that no import runs from a room to one above it. An extension that raises is

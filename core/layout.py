@@ -1,4 +1,4 @@
-"""Names inside a run folder: the one place that knows which file lies where.
+"""Names inside a run folder: the one module that knows which file lies where.
 
 A job writes everything it leaves behind into one folder, ``runs/<name>-<YYYYmmdd-HHMMSS>/``. Writers (launcher,
 ranks, tuner, benchmarks) and readers (timeline, dashboard) meet only through these names. Pure: nothing here
@@ -58,7 +58,7 @@ def run_file(run: Path) -> Path:
 
 
 def machine_file(run: Path, rank: int) -> Path:
-    """Where rank describes its machine."""
+    """Description of a rank's machine."""
     return run / MACHINE_FOLDER / f"{rank_stem(rank)}.json"
 
 

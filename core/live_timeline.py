@@ -1,7 +1,7 @@
 """The file that the user named, while the job runs: rank 0's part under a second name.
 
-A part is a complete array of events at any moment, so a second name is all it takes for what Horovod's users know: the
-file is there from `init` on, and grows. The merge of all parts takes its place when the job ends.
+A part is a complete array of events at any moment, so a second name suffices for what Horovod's users know: the file is
+there from `init` on, and grows. The merge of all parts replaces it when the job ends.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 from ringtune import layout
 
 _SHOWN = "shown.json"
-"""Beside the parts: what a symbolic link from another file system points to. Whoever writes through the link replaces
+"""Name beside the parts that a symbolic link from another file system points to. A writer through the link replaces
 this name and no part."""
 
 
 def show(parts: Path, stem: str, target: Path) -> Path | None:
     """Let a target name the newest part of a rank from now on.
 
-    Nothing happens where that cannot be (a device, a folder, a packed file): the merge writes there all the same.
+    Nothing happens where no link is possible (a device, a folder, a packed file); the merge writes there anyway.
 
     Args:
         parts: Folder of the parts.

@@ -1,4 +1,4 @@
-"""The door to the native runtime: loads ``ringtune._native`` when first needed and translates its exceptions."""
+"""Access to the native runtime: loads ``ringtune._native`` when first needed and translates its exceptions."""
 
 from __future__ import annotations
 

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
-_ON_THE_HOST = (-1, 0)
-"""Place of a tensor that is not on a GPU, as the native runtime takes it."""
+_HOST = (-1, 0)
+"""Device of a tensor in host memory, as the native runtime takes it."""
 
 
 class Allreduce(NamedTuple):
     """An allreduce to submit: addresses of contiguous memory, numbers as in ``native/base/dtype.h``.
 
-    A floating tensor travels as the dtype ``wire``, -1: as it is. ``place``: number of the GPU whose memory it is,
-    and the stream in which it becomes what it is; empty for host memory. ``timeout_ns``: how long it may wait for ranks
-    that do not come, 0: as the settings say; then the job ends.
+    A floating tensor travels as the dtype ``wire``, -1: as it is. ``device``: number of the GPU whose memory it is,
+    and the stream that writes it; empty for host memory. ``timeout_ns``: how long it may wait for missing ranks before
+    the job ends; 0: as the settings say.
     """
 
     name: str
@@ -31,14 +31,14 @@ class Allreduce(NamedTuple):
     group_size: int = 0
     process_set: int = 0
     wire: int = -1
-    place: tuple[()] | tuple[int, int] = ()
+    device: tuple[()] | tuple[int, int] = ()
     timeout_ns: int = 0
 
     def arguments(self) -> tuple[Any, ...]:
         """Return what the native runtime takes."""
         if self.timeout_ns == 0:
-            return *self[:-2], *self.place
-        return *self[:-2], *(self.place or _ON_THE_HOST), self.timeout_ns
+            return *self[:-2], *self.device
+        return *self[:-2], *(self.device or _HOST), self.timeout_ns
 
 
 class Broadcast(NamedTuple):
@@ -51,14 +51,14 @@ class Broadcast(NamedTuple):
     dtype: int
     root: int
     process_set: int = 0
-    place: tuple[()] | tuple[int, int] = ()
+    device: tuple[()] | tuple[int, int] = ()
     timeout_ns: int = 0
 
     def arguments(self) -> tuple[Any, ...]:
         """Return what the native runtime takes."""
         if self.timeout_ns == 0:
-            return *self[:-2], *self.place
-        return *self[:-2], *(self.place or _ON_THE_HOST), self.timeout_ns
+            return *self[:-2], *self.device
+        return *self[:-2], *(self.device or _HOST), self.timeout_ns
 
 
 class Range:

@@ -1,4 +1,4 @@
-"""Writing a file that the user named: whole or not at all, and never at the cost of what stands there.
+"""Writing a file that the user named: whole or not at all, so that an earlier file survives a failure.
 
 A regular file appears, or is replaced, in one piece. A symbolic link stays, and the file it points to is replaced.
 What is no regular file (a device, a pipe, ``/dev/stdout``) is written through, and so is a file that cannot be
@@ -26,14 +26,14 @@ _DESCRIPTORS = re.compile(r"/proc/(\d+)(?:/task/\d+)?/fd")
 _LINKS = 40
 """Links followed at most, as in the kernel."""
 _READER_S = 5.0
-"""How long a named pipe is given to find its reader."""
+"""How long the writer of a named pipe waits for its reader."""
 
 
 @contextmanager
 def output_file(
     path: str | os.PathLike[str], error: type[RingtuneError] = RingtuneError, hint: str = "choose another output"
 ) -> Iterator[Path]:
-    """Give a path to write to; what stands there becomes the content of `path` when the block ends well.
+    """Yield a path to write to; its content becomes that of `path` when the block ends without an error.
 
     Folders that are missing are made, and ``~`` is the home folder.
 
@@ -75,7 +75,7 @@ def expanded(path: str | os.PathLike[str]) -> Path:
 
 
 def is_stdout(path: str | os.PathLike[str]) -> bool:
-    """Whether a path leads to this process's standard output, where no other word may then stand."""
+    """Whether a path leads to this process's standard output, which must then hold nothing else."""
     try:
         return os.path.samestat(os.stat(expanded(path)), os.fstat(1))
     except OSError:
@@ -94,7 +94,7 @@ def is_stream(path: Path) -> bool:
 
 
 def _stays(path: Path) -> bool:
-    """Whether what stands at a path must be written itself, since nothing can or may take its place."""
+    """Whether the file at a path must be written through, since it cannot or must not be replaced."""
     if is_stream(path):
         return True
     real = Path(os.path.realpath(path))
@@ -134,7 +134,9 @@ def _through(path: Path) -> Iterator[Path]:
 def _open(path: Path) -> int:
     found = _descriptor(path)
     if found is not None and found[0] == os.getpid():
-        return os.dup(found[1])  # shares the position, so that a file which the shell appends to is appended to
+        return os.dup(
+            found[1]
+        )  # a duplicate shares the position, so a file that the shell opened for appending is appended to
     mode = path.stat().st_mode
     if stat.S_ISFIFO(mode):
         return _open_pipe(path)
@@ -143,7 +145,7 @@ def _open(path: Path) -> int:
 
 
 def _open_pipe(path: Path) -> int:
-    """Open a named pipe; a reader that comes a little later is waited for, one that never comes is not."""
+    """Open a named pipe; waits a moment for its reader and fails without one."""
     give_up_at = time.monotonic() + _READER_S
     while True:
         try:

@@ -85,7 +85,7 @@ class Recording:
             self._link = live_timeline.show(part.parent, layout.rank_stem(session.rank), self.file)
 
     def stop(self) -> None:
-        """Stop; the part is complete then. Spans that the disk had no room for are told of, and no error."""
+        """Stop; the part is complete then. Spans lost to a full disk give a warning and no error."""
         if not self.session.runtime.recording:
             return
         try:
@@ -95,7 +95,7 @@ class Recording:
             self._warn(f"the timeline has gaps: {error}")
 
     def close(self) -> None:
-        """Stop for good: what comes next is the merge."""
+        """Stop for good; the merge follows."""
         self.stop()
         if self._link is not None:
             live_timeline.hide(self._link)
@@ -111,7 +111,7 @@ class Recording:
         if wanted and not self.session.runtime.recording and config.timeline is not None:
             try:
                 self.start(config.timeline, mark_cycles=config.timeline_mark_cycles)
-            except RingtuneError as error:  # training goes on, whatever the disk does
+            except RingtuneError as error:  # an error of the disk must not end training
                 self._warn(f"step {step} is not recorded: {error}")
         elif not wanted and any(step == end for _, end in config.timeline_steps):
             self.stop()

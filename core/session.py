@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ringtune import extensions, native, runfolder
+from ringtune.bootstrap.placement import Placement
 from ringtune.config import Config, not_yet_warned
 from ringtune.errors import InvalidArgument, NotInitialized, RingtuneError
 from ringtune.knobs import Knobs
 from ringtune.meters.meters import Meters
 from ringtune.operations import Allreduce, Broadcast, Range
-from ringtune.placement import Placement
 from ringtune.recording import Recording
 from ringtune.stats import StepStats
 from ringtune.step_marks import StepMarks
@@ -41,7 +41,7 @@ class Session:
 
     Args:
         config: Settings of this process.
-        place: Where it stands in the job.
+        placement: Its rank, host and launcher.
         runtime: The native runtime (or what behaves like it); owned.
         context: How this job meets and where it writes.
 
@@ -52,15 +52,15 @@ class Session:
         job: Key of this session in the store, the same on all ranks.
     """
 
-    def __init__(self, config: Config, place: Placement, runtime: Any, context: JobContext) -> None:
+    def __init__(self, config: Config, placement: Placement, runtime: Any, context: JobContext) -> None:
         self.config = config
-        self.placement = place
+        self.placement = placement
         self.runtime = runtime
         self.job = context.job
         self.store = context.store
         self.run_folder: Path | None = None
-        self.rank: int = place.rank
-        self.size: int = place.size
+        self.rank: int = placement.rank
+        self.size: int = placement.size
         self.local_rank: int = runtime.local_rank
         self.local_size: int = runtime.local_size
         self.cross_rank: int = runtime.cross_rank
@@ -71,22 +71,22 @@ class Session:
         self.planned_folder = context.run_folder
         self._pid = os.getpid()
         self._error = native.error_class()
-        self._extensions = extensions.ExtensionSet(place.rank)
+        self._extensions = extensions.ExtensionSet(placement.rank)
         self._meters, self._recording = Meters(self), Recording(self)
         self._steps = StepMarks(runtime, self._step_ended)
 
     @staticmethod
     def open(config: Config | None = None) -> Session:
-        """Find this process's place, meet the other ranks and make the session current.
+        """Find this process's rank, meet the other ranks and make the session current.
 
         Args:
             config: Settings; default: those of the environment.
 
         Raises:
-            ConfigError: The environment makes no sense; the message says which variable.
+            ConfigError: A variable of the environment is invalid; the message names it.
             Timeout: Not all ranks came; the message names the missing ones.
         """
-        from ringtune.opening import open_session
+        from ringtune.bootstrap.opening import open_session
 
         return open_session(config)
 
@@ -121,7 +121,7 @@ class Session:
         """Start an allreduce; the buffers must stay alive until its ticket is done.
 
         Raises:
-            InvalidArgument: The name is in flight already, or the operation makes no sense on this rank.
+            InvalidArgument: The name is in flight already, or the operation is invalid on this rank.
             ShutDown: The runtime has been shut down.
         """
         try:
@@ -130,7 +130,7 @@ class Session:
             raise native.translate(error) from None
 
     def submit_allgather(self, name: str, address: int, shape: Sequence[int], *rest: int, timeout_ns: int = 0) -> int:
-        """Start an allgather along the first dimension; `rest`: dtype, process set, and `Allreduce.place`."""
+        """Start an allgather along the first dimension; `rest`: dtype, process set, and `Allreduce.device`."""
         try:
             return int(self.runtime.allgather(name, address, shape, *rest, timeout_ns=timeout_ns))
         except self._error as error:
@@ -206,7 +206,7 @@ class Session:
         self._extensions.on_step(stats)
 
     def propose_knobs(self, knobs: Knobs) -> int:
-        """Ask for another setting; all ranks take it at one cycle with nothing in flight.
+        """Propose another setting; all ranks apply it at the same cycle with nothing in flight.
 
         Returns:
             The epoch the setting will carry.
@@ -290,7 +290,7 @@ class Session:
         for leave in (self._recording.close, lambda: self.runtime.shutdown(_LEAVE_TIMEOUT_NS)):
             try:
                 leave()
-            except (RingtuneError, self._error) as error:  # nothing is left to do about it but to say so
+            except (RingtuneError, self._error) as error:  # the session is closing, so a warning is all that is left
                 warn(f"[rank {self.rank}] while leaving the job: {error}")
         self._extensions.after_close()
         if self.run_folder is not None and self.rank == 0 and not self.config.launcher:
@@ -311,7 +311,7 @@ class Session:
             except RingtuneError as error:
                 if config.run_dir is not None and not config.launcher:
                     raise
-                # Nobody has asked for it, or the launcher could write there: training goes on, whatever the disk does.
+                # The user asked for no folder, or the launcher could write there: training goes on without it.
                 warn(f"[rank {self.rank}] the job goes on without a run folder: {error}")
         self._meters.begin()
         self._recording.begin()
@@ -351,7 +351,7 @@ def init(config: Config | None = None) -> Session:
     """Open the session of this process, or return the one that is open.
 
     Raises:
-        ConfigError: The environment makes no sense.
+        ConfigError: A variable of the environment is invalid.
         Timeout: Not all ranks came.
         InvalidArgument: This process was forked from one that is in a job.
     """
@@ -389,12 +389,12 @@ def require() -> Session:
 
 
 def exit_code() -> int | None:
-    """Return the process's exit code as far as it shows while the session closes: None unless it fails."""
+    """Return the process's exit code as far as it is known while the session closes: None unless it fails."""
     if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
         return 130
     return 1 if hasattr(sys, "last_value") else None
 
 
 def warn(sentence: str) -> None:
-    """Say something that does not end the job."""
+    """Print a warning."""
     print(f"ringtune warning: {sentence}", file=sys.stderr, flush=True)

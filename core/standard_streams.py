@@ -89,7 +89,7 @@ def silence(stream: TextIO) -> None:
 
 
 def is_output_error(error: OSError) -> bool:
-    """Whether an error is about a stream and not about a file: it names none, and tells of a device or a pipe."""
+    """Whether an error is about a stream and not about a file: it names none, its number is a device's or a pipe's."""
     return error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT, errno.EFBIG)
 
 

@@ -1,6 +1,6 @@
-"""Who ends the steps of a training: an optimizer or the script, else the operations themselves, which repeat.
+"""Ends of training steps: marked by an optimizer or the script, else detected from operations that repeat.
 
-Where a run folder is written, the native runtime watches what the training thread submits until somebody marks a step
+Where a run folder is written, the native runtime watches what the training thread submits until a step is marked
 (``native/runtime/step_watch.h``); from then on only marks count.
 """
 
@@ -19,7 +19,7 @@ class StepMarks:
 
     Args:
         runtime: The session's runtime, borrowed.
-        ended: Told of every step.
+        ended: Called with every step.
     """
 
     def __init__(self, runtime: Any, ended: Callable[[StepStats], None]) -> None:
@@ -31,7 +31,7 @@ class StepMarks:
         if self._marked or self._watching:
             return
         self._watching = True
-        mine = weakref.WeakMethod(self._repeated)  # the runtime must not keep alive what keeps it
+        mine = weakref.WeakMethod(self._repeated)  # a strong reference would form a cycle with the runtime
 
         def tell() -> None:
             repeated = mine()
@@ -47,7 +47,7 @@ class StepMarks:
             self._runtime.watch_steps(None)
 
     def end(self) -> StepStats:
-        """End a step that somebody marks."""
+        """End a step that an optimizer or the script marks."""
         self._marked = True
         self.stop()
         return self._end(detected=False)

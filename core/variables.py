@@ -65,7 +65,7 @@ _S = 1_000_000_000
 _MS = 1_000_000
 
 VARIABLES: tuple[Variable, ...] = (
-    # Where this process stands in the job; set by a launcher.
+    # Rank and rendezvous of this process; set by a launcher.
     Variable("RANK", "rank", "int", None, "", "Rank of this process.", "RANK", 0),
     Variable("SIZE", "size", "int", None, "", "Number of ranks of the job.", "SIZE", 1),
     Variable("LOCAL_RANK", "local_rank", "int", None, "", "Rank among those of this host.", "LOCAL_RANK", 0),
@@ -83,7 +83,7 @@ VARIABLES: tuple[Variable, ...] = (
         "float",
         _S,
         "s",
-        "Time between two looks at CPU, memory, network and GPU while there is a run folder; 0 = never.",
+        "Period of samples of CPU, memory, network and GPU while there is a run folder; 0 = never.",
         None,
         0,
         _S,
@@ -145,7 +145,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable("CHECK", "check", "bool", False, "", "Compare all gradients bit by bit over the ranks, every step."),
     Variable("TRACEBACK", "traceback", "bool", False, "", "The command line shows where an error was raised."),
-    # How an allreduce goes.
+    # Algorithms of allreduce.
     Variable(
         "ALGORITHM",
         "algorithm",
@@ -228,14 +228,14 @@ VARIABLES: tuple[Variable, ...] = (
         "Repeated steps communicate in shared memory while they compute; auto: unless all cores of the host compute.",
         choices=OVERLAPS,
     ),
-    # What a run changes without a change of its script; `ringtune tune --restarts` tries them.
+    # Settings that need no change of the script; `ringtune tune --restarts` tries them.
     Variable(
         "COMPRESSION",
         "compression",
         "choice",
         CASTS[0],
         "",
-        "What gradients travel as between hosts, where the script asks for no compression.",
+        "Dtype that gradients travel as between hosts, where the script asks for no compression.",
         None,
         None,
         1,
@@ -320,11 +320,24 @@ VARIABLES: tuple[Variable, ...] = (
         "Process sets may be added and removed after `init`.",
         "DYNAMIC_PROCESS_SETS",
     ),
-    Variable("CUDA_DRIVER", "cuda_driver", "str", "", "library", "Drives the GPUs, instead of libcuda.so.1."),
-    Variable("NCCL_LIBRARY", "nccl_library", "str", "", "library", "NCCL, instead of the wheels' or the system's."),
-    Variable("GPU_PART_BYTES", "gpu_part_bytes", "int", 8 << 20, "bytes", "Parts of what is staged.", None, 1),
     Variable(
-        "GPU_DATA_PATH", "gpu_data_path", "choice", "auto", "", "How tensors on GPUs travel.", choices=GPU_DATA_PATHS
+        "CUDA_DRIVER", "cuda_driver", "str", "", "library", "Library of the GPUs' driver, instead of libcuda.so.1."
+    ),
+    Variable(
+        "NCCL_LIBRARY", "nccl_library", "str", "", "library", "Library of NCCL, instead of the wheels' or the system's."
+    ),
+    Variable(
+        "GPU_PART_BYTES",
+        "gpu_part_bytes",
+        "int",
+        8 << 20,
+        "bytes",
+        "Size of the parts in which tensors are staged through the host.",
+        None,
+        1,
+    ),
+    Variable(
+        "GPU_DATA_PATH", "gpu_data_path", "choice", "auto", "", "Data path of tensors on GPUs.", choices=GPU_DATA_PATHS
     ),
     # Stall check.
     Variable(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.knobs import DEFAULTS, Knobs
+from ringtune.timeline.units import bytes_text
 from ringtune.tuner.records import (
     FailedRecord,
     NoteRecord,
@@ -34,7 +35,7 @@ _HIERARCHICAL = ("auto", "1", "0")
 
 def describe(knobs: Knobs) -> str:
     """Return a setting: ``fusion 32 MiB, cycle 0.25 ms``, and what else differs from `DEFAULTS`."""
-    words = [f"fusion {amount(knobs.fusion_bytes)}", f"cycle {knobs.cycle_time_ns / 1e6:.3g} ms"]
+    words = [f"fusion {bytes_text(knobs.fusion_bytes)}", f"cycle {knobs.cycle_time_ns / 1e6:.3g} ms"]
     if not knobs.plan:
         words.append("no plan")
     if knobs.algorithm:
@@ -42,7 +43,7 @@ def describe(knobs: Knobs) -> str:
     if knobs.hierarchical:
         words.append(f"hierarchical {SWITCH[knobs.hierarchical]}")
     if knobs.segment_bytes != DEFAULTS.segment_bytes:
-        words.append(f"segment {amount(knobs.segment_bytes)}")
+        words.append(f"segment {bytes_text(knobs.segment_bytes)}")
     if not knobs.cache_capacity:
         words.append("no cache")
     if knobs.nccl_streams != DEFAULTS.nccl_streams:
@@ -58,11 +59,6 @@ def settled(record: TrialRecord | ResultRecord) -> str:
 def variables(settings: Mapping[str, str]) -> str:
     """Return variables as one writes them before a command."""
     return " ".join(f"{name}={value}" for name, value in settings.items()) or "the command as it is"
-
-
-def amount(count: int) -> str:
-    """Return a number of bytes in MiB or KiB."""
-    return f"{count / (1 << 20):.4g} MiB" if count >= 1 << 20 else f"{count / (1 << 10):.4g} KiB"
 
 
 def percent(share: float) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ringtune.knobs import DEFAULTS
-from ringtune.timeline.units import bytes_text, time_text
+from ringtune.timeline.units import time_text
 from ringtune.tuner.model.calibrate import Model, fit_link, refit
 from ringtune.tuner.model.cluster import Cluster
 from ringtune.tuner.model.measured import Moved
@@ -224,8 +224,3 @@ def document(found: Findings, some: Sequence[Cluster], answers: Sequence[Answer]
         "expected": [answer.as_dict() for answer in answers],
         "warnings": warnings(found, answers),
     }
-
-
-def amounts(work: Workload) -> str:
-    """What a step must reduce, for tables."""
-    return f"{bytes_text(work.bytes)} in {len(work.gradients)} tensors"

@@ -17,8 +17,9 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
+from ringtune.timeline.units import bytes_text
 from ringtune.tuner.feed import Sample
-from ringtune.tuner.messages import amount, percent
+from ringtune.tuner.messages import percent
 from ringtune.tuner.scoring import log_location, log_spread
 
 _TRIMMED_VARIANCE = 1.2
@@ -61,7 +62,7 @@ class Shape:
     bytes: int
 
     def __str__(self) -> str:
-        return f"{self.collectives} operations of {amount(self.bytes)} together"
+        return f"{self.collectives} operations of {bytes_text(self.bytes)} together"
 
 
 class Watch:

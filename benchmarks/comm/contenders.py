@@ -19,7 +19,7 @@ from ringtune.benchmarks.harness.race.patterns import Array, Buffers, Task, item
 from ringtune.benchmarks.harness.race.rank import Opener, Unsupported
 from ringtune.operations import Allreduce
 from ringtune.torch.compression import Compressor, wire_number
-from ringtune.torch.devices import join, place_of
+from ringtune.torch.devices import device_of, join
 from ringtune.torch.handles import dtype_number
 
 # The defaults of torch's DDP: `bucket_cap_mb=25`, and a smaller first bucket so that the first reduction starts early.
@@ -61,7 +61,7 @@ def ringtune_cast(compression: type[Compressor], tensors: Tensors) -> Callable[[
     wire = wire_number(compression, hvd.Sum)
     now = session.require()
     operations = [
-        Allreduce(name, at, at, tuple(tensor.shape), dtype_number(tensor), hvd.Sum, wire=wire, place=place_of(tensor))
+        Allreduce(name, at, at, tuple(tensor.shape), dtype_number(tensor), hvd.Sum, wire=wire, device=device_of(tensor))
         for tensor, name in _named(tensors)
         for at in [tensor.data_ptr()]
     ]

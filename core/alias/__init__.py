@@ -1,1 +1,1 @@
-"""Horovod's modules that have no twin of the same name in ringtune; see `ringtune.as_horovod`."""
+"""What makes ringtune pass as Horovod: the import hook, its modules without a twin here, its variables."""

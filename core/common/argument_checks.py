@@ -1,6 +1,6 @@
 """Checks of what a caller gives to a collective, in words that name the function and the argument.
 
-What is of a framework - its tensors - is checked by the front end, which adds its own rules to `COMMON`.
+The tensors of a framework are checked by its front end, which adds its own rules to `COMMON`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ringtune.errors import InvalidArgument
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 Check = Callable[[Any, str], object]
-"""Is given a value and what it is, such as ``"allreduce: name"``; raises `InvalidArgument` where it is none."""
+"""Takes a value and its description, such as ``"allreduce: name"``; raises `InvalidArgument` for a wrong one."""
 
 _MOST_OFFSETS = 1 << 24
 _OPERATIONS = "Average (0), Sum (1), Adasum (2), Min (3), Max (4), Product (5)"
@@ -138,10 +138,10 @@ COMMON: Mapping[str, Check] = {
 
 
 def checked(function: _Function, checks: Mapping[str, Check]) -> _Function:
-    """Return a function that looks at its arguments before it does anything.
+    """Return the function with its arguments checked first.
 
     Args:
-        function: What is called when they are right. A wrong number of arguments is its own affair: Python says so.
+        function: Called when all checks pass. Python itself refuses a wrong number of arguments.
         checks: By name of the argument.
     """
     names = list(inspect.signature(function).parameters)
@@ -175,7 +175,7 @@ def overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
         reach += stride * (size - 1)
     if nested:
         return False
-    if math.prod(shape) > min(reach + 1, _MOST_OFFSETS):  # strides so odd and so many are not worth a longer look
+    if math.prod(shape) > min(reach + 1, _MOST_OFFSETS):  # an exact answer for so many odd strides would take too long
         return True
     offsets = np.zeros(1, dtype=np.int64)
     for stride, size in spans:

@@ -59,7 +59,7 @@ notification_manager = NotificationManager()
 
 
 class State:
-    """What must survive a change of ranks. Subclasses say what that is.
+    """State that survives a change of ranks. Subclasses define it.
 
     Args:
         bcast_object: Broadcasts an object from rank 0 and returns it.
@@ -100,13 +100,13 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Look for new hosts without saving; rank 0's knowledge counts, so that all ranks act at the same place.
+        """Look for new hosts without saving; rank 0's answer counts, so that all ranks act at the same point.
 
         Raises:
             HostsUpdatedInterrupt: Hosts came or went; `run_fn` catches it.
         """
         notification_manager.poll()
-        # A job with fixed ranks never has news: no communication then. In an elastic one every rank comes here.
+        # A job with fixed ranks never has news and needs no communication. In an elastic job every rank calls this.
         if not notification_manager.active and self._host_messages.empty():
             return
         previous, last, result = self._last_updated_timestamp, self._last_updated_timestamp, HostUpdateResult.no_update
@@ -175,7 +175,7 @@ def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R
 
     Returns:
         A function with the same arguments and result. It raises the failure when training cannot go on: a rank of a
-        job with fixed ranks is gone, or the same place fails again and again without a commit in between.
+        job with fixed ranks is gone, or training fails at the same point again and again without a commit.
     """
 
     @functools.wraps(func)
@@ -206,7 +206,7 @@ def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R
 
 
 class _Progress:
-    """Whether trying again makes sense."""
+    """Decides whether another try may succeed."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -214,7 +214,7 @@ class _Progress:
         self._failures = 0
 
     def hopeless(self, failure: HorovodInternalError) -> bool:
-        """Count a failure; True when there is no use in another try."""
+        """Count a failure; True when another try cannot succeed."""
         if self._state._commits > self._commits:
             self._commits, self._failures = self._state._commits, 0
         self._failures += 1

@@ -125,7 +125,7 @@ def group_names(group: str, size: int) -> list[str]:
 
 
 def restart_counting(number: int) -> None:
-    """Count unnamed operations of a set anew, where all its ranks stand at the same place."""
+    """Count unnamed operations of a set anew, at a point that all its ranks reach together."""
     for key in [key for key in unnamed if key[0] == number]:
         del unnamed[key]
 
@@ -178,7 +178,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         The set, registered.
 
     Raises:
-        InvalidArgument: The ranks make no sense, the set is there already, or dynamic sets are not enabled.
+        InvalidArgument: The ranks are invalid, the set is there already, or dynamic sets are not enabled.
         NotSupported: The set was made of a communicator.
         Mismatch: The ranks do not name the same set.
     """

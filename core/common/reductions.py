@@ -20,9 +20,9 @@ _NAMES = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
 
 
 class Reduction(NamedTuple):
-    """How a reduction combines: operation number, factors before and after, and the ranks that take part.
+    """A reduction: operation number, factors before and after, and the ranks that take part.
 
-    Floating tensors travel as the dtype of number ``wire``; -1: as they are.
+    ``wire`` is the number of the dtype that floating tensors travel as; -1: their own.
     """
 
     op: int
@@ -62,10 +62,10 @@ def check_adasum(process_set: ProcessSet) -> None:
         raise NotSupported("Running Adasum with non-power of 2 ranks is not supported yet.")
 
 
-def reduction(
+def make_reduction(
     average: bool | None, op: int | None, factors: tuple[float, float], process_set: ProcessSet, wire: int = -1
 ) -> Reduction:
-    """Return how to combine, from the arguments of an allreduce.
+    """Return the reduction that the arguments of an allreduce describe.
 
     Raises:
         InvalidArgument: See `resolve_op`.

@@ -1,4 +1,4 @@
-"""Operations under way: what belongs to a handle, and waiting for all of it."""
+"""Pending operations: the tickets and buffers of a handle, and waiting for them."""
 
 from __future__ import annotations
 

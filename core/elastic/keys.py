@@ -1,11 +1,11 @@
-"""How the launcher of an elastic job and its workers talk: keys in the job's rendezvous store.
+"""Keys of the rendezvous store by which the launcher of an elastic job and its workers communicate.
 
 A *worker* is one process, a *generation* one set of ranks. Each worker counts how often it has joined (1, 2, ...).
 
 ===========================  =========  ==========================================================================
 key                          writer     value
 ===========================  =========  ==========================================================================
-``ready/<worker>/<count>``   worker     ``1``: it waits for its place in the next generation
+``ready/<worker>/<count>``   worker     ``1``: it waits for its rank in the next generation
 ``news``                     worker     counter, one up for every ``ready``
 ``place/<worker>/<count>``   launcher   JSON: ``{"generation", "rank", "size"}`` or ``{"leave": reason}``
 ``notice``                   launcher   JSON: ``{"number", "result"}``, the latest change of hosts; there from the start
@@ -16,12 +16,12 @@ from __future__ import annotations
 
 
 def ready(job: str, worker: int, count: int) -> str:
-    """Key by which a worker says that it waits for its place."""
+    """Key by which a worker says that it waits for its rank."""
     return f"{job}/elastic/ready/{worker}/{count}"
 
 
-def place(job: str, worker: int, count: int) -> str:
-    """Key under which a worker finds its place."""
+def assignment(job: str, worker: int, count: int) -> str:
+    """Key under which a worker finds its rank."""
     return f"{job}/elastic/place/{worker}/{count}"
 
 

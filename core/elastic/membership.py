@@ -1,4 +1,4 @@
-"""A worker's side of an elastic job: ask the launcher for a place, look for news about hosts."""
+"""A worker's side of an elastic job: ask the launcher for a rank, look for news about hosts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ringtune.elastic.results import HostUpdateResult
 from ringtune.errors import ConfigError, Timeout
 
 _LOOK_EVERY_S = 0.5
-"""Least time between two looks for news: commits may come many times a second."""
+"""Shortest time between two reads of the notice: commits may come many times a second."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """A worker's place in one generation.
+class Assignment:
+    """A worker's rank in one generation.
 
     Attributes:
         generation: Number of the set of ranks, from 1.
@@ -61,17 +61,17 @@ class Membership:
         self._worker = worker
         self._store = store
         self._count = 0
-        self._place: Place | None = None
+        self._assignment: Assignment | None = None
         self._seen = 0
         self._looked = 0.0
 
     @property
-    def place(self) -> Place | None:
-        """This worker's place in the present generation, None before the first."""
-        return self._place
+    def assignment(self) -> Assignment | None:
+        """This worker's rank in the present generation, None before the first."""
+        return self._assignment
 
-    def next_place(self, timeout_ns: int) -> Place:
-        """Say that this worker is ready and wait for its place in the next generation.
+    def next_assignment(self, timeout_ns: int) -> Assignment:
+        """Say that this worker is ready and wait for its rank in the next generation.
 
         Raises:
             Timeout: The launcher found not enough ranks in time.
@@ -83,27 +83,27 @@ class Membership:
             self._store.set(keys.ready(self._job, self._worker, self._count), b"1")
             self._store.add(keys.news(self._job), 1)
             try:
-                text = self._store.get(keys.place(self._job, self._worker, self._count), timeout_ns)
+                text = self._store.get(keys.assignment(self._job, self._worker, self._count), timeout_ns)
             except native.error_class() as error:
                 if type(error).__name__ != "Timeout":
                     raise
                 raise Timeout(
-                    f"worker {self._worker}: the launcher gave no place within {timeout_ns / 1e9:g} s "
+                    f"worker {self._worker}: the launcher gave no rank within {timeout_ns / 1e9:g} s "
                     "(RINGTUNE_ELASTIC_TIMEOUT): too few ranks are left, or one of them does not come"
                 ) from None
         answer = orjson.loads(text)
         if "leave" in answer:
             print(f"ringtune: worker {self._worker} leaves the job: {answer['leave']}", file=sys.stderr, flush=True)
             raise SystemExit(0)
-        self._place = Place(answer["generation"], answer["rank"], answer["size"])
-        # News that came before this generation was formed have been acted on.
+        self._assignment = Assignment(answer["generation"], answer["rank"], answer["size"])
+        # The launcher has formed this generation with all earlier notices in mind.
         self._seen = self._latest().number
-        return self._place
+        return self._assignment
 
     def take_notice(self) -> Notice | None:
         """Return news that have not been taken yet; only rank 0 looks, at most twice a second."""
         now = time.monotonic()
-        if self._place is None or self._place.rank != 0 or now - self._looked < _LOOK_EVERY_S:
+        if self._assignment is None or self._assignment.rank != 0 or now - self._looked < _LOOK_EVERY_S:
             return None
         self._looked = now
         notice = self._latest()

@@ -1,7 +1,7 @@
-"""Arrays in a GPU's memory, of any library that says where they are (CuPy, Numba, JAX): ``__cuda_array_interface__``.
+"""Arrays in a GPU's memory, of any library with ``__cuda_array_interface__`` (CuPy, Numba, JAX).
 
-The stream is that of the interface's version 3: the one in which the library computes. The runtime takes the array
-behind what that stream holds, and the stream finds the result afterwards; no call waits for a GPU.
+The stream is that of the interface's version 3: the one in which the library computes. The runtime reads the array
+after the work queued in that stream, and later work in it sees the result; no call waits for a GPU.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from ringtune import native, session
 from ringtune.errors import InvalidArgument
 
-Place = tuple[()] | tuple[int, int]
+Device = tuple[()] | tuple[int, int]
 """Number of the GPU and its stream (a CUstream as a number); empty for memory of the host."""
 
 _LEGACY_DEFAULT = 1  # the stream that all of CUDA's ordinary streams wait for
@@ -21,7 +21,7 @@ def is_on_gpu(array: Any) -> bool:
     """Return whether an object is an array in a GPU's memory.
 
     Raises:
-        InvalidArgument: It is, but says so in another way.
+        InvalidArgument: It is, but without ``__cuda_array_interface__``.
     """
     if hasattr(array, "__cuda_array_interface__"):
         return True
@@ -40,7 +40,7 @@ def address(array: Any) -> int:
 
 
 def is_contiguous(array: Any) -> bool:
-    """Return whether its elements lie one behind the other."""
+    """Return whether its elements are contiguous."""
     return array.__cuda_array_interface__.get("strides") is None
 
 
@@ -49,7 +49,7 @@ def is_read_only(array: Any) -> bool:
     return bool(array.__cuda_array_interface__["data"][1])
 
 
-def place_of(array: Any) -> Place:
+def device_of(array: Any) -> Device:
     """Return on which GPU and in which stream the array is.
 
     Raises:
@@ -77,7 +77,7 @@ def empty(array: Any, shape: Any) -> Any:
     namespace = getattr(array, "__array_namespace__", None)
     if namespace is None:
         raise InvalidArgument(
-            f"a {type(array).__name__} does not say how to make another one (__array_namespace__): use a form in place"
+            f"a {type(array).__name__} does not say how to make another one (__array_namespace__): use an in-place form"
         )
     device = getattr(array, "device", None)
     return namespace().empty(tuple(shape), dtype=array.dtype, **({} if device is None else {"device": device}))

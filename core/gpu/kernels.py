@@ -1,7 +1,7 @@
 """The kernels of ``cuda/`` as a cubin for a GPU's architecture: compiled once, then read from the disk.
 
-The native runtime gets the cubin itself and loads it with the driver (`GpuKernels`): a handle of a function belongs to
-the library that made it and would tie the runtime to that one's life, bytes belong to nobody.
+The native runtime gets the cubin itself and loads it with the driver (`GpuKernels`): the handle of a function would tie
+the runtime to the lifetime of the library that made it, bytes have no owner.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def cache_folder() -> Path:
 
 
 def architecture_for(capability: int, supported: Sequence[int]) -> int:
-    """Return what to compile for, so that a GPU of this compute capability (90 for 9.0) runs it.
+    """Return the architecture whose code a GPU of this compute capability (90 for 9.0) runs.
 
     Raises:
         DeviceError: The compiler knows no architecture whose code that GPU takes: of its generation, and not newer.
@@ -98,7 +98,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _keep(path: Path, cubin: bytes) -> None:
-    """Write a file at once or not at all."""
+    """Write a file in one piece or not at all."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:

@@ -1,4 +1,4 @@
-"""Where NCCL is: the native runtime opens it when a tensor on a GPU could travel by it. Nothing is imported here."""
+"""Paths of NCCL: the native runtime opens it when it can serve a tensor on a GPU. Nothing is imported here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def libraries(config: Config) -> list[str]:
     Returns:
         The one that ``RINGTUNE_NCCL_LIBRARY`` names, alone. Else an empty name, which stands for the one that the
         process has already (torch brings one) or that the system has, and those of the wheels ``nvidia-nccl-cu12`` and
-        ``-cu13``. Nothing beside another driver than NVIDIA's.
+        ``-cu13``. None where the driver is not NVIDIA's.
     """
     if config.nccl_library:
         return [config.nccl_library]

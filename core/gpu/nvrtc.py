@@ -1,4 +1,4 @@
-"""NVIDIA's compiler of kernels (NVRTC), opened when needed: of a wheel, of a CUDA toolkit, or the one CuPy has."""
+"""NVIDIA's compiler of kernels (NVRTC), opened when needed: that of a wheel, of a CUDA toolkit, or CuPy's."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ringtune.gpu.packages import folders_of
 OPTIONS = (
     "--std=c++17",
     "--device-as-default-execution-space",
-    "--fmad=false",  # a product and a sum are rounded each, as on the CPU
+    "--fmad=false",  # product and sum are rounded separately, as on the CPU
 )
 _WHEELS = (("nvidia.cu13", "lib"), ("nvidia.cuda_nvrtc", "lib"))  # of CUDA 13, of CUDA 11 and 12
 _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2")
 
 
 class Compiler(Protocol):
-    """What makes cubins of sources."""
+    """A compiler of CUDA sources to cubins."""
 
     version: str
 

@@ -1,4 +1,4 @@
-"""Where packages with NVIDIA's libraries lie; nothing of them is imported. Every start passes here: keep it light."""
+"""Folders of packages with NVIDIA's libraries. Nothing of them is imported, since every start of a job runs this."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def kernels(config: Config) -> Callable[[int], bytes] | None:
     from GPU to GPU, or a batch of several tensors is to go by NCCL.
 
     Returns:
-        None where the runtime is to do without: beside another driver than NVIDIA's, unless the ring is asked for.
+        None where the runtime does without: with a driver that is not NVIDIA's, unless the ring is asked for.
     """
     if config.gpu_data_path == "staged" or (config.cuda_driver and config.gpu_data_path != "ring"):
         return None

@@ -23,7 +23,7 @@ class Library:
     """A library that is installed.
 
     Attributes:
-        version: As it is told; empty: not known without opening it.
+        version: As metadata or file name give it; empty where only opening it would tell.
         source: The package that brought it, or where it lies.
         cuda: Major version of CUDA that it is made for; 0: not known.
     """
@@ -36,7 +36,7 @@ class Library:
         return f"{self.version or 'unknown version'} ({self.source})"
 
     def older_than(self, version: tuple[int, ...]) -> bool:
-        """Return whether it surely is."""
+        """Return whether it is known to be older."""
         found = tuple(int(part) for part in re.findall(r"\d+", self.version))
         return bool(found) and found < version
 
@@ -104,7 +104,7 @@ def extra_for(driver: str) -> str:
 
 
 def unfit(found: Library, what: str, driver: str) -> str:
-    """Return what is wrong with a library beside the driver, and what to do; empty where nothing is."""
+    """Return why a library does not fit the driver, and what to do; empty where it fits."""
     major = driver.partition(".")[0]
     if found.cuda and major.isdigit() and found.cuda > int(major):
         return f"this {what} needs a driver for CUDA {found.cuda}, and there is one for {driver}: {extra_for(driver)}"

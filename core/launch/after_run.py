@@ -1,7 +1,7 @@
 """What other rooms do when a job has ended: the entry-point group ``ringtune.after_run``.
 
-The timeline registers its merge here, for jobs whose rank 0 died before it could merge. So no arrow runs up: core
-knows the group's name only.
+The timeline registers its merge here, for jobs whose rank 0 died before it could merge. Core imports no upper layer for
+that: it knows the group's name only.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class CallFailure:
         what: What it did, as the words behind "rank 1 on node1".
         trace: Traceback of an exception, else empty.
         error: The exception, pickled; None when that cannot be done or when there was none.
-        follows: Whether it may follow from the end of another rank.
+        follows: Whether the end of another rank may have caused it.
     """
 
     rank: int
@@ -63,19 +63,19 @@ class Call:
     size: int = 0
 
     def offer(self, store: Any, job: str) -> None:
-        """Lay the call down where the ranks find it."""
+        """Put the call into the store for the ranks."""
         with native.translated():
             store.set(f"{job}/call", self.payload)
 
     def collect(self, store: Any, ended: Job, outcome: Outcome) -> None:
-        """Take what the ranks have left; call it when all have ended."""
+        """Read the results from the store; call it when all ranks have ended."""
         self.outcome, self.size, job = outcome, ended.size, ended.name
         with native.translated():
             for number in range(1, store.add(f"{job}/failures", 0) + 1):
                 try:
                     self.failures.append(cloudpickle.loads(store.get(f"{job}/failure/{number}", _FAILURE_TIMEOUT_NS)))
                 except native.error_class():
-                    continue  # it was killed while it said so
+                    continue  # the rank was killed while it wrote the failure
             count = store.add(f"{job}/results", 0) if outcome.exit_code == 0 else 0
             for number in range(1, count + 1):
                 rank, result = cloudpickle.loads(store.get(f"{job}/result/{number}", _TIMEOUT_NS))
@@ -93,7 +93,7 @@ def main() -> int:
         func, args, kwargs = cloudpickle.loads(payload)
         value = func(*args, **kwargs)
     except SystemExit as error:
-        if config.worker is None or error.code:  # else the launcher lets a worker of an elastic job go
+        if config.worker is None or error.code:  # a worker with code 0 was dismissed by the launcher
             _leave(store, config, "failure", _failure(config, f"called sys.exit({error.code!r})"))
         raise
     except BaseException as error:
@@ -101,7 +101,7 @@ def main() -> int:
         raise
     try:
         result = cloudpickle.dumps(value)
-    except Exception as error:  # whatever the object's own methods raise
+    except Exception as error:  # the object's own methods may raise anything
         what = f"returned a {type(value).__name__} that cannot be sent: {error}; return plain data"
         _leave(store, config, "failure", _failure(config, what))
         print(f"ringtune: rank {_rank(config)} {what}", file=sys.stderr)
@@ -111,7 +111,7 @@ def main() -> int:
 
 
 def _leave(store: Any, config: Config, what: str, value: object) -> None:
-    """Lay something down for the caller, who collects it when all ranks have ended."""
+    """Put a value into the store; the caller collects it when all ranks have ended."""
     with native.translated():
         number = store.add(f"{config.job}/{what}s", 1)
         store.set(f"{config.job}/{what}/{number}", cloudpickle.dumps(value))
@@ -122,23 +122,23 @@ def _failure(config: Config, what: str) -> CallFailure:
 
 
 def _raised(config: Config, error: BaseException) -> CallFailure:
-    place = _failure(config, "raised " + "".join(traceback.format_exception_only(error)).strip())
+    failure = _failure(config, "raised " + "".join(traceback.format_exception_only(error)).strip())
     # The first frame is this module's.
     frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
     trace = "".join(traceback.format_exception(type(error), error, frames))
     try:
         pickled = cloudpickle.dumps(error)
-    except Exception:  # whatever the object's own methods raise
+    except Exception:  # the object's own methods may raise anything
         pickled = None
-    return CallFailure(place.rank, place.host, place.what, trace, pickled, isinstance(error, RuntimeFailure))
+    return CallFailure(failure.rank, failure.host, failure.what, trace, pickled, isinstance(error, RuntimeFailure))
 
 
 def _rank(config: Config) -> int:
     from ringtune.elastic import membership
 
     member = membership.current()
-    if member is not None and member.place is not None:
-        return member.place.rank
+    if member is not None and member.assignment is not None:
+        return member.assignment.rank
     return config.rank or 0
 
 

@@ -1,7 +1,7 @@
-"""Descriptors of the launcher: how many a job takes, and what becomes of the limit of its process.
+"""File descriptors of the launcher: how many a job needs, and the limit of its process.
 
-The launcher holds for each rank three pipes, the rank agent's process, log files and what the rank's connections to the
-store end in; a rank holds less. So a limit that lets the launcher through lets its ranks through.
+For each rank the launcher holds three pipes, the rank agent's process, log files and the ends of the rank's connections
+to the store; a rank holds fewer. So a limit that suffices for the launcher suffices for its ranks.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ringtune.launch.options import LaunchOptions
 
 _STORE = 2
 _LOOP = 3
-"""What waits for the ranks, and what wakens it."""
+"""The launcher's own: its selector, and what wakes that."""
 _RANK = 4
 """Three pipes and the process of a rank's rank agent."""
 _STARTING = 8
-"""The same while it is started, both ends of all pipes."""
+"""A rank agent while it is started, with both ends of all pipes."""
 _CONNECTIONS = 2
-"""Of a rank to the store: its session's and its runtime's. A job of one rank meets nobody."""
+"""Connections of a rank to the store: its session's and its runtime's. A job of one rank has none."""
 _RANK_OWN = 16
 _PER_PEER = 2
 """What a rank holds, and what rank 0 holds for each of its peers."""
@@ -31,7 +31,7 @@ _given: int | None = None
 
 
 def require(ranks: int, options: LaunchOptions) -> None:
-    """Check that this process may open what a job takes; the soft limit is raised to the hard one where it must be.
+    """Check that this process may open what a job needs; raises the soft limit to the hard one where necessary.
 
     Args:
         ranks: Ranks that the job begins with.
@@ -68,13 +68,13 @@ def needed(ranks: int, options: LaunchOptions) -> int:
 def hand_down(pid: int, ranks: int) -> None:
     """Give a child that has started nothing yet the soft limit that this process was started with.
 
-    It keeps the raised one where a rank of such a job could not live with the other.
+    It keeps the raised one where the original one is too low for a rank of the job.
 
     Args:
         pid: Of the child.
         ranks: Ranks on this host.
     """
     if _given is not None and _given >= _RANK_OWN + _PER_PEER * ranks:
-        with suppress(ProcessLookupError):  # it has ended, which is seen elsewhere
+        with suppress(ProcessLookupError):  # the child has ended, which the launcher's loop notices
             hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (_given, hard))

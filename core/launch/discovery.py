@@ -1,4 +1,4 @@
-"""Which hosts there are: a script that is asked again and again, or a fixed list."""
+"""Discovery of hosts: a script that runs again and again, or a fixed list."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCRIPT_TIMEOUT_S = 30.0
 
 
 class Discovery:
-    """Asks a script for the hosts, once a second, on a thread of its own.
+    """Runs a script that prints the hosts, once a second, on a thread of its own.
 
     The script prints one line ``host`` or ``host:slots`` for each host.
 
@@ -60,7 +60,7 @@ class Discovery:
         return self._found.popleft() if self._found else None
 
     def close(self) -> None:
-        """Ask no more. A script that runs ends by itself or at its time limit."""
+        """Stop asking. A running script ends by itself or at its time limit."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(_SCRIPT_TIMEOUT_S + 1)
@@ -101,7 +101,7 @@ class Discovery:
 
 
 def parse_lines(lines: Sequence[str], default_slots: int, source: str) -> list[Host]:
-    """Parse the output of a discovery script; empty lines count for nothing.
+    """Parse the output of a discovery script; empty lines are skipped.
 
     Raises:
         UsageError: A line is not ``host`` or ``host:slots``, or a host appears twice.

@@ -19,10 +19,10 @@ from typing import Any
 import orjson
 
 from ringtune import native
+from ringtune.bootstrap.interfaces import loopback
 from ringtune.elastic import keys
 from ringtune.elastic.results import HostUpdateResult
 from ringtune.errors import UsageError
-from ringtune.interfaces import loopback
 from ringtune.launch import membership, remote
 from ringtune.launch.discovery import Discovery
 from ringtune.launch.environment import Job, address_towards, for_other_host, worker_environment
@@ -38,7 +38,7 @@ _STORE_TIMEOUT_NS = 10_000_000_000
 
 
 def limits_of(options: LaunchOptions) -> membership.Limits:
-    """Return what an elastic job keeps to.
+    """Return the limits of an elastic job.
 
     Raises:
         UsageError: Numbers of ranks that contradict each other.
@@ -62,7 +62,7 @@ class ElasticSupervisor(Supervisor):
 
     Args:
         job: What its workers share.
-        limits: What it keeps to.
+        limits: Limits of the job.
         streams: Where output goes.
         options: The job.
     """
@@ -98,7 +98,7 @@ class ElasticSupervisor(Supervisor):
         return self._outcome()
 
     def _look(self) -> None:
-        """Read what the workers have said, and let time pass."""
+        """Pass the workers' messages and the time to the membership."""
         with native.translated():
             news = self._store.add(keys.news(self._job.name), 0)
         if news != self._news:
@@ -127,7 +127,7 @@ class ElasticSupervisor(Supervisor):
         elif isinstance(action, membership.Publish):
             self._publish(action)
         elif isinstance(action, membership.Dismiss):
-            self._place(action.worker, {"leave": action.reason})
+            self._assign(action.worker, {"leave": action.reason})
         elif isinstance(action, membership.Notify):
             self._tell_notice(action.result)
         elif isinstance(action, membership.Kill):
@@ -181,12 +181,12 @@ class ElasticSupervisor(Supervisor):
     def _publish(self, action: membership.Publish) -> None:
         self._streams.say(f"generation {action.generation}: {len(action.workers)} ranks")
         for rank, worker in enumerate(action.workers):
-            place = {"generation": action.generation, "rank": rank, "size": len(action.workers)}
-            self._place(worker, place)
+            assignment = {"generation": action.generation, "rank": rank, "size": len(action.workers)}
+            self._assign(worker, assignment)
 
-    def _place(self, worker: int, value: Mapping[str, Any]) -> None:
+    def _assign(self, worker: int, value: Mapping[str, Any]) -> None:
         with native.translated():
-            self._store.set(keys.place(self._job.name, worker, self._counts[worker]), orjson.dumps(value))
+            self._store.set(keys.assignment(self._job.name, worker, self._counts[worker]), orjson.dumps(value))
 
     def _tell_notice(self, result: HostUpdateResult) -> None:
         with native.translated():
@@ -201,7 +201,7 @@ class ElasticSupervisor(Supervisor):
             super()._handle(source, kind)
             return
         while (answer := source.take()) is not None:
-            if isinstance(answer, str):  # once it worked: the hosts known stay until it works again
+            if isinstance(answer, str):  # after a first success the known hosts stay until the script works again
                 self._streams.say(answer)
             else:
                 self._feed(functools.partial(self._membership.discovered, answer))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringtune import interfaces, rank_process
+from ringtune.bootstrap import interfaces, rank_process
 from ringtune.launch.hosts import Slot
 
 # What belongs to the launcher's host or shell and would be wrong on another one.
@@ -18,8 +18,8 @@ _NOT_FOR_OTHER_HOSTS = re.compile(
     r"^(HOSTNAME|HOST|PWD|OLDPWD|SHLVL|_|TERM_.*|SSH_.*|DISPLAY|XAUTHORITY|XDG_.*|DBUS_.*|WINDOWID|TMUX.*|STY|"
     r"TMPDIR|BASH_FUNC_.*)$"
 )
-# Places that another launcher gave this process; a rank must not take them for its own.
-_FOREIGN_PLACE = re.compile(
+# Rendezvous variables of another launcher; a rank must not take them for its own.
+_FOREIGN_RENDEZVOUS = re.compile(
     rf"^({rank_process.VARIABLE}|RANK|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_(RANK|NAME)|((GROUP|ROLE)_)?WORLD_SIZE|"
     r"TORCHELASTIC_.*|PMI_RANK|PMI_SIZE|RINGTUNE_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|WORKER)|OMPI_COMM_WORLD_.*|SLURM_PROCID|"
     r"SLURM_LOCALID|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME))$"
@@ -50,7 +50,7 @@ class Job:
 def rank_environment(
     job: Job, slot: Slot, store_host: str, base: Mapping[str, str], settings: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of one rank: `base`, then `settings`, then the rank's place in the job.
+    """Return the variables of one rank: `base`, then `settings`, then those that name the rank.
 
     torchrun's variables are among them, so that a script for torchrun starts without a change.
 
@@ -61,13 +61,13 @@ def rank_environment(
         base: The user's environment.
         settings: What the command line asked for.
     """
-    place = {
+    own = {
         "RINGTUNE_RANK": str(slot.rank),
         "RINGTUNE_SIZE": str(job.size),
         "RINGTUNE_LOCAL_RANK": str(slot.local_rank),
         "RINGTUNE_LOCAL_SIZE": str(slot.local_size),
     }
-    return _environment(job, slot, store_host, base, {**settings, **place, **_as_torchrun(job, slot, base)})
+    return _environment(job, slot, store_host, base, {**settings, **own, **_as_torchrun(job, slot, base)})
 
 
 def _as_torchrun(job: Job, slot: Slot, base: Mapping[str, str]) -> dict[str, str]:
@@ -102,14 +102,14 @@ def worker_environment(
         base: The user's environment.
         settings: What the command line asked for.
     """
-    place = {"RINGTUNE_WORKER": str(slot.rank), "HOROVOD_ELASTIC": "1"}
-    return _environment(job, slot, store_host, base, {**settings, **place})
+    own = {"RINGTUNE_WORKER": str(slot.rank), "HOROVOD_ELASTIC": "1"}
+    return _environment(job, slot, store_host, base, {**settings, **own})
 
 
 def _environment(
     job: Job, slot: Slot, store_host: str, base: Mapping[str, str], more: Mapping[str, str]
 ) -> dict[str, str]:
-    environ = {name: value for name, value in base.items() if not _FOREIGN_PLACE.match(name)}
+    environ = {name: value for name, value in base.items() if not _FOREIGN_RENDEZVOUS.match(name)}
     environ.update(more)
     environ.update(
         {
@@ -117,7 +117,7 @@ def _environment(
             "RINGTUNE_STORE": _address(store_host, job.store_port),
             "RINGTUNE_JOB": job.name,
             "RINGTUNE_LAUNCHER": "1",
-            # Without it a rank's lines arrive in blocks, long after the event they tell of.
+            # Buffered lines would arrive in blocks, long after the event that they report.
             "PYTHONUNBUFFERED": "1",
         }
     )
@@ -132,7 +132,7 @@ def _address(host: str, port: int) -> str:
 
 
 def for_other_host(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what belongs to this host or to the shell the user sits at."""
+    """Return the environment without what belongs to this host or to the user's shell."""
     return {name: value for name, value in environ.items() if not _NOT_FOR_OTHER_HOSTS.match(name)}
 
 
@@ -152,7 +152,7 @@ def meeting_place(host: str, local: bool, others: Sequence[str]) -> tuple[str, i
         local: Whether that is this machine.
         others: Other hosts of the job.
     """
-    # Below the ports that the kernel deals out: one of those may be another socket's before rank 0 opens it.
+    # The kernel's ephemeral ports are avoided: another socket could take one before rank 0 opens it.
     port = 20_000 + secrets.randbelow(10_000)
     if not local:
         return host.rpartition("@")[2], port
@@ -162,7 +162,7 @@ def meeting_place(host: str, local: bool, others: Sequence[str]) -> tuple[str, i
 
 
 def _loopback_by_tcp() -> str:
-    """Return the loopback's address; what meets there (`torch.distributed`'s own store) knows TCP alone."""
+    """Return the loopback address; `torch.distributed`'s own store, which listens there, supports TCP only."""
     found = interfaces.loopback()
     return "127.0.0.1" if found == interfaces.LOCAL else found
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
+from ringtune.alias.horovod_variables import HOROVOD_IGNORED
 from ringtune.errors import UsageError
-from ringtune.horovod_variables import HOROVOD_IGNORED
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ringtune import native, runfolder
+from ringtune.bootstrap.interfaces import any_address, loopback
 from ringtune.config import Config
 from ringtune.errors import RingtuneError, UsageError
-from ringtune.interfaces import any_address, loopback
 from ringtune.launch import after_run, descriptors, elastic, remote
 from ringtune.launch.discovery import Discovery
 from ringtune.launch.environment import Job, address_towards, cores, for_other_host, meeting_place, rank_environment
@@ -127,8 +127,8 @@ def require_command(command: Sequence[str], path: str | None) -> None:
         raise UsageError(f"{program} is a folder, not a program")
     if file.is_file():
         raise UsageError(f"{program} is not executable (chmod +x {program})")
-    place = "there is no such file" if "/" in program else "it is not on PATH"
-    raise UsageError(f"cannot run {program!r}: {place}")
+    reason = "there is no such file" if "/" in program else "it is not on PATH"
+    raise UsageError(f"cannot run {program!r}: {reason}")
 
 
 def open_store(host: str) -> Any:
@@ -210,7 +210,7 @@ def _say_plan(slots: Sequence[Slot], local: frozenset[str], options: LaunchOptio
 def _begin_run(
     options: LaunchOptions, slots: Sequence[Slot], config: Config
 ) -> tuple[LaunchOptions, RingtuneError | None]:
-    """Make the run folder; where it cannot be and nobody has asked for it, return options without, and why.
+    """Make the run folder; where that fails and the user did not ask for one, return options without, and why.
 
     Raises:
         RingtuneError: It cannot be written, and something that was asked for belongs there.
@@ -228,7 +228,7 @@ def _begin_run(
 
 @contextlib.contextmanager
 def _finishing(run: Path | None) -> Iterator[Callable[[int, OnSay], None]]:
-    """Give a function that writes how the run ended; a run that fails before it is called ends as failed."""
+    """Yield a function that writes how the run ended; a run that fails before it is called ends as failed."""
     codes: list[int] = []
 
     def ended(code: int, say: OnSay) -> None:
@@ -243,7 +243,7 @@ def _finishing(run: Path | None) -> Iterator[Callable[[int, OnSay], None]]:
         yield ended
     except BaseException:
         if not codes and run is not None:
-            # The folder may be why the job has failed; the error that is on its way says more than a second one.
+            # The folder may be the cause of the failure; the first error says more than a second one.
             with contextlib.suppress(RingtuneError):
                 runfolder.finish(run, 1)
         raise

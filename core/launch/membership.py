@@ -19,7 +19,7 @@ _SETTLED_S = 30.0
 
 @dataclass(frozen=True)
 class Limits:
-    """What an elastic job keeps to.
+    """Limits of an elastic job.
 
     Attributes:
         start_np: Least ranks of the first generation.
@@ -50,7 +50,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Publish:
-    """Tell workers their places: ranks in this order."""
+    """Tell workers their ranks: the order of the list."""
 
     generation: int
     workers: tuple[int, ...]
@@ -73,14 +73,14 @@ class Notify:
 
 @dataclass(frozen=True)
 class Kill:
-    """End a worker that does not come."""
+    """End a worker that did not become ready in time."""
 
     worker: int
 
 
 @dataclass(frozen=True)
 class Say:
-    """Words for the user."""
+    """A message for the user."""
 
     text: str
 
@@ -118,9 +118,9 @@ class Membership:
     """See the module. Times are seconds of one monotonic clock; ``take_actions`` after every event.
 
     Attributes:
-        limits: What the job keeps to.
+        limits: Limits of the job.
         generation: Number of the latest generation, 0 before the first.
-        over: No worker will be started or placed any more.
+        over: No worker is started or gets a rank any more.
         failed_at_the_end: A worker failed after another had finished.
     """
 
@@ -172,7 +172,7 @@ class Membership:
         self._settle(now)
 
     def ready(self, worker: int, now: float) -> None:
-        """A worker waits for its place."""
+        """A worker waits for its rank."""
         self._workers[worker].ready = True
         if not self._finishing:
             self._begin_forming(now)
@@ -198,7 +198,7 @@ class Membership:
     def _failed(self, worker: int, gone: _Worker, exit_code: int, now: float) -> None:
         self._first_failure = self._first_failure or exit_code
         host = self._hosts[gone.host]
-        # A worker that never got a place has failed by itself: nothing was settled.
+        # A worker that never got a rank has failed by itself; no generation has to change.
         if gone.placed and now - self._formed_at > _SETTLED_S:
             host.strikes = 0
         host.strikes += 1

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ringtune.launch.call import Call
 
 OnSay = Callable[[str], None]
-"""Called with each of the launcher's own words."""
+"""Called with each message of the launcher."""
 OnLine = Callable[[int, str, str], None]
 """Called with (rank, ``"stdout"`` or ``"stderr"``, line without its end) for each line a rank prints."""
 
@@ -59,7 +59,7 @@ class LaunchOptions:
         timestamp_output: Whether printed lines begin with the time of day.
         echo: Whether the ranks' output is printed at all (`on_line` and the log files see it anyway).
         on_line: Sees every line that a rank prints.
-        on_say: Receives the launcher's own words instead of standard error.
+        on_say: Receives the launcher's messages instead of standard error.
         output_folder: Folder for ``rank.<n>/stdout`` and ``stderr``, as horovodrun's ``--output-filename``.
         keep_logs: Whether the run folder keeps each rank's output under ``logs/``.
         ssh_port: Port for ssh; None = ssh's own choice.

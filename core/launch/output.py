@@ -18,7 +18,7 @@ from typing import TextIO
 from ringtune import standard_streams
 
 OPEN_LINE_DELAY_S = 0.25
-"""How long an unfinished line is held back in the hope of its end."""
+"""How long an unfinished line is held back to be completed."""
 OPEN_LINE_BYTES = 1 << 16
 """Size from which an unfinished line is passed on at once."""
 
@@ -73,32 +73,32 @@ class Console:
         self._prefix = prefix
         self._timestamp = timestamp
         self._streams: dict[str, TextIO] = {"stdout": sys.stdout, "stderr": sys.stderr}
-        # On a terminal both streams are the same place: a line left open on one stands in the way of the other.
-        one_place = _same_file(sys.stdout, sys.stderr)
-        self._place = {"stdout": "stdout", "stderr": "stdout" if one_place else "stderr"}
+        # On a terminal both streams end in the same file, where a line left open on one would run into the other's.
+        same = _same_file(sys.stdout, sys.stderr)
+        self._sink = {"stdout": "stdout", "stderr": "stdout" if same else "stderr"}
         self._open: dict[str, tuple[int, str]] = {}
 
     def put(self, rank: int, stream: str, piece: bytes) -> None:
         """Write a line, or a piece of one, of a rank's ``stdout`` or ``stderr``."""
-        place, source = self._place[stream], (rank, stream)
+        sink, source = self._sink[stream], (rank, stream)
         head = b""
-        if self._open.get(place) != source:
+        if self._open.get(sink) != source:
             self.close_line(stream)
             head = self._head(rank, stream)
         self._write(stream, head + piece)
         if piece.endswith((b"\n", b"\r")):
-            self._open.pop(place, None)
+            self._open.pop(sink, None)
         else:
-            self._open[place] = source
+            self._open[sink] = source
 
     def say(self, text: str) -> None:
-        """Print the launcher's own words on standard error."""
+        """Print a message of the launcher on standard error."""
         self.close_line("stderr")
         self._write("stderr", f"ringtune: {text}\n".encode())
 
     def close_line(self, stream: str) -> None:
-        """End the line that stands open where `stream` goes."""
-        if self._open.pop(self._place[stream], None) is not None:
+        """End the unfinished line of the sink that `stream` goes to."""
+        if self._open.pop(self._sink[stream], None) is not None:
             self._write(stream, b"\n")
 
     def _head(self, rank: int, stream: str) -> bytes:
@@ -117,7 +117,7 @@ class Console:
         target = self._streams[stream]
         buffer = getattr(target, "buffer", None)
         try:
-            if buffer is None:  # a stream of text only, as some notebooks and test runners put in place
+            if buffer is None:  # some notebooks and test runners replace it by a stream of text only
                 target.write(data.decode("utf-8", "replace"))
             else:
                 buffer.write(data)
@@ -125,7 +125,7 @@ class Console:
         except BrokenPipeError:
             raise
         except OSError as error:
-            # The job is worth more than its output: it goes on with what can still be written.
+            # The job matters more than its output: it goes on with the streams that can still be written.
             standard_streams.silence(target)
             if stream == "stdout":
                 self.say(f"warning: {stream} cannot be written any more ({error.strerror}), the job goes on")

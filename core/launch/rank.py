@@ -17,7 +17,7 @@ from ringtune.launch.hosts import Slot
 
 @dataclass(frozen=True)
 class Order:
-    """What a rank agent is told: the first line it reads.
+    """The order for a rank agent: the first line that it reads.
 
     Attributes:
         command: Program and arguments.
@@ -65,7 +65,7 @@ class RankProcess:
         os.set_blocking(self.stdout, False)
         os.set_blocking(self.stderr, False)
         self.pidfd = os.pidfd_open(self._process.pid)
-        # Its rank starts with the order, so not before this.
+        # The order starts the rank, which inherits the limit: so the limit is set first.
         descriptors.hand_down(self._process.pid, order.local_size)
         self._tell(order.line())
 

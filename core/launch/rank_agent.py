@@ -1,12 +1,12 @@
 """The rank agent: a small process between the launcher and one rank, on the rank's host.
 
-It starts the rank in a session of its own, passes signals on and ends everything the rank has started when the
-launcher is gone, whatever ended it: the launcher holds the other end of the rank agent's standard input, through ssh on
-another host, and its end is the news. Standard library only, run as a file (``python -I -S rank_agent.py``), so that it
-starts in a hundredth of a second.
+It starts the rank in a session of its own, passes signals on and ends everything the rank has started when the launcher
+is gone, whatever ended it: the launcher holds the other end of the rank agent's standard input, through ssh on another
+host, and the agent sees the end of that input. Standard library only, run as a file (``python -I -S rank_agent.py``),
+so that it starts in a hundredth of a second.
 
-Standard input: one line of JSON ``{"command", "environ", "cwd", "local_size", "grace_s"}``, then lines
-``signal <number>``. Exit code: the rank's, 128 + number after a signal, 126 and 127 when it cannot be started.
+Standard input: one line of JSON ``{"command", "environ", "cwd", "local_size", "grace_s"}``, then lines ``signal
+<number>``. Exit code: the rank's, 128 + number after a signal, 126 and 127 when it cannot be started.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _watch(rank: subprocess.Popen[bytes], reader: _Lines, wake: int, grace_s: fl
         if reader.descriptor in ready:
             reader.read()
             if reader.ended:
-                # The launcher is gone: nobody would see what the rank does from here.
+                # The launcher has gone, and with it the reader of the rank's output.
                 poller.unregister(reader.descriptor)
                 _signal_group(rank, signal.SIGTERM)
                 _signal_group(rank, signal.SIGCONT)
@@ -106,13 +106,13 @@ def _watch(rank: subprocess.Popen[bytes], reader: _Lines, wake: int, grace_s: fl
 
 
 def _signal_group(rank: subprocess.Popen[bytes], number: int) -> None:
-    # The group outlives its leader as long as a member lives, so a rank that has ended is no reason to stay silent.
+    # The group outlives its leader while a member lives, so it is signalled even after the rank has ended.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(rank.pid, number)
 
 
 def _end_leftovers(rank: subprocess.Popen[bytes], *, everything: bool) -> None:
-    """End what the rank has started and left: its group; with `everything` also what made itself a new session."""
+    """End the rank's process group; with `everything` also descendants that made a session of their own."""
     _signal_group(rank, signal.SIGKILL)
     # Children of those we end become ours, so this goes down the tree generation by generation.
     while everything and (children := _children()):

@@ -24,7 +24,7 @@ def rank_agent_command() -> list[str]:
 def ssh_command(host: str, options: LaunchOptions) -> list[str]:
     """Return ``ssh ... host`` without the remote command.
 
-    Never asks anything (the ranks' output would hide the question) and notices a host that went away.
+    It never prompts, since the ranks' output would hide the question, and notices a host that went away.
     """
     command = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
     command += ["-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3"]
@@ -41,7 +41,7 @@ def remote_rank_agent_command(host: str, options: LaunchOptions) -> list[str]:
 
 
 def require_reachable(hosts: Iterable[str], options: LaunchOptions) -> None:
-    """Check that every host can be reached and has the same Python and ringtune at the same place.
+    """Check that every host can be reached and has the same Python and ringtune at the same path.
 
     Raises:
         RingtuneError: A host cannot be reached, or lacks the interpreter or the package.

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ringtune.horovod_variables import reading
+from ringtune.alias.horovod_variables import reading
 from ringtune.output_file import expanded
 from ringtune.variables import DETAILS, LOG_LEVELS, TRANSPORTS, VARIABLES
 
@@ -18,7 +18,7 @@ AT_LEAST_0 = click.IntRange(min=0)
 
 
 class _OfVariable(click.ParamType):  # type: ignore[type-arg]  # click 8.1 to 8.3 know no argument
-    """What a variable takes under Horovod's name, as the text of the variable; None where it keeps its default.
+    """Converts the value of a Horovod flag to the text of its variable; None where that keeps its default.
 
     Numbers that are negative, and words where a number belongs, are refused: `horovodrun` refuses them too.
 

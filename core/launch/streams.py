@@ -77,13 +77,13 @@ class Streams:
                 self._texts[rank, name].end()
 
     def say(self, text: str) -> None:
-        """Print the launcher's own words, or hand them to who wants them."""
+        """Print a message of the launcher, or hand it to `LaunchOptions.on_say`."""
         (self._options.on_say or self._console.say)(text)
 
     def close(self) -> None:
         """Close log files and end a line that stands open."""
         for name in _NAMES:
-            # The console may be the pipe whose end is the reason for closing.
+            # The console may be a closed pipe, which is then the reason for closing.
             with contextlib.suppress(OSError):
                 self._console.close_line(name)
         self._files.close()
@@ -105,7 +105,7 @@ class Streams:
 
     def _copy_to(self, path: Path, rank: int, names: Iterable[str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Unbuffered: the file shows what a rank said even when the launcher is killed.
+        # Unbuffered, so that the file holds all output even when the launcher is killed.
         file = self._files.enter_context(path.open("wb", buffering=0))
         for name in names:
             self._copies.setdefault((rank, name), []).append(file)

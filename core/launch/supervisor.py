@@ -64,7 +64,7 @@ class Outcome:
 
 
 def how_ended(exit_code: int) -> str:
-    """Say an exit code in words."""
+    """Return an exit code in words."""
     if exit_code > 128:
         with contextlib.suppress(ValueError):
             name = signal.Signals(exit_code - 128).name
@@ -128,7 +128,7 @@ class Supervisor:
                 self._handle(*key.data)
         while self._signals:
             self._on_signal(self._signals.popleft())
-        # Last, so that what a rank said before it ended stands before the launcher's word about it.
+        # Ends come last, so that a rank's output is printed before the launcher's message about its end.
         for rank in ended:
             self._on_end(rank)
         self._streams.flush_stale()
@@ -187,7 +187,7 @@ class Supervisor:
             return
         others = ", ending the others" if self._running else ""
         self._streams.say(f"{self._failure}{others}")
-        # The survivors notice by themselves and say what they lost; only then are they told to go.
+        # The survivors notice the loss and report it first; SIGTERM follows after the grace time.
         self._terminate_at = time.monotonic() + self._options.failure_grace_s
 
     def _on_signal(self, number: int) -> None:
@@ -211,7 +211,7 @@ class Supervisor:
         if self._terminate_at is not None and now >= self._terminate_at:
             self._terminate_at = None
             self._send(signal.SIGTERM)
-            self._send(signal.SIGCONT)  # a stopped rank would sleep through it
+            self._send(signal.SIGCONT)  # a stopped rank would not handle the signal
             self._kill_at = min(now + self._options.kill_grace_s, self._kill_at or float("inf"))
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None

@@ -24,8 +24,8 @@ class Metric:
     Attributes:
         name: Its name as Prometheus shows it.
         kind: ``counter``, ``gauge`` or ``histogram``.
-        scope: What its first label is: each ``rank``, each ``host`` (its first rank speaks), or the ``job`` (rank 0
-            speaks, without that label).
+        scope: What its first label is: each ``rank``, each ``host`` (its first rank reports), or the ``job`` (rank
+            0 reports, without that label).
         meaning: One sentence.
         values: Labels and values of one rank's state; of the histogram none.
         labels: Names of the labels behind the first one.
@@ -60,8 +60,8 @@ def _sample(name: str, scale: float = 1) -> Callable[[RankState], Iterable[Label
     return _one(lambda state: state.sample[name] * scale)
 
 
-def _traffic(place: int) -> Callable[[RankState], Iterable[Labelled]]:
-    return lambda state: [((kind,), values[place]) for kind, values in sorted(state.traffic.items())]
+def _traffic(index: int) -> Callable[[RankState], Iterable[Labelled]]:
+    return lambda state: [((kind,), values[index]) for kind, values in sorted(state.traffic.items())]
 
 
 def _gpu(name: str, scale: float = 1) -> Callable[[RankState], Iterable[Labelled]]:
@@ -169,7 +169,7 @@ CATALOGUE = (
         "ringtune_algorithm",
         "gauge",
         "job",
-        "Algorithm of allreduce: its place in the list of `RINGTUNE_ALGORITHM`, from 0.",
+        "Algorithm of allreduce: its index in the list of `RINGTUNE_ALGORITHM`, from 0.",
         _knob("algorithm"),
     ),
     Metric(
@@ -199,7 +199,7 @@ CATALOGUE = (
         "ringtune_rank_observed_timestamp_seconds",
         "gauge",
         "rank",
-        "When the rank last said how it is, seconds since 1970: one that is stuck or dead stays behind.",
+        "When the rank last reported, seconds since 1970: the value of a stuck or dead rank stays behind.",
         _sample("unix_ns", _S),
     ),
     Metric("ringtune_machine_cores", "gauge", "host", "Cores of the machine.", _sample("machine_cores")),
@@ -261,7 +261,7 @@ CATALOGUE = (
 
 
 def speaks(metric: Metric, state: RankState) -> bool:
-    """Whether a metric takes the word of that rank."""
+    """Whether that rank reports the metric."""
     return metric.scope == "rank" or (state.local_rank == 0 if metric.scope == "host" else state.rank == 0)
 
 

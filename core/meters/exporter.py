@@ -31,7 +31,7 @@ _FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histog
 
 
 class JobCollector:
-    """What prometheus_client asks at every scrape.
+    """The collector that prometheus_client calls at every scrape.
 
     Args:
         states: Returns the states of the ranks.
@@ -41,7 +41,7 @@ class JobCollector:
         self._states = states
 
     def collect(self) -> Iterator[Any]:
-        """Give all metrics; one that no rank speaks of has no lines."""
+        """Yield all metrics; one that no rank reports has no lines."""
         states = self._states()
         for metric in CATALOGUE:
             yield family_of(metric, states)
@@ -52,7 +52,7 @@ class JobCollector:
 
 
 def family_of(metric: Metric, states: Sequence[RankState]) -> Any:
-    """Return a metric with the values of all ranks that speak of it."""
+    """Return a metric with the values of all ranks that report it."""
     family = _FAMILIES[metric.kind](metric.name, metric.meaning.rstrip("."), labels=metric.all_labels)
     for state in states:
         if not speaks(metric, state):

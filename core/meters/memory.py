@@ -11,8 +11,8 @@ _STATUS = Path("/proc/self/status")
 def peak_bytes() -> int:
     """Return the most physical memory that this process has held since its program began, in bytes.
 
-    Not ``ru_maxrss``, which goes on counting what the process that started this one held until then: a rank started
-    out of a notebook would have the notebook's memory. Where the kernel says nothing else it is returned all the same.
+    ``ru_maxrss`` includes the peak of the parent process: a rank started out of a notebook would show the notebook's
+    memory. It is returned only where the kernel offers nothing else.
     """
     try:
         lines = _STATUS.read_text().splitlines()

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringtune.errors import RingtuneError
+from ringtune.meters.step_log import StepLog
 from ringtune.stats import StepStats
-from ringtune.step_log import StepLog
 
 if TYPE_CHECKING:
     from ringtune.meters.durations import Durations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ringtune.session import Session
 
 _METRICS_PERIOD_NS = 1_000_000_000
-"""Time between two looks for the metrics when samples for the run folder are switched off."""
+"""Period of the samples for the metrics when those for the run folder are switched off."""
 
 
 class Meters:
@@ -45,10 +45,10 @@ class Meters:
         if config.metrics_port is None:
             return
         from ringtune.meters.durations import Durations
-        from ringtune.meters.exchange import Announcer
+        from ringtune.meters.publisher import Publisher
 
         self._durations = Durations()
-        announcer = Announcer(session, self._durations, self._warn)
+        announcer = Publisher(session, self._durations, self._warn)
         if session.rank == 0:
             from ringtune.meters.exporter import Exporter
 
@@ -69,7 +69,7 @@ class Meters:
             self._sampling().add(SampleLog(run, self._session.rank))
 
     def step_ended(self, stats: StepStats) -> None:
-        """Count and log a step; training goes on, whatever the disk does."""
+        """Count and log a step; an error of the disk must not end training."""
         if self._durations is not None:
             self._durations.add(stats.wall_ns)
         if self._step_log is None:

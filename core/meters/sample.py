@@ -1,4 +1,4 @@
-"""One look at this process and its machine: CPU time, memory, network, GPUs.
+"""One sample of this process and its machine: CPU time, memory, network, GPUs.
 
 Times and bytes that only grow are sums since the process or the machine started, so that a rate over any two samples
 is exact, also where samples between them are missing.
@@ -28,7 +28,7 @@ class Sample:
         pid: The rank's process; sums of the process begin anew with another one.
         cpu_ns: CPU time of the process, all its threads, since it started.
         rss_bytes: Memory of the process that is resident.
-        rss_peak_bytes: The most that ever was.
+        rss_peak_bytes: The peak of that.
         machine_cores: Cores of the machine.
         machine_cpu_ns: CPU time that all processes of the machine used, summed over its cores, since it started.
         machine_memory_bytes: Memory of the machine.
@@ -69,10 +69,10 @@ class Machine:
         self._counts: dict[str, bool] = {}
 
     def sample(self) -> Sample:
-        """Look at process and machine.
+        """Take a sample of process and machine.
 
         Raises:
-            psutil.Error: The kernel does not say.
+            psutil.Error: The kernel gives no answer.
             OSError: Likewise.
         """
         memory = psutil.virtual_memory()
@@ -106,7 +106,7 @@ class Machine:
         return received, sent, loopback
 
     def _is_counted(self, name: str) -> bool:
-        """Whether an interface stands for itself: what a bridge or bond joins is counted by the bridge or bond."""
+        """Whether an interface counts by itself: members of a bridge or bond are counted by the bridge or bond."""
         if name not in self._counts:
             self._counts[name] = not os.path.exists(f"/sys/class/net/{name}/master")
         return self._counts[name]

@@ -1,4 +1,4 @@
-"""The thread that looks at process and machine once in a while."""
+"""The thread that samples process and machine periodically."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Sink(Protocol):
         """Take a sample. What it raises ends this sink, not the others."""
 
     def close(self) -> None:
-        """There are no more."""
+        """Take note that no samples follow."""
 
 
 class Sampler:
@@ -42,7 +42,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="ringtune-sampler", daemon=True)
 
     def add(self, sink: Sink) -> None:
-        """Give the samples to one more sink. The first sample is taken by the thread, so that nobody waits for it."""
+        """Give the samples to one more sink. The thread takes the first sample, so that no caller waits for it."""
         self._sinks.append(sink)
         if self._thread.ident is None:
             self._thread.start()
@@ -57,11 +57,11 @@ class Sampler:
         try:
             machine = Machine(Gpus.find() if self._with_gpus else None)
             self._give(machine.sample())
-            # On a grid of the wall clock: what disturbs all ranks at once, they wait for once.
+            # Samples lie on a grid of the wall clock, so that all ranks are disturbed at the same time and wait once.
             while not self._stop.wait((self._period_ns - time.time_ns() % self._period_ns) / 1e9):
                 self._give(machine.sample())
             self._give(machine.sample())
-        except Exception as error:  # training goes on, whatever the kernel says
+        except Exception as error:  # an error of the kernel must not end training
             self._report(f"samples end here: {error or type(error).__name__}")
         for sink in self._sinks:
             sink.close()
@@ -70,7 +70,7 @@ class Sampler:
         for sink in tuple(self._sinks):
             try:
                 sink.append(sample)
-            except Exception as error:  # training goes on, whatever the disk does
+            except Exception as error:  # an error of the disk must not end training
                 self._report(f"no more samples there: {error or type(error).__name__}")
                 sink.close()
                 self._sinks.remove(sink)

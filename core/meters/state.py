@@ -1,4 +1,4 @@
-"""What a rank says of itself to whoever watches the job: one small document."""
+"""The state that a rank publishes for the metrics: one small document."""
 
 from __future__ import annotations
 

@@ -5,7 +5,13 @@ Names, arguments and meanings are those of `ringtune.torch`; both may be used in
 
 from __future__ import annotations
 
-from ringtune.common.places import (
+from ringtune.common.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from ringtune.common.rank_info import (
     cross_rank,
     cross_size,
     is_homogeneous,
@@ -15,12 +21,6 @@ from ringtune.common.places import (
     size,
     start_timeline,
     stop_timeline,
-)
-from ringtune.common.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
 )
 from ringtune.common.reductions import Adasum, Average, Max, Min, Product, Sum
 from ringtune.errors import HorovodInternalError

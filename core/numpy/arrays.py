@@ -36,8 +36,8 @@ class Buffers:
     Attributes:
         number: Number of the dtype.
         source: What this rank contributes.
-        target: Where the result comes.
-        output: Where it belongs: the target itself, or an array that it is copied into at the end.
+        target: Receives the result.
+        output: The caller's array: the target itself, or an array that the result is copied into.
     """
 
     number: int
@@ -129,13 +129,13 @@ def address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def place_of(array: Array) -> on_gpu.Place:
+def device_of(array: Array) -> on_gpu.Device:
     """Return on which GPU and in which stream an array is; empty for memory of the host."""
-    return on_gpu.place_of(array) if _is_foreign(array) else ()
+    return on_gpu.device_of(array) if _is_foreign(array) else ()
 
 
 def join(ticket: int, array: Array) -> None:
-    """Make what an array's library does from now on find the result of a finished operation in it."""
+    """Make later work of an array's library see the result of a finished operation in it."""
     if _is_foreign(array):
         on_gpu.join(ticket, array)
 

@@ -19,20 +19,20 @@ from ringtune.common.process_sets import (
     own_rows,
     wire_name,
 )
-from ringtune.common.reductions import Average, Reduction, Sum, reduction, resolve_op
+from ringtune.common.reductions import Average, Reduction, Sum, make_reduction, resolve_op
 from ringtune.common.tickets import Pending
 from ringtune.errors import HorovodInternalError, InvalidArgument
 from ringtune.numpy.arrays import (
     Array,
     Buffers,
     address,
+    device_of,
     gathered,
     in_place,
     join,
     like,
     number_of_dtype,
     out_of_place,
-    place_of,
     readable,
     received_splits,
 )
@@ -66,11 +66,11 @@ def allreduce_async(
         Handle for `synchronize`, which returns the result.
 
     Raises:
-        InvalidArgument: The operation makes no sense on this rank, or its name is in flight.
+        InvalidArgument: The operation is invalid on this rank, or its name is in flight.
         NotInitialized: Before ``init()``.
     """
-    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    return _start(out_of_place(array, "allreduce"), name, how)
+    reduction = make_reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    return _start(out_of_place(array, "allreduce"), name, reduction)
 
 
 @checked
@@ -84,8 +84,8 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start a reduction in place; arguments as in `allreduce_async`."""
-    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    return _start(in_place(array, "allreduce_"), name, how)
+    reduction = make_reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    return _start(in_place(array, "allreduce_"), name, reduction)
 
 
 @checked
@@ -99,8 +99,8 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """Reduce into a new array and return it; arguments as in `allreduce_async`."""
-    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    result: Array = at_once(_start, out_of_place(array, "allreduce"), name, how)
+    reduction = make_reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    result: Array = at_once(_start, out_of_place(array, "allreduce"), name, reduction)
     return result
 
 
@@ -115,8 +115,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """Reduce in place and return the array; arguments as in `allreduce_async`."""
-    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    result: Array = at_once(_start, in_place(array, "allreduce_"), name, how)
+    reduction = make_reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    result: Array = at_once(_start, in_place(array, "allreduce_"), name, reduction)
     return result
 
 
@@ -131,8 +131,8 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
     """Reduce several arrays, together when all of them are ready on all ranks, and return new ones."""
-    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    return _group([out_of_place(array, "grouped_allreduce") for array in arrays], name, how)
+    reduction = make_reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    return _group([out_of_place(array, "grouped_allreduce") for array in arrays], name, reduction)
 
 
 @checked
@@ -146,8 +146,8 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
     """Reduce several arrays in place, together when all of them are ready on all ranks, and return them."""
-    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    return _group([in_place(array, "grouped_allreduce_") for array in arrays], name, how)
+    reduction = make_reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    return _group([in_place(array, "grouped_allreduce_") for array in arrays], name, reduction)
 
 
 @checked
@@ -158,7 +158,7 @@ def allgather_async(array: Array, name: str | None = None, process_set: ProcessS
         Handle for `synchronize`, which returns the joined array.
 
     Raises:
-        InvalidArgument: The operation makes no sense on this rank, or its name is in flight.
+        InvalidArgument: The operation is invalid on this rank, or its name is in flight.
         HorovodInternalError: The array has no dimension.
     """
     number, dtype = number_of(process_set), number_of_dtype(array, "allgather")
@@ -166,7 +166,7 @@ def allgather_async(array: Array, name: str | None = None, process_set: ProcessS
         raise HorovodInternalError(f"array '{name}' has no dimension: allgather needs at least one to join along")
     source = readable(array)
     wire = wire_name("allgather", name, number)
-    ticket = session.require().submit_allgather(wire, address(source), array.shape, dtype, number, *place_of(source))
+    ticket = session.require().submit_allgather(wire, address(source), array.shape, dtype, number, *device_of(source))
     return register(Pending([ticket], lambda: gathered(ticket, array), [source]))
 
 
@@ -190,7 +190,7 @@ def broadcast_async(
         process_set: The ranks that take part.
 
     Raises:
-        InvalidArgument: The root is not in the set, or the operation makes no sense on this rank.
+        InvalidArgument: The root is not in the set, or the operation is invalid on this rank.
     """
     return _start_broadcast(out_of_place(array, "broadcast"), root_rank, name, process_set)
 
@@ -247,7 +247,7 @@ def alltoall_async(
     counts = [] if splits is None else [int(rows) for rows in splits]
     with native.translated():
         ticket = session.require().runtime.alltoall(
-            wire_name("alltoall", name, number), address(source), array.shape, dtype, counts, number, *place_of(source)
+            wire_name("alltoall", name, number), address(source), array.shape, dtype, counts, number, *device_of(source)
         )
 
     def finish() -> tuple[Array, Array]:
@@ -264,7 +264,7 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Array | tuple[Array, Array]:
-    """Exchange rows; returns them and, if splits were given, how many came from each rank."""
+    """Send rows to all ranks; returns those received and, if splits were given, how many came from each rank."""
     rows, received = at_once(alltoall_async, array, splits, name, process_set)
     return rows if splits is None else (rows, received)
 
@@ -289,7 +289,7 @@ def reducescatter_async(
         postscale_factor: Multiplies the result.
 
     Raises:
-        InvalidArgument: The array has no dimension, or the operation makes no sense on this rank.
+        InvalidArgument: The array has no dimension, or the operation is invalid on this rank.
         HorovodInternalError: Another operation.
     """
     if resolve_op(None, op) not in (Average, Sum):
@@ -302,7 +302,7 @@ def reducescatter_async(
     with native.translated():
         ticket = session.require().runtime.reducescatter(
             wire_name("reducescatter", name, number), address(source), address(output), array.shape, dtype,
-            op, float(prescale_factor), float(postscale_factor), "", 0, number, *place_of(source),
+            op, float(prescale_factor), float(postscale_factor), "", 0, number, *device_of(source),
         )  # fmt: skip
 
     def finish() -> Array:
@@ -326,32 +326,41 @@ def reducescatter(
     return result
 
 
-def _operation(wire: str, buffers: Buffers, how: Reduction, group: tuple[str, int] = ("", 0)) -> Allreduce:
+def _operation(wire: str, buffers: Buffers, reduction: Reduction, group: tuple[str, int] = ("", 0)) -> Allreduce:
     source, target, shape = address(buffers.source), address(buffers.target), buffers.output.shape
-    factors = how.prescale, how.postscale
-    place = place_of(buffers.source)
+    factors = reduction.prescale, reduction.postscale
+    device = device_of(buffers.source)
     return Allreduce(
-        wire, source, target, shape, buffers.number, how.op, *factors, *group, how.process_set, place=place
+        wire,
+        source,
+        target,
+        shape,
+        buffers.number,
+        reduction.op,
+        *factors,
+        *group,
+        reduction.process_set,
+        device=device,
     )
 
 
-def _start(buffers: Buffers, name: str | None, how: Reduction) -> int:
-    wire = wire_name("allreduce", name, how.process_set)
-    ticket = session.require().submit_allreduce(_operation(wire, buffers, how))
+def _start(buffers: Buffers, name: str | None, reduction: Reduction) -> int:
+    wire = wire_name("allreduce", name, reduction.process_set)
+    ticket = session.require().submit_allreduce(_operation(wire, buffers, reduction))
     return register(Pending([ticket], lambda: buffers.settle(ticket), [buffers]))
 
 
-def _group(members: list[Buffers], name: str | None, how: Reduction) -> list[Array]:
-    return list(at_once(_start_group, members, name, how))
+def _group(members: list[Buffers], name: str | None, reduction: Reduction) -> list[Array]:
+    return list(at_once(_start_group, members, name, reduction))
 
 
-def _start_group(members: list[Buffers], name: str | None, how: Reduction) -> int:
+def _start_group(members: list[Buffers], name: str | None, reduction: Reduction) -> int:
     if not members:
         raise InvalidArgument("grouped_allreduce: got no arrays, expected at least one")
     now, count = session.require(), len(members)
-    base = wire_name("grouped_allreduce", name, how.process_set)
+    base = wire_name("grouped_allreduce", name, reduction.process_set)
     tickets = [
-        now.submit_allreduce(_operation(wire, buffers, how, (base, count)))
+        now.submit_allreduce(_operation(wire, buffers, reduction, (base, count)))
         for wire, buffers in zip(group_names(base, count), members, strict=True)
     ]
 
@@ -365,6 +374,6 @@ def _start_broadcast(buffers: Buffers, root: int, name: str | None, process_set:
     root, number = operator.index(root), number_with_root(process_set, root)
     source, target, shape = address(buffers.source), address(buffers.target), buffers.output.shape
     wire = wire_name("broadcast", name, number)
-    what = Broadcast(wire, source, target, shape, buffers.number, root, number, place_of(buffers.source))
+    what = Broadcast(wire, source, target, shape, buffers.number, root, number, device_of(buffers.source))
     ticket = session.require().submit_broadcast(what)
     return register(Pending([ticket], lambda: buffers.settle(ticket), [buffers]))

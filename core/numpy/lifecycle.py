@@ -20,7 +20,7 @@ def init(process_sets: Sequence[ProcessSet] | None = None) -> None:
         process_sets: Sets to register, the same on all ranks, numbered 1, 2 ... in this order.
 
     Raises:
-        ConfigError: The environment makes no sense; the message says which variable.
+        ConfigError: A variable of the environment is invalid; the message names it.
         Timeout: Not all ranks came; the message names the missing ones.
         InvalidArgument: A set is a duplicate; or this process was forked from one that is in a job.
     """
@@ -44,7 +44,7 @@ def shutdown() -> None:
 
 @checked
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until all ranks of the set have come here."""
+    """Wait until all ranks of the set have reached this point."""
     number = sets.number_of(process_set)
     now = session.require()
     name = sets.wire_name("barrier", "noname", number)
@@ -52,7 +52,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def join() -> int:
-    """Wait until all ranks have come here; meanwhile contribute neutral elements to what the others reduce.
+    """Wait until all ranks have reached this point; meanwhile contribute neutral elements to what the others reduce.
 
     Returns:
         The global rank that came last, the same on all ranks.

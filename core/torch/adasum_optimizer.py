@@ -1,4 +1,4 @@
-"""`DistributedOptimizer(op=Adasum)`: what each rank's own step would change is combined, not its gradients.
+"""`DistributedOptimizer(op=Adasum)`: combines the ranks' parameter updates instead of their gradients.
 
 Each rank steps on its own gradients; the difference that the step made to every parameter is combined by Adasum, and
 the parameters become their old values plus the combination.
@@ -24,7 +24,7 @@ NO_SKIP = "Skipping synchronization is not supported when using Adasum optimizer
 
 
 class _Adasum(torch.optim.Optimizer):
-    """What `wrap_for_adasum` puts in front of the wrapped optimizer's class."""
+    """Mixin that `wrap_for_adasum` puts in front of the wrapped optimizer's class."""
 
     _parameter_names: dict[torch.Tensor, str]
     _compression: Chosen
@@ -53,7 +53,7 @@ class _Adasum(torch.optim.Optimizer):
         raise AssertionError(NO_SKIP)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step on the own gradients and combine what that changed on all ranks.
+        """Step on the own gradients and combine the updates of all ranks.
 
         Returns:
             What the wrapped optimizer returns.
@@ -61,14 +61,14 @@ class _Adasum(torch.optim.Optimizer):
         Raises:
             RuntimeFailure: The combination failed; the parameters are what they were before.
         """
-        # All of them: one that another rank has thawed, or that was added, moves on every rank.
+        # All parameters take part: one that only another rank has thawed or added moves on every rank.
         params = [param for _, param in complete(self.param_groups, self._parameter_names)]
         with torch.no_grad():
             before = [param.detach().clone() for param in params]
         result: Any = super().step(closure)
         with torch.no_grad():
             for param, old in zip(params, before, strict=True):
-                param.sub_(old)  # the difference, in the parameter's place
+                param.sub_(old)  # the update, in the parameter's memory
             try:
                 deltas = self._combine(params)
             finally:
@@ -126,7 +126,7 @@ def wrap_for_adasum(
 
 
 def _counting(count: weakref.WeakMethod[Callable[[torch.Tensor], None]]) -> Callable[[torch.Tensor], None]:
-    """Return a hook that does not keep its optimizer."""
+    """Return a hook without a reference to its optimizer."""
 
     def hook(param: torch.Tensor) -> None:
         found = count()

@@ -10,7 +10,7 @@ from ringtune.common.reductions import (
     Product,
     Sum,
     check_adasum,
-    reduction,
+    make_reduction,
     resolve_op,
 )
 
@@ -23,7 +23,7 @@ __all__ = [
     "Sum",
     "check_adasum",
     "handle_average_backwards_compatibility",
-    "reduction",
+    "make_reduction",
     "resolve_op",
 ]
 

@@ -22,7 +22,7 @@ from ringtune.common.process_sets import (
 )
 from ringtune.errors import HorovodInternalError, InvalidArgument
 from ringtune.torch import fast_path, handles
-from ringtune.torch.arguments import Average, reduction, resolve_op
+from ringtune.torch.arguments import Average, make_reduction, resolve_op
 from ringtune.torch.checked_calls import check_sparse, checked, checked_with
 from ringtune.torch.handles import Pending, Reduction, at_once, synchronize
 
@@ -52,11 +52,11 @@ def allreduce_async(
         Handle for `synchronize`, which returns the result.
 
     Raises:
-        InvalidArgument: The operation makes no sense on this rank, or its name is in flight.
+        InvalidArgument: The operation is invalid on this rank, or its name is in flight.
         NotInitialized: Before ``init()``.
     """
-    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    return start_allreduce(tensor, name, how)
+    reduction = make_reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    return start_allreduce(tensor, name, reduction)
 
 
 @fast_path.submitting("allreduce_")
@@ -71,11 +71,11 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start a reduction in place; arguments as in `allreduce_async`."""
-    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    handle = _start_allreduce(tensor, tensor, name, how)
+    reduction = make_reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    handle = _start_allreduce(tensor, tensor, name, reduction)
     if average is None:
         given = None, None, None, op, prescale_factor, postscale_factor, process_set
-        handles.cache_call("allreduce_", (name, tensor), reduction_how(tensor, how), given, tensor)
+        handles.cache_call("allreduce_", (name, tensor), collective_params(tensor, reduction), given, tensor)
     return handle
 
 
@@ -112,8 +112,8 @@ def grouped_allreduce_async(
     Returns:
         One handle; `synchronize` returns the list of results.
     """
-    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    return start_group(tensors, name, how)
+    reduction = make_reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    return start_group(tensors, name, reduction)
 
 
 @fast_path.submitting_group("grouped_allreduce_")
@@ -128,13 +128,13 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start a group of reductions in place; `synchronize` returns the tuple of tensors."""
-    how = reduction(average, op, (prescale_factor, postscale_factor), process_set)
-    handle = _start_group(tensors, tensors, name, how)
+    reduction = make_reduction(average, op, (prescale_factor, postscale_factor), process_set)
+    handle = _start_group(tensors, tensors, name, reduction)
     if type(name) is str and average is None:
         given = None, None, None, op, prescale_factor, postscale_factor, process_set
-        base = handles.wire_name("grouped_allreduce", name, how.process_set)
-        words = group_names(base, len(tensors)), [reduction_how(tensor, how) for tensor in tensors], given
-        fast_path.cache_group("grouped_allreduce_", (name, list(tensors)), words, base)
+        base = handles.wire_name("grouped_allreduce", name, reduction.process_set)
+        call = group_names(base, len(tensors)), [collective_params(tensor, reduction) for tensor in tensors], given
+        fast_path.cache_group("grouped_allreduce_", (name, list(tensors)), call, base)
     return handle
 
 
@@ -243,23 +243,23 @@ def cache_broadcast(
     name, process_set = given[1:]
     root = operator.index(given[0])
     dtype = handles.DTYPES[tensor.dtype]
-    how = fast_path.CollectiveParams(fast_path.Kind.BROADCAST, root, dtype, process_set=number_of(process_set))
-    handles.cache_call(family, (name, tensor), how, (None, *given), result)
+    params = fast_path.CollectiveParams(fast_path.Kind.BROADCAST, root, dtype, process_set=number_of(process_set))
+    handles.cache_call(family, (name, tensor), params, (None, *given), result)
 
 
 @fast_path.blocking("barrier")
 @checked
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until all ranks of the set have come here."""
+    """Wait until all ranks of the set have reached this point."""
     number = number_of(process_set)
     at_once(_start_barrier, number)
-    how = fast_path.CollectiveParams(fast_path.Kind.BARRIER, 0, 0, process_set=number)
-    fast_path.cache_call("barrier", (None, None), (_barrier_name(number), how, (process_set,)))
+    params = fast_path.CollectiveParams(fast_path.Kind.BARRIER, 0, 0, process_set=number)
+    fast_path.cache_call("barrier", (None, None), (_barrier_name(number), params, (process_set,)))
 
 
 @checked
 def join(device: int = -1) -> int:
-    """Wait until all ranks have come here; meanwhile contribute neutral elements to what the others reduce.
+    """Wait until all ranks have reached this point; meanwhile contribute neutral elements to what the others reduce.
 
     Unnamed operations are counted anew afterwards, so that a rank that ran fewer of them is in step again.
 
@@ -278,12 +278,10 @@ def join(device: int = -1) -> int:
     return last
 
 
-def reduction_how(tensor: torch.Tensor, how: Reduction) -> fast_path.CollectiveParams:
-    """Return what the fast path is told of an allreduce."""
+def collective_params(tensor: torch.Tensor, reduction: Reduction) -> fast_path.CollectiveParams:
+    """Return the parameters of an allreduce for the fast path."""
     dtype = handles.DTYPES[tensor.dtype]
-    return fast_path.CollectiveParams(
-        fast_path.Kind.ALLREDUCE, 0, dtype, how.op, how.prescale, how.postscale, how.process_set, how.wire
-    )
+    return fast_path.CollectiveParams(fast_path.Kind.ALLREDUCE, 0, dtype, *reduction)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -291,40 +289,40 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return type(tensor) in fast_path.PLAIN
 
 
-def start_allreduce(tensor: torch.Tensor, name: str | None, how: Reduction) -> int:
+def start_allreduce(tensor: torch.Tensor, name: str | None, reduction: Reduction) -> int:
     """Start a reduction into a new tensor."""
-    return _start_allreduce(tensor, _like(tensor), name, how)
+    return _start_allreduce(tensor, _like(tensor), name, reduction)
 
 
-def start_group(tensors: Sequence[torch.Tensor], name: str | None, how: Reduction) -> int:
+def start_group(tensors: Sequence[torch.Tensor], name: str | None, reduction: Reduction) -> int:
     """Start a group of reductions into new tensors."""
-    return _start_group(tensors, [_like(tensor) for tensor in tensors], name, how)
+    return _start_group(tensors, [_like(tensor) for tensor in tensors], name, reduction)
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
     """Return contiguous memory for a result."""
-    handles.dtype_number(tensor)  # refuses sparse and other odd ones
+    handles.dtype_number(tensor)  # raises for sparse and other unsupported layouts
     if is_plain(tensor) and tensor.nbytes < handles.REUSED_BYTES:
         return torch.empty_like(tensor, memory_format=torch.contiguous_format)
     return handles.new_result(tensor, tensor.shape)
 
 
-def _start_allreduce(tensor: torch.Tensor, output: torch.Tensor, name: str | None, how: Reduction) -> int:
-    wire = handles.wire_name("allreduce", name, how.process_set)
-    ticket, kept = handles.start_allreduce(tensor, output, wire, how)
+def _start_allreduce(tensor: torch.Tensor, output: torch.Tensor, name: str | None, reduction: Reduction) -> int:
+    wire = handles.wire_name("allreduce", name, reduction.process_set)
+    ticket, kept = handles.start_allreduce(tensor, output, wire, reduction)
     return handles.register(Pending([ticket], lambda: handles.settle(ticket, kept), kept))
 
 
 def _start_group(
-    tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], name: str | None, how: Reduction
+    tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], name: str | None, reduction: Reduction
 ) -> int:
     if not tensors:
         raise InvalidArgument("grouped_allreduce: got no tensors, expected at least one")
     for tensor in tensors:  # a group that is submitted in part would never run
         handles.dtype_number(tensor)
-    base = handles.wire_name("grouped_allreduce", name, how.process_set)
+    base = handles.wire_name("grouped_allreduce", name, reduction.process_set)
     started = [
-        handles.start_allreduce(tensor, output, wire, how, (base, len(tensors)))
+        handles.start_allreduce(tensor, output, wire, reduction, (base, len(tensors)))
         for wire, tensor, output in zip(group_names(base, len(tensors)), tensors, outputs, strict=True)
     ]
     keep = [kept for _, kept in started]

@@ -15,7 +15,7 @@ from torch.autograd import Function
 from ringtune import session
 from ringtune.common.process_sets import ProcessSet, global_process_set, number_of
 from ringtune.torch import asynchronous, fast_path, handles
-from ringtune.torch.arguments import Average, reduction, resolve_op
+from ringtune.torch.arguments import Average, make_reduction, resolve_op
 from ringtune.torch.checked_calls import checked
 from ringtune.torch.compression import Chosen, Compression, to_travel
 from ringtune.torch.handles import at_once
@@ -35,13 +35,13 @@ class HorovodAllreduce(Function):
         wire: int = -1,
     ) -> Any:
         """Reduce into a new tensor; `wire` is the number of the dtype that it travels as, -1 for its own."""
-        ctx.how = (op, factors, process_set, wire)
-        return at_once(asynchronous.start_allreduce, tensor, name, reduction(None, *ctx.how))
+        ctx.reduction = (op, factors, process_set, wire)
+        return at_once(asynchronous.start_allreduce, tensor, name, make_reduction(None, *ctx.reduction))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Reduce the gradient in the same way."""
-        return HorovodAllreduce.apply(grads[0], None, *ctx.how), *[None] * 5  # type: ignore[no-untyped-call]
+        return HorovodAllreduce.apply(grads[0], None, *ctx.reduction), *[None] * 5  # type: ignore[no-untyped-call]
 
 
 class HorovodGroupedAllreduce(Function):
@@ -58,13 +58,13 @@ class HorovodGroupedAllreduce(Function):
         *tensors: torch.Tensor,
     ) -> Any:
         """Reduce into new tensors."""
-        ctx.how = (op, factors, process_set, wire)
-        return tuple(at_once(asynchronous.start_group, tensors, name, reduction(None, *ctx.how)))
+        ctx.reduction = (op, factors, process_set, wire)
+        return tuple(at_once(asynchronous.start_group, tensors, name, make_reduction(None, *ctx.reduction)))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Reduce the gradients in the same way."""
-        return *[None] * 5, *HorovodGroupedAllreduce.apply(None, *ctx.how, *grads)  # type: ignore[no-untyped-call]
+        return *[None] * 5, *HorovodGroupedAllreduce.apply(None, *ctx.reduction, *grads)  # type: ignore[no-untyped-call]
 
 
 class HorovodAllgather(Function):
@@ -124,7 +124,7 @@ def _is_small(tensor: torch.Tensor) -> bool:
 
 
 def flows_back(*tensors: torch.Tensor) -> bool:
-    """Return whether a gradient may flow through; where none does, autograd's part would take longer than the rest."""
+    """Return whether a gradient may flow through; else autograd is left out, which costs more than the collective."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
@@ -153,23 +153,23 @@ def allreduce(
         process_set: The ranks that take part.
 
     Raises:
-        InvalidArgument: The operation makes no sense on this rank.
+        InvalidArgument: The operation is invalid on this rank.
         RuntimeFailure: It failed on all ranks; the message names it.
     """
     given = None, average, None, compression, op, prescale_factor, postscale_factor, process_set
     op = resolve_op(average, op)
     small, wire, decompress = to_travel(tensor, compression, op)
-    how = (op, (prescale_factor, postscale_factor), process_set, wire)
+    reduction = (op, (prescale_factor, postscale_factor), process_set, wire)
     if flows_back(small):
-        reduced = HorovodAllreduce.apply(small, name, *how)  # type: ignore[no-untyped-call]
-    elif name is not None and wire == -1 and _is_small(small):  # a copy costs less than the way of new tensors
+        reduced = HorovodAllreduce.apply(small, name, *reduction)  # type: ignore[no-untyped-call]
+    elif name is not None and wire == -1 and _is_small(small):  # a copy is cheaper than the path with a new result
         copy = small.clone(memory_format=torch.contiguous_format)
         reduced = asynchronous.allreduce_(copy, None, name, op, prescale_factor, postscale_factor, process_set)
     else:
-        reduced = at_once(asynchronous.start_allreduce, small, name, reduction(None, *how))
-    as_it_is = wire != -1 or compression is Compression.none  # nothing is done to it here
+        reduced = at_once(asynchronous.start_allreduce, small, name, make_reduction(None, *reduction))
+    as_it_is = wire != -1 or compression is Compression.none  # Python neither compresses nor decompresses it
     if as_it_is and not reduced.requires_grad:
-        numbers = asynchronous.reduction_how(small, reduction(None, *how))
+        numbers = asynchronous.collective_params(small, make_reduction(None, *reduction))
         handles.cache_call("allreduce", (name, small), numbers, given, reduced)
     return decompress(reduced)
 
@@ -222,10 +222,10 @@ def allgather(
         raise IndexError("allgather of a tensor without dimension: it needs at least one to join along")
     if not flows_back(tensor):
         gathered: torch.Tensor = at_once(asynchronous.allgather_async, tensor, name, process_set)
-        how = fast_path.CollectiveParams(
+        params = fast_path.CollectiveParams(
             fast_path.Kind.ALLGATHER, 0, handles.DTYPES[tensor.dtype], process_set=number_of(process_set)
         )
-        handles.cache_call("allgather", (name, tensor), how, (None, None, process_set, None), gathered)
+        handles.cache_call("allgather", (name, tensor), params, (None, None, process_set, None), gathered)
         return handles.into(gathered, out)
     result: torch.Tensor = HorovodAllgather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]
     return result

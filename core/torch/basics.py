@@ -1,4 +1,4 @@
-"""Horovod's basics: start, stop, who am I, what is built."""
+"""Horovod's basics: start, stop, rank and size, what is built."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 
 from ringtune import session
 from ringtune.common import process_sets as sets
-from ringtune.common.places import (
+from ringtune.common.process_sets import ProcessSet
+from ringtune.common.rank_info import (
     cross_rank,
     cross_size,
     is_homogeneous,
@@ -21,7 +22,6 @@ from ringtune.common.places import (
     start_timeline,
     stop_timeline,
 )
-from ringtune.common.process_sets import ProcessSet
 from ringtune.errors import InitializationFailed, InvalidArgument, NotSupported, RingtuneError, RuntimeFailure
 from ringtune.session import Session, is_initialized, require
 from ringtune.torch import handles
@@ -61,7 +61,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             `add_process_set` and `remove_process_set` work later.
 
     Raises:
-        ConfigError: The environment makes no sense; the message says which variable.
+        ConfigError: A variable of the environment is invalid; the message names it.
         InitializationFailed: Not all ranks came, the message names the missing ones; or one was lost meanwhile.
         NotSupported: The communicator does not hold all ranks.
         InvalidArgument: A set is a duplicate; the runtime is up, the other sets are registered. Or this process was
@@ -92,7 +92,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
 
 def _check_communicator(comm: Any, opened: Session) -> None:
-    """Leave the job again when it is not the one that the caller means."""
+    """Leave the job again when it does not match the caller's communicator."""
     if comm is None:
         return
     if isinstance(comm, (list, tuple)):
@@ -144,7 +144,7 @@ def mpi_enabled() -> bool:
 
 
 def gloo_enabled() -> bool:
-    """Return whether a job runs: ringtune's runtime stands in Gloo's place, which Horovod chooses at `init`."""
+    """Return whether a job runs: ringtune's runtime stands for Gloo, which Horovod chooses at `init`."""
     return is_initialized()
 
 
@@ -154,7 +154,7 @@ def mpi_built() -> bool:
 
 
 def gloo_built() -> bool:
-    """Return True: scripts ask this to know that no MPI is needed; ringtune's runtime stands in Gloo's place."""
+    """Return True: scripts ask this to know that no MPI is needed; ringtune's runtime stands for Gloo."""
     return True
 
 

@@ -79,14 +79,14 @@ class BF16Compressor(_CastCompressor):
 
 
 class FeedbackCompressor(Compressor):
-    """A compressor that remembers, for every parameter, what it has not sent: for `DistributedOptimizer` only.
+    """A compressor with error feedback, which keeps the unsent rest of every gradient: for `DistributedOptimizer` only.
 
-    Equal ones on all ranks; one may serve several optimizers, since it holds settings only.
+    All ranks use equal ones; one may serve several optimizers, since it holds settings only.
     """
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype | None]:
-        """Refuse: there is nothing to remember it by.
+        """Refuse: error feedback needs the state of a parameter.
 
         Raises:
             InvalidArgument: Always.
@@ -102,7 +102,7 @@ class FeedbackCompressor(Compressor):
         raise InvalidArgument("this compression cannot decompress a tensor by itself; give it to DistributedOptimizer")
 
     @abstractmethod
-    def attach(self, parameters: Sequence[Named], how: Reduction, process_set: ProcessSet) -> Feedback:
+    def attach(self, parameters: Sequence[Named], reduction: Reduction, process_set: ProcessSet) -> Feedback:
         """Return new state for the gradients of these parameters."""
 
 
@@ -137,10 +137,10 @@ class PowerSGDCompressor(FeedbackCompressor):
         if not self.min_compression_rate > 0:
             raise InvalidArgument(f"powersgd: min_compression_rate={self.min_compression_rate}, expected more than 0")
 
-    def attach(self, parameters: Sequence[Named], how: Reduction, process_set: ProcessSet) -> Feedback:
+    def attach(self, parameters: Sequence[Named], reduction: Reduction, process_set: ProcessSet) -> Feedback:
         from ringtune.torch.powersgd import PowerSGD
 
-        return PowerSGD(self, parameters, how, process_set)
+        return PowerSGD(self, parameters, reduction, process_set)
 
 
 @dataclass(frozen=True)
@@ -164,10 +164,10 @@ class TopKCompressor(FeedbackCompressor):
         if self.min_elements < 1:
             raise InvalidArgument(f"topk: min_elements={self.min_elements}, expected at least 1")
 
-    def attach(self, parameters: Sequence[Named], how: Reduction, process_set: ProcessSet) -> Feedback:
+    def attach(self, parameters: Sequence[Named], reduction: Reduction, process_set: ProcessSet) -> Feedback:
         from ringtune.torch.topk import TopK
 
-        return TopK(self, parameters, how, process_set)
+        return TopK(self, parameters, reduction, process_set)
 
 
 class Compression:
@@ -185,7 +185,7 @@ Chosen = type[Compressor] | Compressor
 
 
 def resolve_compression(compression: Chosen) -> Chosen:
-    """Return the compressor to use: one with a memory that was not called is called.
+    """Return the compressor to use; a class with error feedback is called without arguments.
 
     Raises:
         InvalidArgument: It is no compressor.
@@ -207,11 +207,11 @@ def wished(name: str) -> Chosen:
 
 
 _CASTS: dict[type[Compressor], torch.dtype] = {FP16Compressor: torch.float16, BF16Compressor: torch.bfloat16}
-"""Not what is derived from them: that may compress in a way of its own."""
+"""Exact classes only: a subclass may compress in another way."""
 
 
 class Travelling(NamedTuple):
-    """A tensor on its way.
+    """A tensor in flight.
 
     Attributes:
         tensor: What is submitted.

@@ -1,10 +1,10 @@
-"""Tensors on GPUs: where they are, and how the streams of torch come to wait for their results.
+"""Tensors on GPUs: their devices, and waits of torch's streams for their results.
 
-The runtime copies a tensor to the host behind what torch's current stream holds, and the result back; `join` makes the
-stream that is current then wait for that, so that no call of Horovod's waits for a GPU. Memory of torch's caching
-allocator is given out again in the order of the stream that allocated it. The runtime's streams need no
-``record_stream``: it keeps every tensor until its operation is done, and then the current stream is behind the copies,
-or behind what goes from GPU to GPU. That the current one needs it must be told of what another stream has allocated.
+The runtime copies a tensor to the host after the work queued in torch's current stream, and the result back; `join`
+makes the then current stream wait for the copy, so that no call waits for a GPU. Torch's caching allocator reuses
+memory in the order of the stream that allocated it. The runtime's streams need no ``record_stream``: the runtime keeps
+every tensor until its operation is done, and the current stream then waits for the copies, or for the transfers from
+GPU to GPU. The current stream needs ``record_stream`` for memory that another stream has allocated.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 
 from ringtune import native, session
 
-Place = tuple[()] | tuple[int, int]
-"""Number of the GPU and the stream (a CUstream as a number) in which a tensor becomes what it is; empty on the CPU."""
+Device = tuple[()] | tuple[int, int]
+"""Number of the GPU and the stream (a CUstream as a number) that writes the tensor; empty on the CPU."""
 
 
-def place_of(tensor: torch.Tensor) -> Place:
-    """Return where a tensor is, for the runtime."""
+def device_of(tensor: torch.Tensor) -> Device:
+    """Return a tensor's device for the runtime."""
     if tensor.is_cpu:
         return ()
     return tensor.device.index, torch.cuda.current_stream(tensor.device).cuda_stream
@@ -51,7 +51,7 @@ def deliver(ticket: int, dtype: torch.dtype, sent: torch.Tensor, runtime: Any = 
     Args:
         ticket: Of the operation.
         dtype: Of the elements.
-        sent: What this rank contributed; what the current stream of its GPU does next finds the result.
+        sent: This rank's contribution; later work of its GPU's current stream sees the result.
         runtime: That of the operation; the session's if missing.
 
     Raises:
@@ -62,5 +62,5 @@ def deliver(ticket: int, dtype: torch.dtype, sent: torch.Tensor, runtime: Any = 
         stream = torch.cuda.current_stream(sent.device)
         result = torch.empty(of.gathered_shape(ticket), dtype=dtype, device=sent.device)
         of.deliver(ticket, result.data_ptr(), stream.cuda_stream)
-    sent.record_stream(stream)  # it may still be read: the stream is behind that
+    sent.record_stream(stream)  # the runtime may still read it; the stream waits for that
     return result

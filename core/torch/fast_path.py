@@ -1,9 +1,9 @@
-"""The fast path of calls that repeat themselves, and what is under way.
+"""The fast path of repeated calls, and the pending handles.
 
-A collective that was called alike before (same name and arguments, a tensor of the same shape and dtype) goes to the
-runtime without a frame of Python: the decorators here put that path before a function, which takes whatever is unusual.
-It needs a torch whose tensors can be looked at from C (``__dlpack_c_exchange_api__``, torch 2.10); with an older one
-the functions stay as they are.
+A collective that repeats an earlier call (same name and arguments, a tensor of the same shape and dtype) goes to the
+runtime without a frame of Python: the decorators here put that path before a function, which handles all other calls.
+It needs a torch whose tensors can be read from C (``__dlpack_c_exchange_api__``, torch 2.10); with an older one the
+functions stay as they are.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Kind:
 
 
 NAMES = ("allreduce", "allgather", "broadcast", "barrier", "alltoall", "reducescatter")
-"""Of the kinds, on the wire."""
+"""Names of the kinds on the wire."""
 
 
 class CollectiveParams(NamedTuple):
-    """What the runtime is told of a collective: numbers, as it knows them.
+    """Parameters of a collective, as the runtime's numbers.
 
     Attributes:
         kind: Which collective (`Kind`).
@@ -63,7 +63,7 @@ class CollectiveParams(NamedTuple):
 
 
 class ResultFactory(NamedTuple):
-    """How the results of a call that gives a new tensor are made.
+    """Makes the results of a call that returns a new tensor.
 
     Attributes:
         function: Makes one.
@@ -79,11 +79,11 @@ class ResultFactory(NamedTuple):
 
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Torch's own classes of tensors: what a subclass makes of an operation is its own affair."""
+"""Torch's own classes of tensors: a subclass may override operations."""
 
 
 def make_path() -> Any:
-    """Return a fast path for torch's tensors, None where torch's tensors cannot be looked at from C."""
+    """Return a fast path for torch's tensors, None where they cannot be read from C."""
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if exchange is None:
         return None
@@ -95,21 +95,21 @@ def make_path() -> Any:
 
 
 def _examples() -> list[tuple[Any, ...]]:
-    """Return tensors of which it is known what their memory is; the first is plain."""
+    """Return sample tensors with address and size of their storage; the first is plain."""
     tensors = torch.zeros(1031), torch._neg_view(torch.zeros(333)[5:]), torch.zeros(3, 77, dtype=torch.uint8).t()
     return [
-        (one, one._cdata, torch._C._dispatch_keys(one).raw_repr(), *_place(one.untyped_storage())) for one in tensors
+        (one, one._cdata, torch._C._dispatch_keys(one).raw_repr(), *_memory(one.untyped_storage())) for one in tensors
     ]
 
 
-def _place(storage: Any) -> tuple[int, int, int]:
+def _memory(storage: Any) -> tuple[int, int, int]:
     return storage._cdata, storage.nbytes(), storage.data_ptr()
 
 
 _path = make_path()
 _RUNTIME: type = native.load().Runtime
-_forms: dict[str, Any] = {}
-"""By family: functions that take the same arguments and mean the same by them."""
+_signatures: dict[str, Any] = {}
+"""Call signatures by family: functions of one family have the same arguments with the same meaning."""
 
 pending: dict[int, Any] = {} if _path is None else _path.pending
 """What belongs to each handle; a tensor that is reduced in place by the fast path stands for itself."""
@@ -136,7 +136,7 @@ def waiting(function: _Function) -> _Function:
 
 
 def settling(function: _Function) -> _Function:
-    """Let a function give the result of a call that the fast path has begun and could not end.
+    """Make a function return the result of a call that the fast path has begun and could not end.
 
     It is given the ticket of the finished operation, the tensor that was to be the result, whether that is of a gather,
     and whether the caller has given it.
@@ -150,35 +150,35 @@ def _before(family: str, way: str) -> Callable[[_Function], _Function]:
     def decorate(function: _Function) -> _Function:
         if _path is None:
             return function
-        if family not in _forms:
+        if family not in _signatures:
             parameters = inspect.signature(function).parameters
             defaults = tuple(None if one.default is one.empty else one.default for one in parameters.values())
             positional = sum(one.kind is not one.KEYWORD_ONLY for one in parameters.values())
-            _forms[family] = _path.form(tuple(parameters), defaults, positional)
-        return _like(function, getattr(_path, way)(_forms[family], function))
+            _signatures[family] = _path.form(tuple(parameters), defaults, positional)
+        return _like(function, getattr(_path, way)(_signatures[family], function))
 
     return decorate
 
 
 def takes(name: str | None, tensor: torch.Tensor) -> bool:
-    """Return whether calls of this name with tensors like this one may be remembered: others always go the long way."""
+    """Return whether calls of this name with tensors like this one may be cached: others always take the slow path."""
     return _path is not None and type(name) is str and type(tensor) in PLAIN and tensor.is_cpu
 
 
 def _runtime() -> Any:
-    """Return the runtime that calls are remembered for; None without a fast path, and where a test put another one."""
+    """Return the runtime that calls are cached for; None without a fast path, and where a test has replaced it."""
     now = Session.current()
     return now.runtime if _path is not None and now is not None and isinstance(now.runtime, _RUNTIME) else None
 
 
-def _is_slow(how: CollectiveParams) -> bool:
-    return how.kind == Kind.ALLREDUCE and how.op == _ADASUM
+def _is_slow(params: CollectiveParams) -> bool:
+    return params.kind == Kind.ALLREDUCE and params.op == _ADASUM
 
 
 def cache_call(
     family: str,
     called: tuple[str | None, torch.Tensor | None],
-    words: tuple[str, CollectiveParams, tuple[Any, ...]],
+    call: tuple[str, CollectiveParams, tuple[Any, ...]],
     result_factory: ResultFactory | None = None,
 ) -> None:
     """Prepare the fast path of the next call under this name.
@@ -186,19 +186,19 @@ def cache_call(
     Args:
         family: As given to the decorator.
         called: The name as the caller gave it, None for a function that takes none; and the tensor, if there is one.
-        words: Name on the wire; how; the arguments as the caller wrote them, by position (those of name and tensors do
-            not matter).
-        result_factory: CollectiveParams results are made; none where the tensor is the result.
+        call: Name on the wire; parameters; the arguments as the caller wrote them, by position (those of name and
+            tensors do not matter).
+        result_factory: Makes the results; none where the tensor is the result.
     """
     runtime = _runtime()
-    if runtime is not None and not _is_slow(words[1]):
-        _path.cache_call(_forms[family], *called, runtime, words, result_factory)
+    if runtime is not None and not _is_slow(call[1]):
+        _path.cache_call(_signatures[family], *called, runtime, call, result_factory)
 
 
 def cache_group(
     family: str,
     called: tuple[str, Sequence[torch.Tensor]],
-    words: tuple[list[str], list[CollectiveParams], tuple[Any, ...]],
+    call: tuple[list[str], list[CollectiveParams], tuple[Any, ...]],
     group: str,
 ) -> None:
     """Prepare the fast path of the next group under this name.
@@ -206,26 +206,26 @@ def cache_group(
     Args:
         family: As given to the decorator.
         called: The name as the caller gave it, and what is reduced in place.
-        words: Names on the wire and how, both by tensor; the arguments as the caller wrote them, by position.
+        call: Names on the wire and parameters, both by tensor; the arguments as the caller wrote them, by position.
         group: Name of the group on the wire.
     """
     runtime = _runtime()
-    if runtime is not None and not _is_slow(words[1][0]):
-        _path.cache_group(_forms[family], *called, runtime, *words, group)
+    if runtime is not None and not _is_slow(call[1][0]):
+        _path.cache_group(_signatures[family], *called, runtime, *call, group)
 
 
-def cache_persistent(key: str, tensor: torch.Tensor, wire: str, how: CollectiveParams) -> None:
+def cache_persistent(key: str, tensor: torch.Tensor, wire: str, params: CollectiveParams) -> None:
     """Prepare `submit_persistent` of tensors like this one.
 
     Args:
         key: Stands for name and arguments of an allreduce in place.
         tensor: What was reduced under it.
         wire: Name on the wire.
-        how: CollectiveParams it is reduced.
+        params: Parameters of the reduction.
     """
     runtime = _runtime()
-    if runtime is not None and not _is_slow(how):
-        _path.cache_persistent(key, tensor, runtime, wire, how)
+    if runtime is not None and not _is_slow(params):
+        _path.cache_persistent(key, tensor, runtime, wire, params)
 
 
 def _no_persistent(key: str, tensor: torch.Tensor) -> int:
@@ -259,7 +259,7 @@ def settle_persistent(tickets: list[int], tensors: list[torch.Tensor]) -> Sequen
 
 
 def reset() -> None:
-    """Forget what was called, and what is under way."""
+    """Forget cached calls and pending handles."""
     if _path is None:
         pending.clear()
     else:

@@ -1,4 +1,4 @@
-"""What compressors with a memory share: state of every parameter, agreement of the ranks, what is saved and restored.
+"""Common part of compressors with error feedback: state of every parameter, agreement of the ranks, saving.
 
 Such a compressor sends an approximation of what it is given and keeps the rest, the *residual*, which it adds to the
 next gradient: what was sent plus the residual is always, up to rounding, the sum of all gradients.
@@ -47,26 +47,28 @@ def digest(data: bytes) -> int:
 
 
 class Feedback(ABC):
-    """The gradients of one optimizer under a compressor with a memory.
+    """The gradients of one optimizer under a compressor with error feedback.
 
-    Subclasses keep their state by parameter in `parts`, exchange gradients with `submit` and `collect`.
+    Subclasses keep their state by parameter in `parts`, reduce gradients with `submit` and `collect`.
 
     Args:
         settings: The compressor: equal on all ranks.
         parameters: All parameters, in the same order on all ranks.
-        how: Operation and factors of the reduction.
+        reduction: Operation and factors of the reduction.
         process_set: The ranks that take part.
 
     Raises:
         InvalidArgument: The operation is neither ``Average`` nor ``Sum``.
     """
 
-    def __init__(self, settings: Any, parameters: Sequence[Named], how: Reduction, process_set: ProcessSet) -> None:
-        if how.op not in (Average, Sum):
+    def __init__(
+        self, settings: Any, parameters: Sequence[Named], reduction: Reduction, process_set: ProcessSet
+    ) -> None:
+        if reduction.op not in (Average, Sum):
             raise InvalidArgument(f"{settings}: only the operations Average and Sum can be compressed like this")
-        self.how, self.process_set = how, process_set
+        self.reduction, self.process_set = reduction, process_set
         self.iteration = 0
-        self._settings = repr((settings, how, [(one.name, tuple(one.param.shape)) for one in parameters]))
+        self._settings = repr((settings, reduction, [(one.name, tuple(one.param.shape)) for one in parameters]))
         self._wires = [one.wire for one in parameters]
         self._shapes = {one.name: one.param.shape for one in parameters}
         self._identity = uuid.uuid4().hex
@@ -163,11 +165,11 @@ class Feedback(ABC):
 
     @abstractmethod
     def submit(self, name: str, grad: torch.Tensor, *, has: bool) -> None:
-        """Start the exchange of a contiguous float32 gradient, and of whether this rank has one."""
+        """Start the reduction of a contiguous float32 gradient, and of whether this rank has one."""
 
     @abstractmethod
     def collect(self, name: str, grad: torch.Tensor) -> bool:
-        """Wait for the exchange and write the result into the gradient.
+        """Wait for the reduction and write the result into the gradient.
 
         Returns:
             Whether some rank has a gradient. If none has, what was not sent before is still to be sent.
@@ -194,17 +196,17 @@ class Feedback(ABC):
         raise self._failure
 
     def _agree(self) -> RingtuneError | None:
-        """Compare settings and shared state with the other ranks; return what stands against going on.
+        """Compare settings and shared state with the other ranks; return why the step cannot go on, if so.
 
         The comparison goes under the name of the first gradient, so that a rank without this compressor, which reduces
         that gradient, gets an error instead of waiting.
         """
         own = torch.tensor([[digest(self._settings.encode()), self.iteration, self.shared_digest()]])
         try:
-            everyone = _gather(own, self._wires[0], self.how.process_set)
+            everyone = _gather(own, self._wires[0], self.reduction.process_set)
         except Mismatch as error:
-            for wire in self._wires[1:]:  # what such a rank sends else must not wait for ever either
-                _fails(wire, self.how.process_set)
+            for wire in self._wires[1:]:  # other tensors of such a rank must not wait for ever either
+                _fails(wire, self.reduction.process_set)
             return error
         except RingtuneError as error:
             return error

@@ -44,7 +44,7 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: i
         if len(entry) != 2:
             raise InvalidArgument(f"broadcast_parameters: params hold {entry!r}, expected pairs of name and tensor")
     tensors = [(name, value) for name, value in named if value is not None]
-    for name, value in tensors:  # of all, before some are under way
+    for name, value in tensors:  # all are checked before the first is submitted
         check_name(name, "broadcast_parameters: the name")
         check_in_place(value, f"broadcast_parameters: {name!r}")
     _finish([broadcast_async_(tensor.detach(), root_rank, name) for name, tensor in tensors])
@@ -131,7 +131,7 @@ def broadcast_optimizer_state(
 
 @dataclass(frozen=True)
 class _Placeholder:
-    """Stands for a tensor in a sketch of the state."""
+    """Placeholder for a tensor in a skeleton of the state."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -151,7 +151,7 @@ def _sketch(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def _build(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """Return the value with new tensors in the places of its placeholders, collected in the same order."""
+    """Return the value with new tensors instead of its placeholders, collected in the same order."""
     if isinstance(value, _Placeholder):
         tensors.append(torch.empty(value.shape, dtype=value.dtype, device=value.kind))
         return tensors[-1]

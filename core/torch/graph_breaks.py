@@ -1,7 +1,7 @@
 """Compiled code calls this front end as Python would: no compiler looks inside.
 
 A compiler that traced what these functions do would run them with fake tensors, and the runtime has nothing to do with
-those. So a call falls out of the graph, and what it calls is not compiled either: also where torch calls by itself, as
+those. So a call breaks the graph, and what it calls is not compiled either: also where torch calls by itself, as
 it does hooks. The marks are on functions and on their code; calls that go by the fast path do not meet them.
 """
 
@@ -63,7 +63,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 @functools.cache
 def _skip() -> Callable[[CodeType], None] | None:
-    """Return what tells torch's frame evaluation to leave code and all that it calls alone; None in an older torch."""
+    """Return the mark by which torch's frame evaluation skips code and all that it calls; None in an older torch."""
     frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     action, strategy = getattr(frames, "_FrameAction", None), getattr(frames, "_FrameExecStrategy", None)
     if frames is None or action is None or strategy is None:

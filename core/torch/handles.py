@@ -43,7 +43,7 @@ DTYPES: dict[torch.dtype, int] = {
 _contiguous_like = functools.partial(torch.empty_like, memory_format=torch.contiguous_format)
 
 REUSED_BYTES = 1 << 20
-"""Results from this size on lie in memory that is used again."""
+"""Results of this size and more lie in memory that is reused."""
 
 
 def reset() -> None:
@@ -92,7 +92,7 @@ def _memory_of(tensor: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor
 
 
 def start_allreduce(
-    tensor: torch.Tensor, output: torch.Tensor, name: str, how: Reduction, group: tuple[str, int] = ("", 0)
+    tensor: torch.Tensor, output: torch.Tensor, name: str, reduction: Reduction, group: tuple[str, int] = ("", 0)
 ) -> tuple[int, list[Any]]:
     """Submit an allreduce of any strided tensor.
 
@@ -100,7 +100,7 @@ def start_allreduce(
         tensor: What this rank contributes.
         output: Where the result goes; may be the tensor itself.
         name: On the wire.
-        how: Operation, factors and ranks.
+        reduction: Operation, factors and ranks.
         group: Name of the group on the wire and number of its members.
 
     Returns:
@@ -109,8 +109,8 @@ def start_allreduce(
     number = dtype_number(tensor)
     source, target = _memory_of(tensor, output)
     operation = Allreduce(
-        name, source.data_ptr(), target.data_ptr(), tuple(tensor.shape), number, how.op, how.prescale, how.postscale,
-        *group, how.process_set, how.wire, devices.place_of(source),
+        name, source.data_ptr(), target.data_ptr(), tuple(tensor.shape), number, *reduction[:3], *group,
+        reduction.process_set, reduction.wire, devices.device_of(source),
     )  # fmt: skip
     ticket = session.require().submit_allreduce(operation)
     return ticket, [source, target, output]
@@ -131,7 +131,7 @@ def start_broadcast(
             number,
             root,
             process_set,
-            devices.place_of(source),
+            devices.device_of(source),
         )
     )
     return ticket, [source, target, output]
@@ -142,7 +142,7 @@ def start_allgather(tensor: torch.Tensor, name: str, process_set: int) -> tuple[
     number = dtype_number(tensor)
     source = contents(tensor)
     ticket = session.require().submit_allgather(
-        name, source.data_ptr(), tuple(tensor.shape), number, process_set, *devices.place_of(source)
+        name, source.data_ptr(), tuple(tensor.shape), number, process_set, *devices.device_of(source)
     )
     return ticket, [source]
 
@@ -197,25 +197,25 @@ def result_factory_of(result: torch.Tensor, *, gathers: bool = False) -> fast_pa
     shape = tuple(result.shape)
     if result.nbytes >= REUSED_BYTES:
         return fast_path.ResultFactory(_large_like, (result.nbytes, shape, result.dtype), gathers, shape)
-    # No memory of its own: it stands for as long as calls are remembered.
+    # The sample owns no memory, since it lives as long as cached calls.
     pattern = torch.empty((), dtype=result.dtype, device=result.device).expand(result.shape)
-    # It would hand on its stride of 0 where a dimension is 1.
+    # An expanded sample would pass on its stride of 0 where a dimension is 1.
     return fast_path.ResultFactory(_contiguous_like if 1 in shape else torch.empty_like, pattern, gathers, shape)
 
 
 def cache_call(
     family: str,
     called: tuple[str | None, torch.Tensor],
-    how: fast_path.CollectiveParams,
+    params: fast_path.CollectiveParams,
     given: tuple[Any, ...],
     result: torch.Tensor,
 ) -> None:
-    """Prepare the fast path of a collective's next call, if its name and tensor are such that there is one.
+    """Prepare the fast path of a collective's next call, if its name and tensor qualify.
 
     Args:
         family: As given to the decorator of `ringtune.torch.fast_path`.
         called: The name as the caller gave it, and the tensor.
-        how: What the runtime is told.
+        params: Parameters of the collective.
         given: The arguments as the caller wrote them, by position.
         result: Of this call; the tensor itself for a collective in place.
     """
@@ -225,11 +225,10 @@ def cache_call(
     result_factory = (
         None
         if result is tensor
-        else result_factory_of(result, gathers=how.kind in (fast_path.Kind.ALLGATHER, fast_path.Kind.ALLTOALL))
+        else result_factory_of(result, gathers=params.kind in (fast_path.Kind.ALLGATHER, fast_path.Kind.ALLTOALL))
     )
-    fast_path.cache_call(
-        family, called, (wire_name(fast_path.NAMES[how.kind], name, how.process_set), how, given), result_factory
-    )
+    wire = wire_name(fast_path.NAMES[params.kind], name, params.process_set)
+    fast_path.cache_call(family, called, (wire, params, given), result_factory)
 
 
 def _large_like(what: tuple[int, tuple[int, ...], torch.dtype]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Tensors whose memory is not what they mean: what can be resolved is, the rest is refused in words.
+"""Tensors whose memory does not hold their values: some are resolved, the rest is refused with a message.
 
 The runtime reads and writes plain memory at an address. The memory of a lazily negated or conjugated view holds other
 numbers than the view means, that of a sparse, quantised or nested tensor is laid out otherwise, that of a wrapper

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from ringtune.errors import HorovodInternalError
+from ringtune.torch.alltoall_reducescatter import alltoall_async, grouped_reducescatter_async, reducescatter_async
+from ringtune.torch.alltoall_reducescatter_autograd import (
+    HorovodAlltoall,
+    HorovodGroupedReducescatter,
+    HorovodReducescatter,
+    alltoall,
+    grouped_reducescatter,
+    reducescatter,
+)
 from ringtune.torch.arguments import (
     Adasum,
     Average,
@@ -67,15 +76,6 @@ from ringtune.torch.basics import (
     start_timeline,
     stop_timeline,
 )
-from ringtune.torch.exchange_gradients import (
-    HorovodAlltoall,
-    HorovodGroupedReducescatter,
-    HorovodReducescatter,
-    alltoall,
-    grouped_reducescatter,
-    reducescatter,
-)
-from ringtune.torch.exchanges import alltoall_async, grouped_reducescatter_async, reducescatter_async
 from ringtune.torch.handles import poll, synchronize
 
 # Modules and tests written for Horovod reach the basics through these names.

@@ -48,7 +48,7 @@ _WRAPPING = "distributed"
 
 
 class _Distributed(torch.optim.Optimizer):
-    """What `DistributedOptimizer` puts in front of the wrapped optimizer's class."""
+    """Mixin that `DistributedOptimizer` puts in front of the wrapped optimizer's class."""
 
     _reducer: Reducer | None
     _parameter_names: dict[torch.Tensor, str]
@@ -88,7 +88,7 @@ class _Distributed(torch.optim.Optimizer):
         if self._reducer is not None:
             try:
                 self._reducer.finish()
-            except InvalidArgument:  # of this rank alone, as a rule: the others compare all the same
+            except InvalidArgument:  # usually this rank's failure alone: the others compare anyway
                 with suppress(RingtuneError):
                     self._verify()
                 raise
@@ -143,7 +143,7 @@ class _Distributed(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load state; what is under way is waited for and forgotten."""
+        """Load state; pending reductions are waited for, and their results dropped."""
         if self._reducer is not None and self._reducer.busy:
             self._reducer.drain()
         elif self._reducer is not None:
@@ -237,7 +237,7 @@ class _Wishes:
     process_set: ProcessSet = global_process_set
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what belongs to this job: a process set becomes its ranks."""
+        """Return the arguments without what belongs to this job: a process set becomes its ranks."""
         ranks = None if self.process_set is global_process_set else self.process_set.ranks
         return {**vars(self), "process_set": ranks}
 
@@ -339,8 +339,8 @@ def _trains_together(process_set: ProcessSet) -> bool:
 
 
 def _reducer_of(named: Named, wishes: _Wishes) -> Reducer:
-    how = reduction_of(wishes.op, wishes.predivide, wishes.process_set)
-    options = ReducerOptions(how, wishes.compression, wishes.sparse_as_dense, wishes.passes, wishes.process_set)
+    reduction = reduction_of(wishes.op, wishes.predivide, wishes.process_set)
+    options = ReducerOptions(reduction, wishes.compression, wishes.sparse_as_dense, wishes.passes, wishes.process_set)
     return Reducer(named, members_of(wishes.groups, named), options)
 
 

@@ -20,13 +20,13 @@ def find_duplicates(values: Iterable[Any]) -> set[Any]:
 
 
 def complete(groups: Sequence[dict[str, Any]], names: dict[torch.Tensor, str]) -> Named:
-    """Return name and parameter in the optimizer's order; one without a name is known by its place."""
+    """Return name and parameter in the optimizer's order; one without a name is named by its index."""
     taken = set(names.values())
     named: dict[torch.Tensor, str] = {}
     for number, group in enumerate(groups):
         for index, param in enumerate(group["params"]):
             name = names.get(param, f"allreduce.noname.{number}.{index}")
-            while param not in names and name in taken:  # a parameter took the place of another
+            while param not in names and name in taken:  # a parameter that was replaced has this name
                 name += "+"
             taken.add(name)
             named.setdefault(param, name)

@@ -66,9 +66,9 @@ class PowerSGD(Feedback):
     """The gradients of one optimizer under `PowerSGDCompressor`."""
 
     def __init__(
-        self, settings: PowerSGDCompressor, parameters: Sequence[Named], how: Reduction, process_set: ProcessSet
+        self, settings: PowerSGDCompressor, parameters: Sequence[Named], reduction: Reduction, process_set: ProcessSet
     ) -> None:
-        super().__init__(settings, parameters, how, process_set)
+        super().__init__(settings, parameters, reduction, process_set)
         self.settings = settings
         self._parts = {
             one.name: _Matrix(index, one, settings.rank)
@@ -110,7 +110,7 @@ class PowerSGD(Feedback):
         self._wait(part)
         rows, columns = part.shape
         size = self.process_set.size() or 1
-        factor = self.how.prescale * self.how.postscale * (size if self.how.op == Sum else 1)
+        factor = self.reduction.prescale * self.reduction.postscale * (size if self.reduction.op == Sum else 1)
         residual = 0 if part.residual is None else part.residual.data_ptr()
         native.load().apply_low_rank(
             grad.data_ptr(),
@@ -140,11 +140,11 @@ class PowerSGD(Feedback):
         for name, part in self._parts.items():
             saved = parts.get(name, {})
             right, residual = saved.get("right"), saved.get("residual") if own else None
-            for one, place in ((right, part.right), (residual, part.residual)):
-                if one is not None and place is not None and one.shape != place.shape:
+            for one, target in ((right, part.right), (residual, part.residual)):
+                if one is not None and target is not None and one.shape != target.shape:
                     raise InvalidArgument(
                         f"compression of parameter {name!r}: saved with shape {list(one.shape)}, expected "
-                        f"{list(place.shape)}; load it with the rank it was saved with"
+                        f"{list(target.shape)}; load it with the rank it was saved with"
                     )
             if right is not None:
                 part.right.copy_(right)
@@ -197,7 +197,7 @@ class PowerSGD(Feedback):
         return session.require().submit_allreduce(
             Allreduce(
                 wire, address, address, tuple(factor.shape), DTYPES[torch.float32], Average,
-                process_set=self.how.process_set,
+                process_set=self.reduction.process_set,
             )
         )  # fmt: skip
 

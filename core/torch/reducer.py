@@ -26,7 +26,7 @@ from ringtune.torch.slots import Slot, Standing, claims
 from ringtune.torch.submission import ReducerOptions, Submission
 from ringtune.torch.uneven import Unused
 
-_submit_persistent = fast_path.submit_persistent  # once per gradient: without a look into the module
+_submit_persistent = fast_path.submit_persistent  # a name of its own: it is read once per gradient
 
 
 class Group:
@@ -81,12 +81,12 @@ class Reducer:
         base = self.slots[0].unique if self.slots else ""
         self.groups = [
             Group(
-                handles.wire_name("allreduce", f"group.{index}.{base}", options.how.process_set),
+                handles.wire_name("allreduce", f"group.{index}.{base}", options.reduction.process_set),
                 [by_param[param] for param in members],
             )
             for index, members in enumerate([] if self.feedback else groups)  # what is compressed travels alone
         ]
-        self._unused = Unused(f"unused.{base}", options.how, self.wire, options.process_set)
+        self._unused = Unused(f"unused.{base}", options.reduction, self.wire, options.process_set)
         self._watch()
 
     @property
@@ -223,7 +223,7 @@ class Reducer:
             self.failure = self.failure or failure
 
     def arrived(self, slot: Slot) -> None:
-        """A gradient has been added up that has company or a standing of its own."""
+        """Take a gradient that belongs to a group or that some rank lacks."""
         self._renew()
         slot.take()
         if slot.standing is not Standing.UNUSED:
@@ -298,7 +298,7 @@ class Reducer:
 
 
 def _settle_in_place(slots: Sequence[Slot]) -> list[Slot]:
-    """Wait for what is reduced in place and nobody has touched since, as most gradients; return what else there is."""
+    """Settle gradients that were reduced in place and not touched since, as most are; return the others."""
     untouched = [
         slot
         for slot in slots

@@ -32,7 +32,7 @@ TOO_MANY_PASSES = (
 
 
 class Standing(IntEnum):
-    """What the ranks know of a gradient, all the same: it changes only by what a reduction has told all of them."""
+    """What all ranks know of a gradient: it changes only by the result of a reduction, which all of them see."""
 
     EXPECTED = 0
     """Every rank is expected to have it; one that has none says so."""
@@ -95,7 +95,7 @@ class Slot:
         self.param = param
         self.name = name
         self.unique = unique
-        self.wire = handles.wire_name("allreduce", unique, options.how.process_set)
+        self.wire = handles.wire_name("allreduce", unique, options.reduction.process_set)
         self.reducer = reducer
         self.standing = Standing.EXPECTED
         self.streak = 0
@@ -117,7 +117,7 @@ class Slot:
         return self.ticket != 0 or self.sparse is not None
 
     def take(self) -> torch.Tensor | None:
-        """Take the gradient for reduction: what is done to it from now on comes too late."""
+        """Take the gradient for reduction; later changes to it are not reduced."""
         if self.grad is None:
             self.grad = self.param.grad
             self.version = 0 if self.grad is None else self.grad._version
@@ -242,7 +242,7 @@ class _Claims:
                     self._orphans.append((state.current, slot))
 
     def reap(self) -> None:
-        """Forget what nobody waits for any more and is done."""
+        """Drop finished reductions that have no waiter."""
         waiting = []
         for session, slot in self._orphans:
             if session is not state.current or slot.users:
@@ -259,7 +259,7 @@ claims = _Claims()
 
 
 def alike(one: ReducerOptions, other: ReducerOptions) -> bool:
-    """Return whether gradients are reduced in the same way; compressors with a memory belong to one optimizer."""
+    """Return whether gradients are reduced in the same way; compressors with error feedback belong to one optimizer."""
     try:
         same = number_of(one.process_set) == number_of(other.process_set)
     except (RingtuneError, TypeError):

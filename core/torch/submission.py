@@ -1,6 +1,4 @@
-"""How one gradient reaches the runtime: as it lies in memory, compressed, with a flag, as rows, or as a word that it is
-not there.
-"""
+"""How one gradient reaches the runtime: as it lies in memory, compressed, with a flag, as rows, or as missing."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from ringtune.errors import InvalidArgument
 from ringtune.session import require
 from ringtune.torch import devices, fast_path, handles
 from ringtune.torch.arguments import Average
-from ringtune.torch.asynchronous import reduction_how
+from ringtune.torch.asynchronous import collective_params
 from ringtune.torch.compression import Chosen, Compression, FeedbackCompressor, to_travel, wire_number
 from ringtune.torch.feedback import Feedback
 from ringtune.torch.handles import Reduction
@@ -29,14 +27,14 @@ class ReducerOptions:
     """How gradients are reduced.
 
     Attributes:
-        how: Operation and factors.
+        reduction: Operation and factors.
         compression: How gradients travel.
         sparse_as_dense: Make sparse gradients dense before they travel.
         passes: Backward passes whose gradients are summed up before they travel.
         process_set: The ranks that take part.
     """
 
-    how: Reduction
+    reduction: Reduction
     compression: Chosen = Compression.none
     sparse_as_dense: bool = False
     passes: int = 1
@@ -52,27 +50,27 @@ class Submission:
     Attributes:
         wire: Number of the dtype that the runtime lets them travel as, -1 for their own.
         plain: Whether they travel as they lie in memory, the runtime's casts apart.
-        feedback: State of a compressor with a memory, if there is one.
+        feedback: State of a compressor with error feedback, if there is one.
     """
 
     def __init__(self, options: ReducerOptions) -> None:
         self.options = options
-        self.wire = wire_number(options.compression, options.how.op)
+        self.wire = wire_number(options.compression, options.reduction.op)
         self.plain = options.compression is Compression.none or self.wire != -1
         self.feedback: Feedback | None = None
-        # What a compressor with a memory does not take travels as it is.
+        # What a compressor with error feedback does not take travels as it is.
         remembers = isinstance(options.compression, FeedbackCompressor)
         self._compression: Chosen = Compression.none if remembers else options.compression
-        self._flags = Flags(options.how.op)
+        self._flags = Flags(options.reduction.op)
 
     def attach(self, slots: list[Slot]) -> None:
-        """Give a compressor with a memory its parameters."""
+        """Give a compressor with error feedback its parameters."""
         compression, options = self.options.compression, self.options
         if isinstance(compression, FeedbackCompressor):
-            self.feedback = compression.attach(slots, options.how, options.process_set)
+            self.feedback = compression.attach(slots, options.reduction, options.process_set)
 
     def start(self, slot: Slot, grad: torch.Tensor | None, group: str, group_size: int) -> None:
-        """Start a gradient that has changed since it was remembered, that is no plain one, or that is not there."""
+        """Start a gradient that has changed since it was cached, that is no plain one, or that is missing."""
         if grad is not None and grad.requires_grad:
             raise InvalidArgument(
                 f"the gradient of '{slot.name}' has a graph of its own (create_graph=True): it cannot be reduced; call "
@@ -83,7 +81,7 @@ class Submission:
             if slot.sparse is not None:
                 return
         if slot.standing is Standing.ROWS:
-            slot.sparse = gather_rows(slot, grad, self.options.how.op, self.options.process_set)
+            slot.sparse = gather_rows(slot, grad, self.options.reduction.op, self.options.process_set)
         elif slot.standing is Standing.FLAGGED and not self._goes_as_rows(grad):
             self._start_flagged(slot, grad, group, group_size)
         elif grad is None or self._goes_as_rows(grad):
@@ -97,23 +95,22 @@ class Submission:
 
     def _announce(self, slot: Slot, grad: torch.Tensor | None, group: str, group_size: int) -> None:
         """Say that there is no dense gradient; the ranks that say the same agree about it."""
-        how = self.options.how
+        reduction = self.options.reduction
         number = handles.DTYPES.get(slot.param.dtype, handles.DTYPES[torch.float32])
         slot.ticket = require().runtime.announce_gradient(
-            slot.wire, grad is not None, number, how.op, how.prescale, how.postscale, group, group_size,
-            how.process_set, self.wire,
+            slot.wire, grad is not None, number, *reduction[:3], group, group_size, reduction.process_set, self.wire
         )  # fmt: skip
         if grad is not None:
             slot.finish = lambda deliver: Standing.ROWS
 
     def _start_dense(self, slot: Slot, grad: torch.Tensor, group: str, group_size: int) -> None:
         dense = grad.to_dense() if grad.is_sparse else grad
-        travelling = to_travel(dense, self._compression, self.options.how.op)
+        travelling = to_travel(dense, self._compression, self.options.reduction.op)
         small = travelling.tensor.contiguous()
         self._submit(slot, small, group, group_size)
         if small is grad:
             if group_size == 0 and self.plain:
-                alike = reduction_how(grad, self.options.how._replace(wire=self.wire))
+                alike = collective_params(grad, self.options.reduction._replace(wire=self.wire))
                 fast_path.cache_persistent(slot.key, grad, slot.wire, alike)
             if grad.is_cpu:
                 return
@@ -127,9 +124,9 @@ class Submission:
         slot.finish = finish
 
     def _start_flagged(self, slot: Slot, grad: torch.Tensor | None, group: str, group_size: int) -> None:
-        """Start a gradient that some ranks may not have: neutral elements in its place, and a flag behind it."""
+        """Start a gradient that some ranks may not have: neutral elements instead of it, and a flag behind them."""
         dense = self._flags.neutral(slot.param) if grad is None else grad.to_dense() if grad.is_sparse else grad
-        travelling = to_travel(dense, self._compression, self.options.how.op)
+        travelling = to_travel(dense, self._compression, self.options.reduction.op)
         shape, small = travelling.tensor.shape, self._flags.attach(travelling.tensor, grad is not None)
         self._submit(slot, small, group, group_size)
         ticket, size = slot.ticket, self.options.process_set.size() or 1
@@ -158,11 +155,11 @@ class Submission:
         return None
 
     def _submit(self, slot: Slot, tensor: torch.Tensor, group: str, group_size: int) -> None:
-        how = self.options.how
+        reduction = self.options.reduction
         address = tensor.data_ptr()
         slot.ticket = require().runtime.allreduce(
-            slot.wire, address, address, tuple(tensor.shape), handles.dtype_number(tensor), how.op, how.prescale,
-            how.postscale, group, group_size, how.process_set, self.wire, *devices.place_of(tensor),
+            slot.wire, address, address, tuple(tensor.shape), handles.dtype_number(tensor), *reduction[:3],
+            group, group_size, reduction.process_set, self.wire, *devices.device_of(tensor),
         )  # fmt: skip
         slot.kept = tensor.untyped_storage()
 

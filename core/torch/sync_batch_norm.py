@@ -5,7 +5,7 @@ Notation: channel c, rank r, count n_r, mean m_r, variance v_r of the rank's bat
     N = sum n_r,   m = sum n_r m_r / N,   v = sum n_r (v_r + (m_r - m)^2) / N
 
 Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979. It
-needs one exchange and does not cancel as the difference of E[x^2] and E[x]^2 does. Backward needs one exchange too:
+needs one collective and does not cancel as the difference of E[x^2] and E[x]^2 does. Backward needs one too:
 
     dx = (dy - mean(dy) - (x - m) mean(dy (x - m)) / (v + eps)) * weight / sqrt(v + eps)
 """

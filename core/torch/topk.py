@@ -1,4 +1,4 @@
-"""Top-k sparsification: of a gradient only the elements of largest magnitude travel, with their places.
+"""Top-k sparsification: of a gradient only the elements of largest magnitude travel, with their indices.
 
 What does not travel stays in the residual. Adding the gradient to the residual, choosing the elements and taking them
 out is one native call of two passes; several parameters share one allgather, which starts during backward.
@@ -34,8 +34,8 @@ class _Vector:
 
     Attributes:
         residual: As long as the gradient, flat.
-        places: int32, where this rank's elements stand; part of the bucket's payload.
-        values: float32, what stands there; part of the bucket's payload.
+        indices: int32, indices of this rank's elements; part of the bucket's payload.
+        values: float32, these elements; part of the bucket's payload.
         length: Of its part of the payload.
     """
 
@@ -43,13 +43,13 @@ class _Vector:
         self.name, self.unique = one.name, one.unique
         self.wanted, self.length = wanted, 2 * wanted + 1
         self.residual = torch.zeros(one.param.numel())
-        self.places = torch.empty(0, dtype=torch.int32)
+        self.indices = torch.empty(0, dtype=torch.int32)
         self.values = torch.empty(0)
         self.begin = 0
 
 
 class _Bucket:
-    """Parameters whose elements travel together: of each its places, its values, then whether the rank has a gradient.
+    """Parameters whose elements travel together: of each its indices, its values, then whether the rank has a gradient.
 
     Attributes:
         ticket: Of the allgather, 0 = none.
@@ -65,7 +65,7 @@ class _Bucket:
         begin = 0
         for part in parts:
             middle, end = begin + part.wanted, begin + 2 * part.wanted
-            part.begin, part.places = begin, self.payload[begin:middle]
+            part.begin, part.indices = begin, self.payload[begin:middle]
             part.values = self.payload[middle:end].view(torch.float32)
             begin += part.length
         self.rest()
@@ -80,9 +80,9 @@ class TopK(Feedback):
     """The gradients of one optimizer under `TopKCompressor`."""
 
     def __init__(
-        self, settings: TopKCompressor, parameters: Sequence[Named], how: Reduction, process_set: ProcessSet
+        self, settings: TopKCompressor, parameters: Sequence[Named], reduction: Reduction, process_set: ProcessSet
     ) -> None:
-        super().__init__(settings, parameters, how, process_set)
+        super().__init__(settings, parameters, reduction, process_set)
         vectors = [
             _Vector(one, max(1, int(one.param.numel() * settings.ratio)))
             for one in reversed(parameters)  # as backward makes them
@@ -97,19 +97,19 @@ class TopK(Feedback):
     def submit(self, name: str, grad: torch.Tensor, *, has: bool) -> None:
         bucket, part = self._parts[name]
         native.load().pick_largest(
-            part.residual.data_ptr(), grad.data_ptr(), grad.numel(), part.wanted, part.places.data_ptr(),
+            part.residual.data_ptr(), grad.data_ptr(), grad.numel(), part.wanted, part.indices.data_ptr(),
             part.values.data_ptr(),
         )  # fmt: skip
         bucket.payload[part.begin + part.length - 1] = has
         bucket.ready += 1
         if bucket.ready == len(bucket.parts):
-            wire = handles.wire_name("allgather", f"topk.{bucket.parts[0].unique}", self.how.process_set)
-            bucket.ticket, _kept = handles.start_allgather(bucket.payload, wire, self.how.process_set)
+            wire = handles.wire_name("allgather", f"topk.{bucket.parts[0].unique}", self.reduction.process_set)
+            bucket.ticket, _kept = handles.start_allgather(bucket.payload, wire, self.reduction.process_set)
 
     def collect(self, name: str, grad: torch.Tensor) -> bool:
         bucket, part = self._parts[name]
-        how = self.how
-        factor = how.prescale * how.postscale / ((self.process_set.size() or 1) if how.op == Average else 1)
+        size = (self.process_set.size() or 1) if self.reduction.op == Average else 1
+        factor = self.reduction.prescale * self.reduction.postscale / size
         try:
             everyone = self._gathered(bucket)
             if not everyone[:, part.begin + part.length - 1].any():
@@ -167,10 +167,10 @@ class TopK(Feedback):
 
 def _add(payload: torch.Tensor, part: _Vector, out: torch.Tensor, factor: float) -> None:
     """Add one rank's elements."""
-    places = payload.data_ptr() + 4 * part.begin
-    values = places + 4 * part.wanted
+    indices = payload.data_ptr() + 4 * part.begin
+    values = indices + 4 * part.wanted
     with native.translated():
-        native.load().add_sparse(out.data_ptr(), out.numel(), places, values, part.wanted, factor)
+        native.load().add_sparse(out.data_ptr(), out.numel(), indices, values, part.wanted, factor)
 
 
 def _split(vectors: Sequence[_Vector]) -> list[list[_Vector]]:

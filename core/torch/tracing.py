@@ -22,7 +22,7 @@ class TraceHandle:
 
     def __init__(self) -> None:
         self._handles: list[RemovableHandle] = []
-        # When what runs now began, None where nothing was recorded then. A model may call itself: a stack.
+        # Begins of the running calls, None where nothing was recorded; a stack, since a model may call itself.
         self._forward: list[int | None] = []
         self._optimizer: int | None = None
 
@@ -52,7 +52,7 @@ class TraceHandle:
             if torch.is_grad_enabled():
                 self._watch_backward(output)
 
-        # First of all hooks and last of all hooks, and when forward raises too: each beginning has its end.
+        # The outermost hooks, which run also when forward raises, so that each begin has its end.
         first, last = (torch.compiler.disable(hook, reason=_OUTSIDE) for hook in (before, after))
         self._handles.append(model.register_forward_pre_hook(first, prepend=True))
         self._handles.append(model.register_forward_hook(last, always_call=True))
@@ -65,7 +65,7 @@ class TraceHandle:
                 _begin_backward(self)
 
         for tensor in _tensors(output):
-            if tensor.grad_fn is not None:  # a hook stays with a leaf for ever
+            if tensor.grad_fn is not None:  # a leaf would keep the hook for ever
                 tensor.register_hook(begun)
 
     def _watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -136,7 +136,7 @@ def _end_backward(task: int) -> None:
 
 
 def _moment() -> int | None:
-    """Now, if a timeline is being recorded."""
+    """The present time, if a timeline is being recorded."""
     now = session.state.current
     return time.monotonic_ns() if now is not None and now.recording else None
 

@@ -33,7 +33,7 @@ class Flags:
         self._has, self._has_not = (0.0, 1.0) if op in (Min, Product) else (1.0, 0.0)
 
     def neutral(self, param: torch.Tensor) -> torch.Tensor:
-        """Return what changes nothing, in the shape of a parameter."""
+        """Return neutral elements in the shape of a parameter."""
         return torch.full(param.shape, _NEUTRAL.get(self._op, 0.0), dtype=param.dtype, device=param.device)
 
     def attach(self, tensor: torch.Tensor, has: bool) -> torch.Tensor:
@@ -55,22 +55,22 @@ class Unused:
 
     Args:
         name: Name of the tensor.
-        how: How the gradients are reduced: it can travel with them.
+        reduction: How the gradients are reduced: it can travel with them.
         wire: Number of the dtype that they travel as, -1 for their own.
         process_set: The ranks that take part.
     """
 
-    def __init__(self, name: str, how: Reduction, wire: int, process_set: ProcessSet) -> None:
-        op = how.op if how.op in (Average, Sum) else Max
-        self._how = how._replace(op=op, prescale=1.0, postscale=1.0, wire=wire)
+    def __init__(self, name: str, reduction: Reduction, wire: int, process_set: ProcessSet) -> None:
+        op = reduction.op if reduction.op in (Average, Sum) else Max
+        self._reduction = reduction._replace(op=op, prescale=1.0, postscale=1.0, wire=wire)
         self._flags, self._process_set = Flags(op), process_set
-        self._name = handles.wire_name("allreduce", name, how.process_set)
+        self._name = handles.wire_name("allreduce", name, reduction.process_set)
         self._asked: tuple[list[Slot], int, list[Any]] | None = None
 
     def ask(self, slots: Sequence[Slot]) -> None:
         """Tell the other ranks which of these gradients this rank has."""
         has = torch.tensor([0.0 if slot.take() is None else 1.0 for slot in slots])
-        ticket, kept = handles.start_allreduce(has, has, self._name, self._how)
+        ticket, kept = handles.start_allreduce(has, has, self._name, self._reduction)
         self._asked = list(slots), ticket, kept
 
     def answer(self) -> list[tuple[Slot, Standing]]:

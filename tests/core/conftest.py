@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ringtune import extensions, native, rank_process, session
+from ringtune import extensions, native, session
+from ringtune.bootstrap import rank_process
 from ringtune.config import Config
 from ringtune.session import Session
 from tests.core import fake_native

@@ -1,5 +1,5 @@
 """Calls that wait for what they submit tell the runtime so, and calls that go on do not. What follows of it over real
-ranks: tests/native/runtime/blocking_test.cc, tests/jobs/test_short_path.py."""
+ranks: tests/native/runtime/blocking_test.cc, tests/jobs/test_fast_path.py."""
 
 from __future__ import annotations
 

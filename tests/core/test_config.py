@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from ringtune.alias.horovod_variables import HOROVOD_IGNORED
 from ringtune.config import Config, not_yet_warned
 from ringtune.errors import ConfigError
-from ringtune.horovod_variables import HOROVOD_IGNORED, HOROVOD_QUIET
 from ringtune.variables import FORMER_NAMES, VARIABLES, Variable
 
 Read = Callable[..., Config]
 IDS = [variable.name for variable in VARIABLES]
+# Slots and addresses that Horovod's own launchers set for every worker, which ringtune ignores without a word.
+QUIET = {"CROSS_RANK", "CROSS_SIZE", "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "LOG_HIDE_TIME", "ELASTIC"}
 
 EXAMPLES = {
     "int": ("7", 7),
@@ -79,7 +81,7 @@ def test_the_table_and_the_class_have_the_same_fields() -> None:
 
 def test_no_horovod_name_is_both_honoured_and_ignored() -> None:
     twins = {v.twin for v in VARIABLES if v.twin}
-    assert not twins & set(HOROVOD_IGNORED) and not twins & HOROVOD_QUIET and not HOROVOD_QUIET & set(HOROVOD_IGNORED)
+    assert not twins & set(HOROVOD_IGNORED) and not twins & QUIET and not QUIET & set(HOROVOD_IGNORED)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_horovods_ignored_variables_warn(name: str, config: Read) -> None:
     assert warning.startswith(f"HOROVOD_{name}=1 has no effect")
 
 
-@pytest.mark.parametrize("name", sorted(HOROVOD_QUIET))
+@pytest.mark.parametrize("name", sorted(QUIET))
 def test_what_horovods_launchers_set_is_quiet(name: str, config: Read) -> None:
     assert config(**{f"HOROVOD_{name}": "1"}).warnings == ()
 
@@ -138,7 +140,7 @@ LOCAL_SIZE CROSS_RANK CROSS_SIZE LOG_LEVEL LOG_HIDE_TIME START_TIMEOUT ELASTIC_T
 @pytest.mark.parametrize("name", CONTRACT.split())
 def test_every_variable_of_horovod_is_honoured_or_answered(name: str) -> None:
     twins = {variable.twin for variable in VARIABLES}
-    assert [name in known for known in (twins, HOROVOD_IGNORED, HOROVOD_QUIET)].count(True) == 1
+    assert [name in known for known in (twins, HOROVOD_IGNORED, QUIET)].count(True) == 1
 
 
 def test_a_warning_is_given_once_however_often_a_job_begins() -> None:

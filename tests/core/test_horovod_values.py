@@ -19,8 +19,8 @@ from tests.core.fake_native import RuntimeOptions
 Read = Callable[..., Config]
 
 TWINS = [variable for variable in VARIABLES if variable.twin]
-PLACES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-SETTINGS = [variable for variable in TWINS if variable.twin not in PLACES]
+RANK_INFO = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+SETTINGS = [variable for variable in TWINS if variable.twin not in RANK_INFO]
 INTS = [variable for variable in SETTINGS if variable.kind == "int"]
 FLOATS = [variable for variable in SETTINGS if variable.kind == "float"]
 BOOLS = [variable for variable in SETTINGS if variable.kind == "bool"]
@@ -115,7 +115,7 @@ def test_habits(name: str, text: str, field: str, value: object, said: str | Non
     assert bool(sentences) == (said is not None) and len(found.warnings) == len(sentences)
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", RANK_INFO)
 def test_a_place_is_never_guessed(name: str, config: Read) -> None:
     with pytest.raises(ConfigError, match=f"HOROVOD_{name}='x'"):
         config(**{f"HOROVOD_{name}": "x"})

@@ -11,7 +11,7 @@ HEAVY = ("torch", "numpy", "ringtune._native")
 @pytest.mark.parametrize(
     "module",
     ["ringtune", "ringtune.errors", "ringtune.layout", "ringtune.knobs", "ringtune.stats", "ringtune.config",
-     "ringtune.placement", "ringtune.rendezvous", "ringtune.session", "ringtune.runfolder"],
+     "ringtune.bootstrap.placement", "ringtune.bootstrap.rendezvous", "ringtune.session", "ringtune.runfolder"],
 )  # fmt: skip
 def test_import_is_light(module: str) -> None:
     code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"

@@ -21,8 +21,8 @@ from ringtune.errors import ConfigError, RingtuneError
 from ringtune.meters import command
 from ringtune.meters.catalogue import CATALOGUE, Metric, markdown
 from ringtune.meters.durations import BOUNDS_NS, Durations
-from ringtune.meters.exchange import Announcer
 from ringtune.meters.exporter import Exporter, JobCollector
+from ringtune.meters.publisher import Publisher
 from ringtune.meters.sample import Machine
 from ringtune.meters.state import RankState
 from ringtune.session import Session
@@ -204,7 +204,7 @@ def test_many_ranks_speak_less_often(size: int, said: int, opened: Callable[...,
     session.rank, session.size = 1, size
     told: list[str] = []
     session.store = type("Store", (), {"set": lambda self, key, value: told.append(key)})()
-    announcer = Announcer(session, Durations(), print)
+    announcer = Publisher(session, Durations(), print)
     sample = Machine().sample()
     for _ in range(120):
         announcer.append(sample)

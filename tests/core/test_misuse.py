@@ -18,7 +18,7 @@ import ringtune.torch as hvd
 from ringtune.common.argument_checks import overlaps
 from ringtune.errors import InvalidArgument
 from ringtune.session import Session
-from tests.jobs.misuse import WRONG, calls, right
+from tests.jobs.cases.misuse import WRONG, calls, right
 
 Open = Callable[..., Session]
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from ringtune import placement
+from ringtune.bootstrap import placement
+from ringtune.bootstrap.placement import Placement
 from ringtune.config import Config
 from ringtune.errors import ConfigError
-from ringtune.placement import Placement
 
 
 def detect(**environ: Any) -> Placement:
@@ -37,9 +37,9 @@ ALL = {
 
 @pytest.mark.parametrize("launcher", list(ALL))
 def test_each_launcher_is_understood(launcher: str) -> None:
-    place = detect(**ALL[launcher])
-    assert (place.rank, place.size, place.local_rank, place.local_size) == (1, 4, 1, 2)
-    assert place.launcher == launcher and place.several_hosts
+    found = detect(**ALL[launcher])
+    assert (found.rank, found.size, found.local_rank, found.local_size) == (1, 4, 1, 2)
+    assert found.launcher == launcher and found.several_hosts
 
 
 PAIRS = [
@@ -57,9 +57,9 @@ def test_half_a_pair_is_an_error_that_names_both(there: str, missing: str) -> No
 
 
 def test_nothing_is_a_job_of_one() -> None:
-    place = detect()
-    assert (place.rank, place.size, place.local_rank, place.local_size, place.launcher) == (0, 1, 0, 1, "single")
-    assert place.host and not place.several_hosts and place.store is None
+    found = detect()
+    assert (found.rank, found.size, found.local_rank, found.local_size, found.launcher) == (0, 1, 0, 1, "single")
+    assert found.host and not found.several_hosts and found.store is None
 
 
 def test_ringtunes_own_variables_win() -> None:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringtune import placement, rank_process
-from ringtune.address_file import start_time
+from ringtune.bootstrap import placement, rank_process
+from ringtune.bootstrap.address_file import start_time
+from ringtune.bootstrap.placement import LAUNCHER_VARIABLES, Placement
+from ringtune.bootstrap.rank_process import VARIABLE, own_environment
 from ringtune.config import Config
-from ringtune.placement import PLACES, Placement
-from ringtune.rank_process import VARIABLE, own_environment
 
 LAUNCHED = {
     "ringtune": {"RINGTUNE_RANK": "1", "RINGTUNE_SIZE": "2", "RINGTUNE_STORE": "h:1", "RINGTUNE_JOB": "j"},
@@ -31,13 +31,20 @@ LAUNCHED = {
 }  # fmt: skip
 OTHER = {"PATH": "/bin", "RINGTUNE_CYCLE_TIME": "2", "HOROVOD_LOG_LEVEL": "info"}
 OUTPUTS = {"RINGTUNE_RUN_DIR": "/run", "HOROVOD_TIMELINE": "t.json", "RINGTUNE_METRICS_PORT": "1"}
-places = st.sampled_from(sorted(LAUNCHED))
+launchers = st.sampled_from(sorted(LAUNCHED))
 
 
-def claimed(environ: Mapping[str, str], *, own: bool = False, place: tuple[int, int] = (1, 1)) -> dict[str, str]:
+def claimed(
+    environ: Mapping[str, str], *, own: bool = False, rank_and_size: tuple[int, int] = (1, 1)
+) -> dict[str, str]:
     """Return the environment as the children of a rank inherit it."""
     claim = rank_process.Claim(
-        os.getpid() if own else os.getppid(), start_time(os.getpid()), *place, None, "j.1", rank_process._sums(environ)
+        os.getpid() if own else os.getppid(),
+        start_time(os.getpid()),
+        *rank_and_size,
+        None,
+        "j.1",
+        rank_process._sums(environ),
     )
     return {**environ, VARIABLE: json.dumps(claim.__dict__)}
 
@@ -65,7 +72,7 @@ def test_what_is_no_claim_is_none(text: str) -> None:
     assert own_environment(environ) == environ
 
 
-@given(outer=places, inner=places, rank=st.integers(0, 2), more=st.integers(0, 3))
+@given(outer=launchers, inner=launchers, rank=st.integers(0, 2), more=st.integers(0, 3))
 def test_a_launcher_inside_a_rank_deals_out_places(outer: str, inner: str, rank: int, more: int) -> None:
     if inner == "elastic":
         return
@@ -82,14 +89,14 @@ def test_a_launcher_inside_a_rank_deals_out_places(outer: str, inner: str, rank:
 
 
 def test_torchrun_of_as_many_ranks_inside_a_rank_is_a_job_of_its_own() -> None:
-    environ = claimed(LAUNCHED["ringtune"], place=(1, 1))
+    environ = claimed(LAUNCHED["ringtune"], rank_and_size=(1, 1))
     assert size_of({**environ, **LAUNCHED["torchrun"]}) == 2
 
 
 def test_what_a_rank_exports_for_torch_after_init_is_still_its_own_place() -> None:
     exported = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "h", "MASTER_PORT": "9"}
-    assert size_of({**claimed(LAUNCHED["ringtune"], place=(0, 1)), **exported}) == 1
-    assert "RANK" not in own_environment({**claimed(LAUNCHED["ringtune"], place=(0, 1)), **exported})
+    assert size_of({**claimed(LAUNCHED["ringtune"], rank_and_size=(0, 1)), **exported}) == 1
+    assert "RANK" not in own_environment({**claimed(LAUNCHED["ringtune"], rank_and_size=(0, 1)), **exported})
 
 
 def test_outputs_that_a_launcher_in_between_names_count() -> None:
@@ -110,5 +117,5 @@ def test_a_session_leaves_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_launchers_variables_are_in_the_table() -> None:
-    named = {name for names in PLACES.values() for name in names}
+    named = {name for names in LAUNCHER_VARIABLES.values() for name in names}
     assert not {name for variables in LAUNCHED.values() for name in variables} - named

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from ringtune import address_file, placement
-from ringtune.address_file import AddressFile
+from ringtune.bootstrap import address_file, placement
+from ringtune.bootstrap.address_file import AddressFile
+from ringtune.bootstrap.deadline import Deadline
+from ringtune.bootstrap.placement import Placement
+from ringtune.bootstrap.rendezvous import Rendezvous, bind_host, first_node, slurm_address
 from ringtune.config import Config
-from ringtune.deadline import Deadline
 from ringtune.errors import ConfigError, RingtuneError, Timeout
-from ringtune.placement import Placement
-from ringtune.rendezvous import Rendezvous, bind_host, first_node, slurm_address
 
 MPI = Placement(rank=1, size=2, local_rank=1, local_size=2, launcher="openmpi", job="ns")
 

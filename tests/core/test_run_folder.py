@@ -9,9 +9,9 @@ import pytest
 from ringtune import layout, runfolder
 from ringtune.errors import RingtuneError
 from ringtune.knobs import DEFAULTS, Knobs
+from ringtune.meters.step_log import StepLog
 from ringtune.runfolder import RunRecord
 from ringtune.stats import StepStats
-from ringtune.step_log import StepLog
 
 FIELDS = {
     "format", "name", "command", "created_unix_ns", "ended_unix_ns", "status", "exit_code", "size", "hosts", "config",

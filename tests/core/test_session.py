@@ -11,11 +11,11 @@ import pytest
 
 import ringtune
 from ringtune import extensions, layout, native, session
+from ringtune.bootstrap.opening import runtime_options
+from ringtune.bootstrap.placement import Placement
 from ringtune.config import Config
 from ringtune.errors import ConfigError, InvalidArgument, NotInitialized, RingtuneError, TraceIoError
 from ringtune.knobs import Knobs
-from ringtune.opening import runtime_options
-from ringtune.placement import Placement
 from ringtune.session import Session
 from ringtune.stats import StepStats
 
@@ -287,15 +287,15 @@ def test_options_carry_the_settings(fake: None) -> None:
             "RINGTUNE_INTERFACE_ADDRESS": "10.0.0.1",
         }
     )
-    place = Placement(3, 4, local_rank=1, local_size=2, host="h")
-    options = runtime_options(config, place, ("s", 9), "j.1")
+    placement = Placement(3, 4, local_rank=1, local_size=2, host="h")
+    options = runtime_options(config, placement, ("s", 9), "j.1")
     assert (options.rank, options.size, options.host, options.job) == (3, 4, "h", "j.1")
     assert (options.store_host, options.store_port, options.bind_address) == ("s", 9, "10.0.0.1")
     assert (options.transport, options.thread_affinity, options.log_level) == (2, 5, 1)
     assert options.stall_warning_ns == 2_500_000_000
     assert callable(options.gpu_kernels), "compiled when they are asked for"
     config = Config.from_environ({"RINGTUNE_GPU_DATA_PATH": "staged"})
-    assert not hasattr(runtime_options(config, place, ("s", 9), "j.1"), "gpu_kernels")
+    assert not hasattr(runtime_options(config, placement, ("s", 9), "j.1"), "gpu_kernels")
 
 
 def test_stall_check_can_be_switched_off(fake: None) -> None:

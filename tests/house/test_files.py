@@ -82,3 +82,20 @@ def test_what_is_about_gpus_lies_in_its_folder() -> None:
     """On top of `native/runtime` is what every operation takes part in; a data path of GPUs goes into `gpu/`."""
     top = {path.name for path in FILES if path.parent == ROOT / "native" / "runtime"}
     assert not {name for name in top if name.startswith(("device_", "nccl_", "peer_ring", "host_staged", "kernel_"))}
+
+
+def test_core_keeps_what_starts_a_session_in_a_folder() -> None:
+    """On top of `core/` is what users and the rooms above import; how a job starts is `core/bootstrap/`."""
+    top = {path.stem for path in FILES if path.parent == ROOT / "core" and path.suffix == ".py"}
+    assert top == {
+        "__init__", "algorithms", "as_horovod", "check", "cli", "command_table", "config", "errors", "extensions",
+        "knobs", "layout", "live_timeline", "markdown", "native", "operations", "output_file", "recording",
+        "runfolder", "session", "standard_streams", "stats", "step_marks", "variables",
+    }  # fmt: skip
+
+
+def test_what_runs_in_ranks_lies_apart_from_what_starts_them() -> None:
+    """A function that a rank runs goes into `tests/jobs/cases/`."""
+    top = {path.name for path in FILES if path.parent == ROOT / "tests" / "jobs"}
+    assert {name for name in top if not name.startswith("test_")} == {"conftest.py", "launching.py"}
+    assert not {path.name for path in FILES if path.parent.name == "cases" and path.name.endswith("_cases.py")}

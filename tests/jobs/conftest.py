@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import cases
+from tests.jobs.cases import common
 from tests.jobs.launching import Job, stop_server, variables
 
 LARGEST = 5
@@ -28,11 +28,11 @@ class Pool:
             self._jobs[LARGEST] = Job(LARGEST, self._folder)
         job = self._first(size)
         if self._joined != (size, transport):
-            self._jobs[LARGEST].run(cases.close_session)
+            self._jobs[LARGEST].run(common.close_session)
             environ = variables(size, transport=transport)
             for number, rank in enumerate(job.ranks):
                 mine = {name: value.replace("{rank}", str(number)) for name, value in environ.items()}
-                rank.send(cases.open_session, {"environ": mine})
+                rank.send(common.open_session, {"environ": mine})
             for number, result in enumerate(job.collect()):
                 assert result == ((number, size),), result or job.ranks[number].death()
             self._joined = (size, transport)
@@ -90,7 +90,7 @@ def fresh(tmp_path: Path) -> Iterator[Callable[..., Job]]:
         job = Job(size, tmp_path, environ if environ is not None else variables(size, **settings))
         started.append(job)
         if join:
-            job.run(cases.open_session)
+            job.run(common.open_session)
         return job
 
     yield start

@@ -25,7 +25,14 @@ from tests.ports import free_port
 CONTEXT = multiprocessing.get_context("forkserver")
 # torch._dynamo: the first optimizer of a process imports it, which takes a second.
 CONTEXT.set_forkserver_preload(
-    ["torch", "torch._dynamo", "ringtune.torch", "tests.jobs.cases", "tests.jobs.training", "tests.jobs.group_cases"]
+    [
+        "torch",
+        "torch._dynamo",
+        "ringtune.torch",
+        "tests.jobs.cases.common",
+        "tests.jobs.cases.training",
+        "tests.jobs.cases.group",
+    ]
 )
 
 # A bound on hangs alone: a starved machine may take any time up to it.

@@ -42,11 +42,11 @@ OPTIONS = [
 
 SELECTED = {
     "tensors that change": ["tests/jobs/test_odd_tensors.py", "tests/jobs/test_uneven.py"],
-    "repeated calls": ["tests/jobs/test_short_path.py", "tests/jobs/test_short_groups.py", "tests/jobs/test_out.py"],
-    "plans": ["tests/jobs/test_plans.py"],
+    "repeated calls": ["tests/jobs/test_fast_path.py", "tests/jobs/test_fast_path_groups.py", "tests/jobs/test_out.py"],
+    "step schedules": ["tests/jobs/test_step_schedules.py"],
     # The limit of the process's memory in the one that is left out is no size that the sanitizer can live with.
     "faults": ["tests/jobs/test_faults.py", "-k", "not an_error_inside_one_runtime and not idle_rank_uses"],
-    "exchanges and sets": ["tests/jobs/test_exchanges.py", "tests/jobs/test_process_sets.py"],
+    "alltoall and sets": ["tests/jobs/test_alltoall.py", "tests/jobs/test_process_sets.py"],
     "process groups": ["tests/jobs/test_distributed_memory.py", "tests/jobs/test_distributed_timeouts.py"],
     "arrays": ["tests/jobs/test_numpy.py"],
     "compression": ["tests/jobs/test_compression.py"],

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import ringtune.torch as hvd
-from tests.jobs import cases, cast_cases, compression_cases
+from tests.jobs.cases import cast as cast_cases
+from tests.jobs.cases import common
+from tests.jobs.cases import compression as compression_cases
 from tests.jobs.launching import Job, variables
 
 GetJob = Callable[..., Job]
@@ -53,7 +55,7 @@ def hosts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with Job(4, tmp_path_factory.mktemp("hosts"), environ) as job:
         for number, rank in enumerate(job.ranks):
             mine = {name: value.replace("{rank}", str(number)) for name, value in environ.items()}
-            rank.send(cases.open_session, {"environ": {**mine, "RINGTUNE_HOSTNAME": f"host-{number // 2}"}})
+            rank.send(common.open_session, {"environ": {**mine, "RINGTUNE_HOSTNAME": f"host-{number // 2}"}})
         assert job.collect() == [((number, 4),) for number in range(4)]
         yield job
 

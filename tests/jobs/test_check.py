@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import check_cases
+from tests.jobs.cases import check as check_cases
 from tests.jobs.launching import Job, variables
 
 Fresh = Callable[..., Job]

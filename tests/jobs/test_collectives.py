@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import ringtune.torch as hvd
-from tests.jobs import cases, training
+from tests.jobs.cases import common, training
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]
@@ -32,7 +32,7 @@ def same_everywhere(digests: list[object]) -> bool:
 @pytest.mark.parametrize("dtype", list(BYTES))
 @pytest.mark.parametrize("count", list(COUNTS))
 def test_allreduce(count: str, dtype: str, op: str, size: int, transport: str, job: GetJob) -> None:
-    found = job(size, transport).run(cases.allreduce, dtype=dtype, count=COUNTS[count], op=OPS[op])
+    found = job(size, transport).run(common.allreduce, dtype=dtype, count=COUNTS[count], op=OPS[op])
     assert same_everywhere(found)
 
 
@@ -41,7 +41,7 @@ def test_allreduce(count: str, dtype: str, op: str, size: int, transport: str, j
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int64", "uint8"])
 def test_allreduce_of_a_mebibyte_and_three(dtype: str, op: str, size: int, transport: str, job: GetJob) -> None:
     count = MIB // BYTES[dtype] + 3
-    found = job(size, transport).run(cases.allreduce, dtype=dtype, count=count, op=OPS[op], repeat=1)
+    found = job(size, transport).run(common.allreduce, dtype=dtype, count=count, op=OPS[op], repeat=1)
     assert same_everywhere(found)
 
 
@@ -49,7 +49,7 @@ def test_allreduce_of_a_mebibyte_and_three(dtype: str, op: str, size: int, trans
 @pytest.mark.parametrize("dtype", [*BYTES, "bool"])
 @pytest.mark.parametrize("count", [0, 1, 1001, MIB // 4 + 3])
 def test_broadcast(count: int, dtype: str, size: int, transport: str, job: GetJob) -> None:
-    found = job(size, transport).run(cases.broadcast, dtype=dtype, count=count, root=size // 2)
+    found = job(size, transport).run(common.broadcast, dtype=dtype, count=count, root=size // 2)
     assert same_everywhere(found)
 
 
@@ -58,56 +58,56 @@ def test_broadcast(count: int, dtype: str, size: int, transport: str, job: GetJo
 @pytest.mark.parametrize("rows", [[0, 0, 0, 0, 0], [1, 1, 1, 1, 1], [0, 3, 0, 2, 7], [1000, 1, 0, 333, 7]], ids=str)
 @pytest.mark.parametrize("width", [1, 5])
 def test_allgather(width: int, rows: list[int], dtype: str, size: int, transport: str, job: GetJob) -> None:
-    found = job(size, transport).run(cases.allgather, dtype=dtype, rows=rows[:size], width=width)
+    found = job(size, transport).run(common.allgather, dtype=dtype, rows=rows[:size], width=width)
     assert same_everywhere(found)
 
 
 @EVERYWHERE
 def test_allgather_of_a_mebibyte_and_three(size: int, transport: str, job: GetJob) -> None:
-    found = job(size, transport).run(cases.allgather, dtype="uint8", rows=[MIB + 3] * size, width=1)
+    found = job(size, transport).run(common.allgather, dtype="uint8", rows=[MIB + 3] * size, width=1)
     assert same_everywhere(found)
 
 
 @EVERYWHERE
 @pytest.mark.parametrize("slow_rank", [0, 1])
 def test_barrier(slow_rank: int, size: int, transport: str, job: GetJob) -> None:
-    times = job(size, transport).run(cases.barrier, slow_rank=slow_rank % size, delay_s=0.05)
+    times = job(size, transport).run(common.barrier, slow_rank=slow_rank % size, delay_s=0.05)
     assert min(left for _, left in times) >= max(came for came, _ in times)
 
 
 @EVERYWHERE
 @pytest.mark.parametrize("seed", [1, 2])
 def test_many_tensors_in_an_order_of_each_ranks_own(seed: int, size: int, transport: str, job: GetJob) -> None:
-    assert same_everywhere(job(size, transport).run(cases.many, seed=seed, count=150))
+    assert same_everywhere(job(size, transport).run(common.many, seed=seed, count=150))
 
 
 @EVERYWHERE
 @pytest.mark.parametrize("rows", [[5], [0, 1, 1000], [7] * 6], ids=str)
 def test_groups_of_mixed_dtypes(rows: list[int], size: int, transport: str, job: GetJob) -> None:
-    assert same_everywhere(job(size, transport).run(cases.group, rows=rows))
+    assert same_everywhere(job(size, transport).run(common.group, rows=rows))
 
 
 @SOMEWHERE
 def test_a_group_waits_for_all_its_members(size: int, transport: str, job: GetJob) -> None:
-    assert job(size, transport).run(cases.group_needs_all) == [False] * size
+    assert job(size, transport).run(common.group_needs_all) == [False] * size
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "int8", "int16"])
 def test_an_average_of_integers_is_truncated(dtype: str, job: GetJob) -> None:
     values = [[1, -1, 4], [2, -2, 4]]
-    assert job(2).run(cases.integer_average, values=values, dtype=dtype) == [[1, -1, 4]] * 2
+    assert job(2).run(common.integer_average, values=values, dtype=dtype) == [[1, -1, 4]] * 2
 
 
 @SOMEWHERE
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_factors(dtype: str, size: int, transport: str, job: GetJob) -> None:
     ranks = size * (size + 1) // 2
-    found = job(size, transport).run(cases.scaled, dtype=dtype, op=hvd.Sum, prescale=0.5, postscale=4.0)
+    found = job(size, transport).run(common.scaled, dtype=dtype, op=hvd.Sum, prescale=0.5, postscale=4.0)
     assert found == [[4.0 * ranks, 8.0 * ranks, 16.0 * ranks]] * size
 
 
 def test_factors_of_integers_truncate_after_each_step(job: GetJob) -> None:
-    found = job(2).run(cases.scaled, dtype="int32", op=hvd.Sum, prescale=0.3, postscale=1.0)
+    found = job(2).run(common.scaled, dtype="int32", op=hvd.Sum, prescale=0.3, postscale=1.0)
     assert found == [[0 + 1, 1 + 2, 2 + 4]] * 2  # 0.6 1.2 2.4 and 1.2 2.4 4.8
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.jobs import compiled_cases
+from tests.jobs.cases import compiled as compiled_cases
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import ringtune.torch as hvd
-from tests.jobs import compression_cases as cases
-from tests.jobs import training
+from tests.jobs.cases import compression as cases
+from tests.jobs.cases import training
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]

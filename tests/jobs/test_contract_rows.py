@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import ringtune.torch as hvd
-from tests.jobs import contract_cases as cases
+from tests.jobs.cases import contract as cases
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]

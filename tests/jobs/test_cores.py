@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import core_cases
+from tests.jobs.cases import core as core_cases
 from tests.jobs.launching import Job, variables
 
 FIRST, *OTHERS = sorted(os.sched_getaffinity(0))

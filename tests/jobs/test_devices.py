@@ -9,7 +9,7 @@ import pytest
 from ringtune.check import find_all
 from tests import fake_cuda
 from tests.conftest import find_tool
-from tests.jobs import device_cases as cases
+from tests.jobs.cases import device as cases
 from tests.jobs.launching import Job
 
 Fresh = Callable[..., Job]

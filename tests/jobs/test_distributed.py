@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.jobs import group_cases, hook_cases, part_cases
+from tests.jobs.cases import group as group_cases
+from tests.jobs.cases import hook as hook_cases
+from tests.jobs.cases import part as part_cases
 from tests.jobs.launching import STARVED_S, Job
 
 SIZES = [2, 3]

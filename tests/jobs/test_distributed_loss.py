@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import group_cases, loss_cases
+from tests.jobs.cases import group as group_cases
+from tests.jobs.cases import loss as loss_cases
 from tests.jobs.launching import Job
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import group_cases, memory_cases
+from tests.jobs.cases import group as group_cases
+from tests.jobs.cases import memory as memory_cases
 from tests.jobs.launching import Job
 
 

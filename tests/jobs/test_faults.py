@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.jobs import cases, error_cases
+from tests.jobs.cases import common
+from tests.jobs.cases import error as error_cases
 from tests.jobs.launching import LOST_WITHIN_S, STARVED_S, Job, variables, wait_until
 from tests.ports import free_port
 
@@ -39,7 +40,7 @@ BOTH_VALUES = {
 def test_disagreement_is_an_error_on_every_rank_and_the_job_goes_on(
     what: str, size: int, transport: str, job: GetJob
 ) -> None:
-    messages = job(size, transport).run(cases.mismatch, what=what)
+    messages = job(size, transport).run(common.mismatch, what=what)
     for message in messages:
         assert message.startswith("Mismatch: ")
         assert re.search(r"\bw\b", message) and re.search(r"\b1\b", message), message
@@ -48,9 +49,9 @@ def test_disagreement_is_an_error_on_every_rank_and_the_job_goes_on(
 
 @TRANSPORTS
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("what", cases.STARTS)
+@pytest.mark.parametrize("what", common.STARTS)
 def test_a_name_in_flight_cannot_be_used_twice(what: str, size: int, transport: str, job: GetJob) -> None:
-    (kind, message), *others = job(size, transport).run(cases.duplicate_name, what=what)
+    (kind, message), *others = job(size, transport).run(common.duplicate_name, what=what)
     assert kind == "InvalidArgument" and f"{what}.twice" in message
     assert others == [("", "")] * (size - 1)
 
@@ -72,7 +73,7 @@ def test_an_error_inside_one_runtime_is_told_to_the_others_at_once(victim: int, 
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_a_killed_rank_is_noticed_within_two_seconds(victim: int, transport: str, fresh: GetJob) -> None:
     job = fresh(3, transport=transport)
-    job.start(cases.until_failure)
+    job.start(common.until_failure)
     time.sleep(0.3)
     job.ranks[victim].signal(signal.SIGKILL)
     killed_at = time.monotonic()
@@ -89,11 +90,11 @@ def test_a_killed_rank_is_noticed_within_two_seconds(victim: int, transport: str
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_killed_while_all_are_idle(victim: int, transport: str, fresh: GetJob) -> None:
     job = fresh(2, transport=transport)
-    job.run(cases.wait_for_all, name="x")
+    job.run(common.wait_for_all, name="x")
     job.ranks[victim].signal(signal.SIGKILL)
     time.sleep(0.5)
     survivor = job.ranks[1 - victim]
-    survivor.send(cases.after_failure, {})
+    survivor.send(common.after_failure, {})
     ((kind, took_s),) = survivor.answer()
     assert kind == "PeerLost" and took_s < LOST_WITHIN_S
 
@@ -101,7 +102,7 @@ def test_a_rank_killed_while_all_are_idle(victim: int, transport: str, fresh: Ge
 @TRANSPORTS
 def test_a_rank_that_waits_for_a_killed_one(transport: str, fresh: GetJob) -> None:
     job = fresh(2, transport=transport)
-    job.ranks[0].send(cases.until_failure, {})
+    job.ranks[0].send(common.until_failure, {})
     time.sleep(0.3)
     job.ranks[1].signal(signal.SIGKILL)
     killed_at = time.monotonic()
@@ -113,21 +114,21 @@ def test_a_rank_that_waits_for_a_killed_one(transport: str, fresh: GetJob) -> No
 @pytest.mark.parametrize("stopped", [False, True], ids=["late", "stopped"])
 def test_a_stall_names_tensor_missing_ranks_and_age(stopped: bool, transport: str, fresh: GetJob) -> None:
     job = fresh(3, transport=transport, stall_check_time_seconds=0.5)
-    job.run(cases.wait_for_all, name="warm")
+    job.run(common.wait_for_all, name="warm")
     if stopped:
         job.ranks[1].signal(signal.SIGSTOP)
     for number in (0, 2):
-        job.ranks[number].send(cases.wait_for_all, {"name": "late"})
+        job.ranks[number].send(common.wait_for_all, {"name": "late"})
     warning = job.ranks[0].line_with(r"allreduce\.late")
     job.ranks[1].signal(signal.SIGCONT)
-    job.ranks[1].send(cases.wait_for_all, {"name": "late"})
+    job.ranks[1].send(common.wait_for_all, {"name": "late"})
     assert job.collect() == [([3.0, 3.0],)] * 3
     assert re.search(r"\b1\b", warning) and re.search(r"\d+(\.\d+)? ?(s|ms)\b", warning), warning
 
 
 def test_a_stall_can_end_the_job(fresh: GetJob) -> None:
     job = fresh(2, stall_check_time_seconds=0.2, stall_shutdown_time_seconds=0.6)
-    job.ranks[0].send(cases.until_failure, {})
+    job.ranks[0].send(common.until_failure, {})
     ((_, message, _),) = job.ranks[0].answer()
     assert "allreduce.loop" in message
 
@@ -135,7 +136,7 @@ def test_a_stall_can_end_the_job(fresh: GetJob) -> None:
 def test_missing_ranks_are_named_at_start(fresh: GetJob) -> None:
     job = fresh(3, join=False, start_timeout=1)
     for number in (0, 2):
-        job.ranks[number].send(cases.open_session, {})
+        job.ranks[number].send(common.open_session, {})
     for number in (0, 2):
         failure = job.ranks[number].answer()
         assert failure.kind[0] == "InitializationFailed"
@@ -145,7 +146,7 @@ def test_missing_ranks_are_named_at_start(fresh: GetJob) -> None:
 def test_ctrl_c_interrupts_init(fresh: GetJob) -> None:
     port = free_port()
     job = fresh(2, join=False, environ=variables(2) | {"RINGTUNE_STORE": f"127.0.0.1:{port}"})
-    job.ranks[0].send(cases.open_session, {})
+    job.ranks[0].send(common.open_session, {})
     wait_until(lambda: listens(port))  # init() serves the store, and then waits for rank 1
     time.sleep(0.2)
     job.ranks[0].signal(signal.SIGINT)
@@ -162,15 +163,15 @@ def listens(port: int) -> bool:
 @TRANSPORTS
 def test_ctrl_c_interrupts_a_wait_and_the_job_goes_on(transport: str, fresh: GetJob) -> None:
     job = fresh(2, transport=transport)
-    job.ranks[0].send(cases.interrupted_wait, {"name": "w"})
+    job.ranks[0].send(common.interrupted_wait, {"name": "w"})
     job.ranks[0].line_with("waiting")
     time.sleep(0.2)
     job.ranks[0].signal(signal.SIGINT)
     sent_at = time.monotonic()
     (came_at,) = job.ranks[0].answer()
     assert came_at - sent_at < 0.5 + STARVED_S
-    job.ranks[0].send(cases.finish_kept, {})
-    job.ranks[1].send(cases.wait_for_all, {"name": "w"})
+    job.ranks[0].send(common.finish_kept, {})
+    job.ranks[1].send(common.wait_for_all, {"name": "w"})
     assert job.collect() == [([2.0, 2.0],)] * 2
 
 
@@ -179,7 +180,7 @@ def test_ctrl_c_interrupts_a_wait_and_the_job_goes_on(transport: str, fresh: Get
 def test_ranks_may_leave_at_different_times(last: int, transport: str, fresh: GetJob) -> None:
     job = fresh(3, transport=transport)
     for number, rank in enumerate(job.ranks):
-        rank.send(cases.leave, {"delay_s": 0.6 if number == last else 0.0})
+        rank.send(common.leave, {"delay_s": 0.6 if number == last else 0.0})
     took = [result[0] for result in job.collect()]
     assert max(took) < 3 + STARVED_S
 
@@ -187,11 +188,11 @@ def test_ranks_may_leave_at_different_times(last: int, transport: str, fresh: Ge
 @TRANSPORTS
 def test_init_shutdown_init(transport: str, fresh: GetJob) -> None:
     job = fresh(3, join=False, transport=transport)
-    assert job.run(cases.many_sessions, rounds=5) == [[3.0] * 5] * 3
+    assert job.run(common.many_sessions, rounds=5) == [[3.0] * 5] * 3
 
 
 def test_one_rank_joins_and_leaves_often(fresh: GetJob) -> None:
-    assert fresh(1, join=False, environ={}).run(cases.many_sessions, rounds=5) == [[1.0] * 5]
+    assert fresh(1, join=False, environ={}).run(common.many_sessions, rounds=5) == [[1.0] * 5]
 
 
 @pytest.mark.parametrize("recording", [False, True], ids=["quiet", "recording"])
@@ -201,7 +202,7 @@ def test_an_idle_rank_uses_less_than_a_hundredth_of_a_core(
 ) -> None:
     settings = {"run_dir": f"{tmp_path}/run", "timeline": f"{tmp_path}/t.json"} if recording else {}
     job = fresh(3, transport=transport, **settings)
-    assert max(job.run(cases.cpu_while_idle, seconds=3.0)) < 0.01
+    assert max(job.run(common.cpu_while_idle, seconds=3.0)) < 0.01
 
 
 LAUNCHERS = {
@@ -240,4 +241,4 @@ def test_ranks_of_each_launcher_find_each_other_twice(launcher: str, fresh: GetJ
         environ["SLURM_JOB_ID"] = variables(2)["RINGTUNE_STORE"].rpartition(":")[2]
     job = fresh(2, join=False, environ=environ)
     for _ in range(2):
-        assert job.run(cases.join_and_sum) == [(0, 2, 3.0), (1, 2, 3.0)]
+        assert job.run(common.join_and_sum) == [(0, 2, 3.0), (1, 2, 3.0)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import fork_cases
+from tests.jobs.cases import fork as fork_cases
 from tests.jobs.launching import Job, variables
 
 GetJob = Callable[..., Job]
@@ -19,14 +19,14 @@ GetJob = Callable[..., Job]
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_every_call_in_a_child_is_refused_in_words(transport: str, fresh: GetJob) -> None:
     job = fresh(2, transport=transport)
-    for rank, (answers, place, total) in enumerate(job.run(fork_cases.forked_calls)):
+    for rank, (answers, rank_and_size, total) in enumerate(job.run(fork_cases.forked_calls)):
         wrong = {
             name: [kind, message]
             for name, (kind, message) in answers.items()
             if kind != "InvalidArgument" or f"this process was forked from rank {rank}" not in message
         }
         assert not wrong
-        assert place == [rank, 2] and total == 2.0
+        assert rank_and_size == [rank, 2] and total == 2.0
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import gloo_cases, group_cases, lifecycle_cases
+from tests.jobs.cases import gloo as gloo_cases
+from tests.jobs.cases import group as group_cases
+from tests.jobs.cases import lifecycle as lifecycle_cases
 from tests.jobs.launching import Job
 
 

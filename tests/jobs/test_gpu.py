@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.conftest import needs
-from tests.jobs import gpu_cases as cases
+from tests.jobs.cases import gpu as cases
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]

@@ -14,7 +14,7 @@ from ringtune.config import Config
 from ringtune.gpu import kernels, nvrtc, ring
 from tests import fake_cuda
 from tests.conftest import find_tool
-from tests.jobs import ring_cases as cases
+from tests.jobs.cases import ring as cases
 from tests.jobs.launching import Failure, Job
 
 Fresh = Callable[..., Job]
@@ -65,9 +65,9 @@ def test_ringtune_run_starts_ranks_that_share_a_gpu(driver: str, cache: str, tmp
     script = tmp_path / "train.py"
     script.write_text(
         "import ringtune.numpy as hvd\n"
-        "from tests.jobs import ring_cases\n"
+        "from tests.jobs.cases import ring\n"
         "hvd.init()\n"
-        "print('came to the host and loaded', ring_cases.sums())\n"
+        "print('came to the host and loaded', ring.sums())\n"
     )
     environ = {**os.environ, "RINGTUNE_CUDA_DRIVER": driver, "RINGTUNE_GPU_DATA_PATH": "ring"}
     environ["PYTHONPATH"] = str(fake_cuda.ROOT)

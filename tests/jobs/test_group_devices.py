@@ -8,8 +8,8 @@ import pytest
 
 from tests import fake_cuda
 from tests.conftest import find_tool
-from tests.jobs import group_cases
-from tests.jobs import group_device_cases as cases
+from tests.jobs.cases import group as group_cases
+from tests.jobs.cases import group_device as cases
 from tests.jobs.launching import Job
 
 SIZES = [2, 3]
@@ -31,7 +31,7 @@ def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize(
     "case",
-    [cases.reductions, cases.exchanges, cases.streams_of_the_program, cases.futures, cases.points, cases.subgroup],
+    [cases.reductions, cases.moves, cases.streams_of_the_program, cases.futures, cases.points, cases.subgroup],
     ids=lambda case: case.__name__,
 )
 def test_on_tensors_of_a_gpu(group: Job, case: Callable[[], None]) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.jobs import group_cases
-from tests.jobs import group_gpu_cases as cases
+from tests.jobs.cases import group as group_cases
+from tests.jobs.cases import group_gpu as cases
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]

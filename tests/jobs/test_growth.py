@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import group_cases
-from tests.jobs import growth_cases as cases
+from tests.jobs.cases import group as group_cases
+from tests.jobs.cases import growth as cases
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]

@@ -7,7 +7,7 @@ import urllib.request
 from collections.abc import Callable
 
 from ringtune.errors import ConfigError
-from tests.jobs import cases, training
+from tests.jobs.cases import common, training
 from tests.jobs.launching import Job, wait_until
 from tests.ports import free_port
 
@@ -31,7 +31,7 @@ def test_rank_0_serves_the_metrics_of_all_ranks(fresh: GetJob) -> None:
     found = lines(url)
     assert [line for line in found if line.startswith("ringtune_ranks")] == ["ringtune_ranks 3.0"]
     assert 'ringtune_open_operations{rank="1"} 0.0' in found
-    job.run(cases.close_session)
+    job.run(common.close_session)
     assert not any("warning" in rank.stderr() for rank in job.ranks), job.ranks[1].stderr()
 
 
@@ -39,7 +39,7 @@ def test_a_port_in_use_ends_the_job_with_a_sentence(fresh: GetJob) -> None:
     port = free_port()
     first = fresh(1, metrics_port=port)
     second = fresh(1, join=False, metrics_port=port)
-    (failure,) = second.attempt(cases.open_session)
+    (failure,) = second.attempt(common.open_session)
     assert failure.kind[0] == ConfigError.__name__ and f"RINGTUNE_METRICS_PORT={port}: " in failure.message
-    first.run(cases.close_session)
-    second.run(cases.open_session)
+    first.run(common.close_session)
+    second.run(common.open_session)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import namespace_cases
+from tests.jobs.cases import namespace as namespace_cases
 from tests.jobs.launching import Job
 from tests.namespaces import machines
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import namespace_cases
+from tests.jobs.cases import namespace as namespace_cases
 from tests.jobs.launching import LOST_WITHIN_S, TIMEOUT_S, Job, Rank
 from tests.namespaces import machines
 
@@ -34,10 +34,10 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 
 
 def send_all(
-    function: Callable[..., Any], ranks: Sequence[Rank], places: tuple[Mapping[str, str], Sequence[int]], **more: str
+    function: Callable[..., Any], ranks: Sequence[Rank], world: tuple[Mapping[str, str], Sequence[int]], **more: str
 ) -> None:
-    """Send a function to the ranks of one world; `places` are the namespaces, and the one of each rank."""
-    spaces, hosts = places
+    """Send a function to the ranks of one world; `world` are the namespaces, and the one of each rank."""
+    spaces, hosts = world
     store, names = f"{next(iter(spaces))}:{next(PORTS)}", list(spaces.values())
     for number, (rank, host) in enumerate(zip(ranks, hosts, strict=True)):
         environ = {
@@ -78,8 +78,8 @@ def test_a_dead_host_is_noticed_within_two_seconds(
 ) -> None:
     """None: the rank closes one of its four sockets to every peer, as a middlebox that forgets a connection does."""
     with Job(3, tmp_path) as job:
-        places = (spaces, [0, 1, 2])
-        send_all(namespace_cases.reduce_until_lost, job.ranks, places, RINGTUNE_SOCKETS_PER_PEER="4")
+        world = (spaces, [0, 1, 2])
+        send_all(namespace_cases.reduce_until_lost, job.ranks, world, RINGTUNE_SOCKETS_PER_PEER="4")
         for rank in job.ranks:
             rank.line_with("ready")
         begin = end = time.monotonic()

@@ -12,7 +12,7 @@ import pytest
 import ringtune.numpy
 import ringtune.torch
 from tests.conftest import needs
-from tests.jobs import numpy_cases as cases
+from tests.jobs.cases import numpy as cases
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.jobs import odd_cases
+from tests.jobs.cases import odd as odd_cases
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.jobs import out_cases
+from tests.jobs.cases import out as out_cases
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 import ringtune.torch as hvd
-from tests.jobs import error_cases
-from tests.jobs import set_cases as cases
+from tests.jobs.cases import error as error_cases
+from tests.jobs.cases import set as cases
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]
@@ -24,7 +24,7 @@ EVERYWHERE = pytest.mark.parametrize(("size", "transport"), WORLDS, scope="modul
 
 def expected_in(ranks: list[int], rank: int) -> list[object]:
     """Return what `set_cases.collectives` finds in a set."""
-    total, place = sum(one + 1.0 for one in ranks), ranks.index(rank)
+    total, index = sum(one + 1.0 for one in ranks), ranks.index(rank)
     return [
         [total] * 2,
         [pytest.approx(total / len(ranks))] * 2,
@@ -32,7 +32,7 @@ def expected_in(ranks: list[int], rank: int) -> list[object]:
         [one + 1.0 for one in ranks],
         [ranks[-1] + 1.0] * 2,
         [float(one) for one in ranks],
-        [float(len(ranks))] if place >= 0 else [],
+        [float(len(ranks))] if index >= 0 else [],
         {"rank": ranks[0]},
         ranks,
     ]

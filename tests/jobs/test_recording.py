@@ -18,7 +18,8 @@ from ringtune.timeline.reading.reader import read
 from ringtune.timeline.spans import Trace
 from ringtune.timeline.vocabulary import KNOBS, Stage
 from ringtune.tuner.model.measured import measure
-from tests.jobs import cases, recording_cases
+from tests.jobs.cases import common
+from tests.jobs.cases import recording as recording_cases
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]
@@ -30,7 +31,7 @@ def recorded(fresh: GetJob, folder: Path, size: int, **settings: str) -> Trace:
     """Steps in which rank 1 is late, recorded; the parts of all ranks as one."""
     job = fresh(size, run_dir=folder / "run", timeline=folder / "trace.json", **settings)
     job.run(recording_cases.steps_with_a_late_rank, steps=STEPS, late=1)
-    job.run(cases.close_session)
+    job.run(common.close_session)
     return load([path for rank in range(size) for path in files_of_rank(folder / "run", rank)])
 
 
@@ -117,7 +118,7 @@ def test_a_large_part_goes_on_in_further_files(fresh: GetJob, tmp_path: Path) ->
 def test_recordings_start_and_stop_at_any_time(fresh: GetJob, tmp_path: Path) -> None:
     job = fresh(2, run_dir=tmp_path / "run")
     job.run(recording_cases.recordings, count=3, steps=10)
-    job.run(cases.close_session)
+    job.run(common.close_session)
     whole = read(tmp_path / "run" / "trace.json")
     for rank in (0, 1):
         assert len(files_of_rank(tmp_path / "run", rank)) == 3
@@ -132,7 +133,7 @@ def test_recordings_start_and_stop_at_any_time(fresh: GetJob, tmp_path: Path) ->
 def test_a_cast_batch_names_what_it_travelled_as(transport: str, fresh: GetJob, tmp_path: Path) -> None:
     job = fresh(2, run_dir=tmp_path / "run", timeline=tmp_path / "trace.json", transport=transport)
     job.run(recording_cases.steps_with_casts, steps=12)
-    job.run(cases.close_session)
+    job.run(common.close_session)
     trace = load([path for rank in range(2) for path in files_of_rank(tmp_path / "run", rank)])
     for stage in (Stage.COMMUNICATE, Stage.NEGOTIATE):
         spans = trace.spans.of_stage(stage)
@@ -147,7 +148,7 @@ def test_a_cast_batch_names_what_it_travelled_as(transport: str, fresh: GetJob, 
 def test_steps_that_nobody_marks_stand_in_the_timeline(fresh: GetJob, tmp_path: Path) -> None:
     job = fresh(2, run_dir=tmp_path / "run", timeline=tmp_path / "trace.json")
     found = job.run(recording_cases.unmarked_steps, steps=STEPS)
-    job.run(cases.close_session)
+    job.run(common.close_session)
     assert found[0] == found[1] and STEPS - 10 <= found[0] < STEPS
     trace = load([path for rank in range(2) for path in files_of_rank(tmp_path / "run", rank)])
     steps = trace.spans.of_stage(Stage.STEP)

@@ -17,7 +17,7 @@ import pytest
 from ringtune import layout
 from ringtune.timeline.reading.reader import read
 from ringtune.timeline.vocabulary import Stage
-from tests.jobs import cases, training
+from tests.jobs.cases import common, training
 from tests.jobs.launching import Job, variables, wait_until
 
 GetJob = Callable[..., Job]
@@ -39,7 +39,7 @@ def test_step_statistics_count_what_was_reduced(fresh: GetJob, tmp_path: Path) -
 
 def test_the_run_folder_of_a_job(fresh: GetJob, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    fresh(3, run_dir=run).run(cases.close_session)
+    fresh(3, run_dir=run).run(common.close_session)
     found = json.loads(layout.run_file(run).read_text())
     assert (found["size"], len(found["hosts"]), found["status"]) == (3, 3, "finished")
     assert found["ended_unix_ns"] >= found["created_unix_ns"]
@@ -51,8 +51,8 @@ def test_ranks_agree_on_a_folder_that_nobody_named(fresh: GetJob, tmp_path: Path
     base = tmp_path / "work"
     base.mkdir()
     job = fresh(2, join=False, timeline=tmp_path / "trace.json")
-    job.run(cases.open_session_in, folder=str(base))
-    job.run(cases.close_session)
+    job.run(common.open_session_in, folder=str(base))
+    job.run(common.close_session)
     (run,) = (base / "runs").iterdir()
     assert {path.name for path in layout.timeline_parts(run).iterdir()} == {"rank-00000.json", "rank-00001.json"}
     assert json.loads(layout.run_file(run).read_text())["labels"]["timeline"] == str(tmp_path / "trace.json")
@@ -68,7 +68,7 @@ def test_parts_of_the_timeline_hold_every_stage_of_every_tensor(transport: str, 
     run = tmp_path / "run"
     job = fresh(2, run_dir=run, timeline=tmp_path / "t.json", transport=transport)
     job.run(training.steps, count=3)
-    job.run(cases.close_session)
+    job.run(common.close_session)
     for rank in range(2):
         spans = [event for event in events(layout.timeline_part(run, rank)) if event["ph"] == "X"]
         assert {span["cat"] for span in spans} - {"await", "queue"} == STAGES - {"queue"} | COPIES[transport]

@@ -16,7 +16,10 @@ from collections.abc import Callable
 import pytest
 
 import ringtune.torch as hvd
-from tests.jobs import cases, plan_cases, scale_cases, set_cases
+from tests.jobs.cases import common
+from tests.jobs.cases import scale as scale_cases
+from tests.jobs.cases import set as set_cases
+from tests.jobs.cases import step_schedule as step_schedule_cases
 from tests.jobs.launching import LOST_WITHIN_S, Job
 
 GetJob = Callable[..., Job]
@@ -34,7 +37,7 @@ def patience(size: int) -> float:
 
 def start(fresh: GetJob, size: int, transport: str, **settings: object) -> Job:
     job = fresh(size, join=False, transport=transport, start_timeout=patience(size), **settings)
-    assert job.run(cases.open_session, patience(size)) == [(rank, size) for rank in range(size)]
+    assert job.run(common.open_session, patience(size)) == [(rank, size) for rank in range(size)]
     return job
 
 
@@ -45,17 +48,17 @@ def test_collectives_join_and_end(size: int, transport: str, fresh: GetJob) -> N
     limit = patience(size)
     all_ranks = sum(range(size))
     assert job.run(scale_cases.sums, limit, rounds=6, tensors=5) == [[all_ranks + size * i for i in range(5)]] * size
-    assert len(set(job.run(cases.allreduce, limit, dtype="float32", count=20_000, op=hvd.Sum))) == 1
-    assert len(set(job.run(cases.broadcast, limit, dtype="int64", count=999, root=size - 1))) == 1
-    assert len(set(job.run(cases.allgather, limit, dtype="float32", rows=[i % 3 for i in range(size)], width=5))) == 1
+    assert len(set(job.run(common.allreduce, limit, dtype="float32", count=20_000, op=hvd.Sum))) == 1
+    assert len(set(job.run(common.broadcast, limit, dtype="int64", count=999, root=size - 1))) == 1
+    assert len(set(job.run(common.allgather, limit, dtype="float32", rows=[i % 3 for i in range(size)], width=5))) == 1
     steps = [rank % 4 for rank in range(size)]
     for results, last, after in job.run(set_cases.join_after, limit, steps=steps, op=hvd.Sum, dtype="float32"):
         assert after == size and 0 <= last < size
         for step, (value, negative) in enumerate(results):
             assert value == -negative == sum(rank + 1 for rank in range(size) if steps[rank] > step)
-    took = job.run(cases.leave, limit, delay_s=0.0)
+    took = job.run(common.leave, limit, delay_s=0.0)
     assert max(took) < CLOSED_WITHIN_S, "ranks waited for others that had left"
-    assert job.run(cases.close_session, limit) == [False] * size
+    assert job.run(common.close_session, limit) == [False] * size
     assert not any(re.search("WARNING|ERROR", rank.stderr()) for rank in job.ranks)
 
 
@@ -65,7 +68,7 @@ def test_collectives_join_and_end(size: int, transport: str, fresh: GetJob) -> N
 def test_a_killed_rank_is_told_to_all_within_two_seconds(victim: int, size: int, transport: str, fresh: GetJob) -> None:
     victim %= size
     job = start(fresh, size, transport)
-    job.start(cases.until_failure)
+    job.start(common.until_failure)
     time.sleep(0.5)
     job.ranks[victim].signal(signal.SIGKILL)
     killed_at = time.monotonic()
@@ -105,11 +108,11 @@ def test_a_stall_names_the_ranks_that_are_missing_below_others(fresh: GetJob) ->
     late = (2, 15)
     for number, rank in enumerate(job.ranks):
         if number not in late:
-            rank.send(cases.wait_for_all, {"name": "late"})
+            rank.send(common.wait_for_all, {"name": "late"})
     # On a starved machine the first warnings may name others that have not come yet; the later ones do not.
     job.ranks[0].line_with(r"allreduce\.late.*ranks 2, 15\b")
     for number in late:
-        job.ranks[number].send(cases.wait_for_all, {"name": "late"})
+        job.ranks[number].send(common.wait_for_all, {"name": "late"})
     assert job.collect(patience(16)) == [([16.0, 16.0],)] * 16
 
 
@@ -124,5 +127,5 @@ def test_control_messages_stay_on_the_links_of_the_tree(fresh: GetJob) -> None:
 
 def test_repeated_steps_need_no_message_whatever_the_shape_of_the_tree(fresh: GetJob) -> None:
     job = start(fresh, 16, "shm")
-    for windows in job.run(plan_cases.blocking, patience(16), windows=4):
+    for windows in job.run(step_schedule_cases.blocking, patience(16), windows=4):
         assert (0, 0) in windows

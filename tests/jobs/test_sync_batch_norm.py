@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.jobs import norm_cases
+from tests.jobs.cases import norm as norm_cases
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]

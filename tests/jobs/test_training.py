@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ringtune.torch as hvd
-from tests.jobs import training
+from tests.jobs.cases import training
 from tests.jobs.launching import Job
 
 GetJob = Callable[..., Job]

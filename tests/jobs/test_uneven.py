@@ -11,8 +11,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.jobs import gradient_cases as single
-from tests.jobs import uneven_cases as cases
+from tests.jobs.cases import gradient as single
+from tests.jobs.cases import uneven as cases
 from tests.jobs.conftest import Pool
 from tests.jobs.launching import Job
 

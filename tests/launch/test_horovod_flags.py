@@ -11,9 +11,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from ringtune.bootstrap.interfaces import address_of
 from ringtune.config import Config
 from ringtune.errors import ConfigError, UsageError
-from ringtune.interfaces import address_of
 from ringtune.launch import command
 from ringtune.launch.config_file import settings_from_file
 from ringtune.launch.options import LaunchOptions

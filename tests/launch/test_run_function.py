@@ -15,8 +15,8 @@ import pytest
 import ringtune
 from ringtune.errors import InvalidArgument, RankFailed
 from ringtune.launch.call import Call, CallFailure
+from ringtune.launch.run_function import _results
 from ringtune.launch.supervisor import Failure, Outcome
-from ringtune.run_function import _results
 from tests.conftest import needs
 
 needs("ringtune._native")

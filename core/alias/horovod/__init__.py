@@ -1,9 +1,9 @@
-"""Found by ``import horovod`` when this folder stands in PYTHONPATH: gives way to ringtune."""
+"""The module that ``import horovod`` finds when PYTHONPATH names this folder; it hands over to ringtune."""
 
 import importlib
 import sys
 
-# Out of the way, so that the finder is asked for the name.
+# The entry goes, so that the next import asks the finder for the name.
 del sys.modules[__name__]
 importlib.import_module("ringtune.as_horovod")
 sys.modules[__name__] = importlib.import_module("horovod")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringtune.run_function import run
+from ringtune.launch.run_function import run
 
 __ringtune__ = True
 __version__ = "0.28.1"

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ringtune.run_function import run
+from ringtune.launch.run_function import run
 
 __all__ = ["run"]

@@ -10,7 +10,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def may_block(method: _Method) -> _Method:
-    """Let a collective of a process group wait for itself where its options say that nobody goes on meanwhile.
+    """Make a collective of a process group wait where its options say that the caller blocks.
 
     The calling thread drives the runtime then, and no other one is woken for it (`ringtune.common.tickets.at_once`).
     ``asyncOp`` of the options is false in ``torch.distributed``'s blocking calls, and true where nothing is said.

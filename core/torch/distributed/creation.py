@@ -51,7 +51,7 @@ def _open(options: Any, timeout: timedelta) -> tuple[Session, Meeting, str]:
         session, meeting = open_world(options.store, options.group_rank, options.group_size, timeout)
         _meetings[:] = [meeting]
         return session, meeting, WORLD
-    if not _meetings:  # the world has another backend: this group brings its own meeting
+    if not _meetings:  # the world has another backend, so this group needs a rendezvous of its own
         return *open_world(options.store, options.group_rank, options.group_size, timeout), WORLD
     name = f"group.{options.group_id}"
     limit_ns = max(1, int(timeout.total_seconds() * 1e9))
@@ -69,7 +69,7 @@ def _backends_asked_for(config: Any) -> dict[str, str]:
 
 
 def monitored_barrier(group: dist.ProcessGroup | None = None, timeout: timedelta | None = None) -> None:
-    """Wait until all ranks have come here, at most so long; torch's own function of this name knows Gloo only.
+    """Wait until all ranks have reached this point, at most so long; torch's own function supports Gloo only.
 
     Raises:
         Timeout: Not all ranks came; the stall report on rank 0 names the missing ones.

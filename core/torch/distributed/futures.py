@@ -12,7 +12,7 @@ import torch
 
 from ringtune.errors import RingtuneError
 
-_PASSES_KEPT = 32  # backward passes run beside and within one another
+_PASSES_KEPT = 32  # backward passes may be concurrent and nested
 
 _OURS = __name__.rpartition(".")[0]
 _Future: Any = torch.futures.Future
@@ -21,8 +21,8 @@ _Future: Any = torch.futures.Future
 def asked_by_compression(tensors: Sequence[torch.Tensor]) -> bool:
     """Return whether DDP's built-in hook FP16_COMPRESS may be asking for a future of these tensors.
 
-    It is the only C++ that looks at the type of a future's value, and takes none that Python completes. Its tensors are
-    float16, and the Python that is nearest is that which runs backward: Python that asks itself would be nearer.
+    This hook alone checks the type of a future's value in C++, and accepts none that Python has completed. Its tensors
+    are float16, and the innermost frame of Python is the one that runs backward: a caller in Python would be inside it.
     """
     if not tensors or tensors[0].dtype != torch.float16 or torch._C._current_graph_task_id() == -1:
         return False
@@ -33,12 +33,12 @@ def asked_by_compression(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def completed(tensors: list[torch.Tensor]) -> Any:
-    """Return a future that holds tensors, as a value of whose type C++ knows."""
+    """Return a future that holds tensors as a value whose type C++ knows."""
     return torch.jit.fork(lambda: tensors)
 
 
 class _Failed:
-    """The value of a future that failed: it cannot be looked at.
+    """The value of a failed future: any use of it raises.
 
     A future that Python completes always holds a value for torch's C++, which knows no failure of Python's. DDP pickles
     that value in search of tensors and, after a hook of Python's, prints one that is none; both raise the failure here.
@@ -60,14 +60,14 @@ class _Failed:
 class Promise(_Future):  # type: ignore[misc]
     """A future whose `wait` helps the runtime, on the thread that waits.
 
-    One that a backward pass has started keeps callbacks back until the pass is over, or somebody waits: they may start
+    One that a backward pass has started keeps callbacks back until the pass is over or a thread waits: they may start
     further collectives, as PowerSGD's do, and those must come in the same order on all ranks, however fast each is.
 
     Args:
         complete: Makes sure that the future has its result, and runs the callbacks that were kept back.
         keeps: Whether callbacks are kept back.
-        devices: GPUs of the result: whoever waits for the future makes his current streams wait for what the streams
-            held that were current when it got its result; callbacks run in such streams.
+        devices: GPUs of the result: the waiter's current streams wait for the work of the streams that were
+            current when the future got its result; callbacks run in such streams.
     """
 
     def __init__(self, complete: Callable[[], None], keeps: bool, devices: list[torch.device] | None = None) -> None:
@@ -83,7 +83,7 @@ class Promise(_Future):  # type: ignore[misc]
         return super().wait()
 
     def set_exception(self, error: BaseException) -> None:
-        """Complete it by a failure, which `wait`, `value` and whoever looks at the value in C++ raise."""
+        """Complete it by a failure, which `wait`, `value` and any use of the value in C++ raise."""
 
         def unwrap(_: Any) -> None:
             raise error
@@ -115,9 +115,9 @@ class Promise(_Future):  # type: ignore[misc]
             super().add_done_callback(callback)
 
     def go_on(self) -> None:
-        """It is done, and so is the time to keep callbacks back."""
-        with suppress(Exception):  # which its own callbacks look at
-            super().wait()  # another thread may have the result in hand, and not given it yet
+        """Mark it done and stop holding callbacks back."""
+        with suppress(Exception):  # its own callbacks read this
+            super().wait()  # another thread may be about to set the result
         self._keeps = False
         while self._kept:
             self._kept.pop(0)()
@@ -126,8 +126,8 @@ class Promise(_Future):  # type: ignore[misc]
 class _Passes:
     """What the backward passes of this process have started, to be completed at their end.
 
-    torch gives no sign when DDP waits for a future, and the runtime leaves an exchange to whoever waits where no core
-    is free for it (native/README, *No core to spare*): the end of backward is where DDP waits. Hooks of one pass may
+    torch gives no sign when DDP waits for a future, and the runtime leaves a collective to the waiting thread where no
+    core is free for it: the end of backward is where DDP waits. Hooks of one pass may
     run on several threads, one for each device, and its end on any of them.
     """
 
@@ -147,7 +147,7 @@ class _Passes:
             return False
         with self._lock:
             if task not in self._started:
-                if len(self._started) == _PASSES_KEPT:  # a pass that ends by an error never comes to its end
+                if len(self._started) == _PASSES_KEPT:  # a pass that fails never calls back
                     del self._started[next(iter(self._started))]
                 self._started[task] = []
                 engine: Any = torch.autograd.Variable._execution_engine

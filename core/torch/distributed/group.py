@@ -15,10 +15,10 @@ import torch
 from ringtune.errors import InvalidArgument
 from ringtune.session import Session
 from ringtune.torch.distributed.blocking import may_block
-from ringtune.torch.distributed.exchanges import deal, joined, rows
 from ringtune.torch.distributed.members import Meeting
 from ringtune.torch.distributed.memory import contents, reduced, source, sources, target, targets
 from ringtune.torch.distributed.messages import Messages
+from ringtune.torch.distributed.redistribution import deal, joined, rows
 from ringtune.torch.distributed.submitting import Submitting, Tensors
 from ringtune.torch.distributed.works import Work, copy, then
 from ringtune.torch.memory_check import is_own
@@ -34,7 +34,7 @@ class ProcessGroupRingtune(Submitting):
         session: Session of exactly these ranks.
         meeting: Where its ranks meet, for sends.
         name: Name of the group.
-        timeout: How long an operation may wait for ranks that do not come.
+        timeout: How long an operation may wait for missing ranks.
 
     Attributes:
         serves: Kinds of devices that the group was asked to serve.
@@ -91,7 +91,7 @@ class ProcessGroupRingtune(Submitting):
         return [torch.device(kind) for kind in self.serves]
 
     def _get_backend(self, device: torch.device) -> Any:
-        """Return who serves a device; torch has a backend within a group where ringtune is both."""
+        """Return the backend of a device; torch has a backend within a group where ringtune is both."""
         return self
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
@@ -103,7 +103,7 @@ class ProcessGroupRingtune(Submitting):
         return self.store
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set how long operations to come may wait for ranks that do not come."""
+        """Set how long operations to come may wait for missing ranks."""
         self._timeout, self._timeout_ns = timeout, max(1, int(timeout.total_seconds() * 1e9))
         self._messages.timeout_ns = self._timeout_ns
 
@@ -117,7 +117,7 @@ class ProcessGroupRingtune(Submitting):
     def shutdown(self) -> None:
         """Leave the group."""
         self._messages.close()
-        self._under_way.clear()  # works know their group: what is left of it must not wait for Python's collector
+        self._under_way.clear()  # works refer to their group: the cycle must not wait for Python's garbage collector
         if self._name != WORLD or self._meeting.owns_session:
             self._session.close()
 
@@ -153,12 +153,12 @@ class ProcessGroupRingtune(Submitting):
     @may_block
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         """Give every rank the tensors of all."""
-        places = [targets(row, "all_gather") for row in outputs]
-        return self._gather(sources(inputs, "all_gather"), places)
+        checked = [targets(row, "all_gather") for row in outputs]
+        return self._gather(sources(inputs, "all_gather"), checked)
 
     @may_block
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
-        """Give every rank the tensors of all; an output's place is its rank, then its input's."""
+        """Give every rank the tensors of all; an output's index is its rank, then its input's."""
         return self.allgather([list(row) for row in zip(*outputs, strict=True)], inputs, opts)
 
     @may_block
@@ -169,8 +169,8 @@ class ProcessGroupRingtune(Submitting):
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Concatenate the ranks' tensors, for several tensors."""
         whole = targets(outputs, "all_gather_single")
-        places = [list(rows(output, self.size())) for output in whole]
-        return self._gather(sources(inputs, "all_gather_single"), places, whole=whole)
+        parts = [list(rows(output, self.size())) for output in whole]
+        return self._gather(sources(inputs, "all_gather_single"), parts, whole=whole)
 
     @may_block
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
@@ -180,9 +180,9 @@ class ProcessGroupRingtune(Submitting):
         counts = [sent.numel() if here else 0] * self.size()
         sizes = [sent.numel() if rank == opts.rootRank else 0 for rank in range(self.size())]
         received = sent.new_empty(sum(counts))
-        places = targets(outputs[0], "gather") if here else []
-        work = self._exchange(received, sent, counts, sizes)
-        return then(work, places, lambda: deal(received, places))
+        checked = targets(outputs[0], "gather") if here else []
+        work = self._alltoall(received, sent, counts, sizes)
+        return then(work, checked, lambda: deal(received, checked))
 
     @may_block
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
@@ -193,7 +193,7 @@ class ProcessGroupRingtune(Submitting):
         received = output.new_empty(each)
         sent = joined(sources(inputs[0], "scatter")) if here else received[:0]
         counts = [each if rank == opts.rootRank else 0 for rank in range(self.size())]
-        work = self._exchange(received, sent, counts, [each if here else 0] * self.size())
+        work = self._alltoall(received, sent, counts, [each if here else 0] * self.size())
         return then(work, [output], lambda: deal(received, [output]))
 
     @may_block
@@ -203,7 +203,7 @@ class ProcessGroupRingtune(Submitting):
         flat = [joined(sources(row, "reduce_scatter")) for row in inputs]
         if all(tensor.numel() == row[0].numel() for row in inputs for tensor in row):
             return self._reduce_rows(outputs, flat, opts)
-        # The runtime cuts evenly: lists of another kind are reduced as a whole.
+        # The runtime splits evenly: lists of unequal tensors are reduced as a whole.
         own = self.rank()
         begins = [sum(tensor.numel() for tensor in row[:own]) for row in inputs]
 
@@ -233,13 +233,13 @@ class ProcessGroupRingtune(Submitting):
     @may_block
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Send tensor i to rank i and receive one from each."""
-        places = targets(outputs, "all_to_all")
+        checked = targets(outputs, "all_to_all")
         sizes = [tensor.numel() for tensor in inputs]
-        counts = [tensor.numel() for tensor in places]
+        counts = [tensor.numel() for tensor in checked]
         sent = joined(sources(inputs, "all_to_all"))
         received = sent.new_empty(sum(counts))
-        work = self._exchange(received, sent, counts, sizes)
-        return then(work, places, lambda: deal(received, places))
+        work = self._alltoall(received, sent, counts, sizes)
+        return then(work, checked, lambda: deal(received, checked))
 
     @may_block
     def all_to_all_single(
@@ -260,16 +260,16 @@ class ProcessGroupRingtune(Submitting):
         if sum(to) > input.numel() or sum(back) > output.numel():
             raise InvalidArgument(f"all_to_all: splits {input_splits}, {output_splits} are larger than the tensors")
         received = output.detach() if is_own(output) else output.new_empty(output.shape)
-        work = self._exchange(received.view(-1), sent.view(-1), back, to)
+        work = self._alltoall(received.view(-1), sent.view(-1), back, to)
         return then(work, [output], None if is_own(output) else lambda: copy(output, received))
 
     @may_block
     def barrier(self, opts: Any = None) -> Work:
-        """Wait until all ranks have come here."""
+        """Wait until all ranks have reached this point."""
         return self._submit("barrier", [], lambda name: self._session.submit_barrier(name, 0, self._timeout_ns))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """Wait until all ranks have come here, at most so long.
+        """Wait until all ranks have reached this point, at most so long.
 
         Raises:
             Timeout: It names all ranks that are missing, whatever `wait_all_ranks` says.

@@ -11,7 +11,7 @@ from ringtune.errors import InvalidArgument
 from ringtune.operations import Allreduce
 from ringtune.torch.arguments import Average
 from ringtune.torch.compression import Compression, wire_number, wished
-from ringtune.torch.devices import place_of
+from ringtune.torch.devices import device_of
 from ringtune.torch.distributed.works import Work
 from ringtune.torch.handles import dtype_number
 from ringtune.torch.steps import communicated
@@ -40,9 +40,9 @@ def ddp_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.
     name = f"ddp.{bucket.index()}.{buffer.numel()}"
     wire = _wire_of(wished(now.config.compression) if state is None else state)
     number = dtype_number(buffer)
-    place = place_of(buffer)
+    device = device_of(buffer)
     ticket = now.submit_allreduce(
-        Allreduce(name, address, address, (buffer.numel(),), number, Average, wire=wire, place=place)
+        Allreduce(name, address, address, (buffer.numel(),), number, Average, wire=wire, device=device)
     )
     future: torch.futures.Future[Any] = Work(now, [ticket], [buffer], keep=buffer).get_future()
     return future.then(lambda done: done.value()[0])

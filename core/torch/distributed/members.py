@@ -12,10 +12,10 @@ import torch
 
 from ringtune import native
 from ringtune import session as sessions
+from ringtune.bootstrap.opening import runtime_options
+from ringtune.bootstrap.rendezvous import Rendezvous
 from ringtune.config import Config
 from ringtune.errors import RingtuneError
-from ringtune.opening import runtime_options
-from ringtune.rendezvous import Rendezvous
 from ringtune.session import JobContext, Session
 
 _KEY = "ringtune/address"
@@ -74,19 +74,19 @@ def open_world(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[Se
     return opened, Meeting(address, f"{job}.torch", config, current is None, rendezvous)
 
 
-def open_group(meeting: Meeting, name: str, place: tuple[int, int], limit_ns: int) -> Session:
+def open_group(meeting: Meeting, name: str, rank_and_size: tuple[int, int], limit_ns: int) -> Session:
     """Open a session of some ranks beside the world's: it records nothing and writes nothing.
 
     Args:
         meeting: Where the ranks meet.
         name: Name of the group, the same on all its ranks and used once.
-        place: Rank in the group, and number of ranks in it.
+        rank_and_size: Rank in the group, and number of ranks in it.
         limit_ns: How long to wait for the others, and for bytes of a collective that does not move.
 
     Raises:
         Timeout: Ranks are missing; the message names them.
     """
-    rank, size = place
+    rank, size = rank_and_size
     world = sessions.require()
     placed = dataclasses.replace(world.placement, rank=rank, size=size, local_rank=None, local_size=None)
     job = f"{meeting.job}.{name}"

@@ -12,7 +12,7 @@ import torch
 from ringtune.errors import InvalidArgument, RingtuneError, Timeout
 from ringtune.operations import Broadcast
 from ringtune.session import Session
-from ringtune.torch.devices import place_of
+from ringtune.torch.devices import device_of
 from ringtune.torch.distributed.members import Meeting, open_group
 from ringtune.torch.distributed.memory import as_numbers, contents, source, target
 from ringtune.torch.distributed.works import Delivery, Work, copy, then
@@ -28,7 +28,7 @@ Submitted = Callable[[Session | None, Any], None]
 class Pair:
     """Sends to and receives from one peer: a session of two, in which a send is a broadcast.
 
-    Opened by a thread, because the two ranks need not come here at the same time; operations are submitted in the
+    Opened by a thread, because the two ranks need not get here at the same time; operations are submitted in the
     order in which they were asked for.
 
     Args:
@@ -57,7 +57,7 @@ class Pair:
             submitted: Called with session and ticket, or with None and the failure, from any thread.
         """
         from_low = sends == self._low
-        number, place = dtype_number(tensor), place_of(tensor)
+        number, device = dtype_number(tensor), device_of(tensor)
 
         def submit(session: Session) -> None:
             count = self._counts.get((from_low, tag), 0)
@@ -66,7 +66,7 @@ class Pair:
             address = tensor.data_ptr()
             root, shape = 0 if from_low else 1, tuple(tensor.shape)
             ticket = session.submit_broadcast(
-                Broadcast(name, address, address, shape, number, root, place=place, timeout_ns=limit_ns)
+                Broadcast(name, address, address, shape, number, root, device=device, timeout_ns=limit_ns)
             )
             submitted(session, ticket)
 
@@ -79,7 +79,7 @@ class Pair:
                 submit(self._session)
 
     def close(self) -> None:
-        """Leave; the peer need not come."""
+        """Close; the peer need not take part."""
         with self._lock:
             if self._session is not None:
                 self._session.close()
@@ -118,7 +118,7 @@ class Messages:
         self.timeout_ns = timeout_ns
         self._lock = threading.Lock()
         self._pairs: dict[int, Pair] = {}
-        # Receives that were begun for whoever sends first, and that another rank has been quicker than.
+        # Receives posted for any source, whose message came from another rank first.
         self._posted: dict[tuple[int, int], Delivery] = {}
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int) -> Work:
@@ -165,7 +165,7 @@ class Messages:
         return found
 
     def take(self, peer: int, tag: int, work: Delivery) -> bool:
-        """Take a receive that `posted` has returned; False when somebody else has."""
+        """Take a receive that `posted` has returned; False when another receive has taken it."""
         with self._lock:
             if self._posted.get((peer, tag)) is not work:
                 return False
@@ -173,7 +173,7 @@ class Messages:
             return True
 
     def close(self) -> None:
-        """Leave; the peers need not come."""
+        """Close; the peers need not take part."""
         with self._lock:
             pairs = list(self._pairs.values())
             self._pairs.clear()
@@ -227,7 +227,7 @@ class AnyDelivery(Work):
         messages.posted(tensor, tag)
 
     def _source_rank(self) -> int:
-        """Return who has sent it."""
+        """Return the rank that has sent it."""
         return self._source
 
     source_rank = _source_rank

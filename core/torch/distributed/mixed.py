@@ -66,7 +66,7 @@ def open_beside(options: Any, others: Mapping[str, str], timeout: timedelta) -> 
     )
     # torch sets it for NCCL alone, and warns of its lack.
     group._set_default_backend(_c10d.Backend.backend_type_map[next(iter(others.values()))])
-    _c10d._world.pg_group_ranks[group] = {rank: place for place, rank in enumerate(ranks or range(options.group_size))}
+    _c10d._world.pg_group_ranks[group] = {rank: index for index, rank in enumerate(ranks or range(options.group_size))}
     return group
 
 
@@ -91,7 +91,7 @@ class ProcessGroupMixed(ProcessGroupRingtune):
         return [*super()._device_types, *self._beside._device_types]
 
     def barrier(self, opts: Any = None) -> Any:
-        """Wait until all ranks have come here; with a device, until what runs there has."""
+        """Wait until all ranks have reached this point; with a device, until what runs there has."""
         device = getattr(opts, "device", None)
         if device is None or device.type not in self._elsewhere:
             return super().barrier(opts)
@@ -123,7 +123,7 @@ def _first_tensor(arguments: Any) -> torch.Tensor | None:
 
 
 def _by_device(name: str) -> Callable[..., Any]:
-    """Return the operation that goes to where its tensors lie."""
+    """Return the operation that dispatches by the device of its tensors."""
     ours = getattr(ProcessGroupRingtune, name)
 
     def operate(self: ProcessGroupMixed, *arguments: Any, **options: Any) -> Any:

@@ -1,8 +1,8 @@
 """What PyTorch's profiler sees of a process group: a span for each operation, named as those of torch's own backends.
 
 It covers the time that a thread waits for the operation; in a backward pass, where DDP starts many and its end waits
-for all, the time from start to end. The profiler takes no span that another thread ends than has begun it, so one that
-ends when the runtime is done cannot be had; ringtune's own timeline has it.
+for all, the time from start to end. The profiler requires that one thread begins and ends a span, so
+none can end when the runtime is done; ringtune's own timeline has such spans.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How the works of a process group stand to torch's streams: as those of NCCL do.
+"""Waits between the works of a process group and torch's streams, as with NCCL's backend.
 
-Every GPU has one *stream of works*. When an operation has come so far that its result is on its way, that stream is
-made to wait for it and moves it to where it belongs; an event there is the *arrival*, for which streams of the program
-wait. The host waits until the result is on its way, never for the GPU.
+Every GPU has one *stream of works*. When the result of an operation is on its way, that stream waits for it and moves
+it into the outputs; an event there is the *arrival*, for which streams of the program wait. The host waits until the
+result is on its way, never for the GPU.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How the collectives of a process group reach the runtime.
 
 Operations of a group are matched by their order, as torch demands; the runtime knows them by name. Names repeat (kind,
-size and a number modulo a few), so that a training loop looks the same to it in every step: that is what its cache and
-its plan live on. An operation whose name is still under way waits for the earlier one.
+size and a number modulo a few), so that a training loop looks the same in every step, which response cache and step
+schedules rely on. An operation whose name is still under way waits for the earlier one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ringtune.operations import Allreduce, Broadcast
 from ringtune.session import Session
 from ringtune.torch import devices
 from ringtune.torch.arguments import Average, Max, Min, Product, Sum
-from ringtune.torch.distributed.exchanges import Exchange, PartReduction, deal, take_row
 from ringtune.torch.distributed.memory import as_numbers, contents
+from ringtune.torch.distributed.redistribution import Alltoall, ReduceScatter, deal, take_row
 from ringtune.torch.distributed.works import Several, Work, copy, then
 from ringtune.torch.handles import dtype_number
 from ringtune.torch.steps import communicated
@@ -42,12 +42,12 @@ _Base: Any = dist.ProcessGroup
 
 
 class Submitting(_Base):  # type: ignore[misc]
-    """A group's way to the runtime. Tensors that are given to its methods have been checked (`memory`).
+    """Submits the operations of a group. Tensors that are given to its methods have been checked (`memory`).
 
     Args:
         session: Session of exactly the group's ranks.
         name: Name of the group.
-        timeout: How long an operation may wait for ranks that do not come.
+        timeout: How long an operation may wait for missing ranks.
 
     Attributes:
         members: Ranks in the world of the group's ranks; empty: the same.
@@ -85,21 +85,21 @@ class Submitting(_Base):  # type: ignore[misc]
         shape, address = tuple(flat.shape), flat.data_ptr()
 
         def submit(name: str) -> int:
-            place = devices.place_of(flat)
+            device = devices.device_of(flat)
             return self._session.submit_allreduce(
-                Allreduce(name, address, address, shape, number, op, place=place, timeout_ns=self._timeout_ns)
+                Allreduce(name, address, address, shape, number, op, device=device, timeout_ns=self._timeout_ns)
             )
 
         finish = None if own is tensor else lambda: copy(tensor, _like(flat, tensor))
         return self._submit(f"allreduce.{number}.{op}.{flat.numel()}", [tensor], submit, finish, flat)
 
     def _reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Work:
-        """Gather the elements of a sparse tensor from all ranks and add up what lies in the same place."""
+        """Gather the elements of a sparse tensor from all ranks and add up those of the same index."""
         op = _op_of(opts)
         if op not in (Sum, Average):
             raise NotSupported(f"{opts.reduceOp} of a sparse tensor: sparse tensors can be summed and averaged only")
         own = tensor.detach().coalesce()
-        places, values = own.indices().t().contiguous(), own.values().contiguous()
+        indices, values = own.indices().t().contiguous(), own.values().contiguous()
         came: dict[str, torch.Tensor] = {}
 
         def gather(part: str, rows: torch.Tensor) -> Work:
@@ -110,13 +110,13 @@ class Submitting(_Base):  # type: ignore[misc]
             )
 
         def finish() -> None:
-            whole = torch.sparse_coo_tensor(came["places"].t(), came["values"], tensor.shape).coalesce()
+            whole = torch.sparse_coo_tensor(came["indices"].t(), came["values"], tensor.shape).coalesce()
             if op == Average:
                 mean = (whole.values() / self._session.size).to(tensor.dtype)
                 whole = torch.sparse_coo_tensor(whole.indices(), mean, tensor.shape, is_coalesced=True)
             copy(tensor, whole)
 
-        return then(Several([gather("places", places), gather("values", values)], [tensor]), [tensor], finish)
+        return then(Several([gather("indices", indices), gather("values", values)], [tensor]), [tensor], finish)
 
     def _fold(self, tensor: torch.Tensor, fold: Any) -> Work:
         """Gather a tensor from all ranks and fold it into one."""
@@ -142,7 +142,7 @@ class Submitting(_Base):  # type: ignore[misc]
             work = self._fold(whole, fold)
             return then(work, [output], lambda: copy(output, whole[begin:][: output.numel()].view(output.shape)))
         op = _op_of(opts)
-        reduction = PartReduction(self._session, output, _summable(flat, op), op)
+        reduction = ReduceScatter(self._session, output, _summable(flat, op), op)
         base = f"reducescatter.{reduction.dtype}.{op}.{flat.numel()}"
         submit = partial(reduction.submit, self._timeout_ns)
         return self._submit(base, [output], submit, reduction.finish, reduction.memory)
@@ -157,9 +157,9 @@ class Submitting(_Base):  # type: ignore[misc]
         number, address, shape = dtype_number(flat), flat.data_ptr(), tuple(flat.shape)
 
         def submit(name: str) -> int:
-            place = devices.place_of(flat)
+            device = devices.device_of(flat)
             return self._session.submit_broadcast(
-                Broadcast(name, address, address, shape, number, root, place=place, timeout_ns=self._timeout_ns)
+                Broadcast(name, address, address, shape, number, root, device=device, timeout_ns=self._timeout_ns)
             )
 
         given = own is tensor or self._session.rank == root
@@ -169,13 +169,13 @@ class Submitting(_Base):  # type: ignore[misc]
     def _gather(
         self, inputs: Tensors, outputs: Sequence[list[torch.Tensor]], whole: list[torch.Tensor] | None = None
     ) -> Work:
-        """Gather each input; `outputs` are this rank's places by input and rank."""
-        works = [self._gather_one(tensor, places) for tensor, places in zip(inputs, outputs, strict=True)]
+        """Gather each input; `outputs` are this rank's results by input and rank."""
+        works = [self._gather_one(tensor, row) for tensor, row in zip(inputs, outputs, strict=True)]
         shown = whole if whole is not None else [one for row in outputs for one in row]
         return then(works[0], shown, None) if len(works) == 1 else Several(works, shown)
 
     def _gather_one(self, tensor: torch.Tensor, outputs: list[torch.Tensor]) -> Work:
-        # The ranks' tensors may differ in size: what all of them know is how much comes together.
+        # The ranks' tensors may differ in size; only the total is known to all of them.
         base = f"allgather.{tensor.dtype}.{sum(one.numel() for one in outputs)}"
         return self._gather_rows(base, tensor, lambda row: deal(row, outputs) if row.numel() else None)
 
@@ -185,7 +185,7 @@ class Submitting(_Base):  # type: ignore[misc]
         number, tickets = dtype_number(flat), list[int]()
 
         def submit(name: str) -> int:
-            where = (tuple(flat.shape), number, 0, *devices.place_of(flat))
+            where = (tuple(flat.shape), number, 0, *devices.device_of(flat))
             limit_ns = self._timeout_ns
             tickets.append(self._session.submit_allgather(name, flat.data_ptr(), *where, timeout_ns=limit_ns))
             return tickets[0]
@@ -195,13 +195,13 @@ class Submitting(_Base):  # type: ignore[misc]
 
         return self._submit(base, [], submit, finish, flat)
 
-    def _exchange(
+    def _alltoall(
         self, received: torch.Tensor, sent: torch.Tensor, counts: Sequence[int], sizes: Sequence[int]
     ) -> Work:
-        """Exchange parts of flat tensors: `sizes` elements to each rank, `counts` from each."""
-        exchange = Exchange(self._session, received, sent, counts, sizes)
-        submit = partial(exchange.submit, self._timeout_ns)
-        return self._submit("alltoall", [received], submit, exchange.finish, exchange)
+        """Send parts of a flat tensor to all ranks and receive theirs: `sizes` elements to each, `counts` from each."""
+        alltoall = Alltoall(self._session, received, sent, counts, sizes)
+        submit = partial(alltoall.submit, self._timeout_ns)
+        return self._submit("alltoall", [received], submit, alltoall.finish, alltoall)
 
     def _submit(
         self, base: str, outputs: list[torch.Tensor], submit: Any, finish: Any = None, keep: Any = None
@@ -231,7 +231,7 @@ class Submitting(_Base):  # type: ignore[misc]
 
 
 def _like(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Return what has travelled as other elements as what it is."""
+    """Return memory that travelled as another dtype as the tensor's own."""
     if flat.dtype == tensor.dtype:
         return flat
     return torch.view_as_complex(flat) if flat.is_floating_point() else flat.view(tensor.dtype).view(tensor.shape)

@@ -39,11 +39,11 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
         keep: Buffers the runtime reads or writes, one or several.
 
     Attributes:
-        comes_after_backward: The end of a backward pass settles it, if nobody does before.
+        comes_after_backward: The end of a backward pass settles it at the latest.
         name: Of the operation.
-        kind: What the profiler of PyTorch calls it; empty: it is made of others, which say it themselves.
+        kind: What the profiler of PyTorch calls it; empty for a work made of others, which are profiled themselves.
         explain: Returns a failure of the runtime with what the runtime does not know of the operation.
-        forget: Called once at the end: the group that keeps the work, and its tensors, until then lets go of it.
+        forget: Called once at the end; the group then drops the work and its tensors.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
         return self._outputs
 
     def get_future(self) -> Any:
-        """Return a future of the result; completed without anybody waiting here.
+        """Return a future of the result; completed without a waiter.
 
         Within a backward pass its end completes it, on the thread that called ``backward``, where DDP waits for its
         futures next. For torch's own hook FP16_COMPRESS it is waited for here.
@@ -198,7 +198,7 @@ class Work(dist._Work):  # type: ignore[name-defined,misc]
         return []
 
     def _end(self) -> None:
-        """Bring the results to where they belong, behind what the current stream waits for."""
+        """Move the results into the outputs, after what the current stream waits for."""
         with self._lock:
             if self._done:
                 return
@@ -277,7 +277,7 @@ class _Completer:
                     work.attend()
                 work.settle()
             except BaseException as error:
-                # The future carries the failure to whoever waits for it.
+                # The future carries the failure to its waiters.
                 if not work._done:
                     work._future.set_exception(error)
 

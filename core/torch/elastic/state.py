@@ -80,7 +80,7 @@ class OptimizerStateHandler(StateHandler):
         self._saved = copy.deepcopy(self.value.state_dict())
 
     def restore(self) -> None:
-        # load_state_dict takes what it is given into use: the copy must stay as it was saved.
+        # load_state_dict adopts the tensors that it is given, and the copy must stay as it was saved.
         self.value.load_state_dict(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
@@ -138,7 +138,7 @@ class TorchState(ObjectState):
     ) -> None:
         values = {**kwargs, **{k: v for k, v in (("model", model), ("optimizer", optimizer)) if v is not None}}
         handlers = {name: found for name, value in values.items() if (found := _handler_for(value)) is not None}
-        # Set before anything else: __setattr__ looks into it.
+        # __setattr__ reads this attribute, so it is set first.
         object.__setattr__(self, "_handlers", handlers)
         for name, handler in handlers.items():
             object.__setattr__(self, name, handler.value)

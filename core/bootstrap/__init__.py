@@ -1,0 +1,1 @@
+"""What starts a session: which rank this process is, where the ranks meet, and the runtime that they open."""

@@ -1,0 +1,169 @@
+"""Opening a session: settings, placement, rendezvous, runtime, run folder."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ringtune import native, runfolder, session
+from ringtune.algorithms import load_table
+from ringtune.bootstrap import rank_process
+from ringtune.bootstrap.placement import Placement, detect
+from ringtune.bootstrap.rendezvous import Rendezvous
+from ringtune.config import Config
+from ringtune.elastic import membership
+from ringtune.errors import ConfigError, InvalidArgument
+from ringtune.gpu import nccl, ring
+from ringtune.session import JobContext, Session
+from ringtune.variables import GPU_DATA_PATHS, LOG_LEVELS, OVERLAPS, TRANSPORTS
+
+T = TypeVar("T")
+
+_rendezvous = Rendezvous()
+
+
+def open_session(config: Config | None = None) -> Session:
+    """Open a session and make it the current one; see `Session.open`."""
+    if session.state.current is not None:
+        raise InvalidArgument("a session is open in this process already: close it (shutdown()) before opening another")
+    environ: Mapping[str, str] = os.environ
+    if config is None:
+        environ = rank_process.own_environment(environ)
+        config = Config.from_environ(environ)
+    placement = _find_placement(config, environ)
+    address = _rendezvous.find(placement, config, environ) if placement.size > 1 else ("", 0)
+    job = _rendezvous.job_key(placement, address)
+    options = runtime_options(config, placement, address, job)
+
+    def meet() -> Session:
+        with native.translated():
+            store = native.load().StoreClient(*address, config.start_timeout_ns) if placement.size > 1 else None
+            run_folder = _agree_on_folder(config, placement, store, job)
+            return Session(config, placement, native.load().Runtime(options), JobContext(job, store, run_folder))
+
+    try:
+        opened = interruptible(meet) if placement.size > 1 else meet()
+    finally:
+        _rendezvous.met()
+    session.state.current = opened
+    rank_process.publish(placement, address, job)
+    try:
+        opened.begin()
+    except BaseException:
+        opened.close()
+        raise
+    atexit.unregister(session.shutdown)
+    atexit.register(session.shutdown)
+    return opened
+
+
+def _find_placement(config: Config, environ: Mapping[str, str]) -> Placement:
+    """Return this process's placement; a worker of an elastic job asks its launcher for it, and may wait."""
+    if config.worker is None:
+        return detect(config, environ)
+    member = membership.join(config)
+    found = interruptible(lambda: member.next_assignment(config.elastic_timeout_ns))
+    return Placement(
+        rank=found.rank,
+        size=found.size,
+        local_rank=None,
+        local_size=None,
+        host=config.hostname or socket.gethostname(),
+        store=config.store,
+        launcher="ringtune",
+        job=config.job or "",
+        generation=found.generation,
+    )
+
+
+def interruptible(call: Callable[[], T]) -> T:
+    """Return the result of the call; Ctrl-C interrupts the wait although the call blocks outside Python.
+
+    An interrupted call is left to its thread, which ends with the process or at the call's own deadline.
+    """
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(call())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="ringtune-open", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+def runtime_options(config: Config, placement: Placement, address: tuple[str, int], job: str) -> Any:
+    """Translate settings and placement into the native runtime's options.
+
+    Raises:
+        ConfigError: ``RINGTUNE_THREAD_AFFINITY`` names fewer cores than there are ranks on this host.
+    """
+    options = native.load().RuntimeOptions()
+    options.rank, options.size, options.host = placement.rank, placement.size, placement.host
+    options.store_host, options.store_port = address
+    options.job = job
+    options.bind_address = config.own_address or ""
+    options.transport = TRANSPORTS.index(config.transport)
+    options.sockets_per_peer, options.tcp_congestion = config.sockets_per_peer, config.tcp_congestion
+    options.connect_timeout_ns, options.idle_timeout_ns = config.start_timeout_ns, config.idle_timeout_ns
+    options.fusion_bytes, options.cycle_time_ns = config.fusion_bytes, config.cycle_time_ns
+    options.segment_bytes, options.cache_capacity = config.segment_bytes, config.cache_capacity
+    options.algorithm, options.hierarchical = config.knobs.algorithm, config.knobs.hierarchical
+    options.plan, options.nccl_streams = config.plan, config.knobs.nccl_streams
+    options.overlap = OVERLAPS.index(config.overlap)
+    if config.algorithm_table is not None:
+        options.algorithm_rules = load_table(config.algorithm_table)
+    options.stall_warning_ns = 0 if config.stall_check_disable else config.stall_warning_ns
+    options.stall_shutdown_ns = 0 if config.stall_check_disable else config.stall_shutdown_ns
+    options.thread_affinity = _core_of(config, placement)
+    options.cuda_driver = config.cuda_driver
+    options.gpu_data_path, options.gpu_part_bytes = GPU_DATA_PATHS.index(config.gpu_data_path), config.gpu_part_bytes
+    options.nccl_libraries = nccl.libraries(config)
+    if (kernels := ring.kernels(config)) is not None:
+        options.set_gpu_kernels(kernels)
+    options.log_level = LOG_LEVELS.index(config.log_level)
+    return options
+
+
+def _core_of(config: Config, placement: Placement) -> int:
+    if not config.thread_affinity:
+        return -1
+    local_rank = placement.rank if placement.local_rank is None else placement.local_rank
+    cores = len(config.thread_affinity)
+    if "THREAD_AFFINITY" in config.horovods and cores < (placement.local_size or local_rank + 1):
+        if placement.rank == 0 or placement.local_size is None:
+            session.warn(
+                f"HOROVOD_THREAD_AFFINITY has no effect: it names {cores} cores, not one for each rank of a host"
+            )
+        return -1
+    if local_rank >= cores:
+        raise ConfigError(
+            f"RINGTUNE_THREAD_AFFINITY names {cores} cores, but this is local rank {local_rank}: "
+            "name one core for each rank of the host"
+        )
+    return config.thread_affinity[local_rank]
+
+
+def _agree_on_folder(config: Config, placement: Placement, store: Any, job: str) -> Path:
+    """Return the run folder's path; rank 0 chooses it and tells the others through the store."""
+    if config.run_dir is not None:
+        return config.run_dir.absolute()
+    key = f"{job}/run_folder"
+    if placement.rank == 0:
+        folder = runfolder.planned_folder(runfolder.script_name())
+        if store is not None:
+            store.set(key, str(folder).encode())
+        return folder
+    return Path(store.get(key, config.start_timeout_ns).decode())
