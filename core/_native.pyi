@@ -36,6 +36,7 @@ class RuntimeOptions:
     cache_capacity: int
     algorithm: int
     hierarchical: int
+    step_schedule: bool
     nccl_streams: int
     algorithm_rules: list[tuple[int, int, int, int]]
     stall_warning_ns: int

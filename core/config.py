@@ -1,8 +1,9 @@
 """Configuration: the environment, read once when a session opens.
 
-``RINGTUNE_*`` wins over its ``HOROVOD_*`` twin; an empty value counts as unset. A value of ``RINGTUNE_*`` that cannot
-be understood is a `ConfigError` that names the variable, the value and what was expected; nothing is guessed. Values
-of ``HOROVOD_*`` are read as Horovod reads them (`ringtune.horovod_variables`).
+``RINGTUNE_*`` wins over its old name (`ringtune.variables.OLD_NAMES`), and both over the ``HOROVOD_*`` twin; an empty
+value counts as unset. A value of ``RINGTUNE_*`` that cannot be understood is a `ConfigError` that names the variable,
+the value and what was expected; nothing is guessed. Values of ``HOROVOD_*`` are read as Horovod reads them
+(`ringtune.horovod_variables`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ringtune.horovod_variables import FALSE, HOROVOD_IGNORED, TRUE, reading
 from ringtune.interfaces import address_of
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.output_file import expanded
-from ringtune.variables import CASTS, DETAILS, PREFIX, TWIN_PREFIX, VARIABLES, Variable
+from ringtune.variables import CASTS, DETAILS, OLD_NAMES, PREFIX, TWIN_PREFIX, VARIABLES, Variable
 
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
 
@@ -66,7 +67,7 @@ class Config:
     algorithm: str = ALGORITHMS[0]
     algorithm_table: Path | None = None
     hierarchical: str = SWITCH[0]
-    plan: bool = True
+    step_schedule: bool = True
     nccl_streams: int = DEFAULTS.nccl_streams
     overlap: str = "auto"
     cuda_driver: str = ""
@@ -149,7 +150,7 @@ class Config:
             self.cache_capacity,
             ALGORITHMS.index(self.algorithm),
             SWITCH.index(self.hierarchical),
-            int(self.plan),
+            int(self.step_schedule),
             self.nccl_streams,
         )
 
@@ -235,6 +236,7 @@ def parse_steps(source: str, text: str) -> tuple[tuple[int, int], ...]:
 def _lookup(variable: Variable, environ: Mapping[str, str]) -> tuple[str, str]:
     """Return name and text of what is set, empty when nothing is."""
     names = [PREFIX + variable.name]
+    names += [PREFIX + old for old, new in OLD_NAMES.items() if new == variable.name]
     if variable.twin is not None:
         names.append(TWIN_PREFIX + variable.twin)
     for name in names:
@@ -278,7 +280,7 @@ def _parse_cores(source: str, text: str) -> tuple[int, ...]:
 def _refuse_unknown(environ: Mapping[str, str]) -> None:
     known = [PREFIX + variable.name for variable in VARIABLES]
     for name in sorted(environ):
-        if name.startswith(PREFIX) and name not in known:
+        if name.startswith(PREFIX) and name not in known and name.removeprefix(PREFIX) not in OLD_NAMES:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else "the README lists the known ones"
             raise ConfigError(f"{name}={environ[name]!r}: there is no such variable; {hint}")

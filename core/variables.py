@@ -51,6 +51,9 @@ class Variable:
     choices: tuple[str, ...] = ()
 
 
+OLD_NAMES: dict[str, str] = {"PLAN": "STEP_SCHEDULE"}
+"""Names (without prefix) of earlier versions that are still taken, and today's names; the latter win."""
+
 _S = 1_000_000_000
 _MS = 1_000_000
 
@@ -208,7 +211,14 @@ VARIABLES: tuple[Variable, ...] = (
         "CACHE_CAPACITY",
         0,
     ),
-    Variable("PLAN", "plan", "bool", True, "", "Repeated steps follow a plan without control messages."),
+    Variable(
+        "STEP_SCHEDULE",
+        "step_schedule",
+        "bool",
+        True,
+        "",
+        "Repeated steps follow a learned schedule without control messages.",
+    ),
     Variable("NUM_NCCL_STREAMS", "nccl_streams", "int", 1, "1 to 8", "NCCL's streams of a GPU.", "NUM_NCCL_STREAMS", 1),
     Variable(
         "OVERLAP",

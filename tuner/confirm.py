@@ -59,7 +59,7 @@ class Comparison:
     Attributes:
         rivals: The candidates with what was measured.
         default_samples: Step times of the default in all blocks, in nanoseconds.
-        epochs: Version of the knobs under which each setting ran last; kept by the caller.
+        knobs_versions: Version of the knobs under which each setting ran last; kept by the caller.
         blocks: Blocks added.
         verdict: The outcome; None while it is open.
     """
@@ -69,7 +69,7 @@ class Comparison:
     ) -> None:
         self.rivals = [Rival(knobs) for knobs in candidates]
         self.default_samples: list[int] = []
-        self.epochs: dict[Knobs, int] = {}
+        self.knobs_versions: dict[Knobs, int] = {}
         self.blocks = 0
         self.verdict: Verdict | None = None if candidates else Verdict(None, None, NO_GAIN)
         self._alpha = alpha / len(LOOKS) / max(len(candidates), 1)

@@ -42,7 +42,7 @@ _KNOB_OF_VARIABLE = {
     "ALGORITHM": "algorithm",
     "ALGORITHM_TABLE": "algorithm",
     "HIERARCHICAL_ALLREDUCE": "hierarchical",
-    "PLAN": "plan",
+    "STEP_SCHEDULE": "step_schedule",
     "NUM_NCCL_STREAMS": "nccl_streams",
 }
 _TALKATIVE = ("trace", "debug", "info")

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ringtune.layout import OLD_KEYS
 from ringtune.tuner.advice import Workload
 
 
@@ -65,6 +66,13 @@ def distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     machines = sum(one[name] != other[name] for name in ("transport", "cpu"))
     details = sum(len(_pairs(one[name]) ^ _pairs(other[name])) for name in ("versions", "fixed"))
     return float(doublings + 2.0 * machines + 0.1 * details)
+
+
+def current(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored description with today's names of knobs (`ringtune.layout.OLD_KEYS`)."""
+    fixed = {OLD_KEYS.get(name, name): value for name, value in description["fixed"]}
+    searched = [OLD_KEYS.get(name, name) for name in description["searched"]]
+    return {**description, "fixed": list(fixed.items()), "searched": searched}
 
 
 def _pairs(items: Iterable[Iterable[Any]]) -> set[tuple[Any, ...]]:

@@ -10,7 +10,7 @@ The way through a session:
 4. confirmation: the best few against the default, interleaved (`confirm.Comparison`);
 5. the confirmed setting stays; otherwise the default does.
 
-The caller feeds `StepStats`, applies the knobs returned, and says with `proposed` which epoch they will carry.
+The caller feeds `StepStats`, applies the knobs returned, and says with `proposed` which version they will have.
 Written as a generator: every ``yield`` hands out knobs (or None) and receives the next step's `Sample`.
 """
 
@@ -118,9 +118,9 @@ class OnlineTuner:
         except StopIteration:
             return None
 
-    def proposed(self, epoch: int) -> None:
-        """Say which epoch the knobs of the last `on_step` will carry."""
-        self._meter.proposed(epoch)
+    def proposed(self, knobs_version: int) -> None:
+        """Say which version the knobs of the last `on_step` will have."""
+        self._meter.proposed(knobs_version)
         if self._pending is not None:
             self._finish(self._pending)
 
@@ -179,7 +179,7 @@ class OnlineTuner:
         if ending.knobs == self._meter.current:
             self._finish(ending)
             return
-        # The result carries the epoch of the last change, so it is written when `proposed` has named it.
+        # The result holds the version of the last change, so it is written when `proposed` has named it.
         self._pending = ending
         yield self._meter.ask_for(ending.knobs)
 
@@ -256,7 +256,7 @@ class OnlineTuner:
             for knobs in comparison.order(self._default):
                 times[knobs] = []
                 yield from self._meter.collect(knobs, steps, times[knobs], at_least_ns=self._options.block_ns)
-                comparison.epochs[knobs] = self._meter.epoch
+                comparison.knobs_versions[knobs] = self._meter.knobs_version
             default = times.pop(self._default)
             self._meter.reference.extend(default)
             comparison.add_block(default, times)

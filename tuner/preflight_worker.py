@@ -161,7 +161,7 @@ def _try_receive(link: socket.socket, space: bytearray) -> int:
 
 
 def _time_allreduce(current: Session, size: int, seconds: float) -> dict[str, Any]:
-    """Times of allreduces of one size, one after the other, on this rank; without the first ones, which are planned."""
+    """Times of allreduces of one size, one after the other, on this rank; the first ones, negotiated, are left out."""
     array = np.zeros(size // 4, dtype=np.float32)
     address = array.ctypes.data
     operation = Allreduce(f"preflight.{size}", address, address, array.shape, _FLOAT32, _SUM)

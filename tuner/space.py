@@ -87,7 +87,7 @@ def _by_levels(knobs: Knobs, place: Surroundings) -> bool:
 
 
 SWITCHES = (
-    Switch("plan", (1, 0), lambda knobs, place: True),
+    Switch("step_schedule", (1, 0), lambda knobs, place: True),
     Switch("hierarchical", (0, 2), lambda knobs, place: place.hosts > 1 and place.local > 1),
     Switch(
         "algorithm",
@@ -95,7 +95,7 @@ SWITCHES = (
         lambda knobs, place: place.hosts > 1 and not _by_levels(knobs, place),
     ),
     Switch("segment_bytes", (128 << 10, 512 << 10, 32 << 10, 2 << 20), lambda knobs, place: place.hosts > 1),
-    Switch("cache_capacity", (8192, 0), lambda knobs, place: not knobs.plan),
+    Switch("cache_capacity", (8192, 0), lambda knobs, place: not knobs.step_schedule),
     Switch("nccl_streams", (2, 4, 1), lambda knobs, place: place.by_nccl()),
 )
 
@@ -137,7 +137,7 @@ class Space:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the searched knobs, without switches that mean nothing where the job runs."""
-        either = (self.default, replace(self.default, plan=0), replace(self.default, hierarchical=2))
+        either = (self.default, replace(self.default, step_schedule=0), replace(self.default, hierarchical=2))
         switches = (one.name for one in self.switches if any(one.fits(knobs, self.place) for knobs in either))
         return (*(dimension.name for dimension in self.dimensions), *switches)
 

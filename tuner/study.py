@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from ringtune.errors import RingtuneError
 from ringtune.knobs import Knobs
 from ringtune.tuner.advice import AdvisorState, Near, Outcome, Stored, Suggestion, Workload
-from ringtune.tuner.fingerprint import JobDescription, distance
+from ringtune.tuner.fingerprint import JobDescription, current, distance
 from ringtune.tuner.prior import Prior, first_points, learned
 from ringtune.tuner.records import ResultRecord, knobs_fields
 from ringtune.tuner.space import Space
@@ -215,6 +215,7 @@ class StudyAdvisor:
             confirmed, theirs = other.user_attrs.get(_CONFIRMED), other.user_attrs.get(_JOB, {})
             if confirmed is None or not job.keys() <= theirs.keys():
                 continue
+            theirs = current(theirs)
             away = distance(job, theirs)
             known = Knobs.from_dict(confirmed, base=self._space.default)
             both = [name for name in self._job.searched if name in theirs["searched"]]
@@ -292,7 +293,7 @@ def _attributes(outcome: Outcome) -> dict[str, Any]:
         "trial": trial.trial,
         "source": trial.source,
         "state": trial.state,
-        "epoch": trial.epoch,
+        "knobs_version": trial.knobs_version,
         "steps": trial.steps,
         "step_ns": trial.step_ns.as_dict(),
         "ratio": outcome.ratio,

@@ -69,19 +69,21 @@ class Watch:
 
     Args:
         tuned: What a step sent while the session ran.
-        epoch: Version of the knobs that stay; steps of earlier ones do not count.
+        knobs_version: Version of the knobs that stay; steps of earlier ones do not count.
         options: What counts as a change.
         rest_steps: Further steps that pass before it begins.
     """
 
-    def __init__(self, tuned: Shape, epoch: int, options: WatchOptions | None = None, rest_steps: int = 0) -> None:
+    def __init__(
+        self, tuned: Shape, knobs_version: int, options: WatchOptions | None = None, rest_steps: int = 0
+    ) -> None:
         options = options or WatchOptions()
-        self._epoch, self._resting = epoch, options.settle_steps + rest_steps
+        self._knobs_version, self._resting = knobs_version, options.settle_steps + rest_steps
         self._shapes, self._times = _Shapes(tuned, options), _Times(options)
 
     def add(self, sample: Sample) -> str:
         """Take in a step; returns what has changed, as a sentence, and mostly nothing."""
-        if sample.epoch < self._epoch:
+        if sample.knobs_version < self._knobs_version:
             return ""
         if self._resting > 0:
             self._resting -= 1

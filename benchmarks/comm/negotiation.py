@@ -101,7 +101,7 @@ def run_negotiation(request: NegotiationRequest, console: Console) -> dict[str, 
 
 def negotiation_table(record: Mapping[str, Any], phase: str) -> Table:
     """Returns the figures of one phase by number of ranks."""
-    tensors = {"cold": "new tensors", "cached": "known tensors", "steady": "tensors of a plan"}[phase]
+    tensors = {"cold": "new tensors", "cached": "known tensors", "steady": "tensors of a step schedule"}[phase]
     table = Table(title=f"{phase}: {record['tensors']} {tensors} a cycle, fan-out {record['fan_out']}")
     for name in (
         "ranks",
@@ -160,8 +160,9 @@ def growth_lines(record: Mapping[str, Any]) -> list[str]:
 def missed_growth(record: Mapping[str, Any]) -> list[str]:
     """Returns a sentence for each figure that grows faster than log n, and each count that is not bounded.
 
-    Messages and bytes are compared without slack, times with `TIME_SLACK` and not within a plan. In a job of any size
-    no rank may handle more messages a cycle than one each way per link, and within a plan there must be none at all.
+    Messages and bytes are compared without slack, times with `TIME_SLACK` and not within a step schedule. In a job of
+    any size no rank may handle more messages a cycle than one each way per link, and within a step schedule there must
+    be none at all.
 
     Raises:
         UsageError: fewer than two cases can be judged.
@@ -191,7 +192,7 @@ def _outgrown(first: Mapping[str, Any], case: Mapping[str, Any]) -> list[str]:
     missed = []
     for phase, where, figure in itertools.product(PHASES, _WHERE, _FIGURES):
         if phase == "steady" and figure == "ns":
-            continue  # what a rank does in a plan has to do with no other rank: only the caches make a difference
+            continue  # within a step schedule a rank's work depends on no other rank: only the caches make a difference
         growth = _growth(first, case, phase, where, figure)
         allowed = _bound(first["ranks"], case["ranks"]) * (TIME_SLACK if figure == "ns" else 1.0)
         if growth > allowed:

@@ -39,7 +39,7 @@ from ringtune.tuner.model.questions import Answer, Change, ask
 from ringtune.tuner.model.workload import Workload
 
 SKIPPED_STEPS = 6
-"""Until the runtime follows its plan."""
+"""Steps until the runtime follows its step schedule."""
 
 _CALM, _TRIES = 0.05, 3
 """Of a core, what others may use while a job is measured; how often it is tried."""
@@ -103,7 +103,7 @@ def cases(works: Sequence[Workload], rate: str) -> list[Case]:
     settings = (
         ("fusion 1 MiB", {"fusion_bytes": 1 << 20}),
         ("fusion 64 MiB, cycle 10 ms", {"fusion_bytes": 64 << 20, "cycle_time_ns": 10_000_000}),
-        ("no plan", {"plan": 0}),
+        ("every step negotiated", {"step_schedule": 0}),
     )
     found = [base, four, eight, replace(base, label="2 hosts of 2 ranks", shape=Shape(2, 2))]
     found += [

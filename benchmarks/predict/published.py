@@ -39,7 +39,7 @@ COPY_NS = 4.0 / 732.0
 """Of a byte into the fusion buffer and out again, each read and written, in memory of 732 GB/s (P100); not fitted."""
 
 CONTROL_NS = 100_000.0
-KNOBS = Knobs(fusion_bytes=64 << 20, cycle_time_ns=5_000_000, plan=0)
+KNOBS = Knobs(fusion_bytes=64 << 20, cycle_time_ns=5_000_000, step_schedule=0)
 """Horovod's defaults of that time; it negotiates every step."""
 
 ALONE = {"inception_v3": 134.4, "resnet101": 119.4, "vgg16": 130.9}

@@ -203,7 +203,7 @@ def modelled(profiles: Path) -> list[Landscape]:
             job = ModelJob(work, cluster)
             made.append(Landscape(f"{name}, {label}", job, DEFAULTS))
             made.append(Landscape(f"{name}, {label}, bad", job, SMALL_AND_SLOW))
-            negotiated = Knobs(64 << 20, 5_000_000, plan=0)
+            negotiated = Knobs(64 << 20, 5_000_000, step_schedule=0)
             made.append(Landscape(f"{name}, {label}, negotiated", job, negotiated))
     return made
 

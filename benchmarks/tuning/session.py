@@ -143,8 +143,8 @@ def _theirs(ledger: _Ledger, procedure: str, seed: int) -> tuple[Knobs, int]:
     best, best_ns = ledger.landscape.default, math.inf
     knobs = next(settings)
     for _ in range(TRIALS):
-        epoch = ledger.run.propose(knobs)
-        while ledger.run.epoch < epoch:
+        knobs_version = ledger.run.propose(knobs)
+        while ledger.run.knobs_version < knobs_version:
             ledger.step()
         for _ in range(SETTLE_STEPS - 1):
             ledger.step()

@@ -158,7 +158,7 @@ def _trial(number: int, knobs: dict[str, int]) -> dict[str, Any]:
     step_ns = 40e6 + 1e6 * ((number * 7) % 11)
     return {
         "event": "trial", "trial": number, "source": "sampler" if number else "default", "state": "complete",
-        "knobs": {**knobs, "fusion_bytes": (1 + number % 9) << 20}, "epoch": number, "steps": 30,
+        "knobs": {**knobs, "fusion_bytes": (1 + number % 9) << 20}, "knobs_version": number, "steps": 30,
         "step_ns": {"median": step_ns, "low": 0.98 * step_ns, "high": 1.02 * step_ns}, "lost_ns": 1_000_000 * number,
     }  # fmt: skip
 

@@ -34,7 +34,7 @@ LISTED = 20
 _ALL = 1 << 60
 _DOCUMENT, _COLUMNS = "analysis.json", "analysis.npz"
 _SUMMARIZED = (
-    "size", "span_count", "duration_ns", "steps", "ranks", "traffic", "bus_bytes_per_s", "fusion", "epochs",
+    "size", "span_count", "duration_ns", "steps", "ranks", "traffic", "bus_bytes_per_s", "fusion", "knobs_versions",
     "peer_waits", "negotiations", "source",
 )  # fmt: skip
 

@@ -87,7 +87,7 @@ def phases(found: Analysis) -> list[RankPhases]:
 
 
 def waits(found: Analysis) -> Waits:
-    """Return what kept tensors from moving: negotiated ones, and those of a plan (which says who was waited for)."""
+    """Return what kept tensors from moving: negotiated ones, and those of a step schedule, which name who came late."""
     steps, summary = steps_of(found), found.document["summary"]
     control = {int(one["rank"]): one["control_ns"] / steps for one in summary["negotiations"]}
     pairs: dict[tuple[int, int], float] = {}

@@ -97,11 +97,11 @@ def fill_histogram(trace: Trace) -> list[dict[str, Any]]:
         return []
     runs = runs.of_rank(int(runs.rank.min()))
     found = []
-    for epoch, buffer in sorted(fusion_sizes(trace).items()):
-        mine = runs.bytes[runs.epoch == epoch]
+    for version, buffer in sorted(fusion_sizes(trace).items()):
+        mine = runs.bytes[runs.knobs_version == version]
         if buffer > 0 and len(mine):
             share = np.ceil(mine / buffer * FILL_BINS).astype(np.int64) - 1
             counts = np.bincount(np.clip(share, 0, FILL_BINS), minlength=FILL_BINS + 1)
             mean = float((mine / buffer).mean())
-            found.append({"epoch": epoch, "buffer_bytes": buffer, "counts": counts.tolist(), "mean": mean})
+            found.append({"knobs_version": version, "buffer_bytes": buffer, "counts": counts.tolist(), "mean": mean})
     return found

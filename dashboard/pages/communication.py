@@ -64,7 +64,7 @@ _CARDS = (
         "waits",
         "What kept tensors from moving",
         "Summed over tensors that wait at the same time. Control is the cost of agreement after the last rank has "
-        "submitted; under a plan there is no agreement, only waiting.",
+        "submitted; under a step schedule there is no agreement, only waiting.",
     ),
 )
 

@@ -73,11 +73,11 @@ class FakeRuntime:
                 "cache_capacity",
                 "algorithm",
                 "hierarchical",
-                "plan",
+                "step_schedule",
                 "nccl_streams",
             )
         }
-        self._epoch = 0
+        self._knobs_version = 0
         self._names: dict[int, str] = {}
         self._targets: dict[int, int] = {}
         self._gathered: dict[int, Any] = {}
@@ -203,14 +203,14 @@ class FakeRuntime:
         self._names.pop(ticket)
 
     def knobs(self) -> dict[str, int]:
-        return {**self._knobs, "epoch": self._epoch}
+        return {**self._knobs, "knobs_version": self._knobs_version}
 
     def propose_knobs(self, knobs: dict[str, int]) -> int:
         if self.rank != 0:
             raise InvalidArgument("only rank 0 proposes knobs")
         self._knobs.update(knobs)
-        self._epoch += 1
-        return self._epoch
+        self._knobs_version += 1
+        return self._knobs_version
 
     def watch_steps(self, ended: Callable[[], None] | None) -> None:
         self.step_repeated = ended

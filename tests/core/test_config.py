@@ -9,7 +9,7 @@ import pytest
 from ringtune.config import Config, not_yet_warned
 from ringtune.errors import ConfigError
 from ringtune.horovod_variables import HOROVOD_IGNORED, HOROVOD_QUIET
-from ringtune.variables import VARIABLES, Variable
+from ringtune.variables import OLD_NAMES, VARIABLES, Variable
 
 Read = Callable[..., Config]
 IDS = [variable.name for variable in VARIABLES]
@@ -53,6 +53,23 @@ def test_ringtune_wins_over_the_twin(variable: Variable, config: Read) -> None:
     text, value = example(variable)
     both = config(**{f"RINGTUNE_{variable.name}": text, f"HOROVOD_{variable.twin}": "?"})
     assert getattr(both, variable.field) == value
+
+
+@pytest.mark.parametrize("old", OLD_NAMES)
+def test_an_old_name_is_taken_unless_the_new_one_is_set(old: str, config: Read) -> None:
+    variable = next(one for one in VARIABLES if one.name == OLD_NAMES[old])
+    text, value = example(variable)
+    found = config(**{f"RINGTUNE_{old}": text})
+    assert getattr(found, variable.field) == value and found.given == {variable.name}
+    both = config(**{f"RINGTUNE_{variable.name}": text, f"RINGTUNE_{old}": "?"})
+    assert getattr(both, variable.field) == value
+    with pytest.raises(ConfigError, match=f"RINGTUNE_{old}="):
+        config(**{f"RINGTUNE_{old}": "?"})
+
+
+def test_an_old_name_is_no_name_of_today() -> None:
+    names = {variable.name for variable in VARIABLES}
+    assert not names & OLD_NAMES.keys() and set(OLD_NAMES.values()) <= names
 
 
 @pytest.mark.parametrize("variable", VARIABLES, ids=IDS)

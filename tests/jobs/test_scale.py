@@ -114,7 +114,7 @@ def test_a_stall_names_the_ranks_that_are_missing_below_others(fresh: GetJob) ->
 
 
 def test_control_messages_stay_on_the_links_of_the_tree(fresh: GetJob) -> None:
-    job = start(fresh, 16, "tcp", plan=0)
+    job = start(fresh, 16, "tcp", step_schedule=0)
     found = [min(one) for one in job.run(scale_cases.control_messages, patience(16), rounds=20)]
     # A message each way over every link; rank 0 has 8 of them, rank 1 two, the last of a subtree one. The end of a wait
     # may cost one more; the counters may lack the last cycle.

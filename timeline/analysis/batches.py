@@ -4,7 +4,8 @@ Notation: B batches, R ranks; every matrix is B x R, int64 ns, `MISSING` where a
 rank: submit = its last tensor's submission; agreed = its negotiation's end; start = its last tensor left the queue;
 begin, end = its collective; done = the last tensor copied out (or end). From GPU to GPU begin and end are by the GPU's
 clock, and start is when the host launched it. Where a trace records no negotiation, submit, agreed and start are begin.
-A plan has no negotiation; there, ranks recorded whom they waited for (`await`), which needs no clock to be believed.
+A step schedule has no negotiation; its batches have an `await` span that names the peer waited for, which is known
+without any clock.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class BatchTable:
     bytes: Ints
     negotiated: Mask
     """The trace says when ranks submitted and agreed."""
-    planned: Mask
+    scheduled: Mask
     """It ran by the plan: a rank comes to it when it is through with the batch before."""
     awaited_peer: Codes
     """Column of the rank that all others waited for and name, -1 where they do not."""
@@ -147,7 +148,7 @@ def batch_table(trace: Trace) -> BatchTable:
         step=runs.step[first],
         label=np.where(runs.tensor[first] > 0, runs.tensor[first], -1 - runs.name[first]).astype(np.int32),
         bytes=runs.bytes[first],
-        planned=np.bincount(row[runs.fact("plan") == 1], minlength=len(ids)) > 0,
+        scheduled=np.bincount(row[runs.fact("step_schedule") == 1], minlength=len(ids)) > 0,
         negotiated=~unheard.all(axis=1) if len(ranks) else np.zeros(len(ids), dtype=np.bool_),
         awaited_peer=awaited_peer,
         peer_wait_ns=peer_wait_ns,

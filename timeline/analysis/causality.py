@@ -40,8 +40,8 @@ def causality(trace: Trace) -> Causality:
         return Causality(0, 0, 0)
     whole = table.take(table.complete)
     needs_all = _needs_all(trace, whole.ids)
-    planned = np.isin(whole.ids, trace.spans.batch[trace.spans.fact("plan", 0) == 1])
-    gave = np.where(planned[:, None], whole.submit, whole.begin)
+    scheduled = np.isin(whole.ids, trace.spans.batch[trace.spans.fact("step_schedule", 0) == 1])
+    gave = np.where(scheduled[:, None], whole.submit, whole.begin)
     early = np.zeros(len(whole.ids), dtype=np.int64)
     # Of two ranks, each by its GPU's clock.
     allowed = np.where(whole.directly, 2 * max(device_clock_errors(trace).values(), default=0), 0)

@@ -4,12 +4,12 @@ Notation: for a batch all ranks ran, lateness of the last rank = its moment minu
 job could gain if only that rank were on time. Three moments, three causes:
 
 * ``compute``: the last tensor's submit (from GPU to GPU also: when the GPU had finished the tensor); where two ranks
-  are closer than their clocks' error, under a plan, the rank that all others recorded they waited for, and the shortest
-  of their waits. What the rank carried over from having been released late by the collective before is not its
+  are closer than their clocks' error, under a step schedule, the rank that all others recorded they waited for, and the
+  shortest of their waits. What the rank carried over from having been released late by the collective before is not its
   computing: that share is ``carried``, and counts for nobody's cause here.
-* ``negotiation``: the moment at which the rank learned that the batch may run (agreed); under a plan also that all
-  others waited for a rank which had surely submitted before another: its runtime came late. All ranks wait for the last
-  to begin.
+* ``negotiation``: the moment at which the rank learned that the batch may run (agreed); under a step schedule also that
+  all others waited for a rank which had surely submitted before another: its runtime came late. All ranks wait for the
+  last to begin.
 * ``network``: the end of its collective, where ranks that began together end apart.
 
 Where two ranks are closer than their clocks' error bounds allow to tell, nobody is last.
@@ -141,7 +141,7 @@ def _last(moments: Ints, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
 
 
 def _negotiated(table: BatchTable, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
-    """The rank that learned last, or reached a batch of a plan last though others submitted later; -1 for none."""
+    """The rank that learned last, or reached a batch of a schedule last though others submitted later; -1 for none."""
     last, lateness = _last(table.agreed, errors)
     last, lateness = np.where(table.negotiated, last, -1), np.where(table.negotiated, lateness, 0)
     came_late = _submitted_before(table, errors)

@@ -1,6 +1,6 @@
 """Who was waited for: batches that were ready on a rank, while another had not come.
 
-Under a plan there is no negotiation that could say so: each rank records by itself whom it waited for last
+Under a step schedule there is no negotiation that could say so: each rank records by itself whom it waited for last
 (`await` spans with ``peer``). A negotiated batch is split on the aligned clocks instead: until the last rank had
 submitted, the others waited for it; the rest is what agreeing cost (*control*).
 """
@@ -66,7 +66,7 @@ def negotiation_peer_waits(spans: SpanTable) -> tuple[PeerWait, ...]:
 def _negotiated(spans: SpanTable) -> tuple[SpanTable, Ints, Ints]:
     """Negotiated tensors that every rank recorded; the rank that submitted each last; how long each waited for it."""
     rows = spans.of_stage(Stage.NEGOTIATE)
-    rows = rows.take((rows.batch > 0) & (rows.fact("plan", 0) != 1))
+    rows = rows.take((rows.batch > 0) & (rows.fact("step_schedule", 0) != 1))
     ranks = len(np.unique(rows.rank))
     if ranks < 2:
         return rows.take(slice(0)), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)

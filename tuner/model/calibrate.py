@@ -208,11 +208,11 @@ class _Fit:
         # A ping is one between hosts.
         pinged = ping_ns is not None and cluster.hosts > 1
         self.usual_ns = (ping_ns or 0.0) + WAKE_NS if pinged else cluster.widest.latency_ns
-        kinds, kind = np.unique(np.stack((moved.bytes, moved.alone, moved.planned)), axis=1, return_inverse=True)
+        kinds, kind = np.unique(np.stack((moved.bytes, moved.alone, moved.scheduled)), axis=1, return_inverse=True)
 
         def times(unit: Link) -> Floats:
             on = cluster.joined_by(unit)
-            by_kind = [serial_ns(size, bool(alone), bool(plan), on) for size, alone, plan in kinds.T]
+            by_kind = [serial_ns(size, bool(alone), bool(scheduled), on) for size, alone, scheduled in kinds.T]
             return np.array(by_kind)[kind.reshape(-1)]
 
         self.weights = np.sqrt(moved.ns / max(float(np.mean(moved.ns)), 1.0))

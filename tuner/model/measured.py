@@ -25,7 +25,7 @@ MOST_STEPS = 400
 """The last so many steps count: enough for medians, and quick to resample."""
 
 SKIPPED = 0.2
-"""Share of the steps left out at the begin, where the runtime still learns the plan and caches are cold."""
+"""Share of the steps left out at the begin, where the runtime still learns the step schedule and caches are cold."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Moved:
         ns: For how long it kept the ranks from the next one: from when the last rank could begin until the last one
             was done, copies included.
         alone: It was one tensor.
-        planned: It was one of a plan.
+        scheduled: It was one of a step schedule.
         idle: For how long nothing had moved before it, in ns.
         saved: Of that, time that the links could save up, in ns; as `calibrate` finds out.
     """
@@ -45,7 +45,7 @@ class Moved:
     bytes: Floats
     ns: Floats
     alone: Mask
-    planned: Mask
+    scheduled: Mask
     idle: Floats
     saved: Floats
 
@@ -142,11 +142,11 @@ def measure(trace: Trace) -> Measured:
 def _moved(batches: BatchTable, trace: Trace, steps: list[int]) -> tuple[Moved, Ints]:
     """Return what the batches of these steps took, in order, and the place of each one's step among these.
 
-    A batch of a plan begins where the last rank has all its tensors, another one where it is agreed; both not before
-    the rank is done with the batch before. (When a plan's ranks agree, over links, their bytes have moved already.)
+    A batch of a step schedule begins where the last rank has all its tensors, another one where it is agreed; both not
+    before the rank is done with the batch before. (When ranks agree by a schedule over links, the bytes have moved.)
     """
-    planned = np.isin(batches.ids, trace.spans.batch[trace.spans.fact("plan", 0) == 1])
-    can = np.where(planned[:, None], batches.submit, batches.agreed).max(axis=1, initial=0)
+    scheduled = np.isin(batches.ids, trace.spans.batch[trace.spans.fact("step_schedule", 0) == 1])
+    can = np.where(scheduled[:, None], batches.submit, batches.agreed).max(axis=1, initial=0)
     done = batches.done.max(axis=1, initial=0)
     order = np.argsort(batches.begin.max(axis=1, initial=0), kind="stable")
     before = np.empty_like(done)
@@ -156,7 +156,7 @@ def _moved(batches: BatchTable, trace: Trace, steps: list[int]) -> tuple[Moved, 
     idle = np.maximum(can - before, 0).astype(np.float64)
     # Other tools run several collectives at once: what ended before its predecessor says nothing about the links.
     chosen = order[np.isin(batches.step[order], steps) & (occupied[order] > 0)]
-    moved = Moved(sizes, occupied, _alone(batches, trace), planned, idle, np.zeros_like(idle))
+    moved = Moved(sizes, occupied, _alone(batches, trace), scheduled, idle, np.zeros_like(idle))
     return moved.take(chosen), np.searchsorted(steps, batches.step[chosen])
 
 

@@ -1,7 +1,7 @@
 """Plays one training step: gradients become ready, travel in batches one after the other, the step ends.
 
-Two ways as the runtime has them. Without a plan, everything that is ready on all ranks when the channel is free and a
-cycle has passed is decided and fused (native/fusion/plan.h). With a plan (native/control/plan_learner.h) the batches
+The runtime has two ways. Without a step schedule, everything that is ready on all ranks when the channel is free and a
+cycle has passed is decided and fused (native/fusion/plan.h). With one (native/control/schedule_learner.h) the batches
 are cut once, as such negotiated steps show, and each starts when its last gradient is ready.
 """
 
@@ -24,7 +24,7 @@ ALIGNMENT = 64
 """Bytes; tensors of a batch start at multiples of it."""
 
 GAP_CYCLES = 2
-"""A plan cuts where the gap between two gradients is longer than so many cycle times."""
+"""A step schedule cuts where the gap between two gradients is longer than so many cycle times."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,12 @@ class Conditions:
     """What else holds for a step.
 
     Attributes:
-        planned: The runtime follows a plan, as it does after a few equal steps.
+        scheduled: The runtime follows a step schedule, as it does after a few equal steps.
         straggler: The slowest rank computes so many times as long as the others.
         hidden: Communication costs no time beyond its own: perfect overlap.
     """
 
-    planned: bool = True
+    scheduled: bool = True
     straggler: float = 1.0
     hidden: bool = False
 
@@ -118,11 +118,11 @@ def play(work: Workload, cluster: Cluster, knobs: Knobs, conditions: Conditions 
     if cluster.ranks == 1:
         return Step(work.compute_ns * slow, work.compute_ns, 0.0, late, 0.0, ())
     cluster = under_knobs(cluster, knobs)
-    planned = conditions.planned and bool(knobs.plan)
-    channel = _Channel(cluster, work.backward_end_ns * slow, planned=planned)
+    scheduled = conditions.scheduled and bool(knobs.step_schedule)
+    channel = _Channel(cluster, work.backward_end_ns * slow, scheduled=scheduled)
     ready = _Ready.of(work.gradients, slow)
-    if planned:
-        _planned(ready, knobs, channel, _Channel(cluster, channel.compute_end, planned=False))
+    if scheduled:
+        _scheduled(ready, knobs, channel, _Channel(cluster, channel.compute_end, scheduled=False))
     else:
         _negotiated(ready, knobs, channel)
     backward_end = work.backward_end_ns * slow + channel.stolen
@@ -161,8 +161,8 @@ class _Ready:
 class _Channel:
     """One batch at a time, and what each takes from computing until `compute_end`."""
 
-    def __init__(self, cluster: Cluster, compute_end: float, *, planned: bool) -> None:
-        self.cluster, self.compute_end, self.planned = cluster, compute_end, planned
+    def __init__(self, cluster: Cluster, compute_end: float, *, scheduled: bool) -> None:
+        self.cluster, self.compute_end, self.scheduled = cluster, compute_end, scheduled
         self.free = 0.0
         self.stolen = 0.0
         # Before its first batch a step computes: the links have rested.
@@ -171,7 +171,7 @@ class _Channel:
 
     def run(self, size: int, tensors: int, not_before: float) -> None:
         begin = max(self.free, not_before)
-        taken = batch_ns(size, tensors == 1, self.planned, self.cluster)
+        taken = batch_ns(size, tensors == 1, self.scheduled, self.cluster)
         self.free = begin + taken - self._made_up(size, taken, begin - self.free)
         overlapped = min(self.free, self.compute_end + self.stolen) - begin
         self.stolen += self.cluster.contention * max(overlapped, 0.0)
@@ -200,8 +200,8 @@ class _Decision:
     """Callers were blocked by then."""
 
 
-def _planned(ready: _Ready, knobs: Knobs, channel: _Channel, learning: _Channel) -> None:
-    """Batches as the plan has them, which was learnt from negotiated steps (`cut_between` of plan_learner.cc)."""
+def _scheduled(ready: _Ready, knobs: Knobs, channel: _Channel, learning: _Channel) -> None:
+    """Batches of the step schedule, which was learned from negotiated steps (`cut_between` of schedule_learner.cc)."""
     decisions = _negotiated(ready, knobs, learning)
     runs = [[decisions[0]]]
     for before, decision in pairwise(decisions):

@@ -332,7 +332,7 @@ class RestartSession:
                 source=source,
                 state=state,
                 knobs=DEFAULTS,
-                epoch=0,
+                knobs_version=0,
                 steps=len(times),
                 step_ns=median_interval(times),
                 gain=gain,

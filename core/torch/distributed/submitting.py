@@ -2,7 +2,7 @@
 
 Operations of a group are matched by their order, as torch demands; the runtime knows them by name. Names repeat (kind,
 size and a number modulo a few), so that a training loop looks the same to it in every step: that is what its cache and
-its plan live on. An operation whose name is still under way waits for the earlier one.
+its step schedule live on. An operation whose name is still under way waits for the earlier one.
 """
 
 from __future__ import annotations
