@@ -88,7 +88,7 @@ class Runtime:
         stream: int = 0,
         timeout_ns: int = 0,
     ) -> int: ...
-    def announce_gradient(
+    def report_gradient(
         self,
         name: str,
         sparse: bool,

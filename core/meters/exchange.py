@@ -25,7 +25,7 @@ def _key(session: Session, rank: int) -> str:
     return f"{session.job}/metrics/{rank}"
 
 
-class Announcer:
+class StatePublisher:
     """A sink of samples that puts this rank's state into the store; rank 0 keeps it.
 
     Args:
@@ -45,7 +45,7 @@ class Announcer:
         self._others_are_there = True
 
     def append(self, sample: Sample) -> None:
-        """Take a sample and say how this rank is, if it is its turn.
+        """Take a sample, and publish this rank's state if it is its turn.
 
         Raises:
             RingtuneError: The store is gone.

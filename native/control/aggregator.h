@@ -1,13 +1,13 @@
-// The middle of the announcement tree: a rank that others have as their parent. It hears its own worker and its
-// children, holds a tensor until all members below it have announced it, and tells its parent once for all of them, so
+// The middle of the control tree: a rank that others have as their parent. It takes from its own worker and its
+// children, holds a tensor until all members below it have reported it, and tells its parent once for all of them, so
 // that the coordinator hears as many messages as it has children, however many ranks there are.
 //
-// Holding costs no time: a tensor can only be decided when all have announced it. What somebody waits for all the same
+// Holding costs no time: a tensor can only be decided when all have reported it. What somebody waits for all the same
 // (a stall report, a leaver, a join) goes on at once or after kHoldNs with all that is held then.
 //
 // Decisions pass here on their way down, so whatever came from below before one of them was said without knowing it:
-//   - a failed tensor: the ranks fail what they have announced when they see the decision, so it is not passed on;
-//   - the begin of a schedule: what was announced belongs to the schedule, as in Coordinator::announced;
+//   - a failed tensor: the ranks fail what they have reported when they see the decision, so it is not passed on;
+//   - the begin of a schedule: what was reported belongs to the schedule, as in Coordinator::announced;
 //   - an evicted number stays known until all ranks below have processed the eviction.
 // A pure machine: no clock, socket or thread inside; one thread drives it.
 #pragma once
@@ -46,21 +46,21 @@ class Aggregator {
   /// Throws InvariantError when the tables contradict each other (tests).
   void validate_state() const;
 
-  /// How long the parent may not hear of a tensor that only some ranks below have announced: short beside the times of
+  /// How long the parent may not hear of a tensor that only some ranks below have reported: short beside the times of
   /// stall reports, long beside the differences between ranks that compute alike.
   static constexpr std::int64_t kHoldNs = 50'000'000;
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
  private:
-  /// A tensor that some ranks below have announced and that is not decided.
+  /// A tensor that some ranks below have reported and that is not decided.
   struct Entry {
-    RankSet heard;                 // who has announced it
+    RankSet heard;                 // who has reported it
     std::vector<Variant> in_full;  // not told to the parent yet ...
     RankSet by_number;             // ... nor this, by `number`
     std::uint32_t number = TensorRef::kUncached;
     std::int64_t held_since_ns = 0;
     bool held = false;   // it stands in held_
-    bool going = false;  // all that can be expected have announced it, or it is not to wait for them
+    bool going = false;  // all that can be expected have reported it, or it is not to wait for them
   };
   using Entries = std::unordered_map<TensorKey, Entry, TensorKeyHash>;
   using Members = std::shared_ptr<const RankSet>;

@@ -25,8 +25,8 @@
 //   rank
 //     that it waits for may wait for the rest, by other means than the runtime's and so with nothing to show for it;
 //   - what is decided for a rank while it waits in a round has its turn when that is over: it can only follow the vote
-//     of a rank that has left at this round, and is about nothing that this rank has announced since.
-// What was ready at the exit is announced as usual; the coordinator ignores tensors announced before their rank had
+//     of a rank that has left at this round, and is about nothing that this rank has reported since.
+// What was ready at the exit is reported as usual; the coordinator ignores tensors reported before their rank had
 // seen the schedule, since those were taken over into it.
 #pragma once
 

@@ -8,7 +8,7 @@
 //
 // From GPU to GPU (device_paths.h):
 //   submit: an event in the caller's stream; the runtime is given the operation at once
-//   engine: puts it into another stream, behind that event, when all ranks have announced it
+//   engine: puts it into another stream, behind that event, when all ranks have reported it
 // If that is not to be after all, it goes another way then, at last staged.
 //
 // By NCCL within hosts (device_hierarchy.cc):

@@ -1,10 +1,10 @@
 // Which way tensors on GPUs go: by NCCL where all ranks can, by NCCL within hosts where those of each host can, by
 // ringtune's own ring where NCCL cannot and the ranks are of one host, else through the host.
 //
-// The way of an operation is the same on all its ranks. A rank announces an operation with the best way that it could
-// take itself (data_path_of); ranks that announce different ways are told by the coordinator that the better of them is
-// out, and submit again. What no single announcement can show, the members of a process set find out together, in front
-// of the first batch of theirs that is to go some way (prepare). Either way an operation that was refused has not run,
+// The way of an operation is the same on all its ranks. A rank reports an operation with the best way that it could
+// take itself (data_path_of); ranks that report different ways are told by the coordinator that the better of them is
+// out, and submit again. What no single request can show, the members of a process set find out together, in front of
+// the first batch of theirs that is to go some way (prepare). Either way an operation that was refused has not run,
 // its process set does not go that way again (refuse), and it takes the next one, on all ranks.
 #pragma once
 

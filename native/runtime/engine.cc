@@ -125,7 +125,7 @@ void Engine::step_ended(const StepReport& report, bool told) {
   if (!told) return;
   const std::lock_guard lock(mutex_);
   reports_.push_back(report);
-  mail_.store(true, std::memory_order_release);  // travels with the next announcement: no nudge
+  mail_.store(true, std::memory_order_release);  // travels with the next ready request: no nudge
 }
 
 StepReport Engine::world_step() const {

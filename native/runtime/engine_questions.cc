@@ -10,7 +10,7 @@
 namespace ringtune {
 
 std::vector<int> Engine::awaited(const Request& request, Deadline deadline) {
-  // Ranks in the middle of the tree hold what only some below them have announced. What has been announced by now is
+  // Ranks in the middle of the tree hold what only some below them have reported. What has been reported by now is
   // known to rank 0 when each level has held it for its time.
   const int levels = tree_levels(fabric_.size(), options_.negotiator.fan_out);
   const Deadline told = earlier(Deadline::after(levels * Aggregator::kHoldNs), deadline);

@@ -71,7 +71,7 @@ class NcclPath {
     return !communicators_.empty();
   }
 
-  // Driving thread. A batch is of operations that all ranks announced as going by NCCL; the members of its set come by
+  // Driving thread. A batch is of operations that all ranks reported as going by NCCL; the members of its set come by
   // in the same order.
   /// Batches to come are dealt to so many streams of a GPU; all ranks switch between the same two batches.
   void use_streams(std::size_t count) noexcept { streams_ = count; }

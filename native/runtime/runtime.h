@@ -41,7 +41,7 @@ struct RuntimeOptions {
   Knobs knobs;
   std::int64_t stall_warning_ns = 60'000'000'000;
   std::int64_t stall_shutdown_ns = 0;
-  int control_fan_out = kDefaultFanOut;  // of the announcement tree (control/tree.h), alike on all ranks
+  int control_fan_out = kDefaultFanOut;  // of the control tree (control/tree.h), alike on all ranks
   int thread_affinity = -1;              // core of the cycle thread
   Overlap overlap = Overlap::kAuto;
   int log_level = 3;        // warning
@@ -181,7 +181,7 @@ class Runtime {
   [[nodiscard]] Tracer& tracer() noexcept;
   void record_range(std::string_view name, std::int64_t begin_ns, std::int64_t end_ns);
 
-  /// Announces the departure and ends the cycle thread. Pending operations fail with ShutDown. Rank 0 waits for all
+  /// Reports the departure and ends the cycle thread. Pending operations fail with ShutDown. Rank 0 waits for all
   /// others to leave, at most until `timeout_ns`. Idempotent.
   void shutdown(std::int64_t timeout_ns);
 

@@ -41,7 +41,7 @@ struct PeerInfo {
 /// "rank 1 on host a".
 [[nodiscard]] std::string name_of(const PeerInfo& peer_info);
 
-/// Puts the own announcement into the store and collects those of all ranks, by rank. Blocks until all are there.
+/// Puts the own peer info into the store and collects those of all ranks, by rank. Blocks until all are there.
 /// Throws Timeout naming the ranks that are not.
 [[nodiscard]] std::vector<PeerInfo> exchange_peer_infos(const FabricOptions& options, const PeerInfo& own,
                                                         StoreClient& store, Deadline deadline);

@@ -112,11 +112,11 @@ class FakeRuntime:
         self._targets[ticket] = target
         return ticket
 
-    def announce_gradient(
+    def report_gradient(
         self, name: str, sparse: bool, dtype: int, op: int, prescale: float, postscale: float, group: str = "",
         group_size: int = 0, process_set: int = 0, wire: int = -1,
     ) -> int:  # fmt: skip
-        return self._ticket(("announce_gradient", name, sparse, group, group_size))
+        return self._ticket(("report_gradient", name, sparse, group, group_size))
 
     def allgather(
         self, name: str, source: int, shape: Sequence[int], dtype: int, process_set: int = 0, timeout_ns: int = 0

@@ -21,7 +21,7 @@ from ringtune.errors import ConfigError, RingtuneError
 from ringtune.meters import command
 from ringtune.meters.catalogue import CATALOGUE, Metric, markdown
 from ringtune.meters.durations import BOUNDS_NS, Durations
-from ringtune.meters.exchange import Announcer
+from ringtune.meters.exchange import StatePublisher
 from ringtune.meters.exporter import Exporter, JobCollector
 from ringtune.meters.sample import Machine
 from ringtune.meters.state import RankState
@@ -204,10 +204,10 @@ def test_many_ranks_speak_less_often(size: int, said: int, opened: Callable[...,
     session.rank, session.size = 1, size
     told: list[str] = []
     session.store = type("Store", (), {"set": lambda self, key, value: told.append(key)})()
-    announcer = Announcer(session, Durations(), print)
+    publisher = StatePublisher(session, Durations(), print)
     sample = Machine().sample()
     for _ in range(120):
-        announcer.append(sample)
+        publisher.append(sample)
     assert told == [f"{session.job}/metrics/1"] * said
 
 

@@ -1,4 +1,4 @@
-"""More ranks than cores: real processes on this host, whose announcements go up a tree.
+"""More ranks than cores: real processes on this host, whose ready requests go up a tree.
 
 16 ranks run with all tests, 64 with `make test-long`. Everything blocks instead of spinning, so what bounds a test is
 the work of all ranks on few cores: the limits below are ten times and more what two cores took.

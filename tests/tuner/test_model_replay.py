@@ -125,11 +125,11 @@ def negotiated_plainly(work: Workload, cluster: Cluster, knobs: Knobs) -> list[B
     batches: list[Batch] = []
     waiting, free = list(work.gradients), 0.0
     while waiting:
-        announced = [waiting[0].ready_ns + knobs.cycle_time_ns, max(work.backward_end_ns, waiting[0].ready_ns)]
+        reported = [waiting[0].ready_ns + knobs.cycle_time_ns, max(work.backward_end_ns, waiting[0].ready_ns)]
         filled = [sum(one.bytes for one in waiting[: place + 1]) >= knobs.fusion_bytes for place in range(len(waiting))]
         if any(filled):
-            announced.append(waiting[filled.index(True)].ready_ns)
-        at = max(min(announced), free)
+            reported.append(waiting[filled.index(True)].ready_ns)
+        at = max(min(reported), free)
         together = list(takewhile(lambda one, at=at: one.ready_ns <= at, waiting))  # type: ignore[misc]
         waiting = waiting[len(together) :]
         while together:
@@ -203,7 +203,7 @@ def test_computing_at_another_speed_scales_every_time() -> None:
     assert (work.gradients[0].ready_ns, work.backward_end_ns, work.after_ns) == (10 * MS, 20 * MS, 4 * MS)
 
 
-def test_while_a_batch_travels_nothing_is_announced() -> None:
+def test_while_a_batch_travels_nothing_is_reported() -> None:
     """Of three gradients 1 ms apart the last two wait for the first one's 10 ms and are decided together."""
     work = job((1.0, 10_000_000), (2.0, 64), (3.0, 64), backward=30.0)
     step = play(work, replace(PAIR, control_ns=0.0), replace(KNOBS, step_schedule=0, cycle_time_ns=0))
@@ -211,7 +211,7 @@ def test_while_a_batch_travels_nothing_is_announced() -> None:
 
 
 def test_a_schedule_keeps_the_batches_of_the_negotiated_steps_it_was_learned_from() -> None:
-    """Announcements further apart than two cycles stay apart; what piled up behind a batch stays together."""
+    """Ready requests further apart than two cycles stay apart; what piled up behind a batch stays together."""
     work = job((1.0, 10_000_000), (5.0, 64), (9.0, 64), backward=30.0)
     assert [batch.tensors for batch in play(work, PAIR, KNOBS).batches] == [1, 2]
     assert [batch.tensors for batch in play(work, replace(PAIR, network=Link(0.0, 1e12)), KNOBS).batches] == [1, 1, 1]
@@ -224,7 +224,7 @@ def test_a_schedule_cuts_behind_what_callers_waited_for() -> None:
     assert [batch.tensors for batch in step.batches] == [1, 2]
 
 
-def test_a_full_fusion_buffer_is_announced_at_once() -> None:
+def test_a_full_fusion_buffer_is_reported_at_once() -> None:
     work = job((1.0, 1 << 20), (1.5, 64), backward=30.0)
     step = play(work, replace(PAIR, control_ns=0.0), Knobs(1 << 20, 10_000_000, step_schedule=0))
     assert [batch.begin_ns for batch in step.batches] == pytest.approx([1.0 * MS, 11.5 * MS])

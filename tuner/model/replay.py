@@ -191,11 +191,11 @@ class _Channel:
 
 @dataclass(frozen=True)
 class _Decision:
-    """Gradients that were decided together: `begin` to `end` of them, when they were announced."""
+    """Gradients that were decided together: `begin` to `end` of them, and when they were reported."""
 
     begin: int
     end: int
-    announced_ns: float
+    reported_ns: float
     awaited: bool
     """Callers were blocked by then."""
 
@@ -205,7 +205,7 @@ def _scheduled(ready: _Ready, knobs: Knobs, channel: _Channel, learning: _Channe
     decisions = _negotiated(ready, knobs, learning)
     runs = [[decisions[0]]]
     for before, decision in pairwise(decisions):
-        if before.awaited or decision.announced_ns - before.announced_ns > GAP_CYCLES * knobs.cycle_time_ns:
+        if before.awaited or decision.reported_ns - before.reported_ns > GAP_CYCLES * knobs.cycle_time_ns:
             runs.append([])
         runs[-1].append(decision)
     for run in runs:
@@ -215,9 +215,9 @@ def _scheduled(ready: _Ready, knobs: Knobs, channel: _Channel, learning: _Channe
 
 
 def _negotiated(ready: _Ready, knobs: Knobs, channel: _Channel) -> list[_Decision]:
-    """Announces what is ready after a cycle time, at a full fusion buffer or when callers wait.
+    """Batches of ready gradients, which are reported after a cycle time, at a full fusion buffer or when callers wait.
 
-    While a batch travels nothing is announced.
+    While a batch travels nothing is reported.
     """
     decisions: list[_Decision] = []
     begin = 0
@@ -226,12 +226,12 @@ def _negotiated(ready: _Ready, knobs: Knobs, channel: _Channel) -> list[_Decisio
         blocked = channel.compute_end + channel.stolen
         first = at[begin] + channel.stolen
         full = ready.full(begin, knobs.fusion_bytes) + channel.stolen
-        announced = max(min(first + knobs.cycle_time_ns, max(blocked, first), full), channel.free)
+        reported = max(min(first + knobs.cycle_time_ns, max(blocked, first), full), channel.free)
         end = begin
-        while end < count and at[end] + channel.stolen <= announced:
+        while end < count and at[end] + channel.stolen <= reported:
             end += 1
-        decisions.append(_Decision(begin, end, announced, announced >= blocked))
+        decisions.append(_Decision(begin, end, reported, reported >= blocked))
         for low, high in _cut(ready.sizes, begin, end, knobs.fusion_bytes):
-            channel.run(ready.sums[high] - ready.sums[low], high - low, announced + channel.cluster.decision_ns)
+            channel.run(ready.sums[high] - ready.sums[low], high - low, reported + channel.cluster.decision_ns)
         begin = end
     return decisions
