@@ -127,7 +127,7 @@ def query(trace: Trace, sql: str) -> Answer:
 
     database = open_database(trace)
     try:
-        # From here on the statement is a stranger's: it can read the trace and nothing else.
+        # The statement is not trusted: it can read the trace and nothing else.
         database.execute("set enable_external_access = false")
         database.execute("set lock_configuration = true")
         answer = database.execute(sql)

@@ -107,7 +107,7 @@ class TimelineExtension:
         far = [rank for rank, state in states.items() if state == "upload"]
         collection.fetch(far, layout.timeline_parts(folder))
         problems += collection.problems
-        # A rank that said nothing may have died recording; what it wrote is on the disk all the same.
+        # A rank without a report may have died while it recorded; its files are on the disk all the same.
         present = [rank for rank in range(1, session.size) if states.get(rank) != "none"]
         return [file for rank in present for file in files_of_rank(folder, rank)]
 

@@ -102,7 +102,7 @@ def communication_table(summary: Summary) -> Table:
 
 
 def _limit(summary: Summary) -> float:
-    """What the bus bandwidth is set against: the link's limit, else the fastest twentieth of the collectives."""
+    """What the bus bandwidth is compared with: the link's limit, else the fastest twentieth of the collectives."""
     fastest = [kind.fastest_bytes_per_s for kind in summary.traffic if kind.fastest_bytes_per_s is not None]
     return summary.link_bytes_per_s or max(fastest, default=0.0)
 
@@ -131,7 +131,7 @@ def fusion_line(summary: Summary) -> Text:
 
 
 def peer_wait_table(summary: Summary) -> Table:
-    """Who was ready and waited for whom."""
+    """Which rank was ready and waited for which peer."""
     table = new_table("Waited for another rank", "rank", "for rank", "times", "sum", "longest")
     for wait in sorted(summary.peer_waits, key=lambda wait: -wait.total_ns):
         cells = (str(wait.count), time_text(wait.total_ns), time_text(wait.longest_ns))
@@ -140,7 +140,7 @@ def peer_wait_table(summary: Summary) -> Table:
 
 
 def arrival_table(summary: Summary) -> Table:
-    """Who the others waited for."""
+    """Which ranks the others waited for."""
     arrivals = summary.arrivals
     title = f"Arrived last ({arrivals.tensors} tensors, {arrivals.tensors_undecided} too close to tell)"
     table = new_table(title, "rank", "tensors", "batches", "median late", "largest", "sum over batches")

@@ -49,7 +49,7 @@ class Meter:
         """Count a step's time against the default.
 
         Raises:
-            InvariantError: Knobs were handed out and nobody said which version they have.
+            InvariantError: Knobs were handed out, and `proposed` was not called.
         """
         if self._asked:
             raise InvariantError("OnlineTuner: proposed(knobs_version) must follow on_step when it returns knobs")
@@ -64,8 +64,8 @@ class Meter:
     def lost_ns(self) -> int:
         """Time lost against the default so far, in nanoseconds; negative when time was won.
 
-        By medians of each setting's steps: the machine's rare long steps would have hit the default as well. What ran
-        before the default was measured counts from then on.
+        By medians of each setting's steps, since rare long steps of the machine would have hit the default as well.
+        Settings that ran before the default was measured count from then on.
         """
         if not self._run or not self.reference:
             return self._lost_before_ns

@@ -1,6 +1,6 @@
 """OnlineTuner: decides after every training step which knobs come next. Pure: no I/O, no clock, no thread.
 
-The way through a session:
+The phases of a session:
 
 1. warm-up: steps discarded, until the advisor is ready and has looked up what is stored about the job;
    A setting that an earlier session of the same job has confirmed runs from here on and is checked: a paired
@@ -99,7 +99,7 @@ class OnlineTuner:
         return self._report.outbox.take()
 
     def on_step(self, stats: StepStats) -> Knobs | None:
-        """Take in a finished step.
+        """Process a finished step.
 
         Returns:
             Knobs to propose to all ranks; the caller must then call `proposed`. None: nothing changes.
@@ -161,7 +161,7 @@ class OnlineTuner:
                 return
             stored = replace(stored, best=None)
         if self._before is not None:
-            # Trials from before the change say less than start points: all of these are made again.
+            # Trials from before the change count less than start points, so all start points are tried again.
             known = self._before.knobs not in (self._default, checked) and stored.best is None
             stored = replace(stored, best=self._before.knobs if known else stored.best, trials=0)
         if not self.trials:

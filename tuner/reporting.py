@@ -45,17 +45,17 @@ class Ending:
 
 
 class Reporter:
-    """Numbers trials, writes records and tells the advisor.
+    """Numbers trials, writes records and reports to the advisor.
 
     Args:
         space: What is searched.
-        advisor: Hears of trials and of the end.
+        advisor: Receives trials and the end.
         meter: Knows the version of the knobs and what was lost.
         options: The session's budget.
 
     Attributes:
         trials: The trials of the search so far.
-        outbox: Records nobody has taken yet.
+        outbox: Records that were not taken yet.
         bytes: Payload a step and rank.
     """
 
@@ -86,13 +86,13 @@ class Reporter:
         )
 
     def trial(self, trial: Trial, times: list[int], token: int | None) -> None:
-        """Record a trial of the search and tell the advisor."""
+        """Record a trial of the search and report it to the advisor."""
         self.trials.append(trial)
         record = self._put(trial, times, _rough_gain(trial, times), self._meter.knobs_version)
         self._advisor.tell(Outcome(record, trial.ratio, token))
 
     def check(self, comparison: Comparison, holds: bool) -> None:
-        """Record the check of a stored setting as trials 0 (the default) and 1, and tell the advisor."""
+        """Record the check of a stored setting as trials 0 (the default) and 1, and report it to the advisor."""
         if not comparison.blocks:
             return
         (rival,) = comparison.rivals
@@ -120,7 +120,7 @@ class Reporter:
             self._put(trial, rival.samples, gain, knobs_versions[rival.knobs])
 
     def result(self, ending: Ending) -> ResultRecord:
-        """Record the end and tell the advisor."""
+        """Record the end and report it to the advisor."""
         result = ResultRecord(
             decision=ending.decision,
             knobs=ending.knobs,

@@ -51,7 +51,7 @@ class Sessions:
         return self.tuner.result
 
     def on_step(self, stats: StepStats) -> Knobs | None:
-        """Take in a finished step; see `OnlineTuner.on_step`.
+        """Process a finished step; see `OnlineTuner.on_step`.
 
         Raises:
             InvariantError: Knobs were handed out and `proposed` was not called.

@@ -1,4 +1,4 @@
-"""Watch: sees from the steps after a session whether the job is still the one that was tuned. Pure.
+"""Watch: decides from the steps after a session whether the job is still the one that was tuned. Pure.
 
 It has changed when its steps
 
@@ -82,7 +82,7 @@ class Watch:
         self._shapes, self._times = _Shapes(tuned, options), _Times(options)
 
     def add(self, sample: Sample) -> str:
-        """Take in a step; returns what has changed, as a sentence, and mostly nothing."""
+        """Process a step; returns a sentence on what has changed, usually an empty one."""
         if sample.knobs_version < self._knobs_version:
             return ""
         if self._resting > 0:
@@ -93,7 +93,7 @@ class Watch:
 
 
 class _Shapes:
-    """What steps send, block by block."""
+    """Compares what steps send, block by block."""
 
     def __init__(self, tuned: Shape, options: WatchOptions) -> None:
         self._tuned, self._options = tuned, options
@@ -118,7 +118,7 @@ class _Shapes:
 
 
 class _Times:
-    """How long steps take, block by block, beside the first ones."""
+    """Compares the length of steps with the first ones, block by block."""
 
     def __init__(self, options: WatchOptions) -> None:
         self._options = options

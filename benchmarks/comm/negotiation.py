@@ -1,7 +1,7 @@
-"""`ringtune bench negotiation`: what the control plane costs per cycle, for up to thousands of ranks in one process.
+"""`ringtune bench negotiation`: the cost of the control plane per cycle, for up to thousands of ranks in one process.
 
-The native side (`native/runtime/rehearsal.h`) drives the negotiators of all ranks in one thread. Messages are encoded
-and decoded as on a link; nothing is sent over one, so the figures are the work of the control plane without its waits.
+The native side (`native/runtime/control_simulation.h`) drives the negotiators of all ranks in one thread. Messages are
+encoded and decoded as on a link and not sent, so the figures are the work of the control plane without its waits.
 
 Up to fan-out + 1 ranks form a star, in which every rank sends to rank 0, and the ranks below it get children of their
 own up to fan-out * fan-out: until then work grows with the ranks, on purpose, though no rank ever handles more than one
@@ -27,8 +27,8 @@ from ringtune.timeline.units import time_text
 
 PHASES = ("cold", "cached", "steady")
 TIME_SLACK = 1.25
-"""Times may be so much above the bound: they are noisy, and thousands of ranks push each other out of the processor's
-caches, which ranks on machines of their own do not. Counts get no slack."""
+"""How far times may exceed the bound: they are noisy, and thousands of ranks evict each other from the processor's
+caches, which ranks on machines of their own do not. Counts have no slack."""
 
 LARGEST = 4096
 _FIGURES = ("messages", "bytes", "ns")

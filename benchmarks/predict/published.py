@@ -30,7 +30,7 @@ BATCH = 64
 GPUS_PER_SERVER = 4
 LINE = 25e9 / 8
 STEP_LATENCY_NS = 5_000.0
-"""Of a step of the ring between servers: the usual few microseconds of RDMA and a kernel's start; not fitted."""
+"""Time of a step of the ring between servers: the usual few microseconds of RDMA and a kernel's start; not fitted."""
 
 PEER = Link(2_000.0, 10e9)
 """Between GPUs of a server over PCIe: three of four steps of the ring; not fitted."""
@@ -55,7 +55,7 @@ PUBLISHED = {
 """Scaling efficiency by GPUs."""
 
 STEP_NS = {"resnet50": 128.1e6, "resnet101": 192.0e6, "vgg16": 194.5e6}
-"""Of the profiles, as their README says."""
+"""Batch size of the profiles, from their README."""
 
 
 def read_profile(folder: Path, name: str) -> Workload:

@@ -1,4 +1,4 @@
-"""What ``ringtune bench dashboard --live`` looks at: on every page what is newest there, and when that had come to be.
+"""What ``ringtune bench dashboard --live`` looks at: the newest item of every page, and the moment of its making.
 
 The browser notes the moments at which a page shows more than before (`NOTE`); `milestones` are the moments at which
 there was more. Steps and samples are the job's own. A tuning session's trials take seconds each; here a thread writes

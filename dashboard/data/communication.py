@@ -44,7 +44,7 @@ class Waits:
 
     Attributes:
         ranks: The ranks that waited.
-        control_ns: By rank: what agreeing cost once all had submitted.
+        control_ns: By rank: the cost of agreement once all had submitted.
         peers: The ranks most waited for; -1 for all others.
         waited_ns: By peer, then by rank.
     """

@@ -1,4 +1,4 @@
-"""The runs below a folder: which there are, and how each of them is doing."""
+"""The runs below a folder, and the state of each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where communication's time goes: exposed or overlapped, by phase, by size, for lack of fusion, for waiting."""
+"""The time of communication: exposed or overlapped, by phase, by size, by fill of the buffer, and waiting."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ add up to it exactly. They belong to the step that their rank was in.
 
 Causes: ``compute``; ``late`` = the part of compute after all other ranks had submitted: what they waited for this
 rank (in a step in which the rank itself did not wait, so that the path stays on it: after which all others were
-blocked, too); ``control`` = last submit (in a plan: coming) until agreed; ``queue``, ``copy_in``, ``transfer``,
-``copy_out`` as recorded (of a GPU's tensor also its way to the host: ``copy_in``, behind other copies ``queue``, and
-``compute`` until the GPU was done with it; from GPU to GPU ``queue`` from where its data was there and the batch was
-launched until it was packed, which is ``copy_in``, or began); ``wake`` = batch done until the caller went on;
-``unknown`` = a wait that no recorded batch explains.
+blocked, too); ``control`` = last submit (under a step schedule: arrival) until agreed; ``queue``, ``copy_in``,
+``transfer``, ``copy_out`` as recorded (of a GPU's tensor also its way to the host: ``copy_in``, behind other copies
+``queue``, and ``compute`` until the GPU was done with it; from GPU to GPU ``queue`` from the moment at which its data
+was there and the batch was launched until it was packed, which is ``copy_in``, or began); ``wake`` = batch done until
+the caller went on; ``unknown`` = a wait that no recorded batch explains.
 """
 
 from __future__ import annotations

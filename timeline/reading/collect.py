@@ -157,7 +157,7 @@ class Collector:
                 self.process_names[pid] = str(args["name"])
 
     def _of_tensor(self, begin: Event, about: Any) -> Event:
-        """A span of Horovod: the process is the tensor, the observer rank 0; an operation's end tells its shape."""
+        """A span of Horovod: the process is the tensor, the observer rank 0; an operation's end has its shape."""
         tensor = self.process_names.get(begin.get("pid"), "")
         return {**begin, "pid": 0, "args": {"tensor": tensor, "bytes": _bytes_of(about)}}
 

@@ -35,7 +35,7 @@ _SCHEDULED = '"step_schedule":1'
 
 @dataclass(frozen=True)
 class World:
-    """Where the job ran, as far as its trace does not say; None: as it says."""
+    """Where the job ran, as far as its trace does not say; None: as the trace says."""
 
     ranks: int | None = None
     hosts: int | None = None
@@ -43,7 +43,7 @@ class World:
 
 @dataclass(frozen=True)
 class _Sent:
-    """What one rank reduced, a row each, in the order of submission; times in ns."""
+    """The gradients that one rank reduced, a row each, in the order of submission; times in ns."""
 
     submit: Ints
     begin: Ints
@@ -70,7 +70,7 @@ def adopt(trace: Trace, world: World = World(), sizes: Sequence[int] | None = No
         sizes: Bytes of a step's gradients in the order of backward, for a trace without.
 
     Raises:
-        UsageError: It carries too little; the message says what, and what to do.
+        UsageError: The trace holds too little; the message says what is missing, and what to do.
     """
     horovod = trace.source == "horovod"
     if not horovod and len(trace.spans.of_stage(Stage.NEGOTIATE)):
@@ -116,7 +116,7 @@ def _named(spans: SpanTable, pattern: re.Pattern[str]) -> Mask:
 
 
 def _of_horovod(trace: Trace) -> _Sent:
-    """Tensors from their `ALLREDUCE` spans; what begins before the first of a batch goes to work belongs to it."""
+    """Tensors from their `ALLREDUCE` spans; spans that begin before the first of a batch is reduced belong to it."""
     spans = trace.spans
     named = np.array([name == "ALLREDUCE" for name in spans.names] or [False])
     whole = spans.take(named[spans.name] & (spans.tensor > 0))

@@ -1,4 +1,4 @@
-"""What the ranks of a job are joined by, in terms of latency, bandwidth and what communication takes from computing."""
+"""The links between a job's ranks: latency, bandwidth, and the computing time that communication takes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ringtune.errors import UsageError
 
 @dataclass(frozen=True)
 class Link:
-    """A way between two ranks.
+    """A link between two ranks.
 
     Attributes:
         latency_ns: From the begin of a send to the receipt of an empty message.
         bytes_per_s: Of a long message.
-        burst_ns: Time that it can make up for after a rest as long: the bucket of a shaped link.
+        burst_ns: Time that it can catch up after a rest as long: the bucket of a shaped link.
     """
 
     latency_ns: float

@@ -18,14 +18,14 @@ RING, HIERARCHICAL = "ring", "hierarchical"
 _KIB = 1 << 10
 
 LEADER_BYTES = 32 * _KIB
-"""By levels: up to so many bytes one rank of a host goes on the wire, beyond it each with a slice."""
+"""By levels: up to so many bytes one rank of a host sends between hosts, beyond it each sends a slice."""
 
 VOTES_FIRST_BYTES = 1 << 20
 """A tensor that is alone in its batch of a step schedule is reduced in place from this size on, after a round of votes
 (native/runtime/link_round.cc)."""
 
 STAGED_BYTES = 512 * _KIB
-"""From here on copies go on beside a ring's exchange (native/runtime/batch_copies.h)."""
+"""From this size on copies go on beside a ring's exchange (native/runtime/batch_copies.h)."""
 
 BUILT_IN: tuple[Rule, ...] = (
     Rule("network", 4, 64 * _KIB, "recursive-doubling"),
@@ -42,7 +42,7 @@ def ring_ns(size: float, ranks: int, link: Link) -> float:
 
 
 def flat_ns(size: float, ranks: int, link: Link) -> float:
-    """One step in which each sends everything to all others, one after the other on its own way out."""
+    """One step in which each sends everything to all others, one after the other over its own link."""
     return 0.0 if ranks < 2 else link.latency_ns + (ranks - 1) * size / link.bytes_per_s * 1e9
 
 
@@ -108,7 +108,7 @@ def by_table(size: float, ranks: int, cluster: Cluster) -> str:
 def allreduce_ns(size: float, cluster: Cluster) -> float:
     """Time of one allreduce of `size` bytes over all ranks, from the moment when the last one has begun.
 
-    The ranks of a host share its way out: a ring passes it once, the others send as many copies as there are ranks.
+    The ranks of a host share its link: a ring passes it once, the others send as many copies as there are ranks.
     """
     if cluster.ranks < 2 or size <= 0:
         return 0.0

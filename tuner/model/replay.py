@@ -21,7 +21,7 @@ from ringtune.tuner.model.spread import expected_maximum
 from ringtune.tuner.model.workload import Gradient, Workload
 
 ALIGNMENT = 64
-"""Bytes; tensors of a batch start at multiples of it."""
+"""Bytes; tensors of a batch start at multiples of this."""
 
 GAP_CYCLES = 2
 """A step schedule cuts where the gap between two gradients is longer than so many cycle times."""
@@ -70,7 +70,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What else holds for a step.
+    """Further conditions of a step.
 
     Attributes:
         scheduled: The runtime follows a step schedule, as it does after a few equal steps.
@@ -165,7 +165,7 @@ class _Channel:
         self.cluster, self.compute_end, self.scheduled = cluster, compute_end, scheduled
         self.free = 0.0
         self.stolen = 0.0
-        # Before its first batch a step computes: the links have rested.
+        # The links have rested before the first batch, while the step computed.
         self.saved = cluster.widest.burst_ns
         self.batches: list[Batch] = []
 
@@ -178,7 +178,7 @@ class _Channel:
         self.batches.append(Batch(size, tensors, begin, self.free))
 
     def _made_up(self, size: int, taken: float, idle: float) -> float:
-        """What the buckets of the links save of a batch's time after such a rest."""
+        """The time of a batch that the buckets of the links save after such a rest."""
         burst = self.cluster.widest.burst_ns
         if burst <= 0.0:
             return 0.0

@@ -127,7 +127,7 @@ def _column(folder: Path, kind: str, name: str, dtype: Any) -> NDArray[Any]:
 
 
 def make_room(root: Path, kept_bytes: int = KEPT_BYTES) -> None:
-    """Remove indexes beyond what is kept, and what interrupted preparations left."""
+    """Remove indexes beyond the limit, and the remains of interrupted preparations."""
     found = []
     for folder in root.iterdir():
         with suppress(OSError):
