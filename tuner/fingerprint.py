@@ -13,6 +13,8 @@ from typing import Any
 from ringtune.layout import OLD_KEYS
 from ringtune.tuner.advice import Workload
 
+_FORMER = {name: old for old, name in OLD_KEYS.items()}
+
 
 @dataclass(frozen=True)
 class JobDescription:
@@ -46,8 +48,13 @@ class JobDescription:
         return {**known, "collectives": workload.collectives, "bytes": workload.bytes}
 
     def fingerprint(self, workload: Workload) -> str:
-        """Return 16 hexadecimal digits that name this kind of job."""
-        text = json.dumps(self.as_dict(workload), sort_keys=True)
+        """Return 16 hexadecimal digits that name this kind of job.
+
+        Knobs count by the names that they had in earlier versions, so that the studies of these are found.
+        """
+        fixed = sorted((_FORMER.get(name, name), value) for name, value in self.fixed)
+        searched = [_FORMER.get(name, name) for name in self.searched]
+        text = json.dumps({**self.as_dict(workload), "fixed": fixed, "searched": searched}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

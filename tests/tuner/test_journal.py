@@ -9,7 +9,8 @@ import pytest
 
 from ringtune.errors import RingtuneError
 from ringtune.knobs import DEFAULTS, Knobs
-from ringtune.tuner.fingerprint import current
+from ringtune.tuner.advice import Workload
+from ringtune.tuner.fingerprint import JobDescription, current
 from ringtune.tuner.journal import CSV_HEADER, Journal, parse_line
 from ringtune.tuner.records import NoteRecord, Record, ResultRecord, StartRecord, TrialRecord, knobs_fields, parse
 from ringtune.tuner.scoring import NO_GAIN, Interval
@@ -64,6 +65,9 @@ def test_keys_of_earlier_versions_are_read() -> None:
     line["epoch"], line["knobs"]["plan"] = line.pop("knobs_version"), line["knobs"].pop("step_schedule")
     assert parse(line) == record
     description = {"world": 2, "fixed": [["plan", 1], ["algorithm", 0]], "searched": ["fusion_bytes", "plan"]}
+    now = JobDescription(world=2, searched=("fusion_bytes", "step_schedule"), fixed=(("segment_bytes", 1),))
+    before = JobDescription(world=2, searched=("fusion_bytes", "plan"), fixed=(("segment_bytes", 1),))
+    assert now.fingerprint(Workload(1, 8)) == before.fingerprint(Workload(1, 8))
     assert current(description) == {
         "world": 2, "fixed": [("step_schedule", 1), ("algorithm", 0)], "searched": ["fusion_bytes", "step_schedule"],
     }  # fmt: skip
