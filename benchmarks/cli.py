@@ -34,10 +34,12 @@ COMMANDS = {
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def bench() -> None:
     """Measure training, scaling and single collectives, beside peers in the same run."""
-    if threading.current_thread() is threading.main_thread():  # the only one that may; a test may call from another
+    if (
+        threading.current_thread() is threading.main_thread()
+    ):  # only the main thread may set a handler; a test may call from another
         signal.signal(signal.SIGTERM, _leave)
 
 
 def _leave(number: int, _: FrameType | None) -> None:
-    """End like an error does: jobs are ended, and network namespaces are taken away."""
+    """End like an error does: jobs are ended, and network namespaces are removed."""
     raise SystemExit(128 + number)

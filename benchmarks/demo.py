@@ -2,8 +2,8 @@
 
     python -m ringtune.benchmarks.demo --out runs/demo
 
-Every part is the command that a user would type; what it prints goes to `<out>.log`, and a line a part says what came
-of it. The tuning session is a job of its own (`<out>-tune`); its journal is also put into `<out>`, where the trace and
+Every part is the command that a user would type; its output goes to `<out>.log`, and one line a part sums up the
+result. The tuning session is a job of its own (`<out>-tune`); its journal is also put into `<out>`, where the trace and
 the scaling record are, so that one report shows everything.
 """
 
@@ -35,7 +35,7 @@ REQUIRED_ACCURACY = 0.95
 TUNING_EPOCHS = (120, 400)
 # One computing thread per rank: two ranks then fit on two cores and one rank is not faster for having both.
 THREADS = {"OMP_NUM_THREADS": "1"}
-# Of a command that failed.
+# Lines shown of a command that failed.
 SHOWN_LINES = 25
 
 
@@ -80,7 +80,7 @@ class Demo:
         return f"accuracy {accuracy:.2%} on handwritten digits, loss {result['loss']:.6f}"
 
     def summarize(self) -> str:
-        """Tells where the time of the training went."""
+        """Prints where the time of the training went."""
         trace = layout.timeline_file(self.out)
         self._ringtune("timeline", "summary", str(trace))
         return f"{trace} opens in Perfetto"

@@ -27,7 +27,7 @@ from ringtune.timeline.vocabulary import Stage
 
 RANKS, SLOW_RANK, SLOW_MS = 2, 1, 6
 FIRST_STEP = 20
-"""What is before it warms up, and is left out."""
+"""The first step that counts; those before it warm up."""
 PICTURE_STEPS = 3
 WIDTH, HEIGHT = 1180, 1300
 COLORS = 128

@@ -36,6 +36,7 @@ class RuntimeOptions:
     cache_capacity: int
     algorithm: int
     hierarchical: int
+    step_schedule: bool
     nccl_streams: int
     algorithm_rules: list[tuple[int, int, int, int]]
     stall_warning_ns: int
@@ -87,7 +88,7 @@ class Runtime:
         stream: int = 0,
         timeout_ns: int = 0,
     ) -> int: ...
-    def announce_gradient(
+    def report_gradient(
         self,
         name: str,
         sparse: bool,

@@ -75,7 +75,7 @@ class Config:
     algorithm: str = ALGORITHMS[0]
     algorithm_table: Path | None = None
     hierarchical: str = SWITCH[0]
-    plan: bool = True
+    step_schedule: bool = True
     nccl_streams: int = DEFAULTS.nccl_streams
     overlap: str = "auto"
     cuda_driver: str = ""
@@ -158,7 +158,7 @@ class Config:
             self.cache_capacity,
             ALGORITHMS.index(self.algorithm),
             SWITCH.index(self.hierarchical),
-            int(self.plan),
+            int(self.step_schedule),
             self.nccl_streams,
         )
 

@@ -7,14 +7,15 @@ from dataclasses import asdict, dataclass
 
 from ringtune.algorithms import ALGORITHMS, SWITCH
 from ringtune.errors import InvalidArgument
+from ringtune.layout import current_keys
 
-HIGHEST = {"algorithm": len(ALGORITHMS) - 1, "hierarchical": len(SWITCH) - 1, "plan": 1, "nccl_streams": 8}
+HIGHEST = {"algorithm": len(ALGORITHMS) - 1, "hierarchical": len(SWITCH) - 1, "step_schedule": 1, "nccl_streams": 8}
 _LOW = {"segment_bytes": 1, "nccl_streams": 1}
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """One setting of the runtime; all ranks carry the same one, numbered by its epoch.
+    """One setting of the runtime; all ranks carry the same one, numbered by its version.
 
     Attributes:
         fusion_bytes: Most bytes reduced as one batch, in bytes; 0 switches fusion off.
@@ -23,7 +24,8 @@ class Knobs:
         cache_capacity: Operations remembered by the response cache; 0 switches it off.
         algorithm: Index in `ringtune.algorithms.ALGORITHMS`; 0 = as the job's table says.
         hierarchical: Reduce within hosts before across them: index in `ringtune.algorithms.SWITCH`; 0 = auto.
-        plan: 1: repeated steps follow a plan without control messages; 0: every step is negotiated.
+        step_schedule: 1: repeated steps follow a learned schedule without control messages; 0: every step is
+            negotiated.
         nccl_streams: Streams of a GPU that batches by NCCL are dealt to; from 1 to 8.
     """
 
@@ -33,7 +35,7 @@ class Knobs:
     cache_capacity: int = 8192
     algorithm: int = 0
     hierarchical: int = 0
-    plan: int = 1
+    step_schedule: int = 1
     nccl_streams: int = 1
 
     def __post_init__(self) -> None:
@@ -54,14 +56,16 @@ class Knobs:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, int], base: Knobs | None = None) -> Knobs:
-        """Build knobs from a mapping; names that are no knobs (for example ``epoch``) are ignored.
+        """Build knobs from a mapping; names that are no knobs (for example ``knobs_version``) are ignored.
+
+        Old names (`ringtune.layout.OLD_KEYS`) are taken too.
 
         Args:
             values: Values by name, possibly only some of the knobs.
             base: Where missing values come from; default: `DEFAULTS`.
         """
         known = (base if base is not None else DEFAULTS).as_dict()
-        known.update({name: int(value) for name, value in values.items() if name in known})
+        known.update({name: int(value) for name, value in current_keys(values).items() if name in known})
         return cls(**known)
 
 

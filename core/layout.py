@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 FORMAT = 1
 """Version of the folder's layout, written as ``format`` into every JSON document."""
+
+OLD_KEYS = {"epoch": "knobs_version", "plan": "step_schedule"}
+"""Keys of traces, step logs, journals and knobs in files of earlier versions, and the keys that stand for them."""
 
 RUNS_FOLDER = "runs"
 RUN_FILE = "run.json"
@@ -131,6 +136,16 @@ def run_name(name: str, at_unix_ns: int) -> str:
     """Return the folder's name ``<name>-<YYYYmmdd-HHMMSS>`` (local time) for a run created at that moment."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(at_unix_ns / 1e9))
     return f"{slug(name)}-{stamp}"
+
+
+def current_keys(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object of a file without the keys of `OLD_KEYS`; where both are given, the new key's value counts."""
+    found = dict(record)
+    for old, new in OLD_KEYS.items():
+        if old in found:
+            value = found.pop(old)
+            found.setdefault(new, value)
+    return found
 
 
 def is_run(folder: Path) -> bool:

@@ -101,9 +101,9 @@ class Session:
         return Knobs.from_dict(self.runtime.knobs())
 
     @property
-    def epoch(self) -> int:
+    def knobs_version(self) -> int:
         """Version of the present setting."""
-        return int(self.runtime.knobs()["epoch"])
+        return int(self.runtime.knobs()["knobs_version"])
 
     @property
     def timeline_file(self) -> Path | None:
@@ -209,7 +209,7 @@ class Session:
         """Propose another setting; all ranks apply it at the same cycle with nothing in flight.
 
         Returns:
-            The epoch the setting will carry.
+            The version that the knobs will have.
 
         Raises:
             InvalidArgument: This is not rank 0.

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from ringtune.layout import current_keys
+
 
 @dataclass(frozen=True)
 class StepStats:
@@ -13,7 +15,7 @@ class StepStats:
 
     Attributes:
         step: Number of the step on this rank, from 0.
-        epoch: Version of the knobs at the end of the step.
+        knobs_version: Version of the knobs at the end of the step.
         begin_ns: Start of the step (end of the step before, or of ``init``).
         end_ns: End of the step.
         bytes: Payload of this rank that was reduced, gathered or broadcast, in bytes.
@@ -31,7 +33,7 @@ class StepStats:
     """
 
     step: int = 0
-    epoch: int = 0
+    knobs_version: int = 0
     begin_ns: int = 0
     end_ns: int = 0
     bytes: int = 0
@@ -55,7 +57,8 @@ class StepStats:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> StepStats:
         """Build a record from the runtime's dictionary or a line of the step log; unknown names are ignored."""
-        return cls(**{name: values[name] for name in _NAMES if name in values})
+        known = values if "knobs_version" in values else current_keys(values)
+        return cls(**{name: known[name] for name in _NAMES if name in known})
 
     def as_dict(self) -> dict[str, int]:
         """Return the fields that stand in a line of the step log."""

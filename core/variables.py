@@ -51,7 +51,7 @@ class Variable:
     choices: tuple[str, ...] = ()
 
 
-FORMER_NAMES = {"GPU_PLANE": "GPU_DATA_PATH"}
+FORMER_NAMES = {"GPU_PLANE": "GPU_DATA_PATH", "PLAN": "STEP_SCHEDULE"}
 """Names that variables had earlier, without ``RINGTUNE_``, and their names today. Both are read."""
 
 
@@ -217,7 +217,14 @@ VARIABLES: tuple[Variable, ...] = (
         "CACHE_CAPACITY",
         0,
     ),
-    Variable("PLAN", "plan", "bool", True, "", "Repeated steps follow a plan without control messages."),
+    Variable(
+        "STEP_SCHEDULE",
+        "step_schedule",
+        "bool",
+        True,
+        "",
+        "Repeated steps follow a learned schedule without control messages.",
+    ),
     Variable("NUM_NCCL_STREAMS", "nccl_streams", "int", 1, "1 to 8", "NCCL's streams of a GPU.", "NUM_NCCL_STREAMS", 1),
     Variable(
         "OVERLAP",

@@ -34,7 +34,7 @@ from ringtune.dashboard.theme import FONT
 from ringtune.dashboard.units import plain
 
 PLOTLY = "_dash-component-suites/plotly/package_data/plotly.min.js"
-"""Where Dash has plotly, four megabytes."""
+"""Where Dash has plotly, which is four megabytes large."""
 
 MODULES: Mapping[str, ModuleType] = {
     "runs": runs,
@@ -201,7 +201,7 @@ def _register(app: Dash, context: Context) -> None:
 
 
 def page_of(context: Context, route: Route) -> html.Div:
-    """Return the page of a route; a friendly one for addresses that lead nowhere."""
+    """Return the page of a route; for an unknown address one that says so."""
     if route.page == "unknown":
         return html.Div(
             empty(

@@ -36,7 +36,7 @@ def dashboard(runs: Path, port: int, host: str, token: str, prefix: str) -> None
             "  Other machines can reach it, unencrypted: use it, and share its token, only in a network you trust."
         )
     click.echo("  Stop with Ctrl-C.")
-    # What was imported stays: looking through it for garbage took some eighty milliseconds of a page's poll each time.
+    # Imported modules stay in memory; a search for garbage in them takes some eighty milliseconds of a page's poll.
     gc.collect()
     gc.freeze()
     try:

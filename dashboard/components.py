@@ -94,7 +94,7 @@ def stat(label: str, value: str, note: str = "", at: int | None = None, page: st
 
 
 def drawn_numbers(before: Mapping[str, Any], *names: str) -> list[float] | None:
-    """Return numbers, none below 0, of what a page says it has drawn; None where one is missing: it may say all."""
+    """Return numbers, none below 0, from a page's account of what it has drawn; None where one is missing or wrong."""
     found = [before.get(name) for name in names]
     known = [one for one in found if isinstance(one, (int, float)) and 0 <= one < 2**62]
     return known if len(known) == len(names) else None
@@ -209,7 +209,7 @@ def age(page: str) -> dmc.Text:
 
 
 def drawn_store(page: Any) -> dict[str, Any]:
-    """Return the name of the store that tells the next polls what a page has drawn."""
+    """Return the name of the store in which the next polls find what a page has drawn."""
     return {"type": "page-drawn", "page": page}
 
 
@@ -228,7 +228,7 @@ def follow_place(app: Dash, page: str) -> None:
 
 
 def page_frame(page: str, charts: Sequence[Any], nothing: dmc.Card, more: Sequence[Any] = ()) -> html.Div:
-    """Return a page that its callback fills: what cannot be read, ``more``, charts, or why there are none."""
+    """Return a page that its callback fills: what cannot be read, ``more``, charts, or the reason for none."""
     return html.Div(
         [
             html.Div(id=f"{page}-problems"),

@@ -1,7 +1,7 @@
 """Threads that answer requests: the one that rested last answers next.
 
 waitress's own dispatcher wakes them in turn. A page of a running job asks once in a while, and each time another thread
-came to memory that no cache held any more: a tenth of what watching costs.
+would find its memory in no cache any more, which is a tenth of the cost of watching.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _log = logging.getLogger("waitress")
 
 
 class Task(Protocol):
-    """What a dispatcher of waitress's is given."""
+    """A task of waitress's."""
 
     def service(self) -> None:
         """Answer."""
@@ -35,18 +35,18 @@ class _Worker(threading.Thread):
         self._dispatcher = dispatcher
 
     def sleep(self) -> None:
-        """Wait until somebody calls `wake`, or has called it."""
+        """Wait until `wake` is called, or was called."""
         self._asleep.acquire()
 
     def wake(self) -> None:
-        """Let it go on; once for every `sleep`."""
+        """Let the thread go on; once for every `sleep`."""
         self._asleep.release()
 
     def run(self) -> None:
         while (task := self._dispatcher.next_task(self)) is not None:
             try:
                 task.service()
-            except BaseException:  # a thread less would answer from now on
+            except BaseException:  # an error must not end the thread
                 _log.exception("Exception when servicing %r", task)
 
 

@@ -32,8 +32,7 @@ def show(runs: Path, height: int, base_url: str | None) -> str:
 def _served(root: Path, base_url: str) -> str:
     """Return the address of the kernel's server over a folder, starting it when there is none.
 
-    Behind a proxy the browser asks under the proxy's name, which cannot be told from a foreign one: there a token says
-    who may look.
+    Behind a proxy the browser asks under the proxy's name, which looks like a foreign one: there a token gives access.
     """
     with _LOCK:
         server = _SERVERS.get((root, base_url))

@@ -1,7 +1,7 @@
 """Serving: waitress in front of the app, with the checks that every request passes first.
 
-On the loopback address anybody on this machine may look, and a page of another site must not: the Host header has to
-name this machine, which stops DNS rebinding. Beyond loopback every request needs the token. The content security
+On the loopback address every user of this machine may look, and a page of another site must not: the Host header has
+to name this machine, which stops DNS rebinding. Beyond loopback every request needs the token. The content security
 policy forbids the browser to load anything from elsewhere, whatever a run folder holds.
 """
 
@@ -34,7 +34,7 @@ THREADS = 8
 TOKEN_BYTES = 24
 SELF = "'self'"
 FRAMES = f"{SELF} http://localhost:* http://127.0.0.1:* https://localhost:* https://127.0.0.1:* vscode-webview:"
-"""Who may show a framed app: what the user's own machine serves."""
+"""Pages that may show the app in a frame: those that the user's own machine serves."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Server:
 
     @property
     def path(self) -> str:
-        """The address without the server, as who is behind the same proxy may write it."""
+        """The address without the server, which works behind the same proxy."""
         query = f"?{urlencode({'token': self.options.token})}" if self.options.token else ""
         return f"{self.options.prefix}{query}"
 
@@ -122,7 +122,7 @@ def _listen(options: ServeOptions) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        # Here already: another program on the port must be noticed now, not when serving begins.
+        # Bound here so that another program on the port is noticed now, not when serving begins.
         listener.listen(64)
     except OSError as error:
         listener.close()

@@ -2,8 +2,8 @@
 
 Every phase has one colour on every page, the same in both schemes. The hues are close to Okabe and Ito's; all colours
 have 3:1 and more on white and on the dark surface (WCAG 2.1, 1.4.11), which leaves a narrow band of brightness. Within
-it they were chosen, by search, so that also the two that people with a common colour blindness see closest are told
-apart: tests compute both.
+it they were chosen by search, so that the two that look most alike with a common colour blindness are still distinct;
+tests compute both.
 
 Source: Okabe, Ito, "Color Universal Design" (2008), https://jfly.uni-koeln.de/color/
 """
@@ -54,7 +54,7 @@ BEST_COLOR = GREEN
 DEFAULT_COLOR = GREY
 
 LATE_SCALE = [[0.0, "rgba(138,146,158,0.15)"], [0.001, "rgba(213,94,0,0.2)"], [1.0, "rgba(213,94,0,1)"]]
-"""A scale of lateness that stands on both schemes: nothing is hardly there, much is the colour of waiting."""
+"""A scale of lateness for both schemes, from a colour that is hardly visible to the colour of waiting."""
 
 RANK_COLORS = (BLUE, OCHRE, GREEN, PURPLE, SKY, VERMILLION, OLIVE, GREY)
 DASHES = ("solid", "dash", "dot", "dashdot")
@@ -145,7 +145,7 @@ def template(scheme: Scheme) -> go.layout.Template:
                 "orientation": "h",
                 "x": 0,
                 "xanchor": "left",
-                "y": 1.02,  # `blank` knows better
+                "y": 1.02,  # `blank` sets these itself
                 "yanchor": "bottom",
                 "font": {"size": 12, "color": tint.text},
                 "title": {"font": {"size": 12, "color": tint.faint}},

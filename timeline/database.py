@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 TABLES = {
-    "spans": "rank, host, stage, name, tensor, begin_ns, end_ns, duration_ns, bytes, batch, step, epoch, facts (JSON)",
+    "spans": "rank, host, stage, name, tensor, begin_ns, end_ns, duration_ns, bytes, batch, step, knobs_version, "
+    "facts (JSON)",
     "instants": "name, category, rank, at_ns, args (JSON)",
     "parts": "rank, host, recorded, dropped, truncated, offset_ns, error_ns",
 }
@@ -32,7 +33,7 @@ _SPANS = """
 create view spans as
 select s.rank, coalesce(p.host, '') as host, g.label as stage, n.label as name, t.label as tensor, s.begin_ns,
        s.end_ns, s.end_ns - s.begin_ns as duration_ns, s.bytes, nullif(s.batch, 0) as batch,
-       case when s.step < 0 then null else s.step end as step, s.epoch, '{' || f.label || '}' as facts
+       case when s.step < 0 then null else s.step end as step, s.knobs_version, '{' || f.label || '}' as facts
 from raw_spans s
 join names n on n.code = s.name join tensors t on t.code = s.tensor join stages g on g.code = s.stage
 join fact_texts f on f.code = s.facts
@@ -73,7 +74,19 @@ def open_database(trace: Trace) -> DuckDBPyConnection:
     """
     database = connect()
     spans = trace.spans
-    columns = ("begin_ns", "end_ns", "rank", "stage", "name", "tensor", "bytes", "batch", "step", "epoch", "facts")
+    columns = (
+        "begin_ns",
+        "end_ns",
+        "rank",
+        "stage",
+        "name",
+        "tensor",
+        "bytes",
+        "batch",
+        "step",
+        "knobs_version",
+        "facts",
+    )
     register(database, "raw_spans", {column: getattr(spans, column) for column in columns})
     register_texts(database, "names", spans.names)
     register_texts(database, "tensors", spans.tensors)
@@ -114,7 +127,7 @@ def query(trace: Trace, sql: str) -> Answer:
 
     database = open_database(trace)
     try:
-        # From here on the statement is a stranger's: it can read the trace and nothing else.
+        # The statement is not trusted: it can read the trace and nothing else.
         database.execute("set enable_external_access = false")
         database.execute("set lock_configuration = true")
         answer = database.execute(sql)

@@ -20,7 +20,7 @@ from ringtune.timeline.merging.merge import merge, merge_run
 from ringtune.timeline.merging.parts import files_of_rank, part_files
 from ringtune.timeline.merging.report import MergeReport
 from ringtune.timeline.runs.run import Run
-from ringtune.timeline.runs.upload import Collection, Limits, Store, announce, upload
+from ringtune.timeline.runs.upload import Collection, Limits, Store, report_state, upload
 
 
 class SessionLike(Protocol):
@@ -76,7 +76,7 @@ class TimelineExtension:
         far = session.hosts[session.rank] != session.hosts[0]
         state = "none" if not files else "upload" if far else "file"
         try:
-            announce(session.store, session.job, session.rank, state)
+            report_state(session.store, session.job, session.rank, state)
             if files and far:
                 upload(session.store, session.job, session.rank, files)
         except Exception as error:  # the store's own classes are not known in this room
@@ -103,11 +103,11 @@ class TimelineExtension:
         """Parts of the other ranks: those on this host's disk, and those that were sent."""
         session = self._session
         collection = Collection(store, session.job, self._limits)
-        states = collection.announced(session.size)
+        states = collection.states(session.size)
         far = [rank for rank, state in states.items() if state == "upload"]
         collection.fetch(far, layout.timeline_parts(folder))
         problems += collection.problems
-        # A rank that said nothing may have died recording; what it wrote is on the disk all the same.
+        # A rank without a report may have died while it recorded; its files are on the disk all the same.
         present = [rank for rank in range(1, session.size) if states.get(rank) != "none"]
         return [file for rank in present for file in files_of_rank(folder, rank)]
 

@@ -48,7 +48,7 @@ class SpanTable:
     bytes: Ints
     batch: Ints
     step: Ints
-    epoch: Codes
+    knobs_version: Codes
     facts: Codes
     names: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ("",)
@@ -134,7 +134,7 @@ COLUMN_TYPES: Mapping[str, type[np.generic]] = {
     "bytes": np.int64,
     "batch": np.int64,
     "step": np.int64,
-    "epoch": np.int32,
+    "knobs_version": np.int32,
     "facts": np.int32,
 }
 

@@ -33,8 +33,8 @@ def summary_view(summary: Summary) -> RenderableType:
         parts.append(peer_wait_table(summary))
     if summary.arrivals.ranks:
         parts.append(arrival_table(summary))
-    if summary.epochs:
-        parts.append(epoch_table(summary))
+    if summary.knobs_versions:
+        parts.append(knobs_table(summary))
     return Group(*parts)
 
 
@@ -102,7 +102,7 @@ def communication_table(summary: Summary) -> Table:
 
 
 def _limit(summary: Summary) -> float:
-    """What the bus bandwidth is set against: the link's limit, else the fastest twentieth of the collectives."""
+    """What the bus bandwidth is compared with: the link's limit, else the fastest twentieth of the collectives."""
     fastest = [kind.fastest_bytes_per_s for kind in summary.traffic if kind.fastest_bytes_per_s is not None]
     return summary.link_bytes_per_s or max(fastest, default=0.0)
 
@@ -131,7 +131,7 @@ def fusion_line(summary: Summary) -> Text:
 
 
 def peer_wait_table(summary: Summary) -> Table:
-    """Who was ready and waited for whom."""
+    """Which rank was ready and waited for which peer."""
     table = new_table("Waited for another rank", "rank", "for rank", "times", "sum", "longest")
     for wait in sorted(summary.peer_waits, key=lambda wait: -wait.total_ns):
         cells = (str(wait.count), time_text(wait.total_ns), time_text(wait.longest_ns))
@@ -140,7 +140,7 @@ def peer_wait_table(summary: Summary) -> Table:
 
 
 def arrival_table(summary: Summary) -> Table:
-    """Who the others waited for."""
+    """Which ranks the others waited for."""
     arrivals = summary.arrivals
     title = f"Arrived last ({arrivals.tensors} tensors, {arrivals.tensors_undecided} too close to tell)"
     table = new_table(title, "rank", "tensors", "batches", "median late", "largest", "sum over batches")
@@ -156,13 +156,13 @@ def arrival_table(summary: Summary) -> Table:
     return table
 
 
-def epoch_table(summary: Summary) -> Table:
+def knobs_table(summary: Summary) -> Table:
     """Versions of the knobs that were in force."""
-    table = new_table("Knobs", "epoch", "steps", "batches", "fusion buffer", "cycle time")
-    for epoch in summary.epochs:
-        steps = f"{epoch.first_step}-{epoch.last_step}" if epoch.first_step >= 0 else "-"
-        size, cycle = epoch.knobs.get("fusion_bytes"), epoch.knobs.get("cycle_time_ns")
+    table = new_table("Knobs", "version", "steps", "batches", "fusion buffer", "cycle time")
+    for one in summary.knobs_versions:
+        steps = f"{one.first_step}-{one.last_step}" if one.first_step >= 0 else "-"
+        size, cycle = one.knobs.get("fusion_bytes"), one.knobs.get("cycle_time_ns")
         fusion_cell = bytes_text(size) if isinstance(size, int) else "-"
         cycle_cell = time_text(cycle) if isinstance(cycle, int) else "-"
-        table.add_row(str(epoch.epoch), steps, str(epoch.batches), fusion_cell, cycle_cell)
+        table.add_row(str(one.knobs_version), steps, str(one.batches), fusion_cell, cycle_cell)
     return table

@@ -59,7 +59,8 @@ class TraceServer:
             self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
         except OSError as error:
             raise RingtuneError(
-                f"port {port} on 127.0.0.1 cannot be used ({error.strerror}); end what holds it, or choose --port"
+                f"port {port} on 127.0.0.1 cannot be used ({error.strerror}); "
+                "end the program that holds it, or choose --port"
             ) from error
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/{quote(trace.name)}"
         self.link = f"{ui.rstrip('/')}/#!/?url={self.url}"
@@ -109,7 +110,7 @@ def _handler(trace: Path, origin: str, fetched: threading.Event) -> type[BaseHTT
             self.send_response(204)
             self._allow()
             self.send_header("Access-Control-Allow-Methods", "GET, HEAD, OPTIONS")
-            # Pages of the internet may reach this machine's own network only when it agrees.
+            # Browsers let pages of the internet reach this machine's own network only when the answer allows it.
             self.send_header("Access-Control-Allow-Private-Network", "true")
             self.end_headers()
 
@@ -138,7 +139,7 @@ def _handler(trace: Path, origin: str, fetched: threading.Event) -> type[BaseHTT
                         fetched.set()
 
         def _from_here(self) -> bool:
-            """No page but that one, and no other name for this machine (DNS rebinding); programs send no origin."""
+            """Whether a request names this machine (DNS rebinding) and comes from that page or from a program."""
             name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
             return name in ("127.0.0.1", "localhost") and self.headers.get("Origin", origin) == origin
 

@@ -1,7 +1,7 @@
-"""The words of the timeline: stages, names, instants and arguments. The one source of truth.
+"""The words of the timeline: stages, names, instants and arguments. This module is their one source.
 
-`timeline/README.md` shows these tables to people and a test holds the two together; the native recorder
-(`native/trace/span.h`) numbers its stages alike.
+`timeline/README.md` lists them for people, and a test compares the two; the native recorder (`native/trace/span.h`)
+numbers its stages alike.
 """
 
 from __future__ import annotations
@@ -115,20 +115,20 @@ GROUP_ARGUMENTS = ("tensors", "submitted", "queued_ns", "copied")
 """In place of tensor and bytes where one event of a part stands for all tensors of a batch
 (`ringtune.timeline.reading.groups`)."""
 
-FACTS = ("algorithm", "dtype", "wire", "process_set", "plan", "peer", "device")
-"""Arguments of a span beside tensor, bytes, batch, step and epoch, in the order in which they are written."""
+FACTS = ("algorithm", "dtype", "wire", "process_set", "step_schedule", "peer", "device")
+"""Arguments of a span beside tensor, bytes, batch, step and knobs_version, in the order in which they are written."""
 
 
 @dataclass(frozen=True)
 class SpanWord:
-    """One row of the table of spans: what is recorded in a stage."""
+    """What is recorded in a stage."""
 
     stage: Stage
     name: str
     meaning: str
     arguments: tuple[str, ...]
     overlaps: bool = False
-    """Many at once on one rank: the merged file writes them as async pairs."""
+    """Whether many are open at once on one rank; the merged file writes these as async pairs."""
 
 
 SPAN_WORDS = (
@@ -136,106 +136,146 @@ SPAN_WORDS = (
         Stage.NEGOTIATE,
         "NEGOTIATE_<KIND>",
         "submitted on this rank until all ranks agreed to run it",
-        ("tensor", "bytes", "dtype", "wire", "process_set", "plan", "batch", "step", "epoch"),
+        ("tensor", "bytes", "dtype", "wire", "process_set", "step_schedule", "batch", "step", "knobs_version"),
         overlaps=True,
     ),
     SpanWord(
         Stage.QUEUE,
         QUEUE_NAME,
         "agreed until its batch starts",
-        ("tensor", "bytes", "dtype", "wire", "process_set", "plan", "batch", "step", "epoch"),
+        ("tensor", "bytes", "dtype", "wire", "process_set", "step_schedule", "batch", "step", "knobs_version"),
         overlaps=True,
     ),
     SpanWord(
         Stage.COPY_IN,
         COPY_IN_NAME,
         "copied into the fusion buffer; with `device`: a batch packed there, timed by it",
-        ("tensor", "bytes", "dtype", "wire", "process_set", "plan", "device", "batch", "step", "epoch"),
+        (
+            "tensor",
+            "bytes",
+            "dtype",
+            "wire",
+            "process_set",
+            "step_schedule",
+            "device",
+            "batch",
+            "step",
+            "knobs_version",
+        ),
     ),
     SpanWord(
         Stage.COMMUNICATE,
         "RING_<KIND>",
-        "the collective itself, one span a batch; the tensor is the first one's name and ` +N` for N more; with "
-        "`device`: from GPU to GPU, timed by it",
-        ("tensor", "bytes", "algorithm", "dtype", "wire", "process_set", "plan", "device", "batch", "step", "epoch"),
+        "the collective itself, one span a batch; the tensor is the first one's name, followed by `+N` for N more; "
+        "with `device`: from GPU to GPU, timed by it",
+        (
+            "tensor",
+            "bytes",
+            "algorithm",
+            "dtype",
+            "wire",
+            "process_set",
+            "step_schedule",
+            "device",
+            "batch",
+            "step",
+            "knobs_version",
+        ),
     ),
     SpanWord(
         Stage.COPY_OUT,
         COPY_OUT_NAME,
         "copied out of the fusion buffer; with `device`: a batch unpacked there, timed by it",
-        ("tensor", "bytes", "dtype", "wire", "process_set", "plan", "device", "batch", "step", "epoch"),
+        (
+            "tensor",
+            "bytes",
+            "dtype",
+            "wire",
+            "process_set",
+            "step_schedule",
+            "device",
+            "batch",
+            "step",
+            "knobs_version",
+        ),
     ),
     SpanWord(
         Stage.WAIT,
         WAIT_NAME,
         "a caller blocked in synchronize: exposed communication",
-        ("tensor", "bytes", "step", "epoch"),
+        ("tensor", "bytes", "step", "knobs_version"),
     ),
     SpanWord(
         Stage.STEP,
         STEP_NAME,
         "one optimizer step, end of step to end of step; the bytes are all it reduced",
-        ("bytes", "step", "epoch"),
+        ("bytes", "step", "knobs_version"),
     ),
-    SpanWord(Stage.RANGE, "the user's name", "a range named by the user or a framework hook", ("step", "epoch")),
     SpanWord(
-        Stage.CYCLE, CYCLE_NAME, "instant: one cycle of the runtime (only with cycle marks on)", ("step", "epoch")
+        Stage.RANGE, "the user's name", "a range named by the user or a framework hook", ("step", "knobs_version")
+    ),
+    SpanWord(
+        Stage.CYCLE,
+        CYCLE_NAME,
+        "instant: one cycle of the runtime (only with cycle marks on)",
+        ("step", "knobs_version"),
     ),
     SpanWord(
         Stage.AWAIT,
         AWAIT_NAME,
-        "a batch was ready on this rank, or needed data, and `peer` had not come",
-        ("dtype", "wire", "process_set", "plan", "peer", "batch", "step", "epoch"),
+        "a batch was ready on this rank, or needed data, and `peer` was late",
+        ("dtype", "wire", "process_set", "step_schedule", "peer", "batch", "step", "knobs_version"),
     ),
     SpanWord(
         Stage.PIECE,
         "PACK, REDUCE, SPREAD, EXCHANGE",
-        "at full detail: a piece into shared memory, out of all slots, into the outputs; a step over links",
-        ("bytes", "dtype", "wire", "process_set", "plan", "batch", "step", "epoch"),
+        "at full detail: a piece copied into shared memory, reduced over all slots or copied into the outputs; or one "
+        "step over links",
+        ("bytes", "dtype", "wire", "process_set", "step_schedule", "batch", "step", "knobs_version"),
     ),
     SpanWord(
         Stage.CALLBACK,
         "CALLBACK",
-        "a batch was done until the callbacks of its tensors had run",
-        ("dtype", "wire", "process_set", "plan", "batch", "step", "epoch"),
+        "the batch was done until the callbacks of its tensors had run",
+        ("dtype", "wire", "process_set", "step_schedule", "batch", "step", "knobs_version"),
     ),
     SpanWord(
         Stage.COUNTER,
         f"{IN_FLIGHT_NAME}, {BUS_NAME}",
-        "counter: what was under way after a batch; how fast it was",
+        "counter: what was under way after a batch; how fast the batch was",
         ("bytes", "operations", "bytes_per_s"),
     ),
     SpanWord(
         Stage.WAIT_FOR_DATA,
         "WAIT_FOR_DATA",
         "submitted until the GPU had computed the tensor",
-        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "batch", "step", "epoch"),
+        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "batch", "step", "knobs_version"),
         overlaps=True,
     ),
     SpanWord(
         Stage.DEVICE_QUEUE,
         "DEVICE_QUEUE",
-        "the tensor was there until its copy to the host began, or its batch from GPU to GPU",
-        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "batch", "step", "epoch"),
+        "the tensor was computed until its copy to the host began, or its batch from GPU to GPU",
+        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "batch", "step", "knobs_version"),
         overlaps=True,
     ),
     SpanWord(
         Stage.COPY_TO_HOST,
         "MEMCPY_IN_HOST_BUFFER",
         "a tensor of a GPU, or a part of it, copied into pinned memory",
-        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "step", "epoch"),
+        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "step", "knobs_version"),
     ),
     SpanWord(
         Stage.COPY_TO_DEVICE,
         "MEMCPY_OUT_HOST_BUFFER",
         "the result, or a part of it, copied back",
-        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "step", "epoch"),
+        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "step", "knobs_version"),
     ),
     SpanWord(
         Stage.DEVICE_WAIT,
         "DEVICE_WAIT",
         "a stream of the program waited for a result: exposed communication",
-        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "step", "epoch"),
+        ("tensor", "bytes", "dtype", "wire", "process_set", "device", "step", "knobs_version"),
         overlaps=True,
     ),
 )
@@ -245,7 +285,7 @@ OVERLAPPING_STAGES = frozenset(word.stage for word in SPAN_WORDS if word.overlap
 
 @dataclass(frozen=True)
 class InstantWord:
-    """One row of the table of rare instants."""
+    """A rare instant."""
 
     name: str
     category: str
@@ -259,14 +299,14 @@ INSTANT_WORDS = (
         "knobs",
         "this rank switched to a version of the knobs",
         (
-            "epoch",
+            "knobs_version",
             "fusion_bytes",
             "cycle_time_ns",
             "segment_bytes",
             "cache_capacity",
             "algorithm",
             "hierarchical",
-            "plan",
+            "step_schedule",
             "nccl_streams",
         ),
     ),
@@ -279,7 +319,7 @@ INSTANT_WORDS = (
     InstantWord(
         DEVICE_CLOCK,
         "clock",
-        "the GPU's clock was read beside this host's: how far spans of the GPU since the last such instant may be off",
+        "the GPU's clock was read beside this host's; `error_ns` bounds the GPU's spans since the last such instant",
         ("device", "error_ns", "drift_ppb"),
     ),
 )
@@ -287,7 +327,7 @@ INSTANT_WORDS = (
 
 @dataclass(frozen=True)
 class ArgumentWord:
-    """One row of the table of arguments."""
+    """An argument of spans or instants."""
 
     name: str
     unit: str
@@ -303,7 +343,7 @@ ARGUMENT_WORDS = (
     ),
     ArgumentWord("batch", "number", "fused batch, equal on all ranks; left out when 0 (none, or not known)"),
     ArgumentWord("step", "number", "optimizer step in which it was recorded"),
-    ArgumentWord("epoch", "number", "version of the knobs in force"),
+    ArgumentWord("knobs_version", "number", "version of the knobs in force"),
     ArgumentWord("fusion_bytes", "bytes", "size of the fusion buffer"),
     ArgumentWord("cycle_time_ns", "ns", "shortest time between two cycles"),
     ArgumentWord("segment_bytes", "bytes", "size of one send within a collective"),
@@ -311,21 +351,21 @@ ARGUMENT_WORDS = (
     ArgumentWord(
         "algorithm",
         "text",
-        "of a `communicate` span of an allreduce, or by NCCL: how it went; of KNOBS: its number, 0 = by table",
+        "of a `communicate` span of an allreduce, or by NCCL: its name; of KNOBS: its number, 0 = by table",
     ),
     ArgumentWord("dtype", "text", "element type of the batch"),
     ArgumentWord("wire", "text", "element type as which the batch travelled, where it was cast"),
     ArgumentWord("process_set", "number", "process set of the batch; left out when 0 (all ranks)"),
-    ArgumentWord("peer", "rank", "who was waited for"),
+    ArgumentWord("peer", "rank", "the rank that was waited for"),
     ArgumentWord("operations", "number", "operations that are submitted and not done"),
     ArgumentWord("bytes_per_s", "bytes/s", "bus bandwidth of one batch"),
-    ArgumentWord("last_rank", "rank", "who joined last"),
+    ArgumentWord("last_rank", "rank", "the rank that joined last"),
     ArgumentWord("hierarchical", "number", "reduce within hosts first: 0 = auto, 1 = on, 2 = off"),
     ArgumentWord(
-        "plan",
+        "step_schedule",
         "number",
-        "of KNOBS: repeated steps follow a plan, 1 = yes, 0 = every step is negotiated; of a span: 1 = its batch ran "
-        "by the plan, without a message of the negotiation",
+        "of KNOBS: 1 = repeated steps follow a learned schedule, 0 = every step is negotiated; of a span: 1 = its "
+        "batch ran by the schedule, without a message of the negotiation",
     ),
     ArgumentWord("nccl_streams", "number", "streams of a GPU that batches by NCCL are dealt to"),
     ArgumentWord("missing", "list of ranks", "ranks that have not submitted the tensor"),
@@ -342,7 +382,7 @@ ARGUMENT_WORDS = (
 
 @dataclass(frozen=True)
 class FileWord:
-    """One row of the table of the run folder; ``path`` is relative to it."""
+    """A file of the run folder; ``path`` is relative to it."""
 
     path: str
     writer: str
@@ -362,13 +402,13 @@ FILE_WORDS = (
     FileWord(
         layout.TIMELINE_FILE,
         "rank 0 at exit, or the launcher",
-        "the merged timeline (or the file the user named, then its path stands in the label `timeline`)",
+        "the merged timeline (or the file that the user named; its path is then the label `timeline`)",
     ),
     FileWord(f"{layout.STEPS_FOLDER}/{_RANK_0}.jsonl", "each rank", "one line a step: its statistics"),
     FileWord(
         f"{layout.SAMPLES_FOLDER}/{_RANK_0}.jsonl",
         "each rank",
-        "one line a second: CPU, memory, network, GPUs; [its fields](../core/README.md#samples-of-process-and-machine)",
+        "one line a second: CPU, memory, network, GPUs; [fields](../core/README.md#samples-of-process-and-machine)",
     ),
     FileWord(f"{layout.TUNING_FOLDER}/{layout.JOURNAL_FILE}", "rank 0", "one line a tuner event: start, trial, result"),
     FileWord(f"{layout.TUNING_FOLDER}/{layout.STUDY_FILE}", "rank 0", "Optuna's study, when not stored elsewhere"),

@@ -1,6 +1,6 @@
-"""The seam between the tuner and whoever suggests settings: messages and the `Advisor` protocol.
+"""The interface between the tuner and an advisor that suggests settings: messages and the `Advisor` protocol.
 
-Nothing here blocks: training asks once a step and goes on with its default while the answer is not there. Two real
+No call blocks: training asks once a step and goes on with its default until the answer has arrived. There are two
 implementations: `study.StudyAdvisor` (in this process, used by simulations and inside the advisor process) and
 `advisor.ProcessAdvisor` (another process, used in training).
 """
@@ -76,7 +76,7 @@ class Suggestion:
         knobs: The setting.
         token: Handed back with the outcome.
         left: Most that any setting may still improve on the best one, as a share of the default's step time;
-            infinite when nobody knows.
+            infinite when it is not known.
     """
 
     knobs: Knobs
@@ -111,7 +111,7 @@ class Advisor(Protocol):
         """Why the advisor failed, one sentence; empty otherwise."""
 
     def open(self, workload: Workload) -> str:
-        """Say which job this is, once; returns the job's fingerprint."""
+        """Name the job, once; returns the job's fingerprint."""
 
     def stored(self) -> Stored | None:
         """Return what is known about the job; None while it is being read."""
@@ -126,7 +126,7 @@ class Advisor(Protocol):
         """Report the session's end; what was confirmed is what the next session starts from."""
 
     def finish(self) -> None:
-        """Say that nothing more will be asked or told; what was told is still kept. Does not wait for it."""
+        """Say that no request follows; reported outcomes are still stored. Does not wait for that."""
 
     def close(self) -> None:
-        """Let go of everything; bounded wait of a few seconds."""
+        """Release everything; waits for a few seconds at most."""

@@ -31,7 +31,7 @@ _NICE = 10
 _PARENT_CHECK_S = 1.0
 _CLOSE_TIMEOUT_S = 10.0
 _LAST_THOUGHT_S = 4.0
-"""Less than the above: so long a process that has stored everything waits for its sampler."""
+"""How long a process that has stored everything waits for its sampler; less than `_CLOSE_TIMEOUT_S`."""
 
 
 class ProcessAdvisor:
@@ -50,7 +50,7 @@ class ProcessAdvisor:
         self._suggestion: Suggestion | None = None
         self._asked = False
         self._unread, self._unsent = b"", b""
-        # A file, not a pipe: nobody would empty a pipe while training runs.
+        # A file, not a pipe, since no thread would empty a pipe while training runs.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         self._process: subprocess.Popen[bytes] | None = None
         try:
@@ -107,16 +107,16 @@ class ProcessAdvisor:
         self._send("conclude", **wire.result_fields(result))
 
     def finish(self) -> None:
-        """Let the process end by itself once it has stored what it was told; `close` reaps it."""
+        """Let the process end by itself once it has stored all outcomes; `close` reaps it."""
         if self._process is None:
             return
         assert self._process.stdin is not None
-        # What the pipe does not take now, close sends.
+        # `close` sends what the pipe does not take now.
         if not self._unsent and not self._process.stdin.closed:
             self._process.stdin.close()
 
     def close(self) -> None:
-        """Let the process finish what it was told, for a few seconds at most; then end it."""
+        """Let the process finish its requests, for a few seconds at most; then end it."""
         process, self._process = self._process, None
         if process is not None:
             assert process.stdin is not None and process.stdout is not None
@@ -131,7 +131,7 @@ class ProcessAdvisor:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-                said = f"the sampler needed more than {_CLOSE_TIMEOUT_S:g} s to store what it was told, and was ended"
+                said = f"the sampler needed more than {_CLOSE_TIMEOUT_S:g} s to store the outcomes, and was ended"
                 print(f"ringtune autotune: {said}: the next job may not begin with it", file=sys.stderr, flush=True)
             process.stdout.close()
         self._errors.close()
@@ -143,7 +143,7 @@ class ProcessAdvisor:
         self._flush()
 
     def _flush(self) -> None:
-        """Write as much as the pipe takes; the rest goes with the next call."""
+        """Write as much as the pipe takes; the next call writes the rest."""
         assert self._process is not None and self._process.stdin is not None
         try:
             while self._unsent:
@@ -154,7 +154,7 @@ class ProcessAdvisor:
             self._fail_from_process()
 
     def _pump(self) -> None:
-        """Take in the answers that have arrived."""
+        """Read the answers that have arrived."""
         if self._process is None or self._state == "failed":
             return
         self._flush()
@@ -193,7 +193,7 @@ class ProcessAdvisor:
     def _fail_from_process(self) -> None:
         """The process has closed its pipes: once it has ended too, say how, with the last line it printed."""
         assert self._process is not None
-        if self._process.poll() is None:  # pipes go before the process does: a later call finds its exit code
+        if self._process.poll() is None:  # its pipes close before the process ends: a later call finds the exit code
             return
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip().splitlines()
@@ -209,7 +209,7 @@ def _environment() -> dict[str, str]:
 
 
 class Server:
-    """The other side: reads requests, answers them one after the other, suggestions when they are found.
+    """The process's side: reads requests and answers them in order, suggestions when they are found.
 
     A suggestion is computed in a thread: the sampler may need seconds, and a job that ends meanwhile waits only for
     what it has learned to be stored.
@@ -230,7 +230,7 @@ class Server:
         if kind == "setup":
             setup = wire.setup_from(message)
             self._advisor = StudyAdvisor(setup.space, setup.job, setup.options)
-            # At full priority up to here: training has not begun, or its warm-up waits for this. From here on politely.
+            # Full priority up to here, as the beginning of the training waits for this; low priority from here on.
             self._advisor.warm()
             with contextlib.suppress(OSError):
                 os.nice(_NICE)
@@ -251,7 +251,7 @@ class Server:
         self._say_failure(self._advisor)
 
     def finish(self) -> None:
-        """All is told and stored: tidy up after a suggestion that nobody wants any more, if it comes in time."""
+        """All outcomes are stored: clean up after a suggestion that is not wanted any more, if it arrives in time."""
         if self._thinking is not None:
             self._thinking.join(_LAST_THOUGHT_S)
         if self._advisor is not None and not (self._thinking and self._thinking.is_alive()):
@@ -259,14 +259,14 @@ class Server:
 
     def _suggest(self, advisor: StudyAdvisor) -> None:
         suggestion = advisor.ask()
-        # Nobody may listen any more: the job has ended while this was computed.
+        # The job may have ended while this was computed, so that no process reads the answer.
         with contextlib.suppress(BrokenPipeError):
             if suggestion is not None:
                 self._answer("suggestion", **wire.suggestion_fields(suggestion))
             self._say_failure(advisor)
 
     def _say_failure(self, advisor: StudyAdvisor) -> None:
-        """Once, whichever thread sees it first; the lock is never given back."""
+        """End once, in the thread that sees the end first; the lock is never released."""
         if advisor.failure and self._failure_said.acquire(blocking=False):
             self._answer("failed", why=advisor.failure)
 
@@ -299,12 +299,12 @@ def main() -> None:
     # Ctrl-C and the launcher's SIGTERM reach the whole group; the parent ends this process when it has said all.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # What libraries print must not get between the answers.
+    # Output of libraries must not stand between the answers.
     answers = os.dup(1)
     os.dup2(2, 1)
     with contextlib.suppress(BrokenPipeError):
         serve(0, answers)
-    # Everything is stored; taking apart torch and SQLAlchemy would only keep the parent waiting.
+    # Everything is stored; the teardown of torch and SQLAlchemy would only keep the parent waiting.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""The last word: candidates measured against the default again, block by block, until one verdict is safe.
+"""The confirmation: candidates measured against the default again, block by block, until one verdict is safe.
 
 Trials of the search were taken at different times and the best of many noisy values is partly luck (the winner's
 curse: Horovod's tuner keeps its luckiest sample). So the search only proposes candidates. Here the default and the
@@ -59,7 +59,7 @@ class Comparison:
     Attributes:
         rivals: The candidates with what was measured.
         default_samples: Step times of the default in all blocks, in nanoseconds.
-        epochs: Version of the knobs under which each setting ran last; kept by the caller.
+        knobs_versions: Version of the knobs under which each setting ran last; kept by the caller.
         blocks: Blocks added.
         verdict: The outcome; None while it is open.
     """
@@ -69,7 +69,7 @@ class Comparison:
     ) -> None:
         self.rivals = [Rival(knobs) for knobs in candidates]
         self.default_samples: list[int] = []
-        self.epochs: dict[Knobs, int] = {}
+        self.knobs_versions: dict[Knobs, int] = {}
         self.blocks = 0
         self.verdict: Verdict | None = None if candidates else Verdict(None, None, NO_GAIN)
         self._alpha = alpha / len(LOOKS) / max(len(candidates), 1)
@@ -97,7 +97,7 @@ class Comparison:
             self._look()
 
     def abandon(self) -> None:
-        """End it now, for the default: nothing more may be lost."""
+        """End the comparison now, for the default: nothing more may be lost."""
         if self.verdict is None:
             measured = [rival for rival in self._active if rival.log_ratios]
             leader = min(measured, key=lambda rival: fmean(rival.log_ratios), default=None)
@@ -112,7 +112,7 @@ class Comparison:
         if self.gain(leader).low > 0.0:
             self.verdict = Verdict(leader, leader, self.gain(leader))
             return
-        # Left out: candidates that are, at 90 %, not worth having.
+        # Candidates that, at 90 %, gain too little are left out.
         self._active = [r for r in self._active if paired_gain(r.log_ratios, FUTILE_ALPHA).high >= self._min_gain]
         if not self._active or self.blocks >= LOOKS[-1]:
             self.verdict = Verdict(None, leader, self.gain(leader))

@@ -42,7 +42,7 @@ _KNOB_OF_VARIABLE = {
     "ALGORITHM": "algorithm",
     "ALGORITHM_TABLE": "algorithm",
     "HIERARCHICAL_ALLREDUCE": "hierarchical",
-    "PLAN": "plan",
+    "STEP_SCHEDULE": "step_schedule",
     "NUM_NCCL_STREAMS": "nccl_streams",
 }
 _TALKATIVE = ("trace", "debug", "info")
@@ -78,7 +78,7 @@ class TunerExtension:
         """Let the tuner decide, and apply what it wants.
 
         Raises:
-            RingtuneError: Knobs could not be proposed; the tuner has let go of everything.
+            RingtuneError: Knobs could not be proposed; the tuner has released everything.
         """
         if self._closed:
             return
@@ -95,7 +95,7 @@ class TunerExtension:
             self._close()
             raise
         if running and self._sessions.result is not None:
-            # Not closed here: that waits for the advisor to store the result, and this is a training step.
+            # A training step must not wait until the advisor has stored the result, so it is not closed here.
             self._advisors[-1].finish()
 
     def on_close(self) -> None:
@@ -109,7 +109,7 @@ class TunerExtension:
         """Nothing is left to do."""
 
     def _begin_anew(self) -> None:
-        """The script marks its steps after all: what was detected before may have been anything."""
+        """Begin a new session when the script marks its steps after all; the detected steps may have been wrong."""
         self._sessions.interrupt("the script began to mark its steps")
         self._write(self._sessions.take_records())
         self._advisors[-1].finish()
@@ -153,7 +153,7 @@ def open_tuner(session: Session) -> TunerExtension | None:
         return None
     try:
         run = session.ensure_run_folder()
-    except RingtuneError as error:  # training goes on, whatever the disk does
+    except RingtuneError as error:  # a failing disk must not end the training
         _say(f"nothing is tuned, since the journal cannot be kept: {error}")
         return None
     space = space_of(config, session.knobs, surroundings(session))
@@ -171,7 +171,7 @@ def open_tuner(session: Session) -> TunerExtension | None:
 
 
 def surroundings(session: Session) -> Surroundings:
-    """Return where the job runs; ranks of one host that are told to use TCP are as many hosts."""
+    """Return where the job runs; ranks of one host with transport TCP count as one host each."""
     if session.config.transport == "tcp":
         return Surroundings(hosts=session.size, local=1, by_nccl=session.runtime.uses_nccl)
     hosts = Counter(session.hosts)
@@ -199,7 +199,7 @@ def online_options(config: Config, world: int) -> OnlineOptions:
 
 
 def study_options(config: Config, copy: str) -> StudyOptions:
-    """Return where results are kept: the user's storage alone, or his memory of all jobs with a copy in the run."""
+    """Return where results are kept: the user's storage alone, or the storage of all jobs with a copy in the run."""
     if config.autotune_study:
         return StudyOptions(storage=config.autotune_study, seed=config.autotune_seed)
     return StudyOptions(default_storage(), copy, storage_optional=True, seed=config.autotune_seed)

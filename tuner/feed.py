@@ -14,13 +14,13 @@ class Sample:
     """Duration of one step.
 
     Attributes:
-        epoch: Version of the knobs at the end of that step.
+        knobs_version: Version of the knobs at the end of that step.
         ns: Duration in nanoseconds, of the slowest rank where known.
         bytes: Payload of this rank in the step just ended, in bytes.
         collectives: Its operations.
     """
 
-    epoch: int
+    knobs_version: int
     ns: int
     bytes: int = 0
     collectives: int = 0
@@ -29,25 +29,25 @@ class Sample:
 class StepFeed:
     """Turns step statistics into samples.
 
-    The world's duration of a step arrives a few steps late and some steps may be missing; each is given the epoch
+    The world's duration of a step arrives a few steps late and some steps may be missing; each is given the version
     that this rank had at that step, and is counted once. Without it the rank's own duration is used.
     """
 
     def __init__(self) -> None:
-        self._epochs: dict[int, int] = {}
+        self._knobs_versions: dict[int, int] = {}
         self._last = -1
 
     def add(self, stats: StepStats) -> Sample | None:
         """Return the step time that became known with this step, if any."""
-        self._epochs[stats.step] = stats.epoch
-        if len(self._epochs) > _REMEMBERED:
-            del self._epochs[min(self._epochs)]
+        self._knobs_versions[stats.step] = stats.knobs_version
+        if len(self._knobs_versions) > _REMEMBERED:
+            del self._knobs_versions[min(self._knobs_versions)]
         if stats.world_step_ns > 0:
             if stats.world_step <= self._last:
                 return None
             self._last = stats.world_step
-            epoch = self._epochs.get(stats.world_step, stats.epoch)
-            return Sample(epoch, stats.world_step_ns, stats.bytes, stats.collectives)
+            knobs_version = self._knobs_versions.get(stats.world_step, stats.knobs_version)
+            return Sample(knobs_version, stats.world_step_ns, stats.bytes, stats.collectives)
         if self._last >= 0 or stats.wall_ns <= 0:
             return None
-        return Sample(stats.epoch, stats.wall_ns, stats.bytes, stats.collectives)
+        return Sample(stats.knobs_version, stats.wall_ns, stats.bytes, stats.collectives)

@@ -10,7 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ringtune.layout import OLD_KEYS
 from ringtune.tuner.advice import Workload
+
+_FORMER = {name: old for old, name in OLD_KEYS.items()}
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,13 @@ class JobDescription:
         return {**known, "collectives": workload.collectives, "bytes": workload.bytes}
 
     def fingerprint(self, workload: Workload) -> str:
-        """Return 16 hexadecimal digits that name this kind of job."""
-        text = json.dumps(self.as_dict(workload), sort_keys=True)
+        """Return 16 hexadecimal digits that name this kind of job.
+
+        Knobs count by the names that they had in earlier versions, so that the studies of these are found.
+        """
+        fixed = sorted((_FORMER.get(name, name), value) for name, value in self.fixed)
+        searched = [_FORMER.get(name, name) for name in self.searched]
+        text = json.dumps({**self.as_dict(workload), "fixed": fixed, "searched": searched}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -65,6 +73,13 @@ def distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     machines = sum(one[name] != other[name] for name in ("transport", "cpu"))
     details = sum(len(_pairs(one[name]) ^ _pairs(other[name])) for name in ("versions", "fixed"))
     return float(doublings + 2.0 * machines + 0.1 * details)
+
+
+def current(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored description with today's names of knobs (`ringtune.layout.OLD_KEYS`)."""
+    fixed = {OLD_KEYS.get(name, name): value for name, value in description["fixed"]}
+    searched = [OLD_KEYS.get(name, name) for name in description["searched"]]
+    return {**description, "fixed": list(fixed.items()), "searched": searched}
 
 
 def _pairs(items: Iterable[Iterable[Any]]) -> set[tuple[Any, ...]]:

@@ -1,7 +1,7 @@
 """The tuning journal (JSON lines) and Horovod's autotune log (CSV).
 
-Both are flushed line by line: whoever looks while training runs sees every finished trial, and a job that is killed
-loses none.
+Both are flushed line by line: a reader sees every finished trial while training runs, and a job that is killed loses
+none.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class SimulatedRun:
 
     def __init__(self, job: Job, noise: Noise, knobs: Knobs, seed: int) -> None:
         self.job, self.noise, self.knobs = job, noise, knobs
-        self.epoch = 0
+        self.knobs_version = 0
         self.step = 0
         self.clock_ns = 0
         self._random = random.Random(seed)
@@ -106,15 +106,15 @@ class SimulatedRun:
         self._coming: tuple[int, Knobs] | None = None
 
     def propose(self, knobs: Knobs) -> int:
-        """Take new knobs; returns the epoch they will carry."""
+        """Take new knobs; return the version they will have."""
         self._coming = (self.step + 1, knobs)
-        return self.epoch + 1
+        return self.knobs_version + 1
 
     def next_step(self) -> StepStats:
         """Run a step."""
         if self._coming is not None and self.step >= self._coming[0]:
             self.knobs, self._coming = self._coming[1], None
-            self.epoch += 1
+            self.knobs_version += 1
         self._level += self._random.gauss(0.0, self.noise.wander)
         factor = math.exp(self._level + self._random.gauss(0.0, self.noise.spread))
         factor *= 1.0 + self.noise.drift * self.step / 1000.0
@@ -123,7 +123,7 @@ class SimulatedRun:
         begin = self.clock_ns
         self.clock_ns += int(self.job.step_ns(self.knobs) * factor)
         stats = StepStats(
-            self.step, self.epoch, begin, self.clock_ns, bytes=self.job.bytes, collectives=self.job.gradients
+            self.step, self.knobs_version, begin, self.clock_ns, bytes=self.job.bytes, collectives=self.job.gradients
         )
         self.step += 1
         return stats

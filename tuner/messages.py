@@ -36,8 +36,8 @@ _HIERARCHICAL = ("auto", "1", "0")
 def describe(knobs: Knobs) -> str:
     """Return a setting: ``fusion 32 MiB, cycle 0.25 ms``, and what else differs from `DEFAULTS`."""
     words = [f"fusion {bytes_text(knobs.fusion_bytes)}", f"cycle {knobs.cycle_time_ns / 1e6:.3g} ms"]
-    if not knobs.plan:
-        words.append("no plan")
+    if not knobs.step_schedule:
+        words.append("no step schedule")
     if knobs.algorithm:
         words.append(f"algorithm {ALGORITHMS[knobs.algorithm]}")
     if knobs.hierarchical:
@@ -111,7 +111,7 @@ def environment(result: ResultRecord) -> list[str]:
     lines = {
         "fusion_bytes": f"RINGTUNE_FUSION_THRESHOLD={knobs.fusion_bytes}",
         "cycle_time_ns": f"RINGTUNE_CYCLE_TIME={knobs.cycle_time_ns / 1e6:g}",
-        "plan": f"RINGTUNE_PLAN={knobs.plan}",
+        "step_schedule": f"RINGTUNE_STEP_SCHEDULE={knobs.step_schedule}",
         "algorithm": f"RINGTUNE_ALGORITHM={ALGORITHMS[knobs.algorithm]}",
         "hierarchical": f"RINGTUNE_HIERARCHICAL_ALLREDUCE={_HIERARCHICAL[knobs.hierarchical]}",
         "segment_bytes": f"RINGTUNE_SEGMENT_BYTES={knobs.segment_bytes}",

@@ -27,7 +27,7 @@ class Meter:
 
     Attributes:
         current: The setting proposed last.
-        epoch: The version of the knobs it carries; -1 before the first change.
+        knobs_version: Version of those knobs; -1 before the first change.
         reference: Step times of the default measured last, in nanoseconds.
         elapsed_ns: Time since the beginning, in nanoseconds.
     """
@@ -35,7 +35,7 @@ class Meter:
     def __init__(self, default: Knobs, settle_steps: int, budget: tuple[float | None, int] = (None, 0)) -> None:
         self.default = default
         self.current = default
-        self.epoch = -1
+        self.knobs_version = -1
         self.reference: deque[int] = deque(maxlen=_REFERENCE_STEPS)
         self.elapsed_ns = 0
         self._share, self._credit_steps = budget
@@ -49,23 +49,23 @@ class Meter:
         """Count a step's time against the default.
 
         Raises:
-            InvariantError: Knobs were handed out and nobody said which epoch they carry.
+            InvariantError: Knobs were handed out, and `proposed` was not called.
         """
         if self._asked:
-            raise InvariantError("OnlineTuner: proposed(epoch) must follow on_step when it returns knobs")
-        if self.epoch < 0:
-            self.epoch = sample.epoch
+            raise InvariantError("OnlineTuner: proposed(knobs_version) must follow on_step when it returns knobs")
+        if self.knobs_version < 0:
+            self.knobs_version = sample.knobs_version
         self.elapsed_ns += sample.ns
         self._last_ns = max(sample.ns, 1)
-        if self.current != self.default and sample.epoch >= self.epoch:
+        if self.current != self.default and sample.knobs_version >= self.knobs_version:
             self._run.append(sample.ns)
 
     @property
     def lost_ns(self) -> int:
         """Time lost against the default so far, in nanoseconds; negative when time was won.
 
-        By medians of each setting's steps: the machine's rare long steps would have hit the default as well. What ran
-        before the default was measured counts from then on.
+        By medians of each setting's steps, since rare long steps of the machine would have hit the default as well.
+        Settings that ran before the default was measured count from then on.
         """
         if not self._run or not self.reference:
             return self._lost_before_ns
@@ -87,9 +87,9 @@ class Meter:
         """Whether another setting than the default runs and nothing more may be lost."""
         return self.current != self.default and self.credit_ns() < 0.0
 
-    def proposed(self, epoch: int) -> None:
-        """Take note of the epoch that the knobs handed out last will carry."""
-        self.epoch = epoch
+    def proposed(self, knobs_version: int) -> None:
+        """Take note of the version that the knobs handed out last will have."""
+        self.knobs_version = knobs_version
         self._asked = False
 
     def ask_for(self, knobs: Knobs) -> Knobs:
@@ -106,7 +106,7 @@ class Meter:
         sample = yield self.ask_for(knobs)
         settled = 0
         while True:
-            settled += sample.epoch >= self.epoch
+            settled += sample.knobs_version >= self.knobs_version
             if settled >= self._settle_steps or (settled and self.broke):
                 return
             sample = yield None

@@ -1,6 +1,6 @@
 """OnlineTuner: decides after every training step which knobs come next. Pure: no I/O, no clock, no thread.
 
-The way through a session:
+The phases of a session:
 
 1. warm-up: steps discarded, until the advisor is ready and has looked up what is stored about the job;
    A setting that an earlier session of the same job has confirmed runs from here on and is checked: a paired
@@ -10,7 +10,7 @@ The way through a session:
 4. confirmation: the best few against the default, interleaved (`confirm.Comparison`);
 5. the confirmed setting stays; otherwise the default does.
 
-The caller feeds `StepStats`, applies the knobs returned, and says with `proposed` which epoch they will carry.
+The caller feeds `StepStats`, applies the knobs returned, and says with `proposed` which version they will have.
 Written as a generator: every ``yield`` hands out knobs (or None) and receives the next step's `Sample`.
 """
 
@@ -99,7 +99,7 @@ class OnlineTuner:
         return self._report.outbox.take()
 
     def on_step(self, stats: StepStats) -> Knobs | None:
-        """Take in a finished step.
+        """Process a finished step.
 
         Returns:
             Knobs to propose to all ranks; the caller must then call `proposed`. None: nothing changes.
@@ -118,9 +118,9 @@ class OnlineTuner:
         except StopIteration:
             return None
 
-    def proposed(self, epoch: int) -> None:
-        """Say which epoch the knobs of the last `on_step` will carry."""
-        self._meter.proposed(epoch)
+    def proposed(self, knobs_version: int) -> None:
+        """Say which version the knobs of the last `on_step` will have."""
+        self._meter.proposed(knobs_version)
         if self._pending is not None:
             self._finish(self._pending)
 
@@ -161,7 +161,7 @@ class OnlineTuner:
                 return
             stored = replace(stored, best=None)
         if self._before is not None:
-            # Trials from before the change say less than start points: all of these are made again.
+            # Trials from before the change count less than start points, so all start points are tried again.
             known = self._before.knobs not in (self._default, checked) and stored.best is None
             stored = replace(stored, best=self._before.knobs if known else stored.best, trials=0)
         if not self.trials:
@@ -179,7 +179,7 @@ class OnlineTuner:
         if ending.knobs == self._meter.current:
             self._finish(ending)
             return
-        # The result carries the epoch of the last change, so it is written when `proposed` has named it.
+        # The result holds the version of the last change, so it is written when `proposed` has named it.
         self._pending = ending
         yield self._meter.ask_for(ending.knobs)
 
@@ -256,7 +256,7 @@ class OnlineTuner:
             for knobs in comparison.order(self._default):
                 times[knobs] = []
                 yield from self._meter.collect(knobs, steps, times[knobs], at_least_ns=self._options.block_ns)
-                comparison.epochs[knobs] = self._meter.epoch
+                comparison.knobs_versions[knobs] = self._meter.knobs_version
             default = times.pop(self._default)
             self._meter.reference.extend(default)
             comparison.add_block(default, times)

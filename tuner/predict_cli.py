@@ -43,18 +43,28 @@ def parse_time(text: str) -> float:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-np", "--num-proc", "ranks", metavar="N,...", help="Numbers of ranks; default: the job's, doubled.")
-@click.option("--slots-per-host", type=click.IntRange(min=1), help="Ranks of a host; default: as the job had.")
-@click.option("--bandwidth", metavar="RATE", help="Of a host's network, e.g. 25Gbit/s; default: as the job had.")
-@click.option("--latency", metavar="TIME", help="Between hosts, e.g. 10us; default: as the job had.")
-@click.option("--step", metavar="TIME", help="Of a profile: computing time of its step, e.g. 128.1ms.")
+@click.option("--slots-per-host", type=click.IntRange(min=1), help="Ranks of a host; default: as in the job.")
+@click.option(
+    "--bandwidth", metavar="RATE", help="Bandwidth of a host's network, e.g. 25Gbit/s; default: as in the job."
+)
+@click.option("--latency", metavar="TIME", help="Latency between hosts, e.g. 10us; default: as in the job.")
+@click.option("--step", metavar="TIME", help="Computing time of a profile's step, e.g. 128.1ms.")
 @click.option("--compute-speed", type=float, default=1.0, help="Factor on the speed of computing.")
 @click.option("--straggler", type=float, default=1.0, help="The slowest rank computes so many times as long.")
-@click.option("--compression", type=click.Choice(list(WIRE)), default="none", help="Of gradients on the wire.")
-@click.option("--algorithm", type=click.Choice(ALGORITHMS[1:]), help="Between hosts; default: as the runtime chooses.")
-@click.option("--cores", type=click.IntRange(min=1), help="That all ranks share: hosts are parts of one machine.")
+@click.option(
+    "--compression", type=click.Choice(list(WIRE)), default="none", help="Compression of gradients on the wire."
+)
+@click.option(
+    "--algorithm", type=click.Choice(ALGORITHMS[1:]), help="Algorithm between hosts; default: as the runtime chooses."
+)
+@click.option(
+    "--cores", type=click.IntRange(min=1), help="Cores that all ranks share, where hosts are parts of one machine."
+)
 @click.option("--fusion-mb", type=click.FloatRange(min=0), help="Fusion buffer in MiB.")
 @click.option("--cycle-time-ms", type=click.FloatRange(min=0), help="Cycle time in ms.")
-@click.option("--profile", type=click.Path(path_type=Path), help="Sizes for a trace without: a backward profile.")
+@click.option(
+    "--profile", type=click.Path(path_type=Path), help="Backward profile with the sizes, for a trace without them."
+)
 @click.option("--ran-ranks", type=click.IntRange(min=2), help="Ranks of the job, where the trace does not say.")
 @click.option("--ran-hosts", type=click.IntRange(min=1), help="Hosts of the job, where the trace does not say.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -93,7 +103,7 @@ def predict(sources: tuple[Path, ...], ranks: str | None, as_json: bool, **value
 
 
 def _what_if(model: Model, change: Change, base: dict[str, Any]) -> Answer:
-    """The question on top of what the user set."""
+    """The question, with what the user set added to it."""
     own = {name: getattr(change, name) for name in ("network", "even", "overlap")}
     compression = change.compression if change.compression != "none" else base["compression"]
     knobs = {**base["knobs"], **change.knobs}
@@ -173,7 +183,7 @@ def _headline(model: Model) -> str:
 
 
 def _assumed(model: Model, base: dict[str, Any]) -> str | None:
-    """A sentence on what nobody measured or said."""
+    """A sentence on the terms that were neither measured nor given."""
     if model.cluster.hosts > 1 or (base["bandwidth"] is not None and base["latency_ns"] is not None):
         return None
     return (

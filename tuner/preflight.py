@@ -1,6 +1,6 @@
-"""What the links of a job are, what they let a training expect, and what is wrong with them. Pure.
+"""A check of a job's links: their rates, the efficiency to expect, and warnings. Pure.
 
-`preflight_worker` measures on the ranks; here its words become a model of the cluster, efficiencies and warnings.
+`preflight_worker` measures on the ranks; this module makes a model of the cluster, efficiencies and warnings of it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from ringtune.tuner.model.workload import Workload
 from ringtune.tuner.scoring import Interval, median_interval
 
 SLOW_BYTES_PER_S = 0.3e9
-"""A network below it (2.4 Gbit/s) is 1 GbE and the like: no place for data-parallel training."""
+"""A network below this (2.4 Gbit/s) is 1 GbE or the like, too slow for data-parallel training."""
 
 SLOWER = 0.7
-"""A link with less than so much of the median's rate is named."""
+"""A link with less than this share of the median rate is named."""
 
 LATER = 3.0
 LATE_NS = 200e3
-"""A link is named whose latency is so many times the median's, and at least so long."""
+"""A link is named whose latency is this many times the median, and at least this long."""
 
 POOR = 0.7
-"""An efficiency below it is warned of."""
+"""An efficiency below this gives a warning."""
 
 _DRAWS = 20
 _OF_A_SIZE = 12
@@ -76,12 +76,12 @@ class Findings:
 
 
 def findings(ranks: Sequence[Mapping[str, Any]]) -> Findings:
-    """Put together what the ranks said: an allreduce takes as long as on its slowest rank."""
+    """Combine the ranks' measurements: an allreduce takes as long as on its slowest rank."""
     hosts = tuple(str(rank["host"]) for rank in ranks)
     links = []
     for rank in ranks:
         if (link := rank.get("link")) is not None:
-            # What arrived: what was sent may lie in a buffer.
+            # Received bytes count, since sent ones may still lie in a buffer.
             rates = [max(rate, 1.0) for rate in ranks[link["to"]]["link"]["received_bytes_per_s"]] or [1.0]
             latency = median_interval([trip / 2 for trip in link["round_trips_ns"]])
             links.append(HostLink(str(rank["host"]), hosts[link["to"]], latency, median_interval(rates)))
@@ -132,7 +132,7 @@ def fitted(some: Sequence[Cluster]) -> dict[str, Interval]:
 
 
 def warnings(found: Findings, answers: Sequence[Answer]) -> list[str]:
-    """A sentence for everything that will be missed."""
+    """A sentence for every expectation that will not be met."""
     return [*_slow_links(found.links), *_late_links(found.links), *_unshared(found), *_poor(answers)]
 
 

@@ -1,4 +1,4 @@
-"""``ringtune check --network``: starts the ranks of a job where it will run, and says what they may expect."""
+"""``ringtune check --network``: starts the ranks of a job where it will run, and prints what to expect there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank of ``ringtune check --network``: measures links and collectives, and tells rank 0, which prints one line.
+"""One rank of ``ringtune check --network``: measures links and collectives; rank 0 prints one line.
 
 Started by the launcher as ``python -m ringtune.tuner.preflight_worker SECONDS``. Between hosts the first rank of each
 one measures: round trips of a byte one link after the other, then, all at once as a ring does, a stream to the next
@@ -24,7 +24,7 @@ MARK = "RINGTUNE_PREFLIGHT "
 SIZES = (4 << 10, 64 << 10, 512 << 10, 2 << 20, 8 << 20)
 _PINGS = 100
 _SLICES = 24
-"""Of the time that a stream counts: each has a rate, and these their interval."""
+"""Slices of the counted time of a stream: each has a rate, and the rates have an interval."""
 _PIECE = 256 << 10
 _WAIT_S = 60.0
 _CONNECTED_S = 20.0
@@ -66,7 +66,7 @@ def _meet(current: Session, name: str) -> None:
 
 
 def _measure_link(current: Session, config: Config, seconds: float) -> dict[str, Any] | None:
-    """What the way from this rank's host to the next one carries; None on ranks that only take part."""
+    """Latency and rate from this rank's host to the next one; None on ranks that only take part."""
     leaders = sorted({host: rank for rank, host in reversed(list(enumerate(current.hosts)))}.values())
     if current.rank not in leaders:
         for turn in range(len(leaders) + 2):
@@ -161,11 +161,11 @@ def _try_receive(link: socket.socket, space: bytearray) -> int:
 
 
 def _time_allreduce(current: Session, size: int, seconds: float) -> dict[str, Any]:
-    """Times of allreduces of one size, one after the other, on this rank; without the first ones, which are planned."""
+    """Times of allreduces of one size, one after the other, on this rank; the first ones, negotiated, are left out."""
     array = np.zeros(size // 4, dtype=np.float32)
     address = array.ctypes.data
     operation = Allreduce(f"preflight.{size}", address, address, array.shape, _FLOAT32, _SUM)
-    # What all ranks must agree on: that the time is over on one of them, and that one call takes long.
+    # All ranks must agree that the time is over on one of them, and that one call takes long.
     shared = np.zeros(2, dtype=np.float32)
     agree = Allreduce(f"preflight.{size}.agree", shared.ctypes.data, shared.ctypes.data, shared.shape, _FLOAT32, _SUM)
     times: list[int] = []

@@ -1,4 +1,4 @@
-"""What the cost model expects of settings: the points that a search begins with.
+"""The cost model's order of settings: the points that a search begins with.
 
 A model is wrong in its level and often right in its order, so its step times are never mixed with measured ones: it
 only says which settings are worth trying first.
@@ -23,7 +23,7 @@ _WORTH, _ALIKE = 0.005, 0.002
 
 
 def first_points(space: Space, prior: Prior, count: int) -> list[Knobs]:
-    """Return the settings that a model puts first, best first; only those that it puts before the default.
+    """Return the settings that a model ranks before the default, best first.
 
     Args:
         space: What is searched.
@@ -35,7 +35,7 @@ def first_points(space: Space, prior: Prior, count: int) -> list[Knobs]:
     better = [(expected, knobs) for expected, knobs in guesses if expected < limit]
     if not better:
         return []
-    # Of settings that the model cannot tell apart, the one that changes least.
+    # Of settings with equal predictions, the one that changes least comes first.
     least = min(expected for expected, _ in better)
     better.sort(key=lambda pair: (round((pair[0] / least - 1.0) / _ALIKE), space.distance(pair[1], space.default)))
     return distinct(space, (knobs for _, knobs in better), apart=_APART, taken=[space.default])[:count]

@@ -69,7 +69,7 @@ class Follower:
             self._read()
 
     def _read(self) -> None:
-        """Take in the records that are new."""
+        """Read the new records."""
         for line in self._lines.read():
             event = parse_line(line)
             record = parse(event) if event is not None else None
@@ -121,7 +121,7 @@ class LiveView:
         self._console.print(Text.assemble((f"[{rank}] ", "cyan"), Text.from_ansi(text)), soft_wrap=True)
 
     def show(self, record: Record) -> None:
-        """Take in a record."""
+        """Add a record."""
         if isinstance(record, StartRecord):
             self._start, self._trials, self._best, self._result = record, [], None, None
         elif isinstance(record, TrialRecord):

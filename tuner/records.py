@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeVar
 
 from ringtune.knobs import DEFAULTS, Knobs
+from ringtune.layout import current_keys
 from ringtune.tuner.scoring import NO_GAIN, Interval
 
 Source = Literal["default", "stored", "near", "model", "start-point", "sampler", "switch", "confirm"]
@@ -59,7 +60,7 @@ class TrialRecord:
         source: Where the setting came from; ``confirm`` = measured again beside the default.
         state: ``stopped-early``: it was clearly worse and was left.
         knobs: The setting.
-        epoch: Version of the knobs (the newest one, when the setting was measured in several blocks).
+        knobs_version: Version of the knobs (the newest one, when the setting was measured in several blocks).
         steps: Steps counted (without those discarded after the change).
         step_ns: Median step time with its 95 % interval, in nanoseconds.
         gain: Share of the default's step time saved, against steps of the default measured around the same time.
@@ -73,7 +74,7 @@ class TrialRecord:
     source: Source
     state: TrialState
     knobs: Knobs
-    epoch: int
+    knobs_version: int
     steps: int
     step_ns: Interval
     gain: Interval = NO_GAIN
@@ -88,7 +89,7 @@ class TrialRecord:
             "source": self.source,
             "state": self.state,
             "knobs": knobs_fields(self.knobs),
-            "epoch": self.epoch,
+            "knobs_version": self.knobs_version,
             "steps": self.steps,
             "step_ns": self.step_ns.as_dict(),
             "gain": self.gain.as_dict(),
@@ -140,7 +141,7 @@ class ResultRecord:
     Attributes:
         decision: ``improved``: knobs were confirmed to be faster; otherwise the default stays.
         knobs: The setting that stays.
-        epoch: Version of the knobs it runs under (0-based; the newest proposed one).
+        knobs_version: Version of the knobs it runs under (0-based; the newest proposed one).
         gain: Share of the default's step time that the kept setting saves; zeros when the default is kept.
         lost_ns: Time lost by the whole search against the default; negative when time was won.
         reason: One sentence for the user.
@@ -151,7 +152,7 @@ class ResultRecord:
     event: ClassVar[str] = "result"
     decision: Decision
     knobs: Knobs
-    epoch: int
+    knobs_version: int
     gain: Interval
     lost_ns: int
     reason: str
@@ -163,7 +164,7 @@ class ResultRecord:
             "event": self.event,
             "decision": self.decision,
             "knobs": knobs_fields(self.knobs),
-            "epoch": self.epoch,
+            "knobs_version": self.knobs_version,
             "gain": self.gain.as_dict(),
             "lost_ns": self.lost_ns,
             "reason": self.reason,
@@ -192,6 +193,7 @@ def build(kind: type[_Built], values: Mapping[str, Any]) -> _Built:
         TypeError: A field is missing.
         ValueError: A value makes no sense.
     """
+    values = current_keys(values)
     known = {item.name: values[item.name] for item in fields(kind) if item.name in values}  # type: ignore[arg-type]
     for name, value in known.items():
         if name in ("knobs", "default"):

@@ -36,7 +36,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a session ends; the epoch is filled in when it is known."""
+    """How a session ends; the version of the knobs is filled in when it is known."""
 
     decision: Decision
     knobs: Knobs
@@ -45,17 +45,17 @@ class Ending:
 
 
 class Reporter:
-    """Numbers trials, writes records and tells the advisor.
+    """Numbers trials, writes records and reports to the advisor.
 
     Args:
         space: What is searched.
-        advisor: Hears of trials and of the end.
-        meter: Knows epochs and what was lost.
+        advisor: Receives trials and the end.
+        meter: Knows the version of the knobs and what was lost.
         options: The session's budget.
 
     Attributes:
         trials: The trials of the search so far.
-        outbox: Records nobody has taken yet.
+        outbox: Records that were not taken yet.
         bytes: Payload a step and rank.
     """
 
@@ -86,17 +86,17 @@ class Reporter:
         )
 
     def trial(self, trial: Trial, times: list[int], token: int | None) -> None:
-        """Record a trial of the search and tell the advisor."""
+        """Record a trial of the search and report it to the advisor."""
         self.trials.append(trial)
-        record = self._put(trial, times, _rough_gain(trial, times), self._meter.epoch)
+        record = self._put(trial, times, _rough_gain(trial, times), self._meter.knobs_version)
         self._advisor.tell(Outcome(record, trial.ratio, token))
 
     def check(self, comparison: Comparison, holds: bool) -> None:
-        """Record the check of a stored setting as trials 0 (the default) and 1, and tell the advisor."""
+        """Record the check of a stored setting as trials 0 (the default) and 1, and report it to the advisor."""
         if not comparison.blocks:
             return
         (rival,) = comparison.rivals
-        gain, epochs = comparison.gain(rival), comparison.epochs
+        gain, knobs_versions = comparison.gain(rival), comparison.knobs_versions
         source: Source = "confirm" if holds else "stored"
         default = Trial(self._space.default, "default", 1.0)
         for trial, times, seen in (
@@ -104,27 +104,27 @@ class Reporter:
             (Trial(rival.knobs, source, 1.0 - gain.median), rival.samples, gain),
         ):
             self.trials.append(trial)
-            record = self._put(trial, times, seen, epochs[trial.knobs])
+            record = self._put(trial, times, seen, knobs_versions[trial.knobs])
             self._advisor.tell(Outcome(record, trial.ratio))
 
     def comparison(self, comparison: Comparison) -> None:
         """Record the confirmation: the default, then every candidate with its gain."""
         if not comparison.blocks:
             return
-        default, epochs = self._space.default, comparison.epochs
-        self._put(Trial(default, "confirm", 1.0), comparison.default_samples, NO_GAIN, epochs[default])
+        default, knobs_versions = self._space.default, comparison.knobs_versions
+        self._put(Trial(default, "confirm", 1.0), comparison.default_samples, NO_GAIN, knobs_versions[default])
         for rival in comparison.rivals:
             state: TrialState = "complete" if len(rival.log_ratios) == comparison.blocks else "stopped-early"
             gain = comparison.gain(rival)
             trial = Trial(rival.knobs, "confirm", 1.0 - gain.median, state)
-            self._put(trial, rival.samples, gain, epochs[rival.knobs])
+            self._put(trial, rival.samples, gain, knobs_versions[rival.knobs])
 
     def result(self, ending: Ending) -> ResultRecord:
-        """Record the end and tell the advisor."""
+        """Record the end and report it to the advisor."""
         result = ResultRecord(
             decision=ending.decision,
             knobs=ending.knobs,
-            epoch=self._meter.epoch,
+            knobs_version=self._meter.knobs_version,
             gain=ending.gain,
             lost_ns=self._meter.lost_ns,
             reason=ending.reason,
@@ -134,13 +134,13 @@ class Reporter:
         self._advisor.conclude(result)
         return result
 
-    def _put(self, trial: Trial, times: list[int], gain: Interval, epoch: int) -> TrialRecord:
+    def _put(self, trial: Trial, times: list[int], gain: Interval, knobs_version: int) -> TrialRecord:
         record = TrialRecord(
             trial=self._number,
             source=trial.source,
             state=trial.state,
             knobs=trial.knobs,
-            epoch=epoch,
+            knobs_version=knobs_version,
             steps=len(times),
             step_ns=median_interval(times),
             gain=gain,

@@ -72,7 +72,7 @@ def _binomial_half(n: int, k: int) -> float:
 def log_location(samples: Sequence[float]) -> float:
     """Return the mean logarithm without the lowest and the highest fifth, at least one sample on either side.
 
-    As deaf to a few disturbed steps as the median, with a variance a quarter smaller where there are none.
+    As robust against a few disturbed steps as the median, with a variance a quarter smaller where there are none.
     Source: trimmed mean: Tukey 1960; Huber, Robust Statistics, 3.3.
 
     Raises:

@@ -1,7 +1,7 @@
 """Search: trial after trial until enough is known, each measured beside the default. Pure, like `online`.
 
 Before each trial the default runs a few steps again, so that a trial is compared with the machine as it is now. While
-the advisor thinks, training goes on with the default, and those steps are not counted (the thinking disturbs them). A
+the advisor computes, training goes on with the default, and those steps are not counted (they are disturbed). A
 setting that is clearly worse is left after a few steps.
 """
 
@@ -26,8 +26,8 @@ WORSE_MARGIN, WORSE_ALPHA = 0.10, 0.005
 _CANDIDATES, _CANDIDATES_APART = 2, 0.08
 # With this many stored trials the sampler has a model, and start points would only cost time.
 _ENOUGH_STORED = 5
-# A trial is begun when so many steps of the default may be lost: what leaving a bad setting costs. The search lives on
-# a part of the budget, so that what it finds can be confirmed.
+# A trial is begun when the time of so many steps of the default may be lost, which is the cost of a bad setting. The
+# search gets a part of the budget, so that its results can be confirmed.
 _AFFORD_STEPS, _SEARCH_PART = 4, 0.7
 
 

@@ -51,7 +51,7 @@ class Sessions:
         return self.tuner.result
 
     def on_step(self, stats: StepStats) -> Knobs | None:
-        """Take in a finished step; see `OnlineTuner.on_step`.
+        """Process a finished step; see `OnlineTuner.on_step`.
 
         Raises:
             InvariantError: Knobs were handed out and `proposed` was not called.
@@ -61,9 +61,9 @@ class Sessions:
             return None
         return self.tuner.on_step(stats)
 
-    def proposed(self, epoch: int) -> None:
-        """Say which epoch the knobs of the last `on_step` will carry."""
-        self.tuner.proposed(epoch)
+    def proposed(self, knobs_version: int) -> None:
+        """Say which version the knobs of the last `on_step` will have."""
+        self.tuner.proposed(knobs_version)
 
     def take_records(self) -> list[Record]:
         """Return what happened since the last call, in order."""
@@ -94,4 +94,4 @@ class Sessions:
         self._feed = StepFeed()
         tuned = Shape(self.tuner.workload.collectives, self.tuner.workload.bytes)
         rest = _REST_STEPS << (self._in_vain - 1) if self._in_vain else 0
-        return Watch(tuned, result.epoch, self._options, rest)
+        return Watch(tuned, result.knobs_version, self._options, rest)

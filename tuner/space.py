@@ -2,7 +2,7 @@
 
 All dimensions are searched on a logarithmic scale: a factor of two matters as much at 64 KiB as at 64 MiB. (Horovod
 searches raw megabytes and milliseconds, and its box does not hold its own default.) Knobs without a scale are switches,
-tried one by one where they mean something. A knob that the user has set himself is left out and keeps his value.
+tried one by one where they mean something. A knob that the user has set is left out and keeps its value.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SEARCHED = (FUSION, CYCLE)
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where a job runs, as far as it decides which switches mean anything.
+    """Where a job runs, as far as it decides which switches have an effect.
 
     Attributes:
         hosts: Number of hosts; 1 where ranks that share memory use it.
@@ -73,7 +73,7 @@ class Switch:
     Attributes:
         name: Field of `Knobs`.
         values: What it may be, most promising first.
-        fits: Whether it means anything for a setting there.
+        fits: Whether it has an effect for a setting there.
     """
 
     name: str
@@ -87,7 +87,7 @@ def _by_levels(knobs: Knobs, place: Surroundings) -> bool:
 
 
 SWITCHES = (
-    Switch("plan", (1, 0), lambda knobs, place: True),
+    Switch("step_schedule", (1, 0), lambda knobs, place: True),
     Switch("hierarchical", (0, 2), lambda knobs, place: place.hosts > 1 and place.local > 1),
     Switch(
         "algorithm",
@@ -95,7 +95,7 @@ SWITCHES = (
         lambda knobs, place: place.hosts > 1 and not _by_levels(knobs, place),
     ),
     Switch("segment_bytes", (128 << 10, 512 << 10, 32 << 10, 2 << 20), lambda knobs, place: place.hosts > 1),
-    Switch("cache_capacity", (8192, 0), lambda knobs, place: not knobs.plan),
+    Switch("cache_capacity", (8192, 0), lambda knobs, place: not knobs.step_schedule),
     Switch("nccl_streams", (2, 4, 1), lambda knobs, place: place.by_nccl()),
 )
 
@@ -122,7 +122,7 @@ class Space:
 
     @classmethod
     def around(cls, default: Knobs, fixed: Collection[str] = (), place: Surroundings | None = None) -> Space:
-        """Return the space without the knobs that the user has set himself.
+        """Return the space without the knobs that the user has set.
 
         Args:
             default: The setting the job runs with when nothing is tuned.
@@ -136,13 +136,13 @@ class Space:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the searched knobs, without switches that mean nothing where the job runs."""
-        either = (self.default, replace(self.default, plan=0), replace(self.default, hierarchical=2))
+        """Names of the searched knobs, without switches that have no effect where the job runs."""
+        either = (self.default, replace(self.default, step_schedule=0), replace(self.default, hierarchical=2))
         switches = (one.name for one in self.switches if any(one.fits(knobs, self.place) for knobs in either))
         return (*(dimension.name for dimension in self.dimensions), *switches)
 
     def alternatives(self, knobs: Knobs) -> list[Knobs]:
-        """Return the settings that differ from one in a single switch that means something for it."""
+        """Return the settings that differ from one in a single switch that has an effect for it."""
         return [
             replace(knobs, **{switch.name: value})
             for switch in self.switches

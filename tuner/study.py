@@ -1,7 +1,7 @@
 """StudyAdvisor: Optuna's Gaussian-process sampler over a stored study, one study per kind of job.
 
 The study's value is the step time relative to the default measured around the same time (1 = as fast as the
-default, smaller is better), so results of different sessions, machines' moods and days compare. Values above
+default, smaller is better), so results of different sessions and days compare. Values above
 `WORST` are stored as `WORST` with the true figure in the attribute ``ratio``: one disastrous setting must not flatten
 the model where it matters.
 
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from ringtune.errors import RingtuneError
 from ringtune.knobs import Knobs
 from ringtune.tuner.advice import AdvisorState, Near, Outcome, Stored, Suggestion, Workload
-from ringtune.tuner.fingerprint import JobDescription, distance
+from ringtune.tuner.fingerprint import JobDescription, current, distance
 from ringtune.tuner.prior import Prior, first_points, learned
 from ringtune.tuner.records import ResultRecord, knobs_fields
 from ringtune.tuner.space import Space
@@ -215,6 +215,7 @@ class StudyAdvisor:
             confirmed, theirs = other.user_attrs.get(_CONFIRMED), other.user_attrs.get(_JOB, {})
             if confirmed is None or not job.keys() <= theirs.keys():
                 continue
+            theirs = current(theirs)
             away = distance(job, theirs)
             known = Knobs.from_dict(confirmed, base=self._space.default)
             both = [name for name in self._job.searched if name in theirs["searched"]]
@@ -277,7 +278,7 @@ class StudyAdvisor:
                 study.set_user_attr("ringtune:gain", result.gain.as_dict())
 
     def _forget(self) -> None:
-        """Close the trials that were asked for before training ended: nobody has tried them."""
+        """Close the trials that were asked for and not made before training ended."""
         import optuna
 
         for trial in self._asked.values():
@@ -292,7 +293,7 @@ def _attributes(outcome: Outcome) -> dict[str, Any]:
         "trial": trial.trial,
         "source": trial.source,
         "state": trial.state,
-        "epoch": trial.epoch,
+        "knobs_version": trial.knobs_version,
         "steps": trial.steps,
         "step_ns": trial.step_ns.as_dict(),
         "ratio": outcome.ratio,
@@ -300,7 +301,7 @@ def _attributes(outcome: Outcome) -> dict[str, Any]:
 
 
 def explain(error: Exception) -> str:
-    """Return one line that says what broke."""
+    """Return one line that describes the failure."""
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name} is not installed; pip install 'ringtune[tuner]' brings it"
     if isinstance(error, ImportError) and "DB access module" in str(error):
@@ -333,6 +334,6 @@ def open_storage(place: str) -> Any:
 
 
 def default_storage() -> str:
-    """Return the user's own memory of all jobs: ``$XDG_CACHE_HOME/ringtune/studies.db`` (``~/.cache`` when unset)."""
+    """Return the user's storage of all jobs: ``$XDG_CACHE_HOME/ringtune/studies.db`` (``~/.cache`` when unset)."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(base, "ringtune", "studies.db")

@@ -1,8 +1,8 @@
 """A timeline of rank 0's first steps, for the model's first points.
 
-Recorded straight by the runtime into the tuner's own folder, beside the job's timeline and without its merge. A part
-of one rank is enough: its gradients' sizes and ready times are those of all ranks, and its batches' travel times hold
-the links. Where the user records a timeline himself nothing is recorded here.
+The runtime records it into the tuner's own folder, beside the job's timeline and without its merge. A part of one rank
+is enough: its gradients' sizes and ready times are those of all ranks, and its batches' travel times show the links.
+Where the user records a timeline nothing is recorded here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class WarmupTrace:
     Args:
         runtime: The session's runtime.
         run: The run folder.
-        say: Told why nothing is recorded, where that fails.
+        say: Receives a sentence when the recording fails.
     """
 
     def __init__(self, runtime: Recorder, run: Path, say: Callable[[str], None]) -> None:

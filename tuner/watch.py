@@ -1,4 +1,4 @@
-"""Watch: sees from the steps after a session whether the job is still the one that was tuned. Pure.
+"""Watch: decides from the steps after a session whether the job is still the one that was tuned. Pure.
 
 It has changed when its steps
 
@@ -70,19 +70,21 @@ class Watch:
 
     Args:
         tuned: What a step sent while the session ran.
-        epoch: Version of the knobs that stay; steps of earlier ones do not count.
+        knobs_version: Version of the knobs that stay; steps of earlier ones do not count.
         options: What counts as a change.
         rest_steps: Further steps that pass before it begins.
     """
 
-    def __init__(self, tuned: Shape, epoch: int, options: WatchOptions | None = None, rest_steps: int = 0) -> None:
+    def __init__(
+        self, tuned: Shape, knobs_version: int, options: WatchOptions | None = None, rest_steps: int = 0
+    ) -> None:
         options = options or WatchOptions()
-        self._epoch, self._resting = epoch, options.settle_steps + rest_steps
+        self._knobs_version, self._resting = knobs_version, options.settle_steps + rest_steps
         self._shapes, self._times = _Shapes(tuned, options), _Times(options)
 
     def add(self, sample: Sample) -> str:
-        """Take in a step; returns what has changed, as a sentence, and mostly nothing."""
-        if sample.epoch < self._epoch:
+        """Process a step; returns a sentence on what has changed, usually an empty one."""
+        if sample.knobs_version < self._knobs_version:
             return ""
         if self._resting > 0:
             self._resting -= 1
@@ -92,7 +94,7 @@ class Watch:
 
 
 class _Shapes:
-    """What steps send, block by block."""
+    """Compares what steps send, block by block."""
 
     def __init__(self, tuned: Shape, options: WatchOptions) -> None:
         self._tuned, self._options = tuned, options
@@ -117,7 +119,7 @@ class _Shapes:
 
 
 class _Times:
-    """How long steps take, block by block, beside the first ones."""
+    """Compares the length of steps with the first ones, block by block."""
 
     def __init__(self, options: WatchOptions) -> None:
         self._options = options

@@ -35,7 +35,11 @@ DEFAULT_SIZES = "1KiB,..,64MiB"
 @click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help="Tensor sizes; '..' goes on by factors of 4.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
 @click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True, help="Per size."
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Time measured per size.",
 )
 @click.option(
     "--learn", type=click.Path(path_type=Path), help="Time ringtune's algorithms instead and write their table here."
@@ -66,17 +70,21 @@ def allreduce(**options: Any) -> None:
     "--collectives",
     default=",".join(COLLECTIVES),
     show_default=True,
-    help="Which, comma-separated.",
+    help="Collectives, comma-separated.",
 )
 @click.option(
     "--sizes",
     default=DEFAULT_SIZES,
     show_default=True,
-    help="Of the largest tensor that a rank gives or gets; '..' goes on by factors of 4.",
+    help="Sizes of the largest tensor that a rank gives or gets; '..' goes on by factors of 4.",
 )
 @click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
 @click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), default=0.5, show_default=True, help="Per case."
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=0.5,
+    show_default=True,
+    help="Time measured per case.",
 )
 @racing
 @on_device
@@ -101,7 +109,11 @@ def collectives(**options: Any) -> None:
     help="A torchvision model, gpt2, a file with sizes, or COUNTxSIZE as in 2000x4KiB; may be repeated.",
 )
 @click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Per case."
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3.0,
+    show_default=True,
+    help="Time measured per case.",
 )
 @click.option("--grouped", is_flag=True, help="Submit a step's gradients to ringtune as one group.")
 @racing
@@ -149,8 +161,10 @@ def _race(benchmark: str, cases: list[Any], options: dict[str, Any]) -> None:
 
 @click.command()
 @click.option("-np", "--num-proc", default="2,..,4096", show_default=True, help="Ranks; '..' goes on by factors of 2.")
-@click.option("--tensors", type=click.IntRange(min=1), default=32, show_default=True, help="Negotiated in a cycle.")
-@click.option("--cycles", type=click.IntRange(min=1), default=10, show_default=True, help="Measured per phase.")
+@click.option(
+    "--tensors", type=click.IntRange(min=1), default=32, show_default=True, help="Tensors negotiated in a cycle."
+)
+@click.option("--cycles", type=click.IntRange(min=1), default=10, show_default=True, help="Cycles measured per phase.")
 @click.option("--fan-out", type=click.IntRange(min=1), help="Children of a rank in the tree; default: the runtime's.")
 @click.option(
     "--require-growth",
@@ -173,9 +187,13 @@ def negotiation(**options: Any) -> None:
 
 @click.command()
 @click.option("-np", "--num-proc", type=click.IntRange(min=2), default=2, show_default=True, help="Ranks.")
-@click.option("--gradients", type=click.IntRange(min=1), default=161, show_default=True, help="Per backward pass.")
-@click.option("--size", default="4KiB", show_default=True, help="Of each gradient.")
-@click.option("--passes", type=click.IntRange(min=1), default=200, show_default=True, help="Measured pairs.")
+@click.option(
+    "--gradients", type=click.IntRange(min=1), default=161, show_default=True, help="Gradients per backward pass."
+)
+@click.option("--size", default="4KiB", show_default=True, help="Size of each gradient.")
+@click.option(
+    "--passes", type=click.IntRange(min=1), default=200, show_default=True, help="Measured pairs of backward passes."
+)
 @click.option("--require", type=float, metavar="US", help="Exit 1 when a gradient costs more microseconds than this.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
 def hook(**options: Any) -> None:

@@ -31,7 +31,7 @@ Tensors = Sequence[torch.Tensor]
 
 def ringtune_blocking(tensors: Tensors) -> Callable[[], object]:
     """Returns one blocking `hvd.allreduce_` per tensor."""
-    # By position, as the peers' calls: `partial` needs 0.1 µs to pass keywords on, a call that is written out does not.
+    # By position, as in the peers' calls: `partial` needs 0.1 µs to pass keywords on, a direct call does not.
     return in_turn([partial(hvd.allreduce_, tensor, None, name, hvd.Sum) for tensor, name in _named(tensors)])
 
 
@@ -193,14 +193,14 @@ class DeviceContest:
 def open_cast(make: Callable[[Tensors], Callable[[], object]], travels: str, task: Task) -> Contest:
     """Returns the contest of `make` over numbers that are exact in the dtype which they travel as."""
     if task.dtype != "float32":
-        raise Unsupported("it sends float32 as something shorter")
+        raise Unsupported("it sends float32 as a shorter dtype")
     return open_sum(make, replace(task, travels=travels))
 
 
 def open_float32(task: Task) -> Contest:
     """Returns ringtune's contest over as many bytes of float32: the ratio to it is what another dtype costs."""
     if task.dtype == "float32":
-        raise Unsupported("it is what ringtune does with float32 anyway")
+        raise Unsupported("float32 is the dtype of the other contenders")
     if any(size_bytes % item_bytes("float32") for size_bytes in task.sizes_bytes):
         raise Unsupported("these bytes are no whole float32")
     return open_sum(ringtune_blocking, replace(task, dtype="float32"))
@@ -223,7 +223,7 @@ def open_bucket_views(task: Task) -> Contest:
 
 
 def _whole_buckets(task: Task) -> Task:
-    """Returns the task with each bucket as one tensor: what travels is the same."""
+    """Returns the task with each bucket as one tensor; the same bytes travel."""
     shapes = plan_buckets([torch.empty(length, dtype=dtype_of(task.dtype), device="meta") for length in task.lengths])
     return replace(task, sizes_bytes=[sum(tensor.nbytes for tensor in members) for members in shapes])
 
@@ -240,7 +240,7 @@ _SUMS = {
     "nccl-async": gloo_async,
     "nccl-buckets": gloo_buckets,
 }
-# Every way that `comm/micro_worker.py` can open.
+# The contenders that `comm/micro_worker.py` can open.
 CONTENDERS: Mapping[str, Opener] = {
     **{name: partial(open_sum, make) for name, make in _SUMS.items()},
     "gloo-bucket-views": open_bucket_views,

@@ -27,7 +27,7 @@ def measure(ranks: int, plan: Plan, file: Path) -> dict[str, Any]:
     """Run one job and return its record.
 
     Raises:
-        RingtuneError: A rank failed; what it said is on standard error.
+        RingtuneError: A rank failed; its output is on standard error.
     """
     command = [sys.executable, "-m", "ringtune.benchmarks.comm.gpu_worker", json.dumps(asdict(plan)), str(file)]
     if code := launch(LaunchOptions(command, num_proc=ranks)):
@@ -80,7 +80,12 @@ def markdown(records: list[dict[str, Any]]) -> str:
 @click.option("--model", default="resnet50", show_default=True, help="torchvision's name of the network.")
 @click.option("--batch", default=64, show_default=True, type=click.IntRange(min=1), help="Images of a step and rank.")
 @click.option("--pixels", default=224, show_default=True, type=click.IntRange(min=32), help="Side of an image.")
-@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", help="cpu: a look at the program itself.")
+@click.option(
+    "--device",
+    type=click.Choice(["cuda", "cpu"]),
+    default="cuda",
+    help="Device of the tensors; cpu only tries the program.",
+)
 def main(out: Path, ranks: str, sizes: str, **given: Any) -> None:
     """Measure tensors on one GPU and leave the tables."""
     out.mkdir(parents=True, exist_ok=True)
@@ -89,7 +94,7 @@ def main(out: Path, ranks: str, sizes: str, **given: Any) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             plan = Plan(sizes=tuple(parse_sizes(sizes)), scratch=scratch, **given)
             records.append(measure(count, plan, Path(scratch, "record.json")))
-        # After each job: a later one that fails costs nothing of what was found.
+        # The record is written after each job, so that a later job that fails loses no result.
         (out / "bench.json").write_text(json.dumps(records, indent=2), encoding="utf-8")
         (out / "bench.md").write_text(markdown(records), encoding="utf-8")
     click.echo((out / "bench.md").read_text(encoding="utf-8"))

@@ -56,7 +56,7 @@ class Bench:
         self.on_gpu = plan.device == "cuda"
         hvd.init()
         self.peer = "nccl" if self.on_gpu and hvd.size() == 1 else "gloo"  # NCCL refuses ranks that share a GPU
-        stores: Any = dist  # its stub leaves them out
+        stores: Any = dist  # torch's stub file lacks these
         store = stores.FileStore(str(Path(plan.scratch, "peers")), hvd.size())
         dist.init_process_group(self.peer, store=store, rank=hvd.rank(), world_size=hvd.size())
 
@@ -76,12 +76,12 @@ class Bench:
                 for _ in range(repeat):
                     act()
                 self.settle()
-                if number >= 2:  # the first rounds open what is needed, and learn
+                if number >= 2:  # the first rounds open connections and learn the step schedule
                     seconds[name].append((time.perf_counter() - begin) / repeat)
         return {name: _summary(samples) for name, samples in seconds.items()}
 
     def copies(self) -> dict[str, Any]:
-        """Copies between pinned memory and the device: what host-staged reductions cannot beat."""
+        """Copies between pinned memory and the device: the limit of host-staged reductions."""
         if not self.on_gpu:
             return {}
         count = 64 << 20

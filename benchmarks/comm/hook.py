@@ -1,8 +1,8 @@
-"""`ringtune bench hook`: what the hook of `DistributedOptimizer` costs the thread that computes gradients.
+"""`ringtune bench hook`: the cost of `DistributedOptimizer`'s hook for the thread that computes gradients.
 
 Gradients are handed to autograd ready-made, so that a backward pass is nothing but their accumulation and the hooks.
 Passes with empty hooks and passes with ringtune's take turns on parameters of the same sizes; the difference of a pair,
-over the number of gradients, is what submitting one of them costs. Waiting for the reduction is not timed.
+over the number of gradients, is the cost of submitting one of them. Waiting for the reduction is not timed.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from ringtune.benchmarks.comm.config import HookRun
 from ringtune.benchmarks.harness import marks
 from ringtune.benchmarks.harness.marks import read_config
 
-# Until the tensors are known, negotiated and in the plan of a steady state.
+# Steps until the tensors are known and negotiated, and stand in the schedule of a steady state.
 _WARMUPS = 20
 
 

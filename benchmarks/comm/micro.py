@@ -1,4 +1,4 @@
-"""`ringtune bench allreduce`, `gradients` and `collectives`: races of ringtune and its peers, and what they gave."""
+"""`ringtune bench allreduce`, `gradients` and `collectives`: races of ringtune and its peers, and their results."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def run_micro(request: MicroRequest, console: Console) -> dict[str, Any]:
         link = stack.enter_context(linked_benchmarks())
         setting = Setting(request.ranks, request.hosts, request.threads, link, device=request.device)
         plans = job_plans(request.peers, request.benchmark, setting)
-        # What others than sums have to copy is not the same for all of them.
+        # Collectives other than sums copy different amounts, so that they have no common limit.
         if request.hosts is None and request.device == "cpu" and request.benchmark != "collectives":
             plans.append(start_limit(setting))
         race = open_race(plans, stack, outcome, reporter)
@@ -95,7 +95,7 @@ def run_micro(request: MicroRequest, console: Console) -> dict[str, Any]:
     record = micro_record(request, outcome) | {"created_unix_ns": created_unix_ns}
     table = micro_table(record)
     if not console.is_terminal:
-        # Nothing limits a file or a pipe, and narrow columns break names and figures.
+        # A file or a pipe has no width, and narrow columns break names and figures.
         console.width = max(console.width, _COLUMN_WIDTH * len(table.columns))
     console.print(table)
     return record
@@ -185,9 +185,9 @@ def _ratio(ratio: dict[str, float] | None) -> str:
 
 def _case_line(case: Case, result: CaseResult) -> str:
     medians = {name: quartiles(values) for name, values in result.times_ns.items()}
-    told = [f"{name} {time_text(value.median)}" for name, value in medians.items()]
-    told += [f"{name} unsupported ({reason})" for name, reason in result.unsupported.items()]
-    return f"{case.label}: " + ", ".join(told)
+    words = [f"{name} {time_text(value.median)}" for name, value in medians.items()]
+    words += [f"{name} unsupported ({reason})" for name, reason in result.unsupported.items()]
+    return f"{case.label}: " + ", ".join(words)
 
 
 def allreduce_cases(sizes_bytes: Sequence[int]) -> list[Case]:

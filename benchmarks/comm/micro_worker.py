@@ -1,7 +1,7 @@
 """One rank of a micro benchmark that needs torch: ringtune itself, Gloo and NCCL.
 
 Started by `ringtune run` as ``python -m ringtune.benchmarks.comm.micro_worker JOIN THREADS LIBRARY DEVICE``; JOIN is
-where the driver of the race listens. One job runs one of them, so that none has another's threads beside it.
+where the driver of the race listens. One job runs one of them, so that none shares its cores with another's threads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`ringtune bench negotiation`: what the control plane costs per cycle, for up to thousands of ranks in one process.
+"""`ringtune bench negotiation`: the cost of the control plane per cycle, for up to thousands of ranks in one process.
 
-The native side (`native/runtime/rehearsal.h`) drives the negotiators of all ranks in one thread. Messages are encoded
-and decoded as on a link; nothing is sent over one, so the figures are the work of the control plane without its waits.
+The native side (`native/runtime/control_simulation.h`) drives the negotiators of all ranks in one thread. Messages are
+encoded and decoded as on a link and not sent, so the figures are the work of the control plane without its waits.
 
 Up to fan-out + 1 ranks form a star, in which every rank sends to rank 0, and the ranks below it get children of their
 own up to fan-out * fan-out: until then work grows with the ranks, on purpose, though no rank ever handles more than one
@@ -27,8 +27,8 @@ from ringtune.timeline.units import time_text
 
 PHASES = ("cold", "cached", "steady")
 TIME_SLACK = 1.25
-"""Times may be so much above the bound: they are noisy, and thousands of ranks push each other out of the processor's
-caches, which ranks on machines of their own do not. Counts get no slack."""
+"""How far times may exceed the bound: they are noisy, and thousands of ranks evict each other from the processor's
+caches, which ranks on machines of their own do not. Counts have no slack."""
 
 LARGEST = 4096
 _FIGURES = ("messages", "bytes", "ns")
@@ -101,7 +101,7 @@ def run_negotiation(request: NegotiationRequest, console: Console) -> dict[str, 
 
 def negotiation_table(record: Mapping[str, Any], phase: str) -> Table:
     """Returns the figures of one phase by number of ranks."""
-    tensors = {"cold": "new tensors", "cached": "known tensors", "steady": "tensors of a plan"}[phase]
+    tensors = {"cold": "new tensors", "cached": "known tensors", "steady": "tensors of a step schedule"}[phase]
     table = Table(title=f"{phase}: {record['tensors']} {tensors} a cycle, fan-out {record['fan_out']}")
     for name in (
         "ranks",
@@ -160,8 +160,9 @@ def growth_lines(record: Mapping[str, Any]) -> list[str]:
 def missed_growth(record: Mapping[str, Any]) -> list[str]:
     """Returns a sentence for each figure that grows faster than log n, and each count that is not bounded.
 
-    Messages and bytes are compared without slack, times with `TIME_SLACK` and not within a plan. In a job of any size
-    no rank may handle more messages a cycle than one each way per link, and within a plan there must be none at all.
+    Messages and bytes are compared without slack, times with `TIME_SLACK` and not within a step schedule. In a job of
+    any size no rank may handle more messages a cycle than one each way per link, and within a step schedule there must
+    be none at all.
 
     Raises:
         UsageError: fewer than two cases can be judged.
@@ -191,7 +192,7 @@ def _outgrown(first: Mapping[str, Any], case: Mapping[str, Any]) -> list[str]:
     missed = []
     for phase, where, figure in itertools.product(PHASES, _WHERE, _FIGURES):
         if phase == "steady" and figure == "ns":
-            continue  # what a rank does in a plan has to do with no other rank: only the caches make a difference
+            continue  # within a step schedule a rank's work depends on no other rank: only the caches make a difference
         growth = _growth(first, case, phase, where, figure)
         allowed = _bound(first["ranks"], case["ranks"]) * (TIME_SLACK if figure == "ns" else 1.0)
         if growth > allowed:

@@ -4,8 +4,8 @@
 
 Randomized block coordinate descent: a step updates every block of the parameters once, in a random order, and each
 update depends on the ones before it. So a block's gradient travels alone, and no order repeats that the runtime could
-learn. The rank does other work (here: it sleeps) until `poll` says that the gradient is there; as nobody waits for it,
-the runtime holds it back for up to a cycle time, 1 ms by default, in case others join it. A shorter cycle time is
+learn. The rank does other work (here: it sleeps) until `poll` says that the gradient is there; as no caller waits for
+it, the runtime holds it back for up to a cycle time, 1 ms by default, in case others join it. A shorter cycle time is
 better for this job, and `ringtune tune` finds it while the job runs.
 """
 
@@ -42,7 +42,7 @@ def main() -> None:
             while not hvd.poll(handle):
                 time.sleep(POLL_S)
             residual -= rows[:, block] @ (0.5 * hvd.synchronize(handle))
-        session.end_step()  # without an optimizer nobody else knows where a step ends
+        session.end_step()  # without an optimizer the script has to mark where a step ends
         times_s.append(time.perf_counter() - begin)
     if hvd.rank() == 0:
         median_ms = 1e3 * float(np.median(times_s[-50:]))

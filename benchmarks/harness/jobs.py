@@ -1,4 +1,4 @@
-"""Starting a benchmark's worker on several ranks and listening to it."""
+"""Starting a benchmark's worker on several ranks and reading its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marked lines on standard output: how a worker talks to the command that started it.
+"""Marked lines on standard output: how a worker reports to the command that started it.
 
 Standard output reaches the starting command from every host and through every launcher, which files and sockets do
 not. Everything else that a worker prints stays ordinary output.

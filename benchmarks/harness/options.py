@@ -76,7 +76,7 @@ def rules_of(text: str | None, peers: Selection) -> tuple[Rule, ...]:
     """Returns what `--require` asks for.
 
     Raises:
-        UsageError: no rule, or nobody to compare with.
+        UsageError: no rule, or no peer to compare with.
     """
     rules = parse_rules(text) if text else ()
     if rules and not peers.peers:

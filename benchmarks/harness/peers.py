@@ -1,4 +1,4 @@
-"""Who ringtune is measured against: the registry behind every `--peers` option.
+"""The peers that ringtune is measured against: the registry behind every `--peers` option.
 
 A peer is registered once, with the contenders that it sends into each benchmark, with a check that says why it is
 absent here, and with the way to start its job in a race. A peer that is not installed is named in tables and files,
@@ -25,11 +25,11 @@ from ringtune.benchmarks.harness.racejob import JobPlan
 from ringtune.errors import UsageError
 
 ALL = "all"
-# Processes that train without communicating: no library, but what every library is measured by.
+# Processes that train without communicating: no library, but the limit of every library.
 ALONE = "alone"
-# DDP that reduces nothing: what is left for a library under DDP.
+# DDP that reduces nothing: the limit of any library under DDP.
 DDP_ALONE = "ddp-alone"
-# Processes that train alone but wait for one another in every step: what is left for any training in step.
+# Processes that train alone but wait for one another in every step: the limit of any training in step.
 IN_STEP = "ringtune-in-step"
 
 
@@ -56,7 +56,7 @@ class PeerSpec:
 
 @dataclass(frozen=True)
 class Selection:
-    """Who will run.
+    """The contenders of a benchmark.
 
     Args:
         contenders: the names in the table, ringtune first.

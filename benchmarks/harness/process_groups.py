@@ -43,7 +43,7 @@ def open_group(backend: str, *others: str) -> Iterator[None]:
     _groups.update({one: dist.new_group(backend=one) for one in others})
     try:
         yield
-        # The store lives in rank 0: it stays until nobody needs it.
+        # The store lives in rank 0, which stays until no rank needs it.
         dist.barrier()
     finally:
         _groups.clear()

@@ -20,13 +20,13 @@ def open_console() -> Console:
 
 
 class Reporter(Protocol):
-    """Where a benchmark tells how far it is."""
+    """Receives the progress of a benchmark."""
 
     def begin(self, note: str) -> None:
         """A part begins; a bar shows its name."""
 
     def advance(self, note: str, *, keep: bool = False) -> None:
-        """One more part is done; `note` says what was seen last, `keep` leaves it on a terminal too."""
+        """One more part is done; `note` is its result in words, `keep` leaves it on a terminal too."""
 
     def say(self, text: str) -> None:
         """Prints a line that stays."""

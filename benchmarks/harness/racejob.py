@@ -22,14 +22,14 @@ _KEPT_LINES = 25
 START_SECONDS = 120.0
 _LEAVE_SECONDS = 8.0
 _HELLO_SECONDS = 30.0
-"""How long who has connected may take to say who it is; a stranger may never say anything."""
+"""How long a new connection may take to name its rank; a foreign one may never do so."""
 _DYING_SECONDS = 10.0
-"""How long a process may take to end whose connection has, and what it printed to be read."""
+"""How long a process may take to end after its connection has, and its output to be read."""
 _POLL_SECONDS = 0.1
 
 
 class JobLost(RingtuneError):
-    """A job could not start, died, hung, said something wrong, or gave a wrong result."""
+    """A job could not start, died, hung, sent a wrong message, or gave a wrong result."""
 
 
 class TaskUnsupported(RingtuneError):
@@ -194,7 +194,7 @@ class RaceJob:
             raise self._lost(f"broken protocol: {error}", dying=isinstance(error, OSError)) from error
 
     def _lost(self, what: str, *, dying: bool = False) -> JobLost:
-        """Describes a loss. What a dead process printed last explains more than how it ended.
+        """Describes a loss, by the last lines of a dead process, which explain more than its exit code.
 
         Args:
             what: was lost.
@@ -215,7 +215,7 @@ class RaceJob:
             try:
                 wire.send(do="exit")
             except OSError:
-                # It is gone already, which is what we want.
+                # The process has ended already.
                 continue
         for end in (None, signal.SIGTERM, signal.SIGKILL):
             if end is not None:
@@ -231,7 +231,7 @@ class RaceJob:
             if process.poll() is None:
                 os.killpg(process.pid, number)
         if number == signal.SIGKILL and self.plan.host == "127.0.0.1":
-            # A killed launcher takes no ranks along.
+            # A killed launcher leaves its ranks running.
             for pid in self._pids:
                 try:
                     os.kill(pid, number)
@@ -249,7 +249,7 @@ class RaceJob:
 
 
 def _hello(wire: Wire) -> dict[str, Any]:
-    """Returns what a rank says first; nothing of somebody who says something else, or nothing in time."""
+    """Returns a rank's first message; None if another one arrives, or none in time."""
     try:
         return wire.receive() or {}
     except (OSError, ValueError):

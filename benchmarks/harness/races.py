@@ -1,4 +1,4 @@
-"""Races between jobs: who runs when, for how long, and what counts.
+"""Races between jobs: their order, the length of their turns, and the samples that count.
 
 Bursts of all contenders alternate in rotating order, one job at a time, so that a slow spell of the machine hits all of
 them. A sample is the time per call of one burst, on its slowest rank unless the benchmark says otherwise.
@@ -48,7 +48,7 @@ class Budget:
 
 @dataclass
 class CaseResult:
-    """What a case gave.
+    """The result of a case.
 
     Args:
         times_ns: nanoseconds per call by contender, one sample per round.
@@ -80,7 +80,7 @@ class Race:
     """All jobs of a benchmark, case after case.
 
     Args:
-        jobs: who takes part.
+        jobs: the jobs that take part.
         on_loss: called when a job is lost; it decides whether the race goes on (returns) or ends (raises).
         sample: gives a burst's time per call from those of its ranks.
     """
@@ -134,7 +134,7 @@ class Race:
         return [_Runner(name, way, job, int(answers[0]["max_calls"]), self._sample)]
 
     def _round(self, runners: list[_Runner], index: int) -> list[_Runner]:
-        """Lets everybody run once, beginning with another one each time; returns who is still there."""
+        """Lets every contender run once, beginning with another one each time; returns those that are left."""
         turn = index % max(1, len(runners))
         for runner in runners[turn:] + runners[:turn]:
             if runner.job in self._jobs:
@@ -181,7 +181,7 @@ def plan_burst(call_ns: float, max_calls: int, before: Burst, burst_ns: int = BU
 
 @dataclass
 class Outcome:
-    """What a benchmark gave.
+    """The result of a benchmark.
 
     Args:
         results: one per case.

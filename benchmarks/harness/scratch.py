@@ -16,7 +16,7 @@ from ringtune.errors import UsageError
 
 PREFIX = "ringtune-bench-"
 YOUNG_S = 60.0
-"""Age from which on a folder that nobody holds counts as left behind: one that is being made is not held yet."""
+"""Age from which on a folder that no process holds counts as left behind; a younger one may not be held yet."""
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def scratch_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
         held = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(held, fcntl.LOCK_EX)  # gone with this process, whatever ends it
+            fcntl.flock(held, fcntl.LOCK_EX)  # the lock ends with this process, however it ends
             yield Path(name)
         finally:
             os.close(held)

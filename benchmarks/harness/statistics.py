@@ -105,7 +105,7 @@ def _as_array(samples: Samples) -> NDArray[np.float64]:
 def _interval(data: tuple[NDArray[np.float64], ...], statistic: Callable[..., Any], *, paired: bool) -> Interval:
     middle = float(statistic(*data, axis=-1))
     if any(len(values) < 2 for values in data):
-        # One sample says nothing about the spread; a degenerate interval is honest about what is known.
+        # One sample shows no spread, so its interval has no width.
         return Interval(middle, middle, middle)
     result = bootstrap(
         data,

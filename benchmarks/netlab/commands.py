@@ -20,7 +20,7 @@ from ringtune.benchmarks.harness.sizes import parse_sizes
 
 
 @click.command()
-@click.option("--rate", "rates", default="1gbit,10gbit", show_default=True, help="Of the links; none = unshaped.")
+@click.option("--rate", "rates", default="1gbit,10gbit", show_default=True, help="Rate of the links; none = unshaped.")
 @click.option("--hosts", type=click.IntRange(min=2), default=2, show_default=True, help="Network namespaces.")
 @click.option("--ranks-per-host", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--sizes", default="1KiB,..,64MiB", show_default=True, help="Tensor sizes.")
@@ -32,7 +32,13 @@ from ringtune.benchmarks.harness.sizes import parse_sizes
 )
 @click.option("--peers", default="gloo", show_default=True, help="Comma-separated: gloo.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=0.5, show_default=True)
-@click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True, help="iperf3 and race alternate.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How often iperf3 and the race alternate.",
+)
 @click.option(
     "--require",
     metavar="RULES",

@@ -2,8 +2,8 @@
 
 The hosts are network namespaces with links shaped to a rate (see `netlab/network.py`). For each rate, iperf3 measures
 the line one way and both ways at once, then ringtune and its peers race (see `harness/races.py`), then iperf3 measures
-again; all of that `rounds` times. What crosses each host's link in one direction during an allreduce of N bytes over H
-hosts is at least 2 (H - 1) / H N: that, per second, over iperf3's one-way rate is the share of the line.
+again; all of that `rounds` times. During an allreduce of N bytes over H hosts at least 2 (H - 1) / H N bytes cross each
+host's link in one direction: these, per second, over iperf3's one-way rate are the share of the line.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _iperf(server: Host, client: Host, options: list[str]) -> dict[str, Any]:
     )
     try:
         assert serving.stdout is not None
-        serving.stdout.readline()  # the line of dashes; the next one says that it listens
+        serving.stdout.readline()  # the line of dashes; the next one reports that it listens
         serving.stdout.readline()
         words = ["iperf3", "-c", server.address, "-t", str(_IPERF_SECONDS), "-J", *options]
         done = subprocess.run(client.command(words), capture_output=True, text=True, check=False)

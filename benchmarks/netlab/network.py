@@ -24,13 +24,13 @@ from ringtune.timeline.units import parse_rate
 
 INTERFACE = "wire0"
 UNSHAPED = "none"
-# The bucket holds one millisecond of the line: what a card's queue would hold, and enough for the kernel's timers.
+# The bucket holds one millisecond of the line, as a card's queue would; that is enough for the kernel's timers.
 _BURST_SECONDS = 1e-3
 # Nearly two of the 64 KiB packets that the kernel hands down: of a bucket that one of them fills, tokens are lost
 # whenever the timer for the next one is late. At 500 Mbit/s four hosts had 60 % of their line.
 _BURST_BYTES, _LEAST_BYTES = 125_000, 16_384
 _QUEUE = "20ms"
-# No name is used twice in a process: the kernel takes the links of a deleted namespace away some time after.
+# No name is used twice in a process: the kernel removes the links of a deleted namespace some time later.
 _calls = itertools.count()
 
 
@@ -63,7 +63,7 @@ class Host:
         _run(f"tc qdisc replace dev {self.outside} root {queue}")
 
     def receive_on(self, core: int) -> None:
-        """Lets one core take the packets that come in at either end of the cable, so that they stay in order.
+        """Binds each end of the veth pair to one core by receive packet steering, so that packets stay in order.
 
         Raises:
             RingtuneError: the kernel refused.
@@ -110,7 +110,7 @@ def on_host(network: Network, rank: int, size: int, store_port: int, words: Sequ
 def bucket_bytes(rate_bits: int) -> int:
     """Returns how many bytes a rested link of a rate carries at once."""
     line = int(rate_bits / 8 * _BURST_SECONDS)
-    # A bucket much smaller than a packet takes packets apart, and a few bytes more do not matter.
+    # A bucket much smaller than a packet would split packets, and a few bytes more do not matter.
     return max(line, _BURST_BYTES if line > _BURST_BYTES / 4 else _LEAST_BYTES)
 
 

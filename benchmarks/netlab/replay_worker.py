@@ -1,8 +1,8 @@
 """One rank that plays a step's gradients: sleeps until each is ready, submits it, waits for all at backward's end.
 
 Started as ``python -m ringtune.benchmarks.netlab.replay_worker JOIN`` with the job in the environment; JOIN is where
-the driver listens (`harness/race/wire.py`). It computes nothing, so that ranks share no core for it: what is measured
-is the runtime and the links. Orders, beside `exit`:
+the driver listens (`harness/race/wire.py`). It computes nothing, so that ranks do not compete for cores: only the
+runtime and the links are measured. Orders, beside `exit`:
 
 | order | fields | answer |
 |---|---|---|

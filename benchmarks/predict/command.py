@@ -39,10 +39,10 @@ from ringtune.tuner.model.questions import Answer, Change, ask
 from ringtune.tuner.model.workload import Workload
 
 SKIPPED_STEPS = 6
-"""Until the runtime follows its plan."""
+"""Steps until the runtime follows its step schedule."""
 
 _CALM, _TRIES = 0.05, 3
-"""Of a core, what others may use while a job is measured; how often it is tried."""
+"""The share of a core that others may use while a job is measured, and how often that is tried."""
 
 PAIR = Shape(2, 1)
 SMALL = {"fusion_bytes": 256 << 10}
@@ -103,7 +103,7 @@ def cases(works: Sequence[Workload], rate: str) -> list[Case]:
     settings = (
         ("fusion 1 MiB", {"fusion_bytes": 1 << 20}),
         ("fusion 64 MiB, cycle 10 ms", {"fusion_bytes": 64 << 20, "cycle_time_ns": 10_000_000}),
-        ("no plan", {"plan": 0}),
+        ("every step negotiated", {"step_schedule": 0}),
     )
     found = [base, four, eight, replace(base, label="2 hosts of 2 ranks", shape=Shape(2, 2))]
     found += [
@@ -135,7 +135,7 @@ def predicted(model: Model, case: Case, rate: str) -> Answer:
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured.
+    """The extent of the measurement.
 
     Args:
         rates: of the links.
@@ -344,18 +344,22 @@ def _record(rows: list[Row], rate: str) -> dict[str, Any]:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--profiles", type=click.Path(path_type=Path), required=True, help="Folder of backward profiles.")
-@click.option("--rate", "rates", multiple=True, default=("1gbit", "10gbit"), show_default=True, help="Of the links.")
+@click.option(
+    "--rate", "rates", multiple=True, default=("1gbit", "10gbit"), show_default=True, help="Rates of the links."
+)
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--steps", type=click.IntRange(min=12), default=16, show_default=True, help="Of each job.")
+@click.option("--steps", type=click.IntRange(min=12), default=16, show_default=True, help="Steps of each job.")
 @click.option(
     "--scale",
     type=click.FloatRange(min=0.0, min_open=True),
     default=1.0,
     show_default=True,
-    help="Of the bytes at 10 Gbit/s; at lower rates they are fewer in proportion.",
+    help="Share of the bytes at 10 Gbit/s; at lower rates they are fewer in proportion.",
 )
-@click.option("--seconds", type=click.FloatRange(min=1.0), default=3600.0, help="Stop then; the same command goes on.")
-@click.option("--state", type=click.Path(path_type=Path), help="Folder for what was measured; default: runs/bench-...")
+@click.option(
+    "--seconds", type=click.FloatRange(min=1.0), default=3600.0, help="Stop after this time; the same command goes on."
+)
+@click.option("--state", type=click.Path(path_type=Path), help="Folder of the measurements; default: runs/bench-...")
 @click.option("--published", "against_published", is_flag=True, help="Predict Horovod's published results instead.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
 def predict(profiles: Path, json_file: Path | None, against_published: bool, **values: Any) -> int:

@@ -1,6 +1,6 @@
-"""What the processor needs for bytes between hosts, where all hosts are parts of this machine.
+"""The processor's work for bytes between hosts, where all hosts are parts of this machine.
 
-Two ranks on hosts of their own reduce single tensors over links that are no limit: what is left is the work of the
+Two ranks on hosts of their own reduce single tensors over links that are no limit, so the time is the work of the
 cores, one for each rank. Sizes matter, since large batches leave the caches.
 """
 
@@ -18,14 +18,14 @@ from ringtune.tuner.model.cluster import Effort
 from ringtune.tuner.model.workload import Gradient, Workload
 
 UNLIMITED = "100gbit"
-"""Many times what a core can send; still shaped, since the shaper's work is part of what a byte costs."""
+"""Many times the rate of a core; still shaped, since the shaper's work is part of the cost of a byte."""
 
 SIZES = (1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)
 ROUNDS, SETTLE_STEPS = 3, 2
 
 _TINY_BYTES = 4 << 10
 _BYTES, _MOST_STEPS = 400 << 20, 60
-"""Of a round, so that it takes some tenths of a second."""
+"""Bytes of a round, so that it takes some tenths of a second."""
 
 
 def measure_effort(bed: Bed, shape: Shape, rate: str = UNLIMITED) -> Effort:

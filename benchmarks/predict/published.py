@@ -30,7 +30,7 @@ BATCH = 64
 GPUS_PER_SERVER = 4
 LINE = 25e9 / 8
 STEP_LATENCY_NS = 5_000.0
-"""Of a step of the ring between servers: the usual few microseconds of RDMA and a kernel's start; not fitted."""
+"""Time of a step of the ring between servers: the usual few microseconds of RDMA and a kernel's start; not fitted."""
 
 PEER = Link(2_000.0, 10e9)
 """Between GPUs of a server over PCIe: three of four steps of the ring; not fitted."""
@@ -39,7 +39,7 @@ COPY_NS = 4.0 / 732.0
 """Of a byte into the fusion buffer and out again, each read and written, in memory of 732 GB/s (P100); not fitted."""
 
 CONTROL_NS = 100_000.0
-KNOBS = Knobs(fusion_bytes=64 << 20, cycle_time_ns=5_000_000, plan=0)
+KNOBS = Knobs(fusion_bytes=64 << 20, cycle_time_ns=5_000_000, step_schedule=0)
 """Horovod's defaults of that time; it negotiates every step."""
 
 ALONE = {"inception_v3": 134.4, "resnet101": 119.4, "vgg16": 130.9}
@@ -55,7 +55,7 @@ PUBLISHED = {
 """Scaling efficiency by GPUs."""
 
 STEP_NS = {"resnet50": 128.1e6, "resnet101": 192.0e6, "vgg16": 194.5e6}
-"""Of the profiles, as their README says."""
+"""Batch size of the profiles, from their README."""
 
 
 def read_profile(folder: Path, name: str) -> Workload:

@@ -33,7 +33,7 @@ from ringtune.errors import UsageError
 @click.option("--num-batches-per-iter", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--num-iters", type=click.IntRange(min=1), default=10, show_default=True, help="Samples per rank count.")
 @click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True, help="Repeat all rank counts.")
-@click.option("--peers", help="Compared in the same processes: ddp-gloo, ddp-nccl.  [default: none; on GPUs ddp-nccl]")
+@click.option("--peers", help="Peers in the same processes: ddp-gloo, ddp-nccl.  [default: none; on GPUs ddp-nccl]")
 @click.option("--fp16-allreduce", is_flag=True, help="Send gradients as float16 (ringtune only).")
 @click.option("--seed", type=int, default=42, show_default=True)
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Run folder; default: runs/bench-<model>-<time>.")
@@ -83,7 +83,9 @@ def resnet(**options: Any) -> None:
 )
 @click.option("--batch-size", type=click.IntRange(min=1), default=8, show_default=True, help="Images per rank.")
 @click.option("--image-size", type=click.IntRange(min=1), default=224, show_default=True, help="Pixels per side.")
-@click.option("--sequence-length", type=click.IntRange(min=1), default=128, show_default=True, help="Tokens, of gpt.")
+@click.option(
+    "--sequence-length", type=click.IntRange(min=1), default=128, show_default=True, help="Tokens of a sequence of gpt."
+)
 @click.option("--rounds", type=click.IntRange(min=1), default=8, show_default=True, help="Samples of each contender.")
 @click.option("--threads-per-rank", type=click.IntRange(min=1), default=1, show_default=True, help="Compute threads.")
 @click.option(
@@ -100,7 +102,7 @@ def resnet(**options: Any) -> None:
 @click.option("--markdown", is_flag=True, help="Print the table once more as Markdown, for documents.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
 def train(**options: Any) -> None:
-    """Real training in turn: processes that do not communicate, ringtune in both its faces, peers."""
+    """Real training in turn: processes that do not communicate, ringtune's optimizer and DDP backend, peers."""
     from ringtune.benchmarks.training.config import TrainingTask
     from ringtune.benchmarks.training.train import TrainRequest, run_train, train_markdown
 

@@ -1,4 +1,4 @@
-"""What a command tells its workers: plain dataclasses that travel as JSON, importable without torch."""
+"""The orders of a command for its workers: plain dataclasses that travel as JSON, importable without torch."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class TrainRank:
-    """Who a rank of `ringtune bench train` is.
+    """The place of a rank of `ringtune bench train`.
 
     Args:
         way: key of `trainers.TRAINERS`.

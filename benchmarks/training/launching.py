@@ -17,7 +17,7 @@ from ringtune.benchmarks.training.config import TrainRank
 
 ONE = "one"
 _SEED = 42
-# In the namespaces of one network nobody else takes ports.
+# In the namespaces of one network no other process takes ports.
 _STORE_PORT = 29450
 _STORE_PORTS = 1000
 # ringtune as an optimizer and as DDP's backend, each a job of its own.

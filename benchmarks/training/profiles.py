@@ -65,7 +65,7 @@ def parse_profile(text: str, source: str) -> tuple[int, ...]:
     if not sizes:
         raise UsageError(f"{source}: no tensors in this gradient profile")
     if has_header and lines[2].strip() != str(len(sizes)):
-        raise UsageError(f"{source}: the header announces {lines[2].strip()} tensors, {len(sizes)} follow")
+        raise UsageError(f"{source}: the header names {lines[2].strip()} tensors, {len(sizes)} follow")
     return sizes
 
 

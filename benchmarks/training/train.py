@@ -31,7 +31,7 @@ from ringtune.errors import UsageError
 
 # Long enough for the clocks, short enough that a slow spell of the machine hits all contenders.
 BURST_NS = 500_000_000
-# The first steps allocate, learn plans and build buckets.
+# The first steps allocate, learn step schedules and build buckets.
 WARM_UP_BURSTS = 2
 
 

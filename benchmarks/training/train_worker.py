@@ -1,8 +1,8 @@
 """One rank of `ringtune bench train`: trains when the driver of the race says so, and sleeps in between.
 
 Started as ``python -m ringtune.benchmarks.training.train_worker JOIN CONFIG``; JOIN is where the driver listens, CONFIG
-the JSON form of `TrainRank`. One job trains in one way, so that none has another's threads beside it; a job that does
-not train with ringtune does not open it.
+the JSON form of `TrainRank`. One job trains in one way, so that none shares its cores with another's threads; a job
+that does not train with ringtune does not open it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TrainingContest:
 
 def open_contest(way: str, seed: int, task: TrainingTask) -> Contest:
     """Returns the contest of one way to train; `seed` is that of weights and data."""
-    # As in any training script: what a way leaves to be collected belongs to its cost.
+    # The collector stays on, as in any training script: garbage of a trainer is part of its cost.
     gc.enable()
     torch.manual_seed(seed)
     return TrainingContest(TRAINERS[way](task))

@@ -48,7 +48,7 @@ class Trainer:
 
 
 def open_alone(task: TrainingTask) -> Trainer:
-    """Returns a trainer that communicates with nobody: the most that any other can reach."""
+    """Returns a trainer that does not communicate: the limit of all others."""
     model = build_model(task)
     return Trainer(model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE), task)
 
@@ -87,7 +87,7 @@ def open_ddp_hook(task: TrainingTask) -> Trainer:
 
 
 def open_ddp_alone(task: TrainingTask) -> Trainer:
-    """Returns a trainer under DDP that reduces nothing: what DDP itself costs, its copies to and from buckets."""
+    """Returns a trainer under DDP that reduces nothing: the cost of DDP itself, with its copies to and from buckets."""
     return _hooked(task, _reduce_nothing)
 
 

@@ -1,7 +1,7 @@
 """torchvision's models, also where torchvision's compiled operators do not fit the installed torch.
 
 The index ships torchvision's wheel for CUDA; beside a CPU build of torch its operator library cannot be loaded, and the
-import then fails while it registers shape functions for operators that nobody declared. The benchmarks need only the
+import then fails while it registers shape functions for undeclared operators. The benchmarks need only the
 models, so the operators are declared (never implemented) beforehand.
 """
 

@@ -64,7 +64,7 @@ def run_sessions(cases: Sequence[Case], jobs: int) -> Iterator[Outcome]:
     try:
         yield from pool.map(_play, [(case[0].name, *case[1:]) for case in cases], chunksize=4)
     finally:
-        pool.shutdown(cancel_futures=True)  # whoever stops reading does not wait for thousands of sessions
+        pool.shutdown(cancel_futures=True)  # a caller that stops reading must not wait for thousands of sessions
 
 
 def left(cases: Sequence[Case], known: Iterable[Outcome]) -> list[Case]:
@@ -101,7 +101,7 @@ def by_group(outcomes: Iterable[Outcome], group: Callable[[Outcome], str]) -> di
 
 
 def figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Return what a group of sessions came to; times lost in steps of the default."""
+    """Return the results of a group of sessions; times lost in steps of the default."""
     lost = sorted(outcome.deepest for outcome in outcomes)
     return {
         "sessions": len(outcomes),
@@ -175,7 +175,9 @@ def _print(outcomes: Sequence[Outcome], console: Console) -> None:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--profiles", type=click.Path(path_type=Path), help="Folder of backward profiles, for the model's jobs.")
-@click.option("--landscapes", "pattern", default="*", show_default=True, help="Those whose name fits this pattern.")
+@click.option(
+    "--landscapes", "pattern", default="*", show_default=True, help="Landscapes whose name fits this pattern."
+)
 @click.option(
     "--noise", "noises", multiple=True, type=click.Choice([*NOISES, AS_MEASURED]), help="May be repeated; default: all."
 )
@@ -190,12 +192,12 @@ def _print(outcomes: Sequence[Outcome], console: Console) -> None:
     type=click.Path(path_type=Path),
     help="Record of an earlier piece, which is not played again; may be repeated.",
 )
-@click.option("--require", is_flag=True, help="Exit 1 when ringtune misses what is required of it.")
+@click.option("--require", is_flag=True, help="Exit 1 when ringtune misses a requirement.")
 @click.option(
     "--json",
     "json_file",
     type=click.Path(path_type=Path),
-    help="Write the record to this file; every 20 s what is there.",
+    help="Write the record to this file, every 20 s and at the end.",
 )
 @click.option(
     "--record",

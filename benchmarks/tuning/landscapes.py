@@ -59,7 +59,7 @@ class Landscape:
 
     @property
     def noises(self) -> dict[str, Noise]:
-        """All that sessions are played with."""
+        """The conditions of all sessions on a landscape."""
         return NOISES if self.measured_noise is None else {**NOISES, AS_MEASURED: self.measured_noise}
 
     @property
@@ -191,7 +191,7 @@ def synthetic() -> list[Landscape]:
 
 
 def modelled(profiles: Path) -> list[Landscape]:
-    """Three profiles on several networks as the model plays them; with a plan, and negotiated as Horovod does.
+    """Three profiles on several networks as the model plays them; with a step schedule, and negotiated as Horovod does.
 
     Raises:
         UsageError: A profile is missing.
@@ -203,7 +203,7 @@ def modelled(profiles: Path) -> list[Landscape]:
             job = ModelJob(work, cluster)
             made.append(Landscape(f"{name}, {label}", job, DEFAULTS))
             made.append(Landscape(f"{name}, {label}, bad", job, SMALL_AND_SLOW))
-            negotiated = Knobs(64 << 20, 5_000_000, plan=0)
+            negotiated = Knobs(64 << 20, 5_000_000, step_schedule=0)
             made.append(Landscape(f"{name}, {label}, negotiated", job, negotiated))
     return made
 

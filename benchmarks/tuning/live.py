@@ -1,10 +1,10 @@
-"""`ringtune bench tuner --live`: sessions of `ringtune tune` between network namespaces, and what they ended with.
+"""`ringtune bench tuner --live`: sessions of `ringtune tune` between network namespaces, and their results.
 
 A job of the live bench plays a profile's gradients (`netlab/replay_worker.py`) on hosts made of network namespaces, its
 ranks asleep where they would compute. Its setting comes from a real ``ringtune tune`` that starts such a job on these
 hosts. Then the job is measured on a small grid, and at last the default, the grid's best setting and the tuner's are
-measured again, in turn, every other round backwards: the best of a grid is partly luck, what is compared are fresh
-measurements.
+measured again, in turn, every other round backwards: the best of a grid is partly luck, so fresh measurements are
+compared.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Ended:
-    """What a session came to."""
+    """The result of a session."""
 
     decision: str
     knobs: Knobs
@@ -183,7 +183,7 @@ def _tune(hosts: Sequence[Host], case: Case, work: Workload, folder: Path) -> En
 
 
 def read_end(run: Path) -> Ended:
-    """Return what the session of a run folder came to.
+    """Return the result of the session in a run folder.
 
     Raises:
         RingtuneError: Its journal holds no result.

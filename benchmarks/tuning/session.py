@@ -1,4 +1,4 @@
-"""One session of one way to search on one landscape, and what it came to."""
+"""One session of one search procedure on one landscape, and its result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Outcome:
     Attributes:
         landscape: Its name.
         noise: Name of the noise.
-        procedure: Who searched.
+        procedure: Name of the search procedure.
         seed: Of noise and search.
         knobs: The setting that stays.
         trials: Settings tried.
@@ -143,8 +143,8 @@ def _theirs(ledger: _Ledger, procedure: str, seed: int) -> tuple[Knobs, int]:
     best, best_ns = ledger.landscape.default, math.inf
     knobs = next(settings)
     for _ in range(TRIALS):
-        epoch = ledger.run.propose(knobs)
-        while ledger.run.epoch < epoch:
+        knobs_version = ledger.run.propose(knobs)
+        while ledger.run.knobs_version < knobs_version:
             ledger.step()
         for _ in range(SETTLE_STEPS - 1):
             ledger.step()

@@ -1,1 +1,1 @@
-"""What recording, merging and viewing a timeline costs."""
+"""The cost of recording, merging and viewing a timeline."""

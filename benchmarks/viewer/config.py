@@ -1,4 +1,4 @@
-"""What a command tells its workers: plain dataclasses that travel as JSON, importable without torch."""
+"""The orders of a command for its workers: plain dataclasses that travel as JSON, importable without torch."""
 
 from __future__ import annotations
 

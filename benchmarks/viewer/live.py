@@ -4,7 +4,7 @@ The job is real, two ranks with step log and timeline; so are the server, a proc
 of a step is the time from its end, as the slower rank's step log says, to the frame of the browser that shows it, on
 every page that follows a running job (`ringtune.benchmarks.viewer.watching`); of System, from a sample. *Watching* is
 the processor time of the server as a share of one core, *recording* that of the threads of the ranks, together, that
-write the timeline, whether anybody watches or not.
+write the timeline, watched or not.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OTHER = "before"
 WRITER = "ringtune-trace"
 """Name of the thread of a rank that writes its timeline."""
 SETTLE_S = 2.0
-"""Left out at the begin of a watch: what opening a page costs is another matter."""
+"""Seconds left out at the begin of a watch, since the cost of opening a page is not measured here."""
 
 
 @dataclass
@@ -107,7 +107,7 @@ def _job(folder: Path, run: LiveRun) -> Iterator[Path]:
                 if process.poll() is not None or time.monotonic() > deadline:
                     process.kill()
                     said = process.stdout.read() if process.stdout else ""
-                    raise RingtuneError(f"the job that was to be watched did not get going:\n{said[-2000:]}")
+                    raise RingtuneError(f"the watched job did not start:\n{said[-2000:]}")
                 time.sleep(0.2)
             yield folder
         finally:
@@ -199,7 +199,7 @@ def lags(steps: Sequence[tuple[float, float]], seen: list[list[float]], window: 
     heights = np.array([height for _, height in seen] + [np.inf])
     chosen = [(end, height) for end, height in steps if window[0] <= end < window[1]]
     places = np.searchsorted(heights, [height for _, height in chosen], "left")
-    # Steps of the very end were not seen only because nobody looked any more.
+    # Steps of the very end were not seen because the watch had ended.
     late = moments[places] - 1000 * np.array([end for end, _ in chosen])
     kept = (places < len(seen)) | (late >= LEFT_OUT_MS)
     return [float(one) for one in late[kept]]

@@ -20,7 +20,7 @@ _WIDTH, _BATCH, _CLASSES = 256, 64, 10
 
 
 def main(config: str) -> None:
-    """Runs this rank until somebody ends it."""
+    """Runs this rank until it is ended."""
     run = read_config(LiveRun, config)
     hvd.init()
     torch.set_num_threads(1)

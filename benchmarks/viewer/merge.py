@@ -187,11 +187,11 @@ def _run(case: Case, job: GeneratedJob, places: tuple[list[Path], Path]) -> Meas
     shown = " ".join(("ringtune timeline", *(word if " " not in word else f'"{word}"' for word in case.arguments)))
     if case.name == "merge":
         trace.unlink(missing_ok=True)
-    os.sync()  # what was written before is not the command's to wait for
+    os.sync()  # writes of earlier commands must not count for this one
     seconds, peak, printed = _measured(words, folder / f"{case.name}.out")
     answer = orjson.loads(printed) if "--json" in case.arguments else printed.decode()
     if not case.right(answer, job):
-        raise RingtuneError(f"ringtune timeline {case.name}: its answer is not what was put in; see {folder}")
+        raise RingtuneError(f"ringtune timeline {case.name}: its answer is wrong; see {folder}")
     return Measured(case.name, case.traces * sum(map(len, job.spans.values())), seconds, peak, shown)
 
 

@@ -1,4 +1,4 @@
-"""`ringtune bench trace`: what recording a timeline costs a step."""
+"""`ringtune bench trace`: the cost of recording a timeline, per step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROFILES = ("resnet50", "2000x4KiB")
 )
 @click.option("--rounds", type=click.IntRange(min=2), default=80, show_default=True, help="Bursts of each kind.")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), default=0.05, show_default=True, help="Per burst."
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=0.05, show_default=True, help="Time of a burst."
 )
 @click.option("--require", metavar="PERCENTS", help="Exit 1 unless all of each profile's interval is below, as in 1,3.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")

@@ -109,19 +109,21 @@ class PageFigures:
 
 @click.command("dashboard")
 @click.option("--events", default="0.1M,1M,10M", show_default=True, help="Sizes of the traces, comma-separated.")
-@click.option("--moves", type=click.IntRange(min=4), default=60, show_default=True, help="Zooms and pans of each.")
+@click.option("--moves", type=click.IntRange(min=4), default=60, show_default=True, help="Zooms and pans of each page.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
     help="Keep traces and indexes here and find them again, instead of making them anew.",
 )
-@click.option(
-    "--live", is_flag=True, help="Watch a real job instead: how far pages are behind it, and what that costs."
-)
+@click.option("--live", is_flag=True, help="Watch a real job instead: the lag of its pages, and the cost of watching.")
 @click.option("--past", default="2k,50k", show_default=True, help="--live: steps that the job has behind it.")
-@click.option("--period-ms", type=click.FloatRange(min=1), default=40, show_default=True, help="--live: of a step.")
-@click.option("--pages", default="all", show_default=True, help="--live: which, comma-separated.")
-@click.option("--seconds", type=click.FloatRange(min=1), default=15, show_default=True, help="--live: of each page.")
+@click.option(
+    "--period-ms", type=click.FloatRange(min=1), default=40, show_default=True, help="--live: time of a step."
+)
+@click.option("--pages", default="all", show_default=True, help="--live: pages, comma-separated.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=1), default=15, show_default=True, help="--live: time of each page."
+)
 @click.option("--require", is_flag=True, help="Exit with 1 when a limit is missed; for traces, that of 10M events.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the record to this file.")
 def dashboard_command(events: str, moves: int, folder: Path | None, json_file: Path | None, **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""What ``ringtune bench dashboard --live`` looks at: on every page what is newest there, and when that had come to be.
+"""What ``ringtune bench dashboard --live`` looks at: the newest item of every page, and the moment of its making.
 
 The browser notes the moments at which a page shows more than before (`NOTE`); `milestones` are the moments at which
 there was more. Steps and samples are the job's own. A tuning session's trials take seconds each; here a thread writes
@@ -158,7 +158,7 @@ def _trial(number: int, knobs: dict[str, int]) -> dict[str, Any]:
     step_ns = 40e6 + 1e6 * ((number * 7) % 11)
     return {
         "event": "trial", "trial": number, "source": "sampler" if number else "default", "state": "complete",
-        "knobs": {**knobs, "fusion_bytes": (1 + number % 9) << 20}, "epoch": number, "steps": 30,
+        "knobs": {**knobs, "fusion_bytes": (1 + number % 9) << 20}, "knobs_version": number, "steps": 30,
         "step_ns": {"median": step_ns, "low": 0.98 * step_ns, "high": 1.02 * step_ns}, "lost_ns": 1_000_000 * number,
     }  # fmt: skip
 

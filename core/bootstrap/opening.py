@@ -121,7 +121,7 @@ def runtime_options(config: Config, placement: Placement, address: tuple[str, in
     options.fusion_bytes, options.cycle_time_ns = config.fusion_bytes, config.cycle_time_ns
     options.segment_bytes, options.cache_capacity = config.segment_bytes, config.cache_capacity
     options.algorithm, options.hierarchical = config.knobs.algorithm, config.knobs.hierarchical
-    options.plan, options.nccl_streams = config.plan, config.knobs.nccl_streams
+    options.step_schedule, options.nccl_streams = config.step_schedule, config.knobs.nccl_streams
     options.overlap = OVERLAPS.index(config.overlap)
     if config.algorithm_table is not None:
         options.algorithm_rules = load_table(config.algorithm_table)

@@ -152,7 +152,7 @@ def _run(job: Job, slots: Sequence[Slot], local: frozenset[str], options: Launch
     others = [slot.host for slot in slots if slot.host not in local]
     with _ended_in_the_end() as ranks:
         for slot in slots:
-            # A rank here must announce an address that ranks on other hosts can reach, so it meets the store there.
+            # A rank here must publish an address that ranks on other hosts can reach, so it meets the store there.
             towards = slot.host if slot.host not in local else others[0] if others else ""
             store_host = address_towards(towards) if towards else loopback()
             environ = rank_environment(job, slot, store_host, options.environ, options.settings)

@@ -146,7 +146,7 @@ CATALOGUE = (
         "Stalls reported: an operation that some ranks did not submit for long.",
         _one(lambda s: s.stalls),
     ),
-    Metric("ringtune_knobs_version", "gauge", "rank", "Version (epoch) of the runtime's setting.", _knob("epoch")),
+    Metric("ringtune_knobs_version", "gauge", "rank", "Version of the knobs in force.", _knob("knobs_version")),
     Metric(
         "ringtune_fusion_threshold_bytes", "gauge", "job", "Most bytes reduced as one batch.", _knob("fusion_bytes")
     ),
@@ -179,7 +179,13 @@ CATALOGUE = (
         "Reduce within hosts first: 0 auto, 1 yes, 2 no.",
         _knob("hierarchical"),
     ),
-    Metric("ringtune_plan_enabled", "gauge", "job", "Whether repeated steps may follow a plan: 1 or 0.", _knob("plan")),
+    Metric(
+        "ringtune_step_schedule_enabled",
+        "gauge",
+        "job",
+        "Whether repeated steps may follow a learned schedule: 1 or 0.",
+        _knob("step_schedule"),
+    ),
     Metric(
         "ringtune_nccl_streams",
         "gauge",

@@ -48,13 +48,13 @@ class Meters:
         from ringtune.meters.publisher import Publisher
 
         self._durations = Durations()
-        announcer = Publisher(session, self._durations, self._warn)
+        publisher = Publisher(session, self._durations, self._warn)
         if session.rank == 0:
             from ringtune.meters.exporter import Exporter
 
-            self._exporter = Exporter(config.metrics_host, config.metrics_port, announcer.all_ranks)
+            self._exporter = Exporter(config.metrics_host, config.metrics_port, publisher.all_ranks)
             print(f"ringtune: metrics for Prometheus at {self._exporter.url}", file=sys.stderr, flush=True)
-        self._sampling().add(announcer)
+        self._sampling().add(publisher)
 
     def write_into(self, run: Path) -> None:
         """Write steps and samples into a run folder from now on.

@@ -32,7 +32,7 @@ class RankState:
         traffic: Operations and bytes of each kind of operation.
         stalls: Stalls that this rank reported.
         open_operations: Operations that were submitted and are not done.
-        knobs: The runtime's setting and, as ``epoch``, its version.
+        knobs: The runtime's setting and, as ``knobs_version``, its version.
         sample: Process and machine, by the names of `ringtune.meters.sample.Sample`.
     """
 

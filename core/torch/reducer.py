@@ -4,7 +4,7 @@ The path from hook to runtime is kept short on purpose: it runs once per paramet
 computes the gradients.
 
 Not every rank need have every gradient: a layer is frozen, a branch not taken, an embedding not looked up. What
-backward has not reached is announced by an empty tensor at the end of the step, so that the ranks agree about it:
+backward has not reached is reported by an empty tensor at the end of the step, so that the ranks agree about it:
 
 - a gradient that no rank has stays None, as in one process; from then on one small tensor a step asks for all of those;
 - one that some ranks have is submitted again, with zeros where there is none, and with a flag that says who has it;
@@ -68,7 +68,7 @@ class Reducer:
         self.options = options
         self.groups_wanted = bool(groups)
         self.taken = ""  # a parameter that a later optimizer reduces in another way
-        self.failure: RingtuneError | None = None  # why a gradient could not be submitted: announced as missing
+        self.failure: RingtuneError | None = None  # why a gradient could not be submitted; it is reported as missing
         self._submission = Submission(options)
         self.wire = self._submission.wire
         self._session = require()

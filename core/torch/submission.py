@@ -85,7 +85,7 @@ class Submission:
         elif slot.standing is Standing.FLAGGED and not self._goes_as_rows(grad):
             self._start_flagged(slot, grad, group, group_size)
         elif grad is None or self._goes_as_rows(grad):
-            self._announce(slot, grad, group, group_size)
+            self._report_none(slot, grad, group, group_size)
         else:
             self._start_dense(slot, grad, group, group_size)
 
@@ -93,11 +93,11 @@ class Submission:
         as_dense = self.options.sparse_as_dense or self.feedback is not None
         return grad is not None and grad.is_sparse and not as_dense
 
-    def _announce(self, slot: Slot, grad: torch.Tensor | None, group: str, group_size: int) -> None:
-        """Say that there is no dense gradient; the ranks that say the same agree about it."""
+    def _report_none(self, slot: Slot, grad: torch.Tensor | None, group: str, group_size: int) -> None:
+        """Report that there is no dense gradient; the ranks that report the same agree about it."""
         reduction = self.options.reduction
         number = handles.DTYPES.get(slot.param.dtype, handles.DTYPES[torch.float32])
-        slot.ticket = require().runtime.announce_gradient(
+        slot.ticket = require().runtime.report_gradient(
             slot.wire, grad is not None, number, *reduction[:3], group, group_size, reduction.process_set, self.wire
         )  # fmt: skip
         if grad is not None:

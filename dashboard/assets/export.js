@@ -12,7 +12,7 @@ window.ringtuneExport = (function () {
       return String(value);
     }
     let text = plain(value);
-    // Texts come from run folders that nobody vouches for: a spreadsheet must not take one for a formula.
+    // Texts come from untrusted run folders: a spreadsheet must not take one for a formula.
     text = /^[=+\-@\t\r]/.test(text) && !Number.isFinite(Number(text)) ? "'" + text : text;
     return /[",\r\n]/.test(text) ? '"' + text.replace(/"/g, '""') + '"' : text;
   };
@@ -80,7 +80,7 @@ window.ringtuneExport = (function () {
       const size = { width: plot._fullLayout.width, height: plot._fullLayout.height, scale: format === "png" ? 2 : 1 };
       return Plotly.downloadImage({ data: plot.data, layout }, Object.assign({ format, filename: name }, size));
     }
-    // The mark at the beginning tells spreadsheets that units such as µs are UTF-8.
+    // The byte order mark makes spreadsheets read units such as µs as UTF-8.
     const url = URL.createObjectURL(new Blob(["\ufeff" + csv(plot)], { type: "text/csv" }));
     const link = document.createElement("a");
     Object.assign(link, { href: url, download: name + ".csv" });

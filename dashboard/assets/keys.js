@@ -1,4 +1,4 @@
-// What the keyboard does where the libraries know the mouse alone: cells of tables, points of figures, legends.
+// Keyboard control where the libraries support only the mouse: cells of tables, points of figures, legends.
 (function () {
   // Figures whose points lead somewhere. Arrows choose a point, Enter clicks it.
   const WALKED = "#stragglers-map .js-plotly-plot, #timeline-graph .js-plotly-plot";

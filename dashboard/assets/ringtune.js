@@ -2,16 +2,15 @@
 window.dash_clientside = window.dash_clientside || {};
 let asking = false;
 let answered; // what was drawn when the last answered question was asked
-const PATIENCE_MS = 60000; // an answer that has not come by then never will: the network changed, the machine slept
-// Returns what has come since; nothing where the server has ended, which perhaps comes back.
+const PATIENCE_MS = 60000; // a later answer is lost: the network changed, or the machine slept
+// Returns the news since the last poll; nothing where the server has ended, which may start again.
 async function ask(path, known, drawn, number) {
   try {
     const config = JSON.parse(document.getElementById("_dash-config").textContent);
     const answer = await fetch(config.requests_pathname_prefix + "_poll", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
-      // What was drawn since the last answer may be older than that answer, which was about another drawing then:
-      // whether it is of now is asked, too.
+      // The last answer may be about another drawing than the present one, so the drawing is sent along.
       body: JSON.stringify({ path: path, known: (number === answered && known) || null, drawn: drawn || null }),
       signal: AbortSignal.timeout(PATIENCE_MS),
     });
@@ -32,9 +31,9 @@ window.dash_clientside.ringtune = {
     }
     return window.dash_clientside.no_update;
   },
-  // Asks at every poll whether something changed, for what came, and when to ask again; one question at a time. It has
-  // no output, for Dash would call nothing that follows from that before the answer has come, and would drop the
-  // answer if it takes longer than a poll.
+  // Asks at every poll whether something changed, for the news, and when to ask again; one question at a time. It has
+  // no output, since Dash would hold back everything that depends on it until the answer has arrived, and would drop
+  // an answer that takes longer than a poll.
   poll: function (_poll, known, path, drawn, interval_ms) {
     if (asking || !path) {
       return;
@@ -58,8 +57,8 @@ window.dash_clientside.ringtune = {
     const status = (stamp || "").split(":")[0];
     return status === known ? window.dash_clientside.no_update : status;
   },
-  // Follows the stamp, but no more often than every so many milliseconds; at once on another page, and soon where what
-  // came does not fit onto what is drawn.
+  // Follows the stamp, but no more often than every so many milliseconds; at once on another page, and soon where the
+  // news do not fit onto the drawing.
   slowly: function (_poll, stamp, path, slow, news, drawn) {
     const now = Date.now();
     const same = slow.path === path;
@@ -69,8 +68,8 @@ window.dash_clientside.ringtune = {
     }
     return { stamp: stamp, path: path, at: now };
   },
-  // Writes the numbers that came with a poll into the cards that are there; where these are others (a status, a
-  // problem, the first step), asks the server for the cards, by their new shape.
+  // Writes the numbers of a poll into the cards; where other cards are needed (a status, a problem, the first step),
+  // asks the server for them, by their new shape.
   numbers: function (news, values, _notes, shape) {
     const none = window.dash_clientside.no_update;
     const rest = [values.map(() => none), values.map(() => none)];
@@ -82,7 +81,7 @@ window.dash_clientside.ringtune = {
     }
     return [news.numbers.map((one) => one[1]), news.numbers.map((one) => one[2] || "\u00a0"), none];
   },
-  // Makes the traces of figures longer by what came since they were drawn, and remembers how far they are drawn now.
+  // Appends the news to the traces of figures, and remembers how far they are drawn now.
   grow: function (news, pages, drawn) {
     const none = window.dash_clientside.no_update;
     if (window.dash_clientside.callback_context.triggered.some((one) => one.prop_id.includes("page-drawn"))) {
@@ -101,7 +100,7 @@ window.dash_clientside.ringtune = {
     const moves = found.some(([plot]) =>
       drawn.range && drawn.range.some((end, at) => Math.abs(end - plot.layout.xaxis.range[at]) > 1e-6 * Math.abs(end)));
     if (moves) {
-      return none; // somebody is zooming
+      return none; // the user is zooming
     }
     for (const [plot, one] of found) {
       const at = places(plot, one);
@@ -113,7 +112,7 @@ window.dash_clientside.ringtune = {
     }
     return grown.drawn;
   },
-  // Puts sentences, numbers and rows that came with a poll where they belong.
+  // Puts sentences, numbers and rows of a poll into their places.
   say: function (news) {
     if (news && news.path === window.location.pathname) {
       const texts = (news.texts || []).map(([where, text]) => [where, { children: text }]);
@@ -126,8 +125,8 @@ window.dash_clientside.ringtune = {
     }
     return window.dash_clientside.no_update;
   },
-  // When the timeline is drawn as a whole: at every stamp; where what comes is added to what is drawn, slowly, when it
-  // does not fit onto it, and when the run has another status.
+  // When the timeline is drawn as a whole: at every stamp; where news are added to the drawing, only slowly, when they
+  // do not fit onto it, and when the run has another status.
   timelinePoll: function (_poll, stamp, slow, news, drawn, known) {
     const status = (stamp || "").split(":")[0];
     const grows = drawn && drawn.page === window.location.pathname;
@@ -138,7 +137,7 @@ window.dash_clientside.ringtune = {
     const now = again ? drawn.number + "|again" : grows ? status + "|" + slow.at : stamp;
     return now === known ? window.dash_clientside.no_update : now;
   },
-  // Leads to another page, as a link does: Dash's own links tell its router in the same way.
+  // Leads to another page, as a link does: Dash's own links notify its router in the same way.
   go: function (href) {
     if (href) {
       window.history.pushState({}, "", href);
@@ -215,7 +214,7 @@ function lengthen(plot, place, columns) {
   const held = (trace, path) => path.reduce((inside, part) => inside[part], trace);
   for (const [name, given] of Object.entries(columns)) {
     const path = name.split(".");
-    // What came packed is only unpacked in the trace as it is drawn.
+    // Packed values are only unpacked in the drawn trace.
     const before = () => Array.from(held(plot._fullData[place], path) || []);
     const now = Array.isArray(given) ? before().concat(given)
       : given !== null && typeof given === "object" && given.values ? before().slice(0, given.at).concat(given.values)

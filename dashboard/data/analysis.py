@@ -1,7 +1,7 @@
-"""What pages show of a timeline beside its spans: who was late in which step, and where communication's time went.
+"""The analyses of a timeline that pages show: which rank was late in which step, and the times of communication.
 
-Every number comes from `ringtune.timeline`'s analyses; here they are brought into a form of bounded size that can lie
-on the disk beside a large timeline's index: a JSON document and columns of numbers.
+Every number comes from `ringtune.timeline`'s analyses. This module gives them a form of bounded size that can lie on
+the disk beside a large timeline's index: a JSON document and columns of numbers.
 
 Columns: ``late_*``, a row for every step and cause with a last rank; ``step*``, when each step began on the first and
 ended on the last rank; ``batch_*``, see `ringtune.dashboard.data.traffic`.
@@ -34,7 +34,7 @@ LISTED = 20
 _ALL = 1 << 60
 _DOCUMENT, _COLUMNS = "analysis.json", "analysis.npz"
 _SUMMARIZED = (
-    "size", "span_count", "duration_ns", "steps", "ranks", "traffic", "bus_bytes_per_s", "fusion", "epochs",
+    "size", "span_count", "duration_ns", "steps", "ranks", "traffic", "bus_bytes_per_s", "fusion", "knobs_versions",
     "peer_waits", "negotiations", "source",
 )  # fmt: skip
 
@@ -45,7 +45,7 @@ class Analysis:
 
     Attributes:
         document: ``summary`` (a part of `Summary.to_json`), ``stragglers`` (`Stragglers.to_json`, None where ranks
-            cannot be compared), ``why_not`` (the reason), ``waits`` (who waited for whom in negotiation), ``fill``.
+            cannot be compared), ``why_not`` (the reason), ``waits`` (peers waited for in negotiation), ``fill``.
         columns: See the module.
         problems: Sentences about what is missing of the timeline.
     """
@@ -113,7 +113,7 @@ def _late_columns(found: Sequence[StepLateness]) -> dict[str, NDArray[Any]]:
 
 def _step_columns(spans: SpanTable) -> dict[str, NDArray[Any]]:
     steps = spans.of_stage(Stage.STEP)
-    if not len(steps):  # other tools may know only which step a collective belongs to
+    if not len(steps):  # traces of other tools may give only the step of a collective
         steps = spans
     steps = steps.take(steps.step >= 0)
     number, place = np.unique(steps.step, return_inverse=True)

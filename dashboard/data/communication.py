@@ -44,7 +44,7 @@ class Waits:
 
     Attributes:
         ranks: The ranks that waited.
-        control_ns: By rank: what agreeing cost once all had submitted.
+        control_ns: By rank: the cost of agreement once all had submitted.
         peers: The ranks most waited for; -1 for all others.
         waited_ns: By peer, then by rank.
     """
@@ -87,7 +87,7 @@ def phases(found: Analysis) -> list[RankPhases]:
 
 
 def waits(found: Analysis) -> Waits:
-    """Return what kept tensors from moving: negotiated ones, and those of a plan (which says who was waited for)."""
+    """Return what kept tensors from moving: negotiated ones, and those of a step schedule, which name who came late."""
     steps, summary = steps_of(found), found.document["summary"]
     control = {int(one["rank"]): one["control_ns"] / steps for one in summary["negotiations"]}
     pairs: dict[tuple[int, int], float] = {}

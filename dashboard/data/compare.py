@@ -22,7 +22,7 @@ from ringtune.timeline.analysis.comparison import Change, Samples, compare, cont
 from ringtune.timeline.spans import Trace
 
 NEWEST_STEPS = 1000
-"""So many steps of a run are compared at most: resampling more takes seconds."""
+"""The most steps of a run that are compared; resampling more takes seconds."""
 
 BINS = 48
 MARGIN = 1.1
@@ -160,7 +160,7 @@ def settings(first: RunInfo, second: RunInfo) -> list[tuple[str, str, str]]:
 
 
 _EVERY_JOB = frozenset({"RINGTUNE_JOB", "RINGTUNE_STORE", "RINGTUNE_RUN_DIR", "RINGTUNE_TIMELINE"})
-"""Differs between any two jobs and says nothing."""
+"""Settings that differ between any two jobs, so that a difference means nothing."""
 
 
 def _settings(run: RunInfo) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Reading files of an untrusted run: bounded, without following links out, never executing anything.
 
-A run folder may come from anywhere (a colleague, a mail, a cluster). So a file is only read when it is a regular
-file inside the run's folder and not larger than a limit; what is wrong with it becomes a sentence for the page.
+A run folder may come from anywhere (a colleague, a mail, a cluster). So a file is only read when it is a regular file
+inside the run's folder and not larger than a limit; an error in it becomes a sentence for the page.
 """
 
 from __future__ import annotations

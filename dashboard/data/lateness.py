@@ -1,4 +1,4 @@
-"""Who was late in which step, as a map of ranks and steps: from the columns of `ringtune.dashboard.data.analysis`.
+"""The late rank of each step, as a map of ranks and steps: from the columns of `ringtune.dashboard.data.analysis`.
 
 A cell's lateness is that of `ringtune.timeline.analysis.stragglers`: by how much the rank was last in the step's latest
 batch, the gain if only that rank had been on time. So a step has at most one late rank per cause. Where there are more
@@ -34,7 +34,7 @@ class LateMap:
         steps: First and last step of each column.
         mean_ns: R x C; lateness summed over the cell's ranks, a step.
         late_steps: R x C; in how many of the cell's steps one of its ranks was last.
-        worst_step, worst_rank, worst_ns: R x C; the step with the largest lateness; -1, -1, 0 where nobody was late.
+        worst_step, worst_rank, worst_ns: R x C; the step with the largest lateness; -1, -1, 0 where no rank was late.
         recorded: First and last step recorded, whatever is shown.
     """
 
@@ -49,7 +49,7 @@ class LateMap:
 
 
 def growing_width(steps: int) -> int:
-    """Return of how many steps a column is where steps come: a power of two, so that columns stay what they are."""
+    """Return the steps of a column in a map that grows: a power of two, so that columns stay the same."""
     return 1 << max(0, (-(-steps // COLUMN_LIMIT) - 1).bit_length())
 
 
@@ -94,7 +94,7 @@ def row_words(ranks: tuple[int, int]) -> str:
 
 
 def cell_at(drawn: LateMap, x: float, row: str) -> tuple[int, int] | None:
-    """Return the worst step of a cell and its late rank, the cell's first where nobody was; None beside the map.
+    """Return the worst step of a cell and its late rank, the cell's first where none was; None beside the map.
 
     Args:
         drawn: The map.

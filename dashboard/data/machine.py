@@ -1,4 +1,4 @@
-"""Which machines the ranks ran on, and what they last printed."""
+"""The machines of the ranks, and the last lines that they printed."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class _Points:
 
 
 def learned(past: TuningHistory) -> Learned:
-    """Return what the trials say; nothing while there are too few."""
+    """Return the prediction from the trials; nothing while there are too few."""
     if past.with_restarts:
         return Learned(importance=_importance_of_variables(past), trials=len(past.trials))
     points = _points(past)
@@ -106,7 +106,7 @@ def _surface(points: _Points) -> Surface:
     fusion, cycle = (np.linspace(low[at], high[at], CELLS) for at in range(2))
     grid = np.stack(np.meshgrid(fusion, cycle), axis=-1).reshape(-1, 2)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a length scale at its bound is no news: a knob may not matter at all
+        warnings.simplefilter("ignore")  # a length scale at its bound is no warning, since a knob may not matter at all
         process.fit((points.knobs - low) / (high - low), points.y)
         mean, deviation = process.predict((grid - low) / (high - low), return_std=True)
     share = np.exp(mean).reshape(CELLS, CELLS)

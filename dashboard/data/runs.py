@@ -1,4 +1,4 @@
-"""The runs below a folder: which there are, and how each of them is doing."""
+"""The runs below a folder, and the state of each of them."""
 
 from __future__ import annotations
 
@@ -200,7 +200,9 @@ def _described(run_id: str, path: Path) -> RunInfo:
         command=tuple(text(part) for part in sequence(document.get("command"))[:200]),
         hosts=tuple(text(host) for host in sequence(document.get("hosts"))[:10000]),
         config=_words(document.get("config")),
-        knobs={plain(key): integer(value) for key, value in mapping(document.get("knobs")).items()},
+        knobs={
+            plain(key): integer(value) for key, value in layout.current_keys(mapping(document.get("knobs"))).items()
+        },
         versions=_words(document.get("versions")),
         tags=tuple(_tag(key, value) for key, value in list(labels.items())[:20]),
         step_samples=_samples(labels, max(0, integer(document.get("size")))),

@@ -51,7 +51,7 @@ class StepSummary:
         overlapped_share: Share of the communication that ran beside computation; NaN without communication.
         bytes_per_step: Reduced payload of a rank in a step.
         batches_per_step: Batches into which operations were fused.
-        latest_rank: Rank with the most computation (wall - exposed): the one others wait for; -1 for a single rank.
+        latest_rank: Rank with the most computation (wall - exposed), for which others wait; -1 for a single rank.
         latest_lead: How much more than the median rank's, as a share.
     """
 
@@ -81,7 +81,7 @@ class Histogram:
         size = (self._TOP_BITS - self._FINE + 1) << self._FINE
         self._count: Ints = np.zeros(size, dtype=np.int64)
         self._sum: NDArray[np.float64] = np.zeros(size)
-        # Nothing was ever counted outside these buckets.
+        # No duration was counted outside these buckets.
         self._first, self._last = size, -1
 
     def add(self, values: Ints, sign: int = 1) -> None:

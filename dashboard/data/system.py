@@ -1,4 +1,4 @@
-"""What ranks and their machines used over time: from the samples in the run folder (``core/README.md``).
+"""The use of CPU, memory, network and GPUs over time, from the samples in the run folder (``core/README.md``).
 
 Notation: a rate over two samples is the difference of their sums by that of their times, so it is exact whatever lies
 between them; where sums begin anew (another process of an elastic job) there is none. Time is seconds since the first
@@ -108,7 +108,7 @@ class _RankLog:
         for index, pair in _gpus(rows).items():
             unknown = np.full(before, np.nan)
             for grown, values in zip(self._gpus.setdefault(index, _pair(unknown)), pair, strict=True):
-                grown.extend(np.full(before - len(grown), np.nan))  # it was away for a while
+                grown.extend(np.full(before - len(grown), np.nan))  # the GPU had no samples for a while
                 grown.extend(values)
         rows.clear()
 
@@ -201,7 +201,7 @@ def later_lines(found: System, drawn: Mapping[int, float]) -> dict[str, list[Lin
     """Return what the lines of all figures have behind the samples that were drawn last, by rank as `last_samples`."""
     parts = []
     for rank in found.ranks:
-        # From the last that was drawn on: rates are counted from there.
+        # Begin at the last sample that was drawn, since the next rate is counted from it.
         first = int(np.searchsorted(rank.unix_s - found.begin_s, drawn.get(rank.rank, -np.inf), "right")) - 1
         parts.append(_some(rank, np.arange(max(0, first), len(rank.unix_s))))
     lines = all_lines(replace(found, ranks=tuple(parts)))

@@ -48,7 +48,7 @@ def batch_columns(trace: Trace) -> dict[str, NDArray[Any]]:
 
 
 def _batches(spans: SpanTable, ranks: int) -> _Batches:
-    """Bus bandwidth in bytes/s of every batch, as seen and while moving (where the clocks can tell)."""
+    """Bus bandwidth in bytes/s of every batch, as seen and while moving (where the clocks are exact enough)."""
     factors = np.array([bus_factor(kind, ranks) for kind in KINDS])
     kinds = np.array([KINDS.index(kind) if (kind := kind_of(name)) else -1 for name in spans.names], dtype=np.int64)
     runs = spans.take(spans.in_stage(Stage.COMMUNICATE) & (spans.batch > 0) & (spans.bytes > 0))
@@ -87,7 +87,7 @@ def _percentiles(values: Floats) -> list[float]:
 
 
 def fill_histogram(trace: Trace) -> list[dict[str, Any]]:
-    """Return, for every version of the knobs, how many allreduce batches filled the buffer how far.
+    """Return, for every version of the knobs, the number of allreduce batches by how far they filled the buffer.
 
     Batches of the lowest rank that recorded any (they are equal on all ranks); ``counts`` are by share of the buffer.
     """
@@ -97,11 +97,11 @@ def fill_histogram(trace: Trace) -> list[dict[str, Any]]:
         return []
     runs = runs.of_rank(int(runs.rank.min()))
     found = []
-    for epoch, buffer in sorted(fusion_sizes(trace).items()):
-        mine = runs.bytes[runs.epoch == epoch]
+    for version, buffer in sorted(fusion_sizes(trace).items()):
+        mine = runs.bytes[runs.knobs_version == version]
         if buffer > 0 and len(mine):
             share = np.ceil(mine / buffer * FILL_BINS).astype(np.int64) - 1
             counts = np.bincount(np.clip(share, 0, FILL_BINS), minlength=FILL_BINS + 1)
             mean = float((mine / buffer).mean())
-            found.append({"epoch": epoch, "buffer_bytes": buffer, "counts": counts.tolist(), "mean": mean})
+            found.append({"knobs_version": version, "buffer_bytes": buffer, "counts": counts.tolist(), "mean": mean})
     return found

@@ -45,7 +45,7 @@ class TuningHistory:
     ``gains`` holds by trial the share of the default's step time saved, as the tuner compared both at about the same
     time; ``lost`` in the order of trials the time lost so far in ns (negative: won). A session with restarts tries
     variables of a run instead of knobs: ``settings`` holds them by trial (empty: the command as it is), ``kept`` those
-    of the result, ``failed`` trials that did not come to a step time, with the variables and what they said last.
+    of the result, ``failed`` trials without a step time, with the variables and the last line of the run.
     """
 
     trials: tuple[Trial, ...]
@@ -100,7 +100,7 @@ def history(rows: Sequence[dict[str, Any]], problems: Sequence[str] = ()) -> Tun
         trials=tuple(trials),
         gains={number: gain for number, gain in gains.items() if math.isfinite(gain)},
         lost=tuple((number, integer(row.get("lost_ns"))) for number, row in said_of.items() if "lost_ns" in row),
-        default={key: integer(value) for key, value in mapping(start.get("default")).items()},
+        default={key: integer(value) for key, value in layout.current_keys(mapping(start.get("default"))).items()},
         world=integer(start.get("world")),
         result=results[-1] if results else None,
         problems=tuple(said),
@@ -176,7 +176,7 @@ def best_confirmed(past: TuningHistory) -> tuple[list[int], list[float]]:
 
 
 def _confirmed_setting(past: TuningHistory, trial: Trial) -> bool:
-    """Whether the trial ran the default, or what the session decided for in its stead."""
+    """Whether the trial ran the default, or the setting that the session chose instead."""
     improved = past.result is not None and past.result.decision == "improved"
     if past.with_restarts:
         return past.settings.get(trial.trial, {}) == (past.kept if improved else {}) or trial.source == "default"

@@ -57,7 +57,7 @@ class Dial:
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a dial is by nature: label, positions, bounds of what an address may ask for, and how values are written."""
+    """The kind of a dial: label, positions, bounds of what an address may ask for, and how values are written."""
 
     label: str
     grid: tuple[float, ...]
@@ -171,7 +171,7 @@ class Baseline:
 
     Attributes:
         model: Fitted to it.
-        answer: What the model says of it.
+        answer: The model's answer for it.
         curve: At other numbers of ranks.
         error: Predicted over measured length of a step, less 1; None where that is not known.
     """
@@ -201,7 +201,7 @@ class Outlook:
         measured_ns: Length of a step as it was measured; None where that is not known.
         measured_efficiency: Of the job as it was measured.
         error: See `Baseline`.
-        host_bound: All ranks fit on one host: the network between hosts is of no account.
+        host_bound: All ranks fit on one host, so the network between hosts does not matter.
         assumed_network: The network counts, and neither was it measured nor set.
     """
 

@@ -243,7 +243,7 @@ def fill(rows: Sequence[Mapping[str, Any]], scheme: Scheme = "light") -> go.Figu
     places = [width * (bin_ + 0.5) for bin_ in range(FILL_BINS + 1)]
     words = [f"{width * bin_:.0f} to {width * (bin_ + 1):.0f} %" for bin_ in range(FILL_BINS)] + ["more than all of it"]
     for number, row in enumerate(rows):
-        label = f"version {row['epoch']}: {size(row['buffer_bytes'])}"
+        label = f"version {row['knobs_version']}: {size(row['buffer_bytes'])}"
         figure.add_trace(
             go.Bar(
                 x=places,

@@ -241,7 +241,7 @@ def _span_hover(index: TimelineIndex, span: int, lane: Lane, phase: theme.Phase)
         facts.append(f"{size(volume)}{rate}")
     facts += [f"batch {int(spans.batch[span])}"] if spans.batch[span] > 0 else []
     facts += [f"step {int(spans.step[span])}"] if spans.step[span] >= 0 else []
-    facts.append(f"knobs version {int(spans.epoch[span])}")
+    facts.append(f"knobs version {int(spans.knobs_version[span])}")
     return "<br>".join([*lines, " · ".join(facts)])
 
 

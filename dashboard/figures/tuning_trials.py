@@ -154,7 +154,8 @@ def trial_words(past: TuningHistory, trial: Trial) -> str:
     source = markup(SOURCES.get(trial.source, trial.source))
     return (
         f"trial {trial.trial}: {source}{early}<br>{markup(past.words(trial), 400)}<br>"
-        f"step time {time}<br>{trial.steps:,} steps" + ("" if past.with_restarts else f", knobs version {trial.epoch}")
+        f"step time {time}<br>{trial.steps:,} steps"
+        + ("" if past.with_restarts else f", knobs version {trial.knobs_version}")
     )
 
 

@@ -1,4 +1,4 @@
-"""Where communication's time goes: exposed or overlapped, by phase, by size, for lack of fusion, for waiting."""
+"""The time of communication: exposed or overlapped, by phase, by size, by fill of the buffer, and waiting."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _CARDS = (
         "waits",
         "What kept tensors from moving",
         "Summed over tensors that wait at the same time. Control is the cost of agreement after the last rank has "
-        "submitted; under a plan there is no agreement, only waiting.",
+        "submitted; under a step schedule there is no agreement, only waiting.",
     ),
 )
 

@@ -95,7 +95,7 @@ def _cells(change: Change) -> list[Any]:
 
 
 def beside_table(found: Sequence[Beside], prefix: str) -> list[Any]:
-    """Return the runs beside A; nothing for two, of which the numbers above tell."""
+    """Return the runs beside A; nothing for two, which the numbers above compare."""
     if len(found) < 3:
         return []
     head = dmc.TableThead(

@@ -1,4 +1,4 @@
-"""Who makes the others wait: a map of ranks and steps, what the tests say, and the way from a cell to the timeline."""
+"""Stragglers: a map of ranks and steps, the results of the tests, and the link from a cell to the timeline."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ MEANING = {
 
 
 def sentences(found: Analysis) -> list[str]:
-    """Return who is a straggler and why, a sentence each; empty where nobody is."""
+    """Return which rank is a straggler and why, a sentence each; empty where none is."""
     said = found.document["stragglers"]
     steps = int(said["steps"]) if said else 0
     lines = []

@@ -139,8 +139,8 @@ def _asked_of(values: dict[str, Any], trigger: str) -> _Asked:
 class _Live:
     """Whose timeline is drawn, how far the reading of a live one is, and its status; empty when it is none.
 
-    ``again``: how often in a row it was drawn because what came did not fit onto what was drawn. ``pace``: of when it
-    is, where it cannot be followed.
+    ``again``: how often in a row it was drawn because new shapes did not fit onto the drawing. ``pace``: the moment of
+    its data, where it cannot be followed.
     """
 
     pathname: str | None
@@ -151,7 +151,7 @@ class _Live:
 
 
 def _drawn(index: TimelineIndex, asked: _Asked, view: View, live: _Live) -> dict[str, Any] | None:
-    """Return what the next polls need to know to add what comes; None where they cannot."""
+    """Return what the next polls need to know to add new shapes; None where they cannot."""
     if not live.status:
         return None
     whole = view.window == index.clamped(None)
@@ -178,9 +178,9 @@ def _range(window: Window) -> list[float]:
 
 
 def news(context: Context, route: Route, before: dict[str, Any]) -> dict[str, Any]:
-    """Return what came to a live timeline that is shown as a whole since it was drawn, as few bars as it takes.
+    """Return what a live timeline that is shown as a whole got since it was drawn, in as few bars as possible.
 
-    Where they do not fit onto what was drawn, that is to be drawn again, after a while that doubles if it did not help.
+    Where they do not fit onto the drawing, it has to be drawn again, after a time that doubles if that did not help.
     """
     query = _query(before.get("shows"))
     if not before.get("lanes") or query is None:
@@ -218,7 +218,7 @@ def _failures(before: dict[str, Any]) -> int:
 
 
 def _drawn_again(known: Any, pathname: str | None, poll: Any) -> int:
-    """How often in a row it will have been drawn anew because nothing fitted onto it."""
+    """How often in a row it will have been drawn again because new shapes did not fit onto it."""
     same = isinstance(known, dict) and known.get("page") == pathname
     return 1 + _failures(known) if same and str(poll).endswith("again") else 0
 

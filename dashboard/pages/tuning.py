@@ -110,7 +110,7 @@ _OF_VARIABLES: list[dict[str, Any]] = [
     {"field": "setting", "headerName": "Setting", "minWidth": 260, "tooltipField": "setting"}
 ]
 _VERSION: dict[str, Any] = {
-    "field": "epoch",
+    "field": "knobs_version",
     "headerName": "Knobs version",
     **_NUMBER,
     "cellClass": f"{_NUMBER['cellClass']} rt-link",
@@ -163,7 +163,7 @@ def table_rows(past: TuningHistory) -> list[dict[str, Any]]:
                 "step": duration(step.median if step else None),
                 "interval": f"{duration(step.low)} to {duration(step.high)}" if step else "",
                 "steps": trial.steps,
-                "epoch": trial.epoch,
+                "knobs_version": trial.knobs_version,
             }
         )
     rows += [
@@ -241,7 +241,7 @@ def register(app: Dash, context: Context) -> None:
         prevent_initial_call=True,
     )
     def lead(clicked: dict[str, Any] | None, pathname: str | None) -> tuple[Any, Any]:
-        if (clicked or {}).get("colId") != "epoch":
+        if (clicked or {}).get("colId") != "knobs_version":
             return no_update, no_update
         route = context.route(pathname, "")
         found = version_place(analysis_of(context, pathname), (clicked or {}).get("value"))
@@ -315,8 +315,8 @@ def version_place(found: Analysis | Preparing | str | None, version: object) -> 
     if not isinstance(found, Analysis):
         known = {"Preparing": "The timeline is being prepared; try again", "NoneType": "No timeline was recorded"}
         return known.get(type(found).__name__, str(found))
-    for one in found.document["summary"]["epochs"]:
-        if one["epoch"] == version and one["first_step"] >= 0:
+    for one in found.document["summary"]["knobs_versions"]:
+        if one["knobs_version"] == version and one["first_step"] >= 0:
             window = found.window_ns(one["first_step"], one["last_step"])
             if window is not None:
                 return Window(*map(float, window)).widened(0.03)

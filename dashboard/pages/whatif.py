@@ -194,7 +194,7 @@ NOW_STEPS = 100
 
 
 def age_words(context: Context, route: Route) -> str:
-    """Return how a running job does now, and of when the model is; nothing where nothing runs."""
+    """Return how a running job does now, and the age of the model; nothing where no job runs."""
     run = context.run(route)
     made = context.made_s(run, "baseline") if run is not None else None
     if run is None or made is None:
@@ -209,7 +209,7 @@ def age_words(context: Context, route: Route) -> str:
 
 
 def news(context: Context, route: Route, _before: dict[str, Any]) -> dict[str, Any]:
-    """Return how the job does now; what the model says is of when it was made, which is said."""
+    """Return how the job does now, and the age of the model's answer."""
     return {"texts": [["whatif-age", age_words(context, route)]]}
 
 

@@ -66,8 +66,8 @@ class SpscRing {
     head_.store(head_.load(std::memory_order_relaxed) + count, std::memory_order_release);
   }
 
-  /// Any thread; a snapshot. seq_cst for the counterpart of `publish`: a consumer that has announced its sleep looks
-  /// here.
+  /// Any thread; a snapshot. seq_cst for the counterpart of `publish`: a consumer that has stored its intent to sleep
+  /// looks here.
   [[nodiscard]] bool empty() const noexcept {
     return head_.load(std::memory_order_acquire) == tail_.load(std::memory_order_seq_cst);
   }

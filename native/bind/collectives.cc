@@ -100,10 +100,10 @@ Ticket reducescatter(Runtime& self, std::string name, std::uintptr_t input, std:
   return submit(self, std::move(submission));
 }
 
-/// Says that this rank has no gradient of that name, or a sparse one: an empty allreduce in its place.
-Ticket announce_gradient(Runtime& self, std::string name, bool sparse, int dtype, int op, double prescale,
-                         double postscale, std::string group, std::uint32_t group_size, std::uint32_t process_set,
-                         int wire) {
+/// Reports that this rank has no gradient of that name, or a sparse one: an empty allreduce in its place.
+Ticket report_gradient(Runtime& self, std::string name, bool sparse, int dtype, int op, double prescale,
+                       double postscale, std::string group, std::uint32_t group_size, std::uint32_t process_set,
+                       int wire) {
   Submission submission = reduction_of(CollectiveKind::kAllreduce, std::move(name), {0}, dtype, op, prescale, postscale,
                                        std::move(group), group_size, process_set);
   submission.request.contribution = sparse ? Contribution::kSparse : Contribution::kNone;
@@ -149,7 +149,7 @@ void add_collectives(nb::class_<Runtime>& runtime) {
            nb::arg("dtype"), nb::arg("op"), nb::arg("prescale"), nb::arg("postscale"), nb::arg("group") = "",
            nb::arg("group_size") = 0, nb::arg("process_set") = 0, nb::arg("device") = -1, nb::arg("stream") = 0,
            nb::arg("timeout_ns") = 0)
-      .def("announce_gradient", &announce_gradient, nb::arg("name"), nb::arg("sparse"), nb::arg("dtype"), nb::arg("op"),
+      .def("report_gradient", &report_gradient, nb::arg("name"), nb::arg("sparse"), nb::arg("dtype"), nb::arg("op"),
            nb::arg("prescale"), nb::arg("postscale"), nb::arg("group") = "", nb::arg("group_size") = 0,
            nb::arg("process_set") = 0, nb::arg("wire") = -1)
       .def_static(

@@ -39,9 +39,9 @@ nb::dict to_dict(const Knobs& knobs, std::uint32_t knobs_version) {
   values["cache_capacity"] = knobs.cache_capacity;
   values["algorithm"] = knobs.algorithm;
   values["hierarchical"] = knobs.hierarchical;
-  values["plan"] = knobs.schedule ? 1 : 0;
+  values["step_schedule"] = knobs.schedule ? 1 : 0;
   values["nccl_streams"] = knobs.nccl_streams;
-  values["epoch"] = knobs_version;
+  values["knobs_version"] = knobs_version;
   return values;
 }
 
@@ -81,14 +81,14 @@ std::uint32_t propose_knobs(Runtime& self, const nb::dict& values) {
       knobs.algorithm = nb::cast<std::uint32_t>(value);
     } else if (name == "hierarchical") {
       knobs.hierarchical = nb::cast<std::uint32_t>(value);
-    } else if (name == "plan") {
+    } else if (name == "step_schedule") {
       knobs.schedule = nb::cast<int>(value) != 0;
     } else if (name == "nccl_streams") {
       knobs.nccl_streams = nb::cast<std::uint32_t>(value);
-    } else if (name != "epoch") {
+    } else if (name != "knobs_version") {
       throw InvalidArgument("unknown knob '" + name +
                             "', expected fusion_bytes, cycle_time_ns, segment_bytes, cache_capacity, algorithm, "
-                            "hierarchical, plan or nccl_streams");
+                            "hierarchical, step_schedule or nccl_streams");
     }
   }
   return self.propose_knobs(knobs);
@@ -124,7 +124,7 @@ nb::dict end_step(Runtime& self, bool told) {
   const StepStats stats = self.end_step(told);
   nb::dict fields = to_dict(stats.values);
   fields["step"] = stats.step;
-  fields["epoch"] = stats.knobs_version;
+  fields["knobs_version"] = stats.knobs_version;
   fields["begin_ns"] = stats.begin_ns;
   fields["end_ns"] = stats.end_ns;
   fields["world_step"] = stats.world_step;
@@ -204,7 +204,7 @@ void add_options(nb::module_& module) {
           "hierarchical", [](const RuntimeOptions& o) { return o.knobs.hierarchical; },
           [](RuntimeOptions& o, std::uint32_t value) { o.knobs.hierarchical = value; })
       .def_prop_rw(
-          "plan", [](const RuntimeOptions& o) { return o.knobs.schedule; },
+          "step_schedule", [](const RuntimeOptions& o) { return o.knobs.schedule; },
           [](RuntimeOptions& o, bool value) { o.knobs.schedule = value; })
       .def_prop_rw(
           "nccl_streams", [](const RuntimeOptions& o) { return o.knobs.nccl_streams; },

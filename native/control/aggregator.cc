@@ -72,7 +72,7 @@ void Aggregator::take_over(int from, const WorkerNews& news, std::int64_t now_ns
 const Aggregator::Number& Aggregator::number(int from, std::uint32_t id) const {
   const auto found = numbers_.find(id);
   if (found == numbers_.end()) {
-    throw Protocol("rank " + std::to_string(from) + " announced the unknown cache number " + std::to_string(id));
+    throw Protocol("rank " + std::to_string(from) + " submitted the unknown cache number " + std::to_string(id));
   }
   return found->second;
 }
@@ -83,7 +83,7 @@ void Aggregator::add_numbered(std::uint32_t id, const RankSet& ranks, std::uint6
   if (entry == nullptr) return;
   // A new number comes with the batch that every user of an old one has taken part in.
   if (entry->number != id && !entry->by_number.empty()) {
-    throw Protocol("tensor '" + key.name + "' was announced by two cache numbers");
+    throw Protocol("tensor '" + key.name + "' was submitted by two cache numbers");
   }
   entry->number = id;
   entry->by_number.insert(ranks);
@@ -107,7 +107,7 @@ Aggregator::Entry* Aggregator::count_in(const TensorKey& key, const RankSet& ran
   auto& item = *entries_.try_emplace(key).first;
   Entry& entry = item.second;
   if (entry.announced_by.intersects(ranks)) {
-    throw Protocol("rank " + std::to_string(entry.announced_by.intersection(ranks).first()) + " announced tensor '" +
+    throw Protocol("rank " + std::to_string(entry.announced_by.intersection(ranks).first()) + " submitted tensor '" +
                    key.name + "' twice");
   }
   entry.announced_by.insert(ranks);
@@ -199,7 +199,7 @@ void Aggregator::note(const LeftDecision& left) {
   for (Entries::value_type* item : held_) item->second.going = some_go_ = true;
 }
 
-/// What was announced before belongs to the schedule, or is announced again after it.
+/// What was reported before belongs to the schedule, or is reported again after it.
 void Aggregator::begin_schedule() {
   schedule_sequence_ = seen_;
   entries_.clear();
@@ -327,7 +327,7 @@ void Aggregator::validate_state() const {
   std::size_t held = 0;
   for (const auto& [key, entry] : entries_) {
     held += entry.held ? 1 : 0;
-    RINGTUNE_CHECK(below_.includes(entry.announced_by), "'", key.name, "' was announced by ranks that are not below");
+    RINGTUNE_CHECK(below_.includes(entry.announced_by), "'", key.name, "' was submitted by ranks that are not below");
     RINGTUNE_CHECK(entry.held || (entry.by_number.empty() && entry.in_full.empty()), "'", key.name, "' is lost");
     RINGTUNE_CHECK(entry.by_number.empty() || numbers_.contains(entry.number), "'", key.name, "' has no number");
   }

@@ -52,7 +52,7 @@ class Aggregator {
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
  private:
-  /// A tensor that some ranks below have announced and that is not decided.
+  /// A tensor that some ranks below have reported and that is not decided.
   struct Entry {
     RankSet announced_by;          // the ranks that have announced it
     std::vector<Variant> in_full;  // not sent to the parent yet ...
@@ -60,7 +60,7 @@ class Aggregator {
     std::uint32_t number = TensorRef::kUncached;
     std::int64_t held_since_ns = 0;
     bool held = false;   // it stands in held_
-    bool going = false;  // all that can be expected have announced it, or it is not to wait for them
+    bool going = false;  // all that can be expected have reported it, or it is not to wait for them
   };
   using Entries = std::unordered_map<TensorKey, Entry, TensorKeyHash>;
   using Members = std::shared_ptr<const RankSet>;

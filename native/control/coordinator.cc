@@ -63,7 +63,7 @@ void Coordinator::announced(int from, const WorkerNews& message, std::int64_t no
   Child& child = found->second;
   note_steps(message.steps);
   child.waiting = message.waiting;
-  // Announced before the ranks saw the schedule: there it was taken over into the schedule, or is announced again after
+  // Reported before the ranks saw the schedule: there it was taken over into the schedule, or is reported again after
   // it.
   if (message.seen >= schedule_sequence_) take_over(from, child, message, now_ns);
   child.acknowledged = std::max(child.acknowledged, message.acknowledged);  // after its numbers have been understood
@@ -106,7 +106,7 @@ RankSet Coordinator::spoken_for(const Child& child, int from, const RankSet& ran
 void Coordinator::add_numbered(int from, std::uint32_t id, const RankSet* some, std::int64_t now_ns) {
   ResponseCache::Slot* slot = cache_.find(id);
   if (slot == nullptr) {
-    throw Protocol("rank " + std::to_string(from) + " announced the unknown cache number " + std::to_string(id));
+    throw Protocol("rank " + std::to_string(from) + " submitted the unknown cache number " + std::to_string(id));
   }
   const SharedRequest request = slot->variants.front().request;
   if (slot->set_removed) return doom(*request, FailureKind::kInvalidArgument, unknown_set(request->process_set));
@@ -114,7 +114,7 @@ void Coordinator::add_numbered(int from, std::uint32_t id, const RankSet* some, 
   const RankSet ranks =
       some != nullptr ? spoken_for(child, from, *some) : child.ranks.intersection(*sets_.members(request->process_set));
   if (ranks.empty() || !slot->ranks.includes(ranks)) {
-    throw Protocol("rank " + std::to_string(from) + " announced the cache number " + std::to_string(id) +
+    throw Protocol("rank " + std::to_string(from) + " submitted the cache number " + std::to_string(id) +
                    " for ranks that have never been told it");
   }
   Entry& entry = count_in(request, ranks, now_ns);
@@ -143,7 +143,7 @@ void Coordinator::add_in_full(int from, const Variant& variant, std::int64_t now
     return doom(request, FailureKind::kInvalidArgument, unknown_set(request.process_set));
   }
   if (!members->includes(ranks)) {
-    throw Protocol("tensor '" + request.name + "' was announced by ranks " +
+    throw Protocol("tensor '" + request.name + "' was submitted by ranks " +
                    rank_list(ranks.without(*members).ranks()) + ", which are not in process set " +
                    std::to_string(request.process_set));
   }
@@ -160,7 +160,7 @@ Coordinator::Entry& Coordinator::count_in(const SharedRequest& request, const Ra
     next_stall_ns_ = std::min(next_stall_ns_, stall_.due_ns(*request, now_ns, now_ns));
   }
   if (entry.announced.intersects(ranks)) {
-    throw Protocol("rank " + std::to_string(entry.announced.intersection(ranks).first()) + " announced tensor '" +
+    throw Protocol("rank " + std::to_string(entry.announced.intersection(ranks).first()) + " submitted tensor '" +
                    request->name + "' twice");
   }
   entry.announced.insert(ranks);
@@ -267,7 +267,7 @@ void Coordinator::part(const Request& request, FailureKind kind, const std::stri
   learner_.disturbed();
 }
 
-/// Fails a tensor that all have announced, and with it what waits in its group: half a group must not hang or run.
+/// Fails a tensor that all have reported, and with it what waits in its group: half a group must not hang or run.
 void Coordinator::fail(const Request& request, FailureKind kind, const std::string& message) {
   items_.push_back(FailureDecision{kind, request.name, message, request.process_set});
   learner_.disturbed();

@@ -47,25 +47,25 @@ class Coordinator {
   [[nodiscard]] bool everyone_left() const noexcept { return left_.count() == size_; }
   /// The newest step that all ranks have reported, and the longest duration among them.
   [[nodiscard]] StepReport world_step() const noexcept { return world_step_; }
-  /// The ranks that a tensor waits for; none when nobody has announced it.
+  /// The ranks that a tensor waits for; none when nobody has reported it.
   [[nodiscard]] RankSet awaited(const TensorKey& key) const;
   void validate_state() const;
 
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
  private:
-  /// A tensor that some ranks have announced.
+  /// A tensor that some ranks have reported.
   struct Entry {
     SharedRequest first;            // the first rank's
-    std::vector<Variant> variants;  // announced in full, or by a number that is being forgotten
-    RankSet by_number;              // announced by the live number
+    std::vector<Variant> variants;  // reported in full, or by a number that is being forgotten
+    RankSet by_number;              // reported by the live number
     RankSet announced;              // in either way
     std::int64_t first_ns = 0;
     std::int64_t warned_ns = 0;
   };
   using Entries = std::map<TensorKey, Entry>;  // ordered: warnings come in a stable order
 
-  /// A tensor that all members have announced alike, but for those that have joined.
+  /// A tensor that all members have reported alike, but for those that have joined.
   struct Ready {
     SharedRequest request;
     std::uint32_t cache_id = TensorRef::kUncached;

@@ -145,7 +145,7 @@ void Coordinator::ranks_left(const RankSet& ranks, std::int64_t now_ns) {
   if (schedule_id_ != 0) end_schedule();  // of sets without them: nobody may be in it when rank 0 goes
   left_.insert(ranks);
   for (const int rank : ranks.ranks()) items_.push_back(LeftDecision{rank});
-  // Whatever is incomplete and needs a leaver: even what it has announced, since it will not run it any more.
+  // Whatever is incomplete and needs a leaver: even what it has reported, since it will not run it any more.
   resettle(now_ns);
   for (auto it = groups_.begin(); it != groups_.end();) {
     const auto& [name, group] = *it;
@@ -232,7 +232,7 @@ std::uint32_t Coordinator::number(const Ready& ready, std::vector<Variant> varia
 }
 
 void Coordinator::trim_cache() {
-  // What some rank has announced by its number, others are about to: it leaves the cache at a later turn.
+  // What some rank has reported by its number, others are about to: it leaves the cache at a later turn.
   const auto pending = [&](const TensorKey& key) { return entries_.count(key) > 0; };
   for (const std::uint32_t id : cache_.surplus(knobs_.cache_capacity, pending)) evict(id);
 }
@@ -253,7 +253,7 @@ void Coordinator::validate_state() const {
   for (const auto& [key, entry] : entries_) {
     const RankSet& members = *sets_.members(key.process_set);
     RINGTUNE_CHECK(members.includes(entry.announced), "'", key.name,
-                   "' was announced by ranks that are not in its set");
+                   "' was submitted by ranks that are not in its set");
     RINGTUNE_CHECK_LT(entry.announced.count(), members.count(), "'", key.name, "' is complete and still pending");
     RINGTUNE_CHECK(!left_.intersects(members), "'", key.name, "' waits for a rank that has left");
   }

@@ -57,7 +57,7 @@ void Coordinator::begin_schedule(const std::vector<std::vector<std::uint32_t>>& 
   schedule_sequence_ = sequence_ + 1;
   beside_.clear();
   items_.push_back(ScheduleDecision{schedule_id_, std::move(scheduled)});
-  // The ranks keep what they have announced and was not decided: it runs in the schedule, or is announced again after
+  // The ranks keep what they have reported and was not decided: it runs in the schedule, or is reported again after
   // it.
   entries_.clear();
   groups_.clear();

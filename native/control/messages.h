@@ -1,4 +1,4 @@
-// What travels on the control links, which form a tree around rank 0. Workers announce, the coordinator (rank 0)
+// What travels on the control links, which form a tree around rank 0. Workers report, the coordinator (rank 0)
 // decides; the stream of decisions is the same for every rank, and its order is the order of execution.
 #pragma once
 
@@ -132,7 +132,7 @@ struct ScheduledBatch {
 };
 
 /// From here on the ranks run these batches in this order, each those of its sets, again and again, without being told.
-/// What was announced and not decided before belongs to the schedule, or is announced again by ranks that have no part
+/// What was reported and not decided before belongs to the schedule, or is reported again by ranks that have no part
 /// in it.
 struct ScheduleDecision {
   std::uint32_t schedule_id = 0;
@@ -179,7 +179,7 @@ struct ClockPing {
   friend bool operator==(const ClockPing&, const ClockPing&) = default;
 };
 
-/// Which ranks a tensor waits for: asked along the tree by a rank that has announced it, and answered by the
+/// Which ranks a tensor waits for: asked along the tree by a rank that has reported it, and answered by the
 /// coordinator.
 struct WaitQuery {
   std::int32_t rank = 0;     // who asks

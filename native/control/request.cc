@@ -28,7 +28,7 @@ void check_size(const Request& request) {
     if (extent == 0) return;
     left /= extent;
   }
-  if (left == 0) throw Protocol("a peer announced tensor '" + request.name + "' of more bytes than there are");
+  if (left == 0) throw Protocol("a peer submitted tensor '" + request.name + "' of more bytes than there are");
 }
 
 }  // namespace
@@ -112,14 +112,14 @@ namespace {
 std::uint32_t read_length(ByteReader& in, std::size_t item_bytes, const Request& request, const char* what) {
   const std::uint32_t count = in.u32();
   if (count > in.remaining() / item_bytes) {
-    throw Protocol("a peer announced tensor '" + request.name + "' with more " + what + " than its message holds");
+    throw Protocol("a peer submitted tensor '" + request.name + "' with more " + what + " than its message holds");
   }
   return count;
 }
 
 std::int64_t read_extent(ByteReader& in, const Request& request) {
   const std::int64_t value = in.i64();
-  if (value < 0) throw Protocol("a peer announced tensor '" + request.name + "' with a negative extent");
+  if (value < 0) throw Protocol("a peer submitted tensor '" + request.name + "' with a negative extent");
   return value;
 }
 
@@ -128,7 +128,7 @@ std::optional<DType> read_wire_dtype(ByteReader& in, const Request& request) {
   if (number == kOwnDType) return std::nullopt;
   const DType wire = dtype_from_wire(number);
   if (request.kind != CollectiveKind::kAllreduce || !may_travel_as(request.dtype, wire)) {
-    throw Protocol("a peer announced tensor '" + request.name + "' of type " + std::string(name_of(request.dtype)) +
+    throw Protocol("a peer submitted tensor '" + request.name + "' of type " + std::string(name_of(request.dtype)) +
                    " to travel as " + std::string(name_of(wire)));
   }
   return wire;
@@ -136,10 +136,10 @@ std::optional<DType> read_wire_dtype(ByteReader& in, const Request& request) {
 
 void read_device(ByteReader& in, Request& request) {
   request.place = in.u8();
-  if (request.place == 0) throw Protocol("a peer announced tensor '" + request.name + "' on a GPU without a number");
+  if (request.place == 0) throw Protocol("a peer submitted tensor '" + request.name + "' on a GPU without a number");
   const std::uint8_t data_path = in.u8();
   if (data_path > static_cast<std::uint8_t>(kLastDataPath)) {
-    throw Protocol("a peer announced tensor '" + request.name + "' to take the unknown data path " +
+    throw Protocol("a peer submitted tensor '" + request.name + "' to take the unknown data path " +
                    std::to_string(data_path));
   }
   request.data_path = static_cast<DataPath>(data_path);
@@ -150,7 +150,7 @@ void read_device(ByteReader& in, Request& request) {
 Contribution read_contribution(std::uint8_t head, const Request& request) {
   const bool none = (head & kHasNone) != 0;
   const bool sparse = (head & kHasSparse) != 0;
-  if (none && sparse) throw Protocol("a peer announced tensor '" + request.name + "' as missing and as sparse");
+  if (none && sparse) throw Protocol("a peer submitted tensor '" + request.name + "' as missing and as sparse");
   if (none) return Contribution::kNone;
   return sparse ? Contribution::kSparse : Contribution::kDense;
 }
@@ -158,7 +158,7 @@ Contribution read_contribution(std::uint8_t head, const Request& request) {
 std::int32_t read_member(ByteReader& in, const Request& request) {
   const std::int32_t rank = in.i32();
   if (rank < 0 || rank > kLargestRank) {
-    throw Protocol("a peer announced '" + request.name + "' for the rank " + std::to_string(rank));
+    throw Protocol("a peer submitted '" + request.name + "' for the rank " + std::to_string(rank));
   }
   return rank;
 }
@@ -171,7 +171,7 @@ Request read_request(ByteReader& in) {
   const std::uint8_t head = in.u8();
   const auto kind = static_cast<std::uint8_t>(head & ~(kOnDevice | kHasNone | kHasSparse));
   if (kind > static_cast<std::uint8_t>(kLastCollectiveKind)) {
-    throw Protocol("a peer announced tensor '" + request.name + "' with the unknown collective " +
+    throw Protocol("a peer submitted tensor '" + request.name + "' with the unknown collective " +
                    std::to_string(kind));
   }
   request.kind = static_cast<CollectiveKind>(kind);
@@ -191,11 +191,11 @@ Request read_request(ByteReader& in) {
   request.subject = in.u32();
   request.wire = read_wire_dtype(in, request);
   request.timeout_ns = in.i64();
-  if (request.timeout_ns < 0) throw Protocol("a peer announced tensor '" + request.name + "' with a negative timeout");
+  if (request.timeout_ns < 0) throw Protocol("a peer submitted tensor '" + request.name + "' with a negative timeout");
   if ((head & kOnDevice) != 0) read_device(in, request);
   if (request.contribution != Contribution::kDense &&
       (request.kind != CollectiveKind::kAllreduce || element_count(request) != 0)) {
-    throw Protocol("a peer announced tensor '" + request.name + "' as a missing gradient that has elements");
+    throw Protocol("a peer submitted tensor '" + request.name + "' as a missing gradient that has elements");
   }
   check_size(request);
   return request;

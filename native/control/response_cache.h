@@ -1,4 +1,4 @@
-// The coordinator's numbers for tensors that the ranks have announced alike: later a number stands for the request.
+// The coordinator's numbers for tensors that the ranks have reported alike: later a number stands for the request.
 #pragma once
 
 #include <cstdint>

@@ -20,11 +20,11 @@
 
 namespace ringtune {
 
-/// A tensor that all ranks have announced and that has been decided.
+/// A tensor that all ranks have reported and that has been decided.
 struct Decided {
   std::uint32_t cache_id = 0;
   SharedRequest request;
-  std::int64_t ready_ns = 0;   // when the last rank announced it
+  std::int64_t ready_ns = 0;   // when the last rank reported it
   std::uint64_t sequence = 0;  // of the decisions that hold it
   bool awaited = false;        // a caller of some rank was blocked then: what came later may depend on it
 };

@@ -1,4 +1,4 @@
-// One rank's side of the negotiation: collects what became ready here, announces it in bundles, and turns the decisions
+// One rank's side of the negotiation: collects what became ready here, reports it in bundles, and turns the decisions
 // of the coordinator into actions. A pure machine: no clock, socket or thread inside; one thread drives it.
 #pragma once
 
@@ -110,7 +110,7 @@ class Worker {
   std::int64_t stall_warning_ns_;
   ProcessSets sets_;
   std::unordered_map<TensorKey, Pending, TensorKeyHash> pending_;
-  std::vector<TensorKey> bundle_;  // pending tensors that have not been announced
+  std::vector<TensorKey> bundle_;  // pending tensors that have not been reported
   std::size_t bundle_bytes_ = 0;
   std::int64_t bundle_since_ns_ = 0;
   std::vector<StepReport> steps_;

@@ -20,8 +20,8 @@ constexpr std::uint32_t kScheduleBatch = 1u << 31;  // numbers of batches that n
 
 }  // namespace
 
-/// What was announced and not decided belongs to the schedule, in the order in which it became ready. A rank without a
-/// part in the schedule announces it again: the coordinator has forgotten it.
+/// What was reported and not decided belongs to the schedule, in the order in which it became ready. A rank without a
+/// part in the schedule reports it again: the coordinator has forgotten it.
 void Worker::enter_schedule(const ScheduleDecision& decision, std::int64_t now_ns, std::vector<Action>& actions) {
   std::vector<std::vector<SharedRequest>> batches;
   std::vector<std::vector<std::int64_t>> rows;
@@ -76,7 +76,7 @@ void Worker::decline(ScheduleFollower::Round round, std::vector<Action>& actions
   actions.push_back(DeclineAction{round.token, std::move(round.batch)});
 }
 
-/// The next round will not run, or has not run, on any rank: everything is announced again.
+/// The next round will not run, or has not run, on any rank: everything is reported again.
 void Worker::quit_schedule(std::int64_t now_ns) {
   left_schedule_ = schedule_.id();
   schedule_rounds_ = schedule_.rounds();

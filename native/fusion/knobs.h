@@ -10,7 +10,7 @@ struct Knobs {
   std::uint64_t fusion_bytes = 16u << 20;    // a fused batch holds at most this much; 0 = no fusion
   std::int64_t cycle_time_ns = 1'000'000;    // how long an incomplete batch may wait for more tensors
   std::uint64_t segment_bytes = 128u << 10;  // pipelining unit of the ring
-  std::uint32_t cache_capacity = 8192;       // tensors that are announced by a number; 0 = always in full
+  std::uint32_t cache_capacity = 8192;       // tensors that are reported by a number; 0 = always in full
   std::uint32_t algorithm = 0;               // Algorithm (collective/algorithm.h); 0 = as the table of the job says
   std::uint32_t hierarchical = 0;            // Switch (collective/allreducer.h): 0 = auto, 1 = on, 2 = off
   bool schedule = true;                      // repeated steps follow a schedule without control messages

@@ -37,12 +37,15 @@ constexpr std::array kArguments{
     Member{"\"dtype\":", Field::kDType, Kind::kText},
     Member{"\"wire\":", Field::kWire, Kind::kText},
     Member{"\"process_set\":", Field::kProcessSet, Kind::kWhole},
-    Member{"\"plan\":", Field::kPlan, Kind::kWhole},
+    Member{"\"step_schedule\":", Field::kSchedule, Kind::kWhole},
     Member{"\"peer\":", Field::kPeer, Kind::kWhole},
     Member{"\"device\":", Field::kDevice, Kind::kWhole},
     Member{"\"batch\":", Field::kBatch, Kind::kWhole},
     Member{"\"step\":", Field::kStep, Kind::kWhole},
-    Member{"\"epoch\":", Field::kEpoch, Kind::kWhole},
+    Member{"\"knobs_version\":", Field::kKnobsVersion, Kind::kWhole},
+    // Files of earlier versions have these keys. They stand last because `fact_key` returns the first key of a field.
+    Member{"\"plan\":", Field::kSchedule, Kind::kWhole},
+    Member{"\"epoch\":", Field::kKnobsVersion, Kind::kWhole},
 };
 
 constexpr bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }

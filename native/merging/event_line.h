@@ -34,14 +34,14 @@ enum class Field : std::uint8_t {
   kDType,
   kWire,
   kProcessSet,
-  kPlan,
+  kSchedule,
   kPeer,
   kDevice,
   kBatch,
   kStep,
-  kEpoch,
+  kKnobsVersion,
 };
-inline constexpr std::size_t kFieldCount = static_cast<std::size_t>(Field::kEpoch) + 1;
+inline constexpr std::size_t kFieldCount = static_cast<std::size_t>(Field::kKnobsVersion) + 1;
 
 [[nodiscard]] constexpr std::uint32_t bit(Field field) noexcept {
   return std::uint32_t{1} << static_cast<std::uint32_t>(field);
@@ -81,7 +81,7 @@ inline constexpr std::int64_t kLargestNs = 2'200'000'000'000'000'000;
 /// Takes a string with its quotes off the front; `text` is what stands between them.
 [[nodiscard]] bool take_string(std::string_view& left, std::string_view& text) noexcept;
 
-/// `"plan":` of a fact (Field::kAlgorithm to Field::kDevice).
+/// The key of a fact (Field::kAlgorithm to Field::kDevice) as it is written, for example `"step_schedule":`.
 [[nodiscard]] std::string_view fact_key(Field field) noexcept;
 
 }  // namespace ringtune

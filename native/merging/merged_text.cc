@@ -21,7 +21,7 @@ void append_known(std::string& out, const SpanRecord& record) {
     append_member(out, "\"step\":", record.step);
     out += ',';
   }
-  append_member(out, "\"epoch\":", record.knobs_version);
+  append_member(out, "\"knobs_version\":", record.knobs_version);
   out += "}},\n";
 }
 

@@ -11,9 +11,9 @@ namespace {
 
 constexpr std::uint32_t kPlace = bits(Field::kName, Field::kCategory, Field::kPhase, Field::kProcess, Field::kTrack,
                                       Field::kMoment, Field::kArguments);
-constexpr std::uint32_t kFacts = bits(Field::kAlgorithm, Field::kDType, Field::kWire, Field::kProcessSet, Field::kPlan,
-                                      Field::kPeer, Field::kDevice);
-constexpr std::uint32_t kKnown = kFacts | bits(Field::kBatch, Field::kStep, Field::kEpoch);
+constexpr std::uint32_t kFacts = bits(Field::kAlgorithm, Field::kDType, Field::kWire, Field::kProcessSet,
+                                      Field::kSchedule, Field::kPeer, Field::kDevice);
+constexpr std::uint32_t kKnown = kFacts | bits(Field::kBatch, Field::kStep, Field::kKnobsVersion);
 constexpr std::uint32_t kPlain = kKnown | bits(Field::kTensor, Field::kBytes);
 constexpr std::uint32_t kGroup = bits(Field::kList, Field::kSubmitted, Field::kCopied, Field::kQueued);
 constexpr std::uint32_t kPairIdentity = bits(Field::kIdentity, Field::kLocalIdentity);
@@ -94,7 +94,7 @@ bool PartReader::take_event() {
 std::optional<SpanRecord> PartReader::record_of(std::uint32_t required, std::uint32_t allowed) {
   const int stage = stage_of_category();
   const std::int64_t rank = event_.number(Field::kProcess, 0);
-  const std::int64_t knobs_version = event_.number(Field::kEpoch, 0);
+  const std::int64_t knobs_version = event_.number(Field::kKnobsVersion, 0);
   const bool whole = (event_.seen & required) == required && (event_.seen & ~(required | allowed)) == 0;
   if (!whole || stage < 0 || !fits_32_bits(rank) || !fits_32_bits(knobs_version)) return std::nullopt;
   SpanRecord record{};
@@ -121,7 +121,7 @@ int PartReader::stage_of_category() const noexcept {
 
 std::uint32_t PartReader::facts_of_event() {
   fact_text_.clear();
-  for (const Field field : {Field::kAlgorithm, Field::kDType, Field::kWire, Field::kProcessSet, Field::kPlan,
+  for (const Field field : {Field::kAlgorithm, Field::kDType, Field::kWire, Field::kProcessSet, Field::kSchedule,
                             Field::kPeer, Field::kDevice}) {
     if (!event_.has(field)) continue;
     if (!fact_text_.empty()) fact_text_ += ',';

@@ -33,7 +33,7 @@ class ControlPlane {
   /// Sends what the links take; true when nothing is left. A peer that has left is no error. Throws PeerLost.
   bool flush();
   /// Everything for this rank that has arrived completely; other ranks' questions and their answers are passed on.
-  /// Losing the link of a peer that has left, or whose departure was announced, is no error. Throws PeerLost, Protocol.
+  /// Losing the link of a peer that has left, or whose departure was reported, is no error. Throws PeerLost, Protocol.
   [[nodiscard]] std::vector<Received> receive();
 
  private:

@@ -11,10 +11,10 @@ namespace {
 
 std::string json_object(const Knobs& knobs, std::uint32_t knobs_version) {
   std::ostringstream out;
-  out << "{\"epoch\":" << knobs_version << ",\"fusion_bytes\":" << knobs.fusion_bytes
+  out << "{\"knobs_version\":" << knobs_version << ",\"fusion_bytes\":" << knobs.fusion_bytes
       << ",\"cycle_time_ns\":" << knobs.cycle_time_ns << ",\"segment_bytes\":" << knobs.segment_bytes
       << ",\"cache_capacity\":" << knobs.cache_capacity << ",\"algorithm\":" << knobs.algorithm
-      << ",\"hierarchical\":" << knobs.hierarchical << ",\"plan\":" << (knobs.schedule ? 1 : 0)
+      << ",\"hierarchical\":" << knobs.hierarchical << ",\"step_schedule\":" << (knobs.schedule ? 1 : 0)
       << ",\"nccl_streams\":" << knobs.nccl_streams << "}";
   return out.str();
 }

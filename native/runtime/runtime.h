@@ -181,7 +181,7 @@ class Runtime {
   [[nodiscard]] Tracer& tracer() noexcept;
   void record_range(std::string_view name, std::int64_t begin_ns, std::int64_t end_ns);
 
-  /// Announces the departure and ends the cycle thread. Pending operations fail with ShutDown. Rank 0 waits for all
+  /// Reports the departure and ends the cycle thread. Pending operations fail with ShutDown. Rank 0 waits for all
   /// others to leave, at most until `timeout_ns`. Idempotent.
   void shutdown(std::int64_t timeout_ns);
 

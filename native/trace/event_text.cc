@@ -143,7 +143,7 @@ void append_facts(std::string& out, const Span& span) {
     append_number(out, span.process_set);
     out += ',';
   }
-  if (span.schedule != 0) out += "\"plan\":1,";
+  if (span.schedule != 0) out += "\"step_schedule\":1,";
   if (span.peer >= 0) {
     out += is_of_device(span.stage) ? "\"device\":" : "\"peer\":";
     append_number(out, span.peer);
@@ -159,7 +159,7 @@ void append_place(std::string& out, const Span& span) {
   }
   out += "\"step\":";
   append_number(out, span.step);
-  out += ",\"epoch\":";
+  out += ",\"knobs_version\":";
   append_number(out, span.knobs_version);
   out += "}}";
 }

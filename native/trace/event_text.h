@@ -36,7 +36,7 @@ void append_event_head(std::string& out, const Span& span, int rank, const std::
 /// `,"algorithm":...` and the other facts that a span carries besides its numbers; each begins with its name and ends
 /// with a comma.
 void append_facts(std::string& out, const Span& span);
-/// `"batch":7,"step":3,"epoch":1}}`: how every event ends.
+/// `"batch":7,"step":3,"knobs_version":1}}`: how every event ends.
 void append_place(std::string& out, const Span& span);
 /// A span on a line of its own.
 void append_event(std::string& out, const Span& span, int rank, const std::string& quoted_name);

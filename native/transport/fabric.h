@@ -66,7 +66,7 @@ class Fabric {
   /// At most once. Starts liveness: one socket to rank 0 per rank (rank 0 relays losses), a monitor thread that only
   /// blocks in poll(). A process that dies is reported on every rank well within 2 s. Leaving: see leave().
   virtual void start_monitor(PeerLostHandler handler) = 0;
-  /// Announces a clean departure on the liveness socket: the peers will not report this rank as lost.
+  /// Reports a clean departure on the liveness socket: the peers will not report this rank as lost.
   virtual void leave() noexcept = 0;
   /// Tells the peers that this rank has ended by an error: they report it as lost, for that reason, at once and not
   /// when its process ends. Any thread; never blocks.
@@ -80,7 +80,7 @@ class Fabric {
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 
-/// The fabric of a real job. Blocks until all `size` ranks have announced themselves in the store or the deadline; the
+/// The fabric of a real job. Blocks until all `size` ranks have put their peer info into the store or the deadline; the
 /// Timeout message names the missing ranks. `store` is borrowed and must outlive the fabric; it may be null when size
 /// == 1.
 [[nodiscard]] std::unique_ptr<Fabric> make_fabric(const FabricOptions& options, StoreClient* store, Deadline deadline);

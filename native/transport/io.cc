@@ -73,7 +73,7 @@ bool FrameReader::poll(Link& link) {
 void FrameReader::start_payload(int peer) {
   const std::uint32_t length = frame_length(header_);
   if (length > kMaxBytes) {
-    throw Protocol("rank " + std::to_string(peer) + " announced a frame of " + std::to_string(length) +
+    throw Protocol("rank " + std::to_string(peer) + " sent a frame of " + std::to_string(length) +
                    " bytes, more than the limit of " + std::to_string(kMaxBytes) +
                    ": it runs another version of ringtune or its stream is corrupt");
   }

@@ -188,7 +188,7 @@ void JobFabric::check_choices() const {
                             " cannot share memory: " + peer.why_not + ". Use RINGTUNE_TRANSPORT=auto");
     }
     if (own.boot_id != peer.peer_info.boot_id && is_loopback(peer.peer_info.address)) {
-      throw InvalidArgument(name + " is on another machine but announced the address " + peer.peer_info.address +
+      throw InvalidArgument(name + " is on another machine but gave the address " + peer.peer_info.address +
                             ", which only that machine can reach: give the store's host by an address that all hosts "
                             "reach, or set RINGTUNE_INTERFACE_ADDRESS there");
     }

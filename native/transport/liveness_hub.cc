@@ -19,7 +19,7 @@ constexpr std::size_t kMaxExchangeBytes = 64u << 20;
 }
 
 [[noreturn]] void throw_late(const LivenessPeer& peer) {
-  throw Timeout(peer.name + " announced itself but did not complete the rendezvous in time");
+  throw Timeout(peer.name + " met in the store but did not complete the rendezvous in time");
 }
 
 void send_frame(const LivenessSocket& socket, ByteView payload, Deadline deadline) {
@@ -85,7 +85,7 @@ std::vector<LivenessSocket> form_liveness_hub(TcpBootstrap& bootstrap, int rank,
       if (fd) sockets.push_back({.peer = ranks[peer], .fd = ParentOnlyFd(std::move(fd))});
     }
   }
-  if (!missing.empty()) throw Timeout("these ranks announced themselves but did not connect in time: " + missing);
+  if (!missing.empty()) throw Timeout("these ranks met in the store but did not connect in time: " + missing);
   for (const LivenessSocket& socket : sockets) detect_silence(socket.fd.get());
   return sockets;
 }

@@ -74,7 +74,7 @@ PeerInfo decode_peer_info(ByteView bytes) {
   ByteReader reader(bytes);
   if (reader.u32() != kMagic) throw Protocol("a rank's peer info in the store is not one of ringtune");
   if (const std::uint32_t version = reader.u32(); version != kVersion) {
-    throw Protocol("a rank announces itself with wire version " + std::to_string(version) + ", this one has " +
+    throw Protocol("a rank's peer info has wire version " + std::to_string(version) + ", this one has " +
                    std::to_string(kVersion) + ": install the same ringtune on all hosts");
   }
   PeerInfo peer_info;

@@ -58,7 +58,7 @@ DuplexSegment DuplexSegment::attach(int pid, int fd, std::uint64_t token) {
   segment.detach_fd();
   const Header& header = segment.header();
   if (header.magic != kMagic || header.token != token || header.capacity != capacity) {
-    throw Error("the shared segment of process " + std::to_string(pid) + " is not the announced one");
+    throw Error("the shared segment of process " + std::to_string(pid) + " is not the expected one");
   }
   return segment;
 }

@@ -258,7 +258,7 @@ PeerBell::PeerBell(const WakerAddress& address) {
   memory_ = map_segment(memory.get(), 0, page_bytes());
   auto* page = reinterpret_cast<WakerPage*>(memory_.data());
   if (page->magic != kMagic || page->token != address.token) {
-    throw Error("the waker of process " + process + " is not the announced one");
+    throw Error("the waker of process " + process + " is not the expected one");
   }
   word_ = &page->word;
 }

@@ -59,7 +59,7 @@ ShmRegion ShmRegion::attach(int pid, int fd, std::uint64_t token) {
   const Header& header = region.header();
   if (header.magic != kMagic || header.token != token ||
       bytes != bytes_before_slots() + 2 * header.slots * header.slot_bytes) {
-    throw Error("the shared memory of process " + std::to_string(pid) + " is not the announced one");
+    throw Error("the shared memory of process " + std::to_string(pid) + " is not the expected one");
   }
   return region;
 }

@@ -16,7 +16,7 @@ from ringtune.errors import RingtuneError, UsageError
 
 
 def record(*cases: tuple[int, float, float]) -> dict[str, Any]:
-    """Return a record of (ranks, messages, nanoseconds), the same for all phases but for the silent plan."""
+    """Return a record of (ranks, messages, nanoseconds), the same for all phases but the silent one."""
 
     def phase(messages: float, ns: float) -> dict[str, Any]:
         load: dict[str, float] = {"messages": messages, "bytes": 10 * messages, "ns": ns}
@@ -34,7 +34,7 @@ def test_counts_may_grow_as_the_logarithm_and_times_a_little_faster() -> None:
     missed = missed_growth(record((64, 4, 100), (4096, 9, 260)))
     assert "cold, coordinator: messages grow 2.25x from 64 to 4096 ranks, allowed 2.00x" in missed
     assert "cached, busiest: ns grow 2.60x from 64 to 4096 ranks, allowed 2.50x" in missed
-    assert not any("steady" in line for line in missed), "what a rank does in a plan has to do with no other rank"
+    assert not any("steady" in line for line in missed), "within a step schedule a rank's work depends on no other rank"
 
 
 def test_jobs_without_a_full_tree_are_not_judged() -> None:
@@ -48,7 +48,7 @@ def test_messages_are_bounded_in_every_job() -> None:
         require_growth(record((4, 19, 1), (64, 16, 20), (128, 16, 20)))
 
 
-def test_a_message_within_a_plan_is_told() -> None:
+def test_a_message_within_a_step_schedule_is_reported() -> None:
     given = record((64, 4, 100), (128, 4, 100))
     given["cases"][1]["phases"]["steady"]["busiest"] = {"messages": 1, "bytes": 0, "ns": 100}
     assert missed_growth(given)[0] == "steady, 128 ranks: 1 messages of one rank, allowed 0"

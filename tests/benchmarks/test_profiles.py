@@ -22,7 +22,7 @@ def test_plain_sizes() -> None:
     ("text", "message"),
     [
         ("", "no tensors"),
-        ("a comment\n1\n2\n1,4\n", "announces 2 tensors, 1 follow"),
+        ("a comment\n1\n2\n1,4\n", "names 2 tensors, 1 follow"),
         ("4000\n1,zero\n", "f:2: expected"),
         ("4000\n0\n", "f:2: expected"),
     ],

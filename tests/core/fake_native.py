@@ -73,11 +73,11 @@ class FakeRuntime:
                 "cache_capacity",
                 "algorithm",
                 "hierarchical",
-                "plan",
+                "step_schedule",
                 "nccl_streams",
             )
         }
-        self._epoch = 0
+        self._knobs_version = 0
         self._names: dict[int, str] = {}
         self._targets: dict[int, int] = {}
         self._gathered: dict[int, Any] = {}
@@ -112,11 +112,11 @@ class FakeRuntime:
         self._targets[ticket] = target
         return ticket
 
-    def announce_gradient(
+    def report_gradient(
         self, name: str, sparse: bool, dtype: int, op: int, prescale: float, postscale: float, group: str = "",
         group_size: int = 0, process_set: int = 0, wire: int = -1,
     ) -> int:  # fmt: skip
-        return self._ticket(("announce_gradient", name, sparse, group, group_size))
+        return self._ticket(("report_gradient", name, sparse, group, group_size))
 
     def allgather(
         self, name: str, source: int, shape: Sequence[int], dtype: int, process_set: int = 0, timeout_ns: int = 0
@@ -203,14 +203,14 @@ class FakeRuntime:
         self._names.pop(ticket)
 
     def knobs(self) -> dict[str, int]:
-        return {**self._knobs, "epoch": self._epoch}
+        return {**self._knobs, "knobs_version": self._knobs_version}
 
     def propose_knobs(self, knobs: dict[str, int]) -> int:
         if self.rank != 0:
             raise InvalidArgument("only rank 0 proposes knobs")
         self._knobs.update(knobs)
-        self._epoch += 1
-        return self._epoch
+        self._knobs_version += 1
+        return self._knobs_version
 
     def watch_steps(self, ended: Callable[[], None] | None) -> None:
         self.step_repeated = ended

@@ -42,7 +42,7 @@ def state(rank: int, host: str = "a", local_rank: int = 0) -> RankState:
         step_ns=durations.sum_ns, counters=StepStats(wait_ns=1_500_000_000, batches=7).as_dict(),
         traffic={"allreduce": [10 + rank, 4000], "broadcast": [1, 8]}, stalls=0, open_operations=3,
         knobs={"fusion_bytes": 1 << 20, "cycle_time_ns": 2_000_000, "segment_bytes": 4, "cache_capacity": 5,
-               "algorithm": 1, "hierarchical": 0, "plan": 1, "nccl_streams": 1, "epoch": 9},
+               "algorithm": 1, "hierarchical": 0, "step_schedule": 1, "nccl_streams": 1, "knobs_version": 9},
         sample={**vars(Machine().sample()), "machine_cores": 8 + rank, "gpus": [GPU]},
     )  # fmt: skip
 
@@ -204,10 +204,10 @@ def test_many_ranks_speak_less_often(size: int, said: int, opened: Callable[...,
     session.rank, session.size = 1, size
     told: list[str] = []
     session.store = type("Store", (), {"set": lambda self, key, value: told.append(key)})()
-    announcer = Publisher(session, Durations(), print)
+    publisher = Publisher(session, Durations(), print)
     sample = Machine().sample()
     for _ in range(120):
-        announcer.append(sample)
+        publisher.append(sample)
     assert told == [f"{session.job}/metrics/1"] * said
 
 

@@ -18,7 +18,7 @@ FIELDS = {
     "knobs", "versions", "labels",
 }  # fmt: skip
 STEP_FIELDS = {
-    "step", "epoch", "begin_ns", "end_ns", "bytes", "collectives", "batches", "negotiate_ns", "communicate_ns",
+    "step", "knobs_version", "begin_ns", "end_ns", "bytes", "collectives", "batches", "negotiate_ns", "communicate_ns",
     "copy_ns", "wait_ns", "control_messages", "control_bytes",
 }  # fmt: skip
 
@@ -132,9 +132,15 @@ def test_step_log_in_a_bad_place(tmp_path: Path) -> None:
 
 
 def test_knobs_from_a_dictionary() -> None:
-    assert Knobs.from_dict({"fusion_bytes": 5, "epoch": 3}) == Knobs(fusion_bytes=5)
+    assert Knobs.from_dict({"fusion_bytes": 5, "knobs_version": 3}) == Knobs(fusion_bytes=5)
     assert Knobs.from_dict({"cycle_time_ns": 0}, Knobs(fusion_bytes=5)) == Knobs(fusion_bytes=5, cycle_time_ns=0)
     assert Knobs.from_dict(DEFAULTS.as_dict()) == DEFAULTS
+
+
+def test_keys_of_earlier_versions_are_read() -> None:
+    assert Knobs.from_dict({"plan": 0, "epoch": 3}) == Knobs(step_schedule=0)
+    assert Knobs.from_dict({"plan": 0, "step_schedule": 1}) == Knobs()
+    assert StepStats.from_dict({"step": 4, "epoch": 3, "bytes": 8}) == StepStats(step=4, knobs_version=3, bytes=8)
 
 
 @pytest.mark.parametrize("name", ["fusion_bytes", "cycle_time_ns", "segment_bytes", "cache_capacity"])

@@ -241,9 +241,9 @@ def test_horovods_ignored_variables_warn_once(opened: Open, capsys: pytest.Captu
 
 def test_knobs(opened: Open) -> None:
     now = opened(RINGTUNE_FUSION_THRESHOLD=1000)
-    assert now.knobs == Knobs(fusion_bytes=1000) and now.epoch == 0
+    assert now.knobs == Knobs(fusion_bytes=1000) and now.knobs_version == 0
     assert now.propose_knobs(Knobs(fusion_bytes=5)) == 1
-    assert now.knobs.fusion_bytes == 5 and now.epoch == 1
+    assert now.knobs.fusion_bytes == 5 and now.knobs_version == 1
 
 
 def test_native_errors_are_translated(opened: Open) -> None:

@@ -88,8 +88,8 @@ def test_unnamed_parameters(opened: Open) -> None:
     assert sorted(reductions(now)) == [f"allreduce.allreduce.noname.0.{i}" for i in range(4)]
 
 
-def announced(now: Session) -> list[str]:
-    return [call[1] for call in now.runtime.calls if call[0] == "announce_gradient"]
+def reported(now: Session) -> list[str]:
+    return [call[1] for call in now.runtime.calls if call[0] == "report_gradient"]
 
 
 def test_a_gradient_that_no_rank_has_stays_none(opened: Open) -> None:
@@ -98,10 +98,10 @@ def test_a_gradient_that_no_rank_has_stays_none(opened: Open) -> None:
     optimizer = wrap(model)
     model[0](torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    assert sorted([*reductions(now), *announced(now)]) == sorted(NAMES)
+    assert sorted([*reductions(now), *reported(now)]) == sorted(NAMES)
     assert model[1].weight.grad is None
     optimizer.step()  # one tensor asks for both that no rank had
-    assert reductions(now)[2:] == [*NAMES[:2], "allreduce.unused.0.weight"] and len(announced(now)) == 2
+    assert reductions(now)[2:] == [*NAMES[:2], "allreduce.unused.0.weight"] and len(reported(now)) == 2
 
 
 def test_frozen_parameters_stay_out(opened: Open) -> None:
@@ -228,7 +228,7 @@ def test_a_group_with_an_unused_member_still_runs(opened: Open) -> None:
     model[0](torch.ones(1, 3)).sum().backward()
     assert reductions(now) == []
     optimizer.step()
-    assert len(reductions(now)) == 2 and len(announced(now)) == 2
+    assert len(reductions(now)) == 2 and len(reported(now)) == 2
     assert {(call[-2], call[-1]) for call in now.runtime.calls} == {("allreduce.group.0.0.weight", 4)}
     optimizer.zero_grad()
     backward(model)

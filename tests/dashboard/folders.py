@@ -92,7 +92,7 @@ def tuned(run: Path, trials: int = 24) -> None:
                 "source": source,
                 "state": "stopped-early" if early else "complete",
                 "knobs": knobs,
-                "epoch": number + 1,
+                "knobs_version": number + 1,
                 "steps": 8 if early else 20,
                 "step_ns": {
                     "median": median,
@@ -127,7 +127,7 @@ def tuned(run: Path, trials: int = 24) -> None:
             "at_unix_ns": at,
             "decision": "improved",
             "knobs": best,
-            "epoch": trials + 1,
+            "knobs_version": trials + 1,
             "gain": {"median": 0.058, "low": 0.047, "high": 0.069},
             "lost_ns": 412_000_000,
             "reason": "confirmed against the default",

@@ -109,7 +109,7 @@ def test_a_version_of_the_knobs_and_a_run_are_opened_by_enter(visit: Visit, url:
     page = visit.page
     page.goto(f"{url}/run/{quote(runs['done'].name)}/tuning")
     page.locator("#tuning-grid .ag-header-cell[col-id=trial]").wait_for()
-    page.locator("#tuning-grid .ag-row[row-index='0'] .ag-cell[col-id=epoch]").focus()
+    page.locator("#tuning-grid .ag-row[row-index='0'] .ag-cell[col-id=knobs_version]").focus()
     page.keyboard.press("Enter")
     page.wait_for_url("**/timeline?from=*")
     page.goto(url)

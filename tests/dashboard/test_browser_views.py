@@ -151,9 +151,9 @@ def test_tuning_shows_what_was_learned_and_a_version_leads_to_the_timeline(
         page.wait_for_selector(f"#tuning-{name} .js-plotly-plot .main-svg")
     page.wait_for_selector("#tuning-importance >> text=Fusion buffer")
     page.wait_for_selector("#tuning-plane .contourlayer path")
-    page.click("#tuning-grid .ag-row[row-index='9'] [col-id=epoch]")
+    page.click("#tuning-grid .ag-row[row-index='9'] [col-id=knobs_version]")
     page.wait_for_selector("#tuning-missed >> text=No step under version 10 is in the timeline")
-    page.click("#tuning-grid .ag-row[row-index='1'] [col-id=epoch]")
+    page.click("#tuning-grid .ag-row[row-index='1'] [col-id=knobs_version]")
     page.wait_for_url("**/timeline?from=*")
     page.wait_for_selector("#timeline-graph .bars .point", state="attached")
     assert visit.complaints == []

@@ -309,9 +309,17 @@ def test_steps_of_a_large_run_are_read_quickly(tmp_path: Path) -> None:
 def trial_row(number: int, source: str, knobs: dict[str, int], median: float) -> dict[str, object]:
     step = {"median": median, "low": median - 1.0, "high": median + 1.0}
     return {
-        "event": "trial", "trial": number, "source": source, "state": "complete", "knobs": knobs, "epoch": number,
-        "steps": 10, "step_ns": step,
+        "event": "trial", "trial": number, "source": source, "state": "complete", "knobs": knobs,
+        "knobs_version": number, "steps": 10, "step_ns": step,
     }  # fmt: skip
+
+
+def test_a_journal_of_an_earlier_version_is_read() -> None:
+    row = trial_row(0, "default", {"fusion_bytes": 1, "plan": 0}, 10.0)
+    row["epoch"] = row.pop("knobs_version") or 4
+    past = tuning.history([{"event": "start", "default": {"plan": 0}, "world": 2}, row])
+    assert past.default == {"step_schedule": 0} and past.trials[0].knobs_version == 4
+    assert past.trials[0].knobs == {"fusion_bytes": 1, "step_schedule": 0}
 
 
 @pytest.mark.parametrize(

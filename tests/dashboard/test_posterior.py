@@ -22,7 +22,7 @@ DEFAULT = {"fusion_bytes": 64 << 20, "cycle_time_ns": 1_000_000}
 def trial(number: int, knobs: dict[str, int], ratio: float, **more: Any) -> dict[str, Any]:
     median = 1e7 * ratio
     step = {"median": median, "low": median * 0.99, "high": median * 1.01}
-    source = {"source": "sampler" if number else "default", "state": "complete", "steps": 10, "epoch": number}
+    source = {"source": "sampler" if number else "default", "state": "complete", "steps": 10, "knobs_version": number}
     return {"event": "trial", "trial": number, "knobs": knobs, "step_ns": step, **source, **more}
 
 

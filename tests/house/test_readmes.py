@@ -15,8 +15,6 @@ from tests.house.test_files import FILES
 ROOT = pages.ROOT
 LONGEST_LINE = 120
 MOST_LINES = {"native/README.md": 200, "benchmarks/README.md": 250}
-# Pages that are still to be brought into shape; this list only shrinks.
-STILL_LONG = {"dashboard/README.md", "timeline/README.md"}
 PAGES = [pages.read(path) for path in FILES if path.suffix == ".md" and path.name != "CHANGELOG.md"]
 NAMES = [str(page) for page in PAGES]
 # What a README may name although it is not under version control: results of commands, and folders of the machine.
@@ -54,10 +52,7 @@ def test_pages_and_their_lines_are_short(page: pages.Page) -> None:
     found = long_lines(page)
     if page.text.count("\n") > MOST_LINES.get(str(page), 10_000):
         found.append(f"{page}: more than {MOST_LINES[str(page)]} lines")
-    if str(page) in STILL_LONG:
-        assert found, f"{page} is short now: take it out of STILL_LONG"
-    else:
-        assert not found, "\n".join(found)
+    assert not found, "\n".join(found)
 
 
 def test_links_lead_somewhere(page: pages.Page) -> None:

@@ -36,19 +36,19 @@ def recorded(fresh: GetJob, folder: Path, size: int, **settings: str) -> Trace:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_under_a_plan_the_late_rank_is_who_was_waited_for(size: int, fresh: GetJob, tmp_path: Path) -> None:
+def test_under_a_step_schedule_the_late_rank_is_who_was_waited_for(size: int, fresh: GetJob, tmp_path: Path) -> None:
     trace = recorded(fresh, tmp_path, size)
     runs = trace.spans.of_stage(Stage.COMMUNICATE)
-    planned = runs.batch[runs.fact("plan", 0) == 1]
-    # A starved rank breaks the plan for some steps.
-    assert len(np.unique(planned)) > STEPS // 4, "steps follow the plan"
-    found = list(blamed(trace, planned))
+    scheduled = runs.batch[runs.fact("step_schedule", 0) == 1]
+    # A starved rank breaks the schedule for some steps.
+    assert len(np.unique(scheduled)) > STEPS // 4, "steps follow the schedule"
+    found = list(blamed(trace, scheduled))
     assert len(found) > STEPS // 4
     assert {late for late, _ in found} >= {1}
     assert sum(late == peer for late, peer in found) > 0.75 * len(found), found
     for rank in set(range(size)) - {1}:  # nearly every step costs the others the sleep
         (wait,) = (wait for wait in summarize(trace).peer_waits if (wait.rank, wait.peer) == (rank, 1))
-        assert wait.total_ns > len(np.unique(planned)) * LATE_NS / 4
+        assert wait.total_ns > len(np.unique(scheduled)) * LATE_NS / 4
     assert set(runs.fact("process_set", 0).tolist()) == {0}
 
 
@@ -71,9 +71,9 @@ def blamed(trace: Trace, batches: npt.NDArray[np.int64]) -> Iterator[tuple[int, 
 
 
 def test_a_negotiated_late_rank_is_waited_for_in_negotiation(fresh: GetJob, tmp_path: Path) -> None:
-    trace = recorded(fresh, tmp_path, 2, plan="0")
+    trace = recorded(fresh, tmp_path, 2, step_schedule="0")
     runs = trace.spans.of_stage(Stage.COMMUNICATE)
-    assert set(runs.fact("plan", 0).tolist()) == {0}
+    assert set(runs.fact("step_schedule", 0).tolist()) == {0}
     split = {one.rank: one for one in summarize(trace).negotiations}
     # Rank 0 waits for five tensors a step; what agreeing costs is the rest, and rank 1 has only that, but for the
     # tensors before whose submit a busy machine held up rank 0 for longer than the sleep.
@@ -92,8 +92,8 @@ def test_full_detail_shows_the_pieces_of_a_batch(transport: str, fresh: GetJob, 
     ends = {(rank, batch): end for rank, batch, end in zip(runs.rank, runs.batch, runs.end_ns, strict=True)}
     columns = zip(pieces.rank, pieces.batch, pieces.end_ns, strict=True)
     assert all(end <= ends[rank, batch] for rank, batch, end in columns)
-    # A plan's rounds over links go on beside other work: only negotiated batches show their steps there.
-    shown = runs.take(runs.fact("plan", 0) == 0) if transport == "tcp" else runs
+    # A schedule's rounds over links go on beside other work: only negotiated batches show their steps there.
+    shown = runs.take(runs.fact("step_schedule", 0) == 0) if transport == "tcp" else runs
     assert len(pieces) >= len(shown) > 0
 
 

@@ -1,4 +1,4 @@
-"""More ranks than cores: real processes on this host, whose announcements go up a tree.
+"""More ranks than cores: real processes on this host, whose ready requests go up a tree.
 
 16 ranks run with all tests, 64 with `make test-long`. Everything blocks instead of spinning, so what bounds a test is
 the work of all ranks on few cores: the limits below are ten times and more what two cores took.
@@ -117,7 +117,7 @@ def test_a_stall_names_the_ranks_that_are_missing_below_others(fresh: GetJob) ->
 
 
 def test_control_messages_stay_on_the_links_of_the_tree(fresh: GetJob) -> None:
-    job = start(fresh, 16, "tcp", plan=0)
+    job = start(fresh, 16, "tcp", step_schedule=0)
     found = [min(one) for one in job.run(scale_cases.control_messages, patience(16), rounds=20)]
     # A message each way over every link; rank 0 has 8 of them, rank 1 two, the last of a subtree one. The end of a wait
     # may cost one more; the counters may lack the last cycle.

@@ -67,7 +67,7 @@ def test_hosts_of_several_ranks_follow_a_plan(fresh: GetJob) -> None:
 
 
 def test_without_plans_every_step_is_negotiated(fresh: GetJob) -> None:
-    job = fresh(2, environ=variables(2) | {"RINGTUNE_PLAN": "0"})
+    job = fresh(2, environ=variables(2) | {"RINGTUNE_STEP_SCHEDULE": "0"})
     for windows in job.run(step_schedule_cases.steady, tensors=5, attempts=1):
         assert (0, 0) not in windows
 

@@ -57,13 +57,13 @@ def test_knobs_changed_while_training_leave_gradients_bit_exact(transport: str, 
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_knobs_changed_under_load_leave_sums_exact(size: int, transport: str, job: GetJob) -> None:
     found = job(size, transport).run(training.knobs_under_load, seconds=1.0)
-    assert all(rounds > 1 and epochs > 1 for rounds, epochs in found)
+    assert all(rounds > 1 and versions > 1 for rounds, versions in found)
 
 
-def test_a_proposal_reaches_all_ranks_with_one_epoch(job: GetJob) -> None:
-    epochs = job(3).run(training.propose_small_fusion)
+def test_a_proposal_reaches_all_ranks_with_one_version(job: GetJob) -> None:
+    versions = job(3).run(training.propose_small_fusion)
     found = job(3).run(training.knobs_now)
-    assert epochs[1:] == [0, 0] and all(epoch == epochs[0] for _, epoch in found)
+    assert versions[1:] == [0, 0] and all(version == versions[0] for _, version in found)
     assert all(knobs["fusion_bytes"] == 12345 for knobs, _ in found)
 
 

@@ -173,19 +173,24 @@ def test_a_session_from_beginning_to_end(script: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     start, default, *rest = journal(one)
     assert (start["event"], start["world"], start["stored_trials"]) == ("start", 2, 0)
-    assert (default["trial"], default["source"], default["epoch"], default["bytes"]) == (0, "default", 0, 84_480)
+    assert (default["trial"], default["source"], default["knobs_version"], default["bytes"]) == (
+        0,
+        "default",
+        0,
+        84_480,
+    )
     result = next((event for event in rest if "decision" in event), rest[-1])
     assert result.get("decision") in ("improved", "keep-default"), f"{rest}\n{done.stdout}"
     trials = [event for event in rest if event["event"] == "trial"]
     # Whether the sampler has its turn depends on what the first trials cost and promise.
     assert "start-point" in {event["source"] for event in trials}
     # Every change is a new version of the knobs, the same on both ranks: the checksums agree.
-    epochs = [event["epoch"] for event in trials if event["source"] != "confirm"]
-    assert epochs == sorted(set(epochs))
+    versions = [event["knobs_version"] for event in trials if event["source"] != "confirm"]
+    assert versions == sorted(set(versions))
     sums = {line.split()[-1] for line in done.stdout.splitlines() if "checksum" in line}
     assert len(sums) == 1
     logs = [orjson.loads(line) for line in layout.step_log(one, 1).read_bytes().splitlines()]
-    assert logs[-1]["epoch"] == result["epoch"]
+    assert logs[-1]["knobs_version"] == result["knobs_version"]
     assert (tmp_path / "env").read_text().startswith(f"# ringtune tune: {result['decision']}")
 
 

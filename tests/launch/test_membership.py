@@ -114,7 +114,7 @@ def test_failing_at_the_start_ends_the_job() -> None:
     assert isinstance(membership.take_actions()[-1], GiveUp)
 
 
-def test_new_slots_are_announced_and_taken_at_the_next_generation() -> None:
+def test_new_slots_are_published_and_taken_at_the_next_generation() -> None:
     membership = started(Limits(1, 1), [Host("a", 1)])
     membership.discovered([Host("a", 1), Host("b", 2)], 5.0)
     assert membership.take_actions() == [Notify(HostUpdateResult.added)]

@@ -53,7 +53,7 @@ def step_lines(job: GeneratedJob, rank: int) -> list[dict[str, int]]:
         lines.append(
             {
                 "step": step,
-                "epoch": job.schedule.epoch(step),
+                "knobs_version": job.schedule.knobs_version(step),
                 "begin_ns": int(whole.begin_ns[0]),
                 "end_ns": int(whole.end_ns[0]),
                 "bytes": int(inside.of_stage(Stage.COMMUNICATE).bytes.sum()),
@@ -90,7 +90,7 @@ def tuning_lines(plan: Schedule) -> list[dict[str, Any]]:
                 "source": source,
                 "state": "stopped-early" if number == 3 else "complete",
                 "knobs": knobs,
-                "epoch": number + 1,
+                "knobs_version": number + 1,
                 "steps": 20,
                 "step_ns": {"median": median, "low": median * 0.97, "high": median * 1.04},
             }
@@ -102,7 +102,7 @@ def tuning_lines(plan: Schedule) -> list[dict[str, Any]]:
             "at_unix_ns": at + 6 * 10**9,
             "decision": "improved",
             "knobs": best,
-            "epoch": 6,
+            "knobs_version": 6,
             "gain": gain,
             "lost_ns": 3_200_000,
             "reason": "confirmed against the default",

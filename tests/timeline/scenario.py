@@ -42,10 +42,10 @@ class Scenario:
     slow_compute: Mapping[int, int] = field(default_factory=dict)
     slow_control: Mapping[int, int] = field(default_factory=dict)
     slow_link: Mapping[int, int] = field(default_factory=dict)
-    plan: bool = False
-    """Batches run by a plan: ranks record whom they waited for."""
+    scheduled: bool = False
+    """Batches follow a step schedule: ranks record whom they waited for."""
     slow_arrival: Mapping[int, int] = field(default_factory=dict)
-    """In a plan: how much later than it could a rank comes to each batch."""
+    """Under a step schedule: how much later than it could a rank comes to each batch."""
     hosts: tuple[str, ...] = ()
     clocks: Mapping[str, HostClock] = field(default_factory=dict)
     seed: int = 0
@@ -151,11 +151,11 @@ class _Simulation:
         last = min(ready, key=lambda node: (-arrived[node.rank], node.rank))
         others = max((node.at_ns for node in submits if node.rank != last.rank), default=last.at_ns)
         decided = arrived[last.rank] + plan.control_ns
-        to_blame = [last.rank if plan.plan else rank for rank in ranks]
+        to_blame = [last.rank if plan.scheduled else rank for rank in ranks]
         agreed = [
             _Node(decided + plan.slow_control.get(rank, 0), to_blame[rank], "control", last, others) for rank in ranks
         ]
-        if plan.plan and not self.ideal:
+        if plan.scheduled and not self.ideal:
             facts = (0, place[0] * plan.batches + place[1] + 1, place[0], 1)
             for rank in set(ranks) - {last.rank}:
                 self.rows[rank].add_await(arrived[rank], agreed[rank].at_ns, last.rank, facts)
@@ -178,9 +178,9 @@ class _Simulation:
         return submitted, heard, ended, tuple(arrived)
 
     def _ready(self, submit: _Node) -> _Node:
-        """What a rank comes to a batch from: its last submit, or in a plan the batch before, which is over later."""
+        """What a rank comes to a batch from: its last submit, or by a schedule the batch before, if that is later."""
         before = self.free[submit.rank]
-        return before if self.plan.plan and before is not None and before.at_ns > submit.at_ns else submit
+        return before if self.plan.scheduled and before is not None and before.at_ns > submit.at_ns else submit
 
     def _record(
         self, rank: int, place: tuple[int, int], computing: tuple[int, int], times: tuple[int, int, int]
@@ -199,7 +199,7 @@ class _Simulation:
             rows.add(Stage.COPY_OUT, words.COPY_OUT_NAME, came_out, came_out + plan.copy_ns, tensor=name, facts=facts)
         label = f"layer{batch * width}.weight" + (f" +{width - 1}" if width > 1 else "")
         total = (plan.tensor_bytes * width, number, step, 1)
-        text = '"plan":1' if plan.plan else ""
+        text = '"step_schedule":1' if plan.scheduled else ""
         rows.add(Stage.COMMUNICATE, words.RING_PREFIX + "ALLREDUCE", begun, end, tensor=label, facts=total, text=text)
 
     def _finish(self, plan: Scenario, number: int, begins: list[int], compute_ns: list[int]) -> None:

@@ -56,7 +56,7 @@ def test_waits_are_summed_by_who_waited_for_whom() -> None:
         {"stage": Stage.AWAIT, "rank": 1, "end_ns": 1000},  # nobody knows for whom
         {"stage": Stage.WAIT, "facts": 1, "rank": 1, "end_ns": 1000},
     ]
-    found = peer_waits(table(rows, ("", '"plan":1,"peer":1', '"peer":0')))
+    found = peer_waits(table(rows, ("", '"step_schedule":1,"peer":1', '"peer":0')))
     assert [(one.rank, one.peer, one.count, one.total_ns, one.longest_ns) for one in found] == [
         (0, 1, 2, 40, 30),
         (1, 0, 1, 7, 7),
@@ -72,11 +72,11 @@ def test_negotiation_is_waiting_for_the_last_rank_and_control() -> None:
         submit(0, 100, 180),
         submit(1, 150, 190),  # last: 50 for it, 30 and 40 to agree
         submit(0, 0, 500, batch=2),  # rank 1 did not record it
-        submit(0, 600, 700, batch=3, facts=1),  # a plan's
+        submit(0, 600, 700, batch=3, facts=1),  # a step schedule's
         submit(1, 600, 700, batch=3, facts=1),
     ]
-    found = negotiations(table(rows, ("", '"plan":1')))
+    found = negotiations(table(rows, ("", '"step_schedule":1')))
     assert [(one.rank, one.waiting_ns, one.control_ns) for one in found] == [(0, 50, 30), (1, 0, 40)]
-    waits = negotiation_peer_waits(table(rows, ("", '"plan":1')))
+    waits = negotiation_peer_waits(table(rows, ("", '"step_schedule":1')))
     assert [(one.rank, one.peer, one.count, one.total_ns, one.longest_ns) for one in waits] == [(0, 1, 1, 50, 50)]
     assert negotiation_peer_waits(table(rows[:1])) == negotiations(table(rows[:1])) == ()

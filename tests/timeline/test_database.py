@@ -24,7 +24,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 
 
 def test_spans_hold_every_column(trace: Trace) -> None:
-    plain = "begin_ns, end_ns, rank, stage, bytes, coalesce(batch, 0), coalesce(step, -1), epoch, name, tensor"
+    plain = "begin_ns, end_ns, rank, stage, bytes, coalesce(batch, 0), coalesce(step, -1), knobs_version, name, tensor"
     found = query(trace, f"select {plain} from spans")
     stage = [str(row[3]) for row in found.rows]
     expected = rows(trace.spans)
@@ -44,7 +44,9 @@ def test_tables_are_those_the_help_names(trace: Trace) -> None:
         found = [row[0] for row in database.execute(f"describe {table}").fetchall()]
         assert found == columns.replace(" (JSON)", "").split(", ")
     assert query(trace, "select distinct host from spans order by 1").rows == (("host-a",), ("host-b",))
-    knobs = "select cast(json_extract(args, '$.epoch') as integer) from instants where name = 'KNOBS' and rank = 0"
+    knobs = (
+        "select cast(json_extract(args, '$.knobs_version') as integer) from instants where name = 'KNOBS' and rank = 0"
+    )
     assert query(trace, knobs).rows == ((1,), (2,))
 
 

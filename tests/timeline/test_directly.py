@@ -129,7 +129,9 @@ def packed(folder: Path, engine: Engine = "memory") -> Trace:
     for path, there in zip(paths, (30, 60), strict=True):
         lines = [orjson.loads(line.rstrip(b",")) for line in path.read_bytes().splitlines()[1:-1]]
         (exchange,) = [line for line in lines if line.get("tid") == Stage.COMMUNICATE and line["ph"] == "X"]
-        about = {key: value for key, value in exchange["args"].items() if key not in ("algorithm", "step", "epoch")}
+        about = {
+            key: value for key, value in exchange["args"].items() if key not in ("algorithm", "step", "knobs_version")
+        }
         exchange["ts"], exchange["dur"] = there + 4, 72 - there
         more = [event(Stage.COPY_IN, there + 1, there + 4, **about), event(Stage.COPY_OUT, 76, 80, **about)]
         write(path.parent, exchange["pid"], [line for line in lines if line["ph"] == "X"] + more)

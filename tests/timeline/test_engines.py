@@ -154,7 +154,7 @@ def test_large_jobs_are_sorted_in_pieces(engine: Engine, tmp_path: Path, monkeyp
 
 def test_a_rank_without_spans_and_a_job_without_any(engine: Engine, tmp_path: Path) -> None:
     empty = make_spans([], stage=Stage.WAIT)
-    knobs = [Instant("KNOBS", "knobs", 0, 100, {"epoch": 1, "fusion_bytes": 1 << 20})]
+    knobs = [Instant("KNOBS", "knobs", 0, 100, {"knobs_version": 1, "fusion_bytes": 1 << 20})]
     write_part(tmp_path / "rank-00000.json", PartInfo(rank=0, size=2), empty, knobs)
     merge([tmp_path / "rank-00000.json"], tmp_path / "out.json", engine=engine)
     assert [found.name for found in read(tmp_path / "out.json").instants] == ["KNOBS"]

@@ -17,7 +17,7 @@ from ringtune.timeline.synthetic.generate import GeneratedJob, Schedule, generat
 from tests.timeline.generated_run import generate_run
 from tests.timeline.helpers import four_ranks, rows, truth_table
 
-QUICK = Limits(announce_ns=50_000_000, upload_ns=50_000_000)
+QUICK = Limits(report_ns=50_000_000, upload_ns=50_000_000)
 
 
 class MemoryStore:
@@ -112,7 +112,7 @@ def test_a_rank_that_died_is_bounded_in_time_and_named(four: FakeJob, capsys: py
     four.close(1)
     four.close(2)
     four.close(0, QUICK)
-    assert 0 < max(four.store.patience_ns) <= QUICK.announce_ns
+    assert 0 < max(four.store.patience_ns) <= QUICK.report_ns
     assert read(four.root / "trace.json").ranks == (0, 1, 2)
     assert "no part of rank 3" in capsys.readouterr().err
 
@@ -127,7 +127,7 @@ def test_a_dead_rank_on_this_host_still_has_its_part_on_the_disk(four: FakeJob) 
 def test_an_upload_that_stops_halfway_leaves_no_half_part(four: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
     for rank in (1, 3):
         four.close(rank)
-    upload.announce(four.store, "job-1", 2, "upload")
+    upload.report_state(four.store, "job-1", 2, "upload")
     four.store.set("job-1/part/2/0", b"no zlib")
     four.close(0, QUICK)
     assert read(four.root / "trace.json").ranks == (0, 1, 3)

@@ -54,12 +54,14 @@ def plans() -> st.SearchStrategy[Scenario]:
             slow_compute=slow(ranks, 5_000_000),
             slow_control=slow(ranks, 1_000_000),
             slow_link=slow(ranks, 2_000_000),
-            plan=st.booleans(),
+            scheduled=st.booleans(),
             slow_arrival=slow(ranks, 1_000_000),
             seed=st.integers(0, 10**6),
         )
 
-    return st.integers(1, 5).flatmap(of_size).map(lambda plan: plan if plan.plan else replace(plan, slow_arrival={}))
+    return (
+        st.integers(1, 5).flatmap(of_size).map(lambda plan: plan if plan.scheduled else replace(plan, slow_arrival={}))
+    )
 
 
 @settings(max_examples=80, deadline=None)
@@ -109,7 +111,7 @@ def test_computation_scaling_compares_with_a_reference() -> None:
 
 
 def late_arrival(plan: Scenario, truth: ScenarioTruth, step: int) -> dict[int, tuple[int, int]]:
-    """Batches of a plan whose last rank had submitted before another: that rank, the shortest wait for it."""
+    """Batches of a step schedule whose last rank had submitted before another: that rank, the shortest wait for it."""
     found = {}
     rows = zip(truth.submit_ns[step], truth.arrived_ns[step], truth.agreed_ns[step], strict=True)
     for batch, (submits, arrived, agreed) in enumerate(rows):
@@ -207,7 +209,7 @@ def joined(plan: Scenario, folder: Path, with_awaits: bool = True) -> Trace:
 
 def test_what_ranks_recorded_of_waiting_names_a_straggler_that_no_clock_shows(tmp_path: Path) -> None:
     """Clocks are right within 3 ms, the rank is late by 1 ms."""
-    plan = Scenario(steps=40, slow_compute={3: 1_000_000}, hosts=TWO_HOSTS, clocks=UNKNOWN_CLOCKS, plan=True)
+    plan = Scenario(steps=40, slow_compute={3: 1_000_000}, hosts=TWO_HOSTS, clocks=UNKNOWN_CLOCKS, scheduled=True)
     found = stragglers(joined(plan, tmp_path / "known"))
     assert {rank.rank: rank.verdict for rank in found.ranks if rank.verdict} == {3: ("compute",)}
     late = found.ranks[3].causes["compute"]
@@ -222,7 +224,7 @@ def test_what_ranks_recorded_of_waiting_names_a_straggler_that_no_clock_shows(tm
 
 def test_a_rank_whose_runtime_comes_late_is_no_slow_computer() -> None:
     """Rank 1 computes 0.4 ms longer, but all wait for rank 2, which had submitted before."""
-    trace, truth = trace_of(Scenario(steps=40, slow_compute={1: 400_000}, slow_arrival={2: 2_000_000}, plan=True))
+    trace, truth = trace_of(Scenario(steps=40, slow_compute={1: 400_000}, slow_arrival={2: 2_000_000}, scheduled=True))
     found = stragglers(trace)
     assert {rank.rank: rank.verdict for rank in found.ranks if rank.verdict} == {2: ("negotiation",)}
     path = critical_path(trace)
@@ -232,7 +234,7 @@ def test_a_rank_whose_runtime_comes_late_is_no_slow_computer() -> None:
 
 
 def test_ranks_that_name_different_ones_prove_nothing() -> None:
-    trace, _ = trace_of(Scenario(ranks=3, steps=2, slow_compute={2: 1_000_000}, plan=True))
+    trace, _ = trace_of(Scenario(ranks=3, steps=2, slow_compute={2: 1_000_000}, scheduled=True))
     table = batch_table(trace)
     assert set(table.awaited_peer.tolist()) == {2}
     waits = trace.spans.stage == Stage.AWAIT

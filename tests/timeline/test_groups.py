@@ -22,15 +22,15 @@ LISTS = (
 
 
 def batch(at_us: float, **args: Any) -> dict[str, Any]:
-    about = {"tensors": 1, "submitted": [0, 500], "queued_ns": 100, "dtype": "float32", "plan": 1, "peer": 1}
+    about = {"tensors": 1, "submitted": [0, 500], "queued_ns": 100, "dtype": "float32", "step_schedule": 1, "peer": 1}
     return {
         "name": "NEGOTIATE_ALLREDUCE", "cat": "negotiate", "ph": "X", "pid": 0, "tid": 0, "ts": at_us, "dur": 2.0,
-        "args": {**about, "batch": 3, "step": 1, "epoch": 2, **args},
+        "args": {**about, "batch": 3, "step": 1, "knobs_version": 2, **args},
     }  # fmt: skip
 
 
 def copies(at_us: float, stage: Stage = Stage.COPY_IN, **args: Any) -> dict[str, Any]:
-    about = {"tensors": 1, "copied": [500, 0], "dtype": "float32", "batch": 3, "step": 1, "epoch": 2}
+    about = {"tensors": 1, "copied": [500, 0], "dtype": "float32", "batch": 3, "step": 1, "knobs_version": 2}
     name = COPY_IN_NAME if stage is Stage.COPY_IN else COPY_OUT_NAME
     return {
         "name": name, "cat": stage.label, "ph": "X", "pid": 0, "tid": int(stage), "ts": at_us, "dur": 0.5,
@@ -92,7 +92,7 @@ def test_copies_are_one_span_a_tensor_one_after_another(tmp_path: Path) -> None:
     ]
     spans = trace.spans.of_stage(Stage.COPY_OUT)
     assert set(spans.name_texts()) == {COPY_OUT_NAME}
-    assert (set(spans.batch.tolist()), set(spans.step.tolist()), set(spans.epoch.tolist())) == ({3}, {1}, {2})
+    assert (set(spans.batch.tolist()), set(spans.step.tolist()), set(spans.knobs_version.tolist())) == ({3}, {1}, {2})
     assert {spans.fact_texts[code] for code in spans.facts.tolist()} == {'"dtype":"float32"'}
 
 
@@ -163,12 +163,15 @@ def test_counters_are_kept_with_what_they_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", NEEDED)
 def test_facts_go_through_a_merge(engine: Engine, tmp_path: Path) -> None:
     span = {"name": "RING_ALLREDUCE", "cat": "communicate", "ph": "X", "pid": 0, "tid": 3, "ts": 5.0, "dur": 1.0}
-    facts = {"algorithm": "ring", "dtype": "float32", "wire": "float16", "process_set": 2, "plan": 1}
-    events = [batch(1.0), {**span, "args": {"tensor": "a +1", "bytes": 12, **facts, "batch": 3, "step": 1, "epoch": 2}}]
+    facts = {"algorithm": "ring", "dtype": "float32", "wire": "float16", "process_set": 2, "step_schedule": 1}
+    events = [
+        batch(1.0),
+        {**span, "args": {"tensor": "a +1", "bytes": 12, **facts, "batch": 3, "step": 1, "knobs_version": 2}},
+    ]
     merge([write(tmp_path / "rank-00000.json", events)], tmp_path / "merged.json", engine=can(engine))
     written = [event for event in orjson.loads((tmp_path / "merged.json").read_bytes())["traceEvents"]]
     (run,) = [event for event in written if event.get("cat") == "communicate" and event["ph"] == "X"]
-    assert run["args"] == {"tensor": "a +1", "bytes": 12, **facts, "batch": 3, "step": 1, "epoch": 2}
+    assert run["args"] == {"tensor": "a +1", "bytes": 12, **facts, "batch": 3, "step": 1, "knobs_version": 2}
     submitted = [event for event in written if event.get("cat") == "negotiate" and event["ph"] == "b"]
     assert [event["args"]["peer"] for event in submitted] == [1, 1]
     again = read(tmp_path / "merged.json").spans

@@ -185,8 +185,8 @@ def test_cycle_marks_stay_instants(tmp_path: Path) -> None:
     merge([tmp_path / "rank-00000.json"], tmp_path / "out.json")
     marks = [event for event in events_of(tmp_path / "out.json") if event.get("cat") == "cycle"]
     assert [(mark["ph"], mark["ts"], mark["args"]) for mark in marks] == [
-        ("i", 0.0, {"step": 0, "epoch": 0}),
-        ("i", 0.004, {"step": 0, "epoch": 0}),
+        ("i", 0.0, {"step": 0, "knobs_version": 0}),
+        ("i", 0.004, {"step": 0, "knobs_version": 0}),
     ]
     assert rows(read(tmp_path / "out.json").spans) == rows(spans.shifted(-5))
 

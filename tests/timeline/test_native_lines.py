@@ -44,19 +44,19 @@ END = '{"name":"ringtune_end","ph":"M","pid":3,"tid":0,"args":{"recorded":1,"dro
 PLACE = '"pid":3,"tid":0,"ts":12345678901.234'
 OWN = {
     "span": '{"name":"RING_ALLREDUCE","cat":"communicate","ph":"X",' + PLACE + ',"dur":20.001,"args":{"tensor":"a +2",'
-    '"bytes":12,"algorithm":"ring","dtype":"float32","wire":"float16","process_set":2,"plan":1,"peer":0,"batch":7,'
-    '"step":3,"epoch":1}}',
-    "wait": '{"name":"WAIT","cat":"wait","ph":"X",' + PLACE + ',"dur":0.000,"args":{"bytes":0,"step":3,"epoch":1}}',
-    "range": '{"name":"größe \\u0001 \\"x\\"","cat":"range","ph":"X",' + PLACE + ',"dur":1.5,"args":{"step":3,"epoch":1}}',
-    "cycle": '{"name":"CYCLE_START","cat":"cycle","ph":"i","s":"p",' + PLACE + ',"args":{"step":3,"epoch":1}}',
+    '"bytes":12,"algorithm":"ring","dtype":"float32","wire":"float16","process_set":2,"step_schedule":1,"peer":0,"batch":7,'
+    '"step":3,"knobs_version":1}}',
+    "wait": '{"name":"WAIT","cat":"wait","ph":"X",' + PLACE + ',"dur":0.000,"args":{"bytes":0,"step":3,"knobs_version":1}}',
+    "range": '{"name":"größe \\u0001 \\"x\\"","cat":"range","ph":"X",' + PLACE + ',"dur":1.5,"args":{"step":3,"knobs_version":1}}',
+    "cycle": '{"name":"CYCLE_START","cat":"cycle","ph":"i","s":"p",' + PLACE + ',"args":{"step":3,"knobs_version":1}}',
     "in flight": '{"name":"IN_FLIGHT","cat":"counter","ph":"C",' + PLACE + ',"args":{"bytes":77,"operations":5}}',
     "speed": '{"name":"BUS_BANDWIDTH","cat":"counter","ph":"C",' + PLACE + ',"args":{"bytes_per_s":10000000000}}',
     "batch": '{"name":"NEGOTIATE_ALLREDUCE","cat":"negotiate","ph":"X",' + PLACE + ',"dur":9.000,"args":{"tensors":1,'
-    '"submitted":[0,1500,-2000],"queued_ns":250,"dtype":"float32","batch":7,"step":3,"epoch":1}}',
+    '"submitted":[0,1500,-2000],"queued_ns":250,"dtype":"float32","batch":7,"step":3,"knobs_version":1}}',
     "failed batch": '{"name":"NEGOTIATE_ALLREDUCE","cat":"negotiate","ph":"X",' + PLACE + ',"dur":1.000,"args":'
-    '{"tensors":1,"submitted":[0,1500,2000],"step":3,"epoch":1}}',
+    '{"tensors":1,"submitted":[0,1500,2000],"step":3,"knobs_version":1}}',
     "copies": '{"name":"MEMCPY_IN_FUSION_BUFFER","cat":"copy_in","ph":"X",' + PLACE + ',"dur":0.006,"args":{"tensors":1,'
-    '"copied":[1,2,3],"dtype":"float32","batch":7,"step":3,"epoch":1}}',
+    '"copied":[1,2,3],"dtype":"float32","batch":7,"step":3,"knobs_version":1}}',
 }  # fmt: skip
 """As the recorder writes them."""
 
@@ -149,7 +149,7 @@ TEXTS = st.text(max_size=6) | st.sampled_from(
 def events(draw: Callable[[Any], Any]) -> dict[str, Any]:
     """An event of any tool: keys in any order, some missing, values of any type."""
     args = draw(st.fixed_dictionaries({}, optional={
-        **dict.fromkeys(("bytes", "batch", "step", "epoch", "plan", "peer", "process_set", "operations"), NUMBERS),
+        **dict.fromkeys(("bytes", "batch", "step", "knobs_version", "step_schedule", "peer", "process_set", "operations"), NUMBERS),
         **dict.fromkeys(("tensor", "dtype", "wire", "algorithm", "more"), TEXTS),
     }))  # fmt: skip
     event = {

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import orjson
@@ -29,7 +30,7 @@ def test_a_generated_run_comes_back(tmp_path: Path) -> None:
     assert steps.wall_ns.tolist() == list(truth.step_ns)
     assert steps.wait_ns.sum() == truth.wait_ns[1]
     assert steps.bytes.sum() == truth.bytes
-    assert steps.epoch.tolist() == [1, 1, 2, 2, 2]
+    assert steps.knobs_version.tolist() == [1, 1, 2, 2, 2]
     assert [trial.source for trial in run.tuning.trials] == ["default", "start-point", "sampler", "sampler", "confirm"]
     assert run.tuning.result is not None and run.tuning.result.decision == "improved"
     assert run.tuning.default == {"fusion_bytes": 64 << 20, "cycle_time_ns": 1_000_000}
@@ -41,6 +42,31 @@ def test_a_generated_run_comes_back(tmp_path: Path) -> None:
     )
     assert run.timeline is None
     assert run.problems == []
+
+
+def test_keys_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    """A run folder whose step logs, journal and knobs have the old keys is read like one with the new keys."""
+    today = open_run(generate_run(tmp_path, "today", Schedule(ranks=2, steps=5, knob_change_step=2)))
+    journal = layout.tuning_journal(today.path)
+    events = [orjson.loads(line) for line in journal.read_bytes().splitlines()]
+    for event in events:
+        for knobs in (event.get("knobs"), event.get("default")):
+            if knobs is not None:
+                knobs["step_schedule"] = 0
+    journal.write_bytes(b"\n".join(map(orjson.dumps, events)) + b"\n")
+    document = orjson.loads(layout.run_file(today.path).read_bytes())
+    document["knobs"]["step_schedule"] = 0
+    layout.run_file(today.path).write_bytes(orjson.dumps(document))
+    shutil.copytree(today.path, tmp_path / "before")
+    for path in (tmp_path / "before").rglob("*.json*"):
+        path.write_text(path.read_text().replace('"knobs_version"', '"epoch"').replace('"step_schedule"', '"plan"'))
+    now, before = open_run(today.path), open_run(tmp_path / "before")
+    assert b'"plan":0' in layout.tuning_journal(before.path).read_bytes()
+    assert before.steps[1].knobs_version.tolist() == [1, 1, 2, 2, 2]
+    assert before.tuning == now.tuning and before.tuning.trials[1].knobs["step_schedule"] == 0
+    assert before.tuning.default == now.tuning.default and before.tuning.default["step_schedule"] == 0
+    assert before.knobs == now.knobs and before.knobs["step_schedule"] == 0
+    assert before.problems == []
 
 
 def test_the_timeline_is_found_where_the_label_says(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ NAMES = {word.stage: word.name.replace("<KIND>", "ALLREDUCE") for word in SPAN_W
 
 def event(stage: Stage, begin_us: int, end_us: int, **args: Any) -> dict[str, Any]:
     times = {"ts": begin_us, "dur": end_us - begin_us, "pid": 0, "tid": int(stage)}
-    where = {"step": 0, "epoch": 1}
+    where = {"step": 0, "knobs_version": 1}
     return {"name": NAMES[stage], "cat": stage.label, "ph": "X", **times, "args": {**args, **where}}
 
 

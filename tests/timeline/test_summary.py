@@ -117,14 +117,14 @@ def test_equal_arrivals_are_undecided(tmp_path: Path) -> None:
     assert summary.arrivals.batches_undecided == truth.batches
 
 
-def test_knob_epochs_and_fill(tmp_path: Path) -> None:
+def test_versions_of_the_knobs_and_fill(tmp_path: Path) -> None:
     plan = Schedule(steps=5, knob_change_step=3, fusion_bytes=40_000)
     summary, _ = summary_of(plan, tmp_path)
-    assert [(epoch.epoch, epoch.first_step, epoch.last_step, epoch.batches) for epoch in summary.epochs] == [
+    assert [(one.knobs_version, one.first_step, one.last_step, one.batches) for one in summary.knobs_versions] == [
         (1, 0, 2, 6),
         (2, 3, 4, 4),
     ]
-    assert [epoch.knobs["fusion_bytes"] for epoch in summary.epochs] == [40_000, 20_000]
+    assert [one.knobs["fusion_bytes"] for one in summary.knobs_versions] == [40_000, 20_000]
     first, second = 4096 + 64, 16384 + 40
     fills = [
         size / buffer for buffer, steps in ((40_000, 3), (20_000, 2)) for size in (first, second) for _ in range(steps)

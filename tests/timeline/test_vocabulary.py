@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,57 +20,62 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "timeline" / "README.md").read_text(encoding="utf-8")
 
 
-def table(heading: str) -> list[list[str]]:
-    """Rows of the first table under a heading, cells stripped of code marks around the whole cell."""
+def items(heading: str) -> list[str]:
+    """Items of the first list under a heading, each on one line."""
     section = README.split(f" {heading}\n", 1)[1]
-    lines = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    lines = re.search(r"(?:^(?:- |  )\S.*\n)+", section, re.MULTILINE)
     assert lines is not None
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines.group().strip().split("\n")]
-    return rows[2:]
+    return [" ".join(item.split()) for item in re.split(r"^- ", lines.group(), flags=re.MULTILINE)[1:]]
+
+
+EVERYWHERE = ("step", "knobs_version")
+"""Arguments that the README names once for all spans but counters."""
 
 
 def code(text: str) -> str:
     return f"`{text}`"
 
 
-def arguments(names: tuple[str, ...]) -> str:
-    return ", ".join(map(code, names)) or "-"
+def codes(names: Sequence[str]) -> str:
+    return ", ".join(map(code, names))
 
 
 def camel(stage: Stage) -> str:
     return "".join(part.title() for part in stage.name.split("_"))
 
 
-def test_spans_table() -> None:
+def span_item(word: words.SpanWord) -> str:
+    name = word.name if word.stage is Stage.RANGE else codes(word.name.split(", "))
+    own = [argument for argument in word.arguments if argument not in EVERYWHERE]
+    item = f"{int(word.stage)} {code(word.stage.label)}, {name}: {word.meaning}"
+    return f"{item} ({codes(own)})" if own else item
+
+
+def test_list_of_spans() -> None:
+    assert items("Spans") == [span_item(word) for word in words.SPAN_WORDS]
+    named_below = {word.stage for word in words.SPAN_WORDS if word.arguments[-2:] != EVERYWHERE}
+    assert named_below == {Stage.COUNTER}
+
+
+def test_list_of_instants() -> None:
     expected = [
-        [
-            str(int(word.stage)),
-            code(word.stage.label),
-            word.name if word.stage is Stage.RANGE else code(word.name),
-            word.meaning,
-            arguments(word.arguments),
-        ]
-        for word in words.SPAN_WORDS
+        f"{code(word.name)} (category {code(word.category)}): {word.meaning} ({codes(word.arguments)})"
+        for word in words.INSTANT_WORDS
     ]
-    assert table("Spans") == expected
+    assert items("Instants") == expected
 
 
-def test_instants_table() -> None:
-    expected = [[code(w.name), code(w.category), w.meaning, arguments(w.arguments)] for w in words.INSTANT_WORDS]
-    assert table("Instants") == expected
-
-
-def test_arguments_table_explains_every_argument() -> None:
-    assert table("Arguments") == [[code(w.name), w.unit, w.meaning] for w in words.ARGUMENT_WORDS]
+def test_list_of_arguments_explains_every_argument() -> None:
+    assert items("Arguments") == [f"{code(w.name)} ({w.unit}): {w.meaning}" for w in words.ARGUMENT_WORDS]
     used = {name for word in (*words.SPAN_WORDS, *words.INSTANT_WORDS) for name in word.arguments}
     assert used == {word.name for word in words.ARGUMENT_WORDS}
 
 
-def test_run_folder_table() -> None:
-    assert table("Run folder") == [[code(word.path), word.writer, word.content] for word in words.FILE_WORDS]
+def test_list_of_the_run_folder() -> None:
+    assert items("Run folder") == [f"{code(w.path)} (by {w.writer}): {w.content}" for w in words.FILE_WORDS]
 
 
-def test_a_run_holds_nothing_the_table_does_not_name(tmp_path: Path) -> None:
+def test_a_run_holds_nothing_the_list_does_not_name(tmp_path: Path) -> None:
     run = generate_run(tmp_path)
     merge_run(run)
     names = {

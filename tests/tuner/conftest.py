@@ -19,7 +19,7 @@ def own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sampler on a starved machine gets the time it needs to store what it was told."""
+    """A sampler on a starved machine gets the time it needs to store all outcomes."""
     monkeypatch.setattr(advisor, "_CLOSE_TIMEOUT_S", 120.0)
 
 

@@ -240,7 +240,7 @@ def test_what_is_stored_says_what_was_measured(make: Make, tmp_path: Path, place
     assert trial.value == 2.0  # clipped; the truth stands beside it
     assert trial.user_attrs["ratio"] == 3.5
     assert trial.user_attrs["step_ns"] == {"median": 2e6, "low": 1e6, "high": 3e6}
-    assert (trial.user_attrs["source"], trial.user_attrs["epoch"]) == ("sampler", 7)
+    assert (trial.user_attrs["source"], trial.user_attrs["knobs_version"]) == ("sampler", 7)
     assert trial.params == {name: float(value) for name, value in Space().params(suggestion.knobs).items()}
     assert study.user_attrs["ringtune:job"]["collectives"] == 10
 

@@ -139,7 +139,7 @@ def test_a_session_finds_a_better_setting_and_the_next_starts_from_it(
     for _ in range(3):
         first.run.next_step()
     assert first.run.knobs.as_dict() | result["knobs"] == first.run.knobs.as_dict()
-    assert first.run.epoch == result["epoch"]
+    assert first.run.knobs_version == result["knobs_version"]
     assert "ringtune autotune: improved: fusion" in capsys.readouterr().err
     assert csv.read_text().startswith("hierarchical_allreduce,")
     assert layout.tuning_study(tmp_path / "one").is_file()
@@ -210,7 +210,8 @@ def test_every_trial_is_printed_when_asked_for(tmp_path: Path, capsys: pytest.Ca
     train(session, opened(session))
     printed = capsys.readouterr().err.splitlines()
     assert printed[0].startswith(
-        "ringtune autotune: searching fusion_bytes, cycle_time_ns, plan, cache_capacity on 2 ranks, at most 2 trials"
+        "ringtune autotune: searching fusion_bytes, cycle_time_ns, step_schedule, cache_capacity on 2 ranks, "
+        "at most 2 trials"
     )
     assert printed[1].startswith("ringtune autotune: trial 0 (default): fusion 256 KiB, cycle 20 ms: ")
 

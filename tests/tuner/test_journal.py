@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -8,6 +9,8 @@ import pytest
 
 from ringtune.errors import RingtuneError
 from ringtune.knobs import DEFAULTS, Knobs
+from ringtune.tuner.advice import Workload
+from ringtune.tuner.fingerprint import JobDescription, current
 from ringtune.tuner.journal import CSV_HEADER, Journal, parse_line
 from ringtune.tuner.records import NoteRecord, Record, ResultRecord, StartRecord, TrialRecord, knobs_fields, parse
 from ringtune.tuner.scoring import NO_GAIN, Interval
@@ -36,14 +39,14 @@ def test_lines_are_as_the_run_folder_says(tmp_path: Path) -> None:
     }  # fmt: skip
     assert trial == {
         "event": "trial", "trial": 1, "source": "sampler", "state": "stopped-early",
-        "knobs": {"fusion_bytes": 4 << 20, "cycle_time_ns": 500_000}, "epoch": 4, "steps": 3,
+        "knobs": {"fusion_bytes": 4 << 20, "cycle_time_ns": 500_000}, "knobs_version": 4, "steps": 3,
         "step_ns": {"median": 1e6, "low": 1e6, "high": 2e6}, "gain": HALF.as_dict(),
         "bytes": 8_000_000, "lost_ns": -7,
     }  # fmt: skip
     assert note == {"event": "note", "message": "the advisor is gone"}
     assert result == {
         "event": "result", "decision": "improved", "knobs": {"fusion_bytes": 4 << 20, "cycle_time_ns": 500_000},
-        "epoch": 9, "gain": HALF.as_dict(), "lost_ns": -90, "reason": "confirmed", "trials": 2,
+        "knobs_version": 9, "gain": HALF.as_dict(), "lost_ns": -90, "reason": "confirmed", "trials": 2,
     }  # fmt: skip
 
 
@@ -53,6 +56,21 @@ def test_lines_are_read_back_as_records(tmp_path: Path) -> None:
         journal.write(RECORDS)
     events = [parse_line(line) for line in path.read_bytes().splitlines()]
     assert [parse(event) for event in events if event is not None] == RECORDS
+
+
+def test_keys_of_earlier_versions_are_read() -> None:
+    negotiated = replace(FAST, step_schedule=0)
+    record = TrialRecord(1, "switch", "complete", negotiated, 4, 3, Interval(1e6, 1e6, 2e6))
+    line = record.as_dict()
+    line["epoch"], line["knobs"]["plan"] = line.pop("knobs_version"), line["knobs"].pop("step_schedule")
+    assert parse(line) == record
+    description = {"world": 2, "fixed": [["plan", 1], ["algorithm", 0]], "searched": ["fusion_bytes", "plan"]}
+    now = JobDescription(world=2, searched=("fusion_bytes", "step_schedule"), fixed=(("segment_bytes", 1),))
+    before = JobDescription(world=2, searched=("fusion_bytes", "plan"), fixed=(("segment_bytes", 1),))
+    assert now.fingerprint(Workload(1, 8)) == before.fingerprint(Workload(1, 8))
+    assert current(description) == {
+        "world": 2, "fixed": [("step_schedule", 1), ("algorithm", 0)], "searched": ["fusion_bytes", "step_schedule"],
+    }  # fmt: skip
 
 
 def test_torn_and_foreign_lines_are_none() -> None:

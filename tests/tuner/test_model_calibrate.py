@@ -43,7 +43,7 @@ def test_steps_are_read_off_a_trace() -> None:
     assert set(found.moved.bytes.tolist()) == {2.0 * CALM.tensor_bytes}
     assert set(found.moved.ns.tolist()) == {float(CALM.transfer_ns + 4 * CALM.copy_ns)}
     assert not found.moved.alone.any()
-    assert not found.moved.planned.any()
+    assert not found.moved.scheduled.any()
     # The scenario spreads its submissions evenly over the time that it computes.
     assert np.diff(np.median(found.ready, axis=0)) == pytest.approx(CALM.compute_ns / 6, rel=0.01)
 

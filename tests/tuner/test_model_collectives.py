@@ -64,7 +64,7 @@ PAIR = Cluster(ranks=4, slots=1, network=Link(LATENCY, RATE), copy_ns=0.5, algor
 
 
 @pytest.mark.parametrize(
-    ("alone", "planned", "size", "before"),
+    ("alone", "scheduled", "size", "before"),
     [
         (False, True, 1 << 18, 0.5 * (1 << 18)),
         (False, False, 1 << 18, 0.5 * (1 << 18)),
@@ -75,8 +75,8 @@ PAIR = Cluster(ranks=4, slots=1, network=Link(LATENCY, RATE), copy_ns=0.5, algor
         (True, True, 1 << 18, 0.5 * (1 << 18)),
     ],
 )
-def test_a_batch_pays_for_copies_or_for_votes(alone: bool, planned: bool, size: float, before: float) -> None:
-    assert batch_ns(size, alone, planned, PAIR) == pytest.approx(before + allreduce_ns(size, PAIR))
+def test_a_batch_pays_for_copies_or_for_votes(alone: bool, scheduled: bool, size: float, before: float) -> None:
+    assert batch_ns(size, alone, scheduled, PAIR) == pytest.approx(before + allreduce_ns(size, PAIR))
 
 
 @pytest.mark.parametrize(("cores", "turns"), [(1, 4), (2, 2), (3, 4 / 3), (4, 1), (64, 1)])

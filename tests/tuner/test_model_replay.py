@@ -67,21 +67,21 @@ def test_contention_lengthens_computing_by_its_share_of_overlapped_time() -> Non
     assert step.length_ns == pytest.approx(12 * MS + 64)
 
 
-def test_without_a_plan_a_decision_comes_first() -> None:
+def test_without_a_schedule_a_decision_comes_first() -> None:
     cluster = replace(PAIR, control_ns=0.5 * MS)
-    step = play(job((10.0, 4_000_000)), cluster, replace(KNOBS, plan=0))
+    step = play(job((10.0, 4_000_000)), cluster, replace(KNOBS, step_schedule=0))
     assert step.waiting_ns == pytest.approx(4.5 * MS)
 
 
-def test_without_a_plan_a_cycle_gathers_what_is_ready() -> None:
+def test_without_a_schedule_a_cycle_gathers_what_is_ready() -> None:
     gradients = [(1.0 + 0.1 * index, 1000) for index in range(8)]
-    slow = play(job(*gradients), replace(PAIR, control_ns=0.0), Knobs(1 << 20, 5_000_000, plan=0))
-    fast = play(job(*gradients), replace(PAIR, control_ns=0.0), Knobs(1 << 20, 0, plan=0))
+    slow = play(job(*gradients), replace(PAIR, control_ns=0.0), Knobs(1 << 20, 5_000_000, step_schedule=0))
+    fast = play(job(*gradients), replace(PAIR, control_ns=0.0), Knobs(1 << 20, 0, step_schedule=0))
     assert [batch.tensors for batch in slow.batches] == [8]
     assert [batch.tensors for batch in fast.batches] == [1] * 8
 
 
-def test_a_plan_cuts_at_gaps_beyond_two_cycles() -> None:
+def test_a_schedule_cuts_at_gaps_beyond_two_cycles() -> None:
     step = play(job((1.0, 64), (2.9, 64), (5.0, 64)), PAIR, KNOBS)
     assert [batch.tensors for batch in step.batches] == [2, 1]
 
@@ -105,13 +105,15 @@ def test_fusion_pads_to_64_bytes_and_lets_one_tensor_be_larger(
     sizes=st.lists(st.integers(1, 1 << 22), min_size=1, max_size=40),
     ranks=st.integers(2, 10_000),
     fusion=st.integers(0, 1 << 24),
-    plan=st.integers(0, 1),
+    step_schedule=st.integers(0, 1),
 )
 def test_every_byte_travels_and_no_step_is_shorter_than_computing(
-    sizes: list[int], ranks: int, fusion: int, plan: int
+    sizes: list[int], ranks: int, fusion: int, step_schedule: int
 ) -> None:
     work = evenly(sizes, 20 * MS, "job")
-    step = play(work, replace(PAIR, ranks=ranks, algorithm="auto"), Knobs(fusion, 1_000_000, plan=plan))
+    step = play(
+        work, replace(PAIR, ranks=ranks, algorithm="auto"), Knobs(fusion, 1_000_000, step_schedule=step_schedule)
+    )
     assert sum(batch.bytes for batch in step.batches) == sum(sizes)
     assert sum(batch.tensors for batch in step.batches) == len(sizes)
     assert step.length_ns >= work.compute_ns
@@ -123,11 +125,11 @@ def negotiated_plainly(work: Workload, cluster: Cluster, knobs: Knobs) -> list[B
     batches: list[Batch] = []
     waiting, free = list(work.gradients), 0.0
     while waiting:
-        announced = [waiting[0].ready_ns + knobs.cycle_time_ns, max(work.backward_end_ns, waiting[0].ready_ns)]
+        reported = [waiting[0].ready_ns + knobs.cycle_time_ns, max(work.backward_end_ns, waiting[0].ready_ns)]
         filled = [sum(one.bytes for one in waiting[: place + 1]) >= knobs.fusion_bytes for place in range(len(waiting))]
         if any(filled):
-            announced.append(waiting[filled.index(True)].ready_ns)
-        at = max(min(announced), free)
+            reported.append(waiting[filled.index(True)].ready_ns)
+        at = max(min(reported), free)
         together = list(takewhile(lambda one, at=at: one.ready_ns <= at, waiting))  # type: ignore[misc]
         waiting = waiting[len(together) :]
         while together:
@@ -149,7 +151,7 @@ def negotiated_plainly(work: Workload, cluster: Cluster, knobs: Knobs) -> list[B
 def test_a_replay_is_what_its_rules_say_to_the_bit(gradients: list[tuple[int, float]], fusion: int, cycle: int) -> None:
     ordered = sorted(at for _, at in gradients)
     work = job(*((at, size) for at, (size, _) in zip(ordered, gradients, strict=True)), backward=20.0)
-    knobs = Knobs(fusion, cycle, plan=0)
+    knobs = Knobs(fusion, cycle, step_schedule=0)
     assert list(play(work, PAIR, knobs).batches) == negotiated_plainly(work, PAIR, knobs)
 
 
@@ -160,7 +162,7 @@ def test_gradients_sent_whole_are_the_same_workload() -> None:
 
 
 @given(factor=st.floats(1.0, 100.0), ranks=st.integers(2, 1000))
-def test_a_faster_network_never_makes_a_planned_step_longer(factor: float, ranks: int) -> None:
+def test_a_faster_network_never_makes_a_scheduled_step_longer(factor: float, ranks: int) -> None:
     work = evenly([1 << 20] * 20, 20 * MS, "job")
     slow = replace(PAIR, ranks=ranks, algorithm="ring")
     fast = replace(slow, network=slow.network.faster(factor))
@@ -201,30 +203,30 @@ def test_computing_at_another_speed_scales_every_time() -> None:
     assert (work.gradients[0].ready_ns, work.backward_end_ns, work.after_ns) == (10 * MS, 20 * MS, 4 * MS)
 
 
-def test_while_a_batch_travels_nothing_is_announced() -> None:
+def test_while_a_batch_travels_nothing_is_reported() -> None:
     """Of three gradients 1 ms apart the last two wait for the first one's 10 ms and are decided together."""
     work = job((1.0, 10_000_000), (2.0, 64), (3.0, 64), backward=30.0)
-    step = play(work, replace(PAIR, control_ns=0.0), replace(KNOBS, plan=0, cycle_time_ns=0))
+    step = play(work, replace(PAIR, control_ns=0.0), replace(KNOBS, step_schedule=0, cycle_time_ns=0))
     assert [batch.tensors for batch in step.batches] == [1, 2]
 
 
-def test_a_plan_keeps_the_batches_of_the_negotiated_steps_it_was_learnt_from() -> None:
-    """Announcements further apart than two cycles stay apart; what piled up behind a batch stays together."""
+def test_a_schedule_keeps_the_batches_of_the_negotiated_steps_it_was_learned_from() -> None:
+    """Ready requests further apart than two cycles stay apart; what piled up behind a batch stays together."""
     work = job((1.0, 10_000_000), (5.0, 64), (9.0, 64), backward=30.0)
     assert [batch.tensors for batch in play(work, PAIR, KNOBS).batches] == [1, 2]
     assert [batch.tensors for batch in play(work, replace(PAIR, network=Link(0.0, 1e12)), KNOBS).batches] == [1, 1, 1]
 
 
-def test_a_plan_cuts_behind_what_callers_waited_for() -> None:
+def test_a_schedule_cuts_behind_what_callers_waited_for() -> None:
     """The first gradient travels until after backward's end: the others are decided with callers blocked."""
     work = job((1.0, 5_000_000), (2.0, 3_000_000), (2.5, 64), backward=3.0)
     step = play(work, PAIR, Knobs(4 << 20, 1_000_000))
     assert [batch.tensors for batch in step.batches] == [1, 2]
 
 
-def test_a_full_fusion_buffer_is_announced_at_once() -> None:
+def test_a_full_fusion_buffer_is_reported_at_once() -> None:
     work = job((1.0, 1 << 20), (1.5, 64), backward=30.0)
-    step = play(work, replace(PAIR, control_ns=0.0), Knobs(1 << 20, 10_000_000, plan=0))
+    step = play(work, replace(PAIR, control_ns=0.0), Knobs(1 << 20, 10_000_000, step_schedule=0))
     assert [batch.begin_ns for batch in step.batches] == pytest.approx([1.0 * MS, 11.5 * MS])
 
 

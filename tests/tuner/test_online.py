@@ -49,26 +49,26 @@ def test_records_of_a_whole_session() -> None:
     assert [outcome.token for outcome in advisor.told] == [None, 1, 2]
 
 
-def test_the_result_carries_the_epoch_of_the_knobs_that_stay() -> None:
+def test_the_result_carries_the_version_of_the_knobs_that_stay() -> None:
     tuner, run = session(FakeAdvisor([FAST], stored=ENOUGH), {FAST: 8e6})
     play(tuner, run)
     for _ in range(5):
         run.next_step()
     assert tuner.result is not None
-    assert (tuner.result.knobs, tuner.result.epoch) == (FAST, run.epoch)
+    assert (tuner.result.knobs, tuner.result.knobs_version) == (FAST, run.knobs_version)
     assert run.knobs == FAST
 
 
-def test_every_trial_carries_the_epoch_it_ran_under() -> None:
+def test_every_trial_carries_the_version_it_ran_under() -> None:
     tuner, run = session(FakeAdvisor([FAST, SLOW], stored=ENOUGH), {FAST: 8e6})
     ran: dict[int, Knobs] = {0: DEFAULTS}
     while tuner.result is None:
         knobs = tuner.on_step(run.next_step())
         if knobs is not None:
-            epoch = run.propose(knobs)
-            ran[epoch] = knobs
-            tuner.proposed(epoch)
-    assert all(ran[trial.epoch] == trial.knobs for trial in trials(tuner))
+            knobs_version = run.propose(knobs)
+            ran[knobs_version] = knobs
+            tuner.proposed(knobs_version)
+    assert all(ran[trial.knobs_version] == trial.knobs for trial in trials(tuner))
 
 
 def test_an_early_stop_takes_three_steps() -> None:
@@ -153,19 +153,19 @@ def test_a_lucky_trial_is_not_believed() -> None:
 
 
 def test_steps_of_the_change_are_discarded() -> None:
-    """The first steps under a new epoch may be of any length without any effect on what is measured."""
+    """The first steps under a new version of the knobs may be of any length without any effect on what is measured."""
     advisor = FakeAdvisor([FAST], stored=ENOUGH)
     tuner, run = session(advisor, {FAST: 8e6}, OnlineOptions(max_trials=2, steps_per_trial=6, budget=None))
     shift = 0
-    settled, epoch = 0, 0
+    settled, knobs_version = 0, 0
     while tuner.result is None:
         stats = run.next_step()
-        settled = settled + 1 if stats.epoch == epoch else 1
-        epoch = stats.epoch
-        if epoch > 0 and settled <= 2:
+        settled = settled + 1 if stats.knobs_version == knobs_version else 1
+        knobs_version = stats.knobs_version
+        if knobs_version > 0 and settled <= 2:
             shift += 500_000_000
-        begin = stats.begin_ns if settled > 2 or epoch == 0 else stats.begin_ns - 500_000_000
-        knobs = tuner.on_step(StepStats(stats.step, epoch, begin, stats.end_ns))
+        begin = stats.begin_ns if settled > 2 or knobs_version == 0 else stats.begin_ns - 500_000_000
+        knobs = tuner.on_step(StepStats(stats.step, knobs_version, begin, stats.end_ns))
         if knobs is not None:
             tuner.proposed(run.propose(knobs))
     assert shift > 0
@@ -191,8 +191,8 @@ def test_settings_of_the_model_come_before_start_points() -> None:
 
 
 def test_switches_are_tried_from_the_best_setting_and_kept_where_they_help() -> None:
-    """Without a plan it is faster; from there on the cache is tried too, and is slower."""
-    faster = replace(FAST, plan=0)
+    """Without a step schedule it is faster; from there on the cache is tried too, and is slower."""
+    faster = replace(FAST, step_schedule=0)
     space = Space.around(DEFAULTS, place=Surroundings())
     tuner = OnlineTuner(space, FakeAdvisor([FAST], stored=ENOUGH), OnlineOptions(max_trials=4, steps_per_trial=6))
     times = {FAST: 8e6, faster: 7e6, replace(faster, cache_capacity=0): 9e6}
@@ -307,7 +307,7 @@ def test_nothing_to_search_is_said() -> None:
     assert tuner.result.reason == "the user's own settings fix every knob"
 
 
-def test_knobs_without_their_epoch_are_a_bug_of_the_caller() -> None:
+def test_knobs_without_their_version_are_a_bug_of_the_caller() -> None:
     tuner, run = session(FakeAdvisor([FAST], stored=ENOUGH))
     while tuner.on_step(run.next_step()) is None:
         pass

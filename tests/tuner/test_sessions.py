@@ -170,7 +170,7 @@ def first_alarm(stats: Iterator[StepStats]) -> int | None:
     """The step at which a watch says something; None when it stays silent."""
     watch = Watch(Shape(3, 4096), 0)
     for one in stats:
-        if watch.add(Sample(one.epoch, one.wall_ns, one.bytes, one.collectives)):
+        if watch.add(Sample(one.knobs_version, one.wall_ns, one.bytes, one.collectives)):
             return one.step
     return None
 
@@ -188,7 +188,7 @@ def test_a_change_by_a_quarter_is_seen_in_noise(noise: Noise) -> None:
     for step in range(3500):
         run.job = Table({DEFAULTS: 10e6 if step < 2000 else 12.5e6})
         one = run.next_step()
-        if watch.add(Sample(one.epoch, one.wall_ns, one.bytes, one.collectives)):
+        if watch.add(Sample(one.knobs_version, one.wall_ns, one.bytes, one.collectives)):
             assert 2000 < step < 3300
             return
     pytest.fail("not seen")

@@ -59,22 +59,22 @@ def words(settings: list[Knobs], base: Knobs) -> list[dict[str, int]]:
     return [{name: value for name, value in one.as_dict().items() if value != usual[name]} for one in settings]
 
 
-def test_ranks_of_one_host_have_only_the_plan_to_switch() -> None:
+def test_ranks_of_one_host_have_only_the_step_schedule_to_switch() -> None:
     space = Space.around(DEFAULTS, place=Surroundings(hosts=1, local=4))
-    assert words(space.alternatives(DEFAULTS), DEFAULTS) == [{"plan": 0}]
-    assert space.names == ("fusion_bytes", "cycle_time_ns", "plan", "cache_capacity")
+    assert words(space.alternatives(DEFAULTS), DEFAULTS) == [{"step_schedule": 0}]
+    assert space.names == ("fusion_bytes", "cycle_time_ns", "step_schedule", "cache_capacity")
 
 
-def test_the_cache_counts_only_without_a_plan() -> None:
+def test_the_cache_counts_only_without_a_step_schedule() -> None:
     space = Space.around(DEFAULTS, place=Surroundings(hosts=1, local=4))
-    negotiated = Knobs(plan=0)
-    assert words(space.alternatives(negotiated), negotiated) == [{"plan": 1}, {"cache_capacity": 0}]
+    negotiated = Knobs(step_schedule=0)
+    assert words(space.alternatives(negotiated), negotiated) == [{"step_schedule": 1}, {"cache_capacity": 0}]
 
 
 def test_algorithms_are_tried_where_the_levels_do_not_decide() -> None:
-    flat = Space.around(DEFAULTS, ["plan", "segment_bytes"], Surroundings(hosts=4, local=1))
+    flat = Space.around(DEFAULTS, ["step_schedule", "segment_bytes"], Surroundings(hosts=4, local=1))
     assert words(flat.alternatives(DEFAULTS), DEFAULTS) == [{"algorithm": 1}, {"algorithm": 4}, {"algorithm": 3}]
-    levels = Space.around(DEFAULTS, ["plan", "segment_bytes"], Surroundings(hosts=2, local=4))
+    levels = Space.around(DEFAULTS, ["step_schedule", "segment_bytes"], Surroundings(hosts=2, local=4))
     assert words(levels.alternatives(DEFAULTS), DEFAULTS) == [{"hierarchical": 2}]
     off = Knobs(hierarchical=2)
     assert {"algorithm": 1} in words(levels.alternatives(off), off)
@@ -82,17 +82,17 @@ def test_algorithms_are_tried_where_the_levels_do_not_decide() -> None:
 
 def test_streams_of_nccl_are_tried_once_tensors_go_by_it() -> None:
     begun = False
-    space = Space.around(DEFAULTS, ["plan"], Surroundings(by_nccl=lambda: begun))
+    space = Space.around(DEFAULTS, ["step_schedule"], Surroundings(by_nccl=lambda: begun))
     assert space.alternatives(DEFAULTS) == []
     assert "nccl_streams" not in space.names
     begun = True
     assert words(space.alternatives(DEFAULTS), DEFAULTS) == [{"nccl_streams": 2}, {"nccl_streams": 4}]
-    own = Space.around(Knobs(nccl_streams=3), ["plan", "nccl_streams"], Surroundings(by_nccl=lambda: True))
+    own = Space.around(Knobs(nccl_streams=3), ["step_schedule", "nccl_streams"], Surroundings(by_nccl=lambda: True))
     assert own.alternatives(Knobs(nccl_streams=3)) == []
 
 
 def test_segments_are_a_matter_of_links() -> None:
-    space = Space.around(DEFAULTS, ["plan", "algorithm"], Surroundings(hosts=2, local=1))
+    space = Space.around(DEFAULTS, ["step_schedule", "algorithm"], Surroundings(hosts=2, local=1))
     assert [one.segment_bytes >> 10 for one in space.alternatives(DEFAULTS)] == [512, 32, 2048]
 
 

@@ -39,7 +39,7 @@ def test_a_confirmed_result_runs_at_once_and_stays_where_it_holds() -> None:
     assert advisor.results == [result] and [outcome.trial for outcome in advisor.told] == [default, stored]
     for _ in range(3):
         run.next_step()
-    assert (run.knobs, run.epoch) == (FAST, result.epoch)
+    assert (run.knobs, run.knobs_version) == (FAST, result.knobs_version)
 
 
 @pytest.mark.parametrize(("now", "tried"), [(10.2e6, ["default", "stored"]), (15e6, ["default"])])

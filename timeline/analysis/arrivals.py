@@ -3,10 +3,10 @@
 A tensor can run when every rank has submitted it; a batch when all its tensors can. For each, the rank that
 submitted last is found on the aligned clocks. Lateness = last submit - last but one: what the job would gain if only
 that rank were on time. Spread = last - first. Where two ranks are closer than their clocks' error bounds allow to
-tell, the arrival is undecided and counts for nobody.
+tell, the arrival is undecided and counts for no rank.
 
 Horovod's timeline has ticks instead: when its coordinator read that a rank was ready. It reads all ranks' messages once
-a cycle, rank after rank, so the order within one look is that of the ranks' numbers and says nothing.
+a cycle, rank after rank, so the order within one cycle is that of the ranks' numbers and says nothing.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Submits:
 
 @dataclass(frozen=True)
 class Ticks:
-    """Submissions as Horovod's coordinator saw them: those of one look at the same moment, its first tick's.
+    """Submissions as Horovod's coordinator read them: those of one cycle have the moment of its first tick.
 
-    ``submits.group`` is the tensor plus ``len(names)`` times the how-manieth time, from 0, that the tensor was ready.
+    ``submits.group`` is the tensor plus ``len(names)`` times the number, from 0, of the tensor's submission.
     """
 
     submits: Submits
@@ -75,7 +75,7 @@ class ClockErrors:
     table: NDArray[np.float64]
 
     def between(self, one: Ints, other: Ints) -> NDArray[np.float64]:
-        """Of ranks with ranks, as far as their shapes go together."""
+        """Bounds between two arrays of ranks, broadcast against each other."""
         found: NDArray[np.float64] = self.table[np.searchsorted(self.ranks, one), np.searchsorted(self.ranks, other)]
         return found
 
@@ -91,7 +91,7 @@ class LastOnes:
 
 
 LOOK_NS = 1_000_000
-"""Horovod's default cycle: a tick later than this after the one before belongs to another look of the coordinator."""
+"""Horovod's default cycle: a tick later than this after the one before belongs to another cycle of the coordinator."""
 
 
 def arrivals(trace: Trace) -> Arrivals:
@@ -162,7 +162,7 @@ def horovod_ticks(trace: Trace) -> Ticks:
 
 
 def _look_begins(at_ns: Ints, rank: Ints, marks: Ints) -> Ints:
-    """The first tick of the look to which each tick (in order) belongs; the marks of cycles tell looks apart."""
+    """The first tick of the cycle to which each tick (in order) belongs; marks of cycles separate them if recorded."""
     if not len(at_ns):
         return at_ns
     apart = np.diff(np.searchsorted(marks, at_ns, side="right")) > 0 if len(marks) else np.diff(at_ns) > LOOK_NS
@@ -172,7 +172,7 @@ def _look_begins(at_ns: Ints, rank: Ints, marks: Ints) -> Ints:
 
 
 def _occurrence(rank: Ints, tensor: Ints, at_ns: Ints) -> Ints:
-    """The how-manieth submission of its tensor by its rank each one is, from 0."""
+    """The number of each submission among those of its tensor by its rank, from 0."""
     order = np.lexsort((at_ns, tensor, rank))
     key = _number(rank, tensor)[order]
     starts = np.flatnonzero(np.concatenate(([True], np.diff(key) != 0))) if len(key) else np.empty(0, np.int64)

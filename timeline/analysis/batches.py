@@ -4,7 +4,8 @@ Notation: B batches, R ranks; every matrix is B x R, int64 ns, `MISSING` where a
 rank: submit = its last tensor's submission; agreed = its negotiation's end; start = its last tensor left the queue;
 begin, end = its collective; done = the last tensor copied out (or end). From GPU to GPU begin and end are by the GPU's
 clock, and start is when the host launched it. Where a trace records no negotiation, submit, agreed and start are begin.
-A plan has no negotiation; there, ranks recorded whom they waited for (`await`), which needs no clock to be believed.
+A step schedule has no negotiation; its batches have an `await` span that names the peer waited for, which is known
+without any clock.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MISSING = -(2**62)
 
 _KNOWS_WAITING = np.zeros(256, dtype=np.bool_)
 _KNOWS_WAITING[[Stage.WAIT, Stage.NEGOTIATE, Stage.QUEUE]] = True
-"""Traces with spans of these stages do not mean waiting where they record none."""
+"""Spans of these stages show that the recorder knows waiting: a rank without `wait` spans did not wait."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class BatchTable:
     end: Ints
     done: Ints
     ready: Ints
-    """When a GPU had made the last tensor what is to be reduced, of batches from GPU to GPU; else `MISSING`."""
+    """When a GPU had computed the last tensor, of batches from GPU to GPU; else `MISSING`."""
     packed: Ints
     """When a GPU began to pack it, of batches from GPU to GPU that were packed; else its begin."""
     step: Ints
@@ -46,8 +47,8 @@ class BatchTable:
     bytes: Ints
     negotiated: Mask
     """The trace says when ranks submitted and agreed."""
-    planned: Mask
-    """It ran by the plan: a rank comes to it when it is through with the batch before."""
+    scheduled: Mask
+    """Whether it ran by a step schedule: a rank comes to it when it is through with the batch before."""
     awaited_peer: Codes
     """Column of the rank that all others waited for and name, -1 where they do not."""
     peer_wait_ns: Ints
@@ -76,9 +77,9 @@ class BatchTable:
         return found
 
     def with_data(self) -> BatchTable:
-        """Return the batches with a tensor's submission put off until a GPU had made it what is to be reduced.
+        """Return the batches with a tensor's submission moved to the moment at which a GPU had computed it.
 
-        Whom the ranks waited for when they agreed is forgotten where a GPU was later than that.
+        The peer that the ranks waited for when they agreed is dropped where a GPU was later than that.
         """
         late = self.directly & (self.ready.max(axis=1, initial=MISSING) > self.start.max(axis=1, initial=MISSING))
         return replace(
@@ -147,7 +148,7 @@ def batch_table(trace: Trace) -> BatchTable:
         step=runs.step[first],
         label=np.where(runs.tensor[first] > 0, runs.tensor[first], -1 - runs.name[first]).astype(np.int32),
         bytes=runs.bytes[first],
-        planned=np.bincount(row[runs.fact("plan") == 1], minlength=len(ids)) > 0,
+        scheduled=np.bincount(row[runs.fact("step_schedule") == 1], minlength=len(ids)) > 0,
         negotiated=~unheard.all(axis=1) if len(ranks) else np.zeros(len(ids), dtype=np.bool_),
         awaited_peer=awaited_peer,
         peer_wait_ns=peer_wait_ns,
@@ -168,7 +169,7 @@ def _of_stage(spans: SpanTable, stage: Stage, about: tuple[Ints, Codes, tuple[in
 
 
 def _awaited_peers(spans: SpanTable, about: tuple[Ints, Codes, tuple[int, int]], begin: Ints) -> tuple[Codes, Ints]:
-    """Whom all other ranks of a batch waited for before it began; those that waited within it had begun."""
+    """The rank that all others of a batch waited for before it began; ranks that waited within it had begun."""
     _, ranks, shape = about
     row, column, chosen = _places(spans, Stage.AWAIT, about)
     peer, end = spans.fact("peer")[chosen], spans.end_ns[chosen]

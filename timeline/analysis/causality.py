@@ -1,10 +1,10 @@
-"""Whether the aligned clocks tell a possible story: nothing is received before it was sent.
+"""Whether the aligned clocks are plausible: nothing is received before it was sent.
 
 Every rank's result of a reduction holds every other rank's data, so no rank's collective can end before all ranks have
-begun theirs (in a plan, where data travels before a rank knows that all agree: submitted theirs); and no rank can have
-learned that a tensor may run before all have submitted it. Each batch that all ranks
-recorded is checked for both. A violation says that the clocks are aligned worse than their error bounds claim (those of
-GPUs are subtracted).
+begun theirs (under a step schedule, where data travels before a rank knows that all agree: submitted theirs); and no
+rank can have learned that a tensor may run before all have submitted it. Each batch that all ranks recorded is checked
+for both. A violation says that the clocks are aligned worse than their error bounds claim (those of GPUs are
+subtracted).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ringtune.timeline.analysis.staged import device_clock_errors
 from ringtune.timeline.spans import Ints, Mask, Trace
 
 _JOINING = ("RING_ALLREDUCE", "RING_REDUCESCATTER", "RING_BARRIER")
-"""Collectives whose result needs every rank; of others a rank may need only some, or none for empty rows."""
+"""Collectives whose result needs every rank. The others may need only some ranks, or none for empty rows."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ def causality(trace: Trace) -> Causality:
         return Causality(0, 0, 0)
     whole = table.take(table.complete)
     needs_all = _needs_all(trace, whole.ids)
-    planned = np.isin(whole.ids, trace.spans.batch[trace.spans.fact("plan", 0) == 1])
-    gave = np.where(planned[:, None], whole.submit, whole.begin)
+    scheduled = np.isin(whole.ids, trace.spans.batch[trace.spans.fact("step_schedule", 0) == 1])
+    gave = np.where(scheduled[:, None], whole.submit, whole.begin)
     early = np.zeros(len(whole.ids), dtype=np.int64)
     # Of two ranks, each by its GPU's clock.
     allowed = np.where(whole.directly, 2 * max(device_clock_errors(trace).values(), default=0), 0)

@@ -3,18 +3,18 @@
 Found by walking backwards from the last rank's end. While a rank computes, the path stays on it. Where it waited, the
 path goes to the batch whose end released it: copied out, moved (from the moment the last rank had begun, on whose side
 the path goes on), copied in, queued (behind the batch before, where that was still running), negotiated (from the
-last submit, to whose rank the path goes). In a plan it is not negotiated but waits for the rank that comes last, which
-the others recorded, whatever the clocks make of it: it comes when it has submitted and is through with the batch
-before, where the path then goes on. The stretches tile the time from the job's begin to its end: their lengths add up
-to it exactly. They belong to the step that their rank was in.
+last submit, to whose rank the path goes). Under a step schedule it is not negotiated but waits for the rank that comes
+last, which the others recorded, whatever the clocks make of it: it comes when it has submitted and is through with the
+batch before, where the path then goes on. The stretches tile the time from the job's begin to its end: their lengths
+add up to it exactly. They belong to the step that their rank was in.
 
 Causes: ``compute``; ``late`` = the part of compute after all other ranks had submitted: what they waited for this
 rank (in a step in which the rank itself did not wait, so that the path stays on it: after which all others were
-blocked, too); ``control`` = last submit (in a plan: coming) until agreed; ``queue``, ``copy_in``, ``transfer``,
-``copy_out`` as recorded (of a GPU's tensor also its way to the host: ``copy_in``, behind other copies ``queue``, and
-``compute`` until the GPU was done with it; from GPU to GPU ``queue`` from where its data was there and the batch was
-launched until it was packed, which is ``copy_in``, or began); ``wake`` = batch done until the caller went on;
-``unknown`` = a wait that no recorded batch explains.
+blocked, too); ``control`` = last submit (under a step schedule: arrival) until agreed; ``queue``, ``copy_in``,
+``transfer``, ``copy_out`` as recorded (of a GPU's tensor also its way to the host: ``copy_in``, behind other copies
+``queue``, and ``compute`` until the GPU was done with it; from GPU to GPU ``queue`` from the moment at which its data
+was there and the batch was launched until it was packed, which is ``copy_in``, or began); ``wake`` = batch done until
+the caller went on; ``unknown`` = a wait that no recorded batch explains.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ class _Walk:
         """Add control; return the rank that all waited for and the batch that it came from, None from computing."""
         table, last, others = self.table, int(self.last[row]), int(self.others[row])
         to_blame, before = rank, None
-        if table.planned[row]:
+        if table.scheduled[row]:
             last = self._last_to_come(row)
             to_blame, before = table.ranks[last], self._came_from(row, last)
         came = table.done[before, last] if before is not None else table.submit[row, last]
@@ -270,7 +270,7 @@ class _Walk:
         return table.ranks[last], before
 
     def _last_to_come(self, row: int) -> int:
-        """Column of the rank that came last to a batch of a plan."""
+        """Column of the rank that came last to a batch of a step schedule."""
         table = self.table
         if table.awaited_peer[row] >= 0:
             return int(table.awaited_peer[row])

@@ -6,7 +6,7 @@ as recorded, a wait ends when all ranks have submitted what it waited for). C = 
 here, C0 = the same in a reference run (with fewer ranks, usually one).
 
     load balance   = mean(U) / max(U)      all ranks have equally much to do
-    serialisation  = max(U) / I            nobody waits for what another has not yet computed
+    serialisation  = max(U) / I            no rank waits for what another has not yet computed
     transfer       = I / T                 communication and its control cost no time
     computation    = C0 / C                computing got no slower by running in parallel
     efficiency     = product of the four = mean(U) / T * C0 / C

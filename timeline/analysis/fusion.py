@@ -59,11 +59,11 @@ def _tensors(spans: SpanTable, rank: int, batches: SpanTable) -> int:
 
 
 def _fill(trace: Trace, batches: SpanTable) -> float | None:
-    sizes = {epoch: size for epoch, size in fusion_sizes(trace).items() if size > 0}
-    known = np.isin(batches.epoch, np.array(list(sizes), dtype=np.int32))
+    sizes = {version: size for version, size in fusion_sizes(trace).items() if size > 0}
+    known = np.isin(batches.knobs_version, np.array(list(sizes), dtype=np.int32))
     if not known.any():
         return None
-    buffers = np.array([sizes[epoch] for epoch in batches.epoch[known].tolist()], dtype=np.float64)
+    buffers = np.array([sizes[version] for version in batches.knobs_version[known].tolist()], dtype=np.float64)
     return float((batches.bytes[known] / buffers).mean())
 
 
@@ -71,7 +71,7 @@ def fusion_sizes(trace: Trace) -> dict[int, int]:
     """Return the size of the fusion buffer in bytes under each version of the knobs the trace names."""
     sizes: dict[int, int] = {}
     for instant in trace.instants_named(KNOBS):
-        epoch, size = instant.args.get("epoch"), instant.args.get("fusion_bytes")
-        if isinstance(epoch, int) and isinstance(size, int):
-            sizes.setdefault(epoch, size)
+        version, size = instant.args.get("knobs_version"), instant.args.get("fusion_bytes")
+        if isinstance(version, int) and isinstance(size, int):
+            sizes.setdefault(version, size)
     return sizes

@@ -4,15 +4,15 @@ Notation: for a batch all ranks ran, lateness of the last rank = its moment minu
 job could gain if only that rank were on time. Three moments, three causes:
 
 * ``compute``: the last tensor's submit (from GPU to GPU also: when the GPU had finished the tensor); where two ranks
-  are closer than their clocks' error, under a plan, the rank that all others recorded they waited for, and the shortest
-  of their waits. What the rank carried over from having been released late by the collective before is not its
-  computing: that share is ``carried``, and counts for nobody's cause here.
-* ``negotiation``: the moment at which the rank learned that the batch may run (agreed); under a plan also that all
-  others waited for a rank which had surely submitted before another: its runtime came late. All ranks wait for the last
-  to begin.
+  are closer than their clocks' error, under a step schedule, the rank that all others recorded they waited for, and the
+  shortest of their waits. What the rank carried over from having been released late by the collective before is not its
+  computing: that share is ``carried``, and counts for no cause here.
+* ``negotiation``: the moment at which the rank learned that the batch may run (agreed); under a step schedule also that
+  all others waited for a rank which had surely submitted before another: its runtime came late. All ranks wait for the
+  last to begin.
 * ``network``: the end of its collective, where ranks that began together end apart.
 
-Where two ranks are closer than their clocks' error bounds allow to tell, nobody is last.
+Where two ranks are closer than their clocks' error bounds, no rank is last.
 
 Horovod's timeline is what rank 0 saw: when its coordinator read that a rank was ready for a tensor. That is ``compute``
 (with the message's way); the n-th time of every tensor is step n. The other causes cannot be derived from it.
@@ -42,7 +42,7 @@ from ringtune.timeline.vocabulary import Stage
 
 @dataclass(frozen=True)
 class Late:
-    """Per step (rows) the rank (column) that was last by a cause, -1 for nobody, and by how much."""
+    """Per step (rows) the rank (column) that was last by a cause, -1 for none, and by how much."""
 
     steps: Ints
     column: Ints
@@ -105,7 +105,7 @@ def of_ticks(trace: Trace) -> Evidence:
     if not len(last.rank):
         raise RingtuneError(
             "no batch that two ranks ran together: stragglers are found by comparing ranks; "
-            "give the run folder or the parts of all ranks (Horovod's timeline tells who was ready when only of "
+            "give the run folder or the parts of all ranks (Horovod's timeline has arrivals only of "
             "tensors that its coordinator asks for: record with HOROVOD_CACHE_CAPACITY=0)"
         )
     ranks = np.unique(submits.rank)
@@ -141,7 +141,7 @@ def _last(moments: Ints, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
 
 
 def _negotiated(table: BatchTable, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
-    """The rank that learned last, or reached a batch of a plan last though others submitted later; -1 for none."""
+    """The rank that learned last, or reached a batch of a schedule last though others submitted later; -1 for none."""
     last, lateness = _last(table.agreed, errors)
     last, lateness = np.where(table.negotiated, last, -1), np.where(table.negotiated, lateness, 0)
     came_late = _submitted_before(table, errors)
@@ -157,7 +157,7 @@ def _submitted_before(table: BatchTable, errors: NDArray[np.float64]) -> Mask:
 
 
 def _submitted_last(table: BatchTable, errors: NDArray[np.float64]) -> tuple[Ints, Ints]:
-    """Who submitted last and by how much: by the clocks, where these cannot tell by what the others recorded."""
+    """The rank that submitted last and by how much: by the clocks, else by what the other ranks recorded."""
     last, lateness = _last(table.submit, errors)
     elsewhere = _submitted_before(table, errors)
     unsure = errors[table.submit.argmax(axis=1)].any(axis=1)

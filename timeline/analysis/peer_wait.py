@@ -1,6 +1,6 @@
-"""Who was waited for: batches that were ready on a rank, while another had not come.
+"""Which peers were waited for: batches that were ready on a rank, while another rank was late.
 
-Under a plan there is no negotiation that could say so: each rank records by itself whom it waited for last
+Under a step schedule there is no negotiation that could say so: each rank records by itself whom it waited for last
 (`await` spans with ``peer``). A negotiated batch is split on the aligned clocks instead: until the last rank had
 submitted, the others waited for it; the rest is what agreeing cost (*control*).
 """
@@ -39,7 +39,7 @@ class Negotiation:
 
 
 def peer_waits(spans: SpanTable) -> tuple[PeerWait, ...]:
-    """Sum the recorded waits by who waited for whom."""
+    """Sum the recorded waits by rank and peer."""
     waits = spans.of_stage(Stage.AWAIT)
     peer = waits.fact("peer")
     waits, peer = waits.take(peer >= 0), peer[peer >= 0]
@@ -47,7 +47,7 @@ def peer_waits(spans: SpanTable) -> tuple[PeerWait, ...]:
 
 
 def negotiations(spans: SpanTable) -> tuple[Negotiation, ...]:
-    """Split every rank's negotiated tensors; those of a plan, and those that some rank did not record, are left out."""
+    """Split every rank's negotiated tensors; without those of step schedules and those that a rank did not record."""
     rows, _, waiting = _negotiated(spans)
     control = rows.duration_ns - waiting
     return tuple(
@@ -57,7 +57,7 @@ def negotiations(spans: SpanTable) -> tuple[Negotiation, ...]:
 
 
 def negotiation_peer_waits(spans: SpanTable) -> tuple[PeerWait, ...]:
-    """Sum what `negotiations` calls waiting by who waited for whom: the last rank to submit the tensor."""
+    """Sum what `negotiations` calls waiting by rank and peer, which is the last rank to submit the tensor."""
     rows, last, waiting = _negotiated(spans)
     chosen = waiting > 0
     return _by_pair(rows.rank[chosen].astype(np.int64), last[chosen], waiting[chosen])
@@ -66,7 +66,7 @@ def negotiation_peer_waits(spans: SpanTable) -> tuple[PeerWait, ...]:
 def _negotiated(spans: SpanTable) -> tuple[SpanTable, Ints, Ints]:
     """Negotiated tensors that every rank recorded; the rank that submitted each last; how long each waited for it."""
     rows = spans.of_stage(Stage.NEGOTIATE)
-    rows = rows.take((rows.batch > 0) & (rows.fact("plan", 0) != 1))
+    rows = rows.take((rows.batch > 0) & (rows.fact("step_schedule", 0) != 1))
     ranks = len(np.unique(rows.rank))
     if ranks < 2:
         return rows.take(slice(0)), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Tensors of GPUs: their way to the host, as the critical path follows it, and who waits for them.
+"""Tensors of GPUs: their way to the host, as the critical path follows it, and the ranks that wait for them.
 
-Such a tensor is submitted, waits until the GPU has made it what is to be reduced, waits for the copies before it, and
-is copied; only then do the other ranks learn of it. All by the GPU's clock, which is off by a known error.
+Such a tensor is submitted, waits until the GPU has computed it, waits for the copies before it, and is copied; only
+then do the other ranks learn of it. The moments are by the GPU's clock, which is off by a known error.
 
 One that goes from GPU to GPU (*directly*) is agreed on while the GPU may still compute it; no caller waits for more
 than the launch of its batch. There the program's streams wait for results, and what they did meanwhile is training.

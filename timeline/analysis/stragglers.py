@@ -76,7 +76,7 @@ class TensorLateness:
 
 @dataclass(frozen=True)
 class StepLateness:
-    """A step in which somebody was late: the cause with the largest lateness."""
+    """A step in which a rank was late: the cause with the largest lateness."""
 
     step: int
     cause: str

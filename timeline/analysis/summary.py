@@ -56,10 +56,10 @@ class RankSummary:
 
 
 @dataclass(frozen=True)
-class EpochSummary:
+class KnobsVersion:
     """One version of the knobs; steps -1 when no step recorded it."""
 
-    epoch: int
+    knobs_version: int
     knobs: Mapping[str, Any]
     first_step: int
     last_step: int
@@ -87,7 +87,7 @@ class Summary:
     """The link's limit as the caller named it; None: not named."""
     fusion: Fusion | None
     arrivals: Arrivals
-    epochs: tuple[EpochSummary, ...]
+    knobs_versions: tuple[KnobsVersion, ...]
     stalls: int
     errors: int
     dropped: int
@@ -140,7 +140,7 @@ def summarize(
         link_bytes_per_s=link_bytes_per_s,
         fusion=fusion(trace),
         arrivals=arrivals(trace),
-        epochs=_epochs(trace),
+        knobs_versions=_knobs_versions(trace),
         stalls=len(trace.instants_named(STALL)),
         errors=len(trace.instants_named(ERROR)),
         dropped=sum(part.dropped for part in trace.parts),
@@ -208,23 +208,23 @@ def _rank_summary(trace: Trace, rank: int) -> RankSummary:
     )
 
 
-def _epochs(trace: Trace) -> tuple[EpochSummary, ...]:
-    """Versions of the knobs: those announced (by the lowest rank that did) and those spans ran under."""
-    announced: dict[int, Mapping[str, Any]] = {}
+def _knobs_versions(trace: Trace) -> tuple[KnobsVersion, ...]:
+    """Versions of the knobs: those that an instant names (the lowest rank's counts) and those that spans ran under."""
+    named: dict[int, Mapping[str, Any]] = {}
     for instant in sorted(trace.instants_named(KNOBS), key=lambda found: found.rank):
-        epoch = instant.args.get("epoch")
-        if isinstance(epoch, int):
-            announced.setdefault(epoch, {key: value for key, value in instant.args.items() if key != "epoch"})
+        version = instant.args.get("knobs_version")
+        if isinstance(version, int):
+            named.setdefault(version, {key: value for key, value in instant.args.items() if key != "knobs_version"})
     batches = trace.spans.take(trace.spans.in_stage(Stage.COMMUNICATE) & (trace.spans.batch > 0))
-    seen = set(np.unique(batches.epoch).tolist()) - {0}  # other tools know no versions
-    return tuple(_epoch(epoch, announced.get(epoch, {}), batches) for epoch in sorted(seen | set(announced)))
+    seen = set(np.unique(batches.knobs_version).tolist()) - {0}  # other tools know no versions
+    return tuple(_knobs_version(version, named.get(version, {}), batches) for version in sorted(seen | set(named)))
 
 
-def _epoch(epoch: int, knobs: Mapping[str, Any], batches: SpanTable) -> EpochSummary:
-    inside = batches.take(batches.epoch == epoch)
+def _knobs_version(version: int, knobs: Mapping[str, Any], batches: SpanTable) -> KnobsVersion:
+    inside = batches.take(batches.knobs_version == version)
     steps = inside.step[inside.step >= 0]
-    return EpochSummary(
-        epoch=epoch,
+    return KnobsVersion(
+        knobs_version=version,
         knobs=knobs,
         first_step=int(steps.min()) if len(steps) else -1,
         last_step=int(steps.max()) if len(steps) else -1,

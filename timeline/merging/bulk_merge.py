@@ -47,7 +47,7 @@ def _begin(phase: str, moment: str = "begin_ns") -> str:
     )
 
 
-_KNOWN = """case when step < 0 then '' else concat('"step":', step, ',') end, '"epoch":', epoch"""
+_KNOWN = """case when step < 0 then '' else concat('"step":', step, ',') end, '"knobs_version":', knobs_version"""
 _TENSOR = """case when quoted_tensor = '""' then '' else concat('"tensor":', quoted_tensor, ',') end"""
 _ARGS = f"""
 ',"args":{{', {_TENSOR}, '"bytes":', bytes, ',', case when facts = '' then '' else concat(facts, ',') end,
@@ -180,7 +180,7 @@ def _make_view(database: DuckDBPyConnection, joined: _Joined) -> int:
     count = len(joined.tables)
     views = [
         f"select name, tensor, stage, rank, begin_ns + {table.shift_ns} as begin_ns, end_ns + {table.shift_ns} as "
-        f"end_ns, bytes, batch, step, epoch, facts, rowid * {count} + {number + 1} as place from {table.table}"
+        f"end_ns, bytes, batch, step, knobs_version, facts, rowid * {count} + {number + 1} as place from {table.table}"
         for number, table in enumerate(joined.tables)
     ]
     database.execute(f"create view every_span as {' union all by name '.join(views)}")
@@ -203,7 +203,7 @@ def _make_view(database: DuckDBPyConnection, joined: _Joined) -> int:
 
 
 _TEXTS = ("name", "tensor", "facts")
-_NUMBERS = ("rank", "track", "duration_ns", "bytes", "batch", "step", "epoch", "place")
+_NUMBERS = ("rank", "track", "duration_ns", "bytes", "batch", "step", "knobs_version", "place")
 _INTEGERS = (("tinyint", 8), ("smallint", 16), ("integer", 32), ("bigint", 64))
 
 

@@ -59,7 +59,7 @@ def merge(parts: Iterable[PathLike], output: PathLike, *, engine: Engine | None 
     if not traces:
         raise RingtuneError(f"nothing to merge: {problems[0]}")
     joined = join(traces)
-    traces.clear()  # its columns would double the memory while the joined ones are sorted and written
+    traces.clear()  # the part's columns would double the memory while the joined ones are sorted and written
     target = Path(output)
     write_merged(target, joined, problems=problems, missing=missing_ranks(joined))
     return MergeReport(target, len(joined.spans), joined.parts, missing_ranks(joined), tuple(problems))
@@ -122,7 +122,7 @@ def join(traces: Sequence[Trace]) -> Trace:
     )
     moments = ([int(spans.begin_ns.min())] if len(spans) else []) + [instant.at_ns for instant in instants]
     origin = min(moments, default=0)
-    # In place: `concatenate` has just made these columns, nobody else holds them.
+    # In place, because `concatenate` has just made these columns and no other table holds them.
     for column in (spans.begin_ns, spans.end_ns):
         column -= origin
     return Trace(

@@ -33,7 +33,7 @@ def load_all(
 
     Args:
         paths: The files.
-        load: Reads the file of that number: a part, or whole what is none; raises TraceIoError.
+        load: Reads the file of that number: as a part, or whole if it is none; raises TraceIoError.
 
     Returns:
         The parts; traces that are no ringtune parts; and by path why a file could not be read.

@@ -21,7 +21,7 @@ def with_ranks(traces: Sequence[Trace]) -> list[Trace]:
 
     Files of one process, which differ in the moment of their names alone, are of one rank. Nothing is changed where
     all may be of one rank, since none overlaps another in time, or where other traces say their ranks: the order would
-    tell nothing then. A sentence on standard error says what was assumed.
+    mean nothing then. A sentence on standard error says what was assumed.
     """
     if any(part.rank_known for trace in traces for part in trace.parts) or not _overlap(traces):
         return list(traces)

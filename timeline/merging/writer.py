@@ -79,12 +79,12 @@ def process_events(rank: int, label: str, stages: Iterable[Stage]) -> list[Event
 
 
 Row = tuple[int, int, int, int, int, int]
-"""Codes and numbers of a span's arguments: tensor, bytes, batch, step, epoch, facts."""
+"""Codes and numbers of a span's arguments: tensor, bytes, batch, step, knobs_version, facts."""
 
 
 def span_args(row: Row, table: SpanTable) -> Event:
     """Return a span's arguments; what is not known is left out."""
-    tensor, size, batch, step, epoch, facts = row
+    tensor, size, batch, step, knobs_version, facts = row
     args: Event = {}
     if tensor:
         args["tensor"] = table.tensors[tensor]
@@ -95,14 +95,14 @@ def span_args(row: Row, table: SpanTable) -> Event:
         args["batch"] = batch
     if step >= 0:
         args["step"] = step
-    args["epoch"] = epoch
+    args["knobs_version"] = knobs_version
     return args
 
 
 def cycle_args(row: Row) -> Event:
     """Return a cycle mark's arguments from the same row; it has neither tensor nor bytes."""
-    _, _, _, step, epoch, _ = row
-    return {"step": step, "epoch": epoch} if step >= 0 else {"epoch": epoch}
+    _, _, _, step, knobs_version, _ = row
+    return {"step": step, "knobs_version": knobs_version} if step >= 0 else {"knobs_version": knobs_version}
 
 
 def counter_args(name: str, row: Row) -> Event:
@@ -113,7 +113,7 @@ def counter_args(name: str, row: Row) -> Event:
 
 def argument_rows(table: SpanTable) -> Iterator[Row]:
     """Rows for `span_args`, span by span."""
-    columns = (table.tensor, table.bytes, table.batch, table.step, table.epoch, table.facts)
+    columns = (table.tensor, table.bytes, table.batch, table.step, table.knobs_version, table.facts)
     return zip(*(column.tolist() for column in columns), strict=True)
 
 

@@ -28,9 +28,10 @@ MEMORY_BYTES = 1_400_000_000
 _SHAPE = (
     '{"name":"VARCHAR","cat":"VARCHAR","ph":"VARCHAR","pid":"INTEGER","ts":"DOUBLE","dur":"DOUBLE","id":"BIGINT",'
     '"id2":{"local":"BIGINT"},'
-    '"args":{"tensor":"VARCHAR","bytes":"BIGINT","batch":"BIGINT","step":"BIGINT","epoch":"INTEGER",'
+    '"args":{"tensor":"VARCHAR","bytes":"BIGINT","batch":"BIGINT","step":"BIGINT","knobs_version":"INTEGER",'
     '"operations":"BIGINT","bytes_per_s":"BIGINT","submitted":"JSON","copied":"JSON","algorithm":"VARCHAR",'
-    '"dtype":"VARCHAR","wire":"VARCHAR","process_set":"BIGINT","plan":"BIGINT","peer":"BIGINT","device":"BIGINT"}}'
+    '"dtype":"VARCHAR","wire":"VARCHAR","process_set":"BIGINT","step_schedule":"BIGINT","peer":"BIGINT",'
+    '"device":"BIGINT","epoch":"INTEGER","plan":"BIGINT"}}'  # the last two in files of earlier versions
 )
 _SPAN, _CYCLE, _BEGIN, _END, _FLOW, _OTHER = range(6)
 _KIND = f"""
@@ -47,9 +48,10 @@ _NS = "(floor(e.$)::bigint * 1000 + round_even((e.$ - floor(e.$)) * 1000, 0)::bi
 """Microseconds as whole nanoseconds, exactly as `ringtune.timeline.reading.columns.nanoseconds` computes them."""
 
 _FACT = {name: f"to_json(e.args.{name})" for name in ("algorithm", "dtype", "wire")}
+_FACT["step_schedule"] = "coalesce(e.args.step_schedule, e.args.plan)"
 _FACTS = (
     "concat_ws(',', "
-    + ", ".join(f"""'"{name}":' || {_FACT.get(name, f"e.args.{name}")}::varchar""" for name in FACTS)
+    + ", ".join(f"""'"{name}":' || ({_FACT.get(name, f"e.args.{name}")})::varchar""" for name in FACTS)
     + ")"
 )
 """As `ringtune.timeline.reading.columns` writes them."""
@@ -62,7 +64,7 @@ select {_KIND}::utinyint as kind, case when {_KIND} = {_OTHER} then line end as 
   {_NS.replace("$", "ts")} + case when e.ph = 'X' then {_NS.replace("$", "dur")} else 0 end as end_ns,
   coalesce(e.args.bytes, e.args.bytes_per_s, 0) as bytes, coalesce(e.args.batch, e.args.operations, 0) as batch,
   coalesce(e.args.step, -1) as step,
-  coalesce(e.args.epoch, 0) as epoch, {_FACTS} as facts,
+  coalesce(e.args.knobs_version, e.args.epoch, 0) as knobs_version, {_FACTS} as facts,
   coalesce(e.id, e.id2.local) as id
 from (
   select line, from_json(

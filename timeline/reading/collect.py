@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import Any
 
+from ringtune.layout import current_keys
 from ringtune.timeline.reading.columns import SpanBuilder, nanoseconds, number
 from ringtune.timeline.reading.groups import GroupReader
 from ringtune.timeline.reading.kineto import translated
 from ringtune.timeline.spans import Instant
-from ringtune.timeline.vocabulary import ARRIVAL, END_EVENT, PART_EVENT, TENSORS_EVENT, Stage
+from ringtune.timeline.vocabulary import ARRIVAL, END_EVENT, KNOBS, PART_EVENT, TENSORS_EVENT, Stage
 
 Event = Mapping[str, Any]
 
@@ -130,10 +131,13 @@ class Collector:
         moment, rank = number(event.get("ts")), event.get("pid", 0)
         if moment is None or not isinstance(rank, int) or abs(rank) >= 2**31:
             raise ValueError("an instant without moment or process")
-        args = event.get("args")
+        found = event.get("args")
+        args = found if isinstance(found, dict) else {}
         at_ns = int(nanoseconds([moment])[0])
         name, category = str(event.get("name", "")), str(event.get("cat", ""))
-        self.instants.append(Instant(name, category, rank, at_ns, args if isinstance(args, dict) else {}))
+        if name == KNOBS:
+            args = current_keys(args)
+        self.instants.append(Instant(name, category, rank, at_ns, args))
 
     def _metadata(self, event: Event) -> None:
         name, pid, args = event["name"], event.get("pid"), event.get("args")
@@ -153,7 +157,7 @@ class Collector:
                 self.process_names[pid] = str(args["name"])
 
     def _of_tensor(self, begin: Event, about: Any) -> Event:
-        """A span of Horovod: the process is the tensor, the observer rank 0; an operation's end tells its shape."""
+        """A span of Horovod: the process is the tensor, the observer rank 0; an operation's end has its shape."""
         tensor = self.process_names.get(begin.get("pid"), "")
         return {**begin, "pid": 0, "args": {"tensor": tensor, "bytes": _bytes_of(about)}}
 

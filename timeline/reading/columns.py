@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from ringtune.layout import current_keys
 from ringtune.timeline.spans import COLUMN_TYPES, UNKNOWN, Codes, Ints, SpanTable
 from ringtune.timeline.vocabulary import FACTS, STAGE_OF_LABEL, Stage
 
@@ -89,7 +90,7 @@ class SpanBuilder:
         return table
 
     def _columns(self, events: Sequence[Event], ends: Sequence[float] | None) -> dict[str, NDArray[Any]]:
-        args = [event.get("args") or _NO_ARGS for event in events]
+        args = [_current(event.get("args") or _NO_ARGS) for event in events]
         begin = nanoseconds([event["ts"] for event in events])
         end = begin + nanoseconds([event["dur"] for event in events]) if ends is None else nanoseconds(ends)
         stages = [STAGE_OF_LABEL.get(event.get("cat"), Stage.OTHER) for event in events]  # type: ignore[arg-type]
@@ -103,10 +104,10 @@ class SpanBuilder:
             "bytes": _integers([arg.get("bytes", 0) for arg in args]),
             "batch": _integers([arg.get("batch", 0) for arg in args]),
             "step": _integers([arg.get("step", UNKNOWN) for arg in args]),
-            "epoch": _integers([arg.get("epoch", 0) for arg in args]),
+            "knobs_version": _integers([arg.get("knobs_version", 0) for arg in args]),
             "facts": np.array([self._facts[tuple(map(arg.get, FACTS))] for arg in args], dtype=np.int32),
         }
-        for column in ("rank", "epoch"):
+        for column in ("rank", "knobs_version"):
             if np.any(np.abs(columns[column]) > np.iinfo(np.int32).max):
                 raise OverflowError(column)
             columns[column] = columns[column].astype(np.int32)
@@ -151,6 +152,11 @@ def _fact_text(values: tuple[Any, ...]) -> str:
     return orjson.dumps(known)[1:-1].decode()
 
 
+def _current(args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arguments without the names of earlier versions (`ringtune.layout.OLD_KEYS`)."""
+    return current_keys(args) if "epoch" in args or "plan" in args else args
+
+
 def nanoseconds(microseconds: Sequence[float]) -> Ints:
     """Turn microseconds with three decimals into whole nanoseconds, exactly (up to 100 days).
 
@@ -190,7 +196,8 @@ def _clean(event: Event, end: object) -> tuple[Event, float] | None:
     args = event.get("args")
     clean_args: dict[str, Any] = {}
     if isinstance(args, dict):
-        limits = {"bytes": 2**60, "batch": 2**60, "step": 2**60, "epoch": 2**31}
+        args = _current(args)
+        limits = {"bytes": 2**60, "batch": 2**60, "step": 2**60, "knobs_version": 2**31}
         found = {key: _whole(args.get(key), limit) for key, limit in limits.items()}
         clean_args = {key: value for key, value in found.items() if value is not None}
         if isinstance(args.get("tensor"), str):

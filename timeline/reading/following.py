@@ -1,7 +1,7 @@
-"""Following the parts of a job that is still recording: each byte is read once, what is whole of it taken over.
+"""Following the parts of a job that is still recording: each byte is read once, and every whole event is taken over.
 
-A part is a JSON array at any moment: the recorder writes new events over the array's end. Whoever reads meanwhile may
-find an event that is only half there; it is left for the next time.
+A part is a JSON array at any moment: the recorder writes new events over the array's end. A reader may find an event
+that is only half written; it is left for the next time.
 
 Where there is too much to read it all at once, `PartFollower.skip` goes on near the end, and what is left out becomes a
 *hole* that `PartFollower.fill` reads later. What events behind a hole need of it (lists of tensors, samples of the
@@ -29,7 +29,7 @@ BLOCK_BYTES = 4 << 20
 """Most that is taken over in one go."""
 
 _NEEDED = tuple(f'{{"name":"{name}"'.encode() for name in (TENSORS_EVENT, CLOCK))
-"""How events begin without which those behind them say less."""
+"""How events begin that later events refer to."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Hole:
 
     @property
     def length(self) -> int:
-        """How many bytes there are still."""
+        """How many bytes are left."""
         return self.end - self.begin
 
 
@@ -84,12 +84,12 @@ class PartFollower:
 
     @property
     def offset(self) -> int:
-        """Where reading goes on; what lies before was read, but for the holes."""
+        """Where reading goes on; everything before was read, but for the holes."""
         return self._offset
 
     @property
     def read_bytes(self) -> int:
-        """Bytes that were read for good."""
+        """Bytes that are not read again."""
         return self._offset - sum(hole.length for hole in self.holes)
 
     def follow(self, limit_bytes: int | None = None) -> SpanTable | None:
@@ -108,7 +108,7 @@ class PartFollower:
         rest = self._take(block.removeprefix(b"[") if self._offset == 0 else block)
         if rest is None:
             if len(block) >= BLOCK_BYTES:
-                raise TraceIoError(f"{self.path}: cannot be followed: what comes after byte {self._offset} is no event")
+                raise TraceIoError(f"{self.path}: cannot be followed: the text after byte {self._offset} is no event")
             return None
         self._offset += len(block) - rest
         return self._spans.take()
@@ -119,7 +119,7 @@ class PartFollower:
         Args:
             block: Text that begins with an event.
             ends: It may end with one, too.
-            filling: It is of a hole: what others rest on (`_NEEDED`) is known already.
+            filling: It is of a hole: the events that others refer to (`_NEEDED`) are known already.
         """
         text, left = whole_lines(block, ends=ends)
         events = self._blocks.read(_without_needed(text) if filling else text) if text else None
@@ -176,7 +176,7 @@ class PartFollower:
                 left = self._take(block, ends=all_of_it, filling=True)
                 if all_of_it or left is not None:
                     break
-        # What makes no sense is left out.
+        # Events that make no sense are left out.
         hole.begin += max(1, len(block) - (0 if all_of_it or left is None else left))
         if hole.length <= 0:
             self.holes.pop(0)
@@ -254,7 +254,7 @@ def whole_lines(block: bytes, *, ends: bool = False) -> tuple[bytes, int]:
         return inside, 0
     text = inside[:-1].rstrip(SPACE)
     if inside.endswith(b"]") and text.endswith(b"}"):
-        # Where the array ends now, the next events will stand.
+        # The next events will be written over the array's end.
         return text, len(block) - len(text)
     cut = max(0, inside.rfind(b"\n{"))
     return inside[:cut], len(block) - cut
@@ -273,7 +273,7 @@ def whole_events(block: bytes, *, ends: bool = False) -> tuple[list[Any], int] |
     if inside.endswith(b"]"):
         events = parse_inside(inside[:-1])
         if events is not None:
-            # Where the array ends now, the next events will stand.
+            # The next events will be written over the array's end.
             return (events, len(block) - len(inside[:-1].rstrip(SPACE))) if events else None
     cut = inside.rfind(b"\n{")
     events = parse_inside(inside[:cut]) if cut > 0 else []

@@ -1,8 +1,8 @@
 """Following parts that are packed while they are recorded: as `following`, through one decompressor.
 
-The recorder ends every block so that it can be unpacked at once. What is packed can only be unpacked from its begin, so
-the unpacker goes along; where something is left out it is unpacked and thrown away, and a copy of the unpacker stays
-with the hole, from which it can be read later.
+The recorder ends every block so that it can be unpacked at once. A packed file can only be unpacked from its begin.
+Where a stretch is left out it is unpacked and dropped, and a copy of the unpacker stays with the hole, from which the
+stretch can be read later.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class PackedFollower(PartFollower):
                 cut = text.rfind(b"\n") + 1
                 needed += needed_of(text[:cut])
                 text = text[cut:]
-            # Of the line at the hole's end the unpacker has seen a part.
+            # The unpacker has already taken a part of the line at the hole's end.
             before, after = text, self._unpacked(file.read(end - hole.end))
         cut = (before + after).find(b"\n{") + 1
         hole.closing = (before + after)[len(before) : cut] if cut > len(before) else b""

@@ -84,7 +84,7 @@ class GroupReader:
         agreed = first + nanoseconds([event["dur"] for event in events])
         steps, begins = np.cumsum(steps), np.cumsum(counts) - counts
         submitted = np.repeat(first - steps[begins], counts) + steps
-        # One span may have been submitted after the first ended it all: damaged, or clocks that went backwards.
+        # A tensor may be submitted after the agreement in damaged files, or where a clock went backwards.
         ends = np.maximum(np.repeat(agreed, counts), submitted)
         queued = np.array([event["args"].get("queued_ns", -1) for event in events], dtype=np.int64)
         self._spans.keep(rows | {"begin_ns": submitted, "end_ns": ends})

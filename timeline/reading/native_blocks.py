@@ -15,9 +15,9 @@ from ringtune.timeline.spans import COLUMN_TYPES, Codes
 from ringtune.timeline.vocabulary import TENSORS_EVENT, Stage
 
 MOST_OTHER_BYTES = 1 << 20
-"""A reader that keeps more lines that are no spans of the usual shape is followed by another one."""
+"""A reader that keeps more lines than this (those that are no usual spans) is replaced by a new one."""
 MOST_FAILURES = 8
-"""After so many blocks that could not be read, none is tried any more: the file is not as the recorder writes it."""
+"""After so many blocks that could not be read no other is tried: the file is not as the recorder writes it."""
 
 
 class BlockReader:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 RECORD = np.dtype(
     [(name, np.int64) for name in ("begin_ns", "end_ns", "bytes", "batch", "step")]
-    + [(name, np.int32) for name in ("rank", "epoch", "name", "tensor", "facts")]
+    + [(name, np.int32) for name in ("rank", "knobs_version", "name", "tensor", "facts")]
     + [("stage_and_row", np.uint32)]
 )
 """`SpanRecord` of ``native/merging/span_record.h``: the stage in the lowest eight bits, the row above."""

@@ -39,7 +39,7 @@ def read_natively(path: Path) -> Trace | None:
 
 
 _USUAL_BYTES = 120
-"""The least that a span usually takes in a file."""
+"""The fewest bytes that a span usually takes in a file."""
 
 
 class _Columns:

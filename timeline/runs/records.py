@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from ringtune import layout
 from ringtune.timeline.spans import Ints
 
 STEP_FIELDS = (
     "step",
-    "epoch",
+    "knobs_version",
     "begin_ns",
     "end_ns",
     "bytes",
@@ -41,7 +42,7 @@ class StepTable:
 
     rank: int
     step: Ints
-    epoch: Ints
+    knobs_version: Ints
     begin_ns: Ints
     end_ns: Ints
     bytes: Ints
@@ -65,7 +66,7 @@ class StepTable:
 
 def step_table(rank: int, lines: Iterable[Mapping[str, Any]]) -> StepTable:
     """Build a rank's table from its log's lines; fields a line lacks count as 0."""
-    rows = list(lines)
+    rows = [layout.current_keys(line) for line in lines]
     columns = {name: np.array([int(row.get(name, 0)) for row in rows], dtype=np.int64) for name in STEP_FIELDS}
     return StepTable(rank=rank, **columns)
 
@@ -101,7 +102,7 @@ class Trial:
     source: str
     state: str
     knobs: Mapping[str, int]
-    epoch: int
+    knobs_version: int
     steps: int
     step_ns: Estimate | None
     at_unix_ns: int
@@ -113,7 +114,7 @@ class TuningResult:
 
     decision: str
     knobs: Mapping[str, int]
-    epoch: int
+    knobs_version: int
     gain: Estimate | None
     lost_ns: int
     reason: str
@@ -132,7 +133,8 @@ class TuningHistory:
     def default(self) -> Mapping[str, int] | None:
         """Knobs the last session started from; None without a start line."""
         starts = [event for event in self.events if event.get("event") == "start"]
-        return starts[-1].get("default") if starts else None
+        default = starts[-1].get("default") if starts else None
+        return layout.current_keys(default) if isinstance(default, Mapping) else default
 
     @property
     def result(self) -> TuningResult | None:
@@ -149,6 +151,7 @@ def trial(line: Mapping[str, Any]) -> Trial:
     Raises:
         ValueError: A field is missing or of a wrong type.
     """
+    line = layout.current_keys(line)
     step_ns = line.get("step_ns")
     try:
         return Trial(
@@ -156,7 +159,7 @@ def trial(line: Mapping[str, Any]) -> Trial:
             source=str(line.get("source", "")),
             state=str(line.get("state", "")),
             knobs=_knobs(line["knobs"]),
-            epoch=int(line.get("epoch", 0)),
+            knobs_version=int(line.get("knobs_version", 0)),
             steps=int(line.get("steps", 0)),
             step_ns=None if step_ns is None else estimate(step_ns),
             at_unix_ns=int(line.get("at_unix_ns", 0)),
@@ -173,12 +176,13 @@ def tuning_result(line: Mapping[str, Any]) -> TuningResult:
     Raises:
         ValueError: A field is missing or of a wrong type.
     """
+    line = layout.current_keys(line)
     gain = line.get("gain")
     try:
         return TuningResult(
             decision=str(line["decision"]),
             knobs=_knobs(line["knobs"]),
-            epoch=int(line.get("epoch", 0)),
+            knobs_version=int(line.get("knobs_version", 0)),
             gain=None if gain is None else estimate(gain),
             lost_ns=int(line.get("lost_ns", 0)),
             reason=str(line.get("reason", "")),
@@ -193,7 +197,7 @@ def tuning_result(line: Mapping[str, Any]) -> TuningResult:
 def _knobs(value: object) -> Mapping[str, int]:
     if not isinstance(value, Mapping):
         raise ValueError(f"knobs must be an object, got {value!r:.80}")
-    return {str(name): int(number) for name, number in value.items()}
+    return {str(name): int(number) for name, number in layout.current_keys(value).items()}
 
 
 @dataclass(frozen=True)

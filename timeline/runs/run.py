@@ -95,7 +95,7 @@ class Run:
     @property
     def knobs(self) -> Mapping[str, Any]:
         """Knobs the job started with."""
-        return self._object("knobs")
+        return layout.current_keys(self._object("knobs"))
 
     @property
     def versions(self) -> Mapping[str, Any]:
@@ -192,7 +192,7 @@ class Run:
         return step_table(rank, self._lines(path))
 
     def _events(self, path: Path) -> tuple[Mapping[str, Any], ...]:
-        return tuple(self._lines(path))
+        return tuple(layout.current_keys(line) for line in self._lines(path))
 
     def _lines(self, path: Path) -> Iterator[Mapping[str, Any]]:
         """Objects of a JSON-lines file. A writer may be at work: a torn last line is no problem, others are."""

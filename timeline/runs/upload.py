@@ -35,14 +35,14 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class Limits:
-    """How long rank 0 waits: for the ranks to say what they have, and for all uploads together."""
+    """How long rank 0 waits for the ranks' reports of what they have, and for all uploads together."""
 
-    announce_ns: int = 5_000_000_000
+    report_ns: int = 5_000_000_000
     upload_ns: int = 60_000_000_000
 
 
-def announce(store: Store, job: str, rank: int, state: str) -> None:
-    """Say what this rank has: ``none``, ``file`` or ``upload``."""
+def report_state(store: Store, job: str, rank: int, state: str) -> None:
+    """Report what this rank has: ``none``, ``file`` or ``upload``."""
     store.set(_key(job, rank), state.encode())
 
 
@@ -66,7 +66,7 @@ def _packed_segments(part: Path) -> Iterator[bytes]:
 
 
 class Collection:
-    """Rank 0's side: gathers what the other ranks announced.
+    """Rank 0's side: gathers what the other ranks have.
 
     Attributes:
         problems: Ranks whose part did not come, one sentence each.
@@ -78,9 +78,9 @@ class Collection:
         self._job = job
         self._limits = limits
 
-    def announced(self, size: int) -> dict[int, str]:
-        """Wait until every rank but 0 has announced what it has; silent ranks are missing from the answer."""
-        deadline = time.monotonic_ns() + self._limits.announce_ns
+    def states(self, size: int) -> dict[int, str]:
+        """Wait until every rank but 0 has reported what it has; silent ranks are missing from the answer."""
+        deadline = time.monotonic_ns() + self._limits.report_ns
         states = {}
         for rank in range(1, size):
             # A rank that died says nothing: whatever the store raises then, its part may still lie on the disk.

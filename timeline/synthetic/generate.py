@@ -62,7 +62,7 @@ class Schedule:
     start_unix_ns: int = 1_700_000_000_000_000_000
     fusion_bytes: int = 64 << 20
     knob_change_step: int | None = None
-    """Step at which epoch 2 (half the fusion buffer) comes into force."""
+    """Step at which version 2 of the knobs (half the fusion buffer) comes into force."""
     dropped: Mapping[int, int] = field(default_factory=dict)
     job: str = "generated"
 
@@ -70,7 +70,7 @@ class Schedule:
         """Host of a rank."""
         return self.hosts[rank] if self.hosts else "host-a"
 
-    def epoch(self, step: int) -> int:
+    def knobs_version(self, step: int) -> int:
         """Version of the knobs in force at a step."""
         return 2 if self.knob_change_step is not None and step >= self.knob_change_step else 1
 
@@ -182,20 +182,20 @@ class Rows:
     def add(
         self, stage: Stage, name: str, begin: int, end: int, *, tensor: str = "", facts: Sequence[int], text: str = ""
     ) -> None:
-        """Add a span; facts = (bytes, batch, step, epoch), text = further ones as JSON."""
+        """Add a span; facts = (bytes, batch, step, knobs_version), text = further ones as JSON."""
         name_code = self.names.setdefault(name, len(self.names))
         tensor_code = self.tensors.setdefault(tensor, len(self.tensors))
-        size, batch, step, epoch = facts
+        size, batch, step, knobs_version = facts
         text_code = self.facts.setdefault(text, len(self.facts))
-        self.rows.append((begin, end, int(stage), name_code, tensor_code, size, batch, step, epoch, text_code))
+        self.rows.append((begin, end, int(stage), name_code, tensor_code, size, batch, step, knobs_version, text_code))
 
     def add_await(self, begin: int, end: int, peer: int, facts: Sequence[int]) -> None:
-        """Add a wait for a rank before a batch of a plan; facts as for `add`."""
-        self.add(Stage.AWAIT, words.AWAIT_NAME, begin, end, facts=facts, text=f'"plan":1,"peer":{peer}')
+        """Add a wait for a rank before a batch of a step schedule; facts as for `add`."""
+        self.add(Stage.AWAIT, words.AWAIT_NAME, begin, end, facts=facts, text=f'"step_schedule":1,"peer":{peer}')
 
     def table(self) -> SpanTable:
         """The spans in the order in which they ended, as the recorder writes them."""
-        order = ("begin_ns", "end_ns", "stage", "name", "tensor", "bytes", "batch", "step", "epoch", "facts")
+        order = ("begin_ns", "end_ns", "stage", "name", "tensor", "bytes", "batch", "step", "knobs_version", "facts")
         data = np.array(self.rows, dtype=np.int64).reshape(-1, len(order))
         data = data[np.argsort(data[:, 1], kind="stable")]
         columns = {column: data[:, at].astype(COLUMN_TYPES[column]) for at, column in enumerate(order)}
@@ -216,9 +216,11 @@ def generate(plan: Schedule | None = None) -> GeneratedJob:
         for rank, collected in rows.items():
             _record_step(plan, collected, (step, at), runs)
             ready = at + plan.compute_ns + _late(plan, rank)
-            collected.add(Stage.WAIT, words.WAIT_NAME, ready, max(ready, end), facts=(0, 0, step, plan.epoch(step)))
+            collected.add(
+                Stage.WAIT, words.WAIT_NAME, ready, max(ready, end), facts=(0, 0, step, plan.knobs_version(step))
+            )
             finish = max(end, at + plan.compute_ns + plan.late_ns) + plan.update_ns
-            collected.add(Stage.STEP, words.STEP_NAME, at, finish, facts=(0, 0, step, plan.epoch(step)))
+            collected.add(Stage.STEP, words.STEP_NAME, at, finish, facts=(0, 0, step, plan.knobs_version(step)))
             for begin, stop in runs:
                 hidden = max(0, min(stop, ready) - begin)
                 overlapped[rank] += hidden
@@ -268,7 +270,7 @@ def _record_step(plan: Schedule, rows: Rows, step_at: tuple[int, int], runs: Seq
         batch_id = step * len(plan.batches) + number + 1
         start = begin - plan.copy_ns * len(batch)
         for place, (tensor, size) in enumerate(batch):
-            facts = (size, batch_id, step, plan.epoch(step))
+            facts = (size, batch_id, step, plan.knobs_version(step))
             submit = _submit(plan, at, index)
             agreed = submit + _latest(plan) + plan.control_ns
             came_in, came_out = start + place * plan.copy_ns, end + place * plan.copy_ns
@@ -279,15 +281,15 @@ def _record_step(plan: Schedule, rows: Rows, step_at: tuple[int, int], runs: Seq
             rows.add(Stage.COPY_OUT, words.COPY_OUT_NAME, came_out, came_out + plan.copy_ns, tensor=tensor, facts=facts)
             index += 1
         label = batch[0][0] + (f" +{len(batch) - 1}" if len(batch) > 1 else "")
-        total = (sum(size for _, size in batch), batch_id, step, plan.epoch(step))
+        total = (sum(size for _, size in batch), batch_id, step, plan.knobs_version(step))
         rows.add(Stage.COMMUNICATE, words.RING_PREFIX + "ALLREDUCE", begin, end, tensor=label, facts=total)
 
 
 def _mark_knobs(plan: Schedule, step: int, at: int, instants: Mapping[int, list[Instant]]) -> None:
     if step not in (0, plan.knob_change_step):
         return
-    epoch = plan.epoch(step)
-    args = {"epoch": epoch, "fusion_bytes": plan.fusion_bytes // epoch, "cycle_time_ns": MILLISECOND}
+    version = plan.knobs_version(step)
+    args = {"knobs_version": version, "fusion_bytes": plan.fusion_bytes // version, "cycle_time_ns": MILLISECOND}
     for rank, found in instants.items():
         found.append(Instant(words.KNOBS, "knobs", rank, at, args))
 

@@ -22,20 +22,20 @@ from ringtune.timeline.spans import COLUMN_TYPES, UNKNOWN, Instant, Ints, Mask, 
 from ringtune.timeline.vocabulary import ARRIVAL, Stage
 from ringtune.tuner.model.rounds import by_name, by_size
 
-HOROVOD_KNOBS = Knobs(fusion_bytes=128 << 20, cycle_time_ns=1_000_000, plan=0)
+HOROVOD_KNOBS = Knobs(fusion_bytes=128 << 20, cycle_time_ns=1_000_000, step_schedule=0)
 """Horovod's defaults; it negotiates every step."""
 
-DDP_KNOBS = Knobs(fusion_bytes=0, plan=1)
+DDP_KNOBS = Knobs(fusion_bytes=0, step_schedule=1)
 """DDP cuts its buckets once, and each travels when it is full."""
 
 _REDUCES = re.compile(r"all_?reduce|reduce_?scatter", re.IGNORECASE)
 _CALLS = re.compile(r"^c10d::_?(?:all_?reduce|reduce_scatter)")
-_PLANNED = '"plan":1'
+_SCHEDULED = '"step_schedule":1'
 
 
 @dataclass(frozen=True)
 class World:
-    """Where the job ran, as far as its trace does not say; None: as it says."""
+    """Where the job ran, as far as its trace does not say; None: as the trace says."""
 
     ranks: int | None = None
     hosts: int | None = None
@@ -43,7 +43,7 @@ class World:
 
 @dataclass(frozen=True)
 class _Sent:
-    """What one rank reduced, a row each, in the order of submission; times in ns."""
+    """The gradients that one rank reduced, a row each, in the order of submission; times in ns."""
 
     submit: Ints
     begin: Ints
@@ -70,7 +70,7 @@ def adopt(trace: Trace, world: World = World(), sizes: Sequence[int] | None = No
         sizes: Bytes of a step's gradients in the order of backward, for a trace without.
 
     Raises:
-        UsageError: It carries too little; the message says what, and what to do.
+        UsageError: The trace holds too little; the message says what is missing, and what to do.
     """
     horovod = trace.source == "horovod"
     if not horovod and len(trace.spans.of_stage(Stage.NEGOTIATE)):
@@ -84,8 +84,8 @@ def adopt(trace: Trace, world: World = World(), sizes: Sequence[int] | None = No
     sent = {rank: _sized(_numbered(rows, horovod), sizes, horovod) for rank, rows in sent.items()}
     parts = _parts(trace, sorted(sent), world)
     width = max(len(rows.submit) for rows in sent.values()) + 1
-    tables = [_table(trace, rank, rows, width, planned=not horovod) for rank, rows in sent.items()]
-    spans = _joined(tables, planned=not horovod)
+    tables = [_table(trace, rank, rows, width, scheduled=not horovod) for rank, rows in sent.items()]
+    spans = _joined(tables, scheduled=not horovod)
     knobs = HOROVOD_KNOBS if horovod else DDP_KNOBS
     mark = Instant("KNOBS", "knobs", 0, int(spans.begin_ns.min()), knobs.as_dict())
     clocks = tuple(instant for instant in trace.instants if instant.name != ARRIVAL)
@@ -116,7 +116,7 @@ def _named(spans: SpanTable, pattern: re.Pattern[str]) -> Mask:
 
 
 def _of_horovod(trace: Trace) -> _Sent:
-    """Tensors from their `ALLREDUCE` spans; what begins before the first of a batch goes to work belongs to it."""
+    """Tensors from their `ALLREDUCE` spans; spans that begin before the first of a batch is reduced belong to it."""
     spans = trace.spans
     named = np.array([name == "ALLREDUCE" for name in spans.names] or [False])
     whole = spans.take(named[spans.name] & (spans.tensor > 0))
@@ -229,7 +229,7 @@ def _parts(trace: Trace, seen: Sequence[int], world: World) -> tuple[PartInfo, .
     return tuple(replace(known.get(rank, common), rank=rank, size=ranks, host=hosts[rank]) for rank in range(ranks))
 
 
-def _table(trace: Trace, rank: int, rows: _Sent, width: int, *, planned: bool) -> dict[str, NDArray[np.generic]]:
+def _table(trace: Trace, rank: int, rows: _Sent, width: int, *, scheduled: bool) -> dict[str, NDArray[np.generic]]:
     """A rank's steps, submissions, batches and waits as columns; names of gradients stay texts."""
     numbers, first = np.unique(rows.step, return_index=True)
     follow = np.diff(numbers) == 1
@@ -239,7 +239,7 @@ def _table(trace: Trace, rank: int, rows: _Sent, width: int, *, planned: bool) -
     texts = np.array([name or f"bucket {at}" for name, at in zip(rows.names, turn.tolist(), strict=True)])
     _, lead, of_group = np.unique(rows.group, return_index=True, return_inverse=True)
     batch = (rows.step[lead] * width + turn[lead] + 1)[of_group]
-    agreed = rows.submit if planned else np.maximum(rows.begin, rows.submit)
+    agreed = rows.submit if scheduled else np.maximum(rows.begin, rows.submit)
     submits = _columns(Stage.NEGOTIATE, rows.submit, agreed, rows.step, bytes=rows.bytes, batch=batch, text=texts)
     total = np.bincount(of_group, weights=rows.bytes).astype(np.int64)
     end = np.zeros(len(lead), dtype=np.int64)
@@ -268,11 +268,11 @@ def _columns(
     return {"begin_ns": begin, "end_ns": end, "step": step, "stage": np.full(len(begin), stage), **plain, **given}
 
 
-def _joined(tables: Sequence[dict[str, NDArray[np.generic]]], *, planned: bool) -> SpanTable:
+def _joined(tables: Sequence[dict[str, NDArray[np.generic]]], *, scheduled: bool) -> SpanTable:
     columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
     names, code = np.unique(columns.pop("text"), return_inverse=True)
     tensors = ("", *names.tolist())
     none = np.zeros(len(code), dtype=np.int64)
-    filled = {"tensor": code + 1, "name": none, "epoch": none, "facts": none + int(planned), **columns}
+    filled = {"tensor": code + 1, "name": none, "knobs_version": none, "facts": none + int(scheduled), **columns}
     typed = {name: filled[name].astype(kind) for name, kind in COLUMN_TYPES.items()}
-    return SpanTable(**typed, names=("",), tensors=tensors, fact_texts=("", _PLANNED))
+    return SpanTable(**typed, names=("",), tensors=tensors, fact_texts=("", _SCHEDULED))

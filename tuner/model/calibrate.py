@@ -1,4 +1,4 @@
-"""From a trace to the terms of the model: a workload, the link, and how sure they are."""
+"""From a trace to the terms of the model: a workload, the link, and their uncertainty."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ DRAWS = 40
 """Resamples of a trace's steps: their predictions' quantiles are the interval."""
 
 FOLDS = 4
-"""Stretches of steps that are left out of the fit in turn, to see how far the model is off them."""
+"""Stretches of steps that are left out of the fit in turn, to measure the model's error on them."""
 
 USUAL_ERROR = 0.05
 """Relative; collectives further off than this count less and less."""
 
 FASTEST = 1e12
-"""Bytes/s; what a link is at most taken for."""
+"""Bytes/s; the largest bandwidth that is assumed of a link."""
 
 WAKE_NS = 25e3
-"""Until a rank that sleeps on its sockets reads a message, beyond the fastest ping; twice or half of it is usual."""
+"""Ns until a rank that sleeps on its sockets reads a message, beyond the fastest ping; half to twice it is usual."""
 
 HOLD = 0.02
 """A latency off by a factor of two is as bad as all batches off by so much."""
@@ -39,7 +39,7 @@ SHORTEST_BURST, LONGEST_BURST = 5e4, 1e7
 """ns; the buckets of links that are looked for."""
 
 DOUBT = 20.0
-"""By so much more than chance a bucket must raise the logarithm of the likelihood, twice over."""
+"""How much more than chance a bucket must raise twice the logarithm of the likelihood."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def calibrate(trace: Trace, name: str, seed: int = 0) -> Model:
 
 
 def calibrate_to(found: Measured, name: str, seed: int = 0) -> Model:
-    """Fit the model to what a trace said.
+    """Fit the model to the steps of a trace.
 
     Steps are resampled with all of their batches: what disturbs one batch of a step often disturbs the others.
     """
@@ -102,7 +102,7 @@ def _left_out_error(found: Measured, cluster: Cluster, name: str) -> float:
 
 
 def _some(found: Measured, cluster: Cluster, steps: Ints, name: str) -> tuple[Workload, Cluster]:
-    """Workload and cluster as only these steps show them."""
+    """Workload and cluster from these steps alone."""
     order = np.argsort(found.moved_in, kind="stable")
     ends = np.searchsorted(found.moved_in[order], np.arange(len(found.length) + 1))
     batches = np.concatenate([order[ends[step] : ends[step + 1]] for step in steps.tolist()])
@@ -171,7 +171,7 @@ def fit_link(cluster: Cluster, moved: Moved, ping_ns: float | None = None) -> tu
 
     def with_bucket(burst_ns: float) -> tuple[Link, float]:
         found = plain
-        for _ in range(3):  # what was saved up depends on the bandwidth, a little
+        for _ in range(3):  # the savings depend on the bandwidth, a little
             fit.bank(replace(found, burst_ns=burst_ns))
             found, cost = fit.solve(found)
         return replace(found, burst_ns=burst_ns), cost
@@ -184,7 +184,7 @@ def fit_link(cluster: Cluster, moved: Moved, ping_ns: float | None = None) -> tu
         lambda burst: with_bucket(burst)[1], bounds=(valley / step, valley * step), method="bounded"
     )
     found, bucket_cost = with_bucket(float(best.x))
-    # As Schwarz's criterion weighs one more term, and more: what is believed in must stand out from the noise.
+    # Schwarz's criterion weighs one more term so, and more: a bucket must stand out from the noise.
     count, exact = len(moved), 1e-6 * len(moved)
     if count * np.log((cost + exact) / (bucket_cost + exact)) < np.log(count) + DOUBT:
         return cluster.joined_by(plain), moved
@@ -205,14 +205,14 @@ class _Fit:
 
     def __init__(self, cluster: Cluster, moved: Moved, ping_ns: float | None) -> None:
         self.moved = moved
-        # A ping is one between hosts.
+        # A ping is measured between hosts only.
         pinged = ping_ns is not None and cluster.hosts > 1
         self.usual_ns = (ping_ns or 0.0) + WAKE_NS if pinged else cluster.widest.latency_ns
-        kinds, kind = np.unique(np.stack((moved.bytes, moved.alone, moved.planned)), axis=1, return_inverse=True)
+        kinds, kind = np.unique(np.stack((moved.bytes, moved.alone, moved.scheduled)), axis=1, return_inverse=True)
 
         def times(unit: Link) -> Floats:
             on = cluster.joined_by(unit)
-            by_kind = [serial_ns(size, bool(alone), bool(plan), on) for size, alone, plan in kinds.T]
+            by_kind = [serial_ns(size, bool(alone), bool(scheduled), on) for size, alone, scheduled in kinds.T]
             return np.array(by_kind)[kind.reshape(-1)]
 
         self.weights = np.sqrt(moved.ns / max(float(np.mean(moved.ns)), 1.0))
@@ -221,7 +221,7 @@ class _Fit:
         self.by_inverse = times(Link(0.0, 1e9)) - self.still
 
     def solve(self, start: Link) -> tuple[Link, float]:
-        """The link that explains the batches best, and what is left unexplained."""
+        """The link that explains the batches best, and the cost that it leaves."""
         begin = [1e9 / start.bytes_per_s, max(self.usual_ns, 1.0)]
         done = optimize.least_squares(
             self._errors, begin, bounds=([1e9 / FASTEST, 1.0], np.inf), loss="soft_l1", f_scale=USUAL_ERROR,

@@ -1,4 +1,4 @@
-"""What the ranks of a job are joined by, in terms of latency, bandwidth and what communication takes from computing."""
+"""The links between a job's ranks: latency, bandwidth, and the computing time that communication takes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ringtune.errors import UsageError
 
 @dataclass(frozen=True)
 class Link:
-    """A way between two ranks.
+    """A link between two ranks.
 
     Attributes:
         latency_ns: From the begin of a send to the receipt of an empty message.
         bytes_per_s: Of a long message.
-        burst_ns: Time that it can make up for after a rest as long: the bucket of a shaped link.
+        burst_ns: Time that it can catch up after a rest as long: the bucket of a shaped link.
     """
 
     latency_ns: float
@@ -68,7 +68,7 @@ class Cluster:
         batch_ns: Cost of a batch beside its collective and copies.
         copy_ns: Of a byte into the fusion buffer and out again; None: two passes over the memory of a host.
         staged: Copies of large batches between hosts go on beside the exchange; in traces of other tools they do not.
-        control_ns: From the last rank's announcement to the decision, for each level of the tree of ranks.
+        control_ns: From the last rank's ready request to the decision, for each level of the tree of ranks.
         control_fan: Children of a rank in that tree.
         algorithm: Of allreduces between hosts; `AUTO` as the runtime chooses.
         cores: That all ranks share, where their hosts are containers or namespaces of one machine: copies, which all
@@ -140,5 +140,5 @@ class Cluster:
 
     @property
     def decision_ns(self) -> float:
-        """From the last announcement to the decision on every rank: up and down the tree."""
+        """From the last ready request to the decision on every rank: up and down the tree."""
         return self.control_ns * max(1, math.ceil(math.log(max(self.ranks, 2), self.control_fan)))

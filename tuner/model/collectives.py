@@ -18,13 +18,14 @@ RING, HIERARCHICAL = "ring", "hierarchical"
 _KIB = 1 << 10
 
 LEADER_BYTES = 32 * _KIB
-"""By levels: up to so many bytes one rank of a host goes on the wire, beyond it each with a slice."""
+"""By levels: up to so many bytes one rank of a host sends between hosts, beyond it each sends a slice."""
 
 VOTES_FIRST_BYTES = 1 << 20
-"""A plan's tensor alone is reduced in place from here on, after a round of votes (native/runtime/link_round.cc)."""
+"""A tensor that is alone in its batch of a step schedule is reduced in place from this size on, after a round of votes
+(native/runtime/link_round.cc)."""
 
 STAGED_BYTES = 512 * _KIB
-"""From here on copies go on beside a ring's exchange (native/runtime/batch_copies.h)."""
+"""From this size on copies go on beside a ring's exchange (native/runtime/batch_copies.h)."""
 
 BUILT_IN: tuple[Rule, ...] = (
     Rule("network", 4, 64 * _KIB, "recursive-doubling"),
@@ -41,7 +42,7 @@ def ring_ns(size: float, ranks: int, link: Link) -> float:
 
 
 def flat_ns(size: float, ranks: int, link: Link) -> float:
-    """One step in which each sends everything to all others, one after the other on its own way out."""
+    """One step in which each sends everything to all others, one after the other over its own link."""
     return 0.0 if ranks < 2 else link.latency_ns + (ranks - 1) * size / link.bytes_per_s * 1e9
 
 
@@ -107,7 +108,7 @@ def by_table(size: float, ranks: int, cluster: Cluster) -> str:
 def allreduce_ns(size: float, cluster: Cluster) -> float:
     """Time of one allreduce of `size` bytes over all ranks, from the moment when the last one has begun.
 
-    The ranks of a host share its way out: a ring passes it once, the others send as many copies as there are ranks.
+    The ranks of a host share its link: a ring passes it once, the others send as many copies as there are ranks.
     """
     if cluster.ranks < 2 or size <= 0:
         return 0.0
@@ -144,40 +145,40 @@ def copies_beside(size: float, cluster: Cluster) -> bool:
     return choose(size, cluster) == RING
 
 
-def batch_ns(size: float, alone: bool, planned: bool, cluster: Cluster) -> float:
+def batch_ns(size: float, alone: bool, scheduled: bool, cluster: Cluster) -> float:
     """Time for which a batch keeps the ranks from the next one: copies, votes and the collective.
 
     Args:
         size: Bytes of its tensors.
         alone: They are one tensor.
-        planned: It is a batch of a plan, so that the ranks vote on it.
+        scheduled: It is a batch of a step schedule, so that the ranks vote on it.
         cluster: Whose ranks.
     """
     if cluster.hosts == 1:
-        return serial_ns(size, alone, planned, cluster)
-    in_place = _in_place(size, alone, planned)
+        return serial_ns(size, alone, scheduled, cluster)
+    in_place = _in_place(size, alone, scheduled)
     beside = 0.0 if in_place or not copies_beside(size, cluster) else size * cluster.copies_ns
-    return serial_ns(size, alone, planned, cluster) + crowded_ns(size, cluster, beside)
+    return serial_ns(size, alone, scheduled, cluster) + crowded_ns(size, cluster, beside)
 
 
-def _in_place(size: float, alone: bool, planned: bool) -> bool:
-    return alone and (not planned or size >= VOTES_FIRST_BYTES)
+def _in_place(size: float, alone: bool, scheduled: bool) -> bool:
+    return alone and (not scheduled or size >= VOTES_FIRST_BYTES)
 
 
-def serial_ns(size: float, alone: bool, planned: bool, cluster: Cluster) -> float:
+def serial_ns(size: float, alone: bool, scheduled: bool, cluster: Cluster) -> float:
     """The same where cores keep up with the links: linear in their latency and in the inverse of their bandwidth.
 
     Args:
         size: Bytes of its tensors.
         alone: They are one tensor.
-        planned: It is a batch of a plan, so that the ranks vote on it.
+        scheduled: It is a batch of a step schedule, so that the ranks vote on it.
         cluster: Whose ranks.
     """
     if cluster.hosts == 1:
         return cluster.batch_ns + allreduce_ns(size, cluster)
-    in_place = _in_place(size, alone, planned)
+    in_place = _in_place(size, alone, scheduled)
     before = 0.0 if in_place or copies_beside(size, cluster) else size * cluster.copies_ns
-    if in_place and planned:
+    if in_place and scheduled:
         before = math.ceil(math.log2(cluster.ranks)) * cluster.network.latency_ns
     return cluster.batch_ns + before + allreduce_ns(size, cluster)
 

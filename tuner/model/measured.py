@@ -1,4 +1,4 @@
-"""What a trace says about steps: when gradients were ready, how long ranks computed, how long batches travelled."""
+"""The steps of a trace: when gradients were ready, how long ranks computed, how long batches travelled."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Floats = NDArray[np.float64]
 _COUNTED = re.compile(r"\bnoname\.\d+")
 
 MOST_STEPS = 400
-"""The last so many steps count: enough for medians, and quick to resample."""
+"""How many of the last steps count: enough for medians, and quick to resample."""
 
 SKIPPED = 0.2
-"""Share of the steps left out at the begin, where the runtime still learns the plan and caches are cold."""
+"""Share of the steps left out at the begin, where the runtime still learns the step schedule and caches are cold."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class Moved:
         ns: For how long it kept the ranks from the next one: from when the last rank could begin until the last one
             was done, copies included.
         alone: It was one tensor.
-        planned: It was one of a plan.
+        scheduled: It was one of a step schedule.
         idle: For how long nothing had moved before it, in ns.
-        saved: Of that, time that the links could save up, in ns; as `calibrate` finds out.
+        saved: Of that, time that the links could save up, in ns; computed by `calibrate`.
     """
 
     bytes: Floats
     ns: Floats
     alone: Mask
-    planned: Mask
+    scheduled: Mask
     idle: Floats
     saved: Floats
 
@@ -142,11 +142,11 @@ def measure(trace: Trace) -> Measured:
 def _moved(batches: BatchTable, trace: Trace, steps: list[int]) -> tuple[Moved, Ints]:
     """Return what the batches of these steps took, in order, and the place of each one's step among these.
 
-    A batch of a plan begins where the last rank has all its tensors, another one where it is agreed; both not before
-    the rank is done with the batch before. (When a plan's ranks agree, over links, their bytes have moved already.)
+    A batch of a step schedule begins where the last rank has all its tensors, another one where it is agreed; both not
+    before the rank is done with the batch before. (When ranks agree by a schedule over links, the bytes have moved.)
     """
-    planned = np.isin(batches.ids, trace.spans.batch[trace.spans.fact("plan", 0) == 1])
-    can = np.where(planned[:, None], batches.submit, batches.agreed).max(axis=1, initial=0)
+    scheduled = np.isin(batches.ids, trace.spans.batch[trace.spans.fact("step_schedule", 0) == 1])
+    can = np.where(scheduled[:, None], batches.submit, batches.agreed).max(axis=1, initial=0)
     done = batches.done.max(axis=1, initial=0)
     order = np.argsort(batches.begin.max(axis=1, initial=0), kind="stable")
     before = np.empty_like(done)
@@ -154,9 +154,9 @@ def _moved(batches: BatchTable, trace: Trace, steps: list[int]) -> tuple[Moved, 
     sizes = batches.bytes.astype(np.float64)
     occupied = (done - np.maximum(can, before)).astype(np.float64)
     idle = np.maximum(can - before, 0).astype(np.float64)
-    # Other tools run several collectives at once: what ended before its predecessor says nothing about the links.
+    # Other tools run several collectives at once: one that ended before its predecessor does not show the links.
     chosen = order[np.isin(batches.step[order], steps) & (occupied[order] > 0)]
-    moved = Moved(sizes, occupied, _alone(batches, trace), planned, idle, np.zeros_like(idle))
+    moved = Moved(sizes, occupied, _alone(batches, trace), scheduled, idle, np.zeros_like(idle))
     return moved.take(chosen), np.searchsorted(steps, batches.step[chosen])
 
 
@@ -183,7 +183,7 @@ def _copied_first(trace: Trace, batches: BatchTable) -> bool:
 
 
 def _by_host(spans: SpanTable) -> SpanTable:
-    """Return what no GPU did: its packing and unpacking cost the host nothing."""
+    """Return the spans that no GPU ran: packing and unpacking there cost the host nothing."""
     return spans.take(spans.fact("device") < 0)
 
 
@@ -215,7 +215,7 @@ def _row(steps: RankSteps, index: int, submits: NDArray[np.int64]) -> tuple[Floa
     begin, end = int(steps.begin[index]), int(steps.end[index])
     within = intersection(steps.waits, np.array([[begin, end]], dtype=np.int64))
     waited = length(within)
-    # Waiting that lies before a submission only moved it.
+    # A wait before a submission only delayed it.
     spans = (np.array([[begin, max(at, begin + 1)]]) for at in submits.tolist())
     before = np.array([length(intersection(within, span)) for span in spans])
     after = end - int(within[-1, 1]) if len(within) else 0
@@ -237,7 +237,7 @@ def _usual_names(tensors: SpanTable) -> tuple[str, ...]:
 
 
 def _names(tensors: SpanTable) -> tuple[str, ...]:
-    """Names in order, without the numbers of those that nobody has named: these count on from step to step."""
+    """Names in order, without the numbers of unnamed tensors, which count on from step to step."""
     return tuple(sorted(_COUNTED.sub("noname", text) for text in tensors.tensor_texts()))
 
 

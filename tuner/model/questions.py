@@ -27,7 +27,7 @@ WIRE = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}
 
 @dataclass(frozen=True)
 class Change:
-    """How a question differs from the job as it ran; None: as it was.
+    """How a question differs from the job as it ran; None: unchanged.
 
     Attributes:
         label: For tables.
@@ -77,7 +77,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Value:
-    """A prediction and its 95 % interval: what the measurement leaves open, and the model's own error."""
+    """A prediction and its 95 % interval, from the uncertainty of the measurement and the model's own error."""
 
     value: float
     low: float
@@ -90,7 +90,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a step would be: length in ns, efficiency (rate per rank against a rank alone), and the step as played."""
+    """The predicted step: length in ns, efficiency (rate per rank against a rank alone), and the step as played."""
 
     change: Change
     ranks: int
@@ -141,7 +141,7 @@ def ask(model: Model, change: Change) -> Answer:
 
 
 def built_in(ranks: int) -> list[Change]:
-    """The questions that everybody asks, at so many ranks."""
+    """The usual questions, at so many ranks."""
     return [
         Change("as it is", ranks=ranks),
         Change("network twice as fast", ranks=ranks, network=2.0),

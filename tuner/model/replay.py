@@ -1,7 +1,7 @@
 """Plays one training step: gradients become ready, travel in batches one after the other, the step ends.
 
-Two ways as the runtime has them. Without a plan, everything that is ready on all ranks when the channel is free and a
-cycle has passed is decided and fused (native/fusion/plan.h). With a plan (native/control/plan_learner.h) the batches
+The runtime has two ways. Without a step schedule, everything that is ready on all ranks when the channel is free and a
+cycle has passed is decided and fused (native/fusion/plan.h). With one (native/control/schedule_learner.h) the batches
 are cut once, as such negotiated steps show, and each starts when its last gradient is ready.
 """
 
@@ -21,10 +21,10 @@ from ringtune.tuner.model.spread import expected_maximum
 from ringtune.tuner.model.workload import Gradient, Workload
 
 ALIGNMENT = 64
-"""Bytes; tensors of a batch start at multiples of it."""
+"""Bytes; tensors of a batch start at multiples of this."""
 
 GAP_CYCLES = 2
-"""A plan cuts where the gap between two gradients is longer than so many cycle times."""
+"""A step schedule cuts where the gap between two gradients is longer than so many cycle times."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What else holds for a step.
+    """Further conditions of a step.
 
     Attributes:
-        planned: The runtime follows a plan, as it does after a few equal steps.
+        scheduled: The runtime follows a step schedule, as it does after a few equal steps.
         straggler: The slowest rank computes so many times as long as the others.
         hidden: Communication costs no time beyond its own: perfect overlap.
     """
 
-    planned: bool = True
+    scheduled: bool = True
     straggler: float = 1.0
     hidden: bool = False
 
@@ -118,11 +118,11 @@ def play(work: Workload, cluster: Cluster, knobs: Knobs, conditions: Conditions 
     if cluster.ranks == 1:
         return Step(work.compute_ns * slow, work.compute_ns, 0.0, late, 0.0, ())
     cluster = under_knobs(cluster, knobs)
-    planned = conditions.planned and bool(knobs.plan)
-    channel = _Channel(cluster, work.backward_end_ns * slow, planned=planned)
+    scheduled = conditions.scheduled and bool(knobs.step_schedule)
+    channel = _Channel(cluster, work.backward_end_ns * slow, scheduled=scheduled)
     ready = _Ready.of(work.gradients, slow)
-    if planned:
-        _planned(ready, knobs, channel, _Channel(cluster, channel.compute_end, planned=False))
+    if scheduled:
+        _scheduled(ready, knobs, channel, _Channel(cluster, channel.compute_end, scheduled=False))
     else:
         _negotiated(ready, knobs, channel)
     backward_end = work.backward_end_ns * slow + channel.stolen
@@ -161,24 +161,24 @@ class _Ready:
 class _Channel:
     """One batch at a time, and what each takes from computing until `compute_end`."""
 
-    def __init__(self, cluster: Cluster, compute_end: float, *, planned: bool) -> None:
-        self.cluster, self.compute_end, self.planned = cluster, compute_end, planned
+    def __init__(self, cluster: Cluster, compute_end: float, *, scheduled: bool) -> None:
+        self.cluster, self.compute_end, self.scheduled = cluster, compute_end, scheduled
         self.free = 0.0
         self.stolen = 0.0
-        # Before its first batch a step computes: the links have rested.
+        # The links have rested before the first batch, while the step computed.
         self.saved = cluster.widest.burst_ns
         self.batches: list[Batch] = []
 
     def run(self, size: int, tensors: int, not_before: float) -> None:
         begin = max(self.free, not_before)
-        taken = batch_ns(size, tensors == 1, self.planned, self.cluster)
+        taken = batch_ns(size, tensors == 1, self.scheduled, self.cluster)
         self.free = begin + taken - self._made_up(size, taken, begin - self.free)
         overlapped = min(self.free, self.compute_end + self.stolen) - begin
         self.stolen += self.cluster.contention * max(overlapped, 0.0)
         self.batches.append(Batch(size, tensors, begin, self.free))
 
     def _made_up(self, size: int, taken: float, idle: float) -> float:
-        """What the buckets of the links save of a batch's time after such a rest."""
+        """The time of a batch that the buckets of the links save after such a rest."""
         burst = self.cluster.widest.burst_ns
         if burst <= 0.0:
             return 0.0
@@ -191,21 +191,21 @@ class _Channel:
 
 @dataclass(frozen=True)
 class _Decision:
-    """Gradients that were decided together: `begin` to `end` of them, when they were announced."""
+    """Gradients that were decided together: `begin` to `end` of them, and when they were reported."""
 
     begin: int
     end: int
-    announced_ns: float
+    reported_ns: float
     awaited: bool
     """Callers were blocked by then."""
 
 
-def _planned(ready: _Ready, knobs: Knobs, channel: _Channel, learning: _Channel) -> None:
-    """Batches as the plan has them, which was learnt from negotiated steps (`cut_between` of plan_learner.cc)."""
+def _scheduled(ready: _Ready, knobs: Knobs, channel: _Channel, learning: _Channel) -> None:
+    """Batches of the step schedule, which was learned from negotiated steps (`cut_between` of schedule_learner.cc)."""
     decisions = _negotiated(ready, knobs, learning)
     runs = [[decisions[0]]]
     for before, decision in pairwise(decisions):
-        if before.awaited or decision.announced_ns - before.announced_ns > GAP_CYCLES * knobs.cycle_time_ns:
+        if before.awaited or decision.reported_ns - before.reported_ns > GAP_CYCLES * knobs.cycle_time_ns:
             runs.append([])
         runs[-1].append(decision)
     for run in runs:
@@ -215,9 +215,9 @@ def _planned(ready: _Ready, knobs: Knobs, channel: _Channel, learning: _Channel)
 
 
 def _negotiated(ready: _Ready, knobs: Knobs, channel: _Channel) -> list[_Decision]:
-    """Announces what is ready after a cycle time, at a full fusion buffer or when callers wait.
+    """Batches of ready gradients, which are reported after a cycle time, at a full fusion buffer or when callers wait.
 
-    While a batch travels nothing is announced.
+    While a batch travels nothing is reported.
     """
     decisions: list[_Decision] = []
     begin = 0
@@ -226,12 +226,12 @@ def _negotiated(ready: _Ready, knobs: Knobs, channel: _Channel) -> list[_Decisio
         blocked = channel.compute_end + channel.stolen
         first = at[begin] + channel.stolen
         full = ready.full(begin, knobs.fusion_bytes) + channel.stolen
-        announced = max(min(first + knobs.cycle_time_ns, max(blocked, first), full), channel.free)
+        reported = max(min(first + knobs.cycle_time_ns, max(blocked, first), full), channel.free)
         end = begin
-        while end < count and at[end] + channel.stolen <= announced:
+        while end < count and at[end] + channel.stolen <= reported:
             end += 1
-        decisions.append(_Decision(begin, end, announced, announced >= blocked))
+        decisions.append(_Decision(begin, end, reported, reported >= blocked))
         for low, high in _cut(ready.sizes, begin, end, knobs.fusion_bytes):
-            channel.run(ready.sums[high] - ready.sums[low], high - low, announced + channel.cluster.decision_ns)
+            channel.run(ready.sums[high] - ready.sums[low], high - low, reported + channel.cluster.decision_ns)
         begin = end
     return decisions

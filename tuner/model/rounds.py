@@ -1,4 +1,4 @@
-"""Steps that nobody marked, found in the repeating order of what a rank reduces.
+"""Steps without marks, found in the repeating order of a rank's reductions.
 
 Backward produces the same gradients in the same order in every step, and between two steps (optimizer, loading,
 forward) nothing is reduced: a step begins with the gradient before which the rank reduces nothing for longest.
@@ -17,7 +17,7 @@ ALIKE = 0.9
 """Share of the reductions that must repeat after a period."""
 
 EXPLAINED = 0.8
-"""Share of the variance of the (logarithms of) pauses that a period must explain where sizes do not tell."""
+"""Share of the variance of the (logarithms of) pauses that a period must explain where sizes are no evidence."""
 
 
 def by_name(names: Sequence[str], submit: Ints) -> Ints:
@@ -31,10 +31,10 @@ def by_name(names: Sequence[str], submit: Ints) -> Ints:
     pauses = np.diff(submit, prepend=submit[0]).astype(np.float64)
     texts = np.array(names)
     usual, counts = np.unique(texts, return_counts=True)
-    usual = usual[counts > 1]  # what comes once is no gradient of every step
+    usual = usual[counts > 1]  # a name that occurs once is no gradient of every step
     if not len(usual):
         return step
-    # Of names that came together none has a pause before it but the first.
+    # Of names that were submitted together only the first has a pause before it.
     waited = {name: float(np.median(pauses[texts == name])) for name in usual.tolist()}
     first = max(waited, key=lambda name: waited[name])
     seen: set[str] = set()

@@ -23,7 +23,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Workload:
-    """A rank's step when it waits for nobody.
+    """A rank's step without any wait for other ranks.
 
     Attributes:
         name: For tables.
@@ -40,7 +40,7 @@ class Workload:
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check what everything rests on.
+        """Check the terms.
 
         Raises:
             UsageError: No gradients, a negative size or time, or a gradient after the end of backward.

@@ -21,7 +21,7 @@ class Place:
     """Where the job runs and what the user allows, as far as it decides what is tried.
 
     Attributes:
-        hosts: Number of hosts; ranks of one host that are told to use TCP are as many hosts.
+        hosts: Number of hosts; ranks of one host with transport TCP count as one host each.
         local: Ranks of a host.
         nccl: Whether NCCL may carry tensors: this job's, or those that its scripts reduce by themselves (DDP).
         lossy: Whether gradients may travel in fewer bits.
@@ -84,7 +84,7 @@ CHOICES = (
     Choice("RINGTUNE_HIERARCHICAL_ALLREDUCE", ("0",), lambda place: _network(place) and place.local > 1),
     Choice("RINGTUNE_OVERLAP", ("always", "never"), lambda place: place.local > 1),
 )
-"""What is tried by itself, in this order."""
+"""Choices that are tried unasked, in this order."""
 
 
 def may_carry(build: Mapping[str, str], gpus: bool) -> bool:
@@ -98,7 +98,7 @@ def may_carry(build: Mapping[str, str], gpus: bool) -> bool:
 
 
 def choices_for(place: Place, given: Collection[str], own: Sequence[Choice] = ()) -> list[Choice]:
-    """Return what is to be tried: what the user named himself, then what means anything in this place.
+    """Return the choices to try: those that the user named, then those that have an effect in this place.
 
     Args:
         place: Where the job runs.
@@ -121,7 +121,7 @@ def parse_choice(text: str) -> Choice:
     words = tuple(dict.fromkeys(word.strip() for word in values.split(",") if word.strip()))
     if not name.isidentifier() or not words:
         raise UsageError(f"--try {text}: expected NAME=VALUE,VALUE,... for example OMP_NUM_THREADS=1,2")
-    # Variables are written in capitals, ringtune's are all known; what a script reads for itself is its own affair.
+    # Names of variables are in capitals, and ringtune's are all known; a script may read others by itself.
     if name != name.upper() or (name.startswith(PREFIX) and name not in _OWN):
         raise UsageError(f"--try {text}: there is no variable {name}; did you mean {nearest(name)}?")
     return Choice(name, words)

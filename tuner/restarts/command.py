@@ -96,9 +96,7 @@ def wishes_of(job: LaunchOptions, values: Mapping[str, Any]) -> Wishes:
     )
     choices = choices_for(place, given, [parse_choice(text) for text in values["own"]])
     if not choices:
-        raise UsageError(
-            "--restarts: nothing that a restart could change means anything here; name variables with --try"
-        )
+        raise UsageError("--restarts: no setting of a restart has an effect here; name variables with --try")
     storage = values["study"] or config.autotune_study or ""
     return Wishes(session, runs, place, choices, storage, str(values["apply"]), values["seed"])
 

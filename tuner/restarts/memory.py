@@ -1,4 +1,4 @@
-"""What sessions of restarts have found, in an Optuna study for each kind of job; Optuna Dashboard opens it.
+"""Results of sessions of restarts, in an Optuna study for each kind of job; Optuna Dashboard opens it.
 
 The study is named ``ringtune-restarts-<fingerprint>``. A trial's parameters are the variables with their values as
 categories (``default``: the variable was not set), its value the step time relative to the command as it is; a trial
@@ -28,7 +28,7 @@ _CONFIRMED = "ringtune:confirmed"
 _UNSET = "default"
 _STARTUP_TRIALS = 4
 _DRAWS = 50
-"""Of the sampler, which does not know what was tried or has failed, for one setting that fits."""
+"""Draws for one setting that fits: the sampler does not know which settings were tried or have failed."""
 
 
 class StudyMemory:
@@ -38,7 +38,7 @@ class StudyMemory:
         job: What is known about the job before its first run.
         choices: What is tried.
         places: Storages, see `StudyOptions.storage`: the first one is also read, the others receive copies.
-        say: Hears why nothing is stored.
+        say: Receives a sentence when nothing is stored.
         seed: Of the sampler; None = different every time.
     """
 
@@ -85,7 +85,7 @@ class StudyMemory:
             return None
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # Optuna's word for `multivariate`
         sampler = optuna.samplers.TPESampler(multivariate=True, n_startup_trials=_STARTUP_TRIALS, seed=self._seed)
-        # In a study of its own: what is drawn and not run must not stand in the job's.
+        # A study of its own, since settings that are drawn and not run must not stand in the job's.
         study, wanted = optuna.create_study(sampler=sampler), self._distributions()
         known = self._studies[0].get_trials(deepcopy=False)
         study.add_trials([trial for trial in known if trial.distributions == wanted])
@@ -98,7 +98,7 @@ class StudyMemory:
         return None
 
     def conclude(self, setting: Setting) -> None:
-        """Remember what a session has come to."""
+        """Remember the result of a session."""
         self._each(lambda study: study.set_user_attr(_CONFIRMED, dict(setting) if setting != AS_IT_IS else {}))
 
     def _open(self, place: str, fingerprint: str, workload: Workload) -> None:

@@ -17,7 +17,7 @@ from ringtune.tuner.restarts.session import Leave, Run
 from ringtune.tuner.restarts.steps import StepTimes
 
 Why = Literal["enough", "late", "ended"]
-"""Why a run is over: it has shown enough, its time was up, or it ended by itself."""
+"""Why a run is over: its steps sufficed, its time was up, or it ended by itself."""
 
 _POLL_S = 0.05
 _LEAST_STEPS = 3
@@ -79,7 +79,7 @@ class JobRunner:
         return replace(self._job, run_dir=folder, settings=variables, keep_logs=True)
 
     def _watch(self, job: _Job, steps: StepTimes, leave: Leave) -> Why:
-        """Stay until the run has ended or may be ended; returns which of it."""
+        """Wait until the run has ended or may be ended; returns the reason."""
         seen = 0
         while not job.ended.wait(_POLL_S):
             times = steps.read()

@@ -43,7 +43,7 @@ _WORSE_MARGIN, _WORSE_ALPHA = 0.10, 0.005
 _DEFAULT_EVERY = 3
 _SEARCH_PART = 0.5
 _FIRST_ONE_BY_ONE = 4
-"""Trials of a large space, the command as it is included, before its sampler has something to go by."""
+"""Trials of a large space, the command as it is included, before its sampler has enough results."""
 
 _NOTHING = Workload(0, 0)
 
@@ -53,7 +53,7 @@ Leave = Callable[[Sequence[int]], bool]
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         times: Step times counted, in nanoseconds, of the slowest rank.
@@ -88,7 +88,7 @@ class Memory(Protocol):
     """Remembers the results of jobs."""
 
     def open(self, workload: Workload) -> Known:
-        """Say which job this is."""
+        """Name the job."""
 
     def tell(self, setting: Setting, ratio: float | None) -> None:
         """Remember a trial: its step time relative to the command as it is; None: its run failed."""
@@ -97,7 +97,7 @@ class Memory(Protocol):
         """Choose the next setting of a large space from all trials of this job; None: there is no opinion."""
 
     def conclude(self, setting: Setting) -> None:
-        """Remember what a session has come to."""
+        """Remember the result of a session."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class RestartSession:
             self._trial(setting, source)
 
     def _next(self) -> tuple[Setting | None, Source]:
-        """What is tried next: the sampler's choice in a large space, else a neighbour of the best setting so far."""
+        """The next setting: the sampler's choice in a large space, else a neighbour of the best setting so far."""
         if self._large and self._made >= _FIRST_ONE_BY_ONE:
             suggested = self._memory.suggest(self._fits)
             if suggested is not None:
@@ -260,7 +260,7 @@ class RestartSession:
 
         run = self._run(setting, worse)
         self._since_default += 1
-        if (run.failure or early) and len(new) == 1:  # of several new values nobody knows which it was
+        if (run.failure or early) and len(new) == 1:  # of several new values it is not known which one it was
             self._hopeless |= new
         if run.failure:
             self._failed(setting, run)
@@ -332,7 +332,7 @@ class RestartSession:
                 source=source,
                 state=state,
                 knobs=DEFAULTS,
-                epoch=0,
+                knobs_version=0,
                 steps=len(times),
                 step_ns=median_interval(times),
                 gain=gain,

@@ -54,5 +54,5 @@ class _Log:
         self._lines = GrowingLines(path)
 
     def read(self) -> None:
-        """Take in the steps that are new."""
+        """Read the new steps."""
         self.steps += [StepStats.from_dict(orjson.loads(line)) for line in self._lines.read()]

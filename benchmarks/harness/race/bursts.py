@@ -23,7 +23,7 @@ Call = Callable[[], Any]
 
 
 class Contest(Protocol):
-    """What a contender does again and again.
+    """The operation that a contender repeats.
 
     Attributes:
         call: the measured operation.
@@ -55,7 +55,7 @@ class SumContest:
 
 
 class CopyContest:
-    """Copies the tensors of `task` once, memory to memory: what every reduction has to do at the least."""
+    """Copies the tensors of `task` once, memory to memory: the least work of every reduction."""
 
     max_calls = 1 << 20
     settle: Callable[[], None] | None = None
@@ -91,7 +91,7 @@ def in_turn(calls: Sequence[Call]) -> Call:
 
 @dataclass(frozen=True)
 class Burst:
-    """How much is called: `loops` times `calls` timed calls, after an untimed one each if there is a `lead_in`."""
+    """The number of calls: `loops` times `calls` timed calls, after an untimed one each if there is a `lead_in`."""
 
     loops: int
     calls: int
@@ -132,4 +132,4 @@ def time_calls(call: Call, count: int, settle: Callable[[], None] | None) -> int
 
 
 def _nothing() -> None:
-    """What calls need that return when they are done."""
+    """Settles calls that return when they are done: nothing to wait for."""

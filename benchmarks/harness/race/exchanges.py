@@ -1,8 +1,8 @@
 """Data of collectives other than allreduce: what each rank gives, what it must have afterwards.
 
-Rank r gives (i + 3 r) mod 5 at element i, so that what came from whom shows, and sums over up to 50 ranks are exact in
-every dtype. Nothing a rank gives is overwritten, so calls repeat themselves as often as one likes; what it received is
-cleared before each loop of a burst.
+Rank r gives (i + 3 r) mod 5 at element i, so that values show their sender, and sums over up to 50 ranks are exact in
+every dtype. The input of a rank is never overwritten, so calls can be repeated; its output is cleared before each loop
+of a burst.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The life of a rank in a race: does what the driver says, one order at a time, and sleeps in between."""
+"""A rank in a race: follows the driver's orders one at a time, and sleeps in between."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Seat:
-    """Who this rank is.
+    """The place of a rank in a race.
 
     Args:
         join: where the driver listens and the word that it expects: ``host:port/token``.
@@ -50,7 +50,7 @@ def serve(
     """Follows the driver's orders until it ends the race.
 
     Args:
-        seat: who this rank is.
+        seat: the place of this rank.
         openers: contender -> what opens it for a task.
         read_task: gives the task that an order describes.
     """

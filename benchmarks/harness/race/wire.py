@@ -1,4 +1,4 @@
-"""How the driver of a race and the ranks talk: lines of JSON over one TCP connection per rank.
+"""The protocol between the driver of a race and the ranks: lines of JSON over one TCP connection per rank.
 
 Every rank has a connection of its own, on which it waits blocked: between bursts no rank of any contender uses a core.
 

@@ -1,6 +1,6 @@
 """Analyses of a running job: its newest steps are analysed together now and then, each later step when it arrives.
 
-What a step adds is computed from that step alone: who was late in it, and the sums of
+The contribution of a step is computed from that step alone: its late rank, and the sums of
 `ringtune.dashboard.data.live.totals`. So each poll of a page costs only the steps that are new. Results that need all
 steps together (tests, tables, bandwidths by size) are as of the last full analysis, and the page says so
 (`Newest.tested`).
@@ -83,7 +83,7 @@ class LiveAnalysis:
             if self._lateness.late:
                 parts = [found.columns, *self._lateness.late]
                 joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[-1]}
-                # From now on they are one.
+                # From here on both are one analysis.
                 self._lateness.late = [{n: column[len(found.columns[n]) :] for n, column in joined.items()}]
                 found = replace(found, columns={**found.columns, **joined})
             return self._newest(found, self._lateness)

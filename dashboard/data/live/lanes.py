@@ -61,7 +61,7 @@ class GrowingLanes:
 
     Attributes:
         spans: Columns (`LANE_TYPES`) of all lanes, with room between them.
-        moved: How many spans were written so far: new ones, those that had to make way, and those that moved.
+        moved: How many spans were written so far: new ones, those moved within a lane, and those moved with it.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class GrowingLanes:
         former, first = [lane.places for lane in self._lanes.values()], 0
         for lane in self._lanes.values():
             needed = lane.count + coming.get((lane.rank, lane.stage), 0)
-            # Also lanes that still fit: they grow alike, and one after the other each would move all.
+            # Lanes that still fit get more room too: all grow alike, and each full one would move all of them again.
             lane.room = max(_LEAST_ROOM, lane.room, 2 * needed)
             for level in lane.levels.values():
                 level["first"].shift(first - lane.first)
@@ -155,7 +155,7 @@ class GrowingLanes:
         lane.count += count
         part = slice(tail.start, lane.first + lane.count)
         if self._is_before(tail.start, fresh):
-            # What lies behind only makes way: its rows stay as they are. So it is with the past, piece by piece.
+            # Spans behind the new ones only move and keep their rows, also when the backlog is added piece by piece.
             behind, part = slice(tail.start + count, tail.stop + count), slice(tail.start, tail.start + count)
             self.moved += tail.stop - tail.start
             for name in LANE_TYPES:
@@ -220,7 +220,7 @@ class GrowingLanes:
         items: dict[str, GrowingColumn] | None = None
         for width in sorted(lane.levels):
             level = lane.levels[width]
-            # A level that is new, or coarser than those before, is made of all items of the one before.
+            # A new or coarser level is made of all items of the level before.
             since = begin // width * width if level else NEVER
             if not level:
                 level.update({name: GrowingColumn(kind) for name, kind in ITEM_TYPES.items()})

@@ -11,7 +11,7 @@ from ringtune.timeline.reading.following import PartFollower
 from ringtune.timeline.spans import Instant, PartInfo, SpanTable, Trace, empty_table
 
 _LEAST_MOVE_NS = 50_000
-"""A correction of a clock that is too small to see."""
+"""A correction of a clock below this is too small to be seen."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Part:
 
 
 def bare(part: Part) -> Trace:
-    """A part without its spans: all that placing it takes."""
+    """A part without its spans, which is enough to place it on the job's time."""
     assert part.info is not None
     return Trace(empty_table(), part.follower.instants, (part.info,), "part")
 

@@ -3,9 +3,9 @@
 The newest events are read whenever a page asks. Where there are more than may be read at once, reading continues near
 the ends of the parts, and what lies between is read beside the job (`backlog`); the index shows where it is missing.
 
-Spans of a part are placed on the job's time by what was known of its host's clock when they came. Where later samples
-of that clock place them elsewhere by more than they are exact (`moved`), all is read anew; so it is when a file turns
-out to be another one.
+Spans of a part are placed on the job's time by the samples of its host's clock that were known when they arrived. Where
+later samples place them elsewhere by more than their error (`moved`), everything is read again; so it is when a file is
+replaced by another one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _GENERATIONS = itertools.count()
 
 
 class NotFollowed(RingtuneError):
-    """These files cannot be followed: they are merged ones, or another tool's."""
+    """These files cannot be followed: they are merged files, or another tool's."""
 
 
 class LiveTimeline:
@@ -149,7 +149,7 @@ class LiveTimeline:
             most: So many steps at most.
 
         Returns:
-            None where `held` has to tell.
+            None where the caller has to use `held`.
 
         Raises:
             Unreadable: See `held`.
@@ -253,11 +253,11 @@ class LiveTimeline:
         return True
 
     def _leave_out(self, files: list[Path]) -> bool:
-        """Go on near the ends of files; whether what was read before stands right still."""
+        """Go on near the ends of files; returns whether earlier spans are still placed right."""
         keep, heads = max(LEAST_BYTES, NEWEST_BYTES // len(files)), list[tuple[Path, SpanTable]]()
         for path in files:
             part = self._parts[path]
-            # What a part says about itself stands at its begin.
+            # The header of a part stands at its begin.
             head = None if part.follower.offset else self._follow(path, keep)
             heads += [(path, head)] if head is not None else []
             with _readable(path):
@@ -384,7 +384,7 @@ class LiveTimeline:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turn what the system says about a file into a sentence for the page."""
+    """Turn the system's error about a file into a sentence for the page."""
     try:
         yield
     except OSError as error:

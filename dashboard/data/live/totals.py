@@ -23,7 +23,7 @@ Sums = dict[str, float]
 
 _WAITING = frozenset(stage.label for stage in (Stage.WAIT, Stage.NEGOTIATE, Stage.QUEUE))
 _KNOWN = frozenset(stage.label for stage in (Stage.WAIT, Stage.STEP))
-"""A rank with spans of one of each waited when it says so (`ringtune.timeline.analysis.batches.rank_steps`)."""
+"""A rank with spans of both kinds records its waits (`ringtune.timeline.analysis.batches.rank_steps`)."""
 
 
 class RunningTotals:
@@ -69,7 +69,7 @@ class RunningTotals:
         return exposure(mine, about.waits) if about is not None and about.knows_waiting else None
 
     def applied_to(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the document of an analysis with what was added since."""
+        """Return the document of an analysis with the totals added since."""
         if not self.steps:
             return dict(document)
         summary = dict(document["summary"])

@@ -36,7 +36,7 @@ COARSEST = 1024
 WIDEN = 4
 """Widths are powers of it, so that buckets stay where they are when a job goes on."""
 FEW = 256
-"""So many spans of a lane are joined as quickly as items of its levels, which a lane that grows may have to make."""
+"""Up to so many spans of a lane are joined as quickly as the items of its levels, which a growing lane has to make."""
 _CROWDED = 2
 """A level is worth having where its buckets hold this many spans on average."""
 
@@ -64,7 +64,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Lane:
-    """One stage of one rank: its spans by begin, and what finds those that touch a window quickly.
+    """One stage of one rank: its spans by begin, and columns by which those that touch a window are found quickly.
 
     ``first`` is the place of its first span among all spans; ``reach[i]`` the latest end among the first i + 1 spans;
     ``row`` the line of a span within the lane, below ``rows``, so that spans that overlap lie beside one another.

@@ -56,7 +56,7 @@ def _covered_until(lane: Lane, edges: Ints) -> Floats:
     begin, end, reach = table.begin[part], table.end[part], table.reach[part]
     if not len(begin):
         return np.zeros(len(edges))
-    # What an earlier item covers already does not count again.
+    # Time that an earlier item covers does not count again.
     start = begin.copy()
     np.maximum(start[1:], reach[:-1], out=start[1:])
     np.minimum(start, end, out=start)
@@ -74,7 +74,7 @@ def dominant(lanes: tuple[Lane, ...], window: Window, limit: int) -> Shapes:
     """Return one line of shapes a rank: in every piece of the window the phase that took most of it, and its share.
 
     Steps and the user's ranges hold everything else, and show only where nothing else does; negotiating and queueing go
-    on behind a rank's back, and count a tenth. Pieces of the same phase that follow one another are one shape.
+    on in the background, and count a tenth. Pieces of the same phase that follow one another are one shape.
     """
     ranks = sorted({lane.rank for lane in lanes})
     pieces = max(8, min(PIXELS, limit // max(1, len(ranks))))

@@ -27,7 +27,7 @@ from ringtune.dashboard.data.timeline.levels import ITEM_TYPES, LANE_TYPES, Lane
 from ringtune.dashboard.data.timeline.path import PATH_TYPES, PathTable, path_of
 from ringtune.timeline.spans import Instant, Trace
 
-FORMAT = 5
+FORMAT = 6
 KEPT_BYTES = 12 * 2**30
 """Indexes beyond this size are removed, the least recently used first."""
 
@@ -127,7 +127,7 @@ def _column(folder: Path, kind: str, name: str, dtype: Any) -> NDArray[Any]:
 
 
 def make_room(root: Path, kept_bytes: int = KEPT_BYTES) -> None:
-    """Remove indexes beyond what is kept, and what interrupted preparations left."""
+    """Remove indexes beyond the limit, and the remains of interrupted preparations."""
     found = []
     for folder in root.iterdir():
         with suppress(OSError):

@@ -183,7 +183,7 @@ def change_knobs_in_the_plan() -> tuple[bool, int, int, bool]:
         now.propose_knobs(Knobs(fusion_bytes=4096))
     for number in range(40):
         step(number, 4)
-    return before, now.epoch, now.knobs.fusion_bytes, enter_plan()
+    return before, now.knobs_version, now.knobs.fusion_bytes, enter_plan()
 
 
 def join_in_the_plan() -> int:

@@ -111,8 +111,8 @@ def _some_knobs(step: int) -> Knobs:
 
 
 def knobs_under_load(seconds: float) -> tuple[int, int]:
-    """Reduce many exact tensors while rank 0 changes the knobs all the time; return rounds and epochs seen."""
-    epochs = set()
+    """Reduce many exact tensors while rank 0 changes the knobs all the time; return rounds and versions seen."""
+    versions = set()
     rounds = 0
     until = time.monotonic() + seconds
     while hvd.broadcast_object(time.monotonic() < until, name="go"):
@@ -124,16 +124,16 @@ def knobs_under_load(seconds: float) -> tuple[int, int]:
             handles.append(hvd.allreduce_async_(tensor, name=f"load.{i}", op=hvd.Sum))
         for i, handle in enumerate(handles):
             assert torch.equal(hvd.synchronize(handle), expectation(hvd.size(), 700 * i + 1, torch.float32, hvd.Sum))
-        epochs.add(session.require().epoch)
+        versions.add(session.require().knobs_version)
         rounds += 1
-    return rounds, len(epochs)
+    return rounds, len(versions)
 
 
 def knobs_now() -> tuple[dict[str, int], int]:
     """Return the setting after one more collective."""
     hvd.barrier()
     now = session.require()
-    return now.knobs.as_dict(), now.epoch
+    return now.knobs.as_dict(), now.knobs_version
 
 
 def propose_small_fusion() -> int:

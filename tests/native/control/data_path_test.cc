@@ -34,7 +34,7 @@ TEST(DataPath, OneThatIsUnknownIsRefused) {
   write_request(out, on_gpu(static_cast<DataPath>(9)));
   ByteReader in(out.bytes());
   EXPECT_EQ(message_of<Protocol>([&] { (void)read_request(in); }),
-            "a peer announced tensor 't' to take the unknown data path 9");
+            "a peer submitted tensor 't' to take the unknown data path 9");
 }
 
 TEST(DataPath, RanksThatPartAreNamedAndAreNoMismatch) {

@@ -232,7 +232,7 @@ TEST(Awaited, AreTheMembersThatHaveNotAnnouncedItAndHaveNotJoined) {
   job.submit(1, allreduce("a"));
   job.submit(3, allreduce("a"));
   job.settle();
-  for (int level = 0; level < 2; ++level) {  // ranks in the middle keep to themselves what only some below announced
+  for (int level = 0; level < 2; ++level) {  // ranks in the middle keep to themselves what only some below reported
     job.now_ns += Aggregator::kHoldNs;
     job.settle();
   }

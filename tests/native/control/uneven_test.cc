@@ -128,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(GradientThatRanksHaveUnlike, FailsOnAllOfThemAndRunsWhenAllSubmitItAlike) {
   const UnlikeCase& row = GetParam();
-  for (const bool known : {false, true}) {  // whether the name has a number that the ranks may announce it by
+  for (const bool known : {false, true}) {  // whether the name has a number that the ranks may report it by
     Simulation job(static_cast<int>(row.by_rank.size()));
     if (known) {
       job.submit_everywhere(gradient(kDense));

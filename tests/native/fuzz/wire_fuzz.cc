@@ -33,7 +33,7 @@ void read_message(ByteView bytes) {
 
 void read_peer_info(ByteView bytes) {
   const Bytes written = encode(decode_peer_info(bytes));
-  require(encode(decode_peer_info(written)) == written, "an announcement changes when it is written and read again");
+  require(encode(decode_peer_info(written)) == written, "a peer info changes when it is written and read again");
 }
 
 /// A coordinator hears messages of three ranks: frames of {u8 rank, blob}.

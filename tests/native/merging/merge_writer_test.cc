@@ -65,7 +65,7 @@ struct Blocks {
     const File target = temporary();
     std::vector<std::string> labels;
     for (int stage = 0; stage < 15; ++stage) labels.push_back("s" + std::to_string(stage));
-    const PartTexts texts{{"\"n\"", "\"BUS_BANDWIDTH\""}, {"\"\"", "\"t\""}, {"", "\"plan\":1"}};
+    const PartTexts texts{{"\"n\"", "\"BUS_BANDWIDTH\""}, {"\"\"", "\"t\""}, {"", "\"step_schedule\":1"}};
     MergeWriter writer({fileno(file.get()), fileno(target.get()), 0}, runs,
                        MergedText(std::vector<PartTexts>(parts, texts), labels), parts, kOverlapping);
     while (writer.write_some(threads)) {
@@ -95,13 +95,13 @@ TEST(MergeWriter, WritesEveryKindOfSpan) {
              0);
   EXPECT_EQ(
       blocks.merged(1, 1),
-      R"({"name":"n","cat":"s3","ph":"X","pid":3,"tid":3,"ts":1.500,"dur":1.000,"args":{"tensor":"t","bytes":12,"plan":1,"batch":7,"step":2,"epoch":4}},
-{"name":"n","cat":"s1","ph":"b","pid":0,"tid":1,"ts":3.000,"id2":{"local":2},"args":{"bytes":0,"epoch":0}},
+      R"({"name":"n","cat":"s3","ph":"X","pid":3,"tid":3,"ts":1.500,"dur":1.000,"args":{"tensor":"t","bytes":12,"step_schedule":1,"batch":7,"step":2,"knobs_version":4}},
+{"name":"n","cat":"s1","ph":"b","pid":0,"tid":1,"ts":3.000,"id2":{"local":2},"args":{"bytes":0,"knobs_version":0}},
 {"name":"n","cat":"s1","ph":"e","pid":0,"tid":1,"ts":3.001,"id2":{"local":2}},
 {"name":"BUS_BANDWIDTH","cat":"s14","ph":"C","pid":0,"tid":14,"ts":4.000,"args":{"bytes_per_s":10}},
 {"name":"n","cat":"s14","ph":"C","pid":0,"tid":14,"ts":5.000,"args":{"bytes":11,"operations":2}},
-{"name":"n","cat":"s8","ph":"i","pid":0,"tid":8,"ts":6.000,"s":"p","args":{"epoch":0}},
-{"name":"n","cat":"s8","ph":"X","pid":0,"tid":8,"ts":7.000,"dur":1.000,"args":{"bytes":0,"epoch":0}},
+{"name":"n","cat":"s8","ph":"i","pid":0,"tid":8,"ts":6.000,"s":"p","args":{"knobs_version":0}},
+{"name":"n","cat":"s8","ph":"X","pid":0,"tid":8,"ts":7.000,"dur":1.000,"args":{"bytes":0,"knobs_version":0}},
 )");
 }
 

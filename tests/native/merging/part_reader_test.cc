@@ -32,7 +32,7 @@ const std::string kList =
     R"({"name":"ringtune_tensors","ph":"M","pid":1,"tid":0,"args":{"id":4,"names":["a","b\"]"],"bytes":[8,16]}})";
 
 TEST(PartReader, TakesKeysInAnyOrderAndPiecesOfAnySize) {
-  const std::string text = "[\n" + wait_line("1.25", R"("step":2,"bytes":3,"tensor":"t","epoch":1)") + ",\n" +
+  const std::string text = "[\n" + wait_line("1.25", R"("step":2,"bytes":3,"tensor":"t","knobs_version":1)") + ",\n" +
                            R"({"args":{},"dur":1,"ts":-2,"pid":1,"cat":"wait","name":"WAIT","tid":0,"ph":"X"})" +
                            "\n]\n";
   for (std::size_t piece = 1; piece < text.size(); ++piece) {
@@ -45,14 +45,25 @@ TEST(PartReader, TakesKeysInAnyOrderAndPiecesOfAnySize) {
   }
 }
 
+TEST(PartReader, TakesKeysOfEarlierVersions) {
+  PartReader reader(kLabels);
+  reader.feed(wait_line("1", R"("bytes":3,"plan":1,"peer":2,"step":5,"epoch":4)") + ",\n" +
+              wait_line("2", R"("bytes":3,"step_schedule":1,"peer":2,"step":5,"knobs_version":4)") + "\n");
+  ASSERT_EQ(reader.records().size(), 2U);
+  for (const SpanRecord& record : reader.records()) {
+    EXPECT_EQ(record.knobs_version, 4);
+    EXPECT_EQ(reader.facts().texts()[record.facts], R"("step_schedule":1,"peer":2)");
+  }
+}
+
 TEST(PartReader, MakesTheTensorsOfABatch) {
   PartReader reader(kLabels);
   reader.feed(kList + ",\n");
   reader.feed(R"({"name":"NEGOTIATE_ALLREDUCE","cat":"negotiate","ph":"X","pid":1,"tid":0,"ts":1.000,"dur":2.000,)"
-              R"("args":{"tensors":4,"submitted":[0,5000],"queued_ns":10,"step":0,"epoch":1}})"
+              R"("args":{"tensors":4,"submitted":[0,5000],"queued_ns":10,"step":0,"knobs_version":1}})"
               "\n");
   reader.feed(R"({"name":"MEMCPY","cat":"copy_in","ph":"X","pid":1,"tid":2,"ts":4.000,"dur":0.030,)"
-              R"("args":{"tensors":4,"copied":[10,20],"step":0,"epoch":1}})"
+              R"("args":{"tensors":4,"copied":[10,20],"step":0,"knobs_version":1}})"
               "\n");
   EXPECT_EQ(rows_of(reader), (std::vector<Row>{{0, 1000, 3000, "a", 8},
                                                {1, 3000, 3010, "a", 8},
@@ -77,10 +88,10 @@ INSTANTIATE_TEST_SUITE_P(
         "", "[", "{", "{}", wait_line("1e3"), wait_line("1.0001"), wait_line("01"), wait_line("1."),
         wait_line("2200000000000001"), wait_line("1", R"("bytes":1.5)"), wait_line("1", R"("bytes":"3")"),
         wait_line("1", R"("bytes":1234567890123456789)"), wait_line("1", R"("bytes":3,"bytes":3)"),
-        wait_line("1", R"("bytes":3,"more":3)"), wait_line("1", R"("epoch":2147483648)"),
-        wait_line("1", R"("bytes": 3)"), wait_line("1", R"("tensor":"\")"), wait_line("1") + "}",
-        wait_line("1") + "," + wait_line("1"), wait_line("1", R"("submitted":[1])"),
-        wait_line("1", R"("tensors":4,"submitted":[0,1])"),
+        wait_line("1", R"("epoch":1,"knobs_version":1)"), wait_line("1", R"("bytes":3,"more":3)"),
+        wait_line("1", R"("knobs_version":2147483648)"), wait_line("1", R"("bytes": 3)"),
+        wait_line("1", R"("tensor":"\")"), wait_line("1") + "}", wait_line("1") + "," + wait_line("1"),
+        wait_line("1", R"("submitted":[1])"), wait_line("1", R"("tensors":4,"submitted":[0,1])"),
         R"({"name":"x","cat":"wait","ph":"X","pid":1,"tid":5,"ts":1,"args":{}})",
         R"({"name":"x","cat":"what","ph":"X","pid":1,"tid":5,"ts":1,"dur":1,"args":{}})",
         R"({"name":"x","cat":"","ph":"X","pid":1,"tid":5,"ts":1,"dur":1,"args":{}})",

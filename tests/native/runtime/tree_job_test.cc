@@ -78,7 +78,7 @@ TEST(TreeJob, WhoeverWaitsLearnsWhichRanksHaveNotCome) {
     Ticket ticket = 0;
     if (std::find(kFirst.begin(), kFirst.end(), rank) != kFirst.end()) {
       ticket = runtime.submit(allreduce_of("a", data));
-      std::vector<int> missing;  // more at first, until all three have announced it
+      std::vector<int> missing;  // more at first, until all three have reported it
       const Deadline deadline = Deadline::after(10 * kSecondNs);
       while (missing != std::vector{1, 2, 4, 5} && !deadline.expired()) missing = runtime.awaited(ticket, deadline);
       EXPECT_EQ(missing, (std::vector{1, 2, 4, 5})) << rank;

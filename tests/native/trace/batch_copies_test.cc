@@ -39,11 +39,11 @@ TEST(TraceCopies, AreOneEventThatNamesTheListOfTheBatch) {
   EXPECT_EQ(lines[0].find(R"({"name":"ringtune_tensors")"), 0U);
   EXPECT_EQ(lines[1], R"({"name":"MEMCPY_IN_FUSION_BUFFER","cat":"copy_in","ph":"X","pid":1,"tid":2,"ts":1.000,)"
                       R"("dur":0.500,"args":{"tensors":1,"copied":[200,0,300],"dtype":"float32",)"
-                      R"("batch":7,"step":5,"epoch":1}})");
+                      R"("batch":7,"step":5,"knobs_version":1}})");
   EXPECT_NE(lines[2].find("\"tensors\":1,\"submitted\""), std::string::npos);
   EXPECT_EQ(lines[3], R"({"name":"MEMCPY_OUT_FUSION_BUFFER","cat":"copy_out","ph":"X","pid":1,"tid":4,"ts":1.000,)"
                       R"("dur":0.006,"args":{"tensors":1,"copied":[1,2,3],"dtype":"float32",)"
-                      R"("batch":7,"step":5,"epoch":1}})");
+                      R"("batch":7,"step":5,"knobs_version":1}})");
   EXPECT_NE(lines[4].find("\"recorded\":12,\"dropped\":0"), std::string::npos);
 }
 

@@ -54,7 +54,7 @@ TEST(TraceChrome, HeaderAndEndStandAsAgreed) {
 TEST(TraceChrome, TimesAreExactMicroseconds) {
   EXPECT_EQ(event_line({9'007'199'254'740'993'001, 9'007'199'254'740'993'041, 64, 5, 9, 2, 3, Stage::kCopyIn, 0}, "g"),
             R"({"name":"MEMCPY_IN_FUSION_BUFFER","cat":"copy_in","ph":"X","pid":1,"tid":2,"ts":9007199254740993.001,)"
-            R"("dur":0.040,"args":{"tensor":"g","bytes":64,"batch":9,"step":2,"epoch":3}})");
+            R"("dur":0.040,"args":{"tensor":"g","bytes":64,"batch":9,"step":2,"knobs_version":3}})");
 }
 
 struct StageCase {
@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         StageCase{
             Stage::kNegotiate, 0,
-            R"({"name":"NEGOTIATE_ALLREDUCE","cat":"negotiate","ph":"X","pid":1,"tid":0,"ts":1.000,"dur":1.000,"args":{"tensor":"user","bytes":0,"step":0,"epoch":0}})"},
+            R"({"name":"NEGOTIATE_ALLREDUCE","cat":"negotiate","ph":"X","pid":1,"tid":0,"ts":1.000,"dur":1.000,"args":{"tensor":"user","bytes":0,"step":0,"knobs_version":0}})"},
         StageCase{Stage::kQueue, 1, R"({"name":"QUEUE","cat":"queue","ph":"X")"},
         StageCase{Stage::kCommunicate, 2, R"({"name":"RING_BROADCAST","cat":"communicate","ph":"X","pid":1,"tid":3)"},
         StageCase{Stage::kCommunicate, 255, R"({"name":"RING_UNKNOWN")"},
@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
         StageCase{Stage::kStep, 255, R"({"name":"STEP","cat":"step","ph":"X","pid":1,"tid":6)"},
         StageCase{
             Stage::kRange, 255,
-            R"({"name":"user","cat":"range","ph":"X","pid":1,"tid":7,"ts":1.000,"dur":1.000,"args":{"step":0,"epoch":0}})"},
+            R"({"name":"user","cat":"range","ph":"X","pid":1,"tid":7,"ts":1.000,"dur":1.000,"args":{"step":0,"knobs_version":0}})"},
         StageCase{Stage::kCycle, 255,
                   R"({"name":"CYCLE_START","cat":"cycle","ph":"i","s":"p","pid":1,"tid":8,"ts":1.000,"args":{)"}));
 

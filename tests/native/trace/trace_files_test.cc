@@ -54,7 +54,7 @@ TEST(TraceBatch, IsOneEventThatNamesAListOfTensors) {
                       R"({"id":1,"names":["b","c","d"],"bytes":[64,128,192]}})");
   EXPECT_EQ(lines[1], R"({"name":"NEGOTIATE_ALLREDUCE","cat":"negotiate","ph":"X","pid":1,"tid":0,"ts":1.000,)"
                       R"("dur":1.000,"args":{"tensors":1,"submitted":[0,250,-150],"queued_ns":600,"dtype":"float32",)"
-                      R"("plan":1,"batch":7,"step":5,"epoch":1}})");
+                      R"("step_schedule":1,"batch":7,"step":5,"knobs_version":1}})");
   EXPECT_EQ(lines[2], R"({"name":"ringtune_end","ph":"M","pid":1,"tid":0,"args":{"recorded":6,"dropped":0}})");
 }
 

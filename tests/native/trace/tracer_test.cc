@@ -297,7 +297,7 @@ TEST(TraceWriter, RareEventsReachTheSink) {
   Tracer tracer;
   tracer.event("KNOBS", "knobs", 1, "{}");  // not recording: nothing
   tracer.start(std::make_unique<GateSink>(&control));
-  tracer.event("KNOBS", "knobs", 1, R"({"epoch":1})");
+  tracer.event("KNOBS", "knobs", 1, R"({"knobs_version":1})");
   tracer.stop();
   EXPECT_EQ(control.events, 1U);
 }
