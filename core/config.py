@@ -42,7 +42,6 @@ class Config:
     local_size: int | None = None
     hostname: str | None = None
     store: tuple[str, int] | None = None
-    master: tuple[str, int] | None = None
     job: str | None = None
     worker: int | None = None
     launcher: bool = False

@@ -63,7 +63,6 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("HOSTNAME", "hostname", "str", None, "", "Name of this host; ranks of one name share memory.", "HOSTNAME"),
     Variable("STORE", "store", "address", None, "host:port", "Rendezvous store through which the ranks meet."),
     Variable("JOB", "job", "str", None, "", "Name of the job, the same on all its ranks."),
-    Variable("MASTER", "master", "address", None, "host:port", "Where torch.distributed meets; by `ringtune run`."),
     Variable("WORKER", "worker", "int", None, "", "Number of this process in an elastic job.", None, 0),
     Variable("LAUNCHER", "launcher", "bool", False, "", "Set by `ringtune run`, which then serves the store."),
     # What the job writes.

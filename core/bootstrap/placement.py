@@ -92,7 +92,7 @@ _MORE = {
 }
 _RANK_INFO = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "HOSTNAME")
 LAUNCHER_VARIABLES: dict[str, tuple[str, ...]] = {
-    "ringtune": tuple(f"RINGTUNE_{name}" for name in (*_RANK_INFO, "STORE", "JOB", "MASTER", "WORKER", "LAUNCHER")),
+    "ringtune": tuple(f"RINGTUNE_{name}" for name in (*_RANK_INFO, "STORE", "JOB", "WORKER", "LAUNCHER")),
     "horovodrun": tuple(
         f"HOROVOD_{name}" for name in (*_RANK_INFO, "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "ELASTIC")
     ),

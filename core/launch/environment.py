@@ -20,8 +20,8 @@ _NOT_FOR_OTHER_HOSTS = re.compile(
 )
 # Rendezvous variables of another launcher; a rank must not take them for its own.
 _FOREIGN_RENDEZVOUS = re.compile(
-    rf"^({rank_process.VARIABLE}|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK|TORCHELASTIC_RUN_ID|"
-    r"PMI_RANK|PMI_SIZE|RINGTUNE_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|WORKER|MASTER)|OMPI_COMM_WORLD_.*|SLURM_PROCID|"
+    rf"^({rank_process.VARIABLE}|RANK|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_(RANK|NAME)|((GROUP|ROLE)_)?WORLD_SIZE|"
+    r"TORCHELASTIC_.*|PMI_RANK|PMI_SIZE|RINGTUNE_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|WORKER)|OMPI_COMM_WORLD_.*|SLURM_PROCID|"
     r"SLURM_LOCALID|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME))$"
 )
 
@@ -36,6 +36,7 @@ class Job:
         store_port: Port of the launcher's rendezvous store.
         run_dir: Absolute run folder, or None.
         master: Address and port on rank 0's host where ``torch.distributed`` can meet; None in an elastic job.
+        hosts: Names of the hosts, in the order of their ranks; empty in an elastic job.
     """
 
     name: str
@@ -43,12 +44,15 @@ class Job:
     store_port: int
     run_dir: Path | None
     master: tuple[str, int] | None = None
+    hosts: tuple[str, ...] = ()
 
 
 def rank_environment(
     job: Job, slot: Slot, store_host: str, base: Mapping[str, str], settings: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the variables of one rank: `base`, then `settings`, then those that name the rank.
+
+    torchrun's variables are among them, so that a script for torchrun starts without a change.
 
     Args:
         job: What all ranks share.
@@ -63,9 +67,27 @@ def rank_environment(
         "RINGTUNE_LOCAL_RANK": str(slot.local_rank),
         "RINGTUNE_LOCAL_SIZE": str(slot.local_size),
     }
-    if job.master is not None:
-        own["RINGTUNE_MASTER"] = _address(*job.master)
-    return _environment(job, slot, store_host, base, {**settings, **own})
+    return _environment(job, slot, store_host, base, {**settings, **own, **_as_torchrun(job, slot, base)})
+
+
+def _as_torchrun(job: Job, slot: Slot, base: Mapping[str, str]) -> dict[str, str]:
+    """Return what torchrun tells a rank; a ``MASTER_ADDR`` or ``MASTER_PORT`` of the user stays."""
+    if job.master is None:
+        return {}
+    host, port = job.master
+    return {
+        "RANK": str(slot.rank),
+        "WORLD_SIZE": str(job.size),
+        "LOCAL_RANK": str(slot.local_rank),
+        "LOCAL_WORLD_SIZE": str(slot.local_size),
+        "GROUP_RANK": str(job.hosts.index(slot.host)),
+        "GROUP_WORLD_SIZE": str(len(job.hosts)),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(slot.rank),
+        "ROLE_WORLD_SIZE": str(job.size),
+        "MASTER_ADDR": base.get("MASTER_ADDR") or host,
+        "MASTER_PORT": base.get("MASTER_PORT") or str(port),
+    }
 
 
 def worker_environment(

@@ -69,7 +69,8 @@ def _launch(options: LaunchOptions, slots: Sequence[Slot], hosts: Sequence[Host]
                 streams.say(f"warning: the job goes on without a run folder: {missed}")
             first = hosts[0].name
             master = meeting_place(first, first in local, sorted(names - local)) if options.elastic is None else None
-            job = Job(secrets.token_hex(8), len(slots), store.port, options.run_dir, master)
+            host_names = tuple(host.name for host in hosts)
+            job = Job(secrets.token_hex(8), len(slots), store.port, options.run_dir, master, host_names)
             if options.call is not None:
                 options.call.offer(_client(store), job.name)
             if options.elastic is None:

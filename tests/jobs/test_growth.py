@@ -60,7 +60,7 @@ def test_memory_of_process_groups_stays(group: Job) -> None:
 
 
 def test_tensors_of_other_sizes_are_let_go(group: Job) -> None:
-    """Their names are remembered, some hundred bytes each; the tensors are of 8,000 to 16,000."""
+    """Their names are remembered, some hundred bytes each; the tensors are of 32,000 on average."""
     found = group.run(cases.group_growth, kinds=["all_reduce of sizes"], warm_up=2000, calls=2000)
     assert max(allocated for allocated, _ in found) < 4000
 
@@ -72,11 +72,11 @@ def test_tensors_of_other_sizes_are_let_go(group: Job) -> None:
 @pytest.mark.parametrize("kind", list(cases.CALLS))
 def test_memory_stays_in_a_long_job(kind: str, named: bool, recording: bool, fresh: GetJob, tmp_path: Path) -> None:
     job = _started(fresh, tmp_path, recording)
-    _stays(job, cases.growth, [kind], 40_000, named=named)
+    _stays(job, cases.growth, [kind], 20_000, named=named)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", list(cases.GROUP_CALLS))
 def test_memory_of_process_groups_stays_in_a_long_job(kind: str, group: Job) -> None:
-    _stays(group, cases.group_growth, [kind], 40_000)
+    _stays(group, cases.group_growth, [kind], 20_000)

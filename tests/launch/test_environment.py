@@ -5,7 +5,6 @@ from pathlib import Path
 from ringtune.launch.environment import Job, address_towards, for_other_host, meeting_place, rank_environment
 from ringtune.launch.hosts import Slot
 from ringtune.launch.launcher import run_name
-from ringtune.torch.distributed.rendezvous_environment import complete
 
 JOB = Job("job1", 4, 4711, Path("/runs/a"))
 
@@ -36,26 +35,31 @@ def test_no_run_folder_no_variable() -> None:
     assert environ["RINGTUNE_STORE"] == "[::1]:4711"
 
 
-def test_where_torch_meets_is_told() -> None:
-    job = Job("job1", 2, 4711, None, ("::1", 4712))
-    environ = rank_environment(job, Slot(1, "a", 1, 2), "::1", {"RINGTUNE_MASTER": "other:1"}, {})
-    assert environ["RINGTUNE_MASTER"] == "[::1]:4712"
-    complete(environ)
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    assert [environ[name] for name in names] == ["1", "2", "1", "2", "::1", "4712"]
+def test_torchruns_variables_are_set() -> None:
+    """What torchrun's documentation promises each rank, but for what belongs to its own agent."""
+    job = Job("job1", 5, 4711, None, ("::1", 4712), ("a", "b"))
+    foreign = {"RANK": "7", "GROUP_RANK": "9", "ROLE_NAME": "trainer", "TORCHELASTIC_RUN_ID": "x"}
+    environ = rank_environment(job, Slot(3, "b", 1, 3), "::1", foreign, {})
+    assert {name: value for name, value in environ.items() if "RINGTUNE" not in name} == {
+        "RANK": "3",
+        "WORLD_SIZE": "5",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "3",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": "3",
+        "ROLE_WORLD_SIZE": "5",
+        "MASTER_ADDR": "::1",
+        "MASTER_PORT": "4712",
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def test_what_the_user_set_for_torch_stays() -> None:
-    job = Job("job1", 2, 4711, None, ("127.0.0.1", 4712))
+    job = Job("job1", 2, 4711, None, ("127.0.0.1", 4712), ("a",))
     environ = rank_environment(job, Slot(1, "a", 1, 2), "::1", {"MASTER_ADDR": "here", "RANK": "7"}, {})
-    complete(environ)
     assert (environ["MASTER_ADDR"], environ["MASTER_PORT"], environ["RANK"]) == ("here", "4712", "1")
-
-
-def test_elsewhere_nothing_is_set_for_torch() -> None:
-    environ = {"RINGTUNE_RANK": "0", "RINGTUNE_SIZE": "1"}
-    complete(environ)
-    assert set(environ) == {"RINGTUNE_RANK", "RINGTUNE_SIZE"}
 
 
 def test_a_meeting_place() -> None:

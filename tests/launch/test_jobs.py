@@ -35,15 +35,17 @@ def test_ranks_share_job_and_store(jobs: Jobs) -> None:
     assert jobs.run_script(2, text, "--no-prefix").stdout.split()[0] != job
 
 
-def test_a_ddp_script_finds_its_place(jobs: Jobs) -> None:
+@pytest.mark.parametrize("backend", ["gloo", "ringtune"])
+def test_a_script_for_torchrun_starts_without_a_change(backend: str, jobs: Jobs) -> None:
     result = jobs.run_script(
         2,
-        """
+        f"""
         import torch
         import torch.distributed as dist
-        import ringtune.torch.distributed
+        {"import ringtune.torch.distributed" if backend == "ringtune" else ""}
 
-        dist.init_process_group("ringtune")
+        dist.init_process_group("{backend}")
+        assert dist.get_node_local_rank() == dist.get_rank() == int(os.environ["LOCAL_RANK"])
         total = torch.ones(2) + dist.get_rank()
         dist.all_reduce(total)
         print(total.tolist())
@@ -54,10 +56,10 @@ def test_a_ddp_script_finds_its_place(jobs: Jobs) -> None:
 
 
 def test_places_of_another_launcher_are_taken_away(jobs: Jobs) -> None:
-    script = jobs.script('print(sorted(set(os.environ) & {"RANK", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "KEPT"}))')
+    script = jobs.script('print({name: os.environ.get(name) for name in ("RANK", "OMPI_COMM_WORLD_RANK", "KEPT")})')
     foreign = {"RANK": "7", "OMPI_COMM_WORLD_RANK": "7", "HOROVOD_RANK": "7", "KEPT": "7"}
     result = jobs.run("-np", "1", "--no-run-dir", sys.executable, script, environ=foreign)
-    assert result.stdout == "[0] ['KEPT']\n"
+    assert result.stdout == "[0] {'RANK': '0', 'OMPI_COMM_WORLD_RANK': None, 'KEPT': '7'}\n"
 
 
 @pytest.mark.parametrize("code", [1, 3, 127, 200])

@@ -6,12 +6,9 @@ with its timelines, statistics and tuning.
 
 from __future__ import annotations
 
-import os
-
 import torch.distributed as dist
 
 from ringtune.config import Config
-from ringtune.torch.distributed import rendezvous_environment
 from ringtune.torch.distributed.creation import create_group, monitored_barrier
 from ringtune.torch.distributed.group import ProcessGroupRingtune
 from ringtune.torch.distributed.hook import ddp_hook
@@ -35,7 +32,6 @@ def bucket_cap_mb(otherwise: int = 25) -> int:
     return otherwise if asked is None else asked
 
 
-rendezvous_environment.complete(os.environ)
 if BACKEND.upper() not in dist.Backend._plugins:
     dist.Backend.register_backend(BACKEND, create_group, extended_api=True, devices=["cpu", "cuda"])
 leave_graphs(__name__)

@@ -21,6 +21,7 @@ TENSOR = torch.ones(4)
 ARRAY = np.ones(4, np.float32)
 PAGE = os.sysconf("SC_PAGE_SIZE")
 _counter = itertools.count()
+SIZES = 2**14  # far more than any test remembers
 
 
 class _MallInfo(ctypes.Structure):
@@ -68,9 +69,17 @@ def _polled(name: str | None) -> None:
     hvd.synchronize(handle)
 
 
+def _another_size() -> torch.Tensor:
+    """Return a tensor of a size that has not come for `SIZES` calls.
+
+    The sizes do not rise from call to call: a tensor that is larger than all before it makes memory grow by itself.
+    """
+    return torch.ones(1 + next(_counter) * 10_007 % SIZES)
+
+
 def _sizes(name: str | None) -> None:
     """One name whose tensor has another size in every step."""
-    hvd.allreduce(torch.ones(1 + next(_counter)), name="sizes")
+    hvd.allreduce(_another_size(), name="sizes")
 
 
 def _failed(name: str | None) -> None:
@@ -117,7 +126,7 @@ def _rows() -> list[torch.Tensor]:
 
 GROUP_CALLS: dict[str, Callable[[], Any]] = {
     "all_reduce": lambda: dist.all_reduce(TENSOR.clone()),
-    "all_reduce of sizes": lambda: dist.all_reduce(torch.ones(1 + next(_counter))),
+    "all_reduce of sizes": lambda: dist.all_reduce(_another_size()),
     "all_gather": lambda: dist.all_gather(_rows(), TENSOR),
     "broadcast": lambda: dist.broadcast(TENSOR.clone(), 0),
     "reduce_scatter": lambda: dist.reduce_scatter_tensor(torch.empty(2), TENSOR),
