@@ -327,25 +327,10 @@ VARIABLES: tuple[Variable, ...] = (
         "Process sets may be added and removed after `init`.",
         "DYNAMIC_PROCESS_SETS",
     ),
-    Variable(
-        "CUDA_DRIVER", "cuda_driver", "str", "", "library", "Library of the GPUs' driver, instead of libcuda.so.1."
-    ),
-    Variable(
-        "NCCL_LIBRARY", "nccl_library", "str", "", "library", "Library of NCCL, instead of the wheels' or the system's."
-    ),
-    Variable(
-        "GPU_PART_BYTES",
-        "gpu_part_bytes",
-        "int",
-        8 << 20,
-        "bytes",
-        "Size of the parts in which tensors are staged through the host.",
-        None,
-        1,
-    ),
-    Variable(
-        "GPU_DATA_PATH", "gpu_data_path", "choice", "auto", "", "Data path of tensors on GPUs.", choices=GPU_DATA_PATHS
-    ),
+    Variable("CUDA_DRIVER", "cuda_driver", "str", "", "library", "GPU driver to use instead of libcuda.so.1."),
+    Variable("NCCL_LIBRARY", "nccl_library", "str", "", "library", "NCCL to use instead of the installed one."),
+    Variable("GPU_PART_BYTES", "gpu_part_bytes", "int", 8 << 20, "bytes", "Size of host-staged parts.", None, 1),
+    Variable("GPU_DATA_PATH", "gpu_data_path", "choice", "auto", "", "Data path for GPUs.", choices=GPU_DATA_PATHS),
     # Stall check.
     Variable(
         "STALL_CHECK_DISABLE",

@@ -107,7 +107,7 @@ class Slot:
         self.kept: Any = None
         self.finish: Callable[[bool], Standing | None] | None = None
         self.sparse: Callable[[], torch.Tensor | None] | None = None
-        self.key = f"{self.wire} {options.how} {reducer.wire}"
+        self.key = f"{self.wire} {options.reduction} {reducer.wire}"
         self.users: list[Reducer] = []
         self.hook: Any = None
 
