@@ -140,12 +140,8 @@ def run_name(name: str, at_unix_ns: int) -> str:
 
 def current_keys(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object of a file without the keys of `OLD_KEYS`; where both are given, the new key's value counts."""
-    found = dict(record)
-    for old, new in OLD_KEYS.items():
-        if old in found:
-            value = found.pop(old)
-            found.setdefault(new, value)
-    return found
+    names = {key: OLD_KEYS.get(key, key) for key in record}
+    return {name: record[key] for key, name in names.items() if name == key or name not in record}
 
 
 def is_run(folder: Path) -> bool:

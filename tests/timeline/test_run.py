@@ -63,8 +63,10 @@ def test_keys_of_earlier_versions_are_read(tmp_path: Path) -> None:
     now, before = open_run(today.path), open_run(tmp_path / "before")
     assert b'"plan":0' in layout.tuning_journal(before.path).read_bytes()
     assert before.steps[1].knobs_version.tolist() == [1, 1, 2, 2, 2]
-    assert before.tuning == now.tuning and before.tuning.trials[1].knobs["step_schedule"] == 0
-    assert before.tuning.default == now.tuning.default and before.tuning.default["step_schedule"] == 0
+    assert before.tuning.trials == now.tuning.trials and before.tuning.trials[1].knobs["step_schedule"] == 0
+    assert before.tuning.results == now.tuning.results and before.tuning.results[0].knobs_version == 6
+    default = before.tuning.default
+    assert default == now.tuning.default and default is not None and default["step_schedule"] == 0
     assert before.knobs == now.knobs and before.knobs["step_schedule"] == 0
     assert before.problems == []
 
