@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "device/fake_gpu.h"
-#include "job.h"
+#include "runtime/job.h"
 
 namespace ringtune::testing_support {
 
