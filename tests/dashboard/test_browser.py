@@ -207,7 +207,7 @@ def test_light_and_dark_are_remembered(visit: Visit, url: str, runs: dict[str, P
     page.wait_for_selector("html[data-mantine-color-scheme=light]")
     page.click("#scheme-toggle")
     page.wait_for_selector("html[data-mantine-color-scheme=dark]")
-    visit.until("document.querySelector('#overview-steps .js-plotly-plot')._fullLayout.font.color === '#d7dae0'")
+    visit.until("document.querySelector('#overview-steps .js-plotly-plot')?._fullLayout?.font.color === '#d7dae0'")
     page.reload()
     page.wait_for_selector("html[data-mantine-color-scheme=dark]")
     page.wait_for_selector(f"#overview-steps {DRAWN}")
