@@ -45,7 +45,7 @@ def test_numpy_gives_the_same_on_one_rank_and_on_two(tmp_path: Path) -> None:
 def test_tune_measures_other_settings_while_the_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tune = ringtune_command("tune", "-np", "2", "--run-dir", "run", "--max-trials", "2", "--steps-per-trial", "3")
-    printed = succeed([*tune, *script("tune.py", "--steps", "400")], tmp_path)
+    printed = succeed([*tune, *script("tune.py", "--steps", "1500")], tmp_path)
     residual = re.search(r"ranks 2, residual (\S+),", printed)
     assert residual is not None, printed
     assert float(residual[1]) < 1e-6
