@@ -12,6 +12,8 @@ BIN := $(VENV)/bin
 # In the environment itself, so that deleting it is enough to begin anew.
 STAMPS := $(VENV)/.stamps
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+# A warning of a user's compiler is none of ours, one in CI is.
+WERROR := $(if $(filter true 1,$(CI)),--config-settings=cmake.define.RINGTUNE_WERROR=ON)
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 # cmake and ninja come as wheels with the [dev] extra.
 CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
@@ -53,7 +55,7 @@ $(STAMPS)/venv: pyproject.toml constraints.txt | $(STAMPS)/system
 
 $(STAMPS)/install: $(STAMPS)/venv $(NATIVE_SOURCES)
 	@echo "setup: building ringtune"
-	@$(PIP) install --no-deps --no-build-isolation -e .
+	@$(PIP) install --no-deps --no-build-isolation $(WERROR) -e .
 	@touch $@
 
 .PHONY: typing
@@ -96,14 +98,11 @@ wheel: $(STAMPS)/venv ## Build a wheel into dist/
 
 # ---- tests ---------------------------------------------------------------------------------------------------------
 
-# build FOLDER,CMAKE OPTIONS
+# build FOLDER,CMAKE OPTIONS,TARGET
 define build
 $(CMAKE) -S native -B $(1) -G Ninja $(2) >$(1).log 2>&1 \
-  && $(CMAKE) --build $(1) -j $(JOBS) >>$(1).log 2>&1 || { tail -60 $(1).log >&2; exit 1; }
+  && $(CMAKE) --build $(1) -j $(JOBS) --target $(3) >>$(1).log 2>&1 || { tail -60 $(1).log >&2; exit 1; }
 endef
-
-# build_native FOLDER,EXTRA CMAKE OPTIONS
-build_native = $(call build,$(1),-DRINGTUNE_PYTHON=OFF -DRINGTUNE_TESTS=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON $(2))
 
 # run_native FOLDER: runs the native tests built there and says how many passed, or what failed
 define run_native
@@ -113,17 +112,18 @@ $(CTEST) --test-dir $(1) -j $(JOBS) --quiet --output-log $(1).txt \
 awk '/PASSED/ { for (i = 1; i < NF; i++) if ($$(i + 1) ~ /^tests?\./) n += $$i } END { print n, "native tests passed" }' $(1).txt
 endef
 
-build/native-tests.stamp: $(NATIVE_SOURCES) $(NATIVE_TESTS) $(GPU_KERNELS) | $(STAMPS)/venv
+# In the folder in which `pip install` has built the extension module and so its libraries.
+build/native-tests.stamp: $(STAMPS)/install $(NATIVE_TESTS) $(GPU_KERNELS)
 	@echo "building the native tests"
-	@mkdir -p build
-	@$(call build_native,build/native-tests,)
+	@ln -sfn "$$(basename "$$(ls -td build/cp*/ | head -1)")" build/native-tests
+	@$(call build,build/native-tests,-DRINGTUNE_TESTS=ON,ringtune_tests)
 	@touch $@
 
 # GoogleTest is no wheel: without it the native tests are left out, with CI=true they fail.
 HAVE_GTEST := $(wildcard /usr/include/gtest/gtest.h /usr/local/include/gtest/gtest.h)
 
-.PHONY: test test-native test-python test-long test-sanitize build-sanitize
-test: setup test-native test-python ## All tests but the long ones, under 15 minutes on 2 cores
+.PHONY: test test-native test-python test-slow test-long test-sanitize build-sanitize
+test: setup test-native test-python ## All tests but the slow and the long ones, 12 minutes on 2 cores
 
 ifeq ($(HAVE_GTEST)$(filter true 1,$(CI)),)
 test-native:
@@ -136,7 +136,11 @@ endif
 
 test-python: $(STAMPS)/install ## Python tests (PYTEST_ARGS="-k launch")
 	@echo "python tests"
-	@$(PYTEST) -m "not long" $(PYTEST_ARGS)
+	@$(PYTEST) -m "not long and not slow" $(PYTEST_ARGS)
+
+test-slow: $(STAMPS)/install ## Tests marked slow: whole jobs as users start them, pages in a browser
+	@echo "slow python tests"
+	@$(PYTEST) -m "slow and not long" $(PYTEST_ARGS)
 
 ifneq ($(HAVE_GTEST),)
 test-long: build/native-tests.stamp
@@ -146,13 +150,14 @@ test-long: $(STAMPS)/install build/module-address.stamp ## Only the tests marked
 	  build/native-tests/ringtune_wire_fuzz tests/native/fuzz/corpus 60; fi
 	@$(BIN)/python -m pytest -q -m long $(PYTEST_ARGS)
 
-# The extension module for jobs under ASan (tests/jobs/test_address_sanitizer.py). Optimised little: compiling takes
-# longer than the jobs.
+# Optimised little: compiling takes longer than the tests.
+sanitized = -DRINGTUNE_SANITIZE=$(1) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1
+
+# The extension module for jobs under ASan (tests/jobs/test_address_sanitizer.py).
 build/module-address.stamp: $(NATIVE_SOURCES) | $(STAMPS)/venv
 	@echo "building the extension module with ASan"
 	@mkdir -p build
-	@$(call build,build/module-address,-DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DRINGTUNE_SANITIZE=address \
-	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1)
+	@$(call build,build/module-address,-DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python $(call sanitized,address),all)
 	@touch $@
 
 comma := ,
@@ -170,8 +175,8 @@ test-sanitize: build-sanitize ## Native tests under ASan+UBSan, and those with t
 build-sanitize: $(STAMPS)/venv
 	@mkdir -p build
 	@$(foreach sanitizers,$(SANITIZERS),echo "building the native tests: $(sanitizers)"; \
-	  $(call build_native,build/native-$(firstword $(subst $(comma), ,$(sanitizers))),-DRINGTUNE_SANITIZE=$(sanitizers) \
-	    -DCMAKE_BUILD_TYPE=RelWithDebInfo $(call sanitized_folders,$(sanitizers)));)
+	  $(call build,build/native-$(firstword $(subst $(comma), ,$(sanitizers))),-DRINGTUNE_PYTHON=OFF -DRINGTUNE_TESTS=ON \
+	    $(call sanitized,$(sanitizers)) $(call sanitized_folders,$(sanitizers)),ringtune_tests);)
 
 # Without .venv: with what PYTHON has, so that a machine needs torch with CUDA and no package index.
 .PHONY: test-gpu bench-gpu
@@ -196,7 +201,8 @@ lint-native: $(STAMPS)/venv
 	@echo "lint: clang-format, clang-tidy"
 	@$(BIN)/clang-format --dry-run -Werror $(NATIVE_SOURCES:%CMakeLists.txt=) $(NATIVE_TESTS)
 	@mkdir -p build
-	@$(CMAKE) -S native -B build/lint -G Ninja -DRINGTUNE_PYTHON=OFF -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >build/lint.log 2>&1 \
+	@$(CMAKE) -S native -B build/lint -G Ninja -DRINGTUNE_PYTHON=OFF -DCMAKE_UNITY_BUILD=OFF \
+	  -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >build/lint.log 2>&1 \
 	  || { cat build/lint.log >&2; exit 1; }
 	@find native -name '*.cc' -not -path '*/bind/*' -print0 \
 	  | xargs -0 -n 4 -P $(JOBS) $(BIN)/clang-tidy -p build/lint --quiet 2>/dev/null

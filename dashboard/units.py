@@ -7,28 +7,15 @@ import math
 import time
 import unicodedata
 
+from ringtune.timeline.units import bytes_text, digits, rate_text, time_text
+
 _DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
-_SIZES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 NO_VALUE = "–"
-
-
-def _digits(value: float) -> str:
-    """Return value with three significant digits, thousands separated."""
-    if value == 0:
-        return "0"
-    places = max(0, 2 - math.floor(math.log10(abs(value))))
-    text = f"{value:,.{min(places, 6)}f}"
-    return text.rstrip("0").rstrip(".") if "." in text and places > 2 else text
 
 
 def duration(ns: float | None) -> str:
     """Return a time in nanoseconds in the unit that fits, for example ``12.3 ms``; a dash for None or NaN."""
-    if ns is None or not math.isfinite(ns):
-        return NO_VALUE
-    for factor, unit in _DURATIONS:
-        if abs(ns) >= factor:
-            return f"{_digits(ns / factor)} {unit}"
-    return "0 s" if ns == 0 else f"{_digits(ns)} ns"
+    return NO_VALUE if ns is None or not math.isfinite(ns) else time_text(ns)
 
 
 def time_scale(ns: float) -> tuple[float, str]:
@@ -60,14 +47,7 @@ def age(seconds: float) -> str:
 
 def size(count_bytes: float | None) -> str:
     """Return a number of bytes with a binary unit, for example ``64 MiB``; a dash for None or NaN."""
-    if count_bytes is None or not math.isfinite(count_bytes):
-        return NO_VALUE
-    for factor, unit in _SIZES:
-        if abs(count_bytes) >= factor:
-            value = count_bytes / factor
-            text = f"{value:.0f}" if value == int(value) else _digits(value)
-            return f"{text} {unit}"
-    return "0 B"
+    return NO_VALUE if count_bytes is None or not math.isfinite(count_bytes) else bytes_text(count_bytes)
 
 
 def count(value: int | None) -> str:
@@ -77,7 +57,7 @@ def count(value: int | None) -> str:
 
 def number(value: float | None) -> str:
     """Return a plain number with three significant digits."""
-    return NO_VALUE if value is None or not math.isfinite(value) else _digits(value)
+    return NO_VALUE if value is None or not math.isfinite(value) else digits(value)
 
 
 def percent(share: float | None) -> str:
@@ -97,12 +77,7 @@ def probability(p_value: float) -> str:
 
 def rate(bytes_per_s: float | None) -> str:
     """Return a bandwidth in decimal units, as vendors and nccl-tests do, for example ``9.81 GB/s``."""
-    if bytes_per_s is None or not math.isfinite(bytes_per_s):
-        return NO_VALUE
-    for factor, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
-        if bytes_per_s >= factor:
-            return f"{_digits(bytes_per_s / factor)} {unit}"
-    return f"{_digits(bytes_per_s)} B/s"
+    return NO_VALUE if bytes_per_s is None or not math.isfinite(bytes_per_s) else rate_text(bytes_per_s)
 
 
 def moment(unix_ns: int | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 
@@ -12,8 +13,19 @@ _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 
 
+def digits(value: float) -> str:
+    """Return a number with three significant digits and its thousands separated, for example ``1.50`` or ``12,300``."""
+    if value == 0:
+        return "0"
+    places = max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{min(places, 6)}f}"
+    return text.rstrip("0").rstrip(".") if places > 2 else text
+
+
 def time_text(ns: float) -> str:
-    """Return a time, for example ``12.3 ms``."""
+    """Return a time in nanoseconds in the unit that fits, for example ``12.3 ms``."""
+    if ns == 0:
+        return "0 s"
     [number], unit = times_in_one_unit(ns)
     return f"{number} {unit}"
 
@@ -21,14 +33,14 @@ def time_text(ns: float) -> str:
 def times_in_one_unit(*times_ns: float) -> tuple[list[str], str]:
     """Return times in the unit in which the first one reads best, and that unit."""
     size, unit = next((one for one in _TIMES if abs(times_ns[0]) >= one[0]), (1.0, "ns"))
-    return [_short(ns / size) if size > 1 else f"{ns:.0f}" for ns in times_ns], unit
+    return [digits(ns / size) if size > 1 else f"{ns:.0f}" for ns in times_ns], unit
 
 
 def bytes_text(count: float) -> str:
     """Return an amount of bytes in binary units, for example ``64 MiB`` or ``1.50 MiB``."""
     for size, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if abs(count) >= size:
-            return f"{count // size if count % size == 0 else _short(count / size)} {unit}"
+            return f"{count / size:,.0f} {unit}" if count % size == 0 else f"{digits(count / size)} {unit}"
     return f"{count:.0f} B"
 
 
@@ -38,7 +50,7 @@ def rate_text(bytes_per_s: float | None) -> str:
         return "-"
     for size, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
         if bytes_per_s >= size:
-            return f"{_short(bytes_per_s / size)} {unit}"
+            return f"{digits(bytes_per_s / size)} {unit}"
     return f"{bytes_per_s:.0f} B/s"
 
 
@@ -70,8 +82,3 @@ def ranks_text(ranks: Iterable[int]) -> str:
             stretches.append([rank])
     words = [[f"{some[0]}-{some[-1]}"] if len(some) > 2 else [str(rank) for rank in some] for some in stretches]
     return ", ".join(word for stretch in words for word in stretch)
-
-
-def _short(value: float) -> str:
-    digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
-    return f"{value:.{digits}f}"

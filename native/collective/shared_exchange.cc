@@ -13,7 +13,7 @@
 namespace ringtune {
 namespace {
 
-constexpr std::size_t kAlignment = 64;  // shares of different members lie in different cache lines
+constexpr std::size_t kShareAlignment = 64;  // shares of different members lie in different cache lines
 /// How a message is cut into pieces, each of which costs a hand-over.
 struct Cut {
   std::size_t least_pieces;
@@ -22,7 +22,9 @@ struct Cut {
 constexpr Cut kTogether{1, kShmThresholds.piece_given_together};
 constexpr Cut kByOne{kShmThresholds.least_pieces_given_by_one, kShmThresholds.piece_given_by_one};
 
-constexpr std::size_t aligned(std::size_t bytes) noexcept { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+constexpr std::size_t aligned(std::size_t bytes) noexcept {
+  return (bytes + kShareAlignment - 1) / kShareAlignment * kShareAlignment;
+}
 constexpr std::size_t pieces_of(std::size_t bytes, std::size_t piece) noexcept { return (bytes + piece - 1) / piece; }
 
 /// Copies bytes of the own share, which is `share` bytes large, to its place in the output.
@@ -42,10 +44,10 @@ std::size_t piece_for(std::size_t bytes, std::size_t room, const Cut& cut) noexc
 
 /// Bytes of a share in a piece, where a piece has so many shares and a member gets at most so many bytes in all.
 std::size_t unit_for(std::size_t bytes, std::size_t room, std::size_t shares) noexcept {
-  const std::size_t most = room / shares / kAlignment * kAlignment;
+  const std::size_t most = room / shares / kShareAlignment * kShareAlignment;
   RINGTUNE_CHECK(most > 0, "slots of ", room, " bytes have no room for ", shares, " shares");
   const std::size_t wanted = aligned(piece_for(bytes * shares, room, kTogether) / shares);
-  return std::max(std::min({wanted, most, aligned(bytes)}), kAlignment);
+  return std::max(std::min({wanted, most, aligned(bytes)}), kShareAlignment);
 }
 
 }  // namespace

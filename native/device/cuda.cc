@@ -16,8 +16,6 @@ constexpr std::size_t kSlabBytes = 16 << 20;  // what is allocated at once for b
 constexpr std::size_t kLargestCarved = 4 << 20;
 constexpr std::size_t kSmallestBlock = 4 << 10;
 
-CudaAddress address_of(const void* memory) noexcept { return reinterpret_cast<CudaAddress>(memory); }
-
 }  // namespace
 
 CudaDevice::CudaDevice(const CudaDriver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {

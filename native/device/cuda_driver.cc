@@ -8,11 +8,12 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "device/symbols.h"
 
 namespace ringtune {
 namespace {
 
-constexpr const char* kUsualName = "libcuda.so.1";
+constexpr const char* kCudaLibrary = "libcuda.so.1";
 
 struct Advice {
   int code;
@@ -35,12 +36,6 @@ constexpr std::array<Advice, 8> kAdvice{{
      "compute-sanitizer to find it"},
     {803, "driver and kernel module do not belong together: restart the machine after an update of the driver"},
 }};
-
-template <typename Function>
-void load(void* library, const char* name, Function& function, std::string& missing) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  if (function == nullptr) missing += missing.empty() ? name : std::string(", ") + name;
-}
 
 /// Names of what the library lacks.
 std::string load_all(void* library, CudaFunctions& api) {
@@ -100,7 +95,7 @@ std::string cuda_version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-CudaDriver::CudaDriver(const std::string& path) : path_(path.empty() ? kUsualName : path) {
+CudaDriver::CudaDriver(const std::string& path) : path_(path.empty() ? kCudaLibrary : path) {
   void* const library = ::dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const why = ::dlerror();

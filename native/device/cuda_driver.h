@@ -23,6 +23,7 @@ using CudaEventHandle = CUevent_st*;
 using CudaModuleHandle = CUmod_st*;
 using CudaFunctionHandle = CUfunc_st*;
 using CudaAddress = std::uint64_t;
+inline CudaAddress address_of(const void* memory) noexcept { return reinterpret_cast<CudaAddress>(memory); }
 
 /// What names a device allocation to other processes.
 struct CudaIpcHandle {

@@ -7,17 +7,12 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "device/symbols.h"
 
 namespace ringtune {
 namespace {
 
-constexpr const char* kUsualName = "libnccl.so.2";
-
-template <typename Function>
-void load(void* library, const char* name, Function& function, std::string& missing) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  if (function == nullptr) missing += missing.empty() ? name : std::string(", ") + name;
-}
+constexpr const char* kNcclLibrary = "libnccl.so.2";
 
 /// Names of what the library lacks.
 std::string load_all(void* library, NcclFunctions& api) {
@@ -46,7 +41,7 @@ std::string load_all(void* library, NcclFunctions& api) {
 
 /// Null, and why, when it cannot be opened.
 void* open_one(const std::string& path, std::string& why) {
-  const char* const name = path.empty() ? kUsualName : path.c_str();
+  const char* const name = path.empty() ? kNcclLibrary : path.c_str();
   // One copy of NCCL in a process is enough: that of the framework, if it has brought one.
   if (path.empty()) {
     if (void* const loaded = ::dlopen(name, RTLD_NOW | RTLD_NOLOAD)) return loaded;
@@ -109,7 +104,7 @@ NcclLibrary::NcclLibrary(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     library = open_one(path, why);
     if (library == nullptr) continue;
-    path_ = path.empty() ? kUsualName : path;
+    path_ = path.empty() ? kNcclLibrary : path;
     break;
   }
   if (library == nullptr) {

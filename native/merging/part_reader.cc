@@ -22,7 +22,7 @@ constexpr bool is(std::uint32_t stage, Stage which) noexcept { return stage == s
 
 bool fits_32_bits(std::int64_t value) noexcept { return std::abs(value) <= std::numeric_limits<std::int32_t>::max(); }
 
-bool eat(std::string_view& left, std::string_view word) noexcept {
+bool skip_word(std::string_view& left, std::string_view word) noexcept {
   if (!left.starts_with(word)) return false;
   left.remove_prefix(word.size());
   return true;
@@ -265,9 +265,9 @@ bool PartReader::is_flow() const noexcept {
 bool PartReader::learn_list(std::string_view line) {
   std::int64_t process = 0;
   std::int64_t number = 0;
-  const bool is_list = eat(line, "{\"name\":\"ringtune_tensors\",\"ph\":\"M\",\"pid\":") &&
-                       take_number(line, process) && eat(line, "\"tid\":0,\"args\":{\"id\":") &&
-                       take_number(line, number) && eat(line, "\"names\":[") && line.ends_with("]}}");
+  const bool is_list = skip_word(line, "{\"name\":\"ringtune_tensors\",\"ph\":\"M\",\"pid\":") &&
+                       take_number(line, process) && skip_word(line, "\"tid\":0,\"args\":{\"id\":") &&
+                       take_number(line, number) && skip_word(line, "\"names\":[") && line.ends_with("]}}");
   if (!is_list) return true;
   line.remove_suffix(3);
   TensorSizes list;
@@ -275,8 +275,8 @@ bool PartReader::learn_list(std::string_view line) {
     std::string_view name;
     if (!take_string(line, name)) return true;
     list.tensors.push_back(tensors_.of(name));
-  } while (eat(line, ","));
-  if (!eat(line, "],\"bytes\":[")) return true;
+  } while (skip_word(line, ","));
+  if (!skip_word(line, "],\"bytes\":[")) return true;
   for (std::int64_t size = 0; !line.empty(); list.bytes.push_back(size)) {
     if (!take_number(line, size)) return true;
   }

@@ -29,9 +29,9 @@ void sweep_heap() {
   std::free(large);
 }
 
-class Stage {
+class SimulatedJob {
  public:
-  Stage(const SimulationOptions& options, bool schedules)
+  SimulatedJob(const SimulationOptions& options, bool schedules)
       : cores_(static_cast<std::size_t>(options.ranks)), mail_(static_cast<std::size_t>(options.ranks)) {
     Knobs knobs;
     knobs.cycle_time_ns = 0;
@@ -204,18 +204,18 @@ ControlSimulation simulate_control(const SimulationOptions& options) {
   const auto always = [&](int) { return known; };
   ControlSimulation result;
   {
-    Stage stage(options, false);
-    result.cold = stage.measure(std::min(options.cycles, kColdCycles),
-                                [&](int i) { return make_tensors("cold" + std::to_string(i), options.tensors); });
-    stage.cycle(known);
-    result.cached = stage.measure(options.cycles, always);
+    SimulatedJob job(options, false);
+    result.cold = job.measure(std::min(options.cycles, kColdCycles),
+                              [&](int i) { return make_tensors("cold" + std::to_string(i), options.tensors); });
+    job.cycle(known);
+    result.cached = job.measure(options.cycles, always);
   }
-  Stage stage(options, true);
-  for (int i = 0; !stage.in_schedule() && options.ranks > 1; ++i) {
+  SimulatedJob job(options, true);
+  for (int i = 0; !job.in_schedule() && options.ranks > 1; ++i) {
     RINGTUNE_CHECK_LT(i, kMostScheduleCycles, "no schedule has begun");
-    stage.cycle(known);
+    job.cycle(known);
   }
-  result.steady = stage.measure(options.cycles, always);
+  result.steady = job.measure(options.cycles, always);
   return result;
 }
 

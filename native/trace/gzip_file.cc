@@ -11,7 +11,7 @@
 namespace ringtune {
 namespace {
 
-constexpr off_t kSpareBytes = 64 << 10;  // of the disk, behind the file, for one more block and its end
+constexpr off_t kSpareDiskBytes = 64 << 10;  // of the disk, behind the file, for one more block and its end
 
 /// Every block can be unpacked as soon as it is written. A block that finds no room is held, because what is packed
 /// later builds on it; further blocks are lost until it has been written. Behind the file some of the disk is kept,
@@ -50,7 +50,7 @@ class GzipFile final : public ElementFile {
   int write_held() noexcept {
     if (held_.empty()) return 0;
     // Where this is not understood, the end of a file on a full disk is missing.
-    const auto wanted = static_cast<off_t>(held_.size()) + kSpareBytes;
+    const auto wanted = static_cast<off_t>(held_.size()) + kSpareDiskBytes;
     if (::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, end_, wanted) != 0 && errno == ENOSPC) return ENOSPC;
     return write_out();
   }

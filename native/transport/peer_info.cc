@@ -11,7 +11,7 @@
 namespace ringtune {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x41475452;  // "RTGA" on the wire
+constexpr std::uint32_t kPeerInfoMagic = 0x41475452;  // "RTGA" on the wire
 constexpr std::uint32_t kVersion = 4;
 
 std::string read_line(const char* path) {
@@ -51,7 +51,7 @@ PeerInfo describe_process() {
 
 Bytes encode(const PeerInfo& peer_info) {
   ByteWriter writer;
-  writer.u32(kMagic);
+  writer.u32(kPeerInfoMagic);
   writer.u32(kVersion);
   writer.i32(peer_info.rank);
   writer.string(peer_info.host);
@@ -72,7 +72,7 @@ Bytes encode(const PeerInfo& peer_info) {
 
 PeerInfo decode_peer_info(ByteView bytes) {
   ByteReader reader(bytes);
-  if (reader.u32() != kMagic) throw Protocol("a rank's peer info in the store is not one of ringtune");
+  if (reader.u32() != kPeerInfoMagic) throw Protocol("a rank's peer info in the store is not one of ringtune");
   if (const std::uint32_t version = reader.u32(); version != kVersion) {
     throw Protocol("a rank's peer info has wire version " + std::to_string(version) + ", this one has " +
                    std::to_string(kVersion) + ": install the same ringtune on all hosts");

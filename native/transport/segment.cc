@@ -14,14 +14,14 @@
 namespace ringtune {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x72696e677365676dull;  // "ringsegm"
+constexpr std::uint64_t kSegmentMagic = 0x72696e677365676dull;  // "ringsegm"
 
 constexpr std::size_t index_of(SegmentSide side) noexcept { return static_cast<std::size_t>(side); }
 
 }  // namespace
 
 struct DuplexSegment::Header {
-  std::uint64_t magic = kMagic;
+  std::uint64_t magic = kSegmentMagic;
   std::uint64_t token = 0;
   std::uint64_t capacity = 0;
   std::atomic<std::uint32_t> joined[2]{};
@@ -57,7 +57,7 @@ DuplexSegment DuplexSegment::attach(int pid, int fd, std::uint64_t token) {
   DuplexSegment segment(std::move(opened), capacity);
   segment.detach_fd();
   const Header& header = segment.header();
-  if (header.magic != kMagic || header.token != token || header.capacity != capacity) {
+  if (header.magic != kSegmentMagic || header.token != token || header.capacity != capacity) {
     throw Error("the shared segment of process " + std::to_string(pid) + " is not the expected one");
   }
   return segment;

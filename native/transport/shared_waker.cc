@@ -27,7 +27,7 @@
 namespace ringtune {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x72696e6762656c6cull;  // "ringbell"
+constexpr std::uint64_t kWakerMagic = 0x72696e6762656c6cull;  // "ringbell"
 constexpr std::int64_t kSpinNs = 40'000;
 // When to spin: a spin that ends the wait earns credit, one that is followed by a sleep costs more. Out of credit,
 // waits block at once; after kSpinRest waits that were short all the same, one more try. Long waits never bring it
@@ -38,7 +38,7 @@ constexpr int kSpinRest = 32;
 constexpr std::int64_t kShortWaitFactor = 2;  // of spin_ns
 
 struct WakerPage {
-  std::uint64_t magic = kMagic;
+  std::uint64_t magic = kWakerMagic;
   std::uint64_t token = 0;
   WakerWord word;
 };
@@ -257,7 +257,7 @@ PeerBell::PeerBell(const WakerAddress& address) {
   if (segment_bytes(memory.get()) < sizeof(WakerPage)) throw Error("the waker of process " + process + " is gone");
   memory_ = map_segment(memory.get(), 0, page_bytes());
   auto* page = reinterpret_cast<WakerPage*>(memory_.data());
-  if (page->magic != kMagic || page->token != address.token) {
+  if (page->magic != kWakerMagic || page->token != address.token) {
     throw Error("the waker of process " + process + " is not the expected one");
   }
   word_ = &page->word;

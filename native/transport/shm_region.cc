@@ -13,7 +13,7 @@
 namespace ringtune {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x72696e676172656eull;  // "ringaren"
+constexpr std::uint64_t kRegionMagic = 0x72696e676172656eull;  // "ringaren"
 
 /// From how many bytes on messages that follow one another stay in one set of slots.
 std::size_t least_kept() noexcept {
@@ -39,7 +39,7 @@ ShmRegion ShmRegion::create(std::size_t slot_bytes, std::size_t slots) {
   const std::size_t bytes = bytes_before_slots() + 2 * slots * slot_bytes;
   ShmRegion region(create_segment("ringtune-shm-group", bytes), bytes);
   auto* header = new (region.memory_.data()) Header;
-  header->magic = kMagic;
+  header->magic = kRegionMagic;
   header->token = random_token();
   header->least_kept = least_kept();
   header->changes_owner_in_one_core = changes_owner_in_one_core() ? 1 : 0;
@@ -57,7 +57,7 @@ ShmRegion ShmRegion::attach(int pid, int fd, std::uint64_t token) {
   ShmRegion region(std::move(opened), bytes);
   region.detach_fd();
   const Header& header = region.header();
-  if (header.magic != kMagic || header.token != token ||
+  if (header.magic != kRegionMagic || header.token != token ||
       bytes != bytes_before_slots() + 2 * header.slots * header.slot_bytes) {
     throw Error("the shared memory of process " + std::to_string(pid) + " is not the expected one");
   }

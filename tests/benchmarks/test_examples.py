@@ -20,6 +20,7 @@ def script(name: str, *words: str) -> list[str]:
     return [ringtune_command()[0], str(EXAMPLES / name), *words]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddp.py", "fsdp2.py"])
 def test_training_through_torch_distributed_learns(name: str, tmp_path: Path) -> None:
     printed = succeed([*ringtune_command(*TWO_RANKS), *script(name, "--steps", "20")], tmp_path)
@@ -28,6 +29,7 @@ def test_training_through_torch_distributed_learns(name: str, tmp_path: Path) ->
     assert float(found[2]) < 0.5 * float(found[1])
 
 
+@pytest.mark.slow
 def test_fsdp2_shards_the_parameters(tmp_path: Path) -> None:
     printed = succeed([*ringtune_command(*TWO_RANKS), *script("fsdp2.py", "--steps", "1")], tmp_path)
     found = re.search(r"(\d+) of (\d+) parameters on rank 0", printed)
@@ -42,6 +44,7 @@ def test_numpy_gives_the_same_on_one_rank_and_on_two(tmp_path: Path) -> None:
     assert float(two.split()[-1]) > 0.95
 
 
+@pytest.mark.long
 def test_tune_measures_other_settings_while_the_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tune = ringtune_command("tune", "-np", "2", "--run-dir", "run", "--max-trials", "2", "--steps-per-trial", "3")
@@ -53,12 +56,14 @@ def test_tune_measures_other_settings_while_the_job_runs(tmp_path: Path, monkeyp
     assert '"source":"default"' in journal
 
 
+@pytest.mark.slow
 def test_predict_answers_for_more_ranks(tmp_path: Path) -> None:
     printed = succeed(script("predict.py", "--run-dir", "run", "--ranks", "4,16", "--steps", "20"), tmp_path)
     assert "4 ranks, 2 hosts" in printed
     assert "16 ranks, 8 hosts" in printed
 
 
+@pytest.mark.slow
 def test_elastic_goes_on_after_a_lost_rank(tmp_path: Path) -> None:
     run = ringtune_command("run", "-np", "2", "--min-np", "1", "--no-run-dir", "--no-prefix")
     printed = succeed([*run, *script("elastic.py", "--steps", "40", "--fail-at", "15")], tmp_path)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ringtune.benchmarks.comm.config import HookRun
 from ringtune.benchmarks.comm.hook import HookRequest, costlier, hook_record
 
@@ -26,6 +28,7 @@ def test_a_cost_is_the_difference_of_a_pair_per_gradient() -> None:
     assert costlier(record, 1.5) == ["rank 0: 2.00 µs per gradient, required 1.5"]
 
 
+@pytest.mark.slow
 def test_a_job_of_two_ranks(tmp_path: Path) -> None:
     words = ["bench", "hook", "--gradients", "8", "--passes", "5", "--json", "hook.json", "--require", "-1e9"]
     # What a hook costs is a difference of times: on a machine that is busy it may come out below nothing.

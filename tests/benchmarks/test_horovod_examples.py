@@ -92,6 +92,7 @@ def runs_of(script: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("name", "words"), found)
 
 
+@pytest.mark.slow
 @runs_of("mnist.py")
 def test_mnist(name: str, words: tuple[str, ...], printed: Callable[..., str]) -> None:
     accuracy = re.search(r"Accuracy: (.*)%", printed(name, "mnist.py", words))
@@ -99,6 +100,7 @@ def test_mnist(name: str, words: tuple[str, ...], printed: Callable[..., str]) -
     assert float(accuracy[1]) > 85
 
 
+@pytest.mark.slow
 @runs_of("synthetic_benchmark.py")
 def test_synthetic_benchmark(name: str, words: tuple[str, ...], printed: Callable[..., str]) -> None:
     assert "Total img/sec on 2 CPU(s): " in printed(name, "synthetic_benchmark.py", words)
@@ -110,11 +112,13 @@ def check_elastic(text: str) -> None:
     assert float(lines[-1][2]) > 0.85
 
 
+@pytest.mark.slow
 @runs_of("elastic.py")
 def test_elastic(name: str, words: tuple[str, ...], printed: Callable[..., str]) -> None:
     check_elastic(printed(name, "elastic.py", words))
 
 
+@pytest.mark.slow
 def test_elastic_under_the_elastic_launcher(tmp_path: Path) -> None:
     put_examples(tmp_path, "horovod")
     check_elastic(on_two_ranks(tmp_path, "horovod", ["elastic.py", *FEW["elastic.py"]], ["--min-np", "1"]))
@@ -137,6 +141,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_elastic_goes_on_when_a_rank_is_killed(tmp_path: Path) -> None:
     """Worker 1 is killed while the example trains: every epoch is done once, and the result is right."""
     (tmp_path / "mortal.py").write_text(MORTAL)

@@ -53,11 +53,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return load(folder / "result.json")
 
 
+@pytest.mark.slow
 def test_digits_alone_is_a_job_of_one(alone: Any) -> None:
     assert alone["ranks"] == 1
     assert alone["accuracy"] > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_digits_gives_the_same_loss_on_any_number_of_ranks(alone: Any, ranks: int, tmp_path: Path) -> None:
     run = ringtune_command("run", "-np", str(ranks), "--no-run-dir")
@@ -68,6 +70,7 @@ def test_digits_gives_the_same_loss_on_any_number_of_ranks(alone: Any, ranks: in
     assert result["accuracy"] == alone["accuracy"]
 
 
+@pytest.mark.slow
 def test_digits_refuses_a_batch_that_cannot_be_shared(tmp_path: Path) -> None:
     run = ringtune_command("run", "-np", "2", "--no-run-dir")
     done = execute([*run, *DIGITS, "--global-batch", "63"], tmp_path)
@@ -75,6 +78,7 @@ def test_digits_refuses_a_batch_that_cannot_be_shared(tmp_path: Path) -> None:
     assert "--global-batch 63 must be a multiple of the number of ranks, 2" in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_synthetic_example(tmp_path: Path) -> None:
     script = [sys.executable, str(EXAMPLES / "synthetic.py"), "--batch-size", "2", "--image-size", "16"]
     few = ["--blocks", "1", "--num-warmup-batches", "1", "--num-batches-per-iter", "1", "--num-iters", "2"]
@@ -82,6 +86,7 @@ def test_synthetic_example(tmp_path: Path) -> None:
     assert "Total img/sec on 2 rank(s)" in out
 
 
+@pytest.mark.slow
 def test_bench_resnet_leaves_a_scaling_record(tmp_path: Path) -> None:
     shape = ["--model", "resnet18", "--batch-size", "2", "--image-size", "32"]
     few = ["--num-warmup-batches", "1", "--num-batches-per-iter", "1", "--num-iters", "2"]
@@ -99,6 +104,7 @@ def test_bench_resnet_leaves_a_scaling_record(tmp_path: Path) -> None:
         assert all(row["rate"]["low"] <= row["rate"]["median"] <= row["rate"]["high"] for row in rows)
 
 
+@pytest.mark.long
 def test_bench_train_beside_processes_that_do_not_communicate_and_ddp(tmp_path: Path) -> None:
     shape = ["--model", "gpt", "--batch-size", "1", "--sequence-length", "4"]
     few = ["--rounds", "2", "--markdown", "--json", "out.json"]
@@ -138,6 +144,7 @@ def beside_gloo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, subproce
     return load(folder / "out.json"), done
 
 
+@pytest.mark.slow
 def test_bench_allreduce_beside_gloo(beside_gloo: tuple[Any, subprocess.CompletedProcess[str]]) -> None:
     record, _ = beside_gloo
     assert [case["bytes"] for case in record["cases"]] == [4, 1024]
@@ -147,6 +154,7 @@ def test_bench_allreduce_beside_gloo(beside_gloo: tuple[Any, subprocess.Complete
         assert case["ratio"]["median"] > 0
 
 
+@pytest.mark.long
 def test_bench_gradients_beside_both_gloo_variants(tmp_path: Path) -> None:
     few = ["--profile", "9x4KiB", "--seconds", "0.05", "--json", "out.json"]
     succeed(ringtune_command("bench", "gradients", "-np", "2", *few), tmp_path)
@@ -189,6 +197,7 @@ def test_an_unknown_model_names_the_nearest(capsys: pytest.CaptureFixture[str]) 
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_a_failing_worker_shows_what_it_printed(tmp_path: Path) -> None:
     # AlexNet cannot pool images this small.
     small = ["--model", "alexnet", "--image-size", "8", "-np", "1"]

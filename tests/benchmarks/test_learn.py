@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ringtune.algorithms import Rule, load_table
 from ringtune.benchmarks.comm.learn import rules_from
 
@@ -28,6 +30,7 @@ def learn(folder: Path, transport: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=280, check=False)
 
 
+@pytest.mark.long
 def test_learns_over_tcp(tmp_path: Path) -> None:
     done = learn(tmp_path, "tcp")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -43,6 +46,7 @@ def test_learns_over_tcp(tmp_path: Path) -> None:
     assert used.stdout.count("sum 18.0") == 2, used.stdout + used.stderr
 
 
+@pytest.mark.slow
 def test_shared_memory_leaves_no_choice(tmp_path: Path) -> None:
     done = learn(tmp_path, "shm")
     assert done.returncode == 2, done.stdout + done.stderr

@@ -85,6 +85,7 @@ def fake_peer(behaviour: str) -> PeerSpec:
     return PeerSpec("fake", {"allreduce": {"fake": "way"}}, lambda: None, start)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("behaviour", "failure"),
     [("dies", "fake: rank 0 died\n  | its last words"), ("leaves at once", "fake: it ended before"), ("good", "")],
@@ -130,6 +131,7 @@ def test_what_cannot_race_as_float32(dtype: str, size_bytes: int, why: str) -> N
         CONTENDERS["ringtune-float32"](Task([64, size_bytes], dtype, 0, 1))
 
 
+@pytest.mark.long
 def test_as_many_bytes_of_float32_beside_another_dtype() -> None:
     peers = Selection(("ringtune", "ringtune-float32"), {}, (PEERS["ringtune-float32"],))
     cases = [Case("2 B", (2,)), Case("1 KiB", (1024,))]

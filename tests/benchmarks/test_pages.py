@@ -23,6 +23,7 @@ def invoked(arguments: list[str]) -> str:
         return thread.submit(run).result().output
 
 
+@pytest.mark.long
 def test_it_measures_paints_answers_and_payloads(
     require_tool: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -43,6 +44,7 @@ def test_it_measures_paints_answers_and_payloads(
         assert all(2000 < size < 1_000_000 for size in page["payload_bytes"])
 
 
+@pytest.mark.long
 def test_a_running_job_is_watched(
     require_tool: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

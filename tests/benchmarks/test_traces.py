@@ -32,6 +32,7 @@ def test_cases_are_chosen_in_their_order() -> None:
         chosen_cases("marge")
 
 
+@pytest.mark.slow
 def test_every_analysis_is_measured_and_right(tmp_path: Path) -> None:
     needs("duckdb")
     run("--events", "2k", "--ranks", "2", "--json", str(tmp_path / "record.json"))

@@ -132,6 +132,7 @@ def test_the_small_gpt_cannot_see_what_comes_later() -> None:
     assert not torch.equal(first[0, 4:], second[0, 4:])
 
 
+@pytest.mark.slow
 def test_the_small_gpt_learns_its_batch() -> None:
     torch.manual_seed(1)
     task = replace(GPT, batch_size=1)

@@ -46,7 +46,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path / "ringtune" / "kernels"
 
 
-@pytest.mark.parametrize("architecture", [70, 80, 90, 100])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "architecture", [70, pytest.param(80, marks=pytest.mark.long), pytest.param(90, marks=pytest.mark.long), 100]
+)
 def test_every_kernel_compiles_and_fits_into_registers(architecture: int) -> None:
     compiler = nvrtc.find()
     if architecture not in compiler.architectures():

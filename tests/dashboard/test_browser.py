@@ -21,6 +21,7 @@ from tests.timeline.generated_run import generate_run
 DRAWN = ".js-plotly-plot .main-svg"
 
 
+@pytest.mark.slow
 def test_a_walk_through_all_pages(visit: Visit, url: str, runs: dict[str, Path]) -> None:
     page = visit.page
     page.goto(url)
@@ -75,6 +76,7 @@ def _range(visit: Visit) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 def test_the_timeline_zooms_jumps_searches_and_its_address_restores_it(
     visit: Visit, url: str, runs: dict[str, Path]
 ) -> None:
@@ -216,6 +218,7 @@ def test_light_and_dark_are_remembered(visit: Visit, url: str, runs: dict[str, P
     assert visit.complaints == []
 
 
+@pytest.mark.slow
 def test_hostile_runs_are_texts_and_clear_messages(visit: Visit, tmp_path: Path) -> None:
     run = training(tmp_path, ranks=2, steps=4)
     change(run, name=HOSTILE, labels={HOSTILE: HOSTILE}, hosts=[HOSTILE], command=[HOSTILE], config={HOSTILE: HOSTILE})

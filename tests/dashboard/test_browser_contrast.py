@@ -12,6 +12,8 @@ from ringtune.dashboard.theme import Scheme
 from tests.dashboard.conftest import Visit
 from tests.dashboard.test_browser_keyboard import PAGES
 
+pytestmark = pytest.mark.slow
+
 TEXT = 4.5
 """The least contrast of text that WCAG 2 asks for (AA)."""
 
@@ -54,7 +56,7 @@ FAINT = """(least) => {
 }"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.long), "dark"])
 def test_texts_stand_out(visit: Visit, url: str, runs: dict[str, Path], scheme: str) -> None:
     page = visit.page
     page.emulate_media(color_scheme=scheme)

@@ -17,6 +17,8 @@ from tests.dashboard.conftest import Visit
 from tests.dashboard.folders import Recording, change, sampled
 from tests.timeline.generated_run import tuning_lines
 
+pytestmark = pytest.mark.slow
+
 
 def text(where: str) -> str:
     return f"(document.querySelector('{where}')?.innerText || '')"

@@ -9,6 +9,8 @@ import pytest
 
 from tests.dashboard.conftest import Visit
 
+pytestmark = pytest.mark.slow
+
 PAGES = {
     "": "#runs-grid .ag-row",
     "compare": "#compare-swap",

@@ -17,6 +17,8 @@ from ringtune import layout
 from ringtune.dashboard.pictures import serving
 from tests.dashboard.conftest import Visit
 
+pytestmark = pytest.mark.slow
+
 TRAINING = """
 import time
 import ringtune

@@ -17,6 +17,8 @@ from ringtune.dashboard.pictures import serving
 from tests.dashboard.conftest import Visit
 from tests.dashboard.folders import Recording
 
+pytestmark = pytest.mark.slow
+
 PAGES = ("overview", "timeline", "stragglers", "communication", "tuning", "what-if", "system", "scaling")
 WATCHED_MS = 6000
 """Some polls: who draws a page at each of them, because its drawing is taken for old, draws it four times."""
@@ -53,7 +55,9 @@ def test_a_drawing_does_not_wait_for_an_answer(visit: Visit, url: str, runs: dic
     held[0].abort()
 
 
-@pytest.mark.parametrize("name", ["done", "live", ""])
+@pytest.mark.parametrize(
+    "name", [pytest.param("done", marks=pytest.mark.long), "live", pytest.param("", marks=pytest.mark.long)]
+)
 def test_pages_of_which_nothing_changes_are_not_drawn_again_and_again(
     visit: Visit, url: str, runs: dict[str, Path], name: str
 ) -> None:

@@ -18,6 +18,8 @@ from ringtune.timeline.synthetic.generate_long import generate_long, schedule_of
 from tests.dashboard.conftest import Visit, range_of
 from tests.dashboard.folders import Recording, change
 
+pytestmark = pytest.mark.slow
+
 SPANS = "#timeline-graph .bars .point"
 
 

@@ -17,6 +17,8 @@ from ringtune.dashboard.server import ServeOptions, Server
 from tests.dashboard.conftest import Visit
 from tests.dashboard.folders import HOSTILE, change, sampled, training, tuned
 
+pytestmark = pytest.mark.slow
+
 MAP = "#stragglers-map .js-plotly-plot"
 
 

@@ -14,6 +14,7 @@ from tests.dashboard.conftest import Visit
 from tests.dashboard.folders import HOSTILE, change, training
 
 
+@pytest.mark.slow
 def test_the_report_opens_from_a_file_without_any_request(visit: Visit, runs: dict[str, Path], tmp_path: Path) -> None:
     output = tmp_path / "report.html"
     result = CliRunner().invoke(cli.report, [str(runs["done"]), "-o", str(output)])
@@ -55,6 +56,7 @@ def test_a_report_of_a_bare_run_says_what_is_missing(runs: dict[str, Path]) -> N
     assert found[0].words == ("just-started is still running.", "No steps were recorded.")
 
 
+@pytest.mark.slow
 def test_hostile_texts_stay_texts(visit: Visit, tmp_path: Path) -> None:
     run = training(tmp_path, ranks=1, steps=3)
     change(

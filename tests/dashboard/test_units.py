@@ -13,7 +13,7 @@ from ringtune.dashboard import units
         (None, "–"),
         (math.nan, "–"),
         (0, "0 s"),
-        (7, "7.00 ns"),
+        (7, "7 ns"),
         (1_500, "1.50 µs"),
         (14_200_000, "14.2 ms"),
         (123_456_789, "123 ms"),
@@ -35,7 +35,15 @@ def test_long_durations(ns: float, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("count_bytes", "shown"),
-    [(0, "0 B"), (1, "1 B"), (1024, "1 KiB"), (64 << 20, "64 MiB"), (1536, "1.50 KiB"), (None, "–")],
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1024, "1 KiB"),
+        (64 << 20, "64 MiB"),
+        (1536, "1.50 KiB"),
+        (float(64 << 20), "64 MiB"),
+        (None, "–"),
+    ],
 )
 def test_sizes_are_binary(count_bytes: float | None, shown: str) -> None:
     assert units.size(count_bytes) == shown

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.jobs.launching import variables
 from tests.launch.conftest import DRIVER
 
@@ -54,6 +56,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_spawned_workers_sub_processes_and_nested_jobs(tmp_path: Path) -> None:
     (tmp_path / "evaluation.py").write_text(EVALUATION, encoding="utf-8")
     (tmp_path / "training.py").write_text(TRAINING, encoding="utf-8")
@@ -96,6 +99,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_ranks_that_a_process_without_a_rank_spawns(tmp_path: Path) -> None:
     script = tmp_path / "spawning.py"
     script.write_text(SPAWNING, encoding="utf-8")

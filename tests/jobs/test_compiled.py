@@ -12,7 +12,9 @@ from tests.jobs.launching import Job
 GetJob = Callable[..., Job]
 
 
-@pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.long), "aot_eager"])
+@pytest.mark.parametrize(
+    "backend", [pytest.param("eager", marks=pytest.mark.long), pytest.param("aot_eager", marks=pytest.mark.slow)]
+)
 def test_calls_fall_out_of_the_graph(backend: str, job: GetJob) -> None:
     assert job(2).run(compiled_cases.functions, backend=backend) == [[], []]
     assert job(2).run(compiled_cases.training, backend=backend) == [[], []]

@@ -58,6 +58,7 @@ hvd.shutdown()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "steps"), [(DDP, STEPS), (BY_HAND, STEPS + 1)], ids=["ddp", "by hand"])
 def test_an_optimizers_step_ends_a_step(tmp_path: Path, program: str, steps: int) -> None:
     script = tmp_path / "train.py"

@@ -246,6 +246,7 @@ def losses(tmp_path: Path, kind: str, backend: str, size: int) -> list[float]:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "zero"])
 def test_losses_equal_gloo_s(kind: str, size: int, tmp_path: Path) -> None:
@@ -358,6 +359,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Backend:
     return torchrun(folder, SCRIPT.replace("{backend}", "ringtune"), RINGTUNE_TIMELINE=str(trace)), trace
 
 
+@pytest.mark.slow
 def test_torchrun_and_the_hook_give_the_same(tmp_path: Path, backend: Backend) -> None:
     hook = torchrun(tmp_path, SCRIPT.replace("{backend}", "gloo"))
     assert backend[0].returncode == 0, backend[0].stderr

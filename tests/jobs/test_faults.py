@@ -195,6 +195,7 @@ def test_one_rank_joins_and_leaves_often(fresh: GetJob) -> None:
     assert fresh(1, join=False, environ={}).run(common.many_sessions, rounds=5) == [[1.0] * 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recording", [False, True], ids=["quiet", "recording"])
 @TRANSPORTS
 def test_an_idle_rank_uses_less_than_a_hundredth_of_a_core(

@@ -29,6 +29,7 @@ def test_every_call_in_a_child_is_refused_in_words(transport: str, fresh: GetJob
         assert rank_and_size == [rank, 2] and total == 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_children_that_end_leave_the_job_whole(transport: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"

@@ -33,6 +33,7 @@ def test_moves(dtype: str, world: Job) -> None:
     assert found == [[]] * world.size
 
 
+@pytest.mark.slow
 def test_layers_above(world: Job) -> None:
     found = world.run(gloo_cases.differences, calls="layers", dtypes=["float32", "int64"], ops=["SUM"])
     assert found == [[]] * world.size

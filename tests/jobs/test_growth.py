@@ -39,11 +39,13 @@ def _started(fresh: GetJob, folder: Path, recording: bool = False) -> Job:
     return fresh(2, cache_capacity=256, dynamic_process_sets=1, **files)
 
 
+@pytest.mark.slow
 @NAMES
 def test_memory_stays(named: bool, fresh: GetJob, tmp_path: Path) -> None:
     _stays(_started(fresh, tmp_path), cases.growth, QUICK, 12_000, named=named)
 
 
+@pytest.mark.long
 def test_memory_stays_while_a_timeline_is_recorded(fresh: GetJob, tmp_path: Path) -> None:
     _stays(_started(fresh, tmp_path, recording=True), cases.growth, QUICK, 24_000, named=True)
 
@@ -55,6 +57,7 @@ def group(tmp_path: Path) -> Job:
         yield job
 
 
+@pytest.mark.long
 def test_memory_of_process_groups_stays(group: Job) -> None:
     _stays(group, cases.group_growth, QUICK_GROUPS, 6_000)
 

@@ -68,6 +68,7 @@ def run_block(block: pages.Block, folder: Path) -> tuple[int, str]:
     return process.returncode, said + rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", pages.GUIDES)
 def test_commands_of_a_guide_run(name: str, tmp_path: Path, require_tool: Callable[[str], str]) -> None:
     page = pages.read(pages.GUIDE / f"{name}.md")

@@ -109,6 +109,7 @@ def test_a_reader_finds_events_a_tenth_of_a_second_later(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["named.json", "new", "run", "script.py"]
 
 
+@pytest.mark.slow
 def test_a_rank_0_that_is_killed_leaves_no_part_in_the_place_of_the_merge(tmp_path: Path) -> None:
     done = run(tmp_path, "named.json", "killed.json")
     assert done.returncode == 137, done.stderr

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import find_tool, missing
 
 SCRIPT = """
@@ -54,6 +56,7 @@ def mpirun_script(folder: Path, ranks: int, text: str, **variables: str) -> None
     assert job.returncode == 0, job.stderr
 
 
+@pytest.mark.slow
 def test_communicators_of_mpi4py(tmp_path: Path) -> None:
     if importlib.util.find_spec("mpi4py") is None:
         missing("needs mpi4py (pip install mpi4py)")
@@ -68,6 +71,7 @@ def test_communicators_of_mpi4py(tmp_path: Path) -> None:
         assert said.startswith("NotSupported: init(comm=") and "all ranks 0 to 2 together" in said
 
 
+@pytest.mark.slow
 def test_ranks_under_mpirun(tmp_path: Path) -> None:
     mpirun_script(tmp_path, 3, SCRIPT, RINGTUNE_TIMELINE="trace.json")
     assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(3)] == [

@@ -133,12 +133,14 @@ def test_a_script_that_fails_leaves_a_failed_run(tmp_path: Path) -> None:
     assert (found["name"], found["status"], found["exit_code"]) == ("train", "failed", 1)
 
 
+@pytest.mark.slow
 def test_a_misspelt_variable_is_one_clear_error(tmp_path: Path) -> None:
     done = run([sys.executable, script(tmp_path)], RINGTUNE_FUSION_TRESHOLD="1")
     assert done.returncode == 1
     assert "ConfigError: RINGTUNE_FUSION_TRESHOLD='1': there is no such variable; did you mean" in done.stderr
 
 
+@pytest.mark.slow
 def test_torchrun(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = run([*command, script(tmp_path)])
@@ -146,6 +148,7 @@ def test_torchrun(tmp_path: Path) -> None:
     assert sorted(done.stdout.split("\n")) == ["", "0 2 3.0", "1 2 3.0"]
 
 
+@pytest.mark.slow
 def test_one_failing_script_ends_the_others(tmp_path: Path) -> None:
     environ = variables(2)
     ranks = [

@@ -41,6 +41,7 @@ def start(fresh: GetJob, size: int, transport: str, **settings: object) -> Job:
     return job
 
 
+@pytest.mark.slow
 @TRANSPORTS
 @SIZES
 def test_collectives_join_and_end(size: int, transport: str, fresh: GetJob) -> None:
@@ -62,6 +63,7 @@ def test_collectives_join_and_end(size: int, transport: str, fresh: GetJob) -> N
     assert not any(re.search("WARNING|ERROR", rank.stderr()) for rank in job.ranks)
 
 
+@pytest.mark.slow
 @TRANSPORTS
 @SIZES
 @pytest.mark.parametrize("victim", [1, -1], ids=["middle", "leaf"])

@@ -108,6 +108,7 @@ def test_a_rank_joins_within_a_plan(size: int, transport: str, fresh: GetJob) ->
     assert len(set(found)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_an_idle_rank_within_a_plan_uses_no_processor(transport: str, fresh: GetJob) -> None:
     for in_plan, share in fresh(2, transport=transport).run(step_schedule_cases.idle_in_the_plan, seconds=3.0):
@@ -115,6 +116,7 @@ def test_an_idle_rank_within_a_plan_uses_no_processor(transport: str, fresh: Get
         assert share < 0.01, f"{share:.2%} of a core"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_rank_that_waits_in_a_round_uses_little(transport: str, fresh: GetJob) -> None:
     shares = fresh(2, transport=transport).run(step_schedule_cases.waiting_in_the_plan, seconds=3.0)

@@ -165,6 +165,7 @@ def journal(run: Path) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in layout.tuning_journal(run).read_bytes().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_session_from_beginning_to_end(script: Path, tmp_path: Path) -> None:
     one = tmp_path / "one"
     done = tune(
@@ -194,12 +195,14 @@ def test_a_session_from_beginning_to_end(script: Path, tmp_path: Path) -> None:
     assert (tmp_path / "env").read_text().startswith(f"# ringtune tune: {result['decision']}")
 
 
+@pytest.mark.long
 def test_a_training_without_enough_steps_for_a_trial_says_so(script: Path, tmp_path: Path) -> None:
     done = tune(script, tmp_path / "run", (1, RESULT))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "training ended in the warm-up phase after 0 of at most 16 trials" in done.stdout
 
 
+@pytest.mark.long
 def test_a_training_that_is_too_short_keeps_what_was_learned(script: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     done = tune(script, run, (100_000, '"trial":2'), "--max-trials", "8")
@@ -209,6 +212,7 @@ def test_a_training_that_is_too_short_keeps_what_was_learned(script: Path, tmp_p
     assert "the trials are kept" in done.stdout
 
 
+@pytest.mark.slow
 def test_steps_of_a_script_without_an_optimizer_are_detected(tmp_path: Path) -> None:
     script, run = tmp_path / "own.py", tmp_path / "run"
     script.write_text(WITHOUT_OPTIMIZER)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import optuna
 import orjson
+import pytest
 
 from ringtune import layout
 from tests.jobs.test_tune_live import SCRIPT
@@ -69,6 +70,7 @@ def _take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_terminal_keeps_what_was_learned(tmp_path: Path) -> None:
     script, run, memory = tmp_path / "small.py", tmp_path / "run", tmp_path / "studies.db"
     script.write_text(SCRIPT)

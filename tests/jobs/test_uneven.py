@@ -49,9 +49,11 @@ def programs(draw: Any, size: int, *, in_set: bool = False) -> cases.Program:
     return cases.Program(options, draw(st.booleans()), steps, compression, members)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
-def test_any_training_is_that_of_one_process(size: int, job: GetJob, pool: Pool) -> None:
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@pytest.mark.parametrize("examples", [6, pytest.param(40, marks=pytest.mark.long)])
+def test_any_training_is_that_of_one_process(examples: int, size: int, job: GetJob, pool: Pool) -> None:
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(programs(size))
     def check(program: cases.Program) -> None:
         try:

@@ -34,6 +34,7 @@ def test_untouched_script(jobs: Jobs) -> None:
     assert result.stdout.splitlines() == ["0.28.1 True 2 2.0"] * 2
 
 
+@pytest.mark.slow
 def test_one_import_instead_of_the_flag() -> None:
     program = "import ringtune.as_horovod\n" + SCRIPT
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -61,6 +62,7 @@ def run_function(tmp_path: Path, body: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_run_returns_results_by_rank(tmp_path: Path) -> None:
     done = run_function(
         tmp_path,
@@ -76,6 +78,7 @@ print(ringtune.run(work, (3,), {"second": 1}, num_proc=2))
     assert done.stdout == "[(0, 7.0), (1, 7.0)]\n", done.stderr
 
 
+@pytest.mark.slow
 def test_run_of_an_elastic_job_returns_the_least_number(tmp_path: Path) -> None:
     done = run_function(
         tmp_path,

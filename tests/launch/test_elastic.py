@@ -70,6 +70,7 @@ def train(
     return result.returncode, said["begin"], said["end"], result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["none", "topk(ratio=0.5, min_elements=2)"])
 def test_a_killed_rank_is_replaced_and_training_goes_on_from_the_commit(compression: str, jobs: Jobs) -> None:
     event = """
@@ -84,6 +85,7 @@ def test_a_killed_rank_is_replaced_and_training_goes_on_from_the_commit(compress
     assert "was killed by SIGKILL" in said and "generation 2: 2 ranks" in said
 
 
+@pytest.mark.slow
 def test_goes_on_with_fewer_ranks_than_at_the_start(jobs: Jobs) -> None:
     event = """
     if state.batch == 8 and hvd.rank() == 0 and once("failed"):
@@ -96,6 +98,7 @@ def test_goes_on_with_fewer_ranks_than_at_the_start(jobs: Jobs) -> None:
     assert "no new ranks on localhost" in said
 
 
+@pytest.mark.slow
 def test_too_few_ranks_end_the_job_with_the_failure_s_code(jobs: Jobs) -> None:
     event = """
     if state.batch == 8 and hvd.rank() == 0:
@@ -122,6 +125,7 @@ def discovery_script(folder: Path, hosts: str) -> tuple[str, Path]:
     return str(script), file
 
 
+@pytest.mark.slow
 def test_new_slots_join_the_running_job(jobs: Jobs) -> None:
     script, file = discovery_script(jobs.folder, "localhost:1\n")
     event = f"""
@@ -138,6 +142,7 @@ def test_new_slots_join_the_running_job(jobs: Jobs) -> None:
     assert sorted(end) == [[0, 2, 20], [1, 2, 20]]
 
 
+@pytest.mark.slow
 def test_a_host_taken_away_leaves_the_job(jobs: Jobs) -> None:
     script, file = discovery_script(jobs.folder, "localhost:1\n127.0.0.1\n")
     event = f"""

@@ -99,6 +99,7 @@ def test_second_interrupt_kills(jobs: Jobs) -> None:
     wait_for(lambda: none_alive(pids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "deafness", ["signal.signal(signal.SIGTERM, signal.SIG_IGN)", "os.kill(os.getpid(), signal.SIGSTOP)"]
 )
@@ -121,6 +122,7 @@ def test_killed_launcher_leaves_nothing(jobs: Jobs) -> None:
     wait_for(lambda: none_alive(pids + rank_agents))
 
 
+@pytest.mark.slow
 def test_killed_launcher_leaves_no_deaf_rank_and_no_daemon(jobs: Jobs) -> None:
     process, pids = start(
         jobs,

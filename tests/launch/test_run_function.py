@@ -93,6 +93,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.slow
 def test_results_by_rank(found: dict[str, Any]) -> None:
     assert found["results"] == "[(0, 6), (1, 6)]"
 

@@ -33,12 +33,14 @@ def test_one_host(jobs: Jobs) -> None:
     assert sorted(result.stdout.splitlines()) == ["[0] sum 0 0 2 0 1", "[1] sum 1 1 2 0 1"]
 
 
+@pytest.mark.slow
 def test_two_names_of_this_machine_are_two_hosts(jobs: Jobs) -> None:
     result = jobs.run("-H", "localhost:2,127.0.0.1:1", "--no-run-dir", sys.executable, jobs.script(SUM))
     assert result.returncode == 0, result.stderr
     assert sorted(result.stdout.splitlines()) == ["[0] sum 0 0 2 0 2", "[1] sum 1 1 2 0 1", "[2] sum 2 0 1 1 2"]
 
 
+@pytest.mark.slow
 def test_lost_rank_is_named_by_survivors_and_launcher(jobs: Jobs) -> None:
     result = jobs.run_script(
         2,
@@ -63,6 +65,7 @@ def two_machines() -> Iterator[dict[str, str]]:
         yield spaces
 
 
+@pytest.mark.slow
 def test_two_machines(jobs: Jobs, two_machines: dict[str, str]) -> None:
     """Every rank in a namespace of its own or here; an ssh on PATH enters the namespaces."""
     folder = jobs.folder / "bin"

@@ -86,6 +86,7 @@ READ_ONLY = "mount -t tmpfs -o ro none place"
 FULL = "mount -t tmpfs -o size=64k none place; dd if=/dev/zero of=place/filler bs=64k count=1 2>/dev/null"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", [READ_ONLY, FULL], ids=["read-only", "full"])
 def test_a_job_that_wanted_no_run_folder_goes_on_without(jobs: Jobs, state: str) -> None:
     (jobs.folder / "place").mkdir()

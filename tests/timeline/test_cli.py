@@ -101,7 +101,7 @@ def test_one_rank_alone_has_a_summary(tmp_path: Path) -> None:
 
 def test_units() -> None:
     assert [time_text(ns) for ns in (0, 999, 1_500, 12_345_678, 3.2e9, 250e9)] == [
-        *("0 ns", "999 ns", "1.50 µs", "12.3 ms", "3.20 s", "250 s"),
+        *("0 s", "999 ns", "1.50 µs", "12.3 ms", "3.20 s", "250 s"),
     ]
     assert [bytes_text(count) for count in (5, 2048, 3 << 19, 64 << 20)] == ["5 B", "2 KiB", "1.50 MiB", "64 MiB"]
     assert [rate_text(rate) for rate in (None, 10, 2e3, 9.81e9)] == ["-", "10 B/s", "2.00 kB/s", "9.81 GB/s"]

@@ -90,6 +90,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     return read(folder / "trace.json")
 
 
+@pytest.mark.slow
 def test_offset_and_drift_are_found(trace: Trace) -> None:
     here, there = trace.parts
     assert (here.offset_ns, here.error_ns) == (0, 0)

@@ -131,6 +131,7 @@ def test_a_run_folder_on_a_full_disk_ends_no_job(small_disk: Path, tmp_path: Pat
     assert all("No space left on device" in error and "Traceback" not in error for _, error in results)
 
 
+@pytest.mark.slow
 def test_a_packed_part_of_a_killed_rank_is_read_up_to_its_last_block(tmp_path: Path) -> None:
     results = run_job(tmp_path, ("a", "a"), "--dies", changes={"RINGTUNE_TIMELINE_GZIP": "1"})
     assert results[1][0] == -signal.SIGKILL

@@ -166,6 +166,7 @@ def events(draw: Callable[[Any], Any]) -> dict[str, Any]:
     return {key: event[key] for key in kept}
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(found=st.lists(events(), max_size=4), compact=st.booleans(), plain=st.booleans())
 def test_events_of_other_tools_are_read_alike_or_not_at_all(

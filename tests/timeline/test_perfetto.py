@@ -59,6 +59,7 @@ def answers(require_tool: Callable[[str], str], tmp_path_factory: pytest.TempPat
     return {name: [tuple(row) for row in rows] for name, rows in json.loads(done.stdout).items()}
 
 
+@pytest.mark.slow
 def test_it_complains_of_nothing(answers: Answers) -> None:
     assert answers["complaints"] == []
 

@@ -239,6 +239,7 @@ def test_batches_and_clocks_join_the_ranks(recorded: tuple[Path, tuple[str, ...]
         assert len(flows) == 2 * len(batches[0])
 
 
+@pytest.mark.slow
 def test_parts_of_a_killed_job_are_valid_and_merged(tmp_path: Path) -> None:
     results = run_job(tmp_path, ("a", "a"), "--dies")
     assert results[1][0] == -signal.SIGKILL

@@ -6,6 +6,8 @@ import time
 import tracemalloc
 from pathlib import Path
 
+import pytest
+
 from ringtune.timeline.analysis.summary import summarize
 from ringtune.timeline.merging.merge import merge
 from ringtune.timeline.reading.reader import read
@@ -30,6 +32,7 @@ def test_200_000_events_are_merged_and_summarized_in_seconds(tmp_path: Path) -> 
     assert spent < LIMIT_S, f"{report.spans / spent:,.0f} spans/s"
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_columns_and_not_with_the_json(tmp_path: Path) -> None:
     small, large = (_peak_of_merging(steps, tmp_path) for steps in (100, 400))
     # Columns are 57 bytes a span, a few copies while sorting; a span's JSON as Python objects would be over 1000.

@@ -32,7 +32,7 @@ Answer = TypeVar("Answer")
 Make = Callable[..., Advisor]
 
 
-@pytest.fixture(params=["study", "process"])
+@pytest.fixture(params=["study", pytest.param("process", marks=pytest.mark.slow)])
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     made: list[Advisor] = []
 
@@ -255,6 +255,7 @@ def process(tmp_path: Path) -> Iterator[ProcessAdvisor]:
     advisor.close()
 
 
+@pytest.mark.slow
 def test_asking_never_waits(process: ProcessAdvisor) -> None:
     process.open(WORK)
     process.tell(outcome(Knobs(1 << 20, 100_000), 0.7))
@@ -279,6 +280,7 @@ def test_after_finish_the_process_stores_what_it_was_told_and_ends(process: Proc
     assert study.user_attrs["ringtune:confirmed"]["fusion_bytes"] == 1 << 20
 
 
+@pytest.mark.slow
 def test_what_is_learned_is_stored_while_the_sampler_still_computes(tmp_path: Path) -> None:
     """A sampler that never answers: the result and the trials are in the storage when the job has closed."""
     program = (
@@ -329,6 +331,7 @@ def test_a_program_that_is_not_there_is_a_failure() -> None:
     advisor.close()
 
 
+@pytest.mark.slow
 def test_it_is_nice_and_ignores_what_ends_the_job(process: ProcessAdvisor) -> None:
     wait(lambda: True if process.state == "ready" else None)
     assert process.pid is not None
@@ -339,6 +342,7 @@ def test_it_is_nice_and_ignores_what_ends_the_job(process: ProcessAdvisor) -> No
     assert wait(process.stored) == Stored(None, 0)
 
 
+@pytest.mark.slow
 def test_it_dies_with_its_parent(tmp_path: Path) -> None:
     """Even when a forked child (a data loader) keeps the pipe open."""
     script = tmp_path / "parent.py"

@@ -94,6 +94,7 @@ def journal(folder: Path) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in layout.tuning_journal(folder).read_bytes().splitlines()]
 
 
+@pytest.mark.slow
 def test_steps_that_the_script_marks_after_all_are_tuned_anew(tmp_path: Path) -> None:
     session = FakeSession(tmp_path, RINGTUNE_AUTOTUNE_MAX_TRIALS="3")
     tuner = opened(session)
@@ -127,6 +128,7 @@ def test_without_a_timeline_of_the_warm_up_the_reason_is_said(
     )
 
 
+@pytest.mark.slow
 def test_a_session_finds_a_better_setting_and_the_next_starts_from_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,6 +165,7 @@ def test_a_session_finds_a_better_setting_and_the_next_starts_from_it(
     assert near["source"] == "near" and near["knobs"]["fusion_bytes"] == result["knobs"]["fusion_bytes"]
 
 
+@pytest.mark.slow
 def test_the_warm_up_is_recorded_unless_the_user_records(tmp_path: Path) -> None:
     session = FakeSession(tmp_path, RINGTUNE_AUTOTUNE_MAX_TRIALS="1")
     session.runtime.recording = False
@@ -175,6 +178,7 @@ def test_the_warm_up_is_recorded_unless_the_user_records(tmp_path: Path) -> None
     assert session.runtime.parts == [] and session.runtime.recording
 
 
+@pytest.mark.slow
 def test_a_training_that_ends_early_keeps_what_was_learned(tmp_path: Path) -> None:
     session = FakeSession(tmp_path / "run")
     tuner = opened(session)

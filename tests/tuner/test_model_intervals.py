@@ -91,6 +91,7 @@ def coverage(backward_ms: float, cases: int) -> dict[str, float]:
     return {name: count / cases for name, count in held.items()}
 
 
+@pytest.mark.long
 def test_intervals_hold_the_truth_in_nine_cases_of_ten() -> None:
     """108 answers: three jobs of different exposure, twelve recordings of each, three questions."""
     shares = [share for backward_ms in (10.0, 40.0, 150.0) for share in coverage(backward_ms, 12).values()]

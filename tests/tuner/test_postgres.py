@@ -68,6 +68,7 @@ def storage() -> Iterator[str]:
         yield url
 
 
+@pytest.mark.slow
 def test_a_result_is_shared_by_sessions(storage: str) -> None:
     """The first session is a rank's, with its advisor in another process; the others may be anywhere."""
     first = ProcessAdvisor(Setup(Space(), JOB, StudyOptions(storage)))

@@ -223,6 +223,7 @@ def wrong_about_shaped_links(document: dict[str, Any]) -> list[str]:
     return wrong if model["median"] < 60e6 else [*wrong, f"the model has {model}"]
 
 
+@pytest.mark.slow
 def test_hosts_between_shaped_links(tmp_path: Path) -> None:
     """Through the launcher's ssh. A starved machine may miss even wide limits: tried some times, not for ever."""
     lacking = network.missing()

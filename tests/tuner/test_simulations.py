@@ -32,6 +32,9 @@ JOBS: dict[str, tuple[Job, Knobs]] = {
 }
 
 
+SEEDS = pytest.mark.parametrize("seeds", [1, pytest.param(8, marks=pytest.mark.long)])
+
+
 def tuned(job: Job, default: Knobs, noise: Noise, seed: int) -> tuple[ResultRecord, int]:
     space = Space.around(default)
     tuner = OnlineTuner(space, StudyAdvisor(space, JobDescription(), StudyOptions(seed=seed)))
@@ -40,23 +43,25 @@ def tuned(job: Job, default: Knobs, noise: Noise, seed: int) -> tuple[ResultReco
     return tuner.result, steps
 
 
+@SEEDS
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("name", JOBS)
-def test_it_never_ends_more_than_one_percent_below_the_default(name: str, noise: str) -> None:
+def test_it_never_ends_more_than_one_percent_below_the_default(name: str, noise: str, seeds: int) -> None:
     job, default = JOBS[name]
-    for seed in range(4):
+    for seed in range(seeds):
         result, steps = tuned(job, default, NOISES[noise], seed)
         assert job.step_ns(result.knobs) <= 1.01 * job.step_ns(default), result
         assert steps < 3000  # most need 300 to 900; looking for the budget or at 13 % noise takes longer
         assert (result.decision == "improved") == (result.knobs != default)
 
 
+@SEEDS
 @pytest.mark.parametrize("noise", ["1 %", "4 %", "tails"])
 @pytest.mark.parametrize("name", ["compute-bound", "small gradients", "bad default"])
-def test_a_clear_improvement_is_found(name: str, noise: str) -> None:
+def test_a_clear_improvement_is_found(name: str, noise: str, seeds: int) -> None:
     job, default = JOBS[name]
     best = min(job.step_ns(Space().knobs(Space().params(Knobs(64 << 20, ms * 10_000)))) for ms in range(5, 300))
-    for seed in range(4):
+    for seed in range(seeds):
         result, _ = tuned(job, default, NOISES[noise], seed)
         assert result.decision == "improved"
         assert job.step_ns(result.knobs) <= 1.05 * best

@@ -13,8 +13,6 @@ namespace {
 
 constexpr std::size_t kLargestGathered = 64 << 10;  // bytes of a tensor
 
-CudaAddress address_of(const void* memory) { return reinterpret_cast<CudaAddress>(memory); }
-
 /// Whether the tensor goes to all members as a whole. That holds too where some member would get no element.
 bool is_gathered(const Operation& operation, int ranks) noexcept {
   return operation.prepared->bytes <= kLargestGathered || operation.prepared->count < static_cast<std::size_t>(ranks);

@@ -92,6 +92,7 @@ DeviceLane::~DeviceLane() {
 }
 
 void DeviceLane::close() {
+  const bool was_open = output_thread_.joinable();
   const auto end = [&](bool& flag, std::condition_variable& news, std::thread& thread) {
     if (!thread.joinable()) return;
     {
@@ -103,6 +104,14 @@ void DeviceLane::close() {
   };
   end(input_ends_, input_news_, input_thread_);  // first, because it hands operations on to the output thread
   end(output_ends_, output_news_, output_thread_);
+  if (!was_open) return;
+  // Results may still be on their way, from memory of this lane to tensors that their owner may free from now on.
+  (void)failure_of([&] {
+    const CudaDevice::Current current(device_);
+    CudaEvent copied(device_);
+    copied.record(streams_->output.handle());
+    copied.synchronize();
+  });
 }
 
 CudaStream& DeviceLane::transfer_stream(std::size_t index) {

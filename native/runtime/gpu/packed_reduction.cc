@@ -6,12 +6,6 @@
 #include "runtime/executor.h"
 
 namespace ringtune {
-namespace {
-
-CudaAddress address_of(const void* memory) { return reinterpret_cast<CudaAddress>(memory); }
-
-}  // namespace
-
 std::size_t packed_bytes(std::span<const OperationPtr> batch) {
   std::size_t bytes = 0;
   for (const OperationPtr operation : batch) bytes += fused_size(operation->prepared->wire_bytes);

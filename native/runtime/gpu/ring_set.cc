@@ -38,8 +38,6 @@ std::size_t segment_of(std::size_t buffer_bytes) {
   return std::clamp(buffer_bytes / kSegments / kLineBytes * kLineBytes, kLineBytes, kMostSegmentBytes);
 }
 
-CudaAddress address_of(const void* memory) { return reinterpret_cast<CudaAddress>(memory); }
-
 }  // namespace
 
 ProcessMark own_process() {

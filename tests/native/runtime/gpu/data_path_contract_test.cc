@@ -207,7 +207,7 @@ TEST_P(AnyDataPath, APeerThatLeavesFailsWhatWaitsForIt) {
   (*job)[0].release(ticket);
 }
 
-TEST_P(DirectDataPath, ShuttingDownWaitsForWhatIsInStreams) {
+TEST_P(AnyDataPath, ShuttingDownWaitsForWhatIsInStreams) {
   const auto job = job_of(2);
   std::vector<std::unique_ptr<DeviceArray<std::int32_t>>> tensors;
   for (int rank = 0; rank < 2; ++rank) {
