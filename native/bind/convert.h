@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "device/cuda_driver.h"
 #include "runtime/submission.h"
 
 namespace ringtune::bind {
@@ -20,6 +21,8 @@ inline std::size_t elements_of(const Shape& shape) {
   for (const std::int64_t extent : shape) elements *= static_cast<std::size_t>(extent);
   return elements;
 }
+
+inline CudaStreamHandle stream_at(std::uintptr_t stream) { return reinterpret_cast<CudaStreamHandle>(stream); }
 
 inline ReduceOp to_reduce_op(int value) {
   if (value < 0 || value > 5) throw InvalidArgument("unknown reduction " + std::to_string(value) + ", expected 0 to 5");

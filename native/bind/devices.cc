@@ -4,14 +4,13 @@
 
 #include "base/error.h"
 #include "bind/bind.h"
+#include "bind/convert.h"
 #include "device/cuda_driver.h"
 
 namespace nb = nanobind;
 
 namespace ringtune::bind {
 namespace {
-
-CudaStreamHandle stream_at(std::uintptr_t stream) { return reinterpret_cast<CudaStreamHandle>(stream); }
 
 /// Of the driver at that path (empty: the usual one): its version, the devices' names and compute capabilities (90 of
 /// 9.0), and which pairs reach each other's memory. Blocks while the driver starts; throws DeviceError when there is

@@ -100,7 +100,7 @@ PyObject* bind_to(PyObject* object, PyObject* instance, PyObject*) {
 PyObject* represent(PyObject* object) { return PyObject_Repr(self_of(object).function); }
 
 /// Pickled by name, as a function is.
-PyObject* reduce(PyObject* object, PyObject*) {
+PyObject* pickled(PyObject* object, PyObject*) {
   return PyObject_GetAttrString(self_of(object).function, "__qualname__");
 }
 
@@ -111,7 +111,7 @@ PyTypeObject* make_type() {
       {nullptr, 0, 0, 0, nullptr},
   }};
   static std::array<PyMethodDef, 2> methods{{
-      {"__reduce__", &reduce, METH_NOARGS, nullptr},
+      {"__reduce__", &pickled, METH_NOARGS, nullptr},
       {nullptr, nullptr, 0, nullptr},
   }};
   static std::array<PyGetSetDef, 2> properties{{

@@ -22,8 +22,6 @@ namespace {
 
 using Moves = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::size_t>>;
 
-CudaStreamHandle stream_at(std::uintptr_t stream) { return reinterpret_cast<CudaStreamHandle>(stream); }
-
 /// What is made in the device's context goes while that is current.
 template <typename Made>
 void end_in(const CudaDevice& device, std::optional<Made>& made) {

@@ -19,7 +19,7 @@ namespace nb = nanobind;
 namespace ringtune::bind {
 namespace {
 
-using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ByteArray = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 nb::bytes as_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
@@ -65,7 +65,7 @@ void add_merging(nb::module_& module) {
   nb::class_<PartReader>(module, "PartReader")
       .def(nb::init<std::vector<std::string>>(), nb::arg("stages"))
       .def("feed",
-           [](PartReader& self, const Bytes& text) {
+           [](PartReader& self, const ByteArray& text) {
              const std::string_view view(reinterpret_cast<const char*>(text.data()), text.size());
              const nb::gil_scoped_release unlocked;
              self.feed(view);

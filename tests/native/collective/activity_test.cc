@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 namespace {
 
 /// Is done after so many steps, and writes down each.
@@ -86,4 +86,4 @@ TEST(Lanes, WhatIsDoneAtTheBeginIsPassed) {
 }
 
 }  // namespace
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

@@ -11,11 +11,10 @@
 #include "numbers.h"
 #include "ranks.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 namespace {
 
 using enum Algorithm;
-constexpr std::int64_t kIdle = 20'000'000'000;
 
 std::vector<int> everyone(int size) {
   std::vector<int> ranks;
@@ -124,4 +123,4 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, AlgorithmFaults,
                          [](const auto& it) { return words(it.param); });
 
 }  // namespace
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

@@ -11,12 +11,11 @@
 #include "numbers.h"
 #include "ranks.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 namespace {
 
 using enum Algorithm;
 using Hosts = std::vector<std::string>;
-constexpr std::int64_t kIdle = 20'000'000'000;
 
 /// Runs `body` on every rank with the allreducer of all of them.
 template <typename Body>
@@ -132,4 +131,4 @@ TEST(Allreducer, ARankThatGoesEndsAHierarchicalWait) {
 }
 
 }  // namespace
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

@@ -14,14 +14,14 @@
 namespace ringtune {
 namespace {
 
-using testing::Buffer;
-using testing::input_of;
-using testing::pattern;
-using testing::reduced_of;
-using testing::run_ring;
-using testing::run_stingy_ring;
+using testing_support::Buffer;
+using testing_support::input_of;
+using testing_support::kIdle;
+using testing_support::pattern;
+using testing_support::reduced_of;
+using testing_support::run_ring;
+using testing_support::run_stingy_ring;
 
-constexpr std::int64_t kIdle = 20'000'000'000;
 constexpr std::size_t kRing = 64 << 10;
 constexpr std::size_t kMebi = 1 << 20;
 

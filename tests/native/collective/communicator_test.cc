@@ -9,7 +9,7 @@
 #include "numbers.h"
 #include "ranks.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 namespace {
 
 CommunicatorOptions options_of(const std::string& prefix) {
@@ -60,4 +60,4 @@ TEST(Communicator, RefusesARankThatIsNoMember) {
 }
 
 }  // namespace
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

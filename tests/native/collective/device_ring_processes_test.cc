@@ -81,7 +81,7 @@ int run_rank(Page& page, int rank) {
                    words.word(64 * ((at + 1) % kSize))},
                   stream.handle(), 1024);
   page.meet(2);
-  const DeviceBytes tensor(testing::input_of(rank, kCount, DType::kFloat32, ReduceOp::kSum));
+  const DeviceBytes tensor(testing_support::input_of(rank, kCount, DType::kFloat32, ReduceOp::kSum));
   BatchTable in(device), out(device);
   const DeviceMove pack[] = {{tensor.address(), own.address(), kCount}};
   const DeviceMove unpack[] = {{own.address(), tensor.address(), kCount}};
@@ -89,7 +89,8 @@ int run_rank(Page& page, int rank) {
   kernels.move(in, pack, {DType::kFloat32, DType::kFloat32}, stream.handle());
   ring.allreduce(kCount, DType::kFloat32, ReduceOp::kSum);
   kernels.move(out, unpack, {DType::kFloat32, DType::kFloat32}, stream.handle());
-  const bool right = tensor.after(stream) == testing::reduced_of(kSize, kCount, DType::kFloat32, ReduceOp::kSum);
+  const bool right =
+      tensor.after(stream) == testing_support::reduced_of(kSize, kCount, DType::kFloat32, ReduceOp::kSum);
   ring.take_buffer();  // the next rank reads here: this process stays until that is done
   (void)tensor.after(stream);
   page.meet(3);

@@ -15,8 +15,8 @@ namespace ringtune {
 namespace {
 
 using namespace testing_support;
-using ringtune::testing::input_of;
-using ringtune::testing::reduced_of;
+using ringtune::testing_support::input_of;
+using ringtune::testing_support::reduced_of;
 
 constexpr std::size_t kBufferBytes = 64 << 10;
 

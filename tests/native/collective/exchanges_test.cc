@@ -15,10 +15,9 @@
 #include "numbers.h"
 #include "ranks.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 namespace {
 
-constexpr std::int64_t kIdle = 20'000'000'000;
 constexpr std::size_t kMebi = 1 << 20;
 
 template <typename Body>
@@ -262,4 +261,4 @@ TEST(Reducescatter, StepsOfThreeRanksEndWithTheOwnChunk) {
 }
 
 }  // namespace
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

@@ -8,7 +8,7 @@
 
 #include "base/dtype.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 
 /// Exact for |value| <= 128 in every float type here (0 and 1 for kBool).
 inline void put_number(std::byte* at, DType dtype, int value) {
@@ -88,4 +88,4 @@ inline Buffer pattern(std::size_t bytes, int seed) {
   return buffer;
 }
 
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

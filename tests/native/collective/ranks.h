@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -18,7 +19,10 @@
 #include "collective/group.h"
 #include "transport/fabric.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
+
+/// After it a rank that waits for bytes takes its peer for lost.
+constexpr std::int64_t kIdle = 20'000'000'000;
 
 using RankBody = std::function<void(const Group&)>;
 
@@ -169,4 +173,4 @@ inline std::size_t run_stingy_ring(int size, std::size_t capacity, const RankBod
   return left;
 }
 
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

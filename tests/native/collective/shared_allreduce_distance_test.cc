@@ -14,11 +14,11 @@
 namespace ringtune {
 namespace {
 
-using testing::expect_reduced;
-using testing::on_threads;
-using testing::options_of;
-using testing::ring_of;
-using testing::run_shm_group;
+using testing_support::expect_reduced;
+using testing_support::on_threads;
+using testing_support::options_of;
+using testing_support::ring_of;
+using testing_support::run_shm_group;
 
 constexpr std::array kDistances = {CoreLatency::kSameCore, CoreLatency::kSharedCache, CoreLatency::kApart};
 

@@ -17,8 +17,8 @@
 namespace ringtune {
 namespace {
 
-using testing::options_of;
-using testing::run_shm_group;
+using testing_support::options_of;
+using testing_support::run_shm_group;
 
 /// Small integers: exact in 16 bits too. With a factor or a cast, members read their own slots as well.
 void expect_sum(ShmGroup& shm_group, std::size_t count, std::uint64_t token, double prescale,

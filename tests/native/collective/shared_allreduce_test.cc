@@ -17,15 +17,15 @@
 namespace ringtune {
 namespace {
 
-using testing::Buffer;
-using testing::expect_reduced;
-using testing::input_of;
-using testing::kWaitNs;
-using testing::on_threads;
-using testing::options_of;
-using testing::reduced_of;
-using testing::ring_of;
-using testing::run_shm_group;
+using testing_support::Buffer;
+using testing_support::expect_reduced;
+using testing_support::input_of;
+using testing_support::kWaitNs;
+using testing_support::on_threads;
+using testing_support::options_of;
+using testing_support::reduced_of;
+using testing_support::ring_of;
+using testing_support::run_shm_group;
 
 class SharedAllreduceTypes : public ::testing::TestWithParam<std::tuple<int, DType, ReduceOp>> {};
 TEST_P(SharedAllreduceTypes, IsExact) {

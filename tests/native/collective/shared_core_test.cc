@@ -18,9 +18,9 @@ namespace {
 
 constexpr std::uint64_t kMostRounds = 500;
 
-using testing::expect_reduced;
-using testing::options_of;
-using testing::run_shm_group;
+using testing_support::expect_reduced;
+using testing_support::options_of;
+using testing_support::run_shm_group;
 
 void bind_this_thread(std::initializer_list<int> cores) {
   cpu_set_t set;

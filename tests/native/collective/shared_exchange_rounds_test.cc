@@ -20,22 +20,22 @@
 namespace ringtune {
 namespace {
 
-using testing::Buffer;
-using testing::expect_exchanged;
-using testing::expect_gathered;
-using testing::expect_reduced;
-using testing::expect_scattered;
-using testing::options_of;
-using testing::Output;
-using testing::random_bytes;
-using testing::Reduction;
-using testing::run_shm_group;
-using testing::Sizes;
-using testing::split;
-using testing::Table;
-using testing::Turn;
+using testing_support::Buffer;
+using testing_support::expect_exchanged;
+using testing_support::expect_gathered;
+using testing_support::expect_reduced;
+using testing_support::expect_scattered;
+using testing_support::options_of;
+using testing_support::Output;
+using testing_support::random_bytes;
+using testing_support::Reduction;
+using testing_support::run_shm_group;
+using testing_support::Sizes;
+using testing_support::split;
+using testing_support::Table;
+using testing_support::Turn;
 
-constexpr std::array kDistances = {CoreLatency::kSameCore, CoreLatency::kSharedCache, CoreLatency::kApart};
+constexpr std::array kExchangeDistances = {CoreLatency::kSameCore, CoreLatency::kSharedCache, CoreLatency::kApart};
 constexpr std::size_t kLarge = (2 << 20) + 4;  // stays in the set of slots of a large one before
 
 /// Draws the same rounds on all members.
@@ -115,10 +115,10 @@ class SharedExchangeRounds : public ::testing::TestWithParam<Waits> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Pairs, SharedExchangeRounds,
-                         ::testing::Combine(::testing::Values(2), ::testing::ValuesIn(kDistances), ::testing::Bool(),
-                                            ::testing::Values(0, 50'000)));
+                         ::testing::Combine(::testing::Values(2), ::testing::ValuesIn(kExchangeDistances),
+                                            ::testing::Bool(), ::testing::Values(0, 50'000)));
 INSTANTIATE_TEST_SUITE_P(More, SharedExchangeRounds,
-                         ::testing::Combine(::testing::Values(3, 5), ::testing::ValuesIn(kDistances),
+                         ::testing::Combine(::testing::Values(3, 5), ::testing::ValuesIn(kExchangeDistances),
                                             ::testing::Values(true), ::testing::Values(0)));
 
 TEST_P(SharedExchangeRounds, HoldInAnyOrderThroughSmallSlots) {

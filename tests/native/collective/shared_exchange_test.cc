@@ -18,16 +18,16 @@
 namespace ringtune {
 namespace {
 
-using testing::Buffer;
-using testing::expect_exchanged;
-using testing::expect_gathered;
-using testing::expect_scattered;
-using testing::options_of;
-using testing::run_shm_group;
-using testing::Sizes;
-using testing::split;
-using testing::sum_of;
-using testing::Table;
+using testing_support::Buffer;
+using testing_support::expect_exchanged;
+using testing_support::expect_gathered;
+using testing_support::expect_scattered;
+using testing_support::options_of;
+using testing_support::run_shm_group;
+using testing_support::Sizes;
+using testing_support::split;
+using testing_support::sum_of;
+using testing_support::Table;
 
 constexpr std::array<std::size_t, 9> kBytes = {0, 1, 64, 191, 1000, 1024, 1025, 3 * 1024, 100'001};
 

@@ -15,7 +15,7 @@
 #include "collective/shared_exchange.h"
 #include "numbers.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 
 using Sizes = std::vector<std::size_t>;
 using Table = std::vector<Sizes>;  // by who gives, then by who gets
@@ -155,4 +155,4 @@ inline Sizes split(std::size_t rows, int members) {
   return parts;
 }
 
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

@@ -15,7 +15,7 @@
 #include "numbers.h"
 #include "ranks.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 
 inline constexpr std::int64_t kWaitNs = 20'000'000'000;
 
@@ -59,4 +59,4 @@ inline void expect_reduced(ShmGroup& shm_group, std::size_t count, DType dtype, 
   EXPECT_TRUE(data == reduced_of(shm_group.size(), count, dtype, op)) << count << " elements";
 }
 
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

@@ -14,12 +14,11 @@
 #include "numbers.h"
 #include "ranks.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 namespace {
 
 using enum Algorithm;
 using Hosts = std::vector<std::string>;
-constexpr std::int64_t kIdle = 20'000'000'000;
 
 /// A rank's tensor beside the buffer of the collective; counts what becomes of every byte.
 class Tensor final : public PackPipeline {
@@ -67,10 +66,10 @@ class Tensor final : public PackPipeline {
 };
 
 /// The allreducers of all ranks, driven by one thread.
-class Rounds {
+class VotedRounds {
  public:
   /// `slices`: all hosts have equally many ranks.
-  explicit Rounds(Joined world, bool slices = false)
+  explicit VotedRounds(Joined world, bool slices = false)
       : world_(std::move(world)), slices_(slices), allreducers_(world_.fabrics.size()), rings_(size()) {
     on_threads(static_cast<int>(size()), [&](int rank) {
       const auto own = static_cast<std::size_t>(rank);
@@ -184,7 +183,7 @@ class VotedAllreduce : public ::testing::TestWithParam<std::tuple<Algorithm, std
 
 TEST_P(VotedAllreduce, TellsAllRanksTheSame) {
   const auto [algorithm, kind, size] = GetParam();
-  Rounds(join(kind, size, 16 << 10)).run_all(algorithm, static_cast<std::uint32_t>(size));
+  VotedRounds(join(kind, size, 16 << 10)).run_all(algorithm, static_cast<std::uint32_t>(size));
 }
 INSTANTIATE_TEST_SUITE_P(Memory, VotedAllreduce,
                          ::testing::Combine(::testing::Values(kRing, kFlat, kRecursiveDoubling, kHalvingDoubling,
@@ -197,7 +196,7 @@ INSTANTIATE_TEST_SUITE_P(Tcp, VotedAllreduce,
 class VotedOnLevels : public ::testing::TestWithParam<std::tuple<Hosts, bool>> {};
 TEST_P(VotedOnLevels, TellsAllRanksTheSame) {
   const auto& [hosts, slices] = GetParam();
-  Rounds(join_hosts(hosts), slices).run_all(kHierarchical, 1);
+  VotedRounds(join_hosts(hosts), slices).run_all(kHierarchical, 1);
 }
 INSTANTIATE_TEST_SUITE_P(Hosts, VotedOnLevels,
                          ::testing::Values(std::tuple(Hosts{"a", "a", "b", "b"}, true),
@@ -231,4 +230,4 @@ TEST(AgreementHeader, KnowsWhoIsMissingAlsoInLargeGroups) {
 }
 
 }  // namespace
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

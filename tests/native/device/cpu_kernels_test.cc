@@ -66,7 +66,7 @@ std::vector<T> scale(const KernelTable& table, DType dtype, const std::vector<T>
 
 using U16 = std::vector<std::uint16_t>;
 
-class DeviceKernels : public ::testing::TestWithParam<const char*> {
+class KernelsOfIsa : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     table_ = kernels_of(GetParam());
@@ -74,11 +74,11 @@ class DeviceKernels : public ::testing::TestWithParam<const char*> {
   }
   const KernelTable* table_ = nullptr;
 };
-INSTANTIATE_TEST_SUITE_P(Isa, DeviceKernels,
+INSTANTIATE_TEST_SUITE_P(Isa, KernelsOfIsa,
                          ::testing::Values("portable", "avx2", "avx512", "avx512bf16", "avx512fp16"));
 
 /// All 65536 patterns, against the compiler's own float16.
-TEST_P(DeviceKernels, EveryFloat16IsReadAndWrittenExactly) {
+TEST_P(KernelsOfIsa, EveryFloat16IsReadAndWrittenExactly) {
   U16 all(65536);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
   const U16 doubled = scale(*table_, DType::kFloat16, all, 2.0);
@@ -94,7 +94,7 @@ TEST_P(DeviceKernels, EveryFloat16IsReadAndWrittenExactly) {
   }
 }
 
-TEST_P(DeviceKernels, EveryBfloat16IsRoundedToNearestEven) {
+TEST_P(KernelsOfIsa, EveryBfloat16IsRoundedToNearestEven) {
   U16 all(65536);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
   const U16 scaled = scale(*table_, DType::kBfloat16, all, 1.0 / 3.0);
@@ -108,7 +108,7 @@ TEST_P(DeviceKernels, EveryBfloat16IsRoundedToNearestEven) {
   }
 }
 
-TEST_P(DeviceKernels, RandomFloat16SumsAreRoundedFromFloat32) {
+TEST_P(KernelsOfIsa, RandomFloat16SumsAreRoundedFromFloat32) {
   std::mt19937 random(1);
   U16 a(10'007);
   U16 b(a.size());
@@ -124,7 +124,7 @@ TEST_P(DeviceKernels, RandomFloat16SumsAreRoundedFromFloat32) {
   }
 }
 
-TEST_P(DeviceKernels, IntegersWrapAround) {
+TEST_P(KernelsOfIsa, IntegersWrapAround) {
   using Bytes = std::vector<std::int8_t>;
   EXPECT_EQ(reduce(*table_, DType::kInt8, ReduceOp::kSum, Bytes{127, -128, 1}, Bytes{1, -1, 1}), (Bytes{-128, 127, 2}));
   using Shorts = std::vector<std::int16_t>;
@@ -134,7 +134,7 @@ TEST_P(DeviceKernels, IntegersWrapAround) {
   EXPECT_EQ(reduce(*table_, DType::kInt64, ReduceOp::kSum, Longs{kMax}, Longs{1}), (Longs{-kMax - 1}));
 }
 
-TEST_P(DeviceKernels, BoolIsOrAndAnd) {
+TEST_P(KernelsOfIsa, BoolIsOrAndAnd) {
   using Flags = std::vector<std::uint8_t>;
   const Flags a{0, 0, 1, 1, 2};
   const Flags b{0, 1, 0, 1, 4};
@@ -144,7 +144,7 @@ TEST_P(DeviceKernels, BoolIsOrAndAnd) {
   EXPECT_EQ(reduce(*table_, DType::kBool, ReduceOp::kMin, a, b), (Flags{0, 0, 0, 1, 1}));
 }
 
-TEST_P(DeviceKernels, NanWinsInMinAndMax) {
+TEST_P(KernelsOfIsa, NanWinsInMinAndMax) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
     const auto result =
@@ -158,7 +158,7 @@ TEST_P(DeviceKernels, NanWinsInMinAndMax) {
   }
 }
 
-TEST_P(DeviceKernels, IntegersAreScaledInDoubleAndTruncated) {
+TEST_P(KernelsOfIsa, IntegersAreScaledInDoubleAndTruncated) {
   using Ints = std::vector<std::int32_t>;
   constexpr std::int32_t kMax = std::numeric_limits<std::int32_t>::max();
   EXPECT_EQ(scale(*table_, DType::kInt32, Ints{7, -7, 0, kMax, -kMax}, 0.5), (Ints{3, -3, 0, kMax / 2, -(kMax / 2)}));
@@ -199,7 +199,7 @@ INSTANTIATE_TEST_SUITE_P(All, DeviceAgreement,
 
 /// NaN, infinities and subnormals among them: the bits of the portable kernels, so that it does not matter which rank's
 /// processor did the sum.
-TEST_P(DeviceKernels, EveryPatternGivesTheBitsOfThePortableKernels) {
+TEST_P(KernelsOfIsa, EveryPatternGivesTheBitsOfThePortableKernels) {
   // Each once, first those of a kind together and then, odd multiples, all kinds within one vector.
   U16 all(2 * 65536);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i < 65536 ? i : i * 40503);
@@ -215,7 +215,7 @@ TEST_P(DeviceKernels, EveryPatternGivesTheBitsOfThePortableKernels) {
 }
 
 /// Sums and means of two, of every kind of number with every kind: the smallest, the largest and what lies between.
-TEST_P(DeviceKernels, EveryPairGivesTheBitsOfThePortableKernels) {
+TEST_P(KernelsOfIsa, EveryPairGivesTheBitsOfThePortableKernels) {
   U16 ones(2 * 65536);
   for (std::size_t i = 0; i < ones.size(); ++i) ones[i] = static_cast<std::uint16_t>(i);
   for (const DType dtype : {DType::kFloat16, DType::kBfloat16}) {

@@ -12,7 +12,7 @@
 namespace ringtune {
 namespace {
 
-constexpr std::size_t kAround = 128;
+constexpr std::size_t kFetchAround = 128;
 constexpr std::byte kUntouched{0x5a};
 
 std::vector<std::byte> numbered(std::size_t bytes) {
@@ -29,7 +29,7 @@ TEST_P(FetchCopy, CopiesAndTouchesNothingAround) {
     for (const std::size_t skipped : {0, 1, 16}) {
       for (const std::size_t offset : {0, 4, 16, 63}) {
         const std::vector<std::byte> in = numbered(bytes + skipped);
-        std::vector<std::byte> expected(2 * kAround + bytes, kUntouched);
+        std::vector<std::byte> expected(2 * kFetchAround + bytes, kUntouched);
         std::vector<std::byte> out = expected;
         if (bytes > 0) std::memcpy(expected.data() + offset, in.data() + skipped, bytes);
         table->fetch(out.data() + offset, in.data() + skipped, bytes);

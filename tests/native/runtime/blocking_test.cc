@@ -14,9 +14,8 @@ namespace {
 using testing_support::allreduce_of;
 using testing_support::finish;
 using testing_support::Job;
+using testing_support::kSecondNs;
 using testing_support::submission_of;
-
-constexpr std::int64_t kSecondNs = 1'000'000'000;
 
 /// From begin to end, whatever leaves it.
 class Blocking {

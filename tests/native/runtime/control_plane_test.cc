@@ -12,11 +12,11 @@
 namespace ringtune {
 namespace {
 
-using testing::connect_pair;
-using testing::Footprint;
-using testing::join;
-using testing::Joined;
-using testing::seconds;
+using testing_support::connect_pair;
+using testing_support::Footprint;
+using testing_support::join;
+using testing_support::Joined;
+using testing_support::seconds;
 
 TEST(ControlPlane, ALinkHasOneSocketThoughDataLinksHaveFour) {
   constexpr int kRanks = 3;  // rank 0 has two children

@@ -19,6 +19,8 @@
 
 namespace ringtune::testing_support {
 
+constexpr std::int64_t kSecondNs = 1'000'000'000;
+
 /// An incomplete batch waits for as long as a loaded machine may need to submit the rest of it: for tests that count
 /// what whole batches cost. Nobody waits that long, because whoever waits for a tensor ends the wait.
 inline void patient(RuntimeOptions& options) { options.knobs.cycle_time_ns = 5'000'000'000; }

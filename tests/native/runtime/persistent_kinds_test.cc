@@ -10,10 +10,10 @@ namespace {
 
 using testing_support::barrier_of;
 using testing_support::Job;
+using testing_support::kSecondNs;
 using testing_support::numbers_in;
 using testing_support::submission_of;
 
-constexpr std::int64_t kSecondNs = 1'000'000'000;
 using Numbers = std::vector<std::int32_t>;
 
 std::size_t bytes_of(const Numbers& numbers) { return numbers.size() * sizeof(std::int32_t); }

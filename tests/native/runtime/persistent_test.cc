@@ -13,9 +13,8 @@ namespace ringtune {
 namespace {
 
 using testing_support::Job;
+using testing_support::kSecondNs;
 using testing_support::submission_of;
-
-constexpr std::int64_t kSecondNs = 1'000'000'000;
 
 AllreduceCall call_of(std::string_view name, std::span<const std::int64_t> shape, std::vector<float>& data) {
   AllreduceCall call;

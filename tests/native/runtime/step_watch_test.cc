@@ -50,17 +50,17 @@ std::vector<std::size_t> every(std::size_t step, std::size_t count) {
   return places;
 }
 
-struct Case {
+struct StepCase {
   const char* what;
   std::string before;  // what the program does first
   std::string pass;    // what it repeats then
   std::size_t step;    // letters and dots of a step that is found
 };
 
-class StepsOf : public testing::TestWithParam<Case> {};
+class StepsOf : public testing::TestWithParam<StepCase> {};
 
 TEST_P(StepsOf, EndWhereThePassBegins) {
-  const Case& one = GetParam();
+  const StepCase& one = GetParam();
   Program program;
   (void)program.run(one.before + times(60, one.pass));
   EXPECT_EQ(program.run(times(10, one.pass)), every(one.step, 10 * one.pass.size() / one.step));
@@ -68,15 +68,16 @@ TEST_P(StepsOf, EndWhereThePassBegins) {
 
 INSTANTIATE_TEST_SUITE_P(
     Programs, StepsOf,
-    testing::Values(Case{"reduced and waited for one by one", "", "a.b.c.", 6},
-                    Case{"submitted together", "", "abcdefgh.", 9}, Case{"one tensor", "", "a.", 2},
-                    Case{"weights are sent first", "x.y.z.", "abc.", 4},
-                    Case{"a first step of its own", "abcd.q.", "abc.", 4},
-                    Case{"two networks in turn", "", "abc.xy.", 7}, Case{"a name twice in a pass", "", "ab.ac.", 6},
-                    Case{"gradients after each backward of four", "", "ab.ab.ab.ab.", 3},
-                    Case{"layers alike, unnamed", "", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab.", 42},
-                    Case{"many layers alike, one by one", "", times(40, "a.") + "b.", 82},
-                    Case{"blocks alike in a network", "", "v." + times(12, "a.b.c.d.e.f.") + "w.-", 149}),
+    testing::Values(StepCase{"reduced and waited for one by one", "", "a.b.c.", 6},
+                    StepCase{"submitted together", "", "abcdefgh.", 9}, StepCase{"one tensor", "", "a.", 2},
+                    StepCase{"weights are sent first", "x.y.z.", "abc.", 4},
+                    StepCase{"a first step of its own", "abcd.q.", "abc.", 4},
+                    StepCase{"two networks in turn", "", "abc.xy.", 7},
+                    StepCase{"a name twice in a pass", "", "ab.ac.", 6},
+                    StepCase{"gradients after each backward of four", "", "ab.ab.ab.ab.", 3},
+                    StepCase{"layers alike, unnamed", "", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab.", 42},
+                    StepCase{"many layers alike, one by one", "", times(40, "a.") + "b.", 82},
+                    StepCase{"blocks alike in a network", "", "v." + times(12, "a.b.c.d.e.f.") + "w.-", 149}),
     [](const auto& made) {
       std::string name;
       for (const char* c = made.param.what; *c != 0; ++c) {

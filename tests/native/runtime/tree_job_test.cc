@@ -14,9 +14,9 @@ namespace {
 using testing_support::allreduce_of;
 using testing_support::finish;
 using testing_support::Job;
+using testing_support::kSecondNs;
 
 constexpr int kRanks = 7;
-constexpr std::int64_t kSecondNs = 1'000'000'000;
 
 void narrow(RuntimeOptions& options) { options.control_fan_out = 2; }
 

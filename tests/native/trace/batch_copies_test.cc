@@ -14,7 +14,7 @@
 namespace ringtune {
 namespace {
 
-using testing::lines_of;
+using testing_support::lines_of;
 
 /// As the executor records copies: of three tensors, the first from 1000 on.
 void record_copies(Tracer& tracer, Stage stage, std::array<std::int64_t, 3> done_ns) {

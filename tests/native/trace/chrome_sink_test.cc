@@ -10,23 +10,24 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "json_reader.h"
+#include "part_lines.h"
 #include "trace/sink.h"
 #include "trace/tracer.h"
 
 namespace ringtune {
 namespace {
 
-using testing::events_of;
-using testing::is_json_array;
-using testing::read_file;
-using testing::TemporaryFile;
+using testing_support::events_of;
+using testing_support::is_json_array;
+using testing_support::kHeaderEvents;
+using testing_support::read_file;
+using testing_support::TemporaryFile;
 
-const PartHeader kHeader{1, 4, "node\"7", "job"};
-constexpr std::size_t kHeaderEvents = 2 + 2 * kStageCount + 1;
+const PartHeader kOddHeader{1, 4, "node\"7", "job"};
 
 std::string event_line(const Span& span, std::string_view name) {
   const TemporaryFile file;
-  const auto sink = make_chrome_sink({.path = file.path()}, kHeader);
+  const auto sink = make_chrome_sink({.path = file.path()}, kOddHeader);
   sink->write(std::span(&span, 1), [name](std::uint32_t) { return name; });
   sink->close(0);
   return events_of(read_file(file.path())).at(kHeaderEvents);
@@ -34,7 +35,7 @@ std::string event_line(const Span& span, std::string_view name) {
 
 TEST(TraceChrome, HeaderAndEndStandAsAgreed) {
   const TemporaryFile file;
-  const auto sink = make_chrome_sink({.path = file.path()}, kHeader);
+  const auto sink = make_chrome_sink({.path = file.path()}, kOddHeader);
   EXPECT_TRUE(is_json_array(read_file(file.path()))) << "valid from the first moment";
   sink->close(7);
   sink->close(8);
@@ -109,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Names, TraceChromeHostile,
 
 TEST(TraceChrome, IsValidAfterEveryFlush) {
   const TemporaryFile file;
-  const auto sink = make_chrome_sink({.path = file.path()}, kHeader);
+  const auto sink = make_chrome_sink({.path = file.path()}, kOddHeader);
   for (int i = 0; i < 300; ++i) {
     const Span span{i, i + 1, 0, 0, 0, 0, 0, Stage::kQueue, 0};
     sink->write(std::span(&span, 1), [](std::uint32_t) { return std::string_view("t"); });
@@ -126,7 +127,7 @@ TEST_P(TraceKill, LeavesValidJson) {
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // an aborted test leaves nobody behind who fills the disk
     Tracer tracer({.ring_spans = 256});
-    tracer.start(make_chrome_sink({.path = file.path()}, kHeader));
+    tracer.start(make_chrome_sink({.path = file.path()}, kOddHeader));
     const std::uint32_t id = tracer.intern("tensor");
     for (std::uint64_t i = 1;; ++i) {
       tracer.record({now_ns(), now_ns(), 0, id, 1, 1, 1, Stage::kCopyIn, 0});
@@ -153,7 +154,7 @@ TEST(TraceFork, AChildNeitherHangsNorTouchesTheFile) {
   const TemporaryFile file;
   {
     Tracer tracer;
-    tracer.start(make_chrome_sink({.path = file.path()}, kHeader));
+    tracer.start(make_chrome_sink({.path = file.path()}, kOddHeader));
     const pid_t child = ::fork();
     if (child == 0) {
       for (int i = 0; i < 10; ++i) tracer.record({1, 2, 0, 0, 0, 0, 0, Stage::kQueue, 0});
@@ -172,7 +173,7 @@ TEST(TraceFork, AChildNeitherHangsNorTouchesTheFile) {
 
 TEST(TraceDisk, AFullDeviceIsToldAtOnce) {
   try {
-    (void)make_chrome_sink({.path = "/dev/full"}, kHeader);
+    (void)make_chrome_sink({.path = "/dev/full"}, kOddHeader);
     FAIL();
   } catch (const TraceIo& error) {
     EXPECT_EQ(std::string(error.what()), "cannot write the timeline file /dev/full: No space left on device");
@@ -183,7 +184,7 @@ TEST(TraceDisk, AMissingFolderIsNamed) {
   const TemporaryFile file;
   const std::string path = file.path() + ".missing/part.json";
   try {
-    (void)make_chrome_sink({.path = path}, kHeader);
+    (void)make_chrome_sink({.path = path}, kOddHeader);
     FAIL();
   } catch (const TraceIo& error) {
     EXPECT_EQ(std::string(error.what()), "cannot create the timeline file " + path + ": No such file or directory");
@@ -200,7 +201,7 @@ TEST(TraceDisk, AFileThatHitsTheLimitStaysValid) {
     ::setrlimit(RLIMIT_FSIZE, &limit);
     ::dup2(::open("/dev/null", O_WRONLY), STDERR_FILENO);  // NOLINT
     Tracer tracer;
-    tracer.start(make_chrome_sink({.path = file.path()}, kHeader));
+    tracer.start(make_chrome_sink({.path = file.path()}, kOddHeader));
     for (int i = 0; i < 1000; ++i) tracer.record({i, i + 1, 0, 0, 0, 0, 0, Stage::kQueue, 0});
     try {
       tracer.stop();

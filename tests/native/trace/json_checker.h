@@ -7,7 +7,7 @@
 
 #include "trace/json.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 
 inline bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
 
@@ -136,4 +136,4 @@ inline bool is_json_object(std::string_view text) noexcept { return JsonChecker(
 /// True when the text is one JSON array.
 inline bool is_json_array(const std::string& text) { return is_json_object("{\"array\":" + text + "}"); }
 
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

@@ -13,7 +13,7 @@
 
 #include "trace/json_checker.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 
 inline std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -54,4 +54,4 @@ class TemporaryFile {
   std::string path_;
 };
 
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

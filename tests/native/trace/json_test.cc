@@ -8,7 +8,7 @@
 namespace ringtune {
 namespace {
 
-using testing::is_json_object;
+using testing_support::is_json_object;
 
 TEST(TraceJson, QuotesWhatJsonForbids) {
   EXPECT_EQ(json_quote("a\"b\\c\n\r\t\x01\x7f"), "\"a\\\"b\\\\c\\n\\r\\t\\u0001\\u007f\"");

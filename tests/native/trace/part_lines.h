@@ -9,7 +9,7 @@
 #include "trace/sink.h"
 #include "trace/tracer.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 
 inline const PartHeader kHeader{1, 4, "node", "job"};
 inline constexpr std::size_t kHeaderEvents = 2 + 2 * kStageCount + 1;
@@ -25,4 +25,4 @@ inline std::vector<std::string> lines_of(const std::function<void(Tracer&)>& rec
   return {events.begin() + kHeaderEvents, events.end()};
 }
 
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

@@ -20,13 +20,13 @@
 namespace ringtune {
 namespace {
 
-using testing::events_of;
-using testing::is_json_array;
-using testing::kHeader;
-using testing::kHeaderEvents;
-using testing::lines_of;
-using testing::read_file;
-using testing::TemporaryFile;
+using testing_support::events_of;
+using testing_support::is_json_array;
+using testing_support::kHeader;
+using testing_support::kHeaderEvents;
+using testing_support::lines_of;
+using testing_support::read_file;
+using testing_support::TemporaryFile;
 
 struct Tensor {
   const char* name;

@@ -9,7 +9,7 @@
 #include "transport/socket.h"
 #include "transport/tcp_bootstrap.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 namespace {
 
 using FabricTest = LeakChecked;
@@ -143,7 +143,7 @@ class BootstrapTest : public LeakChecked {
   AbortState aborted_;
 };
 
-Fd raw_client(std::uint16_t port) {
+Fd stranger(std::uint16_t port) {
   ConnectAttempt attempt = start_connect(resolve("127.0.0.1", port).front());
   EXPECT_EQ(attempt.error, 0);
   EXPECT_TRUE(poll_socket(attempt.fd.get(), POLLOUT, seconds(10)));
@@ -158,7 +158,7 @@ TEST_F(BootstrapTest, StrangersDoNotKeepRanksApart) {
   std::vector<Fd> strangers;
   for (const std::string& bytes : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\x03\0", 2), std::string(),
                                    std::string("\x08\0\0\0garbage!", 12), std::string(20'000, 'x')}) {
-    strangers.push_back(raw_client(a.port()));
+    strangers.push_back(stranger(a.port()));
     if (!bytes.empty()) (void)write_some(strangers.back().get(), std::as_bytes(std::span(bytes)));
   }
   Fd dialled;
@@ -222,4 +222,4 @@ TEST_F(BootstrapTest, WorksOverIpv6) {
 }
 
 }  // namespace
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

@@ -17,7 +17,7 @@
 #include "transport/io.h"
 #include "transport/store.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 
 inline Deadline seconds(std::int64_t count) { return Deadline::after(count * 1'000'000'000); }
 inline Deadline milliseconds(std::int64_t count) { return Deadline::after(count * 1'000'000); }
@@ -152,4 +152,4 @@ inline std::int64_t thread_cpu_ns() {
   return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
 }
 
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "fabrics.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 namespace {
 
 class LinkContract : public LeakChecked, public ::testing::WithParamInterface<std::string> {
@@ -344,4 +344,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, LinkContract, ::testing::Values("inproc", "shm",
                          [](const auto& kind) { return kind.param; });
 
 }  // namespace
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

@@ -12,7 +12,7 @@
 #include "base/fd.h"
 #include "fabrics.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 namespace {
 
 constexpr std::int64_t kBoundNs = 2'000'000'000;
@@ -297,4 +297,4 @@ TEST(MonitorInproc, ARankThatEndsWithoutLeavingIsReported) {
 }
 
 }  // namespace
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

@@ -5,7 +5,7 @@
 #include "transport/peer_info.h"
 #include "transport/socket.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 namespace {
 
 using StoreTest = LeakChecked;
@@ -239,4 +239,4 @@ TEST_F(StoreTest, AnAddressThatCannotBeBoundIsNamed) {
 }
 
 }  // namespace
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

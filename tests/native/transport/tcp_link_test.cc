@@ -12,7 +12,7 @@
 #include "fabrics.h"
 #include "transport/shared_waker.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 namespace {
 
 constexpr std::size_t kStripe = TcpLink::kStripeBytes;
@@ -127,4 +127,4 @@ TEST(Connect, ASocketThatMeetsItselfFoundNobody) {
 }
 
 }  // namespace
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

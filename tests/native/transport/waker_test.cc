@@ -7,7 +7,7 @@
 #include "fabrics.h"
 #include "transport/shared_waker.h"
 
-namespace ringtune::testing {
+namespace ringtune::testing_support {
 namespace {
 
 using WakerTest = LeakChecked;
@@ -168,4 +168,4 @@ TEST_F(WakerTest, AnIdleWaitCostsNoProcessorTime) {
 }
 
 }  // namespace
-}  // namespace ringtune::testing
+}  // namespace ringtune::testing_support

@@ -27,8 +27,8 @@ struct Seen {
 /// The spans of a part by name, and the largest error that it tells of GPU 0's clock.
 struct Part {
   explicit Part(const std::string& path) {
-    const std::string text = testing::read_file(path);
-    for (const std::string& line : testing::events_of(text)) {
+    const std::string text = testing_support::read_file(path);
+    for (const std::string& line : testing_support::events_of(text)) {
       EventLine event;
       if (parse_event(line, event) && event.has(Field::kDuration)) {
         const std::int64_t begin_ns = event.number(Field::kMoment, 0);

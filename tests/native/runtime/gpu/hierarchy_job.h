@@ -12,8 +12,8 @@ namespace ringtune::testing_support {
 
 /// What the fabrics borrow: it goes after them.
 struct OnHosts {
-  explicit OnHosts(const std::vector<std::string>& hosts) : joined(ringtune::testing::join_hosts(hosts)) {}
-  ringtune::testing::Joined joined;
+  explicit OnHosts(const std::vector<std::string>& hosts) : joined(ringtune::testing_support::join_hosts(hosts)) {}
+  ringtune::testing_support::Joined joined;
 };
 
 class HierarchyJob : private OnHosts, public NcclJob {

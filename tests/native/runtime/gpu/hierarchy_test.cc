@@ -71,20 +71,20 @@ INSTANTIATE_TEST_SUITE_P(Layouts, HierarchyHosts,
                                            Hosts{"a", "a", "b", "b", "c", "c"}));
 
 /// A dtype and an operation, against float64 on the host.
-struct Case {
+struct HierarchyCase {
   DType dtype;
   ReduceOp op;
   double prescale = 1.0;
   double postscale = 1.0;
 };
-void PrintTo(const Case& one, std::ostream* out) { *out << name_of(one.dtype) << " " << name_of(one.op); }
+void PrintTo(const HierarchyCase& one, std::ostream* out) { *out << name_of(one.dtype) << " " << name_of(one.op); }
 
-class HierarchyReduction : public ::testing::TestWithParam<Case> {};
+class HierarchyReduction : public ::testing::TestWithParam<HierarchyCase> {};
 
 double value_of(int rank, std::size_t i) { return static_cast<double>((static_cast<int>(i) + 3 * rank) % 5 + 1); }
 
 /// The reduction of element i over four ranks.
-double expected_of(const Case& one, std::size_t i) {
+double expected_of(const HierarchyCase& one, std::size_t i) {
   double result = value_of(0, i) * one.prescale;
   for (int rank = 1; rank < 4; ++rank) {
     const double next = value_of(rank, i) * one.prescale;
@@ -101,7 +101,7 @@ double expected_of(const Case& one, std::size_t i) {
 }
 
 TEST_P(HierarchyReduction, IsThatOfFloat64) {
-  const Case one = GetParam();
+  const HierarchyCase one = GetParam();
   constexpr std::size_t kCount = 77;
   const std::size_t item = size_of(one.dtype);
   HierarchyJob job(kTwoByTwo);
@@ -133,15 +133,16 @@ TEST_P(HierarchyReduction, IsThatOfFloat64) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, HierarchyReduction,
-    ::testing::Values(Case{DType::kUint8, ReduceOp::kSum}, Case{DType::kInt8, ReduceOp::kMax},
-                      Case{DType::kInt32, ReduceOp::kSum}, Case{DType::kInt32, ReduceOp::kProduct},
-                      Case{DType::kInt32, ReduceOp::kAverage}, Case{DType::kInt64, ReduceOp::kMin},
-                      Case{DType::kFloat16, ReduceOp::kSum}, Case{DType::kFloat16, ReduceOp::kAverage},
-                      Case{DType::kFloat16, ReduceOp::kSum, 0.25, 2.0}, Case{DType::kBfloat16, ReduceOp::kSum},
-                      Case{DType::kBfloat16, ReduceOp::kAverage, 0.5, 1.0}, Case{DType::kFloat32, ReduceOp::kSum},
-                      Case{DType::kFloat32, ReduceOp::kAverage, 0.125, 3.0}, Case{DType::kFloat32, ReduceOp::kMin},
-                      Case{DType::kFloat32, ReduceOp::kMax}, Case{DType::kFloat32, ReduceOp::kProduct},
-                      Case{DType::kFloat64, ReduceOp::kSum, 1.5, 1.5}, Case{DType::kFloat64, ReduceOp::kAverage}));
+    ::testing::Values(
+        HierarchyCase{DType::kUint8, ReduceOp::kSum}, HierarchyCase{DType::kInt8, ReduceOp::kMax},
+        HierarchyCase{DType::kInt32, ReduceOp::kSum}, HierarchyCase{DType::kInt32, ReduceOp::kProduct},
+        HierarchyCase{DType::kInt32, ReduceOp::kAverage}, HierarchyCase{DType::kInt64, ReduceOp::kMin},
+        HierarchyCase{DType::kFloat16, ReduceOp::kSum}, HierarchyCase{DType::kFloat16, ReduceOp::kAverage},
+        HierarchyCase{DType::kFloat16, ReduceOp::kSum, 0.25, 2.0}, HierarchyCase{DType::kBfloat16, ReduceOp::kSum},
+        HierarchyCase{DType::kBfloat16, ReduceOp::kAverage, 0.5, 1.0}, HierarchyCase{DType::kFloat32, ReduceOp::kSum},
+        HierarchyCase{DType::kFloat32, ReduceOp::kAverage, 0.125, 3.0}, HierarchyCase{DType::kFloat32, ReduceOp::kMin},
+        HierarchyCase{DType::kFloat32, ReduceOp::kMax}, HierarchyCase{DType::kFloat32, ReduceOp::kProduct},
+        HierarchyCase{DType::kFloat64, ReduceOp::kSum, 1.5, 1.5}, HierarchyCase{DType::kFloat64, ReduceOp::kAverage}));
 
 TEST(Hierarchy, IsTakenWhereNcclDoesNotConnectAcrossHosts) {
   HierarchyJob job(kTwoByTwo, [](RuntimeOptions& options) { options.gpu_data_path = GpuDataPath::kAuto; });

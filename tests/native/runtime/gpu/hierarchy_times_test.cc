@@ -19,7 +19,7 @@ using testing_support::Seen;
 using Ints = std::vector<std::int32_t>;
 
 TEST(HierarchyTimes, BothStagesTheCopiesAndTheWayAcrossAreInTheirOrder) {
-  const ringtune::testing::TemporaryFile file;
+  const ringtune::testing_support::TemporaryFile file;
   HierarchyJob job(kTwoByTwo);
   FakeGpu::set_eager();
   const auto sum = [&](int rank, const char* name) {

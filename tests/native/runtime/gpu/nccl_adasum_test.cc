@@ -68,17 +68,19 @@ std::vector<std::byte> bytes_of(DType dtype, const Vector& values) {
   return bytes;
 }
 
-struct Case {
+struct AdasumCase {
   DType dtype;
   int ranks;
   double error;  // of a result, which is about 1
 };
-void PrintTo(const Case& one, std::ostream* out) { *out << name_of(one.dtype) << " on " << one.ranks << " ranks"; }
+void PrintTo(const AdasumCase& one, std::ostream* out) {
+  *out << name_of(one.dtype) << " on " << one.ranks << " ranks";
+}
 
-class NcclAdasum : public ::testing::TestWithParam<Case> {};
+class NcclAdasum : public ::testing::TestWithParam<AdasumCase> {};
 
 TEST_P(NcclAdasum, IsThePaperTreeAndBitEqualOnAllMembers) {
-  const Case one = GetParam();
+  const AdasumCase one = GetParam();
   PackedJob job(one.ranks);
   // Tensors that go as a whole, one of them with fewer elements than members, and such as go in halves, odd ones too.
   for (const std::size_t count : {1, 3, 1000, 40'000, 70'001}) {
@@ -106,9 +108,9 @@ TEST_P(NcclAdasum, IsThePaperTreeAndBitEqualOnAllMembers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, NcclAdasum,
-                         ::testing::Values(Case{DType::kFloat32, 2, 1e-5}, Case{DType::kFloat32, 4, 1e-5},
-                                           Case{DType::kFloat32, 8, 2e-5}, Case{DType::kFloat64, 4, 1e-12},
-                                           Case{DType::kFloat16, 4, 0.02}, Case{DType::kBfloat16, 4, 0.1}));
+                         ::testing::Values(AdasumCase{DType::kFloat32, 2, 1e-5}, AdasumCase{DType::kFloat32, 4, 1e-5},
+                                           AdasumCase{DType::kFloat32, 8, 2e-5}, AdasumCase{DType::kFloat64, 4, 1e-12},
+                                           AdasumCase{DType::kFloat16, 4, 0.02}, AdasumCase{DType::kBfloat16, 4, 0.1}));
 
 TEST(AdasumByNccl, AddsOrthogonalVectorsAndAveragesParallelOnes) {
   PackedJob job(4);
@@ -257,7 +259,7 @@ TEST(AdasumByNccl, TellsAllRanksOfACallThatFails) {
 }
 
 TEST(AdasumByNccl, IsInTheTimelineByTheClockOfTheGpu) {
-  const ringtune::testing::TemporaryFile file;
+  const ringtune::testing_support::TemporaryFile file;
   PackedJob job(2);
   const auto run = [&](const std::string& name) {
     job.on_every_rank([&](int rank) {

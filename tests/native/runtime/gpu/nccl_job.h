@@ -1,13 +1,19 @@
 // Ranks of one process, each with a GPU of the fake driver and the fake NCCL at hand.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
+#include "base/error.h"
 #include "device/fake_nccl_gpus.h"
 #include "runtime/job.h"
 
 namespace ringtune::testing_support {
+
+/// Stands for what brings the kernels where nothing can compile them.
+inline std::vector<std::byte> no_compiler(int /*capability*/) { throw DeviceError("kernels for GPUs need a compiler"); }
 
 class NcclJob {
  public:

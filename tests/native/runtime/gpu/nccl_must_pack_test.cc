@@ -18,6 +18,8 @@ namespace {
 using testing_support::DeviceArray;
 using testing_support::FakeGpu;
 using testing_support::FakeNccl;
+using testing_support::Inability;
+using testing_support::no_compiler;
 using testing_support::PackedJob;
 using testing_support::patient;
 using testing_support::RingJob;
@@ -129,13 +131,6 @@ TEST(NcclMustPack, StepsFollowASchedule) {
 }
 
 /// Ranks that cannot all pack.
-struct Inability {
-  const char* what;
-  std::function<void(RuntimeOptions&)> adjust;
-  const char* call = nullptr;  // of the driver, that fails once
-};
-void PrintTo(const Inability& one, std::ostream* out) { *out << one.what; }
-
 class NcclMustPackInability : public testing::TestWithParam<Inability> {};
 
 TEST_P(NcclMustPackInability, OfOneRankSendsItAnotherWayAndThePlainOnesGoOnByNccl) {
@@ -162,8 +157,6 @@ TEST_P(NcclMustPackInability, OfOneRankSendsItAnotherWayAndThePlainOnesGoOnByNcc
   });
   EXPECT_EQ(FakeNccl::calls("ncclAllReduce"), 3);
 }
-
-std::vector<std::byte> no_compiler(int /*capability*/) { throw DeviceError("kernels for GPUs need a compiler"); }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclMustPackInability,
                          testing::Values(Inability{"without kernels",

@@ -16,18 +16,20 @@ using testing_support::RankBytes;
 using testing_support::RingJob;
 using testing_support::run_group;
 
-struct Case {
+struct PackedReductionCase {
   DType dtype;
   ReduceOp op;
   double prescale = 1.0;
   double postscale = 1.0;
 };
-void PrintTo(const Case& one, std::ostream* out) { *out << name_of(one.dtype) << " " << name_of(one.op); }
+void PrintTo(const PackedReductionCase& one, std::ostream* out) {
+  *out << name_of(one.dtype) << " " << name_of(one.op);
+}
 
-class NcclPackedReduction : public testing::TestWithParam<Case> {};
+class NcclPackedReduction : public testing::TestWithParam<PackedReductionCase> {};
 
 TEST_P(NcclPackedReduction, HasTheBitsOfTheHost) {
-  const Case one = GetParam();
+  const PackedReductionCase one = GetParam();
   PackedJob job(3);
   job.on_every_rank([&](int rank) {
     const std::size_t counts[] = {1, 333, 64, 2049};
@@ -68,17 +70,23 @@ TEST_P(NcclPackedReduction, HasTheBitsOfTheHost) {
   EXPECT_EQ(FakeNccl::calls("ncclAllReduce"), 3);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, NcclPackedReduction,
-    testing::Values(Case{DType::kUint8, ReduceOp::kSum}, Case{DType::kInt8, ReduceOp::kMax},
-                    Case{DType::kInt32, ReduceOp::kProduct}, Case{DType::kInt64, ReduceOp::kMin},
-                    Case{DType::kFloat16, ReduceOp::kSum}, Case{DType::kFloat16, ReduceOp::kAverage},
-                    Case{DType::kBfloat16, ReduceOp::kSum, 0.25, 2.0},
-                    Case{DType::kBfloat16, ReduceOp::kAverage, 0.5, 1.0}, Case{DType::kFloat32, ReduceOp::kSum},
-                    Case{DType::kFloat32, ReduceOp::kAverage}, Case{DType::kFloat32, ReduceOp::kSum, 0.5, 3.0},
-                    Case{DType::kFloat32, ReduceOp::kMin}, Case{DType::kFloat32, ReduceOp::kMax},
-                    Case{DType::kFloat32, ReduceOp::kProduct}, Case{DType::kFloat64, ReduceOp::kAverage},
-                    Case{DType::kFloat64, ReduceOp::kSum, 1.0, 1.0 / 3}));
+INSTANTIATE_TEST_SUITE_P(All, NcclPackedReduction,
+                         testing::Values(PackedReductionCase{DType::kUint8, ReduceOp::kSum},
+                                         PackedReductionCase{DType::kInt8, ReduceOp::kMax},
+                                         PackedReductionCase{DType::kInt32, ReduceOp::kProduct},
+                                         PackedReductionCase{DType::kInt64, ReduceOp::kMin},
+                                         PackedReductionCase{DType::kFloat16, ReduceOp::kSum},
+                                         PackedReductionCase{DType::kFloat16, ReduceOp::kAverage},
+                                         PackedReductionCase{DType::kBfloat16, ReduceOp::kSum, 0.25, 2.0},
+                                         PackedReductionCase{DType::kBfloat16, ReduceOp::kAverage, 0.5, 1.0},
+                                         PackedReductionCase{DType::kFloat32, ReduceOp::kSum},
+                                         PackedReductionCase{DType::kFloat32, ReduceOp::kAverage},
+                                         PackedReductionCase{DType::kFloat32, ReduceOp::kSum, 0.5, 3.0},
+                                         PackedReductionCase{DType::kFloat32, ReduceOp::kMin},
+                                         PackedReductionCase{DType::kFloat32, ReduceOp::kMax},
+                                         PackedReductionCase{DType::kFloat32, ReduceOp::kProduct},
+                                         PackedReductionCase{DType::kFloat64, ReduceOp::kAverage},
+                                         PackedReductionCase{DType::kFloat64, ReduceOp::kSum, 1.0, 1.0 / 3}));
 
 }  // namespace
 }  // namespace ringtune

@@ -15,6 +15,8 @@ namespace {
 using testing_support::DeviceArray;
 using testing_support::FakeGpu;
 using testing_support::FakeNccl;
+using testing_support::Inability;
+using testing_support::no_compiler;
 using testing_support::PackedJob;
 using testing_support::patient;
 using testing_support::RingJob;
@@ -163,13 +165,6 @@ TEST(NcclPacked, ProcessSetsAgreeForThemselves) {
 }
 
 /// Ranks that cannot all pack: all make groups of calls, and no operation is lost.
-struct Inability {
-  const char* what;
-  std::function<void(RuntimeOptions&)> adjust;
-  const char* call = nullptr;  // of the driver, that fails once
-};
-void PrintTo(const Inability& one, std::ostream* out) { *out << one.what; }
-
 class NcclPackedInability : public testing::TestWithParam<Inability> {};
 
 TEST_P(NcclPackedInability, OfOneRankMakesBatchesOfAllGroupsOfCalls) {
@@ -202,8 +197,6 @@ TEST_P(NcclPackedInability, OfOneRankMakesBatchesOfAllGroupsOfCalls) {
   EXPECT_EQ(FakeGpu::calls("cuLaunchKernel"), 0);
   EXPECT_EQ(RingJob::staged(), 0);
 }
-
-std::vector<std::byte> no_compiler(int /*capability*/) { throw DeviceError("kernels for GPUs need a compiler"); }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclPackedInability,
                          testing::Values(Inability{"without kernels",

@@ -121,15 +121,15 @@ TEST(Nccl, WhereItIsAskedForAndMissingTheSubmissionSaysWhy) {
 }
 
 /// A dtype and an operation, against float64 on the host.
-struct Case {
+struct NcclCase {
   DType dtype;
   ReduceOp op;
   double prescale = 1.0;
   double postscale = 1.0;
 };
-void PrintTo(const Case& one, std::ostream* out) { *out << name_of(one.dtype) << " " << name_of(one.op); }
+void PrintTo(const NcclCase& one, std::ostream* out) { *out << name_of(one.dtype) << " " << name_of(one.op); }
 
-class NcclReduction : public testing::TestWithParam<Case> {};
+class NcclReduction : public testing::TestWithParam<NcclCase> {};
 
 std::vector<std::byte> encoded(DType dtype, const std::vector<double>& values) {
   std::vector<std::byte> bytes(values.size() * size_of(dtype));
@@ -140,7 +140,7 @@ std::vector<std::byte> encoded(DType dtype, const std::vector<double>& values) {
 double value_of(int rank, std::size_t i) { return static_cast<double>((static_cast<int>(i) + 3 * rank) % 5 + 1); }
 
 /// The reduction of element i over three ranks.
-double expected_of(const Case& one, std::size_t i) {
+double expected_of(const NcclCase& one, std::size_t i) {
   double result = value_of(0, i);
   for (int rank = 1; rank < 3; ++rank) {
     const double next = value_of(rank, i);
@@ -156,7 +156,7 @@ double expected_of(const Case& one, std::size_t i) {
   return one.op == ReduceOp::kAverage ? scaled / 3 : scaled;
 }
 
-void expect_near(DType dtype, const std::vector<std::byte>& bytes, const Case& one, std::size_t first) {
+void expect_near(DType dtype, const std::vector<std::byte>& bytes, const NcclCase& one, std::size_t first) {
   const double relative = dtype == DType::kBfloat16 ? 0.02 : dtype == DType::kFloat16 ? 0.002 : 1e-6;
   for (std::size_t i = 0; i * size_of(dtype) < bytes.size(); ++i) {
     const double want = expected_of(one, first + i);
@@ -166,7 +166,7 @@ void expect_near(DType dtype, const std::vector<std::byte>& bytes, const Case& o
 }
 
 TEST_P(NcclReduction, IsThatOfFloat64) {
-  const Case one = GetParam();
+  const NcclCase one = GetParam();
   constexpr std::size_t kCount = 77;
   NcclJob job(3);
   job.on_every_rank([&](int rank) {
@@ -196,15 +196,17 @@ TEST_P(NcclReduction, IsThatOfFloat64) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, NcclReduction,
-    testing::Values(Case{DType::kUint8, ReduceOp::kSum}, Case{DType::kInt8, ReduceOp::kMax},
-                    Case{DType::kInt32, ReduceOp::kSum}, Case{DType::kInt32, ReduceOp::kProduct},
-                    Case{DType::kInt64, ReduceOp::kMin}, Case{DType::kFloat16, ReduceOp::kSum},
-                    Case{DType::kFloat16, ReduceOp::kAverage}, Case{DType::kFloat16, ReduceOp::kSum, 0.25, 2.0},
-                    Case{DType::kBfloat16, ReduceOp::kSum}, Case{DType::kBfloat16, ReduceOp::kAverage, 0.5, 1.0},
-                    Case{DType::kFloat32, ReduceOp::kSum}, Case{DType::kFloat32, ReduceOp::kAverage},
-                    Case{DType::kFloat32, ReduceOp::kAverage, 0.1, 3.0}, Case{DType::kFloat32, ReduceOp::kMin},
-                    Case{DType::kFloat32, ReduceOp::kMax}, Case{DType::kFloat32, ReduceOp::kProduct},
-                    Case{DType::kFloat64, ReduceOp::kSum, 1.5, 1.5}, Case{DType::kFloat64, ReduceOp::kAverage}));
+    testing::Values(NcclCase{DType::kUint8, ReduceOp::kSum}, NcclCase{DType::kInt8, ReduceOp::kMax},
+                    NcclCase{DType::kInt32, ReduceOp::kSum}, NcclCase{DType::kInt32, ReduceOp::kProduct},
+                    NcclCase{DType::kInt64, ReduceOp::kMin}, NcclCase{DType::kFloat16, ReduceOp::kSum},
+                    NcclCase{DType::kFloat16, ReduceOp::kAverage}, NcclCase{DType::kFloat16, ReduceOp::kSum, 0.25, 2.0},
+                    NcclCase{DType::kBfloat16, ReduceOp::kSum},
+                    NcclCase{DType::kBfloat16, ReduceOp::kAverage, 0.5, 1.0}, NcclCase{DType::kFloat32, ReduceOp::kSum},
+                    NcclCase{DType::kFloat32, ReduceOp::kAverage},
+                    NcclCase{DType::kFloat32, ReduceOp::kAverage, 0.1, 3.0}, NcclCase{DType::kFloat32, ReduceOp::kMin},
+                    NcclCase{DType::kFloat32, ReduceOp::kMax}, NcclCase{DType::kFloat32, ReduceOp::kProduct},
+                    NcclCase{DType::kFloat64, ReduceOp::kSum, 1.5, 1.5},
+                    NcclCase{DType::kFloat64, ReduceOp::kAverage}));
 
 TEST(Nccl, RowsOfEqualPartsGoInOneCall) {
   NcclJob job(2);

@@ -27,7 +27,7 @@ using Ints = std::vector<std::int32_t>;
 
 /// Connects, with the group that the tests have.
 TEST(NcclTimes, ABatchWaitsForItsDataThenForTheOtherRanksAndTheStreamForIt) {
-  const ringtune::testing::TemporaryFile file;
+  const ringtune::testing_support::TemporaryFile file;
   NcclJob job(2);
   FakeGpu::set_clock_drift(70'000);
   FakeGpu::set_eager();
@@ -84,7 +84,7 @@ TEST(NcclTimes, ABatchWaitsForItsDataThenForTheOtherRanksAndTheStreamForIt) {
 }
 
 TEST(NcclTimes, TensorsOfABatchQueueUntilTheLastOfThemIsThere) {
-  const ringtune::testing::TemporaryFile file;
+  const ringtune::testing_support::TemporaryFile file;
   NcclJob job(2);
   FakeGpu::set_eager();
   warm_up(job);
@@ -131,7 +131,7 @@ TEST(NcclTimes, TensorsOfABatchQueueUntilTheLastOfThemIsThere) {
 }
 
 TEST(NcclTimes, NothingIsTimedWhileNothingIsRecordedAndWhatWasSubmittedBeforeHasNoSpans) {
-  const ringtune::testing::TemporaryFile file;
+  const ringtune::testing_support::TemporaryFile file;
   NcclJob job(2);
   warm_up(job);
   EXPECT_EQ(FakeGpu::calls("cuEventElapsedTime"), 0);
@@ -156,7 +156,7 @@ TEST(NcclTimes, NothingIsTimedWhileNothingIsRecordedAndWhatWasSubmittedBeforeHas
 }
 
 TEST(NcclTimes, ADriverThatTellsNoTimesCostsTheSpansNotTheResult) {
-  const ringtune::testing::TemporaryFile file;
+  const ringtune::testing_support::TemporaryFile file;
   NcclJob job(2);
   warm_up(job);
   job[0].start_timeline({.path = file.path()});
@@ -174,7 +174,7 @@ TEST(NcclTimes, ADriverThatTellsNoTimesCostsTheSpansNotTheResult) {
 }
 
 TEST(NcclTimes, ALaunchThatFailsLeavesNoSpansAndNothingHangs) {
-  const ringtune::testing::TemporaryFile file;
+  const ringtune::testing_support::TemporaryFile file;
   NcclJob job(2);
   warm_up(job);
   job[0].start_timeline({.path = file.path()});

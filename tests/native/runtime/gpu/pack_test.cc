@@ -9,28 +9,28 @@ namespace ringtune {
 namespace {
 
 using namespace testing_support;
-using Rounds = std::vector<PackedRound>;
+using PackedRounds = std::vector<PackedRound>;
 
-Rounds cut(const std::vector<std::size_t>& counts, std::size_t item_bytes, std::size_t capacity) {
+PackedRounds cut(const std::vector<std::size_t>& counts, std::size_t item_bytes, std::size_t capacity) {
   return cut_rounds(counts, item_bytes, capacity);
 }
 
-TEST(Rounds, SmallTensorsStandOneBehindTheOtherAtMultiplesOf64) {
-  EXPECT_EQ(cut({3, 0, 16, 1}, 4, 1024), (Rounds{{{{0, 0, 3, 0}, {2, 0, 16, 64}, {3, 0, 1, 128}}, 132}}));
+TEST(PackedRounds, SmallTensorsStandOneBehindTheOtherAtMultiplesOf64) {
+  EXPECT_EQ(cut({3, 0, 16, 1}, 4, 1024), (PackedRounds{{{{0, 0, 3, 0}, {2, 0, 16, 64}, {3, 0, 1, 128}}, 132}}));
 }
 
-TEST(Rounds, WhatDoesNotFitGoesOnInTheNext) {
+TEST(PackedRounds, WhatDoesNotFitGoesOnInTheNext) {
   EXPECT_EQ(cut({8, 30}, 8, 128),
-            (Rounds{{{{0, 0, 8, 0}, {1, 0, 8, 64}}, 128}, {{{1, 8, 16, 0}}, 128}, {{{1, 24, 6, 0}}, 48}}));
+            (PackedRounds{{{{0, 0, 8, 0}, {1, 0, 8, 64}}, 128}, {{{1, 8, 16, 0}}, 128}, {{{1, 24, 6, 0}}, 48}}));
 }
 
-TEST(Rounds, OfNothingThereAreNone) {
-  EXPECT_EQ(cut({}, 4, 64), Rounds{});
-  EXPECT_EQ(cut({0, 0}, 4, 64), Rounds{});
+TEST(PackedRounds, OfNothingThereAreNone) {
+  EXPECT_EQ(cut({}, 4, 64), PackedRounds{});
+  EXPECT_EQ(cut({0, 0}, 4, 64), PackedRounds{});
   EXPECT_THROW((void)cut({1}, 4, 100), InvariantError);
 }
 
-TEST(Rounds, OfSharesEveryMemberGivesAsMuchAsAllHaveRoomFor) {
+TEST(PackedRounds, OfSharesEveryMemberGivesAsMuchAsAllHaveRoomFor) {
   using Shares = std::vector<std::vector<PackedPart>>;
   const std::size_t bytes[] = {130, 0, 10};
   // 64 bytes for each of three.

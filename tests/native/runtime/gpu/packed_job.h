@@ -1,12 +1,22 @@
 // Ranks of one process, each with a GPU of its own, NCCL and the kernels: batches of several allreduces are packed.
 #pragma once
 
+#include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
 #include "ring_job.h"
 
 namespace ringtune::testing_support {
+
+/// What keeps one rank of several from packing.
+struct Inability {
+  const char* what;
+  std::function<void(RuntimeOptions&)> adjust;
+  const char* call = nullptr;  // of the driver, that fails once
+};
+inline void PrintTo(const Inability& one, std::ostream* out) { *out << one.what; }
 
 struct PackedJob : RingJob {
   explicit PackedJob(int size, const std::function<void(RuntimeOptions&)>& adjust = {}) : RingJob(size, size, adjust) {}

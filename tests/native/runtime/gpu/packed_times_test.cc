@@ -56,7 +56,7 @@ void warm_up(RingJob& job) {
 }
 
 TEST_P(PackedTimes, ABatchIsPackedThenExchangedWithTheOtherRanksThenUnpacked) {
-  const ringtune::testing::TemporaryFile file;
+  const ringtune::testing_support::TemporaryFile file;
   RingJob job(2, GetParam().gpus);
   FakeGpu::set_clock_drift(70'000);
   FakeGpu::set_eager();
@@ -132,7 +132,7 @@ TEST_P(PackedTimes, NothingIsTimedWhileNothingIsRecorded) {
 }
 
 TEST_P(PackedTimes, ALaunchThatFailsLeavesNoSpansAndNothingHangs) {
-  const ringtune::testing::TemporaryFile file;
+  const ringtune::testing_support::TemporaryFile file;
   RingJob job(2, GetParam().gpus);
   warm_up(job);
   std::vector<std::unique_ptr<Pair>> pairs;
@@ -157,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(DataPaths, PackedTimes, ::testing::Values(Carrier{"nccl
 
 TEST(RingTimes, WhatGoesInRoundsIsPackedOnceAndUnpackedOnceInTheTimeline) {
   constexpr std::size_t kCount = RingJob::kBufferBytes / 4 * 3 + 17;
-  const ringtune::testing::TemporaryFile file;
+  const ringtune::testing_support::TemporaryFile file;
   RingJob job(2);
   FakeGpu::set_eager();
   std::vector<std::unique_ptr<Tensor>> tensors;
@@ -181,7 +181,7 @@ TEST(RingTimes, WhatGoesInRoundsIsPackedOnceAndUnpackedOnceInTheTimeline) {
 }
 
 TEST(RingTimes, ABroadcastIsOneSpan) {
-  const ringtune::testing::TemporaryFile file;
+  const ringtune::testing_support::TemporaryFile file;
   RingJob job(2);
   FakeGpu::set_eager();
   const auto send = [&] {

@@ -83,7 +83,7 @@ TEST(RingGather, ACallOfTheDriverThatFailsEndsTheJobOnAllRanks) {
 }
 
 TEST(RingGather, InTheTimelineOwnRowsArePackedAndAllAreUnpacked) {
-  const ringtune::testing::TemporaryFile file;
+  const ringtune::testing_support::TemporaryFile file;
   RingJob job(2);
   FakeGpu::set_eager();
   const auto gather = [&] {

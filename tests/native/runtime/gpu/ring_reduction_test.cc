@@ -12,16 +12,16 @@ namespace {
 using testing_support::RankBytes;
 using testing_support::RingJob;
 
-struct Case {
+struct RingReductionCase {
   DType dtype;
   ReduceOp op;
   double prescale = 1.0;
   double postscale = 1.0;
   std::optional<DType> wire = {};
 };
-void PrintTo(const Case& one, std::ostream* out) { *out << name_of(one.dtype) << " " << name_of(one.op); }
+void PrintTo(const RingReductionCase& one, std::ostream* out) { *out << name_of(one.dtype) << " " << name_of(one.op); }
 
-class RingReduction : public testing::TestWithParam<Case> {};
+class RingReduction : public testing::TestWithParam<RingReductionCase> {};
 
 /// Sums and products of them are exact in every dtype.
 std::vector<std::byte> values_of(DType dtype, int rank, std::size_t count) {
@@ -35,7 +35,7 @@ std::vector<std::byte> values_of(DType dtype, int rank, std::size_t count) {
 }
 
 TEST_P(RingReduction, HasTheBitsOfTheHost) {
-  const Case one = GetParam();
+  const RingReductionCase one = GetParam();
   constexpr std::size_t kCount = 7 * 11 * 50;
   RingJob job(3);
   job.on_every_rank([&](int rank) {
@@ -71,19 +71,22 @@ TEST_P(RingReduction, HasTheBitsOfTheHost) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, RingReduction,
-    testing::Values(Case{DType::kUint8, ReduceOp::kSum}, Case{DType::kInt8, ReduceOp::kMax},
-                    Case{DType::kInt16, ReduceOp::kSum}, Case{DType::kInt32, ReduceOp::kAverage},
-                    Case{DType::kInt32, ReduceOp::kProduct}, Case{DType::kInt64, ReduceOp::kMin},
-                    Case{DType::kInt64, ReduceOp::kSum, 3.0, 0.5}, Case{DType::kBool, ReduceOp::kSum},
-                    Case{DType::kBool, ReduceOp::kMin}, Case{DType::kFloat16, ReduceOp::kSum},
-                    Case{DType::kFloat16, ReduceOp::kAverage}, Case{DType::kBfloat16, ReduceOp::kSum, 0.25, 2.0},
-                    Case{DType::kBfloat16, ReduceOp::kAverage, 0.5, 1.0}, Case{DType::kFloat32, ReduceOp::kSum},
-                    Case{DType::kFloat32, ReduceOp::kAverage}, Case{DType::kFloat32, ReduceOp::kSum, 0.5, 3.0},
-                    Case{DType::kFloat32, ReduceOp::kMin}, Case{DType::kFloat32, ReduceOp::kMax},
-                    Case{DType::kFloat32, ReduceOp::kProduct}, Case{DType::kFloat64, ReduceOp::kAverage},
-                    Case{DType::kFloat32, ReduceOp::kSum, 1.0, 1.0, DType::kBfloat16},
-                    Case{DType::kFloat32, ReduceOp::kAverage, 0.5, 1.0, DType::kFloat16},
-                    Case{DType::kFloat64, ReduceOp::kSum, 1.0, 1.0, DType::kFloat16}));
+    testing::Values(
+        RingReductionCase{DType::kUint8, ReduceOp::kSum}, RingReductionCase{DType::kInt8, ReduceOp::kMax},
+        RingReductionCase{DType::kInt16, ReduceOp::kSum}, RingReductionCase{DType::kInt32, ReduceOp::kAverage},
+        RingReductionCase{DType::kInt32, ReduceOp::kProduct}, RingReductionCase{DType::kInt64, ReduceOp::kMin},
+        RingReductionCase{DType::kInt64, ReduceOp::kSum, 3.0, 0.5}, RingReductionCase{DType::kBool, ReduceOp::kSum},
+        RingReductionCase{DType::kBool, ReduceOp::kMin}, RingReductionCase{DType::kFloat16, ReduceOp::kSum},
+        RingReductionCase{DType::kFloat16, ReduceOp::kAverage},
+        RingReductionCase{DType::kBfloat16, ReduceOp::kSum, 0.25, 2.0},
+        RingReductionCase{DType::kBfloat16, ReduceOp::kAverage, 0.5, 1.0},
+        RingReductionCase{DType::kFloat32, ReduceOp::kSum}, RingReductionCase{DType::kFloat32, ReduceOp::kAverage},
+        RingReductionCase{DType::kFloat32, ReduceOp::kSum, 0.5, 3.0},
+        RingReductionCase{DType::kFloat32, ReduceOp::kMin}, RingReductionCase{DType::kFloat32, ReduceOp::kMax},
+        RingReductionCase{DType::kFloat32, ReduceOp::kProduct}, RingReductionCase{DType::kFloat64, ReduceOp::kAverage},
+        RingReductionCase{DType::kFloat32, ReduceOp::kSum, 1.0, 1.0, DType::kBfloat16},
+        RingReductionCase{DType::kFloat32, ReduceOp::kAverage, 0.5, 1.0, DType::kFloat16},
+        RingReductionCase{DType::kFloat64, ReduceOp::kSum, 1.0, 1.0, DType::kFloat16}));
 
 }  // namespace
 }  // namespace ringtune

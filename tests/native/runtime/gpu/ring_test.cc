@@ -14,6 +14,7 @@ using testing_support::DeviceArray;
 using testing_support::FakeGpu;
 using testing_support::FakeNccl;
 using testing_support::message_of;
+using testing_support::no_compiler;
 using testing_support::RingJob;
 using testing_support::warm_up;
 
@@ -54,19 +55,19 @@ TEST(Ring, WhatNcclCannotCarryGoesByTheRing) {
 }
 
 /// Ranks that cannot all use the ring: all take the next data path, and no operation is lost.
-struct Inability {
+struct RingCase {
   const char* what;
   int gpus;
   std::function<void(RuntimeOptions&)> adjust;
   const char* failing = nullptr;  // a call of the driver that fails on one rank
   bool staged = true;
 };
-void PrintTo(const Inability& one, std::ostream* out) { *out << one.what; }
+void PrintTo(const RingCase& one, std::ostream* out) { *out << one.what; }
 
-class RingInability : public testing::TestWithParam<Inability> {};
+class RingInability : public testing::TestWithParam<RingCase> {};
 
 TEST_P(RingInability, MakesAllRanksTakeTheNextWay) {
-  const Inability one = GetParam();
+  const RingCase one = GetParam();
   RingJob job(3, one.gpus, one.adjust);
   if (one.failing != nullptr) FakeGpu::fail(one.failing, 1, 999);
   constexpr std::size_t large = (8 << 20) / 4 + 10;  // two parts where it is staged
@@ -91,41 +92,39 @@ TEST_P(RingInability, MakesAllRanksTakeTheNextWay) {
   }
 }
 
-std::vector<std::byte> no_compiler(int /*capability*/) { throw DeviceError("kernels for GPUs need a compiler"); }
-
-INSTANTIATE_TEST_SUITE_P(
-    Ranks, RingInability,
-    testing::Values(Inability{"one without kernels", 1,
-                              [](RuntimeOptions& o) {
-                                if (o.rank == 1) o.gpu_kernels = nullptr;
-                              }},
-                    Inability{"one without a compiler", 1,
-                              [](RuntimeOptions& o) {
-                                if (o.rank == 2) o.gpu_kernels = no_compiler;
-                              }},
-                    Inability{"one told to stage", 1,
-                              [](RuntimeOptions& o) {
-                                if (o.rank == 0) o.gpu_data_path = GpuDataPath::kStaged;
-                              }},
-                    Inability{"one that cannot load the kernels", 1, nullptr, "cuModuleLoadData"},
-                    Inability{"one that cannot register words", 1, nullptr, "cuMemHostRegister_v2"},
-                    Inability{"one that cannot reach another GPU", 3, without_nccl, "cuCtxEnablePeerAccess"},
-                    // Not by NCCL, but by the ring.
-                    Inability{"one without NCCL", 3,
-                              [](RuntimeOptions& o) {
-                                if (o.rank == 1) o.nccl_libraries.clear();
-                              },
-                              nullptr, false},
-                    Inability{"one told to take the ring", 3,
-                              [](RuntimeOptions& o) {
-                                if (o.rank == 1) o.gpu_data_path = GpuDataPath::kRing;
-                              },
-                              nullptr, false}),
-    [](const auto& each) {
-      std::string name = each.param.what;
-      std::replace(name.begin(), name.end(), ' ', '_');
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Ranks, RingInability,
+                         testing::Values(RingCase{"one without kernels", 1,
+                                                  [](RuntimeOptions& o) {
+                                                    if (o.rank == 1) o.gpu_kernels = nullptr;
+                                                  }},
+                                         RingCase{"one without a compiler", 1,
+                                                  [](RuntimeOptions& o) {
+                                                    if (o.rank == 2) o.gpu_kernels = no_compiler;
+                                                  }},
+                                         RingCase{"one told to stage", 1,
+                                                  [](RuntimeOptions& o) {
+                                                    if (o.rank == 0) o.gpu_data_path = GpuDataPath::kStaged;
+                                                  }},
+                                         RingCase{"one that cannot load the kernels", 1, nullptr, "cuModuleLoadData"},
+                                         RingCase{"one that cannot register words", 1, nullptr, "cuMemHostRegister_v2"},
+                                         RingCase{"one that cannot reach another GPU", 3, without_nccl,
+                                                  "cuCtxEnablePeerAccess"},
+                                         // Not by NCCL, but by the ring.
+                                         RingCase{"one without NCCL", 3,
+                                                  [](RuntimeOptions& o) {
+                                                    if (o.rank == 1) o.nccl_libraries.clear();
+                                                  },
+                                                  nullptr, false},
+                                         RingCase{"one told to take the ring", 3,
+                                                  [](RuntimeOptions& o) {
+                                                    if (o.rank == 1) o.gpu_data_path = GpuDataPath::kRing;
+                                                  },
+                                                  nullptr, false}),
+                         [](const auto& each) {
+                           std::string name = each.param.what;
+                           std::replace(name.begin(), name.end(), ' ', '_');
+                           return name;
+                         });
 
 TEST(Ring, WhereItIsAskedForNcclIsLeftAlone) {
   RingJob job(2, 2, [](RuntimeOptions& options) { options.gpu_data_path = GpuDataPath::kRing; });

@@ -24,7 +24,7 @@ constexpr std::array kDeviceNames{"WAIT_FOR_DATA", "DEVICE_QUEUE", "MEMCPY_IN_HO
                                   "DEVICE_WAIT"};
 
 TEST(HostStagedTimes, SayWhenAnOperationWaitedForItsDataAndWasCopied) {
-  const ringtune::testing::TemporaryFile file;
+  const ringtune::testing_support::TemporaryFile file;
   DeviceJob job(1);
   FakeGpu::set_clock_drift(70'000);
   job[0].start_timeline({.path = file.path()});
@@ -66,13 +66,13 @@ TEST(HostStagedTimes, SayWhenAnOperationWaitedForItsDataAndWasCopied) {
 }
 
 TEST(HostStagedTimes, ALargeTensorHasACopyAPart) {
-  constexpr std::size_t kLarge = 2 * kPartBytes / sizeof(std::int32_t) + 1000;
-  const ringtune::testing::TemporaryFile file;
+  constexpr std::size_t kTwoParts = 2 * kPartBytes / sizeof(std::int32_t) + 1000;
+  const ringtune::testing_support::TemporaryFile file;
   DeviceJob job(2);
   job[0].start_timeline({.path = file.path()});
   job.on_every_rank([&](int rank) {
-    DeviceArray<std::int32_t> tensor(job.device(), Ints(kLarge, rank));
-    EXPECT_EQ(job.result(rank, job[rank].submit(job.of(rank, "t", tensor, tensor)), tensor), Ints(kLarge, 1));
+    DeviceArray<std::int32_t> tensor(job.device(), Ints(kTwoParts, rank));
+    EXPECT_EQ(job.result(rank, job[rank].submit(job.of(rank, "t", tensor, tensor)), tensor), Ints(kTwoParts, 1));
   });
   job[0].stop_timeline();
   Part part(file.path());
@@ -82,12 +82,12 @@ TEST(HostStagedTimes, ALargeTensorHasACopyAPart) {
     ASSERT_EQ(part.spans[name].size(), 3U) << name;
     std::int64_t bytes = 0;
     for (const Seen& span : part.spans[name]) bytes += span.bytes;
-    EXPECT_EQ(bytes, 4 * static_cast<std::int64_t>(kLarge)) << name;
+    EXPECT_EQ(bytes, 4 * static_cast<std::int64_t>(kTwoParts)) << name;
   }
 }
 
 TEST(HostStagedTimes, ManyOperationsUseTheirEventsAgain) {
-  const ringtune::testing::TemporaryFile file;
+  const ringtune::testing_support::TemporaryFile file;
   DeviceJob job(1);
   job[0].start_timeline({.path = file.path()});
   DeviceArray<std::int32_t> tensor(job.device(), Ints(10, 1));
@@ -120,7 +120,7 @@ TEST(HostStagedTimes, NothingIsTimedWhileNothingIsRecorded) {
 }
 
 TEST(HostStagedTimes, ADriverThatTellsNoTimesCostsTheSpansNotTheResult) {
-  const ringtune::testing::TemporaryFile file;
+  const ringtune::testing_support::TemporaryFile file;
   DeviceJob job(1);
   job[0].start_timeline({.path = file.path()});
   FakeGpu::fail("cuEventElapsedTime", 0, 999);
@@ -137,7 +137,7 @@ TEST(HostStagedTimes, ADriverThatTellsNoTimesCostsTheSpansNotTheResult) {
 }
 
 TEST(HostStagedTimes, AFailedOperationLeavesNoSpansAndTheNextDoes) {
-  const ringtune::testing::TemporaryFile file;
+  const ringtune::testing_support::TemporaryFile file;
   DeviceJob job(1);
   job[0].start_timeline({.path = file.path()});
   DeviceArray<std::int32_t> tensor(job.device(), Ints(10, 1));
