@@ -163,6 +163,8 @@ build/module-address.stamp: $(NATIVE_SOURCES) | $(STAMPS)/venv
 
 comma := ,
 SANITIZERS := address,undefined thread
+# Every n-th test over a table of values (dtypes, sizes, ranks, processors) is run under sanitizers, and all others.
+SWEPT_PART ?= 1
 # What has several threads. control and fusion are machines that one thread drives, device computes.
 sanitized_folders = $(if $(filter thread,$(1)),-DRINGTUNE_TEST_FOLDERS="base;trace;merging;transport;collective;runtime")
 
@@ -177,7 +179,8 @@ build-sanitize: $(STAMPS)/venv
 	@mkdir -p build
 	@$(foreach sanitizers,$(SANITIZERS),echo "building the native tests: $(sanitizers)"; \
 	  $(call build,build/native-$(firstword $(subst $(comma), ,$(sanitizers))),-DRINGTUNE_PYTHON=OFF -DRINGTUNE_TESTS=ON \
-	    $(call sanitized,$(sanitizers)) $(call sanitized_folders,$(sanitizers)),ringtune_tests);)
+	    $(call sanitized,$(sanitizers)) $(call sanitized_folders,$(sanitizers)) \
+	    -DRINGTUNE_SWEPT_PART=$(SWEPT_PART),ringtune_tests);)
 
 # Without .venv: with what PYTHON has, so that a machine needs torch with CUDA and no package index.
 .PHONY: test-gpu bench-gpu
