@@ -98,9 +98,9 @@ wheel: $(STAMPS)/venv ## Build a wheel into dist/
 
 # ---- tests ---------------------------------------------------------------------------------------------------------
 
-# build FOLDER,CMAKE OPTIONS,TARGET
+# build FOLDER,CMAKE OPTIONS,TARGET. FOLDER may be a link: under another name everything would be compiled again.
 define build
-$(CMAKE) -S native -B $(1) -G Ninja $(2) >$(1).log 2>&1 \
+$(CMAKE) -S native -B "$$(readlink -f $(1))" -G Ninja $(2) >$(1).log 2>&1 \
   && $(CMAKE) --build $(1) -j $(JOBS) --target $(3) >>$(1).log 2>&1 || { tail -60 $(1).log >&2; exit 1; }
 endef
 

@@ -40,6 +40,7 @@ _STARTUP_TRIALS = 3
 _FROM_MODEL = 3
 _BOUNDED_FROM = 6
 """Trials from which the bound means something."""
+_TABLES_ATTEMPTS = 20
 
 _CONFIRMED = "ringtune:confirmed"
 _JOB = "ringtune:job"
@@ -323,14 +324,31 @@ def open_storage(place: str) -> Any:
     if "://" in place:
         if place.startswith("sqlite:///"):
             Path(place.removeprefix("sqlite:///").partition("?")[0]).parent.mkdir(parents=True, exist_ok=True)
-        return place
+        return _database(place)
     path = Path(place).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".log":
         from optuna.storages.journal import JournalFileBackend
 
         return optuna.storages.JournalStorage(JournalFileBackend(str(path)))
-    return f"sqlite:///{path}"
+    return _database(f"sqlite:///{path}")
+
+
+def _database(url: str) -> Any:
+    """Return Optuna's storage in a database, whose tables may be made by several jobs at the same moment.
+
+    Optuna looks whether they are there and then makes them; who comes second in between gets the database's error.
+    """
+    import optuna
+    from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+
+    for _ in range(_TABLES_ATTEMPTS - 1):
+        try:
+            return optuna.storages.RDBStorage(url)
+        except (IntegrityError, OperationalError, ProgrammingError) as error:
+            if not isinstance(error, IntegrityError) and "already exists" not in str(error):
+                raise
+    return optuna.storages.RDBStorage(url)
 
 
 def default_storage() -> str:

@@ -89,9 +89,21 @@ def test_a_result_is_shared_by_sessions(storage: str) -> None:
     assert sorted(trial.values[0] for trial in study.trials) == [0.8, 0.9]
 
 
-def test_jobs_may_begin_at_once(storage: str) -> None:
-    """Jobs of one kind make one study, whoever comes first, and lose no trial of each other."""
+def fresh_database(storage: str, name: str) -> str:
+    """Make an empty database beside the one of that storage, and return its URL."""
+    import psycopg
+
+    host = storage.partition("?host=")[2]
+    with psycopg.connect(host=host, user="team", dbname="postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return storage.replace("/postgres?", f"/{name}?")
+
+
+@pytest.mark.parametrize("name", ["first", "second", "third"])
+def test_jobs_may_begin_at_once(name: str, storage: str) -> None:
+    """Jobs of one kind make one study, whoever makes the tables, and lose no trial of each other."""
     job = replace(JOB, cpu="at once")
+    storage = fresh_database(storage, name)
 
     def session(number: int) -> StudyAdvisor:
         advisor = StudyAdvisor(Space(), job, StudyOptions(storage))
