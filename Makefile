@@ -123,7 +123,7 @@ build/native-tests.stamp: $(STAMPS)/install $(NATIVE_TESTS) $(GPU_KERNELS)
 HAVE_GTEST := $(wildcard /usr/include/gtest/gtest.h /usr/local/include/gtest/gtest.h)
 
 .PHONY: test test-native test-python test-slow test-long test-sanitize build-sanitize
-test: setup test-native test-python ## All tests but the slow and the long ones, 12 minutes on 2 cores
+test: setup test-native test-python ## All tests but the slow and the long ones, 14 minutes on 2 cores once built
 
 ifeq ($(HAVE_GTEST)$(filter true 1,$(CI)),)
 test-native:
