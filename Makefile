@@ -115,6 +115,7 @@ endef
 # In the folder in which `pip install` has built the extension module and so its libraries.
 build/native-tests.stamp: $(STAMPS)/install $(NATIVE_TESTS) $(GPU_KERNELS)
 	@echo "building the native tests"
+	@[ -L build/native-tests ] || rm -rf build/native-tests
 	@ln -sfn "$$(basename "$$(ls -td build/cp*/ | head -1)")" build/native-tests
 	@$(call build,build/native-tests,-DRINGTUNE_TESTS=ON,ringtune_tests)
 	@touch $@

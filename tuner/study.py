@@ -41,6 +41,7 @@ _FROM_MODEL = 3
 _BOUNDED_FROM = 6
 """Trials from which the bound means something."""
 _TABLES_ATTEMPTS = 20
+"""As many jobs may begin at once on a database without tables: each round one of them is done."""
 
 _CONFIRMED = "ringtune:confirmed"
 _JOB = "ringtune:job"
