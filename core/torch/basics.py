@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ringtune import session
+from ringtune.bootstrap import placement, rank_process
 from ringtune.common import process_sets as sets
 from ringtune.common.process_sets import ProcessSet
 from ringtune.common.rank_info import (
@@ -22,6 +25,7 @@ from ringtune.common.rank_info import (
     start_timeline,
     stop_timeline,
 )
+from ringtune.config import Config
 from ringtune.errors import InitializationFailed, InvalidArgument, NotSupported, RingtuneError, RuntimeFailure
 from ringtune.session import Session, is_initialized, require
 from ringtune.torch import handles
@@ -52,8 +56,15 @@ __all__ = [
 ]
 
 
+_meetings = itertools.count()  # the ranks call init() equally often
+_served: list[Any] = []  # keeps the store's server alive on rank 0
+
+
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Join the job; a second call without `shutdown` between only registers sets that are not registered yet.
+
+    The job is the one that the launcher's variables describe; where there are none, the world of torch.distributed if
+    the process is in one; else the process is a job of its own.
 
     Args:
         comm: Accepted for Horovod's sake: None, a list of all ranks, or an mpi4py communicator of all ranks.
@@ -82,13 +93,33 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     else:
         handles.reset()
         try:
-            opened = session.init()
+            opened = session.init(_from_torch())
         except RuntimeFailure as failure:
             raise InitializationFailed(f"Horovod initialization failed: {failure}") from None
         _check_communicator(comm, opened)
         opened.runtime.set_compute_threads(torch.get_num_threads())
     if process_sets:
         sets.register_all(_agreed(list(process_sets)))
+
+
+def _from_torch() -> Config | None:
+    """Return the settings of a rank of torch.distributed's world that no launcher has placed; None for any other.
+
+    ``torch.multiprocessing.spawn`` starts such ranks: they are told where they are by ``init_process_group`` alone.
+    """
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return None
+    environ = rank_process.own_environment(os.environ)
+    config = Config.from_environ(environ)
+    if config.worker is not None or placement.detect(config, environ).launcher != "single":
+        return None
+    from ringtune.torch.distributed.members import meet_through
+
+    of_torch: Any = dist.distributed_c10d  # whose stub files lack both
+    store = of_torch.PrefixStore(f"ringtune/init/{next(_meetings)}", of_torch._get_default_store())
+    found, server = meet_through(store, config, dist.get_rank(), dist.get_world_size())
+    _served[:] = [server]
+    return found
 
 
 def _check_communicator(comm: Any, opened: Session) -> None:

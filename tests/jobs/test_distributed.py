@@ -257,6 +257,26 @@ def test_losses_equal_gloo_s(kind: str, size: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_without_a_launcher_the_hook_reduces_over_the_ranks_of_torch(size: int, tmp_path: Path) -> None:
+    """As under ``torch.multiprocessing.spawn``: only ``init_process_group`` is told which rank this is."""
+    hooked, plain = losses(tmp_path, "hook", "gloo", size), losses(tmp_path, "ddp", "gloo", size)
+    assert hooked == pytest.approx(plain, abs=1e-6)
+
+
+def test_without_a_launcher_init_takes_the_ranks_of_torch_each_time(tmp_path: Path) -> None:
+    with Job(3, tmp_path, environ(3)) as job:
+        found = job.run(group_cases.init_again, store=str(tmp_path / "store"), times=3)
+    assert found == [[(rank, 3, 6.0)] * 3 for rank in range(3)]
+
+
+def test_a_hook_of_another_job_than_torch_s_says_so(tmp_path: Path) -> None:
+    apart = {**environ(2), "RINGTUNE_RANK": "0", "RINGTUNE_SIZE": "1"}
+    with Job(2, tmp_path, apart) as job:
+        found = job.attempt(group_cases.train, kind="hook", backend="gloo", store=str(tmp_path / "store"), steps=1)
+    assert all("torch.distributed has 2 ranks, ringtune's job 1" in failure.message for failure in found)
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_losses_of_the_distributed_optimizer_equal_ddp_s_on_gloo(size: int, tmp_path: Path) -> None:
     ours = losses(tmp_path, "hvd", "ringtune", size)
     theirs = losses(tmp_path, "ddp", "gloo", size)

@@ -31,9 +31,15 @@ def ddp_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.
 
     Raises:
         NotInitialized: ``ringtune.torch.init()`` has not been called.
-        InvalidArgument: The compression keeps state for every parameter, or is one of the caller's own.
+        InvalidArgument: The compression keeps state for every parameter, or is one of the caller's own. Or the job is
+            another one than torch.distributed's world: the weights of its ranks would differ.
     """
     now = session.require()
+    if now.size != dist.get_world_size():
+        raise InvalidArgument(
+            f"ddp_hook: torch.distributed has {dist.get_world_size()} ranks, ringtune's job {now.size}: start both the "
+            "same way, or call hvd.init() after init_process_group()"
+        )
     communicated()
     buffer = bucket.buffer()
     address = buffer.data_ptr()

@@ -26,15 +26,11 @@ class Meeting:
     """Where the groups of this process meet.
 
     Attributes:
-        address: ringtune's rendezvous store.
-        job: Name of the job.
-        config: Settings of this process.
+        config: Settings of this process, with the address of ringtune's rendezvous store and the name of the job.
         owns_session: Whether the world's session was opened here.
         rendezvous: Keeps the store's server alive on rank 0.
     """
 
-    address: tuple[str, int]
-    job: str
     config: Config
     owns_session: bool
     rendezvous: Rendezvous
@@ -52,17 +48,8 @@ def open_world(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[Se
     Raises:
         RingtuneError: The open session has other ranks, or the ranks cannot meet.
     """
-    base = Config.from_environ()
     limit_ns = max(1, int(timeout.total_seconds() * 1e9))
-    rendezvous = Rendezvous()
-    if rank == 0:
-        reach = os.environ.get("MASTER_ADDR", "localhost")
-        host, port = rendezvous.serve(base, reach, several_hosts=not reach.startswith(("127.", "localhost")))
-        store.set(_KEY, f"{host} {port}")
-    host, port_text = store.get(_KEY).decode().split()
-    job = base.job or "torch"
-    address = host, int(port_text)
-    config = dataclasses.replace(base, rank=rank, size=size, store=address, job=f"{job}.torch")
+    config, rendezvous = meet_through(store, Config.from_environ(), rank, size)
     current = sessions.state.current
     if current is not None and (current.rank, current.size) != (rank, size):
         raise RingtuneError(
@@ -71,7 +58,29 @@ def open_world(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[Se
         )
     opened = current if current is not None else Session.open(_limited(config, limit_ns))
     opened.runtime.set_compute_threads(torch.get_num_threads())
-    return opened, Meeting(address, f"{job}.torch", config, current is None, rendezvous)
+    return opened, Meeting(config, current is None, rendezvous)
+
+
+def meet_through(store: Any, base: Config, rank: int, size: int) -> tuple[Config, Rendezvous]:
+    """Let the ranks find each other: rank 0 serves ringtune's store and leaves its address in torch's.
+
+    Args:
+        store: torch's store.
+        base: Settings of this process.
+        rank: Rank in the world.
+        size: Number of ranks.
+
+    Returns:
+        The settings with this rank's place in the job, and what keeps the server alive on rank 0.
+    """
+    rendezvous = Rendezvous()
+    if rank == 0:
+        reach = os.environ.get("MASTER_ADDR", "localhost")
+        host, port = rendezvous.serve(base, reach, several_hosts=not reach.startswith(("127.", "localhost")))
+        store.set(_KEY, f"{host} {port}")
+    host, port_text = store.get(_KEY).decode().split()
+    job = f"{base.job or 'torch'}.torch"
+    return dataclasses.replace(base, rank=rank, size=size, store=(host, int(port_text)), job=job), rendezvous
 
 
 def open_group(meeting: Meeting, name: str, rank_and_size: tuple[int, int], limit_ns: int) -> Session:
@@ -89,9 +98,10 @@ def open_group(meeting: Meeting, name: str, rank_and_size: tuple[int, int], limi
     rank, size = rank_and_size
     world = sessions.require()
     placed = dataclasses.replace(world.placement, rank=rank, size=size, local_rank=None, local_size=None)
-    job = f"{meeting.job}.{name}"
+    job = f"{meeting.config.job}.{name}"
     config = _limited(dataclasses.replace(meeting.config, thread_affinity=()), limit_ns)
-    options = runtime_options(config, placed, meeting.address, job)
+    assert config.store is not None
+    options = runtime_options(config, placed, config.store, job)
     with native.translated():
         runtime = native.load().Runtime(options)
     runtime.set_compute_threads(torch.get_num_threads())

@@ -238,6 +238,18 @@ def train(kind: str, backend: str, store: str, steps: int, device: str = "cpu") 
     return losses
 
 
+def init_again(store: str, times: int) -> list[tuple[int, int, float]]:
+    """Join and leave ringtune's job beside Gloo's world; return rank, size and a sum over the ranks of each time."""
+    open_group("gloo", store)
+    found = []
+    for _ in ranks(times):
+        hvd.init()
+        total = hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum, name="total")
+        found.append((hvd.rank(), hvd.size(), total.item()))
+        hvd.shutdown()
+    return found
+
+
 def profiled(steps: int) -> dict[str, list[Any]]:
     """Return the shapes of every operation of the group that PyTorch's profiler saw, and what never ended."""
     torch.manual_seed(0)
