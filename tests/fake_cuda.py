@@ -63,8 +63,8 @@ class Gpu:
         return DeviceArray(self, np.asarray(values), stream)
 
 
-class DeviceArray:
-    """What CuPy's arrays are to others: an address, a shape, a dtype and a stream."""
+class Memory:
+    """An array on a GPU of which nobody can make another: an address, a shape, a dtype and a stream."""
 
     def __init__(self, gpu: Gpu, values: np.ndarray[Any, Any], stream: int) -> None:
         self.gpu, self.stream, self.shape, self.dtype = gpu, stream, values.shape, values.dtype
@@ -80,12 +80,6 @@ class DeviceArray:
             "shape": self.shape, "typestr": self.dtype.str, "data": (self.address, False), "version": 3,
             "strides": None, "stream": self.stream,
         }  # fmt: skip
-
-    def __array_namespace__(self) -> DeviceArray:
-        return self  # it makes arrays in the same stream, as a library does whose current stream that is
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
-        return DeviceArray(self.gpu, np.full(shape, 77, dtype), self.stream)
 
     @property
     def ndim(self) -> int:
@@ -104,3 +98,22 @@ class DeviceArray:
         memory = values.ctypes.data_as(ctypes.c_void_p)
         self.gpu.call("cuMemcpyDtoH_v2", memory, ctypes.c_uint64(self.address), ctypes.c_size_t(values.nbytes))
         return values
+
+
+class DeviceArray(Memory):
+    """What CuPy's arrays are to others: NumPy's functions make more of them."""
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> DeviceArray:
+        assert function is np.empty_like and options["order"] == "C"
+        # In the same stream, as a library does whose current stream that is.
+        return DeviceArray(self.gpu, np.full(options["shape"], 77, self.dtype), self.stream)
+
+
+class StandardArray(Memory):
+    """An array of a library that keeps to the Python array API standard."""
+
+    def __array_namespace__(self) -> StandardArray:
+        return self
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> StandardArray:
+        return StandardArray(self.gpu, np.full(shape, 77, dtype), self.stream)

@@ -6,7 +6,10 @@ after the work queued in that stream, and later work in it sees the result; no c
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
+
+import numpy as np
 
 from ringtune import native, session
 from ringtune.errors import InvalidArgument
@@ -72,15 +75,20 @@ def empty(array: Any, shape: Any) -> Any:
     """Return fresh memory for a result, made by the array's own library on its device.
 
     Raises:
-        InvalidArgument: The library has no array namespace (of the Python array API standard) to make it with.
+        InvalidArgument: The library makes none: it has neither NumPy's ``__array_function__`` (CuPy) nor an array
+            namespace of the Python array API standard.
     """
-    namespace = getattr(array, "__array_namespace__", None)
-    if namespace is None:
+    device: Any = getattr(array, "device", None)
+    if hasattr(array, "__array_function__"):
+        with device if hasattr(device, "__enter__") else nullcontext():
+            return np.empty_like(array, order="C", shape=tuple(shape))
+    if not hasattr(array, "__array_namespace__"):
         raise InvalidArgument(
-            f"a {type(array).__name__} does not say how to make another one (__array_namespace__): use an in-place form"
+            f"a {type(array).__name__} does not say how to make another one (neither __array_function__ nor "
+            "__array_namespace__): use an in-place form"
         )
-    device = getattr(array, "device", None)
-    return namespace().empty(tuple(shape), dtype=array.dtype, **({} if device is None else {"device": device}))
+    namespace = array.__array_namespace__()
+    return namespace.empty(tuple(shape), dtype=array.dtype, **({} if device is None else {"device": device}))
 
 
 def join(ticket: int, array: Any) -> None:

@@ -37,6 +37,7 @@ def test_what_cannot_be_is_said(fresh: Fresh, driver: str) -> None:
     )
     assert first[0].startswith(mismatch) and second[0].startswith(mismatch)
     assert "hand over cupy.from_dlpack(array)" in first[1]
+    assert "a Memory does not say how to make another one" in first[2] and first[2].endswith("use an in-place form")
 
 
 def test_check_names_driver_gpus_and_which_reach_each_other(driver: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import torch
 import ringtune.numpy as np_hvd
 import ringtune.torch as hvd
 from ringtune.errors import InvalidArgument, Mismatch
-from tests.fake_cuda import Gpu
+from tests.fake_cuda import Gpu, Memory, StandardArray
 
 
 def arrays() -> None:
@@ -39,6 +39,8 @@ def arrays() -> None:
     assert got.values().tolist() == ([0, 1, 2, 10, 11, 12] if rank == 0 else [3, 13])
     own = np_hvd.reducescatter(sent, op=np_hvd.Sum, name="r").values()
     assert own.tolist() == ([10, 12] if rank == 0 else [14, 16])
+    standard = np_hvd.allreduce(StandardArray(gpu, np.ones(3, np.float32), stream), op=np_hvd.Sum, name="standard")
+    assert isinstance(standard, StandardArray) and np.all(standard.values() == size)
     assert gpu.calls("cuCtxSynchronize") == 0
 
 
@@ -50,6 +52,7 @@ def refused() -> list[str]:
     for act in (
         lambda: np_hvd.allreduce_(array, name="here and there"),
         lambda: np_hvd.allreduce_(SimpleNamespace(__dlpack_device__=lambda: (2, 0)), name="dlpack"),
+        lambda: np_hvd.allreduce(Memory(gpu, np.ones(3, np.float32), stream), name="no other"),
     ):
         try:
             act()
