@@ -20,22 +20,22 @@ class Pool:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._jobs: dict[int, Job] = {}
-        self._joined: tuple[int, str] | None = None
+        self._joined: tuple[int, str, str] | None = None
 
-    def job(self, size: int, transport: str) -> Job:
+    def job(self, size: int, transport: str, gpu_data_path: str) -> Job:
         """Return the first ranks of the pool as a job with an open session."""
         if LARGEST not in self._jobs:
             self._jobs[LARGEST] = Job(LARGEST, self._folder)
         job = self._first(size)
-        if self._joined != (size, transport):
+        if self._joined != (size, transport, gpu_data_path):
             self._jobs[LARGEST].run(common.close_session)
-            environ = variables(size, transport=transport)
+            environ = variables(size, transport=transport, gpu_data_path=gpu_data_path)
             for number, rank in enumerate(job.ranks):
                 mine = {name: value.replace("{rank}", str(number)) for name, value in environ.items()}
                 rank.send(common.open_session, {"environ": mine})
             for number, result in enumerate(job.collect()):
                 assert result == ((number, size),), result or job.ranks[number].death()
-            self._joined = (size, transport)
+            self._joined = (size, transport, gpu_data_path)
         return job
 
     def discard(self) -> None:
@@ -68,7 +68,7 @@ def server() -> Iterator[None]:
 @pytest.fixture
 def job(pool: Pool, request: pytest.FixtureRequest) -> Iterator[Callable[..., Job]]:
     """Return a function that gives a job of the pool; a failed test costs the pool its processes."""
-    yield lambda size, transport="shm": pool.job(size, transport)
+    yield lambda size, transport="shm", gpu_data_path="auto": pool.job(size, transport, gpu_data_path)
     if getattr(request.node, "failed", False):
         pool.discard()
 

@@ -1,4 +1,7 @@
-"""Tensors on a real GPU, which all ranks share: `make test-gpu` runs these, and nothing else needs a GPU."""
+"""Tensors on a real GPU, which all ranks share: `make test-gpu` runs these, and nothing else needs a GPU.
+
+Ranks that share a GPU go through the host; the ring between them must be asked for. A rank alone goes by NCCL.
+"""
 
 from __future__ import annotations
 
@@ -20,30 +23,37 @@ pytestmark = [
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
+WAYS = [(2, "shm", "staged"), (2, "tcp", "staged"), (2, "shm", "ring"), (1, "shm", "nccl")]
+PATHS = pytest.mark.parametrize(("size", "path"), [(1, "nccl"), (2, "ring"), (4, "ring"), (2, "auto"), (4, "auto")])
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize(("size", "transport", "path"), WAYS)
 @pytest.mark.parametrize("op", ["Sum", "Average", "Min", "Max", "Product"])
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
-def test_every_dtype_and_operation_against_float64(dtype: str, op: str, transport: str, job: GetJob) -> None:
-    job(2, transport).run(cases.every_reduction, dtype=dtype, op=op, count=10_007)
+def test_every_dtype_and_operation_against_float64(
+    dtype: str, op: str, size: int, transport: str, path: str, job: GetJob
+) -> None:
+    job(size, transport, path).run(cases.every_reduction, dtype=dtype, op=op, count=10_007)
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_every_other_collective(size: int, job: GetJob) -> None:
-    job(size).run(cases.other_collectives)
+@PATHS
+def test_every_other_collective(size: int, path: str, job: GetJob) -> None:
+    job(size, gpu_data_path=path).run(cases.other_collectives)
 
 
-def test_a_large_tensor_goes_in_parts(job: GetJob) -> None:
-    assert len(set(job(2).run(cases.digest_of_large, count=50_000_001))) == 1
+@PATHS
+def test_a_large_tensor_goes_in_parts(size: int, path: str, job: GetJob) -> None:
+    assert len(set(job(size, gpu_data_path=path).run(cases.digest_of_large, count=50_000_001))) == 1
 
 
-def test_results_stand_behind_the_streams_of_the_program(job: GetJob) -> None:
-    job(2).run(cases.behind_the_streams, steps=30, elements=1_000_003)
+@PATHS
+def test_results_stand_behind_the_streams_of_the_program(size: int, path: str, job: GetJob) -> None:
+    job(size, gpu_data_path=path).run(cases.behind_the_streams, steps=30, elements=1_000_003)
 
 
-def test_submitting_does_not_wait_for_the_gpu(job: GetJob) -> None:
-    for submitted_s, kernel_s in job(2).run(cases.submits_do_not_wait):
+@PATHS
+def test_submitting_does_not_wait_for_the_gpu(size: int, path: str, job: GetJob) -> None:
+    for submitted_s, kernel_s in job(size, gpu_data_path=path).run(cases.submits_do_not_wait):
         assert submitted_s < kernel_s / 2
 
 

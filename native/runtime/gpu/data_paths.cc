@@ -24,7 +24,7 @@ DevicePaths::DevicePaths(const DevicePathsOptions& options)
     : setting_(options.setting),
       kernels_(options.kernels),
       nccl_({options.nccl_libraries, options.timeout_ns, kernels_}),
-      rings_({kernels_, options.ring_buffer_bytes, options.timeout_ns}) {}
+      rings_({kernels_, options.ring_buffer_bytes, options.timeout_ns, options.setting == GpuDataPath::kRing}) {}
 
 void DevicePaths::begin(const std::vector<std::string>& hosts, int rank,
                         std::function<void(std::exception_ptr)> on_failure) {
@@ -34,6 +34,7 @@ void DevicePaths::begin(const std::vector<std::string>& hosts, int rank,
 }
 
 HostSpread DevicePaths::spread_of(std::uint32_t process_set, std::span<const int> members) {
+  if (members.size() < 2) return HostSpread::kOneMember;
   const std::lock_guard lock(mutex_);
   const auto [known, fresh] = spreads_.try_emplace(process_set, HostSpread::kOneHost);
   if (!fresh) return known->second;
@@ -64,12 +65,13 @@ bool DevicePaths::may_go(DataPath data_path, const Request& request, HostSpread 
   switch (data_path) {
     case DataPath::kNccl:
     case DataPath::kNcclPacked:
-      if (setting_ == GpuDataPath::kNcclHost && spread != HostSpread::kOneHost) return false;
+      if (setting_ == GpuDataPath::kNcclHost && (spread == HostSpread::kLevels || spread == HostSpread::kUnequal))
+        return false;
       return data_path == DataPath::kNccl ? nccl_carries(request) : nccl_carries_packed(request);
     case DataPath::kHierarchical:
       return hierarchy_carries(request) && spread == HostSpread::kLevels;
     default:
-      return ring_carries(request);
+      return ring_carries(request) && spread != HostSpread::kOneMember;
   }
 }
 

@@ -26,6 +26,7 @@ struct DeviceTimes;
 
 /// How the members of a process set lie on hosts.
 enum class HostSpread : std::uint8_t {
+  kOneMember,  // which NCCL can carry, and a ring of itself cannot
   kOneHost,
   kLevels,   // several hosts with equally many of them, two at least
   kUnequal,  // any other layout

@@ -54,8 +54,7 @@ Ticket HostStagedPath::submit(Submission submission, std::span<const int> member
     operation.prepared = std::make_shared<const Prepared>(operation.what.request);
     operation.shape = shape;
     operation.spread = data_paths_.spread_of(operation.what.request.process_set, members);
-    operation.data_path =
-        members.size() < 2 ? DataPath::kStaged : data_paths_.data_path_of(operation.what.request, operation.spread);
+    operation.data_path = data_paths_.data_path_of(operation.what.request, operation.spread);
     operation.lay_out(shared_.part_bytes);
     lane.begin(operation, place.stream);
   } catch (...) {

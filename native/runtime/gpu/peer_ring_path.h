@@ -36,6 +36,7 @@ struct PeerRingPathOptions {
   KernelCache& kernels;          // borrowed
   std::size_t buffer_bytes = 0;  // of a process set; the least of its members' counts
   std::int64_t timeout_ns = 0;   // of what a set that is removed has in its stream
+  bool shares_gpus = false;      // also between ranks on one GPU, whose processes take turns there
 };
 
 /// Thread-safe where said.
@@ -74,6 +75,7 @@ class PeerRingPath {
   struct Card;
 
   void handshake(Place& place, const CudaDevice& device, const BatchContext& context);
+  static std::string refusal_of_shared_gpus(const std::vector<Card>& cards, const BatchContext& context);
   std::size_t compare(const std::vector<Card>& cards, const BatchContext& context, std::string& refusal) const;
   static void put_batch(DeviceRingSet& ring, std::span<const OperationPtr> batch, const BatchContext& context,
                         const BatchTimes& times);

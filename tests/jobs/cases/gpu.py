@@ -47,7 +47,7 @@ def other_collectives() -> None:
     """Broadcast, allgather, alltoall, reducescatter, groups, Adasum, and tensors that are not contiguous."""
     rank, size = hvd.rank(), hvd.size()
     root = torch.full((5, 3), rank, device="cuda")
-    assert torch.equal(hvd.broadcast(root, 1, name="b"), torch.ones_like(root))
+    assert torch.equal(hvd.broadcast(root, size - 1, name="b"), torch.full_like(root, size - 1))
     rows = torch.full((rank + 1, 2), rank, device="cuda")
     assert hvd.allgather(rows, name="g").tolist() == [[r, r] for r in range(size) for _ in range(r + 1)]
     sent = torch.arange(size * 2, device="cuda") + 100 * rank

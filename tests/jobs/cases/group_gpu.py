@@ -15,13 +15,18 @@ from tests.jobs.cases.group import open_group
 from tests.jobs.cases.training import joined_losses, make_network
 
 
+def tensor_of(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """Small whole numbers: bfloat16 holds their sums exactly, in any order of additions."""
+    return (torch.arange(count, device="cuda") % 50 + 10 * rank).to(dtype)
+
+
 def mine(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return (torch.arange(count, device="cuda") + 10 * dist.get_rank()).to(dtype)
+    return tensor_of(dist.get_rank(), count, dtype)
 
 
 def every(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """The tensors of all ranks, one a row."""
-    return torch.stack([(torch.arange(count, device="cuda") + 10 * r).to(dtype) for r in range(dist.get_world_size())])
+    return torch.stack([tensor_of(rank, count, dtype) for rank in range(dist.get_world_size())])
 
 
 def same(found: torch.Tensor, wanted: torch.Tensor) -> None:
@@ -108,10 +113,10 @@ def hooked(store: str, steps: int) -> list[float]:
 def batch_norm() -> float:
     """Normalise over all ranks on the GPU and on the CPU; return the largest difference, gradients too."""
     generator = torch.Generator().manual_seed(hvd.rank())
-    given = torch.randn(6, 3, 5, generator=generator)
+    given = torch.randn(6, 3, 5, generator=generator, dtype=torch.float64)
     found = []
     for device in ("cpu", "cuda"):
-        layer = hvd.SyncBatchNorm(3).to(device)
+        layer = hvd.SyncBatchNorm(3).double().to(device)
         data = given.clone().to(device).requires_grad_()
         layer(data).square().sum().backward()
         assert data.grad is not None and layer.running_mean is not None

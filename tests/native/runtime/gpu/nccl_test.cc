@@ -73,6 +73,38 @@ TEST(Nccl, AGroupWhoseRanksGoDifferentWaysRunsStaged) {
   });
 }
 
+TEST(Nccl, NothingOfARankAloneComesToTheHost) {
+  NcclJob job(1);
+  DeviceArray<float> tensor(job.device(0), Floats(1000, 0.0F));
+  DeviceArray<float> result(job.device(0), Floats(1000, 0.0F));
+  for (int round = 1; round <= 4; ++round) {
+    tensor.fill(job.stream(0), static_cast<float>(round));
+    Submission submission = job.of(0, "t", tensor, result);
+    submission.request.op = ReduceOp::kAverage;
+    submission.request.prescale = 3.0;
+    job.run(0, std::move(submission));
+    EXPECT_EQ(result.values(job.stream(0)), Floats(1000, 3.0F * static_cast<float>(round)));
+    for (const CollectiveKind kind : {CollectiveKind::kBroadcast, CollectiveKind::kReducescatter}) {
+      tensor.fill(job.stream(0), static_cast<float>(round) + 0.5F);
+      Submission other = job.of(0, "other " + std::to_string(static_cast<int>(kind)), tensor, result);
+      other.request.kind = kind;
+      job.run(0, std::move(other));
+      EXPECT_EQ(result.values(job.stream(0)), Floats(1000, static_cast<float>(round) + 0.5F));
+    }
+  }
+  EXPECT_EQ(NcclJob::copies(), 0);
+}
+
+TEST(Nccl, ARankAloneWithoutItIsStaged) {
+  NcclJob job(1, [](RuntimeOptions& options) { options.nccl_libraries.clear(); });
+  DeviceArray<std::int32_t> tensor(job.device(0), Ints(10, 3));
+  Submission twice = job.of(0, "t", tensor, tensor);
+  twice.request.prescale = 2.0;
+  job.run(0, std::move(twice));
+  EXPECT_EQ(tensor.values(job.stream(0)), Ints(10, 6));
+  EXPECT_EQ(NcclJob::copies(), 2);
+}
+
 TEST(Nccl, WhatItCannotCarryIsStaged) {
   NcclJob job(2);
   job.on_every_rank([&](int rank) {

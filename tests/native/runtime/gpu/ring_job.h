@@ -12,7 +12,7 @@ inline std::vector<std::byte> fake_kernels(int capability) {
   return {kFakeCubin.begin(), kFakeCubin.end()};
 }
 
-/// Small buffers, so that larger tensors go in parts. NCCL is there, and refuses where ranks share a GPU.
+/// Small buffers, so that larger tensors go in parts. NCCL is there.
 class RingJob : public NcclJob {
  public:
   static constexpr std::size_t kBufferBytes = 16 << 10;
@@ -21,6 +21,7 @@ class RingJob : public NcclJob {
       : NcclJob(size, gpus, [&](RuntimeOptions& options) {
           options.gpu_kernels = fake_kernels;
           options.ring_buffer_bytes = kBufferBytes;
+          if (gpus < size) options.gpu_data_path = GpuDataPath::kRing;  // it must be asked for there
           if (adjust) adjust(options);
         }) {}
   /// All ranks share a GPU.

@@ -92,39 +92,44 @@ TEST_P(RingInability, MakesAllRanksTakeTheNextWay) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, RingInability,
-                         testing::Values(RingCase{"one without kernels", 1,
-                                                  [](RuntimeOptions& o) {
-                                                    if (o.rank == 1) o.gpu_kernels = nullptr;
-                                                  }},
-                                         RingCase{"one without a compiler", 1,
-                                                  [](RuntimeOptions& o) {
-                                                    if (o.rank == 2) o.gpu_kernels = no_compiler;
-                                                  }},
-                                         RingCase{"one told to stage", 1,
-                                                  [](RuntimeOptions& o) {
-                                                    if (o.rank == 0) o.gpu_data_path = GpuDataPath::kStaged;
-                                                  }},
-                                         RingCase{"one that cannot load the kernels", 1, nullptr, "cuModuleLoadData"},
-                                         RingCase{"one that cannot register words", 1, nullptr, "cuMemHostRegister_v2"},
-                                         RingCase{"one that cannot reach another GPU", 3, without_nccl,
-                                                  "cuCtxEnablePeerAccess"},
-                                         // Not by NCCL, but by the ring.
-                                         RingCase{"one without NCCL", 3,
-                                                  [](RuntimeOptions& o) {
-                                                    if (o.rank == 1) o.nccl_libraries.clear();
-                                                  },
-                                                  nullptr, false},
-                                         RingCase{"one told to take the ring", 3,
-                                                  [](RuntimeOptions& o) {
-                                                    if (o.rank == 1) o.gpu_data_path = GpuDataPath::kRing;
-                                                  },
-                                                  nullptr, false}),
-                         [](const auto& each) {
-                           std::string name = each.param.what;
-                           std::replace(name.begin(), name.end(), ' ', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, RingInability,
+    testing::Values(RingCase{"one without kernels", 3,
+                             [](RuntimeOptions& o) {
+                               without_nccl(o);
+                               if (o.rank == 1) o.gpu_kernels = nullptr;
+                             }},
+                    RingCase{"one without a compiler", 3,
+                             [](RuntimeOptions& o) {
+                               without_nccl(o);
+                               if (o.rank == 2) o.gpu_kernels = no_compiler;
+                             }},
+                    RingCase{"two that share a GPU", 2,
+                             [](RuntimeOptions& o) { o.gpu_data_path = GpuDataPath::kAuto; }},
+                    RingCase{"one told to stage", 3,
+                             [](RuntimeOptions& o) {
+                               without_nccl(o);
+                               if (o.rank == 0) o.gpu_data_path = GpuDataPath::kStaged;
+                             }},
+                    RingCase{"one that cannot load the kernels", 3, without_nccl, "cuModuleLoadData"},
+                    RingCase{"one that cannot register words", 3, without_nccl, "cuMemHostRegister_v2"},
+                    RingCase{"one that cannot reach another GPU", 3, without_nccl, "cuCtxEnablePeerAccess"},
+                    // Not by NCCL, but by the ring.
+                    RingCase{"one without NCCL", 3,
+                             [](RuntimeOptions& o) {
+                               if (o.rank == 1) o.nccl_libraries.clear();
+                             },
+                             nullptr, false},
+                    RingCase{"one told to take the ring", 3,
+                             [](RuntimeOptions& o) {
+                               if (o.rank == 1) o.gpu_data_path = GpuDataPath::kRing;
+                             },
+                             nullptr, false}),
+    [](const auto& each) {
+      std::string name = each.param.what;
+      std::replace(name.begin(), name.end(), ' ', '_');
+      return name;
+    });
 
 TEST(Ring, WhereItIsAskedForNcclIsLeftAlone) {
   RingJob job(2, 2, [](RuntimeOptions& options) { options.gpu_data_path = GpuDataPath::kRing; });
