@@ -14,7 +14,7 @@ from ringtune.errors import RingtuneError, UsageError
 from ringtune.knobs import Knobs
 from ringtune.timeline.merging.merge import join
 from ringtune.timeline.spans import Trace
-from ringtune.tuner.model.calibrate import calibrate, check, fit_link
+from ringtune.tuner.model.calibrate import Model, calibrate, check, fit_link
 from ringtune.tuner.model.cluster import Cluster, Link
 from ringtune.tuner.model.collectives import allreduce_ns, batch_ns
 from ringtune.tuner.model.measured import Moved, measure
@@ -209,3 +209,15 @@ def test_a_wrong_option_is_named(profile: Path, words: list[str], says: str) -> 
     done = CliRunner().invoke(predict, [str(profile), *words])
     assert isinstance(done.exception, UsageError)
     assert says in str(done.exception)
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("jitter", [0.0, 0.1])
+def test_a_step_that_computes_nothing_is_predicted_like_any_other(ranks: int, jitter: float) -> None:
+    """Profiles of other tools have such steps: all of the step was communication."""
+    nothing = Workload("nothing", (Gradient(1 << 20, 0.0),), backward_end_ns=0.0, jitter=jitter)
+    model = Model(nothing, Cluster(ranks=2), Knobs())
+    for change in built_in(ranks):
+        answer = ask(model, change)
+        assert 0.0 <= answer.efficiency.low <= answer.efficiency.value <= answer.efficiency.high <= 1.0, change
+        assert np.isfinite([answer.step_ns.low, answer.step_ns.value, answer.step_ns.high]).all(), change

@@ -59,8 +59,8 @@ class Step:
 
     @property
     def efficiency(self) -> float:
-        """Rate per rank against a rank alone."""
-        return self.compute_ns / self.length_ns
+        """Rate per rank against a rank alone; 1 for a step of no length, in which nothing is waited for."""
+        return self.compute_ns / self.length_ns if self.length_ns > 0 else 1.0
 
     @property
     def communicate_ns(self) -> float:
