@@ -59,8 +59,8 @@ $(STAMPS)/install: $(STAMPS)/venv $(NATIVE_SOURCES)
 	@touch $@
 
 .PHONY: typing
-typing: ## Link tree build/typing/ringtune, for type checkers and editors
-	@.ci/link-tree
+typing: $(STAMPS)/install ## Link tree build/typing/ringtune, for type checkers and editors
+	@.ci/link-tree "$(BIN)/python"
 
 # ---- use -----------------------------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ bench-gpu: ## Measures tensors on this machine's GPU with the packages of PYTHON
 .PHONY: lint lint-python lint-native format clean
 lint: lint-python lint-native ## Formatting, ruff, mypy --strict, clang-format, clang-tidy (names)
 
-lint-python: typing $(STAMPS)/venv
+lint-python: typing
 	@echo "lint: ruff, mypy"
 	@$(BIN)/ruff format --check --quiet . || { echo "lint: run 'make format'" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .

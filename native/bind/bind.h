@@ -7,6 +7,12 @@
 
 namespace ringtune::bind {
 
+// What dicts, lists and tuples hold: the build makes the stub `_native.pyi` of the signatures.
+using IntByName = nanobind::typed<nanobind::dict, nanobind::str, int>;
+using AnyByName = nanobind::typed<nanobind::dict, nanobind::str, nanobind::any>;
+using AnyList = nanobind::typed<nanobind::list, nanobind::any>;
+using AnyTuple = nanobind::typed<nanobind::tuple, nanobind::any, nanobind::ellipsis>;
+
 void add_errors(nanobind::module_& module);
 void add_store(nanobind::module_& module);
 void add_runtime(nanobind::module_& module);

@@ -154,7 +154,9 @@ void add_collectives(nb::class_<Runtime>& runtime) {
            nb::arg("process_set") = 0, nb::arg("wire") = -1)
       .def_static(
           "result_memory", [](std::size_t bytes) { return as_array(ResultMemory(bytes)); }, nb::arg("bytes"))
-      .def("take_gathered", &take_gathered, nb::arg("ticket"))
+      .def("take_gathered", &take_gathered, nb::arg("ticket"),
+           nb::sig("def take_gathered(self, ticket: int)"
+                   " -> tuple[tuple[int, ...], numpy.typing.NDArray[numpy.uint8]]"))
       .def("process_sets", &Runtime::process_sets)
       .def("add_process_set", &Runtime::add_process_set, nb::arg("ranks"))
       .def("remove_process_set", &Runtime::remove_process_set, nb::arg("number"))

@@ -7,16 +7,18 @@ namespace nb = nanobind;
 namespace ringtune::bind {
 namespace {
 
-nb::dict dict_of(const SimulationLoad& load) {
-  nb::dict dict;
+using Phases = nb::typed<nb::dict, nb::str, AnyByName>;
+
+AnyByName dict_of(const SimulationLoad& load) {
+  AnyByName dict;
   dict["messages"] = load.messages;
   dict["bytes"] = load.bytes;
   dict["ns"] = load.ns;
   return dict;
 }
 
-nb::dict dict_of(const SimulationPhase& phase) {
-  nb::dict dict;
+AnyByName dict_of(const SimulationPhase& phase) {
+  AnyByName dict;
   dict["coordinator"] = dict_of(phase.coordinator);
   dict["busiest"] = dict_of(phase.busiest);
   dict["mean"] = dict_of(phase.mean);
@@ -25,13 +27,13 @@ nb::dict dict_of(const SimulationPhase& phase) {
   return dict;
 }
 
-nb::dict simulate_negotiation(int ranks, int tensors, int cycles, int fan_out) {
+Phases simulate_negotiation(int ranks, int tensors, int cycles, int fan_out) {
   ControlSimulation result;
   {
     const nb::gil_scoped_release released;
     result = simulate_control({ranks, tensors, cycles, fan_out});
   }
-  nb::dict dict;
+  Phases dict;
   dict["cold"] = dict_of(result.cold);
   dict["cached"] = dict_of(result.cached);
   dict["steady"] = dict_of(result.steady);

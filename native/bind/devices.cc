@@ -15,7 +15,7 @@ namespace {
 /// Of the driver at that path (empty: the usual one): its version, the devices' names and compute capabilities (90 of
 /// 9.0), and which pairs reach each other's memory. Blocks while the driver starts; throws DeviceError when there is
 /// none.
-nb::dict cuda_devices(const std::string& path) {
+AnyByName cuda_devices(const std::string& path) {
   std::string version;
   std::vector<std::string> names;
   std::vector<int> capabilities;
@@ -35,7 +35,7 @@ nb::dict cuda_devices(const std::string& path) {
       }
     }
   }
-  nb::dict found;
+  AnyByName found;
   found["version"] = version;
   found["devices"] = names;
   found["capabilities"] = capabilities;

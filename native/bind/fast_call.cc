@@ -19,6 +19,14 @@ namespace nb = nanobind;
 namespace ringtune::bind {
 namespace {
 
+/// A Python function, with the type that the module's stub states for it.
+class AnyFunction : public nb::object {
+ public:
+  using nb::object::object;
+  using nb::object::operator=;
+  static constexpr auto Name = nb::detail::const_name("collections.abc.Callable[..., typing.Any]");
+};
+
 struct FastCall {
   PyObject_HEAD vectorcallfunc call;
   PyObject* attributes;
@@ -139,7 +147,7 @@ PyTypeObject* make_type() {
   return reinterpret_cast<PyTypeObject*>(type);
 }
 
-nb::object make(nb::handle path, nb::handle form, const nb::object& function, vectorcallfunc call) {
+AnyFunction make(nb::handle path, nb::handle form, const AnyFunction& function, vectorcallfunc call) {
   static PyTypeObject* const type = make_type();
   auto* const made = PyObject_GC_New(FastCall, type);
   if (made == nullptr) nb::raise_python_error();
@@ -150,7 +158,7 @@ nb::object make(nb::handle path, nb::handle form, const nb::object& function, ve
   made->form = nb::borrow(form).release().ptr();
   auto* const object = reinterpret_cast<PyObject*>(made);
   PyObject_GC_Track(object);
-  return nb::steal(object);
+  return nb::steal<AnyFunction>(object);
 }
 
 }  // namespace
@@ -162,17 +170,23 @@ void add_fast_path(nb::module_& module) {
   nb::class_<PersistentGroup>(module, "PersistentGroup", "A group of allreduces in place that was called before.");
   nb::class_<PendingGroup>(module, "PendingGroup", "A group under way, as ringtune.common.tickets.Pending.")
       .def_ro("tickets", &PendingGroup::tickets)
-      .def("finish", [](const PendingGroup& group) { return group.tensors; });
+      .def(
+          "finish", [](const PendingGroup& group) { return group.tensors; },
+          nb::sig("def finish(self) -> list[typing.Any]"));
   nb::class_<PendingResult>(module, "PendingResult", "A call under way, as ringtune.common.tickets.Pending.")
       .def_prop_ro("tickets", [](const PendingResult& pending) { return std::vector{pending.ticket}; })
-      .def("finish", [](const PendingResult& pending) {
-        return pending.settler(pending.ticket, pending.output, pending.gathers, pending.given);
-      });
+      .def(
+          "finish",
+          [](const PendingResult& pending) {
+            return pending.settler(pending.ticket, pending.output, pending.gathers, pending.given);
+          },
+          nb::sig("def finish(self) -> typing.Any"));
   using Self = nb::handle_t<FastPath>;
   using OfTensor = std::tuple<nb::object, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>;
+  using Types = nb::typed<nb::tuple, nb::type_object, nb::ellipsis>;
   using OfSignature = nb::typed<nb::handle, CallSignature>;
   nb::class_<FastPath>(module, "FastPath", "What repeated calls share.")
-      .def(nb::new_([](const nb::capsule& exchange, nb::tuple types, const std::vector<OfTensor>& examples,
+      .def(nb::new_([](const nb::capsule& exchange, Types types, const std::vector<OfTensor>& examples,
                        std::int64_t slice_ns) {
              std::vector<TensorMemory::Example> known;
              for (const auto& [tensor, implementation, keys, storage, bytes, data] : examples) {
@@ -181,7 +195,9 @@ void add_fast_path(nb::module_& module) {
              return std::make_unique<FastPath>(exchange, std::move(types), TensorMemory(known), slice_ns);
            }),
            nb::arg("exchange"), nb::arg("types"), nb::arg("examples"), nb::arg("slice_ns"))
-      .def("form", &FastPath::add_form, nb::arg("names"), nb::arg("defaults"), nb::arg("positional"))
+      .def("form", &FastPath::add_form, nb::arg("names"), nb::arg("defaults"), nb::arg("positional"),
+           nb::sig("def form(self, names: tuple[str, ...], defaults: tuple[typing.Any, ...], positional: int)"
+                   " -> CallSignature"))
       .def("cache_call", &FastPath::cache_call, nb::arg("form"), nb::arg("name").none(), nb::arg("tensor").none(),
            nb::arg("runtime"), nb::arg("words"), nb::arg("result_factory").none())
       .def("cache_group", &FastPath::cache_group, nb::arg("form"), nb::arg("name"), nb::arg("tensors"),
@@ -193,20 +209,33 @@ void add_fast_path(nb::module_& module) {
            nb::arg("tensors"))
       .def("clear", &FastPath::clear)
       .def("__len__", &FastPath::size)
-      .def_prop_ro("pending", &FastPath::pending)
+      .def_prop_ro("pending", &FastPath::pending, nb::sig("def pending(self) -> dict[int, typing.Any]"))
       .def("set_settler", &FastPath::set_settler, nb::arg("function"))
-      .def("now", [](Self self, OfSignature form,
-                     const nb::object& function) { return make(self, form, function, &call<&FastPath::now>); })
-      .def("submit", [](Self self, OfSignature form,
-                        const nb::object& function) { return make(self, form, function, &call<&FastPath::submit>); })
-      .def("submit_group",
-           [](Self self, OfSignature form, const nb::object& function) {
-             return make(self, form, function, &call<&FastPath::submit_group>);
-           })
-      .def("synchronize", [](Self self, const nb::object& function) {
-        nb::inst_ptr<FastPath>(self)->set_waiter(function);
-        return make(self, {}, function, &call_synchronize);
-      });
+      .def(
+          "now",
+          [](Self self, OfSignature form, const AnyFunction& function) {
+            return make(self, form, function, &call<&FastPath::now>);
+          },
+          nb::arg("form"), nb::arg("function"))
+      .def(
+          "submit",
+          [](Self self, OfSignature form, const AnyFunction& function) {
+            return make(self, form, function, &call<&FastPath::submit>);
+          },
+          nb::arg("form"), nb::arg("function"))
+      .def(
+          "submit_group",
+          [](Self self, OfSignature form, const AnyFunction& function) {
+            return make(self, form, function, &call<&FastPath::submit_group>);
+          },
+          nb::arg("form"), nb::arg("function"))
+      .def(
+          "synchronize",
+          [](Self self, const AnyFunction& function) {
+            nb::inst_ptr<FastPath>(self)->set_waiter(function);
+            return make(self, {}, function, &call_synchronize);
+          },
+          nb::arg("function"));
 }
 
 }  // namespace ringtune::bind

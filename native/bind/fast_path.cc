@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "base/sleep.h"
-#include "bind/bind.h"
 
 namespace nb = nanobind;
 
@@ -131,7 +130,7 @@ Ticket FastPath::submit_persistent(const nb::str& key, nb::handle tensor) const 
 }
 
 std::vector<std::size_t> FastPath::settle_persistent(Runtime& runtime, const std::vector<Ticket>& tickets,
-                                                     const nb::list& tensors) const {
+                                                     const AnyList& tensors) const {
   runtime.steps().waited();
   for (const Ticket ticket : tickets) {
     while (!runtime.operation(ticket)->done()) {
@@ -168,9 +167,9 @@ void FastPath::cache_call(CallSignature& form, const nb::object& name, const nb:
   form.cache_call(name, nb::cast(std::move(persistent)), most_repeated(runtime));
 }
 
-void FastPath::cache_group(CallSignature& form, const nb::str& name, const nb::sequence& tensors,
+void FastPath::cache_group(CallSignature& form, const nb::str& name, const nb::typed<nb::sequence, nb::any>& tensors,
                            const nb::object& runtime, const std::vector<std::string>& wires,
-                           const std::vector<PersistentCollective::CollectiveParams>& hows, const nb::tuple& given,
+                           const std::vector<PersistentCollective::CollectiveParams>& hows, const AnyTuple& given,
                            const std::string& group) {
   if (wires.size() > most_repeated(runtime)) return;
   PersistentGroup made;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "bind/bind.h"
 #include "bind/persistent.h"
 #include "bind/tensor_memory.h"
 
@@ -29,16 +30,17 @@ class FastPath {
 
   /// What is said of a call beside its name and tensor: name on the wire; how; the arguments as the caller wrote them,
   /// by position.
-  using CallDetails = std::tuple<std::string, PersistentCollective::CollectiveParams, nanobind::tuple>;
+  using CallDetails = std::tuple<std::string, PersistentCollective::CollectiveParams, AnyTuple>;
   /// Prepares the next call of that form under this name; does nothing for a tensor that the path cannot take.
   /// `tensor`: None for a collective without; `result_factory`: function and argument that make its result, and whether
   /// it gathers, and the result's shape; or None where the tensor is the result.
   void cache_call(CallSignature& form, const nanobind::object& name, const nanobind::object& tensor,
                   const nanobind::object& runtime, const CallDetails& words, const nanobind::object& result_factory);
   /// The same for a group: the tensors' names on the wire, how each is reduced, and the group's own name there.
-  void cache_group(CallSignature& form, const nanobind::str& name, const nanobind::sequence& tensors,
-                   const nanobind::object& runtime, const std::vector<std::string>& wires,
-                   const std::vector<PersistentCollective::CollectiveParams>& hows, const nanobind::tuple& given,
+  void cache_group(CallSignature& form, const nanobind::str& name,
+                   const nanobind::typed<nanobind::sequence, nanobind::any>& tensors, const nanobind::object& runtime,
+                   const std::vector<std::string>& wires,
+                   const std::vector<PersistentCollective::CollectiveParams>& hows, const AnyTuple& given,
                    const std::string& group);
   /// The same for calls that state no arguments but a key that stands for them.
   void cache_persistent(const nanobind::str& key, const nanobind::object& tensor, const nanobind::object& runtime,
@@ -50,7 +52,7 @@ class FastPath {
   /// positions of the others: they have failed, or the tensor has been given other memory. All are as they were when
   /// Python's signals interrupt it. `tensors`: of `tickets`, one each.
   [[nodiscard]] std::vector<std::size_t> settle_persistent(Runtime& runtime, const std::vector<Ticket>& tickets,
-                                                           const nanobind::list& tensors) const;
+                                                           const AnyList& tensors) const;
   /// The Python functions that wait for a handle, and that give the result of a call which could not be ended at once
   /// (PendingResult). To be given before the first call.
   void set_waiter(nanobind::object function) { waiter_ = std::move(function); }

@@ -23,8 +23,10 @@ using ByteArray = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb:
 
 nb::bytes as_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
-nb::list listed(const TextCodes& codes) {
-  nb::list found;
+using BytesList = nb::typed<nb::list, nb::bytes>;
+
+BytesList listed(const TextCodes& codes) {
+  BytesList found;
   for (const std::string& text : codes.texts()) found.append(as_bytes(text));
   return found;
 }
@@ -64,12 +66,14 @@ auto with_os_error(Call call) {
 void add_merging(nb::module_& module) {
   nb::class_<PartReader>(module, "PartReader")
       .def(nb::init<std::vector<std::string>>(), nb::arg("stages"))
-      .def("feed",
-           [](PartReader& self, const ByteArray& text) {
-             const std::string_view view(reinterpret_cast<const char*>(text.data()), text.size());
-             const nb::gil_scoped_release unlocked;
-             self.feed(view);
-           })
+      .def(
+          "feed",
+          [](PartReader& self, const ByteArray& text) {
+            const std::string_view view(reinterpret_cast<const char*>(text.data()), text.size());
+            const nb::gil_scoped_release unlocked;
+            self.feed(view);
+          },
+          nb::arg("text"), nb::sig("def feed(self, text: bytes | numpy.typing.NDArray[numpy.uint8]) -> None"))
       .def("finish", &PartReader::finish, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("odd", &PartReader::odd)
       .def_prop_ro("pairs", &PartReader::pairs)
@@ -100,10 +104,13 @@ void add_merging(nb::module_& module) {
                                    static_cast<std::uint32_t>(parts.size()), always_paired);
           },
           nb::arg("files"), nb::arg("runs"), nb::arg("parts"), nb::arg("stages"), nb::arg("always_paired"))
-      .def("write_some",
-           [](MergeWriter& self, unsigned threads) { return with_os_error([&] { return self.write_some(threads); }); })
-      .def("write_arrows",
-           [](MergeWriter& self, std::int64_t base) { with_os_error([&] { self.write_arrows(base); }); })
+      .def(
+          "write_some",
+          [](MergeWriter& self, unsigned threads) { return with_os_error([&] { return self.write_some(threads); }); },
+          nb::arg("threads"))
+      .def(
+          "write_arrows", [](MergeWriter& self, std::int64_t base) { with_os_error([&] { self.write_arrows(base); }); },
+          nb::arg("base"))
       .def_prop_ro("target_end", &MergeWriter::target_end);
 }
 

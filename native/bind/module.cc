@@ -30,7 +30,7 @@ std::map<std::string, std::string> build_info() {
 }  // namespace
 
 NB_MODULE(_native, module) {
-  module.doc() = "The native runtime of ringtune.";
+  module.doc() = "The native runtime of ringtune. Addresses are ints, as of `tensor.data_ptr()`; times in nanoseconds.";
   // A script that ends by an exception leaves the session open; the runtime is closed at exit all the same.
   nanobind::set_leak_warnings(false);
   ringtune::bind::add_errors(module);

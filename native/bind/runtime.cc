@@ -31,8 +31,8 @@ Ticket allreduce(Runtime& self, std::string_view name, std::uintptr_t input, std
   return self.submit(Submission{request_of(call), call.input, call.output, {}, to_place(device, stream)});
 }
 
-nb::dict to_dict(const Knobs& knobs, std::uint32_t knobs_version) {
-  nb::dict values;
+IntByName to_dict(const Knobs& knobs, std::uint32_t knobs_version) {
+  IntByName values;
   values["fusion_bytes"] = knobs.fusion_bytes;
   values["cycle_time_ns"] = knobs.cycle_time_ns;
   values["segment_bytes"] = knobs.segment_bytes;
@@ -65,7 +65,7 @@ void set_rules(RuntimeOptions& options, const std::vector<Rule>& rows) {
   options.algorithms = AlgorithmTable(std::move(rules));
 }
 
-std::uint32_t propose_knobs(Runtime& self, const nb::dict& values) {
+std::uint32_t propose_knobs(Runtime& self, const IntByName& values) {
   Knobs knobs = self.knobs();
   for (const auto& [key, value] : values) {
     const auto name = nb::cast<std::string>(key);
@@ -94,8 +94,8 @@ std::uint32_t propose_knobs(Runtime& self, const nb::dict& values) {
   return self.propose_knobs(knobs);
 }
 
-nb::dict to_dict(const CounterValues& values) {
-  nb::dict fields;
+IntByName to_dict(const CounterValues& values) {
+  IntByName fields;
   fields["bytes"] = values.bytes;
   fields["collectives"] = values.collectives;
   fields["batches"] = values.batches;
@@ -108,9 +108,11 @@ nb::dict to_dict(const CounterValues& values) {
   return fields;
 }
 
+using TrafficByKind = nb::typed<nb::dict, nb::str, std::tuple<std::uint64_t, std::uint64_t>>;
+
 /// By name of the kind: how many operations, and their bytes.
-nb::dict traffic(const Runtime& self) {
-  nb::dict kinds;
+TrafficByKind traffic(const Runtime& self) {
+  TrafficByKind kinds;
   for (std::size_t kind = 0; kind < kCollectiveKinds; ++kind) {
     const TrafficValues values = self.traffic(static_cast<CollectiveKind>(kind));
     if (values.operations == 0) continue;
@@ -120,9 +122,9 @@ nb::dict traffic(const Runtime& self) {
   return kinds;
 }
 
-nb::dict end_step(Runtime& self, bool told) {
+IntByName end_step(Runtime& self, bool told) {
   const StepStats stats = self.end_step(told);
-  nb::dict fields = to_dict(stats.values);
+  IntByName fields = to_dict(stats.values);
   fields["step"] = stats.step;
   fields["knobs_version"] = stats.knobs_version;
   fields["begin_ns"] = stats.begin_ns;
@@ -224,7 +226,8 @@ void add_options(nb::module_& module) {
       .def_rw("gpu_part_bytes", &RuntimeOptions::gpu_part_bytes)
       .def(
           "set_gpu_kernels", [](RuntimeOptions& o, nb::object ask) { o.gpu_kernels = kernels_by(std::move(ask)); },
-          nb::arg("ask"), "`ask(capability)` returns the kernels' cubin; called when a ring between GPUs needs them.")
+          nb::arg("ask"), nb::sig("def set_gpu_kernels(self, ask: collections.abc.Callable[[int], bytes]) -> None"),
+          "`ask(capability)` returns the kernels' cubin; called when a ring between GPUs needs them.")
       .def_rw("log_level", &RuntimeOptions::log_level);
 }
 
@@ -268,7 +271,8 @@ void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
   runtime.def("knobs", [](const Runtime& self) { return to_dict(self.knobs(), self.knobs_version()); })
       .def("propose_knobs", &propose_knobs, nb::arg("knobs"))
       .def("end_step", &end_step, nb::arg("told") = true)
-      .def("watch_steps", &watch_steps, nb::arg("ended").none())
+      .def("watch_steps", &watch_steps, nb::arg("ended").none(),
+           nb::sig("def watch_steps(self, ended: collections.abc.Callable[[], None] | None) -> None"))
       .def("counters", [](const Runtime& self) { return to_dict(self.counters()); })
       .def("traffic", &traffic)
       .def_prop_ro("stalls", &Runtime::stalls)

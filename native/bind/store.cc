@@ -1,5 +1,6 @@
 #include "transport/store.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -74,7 +75,7 @@ void add_store(nb::module_& module) {
               const nb::gil_scoped_release released;
               values = self.get_all(keys, Deadline::after(timeout_ns));
             }
-            nb::list found;
+            nb::typed<nb::list, std::optional<nb::bytes>> found;
             for (const std::optional<Bytes>& value : values) {
               if (value) {
                 found.append(nb::bytes(value->data(), value->size()));
