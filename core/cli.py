@@ -30,6 +30,7 @@ EXIT_BROKEN_PIPE = 141
 
 COMMANDS = {
     "run": Entry("ringtune.launch.command:run", "Start a training job on several ranks."),
+    "record": Entry("ringtune.launch.record:record", "Record a job of any launcher and any backend of torch."),
     "check": Entry("ringtune.check:check", "Show what is built and available on this machine."),
     "metrics": Entry("ringtune.meters.command:metrics", "List the metrics for Prometheus; write Grafana's dashboard."),
     "timeline": Entry("ringtune.timeline.cli:timeline", "Read timelines: where the time went."),

@@ -84,8 +84,14 @@ KINDS = (
     "JOIN",
     "ADD_PROCESS_SET",
     "REMOVE_PROCESS_SET",
+    "REDUCE",
+    "GATHER",
+    "SCATTER",
+    "SEND",
+    "RECV",
 )
-"""Collectives, as they stand in ``NEGOTIATE_<KIND>`` and ``RING_<KIND>``; the index is the native wire value."""
+"""Collectives, as they stand in ``NEGOTIATE_<KIND>`` and ``RING_<KIND>``; the index is the native wire value. The last
+five are only those of other backends of torch.distributed, recorded from outside."""
 
 NEGOTIATE_PREFIX = "NEGOTIATE_"
 RING_PREFIX = "RING_"

@@ -285,7 +285,19 @@ void add_tuning_and_tracing(nb::class_<Runtime>& runtime) {
           nb::arg("rotate_bytes") = 0, nb::call_guard<nb::gil_scoped_release>())
       .def("stop_timeline", &Runtime::stop_timeline, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("recording", [](Runtime& self) { return self.tracer().recording(); })
-      .def("record_range", &Runtime::record_range, nb::arg("name"), nb::arg("begin_ns"), nb::arg("end_ns"));
+      .def("record_range", &Runtime::record_range, nb::arg("name"), nb::arg("begin_ns"), nb::arg("end_ns"))
+      .def(
+          "record_foreign",
+          [](Runtime& self, int stage, int kind, const std::string& name, std::int64_t begin_ns, std::int64_t end_ns,
+             std::uint64_t bytes, std::uint32_t batch, std::uint16_t process_set, int dtype) {
+            Span span{
+                begin_ns, end_ns, bytes, 0, batch, 0, 0, static_cast<Stage>(stage), static_cast<std::uint8_t>(kind)};
+            span.process_set = process_set;
+            span.dtype = static_cast<std::uint8_t>(dtype);
+            self.record_foreign(name, span);
+          },
+          nb::arg("stage"), nb::arg("kind"), nb::arg("name"), nb::arg("begin_ns"), nb::arg("end_ns"),
+          nb::arg("bytes") = 0, nb::arg("batch") = 0, nb::arg("process_set") = 0, nb::arg("dtype") = Span::kNoDType);
 }
 
 }  // namespace

@@ -359,6 +359,25 @@ void Runtime::record_range(std::string_view name, std::int64_t begin_ns, std::in
                  Stage::kRange, 255});
 }
 
+void Runtime::record_foreign(std::string_view name, Span span) {
+  Tracer& tracer = impl_->tracer;
+  if (!tracer.recording()) return;
+  Counters& counters = impl_->counters;
+  if (span.stage == Stage::kWait) add(counters.wait_ns, span.end_ns - span.begin_ns);
+  if (span.stage == Stage::kCommunicate) {
+    add(counters.communicate_ns, span.end_ns - span.begin_ns);
+    add(counters.batches, std::uint64_t{1});
+    if (span.kind < kCollectiveKinds) {
+      add(counters.traffic[span.kind].bytes, span.bytes);
+      add(counters.traffic[span.kind].operations, std::uint64_t{1});
+    }
+  }
+  span.name_id = tracer.intern(name);
+  span.step = impl_->step;
+  span.knobs_version = static_cast<std::uint16_t>(knobs_version());
+  tracer.record(span);
+}
+
 void Runtime::shutdown(std::int64_t timeout_ns) {
   if (!impl_->home.here()) return;
   const std::lock_guard lock(impl_->shutdown_mutex);

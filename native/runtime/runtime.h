@@ -180,6 +180,9 @@ class Runtime {
   void stop_timeline();  // may wait a fraction of a second for a last look at rank 0's clock
   [[nodiscard]] Tracer& tracer() noexcept;
   void record_range(std::string_view name, std::int64_t begin_ns, std::int64_t end_ns);
+  /// A span of a collective that another library has carried; step and version of the knobs are filled in here. The
+  /// statistics count it too: what was communicated, and what a caller waited. Any thread.
+  void record_foreign(std::string_view name, Span span);
 
   /// Reports the departure and ends the cycle thread. Pending operations fail with ShutDown. Rank 0 waits for all
   /// others to leave, at most until `timeout_ns`. Idempotent.

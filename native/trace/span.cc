@@ -21,9 +21,10 @@ std::string_view name_of(Piece piece) {
 }
 
 std::string_view operation_name(std::uint8_t kind) noexcept {
-  constexpr std::array<std::string_view, 9> kNames{"ALLREDUCE", "ALLGATHER",       "BROADCAST",
-                                                   "BARRIER",   "ALLTOALL",        "REDUCESCATTER",
-                                                   "JOIN",      "ADD_PROCESS_SET", "REMOVE_PROCESS_SET"};
+  constexpr std::array<std::string_view, 14> kNames{"ALLREDUCE", "ALLGATHER", "BROADCAST", "BARRIER", "ALLTOALL",
+                                                    "REDUCESCATTER", "JOIN", "ADD_PROCESS_SET", "REMOVE_PROCESS_SET",
+                                                    // Of other libraries alone, recorded from outside.
+                                                    "REDUCE", "GATHER", "SCATTER", "SEND", "RECV"};
   const std::size_t index = kind & 0x0f;
   return index < kNames.size() ? kNames[index] : std::string_view{};
 }

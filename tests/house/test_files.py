@@ -88,9 +88,9 @@ def test_core_keeps_what_starts_a_session_in_a_folder() -> None:
     """On top of `core/` is what users and the rooms above import; how a job starts is `core/bootstrap/`."""
     top = {path.stem for path in FILES if path.parent == ROOT / "core" and path.suffix == ".py"}
     assert top == {
-        "__init__", "algorithms", "as_horovod", "check", "cli", "command_table", "config", "errors", "extensions",
-        "knobs", "layout", "live_timeline", "markdown", "native", "operations", "output_file", "recording",
-        "runfolder", "session", "standard_streams", "stats", "step_marks", "variables",
+        "__init__", "algorithms", "as_horovod", "autoload", "check", "cli", "command_table", "config", "errors",
+        "extensions", "knobs", "layout", "live_timeline", "markdown", "native", "operations", "output_file",
+        "recording", "runfolder", "session", "standard_streams", "stats", "step_marks", "variables",
     }  # fmt: skip
 
 

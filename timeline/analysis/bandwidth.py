@@ -40,7 +40,7 @@ def bus_factor(kind: str, ranks: int) -> float:
     if ranks < 2 or kind == "BARRIER":
         return 0.0
     share = (ranks - 1) / ranks
-    return {"ALLREDUCE": 2 * share, "BROADCAST": 1.0}.get(kind, share)
+    return {"ALLREDUCE": 2 * share, **dict.fromkeys(("BROADCAST", "REDUCE", "SEND", "RECV"), 1.0)}.get(kind, share)
 
 
 @dataclass(frozen=True)

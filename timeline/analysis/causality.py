@@ -43,11 +43,13 @@ def causality(trace: Trace) -> Causality:
     scheduled = np.isin(whole.ids, trace.spans.batch[trace.spans.fact("step_schedule", 0) == 1])
     gave = np.where(scheduled[:, None], whole.submit, whole.begin)
     early = np.zeros(len(whole.ids), dtype=np.int64)
+    agreed = whole.negotiated & (whole.submit != MISSING).all(axis=1)
+    agreed &= (whole.agreed > whole.submit).any(axis=1)  # of what other backends carry no rank learns of an agreement
     # Of two ranks, each by its GPU's clock.
     allowed = np.where(whole.directly, 2 * max(device_clock_errors(trace).values(), default=0), 0)
     for sent, received, applies in (
         (gave, whole.end, needs_all),
-        (whole.submit, whole.agreed, whole.negotiated & (whole.submit != MISSING).all(axis=1)),
+        (whole.submit, whole.agreed, agreed),
     ):
         gap = sent.max(axis=1, initial=MISSING) - received.min(axis=1, initial=-MISSING)
         early = np.maximum(early, np.where(applies, gap - allowed, 0))

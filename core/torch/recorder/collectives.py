@@ -1,0 +1,273 @@
+"""Spans of every collective of every process group, whoever calls it: Python, or the C++ of DDP and DTensor.
+
+All of them pass torch's dispatcher as operations ``c10d::allreduce_`` and so on. A kernel at the dispatch key
+BackendSelect, which is looked at before any backend and in inference mode too, notes the call and hands it on. The
+process groups and their works are torch's own.
+
+A collective of tensors on the CPU is ``negotiate`` when it is called (its rank has come) and ``communicate`` until it
+is done, waits for other ranks included. Its number is the group's name and how many the group has had: the same on all
+members. A collective of tensors on a GPU is a range with the time that the host took to enqueue it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from ringtune import session
+from ringtune.torch import steps
+from ringtune.torch.handles import DTYPES
+
+_LIBRARY: list[Any] = []  # its kernels live as long as it does
+_MOST_OPEN = 4096
+"""Works that are kept until they are done; a script that never waits must not fill the memory."""
+
+_PAYLOADS: dict[str, tuple[str, int]] = {
+    "allreduce_": ("ALLREDUCE", 0),
+    "allreduce_coalesced_": ("ALLREDUCE", 0),
+    "broadcast_": ("BROADCAST", 0),
+    "reduce_": ("REDUCE", 0),
+    "allgather_": ("ALLGATHER", 0),
+    "_allgather_base_": ("ALLGATHER", 0),
+    "allgather_coalesced_": ("ALLGATHER", 0),
+    "allgather_into_tensor_coalesced_": ("ALLGATHER", 0),
+    "reduce_scatter_": ("REDUCESCATTER", 1),
+    "_reduce_scatter_base_": ("REDUCESCATTER", 1),
+    "reduce_scatter_tensor_coalesced_": ("REDUCESCATTER", 1),
+    "alltoall_": ("ALLTOALL", 1),
+    "alltoall_base_": ("ALLTOALL", 1),
+    "gather_": ("GATHER", 1),
+    "scatter_": ("SCATTER", 0),
+    "barrier": ("BARRIER", 0),
+    "send": ("SEND", 0),
+    "recv_": ("RECV", 0),
+    "recv_any_source_": ("RECV", 0),
+}
+"""Kind of each operation, and which argument holds what travels: inputs, of a gathering one outputs."""
+_BETWEEN_TWO = frozenset({"SEND", "RECV"})
+# Wire values of `native/trace/span.h` and of its names of operations.
+_NEGOTIATE, _COMMUNICATE, _WAIT = 0, 3, 5
+_KINDS = {"ALLREDUCE": 0, "ALLGATHER": 1, "BROADCAST": 2, "BARRIER": 3, "ALLTOALL": 4, "REDUCESCATTER": 5, "REDUCE": 9,
+          "GATHER": 10, "SCATTER": 11, "SEND": 12, "RECV": 13}  # fmt: skip
+
+
+def watch() -> None:
+    """Note every collective from now on."""
+    library = torch.library.Library("c10d", "IMPL")
+    for name, (kind, payload) in _PAYLOADS.items():
+        with suppress(AttributeError, RuntimeError):  # a version of torch without that operation
+            overload = getattr(torch.ops.c10d, name).default
+            library.impl(name, _kernel(overload, kind, payload), "BackendSelect", with_keyset=True)
+    _LIBRARY.append(library)
+    _watch_waits()
+    register_optimizer_step_post_hook(lambda *_: _in_step.clear())
+
+
+class _Group:
+    """What is known of a process group: its number, the same on all members, and how many collectives it has had."""
+
+    def __init__(self, group: Any) -> None:
+        name = str(group.group_name)
+        # torch counts its groups, on all ranks alike; those that only members know have other names.
+        self.number = int(name) % 0x10000 if name.isdigit() else zlib.crc32(name.encode()) % 0x10000
+        described = str(getattr(group, "group_desc", "") or "")
+        self.label = "world" if described == "default_pg" else described if described not in ("", "undefined") else name
+        self.label = f"group {self.label}" if self.label.isdigit() else self.label
+        self.calls = itertools.count()
+        self.watcher: _Watcher | None = None
+
+    def next_batch(self) -> int:
+        """Return the next collective's number, unique in the job: of the world by 2^29, of other groups by 2^20."""
+        call = next(self.calls)
+        if self.number == 0:
+            return 0x4000_0000 | call & 0x1FFF_FFFF
+        return 0x6000_0000 | (self.number & 0x1FF) << 20 | call & 0xF_FFFF
+
+
+_groups: dict[str, _Group] = {}
+_in_step: Counter[tuple[int, str]] = Counter()
+"""Collectives of each group and kind in this step: they name a collective alike in all steps and on all ranks."""
+_open: dict[int, _Call] = {}
+"""Calls that are not done, by the id of their work: torch gives Python the same object while one is held."""
+
+
+class _Call:
+    """One collective that is under way."""
+
+    def __init__(self, now: Any, kind: str, name: str, tensors: list[torch.Tensor], group: _Group) -> None:
+        self.session, self.kind, self.name = now, _KINDS[kind], name
+        self.bytes = 0 if kind == "BARRIER" else sum(one.numel() * one.element_size() for one in tensors)
+        self.dtype = DTYPES.get(tensors[0].dtype, 255) if tensors and kind != "BARRIER" else 255
+        self.group, self.batch = group, 0 if kind in _BETWEEN_TWO else group.next_batch()
+        self.begin_ns = time.monotonic_ns()
+        self.end_ns = 0
+        self.work: Any = None
+        self.future: Any = None
+
+    def record(self, stage: int, begin_ns: int, end_ns: int) -> None:
+        if not self.session.closed:
+            set_ = self.group.number
+            about = (self.name, begin_ns, end_ns, self.bytes, self.batch, set_, self.dtype)
+            self.session.runtime.record_foreign(stage, self.kind, *about)
+
+    def done(self, at_ns: int) -> None:
+        """Record its end; the first that sees it counts."""
+        if self.end_ns == 0:
+            self.end_ns = at_ns
+            self.record(_COMMUNICATE, self.begin_ns, at_ns)
+            self.forget()
+
+    def forget(self) -> None:
+        _open.pop(id(self.work), None)
+        self.work = self.future = None
+
+
+class _Watcher:
+    """A thread that sees the ends of a group's collectives for which no caller waits at once, in their order."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="ringtune-recorder", daemon=True).start()
+
+    def add(self, call: _Call) -> None:
+        self._calls.put(call)
+
+    def _run(self) -> None:
+        while True:
+            call = self._calls.get()
+            future = call.future
+            if future is None:
+                continue
+            try:
+                future.wait()
+                call.done(time.monotonic_ns())
+            except Exception:  # the job's own business: its caller is told
+                call.forget()
+
+
+def _kernel(overload: Any, kind: str, payload: int) -> Callable[..., Any]:
+    """Return the kernel of an operation."""
+    names = [argument.name for argument in overload._schema.arguments]
+    group_at = names.index("process_group")
+    peer_at = names.index("dst") if "dst" in names else names.index("src") if "src" in names else -1
+    sync_at = names.index("asyncOp") if "asyncOp" in names else names.index("async_op") if "async_op" in names else -1
+    after: Any = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+    def kernel(keyset: Any, *arguments: Any, **options: Any) -> Any:
+        now = session.state.current
+        if now is None or not now.recording:
+            return overload.redispatch(keyset & after, *arguments, **options)
+        tensors = list(_tensors(arguments[payload]))
+        found: Any = dist.ProcessGroup.unbox(arguments[group_at])
+        group = _groups.get(found.group_name) or _groups.setdefault(found.group_name, _Group(found))
+        name = f"{group.label}: {kind.lower()}"
+        if kind in _BETWEEN_TWO:
+            name += f" {'to' if kind == 'SEND' else 'from'} {arguments[peer_at] if peer_at >= 0 else 'any'}"
+        else:
+            count = _in_step[group.number, kind]
+            _in_step[group.number, kind] = count + 1
+            name += f" {count}"
+            steps.communicated()
+        call = _Call(now, kind, name, tensors, group)
+        if any(not one.is_cpu for one in tensors):
+            result = overload.redispatch(keyset & after, *arguments, **options)
+            now.runtime.record_range(f"{name} (enqueue)", call.begin_ns, time.monotonic_ns())
+            return result
+        call.record(_NEGOTIATE, call.begin_ns, call.begin_ns)
+        result = overload.redispatch(keyset & after, *arguments, **options)
+        blocks = sync_at >= 0 and len(arguments) > sync_at and not arguments[sync_at]
+        _follow(call, result[1] if isinstance(result, (tuple, list)) else result, blocks)
+        return result
+
+    return kernel
+
+
+def _follow(call: _Call, boxed: Any, blocks: bool) -> None:
+    """See that the end of a call is recorded: by its caller's wait, or by the group's watcher."""
+    if boxed is None:
+        return
+    call.work = dist.Work.unbox(boxed)
+    while len(_open) >= _MOST_OPEN:
+        _open.pop(next(iter(_open)))
+    _open[id(call.work)] = call
+    if blocks:
+        return
+    try:
+        call.future = call.work.get_future()
+    except RuntimeError:  # a send or receive: only a wait tells
+        return
+    if call.group.watcher is None:
+        call.group.watcher = _Watcher()
+    call.group.watcher.add(call)
+    _watch_backward(call)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    else:
+        for one in value:
+            yield from _tensors(one)
+
+
+def _watch_waits() -> None:
+    """Record what callers in Python wait, and what functional collectives do."""
+    of_torch: Any = dist.Work
+    original = of_torch.wait
+
+    def wait(self: Any, *arguments: Any, **options: Any) -> Any:
+        call = _open.get(id(self))
+        if call is None:
+            return original(self, *arguments, **options)
+        begin_ns = time.monotonic_ns()
+        result = original(self, *arguments, **options)
+        end_ns = time.monotonic_ns()
+        call.record(_WAIT, begin_ns, end_ns)
+        call.done(end_ns)
+        return result
+
+    wait.__doc__ = original.__doc__
+    of_torch.wait = wait
+
+
+_passes: dict[int, list[_Call]] = {}
+"""Calls that each backward pass has started and that were not done when looked at last, by the graph's task."""
+
+
+def _watch_backward(call: _Call) -> None:
+    """Record what the end of a backward pass waits: DDP's C++ waits there, and says nothing of it."""
+    task = torch._C._current_graph_task_id()
+    if task == -1 or torch._C._current_autograd_node() is None:
+        return
+    if task in _passes:
+        _passes[task].append(call)
+        return
+    _passes.clear() if len(_passes) > 32 else None  # passes that failed never call back
+    _passes[task] = [call]
+    engine: Any = torch.autograd.Variable._execution_engine
+    # DDP queues its own end behind this one, and what this one queues comes behind DDP's.
+    engine.queue_callback(lambda: _pass_ends(task, engine))
+
+
+def _pass_ends(task: int, engine: Any) -> None:
+    begin_ns = time.monotonic_ns()
+    late = [call for call in _passes.pop(task, []) if call.end_ns == 0 and call.future and not call.future.done()]
+    if late:
+        engine.queue_callback(lambda: _pass_has_ended(late, begin_ns))
+
+
+def _pass_has_ended(late: list[_Call], begin_ns: int) -> None:
+    now_ns = time.monotonic_ns()
+    end_ns = max((call.end_ns or now_ns for call in late), default=now_ns)
+    late[-1].record(_WAIT, begin_ns, min(end_ns, now_ns))

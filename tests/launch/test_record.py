@@ -1,0 +1,186 @@
+"""`ringtune record`: jobs of torchrun on Gloo, whose scripts know nothing of ringtune."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringtune.timeline.inputs import load
+from ringtune.timeline.vocabulary import Stage
+from tests.ports import free_port
+
+BIN = Path(sys.executable).parent
+STEPS = 12
+SLOW_S = 0.02
+
+DDP = f"""
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
+ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.02)
+optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+rows = torch.utils.data.TensorDataset(torch.randn({STEPS} * 8, 64))
+for (batch,) in torch.utils.data.DataLoader(rows, batch_size=8):
+    time.sleep({SLOW_S} * rank)
+    optimizer.zero_grad()
+    loss = ddp(batch).square().mean()
+    loss.backward()
+    optimizer.step()
+    with torch.inference_mode():
+        dist.all_reduce(loss.detach().clone())
+"""
+
+EVERYTHING = """
+import sys, torch, torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+assert not [name for name in sys.modules if name.startswith("ringtune.tuner")]
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+ones = torch.ones(size * 2)
+dist.all_reduce(ones)
+assert ones.eq(size).all()
+dist.broadcast(ones, 0)
+dist.reduce(torch.ones(3), 0)
+gathered = [torch.zeros(2) for _ in range(size)]
+dist.all_gather(gathered, torch.full((2,), float(rank)))
+assert [one[0].item() for one in gathered] == list(range(size))
+received = torch.zeros(size)
+dist.all_to_all_single(received, torch.full((size,), float(rank)))
+assert received.tolist() == list(range(size))
+dist.gather(torch.ones(1), [torch.ones(1) for _ in range(size)] if rank == 0 else None)
+dist.scatter(torch.ones(1), [torch.ones(1) for _ in range(size)] if rank == 0 else None)
+works = [dist.all_reduce(torch.ones(5), async_op=True) for _ in range(3)]
+for work in works:
+    work.wait()
+assert functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD).tolist() == [size] * 3
+dist.barrier()
+pair = dist.new_group([0, 1])
+if rank < 2:
+    dist.all_reduce(torch.ones(1), group=pair)
+    token = torch.zeros(1)
+    dist.send(token + 7, 1) if rank == 0 else dist.recv(token, 0)
+    assert rank == 0 or token.item() == 7
+dist.all_gather_object([None] * size, {"rank": rank})
+compiled = torch.compile(torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4)), backend="eager")
+optimizer = torch.optim.SGD(compiled.parameters(), lr=0.1)
+for _ in range(2):
+    compiled(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+torch.compile(torch.nn.Linear(4, 4), backend="eager", fullgraph=True)(torch.ones(2, 4))
+dist.destroy_process_group()
+"""
+
+KILLED = DDP.replace(
+    "    optimizer.step()\n", "    optimizer.step()\n    assert rank == 0 or n < 5, 'planted'\n    n += 1\n"
+)
+KILLED = KILLED.replace("torch.manual_seed(0)", "n = 0").replace(
+    "assert rank == 0 or n < 5, 'planted'", "rank == 1 and n == 5 and os.kill(os.getpid(), signal.SIGKILL)"
+)
+
+
+def record(folder: Path, script: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
+    """Run a script by torchrun under `ringtune record`, from an empty folder."""
+    (folder / "train.py").write_text("import os, signal\n" + script, encoding="utf-8")
+    launcher = [BIN / "torchrun", "--nproc-per-node", str(ranks), "--master-port", str(free_port()), "train.py"]
+    return subprocess.run(
+        [BIN / "ringtune", "record", "-o", "trace.json", "--", *launcher],
+        cwd=folder, capture_output=True, text=True, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def read(folder: Path, *command: str) -> Any:
+    done = subprocess.run(
+        [BIN / "ringtune", "timeline", *command, "trace.json", "--json"], cwd=folder, capture_output=True, text=True,
+        timeout=100, check=True,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_the_slow_rank_of_a_ddp_job_is_named(tmp_path: Path) -> None:
+    done = record(tmp_path, DDP)
+    assert done.returncode == 0, done.stderr
+    assert "timeline of 2 ranks" in done.stderr and "worse than they claim" not in done.stderr
+    found = read(tmp_path, "stragglers")
+    assert [one["rank"] for one in found["ranks"] if "compute" in one["verdict"]] == [1], found["ranks"]
+    spans = load(tmp_path / "trace.json").spans
+    names = Counter(
+        spans.names[name] for name, stage in zip(spans.name, spans.stage, strict=True) if stage == Stage.RANGE
+    )
+    assert names["optimizer"] == names["backward"] == 2 * STEPS and names["forward"] == 2 * (STEPS - 1)
+    assert names["data loading"] == 2 * (STEPS + 1)  # the last one finds the end
+    summary = read(tmp_path, "summary")
+    assert summary["steps"]["count"] == STEPS
+    first, second = (one["stages"]["wait"]["total_ns"] for one in summary["ranks"])
+    assert first > STEPS * SLOW_S * 1e9 / 2 > second, "rank 0 waits for rank 1"
+
+
+@pytest.mark.slow
+def test_every_collective_of_every_group_is_recorded_alike_on_its_ranks(tmp_path: Path) -> None:
+    done = record(tmp_path, EVERYTHING, 3)
+    assert done.returncode == 0, done.stderr
+    assert "Dynamo" not in done.stderr
+    spans = load(tmp_path / "trace.json").spans
+    here = spans.stage == Stage.COMMUNICATE
+    kinds = Counter(
+        (spans.names[name], int(rank)) for name, rank in zip(spans.name[here], spans.rank[here], strict=True)
+    )
+    assert {name for name, _ in kinds} == {
+        f"RING_{kind}"
+        for kind in (
+            "ALLREDUCE", "BROADCAST", "REDUCE", "ALLGATHER", "ALLTOALL", "GATHER", "SCATTER", "BARRIER", "SEND", "RECV"
+        )
+    }  # fmt: skip
+    assert [kinds["RING_ALLREDUCE", rank] for rank in range(3)] == [8, 8, 7]
+    assert (kinds["RING_SEND", 0], kinds["RING_RECV", 1]) == (1, 1)
+    for name in ("BROADCAST", "REDUCE", "ALLTOALL", "GATHER", "SCATTER", "BARRIER", "ALLGATHER"):
+        assert len({kinds[f"RING_{name}", rank] for rank in range(3)}) == 1, name
+    batches = [set(spans.batch[here & (spans.rank == rank) & (spans.batch > 0)].tolist()) for rank in range(3)]
+    assert batches[0] == batches[1] > batches[2], "a collective has one number on all its ranks"
+
+
+@pytest.mark.slow
+def test_what_a_killed_rank_has_recorded_is_kept(tmp_path: Path) -> None:
+    done = record(tmp_path, KILLED)
+    assert done.returncode != 0
+    spans = load(tmp_path / "trace.json").spans
+    for rank in range(2):
+        assert ((spans.stage == Stage.COMMUNICATE) & (spans.rank == rank)).sum() >= 5, done.stderr
+
+
+def test_a_command_that_is_none_and_one_without_ranks_are_answered_in_words(tmp_path: Path) -> None:
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [BIN / "ringtune", "record", "--", *command], cwd=tmp_path, capture_output=True, text=True, timeout=100
+        )
+
+    missing, idle, failed = run("no-such-launcher", "x"), run("true"), run(sys.executable, "-c", "raise SystemExit(3)")
+    assert missing.returncode == 2 and "no-such-launcher: no such program" in missing.stderr
+    assert idle.returncode == 1 and "no process of the command called" in idle.stderr
+    assert failed.returncode == 1 and "ended with 3" in failed.stderr
+
+
+def test_a_process_that_nobody_records_loads_nothing_of_it() -> None:
+    look = "import sys, torch; print([one for one in sys.modules if one.startswith('ringtune')])"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=100, check=True)
+    assert set(json.loads(done.stdout.replace("'", '"'))) <= {"ringtune", "ringtune.autoload"}
+
+
+def test_a_signal_reaches_the_command(tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [BIN / "ringtune", "record", "--", sys.executable, "-uc", "print('up'); import time; time.sleep(100)"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert child.stdout is not None and child.stdout.readline() == "up\n"
+    child.send_signal(signal.SIGTERM)
+    assert "ended with 143" in child.communicate(timeout=60)[1]
