@@ -88,7 +88,7 @@ def main() -> None:
     contents = [
         toctree("Guides", [f"{GUIDE}/README", *(f"{GUIDE}/{name}" for name in GUIDES)]),
         toctree("Reference", [f"api/{module}" for module in MODULES]),
-        toctree("Layers", [*(f"{name}/README" for name in LAYERS), "native/DESIGN"]),
+        toctree("Layers", [*(f"{name}/README" for name in LAYERS), "native/DESIGN", "benchmarks/examples/README"]),
     ]
     write("index.md", "\n".join([root, *contents]))
 
