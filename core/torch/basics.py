@@ -57,7 +57,6 @@ __all__ = [
 
 
 _meetings = itertools.count()  # the ranks call init() equally often
-_served: list[Any] = []  # keeps the store's server alive on rank 0
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
@@ -113,13 +112,9 @@ def _from_torch() -> Config | None:
     config = Config.from_environ(environ)
     if config.worker is not None or placement.detect(config, environ).launcher != "single":
         return None
-    from ringtune.torch.distributed.members import meet_through
+    from ringtune.torch.distributed.members import meet_in_world
 
-    of_torch: Any = dist.distributed_c10d  # whose stub files lack both
-    store = of_torch.PrefixStore(f"ringtune/init/{next(_meetings)}", of_torch._get_default_store())
-    found, server = meet_through(store, config, dist.get_rank(), dist.get_world_size())
-    _served[:] = [server]
-    return found
+    return meet_in_world(f"ringtune/init/{next(_meetings)}", config)
 
 
 def _check_communicator(comm: Any, opened: Session) -> None:

@@ -18,8 +18,8 @@ from ringtune.timeline.vocabulary import Stage
 from tests.ports import free_port
 
 BIN = Path(sys.executable).parent
-STEPS = 12
-SLOW_S = 0.02
+STEPS = 30
+SLOW_S = 0.05
 
 DDP = f"""
 import time, torch, torch.distributed as dist
@@ -80,11 +80,9 @@ torch.compile(torch.nn.Linear(4, 4), backend="eager", fullgraph=True)(torch.ones
 dist.destroy_process_group()
 """
 
-KILLED = DDP.replace(
-    "    optimizer.step()\n", "    optimizer.step()\n    assert rank == 0 or n < 5, 'planted'\n    n += 1\n"
-)
-KILLED = KILLED.replace("torch.manual_seed(0)", "n = 0").replace(
-    "assert rank == 0 or n < 5, 'planted'", "rank == 1 and n == 5 and os.kill(os.getpid(), signal.SIGKILL)"
+KILLED = "n = 0\n" + DDP.replace(
+    "    optimizer.step()\n",
+    "    optimizer.step()\n    rank == 1 and n == 5 and os.kill(os.getpid(), signal.SIGKILL)\n    n += 1\n",
 )
 
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ringtune import native
 from ringtune import session as sessions
@@ -19,6 +20,7 @@ from ringtune.errors import RingtuneError
 from ringtune.session import JobContext, Session
 
 _KEY = "ringtune/address"
+_served: list[Rendezvous] = []  # keeps the last world's store alive on rank 0
 
 
 @dataclass
@@ -81,6 +83,20 @@ def meet_through(store: Any, base: Config, rank: int, size: int) -> tuple[Config
     host, port_text = store.get(_KEY).decode().split()
     job = f"{base.job or 'torch'}.torch"
     return dataclasses.replace(base, rank=rank, size=size, store=(host, int(port_text)), job=job), rendezvous
+
+
+def meet_in_world(prefix: str, base: Config) -> Config:
+    """Let the ranks of torch.distributed's world find each other, for a session beside its process group.
+
+    Args:
+        prefix: Of the names in the world's store; used once.
+        base: Settings of this process.
+    """
+    of_torch: Any = dist.distributed_c10d  # whose stub files lack both
+    store = of_torch.PrefixStore(prefix, of_torch._get_default_store())
+    config, server = meet_through(store, base, dist.get_rank(), dist.get_world_size())
+    _served[:] = [server]
+    return config
 
 
 def open_group(meeting: Meeting, name: str, rank_and_size: tuple[int, int], limit_ns: int) -> Session:

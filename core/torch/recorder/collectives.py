@@ -222,7 +222,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _watch_waits() -> None:
-    """Record what callers in Python wait, and what functional collectives do."""
+    """Record what callers in Python wait."""
     of_torch: Any = dist.Work
     original = of_torch.wait
 
@@ -241,8 +241,9 @@ def _watch_waits() -> None:
     of_torch.wait = wait
 
 
+_MOST_PASSES = 32
 _passes: dict[int, list[_Call]] = {}
-"""Calls that each backward pass has started and that were not done when looked at last, by the graph's task."""
+"""Calls that each backward pass has started, by the graph's task."""
 
 
 def _watch_backward(call: _Call) -> None:
@@ -253,7 +254,8 @@ def _watch_backward(call: _Call) -> None:
     if task in _passes:
         _passes[task].append(call)
         return
-    _passes.clear() if len(_passes) > 32 else None  # passes that failed never call back
+    if len(_passes) == _MOST_PASSES:  # a pass that fails never calls back
+        _passes.clear()
     _passes[task] = [call]
     engine: Any = torch.autograd.Variable._execution_engine
     # DDP queues its own end behind this one, and what this one queues comes behind DDP's.
@@ -269,5 +271,4 @@ def _pass_ends(task: int, engine: Any) -> None:
 
 def _pass_has_ended(late: list[_Call], begin_ns: int) -> None:
     now_ns = time.monotonic_ns()
-    end_ns = max((call.end_ns or now_ns for call in late), default=now_ns)
-    late[-1].record(_WAIT, begin_ns, min(end_ns, now_ns))
+    late[-1].record(_WAIT, begin_ns, min(now_ns, max(call.end_ns or now_ns for call in late)))

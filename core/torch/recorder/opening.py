@@ -12,10 +12,9 @@ import torch.distributed as dist
 from ringtune import session
 from ringtune.config import Config
 from ringtune.errors import RingtuneError
-from ringtune.torch.distributed.members import meet_through
+from ringtune.torch.distributed.members import meet_in_world
 
 _BACKEND = "ringtune"
-_kept: list[Any] = []  # keeps the store's server alive on rank 0
 
 
 def watch() -> None:
@@ -26,7 +25,7 @@ def watch() -> None:
     @functools.wraps(original)
     def init_process_group(*arguments: Any, **options: Any) -> None:
         original(*arguments, **options)
-        _join(of_torch)
+        _join()
 
     modules: list[Any] = list(sys.modules.values())
     for module in modules:  # torch's own modules hold the name too
@@ -34,14 +33,12 @@ def watch() -> None:
             setattr(module, original.__name__, init_process_group)
 
 
-def _join(of_torch: Any) -> None:
+def _join() -> None:
     """Open the session of this rank, unless the script or the backend has opened one. A failure costs the recording."""
     if session.is_initialized() or dist.get_backend() == _BACKEND:
         return
     try:
-        store = of_torch.PrefixStore("ringtune/recorder", of_torch._get_default_store())
-        config, server = meet_through(store, Config.from_environ(), dist.get_rank(), dist.get_world_size())
-        _kept[:] = [server]
+        config = meet_in_world("ringtune/recorder", Config.from_environ())
         session.init(config).runtime.set_compute_threads(torch.get_num_threads())
     except RingtuneError as error:
         session.warn(f"this job is not recorded: {error}")
