@@ -13,7 +13,6 @@ from types import FrameType
 import click
 
 from ringtune import runfolder
-from ringtune.autoload import RECORD
 from ringtune.errors import RingtuneError, UsageError
 from ringtune.launch import after_run
 from ringtune.launch.launcher import run_name
@@ -54,7 +53,7 @@ def record(output: Path, command: tuple[str, ...]) -> int:
 
 def _run(command: tuple[str, ...], output: Path, folder: Path) -> int:
     """Run the command to its end and return its exit code; SIGTERM and Ctrl-C are its own to answer."""
-    environ = {**os.environ, RECORD: "1", "RINGTUNE_TIMELINE": str(output), "RINGTUNE_RUN_DIR": str(folder)}
+    environ = {**os.environ, "RINGTUNE_TIMELINE": str(output), "RINGTUNE_RUN_DIR": str(folder)}
     with subprocess.Popen(command, env=environ) as child:
 
         def hand_on(number: int, frame: FrameType | None) -> None:

@@ -16,7 +16,7 @@ from ringtune import session as sessions
 from ringtune.bootstrap.opening import runtime_options
 from ringtune.bootstrap.rendezvous import Rendezvous
 from ringtune.config import Config
-from ringtune.errors import RingtuneError
+from ringtune.errors import RingtuneError, Timeout
 from ringtune.session import JobContext, Session
 
 _KEY = "ringtune/address"
@@ -91,9 +91,18 @@ def meet_in_world(prefix: str, base: Config) -> Config:
     Args:
         prefix: Of the names in the world's store; used once.
         base: Settings of this process.
+
+    Raises:
+        Timeout: Rank 0 has not come within the time that `base` has for the start of a job.
     """
     of_torch: Any = dist.distributed_c10d  # whose stub files lack both
     store = of_torch.PrefixStore(prefix, of_torch._get_default_store())
+    if dist.get_rank() != 0:
+        limit = timedelta(microseconds=base.start_timeout_ns // 1000)
+        try:
+            store.wait([_KEY], limit)
+        except dist.DistStoreError:
+            raise Timeout(f"rank 0 has opened no session of ringtune within {limit.total_seconds():g} s") from None
     config, server = meet_through(store, base, dist.get_rank(), dist.get_world_size())
     _served[:] = [server]
     return config

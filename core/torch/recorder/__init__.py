@@ -1,24 +1,43 @@
 """Records jobs whose collectives ringtune does not carry: DDP, FSDP2, ZeRO, or a script's own, on Gloo, NCCL or MPI.
 
-Nothing of the script changes. torch loads `ringtune.autoload` at the end of ``import torch``, which starts the recorder
-in the jobs of ``ringtune record``. ``init_process_group`` then opens a session of ringtune beside the group, through
-the group's own store: for its clocks, run folder and timeline, and for nothing that the script communicates.
+Nothing of the script changes. torch loads `ringtune.autoload` at the end of ``import torch``; where a timeline is asked
+for, ``init_process_group`` then opens a session of ringtune beside the group, through the group's own store: for its
+clocks, run folder and timeline, and for nothing that the script communicates.
 """
 
 from __future__ import annotations
 
+import torch
+import torch.distributed as dist
+
+from ringtune import session
+from ringtune.config import Config
+from ringtune.errors import RingtuneError
+from ringtune.torch.distributed.members import meet_in_world
 from ringtune.torch.graph_breaks import leave_graphs
-from ringtune.torch.recorder import collectives, opening, phases
+from ringtune.torch.recorder import collectives, phases
 
-_started = False
+_BACKEND = "ringtune"
+_watching = False
 
 
-def start() -> None:
-    """Record this process once it is a rank of torch.distributed; idempotent."""
-    global _started
-    if not _started:
-        _started = True
+def join() -> None:
+    """Record this rank of torch.distributed, in the session that the script has opened or in one opened here.
+
+    A world of ringtune's own is recorded by its runtime. A failure costs the recording and nothing else.
+    """
+    global _watching
+    if _BACKEND in str(dist.get_backend_config()):
+        return
+    if not session.is_initialized():
+        try:
+            config = meet_in_world("ringtune/recorder", Config.from_environ())
+            session.init(config).runtime.set_compute_threads(torch.get_num_threads())
+        except RingtuneError as error:
+            session.warn(f"this job is not recorded: {error}")
+            return
+    if not _watching:
+        _watching = True
         leave_graphs(collectives.__name__)
         collectives.watch()
-        opening.watch()
         phases.watch()

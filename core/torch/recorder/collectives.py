@@ -28,6 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ringtune import session
 from ringtune.torch import steps
 from ringtune.torch.handles import DTYPES
+from ringtune.torch.recorder import buckets
 
 _LIBRARY: list[Any] = []  # its kernels live as long as it does
 _MOST_OPEN = 4096
@@ -69,7 +70,9 @@ def watch() -> None:
         with suppress(AttributeError, RuntimeError):  # a version of torch without that operation
             overload = getattr(torch.ops.c10d, name).default
             library.impl(name, _kernel(overload, kind, payload), "BackendSelect", with_keyset=True)
-    _LIBRARY.append(library)
+    functional = torch.library.Library("_c10d_functional", "IMPL")
+    functional.impl("wait_tensor", _wait_kernel(), "BackendSelect", with_keyset=True)
+    _LIBRARY.extend((library, functional))
     _watch_waits()
     register_optimizer_step_post_hook(lambda *_: _in_step.clear())
 
@@ -112,6 +115,7 @@ class _Call:
         self.group, self.batch = group, 0 if kind in _BETWEEN_TWO else group.next_batch()
         self.begin_ns = time.monotonic_ns()
         self.end_ns = 0
+        self.result = 0  # address of the first tensor that it fills
         self.work: Any = None
         self.future: Any = None
 
@@ -156,13 +160,18 @@ class _Watcher:
                 call.forget()
 
 
+def _keys_after() -> Any:
+    """The dispatch keys that come after the one of the kernels here."""
+    return torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+
 def _kernel(overload: Any, kind: str, payload: int) -> Callable[..., Any]:
     """Return the kernel of an operation."""
     names = [argument.name for argument in overload._schema.arguments]
     group_at = names.index("process_group")
     peer_at = names.index("dst") if "dst" in names else names.index("src") if "src" in names else -1
     sync_at = names.index("asyncOp") if "asyncOp" in names else names.index("async_op") if "async_op" in names else -1
-    after: Any = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    after = _keys_after()
 
     def kernel(keyset: Any, *arguments: Any, **options: Any) -> Any:
         now = session.state.current
@@ -177,9 +186,10 @@ def _kernel(overload: Any, kind: str, payload: int) -> Callable[..., Any]:
         else:
             count = _in_step[group.number, kind]
             _in_step[group.number, kind] = count + 1
-            name += f" {count}"
+            name = _bucket_name(group, tensors) or f"{name} {count}"
             steps.communicated()
         call = _Call(now, kind, name, tensors, group)
+        call.result = next((one.data_ptr() for one in _tensors(arguments[0])), 0)
         if any(not one.is_cpu for one in tensors):
             result = overload.redispatch(keyset & after, *arguments, **options)
             now.runtime.record_range(f"{name} (enqueue)", call.begin_ns, time.monotonic_ns())
@@ -227,18 +237,35 @@ def _watch_waits() -> None:
     original = of_torch.wait
 
     def wait(self: Any, *arguments: Any, **options: Any) -> Any:
-        call = _open.get(id(self))
-        if call is None:
-            return original(self, *arguments, **options)
-        begin_ns = time.monotonic_ns()
-        result = original(self, *arguments, **options)
-        end_ns = time.monotonic_ns()
-        call.record(_WAIT, begin_ns, end_ns)
-        call.done(end_ns)
-        return result
+        return _record_wait(_open.get(id(self)), lambda: original(self, *arguments, **options))
 
     wait.__doc__ = original.__doc__
     of_torch.wait = wait
+
+
+def _wait_kernel() -> Callable[..., Any]:
+    """Return the kernel of ``wait_tensor``, by which functional collectives are waited for."""
+    overload = torch.ops._c10d_functional.wait_tensor.default
+    after = _keys_after()
+
+    def kernel(keyset: Any, tensor: torch.Tensor) -> Any:
+        address = tensor.data_ptr() if _open else 0
+        call = next((one for one in list(_open.values()) if one.result == address), None)
+        return _record_wait(call, lambda: overload.redispatch(keyset & after, tensor))
+
+    return kernel
+
+
+def _record_wait(call: _Call | None, wait: Callable[[], Any]) -> Any:
+    """Wait, and record how long; `call` is what is waited for, None where it is done or not recorded."""
+    if call is None:
+        return wait()
+    begin_ns = time.monotonic_ns()
+    result = wait()
+    end_ns = time.monotonic_ns()
+    call.record(_WAIT, begin_ns, end_ns)
+    call.done(end_ns)
+    return result
 
 
 _MOST_PASSES = 32
@@ -246,10 +273,24 @@ _passes: dict[int, list[_Call]] = {}
 """Calls that each backward pass has started, by the graph's task."""
 
 
+def _running_pass() -> int:
+    """Return the number of the backward pass in which this thread is; -1 for none."""
+    return -1 if torch._C._current_autograd_node() is None else torch._C._current_graph_task_id()
+
+
+def _bucket_name(group: _Group, tensors: list[torch.Tensor]) -> str | None:
+    """Return the name of a bucket of DDP's, if that is what is reduced: the same on all ranks."""
+    task = _running_pass()
+    if task == -1 or len(tensors) != 1:
+        return None
+    name = buckets.find_name(len(_passes.get(task, ())), tensors[0].numel())
+    return name and f"{group.label}: {name}"
+
+
 def _watch_backward(call: _Call) -> None:
     """Record what the end of a backward pass waits: DDP's C++ waits there, and says nothing of it."""
-    task = torch._C._current_graph_task_id()
-    if task == -1 or torch._C._current_autograd_node() is None:
+    task = _running_pass()
+    if task == -1:
         return
     if task in _passes:
         _passes[task].append(call)

@@ -13,6 +13,7 @@ from torch.nn.modules import module as modules
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ringtune import session
+from ringtune.torch.recorder import buckets
 from ringtune.torch.tracing import TraceHandle
 
 _LOOKED_AT_STEPS = 3
@@ -42,6 +43,7 @@ def _before(module: torch.nn.Module, arguments: Any) -> None:
     if type(module).__name__ == "OptimizedModule":
         _look_no_more()  # before the compiler looks at them
     if depth == 0 and module not in _traced and next(module.parameters(), None) is not None:
+        buckets.watch(module)
         handle = _traced[module] = TraceHandle()
         handle._watch_model(module)
 
