@@ -1,7 +1,8 @@
-"""What torch loads at the end of ``import torch`` (entry-point group ``torch.backends``): it starts the recorder.
+"""What torch loads at the end of ``import torch`` (entry-point group ``torch.backends``).
 
-It does so where ``RINGTUNE_TIMELINE`` asks for a timeline, which ``ringtune record`` and ``ringtune run --timeline``
-set, and then when the process becomes a rank. In any other process it looks at one variable of the environment.
+Where ``RINGTUNE_TIMELINE`` asks for a timeline, which ``ringtune record`` and ``ringtune run --timeline`` set, it
+starts the recorder when the process becomes a rank. It gives DDP the arguments that the environment has for it. In any
+other process it looks at some variables of the environment and does nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +12,27 @@ import os
 import sys
 from typing import Any
 
+DDP_ARGUMENTS = {
+    "RINGTUNE_BUCKET_CAP_MB": "bucket_cap_mb",
+    "RINGTUNE_DDP_BUCKET_VIEW": "gradient_as_bucket_view",
+    "RINGTUNE_DDP_STATIC_GRAPH": "static_graph",
+}
+"""Variables, and the arguments of ``DistributedDataParallel`` that they set."""
+
+STEPS = "_RINGTUNE_STEPS"
+"""Set in the runs of ``ringtune tune --restarts``: steps are counted in jobs of any backend. It is no setting."""
+
 
 def start() -> None:
-    """Record this process from its first ``init_process_group`` on, where a timeline is asked for."""
+    """Record this process from its ``init_process_group`` on, and set DDP's arguments, where that is asked for."""
+    steps = STEPS in os.environ
     # With DYNAMIC the script itself begins the timeline, in a session of its own.
-    if os.environ.get("RINGTUNE_TIMELINE", "").strip().upper() not in ("", "DYNAMIC"):
+    if steps or os.environ.get("RINGTUNE_TIMELINE", "").strip().upper() not in ("", "DYNAMIC"):
         _watch()
+    if steps or any(name in os.environ for name in DDP_ARGUMENTS):
+        from ringtune.torch import ddp_settings
+
+        ddp_settings.watch(tuple(DDP_ARGUMENTS.values()))
 
 
 def _watch() -> None:

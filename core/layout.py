@@ -29,6 +29,7 @@ SAMPLES_FOLDER = "samples"
 TUNING_FOLDER = "tuning"
 JOURNAL_FILE = "journal.jsonl"
 STUDY_FILE = "study.db"
+TORCH_FILE = "torch.json"
 SCALING_FOLDER = "scaling"
 LOGS_FOLDER = "logs"
 
@@ -60,6 +61,11 @@ def rank_of(path: Path) -> int:
 def run_file(run: Path) -> Path:
     """Description of the run: command, times, status, configuration."""
     return run / RUN_FILE
+
+
+def torch_file(run: Path) -> Path:
+    """What a job that ringtune does not carry is: its backend of torch.distributed, and what DDP was made with."""
+    return run / TORCH_FILE
 
 
 def machine_file(run: Path, rank: int) -> Path:

@@ -30,7 +30,7 @@ _VARIABLES = {
     "study": "RINGTUNE_AUTOTUNE_STUDY",
 }
 
-_OF_RESTARTS = ("run_limit", "allow_compression", "ddp_buckets")
+_OF_RESTARTS = ("run_limit", "allow_compression")
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,6 @@ class TuneOptions:
 @click.option("--restarts", is_flag=True, help="One short run of COMMAND a trial, for settings that need a restart.")
 @click.option("--run-limit", type=click.FloatRange(min=1), help="--restarts: seconds after which a run failed [600].")
 @click.option("--allow-compression", is_flag=True, help="--restarts: gradients may travel as bf16 or fp16.")
-@click.option(
-    "--ddp-buckets", is_flag=True, help="--restarts: the script takes DDP's bucket_cap_mb from ringtune; try it."
-)
 @click.option(
     "--try", "own", multiple=True, metavar="NAME=V,V", help="--restarts: a variable to try too; may be repeated."
 )

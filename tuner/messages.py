@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 from ringtune.algorithms import ALGORITHMS, SWITCH
+from ringtune.autoload import DDP_ARGUMENTS
 from ringtune.knobs import DEFAULTS, Knobs
 from ringtune.timeline.units import bytes_text
 from ringtune.tuner.records import (
@@ -101,12 +102,20 @@ def sentence(record: Record) -> str:
     return f"{kept} ({settled(record)}): {record.reason}"
 
 
+def script_lines(settings: Mapping[str, str]) -> list[str]:
+    """Return the lines of a script that do what variables of DDP's do."""
+    given = {DDP_ARGUMENTS[name]: value for name, value in settings.items() if name in DDP_ARGUMENTS}
+    words = [f"{of}={value if of == 'bucket_cap_mb' else value == '1'}" for of, value in given.items()]
+    return [f"DistributedDataParallel(model, {', '.join(words)})"] if words else []
+
+
 def environment(result: ResultRecord) -> list[str]:
     """Return the lines of an environment that keeps a confirmed setting; the default needs none."""
     if result.decision != "improved":
         return []
     if result.settings is not None:
-        return [f"{name}={shlex.quote(value)}" for name, value in result.settings.items()]
+        kept = [f"{name}={shlex.quote(value)}" for name, value in result.settings.items()]
+        return [*kept, *(f"# or in the script: {line}" for line in script_lines(result.settings))]
     knobs = result.knobs
     lines = {
         "fusion_bytes": f"RINGTUNE_FUSION_THRESHOLD={knobs.fusion_bytes}",

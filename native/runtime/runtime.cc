@@ -361,7 +361,6 @@ void Runtime::record_range(std::string_view name, std::int64_t begin_ns, std::in
 
 void Runtime::record_foreign(std::string_view name, Span span) {
   Tracer& tracer = impl_->tracer;
-  if (!tracer.recording()) return;
   Counters& counters = impl_->counters;
   if (span.stage == Stage::kWait) add(counters.wait_ns, span.end_ns - span.begin_ns);
   if (span.stage == Stage::kCommunicate) {
@@ -372,6 +371,7 @@ void Runtime::record_foreign(std::string_view name, Span span) {
       add(counters.traffic[span.kind].operations, std::uint64_t{1});
     }
   }
+  if (!tracer.recording()) return;
   span.name_id = tracer.intern(name);
   span.step = impl_->step;
   span.knobs_version = static_cast<std::uint16_t>(knobs_version());

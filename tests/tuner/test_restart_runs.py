@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from ringtune import layout
-from ringtune.config import Config
 from ringtune.errors import UsageError
 from ringtune.launch import LaunchOptions, launch
 from ringtune.tuner import cli
 from ringtune.tuner.advice import Workload
+from ringtune.tuner.messages import script_lines
 from ringtune.tuner.restarts import command
 from ringtune.tuner.restarts.choices import AS_IT_IS, Setting
 from ringtune.tuner.restarts.runner import JobRunner, RunnerOptions
@@ -207,14 +207,48 @@ def test_wrong_options_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 
 
 def test_options_of_restarts_alone_are_told() -> None:
-    done = CliRunner().invoke(cli.tune, ["-np", "2", "--ddp-buckets", "python", "train.py"], standalone_mode=False)
-    assert isinstance(done.exception, UsageError) and str(done.exception) == "--ddp-buckets is for --restarts"
+    done = CliRunner().invoke(
+        cli.tune, ["-np", "2", "--allow-compression", "python", "train.py"], standalone_mode=False
+    )
+    assert isinstance(done.exception, UsageError) and str(done.exception) == "--allow-compression is for --restarts"
 
 
-def test_the_bucket_size_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ringtune.torch.distributed import bucket_cap_mb
+PLAIN = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
-    monkeypatch.delenv("RINGTUNE_BUCKET_CAP_MB", raising=False)
-    assert (bucket_cap_mb(), bucket_cap_mb(40)) == (25, 40)
-    monkeypatch.setenv("RINGTUNE_BUCKET_CAP_MB", "10")
-    assert bucket_cap_mb(40) == 10 == Config.from_environ().bucket_cap_mb
+dist.init_process_group("gloo")
+# Each layer is 1 MiB and more, the size of a bucket.
+layers = [torch.nn.Linear(512, 512) for _ in range(4)]
+model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(8):
+    optimizer.zero_grad()
+    model(torch.ones(4, 512)).sum().backward()
+    assert (optimizer.param_groups[0]["params"][0].grad._base is not None) == model.gradient_as_bucket_view
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_plain_job_of_ddps_is_tuned_from_outside(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(PLAIN)
+    job = LaunchOptions([sys.executable, str(tmp_path / "plain.py")], num_proc=2, run_dir=tmp_path / "run")
+    runner = JobRunner(job, RunnerOptions((0, 1), warmup_steps=3, steps=5))
+    first = runner.run(AS_IT_IS, lambda times: False)
+    assert (first.failure, len(first.times), first.carried) == ("", 5, False)
+    assert first.ddp == {
+        "RINGTUNE_BUCKET_CAP_MB": "1",
+        "RINGTUNE_DDP_BUCKET_VIEW": "0",
+        "RINGTUNE_DDP_STATIC_GRAPH": "0",
+    }
+    assert first.workload.collectives == 4
+    other = runner.run(setting(RINGTUNE_BUCKET_CAP_MB="100", RINGTUNE_DDP_BUCKET_VIEW="1"), lambda times: False)
+    assert (other.failure, other.workload) == ("", Workload(1, first.workload.bytes))
+
+
+def test_the_result_is_a_line_of_the_script_too() -> None:
+    settings = {"RINGTUNE_BUCKET_CAP_MB": "50", "RINGTUNE_DDP_BUCKET_VIEW": "1", "OMP_NUM_THREADS": "1"}
+    assert script_lines(settings) == ["DistributedDataParallel(model, bucket_cap_mb=50, gradient_as_bucket_view=True)"]
+    assert script_lines({"OMP_NUM_THREADS": "1"}) == []

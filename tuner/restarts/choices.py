@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ringtune.errors import UsageError
@@ -25,14 +25,19 @@ class Place:
         local: Ranks of a host.
         nccl: Whether NCCL may carry tensors: this job's, or those that its scripts reduce by themselves (DDP).
         lossy: Whether gradients may travel in fewer bits.
-        buckets: Whether the script takes DDP's bucket size from ``RINGTUNE_BUCKET_CAP_MB``.
+        carried: Whether ringtune carries the job's tensors.
+        ddp: What the job's first model of DDP's is made with, as the variables that set it; None: there is no such
+            model.
+        threads: Compute threads of a rank.
     """
 
     hosts: int = 1
     local: int = 1
     nccl: bool = False
     lossy: bool = False
-    buckets: bool = False
+    carried: bool = True
+    ddp: Mapping[str, str] | None = None
+    threads: int = 1
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,18 @@ def _network(place: Place) -> bool:
     return place.hosts > 1
 
 
+def _carried(place: Place) -> bool:
+    return place.carried
+
+
+def _carried_over_network(place: Place) -> bool:
+    return place.carried and _network(place)
+
+
+def _ddp(place: Place) -> bool:
+    return place.ddp is not None
+
+
 def _nccl(place: Place) -> bool:
     return place.nccl
 
@@ -71,18 +88,21 @@ CHOICES = (
     Choice("NCCL_PROTO", ("Simple", "LL"), _nccl),  # never LL128: where it is not the default it may corrupt data
     Choice("NCCL_MIN_NCHANNELS", ("8", "16"), _nccl),
     # Two that never fit the same place: ringtune's own ring is of several GPUs, or ranks that share one, of one host.
-    Choice("RINGTUNE_GPU_DATA_PATH", ("ring", "staged"), lambda place: _nccl(place) and _ring(place)),
-    Choice("RINGTUNE_GPU_DATA_PATH", ("staged",), lambda place: _nccl(place) and not _ring(place)),
-    Choice("RINGTUNE_GPU_PART_BYTES", ("4194304", "33554432"), _nccl),
+    Choice(
+        "RINGTUNE_GPU_DATA_PATH", ("ring", "staged"), lambda place: _carried(place) and _nccl(place) and _ring(place)
+    ),
+    Choice("RINGTUNE_GPU_DATA_PATH", ("staged",), lambda place: _carried(place) and _nccl(place) and not _ring(place)),
+    Choice("RINGTUNE_GPU_PART_BYTES", ("4194304", "33554432"), lambda place: _carried(place) and _nccl(place)),
     Choice("NCCL_BUFFSIZE", ("8388608", "2097152"), _nccl),
     Choice("NCCL_NSOCKS_PERTHREAD", ("4",), lambda place: _nccl(place) and _network(place)),
     Choice("NCCL_SOCKET_NTHREADS", ("4",), lambda place: _nccl(place) and _network(place)),
-    Choice("RINGTUNE_SOCKETS_PER_PEER", ("4", "2", "8"), _network),
-    Choice("RINGTUNE_ALGORITHM_TABLE", TABLES, _network),
-    Choice("RINGTUNE_COMPRESSION", ("bf16", "fp16"), lambda place: _network(place) and place.lossy),
-    Choice("RINGTUNE_BUCKET_CAP_MB", ("10", "50", "100", "5"), lambda place: place.buckets),
-    Choice("RINGTUNE_HIERARCHICAL_ALLREDUCE", ("0",), lambda place: _network(place) and place.local > 1),
-    Choice("RINGTUNE_OVERLAP", ("always", "never"), lambda place: place.local > 1),
+    Choice("RINGTUNE_SOCKETS_PER_PEER", ("4", "2", "8"), _carried_over_network),
+    Choice("RINGTUNE_ALGORITHM_TABLE", TABLES, _carried_over_network),
+    Choice("RINGTUNE_COMPRESSION", ("bf16", "fp16"), lambda place: _carried_over_network(place) and place.lossy),
+    Choice("RINGTUNE_BUCKET_CAP_MB", ("10", "50", "100", "5"), _ddp),
+    Choice("RINGTUNE_DDP_BUCKET_VIEW", ("1",), _ddp),
+    Choice("RINGTUNE_HIERARCHICAL_ALLREDUCE", ("0",), lambda place: _carried_over_network(place) and place.local > 1),
+    Choice("RINGTUNE_OVERLAP", ("always", "never"), lambda place: _carried(place) and place.local > 1),
 )
 """Choices that are tried unasked, in this order."""
 
@@ -105,9 +125,17 @@ def choices_for(place: Place, given: Collection[str], own: Sequence[Choice] = ()
         given: Names of variables that the user has set: they are left alone.
         own: What the user wants tried.
     """
-    named = {choice.variable for choice in own}
-    usual = [one for one in CHOICES if one.fits(place) and one.variable not in given and one.variable not in named]
-    return [*own, *usual]
+    left_alone = {*given, *(choice.variable for choice in own)}
+    fewer = tuple(dict.fromkeys(str(number) for number in (1, place.threads // 2) if 0 < number < place.threads))
+    threads = [Choice("OMP_NUM_THREADS", fewer)] if fewer and _ddp(place) and not _nccl(place) else []
+    usual = [one for one in (*CHOICES, *threads) if one.fits(place) and one.variable not in left_alone]
+    present = place.ddp or {}
+    return [*own, *(one for one in map(lambda one: _without(one, present.get(one.variable)), usual) if one.values)]
+
+
+def _without(choice: Choice, value: str | None) -> Choice:
+    """Return a choice without the value that the job has already."""
+    return replace(choice, values=tuple(one for one in choice.values if one != value))
 
 
 def parse_choice(text: str) -> Choice:

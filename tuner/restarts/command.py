@@ -6,8 +6,8 @@ import contextlib
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from ringtune.tuner.records import NoteRecord, Record, ResultRecord
 from ringtune.tuner.restarts.choices import Choice, Place, choices_for, may_carry, parse_choice
 from ringtune.tuner.restarts.memory import StudyMemory
 from ringtune.tuner.restarts.runner import JobRunner, RunnerOptions
-from ringtune.tuner.restarts.session import RestartOptions, RestartSession, Runner
+from ringtune.tuner.restarts.session import RestartOptions, RestartSession, Run, Runner
 from ringtune.tuner.study import default_storage
 
 _INTERRUPTED = 130
@@ -45,7 +45,8 @@ class Wishes:
         session: Budget of the session.
         runs: How long a run is.
         place: Where the job runs, and what is allowed.
-        choices: What is tried.
+        given: Variables that the user has set: they are left alone.
+        own: What the user wants tried.
         storage: Optuna storage of the user's choice; empty = his memory of all jobs, with a copy in the run folder.
         apply: ``print``, or the file that receives the environment of the result.
         seed: Of the sampler, which chooses where there is much to choose from; None = different every time.
@@ -54,7 +55,8 @@ class Wishes:
     session: RestartOptions
     runs: RunnerOptions
     place: Place
-    choices: list[Choice]
+    given: frozenset[str]
+    own: list[Choice]
     storage: str = ""
     apply: str = "print"
     seed: int | None = None
@@ -84,8 +86,9 @@ def wishes_of(job: LaunchOptions, values: Mapping[str, Any]) -> Wishes:
     counts = Counter(slot.host for slot in slots)
     hosts, local = (len(slots), 1) if config.transport == "tcp" else (len(counts), max(counts.values()))
     nccl = may_carry(native.load().build_info(), gpus=Gpus.find() is not None)
-    place = Place(hosts, local, nccl, bool(values["allow_compression"]), bool(values["ddp_buckets"]))
-    given = {f"RINGTUNE_{name}" for name in config.given} | set(job.environ)
+    threads = int(job.environ.get("OMP_NUM_THREADS") or (os.cpu_count() or 1) // max(counts.values()))
+    place = Place(hosts, local, nccl, bool(values["allow_compression"]), threads=threads)
+    given = frozenset({f"RINGTUNE_{name}" for name in config.given} | set(job.environ))
     here = tuple(slot.rank for slot in slots if is_local(slot.host)) or (0,)
     runs = RunnerOptions(here, **{field: values[name] for name, field in _RUN.items() if values[name] is not None})
     session = RestartOptions(
@@ -94,11 +97,9 @@ def wishes_of(job: LaunchOptions, values: Mapping[str, Any]) -> Wishes:
         budget_s=_seconds(values["budget"]) if values["budget"] is not None else None,
         world=len(slots),
     )
-    choices = choices_for(place, given, [parse_choice(text) for text in values["own"]])
-    if not choices:
-        raise UsageError("--restarts: no setting of a restart has an effect here; name variables with --try")
+    own = [parse_choice(text) for text in values["own"]]
     storage = values["study"] or config.autotune_study or ""
-    return Wishes(session, runs, place, choices, storage, str(values["apply"]), values["seed"])
+    return Wishes(session, runs, place, given, own, storage, str(values["apply"]), values["seed"])
 
 
 _RUN = {"warmup_steps": "warmup_steps", "steps_per_trial": "steps", "run_limit": "limit_s"}
@@ -134,8 +135,14 @@ def run_session(job: LaunchOptions, wishes: Wishes, runner: Runner) -> int:
             put(NoteRecord(why))
 
         places = _storages(wishes, job.run_dir)
-        memory = StudyMemory(describe(job, wishes), wishes.choices, places, say, wishes.seed)
-        session = RestartSession(runner, wishes.choices, memory, wishes.session, put)
+
+        def begin(first: Run) -> tuple[list[Choice], StudyMemory]:
+            choices = choices_for(replace(wishes.place, carried=first.carried, ddp=first.ddp), wishes.given, wishes.own)
+            if not choices:
+                raise UsageError("--restarts: no setting of a restart has an effect here; name variables with --try")
+            return choices, StudyMemory(describe(job, wishes, choices), choices, places, say, wishes.seed)
+
+        session = RestartSession(runner, begin, wishes.session, put)
         result = session.run()
     click.echo(f"ringtune tune: {sentence(result)}")
     runs = "1 run" if session.runs == 1 else f"{session.runs} runs"
@@ -152,8 +159,8 @@ def _storages(wishes: Wishes, run: Path) -> list[str]:
     return [wishes.storage] if wishes.storage else [default_storage(), str(layout.tuning_study(run))]
 
 
-def describe(job: LaunchOptions, wishes: Wishes) -> JobDescription:
-    """Return what is known about the job before its first run."""
+def describe(job: LaunchOptions, wishes: Wishes, choices: Sequence[Choice]) -> JobDescription:
+    """Return what is known about the job but for what a step sends."""
     place = wishes.place
     config = Config.from_environ({**job.environ, **job.settings})
     return JobDescription(
@@ -163,5 +170,5 @@ def describe(job: LaunchOptions, wishes: Wishes) -> JobDescription:
         cores=os.cpu_count() or 0,
         transport=config.transport,
         versions=tuple(sorted(runfolder.versions().items())),
-        searched=tuple(choice.variable for choice in wishes.choices),
+        searched=tuple(choice.variable for choice in choices),
     )

@@ -9,7 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import orjson
+
 from ringtune import layout
+from ringtune.autoload import DDP_ARGUMENTS, STEPS
 from ringtune.errors import RingtuneError
 from ringtune.launch import LaunchOptions, launch
 from ringtune.tuner.restarts.choices import AS_IT_IS, Setting
@@ -72,10 +75,11 @@ class JobRunner:
         if job.error is not None and setting == AS_IT_IS:
             raise job.error
         times = steps.read()[: self._options.steps]
-        return Run(tuple(times), job.wall_s, self._failure(job, len(times), why), steps.workload)
+        failure = self._failure(job, len(times), why)
+        return Run(tuple(times), job.wall_s, failure, steps.workload, *_shown(folder))
 
     def _options_of(self, folder: Path, setting: Setting) -> LaunchOptions:
-        variables = {"RINGTUNE_AUTOTUNE": "0", **self._job.settings, **dict(setting)}
+        variables = {"RINGTUNE_AUTOTUNE": "0", STEPS: "1", **self._job.settings, **dict(setting)}
         return replace(self._job, run_dir=folder, settings=variables, keep_logs=True)
 
     def _watch(self, job: _Job, steps: StepTimes, leave: Leave) -> Why:
@@ -103,10 +107,25 @@ class JobRunner:
         if why == "ended" and made < _LEAST_STEPS:
             return (
                 f"{made} training steps were counted after {self._options.warmup_steps} steps of warm-up, at least "
-                f"{_LEAST_STEPS} are needed (a step is a step() of a DistributedOptimizer, or of any optimizer with "
-                "the backend ringtune)"
+                f"{_LEAST_STEPS} are needed (a step is a step() of a DistributedOptimizer, or of any optimizer after "
+                "collectives of torch.distributed)"
             )
         return ""
+
+
+def _shown(run: Path) -> tuple[bool, dict[str, str] | None]:
+    """Return whether ringtune carries the job's tensors, and what DDP was made with, as the variables that set it."""
+    try:
+        document = orjson.loads(layout.torch_file(run).read_bytes())
+    except FileNotFoundError:  # no job of torch.distributed
+        return True, None
+    made = document["ddp"] and {name: _text(document["ddp"][of]) for name, of in DDP_ARGUMENTS.items()}
+    return "ringtune" in document["backend"], made
+
+
+def _text(value: float | None) -> str:
+    """Return the value of one of DDP's arguments as a variable has it."""
+    return "25" if value is None else str(int(value))
 
 
 class _Job:

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Protocol
@@ -60,12 +60,15 @@ class Run:
         wall_s: How long it took from its start to its end.
         failure: Why it failed, one sentence; empty when it did not.
         workload: What a step sends.
+        carried, ddp: What the run has shown of the job, see `Place`.
     """
 
     times: tuple[int, ...]
     wall_s: float
     failure: str = ""
     workload: Workload = _NOTHING
+    carried: bool = True
+    ddp: Mapping[str, str] | None = None
 
 
 class Runner(Protocol):
@@ -124,8 +127,7 @@ class RestartSession:
 
     Args:
         runner: Runs the command.
-        choices: What is tried.
-        memory: Remembers.
+        begin: Called with the first run, of the command as it is: what is tried, and the memory of it.
         options: Budget.
         put: Receives records when they are made.
 
@@ -137,13 +139,12 @@ class RestartSession:
     def __init__(
         self,
         runner: Runner,
-        choices: Sequence[Choice],
-        memory: Memory,
+        begin: Callable[[Run], tuple[Sequence[Choice], Memory]],
         options: RestartOptions,
         put: Callable[[Record], None],
     ) -> None:
         self.spent_s, self.runs = 0.0, 0
-        self._runner, self._choices, self._memory, self._put = runner, choices, memory, put
+        self._runner, self._begin, self._put = runner, begin, put
         self._options = options
         self._reference: tuple[int, ...] = ()
         self._longest_s = 0.0
@@ -151,7 +152,6 @@ class RestartSession:
         self._tried = {AS_IT_IS}
         self._hopeless: set[tuple[str, str]] = set()
         self._made = self._number = self._since_default = self._lost_ns = 0
-        self._large = sum(len(choice.values) for choice in choices) >= options.max_trials
 
     def run(self) -> ResultRecord:
         """Run the session to its end; Ctrl-C ends it with what was learned.
@@ -171,6 +171,8 @@ class RestartSession:
 
     def _session(self) -> ResultRecord:
         first = self._default_run()
+        self._choices, self._memory = self._begin(first)
+        self._large = sum(len(choice.values) for choice in self._choices) >= self._options.max_trials
         known = self._memory.open(first.workload)
         names = tuple(choice.variable for choice in self._choices)
         options = self._options

@@ -175,7 +175,7 @@ def _kernel(overload: Any, kind: str, payload: int) -> Callable[..., Any]:
 
     def kernel(keyset: Any, *arguments: Any, **options: Any) -> Any:
         now = session.state.current
-        if now is None or not now.recording:
+        if now is None:
             return overload.redispatch(keyset & after, *arguments, **options)
         tensors = list(_tensors(arguments[payload]))
         found: Any = dist.ProcessGroup.unbox(arguments[group_at])
