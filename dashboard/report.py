@@ -243,7 +243,7 @@ def _stragglers(found: Analysis) -> list[Section]:
     """Return who made the others wait; nothing where ranks cannot be compared."""
     if found.document["stragglers"] is None:
         return []
-    words = straggler_sentences(found) or ["No straggler: no rank is late significantly often."]
+    words = straggler_sentences(found)
     rows = [
         (
             str(one.rank),

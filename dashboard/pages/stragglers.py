@@ -185,11 +185,9 @@ def _answer(found: Seen, cause: str, steps: list[int] | None, prefix: str, about
     return {
         "map": figure.update_layout(uirevision=str(steps)),
         "size": {"height": figure.layout.height},
-        "words": parts.verdict(analysis),
+        "words": parts.verdict(analysis, href),
         "note": _note(drawn),
-        "tables": parts.tables(
-            analysis, lambda step, rank: timeline_href(analysis, about["run"], (step, rank), prefix)
-        ),
+        "tables": parts.tables(analysis, href),
         "steps": steps,
         "problems": problems(analysis.problems),
         "preparing": as_of(about["pace"]),

@@ -17,45 +17,35 @@ from ringtune.timeline.analysis.stragglers import CAUSES
 
 LISTED = 12
 _NUMBER = {"type": "rightAligned", "cellClass": "rt-number ag-right-aligned-cell"}
-MEANING = {
-    "compute": "submitted its gradients last",
-    "negotiation": "learned last that a batch may run",
-    "network": "ended its collectives last",
-}
 
 
 def sentences(found: Analysis) -> list[str]:
-    """Return which rank is a straggler and why, a sentence each; empty where none is."""
+    """Return what the job lost and to whom, worst first, or why ranks cannot be compared."""
     said = found.document["stragglers"]
-    steps = int(said["steps"]) if said else 0
-    lines = []
-    for rank in late_ranks(found):
-        for cause in rank.verdict:
-            last, total, p = rank.causes[cause]
-            lines.append(
-                f"Rank {rank.rank} is late by {cause} in {count(last)} of {count(steps)} steps, "
-                f"{duration(total / max(1, last))} each: it {MEANING[cause]}. Significant (p {probability(p)})."
-            )
-    return lines
+    lines = said["sentences"] if said else [found.document["why_not"]]
+    return [line[:1].upper() + line[1:] + "." * (not line.endswith(".")) for line in (plain(one, 400) for one in lines)]
 
 
-def verdict(found: Analysis) -> dmc.Alert:
-    """Return what the tests say."""
-    if found.document["stragglers"] is None:
-        title, lines, color = "Ranks cannot be compared here", [plain(found.document["why_not"], 300)], "gray"
-    elif lines := sentences(found):
-        ranks = sorted({rank.rank for rank in late_ranks(found) if rank.verdict})
-        title = (
-            f"Rank {ranks[0]} makes the others wait" if len(ranks) == 1 else f"{len(ranks)} ranks make the others wait"
-        )
-        color = "orange"
+def verdict(found: Analysis, href: Callable[[int, int], str]) -> dmc.Alert:
+    """Return who is to blame, with a link to the worst step of each; ``href(step, rank)`` is where a step leads."""
+    said, lines = found.document["stragglers"], sentences(found)
+    blamed = said["verdicts"] if said else []
+    ranks = sorted({one["rank"] for one in blamed})
+    if said is None:
+        title, color = "Ranks cannot be compared here", "gray"
+    elif ranks:
+        many = f"{len(ranks)} ranks make the others wait"
+        title, color = f"Rank {ranks[0]} makes the others wait" if len(ranks) == 1 else many, "orange"
+    elif said["turns"]:
+        title, color = "No straggler, but ranks wait for one another", "yellow"
     else:
-        title, lines, color = (
-            "No straggler",
-            ["No rank is late both significantly often and by enough to matter."],
-            "teal",
-        )
-    return dmc.Alert([dmc.Text(line, size="sm") for line in lines], title=title, color=color, radius="md")
+        title, color = "No straggler", "teal"
+    places = [href(one["worst_step"], one["rank"]) for one in blamed]
+    rows = [
+        dmc.Text([line, *([" ", dcc.Link("Show it", href=place, className="rt-link")] if place else [])], size="sm")
+        for line, place in zip(lines, [*places, *[""] * len(lines)], strict=False)
+    ]
+    return dmc.Alert(rows, title=title, color=color, radius="md")
 
 
 def tables(found: Analysis, href: Callable[[int, int], str]) -> Any:
