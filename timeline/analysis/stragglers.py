@@ -22,7 +22,7 @@ from ringtune.timeline.analysis.batches import batch_table
 from ringtune.timeline.analysis.lateness import Evidence, Late, lateness_by_cause, of_batches, of_ticks
 from ringtune.timeline.analysis.patterns import Job
 from ringtune.timeline.analysis.significance import binomial_tail, holm, permutation_test
-from ringtune.timeline.analysis.summary import step_lengths
+from ringtune.timeline.analysis.steps import step_lengths
 from ringtune.timeline.analysis.verdicts import Turns, Verdict, find_verdicts, sentence, turns_sentence
 from ringtune.timeline.spans import Ints, Trace
 from ringtune.timeline.vocabulary import Stage

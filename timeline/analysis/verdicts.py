@@ -171,6 +171,9 @@ def cause_text(verdict: Verdict) -> str:
 
 
 def turns_sentence(turns: Sequence[Turns]) -> str:
-    """Return what was lost without a rank to blame."""
-    parts = [f"{share_text(one.share, 1)} of the job by {one.cause} ({time_text(one.total_ns)})" for one in turns]
-    return f"ranks wait for one another by turns, in no pattern that noise does not explain: {', '.join(parts)}"
+    """Return what was lost without a rank to blame, by the worst cause, and what to do."""
+    worst, *rest = turns
+    also = ", ".join(f"{share_text(one.share, 1)} by {one.cause}" for one in rest)
+    more = f" (also {also})" if also else ""
+    lost = f"{share_text(worst.share, 1)} of the job ({time_text(worst.total_ns)}) was lost by turns"
+    return f"{lost}, by {worst.cause}{more}: no rank and no step stands out; look for uneven batches and busy cores"
