@@ -9,7 +9,7 @@ from ringtune.timeline.analysis.patterns import MATERIAL
 from ringtune.timeline.analysis.phases import exposure
 from ringtune.timeline.analysis.stragglers import Stragglers, stragglers
 from ringtune.timeline.spans import Trace
-from ringtune.timeline.units import share_text, time_text
+from ringtune.timeline.units import ranks_text, share_text, time_text
 
 
 def headline(trace: Trace, found: Stragglers | None = None) -> str:
@@ -36,6 +36,10 @@ def headline(trace: Trace, found: Stragglers | None = None) -> str:
         return ""
     if waited < MATERIAL * total:
         return "ranks computed all of the time: no setting of ringtune makes this job faster; profile the computing"
+    torn = {part.rank for part in trace.parts if part.truncated} | set(range(trace.size)) - set(trace.ranks)
+    if torn and trace.source in ("part", "merged"):
+        lacks = f"for whom cannot be told without the whole part of rank {ranks_text(torn)}"
+        return f"ranks waited {share_text(waited, total)} of the time, {lacks}: merge or copy all parts"
     moving = f"{share_text(exposed, total)} while data moved, for no rank in particular"
     return f"ranks waited {share_text(waited, total)} of the time, {moving}: search better settings with ringtune tune"
 
