@@ -88,13 +88,16 @@ def wishes_of(job: LaunchOptions, values: Mapping[str, Any]) -> Wishes:
     given = {f"RINGTUNE_{name}" for name in config.given} | set(job.environ)
     here = tuple(slot.rank for slot in slots if is_local(slot.host)) or (0,)
     runs = RunnerOptions(here, **{field: values[name] for name, field in _RUN.items() if values[name] is not None})
+    own = [parse_choice(text) for text in values["own"]]
+    choices = choices_for(place, given, own)
+    tried = {choice.variable for choice in choices}
     session = RestartOptions(
+        not_searched=tuple(f"{one.variable} (set)" for one in choices_for(place, ()) if one.variable not in tried),
         max_trials=values["max_trials"] or RestartOptions.max_trials,
         steps=runs.steps,
         budget_s=_seconds(values["budget"]) if values["budget"] is not None else None,
         world=len(slots),
     )
-    choices = choices_for(place, given, [parse_choice(text) for text in values["own"]])
     if not choices:
         raise UsageError("--restarts: no setting of a restart has an effect here; name variables with --try")
     storage = values["study"] or config.autotune_study or ""

@@ -110,6 +110,7 @@ class RestartOptions:
         budget_s: Most time for all runs together; None = no bound. Half of it is kept for the confirmation.
         min_gain: Share of the step time that counts as progress.
         world: Number of ranks.
+        not_searched: Variables that the user has set, in words.
     """
 
     max_trials: int = 12
@@ -117,6 +118,7 @@ class RestartOptions:
     budget_s: float | None = None
     min_gain: float = 0.01
     world: int = 1
+    not_searched: tuple[str, ...] = ()
 
 
 class RestartSession:
@@ -176,7 +178,14 @@ class RestartSession:
         options = self._options
         self._put(
             StartRecord(
-                DEFAULTS, known.fingerprint, options.world, names, options.max_trials, options.steps, known.trials
+                DEFAULTS,
+                known.fingerprint,
+                options.world,
+                names,
+                options.max_trials,
+                options.steps,
+                known.trials,
+                options.not_searched,
             )
         )
         self._record(AS_IT_IS, "default", first.times, NO_GAIN)
